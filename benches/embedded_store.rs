@@ -1,0 +1,247 @@
+//! Measures the three things the embedded store leans on, with real processes on one file:
+//!
+//! - **turn**: five writers, one of them saturating the file with adds; a light writer's wait for its transaction
+//!   with SQLite's `busy_timeout` alone, with a blocking file lock taken before `BEGIN IMMEDIATE`, and with a gate
+//!   before that lock (who waits for the lock holds the gate, so that who gave it up cannot take it again at once).
+//! - **grouping**: durable adds a second against the number of adds that share a commit.
+//! - **bells**: the time from a Unix datagram to the waiter being awake, against a poll of the file; and whether a
+//!   bell that five processes share wakes one of them for each datagram.
+//!
+//! `cargo bench --bench embedded_store`; ARCHITECTURE.md quotes what came out. Bounded: about 30 s.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, TransactionBehavior, params};
+
+const WRITERS: usize = 5;
+const RUN: Duration = Duration::from_secs(4);
+
+fn main() {
+    let part = std::env::var("DQ_BENCH_PART").unwrap_or_default();
+    let dir = PathBuf::from(std::env::var("DQ_BENCH_DIR").unwrap_or_default());
+    match part.as_str() {
+        "" => parent(),
+        "adder" => adder(&dir),
+        "light" => light(&dir),
+        "waiter" => waiter(),
+        other => panic!("unknown part {other}"),
+    }
+}
+
+fn parent() {
+    let dir = tempfile::Builder::new().prefix("dq-bench").tempdir_in("target").expect("a folder under target");
+    turn(dir.path());
+    grouping(dir.path());
+    bells(dir.path());
+}
+
+fn open(dir: &Path, busy: Duration, durable: bool) -> Connection {
+    let db = Connection::open(dir.join("b.db")).expect("open");
+    db.busy_timeout(busy).expect("busy_timeout");
+    db.pragma_update(None, "journal_mode", "wal").expect("wal");
+    db.pragma_update(None, "synchronous", if durable { "full" } else { "normal" }).expect("synchronous");
+    db.execute_batch(
+        "CREATE TABLE IF NOT EXISTS job(seq INTEGER PRIMARY KEY, id TEXT NOT NULL, at_ms INTEGER NOT NULL, body TEXT);
+         CREATE UNIQUE INDEX IF NOT EXISTS job_id ON job(id);
+         CREATE INDEX IF NOT EXISTS job_at ON job(at_ms);
+         CREATE TABLE IF NOT EXISTS light(k INTEGER PRIMARY KEY, n INTEGER);",
+    )
+    .expect("schema");
+    db
+}
+
+fn spawn(part: &str, dir: &Path, locks: usize) -> Child {
+    Command::new(std::env::current_exe().expect("own path"))
+        .env("DQ_BENCH_PART", part)
+        .env("DQ_BENCH_DIR", dir)
+        .env("DQ_BENCH_LOCKS", locks.to_string())
+        .stdout(Stdio::piped())
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("spawn")
+}
+
+fn output(child: Child) -> Vec<String> {
+    BufReader::new(child.stdout.expect("piped")).lines().map(|l| l.expect("utf-8")).collect()
+}
+
+/// No lock, a lock, or a gate and a lock, on files beside the database.
+struct Turn(Vec<File>);
+
+impl Turn {
+    fn from_env(dir: &Path) -> Turn {
+        let locks: usize = std::env::var("DQ_BENCH_LOCKS").expect("set").parse().expect("a number");
+        Turn((0..locks).map(|n| File::create(dir.join(format!("turn-{n}"))).expect("turn file")).collect())
+    }
+    fn take(&self) {
+        for (n, lock) in self.0.iter().enumerate() {
+            lock.lock().expect("lock");
+            if n > 0 {
+                self.0[n - 1].unlock().expect("unlock");
+            }
+        }
+    }
+    fn give(&self) {
+        if let Some(lock) = self.0.last() {
+            lock.unlock().expect("unlock");
+        }
+    }
+}
+
+fn insert(db: &mut Connection, from: u64, count: u64) {
+    let tx = db.transaction_with_behavior(TransactionBehavior::Immediate).expect("begin");
+    {
+        let mut put = tx.prepare_cached("INSERT INTO job(id, at_ms, body) VALUES(?1, ?2, ?3)").expect("sql");
+        for i in from..from + count {
+            put.execute(params![format!("id-{i}"), fastrand::i64(0..1 << 40), "{\"order\":42,\"pad\":\"0123456789\"}"])
+                .expect("insert");
+        }
+    }
+    tx.commit().expect("commit");
+}
+
+fn adder(dir: &Path) {
+    let (mut db, turn) = (open(dir, Duration::from_secs(20), true), Turn::from_env(dir));
+    let (start, mut done) = (Instant::now(), 0);
+    while start.elapsed() < RUN {
+        turn.take();
+        insert(&mut db, done, 100);
+        turn.give();
+        done += 100;
+    }
+    println!("{}", done as f64 / start.elapsed().as_secs_f64());
+}
+
+fn light(dir: &Path) {
+    let (mut db, turn) = (open(dir, Duration::from_secs(20), false), Turn::from_env(dir));
+    let me = std::process::id();
+    let start = Instant::now();
+    while start.elapsed() < RUN {
+        let before = Instant::now();
+        turn.take();
+        let tx = db.transaction_with_behavior(TransactionBehavior::Immediate).expect("begin");
+        tx.execute("INSERT INTO light(k, n) VALUES(?1, 1) ON CONFLICT(k) DO UPDATE SET n = n + 1", [me]).expect("upsert");
+        tx.commit().expect("commit");
+        turn.give();
+        println!("{}", before.elapsed().as_micros());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn turn(dir: &Path) {
+    println!("turn: one saturating adder (100 a commit, FULL) and {} light writers, {RUN:?}", WRITERS - 1);
+    for (locks, name) in ["busy_timeout", "file lock", "gate and lock"].into_iter().enumerate() {
+        let dir = dir.join(format!("turn-{locks}"));
+        std::fs::create_dir(&dir).expect("folder");
+        drop(open(&dir, RUN, true));
+        let adder = spawn("adder", &dir, locks);
+        let lights: Vec<Child> = (1..WRITERS).map(|_| spawn("light", &dir, locks)).collect();
+        let mut waits: Vec<u64> = lights.into_iter().flat_map(output).map(|l| l.parse().expect("µs")).collect();
+        waits.sort_unstable();
+        let adds: f64 = output(adder)[0].parse().expect("a rate");
+        println!(
+            "  {:<14} adds {adds:>7.0}/s   light: {:>5} transactions, p50 {:>7.2} ms, p99 {:>8.2} ms, max {:>8.2} ms",
+            name,
+            waits.len(),
+            at(&waits, 0.5),
+            at(&waits, 0.99),
+            at(&waits, 1.0)
+        );
+    }
+}
+
+fn at(sorted_us: &[u64], q: f64) -> f64 {
+    sorted_us[((sorted_us.len() - 1) as f64 * q) as usize] as f64 / 1000.0
+}
+
+fn grouping(dir: &Path) {
+    println!("grouping: durable adds by the number that share a commit (synchronous = FULL)");
+    for group in [1, 10, 100, 1000] {
+        let dir = dir.join(format!("group-{group}"));
+        std::fs::create_dir(&dir).expect("folder");
+        let mut db = open(&dir, RUN, true);
+        let (start, mut done, mut slowest) = (Instant::now(), 0, Duration::ZERO);
+        while start.elapsed() < RUN / 2 {
+            let before = Instant::now();
+            insert(&mut db, done, group);
+            slowest = slowest.max(before.elapsed());
+            done += group;
+        }
+        let took = start.elapsed().as_secs_f64();
+        println!(
+            "  {group:>5} a commit: {:>8.0} adds/s, {:>6.2} ms a commit, slowest {slowest:.2?}",
+            done as f64 / took,
+            took * 1000.0 / (done / group) as f64,
+        );
+    }
+}
+
+/// Answers each byte on the bell it inherited as descriptor 0 with a line that holds the time.
+fn waiter() {
+    let bell = UnixDatagram::from(OwnedFd::from(unsafe_free_stdin()));
+    let mut buffer = [0; 8];
+    loop {
+        match bell.recv(&mut buffer) {
+            Ok(1) => return,
+            Ok(_) => {
+                let sent = u64::from_ne_bytes(buffer);
+                println!("{}", now_ns() - sent);
+                std::io::stdout().flush().expect("flush");
+            }
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+fn unsafe_free_stdin() -> OwnedFd {
+    use std::os::fd::AsFd;
+    std::io::stdin().as_fd().try_clone_to_owned().expect("dup")
+}
+
+fn now_ns() -> u64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).expect("clock");
+    now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
+}
+
+fn bells(dir: &Path) {
+    const RINGS: usize = 2000;
+    println!("bells: {RINGS} datagrams to one socket that {WRITERS} waiting processes share");
+    let path = dir.join("bell");
+    let bell = UnixDatagram::bind(&path).expect("bind");
+    let waiters: Vec<Child> = (0..WRITERS)
+        .map(|_| {
+            let stdin = bell.try_clone().expect("dup");
+            Command::new(std::env::current_exe().expect("own path"))
+                .env("DQ_BENCH_PART", "waiter")
+                .stdin(Stdio::from(OwnedFd::from(stdin)))
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("spawn")
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(200));
+    let ringer = UnixDatagram::unbound().expect("socket");
+    for _ in 0..RINGS {
+        ringer.send_to(&now_ns().to_ne_bytes(), &path).expect("ring");
+        std::thread::sleep(Duration::from_micros(300));
+    }
+    for _ in 0..WRITERS {
+        ringer.send_to(&[0], &path).expect("stop");
+    }
+    let _ = bell.as_raw_fd();
+    let mut us: Vec<u64> =
+        waiters.into_iter().flat_map(output).map(|l| l.parse::<u64>().expect("ns") / 1000).collect();
+    us.sort_unstable();
+    println!(
+        "  {} wake-ups for {RINGS} rings; ring to awake p50 {:.3} ms, p99 {:.3} ms (a poll each 100 ms: p50 50 ms)",
+        us.len(),
+        at(&us, 0.5),
+        at(&us, 0.99)
+    );
+}

@@ -1,0 +1,55 @@
+//! Overrides from the environment: `DQ_SERVER__LISTEN` is `server.listen`, `DQ_RUN_DIR` is `run_dir`.
+
+use toml::{Table, Value};
+
+use super::ConfigError;
+
+/// Names that begin with `DQ_` and belong to the command line.
+const NOT_OURS: [&str; 2] = ["DQ_URL", "DQ_TOKEN"];
+
+/// Puts what the environment says into the table. A value takes the type that the key's default has.
+pub fn apply(table: &mut Table, environment: impl Iterator<Item = (String, String)>) -> Result<(), ConfigError> {
+    let defaults = super::defaults();
+    for (name, value) in environment {
+        let Some(path) = name.strip_prefix("DQ_").filter(|_| !NOT_OURS.contains(&name.as_str())) else {
+            continue;
+        };
+        let path = path.to_ascii_lowercase();
+        let keys: Vec<&str> = path.split("__").collect();
+        let (section, key) = match keys[..] {
+            [key] => (None, key),
+            [section, key] => (Some(section), key),
+            _ => return Err(no_such(&name, &keys)),
+        };
+        let known = match section {
+            None => defaults.get(key).filter(|v| !v.is_table()),
+            Some(section) => defaults.get(section).and_then(Value::as_table).and_then(|s| s.get(key)),
+        };
+        let default = known.ok_or_else(|| no_such(&name, &keys))?;
+        let value = typed(default, &name, value)?;
+        let target = match section {
+            None => &mut *table,
+            Some(section) => {
+                let entry = table.entry(section.to_owned()).or_insert_with(|| Value::Table(Table::new()));
+                let problem = || ConfigError::key(section, "is a section, and not a value");
+                entry.as_table_mut().ok_or_else(problem)?
+            }
+        };
+        target.insert(key.to_owned(), value);
+    }
+    Ok(())
+}
+
+fn no_such(name: &str, keys: &[&str]) -> ConfigError {
+    ConfigError::key(name, format!("there is no key {} (sections and keys are joined by `__`)", keys.join(".")))
+}
+
+fn typed(default: &Value, name: &str, text: String) -> Result<Value, ConfigError> {
+    if default.is_str() {
+        return Ok(Value::String(text));
+    }
+    let parsed: Option<Value> = format!("x = {text}").parse().ok().and_then(|mut t: Table| t.remove("x"));
+    parsed
+        .filter(|v| v.same_type(default))
+        .ok_or_else(|| ConfigError::key(name, format!("{text:?} is no {}, such as {default}", default.type_str())))
+}

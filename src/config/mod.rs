@@ -1,0 +1,212 @@
+//! Reads the configuration: defaults, then the file, then the environment, and checks it into [`Settings`].
+//!
+//! Only dq-master and the command line read it; children get the checked settings.
+
+mod environment;
+mod raw;
+mod units;
+mod validate;
+
+use std::path::{Path, PathBuf};
+
+use toml::Table;
+
+pub use raw::Raw;
+
+use crate::settings::Settings;
+
+/// Why a configuration was refused. Each message names the key, the value, and what would do.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is not TOML.
+    #[error("{}: {message}", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Where and what.
+        message: String,
+    },
+    /// A key that does not exist, or a value that cannot be.
+    #[error("{key}: {problem}")]
+    Key {
+        /// Its path, such as `server.listen` or `topic[2].callback`.
+        key: String,
+        /// What is wrong with it, and what would do.
+        problem: String,
+    },
+}
+
+impl ConfigError {
+    fn key(key: impl Into<String>, problem: impl Into<String>) -> ConfigError {
+        ConfigError::Key { key: key.into(), problem: problem.into() }
+    }
+}
+
+/// Reads and checks the file at `path`. Relative paths in it resolve against its folder.
+pub fn load(path: &Path, environment: impl Iterator<Item = (String, String)>) -> Result<Settings, ConfigError> {
+    let read = |source| ConfigError::Read { path: path.to_owned(), source };
+    let text = std::fs::read_to_string(path).map_err(read)?;
+    let table: Table = text.parse().map_err(|e: toml::de::Error| ConfigError::Syntax {
+        path: path.to_owned(),
+        message: e.to_string().trim_end().replace('\n', "\n  "),
+    })?;
+    let base = std::path::absolute(path).map_err(read)?;
+    check(table, base.parent().unwrap_or(Path::new("/")), environment)
+}
+
+/// The settings of `--dev`: all defaults, everything below a folder `var` of `base`.
+pub fn development(
+    base: &Path,
+    environment: impl Iterator<Item = (String, String)>,
+) -> Result<Settings, ConfigError> {
+    check(Table::new(), base, environment)
+}
+
+fn check(
+    mut table: Table,
+    base: &Path,
+    environment: impl Iterator<Item = (String, String)>,
+) -> Result<Settings, ConfigError> {
+    environment::apply(&mut table, environment)?;
+    let raw: Raw = serde_path_to_error::deserialize(toml::Value::Table(table)).map_err(|e| {
+        let key = e.path().to_string();
+        let message = e.into_inner().to_string();
+        ConfigError::key(key, message.trim_end().replace('\n', ", "))
+    })?;
+    validate::validate(raw, base)
+}
+
+/// The defaults as a table, as `conf/dq.toml` documents them.
+pub fn defaults() -> Table {
+    Table::try_from(Raw::default()).expect("the defaults are plain values")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Settings, ConfigError> {
+        parse_with(text, &[])
+    }
+
+    fn parse_with(text: &str, environment: &[(&str, &str)]) -> Result<Settings, ConfigError> {
+        let environment = environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        check(text.parse().unwrap(), Path::new("/etc/dq"), environment)
+    }
+
+    fn refused(text: &str) -> String {
+        parse(text).expect_err(text).to_string()
+    }
+
+    #[test]
+    fn an_empty_file_is_the_defaults() {
+        let settings = parse("").unwrap();
+        assert_eq!(settings.server.listen.unwrap().to_string(), "127.0.0.1:6789");
+        assert_eq!(settings.run_dir, Path::new("/etc/dq/var/run"));
+        assert_eq!(settings.server.max_frame, 1 << 20);
+    }
+
+    #[test]
+    fn the_documented_file_is_the_defaults() {
+        let text = include_str!("../../conf/dq.toml");
+        let documented: Table = text.parse().unwrap();
+        assert_eq!(documented, defaults());
+        // Its commented examples are valid too.
+        let examples: String = text.lines().map(|l| l.strip_prefix("#: ").unwrap_or(l).to_owned() + "\n").collect();
+        assert_ne!(examples.parse::<Table>().unwrap(), defaults());
+        parse(&examples).unwrap();
+    }
+
+    #[test]
+    fn the_production_example_is_valid() {
+        parse(include_str!("../../conf/production.toml")).unwrap();
+    }
+
+    #[test]
+    fn an_unknown_key_names_itself_and_the_known_ones() {
+        let message = refused("[server]\nlisten_on = \"127.0.0.1:1\"");
+        assert!(message.starts_with("server.listen_on: unknown field `listen_on`"), "{message}");
+        assert!(message.contains("`listen`"), "{message}");
+        assert!(refused("frobnicate = 1").starts_with("frobnicate: unknown field"));
+        let message = refused("[[topic]]\nname = \"a\"\ncallback = \"http://127.0.0.1/\"\ncolour = 1");
+        assert!(message.starts_with("topic[0].colour: unknown field"), "{message}");
+    }
+
+    #[test]
+    fn a_bad_value_names_its_key_itself_and_what_would_do() {
+        for (text, key, value, hint) in [
+            ("drain_timeout = \"soon\"", "drain_timeout", "soon", "30s"),
+            ("drain_timeout = -1", "drain_timeout", "-1", "30s"),
+            ("timezone = \"Mars/Olympus\"", "timezone", "Mars/Olympus", "Asia/Shanghai"),
+            ("[server]\nlisten = \"localhost\"", "server.listen", "localhost", "127.0.0.1:6789"),
+            ("[server]\nlisten = \"0.0.0.0:6789\"", "server.listen", "0.0.0.0:6789", "server.allow"),
+            ("[server]\nmax_frame = \"64MiB\"", "server.max_frame", "64MiB", "15MiB"),
+            ("[server]\nmax_frame = \"big\"", "server.max_frame", "big", "1MiB"),
+            ("[server]\nallow = [\"10.0.0.0/99\"]", "server.allow", "10.0.0.0/99", "10.0.0.0/8"),
+            ("[server]\nauth = \"token\"", "server.auth", "token", "none"),
+            ("[http]\nlisten = \"0.0.0.0:80\"", "http.listen", "0.0.0.0:80", "loopback"),
+            ("[http]\nlisten = \"127.0.0.1:6789\"", "http.listen", "127.0.0.1:6789", "server.listen"),
+            ("[store]\nbackend = \"oracle\"", "store.backend", "oracle", "embedded"),
+            ("[consume]\nprocesses = 1000", "consume.processes", "1000", "64"),
+            ("[consume]\nconcurrency = 0", "consume.concurrency", "0", "1 to"),
+            ("[callback]\nguard = \"none\"", "callback.guard", "none", "metadata"),
+        ] {
+            let message = refused(text);
+            assert!(message.starts_with(key), "{text}: {message}");
+            assert!(message.contains(value) && message.contains(hint), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn a_bad_topic_names_itself() {
+        let topic = |more: &str| format!("[[topic]]\nname = \"a\"\n{more}");
+        for (more, key, hint) in [
+            ("", "topic[0].callback", "http://"),
+            ("callback = \"ftp://h/\"", "topic[0].callback", "http://"),
+            ("callback = \"/hook\"", "topic[0].callback", "http://"),
+            ("callback = \"http://h/\"\nmethod = \"PUT\"", "topic[0].method", "POST"),
+            ("callback = \"http://h/\"\nmethod = \"GET\"", "topic[0].method", "form"),
+            ("callback = \"http://h/\"\nretry = \"often\"", "topic[0].retry", "2n+1"),
+            ("callback = \"http://h/\"\nretry = []", "topic[0].retry", "empty"),
+            ("callback = \"http://h/\"\nmax_attempts = 0", "topic[0].max_attempts", "1 to"),
+            ("callback = \"http://h/\"\ntimeout = \"2h\"", "topic[0].timeout", "1h"),
+            ("callback = \"http://h/\"\n[[topic]]\nname = \"a\"\ncallback = \"http://h/\"", "topic[1].name", "twice"),
+        ] {
+            let message = refused(&topic(more));
+            assert!(message.starts_with(key) && message.contains(hint), "{more}: {message}");
+        }
+        assert!(refused("[[topic]]\nname = \"a b\"\ncallback = \"http://h/\"").starts_with("topic[0].name"));
+    }
+
+    #[test]
+    fn the_environment_overrides_the_file() {
+        let settings = parse_with(
+            "[consume]\nconcurrency = 3",
+            &[("DQ_CONSUME__CONCURRENCY", "5"), ("DQ_SERVER__LISTEN", "127.0.0.1:9"), ("DQ_INSTANCE", "7"), ("PATH", "x")],
+        )
+        .unwrap();
+        assert_eq!(settings.consume.concurrency, 5);
+        assert_eq!(settings.server.listen.unwrap().port(), 9);
+        assert_eq!(settings.instance, "7");
+        let message = parse_with("", &[("DQ_SERVER__LISTN", "x")]).unwrap_err().to_string();
+        assert!(message.starts_with("DQ_SERVER__LISTN: there is no key server.listn"), "{message}");
+        let message = parse_with("", &[("DQ_CONSUME__CONCURRENCY", "many")]).unwrap_err().to_string();
+        assert!(message.contains("many"), "{message}");
+    }
+
+    #[test]
+    fn settings_survive_their_way_through_sealed_memory() {
+        let text = include_str!("../../conf/production.toml");
+        let settings = parse(text).unwrap();
+        let json = serde_json::to_string(&settings).unwrap();
+        assert_eq!(serde_json::from_str::<Settings>(&json).unwrap(), settings);
+    }
+}

@@ -1,0 +1,194 @@
+//! The configuration as it is written: every key with its default, unknown keys refused.
+
+use serde::{Deserialize, Serialize};
+
+use super::units::{Size, Span};
+use crate::settings::Guard;
+use crate::topic::{Method, Payload, Status, Success};
+
+/// The whole file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Raw {
+    pub(super) instance: String,
+    pub(super) run_dir: String,
+    pub(super) log_dir: String,
+    pub(super) timezone: String,
+    pub(super) drain_timeout: Span,
+    pub(super) start_timeout: Span,
+    pub(super) server: Server,
+    pub(super) http: Http,
+    pub(super) timer: Timer,
+    pub(super) consume: Consume,
+    pub(super) store: Store,
+    pub(super) callback: Callback,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) topic: Vec<Topic>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Server {
+    pub listen: String,
+    pub auth: String,
+    pub allow: Vec<String>,
+    pub max_connections: usize,
+    pub max_frame: Size,
+    pub idle_timeout: Span,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Http {
+    pub listen: String,
+    pub auth: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Timer {
+    pub processes: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Consume {
+    pub processes: u32,
+    pub concurrency: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Store {
+    pub backend: String,
+    pub path: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Callback {
+    pub max_attempts: u32,
+    pub guard: Guard,
+    pub allow: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Topic {
+    pub name: String,
+    #[serde(default)]
+    pub title: String,
+    #[serde(default)]
+    pub callback: String,
+    #[serde(default = "post")]
+    pub method: Method,
+    #[serde(default = "json")]
+    pub payload: Payload,
+    #[serde(default = "by_status")]
+    pub success: Success,
+    #[serde(default = "at_once")]
+    pub delay: Span,
+    #[serde(default = "three_seconds")]
+    pub timeout: Span,
+    #[serde(default = "two_n_plus_one")]
+    pub retry: Retry,
+    pub retry_base: Option<Span>,
+    pub retry_cap: Option<Span>,
+    pub max_attempts: Option<u32>,
+    #[serde(default)]
+    pub status: Status,
+}
+
+/// A policy's name, or a list of delays.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "expected \"2n+1\", \"exponential\" or a list of durations")]
+pub(super) enum Retry {
+    Name(String),
+    List(Vec<Span>),
+}
+
+fn post() -> Method {
+    Method::Post
+}
+fn json() -> Payload {
+    Payload::Json
+}
+fn by_status() -> Success {
+    Success::Status
+}
+fn at_once() -> Span {
+    seconds(0)
+}
+fn three_seconds() -> Span {
+    seconds(3)
+}
+fn two_n_plus_one() -> Retry {
+    Retry::Name("2n+1".into())
+}
+
+fn seconds(n: u64) -> Span {
+    Span(std::time::Duration::from_secs(n))
+}
+
+impl Default for Raw {
+    fn default() -> Raw {
+        Raw {
+            instance: String::new(),
+            run_dir: "var/run".into(),
+            log_dir: String::new(),
+            timezone: String::new(),
+            drain_timeout: seconds(30),
+            start_timeout: seconds(30),
+            server: Server::default(),
+            http: Http::default(),
+            timer: Timer::default(),
+            consume: Consume::default(),
+            store: Store::default(),
+            callback: Callback::default(),
+            topic: Vec::new(),
+        }
+    }
+}
+
+impl Default for Server {
+    fn default() -> Server {
+        Server {
+            listen: "127.0.0.1:6789".into(),
+            auth: "none".into(),
+            allow: Vec::new(),
+            max_connections: 10_000,
+            max_frame: Size(1 << 20),
+            idle_timeout: seconds(600),
+        }
+    }
+}
+
+impl Default for Http {
+    fn default() -> Http {
+        Http { listen: "127.0.0.1:8088".into(), auth: "none".into() }
+    }
+}
+
+impl Default for Timer {
+    fn default() -> Timer {
+        Timer { processes: 2 }
+    }
+}
+
+impl Default for Consume {
+    fn default() -> Consume {
+        Consume { processes: 2, concurrency: 64 }
+    }
+}
+
+impl Default for Store {
+    fn default() -> Store {
+        Store { backend: "embedded".into(), path: "var/dq.db".into() }
+    }
+}
+
+impl Default for Callback {
+    fn default() -> Callback {
+        Callback { max_attempts: 10, guard: Guard::Metadata, allow: Vec::new() }
+    }
+}

@@ -1,0 +1,79 @@
+//! Values with a unit as the file writes them: `"30s"`, `"1MiB"`.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use serde::de::{self, Deserializer, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
+
+/// A span of time: `"90s"`, `"1h30m"`, `"3days"`, or a number of seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span(pub Duration);
+
+/// A number of bytes: `"1MiB"`, `"64kB"`, or a plain number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size(pub usize);
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&humantime::format_duration(self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
+        struct Visit;
+        impl Visitor<'_> for Visit {
+            type Value = Span;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a duration such as \"30s\", \"1h30m\" or a number of seconds")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
+                let refused = |_| E::invalid_value(de::Unexpected::Str(text), &self);
+                humantime::parse_duration(text).map(Span).map_err(refused)
+            }
+            fn visit_i64<E: de::Error>(self, seconds: i64) -> Result<Span, E> {
+                let refused = |_| E::invalid_value(de::Unexpected::Signed(seconds), &self);
+                u64::try_from(seconds).map(|s| Span(Duration::from_secs(s))).map_err(refused)
+            }
+            fn visit_f64<E: de::Error>(self, seconds: f64) -> Result<Span, E> {
+                let refused = |_| E::invalid_value(de::Unexpected::Float(seconds), &self);
+                Duration::try_from_secs_f64(seconds).map(Span).map_err(refused)
+            }
+        }
+        from.deserialize_any(Visit)
+    }
+}
+
+impl Serialize for Size {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+        match units.into_iter().find(|(unit, _)| self.0 > 0 && self.0.is_multiple_of(*unit)) {
+            Some((unit, name)) => to.collect_str(&format_args!("{}{name}", self.0 / unit)),
+            None => to.collect_str(&format_args!("{}B", self.0)),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Size, D::Error> {
+        struct Visit;
+        impl Visitor<'_> for Visit {
+            type Value = Size;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a size such as \"1MiB\", \"64kB\" or a number of bytes")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Size, E> {
+                let size: Option<ByteSize> = text.parse().ok();
+                let bytes = size.and_then(|s| usize::try_from(s.as_u64()).ok());
+                bytes.map(Size).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+            }
+            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<Size, E> {
+                let refused = |_| E::invalid_value(de::Unexpected::Signed(bytes), &self);
+                usize::try_from(bytes).map(Size).map_err(refused)
+            }
+        }
+        from.deserialize_any(Visit)
+    }
+}

@@ -1,0 +1,224 @@
+//! From what is written to what holds: checks every value and every combination.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use ureq::http::Uri;
+
+use super::ConfigError;
+use super::raw::{self, Raw};
+use super::units::Span;
+use crate::job::TopicName;
+use crate::retry::RetryPolicy;
+use crate::settings::{Callback, Consume, Http, Server, Settings, Store, Timer};
+use crate::topic::{Method, Payload, Topic};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// The longest frame that the binary framing can announce and still be told apart from the other: its first byte is 0.
+const FRAME_MAX: usize = 15 << 20;
+
+/// A Unix socket's path is at most 107 bytes long; `run_dir` holds sockets of names up to 30.
+const RUN_DIR_MAX: usize = 107 - 30;
+
+/// Checks a configuration; relative paths resolve against `base`.
+pub fn validate(raw: Raw, base: &Path) -> Result<Settings, ConfigError> {
+    let path = |key: &str, value: &str| -> Result<PathBuf, ConfigError> {
+        if value.is_empty() {
+            return Err(ConfigError::key(key, "\"\" is no path"));
+        }
+        Ok(base.join(value))
+    };
+    let run_dir = path("run_dir", &raw.run_dir)?;
+    if run_dir.as_os_str().len() > RUN_DIR_MAX {
+        let length = run_dir.as_os_str().len();
+        let problem = format!("{} is {length} bytes long; sockets need at most {RUN_DIR_MAX}", run_dir.display());
+        return Err(ConfigError::key("run_dir", problem));
+    }
+    let raw_http_listen = raw.http.listen.clone();
+    let settings = Settings {
+        instance: if raw.instance.is_empty() { host_name() } else { raw.instance },
+        run_dir,
+        log_dir: if raw.log_dir.is_empty() { None } else { Some(path("log_dir", &raw.log_dir)?) },
+        timezone: zone(raw.timezone)?,
+        drain_timeout: within("drain_timeout", raw.drain_timeout, Duration::ZERO, 24 * HOUR)?,
+        start_timeout: within("start_timeout", raw.start_timeout, Duration::from_secs(1), HOUR)?,
+        server: server(raw.server)?,
+        http: http(raw.http)?,
+        timer: Timer { processes: count("timer.processes", raw.timer.processes, 0, 64)? },
+        consume: Consume {
+            processes: count("consume.processes", raw.consume.processes, 0, 64)?,
+            concurrency: count("consume.concurrency", raw.consume.concurrency, 1, 4096)?,
+        },
+        store: match raw.store.backend.as_str() {
+            "embedded" => Store::Embedded { path: path("store.path", &raw.store.path)? },
+            other => {
+                let problem = format!("{other:?} is no store of this release; \"embedded\" is");
+                return Err(ConfigError::key("store.backend", problem));
+            }
+        },
+        callback: Callback { guard: raw.callback.guard, allow: networks("callback.allow", &raw.callback.allow)? },
+        topics: topics(raw.topic, count("callback.max_attempts", raw.callback.max_attempts, 1, 1000)?)?,
+    };
+    if settings.server.listen.is_some() && settings.server.listen == settings.http.listen {
+        let problem = format!("{:?} is server.listen already; take another port", raw_http_listen);
+        return Err(ConfigError::key("http.listen", problem));
+    }
+    Ok(settings)
+}
+
+fn server(raw: raw::Server) -> Result<Server, ConfigError> {
+    no_auth("server.auth", &raw.auth)?;
+    let listen = address("server.listen", &raw.listen, "127.0.0.1:6789")?;
+    let allow = networks("server.allow", &raw.allow)?;
+    if listen.is_some_and(|a| !a.ip().is_loopback()) && allow.is_empty() {
+        let problem = format!(
+            "\"{}\" is wider than loopback: say who may connect, such as server.allow = [\"10.0.0.0/8\"]",
+            raw.listen
+        );
+        return Err(ConfigError::key("server.listen", problem));
+    }
+    if !(256..=FRAME_MAX).contains(&raw.max_frame.0) {
+        let shown = serde_json::to_string(&raw.max_frame).unwrap_or_default();
+        return Err(ConfigError::key("server.max_frame", format!("{shown} is not within \"256B\" and \"15MiB\"")));
+    }
+    Ok(Server {
+        listen,
+        allow,
+        max_connections: count("server.max_connections", raw.max_connections, 1, 1_000_000)?,
+        max_frame: raw.max_frame.0,
+        idle_timeout: within("server.idle_timeout", raw.idle_timeout, Duration::from_millis(100), 24 * HOUR)?,
+    })
+}
+
+fn http(raw: raw::Http) -> Result<Http, ConfigError> {
+    no_auth("http.auth", &raw.auth)?;
+    let listen = address("http.listen", &raw.listen, "127.0.0.1:8088")?;
+    if listen.is_some_and(|a| !a.ip().is_loopback()) {
+        let problem = format!("\"{}\" is wider than loopback, which needs tokens; this release has none", raw.listen);
+        return Err(ConfigError::key("http.listen", problem));
+    }
+    Ok(Http { listen })
+}
+
+fn no_auth(key: &str, value: &str) -> Result<(), ConfigError> {
+    if value == "none" {
+        return Ok(());
+    }
+    Err(ConfigError::key(key, format!("{value:?} is not supported by this release; \"none\" is")))
+}
+
+fn address(key: &str, value: &str, example: &str) -> Result<Option<SocketAddr>, ConfigError> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    let problem = |_| ConfigError::key(key, format!("{value:?} is no address and port, such as \"{example}\""));
+    value.parse().map(Some).map_err(problem)
+}
+
+fn networks(key: &str, values: &[String]) -> Result<Vec<IpNet>, ConfigError> {
+    let parse = |v: &String| v.parse().map_err(|_| ConfigError::key(key, format!("{v:?} is no range, such as \"10.0.0.0/8\"")));
+    values.iter().map(parse).collect()
+}
+
+fn count<N: PartialOrd + std::fmt::Display>(key: &str, value: N, least: N, most: N) -> Result<N, ConfigError> {
+    if value < least || value > most {
+        return Err(ConfigError::key(key, format!("{value} is not within {least} to {most}")));
+    }
+    Ok(value)
+}
+
+fn within(key: &str, value: Span, least: Duration, most: Duration) -> Result<Duration, ConfigError> {
+    if value.0 < least || value.0 > most {
+        let [value, least, most] = [value.0, least, most].map(humantime::format_duration);
+        return Err(ConfigError::key(key, format!("{value} is not within {least} to {most}")));
+    }
+    Ok(value.0)
+}
+
+fn zone(name: String) -> Result<Option<String>, ConfigError> {
+    if name.is_empty() {
+        return Ok(None);
+    }
+    match jiff::tz::TimeZone::get(&name) {
+        Ok(_) => Ok(Some(name)),
+        Err(_) => Err(ConfigError::key("timezone", format!("{name:?} is no zone, such as \"Asia/Shanghai\""))),
+    }
+}
+
+fn host_name() -> String {
+    let name = nix::unistd::gethostname().ok().map(|name| name.to_string_lossy().into_owned());
+    name.filter(|n| !n.is_empty()).unwrap_or_else(|| "localhost".into())
+}
+
+fn topics(raw: Vec<raw::Topic>, max_attempts: u32) -> Result<Vec<Topic>, ConfigError> {
+    let mut names = HashSet::new();
+    let mut topics = Vec::new();
+    for (i, raw) in raw.into_iter().enumerate() {
+        let topic = topic(&format!("topic[{i}]"), raw, max_attempts)?;
+        if !names.insert(topic.name.clone()) {
+            return Err(ConfigError::key(format!("topic[{i}].name"), format!("\"{}\" stands here twice", topic.name)));
+        }
+        topics.push(topic);
+    }
+    Ok(topics)
+}
+
+fn topic(at: &str, raw: raw::Topic, max_attempts: u32) -> Result<Topic, ConfigError> {
+    let key = |name: &str| format!("{at}.{name}");
+    if raw.method == Method::Get && raw.payload == Payload::Json {
+        let problem = "GET carries no JSON body: set payload = \"form\", or method = \"POST\"";
+        return Err(ConfigError::key(key("method"), problem));
+    }
+    check_url(&key("callback"), &raw.callback)?;
+    Ok(Topic {
+        name: TopicName::new(&raw.name).map_err(|e| ConfigError::key(key("name"), e.to_string()))?,
+        title: raw.title,
+        callback: raw.callback,
+        method: raw.method,
+        payload: raw.payload,
+        success: raw.success,
+        delay: within(&key("delay"), raw.delay, Duration::ZERO, 24 * 366 * 10 * HOUR)?,
+        timeout: within(&key("timeout"), raw.timeout, Duration::from_millis(10), HOUR)?,
+        retry: retry(&key("retry"), raw.retry, raw.retry_base, raw.retry_cap)?,
+        max_attempts: count(&key("max_attempts"), raw.max_attempts.unwrap_or(max_attempts), 1, 1000)?,
+        status: raw.status,
+    })
+}
+
+fn check_url(key: &str, url: &str) -> Result<(), ConfigError> {
+    let uri: Option<Uri> = url.parse().ok();
+    let good = uri.is_some_and(|u| {
+        matches!(u.scheme_str(), Some("http" | "https")) && u.host().is_some_and(|h| !h.is_empty())
+    });
+    if good {
+        return Ok(());
+    }
+    Err(ConfigError::key(key, format!("{url:?} is no URL, such as \"http://127.0.0.1:9000/hook\"")))
+}
+
+fn retry(
+    key: &str,
+    raw: raw::Retry,
+    base: Option<Span>,
+    cap: Option<Span>,
+) -> Result<RetryPolicy, ConfigError> {
+    let base = base.map_or(Duration::from_secs(60), |s| s.0);
+    match raw {
+        raw::Retry::Name(name) if name == "2n+1" => Ok(RetryPolicy::TwoNPlusOne { base }),
+        raw::Retry::Name(name) if name == "exponential" => {
+            Ok(RetryPolicy::Exponential { base, cap: cap.map_or(HOUR, |s| s.0) })
+        }
+        raw::Retry::Name(name) => {
+            let problem = format!("{name:?} is none of \"2n+1\", \"exponential\" or a list such as [\"1m\", \"5m\"]");
+            Err(ConfigError::key(key, problem))
+        }
+        raw::Retry::List(list) if list.is_empty() => {
+            Err(ConfigError::key(key, "an empty list is no policy; [\"1m\", \"5m\"] is"))
+        }
+        raw::Retry::List(list) => Ok(RetryPolicy::List(list.into_iter().map(|s| s.0).collect())),
+    }
+}

@@ -1,0 +1,19 @@
+//! dq, a delay-queue daemon: a business system hands it a job with a due time, and dq calls the business's webhook
+//! when the time has come, retries until it is accepted, and loses nothing, whatever dies.
+//!
+//! The map, from the bottom up; a module uses only what stands above its own group in this list:
+//!
+//! - pure: [`job`], [`topic`], [`retry`], [`fair`], [`fields`], [`slot`], [`settings`]
+//! - one concern each: [`config`], [`process`], [`store`], [`callback`], [`protocol`]
+//! - what every child shares: [`role`]
+//! - on top: [`roles`], [`supervisor`], [`cli`]
+
+pub mod config;
+pub mod fair;
+pub mod fields;
+pub mod job;
+pub mod retry;
+pub mod settings;
+pub mod slot;
+pub mod store;
+pub mod topic;

@@ -1,0 +1,109 @@
+//! The validated settings, as every process sees them. Pure types: `config` makes them, dq-master seals them into
+//! memory and hands them to its children, nobody changes them.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::topic::Topic;
+
+/// All settings of one generation. Paths are absolute.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// What this host calls itself.
+    pub instance: String,
+    /// Lock, owners, sockets.
+    pub run_dir: PathBuf,
+    /// Where log files go; none: stderr.
+    pub log_dir: Option<PathBuf>,
+    /// The IANA zone in which the TCP protocol's times are read and written; none: the host's.
+    pub timezone: Option<String>,
+    /// How long a drain may take on TERM.
+    pub drain_timeout: Duration,
+    /// How long a child may take to report ready.
+    pub start_timeout: Duration,
+    /// The TCP port.
+    pub server: Server,
+    /// The HTTP port.
+    pub http: Http,
+    /// How many timers.
+    pub timer: Timer,
+    /// How many consumers.
+    pub consume: Consume,
+    /// Where jobs are stored.
+    pub store: Store,
+    /// What may be called, and defaults for topics.
+    pub callback: Callback,
+    /// The topics of the configuration file.
+    pub topics: Vec<Topic>,
+}
+
+/// The TCP port.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Server {
+    /// Where it listens; none: no dq-server.
+    pub listen: Option<SocketAddr>,
+    /// Which clients may connect; empty: all that can reach it.
+    pub allow: Vec<IpNet>,
+    /// Connections open at the same time.
+    pub max_connections: usize,
+    /// The longest frame, in bytes, without its length.
+    pub max_frame: usize,
+    /// A connection on which nothing moved for so long is closed.
+    pub idle_timeout: Duration,
+}
+
+/// The HTTP port.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Http {
+    /// Where it listens; none: no dq-http-server.
+    pub listen: Option<SocketAddr>,
+}
+
+/// The timers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timer {
+    /// How many processes; with the embedded store one is active and the others stand by.
+    pub processes: u32,
+}
+
+/// The consumers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Consume {
+    /// How many processes.
+    pub processes: u32,
+    /// Callbacks in flight, per process.
+    pub concurrency: u32,
+}
+
+/// Where jobs are stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Store {
+    /// One SQLite file, opened by all processes of this host.
+    Embedded {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// What may be called.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Callback {
+    /// Which addresses are never called.
+    pub guard: Guard,
+    /// Ranges that are called whatever the guard says.
+    pub allow: Vec<IpNet>,
+}
+
+/// Which addresses are never called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Guard {
+    /// Link-local ones (cloud metadata), multicast, unspecified and reserved ones.
+    Metadata,
+    /// Those, and private and loopback ones.
+    Strict,
+}

@@ -1,0 +1,298 @@
+//! Where jobs are kept: the trait that each store implements, and the words that it speaks.
+//!
+//! A [`Store`] is one handle, used by one thread; processes and threads open as many as they need. Every method that
+//! changes something is one atomic step a job: a crash between any two instructions leaves every job in exactly one
+//! state. No method waits for work: waiting is done on a [`Bell`].
+//!
+//! Room for copies on a node that was not a job's home: an add carries a stamp (`stamp_us` in a [`View`]), and of two
+//! copies of an id the one with the later stamp is the job. A store that has one shard never has two.
+
+mod sqlite;
+
+use std::path::Path;
+use std::time::Duration;
+
+pub use sqlite::{Bell, Kind as BellKind, SqliteStore};
+
+use crate::job::{Attempt, Body, Due, JobId, JobKey, NewJob, Priority, State, TopicName};
+use crate::settings;
+
+/// Why a store did not do what it was asked. In every case but [`StoreError::Unknown`] nothing was changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// Someone else holds the store for longer than dq waits.
+    #[error("the store is locked by another program")]
+    Busy,
+    /// No room left.
+    #[error("the store's disk is full")]
+    Full,
+    /// The store's file is damaged, or not a database.
+    #[error("the store is damaged: {0}")]
+    Damaged(String),
+    /// The store cannot be reached, read or written.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+    /// It may have been done or not.
+    #[error("the outcome is unknown: {0}")]
+    Unknown(String),
+}
+
+impl StoreError {
+    /// The machine-readable name that answers carry.
+    pub fn code(&self) -> &'static str {
+        match self {
+            StoreError::Busy => "store_busy",
+            StoreError::Full => "store_full",
+            StoreError::Damaged(_) => "store_damaged",
+            StoreError::Unavailable(_) => "store_unavailable",
+            StoreError::Unknown(_) => "unknown",
+        }
+    }
+}
+
+/// What a store's methods give back.
+pub type Result<T, E = StoreError> = std::result::Result<T, E>;
+
+/// What became of one added job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Added {
+    /// It is stored.
+    New,
+    /// It is stored in the place of one with its id.
+    Replaced,
+    /// One with its id is there, and stays (`keep`).
+    Kept,
+    /// One with its id is there, and the add was refused (`reject`).
+    Rejected,
+}
+
+/// What became of a change to one job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Changed {
+    /// It was made.
+    Done,
+    /// No such job.
+    NotFound,
+    /// The job is leased.
+    Conflict,
+}
+
+/// A job as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct View {
+    /// Topic and id.
+    pub key: JobKey,
+    /// Its state.
+    pub state: State,
+    /// Its body.
+    pub body: Body,
+    /// When the coming, the current or (of a dead letter) the last attempt is or was due, Unix milliseconds.
+    pub due_ms: i64,
+    /// Leased: the lease's deadline. Dead: when it died.
+    pub until_ms: Option<i64>,
+    /// When it was added, Unix microseconds, by the shard's clock.
+    pub stamp_us: i64,
+    /// Its place among the ready jobs.
+    pub priority: Priority,
+    /// Attempts that were begun and count.
+    pub attempts: u32,
+    /// Its own limit of attempts.
+    pub max_attempts: Option<u32>,
+    /// The last attempts, the oldest first.
+    pub attempts_log: Vec<Attempt>,
+}
+
+/// The moved jobs of a promotion or an expiry, and when there is more to do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// How many jobs moved.
+    pub jobs: usize,
+    /// When the next one is due (in the past: the batch was full), Unix milliseconds. None: nothing waits.
+    pub next_ms: Option<i64>,
+}
+
+/// What a lease asks of one topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// The topic.
+    pub topic: TopicName,
+    /// At most so many of its jobs.
+    pub max: u32,
+    /// How long the lease holds.
+    pub hold: Duration,
+    /// The topic's limit of attempts: what a lease that runs out goes by, where the job has none of its own.
+    pub max_attempts: u32,
+}
+
+/// The tag of a process that holds leases: random, and locked in `run_dir/owners` as long as the process lives.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct OwnerTag(pub String);
+
+/// Proof of a lease: opaque, random, never reused.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Token(pub Box<[u8]>);
+
+/// A job under a lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leased {
+    /// Topic and id.
+    pub key: JobKey,
+    /// Its body.
+    pub body: Body,
+    /// What settles it.
+    pub token: Token,
+    /// Which attempt this is, from 1.
+    pub attempt: u32,
+    /// When this attempt was due, Unix milliseconds.
+    pub due_ms: i64,
+    /// When the job was added, Unix microseconds.
+    pub stamp_us: i64,
+    /// When the lease runs out, Unix milliseconds.
+    pub deadline_ms: i64,
+    /// Its own limit of attempts.
+    pub max_attempts: Option<u32>,
+}
+
+/// What a lease brought.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// The jobs, by priority and due time within a topic.
+    pub jobs: Vec<Leased>,
+    /// The topics with ready jobs that are left, and how many.
+    pub left: Vec<(TopicName, u64)>,
+}
+
+/// What becomes of a leased job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was accepted: the job is done and gone.
+    Ack,
+    /// It was not: the job is due again.
+    Retry(Due),
+    /// It was not, and will not be tried again: a dead letter.
+    Bury,
+    /// It takes longer: the lease now ends this much after the store's now.
+    Extend(Duration),
+    /// It was not begun: ready again, the attempt not counted.
+    HandBack,
+}
+
+/// One leased job to settle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settlement {
+    /// Topic and id.
+    pub key: JobKey,
+    /// The lease's token.
+    pub token: Token,
+    /// What becomes of it.
+    pub outcome: Outcome,
+    /// The attempt, to be kept with the job.
+    pub attempt: Option<Attempt>,
+}
+
+/// Whether a settlement settled anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settled {
+    /// It did.
+    Done,
+    /// The lease had ended, or the job was deleted or replaced while it was held: nothing was settled.
+    Stale,
+}
+
+/// How many jobs of a topic are in each state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Counts {
+    /// The topic.
+    pub topic: TopicName,
+    /// Waiting for their due time.
+    pub delayed: u64,
+    /// May be leased.
+    pub ready: u64,
+    /// Held by a consumer.
+    pub leased: u64,
+    /// Dead letters.
+    pub dead: u64,
+}
+
+/// A page of a listing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Page {
+    /// The jobs.
+    pub jobs: Vec<View>,
+    /// Where the next page begins; none: this was the last.
+    pub next: Option<String>,
+}
+
+/// Which dead letters a redrive or purge takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Which {
+    /// All of the topic.
+    All,
+    /// Those of these ids.
+    Ids(Vec<JobId>),
+}
+
+/// One handle to the store.
+pub trait Store: Send {
+    /// Stores jobs durably, each answered by itself, in their order.
+    fn add(&mut self, jobs: &[NewJob]) -> Result<Vec<Added>>;
+
+    /// The job of that key; where there is none, its latest dead letter.
+    fn get(&mut self, key: &JobKey) -> Result<Option<View>>;
+
+    /// Removes jobs durably, in whichever state they are; where there is none, its dead letters. Tells which were
+    /// there.
+    fn delete(&mut self, keys: &[JobKey]) -> Result<Vec<bool>>;
+
+    /// Gives a delayed or ready job a new due time.
+    fn reschedule(&mut self, key: &JobKey, due: Due) -> Result<Changed>;
+
+    /// Makes a delayed job ready now.
+    fn run(&mut self, key: &JobKey) -> Result<Changed> {
+        self.reschedule(key, Due::In(Duration::ZERO))
+    }
+
+    /// Moves up to `limit` due jobs to ready. `next_ms` is the next due time.
+    fn promote(&mut self, limit: usize) -> Result<Moved>;
+
+    /// Leases up to `limit` ready jobs in all, topic by topic in the given order. Never waits for work.
+    fn lease(&mut self, wanted: &[Wanted], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch>;
+
+    /// Settles leased jobs, each answered by itself, in their order.
+    fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>>;
+
+    /// Makes the jobs that a dead process held ready again. The attempt is refunded, up to three times a job; after
+    /// that it counts. Tells how many there were.
+    fn hand_back(&mut self, owner: &OwnerTag) -> Result<usize>;
+
+    /// Ends up to `limit` leases that ran out: the attempt counts, and the job is ready again or, its attempts used
+    /// up, dead. `next_ms` is the next deadline.
+    fn expire(&mut self, limit: usize) -> Result<Moved>;
+
+    /// A topic's jobs in one state: delayed by due time, ready by priority and due time, leased by deadline, dead by
+    /// when they died. `cursor` is what the page before gave; one that is not is an empty last page.
+    fn list(&mut self, topic: &TopicName, state: State, cursor: Option<&str>, limit: usize) -> Result<Page>;
+
+    /// Makes up to `limit` dead letters ready with their attempts reset. One whose id is live stays dead.
+    fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize) -> Result<usize>;
+
+    /// Removes up to `limit` jobs of a topic that are in `state`.
+    fn purge(&mut self, topic: &TopicName, state: State, limit: usize) -> Result<usize>;
+
+    /// The counts of all topics that ever had a job, by name.
+    fn counts(&mut self) -> Result<Vec<Counts>>;
+
+    /// Whether the store answers; how is told by the error.
+    fn health(&mut self) -> Result<()>;
+
+    /// Does what the store itself needs now and then (embedded: carries the log over into the file). Called by the
+    /// timer alone, when its bell rang.
+    fn maintain(&mut self) -> Result<()>;
+}
+
+/// Opens the store that the settings name. `run_dir` is where its bells hang.
+pub fn open(settings: &settings::Store, run_dir: &Path) -> Result<Box<dyn Store>> {
+    match settings {
+        settings::Store::Embedded { path } => Ok(Box::new(SqliteStore::open(path, run_dir)?)),
+    }
+}

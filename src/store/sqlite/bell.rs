@@ -1,0 +1,171 @@
+//! Bells: Unix datagrams that wake the processes of a host when there is work, sent after the commit that made it.
+//!
+//! Each process that waits hangs a bell of its own into `run_dir/bells`, named for what it waits for and for itself;
+//! who has work to announce rings all bells of that kind, and each process decides by its own free workers whether to
+//! look. A ring that finds a bell's socket full is not lost: what fills it wakes its owner as well. Nobody listening is
+//! no error: a process looks for work after it has hung its bell and before it waits.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+
+/// What a process waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Jobs to lease.
+    Push,
+    /// Jobs that are due, or will be earlier than was known.
+    Timer,
+}
+
+impl Kind {
+    fn prefix(self) -> &'static str {
+        match self {
+            Kind::Push => "push.",
+            Kind::Timer => "timer.",
+        }
+    }
+}
+
+fn folder(run_dir: &Path) -> PathBuf {
+    run_dir.join("bells")
+}
+
+/// Where a process waits for work; readable when it rang.
+#[derive(Debug)]
+pub struct Bell {
+    socket: UnixDatagram,
+    path: PathBuf,
+}
+
+impl Bell {
+    /// Hangs a bell under a name that no other process uses.
+    pub fn hang(run_dir: &Path, kind: Kind, name: &str) -> io::Result<Bell> {
+        std::fs::create_dir_all(folder(run_dir))?;
+        let path = folder(run_dir).join(format!("{}{name}", kind.prefix()));
+        let socket = UnixDatagram::bind(&path)?;
+        socket.set_nonblocking(true)?;
+        Ok(Bell { socket, path })
+    }
+
+    /// Takes all rings so far. Tells whether there were any: then its owner must look for work.
+    pub fn answer(&self) -> io::Result<bool> {
+        let mut rang = false;
+        loop {
+            match self.socket.recv(&mut [0; 8]) {
+                Ok(_) => rang = true,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(rang),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        // A bell that stays behind is taken down by the next ring.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Rings the bells of one `run_dir`.
+#[derive(Debug)]
+pub(super) struct Ringer {
+    socket: UnixDatagram,
+    folder: PathBuf,
+}
+
+/// Which bells a transaction will ring once it is committed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Rings {
+    /// There is work to lease.
+    pub push: bool,
+    /// Something is due earlier than the timer knows, or the log has grown.
+    pub timer: bool,
+}
+
+impl Ringer {
+    pub(super) fn new(run_dir: &Path) -> io::Result<Ringer> {
+        let socket = UnixDatagram::unbound()?;
+        socket.set_nonblocking(true)?;
+        Ok(Ringer { socket, folder: folder(run_dir) })
+    }
+
+    pub(super) fn ring(&self, rings: Rings) {
+        if rings == Rings::default() {
+            return;
+        }
+        if let Err(e) = self.ring_all(rings)
+            && e.kind() != ErrorKind::NotFound
+        {
+            log::warn!("cannot ring the bells in {}: {e}", self.folder.display());
+        }
+    }
+
+    fn ring_all(&self, rings: Rings) -> io::Result<()> {
+        for entry in std::fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let is = |kind: Kind| name.as_encoded_bytes().starts_with(kind.prefix().as_bytes());
+            if !(rings.push && is(Kind::Push) || rings.timer && is(Kind::Timer)) {
+                continue;
+            }
+            match self.socket.send_to(&[1], entry.path()) {
+                // Its process is gone; names are random, so nobody else can have taken it meanwhile.
+                Err(e) if e.kind() == ErrorKind::ConnectionRefused => drop(std::fs::remove_file(entry.path())),
+                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::NotFound) => {}
+                Err(e) => return Err(e),
+                Ok(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PUSH: Rings = Rings { push: true, timer: false };
+
+    #[test]
+    fn every_bell_of_the_kind_rings_and_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let ringer = Ringer::new(dir.path()).unwrap();
+        ringer.ring(PUSH);
+        let hang = |kind, name| Bell::hang(dir.path(), kind, name).unwrap();
+        let (a, b, timer) = (hang(Kind::Push, "a"), hang(Kind::Push, "b"), hang(Kind::Timer, "a"));
+        assert!(!a.answer().unwrap());
+        ringer.ring(PUSH);
+        assert_eq!([&a, &b, &timer].map(|bell| bell.answer().unwrap()), [true, true, false]);
+        assert!(!a.answer().unwrap());
+    }
+
+    #[test]
+    fn a_full_bell_still_rings() {
+        let dir = tempfile::tempdir().unwrap();
+        let bell = Bell::hang(dir.path(), Kind::Push, "a").unwrap();
+        let ringer = Ringer::new(dir.path()).unwrap();
+        (0..10_000).for_each(|_| ringer.ring(PUSH));
+        assert!(bell.answer().unwrap());
+    }
+
+    #[test]
+    fn a_bell_whose_process_died_is_taken_down_by_the_next_ring() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder(dir.path())).unwrap();
+        let path = folder(dir.path()).join("push.a");
+        drop(UnixDatagram::bind(&path).unwrap());
+        assert!(path.exists());
+        Ringer::new(dir.path()).unwrap().ring(PUSH);
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,83 @@
+//! What is read without a turn: a job, a page of jobs, counts.
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::row;
+use crate::job::{JobKey, State, TopicName};
+use crate::store::{Counts, Page, View};
+
+/// The job of that key, or its latest dead letter.
+pub(super) fn get(db: &Connection, tid: i64, key: &JobKey) -> rusqlite::Result<Option<View>> {
+    let columns = row::COLUMNS;
+    let id = key.id.as_str();
+    let live = format!("SELECT {columns} FROM job WHERE tid = ?1 AND id = ?2 AND state < 4");
+    let dead = format!("SELECT {columns} FROM job WHERE tid = ?1 AND id = ?2 AND state = 4 ORDER BY at_ms DESC LIMIT 1");
+    for sql in [live, dead] {
+        let found = db.prepare_cached(&sql)?.query_row(params![tid, id], |r| row::view(&key.topic, r)).optional()?;
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
+}
+
+/// The topics with ready jobs, and how many.
+pub(super) fn ready(db: &Connection) -> rusqlite::Result<Vec<(TopicName, u64)>> {
+    db.prepare_cached("SELECT name, ready FROM topic WHERE ready > 0")?
+        .query_map([], |r| Ok((row::topic_name(r, 0)?, r.get(1)?)))?
+        .collect()
+}
+
+/// All topics' counts, by name.
+pub(super) fn counts(db: &Connection) -> rusqlite::Result<Vec<Counts>> {
+    db.prepare_cached("SELECT name, delayed, ready, leased, dead FROM topic ORDER BY name")?
+        .query_map([], |r| {
+            Ok(Counts {
+                topic: row::topic_name(r, 0)?,
+                delayed: r.get(1)?,
+                ready: r.get(2)?,
+                leased: r.get(3)?,
+                dead: r.get(4)?,
+            })
+        })?
+        .collect()
+}
+
+/// A page of a topic's jobs in one state. The cursor is the last one's place: priority (of ready jobs), moment, number.
+pub(super) fn list(
+    db: &Connection,
+    tid: i64,
+    topic: &TopicName,
+    state: State,
+    cursor: Option<&str>,
+    limit: usize,
+) -> rusqlite::Result<Page> {
+    let after = match cursor.map(parse_cursor) {
+        None => [i64::MIN; 3],
+        Some(Some(place)) => place,
+        Some(None) => return Ok(Page::default()),
+    };
+    // The text names the state, so that SQLite takes the state's own index.
+    let number = state as i64;
+    let (columns, order) = (row::COLUMNS, if state == State::Ready { "priority, at_ms, seq" } else { "at_ms, seq" });
+    let place = if state == State::Ready { "?2, ?3, ?4" } else { "?3, ?4" };
+    let sql = format!(
+        "SELECT {columns} FROM job WHERE tid = ?1 AND state = {number} AND ({order}) > ({place}) AND ?2 IS NOT NULL
+         ORDER BY {order} LIMIT ?5"
+    );
+    let mut jobs = Vec::new();
+    let mut next = None;
+    let mut query = db.prepare_cached(&sql)?;
+    let mut rows = query.query(params![tid, after[0], after[1], after[2], limit as i64])?;
+    while let Some(r) = rows.next()? {
+        let view = row::view(topic, r)?;
+        next = Some(format!("{}.{}.{}", view.priority as i64, r.get::<_, i64>(2)?, r.get::<_, i64>(10)?));
+        jobs.push(view);
+    }
+    Ok(Page { next: next.filter(|_| jobs.len() == limit), jobs })
+}
+
+fn parse_cursor(text: &str) -> Option<[i64; 3]> {
+    let parts: Vec<i64> = text.split('.').map(str::parse).collect::<Result<_, _>>().ok()?;
+    parts.try_into().ok()
+}

@@ -1,0 +1,145 @@
+//! What clients and operators change: add, delete, reschedule, redrive, purge. Each function is the part of one job, or
+//! of one bounded batch, in a transaction.
+
+use rusqlite::{OptionalExtension, params};
+
+use super::write::Write;
+use crate::job::{Due, JobId, JobKey, NewJob, OnConflict, State, TopicName};
+use crate::store::{Added, Changed, Which};
+
+/// Adds one job. A leased job that is replaced stays leased: the row holds the replacement, which becomes leasable when
+/// the lease has ended.
+pub(super) fn add(w: &mut Write<'_>, job: &NewJob) -> rusqlite::Result<Added> {
+    let tid = w.topic_or_new(&job.key.topic)?;
+    let (state, at_ms) = w.place(job.due);
+    let stamp_us = (w.now_ns / 1000) as i64;
+    let (id, priority, body) = (job.key.id.as_str(), job.priority as i64, job.body.as_str());
+    let inserted = w
+        .db
+        .prepare_cached(
+            "INSERT INTO job (tid, id, state, at_ms, priority, due_ms, stamp_us, max_attempts, body)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?4, ?6, ?7, ?8) ON CONFLICT DO NOTHING",
+        )?
+        .execute(params![tid, id, state as i64, at_ms, priority, stamp_us, job.max_attempts, body])?;
+    if inserted == 1 {
+        w.moved(tid, None, Some((state, at_ms)));
+        return Ok(Added::New);
+    }
+    match job.on_conflict {
+        OnConflict::Keep => return Ok(Added::Kept),
+        OnConflict::Reject => return Ok(Added::Rejected),
+        OnConflict::Replace => {}
+    }
+    let (seq, old) = live(w, tid, &job.key.id)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
+    let leased = old == State::Leased;
+    w.db.prepare_cached(
+        "UPDATE job SET priority = ?2, due_ms = ?3, stamp_us = ?4, max_attempts = ?5, body = ?6, attempts = 0,
+                crashes = 0, attempts_log = NULL, replaced_due_ms = CASE WHEN ?7 THEN ?3 END,
+                state = CASE WHEN ?7 THEN state ELSE ?8 END, at_ms = CASE WHEN ?7 THEN at_ms ELSE ?3 END
+         WHERE seq = ?1",
+    )?
+    .execute(params![seq, priority, at_ms, stamp_us, job.max_attempts, body, leased, state as i64])?;
+    if !leased {
+        w.moved(tid, Some(old), Some((state, at_ms)));
+    }
+    Ok(Added::Replaced)
+}
+
+/// The row and state of the job of that id that is not dead.
+fn live(w: &Write<'_>, tid: i64, id: &JobId) -> rusqlite::Result<Option<(i64, State)>> {
+    w.db.prepare_cached("SELECT seq, state FROM job WHERE tid = ?1 AND id = ?2 AND state < 4")?
+        .query_row(params![tid, id.as_str()], |row| Ok((row.get(0)?, super::row::state(row, 1)?)))
+        .optional()
+}
+
+/// Deletes one job, or its dead letters. Tells whether there was one.
+pub(super) fn delete(w: &mut Write<'_>, key: &JobKey) -> rusqlite::Result<bool> {
+    let Some(tid) = w.topic(&key.topic)? else { return Ok(false) };
+    if let Some((seq, state)) = live(w, tid, &key.id)? {
+        w.db.prepare_cached("DELETE FROM job WHERE seq = ?1")?.execute([seq])?;
+        w.moved(tid, Some(state), None);
+        return Ok(true);
+    }
+    let dead = w
+        .db
+        .prepare_cached("DELETE FROM job WHERE tid = ?1 AND id = ?2 AND state = 4")?
+        .execute(params![tid, key.id.as_str()])?;
+    w.moved_many(tid, Some(State::Dead), None, dead as i64);
+    Ok(dead > 0)
+}
+
+/// Gives a delayed or ready job a new due time.
+pub(super) fn reschedule(w: &mut Write<'_>, key: &JobKey, due: Due) -> rusqlite::Result<Changed> {
+    let Some(tid) = w.topic(&key.topic)? else { return Ok(Changed::NotFound) };
+    let Some((seq, old)) = live(w, tid, &key.id)? else { return Ok(Changed::NotFound) };
+    if old == State::Leased {
+        return Ok(Changed::Conflict);
+    }
+    let (state, at_ms) = w.place(due);
+    w.db.prepare_cached("UPDATE job SET state = ?2, at_ms = ?3, due_ms = ?3 WHERE seq = ?1")?
+        .execute(params![seq, state as i64, at_ms])?;
+    w.moved(tid, Some(old), Some((state, at_ms)));
+    Ok(Changed::Done)
+}
+
+/// Makes up to `limit` dead letters ready, attempts reset. Those whose id is live stay.
+pub(super) fn redrive(
+    w: &mut Write<'_>,
+    topic: &TopicName,
+    which: &Which,
+    limit: usize,
+) -> rusqlite::Result<usize> {
+    let Some(tid) = w.topic(topic)? else { return Ok(0) };
+    let free = "NOT EXISTS (SELECT 1 FROM job live WHERE live.tid = job.tid AND live.id = job.id AND live.state < 4)";
+    let mut seqs: Vec<i64> = Vec::new();
+    match which {
+        Which::All => {
+            let sql = format!("SELECT seq FROM job WHERE tid = ?1 AND state = 4 AND {free} ORDER BY at_ms LIMIT ?2");
+            let mut find = w.db.prepare_cached(&sql)?;
+            for seq in find.query_map(params![tid, limit as i64], |row| row.get(0))? {
+                seqs.push(seq?);
+            }
+        }
+        Which::Ids(ids) => {
+            // The latest dead letter of each id.
+            let sql = format!(
+                "SELECT seq FROM job WHERE tid = ?1 AND id = ?2 AND state = 4 AND {free} ORDER BY at_ms DESC LIMIT 1"
+            );
+            let mut find = w.db.prepare_cached(&sql)?;
+            for id in ids {
+                if seqs.len() == limit {
+                    break;
+                }
+                seqs.extend(find.query_row(params![tid, id.as_str()], |row| row.get::<_, i64>(0)).optional()?);
+            }
+        }
+    }
+    let now_ms = w.now_ms();
+    let mut redriven = 0;
+    for seq in seqs {
+        // Of two dead letters of one id the second finds the first one live, and stays.
+        redriven += w
+            .db
+            .prepare_cached(
+                "UPDATE OR IGNORE job SET state = 2, at_ms = ?2, due_ms = ?2, attempts = 0, crashes = 0 WHERE seq = ?1",
+            )?
+            .execute(params![seq, now_ms])?;
+    }
+    if redriven > 0 {
+        w.moved_many(tid, Some(State::Dead), Some((State::Ready, now_ms)), redriven as i64);
+    }
+    Ok(redriven)
+}
+
+/// Removes up to `limit` jobs of a topic that are in `state`.
+pub(super) fn purge(w: &mut Write<'_>, topic: &TopicName, state: State, limit: usize) -> rusqlite::Result<usize> {
+    let Some(tid) = w.topic(topic)? else { return Ok(0) };
+    let state_number = state as i64;
+    // Leased jobs have no index by topic: there are never many.
+    let sql = format!(
+        "DELETE FROM job WHERE seq IN (SELECT seq FROM job WHERE tid = ?1 AND state = {state_number} LIMIT ?2)"
+    );
+    let gone = w.db.prepare_cached(&sql)?.execute(params![tid, limit as i64])?;
+    w.moved_many(tid, Some(state), None, gone as i64);
+    Ok(gone)
+}

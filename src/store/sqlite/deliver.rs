@@ -1,0 +1,279 @@
+//! The way of a job to its delivery: promote, lease, settle, expire, hand back. Each function is the part of one job,
+//! or of one bounded batch, in a transaction.
+
+use rusqlite::{OptionalExtension, Row, params};
+
+use super::row;
+use super::write::Write;
+use crate::job::{ATTEMPTS_KEPT, Attempt, Body, Due, JobKey, State};
+use crate::store::{Batch, Leased, Moved, Outcome, OwnerTag, Settled, Settlement, Token, Wanted};
+
+/// A job whose consumer died is given its attempt back so often; after that, the attempt counts: the job itself may be
+/// what kills.
+const CRASHES_FORGIVEN: u32 = 3;
+
+/// The random bytes of a token; the row's number stands before them.
+const TOKEN_RANDOM: usize = 16;
+
+/// Moves up to `limit` due jobs to ready, the topics in the order of their next due.
+pub(super) fn promote(w: &mut Write<'_>, limit: usize) -> rusqlite::Result<Moved> {
+    let now_ms = w.now_ms();
+    let mut due_topics = w
+        .db
+        .prepare_cached("SELECT tid FROM topic WHERE next_due_ms <= ?1 ORDER BY next_due_ms")?
+        .query_map([now_ms], |row| row.get(0))?
+        .collect::<rusqlite::Result<Vec<i64>>>()?
+        .into_iter();
+    let mut left = limit;
+    while left > 0
+        && let Some(tid) = due_topics.next()
+    {
+        let moved = w
+            .db
+            .prepare_cached(
+                "UPDATE job SET state = 2 WHERE seq IN
+                 (SELECT seq FROM job WHERE tid = ?1 AND state = 1 AND at_ms <= ?2 ORDER BY at_ms LIMIT ?3)",
+            )?
+            .execute(params![tid, now_ms, left as i64])?;
+        if moved > 0 {
+            w.moved_many(tid, Some(State::Delayed), Some((State::Ready, now_ms)), moved as i64);
+        }
+        left -= moved;
+        w.db.prepare_cached(
+            "UPDATE topic SET next_due_ms = (SELECT min(at_ms) FROM job WHERE tid = ?1 AND state = 1) WHERE tid = ?1",
+        )?
+        .execute([tid])?;
+    }
+    let next_ms = w.db.prepare_cached("SELECT min(next_due_ms) FROM topic")?.query_row([], |row| row.get(0))?;
+    Ok(Moved { jobs: limit - left, next_ms })
+}
+
+/// Leases up to `limit` ready jobs, topic by topic.
+pub(super) fn lease(
+    w: &mut Write<'_>,
+    wanted: &[Wanted],
+    limit: usize,
+    owner: Option<&OwnerTag>,
+) -> rusqlite::Result<Batch> {
+    let mut left = super::browse::ready(w.db)?;
+    let mut jobs = Vec::new();
+    for want in wanted {
+        let room = limit - jobs.len();
+        let Some(ready) = left.iter_mut().find(|(topic, _)| *topic == want.topic).filter(|_| room > 0) else {
+            continue;
+        };
+        let Some(tid) = w.topic(&want.topic)? else { continue };
+        let deadline_ms = Due::In(want.hold).resolve(w.now_ns);
+        let mut batch = take(w, tid, want, room.min(want.max as usize), owner, deadline_ms)?;
+        if !batch.is_empty() {
+            let count = batch.len() as i64;
+            w.moved_many(tid, Some(State::Ready), Some((State::Leased, deadline_ms)), count);
+            ready.1 = ready.1.saturating_sub(batch.len() as u64);
+        }
+        jobs.append(&mut batch);
+    }
+    left.retain(|(_, ready)| *ready > 0);
+    Ok(Batch { jobs, left })
+}
+
+fn take(
+    w: &Write<'_>,
+    tid: i64,
+    want: &Wanted,
+    limit: usize,
+    owner: Option<&OwnerTag>,
+    deadline_ms: i64,
+) -> rusqlite::Result<Vec<Leased>> {
+    let mut update = w.db.prepare_cached(
+        "UPDATE job SET state = 3, at_ms = ?2, attempts = attempts + 1, token = randomblob(?3), owner = ?4,
+                lease_limit = coalesce(max_attempts, ?5)
+         WHERE seq IN (SELECT seq FROM job WHERE tid = ?1 AND state = 2 ORDER BY priority, at_ms LIMIT ?6)
+         RETURNING id, body, token, attempts, due_ms, stamp_us, max_attempts, seq, priority",
+    )?;
+    let owner = owner.map(|o| o.0.as_str());
+    let leased = |row: &Row<'_>| -> rusqlite::Result<((i64, i64, i64), Leased)> {
+        let (seq, random): (i64, Vec<u8>) = (row.get(7)?, row.get(2)?);
+        let job = Leased {
+            key: JobKey { topic: want.topic.clone(), id: row::id(row, 0)? },
+            body: Body::trusted(row.get::<_, String>(1)?),
+            token: Token([&seq.to_be_bytes(), random.as_slice()].concat().into()),
+            attempt: row.get(3)?,
+            due_ms: row.get(4)?,
+            stamp_us: row.get(5)?,
+            deadline_ms,
+            max_attempts: row.get(6)?,
+        };
+        Ok(((row.get(8)?, job.due_ms, seq), job))
+    };
+    let mut jobs = update
+        .query_map(
+            params![tid, deadline_ms, TOKEN_RANDOM as i64, owner, want.max_attempts, limit as i64],
+            leased,
+        )?
+        .collect::<rusqlite::Result<Vec<_>>>()?;
+    jobs.sort_by_key(|(order, _)| *order);
+    Ok(jobs.into_iter().map(|(_, job)| job).collect())
+}
+
+/// A row under a lease.
+struct Held {
+    seq: i64,
+    tid: i64,
+    attempts: u32,
+    crashes: u32,
+    limit: u32,
+    replaced_due_ms: Option<i64>,
+    due_ms: i64,
+    log: Option<String>,
+}
+
+const HELD: &str = "seq, tid, attempts, crashes, lease_limit, replaced_due_ms, due_ms, attempts_log";
+
+fn held(row: &Row<'_>) -> rusqlite::Result<Held> {
+    Ok(Held {
+        seq: row.get(0)?,
+        tid: row.get(1)?,
+        attempts: row.get(2)?,
+        crashes: row.get(3)?,
+        limit: row.get::<_, Option<u32>>(4)?.unwrap_or(u32::MAX),
+        replaced_due_ms: row.get(5)?,
+        due_ms: row.get(6)?,
+        log: row.get(7)?,
+    })
+}
+
+/// Settles one leased job.
+pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Result<Settled> {
+    let Some((seq, token)) = settlement.token.0.split_first_chunk() else { return Ok(Settled::Stale) };
+    let seq = i64::from_be_bytes(*seq);
+    if settlement.outcome == Outcome::Ack {
+        let Some(tid) = w.topic(&settlement.key.topic)? else { return Ok(Settled::Stale) };
+        let gone = w
+            .db
+            .prepare_cached("DELETE FROM job WHERE seq = ?1 AND state = 3 AND token = ?2 AND replaced_due_ms IS NULL")?
+            .execute(params![seq, token])?;
+        if gone == 1 {
+            w.moved(tid, Some(State::Leased), None);
+            return Ok(Settled::Done);
+        }
+    }
+    let found = w
+        .db
+        .prepare_cached(&format!("SELECT {HELD} FROM job WHERE seq = ?1 AND state = 3 AND token = ?2"))?
+        .query_row(params![seq, token], held)
+        .optional()?;
+    let Some(mut held) = found else { return Ok(Settled::Stale) };
+    if let Some(due_ms) = held.replaced_due_ms {
+        // An extension would keep the replacement waiting; anything else ends the lease, and settles nothing.
+        if !matches!(settlement.outcome, Outcome::Extend(_)) {
+            end(w, &held, w.place(Due::At(due_ms)))?;
+        }
+        return Ok(Settled::Stale);
+    }
+    if let Some(attempt) = &settlement.attempt {
+        held.log = Some(appended(held.log.take(), attempt));
+    }
+    match settlement.outcome {
+        Outcome::Ack => unreachable!("an ack of a lease that holds has deleted the row"),
+        Outcome::Retry(due) => end(w, &held, w.place(due))?,
+        Outcome::Bury => end(w, &held, (State::Dead, w.now_ms()))?,
+        Outcome::Extend(span) => {
+            let deadline_ms = Due::In(span).resolve(w.now_ns);
+            w.db.prepare_cached("UPDATE job SET at_ms = ?2 WHERE seq = ?1")?.execute(params![held.seq, deadline_ms])?;
+            w.deadline(deadline_ms);
+        }
+        Outcome::HandBack => {
+            held.attempts = held.attempts.saturating_sub(1);
+            end(w, &held, (State::Ready, held.due_ms))?;
+        }
+    }
+    Ok(Settled::Done)
+}
+
+/// Ends a lease: the row moves on with the counts that `held` has now.
+fn end(w: &mut Write<'_>, held: &Held, (state, at_ms): (State, i64)) -> rusqlite::Result<()> {
+    // A dead letter keeps the due time of its last attempt.
+    let due_ms = if state == State::Dead { held.due_ms } else { at_ms };
+    w.db.prepare_cached(
+        "UPDATE job SET state = ?2, at_ms = ?3, due_ms = ?4, attempts = ?5, crashes = ?6, attempts_log = ?7,
+                token = NULL, owner = NULL, lease_limit = NULL, replaced_due_ms = NULL
+         WHERE seq = ?1",
+    )?
+    .execute(params![held.seq, state as i64, at_ms, due_ms, held.attempts, held.crashes, held.log])?;
+    w.moved(held.tid, Some(State::Leased), Some((state, at_ms)));
+    Ok(())
+}
+
+/// Where a job goes whose attempt counted and came to nothing.
+fn after_loss(w: &Write<'_>, held: &Held) -> (State, i64) {
+    if held.attempts >= held.limit { (State::Dead, w.now_ms()) } else { (State::Ready, held.due_ms) }
+}
+
+fn appended(log: Option<String>, attempt: &Attempt) -> String {
+    let mut attempts = row::attempts_log(log);
+    attempts.push(attempt.clone());
+    let surplus = attempts.len().saturating_sub(ATTEMPTS_KEPT);
+    serde_json::to_string(&attempts[surplus..]).expect("attempts are plain values")
+}
+
+fn find(w: &Write<'_>, which: &str, key: &dyn rusqlite::ToSql, limit: usize) -> rusqlite::Result<Vec<Held>> {
+    w.db.prepare_cached(&format!("SELECT {HELD} FROM job WHERE state = 3 AND {which} LIMIT ?2"))?
+        .query_map(params![key, limit as i64], held)?
+        .collect()
+}
+
+/// Hands back up to `limit` leases of a process that died.
+pub(super) fn hand_back(w: &mut Write<'_>, owner: &OwnerTag, limit: usize) -> rusqlite::Result<usize> {
+    let leases = find(w, "owner = ?1", &owner.0, limit)?;
+    for mut held in leases.iter().map(|h| Held { log: h.log.clone(), ..*h }) {
+        let to = match held.replaced_due_ms {
+            Some(due_ms) => w.place(Due::At(due_ms)),
+            None if held.crashes < CRASHES_FORGIVEN => {
+                held.crashes += 1;
+                held.attempts = held.attempts.saturating_sub(1);
+                (State::Ready, held.due_ms)
+            }
+            None => {
+                held.log = Some(lost(w, &mut held, "the consumer died"));
+                after_loss(w, &held)
+            }
+        };
+        end(w, &held, to)?;
+    }
+    Ok(leases.len())
+}
+
+/// Ends up to `limit` leases that ran out.
+pub(super) fn expire(w: &mut Write<'_>, limit: usize) -> rusqlite::Result<Moved> {
+    let now_ms = w.now_ms();
+    let leases = find(w, "at_ms <= ?1", &now_ms, limit)?;
+    let jobs = leases.len();
+    for mut held in leases {
+        let to = match held.replaced_due_ms {
+            Some(due_ms) => w.place(Due::At(due_ms)),
+            None => {
+                held.log = Some(lost(w, &mut held, "the lease ran out"));
+                after_loss(w, &held)
+            }
+        };
+        end(w, &held, to)?;
+    }
+    let exact = "UPDATE shard SET next_deadline_ms = (SELECT min(at_ms) FROM job WHERE state = 3)
+                 WHERE next_deadline_ms <= ?1";
+    w.db.prepare_cached(exact)?.execute([now_ms])?;
+    let next_ms = w.db.prepare_cached("SELECT next_deadline_ms FROM shard")?.query_row([], |row| row.get(0))?;
+    Ok(Moved { jobs, next_ms })
+}
+
+/// The kept attempts with one more, of which nothing came back.
+fn lost(w: &Write<'_>, held: &mut Held, error: &str) -> String {
+    let attempt = Attempt {
+        number: held.attempts,
+        at_ms: w.now_ms(),
+        took_ms: 0,
+        status: None,
+        answer: String::new(),
+        error: error.to_owned(),
+    };
+    appended(held.log.take(), &attempt)
+}

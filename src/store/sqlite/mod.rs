@@ -1,0 +1,301 @@
+//! The embedded store: one SQLite file in WAL mode that all processes of a host open. One shard, one clock: the host's.
+//!
+//! Every change is one transaction, taken in turn with the other processes (`turn`). Adds, deletes and changes are on
+//! the disk before they are answered; promotions, leases and settlements are there after the next of those, so that a
+//! power cut can repeat a delivery and never loses one. Only the timer checkpoints.
+//!
+//! Nobody may open or close the file outside SQLite: closing any descriptor of it drops the process's POSIX locks.
+
+mod bell;
+mod browse;
+mod change;
+mod deliver;
+mod row;
+mod turn;
+mod write;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, TransactionBehavior};
+
+pub use bell::{Bell, Kind};
+
+use self::bell::Ringer;
+use self::turn::Turn;
+use self::write::{TopicIds, Write};
+use super::{
+    Added, Batch, Changed, Counts, Moved, OwnerTag, Page, Result, Settled, Settlement, Store, StoreError, View, Wanted,
+    Which,
+};
+use crate::job::{Due, JobKey, NewJob, State, TopicName};
+
+refinery::embed_migrations!("migrations/store/sqlite");
+
+/// How long SQLite waits for another program that holds the file.
+const BUSY: Duration = Duration::from_millis(500);
+
+/// How many jobs a transaction touches at most, so that it stays short.
+const CHUNK: usize = 256;
+
+/// Each time the log grows by so many pages (of 4 kB), the timer is rung to carry it over.
+const LOG_PAGES: i32 = 1000;
+
+/// The log's file is cut to this size when it starts again from its beginning.
+const LOG_BYTES: i64 = 64 << 20;
+
+/// When a transaction is on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Durability {
+    /// When it is answered.
+    Full,
+    /// After the next one that is `Full`, or the next checkpoint.
+    Normal,
+}
+
+/// A handle to the embedded store.
+#[derive(Debug)]
+pub struct SqliteStore {
+    db: Connection,
+    path: PathBuf,
+    turn: Turn,
+    ringer: Ringer,
+    durability: Durability,
+    topics: TopicIds,
+    /// Pages in the log after the last commit, told by SQLite.
+    log_pages: Arc<AtomicI32>,
+    log_rung: i32,
+}
+
+impl SqliteStore {
+    /// Opens the file, makes it if it is not there, and brings it up to date.
+    pub fn open(path: &Path, run_dir: &Path) -> Result<SqliteStore> {
+        let io = |e: std::io::Error| StoreError::Unavailable(format!("cannot open {}: {e}", path.display()));
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        std::fs::create_dir_all(folder).map_err(io)?;
+        let turn = Turn::beside(path).map_err(io)?;
+        let ringer = Ringer::new(run_dir).map_err(io)?;
+        let log_pages = Arc::new(AtomicI32::new(0));
+        let taken = turn.take().map_err(io)?;
+        let db = connect(path, &log_pages)?;
+        drop(taken);
+        Ok(SqliteStore {
+            db,
+            path: path.to_owned(),
+            turn,
+            ringer,
+            durability: Durability::Full,
+            topics: TopicIds::new(),
+            log_pages,
+            log_rung: 0,
+        })
+    }
+
+    /// Runs `work` in a write transaction, and rings the bells that it asks for once it is committed.
+    fn write<T>(
+        &mut self,
+        durability: Durability,
+        work: impl FnOnce(&mut Write<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T> {
+        let turn = self.turn.take().map_err(|e| StoreError::Unavailable(format!("the store's turn: {e}")))?;
+        if self.durability != durability {
+            let level = if durability == Durability::Full { "full" } else { "normal" };
+            self.db.pragma_update(None, "synchronous", level).map_err(refused)?;
+            self.durability = durability;
+        }
+        let tx = self.db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(refused)?;
+        let mut write = Write::begin(&tx, &self.topics);
+        let out = work(&mut write).map_err(refused)?;
+        let mut rings = write.finish().map_err(refused)?;
+        let met = write.met;
+        tx.commit().map_err(at_commit)?;
+        drop(turn);
+        self.topics.extend(met);
+        let grown = self.log_pages.load(Ordering::Relaxed) / LOG_PAGES;
+        rings.timer |= grown > self.log_rung;
+        self.log_rung = grown;
+        self.ringer.ring(rings);
+        Ok(out)
+    }
+
+    /// The number of a topic, without a transaction; none: it never had a job.
+    fn topic(&mut self, name: &TopicName) -> Result<Option<i64>> {
+        let mut read = Write::begin(&self.db, &self.topics);
+        let tid = read.topic(name).map_err(refused)?;
+        let met = read.met;
+        self.topics.extend(met);
+        Ok(tid)
+    }
+}
+
+fn connect(path: &Path, log_pages: &Arc<AtomicI32>) -> Result<Connection> {
+    let mut db = Connection::open(path).map_err(refused)?;
+    let settings = |db: &mut Connection| -> rusqlite::Result<()> {
+        db.busy_timeout(BUSY)?;
+        db.set_prepared_statement_cache_capacity(64);
+        db.pragma_update(None, "journal_mode", "wal")?;
+        db.pragma_update(None, "synchronous", "full")?;
+        db.pragma_update(None, "wal_autocheckpoint", 0)?;
+        db.pragma_update(None, "journal_size_limit", LOG_BYTES)?;
+        db.pragma_update(None, "cache_size", -8192)?;
+        db.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        let pages = Arc::clone(log_pages);
+        db.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, n| {
+            pages.store(n, Ordering::Relaxed);
+            Ok(())
+        }))
+    };
+    settings(&mut db).map_err(refused)?;
+    // The release before this one may open the file of the one after it: a migration that it does not know is no error.
+    let mut migrations = migrations::runner().set_abort_missing(false);
+    migrations = migrations.set_grouped(true);
+    migrations.run(&mut db).map_err(|e| StoreError::Unavailable(format!("cannot migrate {}: {e}", path.display())))?;
+    Ok(db)
+}
+
+/// What a failure before the commit means: nothing was changed.
+fn refused(error: rusqlite::Error) -> StoreError {
+    let message = error.to_string();
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Busy,
+        Some(ErrorCode::DiskFull) => StoreError::Full,
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => StoreError::Damaged(message),
+        _ if error.sqlite_error().is_some_and(|e| e.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE) => {
+            StoreError::Full
+        }
+        _ => StoreError::Unavailable(message),
+    }
+}
+
+/// What a failure of the commit itself means: an error of the disk may have come after the log had it all.
+fn at_commit(error: rusqlite::Error) -> StoreError {
+    match refused(error) {
+        StoreError::Unavailable(message) => StoreError::Unknown(message),
+        other => other,
+    }
+}
+
+impl Store for SqliteStore {
+    fn add(&mut self, jobs: &[NewJob]) -> Result<Vec<Added>> {
+        self.in_chunks(Durability::Full, jobs, change::add)
+    }
+
+    fn get(&mut self, key: &JobKey) -> Result<Option<View>> {
+        match self.topic(&key.topic)? {
+            Some(tid) => browse::get(&self.db, tid, key).map_err(refused),
+            None => Ok(None),
+        }
+    }
+
+    fn delete(&mut self, keys: &[JobKey]) -> Result<Vec<bool>> {
+        self.in_chunks(Durability::Full, keys, change::delete)
+    }
+
+    fn reschedule(&mut self, key: &JobKey, due: Due) -> Result<Changed> {
+        self.write(Durability::Full, |w| change::reschedule(w, key, due))
+    }
+
+    fn promote(&mut self, limit: usize) -> Result<Moved> {
+        self.write(Durability::Normal, |w| deliver::promote(w, limit))
+    }
+
+    fn lease(&mut self, wanted: &[Wanted], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
+        let left = browse::ready(&self.db).map_err(refused)?;
+        if limit == 0 || !wanted.iter().any(|w| left.iter().any(|(topic, _)| *topic == w.topic)) {
+            return Ok(Batch { jobs: Vec::new(), left });
+        }
+        self.write(Durability::Normal, |w| deliver::lease(w, wanted, limit, owner))
+    }
+
+    fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+        self.in_chunks(Durability::Normal, settlements, deliver::settle)
+    }
+
+    fn hand_back(&mut self, owner: &OwnerTag) -> Result<usize> {
+        self.until_few(|w| deliver::hand_back(w, owner, CHUNK))
+    }
+
+    fn expire(&mut self, limit: usize) -> Result<Moved> {
+        self.write(Durability::Normal, |w| deliver::expire(w, limit))
+    }
+
+    fn list(&mut self, topic: &TopicName, state: State, cursor: Option<&str>, limit: usize) -> Result<Page> {
+        match self.topic(topic)? {
+            Some(tid) => browse::list(&self.db, tid, topic, state, cursor, limit).map_err(refused),
+            None => Ok(Page::default()),
+        }
+    }
+
+    fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize) -> Result<usize> {
+        let mut left = limit;
+        self.until_few(|w| {
+            let some = change::redrive(w, topic, which, left.min(CHUNK))?;
+            left -= some;
+            Ok(some)
+        })
+    }
+
+    fn purge(&mut self, topic: &TopicName, state: State, limit: usize) -> Result<usize> {
+        let mut left = limit;
+        self.until_few(|w| {
+            let some = change::purge(w, topic, state, left.min(CHUNK))?;
+            left -= some;
+            Ok(some)
+        })
+    }
+
+    fn counts(&mut self) -> Result<Vec<Counts>> {
+        browse::counts(&self.db).map_err(refused)
+    }
+
+    fn health(&mut self) -> Result<()> {
+        let one: i64 = self.db.query_row("SELECT one FROM shard", [], |row| row.get(0)).map_err(refused)?;
+        debug_assert_eq!(one, 1);
+        Ok(())
+    }
+
+    fn maintain(&mut self) -> Result<()> {
+        let pages = |db: &Connection, mode| -> rusqlite::Result<i64> {
+            db.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| row.get("log"))
+        };
+        // Most of it beside the writers, who do not wait; then the rest in a turn, so that the next writer begins the
+        // log anew instead of making it longer.
+        if pages(&self.db, "PASSIVE").map_err(refused)? < i64::from(LOG_PAGES) {
+            return Ok(());
+        }
+        let _turn = self.turn.take().map_err(|e| StoreError::Unavailable(format!("the store's turn: {e}")))?;
+        pages(&self.db, "RESTART").map_err(refused)?;
+        log::debug!("carried the log of {} over", self.path.display());
+        Ok(())
+    }
+}
+
+impl SqliteStore {
+    fn in_chunks<A, B>(
+        &mut self,
+        durability: Durability,
+        items: &[A],
+        mut one: impl FnMut(&mut Write<'_>, &A) -> rusqlite::Result<B>,
+    ) -> Result<Vec<B>> {
+        let mut out = Vec::with_capacity(items.len());
+        for chunk in items.chunks(CHUNK) {
+            let some = self.write(durability, |w| chunk.iter().map(|item| one(w, item)).collect::<Result<Vec<B>, _>>())?;
+            out.extend(some);
+        }
+        Ok(out)
+    }
+
+    /// Repeats a step that does at most [`CHUNK`] until it finds less to do. Gives the sum.
+    fn until_few(&mut self, mut step: impl FnMut(&mut Write<'_>) -> rusqlite::Result<usize>) -> Result<usize> {
+        let mut sum = 0;
+        loop {
+            let some = self.write(Durability::Full, &mut step)?;
+            sum += some;
+            if some < CHUNK {
+                return Ok(sum);
+            }
+        }
+    }
+}

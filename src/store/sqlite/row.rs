@@ -1,0 +1,60 @@
+//! What the columns of a job mean: from rows to views.
+
+use rusqlite::Row;
+use rusqlite::types::Type;
+
+use crate::job::{Attempt, Body, JobId, JobKey, Priority, State, TopicName};
+use crate::store::View;
+
+/// The columns that [`view`] reads, in its order.
+pub(super) const COLUMNS: &str =
+    "id, state, at_ms, due_ms, stamp_us, priority, attempts, max_attempts, attempts_log, body, seq";
+
+pub(super) fn view(topic: &TopicName, row: &Row<'_>) -> rusqlite::Result<View> {
+    let state = state(row, 1)?;
+    let at_ms: i64 = row.get(2)?;
+    Ok(View {
+        key: JobKey { topic: topic.clone(), id: id(row, 0)? },
+        state,
+        until_ms: matches!(state, State::Leased | State::Dead).then_some(at_ms),
+        due_ms: row.get(3)?,
+        stamp_us: row.get(4)?,
+        priority: priority(row, 5)?,
+        attempts: row.get(6)?,
+        max_attempts: row.get(7)?,
+        attempts_log: attempts_log(row.get(8)?),
+        body: Body::trusted(row.get::<_, String>(9)?),
+    })
+}
+
+pub(super) fn id(row: &Row<'_>, column: usize) -> rusqlite::Result<JobId> {
+    JobId::new(row.get::<_, String>(column)?).map_err(|e| damaged(column, Type::Text, e))
+}
+
+pub(super) fn state(row: &Row<'_>, column: usize) -> rusqlite::Result<State> {
+    let number: i64 = row.get(column)?;
+    State::from_number(number).ok_or_else(|| damaged(column, Type::Integer, format!("{number} is no state")))
+}
+
+fn priority(row: &Row<'_>, column: usize) -> rusqlite::Result<Priority> {
+    let number: i64 = row.get(column)?;
+    Priority::from_number(number).ok_or_else(|| damaged(column, Type::Integer, format!("{number} is no priority")))
+}
+
+pub(super) fn topic_name(row: &Row<'_>, column: usize) -> rusqlite::Result<TopicName> {
+    let name: String = row.get(column)?;
+    TopicName::new(&name).map_err(|e| damaged(column, Type::Text, e))
+}
+
+/// The kept attempts; what cannot be read is let go rather than stand in a delivery's way.
+pub(super) fn attempts_log(json: Option<String>) -> Vec<Attempt> {
+    json.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
+}
+
+fn damaged(
+    column: usize,
+    column_type: Type,
+    why: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(column, column_type, why.into())
+}

@@ -1,0 +1,610 @@
+//! What every store promises, one suite for all of them. A store joins by a [`Fixture`] and a line at the end.
+#![allow(missing_docs)]
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use dq::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
+use dq::store::{
+    Added, Batch, Bell, BellKind, Changed, Counts, Leased, Outcome, OwnerTag, Settled, Settlement, Store, Token, Wanted,
+    Which,
+};
+
+/// A store of its own for each test, and as many handles to it as the test wants.
+trait Fixture {
+    fn new() -> Self;
+    fn open(&self) -> Box<dyn Store>;
+    fn bell(&self, kind: BellKind) -> Bell;
+}
+
+struct Embedded {
+    dir: tempfile::TempDir,
+}
+
+impl Fixture for Embedded {
+    fn new() -> Embedded {
+        Embedded { dir: tempfile::tempdir().unwrap() }
+    }
+    fn open(&self) -> Box<dyn Store> {
+        let path: PathBuf = self.dir.path().join("dq.db");
+        dq::store::open(&dq::settings::Store::Embedded { path }, self.dir.path()).unwrap()
+    }
+    fn bell(&self, kind: BellKind) -> Bell {
+        Bell::hang(self.dir.path(), kind, "test").unwrap()
+    }
+}
+
+const HOLD: Duration = Duration::from_secs(60);
+const LONG: Due = Due::In(Duration::from_secs(3600));
+const NOW: Due = Due::In(Duration::ZERO);
+
+fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as i64
+}
+
+fn topic(name: &str) -> TopicName {
+    TopicName::new(name).unwrap()
+}
+
+fn key(t: &str, id: &str) -> JobKey {
+    JobKey { topic: topic(t), id: JobId::new(id).unwrap() }
+}
+
+fn job(t: &str, id: &str, due: Due) -> NewJob {
+    NewJob {
+        key: key(t, id),
+        body: Body::parse(&format!("{{\"id\": \"{}\"}}", id.len())).unwrap(),
+        due,
+        priority: Priority::Normal,
+        on_conflict: OnConflict::Replace,
+        max_attempts: None,
+    }
+}
+
+fn want(t: &str, max: u32) -> Wanted {
+    Wanted { topic: topic(t), max, hold: HOLD, max_attempts: 3 }
+}
+
+fn owner(name: &str) -> OwnerTag {
+    OwnerTag(name.to_owned())
+}
+
+fn lease(store: &mut dyn Store, t: &str, max: u32) -> Vec<Leased> {
+    store.lease(&[want(t, max)], max as usize, Some(&owner("me"))).unwrap().jobs
+}
+
+fn lease_one(store: &mut dyn Store, t: &str) -> Leased {
+    let mut jobs = lease(store, t, 1);
+    assert_eq!(jobs.len(), 1, "a ready job in {t}");
+    jobs.remove(0)
+}
+
+fn settlement(job: &Leased, outcome: Outcome) -> Settlement {
+    Settlement { key: job.key.clone(), token: job.token.clone(), outcome, attempt: None }
+}
+
+fn settle(store: &mut dyn Store, job: &Leased, outcome: Outcome) -> Settled {
+    store.settle(&[settlement(job, outcome)]).unwrap()[0]
+}
+
+fn add(store: &mut dyn Store, jobs: &[NewJob]) -> Vec<Added> {
+    store.add(jobs).unwrap()
+}
+
+fn counts(store: &mut dyn Store, t: &str) -> [u64; 4] {
+    let all = store.counts().unwrap();
+    let found = all.into_iter().find(|c| c.topic.as_str() == t);
+    let Some(Counts { delayed, ready, leased, dead, .. }) = found else { return [0; 4] };
+    // The counts are what the lists hold.
+    for (state, n) in State::ALL.into_iter().zip([delayed, ready, leased, dead]) {
+        assert_eq!(store.list(&topic(t), state, None, 100_000).unwrap().jobs.len() as u64, n, "{state} of {t}");
+    }
+    [delayed, ready, leased, dead]
+}
+
+fn state(store: &mut dyn Store, t: &str, id: &str) -> Option<State> {
+    store.get(&key(t, id)).unwrap().map(|v| v.state)
+}
+
+
+fn sleep_past(at_ms: i64) {
+    while now_ms() <= at_ms {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn an_added_job_is_read_back_by_every_handle<F: Fixture>(f: &F) {
+    let (mut a, mut b) = (f.open(), f.open());
+    let before = now_ms();
+    let mut new = job("t", "i:1/中", Due::In(Duration::from_millis(90_000)));
+    new.priority = Priority::High;
+    new.max_attempts = Some(7);
+    assert_eq!(add(&mut *a, &[new.clone()]), [Added::New]);
+    let view = b.get(&new.key).unwrap().unwrap();
+    assert_eq!((view.key, view.body, view.state), (new.key, new.body, State::Delayed));
+    assert_eq!((view.priority, view.max_attempts, view.attempts), (Priority::High, Some(7), 0));
+    assert!(view.due_ms >= before + 90_000 && view.due_ms <= now_ms() + 90_001);
+    assert!(view.stamp_us / 1000 >= before && view.stamp_us / 1000 <= now_ms());
+    assert_eq!(b.get(&key("t", "other")).unwrap(), None);
+    assert_eq!(b.get(&key("other", "i:1/中")).unwrap(), None);
+}
+
+fn a_due_job_is_ready_at_once<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    add(&mut *s, &[job("t", "now", NOW), job("t", "past", Due::At(5)), job("t", "later", LONG)]);
+    assert_eq!(counts(&mut *s, "t"), [1, 2, 0, 0]);
+    let ids: Vec<_> = lease(&mut *s, "t", 9).into_iter().map(|l| l.key.id.to_string()).collect();
+    assert_eq!(ids, ["past", "now"]);
+}
+
+fn no_job_is_promoted_early_and_none_is_forgotten<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let base = now_ms();
+    let jobs: Vec<NewJob> =
+        (0..300).map(|i| job(&format!("t{}", i % 7), &i.to_string(), Due::At(base + 30 + i % 90))).collect();
+    add(&mut *s, &jobs);
+    let mut leased = 0;
+    let mut next = s.promote(10).unwrap();
+    while let Some(next_ms) = next.next_ms {
+        if next.jobs == 0 {
+            assert!(next_ms > base);
+            sleep_past(next_ms - 1);
+        }
+        next = s.promote(10).unwrap();
+        for i in 0..7 {
+            for job in lease(&mut *s, &format!("t{i}"), 300) {
+                assert!(job.due_ms <= now_ms(), "{} is early", job.key);
+                leased += 1;
+            }
+        }
+    }
+    assert_eq!(leased, 300);
+    assert_eq!(s.promote(10).unwrap().next_ms, None);
+}
+
+fn a_promotion_is_bounded_and_tells_when_to_come_again<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let at = now_ms() + 20;
+    add(&mut *s, &(0..25).map(|i| job("t", &i.to_string(), Due::At(at))).collect::<Vec<_>>());
+    add(&mut *s, &[job("u", "x", Due::At(at + 100_000))]);
+    let first = s.promote(10).unwrap();
+    assert_eq!((first.jobs, first.next_ms), (0, Some(at)));
+    sleep_past(at);
+    let full = s.promote(10).unwrap();
+    assert_eq!((full.jobs, full.next_ms), (10, Some(at)));
+    assert_eq!(s.promote(100).unwrap().jobs, 15);
+    assert_eq!(s.promote(10).unwrap().next_ms, Some(at + 100_000));
+    s.delete(&[key("u", "x")]).unwrap();
+    assert_eq!(counts(&mut *s, "t"), [0, 25, 0, 0]);
+}
+
+fn an_id_that_is_taken_goes_by_on_conflict<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let with = |on_conflict, body: &str, due| NewJob {
+        on_conflict,
+        body: Body::parse(body).unwrap(),
+        ..job("t", "i", due)
+    };
+    let added = add(&mut *s, &[
+        with(OnConflict::Reject, "1", LONG),
+        with(OnConflict::Reject, "2", NOW),
+        with(OnConflict::Keep, "3", NOW),
+    ]);
+    assert_eq!(added, [Added::New, Added::Rejected, Added::Kept]);
+    let view = s.get(&key("t", "i")).unwrap().unwrap();
+    assert_eq!((view.body.as_str(), view.state), ("1", State::Delayed));
+    assert_eq!(add(&mut *s, &[with(OnConflict::Replace, "4", NOW)]), [Added::Replaced]);
+    let view = s.get(&key("t", "i")).unwrap().unwrap();
+    assert_eq!((view.body.as_str(), view.state), ("4", State::Ready));
+    assert_eq!(counts(&mut *s, "t"), [0, 1, 0, 0]);
+    assert_eq!(add(&mut *s, &[job("u", "i", LONG)]), [Added::New], "ids are unique in their topic only");
+}
+
+fn a_replacement_resets_the_attempts<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    add(&mut *s, &[job("t", "i", NOW)]);
+    let held = lease_one(&mut *s, "t");
+    settle(&mut *s, &held, Outcome::Retry(NOW));
+    assert_eq!(lease_one(&mut *s, "t").attempt, 2);
+    let mut s2 = f.open();
+    s2.expire(10).unwrap();
+    add(&mut *s, &[job("t", "i", NOW)]);
+    assert_eq!(s.get(&key("t", "i")).unwrap().unwrap().attempts, 0);
+}
+
+fn a_leased_job_that_is_replaced_settles_nothing_and_comes_after_its_lease<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    for outcome in [Outcome::Ack, Outcome::Retry(LONG), Outcome::Bury, Outcome::HandBack] {
+        add(&mut *s, &[job("t", "i", NOW)]);
+        let held = lease_one(&mut *s, "t");
+        let new = NewJob { body: Body::parse("\"new\"").unwrap(), ..job("t", "i", NOW) };
+        assert_eq!(add(&mut *s, &[new]), [Added::Replaced]);
+        assert_eq!(lease(&mut *s, "t", 9), [], "not while the old lease holds");
+        assert_eq!(counts(&mut *s, "t"), [0, 0, 1, 0]);
+        assert_eq!(settle(&mut *s, &held, Outcome::Extend(HOLD)), Settled::Stale);
+        assert_eq!(settle(&mut *s, &held, outcome), Settled::Stale);
+        let new = lease_one(&mut *s, "t");
+        assert_eq!((new.body.as_str(), new.attempt), ("\"new\"", 1));
+        assert_eq!(settle(&mut *s, &held, Outcome::Ack), Settled::Stale);
+        assert_eq!(settle(&mut *s, &new, Outcome::Ack), Settled::Done);
+    }
+    // A delayed replacement keeps its due time.
+    add(&mut *s, &[job("t", "i", NOW)]);
+    let held = lease_one(&mut *s, "t");
+    add(&mut *s, &[job("t", "i", LONG)]);
+    settle(&mut *s, &held, Outcome::Ack);
+    assert_eq!(counts(&mut *s, "t"), [1, 0, 0, 0]);
+    assert!(s.promote(9).unwrap().next_ms.unwrap() > now_ms() + 3_500_000);
+}
+
+fn a_deleted_job_is_gone_from_every_state<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    add(&mut *s, &[job("t", "dead", NOW)]);
+    let dead = lease_one(&mut *s, "t");
+    settle(&mut *s, &dead, Outcome::Bury);
+    add(&mut *s, &[job("t", "leased", NOW)]);
+    let held = lease_one(&mut *s, "t");
+    add(&mut *s, &[job("t", "ready", NOW), job("t", "delayed", LONG)]);
+    assert_eq!(counts(&mut *s, "t"), [1, 1, 1, 1]);
+    let keys: Vec<_> = ["delayed", "ready", "leased", "dead", "none"].map(|id| key("t", id)).into();
+    assert_eq!(s.delete(&keys).unwrap(), [true, true, true, true, false]);
+    assert_eq!(counts(&mut *s, "t"), [0; 4]);
+    assert_eq!(settle(&mut *s, &held, Outcome::Retry(NOW)), Settled::Stale);
+    assert_eq!(s.delete(&[key("t", "delayed"), key("nobody", "x")]).unwrap(), [false, false]);
+    assert_eq!(s.promote(9).unwrap().jobs, 0);
+    assert_eq!(lease(&mut *s, "t", 9), []);
+}
+
+fn settling_needs_the_token<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    add(&mut *s, &[job("t", "i", NOW)]);
+    let held = lease_one(&mut *s, "t");
+    let mut wrong = held.clone();
+    *wrong.token.0.last_mut().unwrap() ^= 1;
+    for token in [wrong.token.clone(), Token(Box::new([])), Token(Box::new([0; 24]))] {
+        let forged = Leased { token, ..held.clone() };
+        for outcome in [Outcome::Ack, Outcome::Retry(NOW), Outcome::Bury, Outcome::Extend(HOLD), Outcome::HandBack] {
+            assert_eq!(settle(&mut *s, &forged, outcome), Settled::Stale);
+        }
+    }
+    assert_eq!(counts(&mut *s, "t"), [0, 0, 1, 0]);
+    assert_eq!(settle(&mut *s, &held, Outcome::Ack), Settled::Done);
+    assert_eq!(settle(&mut *s, &held, Outcome::Ack), Settled::Stale);
+    assert_eq!(counts(&mut *s, "t"), [0; 4]);
+}
+
+fn a_retry_comes_again_and_keeps_its_attempts<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    add(&mut *s, &[job("t", "i", NOW)]);
+    for number in 1..=12 {
+        let held = lease_one(&mut *s, "t");
+        assert_eq!(held.attempt, number);
+        let attempt = Attempt {
+            number,
+            at_ms: now_ms(),
+            took_ms: 5,
+            status: Some(500),
+            answer: "no".into(),
+            error: "status 500".into(),
+        };
+        let settlement = Settlement { attempt: Some(attempt), ..settlement(&held, Outcome::Retry(NOW)) };
+        assert_eq!(s.settle(&[settlement]).unwrap(), [Settled::Done]);
+        assert_eq!(counts(&mut *s, "t"), [0, 1, 0, 0]);
+    }
+    let view = s.get(&key("t", "i")).unwrap().unwrap();
+    let numbers: Vec<u32> = view.attempts_log.iter().map(|a| a.number).collect();
+    assert_eq!(numbers, (3..=12).collect::<Vec<_>>(), "the last ten are kept");
+    let held = lease_one(&mut *s, "t");
+    settle(&mut *s, &held, Outcome::Retry(LONG));
+    let view = s.get(&key("t", "i")).unwrap().unwrap();
+    assert_eq!((view.state, view.attempts), (State::Delayed, 13));
+    assert!(view.due_ms > now_ms() + 3_500_000);
+}
+
+fn a_buried_job_stays_until_it_is_redriven_or_purged<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    for id in ["a", "b", "c"] {
+        add(&mut *s, &[job("t", id, NOW)]);
+        let held = lease_one(&mut *s, "t");
+        assert_eq!(settle(&mut *s, &held, Outcome::Bury), Settled::Done);
+    }
+    assert_eq!(counts(&mut *s, "t"), [0, 0, 0, 3]);
+    assert_eq!(add(&mut *s, &[NewJob { on_conflict: OnConflict::Reject, ..job("t", "a", LONG) }]), [Added::New]);
+    assert_eq!(state(&mut *s, "t", "a"), Some(State::Delayed), "the live one is seen first");
+    assert_eq!(s.redrive(&topic("t"), &Which::All, 10).unwrap(), 2, "the id of `a` is taken");
+    assert_eq!(counts(&mut *s, "t"), [1, 2, 0, 1]);
+    assert_eq!(lease_one(&mut *s, "t").attempt, 1);
+    s.delete(&[key("t", "a")]).unwrap();
+    assert_eq!(state(&mut *s, "t", "a"), Some(State::Dead));
+    let which = Which::Ids(vec![JobId::new("a").unwrap(), JobId::new("nobody").unwrap()]);
+    assert_eq!(s.redrive(&topic("t"), &which, 10).unwrap(), 1);
+    assert_eq!(s.purge(&topic("t"), State::Ready, 1).unwrap(), 1);
+    assert_eq!(s.purge(&topic("t"), State::Ready, 10).unwrap(), 1);
+    assert_eq!(counts(&mut *s, "t"), [0, 0, 1, 0]);
+}
+
+fn a_lease_that_runs_out_counts_and_ends_in_the_dead_letters<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    add(&mut *s, &[job("t", "i", NOW), job("t", "long", NOW)]);
+    let short = |max| Wanted { hold: Duration::from_millis(20), max_attempts: 2, ..want("t", max) };
+    let long = s.lease(&[want("t", 1)], 1, None).unwrap().jobs.remove(0);
+    let other = if long.key.id.as_str() == "i" { "long" } else { "i" };
+    for attempt in 1..=2 {
+        let held = s.lease(&[short(1)], 1, None).unwrap().jobs.remove(0);
+        assert_eq!((held.attempt, held.key.id.as_str()), (attempt, other));
+        let early = s.expire(10).unwrap();
+        assert!(early.jobs == 0 || now_ms() >= held.deadline_ms);
+        sleep_past(held.deadline_ms);
+        let moved = s.expire(10).unwrap();
+        assert_eq!(moved.jobs + early.jobs, 1);
+        assert_eq!(moved.next_ms, Some(long.deadline_ms));
+        assert_eq!(settle(&mut *s, &held, Outcome::Ack), Settled::Stale);
+    }
+    assert_eq!(counts(&mut *s, "t"), [0, 0, 1, 1]);
+    let view = s.get(&key("t", other)).unwrap().unwrap();
+    assert_eq!((view.state, view.attempts), (State::Dead, 2));
+    assert_eq!(view.attempts_log.len(), 2);
+}
+
+fn an_extended_lease_holds_longer<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    add(&mut *s, &[job("t", "i", NOW)]);
+    let short = Wanted { hold: Duration::from_millis(20), ..want("t", 1) };
+    let held = s.lease(&[short], 1, None).unwrap().jobs.remove(0);
+    assert_eq!(settle(&mut *s, &held, Outcome::Extend(HOLD)), Settled::Done);
+    sleep_past(held.deadline_ms);
+    let moved = s.expire(10).unwrap();
+    assert_eq!(moved.jobs, 0);
+    assert!(moved.next_ms.unwrap() > now_ms() + 50_000);
+    assert_eq!(settle(&mut *s, &held, Outcome::Ack), Settled::Done);
+}
+
+fn a_job_handed_back_unused_has_its_attempt_back<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    add(&mut *s, &[job("t", "i", NOW)]);
+    for _ in 0..5 {
+        let held = lease_one(&mut *s, "t");
+        assert_eq!(held.attempt, 1);
+        assert_eq!(settle(&mut *s, &held, Outcome::HandBack), Settled::Done);
+    }
+}
+
+fn the_leases_of_a_dead_owner_come_back_and_a_poison_job_ends<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    add(&mut *s, &[job("t", "i", NOW)]);
+    add(&mut *s, &(0..700).map(|i| job("u", &i.to_string(), NOW)).collect::<Vec<_>>());
+    let (me, other) = (owner("me"), owner("other"));
+    assert_eq!(s.lease(&[want("u", 300)], 300, Some(&other)).unwrap().jobs.len(), 300);
+    assert_eq!(s.lease(&[want("u", 400)], 400, Some(&me)).unwrap().jobs.len(), 400);
+    assert_eq!(s.hand_back(&me).unwrap(), 400);
+    assert_eq!(s.hand_back(&me).unwrap(), 0);
+    assert_eq!(counts(&mut *s, "u"), [0, 400, 300, 0]);
+    // Refunded three times, then counted; the topic's limit is 3.
+    let mut seen = Vec::new();
+    while state(&mut *s, "t", "i") == Some(State::Ready) {
+        seen.push(lease_one(&mut *s, "t").attempt);
+        assert_eq!(s.hand_back(&me).unwrap(), 1);
+    }
+    assert_eq!(seen, [1, 1, 1, 1, 2, 3]);
+    assert_eq!(state(&mut *s, "t", "i"), Some(State::Dead));
+}
+
+fn a_job_has_its_own_limit_of_attempts<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    add(&mut *s, &[NewJob { max_attempts: Some(1), ..job("t", "i", NOW) }]);
+    let short = Wanted { hold: Duration::from_millis(1), ..want("t", 1) };
+    let held = s.lease(&[short], 1, None).unwrap().jobs.remove(0);
+    assert_eq!(held.max_attempts, Some(1));
+    sleep_past(held.deadline_ms);
+    assert_eq!(s.expire(10).unwrap().jobs, 1);
+    assert_eq!(state(&mut *s, "t", "i"), Some(State::Dead));
+}
+
+fn a_lease_keeps_to_its_quotas_and_tells_what_is_left<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    for t in ["a", "b", "c"] {
+        add(&mut *s, &(0..10).map(|i| job(t, &i.to_string(), NOW)).collect::<Vec<_>>());
+    }
+    let batch = s.lease(&[want("a", 2), want("b", 4), want("nobody", 4), want("c", 9)], 8, None).unwrap();
+    let of = |batch: &Batch, t: &str| batch.jobs.iter().filter(|j| j.key.topic.as_str() == t).count();
+    assert_eq!([of(&batch, "a"), of(&batch, "b"), of(&batch, "c")], [2, 4, 2]);
+    let mut left = batch.left;
+    left.sort();
+    assert_eq!(left, [(topic("a"), 8), (topic("b"), 6), (topic("c"), 8)]);
+    let none = s.lease(&[want("nobody", 5)], 5, None).unwrap();
+    assert_eq!((none.jobs.len(), none.left.len()), (0, 3));
+    assert_eq!(s.lease(&[want("a", 5)], 0, None).unwrap().jobs, []);
+}
+
+fn leases_go_by_priority_and_then_by_due_time<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let with = |id: &str, priority, due| NewJob { priority, ..job("t", id, Due::At(due)) };
+    add(&mut *s, &[
+        with("low", Priority::Low, 1),
+        with("n2", Priority::Normal, 20),
+        with("n1", Priority::Normal, 10),
+        with("high", Priority::High, 30),
+    ]);
+    let ids: Vec<_> = lease(&mut *s, "t", 9).into_iter().map(|l| l.key.id.to_string()).collect();
+    assert_eq!(ids, ["high", "n1", "n2", "low"]);
+}
+
+fn reschedule_and_run_move_what_is_not_leased<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    add(&mut *s, &[job("t", "i", LONG)]);
+    let at = now_ms() + 40;
+    assert_eq!(s.reschedule(&key("t", "i"), Due::At(at)).unwrap(), Changed::Done);
+    assert_eq!(s.promote(9).unwrap().next_ms, Some(at));
+    assert_eq!(s.run(&key("t", "i")).unwrap(), Changed::Done);
+    assert_eq!(counts(&mut *s, "t"), [0, 1, 0, 0]);
+    assert_eq!(s.reschedule(&key("t", "i"), LONG).unwrap(), Changed::Done);
+    assert_eq!(counts(&mut *s, "t"), [1, 0, 0, 0]);
+    s.run(&key("t", "i")).unwrap();
+    let held = lease_one(&mut *s, "t");
+    assert_eq!(s.run(&key("t", "i")).unwrap(), Changed::Conflict);
+    assert_eq!(s.reschedule(&key("t", "i"), LONG).unwrap(), Changed::Conflict);
+    settle(&mut *s, &held, Outcome::Bury);
+    assert_eq!(s.run(&key("t", "i")).unwrap(), Changed::NotFound);
+    assert_eq!(s.run(&key("nobody", "i")).unwrap(), Changed::NotFound);
+}
+
+fn a_list_is_paged_in_its_order<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let base = now_ms() + 1_000_000;
+    let jobs: Vec<_> = (0..25).map(|i| job("t", &format!("{i:02}"), Due::At(base + 1000 - i / 3))).collect();
+    add(&mut *s, &jobs);
+    add(&mut *s, &[NewJob { priority: Priority::Low, ..job("t", "r1", Due::At(1)) }, job("t", "r2", Due::At(2))]);
+    for (state, sum) in [(State::Delayed, 25), (State::Ready, 2)] {
+        let (mut seen, mut cursor) = (Vec::new(), None);
+        loop {
+            let page = s.list(&topic("t"), state, cursor.as_deref(), 4).unwrap();
+            seen.extend(page.jobs);
+            cursor = page.next;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        assert_eq!(seen.len(), sum);
+        assert!(seen.iter().all(|v| v.state == state));
+        assert!(seen.windows(2).all(|w| (w[0].priority, w[0].due_ms) <= (w[1].priority, w[1].due_ms)));
+    }
+    assert_eq!(s.list(&topic("t"), State::Ready, Some("nonsense"), 4).unwrap().jobs, []);
+    assert_eq!(s.list(&topic("nobody"), State::Ready, None, 4).unwrap().jobs, []);
+}
+
+fn bells_ring_when_there_is_work<F: Fixture>(f: &F) {
+    let (push, timer) = (f.bell(BellKind::Push), f.bell(BellKind::Timer));
+    let mut s = f.open();
+    let rang = |bell: &Bell| bell.answer().unwrap();
+    add(&mut *s, &[job("t", "now", NOW)]);
+    assert!(rang(&push), "an add that is due rings the consumers");
+    let at = now_ms() + 50;
+    add(&mut *s, &[job("t", "soon", Due::At(at))]);
+    assert!(rang(&timer), "the first delayed job rings the timer");
+    add(&mut *s, &[job("t", "later", LONG)]);
+    assert!(!rang(&timer), "a later one does not");
+    add(&mut *s, &[job("u", "sooner", Due::At(at - 20))]);
+    assert!(rang(&timer), "an earlier one does");
+    assert!(!rang(&push));
+    sleep_past(at);
+    s.promote(10).unwrap();
+    assert!(rang(&push), "a promotion rings the consumers");
+    let held = lease_one(&mut *s, "t");
+    assert!(rang(&timer), "the first lease tells the timer of its deadline");
+    settle(&mut *s, &held, Outcome::Retry(NOW));
+    assert!(rang(&push), "a retry that is due rings the consumers");
+    lease_one(&mut *s, "t");
+    s.hand_back(&owner("me")).unwrap();
+    assert!(rang(&push), "a lease handed back rings the consumers");
+    let held = lease_one(&mut *s, "t");
+    settle(&mut *s, &held, Outcome::Bury);
+    rang(&push);
+    s.redrive(&topic("t"), &Which::All, 10).unwrap();
+    assert!(rang(&push), "a redrive rings the consumers");
+    rang(&timer);
+    s.run(&key("t", "later")).unwrap();
+    assert!(rang(&push), "run rings the consumers");
+    assert!(!rang(&timer));
+    s.reschedule(&key("t", "later"), Due::At(now_ms() + 5000)).unwrap();
+    assert!(rang(&timer), "a reschedule that is earlier than all others rings the timer");
+}
+
+/// Many threads with handles of their own do everything at once; at the end, every job was acked exactly once.
+fn many_handles_at_once_lose_and_double_nothing<F: Fixture + Sync>(f: &F) {
+    const ADDERS: usize = 3;
+    const EACH: usize = 400;
+    let acked = std::sync::Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for adder in 0..ADDERS {
+            scope.spawn(move || {
+                let mut s = f.open();
+                for chunk in 0..EACH / 20 {
+                    let jobs: Vec<_> = (0..20)
+                        .map(|i| {
+                            let id = format!("{adder}-{}", chunk * 20 + i);
+                            job(["a", "b"][i % 2], &id, Due::In(Duration::from_millis((i % 5) as u64 * 10)))
+                        })
+                        .collect();
+                    assert!(s.add(&jobs).unwrap().iter().all(|a| *a == Added::New));
+                }
+            });
+        }
+        for consumer in 0..3 {
+            let acked = &acked;
+            scope.spawn(move || {
+                let mut s = f.open();
+                let me = owner(&format!("c{consumer}"));
+                let until = std::time::Instant::now() + Duration::from_secs(60);
+                while acked.lock().unwrap().len() < ADDERS * EACH {
+                    assert!(std::time::Instant::now() < until, "only {} arrived", acked.lock().unwrap().len());
+                    s.promote(50).unwrap();
+                    let batch = s.lease(&[want("a", 20), want("b", 20)], 30, Some(&me)).unwrap();
+                    let settlements: Vec<_> = batch
+                        .jobs
+                        .iter()
+                        .map(|j| {
+                            let again = j.attempt == 1 && j.key.id.as_str().ends_with('7');
+                            settlement(j, if again { Outcome::Retry(NOW) } else { Outcome::Ack })
+                        })
+                        .collect();
+                    assert!(s.settle(&settlements).unwrap().iter().all(|r| *r == Settled::Done));
+                    let done = settlements.into_iter().filter(|s| s.outcome == Outcome::Ack);
+                    acked.lock().unwrap().extend(done.map(|s| s.key));
+                }
+            });
+        }
+    });
+    let mut acked = acked.into_inner().unwrap();
+    acked.sort();
+    acked.dedup();
+    assert_eq!(acked.len(), ADDERS * EACH);
+    let mut s = f.open();
+    assert_eq!([counts(&mut *s, "a"), counts(&mut *s, "b")], [[0; 4]; 2]);
+}
+
+fn a_store_outlives_its_handles<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    add(&mut *s, &(0..2000).map(|i| job("t", &i.to_string(), LONG)).collect::<Vec<_>>());
+    s.maintain().unwrap();
+    add(&mut *s, &[job("t", "last", NOW)]);
+    s.health().unwrap();
+    drop(s);
+    let mut s = f.open();
+    assert_eq!(counts(&mut *s, "t"), [2000, 1, 0, 0]);
+    s.maintain().unwrap();
+    assert_eq!(counts(&mut *s, "t"), [2000, 1, 0, 0]);
+}
+
+macro_rules! contract {
+    ($store:ident, $fixture:ty: $($name:ident)*) => {
+        mod $store {
+            $(#[test] fn $name() { super::$name::<$fixture>(&<$fixture as super::Fixture>::new()) })*
+        }
+    };
+}
+
+contract! { embedded, super::Embedded:
+    an_added_job_is_read_back_by_every_handle
+    a_due_job_is_ready_at_once
+    no_job_is_promoted_early_and_none_is_forgotten
+    a_promotion_is_bounded_and_tells_when_to_come_again
+    an_id_that_is_taken_goes_by_on_conflict
+    a_replacement_resets_the_attempts
+    a_leased_job_that_is_replaced_settles_nothing_and_comes_after_its_lease
+    a_deleted_job_is_gone_from_every_state
+    settling_needs_the_token
+    a_retry_comes_again_and_keeps_its_attempts
+    a_buried_job_stays_until_it_is_redriven_or_purged
+    a_lease_that_runs_out_counts_and_ends_in_the_dead_letters
+    an_extended_lease_holds_longer
+    a_job_handed_back_unused_has_its_attempt_back
+    the_leases_of_a_dead_owner_come_back_and_a_poison_job_ends
+    a_job_has_its_own_limit_of_attempts
+    a_lease_keeps_to_its_quotas_and_tells_what_is_left
+    leases_go_by_priority_and_then_by_due_time
+    reschedule_and_run_move_what_is_not_leased
+    a_list_is_paged_in_its_order
+    bells_ring_when_there_is_work
+    many_handles_at_once_lose_and_double_nothing
+    a_store_outlives_its_handles
+}
