@@ -34,10 +34,11 @@ impl Fair {
         Fair { topics, start: 0, ready: HashMap::new(), in_flight: HashMap::new() }
     }
 
-    /// Notes what the store told at the last lease: the topics with ready jobs left, and how many. The others have
-    /// none.
+    /// Notes what the store told at the last lease: the topics with ready jobs left, and how many. Topics that this
+    /// planner does not serve are passed over.
     pub fn left(&mut self, ready: impl IntoIterator<Item = (TopicName, u64)>) {
-        self.ready = ready.into_iter().collect();
+        let served = |(topic, _): &(TopicName, u64)| self.topics.binary_search(topic).is_ok();
+        self.ready = ready.into_iter().filter(served).collect();
     }
 
     /// Notes that callbacks of a topic began.
@@ -165,6 +166,9 @@ mod tests {
         assert!(f.more(8));
         (0..8).for_each(|_| f.began(&name("a")));
         assert!(!f.more(8));
+        f.left([(name("of-another-release"), 3)]);
+        assert!(!f.more(8));
+        f.left([(name("a"), 3)]);
         f.ended(&name("a"));
         assert!(f.more(8));
     }

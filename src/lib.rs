@@ -8,12 +8,19 @@
 //! - what every child shares: [`role`]
 //! - on top: [`roles`], [`supervisor`], [`cli`]
 
+pub mod callback;
+pub mod cli;
 pub mod config;
 pub mod fair;
 pub mod fields;
 pub mod job;
+pub mod process;
+pub mod protocol;
 pub mod retry;
+pub mod role;
+pub mod roles;
 pub mod settings;
 pub mod slot;
 pub mod store;
+pub mod supervisor;
 pub mod topic;

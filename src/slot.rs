@@ -4,24 +4,24 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a child does.
+/// What a child does. The order is that in which they are started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// The TCP port.
-    Server,
     /// Moves due jobs to ready, takes back leases.
     Timer,
     /// Calls the callbacks.
     Consume,
-    /// Watches what the jobs are stored in.
-    RedisChecker,
+    /// The TCP port.
+    Server,
     /// The HTTP API.
     HttpServer,
+    /// Watches what the jobs are stored in.
+    RedisChecker,
 }
 
 impl Role {
-    /// All of them, in the order in which they are started.
+    /// All of them, in their order.
     pub const ALL: [Role; 5] = [Role::Timer, Role::Consume, Role::Server, Role::HttpServer, Role::RedisChecker];
 
     /// Its name without `dq-` and index, as `--only` takes it.

@@ -28,6 +28,16 @@ pub(super) fn ready(db: &Connection) -> rusqlite::Result<Vec<(TopicName, u64)>> 
         .collect()
 }
 
+/// Not later than the next due time of a delayed job.
+pub(super) fn next_due(db: &Connection) -> rusqlite::Result<Option<i64>> {
+    db.prepare_cached("SELECT min(next_due_ms) FROM topic")?.query_row([], |r| r.get(0))
+}
+
+/// Not later than the next deadline of a lease.
+pub(super) fn next_deadline(db: &Connection) -> rusqlite::Result<Option<i64>> {
+    db.prepare_cached("SELECT next_deadline_ms FROM shard")?.query_row([], |r| r.get(0))
+}
+
 /// All topics' counts, by name.
 pub(super) fn counts(db: &Connection) -> rusqlite::Result<Vec<Counts>> {
     db.prepare_cached("SELECT name, delayed, ready, leased, dead FROM topic ORDER BY name")?

@@ -3,7 +3,7 @@
 
 use rusqlite::{OptionalExtension, Row, params};
 
-use super::row;
+use super::{browse, row};
 use super::write::Write;
 use crate::job::{ATTEMPTS_KEPT, Attempt, Body, Due, JobKey, State};
 use crate::store::{Batch, Leased, Moved, Outcome, OwnerTag, Settled, Settlement, Token, Wanted};
@@ -44,8 +44,7 @@ pub(super) fn promote(w: &mut Write<'_>, limit: usize) -> rusqlite::Result<Moved
         )?
         .execute([tid])?;
     }
-    let next_ms = w.db.prepare_cached("SELECT min(next_due_ms) FROM topic")?.query_row([], |row| row.get(0))?;
-    Ok(Moved { jobs: limit - left, next_ms })
+    Ok(Moved { jobs: limit - left, next_ms: browse::next_due(w.db)? })
 }
 
 /// Leases up to `limit` ready jobs, topic by topic.
@@ -55,7 +54,7 @@ pub(super) fn lease(
     limit: usize,
     owner: Option<&OwnerTag>,
 ) -> rusqlite::Result<Batch> {
-    let mut left = super::browse::ready(w.db)?;
+    let mut left = browse::ready(w.db)?;
     let mut jobs = Vec::new();
     for want in wanted {
         let room = limit - jobs.len();
@@ -261,8 +260,7 @@ pub(super) fn expire(w: &mut Write<'_>, limit: usize) -> rusqlite::Result<Moved>
     let exact = "UPDATE shard SET next_deadline_ms = (SELECT min(at_ms) FROM job WHERE state = 3)
                  WHERE next_deadline_ms <= ?1";
     w.db.prepare_cached(exact)?.execute([now_ms])?;
-    let next_ms = w.db.prepare_cached("SELECT next_deadline_ms FROM shard")?.query_row([], |row| row.get(0))?;
-    Ok(Moved { jobs, next_ms })
+    Ok(Moved { jobs, next_ms: browse::next_deadline(w.db)? })
 }
 
 /// The kept attempts with one more, of which nothing came back.

@@ -198,6 +198,11 @@ impl Store for SqliteStore {
     }
 
     fn promote(&mut self, limit: usize) -> Result<Moved> {
+        // What is not due yet costs no turn.
+        let next_ms = browse::next_due(&self.db).map_err(refused)?;
+        if next_ms.is_none_or(|at| at > write::now_ms()) {
+            return Ok(Moved { jobs: 0, next_ms });
+        }
         self.write(Durability::Normal, |w| deliver::promote(w, limit))
     }
 
@@ -218,6 +223,10 @@ impl Store for SqliteStore {
     }
 
     fn expire(&mut self, limit: usize) -> Result<Moved> {
+        let next_ms = browse::next_deadline(&self.db).map_err(refused)?;
+        if next_ms.is_none_or(|at| at > write::now_ms()) {
+            return Ok(Moved { jobs: 0, next_ms });
+        }
         self.write(Durability::Normal, |w| deliver::expire(w, limit))
     }
 
@@ -260,11 +269,12 @@ impl Store for SqliteStore {
         let pages = |db: &Connection, mode| -> rusqlite::Result<i64> {
             db.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| row.get("log"))
         };
-        // Most of it beside the writers, who do not wait; then the rest in a turn, so that the next writer begins the
-        // log anew instead of making it longer.
-        if pages(&self.db, "PASSIVE").map_err(refused)? < i64::from(LOG_PAGES) {
+        if pages(&self.db, "NOOP").map_err(refused)? < i64::from(LOG_PAGES) {
             return Ok(());
         }
+        // Most of it beside the writers, who do not wait; then the rest in a turn, so that the next writer begins the
+        // log anew instead of making it longer.
+        pages(&self.db, "PASSIVE").map_err(refused)?;
         let _turn = self.turn.take().map_err(|e| StoreError::Unavailable(format!("the store's turn: {e}")))?;
         pages(&self.db, "RESTART").map_err(refused)?;
         log::debug!("carried the log of {} over", self.path.display());
@@ -281,8 +291,11 @@ impl SqliteStore {
     ) -> Result<Vec<B>> {
         let mut out = Vec::with_capacity(items.len());
         for chunk in items.chunks(CHUNK) {
-            let some = self.write(durability, |w| chunk.iter().map(|item| one(w, item)).collect::<Result<Vec<B>, _>>())?;
-            out.extend(some);
+            match self.write(durability, |w| chunk.iter().map(|item| one(w, item)).collect::<Result<Vec<B>, _>>()) {
+                Ok(some) => out.extend(some),
+                Err(e) if out.is_empty() => return Err(e),
+                Err(e) => return Err(StoreError::Unknown(format!("only the first {} are done: {e}", out.len()))),
+            }
         }
         Ok(out)
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::bell::Rings;
+use super::browse;
 use crate::job::{Due, State, TopicName};
 
 /// The numbers of the topics, by name.
@@ -32,6 +33,11 @@ pub(super) struct Write<'c> {
 pub(super) fn now_ns() -> i128 {
     // A clock before 1970 is taken for 1970.
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as i128)
+}
+
+/// The same, cut down to whole milliseconds.
+pub(super) fn now_ms() -> i64 {
+    (now_ns() / 1_000_000) as i64
 }
 
 impl<'c> Write<'c> {
@@ -116,8 +122,7 @@ impl<'c> Write<'c> {
     /// Writes counts and next moments. Gives the bells to ring after the commit.
     pub(super) fn finish(&mut self) -> rusqlite::Result<Rings> {
         if let Some(earliest) = self.due.values().min() {
-            let known: Option<i64> =
-                self.db.prepare_cached("SELECT min(next_due_ms) FROM topic")?.query_row([], |row| row.get(0))?;
+            let known = browse::next_due(self.db)?;
             self.rings.timer |= known.is_none_or(|k| *earliest < k);
             let mut lower = self.db.prepare_cached(
                 "UPDATE topic SET next_due_ms = ?2 WHERE tid = ?1 AND (next_due_ms IS NULL OR next_due_ms > ?2)",

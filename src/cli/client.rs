@@ -1,0 +1,60 @@
+//! A client of the TCP protocol, one request at a time or pipelined: for the demo and the tests.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::protocol::dq::{Framing, HEADER};
+
+/// A connection to dq-server.
+#[derive(Debug)]
+pub struct Client {
+    /// The socket.
+    pub stream: TcpStream,
+    framing: Framing,
+}
+
+impl Client {
+    /// Connects.
+    pub fn connect(address: SocketAddr, framing: Framing) -> io::Result<Client> {
+        let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
+        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        stream.set_nodelay(true)?;
+        Ok(Client { stream, framing })
+    }
+
+    /// Sends requests and does not wait for their answers.
+    pub fn send(&mut self, requests: &[Value]) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        for request in requests {
+            if !self.framing.append(request.to_string().as_bytes(), &mut bytes) {
+                return Err(io::Error::other("the request is too long for this framing"));
+            }
+        }
+        self.stream.write_all(&bytes)
+    }
+
+    /// Waits for the next answer.
+    pub fn receive(&mut self) -> io::Result<Value> {
+        let mut header = [0; HEADER];
+        self.stream.read_exact(&mut header)?;
+        let length = match self.framing {
+            Framing::Binary => u32::from_be_bytes(header) as usize,
+            Framing::Digits => {
+                let digits = std::str::from_utf8(&header).map_err(io::Error::other)?;
+                digits.parse().map_err(io::Error::other)?
+            }
+        };
+        let mut json = vec![0; length];
+        self.stream.read_exact(&mut json)?;
+        Ok(serde_json::from_slice(&json)?)
+    }
+
+    /// Asks, and waits for the answer.
+    pub fn ask(&mut self, request: &Value) -> io::Result<Value> {
+        self.send(std::slice::from_ref(request))?;
+        self.receive()
+    }
+}

@@ -1,0 +1,214 @@
+//! `dq demo`: starts the daemon in a fresh folder with a webhook receiver of its own, hands in a few jobs, and prints
+//! each delivery with its lateness.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::mpsc::{Receiver as Events, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::json;
+
+use super::receiver::{Answer, Call, Receiver};
+use super::Client;
+use crate::process::{Signals, wait_readable};
+use crate::protocol::dq::Framing;
+
+/// Start dq with the embedded store in a fresh folder, and watch jobs being delivered
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// End with status 0 when all jobs have arrived, and with another when they have not
+    #[arg(long)]
+    once: bool,
+}
+
+/// How long all deliveries together may take.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// The job that is refused at first, and how often.
+const STUBBORN: (&str, u32) = ("order-3", 2);
+
+/// How many jobs are handed in, due after 1, 2, 3 … seconds.
+const JOBS: u32 = 5;
+
+/// What happened in the receiver.
+enum Event {
+    Accepted(String),
+    Refused,
+}
+
+/// Runs the demo.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let mut signals = Signals::catch(&[Signal::SIGINT, Signal::SIGTERM]).context("cannot catch signals")?;
+    let folder = Folder::fresh()?;
+    let (tell, told) = channel();
+    let receiver = Receiver::start(local(0), Arc::new(receive(tell))).context("cannot start the receiver")?;
+    let port = free_port()?;
+    std::fs::write(folder.0.join("dq.toml"), configuration(port, receiver.address))?;
+    println!("a fresh folder: {}", folder.0.display());
+    let mut daemon = Daemon::start(&folder)?;
+    hand_in(port)?;
+    let arrived = watch(&told, &mut signals, arguments.once)?;
+    daemon.stop()?;
+    match arrived {
+        Some(missing) if !missing.is_empty() => bail!("not all jobs arrived: {missing:?} are missing"),
+        _ => Ok(()),
+    }
+}
+
+fn local(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
+
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind(local(0)).context("no port is free")?.local_addr()?.port())
+}
+
+fn configuration(port: u16, receiver: SocketAddr) -> String {
+    format!(
+        "# Made by `dq demo`.\n\
+         [server]\nlisten = \"127.0.0.1:{port}\"\n\
+         [http]\nlisten = \"\"\n\
+         [[topic]]\nname = \"orders\"\ncallback = \"http://{receiver}/hook\"\nretry = [\"500ms\", \"1s\"]\n"
+    )
+}
+
+/// Accepts every job but the stubborn one, which it refuses at first.
+fn receive(tell: Sender<Event>) -> impl Fn(Call) -> Answer {
+    let refused: Mutex<HashMap<String, u32>> = Mutex::default();
+    move |call| {
+        let id = call.header("dq-job-id").to_owned();
+        let late = call.late_ms().unwrap_or_default();
+        let line = format!("{id}  attempt {}  {late:>3} ms late  {}", call.header("dq-attempt"), call.body);
+        let mut refused = refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let times = refused.entry(id.clone()).or_default();
+        if id == STUBBORN.0 && *times < STUBBORN.1 {
+            *times += 1;
+            println!("refused    {line}");
+            let _ = tell.send(Event::Refused);
+            return Answer::new(503, "not yet\n");
+        }
+        println!("delivered  {line}");
+        let _ = tell.send(Event::Accepted(id));
+        Answer::new(200, "ok\n")
+    }
+}
+
+/// Hands the jobs in over TCP, as a business system would.
+fn hand_in(port: u16) -> Result<()> {
+    let until = Instant::now() + Duration::from_secs(30);
+    let mut client = loop {
+        match Client::connect(local(port), Framing::Digits) {
+            Ok(client) => break client,
+            Err(e) if Instant::now() > until => return Err(e).context("dq-server does not answer"),
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    };
+    for n in 1..=JOBS {
+        let id = format!("order-{n}");
+        let body = json!({ "order": n, "do": "close if unpaid" });
+        let add = json!({ "cmd": "add", "topic": "orders", "id": id, "delay_ms": n * 1000, "body": body });
+        let answer = client.ask(&add)?;
+        if answer["code"] != 1 {
+            bail!("{id} was not taken: {answer}");
+        }
+        println!("handed in  {id}  due in {n} s");
+    }
+    Ok(())
+}
+
+/// Watches deliveries. With `once`, until all have arrived or time is up: gives those that have not. Else until it is
+/// interrupted.
+fn watch(told: &Events<Event>, signals: &mut Signals, once: bool) -> Result<Option<Vec<String>>> {
+    use std::os::fd::AsFd;
+    let mut missing: BTreeMap<String, ()> = (1..=JOBS).map(|n| (format!("order-{n}"), ())).collect();
+    let (mut refusals, mut told_all) = (0, false);
+    let until = Instant::now() + PATIENCE;
+    loop {
+        for event in told.try_iter() {
+            match event {
+                Event::Accepted(id) => drop(missing.remove(&id)),
+                Event::Refused => refusals += 1,
+            }
+        }
+        let all = missing.is_empty() && refusals == STUBBORN.1;
+        if once && (all || Instant::now() > until) {
+            if all {
+                println!("all {JOBS} jobs have arrived, one of them after {refusals} refusals");
+            }
+            return Ok(Some(missing.into_keys().collect()));
+        }
+        if all && !told_all {
+            told_all = true;
+            println!("all have arrived; hand in more with topic \"orders\", or end with Ctrl-C");
+        }
+        wait_readable(&[signals.as_fd()], Some(Instant::now() + Duration::from_millis(50)))?;
+        if !signals.take()?.is_empty() {
+            return Ok(None);
+        }
+    }
+}
+
+/// A folder that is gone after the demo.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn fresh() -> Result<Folder> {
+        let path = std::env::temp_dir().join(format!("dq-demo-{}", crate::process::random_name()?));
+        std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Folder(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if let Err(e) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("cannot remove {}: {e}", self.0.display());
+        }
+    }
+}
+
+/// A dq-master of the demo's own.
+struct Daemon(Option<Child>);
+
+impl Daemon {
+    fn start(folder: &Folder) -> Result<Daemon> {
+        let program = std::env::current_exe()?.with_file_name("dq-master");
+        let child = Command::new(&program)
+            .arg("--config")
+            .arg(folder.0.join("dq.toml"))
+            .env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "error".into()))
+            // An interrupt from the terminal is for the demo, which then ends the daemon.
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start {}", program.display()))?;
+        println!("dq-master runs as process {}", child.id());
+        Ok(Daemon(Some(child)))
+    }
+
+    /// Drains and waits.
+    fn stop(&mut self) -> Result<()> {
+        let Some(mut child) = self.0.take() else { return Ok(()) };
+        kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).context("cannot end dq-master")?;
+        let status = child.wait()?;
+        if !status.success() {
+            bail!("dq-master ended with {status}");
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if let Err(e) = self.stop() {
+            eprintln!("{e:#}");
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! `dq`, the command line for people.
+
+mod client;
+mod demo;
+mod listen;
+mod receiver;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+pub use client::Client;
+pub use receiver::{Answer, Call, Receiver};
+
+/// The delay queue's command line.
+#[derive(Debug, Parser)]
+#[command(name = "dq", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Demo(demo::Arguments),
+    Listen(listen::Arguments),
+}
+
+/// Runs `dq` by its command line.
+pub fn main() -> ExitCode {
+    let run = || -> Result<()> {
+        match Arguments::parse().command {
+            Command::Demo(arguments) => demo::run(&arguments),
+            Command::Listen(arguments) => listen::run(&arguments),
+        }
+    };
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("dq: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The link between dq-master and a child: a pair of sockets that keep messages apart. It ends when either side dies.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// What the master tells a child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToChild {
+    /// Take nothing new, finish what is in hand, exit with 0.
+    Drain {
+        /// Until when, in milliseconds from now; none: as long as it takes.
+        within_ms: Option<u64>,
+    },
+}
+
+/// What a child tells the master.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToMaster {
+    /// It has opened what it needs, and works.
+    Ready,
+}
+
+/// What was found on a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Received<M> {
+    /// A message.
+    Message(M),
+    /// Nothing yet.
+    Nothing,
+    /// The other side is gone.
+    Closed,
+}
+
+/// The longest message.
+const LONGEST: usize = 4096;
+
+/// One end of a link.
+#[derive(Debug)]
+pub struct Link(OwnedFd);
+
+impl Link {
+    /// The master's end and the child's end.
+    pub fn pair() -> io::Result<(Link, OwnedFd)> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+        Ok((Link(ours), theirs))
+    }
+
+    /// An end that was handed down.
+    pub fn from_fd(fd: OwnedFd) -> Link {
+        Link(fd)
+    }
+
+    /// Sends a message, without waiting: a reader that is that far behind is an error.
+    pub fn send<M: Serialize>(&self, message: &M) -> io::Result<()> {
+        let bytes = serde_json::to_vec(message)?;
+        send(self.0.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Takes the next message, without waiting. What cannot be understood is an error.
+    pub fn receive<M: DeserializeOwned>(&self) -> io::Result<Received<M>> {
+        let mut buffer = [0; LONGEST];
+        loop {
+            return match recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
+                Ok(0) | Err(Errno::ECONNRESET) => Ok(Received::Closed),
+                Ok(n) => Ok(Received::Message(serde_json::from_slice(&buffer[..n])?)),
+                Err(Errno::EAGAIN) => Ok(Received::Nothing),
+                Err(Errno::EINTR) => continue,
+                Err(e) => Err(e.into()),
+            };
+        }
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_stay_apart_and_the_end_is_told() {
+        let (ours, theirs) = Link::pair().unwrap();
+        let theirs = Link::from_fd(theirs);
+        assert_eq!(theirs.receive::<ToChild>().unwrap(), Received::Nothing);
+        let drains = [Some(5), None].map(|within_ms| ToChild::Drain { within_ms });
+        drains.iter().for_each(|d| ours.send(d).unwrap());
+        assert_eq!(drains.map(|_| theirs.receive().unwrap()), drains.map(Received::Message));
+        theirs.send(&ToMaster::Ready).unwrap();
+        drop(theirs);
+        assert_eq!(ours.receive().unwrap(), Received::Message(ToMaster::Ready));
+        assert_eq!(ours.receive::<ToMaster>().unwrap(), Received::Closed);
+    }
+}

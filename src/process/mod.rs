@@ -1,0 +1,66 @@
+//! The Unix kit: signals, sockets that are handed down, sealed memory, spawning, locks, logs. No business, no policy.
+
+mod inherit;
+mod link;
+mod lock;
+mod logs;
+mod owner;
+mod sealed;
+mod signals;
+mod sockets;
+mod spawn;
+
+pub use inherit::Inherited;
+pub use link::{Link, Received, ToChild, ToMaster};
+pub use lock::{RunDir, RunDirError};
+pub use logs::start as start_logs;
+pub use owner::{DeadOwner, Owner, Owners, random_name};
+pub use sealed::seal;
+pub use signals::Signals;
+pub use sockets::{bind_tcp, bind_unix};
+pub use spawn::{Spawn, own_executable, reap};
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+
+/// Waits until one of the descriptors is readable (or closed), or until the moment has come. Tells for each whether it
+/// is.
+pub fn wait_readable(fds: &[BorrowedFd<'_>], until: Option<Instant>) -> io::Result<Vec<bool>> {
+    let mut polled: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
+    loop {
+        let timeout = match until {
+            None => PollTimeout::NONE,
+            // A part of a millisecond more, so that the moment has come when poll says so.
+            Some(until) => {
+                let left = until.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
+                PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+            }
+        };
+        match nix::poll::poll(&mut polled, timeout) {
+            Err(Errno::EINTR) => {}
+            Err(e) => return Err(e.into()),
+            Ok(_) => return Ok(polled.iter().map(|p| p.revents().is_some_and(|r| !r.is_empty())).collect()),
+        }
+    }
+}
+
+/// Gives the calling process the name that `ps` and `pkill -x` see: its first 15 bytes.
+pub fn set_process_name(name: &str) -> io::Result<()> {
+    let short: Vec<u8> = name.bytes().take(15).collect();
+    let name = std::ffi::CString::new(short)?;
+    Ok(nix::sys::prctl::set_name(&name)?)
+}
+
+/// Raises the limit of open descriptors to what the system allows this process.
+pub fn raise_descriptor_limit() -> io::Result<u64> {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if soft < hard {
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    }
+    Ok(hard)
+}

@@ -1,0 +1,182 @@
+//! Owners of leases: a process locks a file named by its random tag in `run_dir/owners` for as long as it lives, so that
+//! others can tell a living owner from a dead one without asking a clock.
+
+use std::fs::{File, TryLockError};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use nix::libc;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+
+fn folder(run_dir: &Path) -> PathBuf {
+    run_dir.join("owners")
+}
+
+/// A name that no other process has or had.
+pub fn random_name() -> io::Result<String> {
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    Ok(format!("{:016x}", u64::from_ne_bytes(random)))
+}
+
+/// The calling process as an owner, until dropped.
+#[derive(Debug)]
+pub struct Owner {
+    tag: String,
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Owner {
+    /// Takes a new tag.
+    pub fn claim(run_dir: &Path) -> io::Result<Owner> {
+        let folder = folder(run_dir);
+        std::fs::create_dir_all(&folder)?;
+        let tag = random_name()?;
+        // Locked before it gets its name: under a tag's name nobody ever sees an unlocked file of a living process.
+        let draft = folder.join(format!(".{tag}"));
+        let mut lock = File::create_new(&draft)?;
+        lock.lock()?;
+        write!(lock, "{}", std::process::id())?;
+        let path = folder.join(&tag);
+        std::fs::rename(&draft, &path)?;
+        Ok(Owner { tag, path, _lock: lock })
+    }
+
+    /// The tag.
+    pub fn tag(&self) -> &str {
+        &self.tag
+    }
+
+    /// Gives the tag up, when nothing is held under it any more.
+    pub fn retire(self) -> io::Result<()> {
+        std::fs::remove_file(&self.path)
+    }
+}
+
+/// An owner whose process is gone. Its file is locked by the holder of this.
+#[derive(Debug)]
+pub struct DeadOwner {
+    /// Its tag.
+    pub tag: String,
+    path: PathBuf,
+    _lock: File,
+}
+
+impl DeadOwner {
+    /// Forgets it, once its leases are handed back.
+    pub fn forget(self) -> io::Result<()> {
+        std::fs::remove_file(&self.path)
+    }
+}
+
+/// Watches the owners of a `run_dir`.
+#[derive(Debug)]
+pub struct Owners {
+    folder: PathBuf,
+    newcomers: Inotify,
+    living: Vec<OwnedFd>,
+}
+
+impl Owners {
+    /// Begins to watch. [`Owners::dead`] is to be asked once before the first wait.
+    pub fn watch(run_dir: &Path) -> io::Result<Owners> {
+        let folder = folder(run_dir);
+        std::fs::create_dir_all(&folder)?;
+        let newcomers = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        newcomers.add_watch(&folder, AddWatchFlags::IN_MOVED_TO)?;
+        Ok(Owners { folder, newcomers, living: Vec::new() })
+    }
+
+    /// The descriptors that become readable when an owner comes or goes: then ask for the dead.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(self.newcomers.as_fd()).chain(self.living.iter().map(AsFd::as_fd))
+    }
+
+    /// The owners whose process is gone, but for those that someone holds as [`DeadOwner`] already.
+    pub fn dead(&mut self) -> io::Result<Vec<DeadOwner>> {
+        // What the events say is seen by looking at all of them.
+        while self.newcomers.read_events().is_ok_and(|events| !events.is_empty()) {}
+        self.living.clear();
+        let mut dead = Vec::new();
+        for entry in std::fs::read_dir(&self.folder)? {
+            let path = entry?.path();
+            let Some(tag) = path.file_name().and_then(|n| n.to_str()).filter(|n| !n.starts_with('.')) else {
+                continue;
+            };
+            match Look::at(&path)? {
+                Look::Dead(lock) => dead.push(DeadOwner { tag: tag.to_owned(), path, _lock: lock }),
+                Look::Lives(watch) => self.living.push(watch),
+                Look::Gone => {}
+            }
+        }
+        Ok(dead)
+    }
+}
+
+enum Look {
+    Dead(File),
+    Lives(OwnedFd),
+    Gone,
+}
+
+impl Look {
+    fn at(path: &Path) -> io::Result<Look> {
+        let mut file = match File::open(path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Look::Gone),
+            other => other?,
+        };
+        let mut pid = String::new();
+        file.read_to_string(&mut pid)?;
+        // Watched first: a process that ends after this is told of, and one that has ended has let the lock go, even
+        // when its number is another's by now.
+        let watch = pid.trim().parse().ok().and_then(|pid| watch(pid).ok());
+        match (file.try_lock(), watch) {
+            (Ok(()), _) => Ok(Look::Dead(file)),
+            (Err(TryLockError::WouldBlock), Some(watch)) => Ok(Look::Lives(watch)),
+            // Someone else is handing its leases back.
+            (Err(TryLockError::WouldBlock), None) => Ok(Look::Gone),
+            (Err(TryLockError::Error(e)), _) => Err(e),
+        }
+    }
+}
+
+/// A descriptor that becomes readable when the process ends.
+fn watch(pid: libc::pid_t) -> io::Result<OwnedFd> {
+    // SAFETY: takes two numbers and gives a new descriptor, which nobody else owns, or -1.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: as above.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_living_owner_is_watched_and_a_dead_one_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut owners = Owners::watch(dir.path()).unwrap();
+        let mut look = || {
+            let dead = owners.dead().unwrap();
+            (dead, owners.fds().count() - 1)
+        };
+        let (a, b) = (Owner::claim(dir.path()).unwrap(), Owner::claim(dir.path()).unwrap());
+        let (dead, living) = look();
+        assert_eq!((dead.len(), living), (0, 2));
+        let tag = a.tag().to_owned();
+        drop(a);
+        let (mut dead, living) = look();
+        assert_eq!((dead.len(), living), (1, 1));
+        let dead = dead.remove(0);
+        assert_eq!(dead.tag, tag);
+        dead.forget().unwrap();
+        b.retire().unwrap();
+        let (dead, living) = look();
+        assert_eq!((dead.len(), living), (0, 0));
+    }
+}

@@ -1,0 +1,42 @@
+//! Binds listening sockets. They belong to dq-master; children get copies.
+
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{Backlog, listen};
+
+/// Connections that may wait to be accepted; the system may allow fewer.
+const BACKLOG: i32 = 4096;
+
+/// Binds a TCP port. One that is busy is tried again for `patience`: the children of a master that died may hold it
+/// for a moment.
+pub fn bind_tcp(address: SocketAddr, patience: Duration) -> io::Result<TcpListener> {
+    let until = Instant::now() + patience;
+    let listener = loop {
+        match TcpListener::bind(address) {
+            Err(e) if e.kind() == ErrorKind::AddrInUse && Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            other => break other?,
+        }
+    };
+    listen(&listener, Backlog::new(BACKLOG)?)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Binds a Unix socket that this user alone may connect to, in the place of one that is there.
+pub fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}

@@ -1,0 +1,145 @@
+//! Starts a child by fork + exec with exactly the descriptors that it is given, and reaps those that ended.
+
+use std::ffi::{CString, OsString};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStringExt;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigaction, sigprocmask};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, fexecve, fork, pipe2, setpgid};
+
+use super::inherit::{FDS, FIRST_FD, SLOT};
+
+/// Copies of what a child is given lie at and above this number before they are put in their places below it.
+const ABOVE: RawFd = 256;
+
+/// The executable that this process runs, as it was when it was started: a new file under the same name is not it.
+pub fn own_executable() -> io::Result<OwnedFd> {
+    Ok(File::open("/proc/self/exe")?.into())
+}
+
+/// A child to be started.
+#[derive(Debug)]
+pub struct Spawn<'a> {
+    /// What it executes.
+    pub executable: BorrowedFd<'a>,
+    /// Its slot's name: argv[0], and what it goes by.
+    pub name: String,
+    /// What it inherits beside stdin (empty), stdout and stderr; names are for [`super::Inherited`].
+    pub descriptors: Vec<(String, BorrowedFd<'a>)>,
+}
+
+impl Spawn<'_> {
+    /// Starts it. The calling process must have no other threads: between fork and exec the child runs on a copy of
+    /// this one's memory.
+    pub fn start(&self) -> io::Result<Pid> {
+        let above = |fd: BorrowedFd<'_>| -> io::Result<OwnedFd> {
+            let copy = fcntl(fd, FcntlArg::F_DUPFD_CLOEXEC(ABOVE))?;
+            // SAFETY: a new descriptor that nobody else owns.
+            Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+        };
+        let executable = above(self.executable)?;
+        let null = above(File::open("/dev/null")?.as_fd())?;
+        let descriptors: Vec<OwnedFd> =
+            self.descriptors.iter().map(|(_, fd)| above(*fd)).collect::<io::Result<_>>()?;
+        let name = CString::new(self.name.as_str())?;
+        let environment = self.environment()?;
+        let (failed, low) = pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
+        let report = above(low.as_fd())?;
+        // The parent reads until the last of these is closed.
+        drop(low);
+        // SAFETY: single-threaded, by contract; the child only places descriptors, resets signals and executes.
+        match unsafe { fork() }? {
+            ForkResult::Child => {
+                let error = become_child(&executable, &null, &descriptors, &name, &environment);
+                let _ = File::from(report).write_all(&(error as i32).to_ne_bytes());
+                // SAFETY: ends the child at once, without running what the parent wants run at its own end.
+                unsafe { libc::_exit(127) }
+            }
+            ForkResult::Parent { child } => {
+                drop(report);
+                let mut error = [0; 4];
+                match File::from(failed).read_exact(&mut error) {
+                    // It executed: the report's only other end was closed by that.
+                    Err(_) => Ok(child),
+                    Ok(()) => {
+                        let _ = waitpid(child, None);
+                        Err(io::Error::from_raw_os_error(i32::from_ne_bytes(error)))
+                    }
+                }
+            }
+        }
+    }
+
+    fn environment(&self) -> io::Result<Vec<CString>> {
+        let names: Vec<&str> = self.descriptors.iter().map(|(name, _)| name.as_str()).collect();
+        let inherited = std::env::vars_os().filter(|(k, _)| k != SLOT && k != FDS);
+        let ours = [(SLOT, self.name.clone()), (FDS, names.join(":"))];
+        let ours = ours.map(|(k, v)| (OsString::from(k), OsString::from(v)));
+        let entry = |(key, value): (OsString, OsString)| {
+            let mut bytes = key.into_vec();
+            bytes.push(b'=');
+            bytes.extend(value.into_vec());
+            Ok(CString::new(bytes)?)
+        };
+        inherited.chain(ours).map(entry).collect()
+    }
+}
+
+/// Runs in the child. Returns only when something failed.
+fn become_child(
+    executable: &OwnedFd,
+    null: &OwnedFd,
+    descriptors: &[OwnedFd],
+    name: &CString,
+    environment: &[CString],
+) -> Errno {
+    let prepare = || -> Result<(), Errno> {
+        setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+        let places = std::iter::once((null, 0)).chain(descriptors.iter().zip(FIRST_FD..));
+        for (fd, place) in places {
+            // SAFETY: whatever the parent had at `place` is not used by this process any more.
+            let _ = unsafe { nix::unistd::dup2_raw(fd, place) }?.into_raw_fd();
+        }
+        let beyond = (FIRST_FD + descriptors.len() as RawFd) as u32;
+        // SAFETY: marks descriptors that nobody here uses after the exec.
+        Errno::result(unsafe { libc::close_range(beyond, u32::MAX, libc::CLOSE_RANGE_CLOEXEC as i32) })?;
+        let action = |handler| SigAction::new(handler, SaFlags::empty(), SigSet::empty());
+        for signal in Signal::iterator() {
+            let handler = match signal {
+                Signal::SIGINT | Signal::SIGHUP | Signal::SIGUSR1 | Signal::SIGUSR2 => SigHandler::SigIgn,
+                Signal::SIGKILL | Signal::SIGSTOP => continue,
+                _ => SigHandler::SigDfl,
+            };
+            // SAFETY: no handler of this program's is installed.
+            unsafe { sigaction(signal, &action(handler)) }?;
+        }
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)
+    };
+    match prepare() {
+        Err(e) => e,
+        Ok(()) => match fexecve(executable, std::slice::from_ref(name), environment) {
+            Err(e) => e,
+            Ok(never) => match never {},
+        },
+    }
+}
+
+/// A child that ended, if there is one: also one that nobody here started.
+pub fn reap() -> io::Result<Option<(Pid, WaitStatus)>> {
+    loop {
+        match waitpid(Pid::from_raw(-1), Some(WaitPidFlag::WNOHANG)) {
+            Ok(status @ (WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, _, _))) => {
+                return Ok(Some((pid, status)));
+            }
+            Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return Ok(None),
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}

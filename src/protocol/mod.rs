@@ -1,0 +1,3 @@
+//! Pure codecs: bytes ↔ commands. No I/O, no store.
+
+pub mod dq;

@@ -1,0 +1,185 @@
+//! What every child shares: settings, sockets, the link to the master, and the flag that says to drain.
+//!
+//! A role's loop waits with [`Context::wait`], or waits by its own means on [`Context::fds`] and then calls
+//! [`Context::heed`]. When that says to drain, it takes nothing new, finishes what is in hand, and returns.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use nix::sys::signal::Signal;
+
+use crate::process::{self, Inherited, Link, Received, Signals, ToChild, ToMaster};
+use crate::settings::Settings;
+use crate::slot::Slot;
+use crate::store::{self, Store, StoreError};
+use crate::topic::Topics;
+
+/// How long a store that is busy at the start is waited for.
+const STORE_PATIENCE: Duration = Duration::from_secs(20);
+
+/// That a child is to end, and by when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Drain {
+    /// What is not finished by then is given up; none: however long it takes.
+    pub until: Option<Instant>,
+}
+
+/// A child's view of itself.
+#[derive(Debug)]
+pub struct Context {
+    /// Which place it fills.
+    pub slot: Slot,
+    /// The settings of its generation.
+    pub settings: Arc<Settings>,
+    /// The topics.
+    pub topics: Topics,
+    link: Link,
+    signals: Signals,
+    sockets: HashMap<String, OwnedFd>,
+    drain: Option<Drain>,
+}
+
+impl Context {
+    /// Takes what the master handed down, names the process, starts its log.
+    pub fn begin(inherited: Inherited) -> Result<Context> {
+        let name = inherited.slot;
+        process::set_process_name(&name).context("cannot name the process")?;
+        let settings: Settings = serde_json::from_slice(&inherited.settings).context("cannot read the sealed settings")?;
+        process::start_logs(&name, settings.log_dir.as_deref()).context("cannot start the log")?;
+        let Some(slot) = Slot::from_name(&name) else { bail!("{name:?} is no slot") };
+        Ok(Context {
+            slot,
+            topics: settings.topics.iter().cloned().collect(),
+            settings: Arc::new(settings),
+            link: inherited.link,
+            signals: Signals::catch(&[Signal::SIGTERM]).context("cannot catch signals")?,
+            sockets: inherited.sockets,
+            drain: None,
+        })
+    }
+
+    /// A handle to the store. One that is busy, or whose disk is full, is tried again for a while.
+    pub fn store(&self) -> Result<Box<dyn Store>> {
+        let until = Instant::now() + STORE_PATIENCE;
+        loop {
+            match store::open(&self.settings.store, &self.settings.run_dir) {
+                Err(StoreError::Busy | StoreError::Full) if Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+                other => return other.context("cannot open the store"),
+            }
+        }
+    }
+
+    /// A socket that was handed down under that name.
+    pub fn socket(&mut self, name: &str) -> Result<OwnedFd> {
+        self.sockets.remove(name).with_context(|| format!("no socket {name:?} was handed down"))
+    }
+
+    /// Tells the master that this process works.
+    pub fn ready(&self) -> Result<()> {
+        log::info!("ready");
+        match self.link.send(&ToMaster::Ready) {
+            // A master that has died meanwhile is noticed by the next wait.
+            Err(e) if e.raw_os_error() == Some(nix::libc::EPIPE) => Ok(()),
+            other => other.context("cannot report ready"),
+        }
+    }
+
+    /// The descriptors that become readable when [`Context::heed`] has something to heed.
+    pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
+        [self.link.as_fd(), self.signals.as_fd()]
+    }
+
+    /// Looks whether the master, its death or a TERM said to drain.
+    pub fn heed(&mut self) -> Result<Option<Drain>> {
+        if self.signals.take()?.contains(&Signal::SIGTERM) {
+            self.set_drain(Some(self.settings.drain_timeout), "TERM");
+        }
+        loop {
+            match self.link.receive()? {
+                Received::Message(ToChild::Drain { within_ms }) => {
+                    self.set_drain(within_ms.map(Duration::from_millis), "the master says so");
+                }
+                Received::Nothing => break,
+                Received::Closed => {
+                    self.set_drain(None, "the master is gone");
+                    break;
+                }
+            }
+        }
+        Ok(self.drain)
+    }
+
+    /// Waits for the master, a signal, one of `fds`, or the moment. Tells which of `fds` are readable; what the master
+    /// said is in [`Context::drain`].
+    pub fn wait(&mut self, fds: &[BorrowedFd<'_>], until: Option<Instant>) -> Result<Vec<bool>> {
+        // A drain that has begun has been heeded; a link that has ended would wake for ever.
+        let own = if self.drain.is_some() { vec![self.signals.as_fd()] } else { self.fds().to_vec() };
+        let count = own.len();
+        let all: Vec<BorrowedFd<'_>> = own.into_iter().chain(fds.iter().copied()).collect();
+        let readable = process::wait_readable(&all, until)?;
+        if readable[..count].contains(&true) {
+            self.heed()?;
+        }
+        Ok(readable[count..].to_vec())
+    }
+
+    /// Whether to drain.
+    pub fn drain(&self) -> Option<Drain> {
+        self.drain
+    }
+
+    fn set_drain(&mut self, within: Option<Duration>, why: &str) {
+        let until = within.map(|w| Instant::now() + w);
+        match &mut self.drain {
+            None => {
+                log::info!("draining: {why}");
+                self.drain = Some(Drain { until });
+            }
+            // The earlier end holds.
+            Some(drain) => drain.until = [drain.until, until].into_iter().flatten().min(),
+        }
+    }
+}
+
+/// Trouble that lasts is logged when it begins, when it changes, and when it is over; and is tried again ever later.
+#[derive(Debug, Default)]
+pub struct Trouble {
+    current: Option<(String, Instant)>,
+    pause: Duration,
+}
+
+impl Trouble {
+    /// The first and the longest pause before the next try.
+    const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
+
+    /// Notes that something failed. Gives the moment of the next try.
+    pub fn again_at(&mut self, error: &dyn std::fmt::Display) -> Instant {
+        let (now, message) = (Instant::now(), error.to_string());
+        match &mut self.current {
+            Some((known, _)) if *known == message => {}
+            Some((known, _)) => {
+                log::error!("{message}");
+                *known = message;
+            }
+            none => {
+                log::error!("{message}");
+                *none = Some((message, now));
+                self.pause = Duration::ZERO;
+            }
+        }
+        self.pause = (self.pause * 2).clamp(Self::PAUSES[0], Self::PAUSES[1]);
+        now + self.pause
+    }
+
+    /// Notes that it works.
+    pub fn over(&mut self) {
+        if let Some((_, since)) = self.current.take() {
+            log::warn!("works again after {:.1?}", since.elapsed());
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! dq-http-server: HTTP on its port and on a Unix socket. In this release: `/healthz` (the process answers) and `/readyz`
+//! (the store answers too).
+//!
+//! tokio and axum live here alone. Handlers reach the store by a channel to a thread: a blocking call on tokio's thread
+//! would stall every other request.
+
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::get;
+use axum::{Json, Router};
+use serde_json::{Value, json};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{oneshot, watch};
+
+use crate::role::Context;
+use crate::store::{Store, StoreError};
+
+/// How long the store may take to answer before it is not ready.
+const STORE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a drain waits for requests that are being answered.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+
+/// Runs the role.
+pub fn run(mut context: Context) -> Result<()> {
+    let tcp = context.socket("http")?;
+    let unix = context.socket("http.unix")?;
+    let state = AppState { health: health_thread(context.store()?)? };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start tokio")?;
+    runtime.block_on(serve(&mut context, state, tcp, unix))
+}
+
+/// A question to the store, and where its answer goes.
+type Question = oneshot::Sender<Result<(), StoreError>>;
+
+#[derive(Clone)]
+struct AppState {
+    health: mpsc::SyncSender<Question>,
+}
+
+/// A thread that asks the store whether it is well.
+fn health_thread(mut store: Box<dyn Store>) -> Result<mpsc::SyncSender<Question>> {
+    let (ask, asked) = mpsc::sync_channel::<Question>(16);
+    let work = move || {
+        while let Ok(question) = asked.recv() {
+            // Whoever asked may have stopped waiting.
+            let _ = question.send(store.health());
+        }
+    };
+    std::thread::Builder::new().name("health".into()).spawn(work)?;
+    Ok(ask)
+}
+
+async fn serve(context: &mut Context, state: AppState, tcp: OwnedFd, unix: OwnedFd) -> Result<()> {
+    let app = Router::new().route("/healthz", get(healthz)).route("/readyz", get(readyz)).with_state(state);
+    let tcp = tokio::net::TcpListener::from_std(TcpListener::from(tcp)).context("cannot listen")?;
+    let unix = tokio::net::UnixListener::from_std(UnixListener::from(unix)).context("cannot listen")?;
+    let (stop, stopped) = watch::channel(false);
+    let until = |mut stopped: watch::Receiver<bool>| async move {
+        let _ = stopped.wait_for(|s| *s).await;
+    };
+    let mut servers = tokio::task::JoinSet::new();
+    let on_tcp = axum::serve(tcp, app.clone()).with_graceful_shutdown(until(stopped.clone()));
+    let on_unix = axum::serve(unix, app).with_graceful_shutdown(until(stopped));
+    servers.spawn(async move { on_tcp.await });
+    servers.spawn(async move { on_unix.await });
+    context.ready()?;
+    wait_for_drain(context).await?;
+    let _ = stop.send(true);
+    let all = async { while servers.join_next().await.is_some() {} };
+    if tokio::time::timeout(LAST_ANSWERS, all).await.is_err() {
+        log::warn!("some requests are not answered at the end of the drain");
+    }
+    Ok(())
+}
+
+async fn wait_for_drain(context: &mut Context) -> Result<()> {
+    let [link, signals] = context.fds().map(|fd| -> std::io::Result<AsyncFd<OwnedFd>> {
+        let fd = fd.try_clone_to_owned()?;
+        // SAFETY: an owned descriptor stays what it is until it is dropped, with its registration.
+        Ok(unsafe { AsyncFd::register(fd) }?)
+    });
+    let (link, signals) = (link.context("cannot watch the link")?, signals.context("cannot watch signals")?);
+    while context.heed()?.is_none() {
+        tokio::select! {
+            ready = link.readable() => ready?.clear_ready(),
+            ready = signals.readable() => ready?.clear_ready(),
+        }
+    }
+    Ok(())
+}
+
+/// The process answers.
+async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// The parts answer: 200, or 503 and which one does not.
+async fn readyz(State(state): State<AppState>) -> (StatusCode, Json<Value>) {
+    let (answer, answered) = oneshot::channel();
+    let problem = match state.health.try_send(answer) {
+        Err(_) => Some("too many questions are waiting".to_owned()),
+        Ok(()) => match tokio::time::timeout(STORE_PATIENCE, answered).await {
+            Ok(Ok(Ok(()))) => None,
+            Ok(Ok(Err(e))) => Some(e.to_string()),
+            Ok(Err(_)) => Some("nobody asks it any more".to_owned()),
+            Err(_) => Some(format!("no answer within {STORE_PATIENCE:?}")),
+        },
+    };
+    let status = if problem.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let store = problem.as_deref().unwrap_or("ok");
+    (status, Json(json!({ "ready": problem.is_none(), "parts": { "store": store } })))
+}

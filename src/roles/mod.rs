@@ -1,0 +1,48 @@
+//! The table of roles: what a child of dq-master runs.
+
+mod consume;
+mod http_server;
+mod redis_checker;
+mod server;
+mod timer;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::process::Inherited;
+use crate::role::Context;
+use crate::slot::Role;
+
+/// What a role runs, until it has drained.
+fn entry(role: Role) -> fn(Context) -> Result<()> {
+    match role {
+        Role::Server => server::run,
+        Role::Timer => timer::run,
+        Role::Consume => consume::run,
+        Role::RedisChecker => redis_checker::run,
+        Role::HttpServer => http_server::run,
+    }
+}
+
+/// Runs the role that this process was started for.
+pub fn main(inherited: Inherited) -> ExitCode {
+    let name = inherited.slot.clone();
+    let run = || {
+        let context = Context::begin(inherited)?;
+        entry(context.slot.role)(context)
+    };
+    match run() {
+        Ok(()) => {
+            log::info!("ends");
+            ExitCode::SUCCESS
+        }
+        Err(e) => {
+            log::error!("{e:#}");
+            if !log::log_enabled!(log::Level::Error) {
+                eprintln!("{name}: {e:#}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! One client's connection: its buffers, its framing, and its answers in the order of its requests.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::time::{Duration, Instant};
+
+use mio::net::TcpStream;
+
+use super::request::{Front, Json, refused};
+use super::submit::{Submit, Ticket};
+use crate::protocol::dq::{Framing, Refusal};
+
+/// How much is read of one connection before the others have their turn.
+const TURN: usize = 64 << 10;
+
+/// A client that leaves so many bytes of answers unread is not read from until it takes some.
+const UNREAD_MAX: usize = 1 << 20;
+
+/// A client with so many requests that are not answered yet is not read from until some are.
+const OWED_MAX: usize = 1024;
+
+/// A client whose framing is lost has so long to take its last answer and to end.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// What is left to do with a connection after its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// It waits: for the client, or for the store's answers to its own requests.
+    Waits,
+    /// Its socket may hold more, of which nothing tells again.
+    MoreToRead,
+    /// It waits until the store has answered others.
+    Stalled,
+    /// It is over.
+    Ended,
+}
+
+/// What is done with what the client sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Input {
+    /// It is read.
+    Open,
+    /// The daemon drains: it is read as far as it has arrived.
+    Last,
+    /// The client has said all. What is owed is still answered.
+    Shut,
+    /// The framing is lost: what is owed is answered, what comes is thrown away until the client ends, at most until
+    /// then. (To close a socket with unread bytes would take the last answer from the client.)
+    Lost(Instant),
+}
+
+/// An answer that is owed.
+#[derive(Debug)]
+enum Reply {
+    /// The store has the request, since then.
+    Pending(Instant),
+    /// The answer.
+    Done(Json),
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub stream: TcpStream,
+    pub peer: SocketAddr,
+    pub serial: u64,
+    framing: Option<Framing>,
+    input: Input,
+    /// Read and not yet understood.
+    inbox: Vec<u8>,
+    /// Answered and not yet written.
+    outbox: Vec<u8>,
+    /// The answers that are owed, in the order of the requests.
+    replies: VecDeque<Reply>,
+    /// The number of the first of `replies`.
+    first: u64,
+    /// When a byte last moved, either way.
+    moved_at: Instant,
+}
+
+impl Connection {
+    pub(super) fn new(stream: TcpStream, peer: SocketAddr, serial: u64) -> Connection {
+        Connection {
+            stream,
+            peer,
+            serial,
+            framing: None,
+            input: Input::Open,
+            inbox: Vec::new(),
+            outbox: Vec::new(),
+            replies: VecDeque::new(),
+            first: 0,
+            moved_at: Instant::now(),
+        }
+    }
+
+    /// Reads, understands, hands in, and writes, as far as it goes without waiting.
+    pub(super) fn turn(&mut self, place: usize, front: &Front, submit: &mut Submit) -> Progress {
+        let progress = self.exchange(place, front, submit).unwrap_or_else(|e| {
+            log::debug!("{}: {e}", self.peer);
+            Progress::Ended
+        });
+        let owes_nothing = self.replies.is_empty() && self.outbox.is_empty();
+        match self.input {
+            Input::Shut if owes_nothing => Progress::Ended,
+            Input::Lost(_) if owes_nothing => {
+                // The client learns that nothing more will come; its own end is waited for.
+                let _ = self.stream.shutdown(Shutdown::Write);
+                progress
+            }
+            _ => progress,
+        }
+    }
+
+    fn exchange(&mut self, place: usize, front: &Front, submit: &mut Submit) -> std::io::Result<Progress> {
+        let mut taken = 0;
+        loop {
+            self.understand(place, front, submit);
+            self.line_up();
+            self.write()?;
+            let progress = match self.input {
+                Input::Shut => Some(Progress::Waits),
+                Input::Lost(_) if taken >= TURN => Some(Progress::MoreToRead),
+                Input::Lost(_) => None,
+                Input::Open | Input::Last if self.is_ahead() => Some(Progress::Waits),
+                Input::Open | Input::Last if submit.is_full() => Some(Progress::Stalled),
+                Input::Open | Input::Last => (taken >= TURN).then_some(Progress::MoreToRead),
+            };
+            if let Some(progress) = progress {
+                return Ok(progress);
+            }
+            match self.read()? {
+                0 => return Ok(Progress::Waits),
+                n => taken += n,
+            }
+        }
+    }
+
+    /// Whether the client has asked for more than it takes.
+    fn is_ahead(&self) -> bool {
+        self.outbox.len() >= UNREAD_MAX || self.replies.len() >= OWED_MAX
+    }
+
+    /// Reads once. 0: there is nothing more for now, or ever.
+    fn read(&mut self) -> std::io::Result<usize> {
+        let mut buffer = [0; 16 << 10];
+        loop {
+            return match self.stream.read(&mut buffer) {
+                Ok(0) => {
+                    self.input = Input::Shut;
+                    Ok(0)
+                }
+                Ok(n) => {
+                    self.moved_at = Instant::now();
+                    if !matches!(self.input, Input::Lost(_)) {
+                        self.inbox.extend_from_slice(&buffer[..n]);
+                    }
+                    Ok(n)
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    if self.input == Input::Last {
+                        self.input = Input::Shut;
+                    }
+                    Ok(0)
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(e) => Err(e),
+            };
+        }
+    }
+
+    /// Takes the frames that have arrived out of the inbox.
+    fn understand(&mut self, place: usize, front: &Front, submit: &mut Submit) {
+        let mut done = 0;
+        while done < self.inbox.len() && !self.is_ahead() && !submit.is_full() {
+            let Some(framing) = self.framing.or_else(|| Framing::of(self.inbox[done])) else {
+                // There is no framing to answer in.
+                log::debug!("{} begins with {:#04x}, which is neither framing", self.peer, self.inbox[done]);
+                self.input = Input::Lost(Instant::now() + FAREWELL);
+                break;
+            };
+            self.framing = Some(framing);
+            match framing.frame(&self.inbox[done..], front.settings.server.max_frame) {
+                Ok(None) => break,
+                Ok(Some(range)) => {
+                    let json = &self.inbox[done + range.start..done + range.end];
+                    let ticket = Ticket { place, serial: self.serial, number: self.first + self.replies.len() as u64 };
+                    self.replies.push_back(match front.take(json, ticket, submit) {
+                        Some(json) => Reply::Done(json),
+                        None => Reply::Pending(Instant::now()),
+                    });
+                    done += range.end;
+                }
+                Err(e) => {
+                    log::debug!("{}: {e}", self.peer);
+                    self.replies.push_back(Reply::Done(refused(&Refusal::new("bad_frame", e.to_string()))));
+                    self.input = Input::Lost(Instant::now() + FAREWELL);
+                    break;
+                }
+            }
+        }
+        if matches!(self.input, Input::Lost(_)) {
+            done = self.inbox.len();
+        }
+        self.inbox.drain(..done);
+        if self.inbox.is_empty() && self.inbox.capacity() > TURN {
+            self.inbox = Vec::new();
+        }
+    }
+
+    /// Moves the answers whose turn has come to the outbox.
+    fn line_up(&mut self) {
+        while let (Some(Reply::Done(_)), Some(framing)) = (self.replies.front(), self.framing) {
+            let Some(Reply::Done(json)) = self.replies.pop_front() else { break };
+            self.first += 1;
+            if !framing.append(&json, &mut self.outbox) {
+                let problem = format!("the answer has {} bytes, more than 4 digits of length can say", json.len());
+                let short = framing.append(&refused(&Refusal::new("answer_too_long", problem)), &mut self.outbox);
+                debug_assert!(short, "a refusal fits into any framing");
+            }
+        }
+    }
+
+    fn write(&mut self) -> std::io::Result<()> {
+        let mut done = 0;
+        while done < self.outbox.len() {
+            match self.stream.write(&self.outbox[done..]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(n) => {
+                    done += n;
+                    self.moved_at = Instant::now();
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        self.outbox.drain(..done);
+        if self.outbox.is_empty() && self.outbox.capacity() > TURN {
+            self.outbox = Vec::new();
+        }
+        Ok(())
+    }
+
+    /// Takes the store's answer to a request; one that was given up on has been answered.
+    pub(super) fn answer(&mut self, number: u64, json: Json) {
+        let index = number.checked_sub(self.first).and_then(|i| usize::try_from(i).ok());
+        if let Some(reply @ Reply::Pending(_)) = index.and_then(|i| self.replies.get_mut(i)) {
+            *reply = Reply::Done(json);
+        }
+    }
+
+    /// When it is closed, if nothing moves until then.
+    pub(super) fn silent_at(&self, idle: Duration) -> Instant {
+        match (self.input, self.replies.front()) {
+            (Input::Lost(until), _) => until,
+            // It is the store that is silent, and that is looked at for itself.
+            (_, Some(Reply::Pending(since))) => (*since).max(self.moved_at) + idle.max(Duration::from_secs(60)),
+            _ => self.moved_at + idle,
+        }
+    }
+
+    /// When the store is overdue with an answer that it owes.
+    pub(super) fn overdue_at(&self, timeout: Duration) -> Option<Instant> {
+        // They were handed in in this order.
+        self.replies.iter().find_map(|r| match r {
+            Reply::Pending(since) => Some(*since + timeout),
+            Reply::Done(_) => None,
+        })
+    }
+
+    /// Answers what the store has had for too long.
+    pub(super) fn give_up_on_store(&mut self, now: Instant, timeout: Duration) {
+        let problem = "the store has not answered in time: the outcome is unknown";
+        for reply in &mut self.replies {
+            if matches!(reply, Reply::Pending(since) if *since + timeout <= now) {
+                *reply = Reply::Done(refused(&Refusal::new("unknown", problem)));
+            }
+        }
+    }
+
+    /// Takes what has arrived already, and nothing after that.
+    pub(super) fn drain(&mut self) {
+        if self.input == Input::Open {
+            self.input = Input::Last;
+        }
+    }
+}

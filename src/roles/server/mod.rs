@@ -1,0 +1,257 @@
+//! dq-server: the TCP port. One event loop for all connections; it never waits for the store, which a thread of its own
+//! asks (`submit`), and never for a client.
+
+mod connection;
+mod request;
+mod submit;
+
+use std::io::ErrorKind;
+use std::net::TcpListener as StdListener;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use jiff::tz::TimeZone;
+use mio::net::TcpListener;
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token, Waker};
+use slab::Slab;
+
+use self::connection::{Connection, Progress};
+use self::request::Front;
+use self::submit::Submit;
+use crate::role::Context;
+
+const LISTENER: Token = Token(usize::MAX);
+const WAKER: Token = Token(usize::MAX - 1);
+const LINK: Token = Token(usize::MAX - 2);
+const SIGNALS: Token = Token(usize::MAX - 3);
+
+/// A request that the store has not answered by then is answered with `unknown`.
+const STORE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long accepting rests when the process is out of descriptors.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+/// How long a drain waits for clients to take their last answers, once the store has given them.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+
+/// Runs the role.
+pub fn run(mut context: Context) -> Result<()> {
+    let mut server = Server::start(&mut context)?;
+    context.ready()?;
+    server.run(&mut context)
+}
+
+struct Server {
+    poll: Poll,
+    listener: Option<TcpListener>,
+    /// When accepting goes on, after the process was out of descriptors.
+    accept_at: Option<Instant>,
+    connections: Slab<Connection>,
+    /// Tells a connection from an earlier one in the same place.
+    next_serial: u64,
+    /// Connections whose sockets may hold more, because their turn was over; nothing else tells of it again.
+    unfinished: Vec<usize>,
+    /// Connections that are not read from until the store has answered some of what it was handed.
+    stalled: Vec<usize>,
+    submit: Submit,
+    front: Front,
+    /// Not later than the next moment at which a connection is silent for too long, or the store overdue.
+    sweep_at: Option<Instant>,
+    turned_away: u64,
+}
+
+impl Server {
+    fn start(context: &mut Context) -> Result<Server> {
+        let poll = Poll::new().context("cannot poll")?;
+        let settings = Arc::clone(&context.settings);
+        let zone = settings.timezone.as_deref().map_or_else(|| Ok(TimeZone::system()), TimeZone::get)?;
+        let front = Front { settings, topics: context.topics.clone(), zone: zone.clone() };
+        let waker = Waker::new(poll.registry(), WAKER).context("cannot make a waker")?;
+        let submit = Submit::start(context.store()?, zone, waker).context("cannot start the submit thread")?;
+        let mut listener = TcpListener::from_std(StdListener::from(context.socket("server")?));
+        poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+        for (fd, token) in context.fds().into_iter().zip([LINK, SIGNALS]) {
+            poll.registry().register(&mut SourceFd(&fd.as_raw_fd()), token, Interest::READABLE)?;
+        }
+        Ok(Server {
+            poll,
+            listener: Some(listener),
+            accept_at: None,
+            connections: Slab::new(),
+            next_serial: 0,
+            unfinished: Vec::new(),
+            stalled: Vec::new(),
+            submit,
+            front,
+            sweep_at: None,
+            turned_away: 0,
+        })
+    }
+
+    fn run(&mut self, context: &mut Context) -> Result<()> {
+        let mut events = Events::with_capacity(1024);
+        let mut end_by: Option<Instant> = None;
+        loop {
+            if let (None, Some(drain)) = (end_by, context.drain()) {
+                let last = Instant::now() + STORE_TIMEOUT + LAST_ANSWERS;
+                end_by = Some(drain.until.map_or(last, |until| until.min(last)));
+                self.begin_drain();
+            }
+            let timeout = self.timeout(end_by);
+            match self.poll.poll(&mut events, timeout) {
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                other => other.context("cannot poll")?,
+            }
+            let now = Instant::now();
+            for event in &events {
+                match event.token() {
+                    LISTENER => self.accept(),
+                    WAKER => self.complete(),
+                    LINK | SIGNALS => drop(context.heed()?),
+                    Token(place) => self.serve(place),
+                }
+            }
+            for place in std::mem::take(&mut self.unfinished) {
+                self.serve(place);
+            }
+            self.submit.flush();
+            if self.accept_at.take_if(|at| *at <= now).is_some() {
+                self.accept();
+            }
+            if self.sweep_at.take_if(|at| *at <= now).is_some() {
+                self.sweep(now);
+            }
+            if let Some(end_by) = end_by
+                && (self.connections.is_empty() || end_by <= now)
+            {
+                log::info!("{} connections are left at the end", self.connections.len());
+                return Ok(());
+            }
+        }
+    }
+
+    fn timeout(&self, end_by: Option<Instant>) -> Option<Duration> {
+        if !self.unfinished.is_empty() || end_by.is_some() && self.connections.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let next = [self.accept_at, self.sweep_at, end_by].into_iter().flatten().min()?;
+        Some(next.saturating_duration_since(Instant::now()))
+    }
+
+    fn accept(&mut self) {
+        while let Some(listener) = &self.listener {
+            let (mut stream, peer) = match listener.accept() {
+                Ok(accepted) => accepted,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => continue,
+                Err(e) => {
+                    log::warn!("cannot accept: {e}");
+                    self.accept_at = Some(Instant::now() + ACCEPT_REST);
+                    return;
+                }
+            };
+            if let Err(why) = self.front.admit(peer, self.connections.len()) {
+                self.turned_away += 1;
+                // A flood of them is not a flood of lines.
+                if self.turned_away.is_power_of_two() {
+                    log::warn!("{peer} is turned away: {why} ({} so far)", self.turned_away);
+                }
+                continue;
+            }
+            let entry = self.connections.vacant_entry();
+            let watch = |stream: &mut mio::net::TcpStream| {
+                stream.set_nodelay(true)?;
+                let both = Interest::READABLE | Interest::WRITABLE;
+                self.poll.registry().register(stream, Token(entry.key()), both)
+            };
+            if let Err(e) = watch(&mut stream) {
+                log::warn!("{peer}: cannot watch the connection: {e}");
+                continue;
+            }
+            self.next_serial += 1;
+            entry.insert(Connection::new(stream, peer, self.next_serial));
+            self.sweep_by(Instant::now() + self.front.settings.server.idle_timeout);
+        }
+    }
+
+    /// Reads, understands, hands in and writes as much as is this connection's turn.
+    fn serve(&mut self, place: usize) {
+        let Some(connection) = self.connections.get_mut(place) else { return };
+        match connection.turn(place, &self.front, &mut self.submit) {
+            Progress::Waits => {}
+            Progress::MoreToRead => self.unfinished.push(place),
+            Progress::Stalled => self.stalled.push(place),
+            Progress::Ended => return self.close(place),
+        }
+        if let Some(by) = self.connections[place].overdue_at(STORE_TIMEOUT) {
+            self.sweep_by(by);
+        }
+    }
+
+    /// Takes the store's answers to their connections.
+    fn complete(&mut self) {
+        let mut touched = Vec::new();
+        for (ticket, json) in self.submit.completions() {
+            if let Some(connection) = self.connections.get_mut(ticket.place)
+                && connection.serial == ticket.serial
+            {
+                connection.answer(ticket.number, json);
+                touched.push(ticket.place);
+            }
+        }
+        if !self.submit.is_full() {
+            touched.append(&mut self.stalled);
+        }
+        touched.sort_unstable();
+        touched.dedup();
+        for place in touched {
+            self.serve(place);
+        }
+    }
+
+    fn close(&mut self, place: usize) {
+        if let Some(mut connection) = self.connections.try_remove(place) {
+            // Closing it takes it out of the poll as well, should this fail.
+            let _ = self.poll.registry().deregister(&mut connection.stream);
+        }
+    }
+
+    fn sweep_by(&mut self, at: Instant) {
+        self.sweep_at = Some(self.sweep_at.map_or(at, |s| s.min(at)));
+    }
+
+    /// Closes connections on which nothing moves, and answers what the store does not.
+    fn sweep(&mut self, now: Instant) {
+        let idle = self.front.settings.server.idle_timeout;
+        let places: Vec<usize> = self.connections.iter().map(|(place, _)| place).collect();
+        for place in places {
+            let connection = &mut self.connections[place];
+            if connection.silent_at(idle) <= now {
+                log::debug!("{} is closed: nothing moved for {idle:?}", connection.peer);
+                self.close(place);
+            } else if connection.overdue_at(STORE_TIMEOUT).is_some_and(|at| at <= now) {
+                connection.give_up_on_store(now, STORE_TIMEOUT);
+                self.serve(place);
+            }
+        }
+        let next = |c: &Connection| [Some(c.silent_at(idle)), c.overdue_at(STORE_TIMEOUT)].into_iter().flatten().min();
+        self.sweep_at = self.connections.iter().filter_map(|(_, c)| next(c)).min();
+    }
+
+    /// Lets the port go, takes what has arrived, and ends each connection after its last answer.
+    fn begin_drain(&mut self) {
+        if let Some(mut listener) = self.listener.take() {
+            let _ = self.poll.registry().deregister(&mut listener);
+        }
+        self.accept_at = None;
+        let places: Vec<usize> = self.connections.iter().map(|(place, _)| place).collect();
+        for place in places {
+            self.connections[place].drain();
+            self.serve(place);
+        }
+        self.submit.flush();
+    }
+}

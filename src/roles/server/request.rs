@@ -1,0 +1,213 @@
+//! From a client's command to what the store is asked, and from the store's answer to JSON.
+
+use std::borrow::Cow;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use jiff::tz::TimeZone;
+use serde::Serialize;
+
+use super::submit::{Ask, Submit, Ticket};
+use crate::fields::{Fields, Marks};
+use crate::job::{Attempt, Due, JobKey, NewJob, State, TopicName};
+use crate::protocol::dq::{self, Add, Answer, Command, Refusal};
+use crate::settings::Settings;
+use crate::store::{Added, Changed, Counts, Result, StoreError, View};
+use crate::topic::{Status, Topics};
+
+/// An answer's JSON.
+pub(super) type Json = Cow<'static, [u8]>;
+
+/// `{"code":1,"msg":"succ","data":[]}`, which most answers are.
+const SUCCESS: &[u8] = br#"{"code":1,"msg":"succ","data":[]}"#;
+
+/// What the event loop knows without the store.
+pub(super) struct Front {
+    pub settings: Arc<Settings>,
+    pub topics: Topics,
+    pub zone: TimeZone,
+}
+
+impl Front {
+    /// Whether a client is let in beside `open` others.
+    pub(super) fn admit(&self, peer: SocketAddr, open: usize) -> Result<(), String> {
+        let server = &self.settings.server;
+        if !server.allow.is_empty() && !server.allow.iter().any(|net| net.contains(&peer.ip().to_canonical())) {
+            return Err("server.allow does not name it".into());
+        }
+        if open >= server.max_connections {
+            return Err(format!("{open} connections are open (server.max_connections)"));
+        }
+        Ok(())
+    }
+
+    /// Takes a request: hands it to the store, or answers it at once.
+    pub(super) fn take(&self, json: &[u8], ticket: Ticket, submit: &mut Submit) -> Option<Json> {
+        let ask = match dq::parse(json, &self.zone).and_then(|command| self.ask(command)) {
+            Ok(Some(ask)) => ask,
+            Ok(None) => return Some(SUCCESS.into()),
+            Err(refusal) => {
+                log::debug!(target: "request", "refused: {}", refusal.msg);
+                return Some(refused(&refusal));
+            }
+        };
+        submit.hand_in(ticket, ask, json.len());
+        None
+    }
+
+    /// What the store is asked; nothing, for a ping.
+    fn ask(&self, command: Command) -> Result<Option<Ask>, Refusal> {
+        Ok(Some(match command {
+            Command::Add(add) => Ask::Add(self.job(add)?),
+            Command::Madd(adds) => {
+                Ask::Madd(adds.into_iter().map(|add| add.and_then(|add| self.job(add))).collect())
+            }
+            Command::Get(key) => Ask::Get(key),
+            Command::Del(key) => Ask::Del(key),
+            Command::Run(key) => Ask::Run(key),
+            Command::Stats(topic) => Ask::Stats(topic),
+            Command::Ping => return Ok(None),
+        }))
+    }
+
+    fn job(&self, add: Add) -> Result<NewJob, Refusal> {
+        let name = &add.key.topic;
+        let Some(topic) = self.topics.get(name.as_str()) else {
+            return Err(Refusal::new("unknown_topic", format!("topic {name} is not registered")));
+        };
+        if topic.status == Status::Offline {
+            return Err(Refusal::new("topic_offline", format!("topic {name} is offline")));
+        }
+        Ok(NewJob {
+            due: add.due.unwrap_or(Due::In(topic.delay)),
+            key: add.key,
+            body: add.body,
+            priority: add.priority,
+            on_conflict: add.on_conflict,
+            max_attempts: add.max_attempts,
+        })
+    }
+}
+
+/// The answer to a request that is refused.
+pub(super) fn refused(refusal: &Refusal) -> Json {
+    Answer::failure(refusal).to_json().into()
+}
+
+fn failed(error: &StoreError) -> Refusal {
+    Refusal::new(error.code(), error.to_string())
+}
+
+fn not_found(key: &JobKey) -> Refusal {
+    Refusal::new("not_found", format!("there is no job {:?} in topic {}", key.id.as_str(), key.topic))
+}
+
+/// What one add came to.
+fn outcome(added: &Result<Added>) -> Result<(), Refusal> {
+    match added {
+        Ok(Added::New | Added::Replaced | Added::Kept) => Ok(()),
+        Ok(Added::Rejected) => Err(Refusal::new("exists", "a job with this id is there already")),
+        Err(e) => Err(failed(e)),
+    }
+}
+
+/// The answer to an add.
+pub(super) fn added(added: &Result<Added>) -> Json {
+    outcome(added).map_or_else(|refusal| refused(&refusal), |()| SUCCESS.into())
+}
+
+/// The answer to a `madd`: one in `data` for each of its jobs.
+pub(super) fn added_many(all: &[Result<Result<Added>, Refusal>]) -> Json {
+    #[derive(Serialize)]
+    #[serde(untagged)]
+    enum One {
+        Done { code: u8, msg: &'static str },
+        Not { code: u8, msg: String, err: &'static str },
+    }
+    let one = |item: &Result<Result<Added>, Refusal>| {
+        match item.as_ref().map_err(Clone::clone).and_then(outcome) {
+            Ok(()) => One::Done { code: 1, msg: "succ" },
+            Err(Refusal { err, msg }) => One::Not { code: 0, msg, err },
+        }
+    };
+    Answer::with(all.iter().map(one).collect::<Vec<_>>()).to_json().into()
+}
+
+/// The answer to a `get`: the body's fields in `data`, as the PHP daemon has them, and what dq knows of the job in `job`.
+pub(super) fn shown(key: &JobKey, found: Result<Option<View>>, zone: &TimeZone) -> Json {
+    #[derive(Serialize)]
+    struct Shown<'a> {
+        #[serde(flatten)]
+        answer: Answer<'a, Fields>,
+        job: About<'a>,
+    }
+    #[derive(Serialize)]
+    struct About<'a> {
+        state: State,
+        due_ms: i64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        until_ms: Option<i64>,
+        added_ms: i64,
+        attempts: u32,
+        log: &'a [Attempt],
+    }
+    let view = match found {
+        Ok(Some(view)) => view,
+        Ok(None) => return refused(&not_found(key)),
+        Err(e) => return refused(&failed(&e)),
+    };
+    let failures = if view.state == State::Leased { view.attempts.saturating_sub(1) } else { view.attempts };
+    let marks = Marks { due_ms: view.due_ms, added_ms: view.stamp_us / 1000, failures };
+    let shown = Shown {
+        answer: Answer::with(Fields::of(&view.body).with(marks, zone)),
+        job: About {
+            state: view.state,
+            due_ms: view.due_ms,
+            until_ms: view.until_ms,
+            added_ms: marks.added_ms,
+            attempts: view.attempts,
+            log: &view.attempts_log,
+        },
+    };
+    serde_json::to_vec(&shown).expect("views are plain values").into()
+}
+
+/// The answer to a `del`.
+pub(super) fn deleted(key: &JobKey, was_there: &Result<bool>) -> Json {
+    match was_there {
+        Ok(true) => SUCCESS.into(),
+        Ok(false) => refused(&not_found(key)),
+        Err(e) => refused(&failed(e)),
+    }
+}
+
+/// The answer to a `run`.
+pub(super) fn changed(key: &JobKey, change: &Result<Changed>) -> Json {
+    match change {
+        Ok(Changed::Done) => SUCCESS.into(),
+        Ok(Changed::NotFound) => refused(&not_found(key)),
+        Ok(Changed::Conflict) => refused(&Refusal::new("conflict", "the job is being delivered")),
+        Err(e) => refused(&failed(e)),
+    }
+}
+
+/// The answer to `stats`: the counts of each topic under its name.
+pub(super) fn counted(topic: Option<&TopicName>, counts: Result<Vec<Counts>>) -> Json {
+    #[derive(Serialize)]
+    struct One {
+        delayed: u64,
+        ready: u64,
+        leased: u64,
+        dead: u64,
+    }
+    match counts {
+        Err(e) => refused(&failed(&e)),
+        Ok(counts) => {
+            let wanted = counts.into_iter().filter(|c| topic.is_none_or(|t| *t == c.topic));
+            let one = |c: Counts| {
+                (c.topic.to_string(), One { delayed: c.delayed, ready: c.ready, leased: c.leased, dead: c.dead })
+            };
+            Answer::with(wanted.map(one).collect::<std::collections::BTreeMap<_, _>>()).to_json().into()
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! dq-timer: moves due jobs to ready, ends leases that ran out, hands back the leases of processes that died.
+//!
+//! With the embedded store one timer of a `run_dir` is active: the one that holds a lock. The others stand by, and one
+//! of them is active as soon as it is gone. The active one sleeps until exactly the next moment at which something is
+//! due, or until its bell rings because something will be due earlier.
+
+mod turn_of_duty;
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use nix::errno::Errno;
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+
+use self::turn_of_duty::TurnOfDuty;
+use crate::process::{DeadOwner, Owners, random_name};
+use crate::role::{Context, Trouble};
+use crate::store::{Bell, BellKind, OwnerTag, Store, StoreError};
+
+/// How many jobs move in one step, so that others have their turn at the store in between.
+const BATCH: usize = 256;
+
+/// Runs the role.
+pub fn run(mut context: Context) -> Result<()> {
+    // Opened before it stands by, so that it can take over at once.
+    let store = context.store()?;
+    let duty = TurnOfDuty::await_in(&context.settings.run_dir).context("cannot stand by")?;
+    context.ready()?;
+    while context.drain().is_none() {
+        if context.wait(&[duty.as_fd()], None)?[0] {
+            log::info!("active");
+            return Timer::start(&context, store)?.run(&mut context);
+        }
+    }
+    Ok(())
+}
+
+struct Timer {
+    store: Box<dyn Store>,
+    bell: Bell,
+    owners: Owners,
+    /// Owners whose leases are not handed back yet.
+    dead: Vec<DeadOwner>,
+    clock: TimerFd,
+    maintenance: SyncSender<()>,
+    trouble: Trouble,
+}
+
+impl Timer {
+    fn start(context: &Context, store: Box<dyn Store>) -> Result<Timer> {
+        let run_dir = &context.settings.run_dir;
+        Ok(Timer {
+            store,
+            bell: Bell::hang(run_dir, BellKind::Timer, &random_name()?).context("cannot hang the bell")?,
+            owners: Owners::watch(run_dir).context("cannot watch the owners of leases")?,
+            dead: Vec::new(),
+            clock: TimerFd::new(ClockId::CLOCK_REALTIME, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?,
+            maintenance: maintain(context.store()?)?,
+            trouble: Trouble::default(),
+        })
+    }
+
+    fn run(&mut self, context: &mut Context) -> Result<()> {
+        let mut owners_changed = true;
+        while context.drain().is_none() {
+            if owners_changed {
+                self.dead.append(&mut self.owners.dead().context("cannot look at the owners of leases")?);
+            }
+            let again = match self.work() {
+                Ok(next_ms) => {
+                    self.trouble.over();
+                    self.arm(next_ms)?;
+                    None
+                }
+                Err(e) => Some(self.trouble.again_at(&format_args!("cannot move jobs: {e}"))),
+            };
+            owners_changed = self.wait(context, again)?;
+        }
+        Ok(())
+    }
+
+    /// Does all that is to be done now. Gives the next moment at which something is.
+    fn work(&mut self) -> Result<Option<i64>, StoreError> {
+        while let Some(owner) = self.dead.pop() {
+            match self.store.hand_back(&OwnerTag(owner.tag.clone())) {
+                Ok(jobs) => {
+                    log::info!("{} leases of {} are handed back: its process is gone", jobs, owner.tag);
+                    if let Err(e) = owner.forget() {
+                        log::warn!("cannot remove an owner's file: {e}");
+                    }
+                }
+                Err(e) => {
+                    self.dead.push(owner);
+                    return Err(e);
+                }
+            }
+        }
+        loop {
+            let promoted = self.store.promote(BATCH)?;
+            let expired = self.store.expire(BATCH)?;
+            if expired.jobs > 0 {
+                log::warn!("{} leases ran out", expired.jobs);
+            }
+            if promoted.jobs < BATCH && expired.jobs < BATCH {
+                return Ok([promoted.next_ms, expired.next_ms].into_iter().flatten().min());
+            }
+        }
+    }
+
+    /// Waits for the next moment, a bell, an owner that comes or goes, or the master. Tells whether owners changed.
+    fn wait(&mut self, context: &mut Context, until: Option<Instant>) -> Result<bool> {
+        let fds: Vec<BorrowedFd<'_>> = [self.bell.as_fd(), self.clock.as_fd()].into_iter().chain(self.owners.fds()).collect();
+        let readable = context.wait(&fds, until)?;
+        if readable[0] && self.bell.answer().context("cannot answer the bell")? {
+            match self.maintenance.try_send(()) {
+                Ok(()) | Err(TrySendError::Full(())) => {}
+                Err(TrySendError::Disconnected(())) => anyhow::bail!("the maintenance thread has ended"),
+            }
+        }
+        Ok(readable[2..].contains(&true))
+    }
+
+    /// Sets the clock to a moment; it also goes off when the host's clock is set.
+    fn arm(&self, next_ms: Option<i64>) -> Result<()> {
+        // Reading takes back an expiry, and the news that the clock was set, that were answered by this round.
+        match self.clock.wait() {
+            Ok(()) | Err(Errno::EAGAIN) => {}
+            Err(e) => return Err(e).context("cannot read the clock"),
+        }
+        let flags = TimerSetTimeFlags::TFD_TIMER_ABSTIME | TimerSetTimeFlags::TFD_TIMER_CANCEL_ON_SET;
+        match next_ms {
+            None => self.clock.unset()?,
+            Some(at_ms) => {
+                // A moment of 0 would switch the clock off.
+                let at = TimeSpec::from(std::time::Duration::from_millis(at_ms.max(1) as u64));
+                match self.clock.set(Expiration::OneShot(at), flags) {
+                    // The host's clock was set since it was last armed; it is armed all the same.
+                    Ok(()) | Err(Errno::ECANCELED) => {}
+                    Err(e) => return Err(e).context("cannot set the clock"),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A thread that does the store's own housekeeping, which may take long, when it is told.
+fn maintain(mut store: Box<dyn Store>) -> Result<SyncSender<()>> {
+    let (told, tell) = sync_channel(1);
+    let work = move || {
+        let mut trouble = Trouble::default();
+        // Once at the start: what was there before has rung for nobody.
+        loop {
+            match store.maintain() {
+                Ok(()) => trouble.over(),
+                Err(e) => {
+                    trouble.again_at(&format_args!("cannot maintain the store: {e}"));
+                }
+            }
+            if tell.recv().is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("maintenance".into()).spawn(work)?;
+    Ok(told)
+}
