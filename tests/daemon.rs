@@ -1,0 +1,689 @@
+//! The daemon as a whole: real processes, real signals, real sockets.
+#![allow(missing_docs)]
+
+mod support;
+
+use std::collections::HashSet;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use dq::cli::{Answer, Client};
+use dq::protocol::dq::Framing;
+use nix::sys::signal::{Signal, kill};
+use serde_json::{Value, json};
+use support::{Daemon, SECOND, Sink, add, eventually, free_port, lives, now_ms, pending, stats, topic};
+
+fn succ(answer: &Value) {
+    assert_eq!(answer["code"], 1, "{answer}");
+}
+
+/// Adds jobs from several connections that pipeline, and checks that each is taken. Gives the ids.
+fn add_from(daemon: &Daemon, connections: usize, each: usize, delay_ms: impl Fn(usize) -> u64 + Sync) -> Vec<String> {
+    let id = |c: usize, i: usize| format!("{c}-{i}");
+    std::thread::scope(|scope| {
+        for c in 0..connections {
+            let delay_ms = &delay_ms;
+            scope.spawn(move || {
+                let framing = if c % 2 == 0 { Framing::Digits } else { Framing::Binary };
+                let mut client = Client::connect(daemon.address(), framing).unwrap();
+                let requests: Vec<Value> = (0..each).map(|i| add("t", &id(c, i), delay_ms(i))).collect();
+                for chunk in requests.chunks(25) {
+                    client.send(chunk).unwrap();
+                    chunk.iter().for_each(|_| succ(&client.receive().unwrap()));
+                }
+            });
+        }
+    });
+    (0..connections).flat_map(|c| (0..each).map(move |i| id(c, i))).collect()
+}
+
+#[test]
+fn two_thousand_jobs_from_eight_connections_each_arrive_once_and_in_time() {
+    let sink = Sink::start();
+    let daemon = Daemon::start(&topic("t", &sink, ""));
+    let ids = add_from(&daemon, 8, 250, |i| (i as u64 % 100) * 20);
+    sink.wait_for(ids.len(), 20 * SECOND);
+    let mut client = daemon.client();
+    eventually(5 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
+    let calls = sink.calls();
+    assert_eq!(calls.len(), ids.len(), "each came once");
+    let mut late: Vec<i64> = calls.iter().map(|c| c.late_ms().unwrap()).collect();
+    late.sort_unstable();
+    let p99 = late[late.len() * 99 / 100];
+    println!("lateness: p50 {} ms, p99 {p99} ms, max {} ms", late[late.len() / 2], late[late.len() - 1]);
+    assert!(late[0] >= 0, "one came {} ms early", -late[0]);
+    assert!(p99 < 50, "p99 is {p99} ms");
+    let call = &calls[0];
+    assert_eq!(call.header("content-type"), "application/json");
+    assert_eq!(call.header("dq-topic"), "t");
+    assert_eq!(call.header("dq-attempt"), "1");
+    assert_eq!(call.body, json!({"id": call.header("dq-job-id")}).to_string());
+}
+
+#[test]
+fn ps_shows_the_processes_under_their_names() {
+    let daemon = Daemon::start("");
+    let names: HashSet<String> = daemon.children().into_keys().collect();
+    let wanted = ["dq-timer-0", "dq-timer-1", "dq-consume-0", "dq-consume-1", "dq-server", "dq-http-server", "dq-redis-checker"];
+    // comm holds 15 bytes.
+    assert_eq!(names, wanted.iter().map(|n| n[..n.len().min(15)].to_owned()).collect());
+    let comm = |pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
+    assert_eq!(comm(daemon.pid()).trim(), "dq-master");
+    for (name, pid) in daemon.children() {
+        let argv = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+        assert!(wanted.contains(&std::str::from_utf8(&argv).unwrap().trim_end_matches('\0')), "{name}: {argv:?}");
+        assert_eq!(nix::unistd::getpgid(Some(pid)).unwrap(), pid, "{name} leads a group of its own");
+        let descriptors: Vec<String> = std::fs::read_dir(format!("/proc/{pid}/fd"))
+            .unwrap()
+            .flatten()
+            .filter_map(|e| Some(std::fs::read_link(e.path()).ok()?.display().to_string()))
+            .collect();
+        assert!(!descriptors.iter().any(|d| d.contains("dq-master.pid")), "{name} holds the master's lock");
+    }
+}
+
+#[test]
+fn every_child_may_be_killed_again_and_again_and_no_job_is_lost() {
+    let sink = Sink::answering(|_| Answer::new(200, "ok").after(Duration::from_millis(20)));
+    let daemon = Daemon::start(&topic("t", &sink, ""));
+    let (stop, added) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // A client that connects anew when it is cut off, and repeats what was not answered.
+            let mut client: Option<Client> = None;
+            while !stop.load(Ordering::Relaxed) {
+                let request = add("t", &added.load(Ordering::Relaxed).to_string(), (added.load(Ordering::Relaxed) % 40) as u64);
+                let answer = client.as_mut().map(|c| c.ask(&request));
+                match answer {
+                    Some(Ok(answer)) if answer["code"] == 1 => drop(added.fetch_add(1, Ordering::Relaxed)),
+                    _ => client = Client::connect(daemon.address(), Framing::Digits).ok(),
+                }
+            }
+        });
+        for name in ["dq-timer-0", "dq-timer-1", "dq-consume-0", "dq-consume-1", "dq-server", "dq-redis-checker", "dq-http-server"] {
+            let before = added.load(Ordering::Relaxed);
+            daemon.kill_child(&name[..name.len().min(15)]);
+            eventually(10 * SECOND, "further adds", || (added.load(Ordering::Relaxed) >= before + 50).then_some(()));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let added = added.load(Ordering::Relaxed);
+    sink.wait_for(added, 20 * SECOND);
+    let mut client = daemon.client();
+    eventually(5 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
+    // Repeated: at most what the two killed consumers had in flight, and what was added again unanswered.
+    let extra = sink.count() - sink.deliveries().len();
+    println!("{added} jobs, {extra} came twice");
+    assert!(extra <= 2 * 64 + 1, "{extra} came twice");
+    assert!(sink.calls().iter().all(|c| c.late_ms().unwrap() >= 0));
+}
+
+#[test]
+fn the_leases_of_a_killed_consumer_are_back_within_a_second() {
+    let sink = Sink::answering(|call| {
+        let first = call.header("dq-job-id") == "slow" && call.header("dq-attempt") == "1";
+        Answer::new(200, "ok").after(if first { 2 * SECOND } else { Duration::ZERO })
+    });
+    let daemon = Daemon::start(&format!("[consume]\nprocesses = 1\n{}", topic("t", &sink, "timeout = \"20s\"")));
+    succ(&daemon.client().ask(&add("t", "slow", 0)).unwrap());
+    eventually(5 * SECOND, "the callback", || (sink.count() == 1).then_some(()));
+    daemon.kill_child("dq-consume-0");
+    let killed = Instant::now();
+    let mut client = daemon.client();
+    eventually(SECOND, "the second delivery", || (sink.count() == 2).then_some(()));
+    println!("delivered again {:?} after the kill", killed.elapsed());
+    assert_eq!(sink.calls()[1].header("dq-attempt"), "1", "the attempt of a dead consumer does not count");
+    let _ = pending(&mut client, "t");
+}
+
+#[test]
+fn a_drain_finishes_the_callback_in_flight_and_does_not_repeat_it() {
+    let sink = Sink::answering(|_| Answer::new(200, "ok").after(2 * SECOND));
+    let config = topic("t", &sink, "timeout = \"10s\"");
+    let mut daemon = Daemon::start(&config);
+    succ(&daemon.client().ask(&add("t", "slow", 0)).unwrap());
+    succ(&daemon.client().ask(&add("t", "later", 3600_000)).unwrap());
+    eventually(5 * SECOND, "the callback", || (sink.count() == 1).then_some(()));
+    let begun = Instant::now();
+    daemon.stop();
+    assert!(begun.elapsed() >= SECOND, "it has waited for the callback");
+    assert_eq!(daemon.children().len(), 0);
+    let again = Daemon::spawn(Arc::clone(&daemon.dir), daemon.port, &config, &[]);
+    again.wait_ready();
+    let mut client = again.client();
+    assert_eq!(stats(&mut client, "t")["delayed"], 1);
+    assert_eq!(pending(&mut client, "t"), 1, "the finished one is gone");
+    assert_eq!(sink.count(), 1);
+}
+
+#[test]
+fn a_drain_that_takes_too_long_hands_its_jobs_back() {
+    let sink = Sink::answering(|call| {
+        let first = call.header("dq-job-id") == "slow";
+        Answer::new(200, "ok").after(if first { 8 * SECOND } else { Duration::ZERO })
+    });
+    let config = format!("drain_timeout = \"1s\"\n{}", topic("t", &sink, "timeout = \"10s\""));
+    let mut daemon = Daemon::start(&config);
+    succ(&daemon.client().ask(&add("t", "slow", 0)).unwrap());
+    eventually(5 * SECOND, "the callback", || (sink.count() == 1).then_some(()));
+    let begun = Instant::now();
+    daemon.stop();
+    assert!(begun.elapsed() < 4 * SECOND, "{:?}", begun.elapsed());
+    let again = Daemon::spawn(Arc::clone(&daemon.dir), daemon.port, &config, &[]);
+    eventually(10 * SECOND, "the second delivery", || (sink.count() == 2).then_some(()));
+    assert_eq!(sink.calls()[1].header("dq-attempt"), "1");
+    drop(again);
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    let sink = Sink::answering(|_| Answer::new(200, "ok").after(20 * SECOND));
+    let mut daemon = Daemon::start(&topic("t", &sink, "timeout = \"30s\""));
+    succ(&daemon.client().ask(&add("t", "slow", 0)).unwrap());
+    eventually(5 * SECOND, "the callback", || (sink.count() == 1).then_some(()));
+    let children = daemon.children();
+    daemon.signal(Signal::SIGTERM);
+    eventually(5 * SECOND, "the drain", || daemon.log().contains("draining for up to").then_some(()));
+    daemon.signal(Signal::SIGINT);
+    assert!(daemon.wait_exit(5 * SECOND).success());
+    assert!(children.values().all(|pid| !lives(*pid)));
+}
+
+#[test]
+fn a_killed_master_leaves_children_that_drain_and_a_new_one_takes_over() {
+    let sink = Sink::answering(|_| Answer::new(200, "ok").after(SECOND));
+    let config = topic("t", &sink, "timeout = \"10s\"");
+    let mut daemon = Daemon::start(&config);
+    let mut client = daemon.client();
+    for i in 0..50 {
+        succ(&client.ask(&add("t", &i.to_string(), i * 100)).unwrap());
+    }
+    eventually(5 * SECOND, "the first callbacks", || (sink.count() >= 3).then_some(()));
+    let orphans = daemon.kill_master();
+    let again = Daemon::spawn(Arc::clone(&daemon.dir), daemon.port, &config, &[]);
+    again.wait_ready();
+    sink.wait_for(50, 20 * SECOND);
+    eventually(20 * SECOND, "the end of the orphans", || orphans.iter().all(|pid| !lives(*pid)).then_some(()));
+    let mut client = again.client();
+    eventually(5 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
+    assert_eq!(sink.count(), 50, "orphans finish their callbacks, and nobody repeats them");
+}
+
+#[test]
+fn one_master_runs_in_a_folder() {
+    let daemon = Daemon::start("");
+    let output = Command::new(env!("CARGO_BIN_EXE_dq-master"))
+        .arg("--config")
+        .arg(daemon.dir.path().join("dq.toml"))
+        .output()
+        .unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success());
+    assert!(message.contains(&format!("another dq-master (pid {})", daemon.pid())), "{message}");
+}
+
+#[test]
+fn check_validates_and_exits() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("dq.toml");
+    let check = || {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_dq-master")).arg("--config").arg(&file).arg("--check").output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap())
+    };
+    std::fs::write(&file, "").unwrap();
+    assert_eq!(check().0, 0);
+    std::fs::write(&file, "[server]\nlisten = \"nowhere\"").unwrap();
+    let (code, message) = check();
+    assert_eq!(code, 78);
+    assert!(message.contains("server.listen") && message.contains("nowhere"), "{message}");
+    std::fs::write(&file, "[server\n").unwrap();
+    let (code, message) = check();
+    assert_eq!(code, 78);
+    assert!(message.contains("line 1"), "{message}");
+    std::fs::remove_file(&file).unwrap();
+    let (code, message) = check();
+    assert_eq!(code, 78);
+    assert!(message.contains("cannot read"), "{message}");
+}
+
+#[test]
+fn only_runs_some_of_the_roles() {
+    let sink = Sink::start();
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let daemon = Daemon::spawn(dir, free_port(), &topic("t", &sink, ""), &["--only", "server", "--only", "timer"]);
+    daemon.wait_ready();
+    let mut names: Vec<String> = daemon.children().into_keys().collect();
+    names.sort();
+    assert_eq!(names, ["dq-server", "dq-timer-0", "dq-timer-1"]);
+    let mut client = daemon.client();
+    succ(&client.ask(&add("t", "a", 10)).unwrap());
+    eventually(5 * SECOND, "a ready job", || (stats(&mut client, "t")["ready"] == 1).then_some(()));
+}
+
+#[test]
+fn a_failing_job_is_retried_and_becomes_a_dead_letter_with_its_attempts() {
+    let sink = Sink::answering(|call| match call.header("dq-job-id") {
+        "gone" => Answer::new(410, ""),
+        "twice" if call.header("dq-attempt") != "3" => Answer::new(500, "no"),
+        "twice" => Answer::new(204, ""),
+        _ => Answer::new(302, "elsewhere"),
+    });
+    let daemon = Daemon::start(&topic("t", &sink, "retry = [\"50ms\", \"100ms\"]\nmax_attempts = 3"));
+    let mut client = daemon.client();
+    for id in ["never", "twice", "gone"] {
+        succ(&client.ask(&add("t", id, 0)).unwrap());
+    }
+    succ(&client.ask(&json!({"cmd": "add", "topic": "t", "id": "once", "body": 1, "max_attempts": 1})).unwrap());
+    eventually(10 * SECOND, "the dead letters", || {
+        (stats(&mut client, "t").get("dead") == Some(&3) && pending(&mut client, "t") == 0).then_some(())
+    });
+    let deliveries = sink.deliveries();
+    let counts = ["never", "twice", "gone", "once"].map(|id| deliveries[id]);
+    assert_eq!(counts, [3, 3, 1, 1]);
+    let shown = client.ask(&json!({"cmd": "get", "topic": "t", "id": "never"})).unwrap();
+    assert_eq!(shown["job"]["state"], "dead", "{shown}");
+    assert_eq!(shown["job"]["attempts"], 3);
+    assert_eq!(shown["job"]["log"].as_array().unwrap().len(), 3, "{shown}");
+    assert_eq!(shown["job"]["log"][2]["status"], 302);
+    assert_eq!(shown["job"]["log"][2]["answer"], "elsewhere");
+    assert_eq!(shown["data"]["exp_notify_nums"], 3);
+    let calls = sink.calls();
+    let at: Vec<i64> = calls.iter().filter(|c| c.header("dq-job-id") == "never").map(|c| c.at_ms).collect();
+    assert!(at[1] - at[0] >= 50 && at[2] - at[1] >= 100, "{at:?}");
+    let names: HashSet<&str> =
+        calls.iter().filter(|c| c.header("dq-job-id") == "never").map(|c| c.header("webhook-id")).collect();
+    assert_eq!(names.len(), 1, "the idempotency key is the same for all attempts");
+}
+
+#[test]
+fn a_receiver_of_the_php_daemon_gets_what_it_knows() {
+    let sink = Sink::answering(|call| Answer::new(500, if call.header("dq-attempt") == "1" { "" } else { "ok" }));
+    let more = "payload = \"form\"\nsuccess = \"non_empty\"\nretry = [\"10ms\"]";
+    let config = format!(
+        "timezone = \"Asia/Shanghai\"\n{}{}",
+        topic("get", &sink, &format!("method = \"GET\"\n{more}")),
+        topic("post", &sink, more)
+    );
+    let daemon = Daemon::start(&config);
+    let mut client = Client::connect(daemon.address(), Framing::Digits).unwrap();
+    let body = json!({"a": 1, "zh": "中 文&=+", "t": true, "f": false, "nul": null, "n": {"x": [1, 2]}});
+    for topic in ["get", "post"] {
+        succ(&client.ask(&json!({"cmd": "add", "topic": topic, "id": "i", "body": body})).unwrap());
+    }
+    eventually(10 * SECOND, "four calls", || (sink.count() == 4).then_some(()));
+    eventually(5 * SECOND, "an empty store", || (pending(&mut client, "get") + pending(&mut client, "post") == 0).then_some(()));
+    for call in sink.calls() {
+        let form = if call.method == "GET" { call.query.clone() } else { call.body.clone() };
+        assert_eq!(call.method, call.header("dq-topic").to_uppercase());
+        let fixed = "a=1&f=&n=%7B%22x%22%3A%5B1%2C2%5D%7D&nul=&t=1&zh=%E4%B8%AD%20%E6%96%87%26%3D%2B&notify_time=20";
+        assert!(form.starts_with(fixed), "{form}");
+        assert!(form.contains("&dq_set_time=20"), "{form}");
+        assert_eq!(form.contains("&exp_notify_nums=1"), call.header("dq-attempt") == "2", "{form}");
+    }
+    // Times are in the configured zone.
+    let far = json!({"cmd": "add", "topic": "get", "id": "far", "fix_time": "2030-01-02 03:04:05", "body": {}});
+    succ(&client.ask(&far).unwrap());
+    let shown = client.ask(&json!({"cmd": "get", "topic": "get", "id": "far"})).unwrap();
+    assert_eq!(shown["data"]["notify_time"], "2030-01-02 03:04:05");
+    assert_eq!(shown["job"]["due_ms"], 1_893_524_645_000_i64);
+    succ(&client.ask(&json!({"cmd": "del", "topic": "get", "id": "far"})).unwrap());
+    let gone = client.ask(&json!({"cmd": "get", "topic": "get", "id": "far"})).unwrap();
+    assert_eq!(gone, json!({"code": 0, "msg": "there is no job \"far\" in topic get", "data": [], "err": "not_found"}));
+}
+
+#[test]
+fn commands_do_what_they_say() {
+    let sink = Sink::start();
+    let config = topic("t", &sink, "delay = \"1h\"") + &topic("off", &sink, "status = \"offline\"");
+    let daemon = Daemon::start(&config);
+    let mut client = daemon.client();
+    let mut ask = |request: Value| client.ask(&request).unwrap();
+    assert_eq!(ask(json!({"cmd": "ping"})), json!({"code": 1, "msg": "succ", "data": []}));
+    let jobs = json!([{"id": 1, "body": 1}, {"id": "", "body": 1}, {"id": "b", "body": 2, "topic": "nope"}, {"id": "c", "body": 3}]);
+    let answer = ask(json!({"cmd": "madd", "topic": "t", "jobs": jobs}));
+    let codes: Vec<&Value> = answer["data"].as_array().unwrap().iter().map(|a| &a["code"]).collect();
+    assert_eq!(codes, [1, 0, 0, 1], "{answer}");
+    assert_eq!(answer["data"][2]["err"], "unknown_topic");
+    assert_eq!(ask(json!({"cmd": "stats"}))["data"], json!({"t": {"delayed": 2, "ready": 0, "leased": 0, "dead": 0}}));
+    assert_eq!(ask(json!({"cmd": "add", "topic": "off", "id": "x", "body": 1}))["err"], "topic_offline");
+    let reject = json!({"cmd": "add", "topic": "t", "id": "c", "body": 4, "on_conflict": "reject"});
+    assert_eq!(ask(reject)["err"], "exists");
+    succ(&ask(json!({"cmd": "add", "topic": "t", "id": "c", "body": 5, "on_conflict": "keep"})));
+    succ(&ask(json!({"cmd": "add", "topic": "t", "id": "c", "body": {"v": 6}})));
+    assert_eq!(ask(json!({"cmd": "get", "topic": "t", "id": "c"}))["data"]["v"], 6);
+    succ(&ask(json!({"cmd": "run", "topic": "t", "id": "c"})));
+    assert_eq!(ask(json!({"cmd": "run", "topic": "t", "id": "nobody"}))["err"], "not_found");
+    eventually(5 * SECOND, "the delivery", || (sink.count() == 1).then_some(()));
+    assert_eq!(sink.calls()[0].body, r#"{"v":6}"#);
+    succ(&ask(json!({"cmd": "del", "topic": "t", "id": "1"})));
+    assert_eq!(ask(json!({"cmd": "del", "topic": "t", "id": "1"}))["err"], "not_found");
+}
+
+#[test]
+fn a_slow_callback_delays_no_other_topic() {
+    let sink = Sink::answering(|call| {
+        Answer::new(200, "ok").after(if call.header("dq-topic") == "slow" { 2 * SECOND } else { Duration::ZERO })
+    });
+    let config = topic("slow", &sink, "timeout = \"10s\"") + &topic("fast", &sink, "");
+    let daemon = Daemon::start(&format!("[consume]\nconcurrency = 8\n{config}"));
+    let mut client = daemon.client();
+    for i in 0..200 {
+        succ(&client.ask(&add("slow", &i.to_string(), 0)).unwrap());
+    }
+    eventually(5 * SECOND, "slow callbacks", || (sink.count() >= 8).then_some(()));
+    for i in 0..100 {
+        succ(&client.ask(&add("fast", &format!("f{i}"), 20)).unwrap());
+    }
+    let fast = || sink.calls().into_iter().filter(|c| c.header("dq-topic") == "fast").collect::<Vec<_>>();
+    eventually(5 * SECOND, "the fast ones", || (fast().len() == 100).then_some(()));
+    let worst = fast().iter().map(|c| c.late_ms().unwrap()).max().unwrap();
+    println!("the latest of the fast ones: {worst} ms");
+    assert!(worst < 500, "{worst} ms");
+}
+
+#[test]
+fn health_and_readiness_are_told_on_both_sockets() {
+    let daemon = Daemon::start("");
+    let ask = |stream: &mut dyn ReadWrite, path: &str| {
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let tcp = || {
+        eventually(10 * SECOND, "the HTTP port", || TcpStream::connect(("127.0.0.1", daemon.http)).ok())
+    };
+    assert!(ask(&mut tcp(), "/healthz").starts_with("HTTP/1.1 200"));
+    let ready = ask(&mut tcp(), "/readyz");
+    assert!(ready.starts_with("HTTP/1.1 200") && ready.ends_with(r#"{"parts":{"store":"ok"},"ready":true}"#), "{ready}");
+    let mut unix = UnixStream::connect(daemon.dir.path().join("var/run/http.sock")).unwrap();
+    assert!(ask(&mut unix, "/readyz").starts_with("HTTP/1.1 200"));
+    assert!(ask(&mut tcp(), "/nothing").starts_with("HTTP/1.1 404"));
+}
+
+trait ReadWrite: Read + Write {}
+impl<T: Read + Write> ReadWrite for T {}
+
+#[test]
+fn a_hundred_thousand_pending_jobs_do_not_delay_a_restart() {
+    let sink = Sink::start();
+    let config = topic("t", &sink, "");
+    let mut daemon = Daemon::start(&config);
+    let mut client = daemon.client();
+    let due_ms = now_ms() + 3_600_000;
+    let batch = |n: usize| {
+        let jobs: Vec<Value> =
+            (0..1000).map(|i| json!({"id": format!("{n}-{i}"), "run_at_ms": due_ms + i, "body": {"n": i}})).collect();
+        json!({"cmd": "madd", "topic": "t", "jobs": jobs})
+    };
+    for n in 0..100 {
+        client.send(&[batch(n)]).unwrap();
+    }
+    for _ in 0..100 {
+        let answer = client.receive().unwrap();
+        assert!(answer["data"].as_array().unwrap().iter().all(|a| a["code"] == 1));
+    }
+    let soon = now_ms() + 3000;
+    for i in 0..100 {
+        let request = json!({"cmd": "add", "topic": "t", "id": format!("soon-{i}"), "run_at_ms": soon, "body": 1});
+        succ(&client.ask(&request).unwrap());
+    }
+    drop(client);
+    daemon.stop();
+    let begun = Instant::now();
+    let again = Daemon::spawn(Arc::clone(&daemon.dir), daemon.port, &config, &[]);
+    again.wait_ready();
+    let took = begun.elapsed();
+    println!("started in {took:?} with 100,100 pending jobs");
+    assert!(took < SECOND, "{took:?}");
+    let mut client = again.client();
+    sink.wait_for(100, 15 * SECOND);
+    eventually(5 * SECOND, "the count", || (pending(&mut client, "t") == 100_000).then_some(()));
+    assert_eq!(stats(&mut client, "t")["delayed"], 100_000);
+    assert!(sink.calls().iter().all(|c| c.late_ms().unwrap() >= 0), "none is early");
+    assert_eq!(sink.count(), 100);
+}
+
+#[test]
+fn a_locked_database_is_an_error_to_clients_and_works_again_after() {
+    let sink = Sink::start();
+    let daemon = Daemon::start(&topic("t", &sink, ""));
+    let mut client = daemon.client();
+    let at = now_ms() + 700;
+    succ(&client.ask(&json!({"cmd": "add", "topic": "t", "id": "before", "run_at_ms": at, "body": 1})).unwrap());
+    let other = rusqlite::Connection::open(daemon.dir.path().join("var/dq.db")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let begun = Instant::now();
+    let refused = client.ask(&add("t", "during", 0)).unwrap();
+    assert_eq!(refused["err"], "store_busy", "{refused}");
+    assert!(begun.elapsed() < 5 * SECOND);
+    succ(&client.ask(&json!({"cmd": "ping"})).unwrap());
+    // What is due meanwhile comes after.
+    eventually(5 * SECOND, "the due time of the one before", || (now_ms() > at + 300).then_some(()));
+    assert_eq!(sink.count(), 0);
+    other.execute_batch("ROLLBACK").unwrap();
+    succ(&client.ask(&add("t", "after", 0)).unwrap());
+    sink.wait_for(2, 10 * SECOND);
+    assert_eq!(sink.deliveries().len(), 2, "the refused one was not stored");
+}
+
+#[test]
+fn a_full_disk_is_an_error_to_clients_and_works_again_after() {
+    let sink = Sink::start();
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let (port, http) = (free_port(), free_port());
+    Daemon::write_config(dir.path(), port, http, &topic("t", &sink, ""));
+    std::fs::create_dir(dir.path().join("var")).unwrap();
+    // A small disk of the daemon's own, in a mount namespace that ends with it.
+    let script = "mount -t tmpfs -o size=6m none \"$1/var\" && exec \"$2\" --config \"$1/dq.toml\"";
+    let mut command = Command::new("unshare");
+    if nix::unistd::geteuid().is_root() {
+        command.arg("-m");
+    } else {
+        command.args(["-r", "-m"]);
+    }
+    command.args(["sh", "-c", script, "sh"]).arg(dir.path()).arg(env!("CARGO_BIN_EXE_dq-master"));
+    let daemon = Daemon::run(Arc::clone(&dir), port, http, command);
+    daemon.wait_ready();
+    let mut client = daemon.client();
+    succ(&client.ask(&json!({"cmd": "add", "topic": "t", "id": "before", "delay_ms": 3_600_000, "body": 1})).unwrap());
+    // Its own view of the folder.
+    let filler = format!("/proc/{}/root{}/var/filler", daemon.pid(), dir.path().display());
+    let mut file = std::fs::File::create(&filler).unwrap();
+    while file.write_all(&[0; 4096]).is_ok() {}
+    let body = "x".repeat(20_000);
+    let mut taken = Vec::new();
+    let refused = eventually(10 * SECOND, "a refusal", || {
+        let id = format!("during-{}", taken.len());
+        let answer = client.ask(&json!({"cmd": "add", "topic": "t", "id": id, "delay_ms": 3_600_000, "body": body})).unwrap();
+        if answer["code"] == 1 {
+            taken.push(id);
+            return None;
+        }
+        Some(answer)
+    });
+    assert_eq!(refused["err"], "store_full", "{refused}");
+    succ(&client.ask(&json!({"cmd": "ping"})).unwrap());
+    drop(file);
+    std::fs::remove_file(&filler).unwrap();
+    eventually(10 * SECOND, "an add that is taken", || {
+        (client.ask(&add("t", "after", 0)).unwrap()["code"] == 1).then_some(())
+    });
+    sink.wait_for(1, 10 * SECOND);
+    assert_eq!(pending(&mut client, "t"), taken.len() as u64 + 1, "what was taken is there");
+}
+
+/// Sends bytes and gives what comes back until the other side closes.
+fn raw(daemon: &Daemon, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(daemon.address()).unwrap();
+    stream.set_read_timeout(Some(10 * SECOND)).unwrap();
+    stream.write_all(bytes).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn bad_input_is_answered_with_a_reason_and_is_nobody_elses_problem() {
+    let sink = Sink::start();
+    let daemon = Daemon::start(&format!("[server]\nmax_frame = \"4KiB\"\n{}", topic("t", &sink, "")));
+    let mut bystander = daemon.client();
+    let mut client = daemon.client();
+    let long = "x".repeat(300);
+    for (request, err, hint) in [
+        (json!([]), "bad_json", "JSON"),
+        (json!({"cmd": "add"}), "missing_field", "topic"),
+        (json!({"cmd": "fly"}), "unknown_command", "fly"),
+        (json!({"cmd": "add", "topic": "t", "id": "", "body": 1}), "bad_field", "id"),
+        (json!({"cmd": "add", "topic": "t", "id": long, "body": 1}), "bad_field", "300"),
+        (json!({"cmd": "add", "topic": long, "id": "a", "body": 1}), "bad_field", "topic"),
+        (json!({"cmd": "add", "topic": "", "id": "a", "body": 1}), "bad_field", "topic"),
+        (json!({"cmd": "add", "topic": "t", "id": "a"}), "missing_field", "body"),
+        (json!({"cmd": "add", "topic": "t", "id": "a", "body": 1, "fix_time": "soon"}), "bad_field", "soon"),
+        (json!({"cmd": "add", "topic": "nope", "id": "a", "body": 1}), "unknown_topic", "nope"),
+        (json!({"cmd": "get", "topic": "t"}), "missing_field", "id"),
+    ] {
+        let answer = client.ask(&request).unwrap();
+        assert_eq!((&answer["code"], &answer["err"]), (&json!(0), &json!(err)), "{request}: {answer}");
+        assert!(answer["msg"].as_str().unwrap().contains(hint), "{request}: {answer}");
+        assert_eq!(answer["data"], json!([]));
+    }
+    // Broken JSON in a good frame: the connection goes on.
+    client.stream.write_all(b"\0\0\0\x02{]").unwrap();
+    assert_eq!(client.receive().unwrap()["err"], "bad_json");
+    succ(&client.ask(&json!({"cmd": "ping"})).unwrap());
+    // A frame that is too long: an answer, then the end, in either framing; also when all of it was sent.
+    let mut long = b"\0\0\xff\0".to_vec();
+    long.extend([b'x'; 0xff00]);
+    let answer = raw(&daemon, &long);
+    assert!(String::from_utf8_lossy(&answer).contains("max_frame"), "{answer:?}");
+    assert!(String::from_utf8_lossy(&raw(&daemon, b"9999{")).contains("max_frame"));
+    // No length at all.
+    assert!(String::from_utf8_lossy(&raw(&daemon, b"00x1{}")).contains("bad_frame"));
+    assert_eq!(raw(&daemon, b"GET / HTTP/1.1\r\n\r\n"), b"", "closed without a word: it is not our protocol");
+    // Half a frame and the end.
+    assert_eq!(raw(&daemon, b"0039{\"cmd\""), b"");
+    assert_eq!(raw(&daemon, b"00"), b"");
+    succ(&bystander.ask(&json!({"cmd": "ping"})).unwrap());
+    assert_eq!(daemon.children().len(), 7, "no process has ended:\n{}", daemon.log());
+}
+
+#[test]
+fn half_a_frame_and_silence_ends_after_the_idle_timeout() {
+    let daemon = Daemon::start("[server]\nidle_timeout = \"500ms\"\n");
+    for start in [&b""[..], b"00", b"0039{\"cmd\"", b"\0\0\0\x10{"] {
+        let mut stream = TcpStream::connect(daemon.address()).unwrap();
+        stream.set_read_timeout(Some(10 * SECOND)).unwrap();
+        stream.write_all(start).unwrap();
+        let begun = Instant::now();
+        assert_eq!(stream.read(&mut [0; 10]).unwrap(), 0);
+        assert!(begun.elapsed() >= Duration::from_millis(400) && begun.elapsed() < 5 * SECOND);
+    }
+}
+
+#[test]
+fn a_client_that_does_not_read_costs_nobody_else_anything() {
+    let sink = Sink::start();
+    let daemon = Daemon::start(&topic("t", &sink, ""));
+    let body = "x".repeat(8000);
+    let mut client = daemon.client();
+    succ(&client.ask(&json!({"cmd": "add", "topic": "t", "id": "big", "delay_ms": 3_600_000, "body": body})).unwrap());
+    // Many gets whose answers nobody takes; the daemon stops reading, so that sending comes to a halt.
+    let mut deaf = daemon.client();
+    deaf.stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    let gets = vec![json!({"cmd": "get", "topic": "t", "id": "big"}); 1000];
+    let mut sent = 0;
+    while sent < 200 && deaf.send(&gets).is_ok() {
+        sent += 1;
+    }
+    assert!(sent < 200, "the daemon took {sent} thousand requests of a client that does not read");
+    let server = daemon.child("dq-server");
+    let status = std::fs::read_to_string(format!("/proc/{server}/status")).unwrap();
+    let resident = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
+    let kib: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(kib < 200 << 10, "dq-server has {kib} kB");
+    let begun = Instant::now();
+    for i in 0..100 {
+        succ(&client.ask(&add("t", &format!("ok-{i}"), 0)).unwrap());
+    }
+    println!("100 adds beside it took {:?}", begun.elapsed());
+    sink.wait_for(100, 10 * SECOND);
+}
+
+#[test]
+fn more_connections_than_allowed_are_turned_away_and_come_in_later() {
+    let daemon = Daemon::start("[server]\nmax_connections = 5\n");
+    // The one that waited for the start is gone when the daemon has noticed.
+    let mut clients: Vec<Client> = Vec::new();
+    eventually(5 * SECOND, "five connections", || {
+        let mut client = daemon.client();
+        if client.ask(&json!({"cmd": "ping"})).is_ok() {
+            clients.push(client);
+        }
+        (clients.len() == 5).then_some(())
+    });
+    let mut sixth = daemon.client();
+    assert!(sixth.ask(&json!({"cmd": "ping"})).is_err());
+    clients.pop();
+    eventually(5 * SECOND, "room", || daemon.client().ask(&json!({"cmd": "ping"})).ok());
+    for client in &mut clients {
+        succ(&client.ask(&json!({"cmd": "ping"})).unwrap());
+    }
+}
+
+#[test]
+fn a_drain_answers_what_has_arrived() {
+    let sink = Sink::start();
+    let mut daemon = Daemon::start(&topic("t", &sink, ""));
+    let mut client = daemon.client();
+    let adds: Vec<Value> = (0..500).map(|i| add("t", &i.to_string(), 3_600_000)).collect();
+    client.send(&adds).unwrap();
+    // The first answer: they have arrived.
+    succ(&client.receive().unwrap());
+    daemon.signal(Signal::SIGTERM);
+    let mut answered = 1;
+    while let Ok(answer) = client.receive() {
+        succ(&answer);
+        answered += 1;
+    }
+    assert!(daemon.wait_exit(10 * SECOND).success());
+    let db = rusqlite::Connection::open(daemon.dir.path().join("var/dq.db")).unwrap();
+    let stored: usize = db.query_row("SELECT count(*) FROM job", [], |r| r.get(0)).unwrap();
+    assert_eq!(answered, 500);
+    assert_eq!(stored, 500);
+}
+
+#[test]
+fn a_child_that_keeps_ending_is_started_ever_later() {
+    let daemon = Daemon::start("");
+    for _ in 0..2 {
+        daemon.kill_child("dq-redis-checke");
+    }
+    let old = daemon.child("dq-redis-checke");
+    let begun = Instant::now();
+    kill(old, Signal::SIGKILL).unwrap();
+    eventually(10 * SECOND, "another one", || daemon.children().get("dq-redis-checke").copied().filter(|p| *p != old));
+    assert!(begun.elapsed() >= SECOND, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn logs_go_to_the_files_that_the_php_daemons_users_know() {
+    let sink = Sink::answering(|_| Answer::new(500, ""));
+    let daemon = Daemon::start(&format!("log_dir = \"logs\"\n{}", topic("t", &sink, "max_attempts = 1")));
+    succ(&daemon.client().ask(&add("t", "i", 0)).unwrap());
+    let read = |kind: &str| -> String {
+        let entries = std::fs::read_dir(daemon.dir.path().join("logs")).into_iter().flatten().flatten();
+        let own = entries.filter(|e| e.file_name().to_string_lossy().starts_with(kind));
+        own.map(|e| std::fs::read_to_string(e.path()).unwrap_or_default()).collect()
+    };
+    eventually(5 * SECOND, "the line", || read("err_").contains("t:i is a dead letter").then_some(()));
+    assert!(read("dq_").contains("dq-server"), "{}", read("dq_"));
+    assert_eq!(daemon.log(), "", "nothing on stderr");
+}

@@ -1,0 +1,287 @@
+//! What the tests of the running daemon share: a daemon of their own, a webhook sink, waiting without hoping.
+#![allow(dead_code, missing_docs)]
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use dq::cli::{Answer, Call, Client, Receiver};
+use dq::protocol::dq::Framing;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+pub const SECOND: Duration = Duration::from_secs(1);
+
+/// Asks again and again until there is an answer; fails when the deadline has passed.
+pub fn eventually<T>(deadline: Duration, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + deadline;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < until, "not within {deadline:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as i64
+}
+
+/// A port that nobody uses, below those that the system gives to outgoing connections.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let base = 10_000 + (std::process::id() % 180) as u16 * 100;
+    for _ in 0..1000 {
+        let port = base + NEXT.fetch_add(1, Ordering::Relaxed) % 100;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no port is free");
+}
+
+/// A webhook receiver that keeps what it was called with.
+pub struct Sink {
+    pub address: SocketAddr,
+    calls: Arc<Mutex<Vec<Call>>>,
+}
+
+impl Sink {
+    /// Accepts everything.
+    pub fn start() -> Sink {
+        Sink::answering(|_| Answer::new(200, "ok"))
+    }
+
+    pub fn answering(answer: impl Fn(&Call) -> Answer + Send + Sync + 'static) -> Sink {
+        let calls: Arc<Mutex<Vec<Call>>> = Arc::default();
+        let kept = Arc::clone(&calls);
+        let handler = move |call: Call| {
+            let answer = answer(&call);
+            kept.lock().unwrap().push(call);
+            answer
+        };
+        let receiver = Receiver::start((Ipv4Addr::LOCALHOST, 0).into(), Arc::new(handler)).unwrap();
+        Sink { address: receiver.address, calls }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}/hook", self.address)
+    }
+
+    pub fn calls(&self) -> Vec<Call> {
+        self.calls.lock().unwrap().clone()
+    }
+
+    pub fn count(&self) -> usize {
+        self.calls.lock().unwrap().len()
+    }
+
+    /// How often each job came.
+    pub fn deliveries(&self) -> HashMap<String, u32> {
+        let mut ids = HashMap::new();
+        for call in self.calls() {
+            *ids.entry(call.header("dq-job-id").to_owned()).or_default() += 1;
+        }
+        ids
+    }
+
+    pub fn wait_for(&self, jobs: usize, deadline: Duration) {
+        eventually(deadline, &format!("{jobs} jobs at the sink"), || (self.deliveries().len() >= jobs).then_some(()));
+    }
+}
+
+/// A dq-master of the test's own, in a folder of its own.
+pub struct Daemon {
+    pub dir: Arc<tempfile::TempDir>,
+    pub port: u16,
+    pub http: u16,
+    master: Child,
+    log: PathBuf,
+    check_log: bool,
+}
+
+/// A topic section that calls the sink.
+pub fn topic(name: &str, sink: &Sink, more: &str) -> String {
+    format!("[[topic]]\nname = \"{name}\"\ncallback = \"{}\"\n{more}\n", sink.url())
+}
+
+impl Daemon {
+    /// Starts one, with what `more` adds to a small configuration, and waits until it answers.
+    pub fn start(more: &str) -> Daemon {
+        let daemon = Daemon::spawn(Arc::new(tempfile::tempdir().unwrap()), free_port(), more, &[]);
+        daemon.wait_ready();
+        daemon
+    }
+
+    /// Starts one and does not wait.
+    pub fn spawn(dir: Arc<tempfile::TempDir>, port: u16, more: &str, arguments: &[&str]) -> Daemon {
+        let http = free_port();
+        Daemon::write_config(dir.path(), port, http, more);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dq-master"));
+        command.arg("--config").arg(dir.path().join("dq.toml")).args(arguments);
+        Daemon::run(dir, port, http, command)
+    }
+
+    pub fn write_config(dir: &Path, port: u16, http: u16, more: &str) {
+        // Keys before the first section, then sections.
+        let split = more.find("[[").unwrap_or(more.len()).min(more.find("\n[").map_or(more.len(), |i| i + 1));
+        let (top, sections) = more.split_at(if more.starts_with('[') { 0 } else { split });
+        let own = |name: &str| if sections.contains(&format!("[{name}]")) { String::new() } else { format!("[{name}]\n") };
+        let mut text = format!("{top}\n");
+        let mut sections = sections.to_owned();
+        for (name, line) in [("server", format!("listen = \"127.0.0.1:{port}\"\n")), ("http", format!("listen = \"127.0.0.1:{http}\"\n"))] {
+            if own(name).is_empty() {
+                sections = sections.replace(&format!("[{name}]\n"), &format!("[{name}]\n{line}"));
+            } else {
+                text += &format!("[{name}]\n{line}");
+            }
+        }
+        std::fs::write(dir.join("dq.toml"), text + &sections).unwrap();
+    }
+
+    pub fn run(dir: Arc<tempfile::TempDir>, port: u16, http: u16, mut command: Command) -> Daemon {
+        let log = dir.path().join(format!("log-{}", dq::process::random_name().unwrap()));
+        let file = std::fs::File::create(&log).unwrap();
+        let master = command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().unwrap())
+            .stderr(file)
+            .env_remove("RUST_BACKTRACE")
+            .spawn()
+            .unwrap();
+        Daemon { dir, port, http, master, log, check_log: true }
+    }
+
+    pub fn wait_ready(&self) {
+        eventually(20 * SECOND, &format!("an answer; log:\n{}", self.log()), || {
+            let mut client = Client::connect(self.address(), Framing::Digits).ok()?;
+            (client.ask(&json!({"cmd": "ping"})).ok()?["code"] == 1).then_some(())
+        });
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(self.address(), Framing::Binary).unwrap()
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(self.master.id() as i32)
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// The children, by name.
+    pub fn children(&self) -> HashMap<String, Pid> {
+        children_of(self.pid())
+    }
+
+    pub fn child(&self, name: &str) -> Pid {
+        eventually(10 * SECOND, &format!("a process {name}"), || self.children().get(name).copied())
+    }
+
+    /// Kills a child with SIGKILL, and waits until another one fills its slot.
+    pub fn kill_child(&self, name: &str) {
+        let old = self.child(name);
+        kill(old, Signal::SIGKILL).unwrap();
+        eventually(10 * SECOND, &format!("another {name}"), || {
+            self.children().get(name).copied().filter(|new| *new != old)
+        });
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal).unwrap();
+    }
+
+    pub fn wait_exit(&mut self, deadline: Duration) -> ExitStatus {
+        let master = &mut self.master;
+        eventually(deadline, "the end of dq-master", || master.try_wait().unwrap())
+    }
+
+    pub fn stop(&mut self) {
+        self.signal(Signal::SIGTERM);
+        let status = self.wait_exit(40 * SECOND);
+        assert!(status.success(), "{status}; log:\n{}", self.log());
+    }
+
+    /// Kills the master with SIGKILL; its children are left to themselves. Gives their numbers.
+    pub fn kill_master(&mut self) -> Vec<Pid> {
+        let children = self.children().into_values().collect();
+        self.master.kill().unwrap();
+        self.master.wait().unwrap();
+        children
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let children = self.children();
+        let _ = self.master.kill();
+        let _ = self.master.wait();
+        for pid in children.values() {
+            let _ = kill(*pid, Signal::SIGKILL);
+        }
+        if self.check_log && !std::thread::panicking() {
+            assert!(!self.log().contains("panic"), "{}", self.log());
+        } else if std::thread::panicking() {
+            eprintln!("--- the daemon's log:\n{}", self.log());
+        }
+    }
+}
+
+/// The state letter and parent of a process, as /proc has them.
+fn stat(pid: &str) -> Option<(String, i32)> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut rest = stat.rsplit_once(") ")?.1.split(' ');
+    Some((rest.next()?.to_owned(), rest.next()?.parse().ok()?))
+}
+
+/// The processes whose parent is `parent`, by name; zombies are none.
+pub fn children_of(parent: Pid) -> HashMap<String, Pid> {
+    let mut found = HashMap::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let name = entry.file_name().into_string().unwrap();
+        if !name.bytes().all(|b| b.is_ascii_digit()) {
+            continue;
+        }
+        if let Some((state, ppid)) = stat(&name)
+            && ppid == parent.as_raw()
+            && state != "Z"
+            && let Ok(comm) = std::fs::read_to_string(format!("/proc/{name}/comm"))
+        {
+            found.insert(comm.trim().to_owned(), Pid::from_raw(name.parse().unwrap()));
+        }
+    }
+    found
+}
+
+/// Whether a process is there and no zombie.
+pub fn lives(pid: Pid) -> bool {
+    stat(&pid.to_string()).is_some_and(|(state, _)| state != "Z")
+}
+
+/// An add, as a client sends it.
+pub fn add(topic: &str, id: &str, delay_ms: u64) -> Value {
+    json!({"cmd": "add", "topic": topic, "id": id, "delay_ms": delay_ms, "body": {"id": id}})
+}
+
+/// Jobs of a topic in all states together, and in each.
+pub fn stats(client: &mut Client, topic: &str) -> HashMap<String, u64> {
+    let answer = client.ask(&json!({"cmd": "stats", "topic": topic})).unwrap();
+    assert_eq!(answer["code"], 1, "{answer}");
+    serde_json::from_value(answer["data"][topic].clone()).unwrap_or_default()
+}
+
+pub fn pending(client: &mut Client, topic: &str) -> u64 {
+    stats(client, topic).iter().filter(|(state, _)| *state != "dead").map(|(_, n)| n).sum()
+}
