@@ -11,7 +11,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -35,7 +35,8 @@ fn main() {
 }
 
 fn parent() {
-    let dir = tempfile::Builder::new().prefix("dq-bench").tempdir_in("target").expect("a folder under target");
+    let dir =
+        tempfile::Builder::new().prefix("dq-bench").tempdir_in("target").expect("a folder under target");
     turn(dir.path());
     grouping(dir.path());
     bells(dir.path());
@@ -99,8 +100,12 @@ fn insert(db: &mut Connection, from: u64, count: u64) {
     {
         let mut put = tx.prepare_cached("INSERT INTO job(id, at_ms, body) VALUES(?1, ?2, ?3)").expect("sql");
         for i in from..from + count {
-            put.execute(params![format!("id-{i}"), fastrand::i64(0..1 << 40), "{\"order\":42,\"pad\":\"0123456789\"}"])
-                .expect("insert");
+            put.execute(params![
+                format!("id-{i}"),
+                fastrand::i64(0..1 << 40),
+                "{\"order\":42,\"pad\":\"0123456789\"}"
+            ])
+            .expect("insert");
         }
     }
     tx.commit().expect("commit");
@@ -126,7 +131,8 @@ fn light(dir: &Path) {
         let before = Instant::now();
         turn.take();
         let tx = db.transaction_with_behavior(TransactionBehavior::Immediate).expect("begin");
-        tx.execute("INSERT INTO light(k, n) VALUES(?1, 1) ON CONFLICT(k) DO UPDATE SET n = n + 1", [me]).expect("upsert");
+        tx.execute("INSERT INTO light(k, n) VALUES(?1, 1) ON CONFLICT(k) DO UPDATE SET n = n + 1", [me])
+            .expect("upsert");
         tx.commit().expect("commit");
         turn.give();
         println!("{}", before.elapsed().as_micros());
@@ -142,7 +148,8 @@ fn turn(dir: &Path) {
         drop(open(&dir, RUN, true));
         let adder = spawn("adder", &dir, locks);
         let lights: Vec<Child> = (1..WRITERS).map(|_| spawn("light", &dir, locks)).collect();
-        let mut waits: Vec<u64> = lights.into_iter().flat_map(output).map(|l| l.parse().expect("µs")).collect();
+        let mut waits: Vec<u64> =
+            lights.into_iter().flat_map(output).map(|l| l.parse().expect("µs")).collect();
         waits.sort_unstable();
         let adds: f64 = output(adder)[0].parse().expect("a rate");
         println!(
@@ -184,7 +191,7 @@ fn grouping(dir: &Path) {
 
 /// Answers each byte on the bell it inherited as descriptor 0 with a line that holds the time.
 fn waiter() {
-    let bell = UnixDatagram::from(OwnedFd::from(unsafe_free_stdin()));
+    let bell = UnixDatagram::from(std::io::stdin().as_fd().try_clone_to_owned().expect("dup"));
     let mut buffer = [0; 8];
     loop {
         match bell.recv(&mut buffer) {
@@ -197,11 +204,6 @@ fn waiter() {
             Err(e) => panic!("{e}"),
         }
     }
-}
-
-fn unsafe_free_stdin() -> OwnedFd {
-    use std::os::fd::AsFd;
-    std::io::stdin().as_fd().try_clone_to_owned().expect("dup")
 }
 
 fn now_ns() -> u64 {
@@ -234,7 +236,6 @@ fn bells(dir: &Path) {
     for _ in 0..WRITERS {
         ringer.send_to(&[0], &path).expect("stop");
     }
-    let _ = bell.as_raw_fd();
     let mut us: Vec<u64> =
         waiters.into_iter().flat_map(output).map(|l| l.parse::<u64>().expect("ns") / 1000).collect();
     us.sort_unstable();

@@ -156,7 +156,8 @@ mod tests {
 
     #[test]
     fn a_form_is_what_the_php_daemon_sends() {
-        let body = r#"{"id":"nest-2","a":1,"zh":"中 文&=+","t":true,"f":false,"nul":null,"fl":1.5,"n":{"x":[1,2]}}"#;
+        let body =
+            r#"{"id":"nest-2","a":1,"zh":"中 文&=+","t":true,"f":false,"nul":null,"fl":1.5,"n":{"x":[1,2]}}"#;
         let marks = Marks { due_ms: 1_795_219_101_000, added_ms: 1_795_219_100_999, failures: 0 };
         assert_eq!(
             fields(body).with(marks, &TimeZone::UTC).url_encoded(),
@@ -176,7 +177,9 @@ mod tests {
     #[test]
     fn the_daemons_own_fields_win_and_failures_are_counted() {
         let marks = Marks { due_ms: 0, added_ms: 0, failures: 2 };
-        let json = serde_json::to_string(&fields(r#"{"notify_time":1,"a":{"b":2}}"#).with(marks, &TimeZone::UTC)).unwrap();
+        let json =
+            serde_json::to_string(&fields(r#"{"notify_time":1,"a":{"b":2}}"#).with(marks, &TimeZone::UTC))
+                .unwrap();
         assert_eq!(
             json,
             r#"{"notify_time":"1970-01-01 00:00:00","a":{"b":2},"dq_set_time":"1970-01-01 00:00:00","exp_notify_nums":2}"#

@@ -40,9 +40,11 @@ impl RetryPolicy {
                 let plain = base.saturating_mul(1u32 << (failures - 1).min(31)).min(*cap);
                 plain.saturating_add(plain.mul_f64(0.1 * random.clamp(0.0, 1.0)))
             }
-            RetryPolicy::List(delays) => {
-                delays.get(failures as usize - 1).or(delays.last()).copied().unwrap_or(Duration::from_secs(60))
-            }
+            RetryPolicy::List(delays) => delays
+                .get(failures as usize - 1)
+                .or(delays.last())
+                .copied()
+                .unwrap_or(Duration::from_secs(60)),
         }
     }
 }
@@ -73,6 +75,9 @@ mod tests {
     #[test]
     fn a_list_goes_on_with_its_last_delay() {
         let policy = RetryPolicy::List(vec![MINUTE, 2 * MINUTE]);
-        assert_eq!([1, 2, 3, 99].map(|k| policy.delay_after(k, 0.5)), [MINUTE, 2 * MINUTE, 2 * MINUTE, 2 * MINUTE]);
+        assert_eq!(
+            [1, 2, 3, 99].map(|k| policy.delay_after(k, 0.5)),
+            [MINUTE, 2 * MINUTE, 2 * MINUTE, 2 * MINUTE]
+        );
     }
 }

@@ -47,7 +47,8 @@ impl Context {
     pub fn begin(inherited: Inherited) -> Result<Context> {
         let name = inherited.slot;
         process::set_process_name(&name).context("cannot name the process")?;
-        let settings: Settings = serde_json::from_slice(&inherited.settings).context("cannot read the sealed settings")?;
+        let settings: Settings =
+            serde_json::from_slice(&inherited.settings).context("cannot read the sealed settings")?;
         process::start_logs(&name, settings.log_dir.as_deref()).context("cannot start the log")?;
         let Some(slot) = Slot::from_name(&name) else { bail!("{name:?} is no slot") };
         Ok(Context {

@@ -22,7 +22,8 @@ pub enum Role {
 
 impl Role {
     /// All of them, in their order.
-    pub const ALL: [Role; 5] = [Role::Timer, Role::Consume, Role::Server, Role::HttpServer, Role::RedisChecker];
+    pub const ALL: [Role; 5] =
+        [Role::Timer, Role::Consume, Role::Server, Role::HttpServer, Role::RedisChecker];
 
     /// Its name without `dq-` and index, as `--only` takes it.
     pub fn name(self) -> &'static str {
@@ -77,7 +78,11 @@ impl Slot {
 /// `dq-server`, `dq-timer-0`: the process's name.
 impl fmt::Display for Slot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.role.is_indexed() { write!(f, "dq-{}-{}", self.role, self.index) } else { write!(f, "dq-{}", self.role) }
+        if self.role.is_indexed() {
+            write!(f, "dq-{}-{}", self.role, self.index)
+        } else {
+            write!(f, "dq-{}", self.role)
+        }
     }
 }
 

@@ -23,7 +23,12 @@ fn succ(answer: &Value) {
 }
 
 /// Adds jobs from several connections that pipeline, and checks that each is taken. Gives the ids.
-fn add_from(daemon: &Daemon, connections: usize, each: usize, delay_ms: impl Fn(usize) -> u64 + Sync) -> Vec<String> {
+fn add_from(
+    daemon: &Daemon,
+    connections: usize,
+    each: usize,
+    delay_ms: impl Fn(usize) -> u64 + Sync,
+) -> Vec<String> {
     let id = |c: usize, i: usize| format!("{c}-{i}");
     std::thread::scope(|scope| {
         for c in 0..connections {
@@ -69,14 +74,25 @@ fn two_thousand_jobs_from_eight_connections_each_arrive_once_and_in_time() {
 fn ps_shows_the_processes_under_their_names() {
     let daemon = Daemon::start("");
     let names: HashSet<String> = daemon.children().into_keys().collect();
-    let wanted = ["dq-timer-0", "dq-timer-1", "dq-consume-0", "dq-consume-1", "dq-server", "dq-http-server", "dq-redis-checker"];
+    let wanted = [
+        "dq-timer-0",
+        "dq-timer-1",
+        "dq-consume-0",
+        "dq-consume-1",
+        "dq-server",
+        "dq-http-server",
+        "dq-redis-checker",
+    ];
     // comm holds 15 bytes.
     assert_eq!(names, wanted.iter().map(|n| n[..n.len().min(15)].to_owned()).collect());
     let comm = |pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
     assert_eq!(comm(daemon.pid()).trim(), "dq-master");
     for (name, pid) in daemon.children() {
         let argv = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap();
-        assert!(wanted.contains(&std::str::from_utf8(&argv).unwrap().trim_end_matches('\0')), "{name}: {argv:?}");
+        assert!(
+            wanted.contains(&std::str::from_utf8(&argv).unwrap().trim_end_matches('\0')),
+            "{name}: {argv:?}"
+        );
         assert_eq!(nix::unistd::getpgid(Some(pid)).unwrap(), pid, "{name} leads a group of its own");
         let descriptors: Vec<String> = std::fs::read_dir(format!("/proc/{pid}/fd"))
             .unwrap()
@@ -97,7 +113,11 @@ fn every_child_may_be_killed_again_and_again_and_no_job_is_lost() {
             // A client that connects anew when it is cut off, and repeats what was not answered.
             let mut client: Option<Client> = None;
             while !stop.load(Ordering::Relaxed) {
-                let request = add("t", &added.load(Ordering::Relaxed).to_string(), (added.load(Ordering::Relaxed) % 40) as u64);
+                let request = add(
+                    "t",
+                    &added.load(Ordering::Relaxed).to_string(),
+                    (added.load(Ordering::Relaxed) % 40) as u64,
+                );
                 let answer = client.as_mut().map(|c| c.ask(&request));
                 match answer {
                     Some(Ok(answer)) if answer["code"] == 1 => drop(added.fetch_add(1, Ordering::Relaxed)),
@@ -105,10 +125,20 @@ fn every_child_may_be_killed_again_and_again_and_no_job_is_lost() {
                 }
             }
         });
-        for name in ["dq-timer-0", "dq-timer-1", "dq-consume-0", "dq-consume-1", "dq-server", "dq-redis-checker", "dq-http-server"] {
+        for name in [
+            "dq-timer-0",
+            "dq-timer-1",
+            "dq-consume-0",
+            "dq-consume-1",
+            "dq-server",
+            "dq-redis-checker",
+            "dq-http-server",
+        ] {
             let before = added.load(Ordering::Relaxed);
             daemon.kill_child(&name[..name.len().min(15)]);
-            eventually(10 * SECOND, "further adds", || (added.load(Ordering::Relaxed) >= before + 50).then_some(()));
+            eventually(10 * SECOND, "further adds", || {
+                (added.load(Ordering::Relaxed) >= before + 50).then_some(())
+            });
         }
         stop.store(true, Ordering::Relaxed);
     });
@@ -129,7 +159,8 @@ fn the_leases_of_a_killed_consumer_are_back_within_a_second() {
         let first = call.header("dq-job-id") == "slow" && call.header("dq-attempt") == "1";
         Answer::new(200, "ok").after(if first { 2 * SECOND } else { Duration::ZERO })
     });
-    let daemon = Daemon::start(&format!("[consume]\nprocesses = 1\n{}", topic("t", &sink, "timeout = \"20s\"")));
+    let daemon =
+        Daemon::start(&format!("[consume]\nprocesses = 1\n{}", topic("t", &sink, "timeout = \"20s\"")));
     succ(&daemon.client().ask(&add("t", "slow", 0)).unwrap());
     eventually(5 * SECOND, "the callback", || (sink.count() == 1).then_some(()));
     daemon.kill_child("dq-consume-0");
@@ -147,7 +178,7 @@ fn a_drain_finishes_the_callback_in_flight_and_does_not_repeat_it() {
     let config = topic("t", &sink, "timeout = \"10s\"");
     let mut daemon = Daemon::start(&config);
     succ(&daemon.client().ask(&add("t", "slow", 0)).unwrap());
-    succ(&daemon.client().ask(&add("t", "later", 3600_000)).unwrap());
+    succ(&daemon.client().ask(&add("t", "later", 3_600_000)).unwrap());
     eventually(5 * SECOND, "the callback", || (sink.count() == 1).then_some(()));
     let begun = Instant::now();
     daemon.stop();
@@ -208,7 +239,9 @@ fn a_killed_master_leaves_children_that_drain_and_a_new_one_takes_over() {
     let again = Daemon::spawn(Arc::clone(&daemon.dir), daemon.port, &config, &[]);
     again.wait_ready();
     sink.wait_for(50, 20 * SECOND);
-    eventually(20 * SECOND, "the end of the orphans", || orphans.iter().all(|pid| !lives(*pid)).then_some(()));
+    eventually(20 * SECOND, "the end of the orphans", || {
+        orphans.iter().all(|pid| !lives(*pid)).then_some(())
+    });
     let mut client = again.client();
     eventually(5 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
     assert_eq!(sink.count(), 50, "orphans finish their callbacks, and nobody repeats them");
@@ -232,9 +265,16 @@ fn check_validates_and_exits() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("dq.toml");
     let check = || {
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_dq-master")).arg("--config").arg(&file).arg("--check").output().unwrap();
-        (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap())
+        let output = Command::new(env!("CARGO_BIN_EXE_dq-master"))
+            .arg("--config")
+            .arg(&file)
+            .arg("--check")
+            .output()
+            .unwrap();
+        (
+            output.status.code().unwrap(),
+            String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap(),
+        )
     };
     std::fs::write(&file, "").unwrap();
     assert_eq!(check().0, 0);
@@ -256,7 +296,8 @@ fn check_validates_and_exits() {
 fn only_runs_some_of_the_roles() {
     let sink = Sink::start();
     let dir = Arc::new(tempfile::tempdir().unwrap());
-    let daemon = Daemon::spawn(dir, free_port(), &topic("t", &sink, ""), &["--only", "server", "--only", "timer"]);
+    let daemon =
+        Daemon::spawn(dir, free_port(), &topic("t", &sink, ""), &["--only", "server", "--only", "timer"]);
     daemon.wait_ready();
     let mut names: Vec<String> = daemon.children().into_keys().collect();
     names.sort();
@@ -279,7 +320,11 @@ fn a_failing_job_is_retried_and_becomes_a_dead_letter_with_its_attempts() {
     for id in ["never", "twice", "gone"] {
         succ(&client.ask(&add("t", id, 0)).unwrap());
     }
-    succ(&client.ask(&json!({"cmd": "add", "topic": "t", "id": "once", "body": 1, "max_attempts": 1})).unwrap());
+    succ(
+        &client
+            .ask(&json!({"cmd": "add", "topic": "t", "id": "once", "body": 1, "max_attempts": 1}))
+            .unwrap(),
+    );
     eventually(10 * SECOND, "the dead letters", || {
         (stats(&mut client, "t").get("dead") == Some(&3) && pending(&mut client, "t") == 0).then_some(())
     });
@@ -303,7 +348,8 @@ fn a_failing_job_is_retried_and_becomes_a_dead_letter_with_its_attempts() {
 
 #[test]
 fn a_receiver_of_the_php_daemon_gets_what_it_knows() {
-    let sink = Sink::answering(|call| Answer::new(500, if call.header("dq-attempt") == "1" { "" } else { "ok" }));
+    let sink =
+        Sink::answering(|call| Answer::new(500, if call.header("dq-attempt") == "1" { "" } else { "ok" }));
     let more = "payload = \"form\"\nsuccess = \"non_empty\"\nretry = [\"10ms\"]";
     let config = format!(
         "timezone = \"Asia/Shanghai\"\n{}{}",
@@ -317,24 +363,31 @@ fn a_receiver_of_the_php_daemon_gets_what_it_knows() {
         succ(&client.ask(&json!({"cmd": "add", "topic": topic, "id": "i", "body": body})).unwrap());
     }
     eventually(10 * SECOND, "four calls", || (sink.count() == 4).then_some(()));
-    eventually(5 * SECOND, "an empty store", || (pending(&mut client, "get") + pending(&mut client, "post") == 0).then_some(()));
+    eventually(5 * SECOND, "an empty store", || {
+        (pending(&mut client, "get") + pending(&mut client, "post") == 0).then_some(())
+    });
     for call in sink.calls() {
         let form = if call.method == "GET" { call.query.clone() } else { call.body.clone() };
         assert_eq!(call.method, call.header("dq-topic").to_uppercase());
-        let fixed = "a=1&f=&n=%7B%22x%22%3A%5B1%2C2%5D%7D&nul=&t=1&zh=%E4%B8%AD%20%E6%96%87%26%3D%2B&notify_time=20";
+        let fixed =
+            "a=1&f=&n=%7B%22x%22%3A%5B1%2C2%5D%7D&nul=&t=1&zh=%E4%B8%AD%20%E6%96%87%26%3D%2B&notify_time=20";
         assert!(form.starts_with(fixed), "{form}");
         assert!(form.contains("&dq_set_time=20"), "{form}");
         assert_eq!(form.contains("&exp_notify_nums=1"), call.header("dq-attempt") == "2", "{form}");
     }
     // Times are in the configured zone.
-    let far = json!({"cmd": "add", "topic": "get", "id": "far", "fix_time": "2030-01-02 03:04:05", "body": {}});
+    let far =
+        json!({"cmd": "add", "topic": "get", "id": "far", "fix_time": "2030-01-02 03:04:05", "body": {}});
     succ(&client.ask(&far).unwrap());
     let shown = client.ask(&json!({"cmd": "get", "topic": "get", "id": "far"})).unwrap();
     assert_eq!(shown["data"]["notify_time"], "2030-01-02 03:04:05");
     assert_eq!(shown["job"]["due_ms"], 1_893_524_645_000_i64);
     succ(&client.ask(&json!({"cmd": "del", "topic": "get", "id": "far"})).unwrap());
     let gone = client.ask(&json!({"cmd": "get", "topic": "get", "id": "far"})).unwrap();
-    assert_eq!(gone, json!({"code": 0, "msg": "there is no job \"far\" in topic get", "data": [], "err": "not_found"}));
+    assert_eq!(
+        gone,
+        json!({"code": 0, "msg": "there is no job \"far\" in topic get", "data": [], "err": "not_found"})
+    );
 }
 
 #[test]
@@ -350,7 +403,10 @@ fn commands_do_what_they_say() {
     let codes: Vec<&Value> = answer["data"].as_array().unwrap().iter().map(|a| &a["code"]).collect();
     assert_eq!(codes, [1, 0, 0, 1], "{answer}");
     assert_eq!(answer["data"][2]["err"], "unknown_topic");
-    assert_eq!(ask(json!({"cmd": "stats"}))["data"], json!({"t": {"delayed": 2, "ready": 0, "leased": 0, "dead": 0}}));
+    assert_eq!(
+        ask(json!({"cmd": "stats"}))["data"],
+        json!({"t": {"delayed": 2, "ready": 0, "leased": 0, "dead": 0}})
+    );
     assert_eq!(ask(json!({"cmd": "add", "topic": "off", "id": "x", "body": 1}))["err"], "topic_offline");
     let reject = json!({"cmd": "add", "topic": "t", "id": "c", "body": 4, "on_conflict": "reject"});
     assert_eq!(ask(reject)["err"], "exists");
@@ -368,7 +424,11 @@ fn commands_do_what_they_say() {
 #[test]
 fn a_slow_callback_delays_no_other_topic() {
     let sink = Sink::answering(|call| {
-        Answer::new(200, "ok").after(if call.header("dq-topic") == "slow" { 2 * SECOND } else { Duration::ZERO })
+        Answer::new(200, "ok").after(if call.header("dq-topic") == "slow" {
+            2 * SECOND
+        } else {
+            Duration::ZERO
+        })
     });
     let config = topic("slow", &sink, "timeout = \"10s\"") + &topic("fast", &sink, "");
     let daemon = Daemon::start(&format!("[consume]\nconcurrency = 8\n{config}"));
@@ -396,12 +456,14 @@ fn health_and_readiness_are_told_on_both_sockets() {
         stream.read_to_string(&mut answer).unwrap();
         answer
     };
-    let tcp = || {
-        eventually(10 * SECOND, "the HTTP port", || TcpStream::connect(("127.0.0.1", daemon.http)).ok())
-    };
+    let tcp =
+        || eventually(10 * SECOND, "the HTTP port", || TcpStream::connect(("127.0.0.1", daemon.http)).ok());
     assert!(ask(&mut tcp(), "/healthz").starts_with("HTTP/1.1 200"));
     let ready = ask(&mut tcp(), "/readyz");
-    assert!(ready.starts_with("HTTP/1.1 200") && ready.ends_with(r#"{"parts":{"store":"ok"},"ready":true}"#), "{ready}");
+    assert!(
+        ready.starts_with("HTTP/1.1 200") && ready.ends_with(r#"{"parts":{"store":"ok"},"ready":true}"#),
+        "{ready}"
+    );
     let mut unix = UnixStream::connect(daemon.dir.path().join("var/run/http.sock")).unwrap();
     assert!(ask(&mut unix, "/readyz").starts_with("HTTP/1.1 200"));
     assert!(ask(&mut tcp(), "/nothing").starts_with("HTTP/1.1 404"));
@@ -418,8 +480,9 @@ fn a_hundred_thousand_pending_jobs_do_not_delay_a_restart() {
     let mut client = daemon.client();
     let due_ms = now_ms() + 3_600_000;
     let batch = |n: usize| {
-        let jobs: Vec<Value> =
-            (0..1000).map(|i| json!({"id": format!("{n}-{i}"), "run_at_ms": due_ms + i, "body": {"n": i}})).collect();
+        let jobs: Vec<Value> = (0..1000)
+            .map(|i| json!({"id": format!("{n}-{i}"), "run_at_ms": due_ms + i, "body": {"n": i}}))
+            .collect();
         json!({"cmd": "madd", "topic": "t", "jobs": jobs})
     };
     for n in 0..100 {
@@ -431,7 +494,8 @@ fn a_hundred_thousand_pending_jobs_do_not_delay_a_restart() {
     }
     let soon = now_ms() + 3000;
     for i in 0..100 {
-        let request = json!({"cmd": "add", "topic": "t", "id": format!("soon-{i}"), "run_at_ms": soon, "body": 1});
+        let request =
+            json!({"cmd": "add", "topic": "t", "id": format!("soon-{i}"), "run_at_ms": soon, "body": 1});
         succ(&client.ask(&request).unwrap());
     }
     drop(client);
@@ -456,7 +520,11 @@ fn a_locked_database_is_an_error_to_clients_and_works_again_after() {
     let daemon = Daemon::start(&topic("t", &sink, ""));
     let mut client = daemon.client();
     let at = now_ms() + 700;
-    succ(&client.ask(&json!({"cmd": "add", "topic": "t", "id": "before", "run_at_ms": at, "body": 1})).unwrap());
+    succ(
+        &client
+            .ask(&json!({"cmd": "add", "topic": "t", "id": "before", "run_at_ms": at, "body": 1}))
+            .unwrap(),
+    );
     let other = rusqlite::Connection::open(daemon.dir.path().join("var/dq.db")).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let begun = Instant::now();
@@ -492,7 +560,11 @@ fn a_full_disk_is_an_error_to_clients_and_works_again_after() {
     let daemon = Daemon::run(Arc::clone(&dir), port, http, command);
     daemon.wait_ready();
     let mut client = daemon.client();
-    succ(&client.ask(&json!({"cmd": "add", "topic": "t", "id": "before", "delay_ms": 3_600_000, "body": 1})).unwrap());
+    succ(
+        &client
+            .ask(&json!({"cmd": "add", "topic": "t", "id": "before", "delay_ms": 3_600_000, "body": 1}))
+            .unwrap(),
+    );
     // Its own view of the folder.
     let filler = format!("/proc/{}/root{}/var/filler", daemon.pid(), dir.path().display());
     let mut file = std::fs::File::create(&filler).unwrap();
@@ -501,7 +573,9 @@ fn a_full_disk_is_an_error_to_clients_and_works_again_after() {
     let mut taken = Vec::new();
     let refused = eventually(10 * SECOND, "a refusal", || {
         let id = format!("during-{}", taken.len());
-        let answer = client.ask(&json!({"cmd": "add", "topic": "t", "id": id, "delay_ms": 3_600_000, "body": body})).unwrap();
+        let answer = client
+            .ask(&json!({"cmd": "add", "topic": "t", "id": id, "delay_ms": 3_600_000, "body": body}))
+            .unwrap();
         if answer["code"] == 1 {
             taken.push(id);
             return None;
@@ -594,7 +668,11 @@ fn a_client_that_does_not_read_costs_nobody_else_anything() {
     let daemon = Daemon::start(&topic("t", &sink, ""));
     let body = "x".repeat(8000);
     let mut client = daemon.client();
-    succ(&client.ask(&json!({"cmd": "add", "topic": "t", "id": "big", "delay_ms": 3_600_000, "body": body})).unwrap());
+    succ(
+        &client
+            .ask(&json!({"cmd": "add", "topic": "t", "id": "big", "delay_ms": 3_600_000, "body": body}))
+            .unwrap(),
+    );
     // Many gets whose answers nobody takes; the daemon stops reading, so that sending comes to a halt.
     let mut deaf = daemon.client();
     deaf.stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
@@ -669,7 +747,9 @@ fn a_child_that_keeps_ending_is_started_ever_later() {
     let old = daemon.child("dq-redis-checke");
     let begun = Instant::now();
     kill(old, Signal::SIGKILL).unwrap();
-    eventually(10 * SECOND, "another one", || daemon.children().get("dq-redis-checke").copied().filter(|p| *p != old));
+    eventually(10 * SECOND, "another one", || {
+        daemon.children().get("dq-redis-checke").copied().filter(|p| *p != old)
+    });
     assert!(begun.elapsed() >= SECOND, "{:?}", begun.elapsed());
 }
 

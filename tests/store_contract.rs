@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dq::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
 use dq::store::{
-    Added, Batch, Bell, BellKind, Changed, Counts, Leased, Outcome, OwnerTag, Settled, Settlement, Store, Token, Wanted,
-    Which,
+    Added, Batch, Bell, BellKind, Changed, Counts, Leased, Outcome, OwnerTag, Settled, Settlement, Store,
+    Token, Wanted, Which,
 };
 
 /// A store of its own for each test, and as many handles to it as the test wants.
@@ -97,7 +97,11 @@ fn counts(store: &mut dyn Store, t: &str) -> [u64; 4] {
     let Some(Counts { delayed, ready, leased, dead, .. }) = found else { return [0; 4] };
     // The counts are what the lists hold.
     for (state, n) in State::ALL.into_iter().zip([delayed, ready, leased, dead]) {
-        assert_eq!(store.list(&topic(t), state, None, 100_000).unwrap().jobs.len() as u64, n, "{state} of {t}");
+        assert_eq!(
+            store.list(&topic(t), state, None, 100_000).unwrap().jobs.len() as u64,
+            n,
+            "{state} of {t}"
+        );
     }
     [delayed, ready, leased, dead]
 }
@@ -105,7 +109,6 @@ fn counts(store: &mut dyn Store, t: &str) -> [u64; 4] {
 fn state(store: &mut dyn Store, t: &str, id: &str) -> Option<State> {
     store.get(&key(t, id)).unwrap().map(|v| v.state)
 }
-
 
 fn sleep_past(at_ms: i64) {
     while now_ms() <= at_ms {
@@ -185,11 +188,14 @@ fn an_id_that_is_taken_goes_by_on_conflict<F: Fixture>(f: &F) {
         body: Body::parse(body).unwrap(),
         ..job("t", "i", due)
     };
-    let added = add(&mut *s, &[
-        with(OnConflict::Reject, "1", LONG),
-        with(OnConflict::Reject, "2", NOW),
-        with(OnConflict::Keep, "3", NOW),
-    ]);
+    let added = add(
+        &mut *s,
+        &[
+            with(OnConflict::Reject, "1", LONG),
+            with(OnConflict::Reject, "2", NOW),
+            with(OnConflict::Keep, "3", NOW),
+        ],
+    );
     assert_eq!(added, [Added::New, Added::Rejected, Added::Kept]);
     let view = s.get(&key("t", "i")).unwrap().unwrap();
     assert_eq!((view.body.as_str(), view.state), ("1", State::Delayed));
@@ -263,7 +269,9 @@ fn settling_needs_the_token<F: Fixture>(f: &F) {
     *wrong.token.0.last_mut().unwrap() ^= 1;
     for token in [wrong.token.clone(), Token(Box::new([])), Token(Box::new([0; 24]))] {
         let forged = Leased { token, ..held.clone() };
-        for outcome in [Outcome::Ack, Outcome::Retry(NOW), Outcome::Bury, Outcome::Extend(HOLD), Outcome::HandBack] {
+        for outcome in
+            [Outcome::Ack, Outcome::Retry(NOW), Outcome::Bury, Outcome::Extend(HOLD), Outcome::HandBack]
+        {
             assert_eq!(settle(&mut *s, &forged, outcome), Settled::Stale);
         }
     }
@@ -309,7 +317,10 @@ fn a_buried_job_stays_until_it_is_redriven_or_purged<F: Fixture>(f: &F) {
         assert_eq!(settle(&mut *s, &held, Outcome::Bury), Settled::Done);
     }
     assert_eq!(counts(&mut *s, "t"), [0, 0, 0, 3]);
-    assert_eq!(add(&mut *s, &[NewJob { on_conflict: OnConflict::Reject, ..job("t", "a", LONG) }]), [Added::New]);
+    assert_eq!(
+        add(&mut *s, &[NewJob { on_conflict: OnConflict::Reject, ..job("t", "a", LONG) }]),
+        [Added::New]
+    );
     assert_eq!(state(&mut *s, "t", "a"), Some(State::Delayed), "the live one is seen first");
     assert_eq!(s.redrive(&topic("t"), &Which::All, 10).unwrap(), 2, "the id of `a` is taken");
     assert_eq!(counts(&mut *s, "t"), [1, 2, 0, 1]);
@@ -419,12 +430,15 @@ fn a_lease_keeps_to_its_quotas_and_tells_what_is_left<F: Fixture>(f: &F) {
 fn leases_go_by_priority_and_then_by_due_time<F: Fixture>(f: &F) {
     let mut s = f.open();
     let with = |id: &str, priority, due| NewJob { priority, ..job("t", id, Due::At(due)) };
-    add(&mut *s, &[
-        with("low", Priority::Low, 1),
-        with("n2", Priority::Normal, 20),
-        with("n1", Priority::Normal, 10),
-        with("high", Priority::High, 30),
-    ]);
+    add(
+        &mut *s,
+        &[
+            with("low", Priority::Low, 1),
+            with("n2", Priority::Normal, 20),
+            with("n1", Priority::Normal, 10),
+            with("high", Priority::High, 30),
+        ],
+    );
     let ids: Vec<_> = lease(&mut *s, "t", 9).into_iter().map(|l| l.key.id.to_string()).collect();
     assert_eq!(ids, ["high", "n1", "n2", "low"]);
 }
@@ -453,7 +467,10 @@ fn a_list_is_paged_in_its_order<F: Fixture>(f: &F) {
     let base = now_ms() + 1_000_000;
     let jobs: Vec<_> = (0..25).map(|i| job("t", &format!("{i:02}"), Due::At(base + 1000 - i / 3))).collect();
     add(&mut *s, &jobs);
-    add(&mut *s, &[NewJob { priority: Priority::Low, ..job("t", "r1", Due::At(1)) }, job("t", "r2", Due::At(2))]);
+    add(
+        &mut *s,
+        &[NewJob { priority: Priority::Low, ..job("t", "r1", Due::At(1)) }, job("t", "r2", Due::At(2))],
+    );
     for (state, sum) in [(State::Delayed, 25), (State::Ready, 2)] {
         let (mut seen, mut cursor) = (Vec::new(), None);
         loop {
@@ -536,7 +553,11 @@ fn many_handles_at_once_lose_and_double_nothing<F: Fixture + Sync>(f: &F) {
                 let me = owner(&format!("c{consumer}"));
                 let until = std::time::Instant::now() + Duration::from_secs(60);
                 while acked.lock().unwrap().len() < ADDERS * EACH {
-                    assert!(std::time::Instant::now() < until, "only {} arrived", acked.lock().unwrap().len());
+                    assert!(
+                        std::time::Instant::now() < until,
+                        "only {} arrived",
+                        acked.lock().unwrap().len()
+                    );
                     s.promote(50).unwrap();
                     let batch = s.lease(&[want("a", 20), want("b", 20)], 30, Some(&me)).unwrap();
                     let settlements: Vec<_> = batch

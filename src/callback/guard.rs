@@ -63,11 +63,7 @@ fn never_v4(a: Ipv4Addr) -> Option<&'static str> {
 fn private_v4(a: Ipv4Addr) -> Option<&'static str> {
     let [first, second, ..] = a.octets();
     let carrier_or_bench = matches!((first, second), (100, 64..=127) | (198, 18 | 19));
-    if a.is_loopback() {
-        Some("loopback")
-    } else {
-        (a.is_private() || carrier_or_bench).then_some("private")
-    }
+    if a.is_loopback() { Some("loopback") } else { (a.is_private() || carrier_or_bench).then_some("private") }
 }
 
 fn never_v6(a: Ipv6Addr) -> Option<&'static str> {
@@ -104,12 +100,25 @@ mod tests {
     #[test]
     fn metadata_multicast_unspecified_and_reserved_are_never_called() {
         let never = [
-            "169.254.169.254", "0.0.0.0", "0.1.2.3", "224.0.0.1", "255.255.255.255", "240.0.0.1", "192.0.2.1", "::",
-            "fe80::1", "ff02::1", "2001:db8::1", "fd00:ec2::254",
+            "169.254.169.254",
+            "0.0.0.0",
+            "0.1.2.3",
+            "224.0.0.1",
+            "255.255.255.255",
+            "240.0.0.1",
+            "192.0.2.1",
+            "::",
+            "fe80::1",
+            "ff02::1",
+            "2001:db8::1",
+            "fd00:ec2::254",
         ];
         // Hidden in other forms.
         let hidden = [
-            "::ffff:169.254.169.254", "::169.254.169.254", "64:ff9b::169.254.169.254", "64:ff9b:1::169.254.169.254",
+            "::ffff:169.254.169.254",
+            "::169.254.169.254",
+            "64:ff9b::169.254.169.254",
+            "64:ff9b:1::169.254.169.254",
             "2002:a9fe:a9fe::1",
         ];
         for address in never.iter().chain(&hidden) {
@@ -119,7 +128,16 @@ mod tests {
 
     #[test]
     fn private_and_loopback_are_called_unless_the_guard_is_strict() {
-        for address in ["127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "100.64.0.1", "::1", "fc00::1", "::ffff:10.0.0.1"] {
+        for address in [
+            "127.0.0.1",
+            "10.1.2.3",
+            "172.16.0.1",
+            "192.168.1.1",
+            "100.64.0.1",
+            "::1",
+            "fc00::1",
+            "::ffff:10.0.0.1",
+        ] {
             assert!(!denied(Guard::Metadata, &[], address), "{address}");
             assert!(denied(Guard::Strict, &[], address), "{address}");
         }

@@ -115,7 +115,8 @@ impl Caller {
                 (topic.callback.clone(), Some(delivery.body.as_str().to_owned()), Some("application/json"))
             }
         };
-        let uri: Uri = uri.parse().map_err(|e: ureq::http::uri::InvalidUri| ureq::Error::BadUri(e.to_string()))?;
+        let uri: Uri =
+            uri.parse().map_err(|e: ureq::http::uri::InvalidUri| ureq::Error::BadUri(e.to_string()))?;
         let mut request = ureq::http::Request::builder()
             .method(if payload.is_some() { ureq::http::Method::POST } else { ureq::http::Method::GET })
             .uri(uri)

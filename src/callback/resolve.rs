@@ -67,7 +67,12 @@ impl Cached {
 }
 
 impl Resolver for Cached {
-    fn resolve(&self, uri: &Uri, config: &Config, timeout: NextTimeout) -> Result<ResolvedSocketAddrs, Error> {
+    fn resolve(
+        &self,
+        uri: &Uri,
+        config: &Config,
+        timeout: NextTimeout,
+    ) -> Result<ResolvedSocketAddrs, Error> {
         let mut allowed = self.empty();
         let mut denied = None;
         for address in self.addresses(uri, config, timeout)? {

@@ -16,8 +16,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 
-use super::receiver::{Answer, Call, Receiver};
 use super::Client;
+use super::receiver::{Answer, Call, Receiver};
 use crate::process::{Signals, wait_readable};
 use crate::protocol::dq::Framing;
 

@@ -28,7 +28,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let show = move |call: super::Call| {
         let late = call.late_ms().map_or(String::new(), |ms| format!(" {ms} ms late"));
         let query = if call.query.is_empty() { String::new() } else { format!("?{}", call.query) };
-        let job = format!("{}:{} attempt {}", call.header("dq-topic"), call.header("dq-job-id"), call.header("dq-attempt"));
+        let job = format!(
+            "{}:{} attempt {}",
+            call.header("dq-topic"),
+            call.header("dq-job-id"),
+            call.header("dq-attempt")
+        );
         println!("{} {}{query} {job}{late}: {}", call.method, call.path, call.body);
         Answer::new(status, "ok\n")
     };

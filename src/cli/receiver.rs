@@ -82,7 +82,8 @@ impl Receiver {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         std::thread::Builder::new().name("receiver".into()).spawn(move || {
             let served = runtime.block_on(async {
-                let app = Router::new().fallback(move |request: Request| answer(Arc::clone(&handler), request));
+                let app =
+                    Router::new().fallback(move |request: Request| answer(Arc::clone(&handler), request));
                 axum::serve(tokio::net::TcpListener::from_std(listener)?, app).await
             });
             if let Err(e) = served {

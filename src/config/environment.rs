@@ -8,7 +8,10 @@ use super::ConfigError;
 const NOT_OURS: [&str; 2] = ["DQ_URL", "DQ_TOKEN"];
 
 /// Puts what the environment says into the table. A value takes the type that the key's default has.
-pub fn apply(table: &mut Table, environment: impl Iterator<Item = (String, String)>) -> Result<(), ConfigError> {
+pub fn apply(
+    table: &mut Table,
+    environment: impl Iterator<Item = (String, String)>,
+) -> Result<(), ConfigError> {
     let defaults = super::defaults();
     for (name, value) in environment {
         let Some(path) = name.strip_prefix("DQ_").filter(|_| !NOT_OURS.contains(&name.as_str())) else {
@@ -41,7 +44,10 @@ pub fn apply(table: &mut Table, environment: impl Iterator<Item = (String, Strin
 }
 
 fn no_such(name: &str, keys: &[&str]) -> ConfigError {
-    ConfigError::key(name, format!("there is no key {} (sections and keys are joined by `__`)", keys.join(".")))
+    ConfigError::key(
+        name,
+        format!("there is no key {} (sections and keys are joined by `__`)", keys.join(".")),
+    )
 }
 
 fn typed(default: &Value, name: &str, text: String) -> Result<Value, ConfigError> {
@@ -49,7 +55,7 @@ fn typed(default: &Value, name: &str, text: String) -> Result<Value, ConfigError
         return Ok(Value::String(text));
     }
     let parsed: Option<Value> = format!("x = {text}").parse().ok().and_then(|mut t: Table| t.remove("x"));
-    parsed
-        .filter(|v| v.same_type(default))
-        .ok_or_else(|| ConfigError::key(name, format!("{text:?} is no {}, such as {default}", default.type_str())))
+    parsed.filter(|v| v.same_type(default)).ok_or_else(|| {
+        ConfigError::key(name, format!("{text:?} is no {}, such as {default}", default.type_str()))
+    })
 }

@@ -51,7 +51,10 @@ impl ConfigError {
 }
 
 /// Reads and checks the file at `path`. Relative paths in it resolve against its folder.
-pub fn load(path: &Path, environment: impl Iterator<Item = (String, String)>) -> Result<Settings, ConfigError> {
+pub fn load(
+    path: &Path,
+    environment: impl Iterator<Item = (String, String)>,
+) -> Result<Settings, ConfigError> {
     let read = |source| ConfigError::Read { path: path.to_owned(), source };
     let text = std::fs::read_to_string(path).map_err(read)?;
     let table: Table = text.parse().map_err(|e: toml::de::Error| ConfigError::Syntax {
@@ -120,7 +123,8 @@ mod tests {
         let documented: Table = text.parse().unwrap();
         assert_eq!(documented, defaults());
         // Its commented examples are valid too.
-        let examples: String = text.lines().map(|l| l.strip_prefix("#: ").unwrap_or(l).to_owned() + "\n").collect();
+        let examples: String =
+            text.lines().map(|l| l.strip_prefix("#: ").unwrap_or(l).to_owned() + "\n").collect();
         assert_ne!(examples.parse::<Table>().unwrap(), defaults());
         parse(&examples).unwrap();
     }
@@ -178,7 +182,11 @@ mod tests {
             ("callback = \"http://h/\"\nretry = []", "topic[0].retry", "empty"),
             ("callback = \"http://h/\"\nmax_attempts = 0", "topic[0].max_attempts", "1 to"),
             ("callback = \"http://h/\"\ntimeout = \"2h\"", "topic[0].timeout", "1h"),
-            ("callback = \"http://h/\"\n[[topic]]\nname = \"a\"\ncallback = \"http://h/\"", "topic[1].name", "twice"),
+            (
+                "callback = \"http://h/\"\n[[topic]]\nname = \"a\"\ncallback = \"http://h/\"",
+                "topic[1].name",
+                "twice",
+            ),
         ] {
             let message = refused(&topic(more));
             assert!(message.starts_with(key) && message.contains(hint), "{more}: {message}");
@@ -190,7 +198,12 @@ mod tests {
     fn the_environment_overrides_the_file() {
         let settings = parse_with(
             "[consume]\nconcurrency = 3",
-            &[("DQ_CONSUME__CONCURRENCY", "5"), ("DQ_SERVER__LISTEN", "127.0.0.1:9"), ("DQ_INSTANCE", "7"), ("PATH", "x")],
+            &[
+                ("DQ_CONSUME__CONCURRENCY", "5"),
+                ("DQ_SERVER__LISTEN", "127.0.0.1:9"),
+                ("DQ_INSTANCE", "7"),
+                ("PATH", "x"),
+            ],
         )
         .unwrap();
         assert_eq!(settings.consume.concurrency, 5);

@@ -35,7 +35,8 @@ pub fn validate(raw: Raw, base: &Path) -> Result<Settings, ConfigError> {
     let run_dir = path("run_dir", &raw.run_dir)?;
     if run_dir.as_os_str().len() > RUN_DIR_MAX {
         let length = run_dir.as_os_str().len();
-        let problem = format!("{} is {length} bytes long; sockets need at most {RUN_DIR_MAX}", run_dir.display());
+        let problem =
+            format!("{} is {length} bytes long; sockets need at most {RUN_DIR_MAX}", run_dir.display());
         return Err(ConfigError::key("run_dir", problem));
     }
     let raw_http_listen = raw.http.listen.clone();
@@ -60,7 +61,10 @@ pub fn validate(raw: Raw, base: &Path) -> Result<Settings, ConfigError> {
                 return Err(ConfigError::key("store.backend", problem));
             }
         },
-        callback: Callback { guard: raw.callback.guard, allow: networks("callback.allow", &raw.callback.allow)? },
+        callback: Callback {
+            guard: raw.callback.guard,
+            allow: networks("callback.allow", &raw.callback.allow)?,
+        },
         topics: topics(raw.topic, count("callback.max_attempts", raw.callback.max_attempts, 1, 1000)?)?,
     };
     if settings.server.listen.is_some() && settings.server.listen == settings.http.listen {
@@ -83,7 +87,10 @@ fn server(raw: raw::Server) -> Result<Server, ConfigError> {
     }
     if !(256..=FRAME_MAX).contains(&raw.max_frame.0) {
         let shown = serde_json::to_string(&raw.max_frame).unwrap_or_default();
-        return Err(ConfigError::key("server.max_frame", format!("{shown} is not within \"256B\" and \"15MiB\"")));
+        return Err(ConfigError::key(
+            "server.max_frame",
+            format!("{shown} is not within \"256B\" and \"15MiB\""),
+        ));
     }
     Ok(Server {
         listen,
@@ -98,7 +105,8 @@ fn http(raw: raw::Http) -> Result<Http, ConfigError> {
     no_auth("http.auth", &raw.auth)?;
     let listen = address("http.listen", &raw.listen, "127.0.0.1:8088")?;
     if listen.is_some_and(|a| !a.ip().is_loopback()) {
-        let problem = format!("\"{}\" is wider than loopback, which needs tokens; this release has none", raw.listen);
+        let problem =
+            format!("\"{}\" is wider than loopback, which needs tokens; this release has none", raw.listen);
         return Err(ConfigError::key("http.listen", problem));
     }
     Ok(Http { listen })
@@ -115,16 +123,24 @@ fn address(key: &str, value: &str, example: &str) -> Result<Option<SocketAddr>, 
     if value.is_empty() {
         return Ok(None);
     }
-    let problem = |_| ConfigError::key(key, format!("{value:?} is no address and port, such as \"{example}\""));
+    let problem =
+        |_| ConfigError::key(key, format!("{value:?} is no address and port, such as \"{example}\""));
     value.parse().map(Some).map_err(problem)
 }
 
 fn networks(key: &str, values: &[String]) -> Result<Vec<IpNet>, ConfigError> {
-    let parse = |v: &String| v.parse().map_err(|_| ConfigError::key(key, format!("{v:?} is no range, such as \"10.0.0.0/8\"")));
+    let parse = |v: &String| {
+        v.parse().map_err(|_| ConfigError::key(key, format!("{v:?} is no range, such as \"10.0.0.0/8\"")))
+    };
     values.iter().map(parse).collect()
 }
 
-fn count<N: PartialOrd + std::fmt::Display>(key: &str, value: N, least: N, most: N) -> Result<N, ConfigError> {
+fn count<N: PartialOrd + std::fmt::Display>(
+    key: &str,
+    value: N,
+    least: N,
+    most: N,
+) -> Result<N, ConfigError> {
     if value < least || value > most {
         return Err(ConfigError::key(key, format!("{value} is not within {least} to {most}")));
     }
@@ -145,7 +161,9 @@ fn zone(name: String) -> Result<Option<String>, ConfigError> {
     }
     match jiff::tz::TimeZone::get(&name) {
         Ok(_) => Ok(Some(name)),
-        Err(_) => Err(ConfigError::key("timezone", format!("{name:?} is no zone, such as \"Asia/Shanghai\""))),
+        Err(_) => {
+            Err(ConfigError::key("timezone", format!("{name:?} is no zone, such as \"Asia/Shanghai\"")))
+        }
     }
 }
 
@@ -160,7 +178,10 @@ fn topics(raw: Vec<raw::Topic>, max_attempts: u32) -> Result<Vec<Topic>, ConfigE
     for (i, raw) in raw.into_iter().enumerate() {
         let topic = topic(&format!("topic[{i}]"), raw, max_attempts)?;
         if !names.insert(topic.name.clone()) {
-            return Err(ConfigError::key(format!("topic[{i}].name"), format!("\"{}\" stands here twice", topic.name)));
+            return Err(ConfigError::key(
+                format!("topic[{i}].name"),
+                format!("\"{}\" stands here twice", topic.name),
+            ));
         }
         topics.push(topic);
     }
@@ -213,7 +234,8 @@ fn retry(
             Ok(RetryPolicy::Exponential { base, cap: cap.map_or(HOUR, |s| s.0) })
         }
         raw::Retry::Name(name) => {
-            let problem = format!("{name:?} is none of \"2n+1\", \"exponential\" or a list such as [\"1m\", \"5m\"]");
+            let problem =
+                format!("{name:?} is none of \"2n+1\", \"exponential\" or a list such as [\"1m\", \"5m\"]");
             Err(ConfigError::key(key, problem))
         }
         raw::Retry::List(list) if list.is_empty() => {

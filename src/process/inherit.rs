@@ -53,7 +53,9 @@ impl Inherited {
             sockets.insert(name.to_owned(), fd);
         }
         let mut own = |name: &str| {
-            sockets.remove(name).ok_or_else(|| io::Error::other(format!("no descriptor {name:?} was handed down")))
+            sockets
+                .remove(name)
+                .ok_or_else(|| io::Error::other(format!("no descriptor {name:?} was handed down")))
         };
         let settings = super::sealed::read_shared(&File::from(own(SETTINGS)?))?;
         let link = Link::from_fd(own(LINK)?);

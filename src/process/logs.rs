@@ -14,7 +14,8 @@ const DEFAULT_FILTER: &str = "warn,dq=info,request=info,notify=info";
 /// Starts logging for this process, which lines call `name`. How much is logged is said by RUST_LOG.
 /// A panic becomes an error line, and still ends its thread.
 pub fn start(name: &str, folder: Option<&Path>) -> io::Result<()> {
-    let mut builder = env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(DEFAULT_FILTER));
+    let mut builder =
+        env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(DEFAULT_FILTER));
     let (own, pid) = (name.to_owned(), std::process::id());
     builder.format(move |out, record| out.write_all(line(&own, pid, record).as_bytes()));
     match folder {
@@ -23,7 +24,13 @@ pub fn start(name: &str, folder: Option<&Path>) -> io::Result<()> {
             std::fs::create_dir_all(folder)?;
             let filter = builder.build();
             log::set_max_level(filter.filter());
-            let files = Files { name: name.to_owned(), pid, filter, folder: folder.to_owned(), open: Mutex::default() };
+            let files = Files {
+                name: name.to_owned(),
+                pid,
+                filter,
+                folder: folder.to_owned(),
+                open: Mutex::default(),
+            };
             log::set_boxed_logger(Box::new(files)).map_err(io::Error::other)?;
         }
     }

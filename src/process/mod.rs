@@ -30,7 +30,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 /// Waits until one of the descriptors is readable (or closed), or until the moment has come. Tells for each whether it
 /// is.
 pub fn wait_readable(fds: &[BorrowedFd<'_>], until: Option<Instant>) -> io::Result<Vec<bool>> {
-    let mut polled: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
+    let mut polled: Vec<PollFd<'_>> =
+        fds.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
     loop {
         let timeout = match until {
             None => PollTimeout::NONE,

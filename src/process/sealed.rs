@@ -13,7 +13,8 @@ pub fn seal(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     let mut file = File::from(fd);
     file.write_all(bytes)?;
     let fd = OwnedFd::from(file);
-    let all = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+    let all =
+        SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
     fcntl(&fd, FcntlArg::F_ADD_SEALS(all))?;
     Ok(fd)
 }

@@ -43,7 +43,12 @@ impl Signals {
                 Err(e) => return Err(e),
             }
         }
-        Ok(self.noted.iter().filter(|(_, flag)| flag.swap(false, Ordering::SeqCst)).map(|(s, _)| *s).collect())
+        Ok(self
+            .noted
+            .iter()
+            .filter(|(_, flag)| flag.swap(false, Ordering::SeqCst))
+            .map(|(s, _)| *s)
+            .collect())
     }
 }
 

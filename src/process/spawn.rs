@@ -28,7 +28,7 @@ pub fn own_executable() -> io::Result<OwnedFd> {
 pub struct Spawn<'a> {
     /// What it executes.
     pub executable: BorrowedFd<'a>,
-    /// Its slot's name: argv[0], and what it goes by.
+    /// Its slot's name: `argv[0]`, and what it goes by.
     pub name: String,
     /// What it inherits beside stdin (empty), stdout and stderr; names are for [`super::Inherited`].
     pub descriptors: Vec<(String, BorrowedFd<'a>)>,

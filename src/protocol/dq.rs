@@ -214,8 +214,8 @@ fn madd(jobs: &RawValue, common: Request<'_>, zone: &TimeZone) -> Result<Command
         return Err(Refusal::new("bad_field", problem));
     }
     let one = |raw: &&RawValue| {
-        let job =
-            object(raw.get()).map_err(|e| Refusal::new("bad_field", format!("a job is not a JSON object: {e}")))?;
+        let job = object(raw.get())
+            .map_err(|e| Refusal::new("bad_field", format!("a job is not a JSON object: {e}")))?;
         job.add(common.topic, zone)
     };
     Ok(Command::Madd(jobs.iter().map(one).collect()))
@@ -261,7 +261,10 @@ impl Request<'_> {
         let mut given = given.into_iter().filter_map(|(name, raw)| Some((name, raw?)));
         let Some((name, raw)) = given.next() else { return Ok(None) };
         if let Some((other, _)) = given.next() {
-            return Err(Refusal::new("bad_field", format!("{name} and {other} both say when: give one of them")));
+            return Err(Refusal::new(
+                "bad_field",
+                format!("{name} and {other} both say when: give one of them"),
+            ));
         }
         Ok(Some(match name {
             "fix_time" => Due::At(moment(&string(name, raw)?, zone)?),
@@ -326,9 +329,17 @@ fn moment(text: &str, zone: &TimeZone) -> Result<i64, Refusal> {
         if let Ok(at) = text.parse::<jiff::Timestamp>() {
             return Some(at.as_millisecond());
         }
-        let formats = ["%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%Y/%m/%d %H:%M:%S", "%Y/%m/%d %H:%M"];
+        let formats = [
+            "%Y-%m-%d %H:%M:%S",
+            "%Y-%m-%dT%H:%M:%S",
+            "%Y-%m-%d %H:%M",
+            "%Y/%m/%d %H:%M:%S",
+            "%Y/%m/%d %H:%M",
+        ];
         let days = ["%Y-%m-%d", "%Y/%m/%d"];
-        let day = |format| Some(jiff::civil::Date::strptime(format, text).ok()?.to_datetime(jiff::civil::Time::midnight()));
+        let day = |format| {
+            Some(jiff::civil::Date::strptime(format, text).ok()?.to_datetime(jiff::civil::Time::midnight()))
+        };
         let at = formats.into_iter().find_map(local).or_else(|| days.into_iter().find_map(day))?;
         Some(at.to_zoned(zone.clone()).ok()?.timestamp().as_millisecond())
     };
@@ -410,7 +421,10 @@ mod tests {
     fn answers_are_as_the_clients_expect_them() {
         assert_eq!(Answer::success().to_json(), br#"{"code":1,"msg":"succ","data":[]}"#);
         let refusal = Refusal::new("unknown_topic", "no");
-        assert_eq!(Answer::failure(&refusal).to_json(), br#"{"code":0,"msg":"no","data":[],"err":"unknown_topic"}"#);
+        assert_eq!(
+            Answer::failure(&refusal).to_json(),
+            br#"{"code":0,"msg":"no","data":[],"err":"unknown_topic"}"#
+        );
         let mut out = Vec::new();
         assert!(Framing::Digits.append(b"{}", &mut out) && Framing::Binary.append(b"[]", &mut out));
         assert_eq!(out, b"0002{}\0\0\0\x02[]");
@@ -425,7 +439,10 @@ mod tests {
         assert_eq!(Framing::Digits.frame(b"0002{}00", 10), Ok(Some(4..6)));
         assert_eq!(Framing::Binary.frame(b"\0\0\0\0\0", 10), Ok(Some(4..4)));
         assert_eq!(Framing::Digits.frame(b"00x2{}", 10), Err(FrameError::NoLength(*b"00x2")));
-        assert_eq!(Framing::Binary.frame(b"\0\x01\0\0", 10), Err(FrameError::TooLong { length: 65536, most: 10 }));
+        assert_eq!(
+            Framing::Binary.frame(b"\0\x01\0\0", 10),
+            Err(FrameError::TooLong { length: 65536, most: 10 })
+        );
         assert_eq!(Framing::of(b'{'), None);
     }
 
@@ -436,12 +453,15 @@ mod tests {
         );
         assert_eq!(add.key.id.as_str(), "7");
         assert_eq!(add.due, Some(Due::In(Duration::from_millis(1500))));
-        assert_eq!((add.priority, add.on_conflict, add.max_attempts), (Priority::High, OnConflict::Keep, Some(2)));
+        assert_eq!(
+            (add.priority, add.on_conflict, add.max_attempts),
+            (Priority::High, OnConflict::Keep, Some(2))
+        );
         let add = add_of(r#"{"cmd":"add","topic":"t","id":"a","body":null,"fix_time":"","run_at_ms":"17"}"#);
         assert_eq!((add.due, add.body.as_str()), (Some(Due::At(17)), "null"));
-        let Ok(Command::Madd(jobs)) =
-            parse_text(r#"{"cmd":"madd","topic":"t","jobs":[{"id":"a","body":1},{"id":"","body":1},{"topic":"u","id":"b","body":2},7]}"#)
-        else {
+        let Ok(Command::Madd(jobs)) = parse_text(
+            r#"{"cmd":"madd","topic":"t","jobs":[{"id":"a","body":1},{"id":"","body":1},{"topic":"u","id":"b","body":2},7]}"#,
+        ) else {
             panic!()
         };
         assert_eq!(jobs.len(), 4);

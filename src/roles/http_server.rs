@@ -33,7 +33,8 @@ pub fn run(mut context: Context) -> Result<()> {
     let tcp = context.socket("http")?;
     let unix = context.socket("http.unix")?;
     let state = AppState { health: health_thread(context.store()?)? };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start tokio")?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start tokio")?;
     runtime.block_on(serve(&mut context, state, tcp, unix))
 }
 

@@ -115,7 +115,8 @@ fn look(path: &Path, inode: Option<(u64, u64)>, store: &mut dyn Store) -> BTreeM
     }
     let folder = path.parent().unwrap_or(Path::new("/"));
     if let Ok(disk) = statvfs(folder) {
-        let (free, all) = (disk.blocks_available() * disk.fragment_size(), disk.blocks() * disk.fragment_size());
+        let (free, all) =
+            (disk.blocks_available() * disk.fragment_size(), disk.blocks() * disk.fragment_size());
         let (bytes, hundredths) = ROOM;
         // A small disk is not near its end only because it is small.
         if free < bytes.min(all / 10).max(all / 100 * hundredths) {
@@ -138,9 +139,15 @@ mod tests {
         let mut findings = Findings::default();
         let now = Instant::now();
         let found = || BTreeMap::from([(Condition::DiskNearlyFull, "1 MiB".to_owned())]);
-        assert_eq!(findings.update(found(), now), [Change::Opened(Condition::DiskNearlyFull, "1 MiB".into())]);
+        assert_eq!(
+            findings.update(found(), now),
+            [Change::Opened(Condition::DiskNearlyFull, "1 MiB".into())]
+        );
         assert_eq!(findings.update(found(), now), []);
-        assert_eq!(findings.update(BTreeMap::new(), now), [Change::Closed(Condition::DiskNearlyFull, Duration::ZERO)]);
+        assert_eq!(
+            findings.update(BTreeMap::new(), now),
+            [Change::Closed(Condition::DiskNearlyFull, Duration::ZERO)]
+        );
         assert_eq!(findings.update(BTreeMap::new(), now), []);
     }
 

@@ -160,10 +160,13 @@ impl Child {
                 self.failures = 0;
                 (State::Up { pid, steady_at: None }, None)
             }
-            (State::Starting { .. } | State::Up { .. }, Event::Exited(Exit::Code(EXIT_CONFIG))) => (State::Gone, None),
-            (State::Starting { .. } | State::Up { .. } | State::Killed { restart: true, .. }, Event::Exited(_)) => {
-                (self.pause(now), None)
+            (State::Starting { .. } | State::Up { .. }, Event::Exited(Exit::Code(EXIT_CONFIG))) => {
+                (State::Gone, None)
             }
+            (
+                State::Starting { .. } | State::Up { .. } | State::Killed { restart: true, .. },
+                Event::Exited(_),
+            ) => (self.pause(now), None),
             (State::Starting { pid, .. } | State::Up { pid, .. }, Event::Drain { kill_at }) => {
                 (State::Draining { pid, kill_at }, Some(Action::TellDrain))
             }

@@ -95,13 +95,15 @@ impl Master {
             Signal::SIGTTOU,
         ])
         .context("cannot catch signals")?;
-        let descriptors = process::raise_descriptor_limit().context("cannot raise the limit of descriptors")?;
+        let descriptors =
+            process::raise_descriptor_limit().context("cannot raise the limit of descriptors")?;
         let now = Instant::now();
         let child = || Filled { child: Child::new(now, settings.start_timeout), link: None };
         let master = Master {
             drain_timeout: settings.drain_timeout,
             executable: process::own_executable().context("cannot open the own executable")?,
-            settings: process::seal("dq-settings", &serde_json::to_vec(settings)?).context("cannot seal the settings")?,
+            settings: process::seal("dq-settings", &serde_json::to_vec(settings)?)
+                .context("cannot seal the settings")?,
             sockets: bind(settings, slots)?,
             slots: slots.iter().map(|slot| (*slot, child())).collect(),
             signals,
@@ -213,7 +215,9 @@ impl Master {
             let draining = matches!(self.slots[&slot].child.state, State::Draining { .. });
             match exit {
                 Exit::Code(0) if draining => log::info!("{slot} ({pid}) has drained"),
-                Exit::Code(EXIT_CONFIG) => log::error!("{slot} ({pid}): its configuration is bad; it is not started again"),
+                Exit::Code(EXIT_CONFIG) => {
+                    log::error!("{slot} ({pid}): its configuration is bad; it is not started again")
+                }
                 Exit::Code(code) => log::error!("{slot} ({pid}) ended with code {code}"),
                 Exit::Signal(signal) => log::error!("{slot} ({pid}) was ended by {}", name_of(signal)),
             }
@@ -242,7 +246,10 @@ impl Master {
         match filled.child.step(event, Instant::now()) {
             None => {}
             Some(Action::Kill(pid)) => {
-                log::error!("{slot} ({pid}) has not {} in time: killed", if self.stopping { "drained" } else { "started" });
+                log::error!(
+                    "{slot} ({pid}) has not {} in time: killed",
+                    if self.stopping { "drained" } else { "started" }
+                );
                 signal_child(pid, Signal::SIGKILL);
             }
             Some(Action::TellDrain) => {
@@ -303,7 +310,8 @@ fn name_of(signal: i32) -> String {
 fn bind(settings: &Settings, slots: &[Slot]) -> Result<BTreeMap<Socket, OwnedFd>> {
     let mut bound = BTreeMap::new();
     let tcp = |address: std::net::SocketAddr| -> Result<OwnedFd> {
-        let listener = process::bind_tcp(address, PORT_PATIENCE).with_context(|| format!("cannot bind {address}"))?;
+        let listener =
+            process::bind_tcp(address, PORT_PATIENCE).with_context(|| format!("cannot bind {address}"))?;
         Ok(listener.into())
     };
     for socket in slots.iter().flat_map(|slot| plan::sockets(slot.role)) {
@@ -312,7 +320,11 @@ fn bind(settings: &Settings, slots: &[Slot]) -> Result<BTreeMap<Socket, OwnedFd>
             Socket::Http => settings.http.listen.map(tcp),
             Socket::HttpUnix => {
                 let path = settings.run_dir.join("http.sock");
-                Some(process::bind_unix(&path).map(OwnedFd::from).with_context(|| format!("cannot bind {}", path.display())))
+                Some(
+                    process::bind_unix(&path)
+                        .map(OwnedFd::from)
+                        .with_context(|| format!("cannot bind {}", path.display())),
+                )
             }
         };
         if let Some(fd) = fd {

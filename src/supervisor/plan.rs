@@ -44,7 +44,11 @@ pub fn slots(settings: &Settings, only: &[Role]) -> Vec<Slot> {
         Role::RedisChecker => 1,
     };
     let wanted = |role: &Role| only.is_empty() || only.contains(role);
-    Role::ALL.into_iter().filter(wanted).flat_map(|role| (0..count(role)).map(move |index| Slot { role, index })).collect()
+    Role::ALL
+        .into_iter()
+        .filter(wanted)
+        .flat_map(|role| (0..count(role)).map(move |index| Slot { role, index }))
+        .collect()
 }
 
 #[cfg(test)]
@@ -59,7 +63,15 @@ mod tests {
 
     #[test]
     fn the_defaults_fill_every_role() {
-        let all = ["dq-timer-0", "dq-timer-1", "dq-consume-0", "dq-consume-1", "dq-server", "dq-http-server", "dq-redis-checker"];
+        let all = [
+            "dq-timer-0",
+            "dq-timer-1",
+            "dq-consume-0",
+            "dq-consume-1",
+            "dq-server",
+            "dq-http-server",
+            "dq-redis-checker",
+        ];
         assert_eq!(names(&[], &[]), all);
     }
 

@@ -92,7 +92,9 @@ impl Sink {
     }
 
     pub fn wait_for(&self, jobs: usize, deadline: Duration) {
-        eventually(deadline, &format!("{jobs} jobs at the sink"), || (self.deliveries().len() >= jobs).then_some(()));
+        eventually(deadline, &format!("{jobs} jobs at the sink"), || {
+            (self.deliveries().len() >= jobs).then_some(())
+        });
     }
 }
 
@@ -132,10 +134,15 @@ impl Daemon {
         // Keys before the first section, then sections.
         let split = more.find("[[").unwrap_or(more.len()).min(more.find("\n[").map_or(more.len(), |i| i + 1));
         let (top, sections) = more.split_at(if more.starts_with('[') { 0 } else { split });
-        let own = |name: &str| if sections.contains(&format!("[{name}]")) { String::new() } else { format!("[{name}]\n") };
+        let own = |name: &str| {
+            if sections.contains(&format!("[{name}]")) { String::new() } else { format!("[{name}]\n") }
+        };
         let mut text = format!("{top}\n");
         let mut sections = sections.to_owned();
-        for (name, line) in [("server", format!("listen = \"127.0.0.1:{port}\"\n")), ("http", format!("listen = \"127.0.0.1:{http}\"\n"))] {
+        for (name, line) in [
+            ("server", format!("listen = \"127.0.0.1:{port}\"\n")),
+            ("http", format!("listen = \"127.0.0.1:{http}\"\n")),
+        ] {
             if own(name).is_empty() {
                 sections = sections.replace(&format!("[{name}]\n"), &format!("[{name}]\n{line}"));
             } else {

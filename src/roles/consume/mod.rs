@@ -71,7 +71,9 @@ impl Consumer {
             store: context.store()?,
             topics: context.topics.clone(),
             tag: OwnerTag(owner.tag().to_owned()),
-            bell: Some(Bell::hang(&settings.run_dir, BellKind::Push, owner.tag()).context("cannot hang the bell")?),
+            bell: Some(
+                Bell::hang(&settings.run_dir, BellKind::Push, owner.tag()).context("cannot hang the bell")?,
+            ),
             owner: Some(owner),
             workers: Workers::new(caller, concurrency)?,
             in_flight: HashMap::new(),
@@ -194,7 +196,10 @@ impl Consumer {
             }
             return Ok(());
         }
-        log::warn!("{} callbacks still run at the end of the drain: their jobs are handed back", self.in_flight.len());
+        log::warn!(
+            "{} callbacks still run at the end of the drain: their jobs are handed back",
+            self.in_flight.len()
+        );
         match self.store.hand_back(&self.tag) {
             Ok(_) => Ok(()),
             // The timers do it, as soon as this process is gone.
@@ -210,19 +215,25 @@ fn outcome(topic: &Topic, leased: &Leased, verdict: &Verdict) -> Outcome {
         Verdict::Accepted => Outcome::Ack,
         Verdict::Refused => Outcome::Bury,
         Verdict::Failed(_) if leased.attempt >= limit => Outcome::Bury,
-        Verdict::Failed(_) => Outcome::Retry(Due::In(topic.retry.delay_after(leased.attempt, fastrand::f64()))),
+        Verdict::Failed(_) => {
+            Outcome::Retry(Due::In(topic.retry.delay_after(leased.attempt, fastrand::f64())))
+        }
     }
 }
 
 fn note(leased: &Leased, verdict: &Verdict, outcome: &Outcome) {
     let (JobKey { topic, id }, attempt) = (&leased.key, leased.attempt);
     let reason = match verdict {
-        Verdict::Accepted => return log::debug!(target: "notify", "{topic}:{id} accepted at attempt {attempt}"),
+        Verdict::Accepted => {
+            return log::debug!(target: "notify", "{topic}:{id} accepted at attempt {attempt}");
+        }
         Verdict::Refused => "410: the receiver is gone",
         Verdict::Failed(reason) => reason,
     };
     match outcome {
-        Outcome::Bury => log::error!(target: "notify", "{topic}:{id} is a dead letter after attempt {attempt}: {reason}"),
+        Outcome::Bury => {
+            log::error!(target: "notify", "{topic}:{id} is a dead letter after attempt {attempt}: {reason}")
+        }
         _ => log::warn!(target: "notify", "{topic}:{id} failed at attempt {attempt}: {reason}"),
     }
 }

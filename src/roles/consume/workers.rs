@@ -66,8 +66,13 @@ impl Workers {
         let (told, tell) = UnixStream::pair()?;
         told.set_nonblocking(true)?;
         tell.set_nonblocking(true)?;
-        let shared =
-            Shared { caller, queue: Mutex::default(), called: Condvar::new(), finished: Mutex::default(), tell };
+        let shared = Shared {
+            caller,
+            queue: Mutex::default(),
+            called: Condvar::new(),
+            finished: Mutex::default(),
+            tell,
+        };
         Ok(Workers { shared: Arc::new(shared), told, concurrency, started: 0, busy: 0 })
     }
 

@@ -184,7 +184,8 @@ impl Connection {
                 Ok(None) => break,
                 Ok(Some(range)) => {
                     let json = &self.inbox[done + range.start..done + range.end];
-                    let ticket = Ticket { place, serial: self.serial, number: self.first + self.replies.len() as u64 };
+                    let ticket =
+                        Ticket { place, serial: self.serial, number: self.first + self.replies.len() as u64 };
                     self.replies.push_back(match front.take(json, ticket, submit) {
                         Some(json) => Reply::Done(json),
                         None => Reply::Pending(Instant::now()),
@@ -214,8 +215,10 @@ impl Connection {
             let Some(Reply::Done(json)) = self.replies.pop_front() else { break };
             self.first += 1;
             if !framing.append(&json, &mut self.outbox) {
-                let problem = format!("the answer has {} bytes, more than 4 digits of length can say", json.len());
-                let short = framing.append(&refused(&Refusal::new("answer_too_long", problem)), &mut self.outbox);
+                let problem =
+                    format!("the answer has {} bytes, more than 4 digits of length can say", json.len());
+                let short =
+                    framing.append(&refused(&Refusal::new("answer_too_long", problem)), &mut self.outbox);
                 debug_assert!(short, "a refusal fits into any framing");
             }
         }
@@ -255,7 +258,9 @@ impl Connection {
         match (self.input, self.replies.front()) {
             (Input::Lost(until), _) => until,
             // It is the store that is silent, and that is looked at for itself.
-            (_, Some(Reply::Pending(since))) => (*since).max(self.moved_at) + idle.max(Duration::from_secs(60)),
+            (_, Some(Reply::Pending(since))) => {
+                (*since).max(self.moved_at) + idle.max(Duration::from_secs(60))
+            }
             _ => self.moved_at + idle,
         }
     }

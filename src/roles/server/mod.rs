@@ -70,7 +70,8 @@ impl Server {
         let zone = settings.timezone.as_deref().map_or_else(|| Ok(TimeZone::system()), TimeZone::get)?;
         let front = Front { settings, topics: context.topics.clone(), zone: zone.clone() };
         let waker = Waker::new(poll.registry(), WAKER).context("cannot make a waker")?;
-        let submit = Submit::start(context.store()?, zone, waker).context("cannot start the submit thread")?;
+        let submit =
+            Submit::start(context.store()?, zone, waker).context("cannot start the submit thread")?;
         let mut listener = TcpListener::from_std(StdListener::from(context.socket("server")?));
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
         for (fd, token) in context.fds().into_iter().zip([LINK, SIGNALS]) {
@@ -146,7 +147,9 @@ impl Server {
             let (mut stream, peer) = match listener.accept() {
                 Ok(accepted) => accepted,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-                Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => continue,
+                Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {
+                    continue;
+                }
                 Err(e) => {
                     log::warn!("cannot accept: {e}");
                     self.accept_at = Some(Instant::now() + ACCEPT_REST);
@@ -237,7 +240,9 @@ impl Server {
                 self.serve(place);
             }
         }
-        let next = |c: &Connection| [Some(c.silent_at(idle)), c.overdue_at(STORE_TIMEOUT)].into_iter().flatten().min();
+        let next = |c: &Connection| {
+            [Some(c.silent_at(idle)), c.overdue_at(STORE_TIMEOUT)].into_iter().flatten().min()
+        };
         self.sweep_at = self.connections.iter().filter_map(|(_, c)| next(c)).min();
     }
 

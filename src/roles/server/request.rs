@@ -32,7 +32,8 @@ impl Front {
     /// Whether a client is let in beside `open` others.
     pub(super) fn admit(&self, peer: SocketAddr, open: usize) -> Result<(), String> {
         let server = &self.settings.server;
-        if !server.allow.is_empty() && !server.allow.iter().any(|net| net.contains(&peer.ip().to_canonical())) {
+        if !server.allow.is_empty() && !server.allow.iter().any(|net| net.contains(&peer.ip().to_canonical()))
+        {
             return Err("server.allow does not name it".into());
         }
         if open >= server.max_connections {
@@ -124,12 +125,11 @@ pub(super) fn added_many(all: &[Result<Result<Added>, Refusal>]) -> Json {
         Done { code: u8, msg: &'static str },
         Not { code: u8, msg: String, err: &'static str },
     }
-    let one = |item: &Result<Result<Added>, Refusal>| {
-        match item.as_ref().map_err(Clone::clone).and_then(outcome) {
+    let one =
+        |item: &Result<Result<Added>, Refusal>| match item.as_ref().map_err(Clone::clone).and_then(outcome) {
             Ok(()) => One::Done { code: 1, msg: "succ" },
             Err(Refusal { err, msg }) => One::Not { code: 0, msg, err },
-        }
-    };
+        };
     Answer::with(all.iter().map(one).collect::<Vec<_>>()).to_json().into()
 }
 
@@ -205,7 +205,10 @@ pub(super) fn counted(topic: Option<&TopicName>, counts: Result<Vec<Counts>>) ->
         Ok(counts) => {
             let wanted = counts.into_iter().filter(|c| topic.is_none_or(|t| *t == c.topic));
             let one = |c: Counts| {
-                (c.topic.to_string(), One { delayed: c.delayed, ready: c.ready, leased: c.leased, dead: c.dead })
+                (
+                    c.topic.to_string(),
+                    One { delayed: c.delayed, ready: c.ready, leased: c.leased, dead: c.dead },
+                )
             };
             Answer::with(wanted.map(one).collect::<std::collections::BTreeMap<_, _>>()).to_json().into()
         }

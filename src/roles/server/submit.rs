@@ -324,14 +324,15 @@ mod tests {
 
     #[test]
     fn a_batch_becomes_few_steps_and_each_connection_keeps_its_order() {
-        let batch = (0..50).flat_map(|c| ["add", "get", "del"].into_iter().zip(0..).map(move |(w, n)| handed(c, n, w)));
+        let batch = (0..50)
+            .flat_map(|c| ["add", "get", "del"].into_iter().zip(0..).map(move |(w, n)| handed(c, n, w)));
         let steps = steps(batch.collect());
-        assert_eq!(steps.iter().map(|(kind, s)| (*kind, s.len())).collect::<Vec<_>>(), [
-            (Kind::Add, 50),
-            (Kind::Other, 50),
-            (Kind::Del, 50)
-        ]);
-        let one: Vec<_> = ["del", "add", "add", "get", "add"].into_iter().zip(0..).map(|(w, n)| handed(1, n, w)).collect();
+        assert_eq!(
+            steps.iter().map(|(kind, s)| (*kind, s.len())).collect::<Vec<_>>(),
+            [(Kind::Add, 50), (Kind::Other, 50), (Kind::Del, 50)]
+        );
+        let one: Vec<_> =
+            ["del", "add", "add", "get", "add"].into_iter().zip(0..).map(|(w, n)| handed(1, n, w)).collect();
         let order: Vec<u64> =
             super::steps(one).into_iter().flat_map(|(_, s)| s).map(|h| h.ticket.number).collect();
         assert_eq!(order, [0, 1, 2, 3, 4]);

@@ -112,7 +112,8 @@ impl Timer {
 
     /// Waits for the next moment, a bell, an owner that comes or goes, or the master. Tells whether owners changed.
     fn wait(&mut self, context: &mut Context, until: Option<Instant>) -> Result<bool> {
-        let fds: Vec<BorrowedFd<'_>> = [self.bell.as_fd(), self.clock.as_fd()].into_iter().chain(self.owners.fds()).collect();
+        let fds: Vec<BorrowedFd<'_>> =
+            [self.bell.as_fd(), self.clock.as_fd()].into_iter().chain(self.owners.fds()).collect();
         let readable = context.wait(&fds, until)?;
         if readable[0] && self.bell.answer().context("cannot answer the bell")? {
             match self.maintenance.try_send(()) {

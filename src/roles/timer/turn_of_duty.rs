@@ -13,7 +13,8 @@ pub(super) struct TurnOfDuty(UnixStream);
 
 impl TurnOfDuty {
     pub(super) fn await_in(run_dir: &Path) -> io::Result<TurnOfDuty> {
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(run_dir.join("timer.lock"))?;
+        let lock =
+            OpenOptions::new().create(true).truncate(false).write(true).open(run_dir.join("timer.lock"))?;
         let (held, tell) = UnixStream::pair()?;
         // A lock can only be waited for by a thread.
         std::thread::Builder::new().name("stand-by".into()).spawn(move || {

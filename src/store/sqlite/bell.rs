@@ -120,7 +120,9 @@ impl Ringer {
             }
             match self.socket.send_to(&[1], entry.path()) {
                 // Its process is gone; names are random, so nobody else can have taken it meanwhile.
-                Err(e) if e.kind() == ErrorKind::ConnectionRefused => drop(std::fs::remove_file(entry.path())),
+                Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
+                    drop(std::fs::remove_file(entry.path()))
+                }
                 Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::NotFound) => {}
                 Err(e) => return Err(e),
                 Ok(_) => {}

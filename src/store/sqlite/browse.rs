@@ -11,9 +11,12 @@ pub(super) fn get(db: &Connection, tid: i64, key: &JobKey) -> rusqlite::Result<O
     let columns = row::COLUMNS;
     let id = key.id.as_str();
     let live = format!("SELECT {columns} FROM job WHERE tid = ?1 AND id = ?2 AND state < 4");
-    let dead = format!("SELECT {columns} FROM job WHERE tid = ?1 AND id = ?2 AND state = 4 ORDER BY at_ms DESC LIMIT 1");
+    let dead = format!(
+        "SELECT {columns} FROM job WHERE tid = ?1 AND id = ?2 AND state = 4 ORDER BY at_ms DESC LIMIT 1"
+    );
     for sql in [live, dead] {
-        let found = db.prepare_cached(&sql)?.query_row(params![tid, id], |r| row::view(&key.topic, r)).optional()?;
+        let found =
+            db.prepare_cached(&sql)?.query_row(params![tid, id], |r| row::view(&key.topic, r)).optional()?;
         if found.is_some() {
             return Ok(found);
         }
@@ -69,7 +72,8 @@ pub(super) fn list(
     };
     // The text names the state, so that SQLite takes the state's own index.
     let number = state as i64;
-    let (columns, order) = (row::COLUMNS, if state == State::Ready { "priority, at_ms, seq" } else { "at_ms, seq" });
+    let (columns, order) =
+        (row::COLUMNS, if state == State::Ready { "priority, at_ms, seq" } else { "at_ms, seq" });
     let place = if state == State::Ready { "?2, ?3, ?4" } else { "?3, ?4" };
     let sql = format!(
         "SELECT {columns} FROM job WHERE tid = ?1 AND state = {number} AND ({order}) > ({place}) AND ?2 IS NOT NULL

@@ -60,10 +60,9 @@ pub(super) fn delete(w: &mut Write<'_>, key: &JobKey) -> rusqlite::Result<bool> 
         w.moved(tid, Some(state), None);
         return Ok(true);
     }
-    let dead = w
-        .db
-        .prepare_cached("DELETE FROM job WHERE tid = ?1 AND id = ?2 AND state = 4")?
-        .execute(params![tid, key.id.as_str()])?;
+    let dead =
+        w.db.prepare_cached("DELETE FROM job WHERE tid = ?1 AND id = ?2 AND state = 4")?
+            .execute(params![tid, key.id.as_str()])?;
     w.moved_many(tid, Some(State::Dead), None, dead as i64);
     Ok(dead > 0)
 }
@@ -94,7 +93,9 @@ pub(super) fn redrive(
     let mut seqs: Vec<i64> = Vec::new();
     match which {
         Which::All => {
-            let sql = format!("SELECT seq FROM job WHERE tid = ?1 AND state = 4 AND {free} ORDER BY at_ms LIMIT ?2");
+            let sql = format!(
+                "SELECT seq FROM job WHERE tid = ?1 AND state = 4 AND {free} ORDER BY at_ms LIMIT ?2"
+            );
             let mut find = w.db.prepare_cached(&sql)?;
             for seq in find.query_map(params![tid, limit as i64], |row| row.get(0))? {
                 seqs.push(seq?);
@@ -110,7 +111,9 @@ pub(super) fn redrive(
                 if seqs.len() == limit {
                     break;
                 }
-                seqs.extend(find.query_row(params![tid, id.as_str()], |row| row.get::<_, i64>(0)).optional()?);
+                seqs.extend(
+                    find.query_row(params![tid, id.as_str()], |row| row.get::<_, i64>(0)).optional()?,
+                );
             }
         }
     }
@@ -132,7 +135,12 @@ pub(super) fn redrive(
 }
 
 /// Removes up to `limit` jobs of a topic that are in `state`.
-pub(super) fn purge(w: &mut Write<'_>, topic: &TopicName, state: State, limit: usize) -> rusqlite::Result<usize> {
+pub(super) fn purge(
+    w: &mut Write<'_>,
+    topic: &TopicName,
+    state: State,
+    limit: usize,
+) -> rusqlite::Result<usize> {
     let Some(tid) = w.topic(topic)? else { return Ok(0) };
     let state_number = state as i64;
     // Leased jobs have no index by topic: there are never many.

@@ -3,8 +3,8 @@
 
 use rusqlite::{OptionalExtension, Row, params};
 
-use super::{browse, row};
 use super::write::Write;
+use super::{browse, row};
 use crate::job::{ATTEMPTS_KEPT, Attempt, Body, Due, JobKey, State};
 use crate::store::{Batch, Leased, Moved, Outcome, OwnerTag, Settled, Settlement, Token, Wanted};
 
@@ -18,19 +18,17 @@ const TOKEN_RANDOM: usize = 16;
 /// Moves up to `limit` due jobs to ready, the topics in the order of their next due.
 pub(super) fn promote(w: &mut Write<'_>, limit: usize) -> rusqlite::Result<Moved> {
     let now_ms = w.now_ms();
-    let mut due_topics = w
-        .db
-        .prepare_cached("SELECT tid FROM topic WHERE next_due_ms <= ?1 ORDER BY next_due_ms")?
-        .query_map([now_ms], |row| row.get(0))?
-        .collect::<rusqlite::Result<Vec<i64>>>()?
-        .into_iter();
+    let mut due_topics =
+        w.db.prepare_cached("SELECT tid FROM topic WHERE next_due_ms <= ?1 ORDER BY next_due_ms")?
+            .query_map([now_ms], |row| row.get(0))?
+            .collect::<rusqlite::Result<Vec<i64>>>()?
+            .into_iter();
     let mut left = limit;
     while left > 0
         && let Some(tid) = due_topics.next()
     {
-        let moved = w
-            .db
-            .prepare_cached(
+        let moved =
+            w.db.prepare_cached(
                 "UPDATE job SET state = 2 WHERE seq IN
                  (SELECT seq FROM job WHERE tid = ?1 AND state = 1 AND at_ms <= ?2 ORDER BY at_ms LIMIT ?3)",
             )?
@@ -147,20 +145,20 @@ pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Re
     let seq = i64::from_be_bytes(*seq);
     if settlement.outcome == Outcome::Ack {
         let Some(tid) = w.topic(&settlement.key.topic)? else { return Ok(Settled::Stale) };
-        let gone = w
-            .db
-            .prepare_cached("DELETE FROM job WHERE seq = ?1 AND state = 3 AND token = ?2 AND replaced_due_ms IS NULL")?
+        let gone =
+            w.db.prepare_cached(
+                "DELETE FROM job WHERE seq = ?1 AND state = 3 AND token = ?2 AND replaced_due_ms IS NULL",
+            )?
             .execute(params![seq, token])?;
         if gone == 1 {
             w.moved(tid, Some(State::Leased), None);
             return Ok(Settled::Done);
         }
     }
-    let found = w
-        .db
-        .prepare_cached(&format!("SELECT {HELD} FROM job WHERE seq = ?1 AND state = 3 AND token = ?2"))?
-        .query_row(params![seq, token], held)
-        .optional()?;
+    let found =
+        w.db.prepare_cached(&format!("SELECT {HELD} FROM job WHERE seq = ?1 AND state = 3 AND token = ?2"))?
+            .query_row(params![seq, token], held)
+            .optional()?;
     let Some(mut held) = found else { return Ok(Settled::Stale) };
     if let Some(due_ms) = held.replaced_due_ms {
         // An extension would keep the replacement waiting; anything else ends the lease, and settles nothing.
@@ -178,7 +176,8 @@ pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Re
         Outcome::Bury => end(w, &held, (State::Dead, w.now_ms()))?,
         Outcome::Extend(span) => {
             let deadline_ms = Due::In(span).resolve(w.now_ns);
-            w.db.prepare_cached("UPDATE job SET at_ms = ?2 WHERE seq = ?1")?.execute(params![held.seq, deadline_ms])?;
+            w.db.prepare_cached("UPDATE job SET at_ms = ?2 WHERE seq = ?1")?
+                .execute(params![held.seq, deadline_ms])?;
             w.deadline(deadline_ms);
         }
         Outcome::HandBack => {

@@ -27,8 +27,8 @@ use self::bell::Ringer;
 use self::turn::Turn;
 use self::write::{TopicIds, Write};
 use super::{
-    Added, Batch, Changed, Counts, Moved, OwnerTag, Page, Result, Settled, Settlement, Store, StoreError, View, Wanted,
-    Which,
+    Added, Batch, Changed, Counts, Moved, OwnerTag, Page, Result, Settled, Settlement, Store, StoreError,
+    View, Wanted, Which,
 };
 use crate::job::{Due, JobKey, NewJob, State, TopicName};
 
@@ -151,7 +151,9 @@ fn connect(path: &Path, log_pages: &Arc<AtomicI32>) -> Result<Connection> {
     // The release before this one may open the file of the one after it: a migration that it does not know is no error.
     let mut migrations = migrations::runner().set_abort_missing(false);
     migrations = migrations.set_grouped(true);
-    migrations.run(&mut db).map_err(|e| StoreError::Unavailable(format!("cannot migrate {}: {e}", path.display())))?;
+    migrations
+        .run(&mut db)
+        .map_err(|e| StoreError::Unavailable(format!("cannot migrate {}: {e}", path.display())))?;
     Ok(db)
 }
 
@@ -275,7 +277,8 @@ impl Store for SqliteStore {
         // Most of it beside the writers, who do not wait; then the rest in a turn, so that the next writer begins the
         // log anew instead of making it longer.
         pages(&self.db, "PASSIVE").map_err(refused)?;
-        let _turn = self.turn.take().map_err(|e| StoreError::Unavailable(format!("the store's turn: {e}")))?;
+        let _turn =
+            self.turn.take().map_err(|e| StoreError::Unavailable(format!("the store's turn: {e}")))?;
         pages(&self.db, "RESTART").map_err(refused)?;
         log::debug!("carried the log of {} over", self.path.display());
         Ok(())
@@ -291,17 +294,24 @@ impl SqliteStore {
     ) -> Result<Vec<B>> {
         let mut out = Vec::with_capacity(items.len());
         for chunk in items.chunks(CHUNK) {
-            match self.write(durability, |w| chunk.iter().map(|item| one(w, item)).collect::<Result<Vec<B>, _>>()) {
+            match self
+                .write(durability, |w| chunk.iter().map(|item| one(w, item)).collect::<Result<Vec<B>, _>>())
+            {
                 Ok(some) => out.extend(some),
                 Err(e) if out.is_empty() => return Err(e),
-                Err(e) => return Err(StoreError::Unknown(format!("only the first {} are done: {e}", out.len()))),
+                Err(e) => {
+                    return Err(StoreError::Unknown(format!("only the first {} are done: {e}", out.len())));
+                }
             }
         }
         Ok(out)
     }
 
     /// Repeats a step that does at most [`CHUNK`] until it finds less to do. Gives the sum.
-    fn until_few(&mut self, mut step: impl FnMut(&mut Write<'_>) -> rusqlite::Result<usize>) -> Result<usize> {
+    fn until_few(
+        &mut self,
+        mut step: impl FnMut(&mut Write<'_>) -> rusqlite::Result<usize>,
+    ) -> Result<usize> {
         let mut sum = 0;
         loop {
             let some = self.write(Durability::Full, &mut step)?;

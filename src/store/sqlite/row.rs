@@ -38,7 +38,8 @@ pub(super) fn state(row: &Row<'_>, column: usize) -> rusqlite::Result<State> {
 
 fn priority(row: &Row<'_>, column: usize) -> rusqlite::Result<Priority> {
     let number: i64 = row.get(column)?;
-    Priority::from_number(number).ok_or_else(|| damaged(column, Type::Integer, format!("{number} is no priority")))
+    Priority::from_number(number)
+        .ok_or_else(|| damaged(column, Type::Integer, format!("{number} is no priority")))
 }
 
 pub(super) fn topic_name(row: &Row<'_>, column: usize) -> rusqlite::Result<TopicName> {

@@ -1,0 +1,45 @@
+# `make run` shows a job being delivered; `make test` installs what the tests need and runs everything.
+
+CARGO ?= cargo
+DENY_VERSION := 0.20.2
+
+.PHONY: run test check tools fmt clippy doc deny advisories tests bench
+
+# Starts dq with the embedded store in a fresh folder and delivers a few jobs. ONCE=1: ends when all have arrived.
+run:
+	$(CARGO) build --quiet --bins
+	target/debug/dq demo $(if $(ONCE),--once)
+
+test: tools check
+
+check: fmt clippy doc deny tests
+
+tests:
+	$(CARGO) test
+
+fmt:
+	$(CARGO) fmt --check
+
+clippy:
+	$(CARGO) clippy --all-targets -- -D warnings
+
+doc:
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" $(CARGO) doc --no-deps --lib --document-private-items
+
+# Licences, sources, banned crates. Known faults need the advisory database, which not every machine reaches.
+deny:
+	$(CARGO) deny check licenses bans sources
+
+advisories:
+	$(CARGO) deny check advisories
+
+bench:
+	$(CARGO) bench --bench embedded_store
+
+# What the tests need and is missing.
+tools:
+	@command -v cc >/dev/null || { echo "a C compiler is needed (Debian: apt-get install gcc)"; exit 1; }
+	@$(CARGO) fmt --version >/dev/null || rustup component add rustfmt
+	@$(CARGO) clippy --version >/dev/null || rustup component add clippy
+	@command -v unshare >/dev/null || { echo "unshare is needed (Debian: apt-get install util-linux)"; exit 1; }
+	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny --locked --version $(DENY_VERSION)

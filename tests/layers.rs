@@ -1,0 +1,118 @@
+//! Holds the layers of ARCHITECTURE.md: imports point down only.
+#![allow(missing_docs)]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Which modules of the crate a top-level module may use, beside itself.
+fn allowed(module: &str) -> Option<&'static [&'static str]> {
+    const PURE: &[&str] = &["job", "topic", "retry", "fair", "fields", "slot", "settings"];
+    const KITS: &[&str] = &["config", "process", "store", "callback", "protocol"];
+    const SUPERVISOR: &[&str] =
+        &["job", "topic", "retry", "fair", "fields", "slot", "settings", "config", "process"];
+    const TOP: &[&str] = &[
+        "job", "topic", "retry", "fair", "fields", "slot", "settings", "config", "process", "store",
+        "callback", "protocol", "role",
+    ];
+    match module {
+        m if PURE.contains(&m) || KITS.contains(&m) => Some(PURE),
+        "role" => Some(&TOP[..TOP.len() - 1]),
+        "supervisor" => Some(SUPERVISOR),
+        "roles" | "cli" => Some(TOP),
+        _ => None,
+    }
+}
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// The names behind `crate::` in a source's code.
+fn uses(text: &str) -> Vec<String> {
+    let code = text.lines().filter(|l| !l.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
+    let mut names = Vec::new();
+    for after in code.split("crate::").skip(1) {
+        // Groups as well: crate::{job, topic::Topic}.
+        let text =
+            after.strip_prefix('{').map_or(after, |group| group.split_once('}').map_or(group, |(g, _)| g));
+        let items: Vec<&str> = if after.starts_with('{') { text.split(',').collect() } else { vec![text] };
+        for item in items {
+            let name: String =
+                item.trim().chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+            names.push(name);
+        }
+    }
+    names
+}
+
+#[test]
+fn imports_point_down_only() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    sources(&src, &mut files);
+    let mut wrong = Vec::new();
+    for file in files.iter().filter(|f| !f.ends_with("src/lib.rs")) {
+        let inner = file.strip_prefix(&src).unwrap();
+        let module = inner.components().next().unwrap().as_os_str().to_str().unwrap().trim_end_matches(".rs");
+        let allowed = allowed(module).unwrap_or_else(|| panic!("{module} has no layer: give it one"));
+        let text = std::fs::read_to_string(file).unwrap();
+        for name in uses(&text) {
+            if name != module && !allowed.contains(&name.as_str()) {
+                wrong.push(format!("{}: crate::{name}", inner.display()));
+            }
+        }
+        // Of roles, none uses another.
+        if module == "roles" && inner.components().count() > 1 {
+            let own = inner
+                .components()
+                .nth(1)
+                .unwrap()
+                .as_os_str()
+                .to_str()
+                .unwrap()
+                .trim_end_matches(".rs")
+                .to_owned();
+            for after in text.split("roles::").skip(1) {
+                let other: String =
+                    after.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+                if own != "mod" && other != own {
+                    wrong.push(format!("{}: roles::{other}", inner.display()));
+                }
+            }
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+}
+
+#[test]
+fn every_source_says_what_it_owns_and_none_is_too_long() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    sources(&src, &mut files);
+    let mut lines = BTreeMap::new();
+    for file in &files {
+        let text = std::fs::read_to_string(file).unwrap();
+        assert!(text.starts_with("//! "), "{} does not say what it owns", file.display());
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default().lines().count();
+        lines.insert(file.display().to_string(), code);
+    }
+    let long: Vec<_> = lines.iter().filter(|(_, n)| **n > 400).collect();
+    assert!(long.is_empty(), "look for the seam in {long:?}");
+}
+
+#[test]
+fn the_test_sees_what_it_forbids() {
+    assert_eq!(
+        uses("use crate::store::Store;\nuse crate::{job, topic::Topic};\n// crate::nothing"),
+        ["store", "job", "topic"]
+    );
+    assert!(!allowed("store").unwrap().contains(&"process"));
+    assert!(!allowed("supervisor").unwrap().contains(&"store"));
+}
