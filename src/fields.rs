@@ -35,15 +35,12 @@ impl Fields {
     /// field `body`.
     pub fn of(body: &Body) -> Fields {
         let text = body.as_str();
-        let mut fields = match text.as_bytes().first() {
-            Some(b'{' | b'[') => serde_json::Deserializer::from_str(text).deserialize_any(Members),
-            _ => Ok(Vec::new()),
-        }
-        .unwrap_or_default();
-        if !matches!(text.as_bytes().first(), Some(b'{' | b'[')) {
-            fields.push(("body".to_owned(), text.to_owned()));
-        }
-        Fields(fields)
+        let members = match text.as_bytes().first() {
+            Some(b'{' | b'[') => serde_json::Deserializer::from_str(text).deserialize_any(Members).ok(),
+            _ => None,
+        };
+        // As whole as it came: also where a name is no Unicode text, which JSON's escapes allow.
+        Fields(members.unwrap_or_else(|| vec![("body".to_owned(), text.to_owned())]))
     }
 
     /// Puts the daemon's own fields beside them, times in `zone`.
@@ -172,6 +169,10 @@ mod tests {
         assert_eq!(fields("17").url_encoded(), "body=17");
         assert_eq!(fields("[\"x\",{}]").url_encoded(), "0=x&1=%7B%7D");
         assert_eq!(fields("[]").url_encoded(), "");
+        assert_eq!(
+            fields(r#"{"a":1,"\ud800":2}"#).url_encoded(),
+            "body=%7B%22a%22%3A1%2C%22%5Cud800%22%3A2%7D"
+        );
     }
 
     #[test]

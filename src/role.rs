@@ -39,6 +39,8 @@ pub struct Context {
     link: Link,
     signals: Signals,
     sockets: HashMap<String, OwnedFd>,
+    /// The link has ended: it would be readable for ever.
+    orphaned: bool,
     drain: Option<Drain>,
 }
 
@@ -58,17 +60,20 @@ impl Context {
             link: inherited.link,
             signals: Signals::catch(&[Signal::SIGTERM]).context("cannot catch signals")?,
             sockets: inherited.sockets,
+            orphaned: false,
             drain: None,
         })
     }
 
     /// A handle to the store. One that is busy, or whose disk is full, is tried again for a while.
-    pub fn store(&self) -> Result<Box<dyn Store>> {
+    pub fn store(&mut self) -> Result<Box<dyn Store>> {
         let until = Instant::now() + STORE_PATIENCE;
         loop {
             match store::open(&self.settings.store, &self.settings.run_dir) {
-                Err(StoreError::Busy | StoreError::Full) if Instant::now() < until => {
-                    std::thread::sleep(Duration::from_millis(100));
+                Err(StoreError::Busy | StoreError::Full)
+                    if Instant::now() < until && self.drain.is_none() =>
+                {
+                    self.wait(&[], Some(Instant::now() + Duration::from_millis(100)))?;
                 }
                 other => return other.context("cannot open the store"),
             }
@@ -107,6 +112,7 @@ impl Context {
                 }
                 Received::Nothing => break,
                 Received::Closed => {
+                    self.orphaned = true;
                     self.set_drain(None, "the master is gone");
                     break;
                 }
@@ -118,8 +124,7 @@ impl Context {
     /// Waits for the master, a signal, one of `fds`, or the moment. Tells which of `fds` are readable; what the master
     /// said is in [`Context::drain`].
     pub fn wait(&mut self, fds: &[BorrowedFd<'_>], until: Option<Instant>) -> Result<Vec<bool>> {
-        // A drain that has begun has been heeded; a link that has ended would wake for ever.
-        let own = if self.drain.is_some() { vec![self.signals.as_fd()] } else { self.fds().to_vec() };
+        let own = if self.orphaned { vec![self.signals.as_fd()] } else { self.fds().to_vec() };
         let count = own.len();
         let all: Vec<BorrowedFd<'_>> = own.into_iter().chain(fds.iter().copied()).collect();
         let readable = process::wait_readable(&all, until)?;
@@ -145,6 +150,23 @@ impl Context {
             Some(drain) => drain.until = [drain.until, until].into_iter().flatten().min(),
         }
     }
+}
+
+/// Starts a thread that its process cannot do without: its panic ends the process, which is then started anew.
+pub fn vital_thread(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    struct AbortOnPanic;
+    impl Drop for AbortOnPanic {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                std::process::abort();
+            }
+        }
+    }
+    let work = move || {
+        let _guard = AbortOnPanic;
+        work();
+    };
+    std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
 }
 
 /// Trouble that lasts is logged when it begins, when it changes, and when it is over; and is tried again ever later.

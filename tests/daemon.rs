@@ -71,6 +71,22 @@ fn two_thousand_jobs_from_eight_connections_each_arrive_once_and_in_time() {
 }
 
 #[test]
+fn a_timer_that_sleeps_is_woken_by_an_earlier_job() {
+    let sink = Sink::start();
+    let daemon = Daemon::start(&topic("t", &sink, ""));
+    let mut client = daemon.client();
+    for (i, delay_ms) in [3_600_000, 60_000, 5_000, 700].into_iter().enumerate() {
+        succ(&client.ask(&add("t", &i.to_string(), delay_ms)).unwrap());
+        // The timer has gone back to sleep.
+        let before = now_ms();
+        eventually(SECOND, "a pause", || (now_ms() > before + 100).then_some(()));
+    }
+    sink.wait_for(1, 3 * SECOND);
+    let late = sink.calls()[0].late_ms().unwrap();
+    assert!((0..100).contains(&late), "{late} ms");
+}
+
+#[test]
 fn ps_shows_the_processes_under_their_names() {
     let daemon = Daemon::start("");
     let names: HashSet<String> = daemon.children().into_keys().collect();
@@ -693,6 +709,130 @@ fn a_client_that_does_not_read_costs_nobody_else_anything() {
     }
     println!("100 adds beside it took {:?}", begun.elapsed());
     sink.wait_for(100, 10 * SECOND);
+}
+
+#[test]
+fn what_is_pipelined_is_answered_to_the_last_however_it_comes() {
+    let sink = Sink::start();
+    let daemon = Daemon::start(&topic("t", &sink, ""));
+    let mut client = daemon.client();
+    let body = "x".repeat(200_000);
+    succ(
+        &client
+            .ask(&json!({"cmd": "add", "topic": "t", "id": "big", "delay_ms": 3_600_000, "body": body}))
+            .unwrap(),
+    );
+    let get = json!({"cmd": "get", "topic": "t", "id": "big"});
+    let ping = json!({"cmd": "ping"});
+    let missing = json!({"cmd": "get", "topic": "t", "id": "nobody"});
+    for (request, count) in [(&missing, 1143), (&ping, 4000), (&get, 40)] {
+        for half_closed in [false, true] {
+            let mut client = daemon.client();
+            client.send(std::slice::from_ref(&get)).unwrap();
+            client.send(&vec![request.clone(); count]).unwrap();
+            if half_closed {
+                client.stream.shutdown(std::net::Shutdown::Write).unwrap();
+            }
+            succ(&client.receive().unwrap());
+            for n in 0..count {
+                client.receive().unwrap_or_else(|e| panic!("answer {n} of {count} to {request}: {e}"));
+            }
+            if half_closed {
+                assert_eq!(client.stream.read(&mut [0; 1]).unwrap(), 0);
+            }
+        }
+    }
+    // Frames that say nothing are answered too.
+    let mut stream = TcpStream::connect(daemon.address()).unwrap();
+    stream.write_all(&b"0000".repeat(4000)).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answers = String::new();
+    stream.read_to_string(&mut answers).unwrap();
+    assert_eq!(answers.matches("bad_json").count(), 4000);
+}
+
+#[test]
+fn a_client_that_does_not_read_large_answers_does_not_fill_the_memory() {
+    let sink = Sink::start();
+    let daemon = Daemon::start(&topic("t", &sink, ""));
+    let mut client = daemon.client();
+    let body = "x".repeat(1_000_000);
+    succ(
+        &client
+            .ask(&json!({"cmd": "add", "topic": "t", "id": "big", "delay_ms": 3_600_000, "body": body}))
+            .unwrap(),
+    );
+    let mut deaf = daemon.client();
+    deaf.send(&vec![json!({"cmd": "get", "topic": "t", "id": "big"}); 600]).unwrap();
+    let server = daemon.child("dq-server");
+    let peak_kib = || -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{server}/status")).unwrap();
+        let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap().trim().to_owned();
+        line.trim_end_matches(" kB").parse().unwrap()
+    };
+    // Answers to others come while it is served.
+    (0..20).for_each(|_| succ(&client.ask(&json!({"cmd": "get", "topic": "t", "id": "big"})).unwrap()));
+    assert!(peak_kib() < 250 << 10, "dq-server had {} kB", peak_kib());
+}
+
+#[test]
+fn a_port_that_is_drained_refuses_and_a_lost_client_does_not_hold_it_up() {
+    let sink = Sink::answering(|_| Answer::new(200, "ok").after(3 * SECOND));
+    let mut daemon = Daemon::start(&topic("t", &sink, "timeout = \"10s\""));
+    succ(&daemon.client().ask(&add("t", "slow", 0)).unwrap());
+    // Its framing is lost, and it does not go.
+    let mut lost = TcpStream::connect(daemon.address()).unwrap();
+    lost.write_all(b"0x").unwrap();
+    lost.write_all(b"yz").unwrap();
+    let mut answer = Vec::new();
+    lost.set_read_timeout(Some(10 * SECOND)).unwrap();
+    lost.read_to_end(&mut answer).unwrap();
+    assert!(String::from_utf8_lossy(&answer).contains("bad_frame"));
+    eventually(5 * SECOND, "the callback", || (sink.count() == 1).then_some(()));
+    daemon.signal(Signal::SIGTERM);
+    eventually(4 * SECOND, "a refusal", || TcpStream::connect(daemon.address()).is_err().then_some(()));
+    assert!(daemon.wait_exit(6 * SECOND).success());
+    drop(lost);
+}
+
+#[test]
+fn a_child_that_a_real_time_signal_ends_is_started_again() {
+    let daemon = Daemon::start("");
+    let old = daemon.child("dq-consume-0");
+    let status = Command::new("kill").args(["-34", &old.to_string()]).status().unwrap();
+    assert!(status.success());
+    eventually(5 * SECOND, "another one", || {
+        daemon.children().get("dq-consume-0").copied().filter(|p| *p != old)
+    });
+}
+
+/// The processor time that a process has used.
+fn cpu_ms(pid: nix::unistd::Pid) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+    (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()) * 10
+}
+
+#[test]
+fn trouble_and_idleness_cost_no_processor_time() {
+    let sink = Sink::start();
+    let daemon = Daemon::start(&topic("t", &sink, ""));
+    let mut client = daemon.client();
+    succ(&client.ask(&add("t", "due", 300)).unwrap());
+    succ(&client.ask(&add("t", "later", 3_600_000)).unwrap());
+    let sum = || daemon.children().values().map(|pid| cpu_ms(*pid)).sum::<u64>();
+    let other = rusqlite::Connection::open(daemon.dir.path().join("var/dq.db")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let (before, until) = (sum(), now_ms() + 3000);
+    eventually(5 * SECOND, "three seconds of trouble", || (now_ms() > until).then_some(()));
+    let troubled = sum() - before;
+    other.execute_batch("ROLLBACK").unwrap();
+    sink.wait_for(1, 10 * SECOND);
+    let (before, until) = (sum(), now_ms() + 3000);
+    eventually(5 * SECOND, "three seconds of idleness", || (now_ms() > until).then_some(()));
+    let idle = sum() - before;
+    println!("of 3 s: {troubled} ms with the store locked, {idle} ms idle");
+    assert!(troubled < 600 && idle < 200, "of 3 s: {troubled} ms with the store locked, {idle} ms idle");
 }
 
 #[test]

@@ -334,6 +334,51 @@ fn a_buried_job_stays_until_it_is_redriven_or_purged<F: Fixture>(f: &F) {
     assert_eq!(counts(&mut *s, "t"), [0, 0, 1, 0]);
 }
 
+fn all_dead_letters_are_redriven_whatever_their_number_and_their_ids<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let bury_all = |s: &mut dyn Store, ids: &[String]| {
+        let jobs: Vec<_> = ids.iter().map(|id| job("t", id, NOW)).collect();
+        add(s, &jobs);
+        let leased = lease(s, "t", 10_000);
+        let all: Vec<_> = leased.iter().map(|l| settlement(l, Outcome::Bury)).collect();
+        assert!(s.settle(&all).unwrap().iter().all(|r| *r == Settled::Done));
+    };
+    let ids: Vec<String> = (0..600).map(|i| i.to_string()).collect();
+    bury_all(&mut *s, &ids);
+    bury_all(&mut *s, &ids[..3]);
+    assert_eq!(counts(&mut *s, "t"), [0, 0, 0, 603]);
+    assert_eq!(s.redrive(&topic("t"), &Which::All, 10_000).unwrap(), 600);
+    assert_eq!(counts(&mut *s, "t"), [0, 600, 0, 3], "the second of an id stays until the first is gone");
+    assert_eq!(s.purge(&topic("t"), State::Ready, 10_000).unwrap(), 600);
+    let twice = Which::Ids(vec![JobId::new("0").unwrap(), JobId::new("0").unwrap()]);
+    assert_eq!(s.redrive(&topic("t"), &twice, 10).unwrap(), 1);
+    assert_eq!(counts(&mut *s, "t"), [0, 1, 0, 2]);
+}
+
+fn a_token_settles_its_own_job_only<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    add(&mut *s, &[job("t", "a", NOW), job("t", "b", LONG), job("u", "a", LONG)]);
+    let held = lease_one(&mut *s, "t");
+    for key in [key("t", "b"), key("u", "a"), key("nobody", "a")] {
+        for outcome in [Outcome::Ack, Outcome::Bury] {
+            let forged = Settlement { key: key.clone(), ..settlement(&held, outcome) };
+            assert_eq!(s.settle(&[forged]).unwrap(), [Settled::Stale]);
+        }
+    }
+    assert_eq!(counts(&mut *s, "t"), [1, 0, 1, 0]);
+    assert_eq!(counts(&mut *s, "u"), [1, 0, 0, 0]);
+    assert_eq!(settle(&mut *s, &held, Outcome::Ack), Settled::Done);
+}
+
+fn a_handle_that_is_opened_rings_once<F: Fixture>(f: &F) {
+    let (push, timer) = (f.bell(BellKind::Push), f.bell(BellKind::Timer));
+    let mut s = f.open();
+    assert_eq!([&push, &timer].map(|b| b.answer().unwrap()), [true, true]);
+    assert_eq!([&push, &timer].map(|b| b.answer().unwrap()), [false, false]);
+    s.announce();
+    assert_eq!([&push, &timer].map(|b| b.answer().unwrap()), [true, true]);
+}
+
 fn a_lease_that_runs_out_counts_and_ends_in_the_dead_letters<F: Fixture>(f: &F) {
     let mut s = f.open();
     add(&mut *s, &[job("t", "i", NOW), job("t", "long", NOW)]);
@@ -493,6 +538,7 @@ fn bells_ring_when_there_is_work<F: Fixture>(f: &F) {
     let (push, timer) = (f.bell(BellKind::Push), f.bell(BellKind::Timer));
     let mut s = f.open();
     let rang = |bell: &Bell| bell.answer().unwrap();
+    let _ = (rang(&push), rang(&timer));
     add(&mut *s, &[job("t", "now", NOW)]);
     assert!(rang(&push), "an add that is due rings the consumers");
     let at = now_ms() + 50;
@@ -616,6 +662,9 @@ contract! { embedded, super::Embedded:
     settling_needs_the_token
     a_retry_comes_again_and_keeps_its_attempts
     a_buried_job_stays_until_it_is_redriven_or_purged
+    all_dead_letters_are_redriven_whatever_their_number_and_their_ids
+    a_token_settles_its_own_job_only
+    a_handle_that_is_opened_rings_once
     a_lease_that_runs_out_counts_and_ends_in_the_dead_letters
     an_extended_lease_holds_longer
     a_job_handed_back_unused_has_its_attempt_back

@@ -4,6 +4,7 @@ mod guard;
 mod judge;
 mod resolve;
 
+use std::io::Read;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use jiff::tz::TimeZone;
@@ -27,6 +28,15 @@ const ANSWER_MAX: u64 = 64 * 1024;
 
 /// How many characters of an answer are kept with the job.
 const ANSWER_KEPT: usize = 200;
+
+/// What came back of a request.
+struct Answer {
+    status: u16,
+    /// Its first bytes. (One that is read to its end lets its connection be used again.)
+    body: Vec<u8>,
+    /// Why no more of it came.
+    broken: Option<String>,
+}
 
 /// A job to deliver.
 #[derive(Debug, Clone)]
@@ -84,10 +94,13 @@ impl Caller {
             error: String::new(),
         };
         let verdict = match &answer {
-            Ok((status, body)) => {
+            Ok(Answer { status, body, broken }) => {
                 attempt.status = Some(*status);
                 attempt.answer = String::from_utf8_lossy(body).chars().take(ANSWER_KEPT).collect();
-                judge::judge(topic.success, *status, body)
+                match (judge::judge(topic.success, *status, body), broken) {
+                    (Verdict::Failed(why), Some(broken)) => Verdict::Failed(format!("{why}; then {broken}")),
+                    (verdict, _) => verdict,
+                }
             }
             Err(e) => Verdict::Failed(reason(e)),
         };
@@ -97,7 +110,7 @@ impl Caller {
         (verdict, attempt)
     }
 
-    fn request(&self, topic: &Topic, delivery: &Delivery) -> Result<(u16, Vec<u8>), ureq::Error> {
+    fn request(&self, topic: &Topic, delivery: &Delivery) -> Result<Answer, ureq::Error> {
         let form = || {
             let marks = Marks {
                 due_ms: delivery.due_ms,
@@ -134,8 +147,10 @@ impl Caller {
             None => self.run(topic.timeout, request.body(())?)?,
         };
         let status = response.status().as_u16();
-        let answer = read_up_to(response.body_mut(), ANSWER_MAX)?;
-        Ok((status, answer))
+        // An answer that breaks off after its head is judged by what came of it.
+        let mut body = Vec::new();
+        let read = response.body_mut().as_reader().take(ANSWER_MAX).read_to_end(&mut body);
+        Ok(Answer { status, body, broken: read.err().map(|e| e.to_string()) })
     }
 
     fn run<B: AsSendBody>(
@@ -146,14 +161,6 @@ impl Caller {
         let request = self.agent.configure_request(request).timeout_global(Some(timeout)).build();
         self.agent.run(request)
     }
-}
-
-/// The head of an answer. One that is read to its end lets its connection be used again.
-fn read_up_to(body: &mut ureq::Body, most: u64) -> Result<Vec<u8>, ureq::Error> {
-    use std::io::Read;
-    let mut bytes = Vec::new();
-    body.as_reader().take(most).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 fn now_ms() -> i64 {

@@ -46,7 +46,8 @@ enum Event {
 
 /// Runs the demo.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let mut signals = Signals::catch(&[Signal::SIGINT, Signal::SIGTERM]).context("cannot catch signals")?;
+    let mut signals =
+        Signals::catch(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]).context("cannot catch signals")?;
     let folder = Folder::fresh()?;
     let (tell, told) = channel();
     let receiver = Receiver::start(local(0), Arc::new(receive(tell))).context("cannot start the receiver")?;
@@ -54,7 +55,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     std::fs::write(folder.0.join("dq.toml"), configuration(port, receiver.address))?;
     println!("a fresh folder: {}", folder.0.display());
     let mut daemon = Daemon::start(&folder)?;
-    hand_in(port)?;
+    hand_in(port, &mut daemon)?;
     let arrived = watch(&told, &mut signals, arguments.once)?;
     daemon.stop()?;
     match arrived {
@@ -102,12 +103,13 @@ fn receive(tell: Sender<Event>) -> impl Fn(Call) -> Answer {
 }
 
 /// Hands the jobs in over TCP, as a business system would.
-fn hand_in(port: u16) -> Result<()> {
+fn hand_in(port: u16, daemon: &mut Daemon) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(30);
     let mut client = loop {
         match Client::connect(local(port), Framing::Digits) {
             Ok(client) => break client,
             Err(e) if Instant::now() > until => return Err(e).context("dq-server does not answer"),
+            Err(_) if daemon.has_ended()? => bail!("dq-master has ended; RUST_LOG=info tells more"),
             Err(_) => std::thread::sleep(Duration::from_millis(50)),
         }
     };
@@ -185,12 +187,21 @@ impl Daemon {
             .arg("--config")
             .arg(folder.0.join("dq.toml"))
             .env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "error".into()))
+            .env_remove("DQ_SERVER__LISTEN")
+            .env_remove("DQ_HTTP__LISTEN")
             // An interrupt from the terminal is for the demo, which then ends the daemon.
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start {}", program.display()))?;
         println!("dq-master runs as process {}", child.id());
         Ok(Daemon(Some(child)))
+    }
+
+    fn has_ended(&mut self) -> Result<bool> {
+        Ok(match &mut self.0 {
+            Some(child) => child.try_wait()?.is_some(),
+            None => true,
+        })
     }
 
     /// Drains and waits.

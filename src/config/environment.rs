@@ -4,8 +4,10 @@ use toml::{Table, Value};
 
 use super::ConfigError;
 
-/// Names that begin with `DQ_` and belong to the command line.
-const NOT_OURS: [&str; 2] = ["DQ_URL", "DQ_TOKEN"];
+/// Names that begin with `DQ_` and belong to the command line, or are made by container platforms for a service `dq`.
+fn is_foreign(name: &str) -> bool {
+    matches!(name, "DQ_URL" | "DQ_TOKEN") || name.starts_with("DQ_SERVICE_") || name.starts_with("DQ_PORT")
+}
 
 /// Puts what the environment says into the table. A value takes the type that the key's default has.
 pub fn apply(
@@ -14,7 +16,7 @@ pub fn apply(
 ) -> Result<(), ConfigError> {
     let defaults = super::defaults();
     for (name, value) in environment {
-        let Some(path) = name.strip_prefix("DQ_").filter(|_| !NOT_OURS.contains(&name.as_str())) else {
+        let Some(path) = name.strip_prefix("DQ_").filter(|_| !is_foreign(&name)) else {
             continue;
         };
         let path = path.to_ascii_lowercase();

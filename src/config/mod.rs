@@ -180,6 +180,10 @@ mod tests {
             ("callback = \"http://h/\"\nmethod = \"GET\"", "topic[0].method", "form"),
             ("callback = \"http://h/\"\nretry = \"often\"", "topic[0].retry", "2n+1"),
             ("callback = \"http://h/\"\nretry = []", "topic[0].retry", "empty"),
+            ("callback = \"http://h/\"\nretry = [\"0s\"]", "topic[0].retry", "1ms"),
+            ("callback = \"http://h/\"\nretry = [\"1s\"]\nretry_cap = \"1m\"", "topic[0].retry_cap", "list"),
+            ("callback = \"http://h:99999/\"", "topic[0].callback", "http://h:99999/"),
+            ("callback = \"http://[::1]:x/\"", "topic[0].callback", "http://"),
             ("callback = \"http://h/\"\nmax_attempts = 0", "topic[0].max_attempts", "1 to"),
             ("callback = \"http://h/\"\ntimeout = \"2h\"", "topic[0].timeout", "1h"),
             (

@@ -31,7 +31,11 @@ impl<'de> Deserialize<'de> for Span {
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
                 let refused = |_| E::invalid_value(de::Unexpected::Str(text), &self);
-                humantime::parse_duration(text).map(Span).map_err(refused)
+                // From the environment, a number is a text as well.
+                match text.parse() {
+                    Ok(seconds) => Ok(Span(Duration::from_secs(seconds))),
+                    Err(_) => humantime::parse_duration(text).map(Span).map_err(refused),
+                }
             }
             fn visit_i64<E: de::Error>(self, seconds: i64) -> Result<Span, E> {
                 let refused = |_| E::invalid_value(de::Unexpected::Signed(seconds), &self);

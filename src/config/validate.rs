@@ -67,7 +67,12 @@ pub fn validate(raw: Raw, base: &Path) -> Result<Settings, ConfigError> {
         },
         topics: topics(raw.topic, count("callback.max_attempts", raw.callback.max_attempts, 1, 1000)?)?,
     };
-    if settings.server.listen.is_some() && settings.server.listen == settings.http.listen {
+    let same = |a: SocketAddr, b: SocketAddr| {
+        a.port() == b.port() && (a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified())
+    };
+    if let (Some(server), Some(http)) = (settings.server.listen, settings.http.listen)
+        && same(server, http)
+    {
         let problem = format!("{:?} is server.listen already; take another port", raw_http_listen);
         return Err(ConfigError::key("http.listen", problem));
     }
@@ -123,9 +128,10 @@ fn address(key: &str, value: &str, example: &str) -> Result<Option<SocketAddr>, 
     if value.is_empty() {
         return Ok(None);
     }
+    let address: Option<SocketAddr> = value.parse().ok().filter(|a: &SocketAddr| a.port() != 0);
     let problem =
-        |_| ConfigError::key(key, format!("{value:?} is no address and port, such as \"{example}\""));
-    value.parse().map(Some).map_err(problem)
+        || ConfigError::key(key, format!("{value:?} is no address and port, such as \"{example}\""));
+    address.map(Some).ok_or_else(problem)
 }
 
 fn networks(key: &str, values: &[String]) -> Result<Vec<IpNet>, ConfigError> {
@@ -213,7 +219,11 @@ fn topic(at: &str, raw: raw::Topic, max_attempts: u32) -> Result<Topic, ConfigEr
 fn check_url(key: &str, url: &str) -> Result<(), ConfigError> {
     let uri: Option<Uri> = url.parse().ok();
     let good = uri.is_some_and(|u| {
-        matches!(u.scheme_str(), Some("http" | "https")) && u.host().is_some_and(|h| !h.is_empty())
+        let authority = u.authority().map_or("", |a| a.as_str());
+        let behind_host = authority.rsplit('@').next().unwrap_or("").rsplit(']').next().unwrap_or("");
+        // A port that is none would be taken for the scheme's own.
+        let port = !behind_host.contains(':') || u.port_u16().is_some_and(|p| p > 0);
+        matches!(u.scheme_str(), Some("http" | "https")) && u.host().is_some_and(|h| !h.is_empty()) && port
     });
     if good {
         return Ok(());
@@ -227,12 +237,27 @@ fn retry(
     base: Option<Span>,
     cap: Option<Span>,
 ) -> Result<RetryPolicy, ConfigError> {
-    let base = base.map_or(Duration::from_secs(60), |s| s.0);
+    let least = Duration::from_millis(1);
+    let span = |name: &str, span: Option<Span>, default: Duration| {
+        within(
+            &key.replace(".retry", &format!(".{name}")),
+            span.unwrap_or(Span(default)),
+            least,
+            24 * 366 * HOUR,
+        )
+    };
+    let unused = |name: &str, given: bool, why: &str| match given {
+        true => Err(ConfigError::key(key.replace(".retry", &format!(".{name}")), why)),
+        false => Ok(()),
+    };
+    let listed = matches!(raw, raw::Retry::List(_));
+    unused("retry_base", listed && base.is_some(), "means nothing beside a list: leave it out")?;
+    unused("retry_cap", listed && cap.is_some(), "means nothing beside a list: leave it out")?;
+    let base = span("retry_base", base, Duration::from_secs(60))?;
+    let cap = span("retry_cap", cap, HOUR)?;
     match raw {
         raw::Retry::Name(name) if name == "2n+1" => Ok(RetryPolicy::TwoNPlusOne { base }),
-        raw::Retry::Name(name) if name == "exponential" => {
-            Ok(RetryPolicy::Exponential { base, cap: cap.map_or(HOUR, |s| s.0) })
-        }
+        raw::Retry::Name(name) if name == "exponential" => Ok(RetryPolicy::Exponential { base, cap }),
         raw::Retry::Name(name) => {
             let problem =
                 format!("{name:?} is none of \"2n+1\", \"exponential\" or a list such as [\"1m\", \"5m\"]");
@@ -241,6 +266,9 @@ fn retry(
         raw::Retry::List(list) if list.is_empty() => {
             Err(ConfigError::key(key, "an empty list is no policy; [\"1m\", \"5m\"] is"))
         }
-        raw::Retry::List(list) => Ok(RetryPolicy::List(list.into_iter().map(|s| s.0).collect())),
+        raw::Retry::List(list) => {
+            let delays = list.into_iter().map(|s| within(key, s, least, 24 * 366 * HOUR));
+            Ok(RetryPolicy::List(delays.collect::<Result<_, _>>()?))
+        }
     }
 }

@@ -18,7 +18,7 @@ pub use owner::{DeadOwner, Owner, Owners, random_name};
 pub use sealed::seal;
 pub use signals::Signals;
 pub use sockets::{bind_tcp, bind_unix};
-pub use spawn::{Spawn, own_executable, reap};
+pub use spawn::{Exit, Spawn, own_executable, reap};
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -56,12 +56,20 @@ pub fn set_process_name(name: &str) -> io::Result<()> {
     Ok(nix::sys::prctl::set_name(&name)?)
 }
 
+/// What dq-master and a small dq-server need.
+const DESCRIPTORS_MIN: u64 = 512;
+
 /// Raises the limit of open descriptors to what the system allows this process.
 pub fn raise_descriptor_limit() -> io::Result<u64> {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft < hard {
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    }
+    if hard < DESCRIPTORS_MIN {
+        return Err(io::Error::other(format!(
+            "{hard} are allowed (ulimit -n); at least {DESCRIPTORS_MIN} are needed"
+        )));
     }
     Ok(hard)
 }

@@ -105,7 +105,11 @@ impl Owners {
             let Some(tag) = path.file_name().and_then(|n| n.to_str()).filter(|n| !n.starts_with('.')) else {
                 continue;
             };
-            match Look::at(&path)? {
+            let look = Look::at(&path).unwrap_or_else(|e| {
+                log::error!("cannot tell whether {} lives: {e}", path.display());
+                Look::Gone
+            });
+            match look {
                 Look::Dead(lock) => dead.push(DeadOwner { tag: tag.to_owned(), path, _lock: lock }),
                 Look::Lives(watch) => self.living.push(watch),
                 Look::Gone => {}

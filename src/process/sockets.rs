@@ -2,12 +2,12 @@
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{Backlog, listen};
+use nix::sys::stat::{Mode, umask};
 
 /// Connections that may wait to be accepted; the system may allow fewer.
 const BACKLOG: i32 = 4096;
@@ -35,8 +35,10 @@ pub fn bind_unix(path: &Path) -> io::Result<UnixListener> {
         Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
         _ => {}
     }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    let before = umask(Mode::from_bits_truncate(0o177));
+    let listener = UnixListener::bind(path);
+    umask(before);
+    let listener = listener?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }

@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigaction, sigprocmask};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fexecve, fork, pipe2, setpgid};
 
 use super::inherit::{FDS, FIRST_FD, SLOT};
@@ -130,16 +130,32 @@ fn become_child(
     }
 }
 
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// With this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
 /// A child that ended, if there is one: also one that nobody here started.
-pub fn reap() -> io::Result<Option<(Pid, WaitStatus)>> {
+pub fn reap() -> io::Result<Option<(Pid, Exit)>> {
     loop {
-        match waitpid(Pid::from_raw(-1), Some(WaitPidFlag::WNOHANG)) {
-            Ok(status @ (WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, _, _))) => {
-                return Ok(Some((pid, status)));
+        let mut status = 0;
+        // SAFETY: writes one number to where `status` is. (nix has no word for a real-time signal, and would lose the
+        // process that one ended.)
+        match unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) } {
+            0 => return Ok(None),
+            -1 => match Errno::last() {
+                Errno::ECHILD => return Ok(None),
+                Errno::EINTR => {}
+                e => return Err(e.into()),
+            },
+            pid if libc::WIFEXITED(status) => {
+                return Ok(Some((Pid::from_raw(pid), Exit::Code(libc::WEXITSTATUS(status)))));
             }
-            Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return Ok(None),
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(e) => return Err(e.into()),
+            pid => return Ok(Some((Pid::from_raw(pid), Exit::Signal(libc::WTERMSIG(status))))),
         }
     }
 }

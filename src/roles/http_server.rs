@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use axum::extract::State;
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{oneshot, watch};
 
-use crate::role::Context;
+use crate::role::{self, Context};
 use crate::store::{Store, StoreError};
 
 /// How long the store may take to answer before it is not ready.
@@ -55,7 +55,7 @@ fn health_thread(mut store: Box<dyn Store>) -> Result<mpsc::SyncSender<Question>
             let _ = question.send(store.health());
         }
     };
-    std::thread::Builder::new().name("health".into()).spawn(work)?;
+    role::vital_thread("health", work)?;
     Ok(ask)
 }
 
@@ -76,7 +76,11 @@ async fn serve(context: &mut Context, state: AppState, tcp: OwnedFd, unix: Owned
     wait_for_drain(context).await?;
     let _ = stop.send(true);
     let all = async { while servers.join_next().await.is_some() {} };
-    if tokio::time::timeout(LAST_ANSWERS, all).await.is_err() {
+    let patience = context
+        .drain()
+        .and_then(|d| d.until)
+        .map_or(LAST_ANSWERS, |until| until.saturating_duration_since(Instant::now()).min(LAST_ANSWERS));
+    if tokio::time::timeout(patience, all).await.is_err() {
         log::warn!("some requests are not answered at the end of the drain");
     }
     Ok(())

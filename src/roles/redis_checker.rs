@@ -2,6 +2,7 @@
 //! it lies on. A finding is logged when it opens, and again when it closes.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -68,7 +69,8 @@ impl Findings {
             changes.push(Change::Closed(condition, now.duration_since(since)));
         }
         for (condition, detail) in found {
-            if self.open.insert(condition.clone(), now).is_none() {
+            if let Entry::Vacant(new) = self.open.entry(condition.clone()) {
+                new.insert(now);
                 changes.push(Change::Opened(condition, detail));
             }
         }
@@ -143,10 +145,11 @@ mod tests {
             findings.update(found(), now),
             [Change::Opened(Condition::DiskNearlyFull, "1 MiB".into())]
         );
-        assert_eq!(findings.update(found(), now), []);
+        let minute = Duration::from_secs(60);
+        assert_eq!(findings.update(found(), now + minute), []);
         assert_eq!(
-            findings.update(BTreeMap::new(), now),
-            [Change::Closed(Condition::DiskNearlyFull, Duration::ZERO)]
+            findings.update(BTreeMap::new(), now + 2 * minute),
+            [Change::Closed(Condition::DiskNearlyFull, 2 * minute)]
         );
         assert_eq!(findings.update(BTreeMap::new(), now), []);
     }

@@ -285,6 +285,9 @@ pub trait Store: Send {
     /// Whether the store answers; how is told by the error.
     fn health(&mut self) -> Result<()>;
 
+    /// Rings for work that there may be: whoever would have rung may have died before it did.
+    fn announce(&mut self);
+
     /// Does what the store itself needs now and then (embedded: carries the log over into the file). Called by the
     /// timer alone, when its bell rang.
     fn maintain(&mut self) -> Result<()>;

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
 
+use crate::process::Exit;
+
 /// The exit code of a child that its configuration keeps from working (EX_CONFIG of sysexits.h): it is not restarted.
 pub const EXIT_CONFIG: i32 = 78;
 
@@ -21,15 +23,6 @@ const STEADY: Duration = Duration::from_secs(60);
 
 /// The longest pause before a restart.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-
-/// How a child ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
-    /// With this code.
-    Code(i32),
-    /// By this signal.
-    Signal(i32),
-}
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,22 +8,22 @@ mod child;
 mod plan;
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Parser;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
 
 pub use child::EXIT_CONFIG;
 
 use self::arguments::Arguments;
-use self::child::{Action, Child, Event, Exit, State};
+use self::child::{Action, Child, Event, State};
 use self::plan::Socket;
-use crate::process::{self, Inherited, Link, Received, RunDir, Signals, Spawn, ToChild, ToMaster};
+use crate::process::{self, Exit, Inherited, Link, Received, RunDir, Signals, Spawn, ToChild, ToMaster};
 use crate::settings::Settings;
 use crate::slot::Slot;
 
@@ -47,9 +47,13 @@ pub fn main() -> ExitCode {
         println!("the configuration is good: {} topics", settings.topics.len());
         return ExitCode::SUCCESS;
     }
+    let slots = plan::slots(&settings, &arguments.only);
     let run = || {
+        if slots.is_empty() {
+            bail!("there is nothing to run: every role is switched off, or not among those of --only");
+        }
         process::start_logs("dq-master", settings.log_dir.as_deref()).context("cannot start the log")?;
-        let mut master = Master::start(&settings, &plan::slots(&settings, &arguments.only))?;
+        let mut master = Master::start(&settings, &slots)?;
         master.run()
     };
     match run() {
@@ -151,6 +155,8 @@ impl Master {
                 Signal::SIGTERM | Signal::SIGINT | Signal::SIGQUIT => {
                     log::info!("{signal}: draining for up to {:?}", self.drain_timeout);
                     self.stopping = true;
+                    // Nothing is started any more; and a port that nobody serves must refuse.
+                    self.sockets.clear();
                     let kill_at = Instant::now() + self.drain_timeout + DRAIN_GRACE;
                     for slot in self.all_slots() {
                         self.step(slot, Event::Drain { kill_at });
@@ -199,12 +205,7 @@ impl Master {
     }
 
     fn reap(&mut self) -> Result<()> {
-        while let Some((pid, status)) = process::reap().context("cannot reap")? {
-            let exit = match status {
-                WaitStatus::Exited(_, code) => Exit::Code(code),
-                WaitStatus::Signaled(_, signal, _) => Exit::Signal(signal as i32),
-                _ => continue,
-            };
+        while let Some((pid, exit)) = process::reap().context("cannot reap")? {
             let Some((slot, _)) = self.slots.iter().find(|(_, f)| f.child.pid() == Some(pid)) else {
                 // As pid 1, a master inherits processes that it never started.
                 continue;
@@ -309,15 +310,19 @@ fn name_of(signal: i32) -> String {
 /// Binds the sockets that the slots need.
 fn bind(settings: &Settings, slots: &[Slot]) -> Result<BTreeMap<Socket, OwnedFd>> {
     let mut bound = BTreeMap::new();
-    let tcp = |address: std::net::SocketAddr| -> Result<OwnedFd> {
-        let listener =
-            process::bind_tcp(address, PORT_PATIENCE).with_context(|| format!("cannot bind {address}"))?;
+    let tcp = |key: &str, address: std::net::SocketAddr| -> Result<OwnedFd> {
+        let listener = process::bind_tcp(address, PORT_PATIENCE).map_err(|e| match e.kind() {
+            ErrorKind::AddrInUse => {
+                anyhow!("cannot bind {address} ({key}): address in use (is another dq-master running?)")
+            }
+            _ => anyhow!("cannot bind {address} ({key}): {e}"),
+        })?;
         Ok(listener.into())
     };
     for socket in slots.iter().flat_map(|slot| plan::sockets(slot.role)) {
         let fd = match socket {
-            Socket::Server => settings.server.listen.map(tcp),
-            Socket::Http => settings.http.listen.map(tcp),
+            Socket::Server => settings.server.listen.map(|address| tcp("server.listen", address)),
+            Socket::Http => settings.http.listen.map(|address| tcp("http.listen", address)),
             Socket::HttpUnix => {
                 let path = settings.run_dir.join("http.sock");
                 Some(

@@ -56,4 +56,4 @@ CREATE INDEX job_ready ON job (tid, priority, at_ms) WHERE state = 2;
 CREATE INDEX job_leased ON job (at_ms) WHERE state = 3;
 CREATE INDEX job_owner ON job (owner) WHERE state = 3 AND owner IS NOT NULL;
 CREATE INDEX job_dead ON job (tid, at_ms) WHERE state = 4;
-CREATE INDEX job_dead_id ON job (tid, id) WHERE state = 4;
+CREATE INDEX job_dead_id ON job (tid, id, at_ms) WHERE state = 4;

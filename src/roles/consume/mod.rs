@@ -8,6 +8,7 @@ mod workers;
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -35,7 +36,7 @@ const LAST_CALL: Duration = Duration::from_millis(500);
 
 /// Runs the role.
 pub fn run(mut context: Context) -> Result<()> {
-    let mut consumer = Consumer::start(&context)?;
+    let mut consumer = Consumer::start(&mut context)?;
     context.ready()?;
     consumer.run(&mut context)
 }
@@ -60,8 +61,8 @@ struct Consumer {
 }
 
 impl Consumer {
-    fn start(context: &Context) -> Result<Consumer> {
-        let settings = &context.settings;
+    fn start(context: &mut Context) -> Result<Consumer> {
+        let settings = Arc::clone(&context.settings);
         let zone = settings.timezone.as_deref().map_or_else(|| Ok(TimeZone::system()), TimeZone::get)?;
         let concurrency = settings.consume.concurrency;
         let caller = Caller::new(concurrency, Rules::new(&settings.callback), zone);
@@ -178,6 +179,11 @@ impl Consumer {
             .collect();
         let Batch { jobs, left } = self.store.lease(&wanted, BATCH.min(free as usize), Some(&self.tag))?;
         self.fair.left(left);
+        if jobs.is_empty() {
+            // What is left is not for the asking, whatever the counts say: the next bell or callback brings the next try.
+            self.look = false;
+            return Ok(());
+        }
         for leased in jobs {
             let Some(topic) = self.topics.get(leased.key.topic.as_str()) else { continue };
             self.fair.began(&leased.key.topic);

@@ -73,12 +73,15 @@ impl Workers {
             finished: Mutex::default(),
             tell,
         };
-        Ok(Workers { shared: Arc::new(shared), told, concurrency, started: 0, busy: 0 })
+        let mut workers = Workers { shared: Arc::new(shared), told, concurrency, started: 0, busy: 0 };
+        // Without a single worker there is no consumer.
+        workers.start()?;
+        Ok(workers)
     }
 
     /// How many more calls may be handed in.
     pub(super) fn free(&self) -> u32 {
-        self.concurrency - self.busy
+        self.concurrency.saturating_sub(self.busy)
     }
 
     /// Hands in a call. To be used only while workers are free.
@@ -98,19 +101,18 @@ impl Workers {
         let another = queue.calls.len() > queue.idle && self.started < self.concurrency;
         drop(queue);
         self.shared.called.notify_one();
-        if another {
-            self.start();
+        if another && let Err(e) = self.start() {
+            log::error!("cannot start another worker: {e}; going on with {}", self.started);
+            self.concurrency = self.started;
         }
     }
 
-    fn start(&mut self) {
+    fn start(&mut self) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
         let name = format!("worker-{}", self.started);
-        match std::thread::Builder::new().name(name).stack_size(STACK).spawn(move || shared.work()) {
-            Ok(_) => self.started += 1,
-            // The others make the call, if there are any; else the next call tries again.
-            Err(e) => log::error!("cannot start a worker: {e}"),
-        }
+        std::thread::Builder::new().name(name).stack_size(STACK).spawn(move || shared.work())?;
+        self.started += 1;
+        Ok(())
     }
 
     /// The calls that ended since the last time.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
 
-use super::request::{Front, Json, refused};
+use super::request::{Front, Json, Taken, refused};
 use super::submit::{Submit, Ticket};
 use crate::protocol::dq::{Framing, Refusal};
 
@@ -19,6 +19,9 @@ const UNREAD_MAX: usize = 1 << 20;
 
 /// A client with so many requests that are not answered yet is not read from until some are.
 const OWED_MAX: usize = 1024;
+
+/// What the answer to a `get` that the store has is counted as, in bytes, until it is known.
+const ANSWER_GUESS: usize = 16 << 10;
 
 /// A client whose framing is lost has so long to take its last answer and to end.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -45,18 +48,27 @@ enum Input {
     Last,
     /// The client has said all. What is owed is still answered.
     Shut,
-    /// The framing is lost: what is owed is answered, what comes is thrown away until the client ends, at most until
-    /// then. (To close a socket with unread bytes would take the last answer from the client.)
-    Lost(Instant),
+    /// The framing is lost: what is owed is answered, and what comes is thrown away until the client ends; once it has
+    /// its last answer, at most until then. (To close a socket with unread bytes would take that answer from it.)
+    Lost(Option<Instant>),
 }
 
 /// An answer that is owed.
 #[derive(Debug)]
 enum Reply {
-    /// The store has the request, since then.
-    Pending(Instant),
+    /// The store has the request, since then; its answer is counted as so many bytes.
+    Pending { since: Instant, guess: usize },
     /// The answer.
     Done(Json),
+}
+
+impl Reply {
+    fn bytes(&self) -> usize {
+        match self {
+            Reply::Pending { guess, .. } => *guess,
+            Reply::Done(json) => json.len(),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -74,6 +86,10 @@ pub(super) struct Connection {
     replies: VecDeque<Reply>,
     /// The number of the first of `replies`.
     first: u64,
+    /// The bytes of the answers in `replies`, as far as they are known.
+    owed: usize,
+    /// Frames have arrived in full that wait for the client to take answers, or for the store.
+    held: bool,
     /// When a byte last moved, either way.
     moved_at: Instant,
 }
@@ -90,6 +106,8 @@ impl Connection {
             outbox: Vec::new(),
             replies: VecDeque::new(),
             first: 0,
+            owed: 0,
+            held: false,
             moved_at: Instant::now(),
         }
     }
@@ -102,10 +120,11 @@ impl Connection {
         });
         let owes_nothing = self.replies.is_empty() && self.outbox.is_empty();
         match self.input {
-            Input::Shut if owes_nothing => Progress::Ended,
-            Input::Lost(_) if owes_nothing => {
+            Input::Shut if owes_nothing && !self.held => Progress::Ended,
+            Input::Lost(None) if owes_nothing => {
                 // The client learns that nothing more will come; its own end is waited for.
                 let _ = self.stream.shutdown(Shutdown::Write);
+                self.input = Input::Lost(Some(Instant::now() + FAREWELL));
                 progress
             }
             _ => progress,
@@ -118,6 +137,14 @@ impl Connection {
             self.understand(place, front, submit);
             self.line_up();
             self.write()?;
+            if self.held {
+                // Nothing is read while what was read waits; and nothing tells of it again.
+                match (self.is_ahead(), submit.is_full()) {
+                    (true, _) => return Ok(Progress::Waits),
+                    (false, true) => return Ok(Progress::Stalled),
+                    (false, false) => continue,
+                }
+            }
             let progress = match self.input {
                 Input::Shut => Some(Progress::Waits),
                 Input::Lost(_) if taken >= TURN => Some(Progress::MoreToRead),
@@ -138,7 +165,7 @@ impl Connection {
 
     /// Whether the client has asked for more than it takes.
     fn is_ahead(&self) -> bool {
-        self.outbox.len() >= UNREAD_MAX || self.replies.len() >= OWED_MAX
+        self.outbox.len() + self.owed >= UNREAD_MAX || self.replies.len() >= OWED_MAX
     }
 
     /// Reads once. 0: there is nothing more for now, or ever.
@@ -172,30 +199,42 @@ impl Connection {
     /// Takes the frames that have arrived out of the inbox.
     fn understand(&mut self, place: usize, front: &Front, submit: &mut Submit) {
         let mut done = 0;
-        while done < self.inbox.len() && !self.is_ahead() && !submit.is_full() {
+        self.held = false;
+        while done < self.inbox.len() {
             let Some(framing) = self.framing.or_else(|| Framing::of(self.inbox[done])) else {
                 // There is no framing to answer in.
                 log::debug!("{} begins with {:#04x}, which is neither framing", self.peer, self.inbox[done]);
-                self.input = Input::Lost(Instant::now() + FAREWELL);
+                self.input = Input::Lost(None);
                 break;
             };
             self.framing = Some(framing);
             match framing.frame(&self.inbox[done..], front.settings.server.max_frame) {
                 Ok(None) => break,
+                Ok(Some(_)) if self.is_ahead() || submit.is_full() => {
+                    self.held = true;
+                    break;
+                }
                 Ok(Some(range)) => {
                     let json = &self.inbox[done + range.start..done + range.end];
                     let ticket =
                         Ticket { place, serial: self.serial, number: self.first + self.replies.len() as u64 };
-                    self.replies.push_back(match front.take(json, ticket, submit) {
-                        Some(json) => Reply::Done(json),
-                        None => Reply::Pending(Instant::now()),
-                    });
+                    let reply = match front.take(json, framing, ticket, submit) {
+                        Taken::Answered(json) => Reply::Done(json),
+                        Taken::Asked { is_get } => Reply::Pending {
+                            since: Instant::now(),
+                            guess: if is_get { ANSWER_GUESS } else { 0 },
+                        },
+                    };
+                    self.owed += reply.bytes();
+                    self.replies.push_back(reply);
                     done += range.end;
                 }
                 Err(e) => {
                     log::debug!("{}: {e}", self.peer);
-                    self.replies.push_back(Reply::Done(refused(&Refusal::new("bad_frame", e.to_string()))));
-                    self.input = Input::Lost(Instant::now() + FAREWELL);
+                    let reply = Reply::Done(refused(&Refusal::new("bad_frame", e.to_string())));
+                    self.owed += reply.bytes();
+                    self.replies.push_back(reply);
+                    self.input = Input::Lost(None);
                     break;
                 }
             }
@@ -214,6 +253,7 @@ impl Connection {
         while let (Some(Reply::Done(_)), Some(framing)) = (self.replies.front(), self.framing) {
             let Some(Reply::Done(json)) = self.replies.pop_front() else { break };
             self.first += 1;
+            self.owed -= json.len();
             if !framing.append(&json, &mut self.outbox) {
                 let problem =
                     format!("the answer has {} bytes, more than 4 digits of length can say", json.len());
@@ -248,7 +288,8 @@ impl Connection {
     /// Takes the store's answer to a request; one that was given up on has been answered.
     pub(super) fn answer(&mut self, number: u64, json: Json) {
         let index = number.checked_sub(self.first).and_then(|i| usize::try_from(i).ok());
-        if let Some(reply @ Reply::Pending(_)) = index.and_then(|i| self.replies.get_mut(i)) {
+        if let Some(reply @ Reply::Pending { .. }) = index.and_then(|i| self.replies.get_mut(i)) {
+            self.owed = self.owed - reply.bytes() + json.len();
             *reply = Reply::Done(json);
         }
     }
@@ -256,9 +297,9 @@ impl Connection {
     /// When it is closed, if nothing moves until then.
     pub(super) fn silent_at(&self, idle: Duration) -> Instant {
         match (self.input, self.replies.front()) {
-            (Input::Lost(until), _) => until,
+            (Input::Lost(Some(until)), _) => until,
             // It is the store that is silent, and that is looked at for itself.
-            (_, Some(Reply::Pending(since))) => {
+            (_, Some(Reply::Pending { since, .. })) => {
                 (*since).max(self.moved_at) + idle.max(Duration::from_secs(60))
             }
             _ => self.moved_at + idle,
@@ -269,7 +310,7 @@ impl Connection {
     pub(super) fn overdue_at(&self, timeout: Duration) -> Option<Instant> {
         // They were handed in in this order.
         self.replies.iter().find_map(|r| match r {
-            Reply::Pending(since) => Some(*since + timeout),
+            Reply::Pending { since, .. } => Some(*since + timeout),
             Reply::Done(_) => None,
         })
     }
@@ -278,8 +319,10 @@ impl Connection {
     pub(super) fn give_up_on_store(&mut self, now: Instant, timeout: Duration) {
         let problem = "the store has not answered in time: the outcome is unknown";
         for reply in &mut self.replies {
-            if matches!(reply, Reply::Pending(since) if *since + timeout <= now) {
+            if matches!(reply, Reply::Pending { since, .. } if *since + timeout <= now) {
+                self.owed -= reply.bytes();
                 *reply = Reply::Done(refused(&Refusal::new("unknown", problem)));
+                self.owed += reply.bytes();
             }
         }
     }

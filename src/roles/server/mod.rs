@@ -20,19 +20,13 @@ use slab::Slab;
 
 use self::connection::{Connection, Progress};
 use self::request::Front;
-use self::submit::Submit;
-use crate::role::Context;
+use self::submit::{STORE_TIMEOUT, Submit};
+use crate::role::{Context, Trouble};
 
 const LISTENER: Token = Token(usize::MAX);
 const WAKER: Token = Token(usize::MAX - 1);
 const LINK: Token = Token(usize::MAX - 2);
 const SIGNALS: Token = Token(usize::MAX - 3);
-
-/// A request that the store has not answered by then is answered with `unknown`.
-const STORE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How long accepting rests when the process is out of descriptors.
-const ACCEPT_REST: Duration = Duration::from_millis(100);
 
 /// How long a drain waits for clients to take their last answers, once the store has given them.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
@@ -61,6 +55,7 @@ struct Server {
     /// Not later than the next moment at which a connection is silent for too long, or the store overdue.
     sweep_at: Option<Instant>,
     turned_away: u64,
+    accepting: Trouble,
 }
 
 impl Server {
@@ -89,6 +84,7 @@ impl Server {
             front,
             sweep_at: None,
             turned_away: 0,
+            accepting: Trouble::default(),
         })
     }
 
@@ -101,6 +97,7 @@ impl Server {
                 end_by = Some(drain.until.map_or(last, |until| until.min(last)));
                 self.begin_drain();
             }
+            self.submit.flush();
             let timeout = self.timeout(end_by);
             match self.poll.poll(&mut events, timeout) {
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
@@ -115,10 +112,12 @@ impl Server {
                     Token(place) => self.serve(place),
                 }
             }
-            for place in std::mem::take(&mut self.unfinished) {
+            let mut unfinished = std::mem::take(&mut self.unfinished);
+            unfinished.sort_unstable();
+            unfinished.dedup();
+            for place in unfinished {
                 self.serve(place);
             }
-            self.submit.flush();
             if self.accept_at.take_if(|at| *at <= now).is_some() {
                 self.accept();
             }
@@ -151,11 +150,11 @@ impl Server {
                     continue;
                 }
                 Err(e) => {
-                    log::warn!("cannot accept: {e}");
-                    self.accept_at = Some(Instant::now() + ACCEPT_REST);
+                    self.accept_at = Some(self.accepting.again_at(&format_args!("cannot accept: {e}")));
                     return;
                 }
             };
+            self.accepting.over();
             if let Err(why) = self.front.admit(peer, self.connections.len()) {
                 self.turned_away += 1;
                 // A flood of them is not a flood of lines.
@@ -189,9 +188,9 @@ impl Server {
             Progress::Stalled => self.stalled.push(place),
             Progress::Ended => return self.close(place),
         }
-        if let Some(by) = self.connections[place].overdue_at(STORE_TIMEOUT) {
-            self.sweep_by(by);
-        }
+        let connection = &self.connections[place];
+        let silent = connection.silent_at(self.front.settings.server.idle_timeout);
+        self.sweep_by(connection.overdue_at(STORE_TIMEOUT).map_or(silent, |overdue| overdue.min(silent)));
     }
 
     /// Takes the store's answers to their connections.
@@ -240,6 +239,10 @@ impl Server {
                 self.serve(place);
             }
         }
+        // A store that hangs keeps nobody from a ping.
+        for place in std::mem::take(&mut self.stalled) {
+            self.serve(place);
+        }
         let next = |c: &Connection| {
             [Some(c.silent_at(idle)), c.overdue_at(STORE_TIMEOUT)].into_iter().flatten().min()
         };
@@ -248,6 +251,8 @@ impl Server {
 
     /// Lets the port go, takes what has arrived, and ends each connection after its last answer.
     fn begin_drain(&mut self) {
+        // Whoever has come in is served, and not reset.
+        self.accept();
         if let Some(mut listener) = self.listener.take() {
             let _ = self.poll.registry().deregister(&mut listener);
         }
@@ -257,6 +262,5 @@ impl Server {
             self.connections[place].drain();
             self.serve(place);
         }
-        self.submit.flush();
     }
 }

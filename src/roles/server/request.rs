@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::submit::{Ask, Submit, Ticket};
 use crate::fields::{Fields, Marks};
 use crate::job::{Attempt, Due, JobKey, NewJob, State, TopicName};
-use crate::protocol::dq::{self, Add, Answer, Command, Refusal};
+use crate::protocol::dq::{self, Add, Answer, Command, DIGITS_MAX, Framing, Refusal};
 use crate::settings::Settings;
 use crate::store::{Added, Changed, Counts, Result, StoreError, View};
 use crate::topic::{Status, Topics};
@@ -20,6 +20,17 @@ pub(super) type Json = Cow<'static, [u8]>;
 
 /// `{"code":1,"msg":"succ","data":[]}`, which most answers are.
 const SUCCESS: &[u8] = br#"{"code":1,"msg":"succ","data":[]}"#;
+
+/// What became of a request that was taken.
+pub(super) enum Taken {
+    /// It is answered.
+    Answered(Json),
+    /// The store is asked.
+    Asked {
+        /// Whether the answer may be as long as a body.
+        is_get: bool,
+    },
+}
 
 /// What the event loop knows without the store.
 pub(super) struct Front {
@@ -43,27 +54,33 @@ impl Front {
     }
 
     /// Takes a request: hands it to the store, or answers it at once.
-    pub(super) fn take(&self, json: &[u8], ticket: Ticket, submit: &mut Submit) -> Option<Json> {
-        let ask = match dq::parse(json, &self.zone).and_then(|command| self.ask(command)) {
+    pub(super) fn take(&self, json: &[u8], framing: Framing, ticket: Ticket, submit: &mut Submit) -> Taken {
+        let hung = || Refusal::new("store_busy", "the store does not answer; nothing was handed to it");
+        let ask = match dq::parse(json, &self.zone).and_then(|command| self.ask(command, framing)) {
+            Ok(Some(_)) if submit.is_hung() => return Taken::Answered(refused(&hung())),
             Ok(Some(ask)) => ask,
-            Ok(None) => return Some(SUCCESS.into()),
+            Ok(None) => return Taken::Answered(SUCCESS.into()),
             Err(refusal) => {
                 log::debug!(target: "request", "refused: {}", refusal.msg);
-                return Some(refused(&refusal));
+                return Taken::Answered(refused(&refusal));
             }
         };
+        let is_get = matches!(ask, Ask::Get { .. });
         submit.hand_in(ticket, ask, json.len());
-        None
+        Taken::Asked { is_get }
     }
 
     /// What the store is asked; nothing, for a ping.
-    fn ask(&self, command: Command) -> Result<Option<Ask>, Refusal> {
+    fn ask(&self, command: Command, framing: Framing) -> Result<Option<Ask>, Refusal> {
         Ok(Some(match command {
             Command::Add(add) => Ask::Add(self.job(add)?),
             Command::Madd(adds) => {
                 Ask::Madd(adds.into_iter().map(|add| add.and_then(|add| self.job(add))).collect())
             }
-            Command::Get(key) => Ask::Get(key),
+            Command::Get(key) => {
+                let most = if framing == Framing::Digits { DIGITS_MAX } else { usize::MAX };
+                Ask::Get { key, most }
+            }
             Command::Del(key) => Ask::Del(key),
             Command::Run(key) => Ask::Run(key),
             Command::Stats(topic) => Ask::Stats(topic),
@@ -134,12 +151,14 @@ pub(super) fn added_many(all: &[Result<Result<Added>, Refusal>]) -> Json {
 }
 
 /// The answer to a `get`: the body's fields in `data`, as the PHP daemon has them, and what dq knows of the job in `job`.
-pub(super) fn shown(key: &JobKey, found: Result<Option<View>>, zone: &TimeZone) -> Json {
+/// The latter gives way, first the attempts and then the rest, where it would make the answer longer than `most`.
+pub(super) fn shown(key: &JobKey, found: Result<Option<View>>, zone: &TimeZone, most: usize) -> Json {
     #[derive(Serialize)]
     struct Shown<'a> {
         #[serde(flatten)]
-        answer: Answer<'a, Fields>,
-        job: About<'a>,
+        answer: Answer<'a, &'a Fields>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        job: Option<About<'a>>,
     }
     #[derive(Serialize)]
     struct About<'a> {
@@ -149,7 +168,8 @@ pub(super) fn shown(key: &JobKey, found: Result<Option<View>>, zone: &TimeZone) 
         until_ms: Option<i64>,
         added_ms: i64,
         attempts: u32,
-        log: &'a [Attempt],
+        #[serde(skip_serializing_if = "Option::is_none")]
+        log: Option<&'a [Attempt]>,
     }
     let view = match found {
         Ok(Some(view)) => view,
@@ -158,18 +178,24 @@ pub(super) fn shown(key: &JobKey, found: Result<Option<View>>, zone: &TimeZone) 
     };
     let failures = if view.state == State::Leased { view.attempts.saturating_sub(1) } else { view.attempts };
     let marks = Marks { due_ms: view.due_ms, added_ms: view.stamp_us / 1000, failures };
-    let shown = Shown {
-        answer: Answer::with(Fields::of(&view.body).with(marks, zone)),
-        job: About {
-            state: view.state,
-            due_ms: view.due_ms,
-            until_ms: view.until_ms,
-            added_ms: marks.added_ms,
-            attempts: view.attempts,
-            log: &view.attempts_log,
-        },
+    let fields = Fields::of(&view.body).with(marks, zone);
+    let about = |log| About {
+        state: view.state,
+        due_ms: view.due_ms,
+        until_ms: view.until_ms,
+        added_ms: marks.added_ms,
+        attempts: view.attempts,
+        log,
     };
-    serde_json::to_vec(&shown).expect("views are plain values").into()
+    let mut json = Vec::new();
+    for job in [Some(about(Some(&*view.attempts_log))), Some(about(None)), None] {
+        let shown = Shown { answer: Answer::with(&fields), job };
+        json = serde_json::to_vec(&shown).expect("views are plain values");
+        if json.len() <= most {
+            break;
+        }
+    }
+    json.into()
 }
 
 /// The answer to a `del`.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use jiff::tz::TimeZone;
 use mio::Waker;
@@ -12,10 +13,18 @@ use mio::Waker;
 use super::request::{self, Json};
 use crate::job::{JobKey, NewJob, TopicName};
 use crate::protocol::dq::Refusal;
+use crate::role;
 use crate::store::{Added, Result, Store, StoreError};
 
 /// So many adds go into one transaction.
 const GROUP: usize = 256;
+
+/// So many bytes of answers are given to the event loop together.
+const PIECE: usize = 256 << 10;
+
+/// A store that has not answered for so long is taken to hang: what it has is answered with `unknown`, and nothing more
+/// is handed to it until it answers.
+pub(super) const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// With so many requests unanswered, connections are not read from.
 const UNANSWERED_MAX: usize = 20_000;
@@ -39,7 +48,7 @@ pub(super) struct Ticket {
 pub(super) enum Ask {
     Add(NewJob),
     Madd(Vec<Result<NewJob, Refusal>>),
-    Get(JobKey),
+    Get { key: JobKey, most: usize },
     Del(JobKey),
     Run(JobKey),
     Stats(Option<TopicName>),
@@ -73,6 +82,8 @@ pub(super) struct Submit {
     fresh: Vec<Handed>,
     unanswered: usize,
     bytes: usize,
+    /// When the store last answered, or was handed something while it had nothing to do.
+    moved_at: Instant,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -83,12 +94,15 @@ impl Submit {
     pub(super) fn start(store: Box<dyn Store>, zone: TimeZone, waker: Waker) -> io::Result<Submit> {
         let shared = Arc::new(Shared::default());
         let worker = Worker { shared: Arc::clone(&shared), store, zone, waker };
-        std::thread::Builder::new().name("submit".into()).spawn(move || worker.run())?;
-        Ok(Submit { shared, fresh: Vec::new(), unanswered: 0, bytes: 0 })
+        role::vital_thread("submit", move || worker.run())?;
+        Ok(Submit { shared, fresh: Vec::new(), unanswered: 0, bytes: 0, moved_at: Instant::now() })
     }
 
     /// Takes a request; it goes to the store at the next flush.
     pub(super) fn hand_in(&mut self, ticket: Ticket, ask: Ask, bytes: usize) {
+        if self.unanswered == 0 {
+            self.moved_at = Instant::now();
+        }
         self.unanswered += 1;
         self.bytes += bytes;
         self.fresh.push(Handed { ticket, ask, bytes });
@@ -102,15 +116,21 @@ impl Submit {
         }
     }
 
-    /// Whether the store has enough to do.
+    /// Whether the store has enough to do, so that what comes is better left with the clients.
     pub(super) fn is_full(&self) -> bool {
-        self.unanswered >= UNANSWERED_MAX || self.bytes >= BYTES_MAX
+        (self.unanswered >= UNANSWERED_MAX || self.bytes >= BYTES_MAX) && !self.is_hung()
+    }
+
+    /// Whether the store has had something to do for so long without an answer that nothing more is handed to it.
+    pub(super) fn is_hung(&self) -> bool {
+        self.unanswered > 0 && self.moved_at.elapsed() >= STORE_TIMEOUT
     }
 
     /// The store's answers since the last call.
     pub(super) fn completions(&mut self) -> Vec<(Ticket, Json)> {
         let done = mem::take(&mut *lock(&self.shared.done));
         self.unanswered -= done.len();
+        self.moved_at = Instant::now();
         self.bytes -= done.iter().map(|(.., bytes)| bytes).sum::<usize>();
         done.into_iter().map(|(ticket, json, _)| (ticket, json)).collect()
     }
@@ -143,7 +163,7 @@ impl Ask {
         match self {
             Ask::Add(_) | Ask::Madd(_) => Kind::Add,
             Ask::Del(_) => Kind::Del,
-            Ask::Get(_) | Ask::Run(_) | Ask::Stats(_) => Kind::Other,
+            Ask::Get { .. } | Ask::Run(_) | Ask::Stats(_) => Kind::Other,
         }
     }
 }
@@ -284,18 +304,23 @@ impl Worker {
     }
 
     fn others(&mut self, step: Vec<Handed>) {
-        let answers = step
-            .into_iter()
-            .map(|Handed { ticket, ask, bytes }| {
-                let json = match ask {
-                    Ask::Get(key) => request::shown(&key, self.store.get(&key), &self.zone),
-                    Ask::Run(key) => request::changed(&key, &self.store.run(&key)),
-                    Ask::Stats(topic) => request::counted(topic.as_ref(), self.store.counts()),
-                    Ask::Add(_) | Ask::Madd(_) | Ask::Del(_) => unreachable!("those have steps of their own"),
-                };
-                (ticket, json, bytes)
-            })
-            .collect();
+        let mut answers = Vec::new();
+        let mut waiting = 0;
+        for Handed { ticket, ask, bytes } in step {
+            let json = match ask {
+                Ask::Get { key, most } => request::shown(&key, self.store.get(&key), &self.zone, most),
+                Ask::Run(key) => request::changed(&key, &self.store.run(&key)),
+                Ask::Stats(topic) => request::counted(topic.as_ref(), self.store.counts()),
+                Ask::Add(_) | Ask::Madd(_) | Ask::Del(_) => unreachable!("those have steps of their own"),
+            };
+            waiting += json.len();
+            answers.push((ticket, json, bytes));
+            // The first need not wait for the last.
+            if waiting >= PIECE {
+                self.finish(mem::take(&mut answers));
+                waiting = 0;
+            }
+        }
         self.finish(answers);
     }
 }
@@ -317,7 +342,7 @@ mod tests {
         let ask = match what {
             "add" => Ask::Madd(Vec::new()),
             "del" => Ask::Del(key),
-            _ => Ask::Get(key),
+            _ => Ask::Get { key, most: 0 },
         };
         Handed { ticket: Ticket { place, serial: 0, number }, ask, bytes: 0 }
     }

@@ -7,8 +7,8 @@
 mod turn_of_duty;
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::time::Instant;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use nix::errno::Errno;
@@ -17,11 +17,15 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 
 use self::turn_of_duty::TurnOfDuty;
 use crate::process::{DeadOwner, Owners, random_name};
-use crate::role::{Context, Trouble};
+use crate::role::{self, Context, Trouble};
 use crate::store::{Bell, BellKind, OwnerTag, Store, StoreError};
 
 /// How many jobs move in one step, so that others have their turn at the store in between.
 const BATCH: usize = 256;
+
+/// The longest sleep. Nothing depends on it: it bounds what a wake-up that was lost, with the process that would have
+/// sent it, can cost.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
 /// Runs the role.
 pub fn run(mut context: Context) -> Result<()> {
@@ -32,7 +36,7 @@ pub fn run(mut context: Context) -> Result<()> {
     while context.drain().is_none() {
         if context.wait(&[duty.as_fd()], None)?[0] {
             log::info!("active");
-            return Timer::start(&context, store)?.run(&mut context);
+            return Timer::start(&mut context, store)?.run(&mut context);
         }
     }
     Ok(())
@@ -50,8 +54,10 @@ struct Timer {
 }
 
 impl Timer {
-    fn start(context: &Context, store: Box<dyn Store>) -> Result<Timer> {
-        let run_dir = &context.settings.run_dir;
+    fn start(context: &mut Context, mut store: Box<dyn Store>) -> Result<Timer> {
+        let run_dir = &context.settings.run_dir.clone();
+        // The one that was active before may have died after it made jobs ready, and before it told the consumers.
+        store.announce();
         Ok(Timer {
             store,
             bell: Bell::hang(run_dir, BellKind::Timer, &random_name()?).context("cannot hang the bell")?,
@@ -82,7 +88,7 @@ impl Timer {
         Ok(())
     }
 
-    /// Does all that is to be done now. Gives the next moment at which something is.
+    /// Does what is to be done now, up to a batch of each kind. Gives the next moment at which something is.
     fn work(&mut self) -> Result<Option<i64>, StoreError> {
         while let Some(owner) = self.dead.pop() {
             match self.store.hand_back(&OwnerTag(owner.tag.clone())) {
@@ -98,30 +104,30 @@ impl Timer {
                 }
             }
         }
-        loop {
-            let promoted = self.store.promote(BATCH)?;
-            let expired = self.store.expire(BATCH)?;
-            if expired.jobs > 0 {
-                log::warn!("{} leases ran out", expired.jobs);
-            }
-            if promoted.jobs < BATCH && expired.jobs < BATCH {
-                return Ok([promoted.next_ms, expired.next_ms].into_iter().flatten().min());
-            }
+        let promoted = self.store.promote(BATCH)?;
+        let expired = self.store.expire(BATCH)?;
+        if expired.jobs > 0 {
+            log::warn!("{} leases ran out", expired.jobs);
         }
+        Ok([promoted.next_ms, expired.next_ms].into_iter().flatten().min())
     }
 
-    /// Waits for the next moment, a bell, an owner that comes or goes, or the master. Tells whether owners changed.
-    fn wait(&mut self, context: &mut Context, until: Option<Instant>) -> Result<bool> {
-        let fds: Vec<BorrowedFd<'_>> =
-            [self.bell.as_fd(), self.clock.as_fd()].into_iter().chain(self.owners.fds()).collect();
-        let readable = context.wait(&fds, until)?;
-        if readable[0] && self.bell.answer().context("cannot answer the bell")? {
+    /// Waits for the next moment, a bell, an owner that comes or goes, or the master; when the store failed, for its next
+    /// try. Tells whether owners may have changed.
+    fn wait(&mut self, context: &mut Context, again: Option<Instant>) -> Result<bool> {
+        let sleep_ends = Instant::now() + LONGEST_SLEEP;
+        // While the store fails, a clock that went off and a bell that rang would only wake for what cannot be done.
+        let own = if again.is_some() { vec![] } else { vec![self.bell.as_fd(), self.clock.as_fd()] };
+        let count = own.len();
+        let fds: Vec<BorrowedFd<'_>> = own.into_iter().chain(self.owners.fds()).collect();
+        let readable = context.wait(&fds, Some(again.unwrap_or(sleep_ends)))?;
+        if self.bell.answer().context("cannot answer the bell")? {
             match self.maintenance.try_send(()) {
                 Ok(()) | Err(TrySendError::Full(())) => {}
                 Err(TrySendError::Disconnected(())) => anyhow::bail!("the maintenance thread has ended"),
             }
         }
-        Ok(readable[2..].contains(&true))
+        Ok(readable[count..].contains(&true) || sleep_ends <= Instant::now())
     }
 
     /// Sets the clock to a moment; it also goes off when the host's clock is set.
@@ -155,17 +161,21 @@ fn maintain(mut store: Box<dyn Store>) -> Result<SyncSender<()>> {
         let mut trouble = Trouble::default();
         // Once at the start: what was there before has rung for nobody.
         loop {
-            match store.maintain() {
-                Ok(()) => trouble.over(),
-                Err(e) => {
-                    trouble.again_at(&format_args!("cannot maintain the store: {e}"));
+            let told = match store.maintain() {
+                Ok(()) => {
+                    trouble.over();
+                    tell.recv().map_err(RecvTimeoutError::from)
                 }
-            }
-            if tell.recv().is_err() {
+                Err(e) => {
+                    let again = trouble.again_at(&format_args!("cannot maintain the store: {e}"));
+                    tell.recv_timeout(again.saturating_duration_since(Instant::now()))
+                }
+            };
+            if told == Err(RecvTimeoutError::Disconnected) {
                 return;
             }
         }
     };
-    std::thread::Builder::new().name("maintenance".into()).spawn(work)?;
+    role::vital_thread("maintenance", work)?;
     Ok(told)
 }

@@ -2,7 +2,7 @@
 //! dies.
 
 use std::fs::OpenOptions;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -22,12 +22,15 @@ impl TurnOfDuty {
                 match lock.lock() {
                     Ok(()) => break,
                     Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                    Err(e) => return log::error!("cannot wait for the timers' lock: {e}"),
+                    Err(e) => {
+                        log::error!("cannot wait for the timers' lock: {e}");
+                        std::process::abort();
+                    }
                 }
             }
-            // Held until the process ends; its closed other end tells.
-            std::mem::forget(lock);
-            drop(tell);
+            // Held until the process ends, as is the other end of the pair: that it is closed would tell as well.
+            let _ = (&tell).write(&[1]);
+            std::mem::forget((lock, tell));
         })?;
         Ok(TurnOfDuty(held))
     }

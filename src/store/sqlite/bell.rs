@@ -79,8 +79,9 @@ impl Drop for Bell {
 /// Rings the bells of one `run_dir`.
 #[derive(Debug)]
 pub(super) struct Ringer {
-    socket: UnixDatagram,
     folder: PathBuf,
+    /// What could not be rung, and is with the next.
+    owed: Rings,
 }
 
 /// Which bells a transaction will ring once it is committed.
@@ -93,24 +94,31 @@ pub(super) struct Rings {
 }
 
 impl Ringer {
-    pub(super) fn new(run_dir: &Path) -> io::Result<Ringer> {
-        let socket = UnixDatagram::unbound()?;
-        socket.set_nonblocking(true)?;
-        Ok(Ringer { socket, folder: folder(run_dir) })
+    pub(super) fn new(run_dir: &Path) -> Ringer {
+        Ringer { folder: folder(run_dir), owed: Rings::default() }
     }
 
-    pub(super) fn ring(&self, rings: Rings) {
+    /// Rings all bells of these kinds. What fails is told in the log, and done again with the next.
+    pub(super) fn ring(&mut self, rings: Rings) {
+        let rings = Rings { push: rings.push || self.owed.push, timer: rings.timer || self.owed.timer };
         if rings == Rings::default() {
             return;
         }
-        if let Err(e) = self.ring_all(rings)
-            && e.kind() != ErrorKind::NotFound
-        {
-            log::warn!("cannot ring the bells in {}: {e}", self.folder.display());
-        }
+        self.owed = match self.ring_all(rings) {
+            Ok(()) => Rings::default(),
+            Err(e) if e.kind() == ErrorKind::NotFound => Rings::default(),
+            Err(e) => {
+                log::warn!("cannot ring all bells in {}: {e}", self.folder.display());
+                rings
+            }
+        };
     }
 
     fn ring_all(&self, rings: Rings) -> io::Result<()> {
+        // What waits in other bells counts against the socket that sent it: with a new one, a full bell is a full bell.
+        let socket = UnixDatagram::unbound()?;
+        socket.set_nonblocking(true)?;
+        let mut failed = Ok(());
         for entry in std::fs::read_dir(&self.folder)? {
             let entry = entry?;
             let name = entry.file_name();
@@ -118,17 +126,18 @@ impl Ringer {
             if !(rings.push && is(Kind::Push) || rings.timer && is(Kind::Timer)) {
                 continue;
             }
-            match self.socket.send_to(&[1], entry.path()) {
+            match socket.send_to(&[1], entry.path()) {
                 // Its process is gone; names are random, so nobody else can have taken it meanwhile.
                 Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
                     drop(std::fs::remove_file(entry.path()))
                 }
                 Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::NotFound) => {}
-                Err(e) => return Err(e),
+                // The others hear it all the same.
+                Err(e) => failed = Err(e),
                 Ok(_) => {}
             }
         }
-        Ok(())
+        failed
     }
 }
 
@@ -141,7 +150,7 @@ mod tests {
     #[test]
     fn every_bell_of_the_kind_rings_and_no_other() {
         let dir = tempfile::tempdir().unwrap();
-        let ringer = Ringer::new(dir.path()).unwrap();
+        let mut ringer = Ringer::new(dir.path());
         ringer.ring(PUSH);
         let hang = |kind, name| Bell::hang(dir.path(), kind, name).unwrap();
         let (a, b, timer) = (hang(Kind::Push, "a"), hang(Kind::Push, "b"), hang(Kind::Timer, "a"));
@@ -152,10 +161,37 @@ mod tests {
     }
 
     #[test]
+    fn forty_bells_that_nobody_answers_keep_none_from_ringing() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ringer = Ringer::new(dir.path());
+        let deaf: Vec<Bell> =
+            (0..40).map(|i| Bell::hang(dir.path(), Kind::Push, &i.to_string()).unwrap()).collect();
+        (0..50).for_each(|_| ringer.ring(PUSH));
+        let timer = Bell::hang(dir.path(), Kind::Timer, "a").unwrap();
+        let push = Bell::hang(dir.path(), Kind::Push, "late").unwrap();
+        ringer.ring(Rings { push: true, timer: true });
+        assert_eq!([&timer, &push].map(|bell| bell.answer().unwrap()), [true, true]);
+        drop(deaf);
+    }
+
+    #[test]
+    fn what_could_not_be_rung_is_rung_with_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ringer = Ringer::new(dir.path());
+        // A folder that is a file for a while.
+        std::fs::write(folder(dir.path()), "").unwrap();
+        ringer.ring(PUSH);
+        std::fs::remove_file(folder(dir.path())).unwrap();
+        let bell = Bell::hang(dir.path(), Kind::Push, "a").unwrap();
+        ringer.ring(Rings { push: false, timer: true });
+        assert!(bell.answer().unwrap());
+    }
+
+    #[test]
     fn a_full_bell_still_rings() {
         let dir = tempfile::tempdir().unwrap();
         let bell = Bell::hang(dir.path(), Kind::Push, "a").unwrap();
-        let ringer = Ringer::new(dir.path()).unwrap();
+        let mut ringer = Ringer::new(dir.path());
         (0..10_000).for_each(|_| ringer.ring(PUSH));
         assert!(bell.answer().unwrap());
     }
@@ -167,7 +203,7 @@ mod tests {
         let path = folder(dir.path()).join("push.a");
         drop(UnixDatagram::bind(&path).unwrap());
         assert!(path.exists());
-        Ringer::new(dir.path()).unwrap().ring(PUSH);
+        Ringer::new(dir.path()).ring(PUSH);
         assert!(!path.exists());
     }
 }

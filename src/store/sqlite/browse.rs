@@ -14,9 +14,10 @@ pub(super) fn get(db: &Connection, tid: i64, key: &JobKey) -> rusqlite::Result<O
     let dead = format!(
         "SELECT {columns} FROM job WHERE tid = ?1 AND id = ?2 AND state = 4 ORDER BY at_ms DESC LIMIT 1"
     );
-    for sql in [live, dead] {
+    // Between two questions a dead letter may have been redriven.
+    for sql in [&live, &dead, &live] {
         let found =
-            db.prepare_cached(&sql)?.query_row(params![tid, id], |r| row::view(&key.topic, r)).optional()?;
+            db.prepare_cached(sql)?.query_row(params![tid, id], |r| row::view(&key.topic, r)).optional()?;
         if found.is_some() {
             return Ok(found);
         }

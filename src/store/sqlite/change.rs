@@ -81,14 +81,24 @@ pub(super) fn reschedule(w: &mut Write<'_>, key: &JobKey, due: Due) -> rusqlite:
     Ok(Changed::Done)
 }
 
-/// Makes up to `limit` dead letters ready, attempts reset. Those whose id is live stay.
+/// What a step of a redrive came to.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Redriven {
+    /// Dead letters that could be redriven, up to the limit.
+    pub found: usize,
+    /// Those that were: of several of one id, one.
+    pub moved: usize,
+}
+
+/// Makes up to `limit` dead letters ready, attempts reset; of named ids, all of them in this step. Those whose id is live
+/// stay.
 pub(super) fn redrive(
     w: &mut Write<'_>,
     topic: &TopicName,
     which: &Which,
     limit: usize,
-) -> rusqlite::Result<usize> {
-    let Some(tid) = w.topic(topic)? else { return Ok(0) };
+) -> rusqlite::Result<Redriven> {
+    let Some(tid) = w.topic(topic)? else { return Ok(Redriven::default()) };
     let free = "NOT EXISTS (SELECT 1 FROM job live WHERE live.tid = job.tid AND live.id = job.id AND live.state < 4)";
     let mut seqs: Vec<i64> = Vec::new();
     match which {
@@ -107,10 +117,7 @@ pub(super) fn redrive(
                 "SELECT seq FROM job WHERE tid = ?1 AND id = ?2 AND state = 4 AND {free} ORDER BY at_ms DESC LIMIT 1"
             );
             let mut find = w.db.prepare_cached(&sql)?;
-            for id in ids {
-                if seqs.len() == limit {
-                    break;
-                }
+            for id in ids.iter().take(limit) {
                 seqs.extend(
                     find.query_row(params![tid, id.as_str()], |row| row.get::<_, i64>(0)).optional()?,
                 );
@@ -118,20 +125,20 @@ pub(super) fn redrive(
         }
     }
     let now_ms = w.now_ms();
-    let mut redriven = 0;
-    for seq in seqs {
+    let mut moved = 0;
+    for seq in &seqs {
         // Of two dead letters of one id the second finds the first one live, and stays.
-        redriven += w
-            .db
-            .prepare_cached(
-                "UPDATE OR IGNORE job SET state = 2, at_ms = ?2, due_ms = ?2, attempts = 0, crashes = 0 WHERE seq = ?1",
+        moved +=
+            w.db.prepare_cached(
+                "UPDATE OR IGNORE job SET state = 2, at_ms = ?2, due_ms = ?2, attempts = 0, crashes = 0
+                 WHERE seq = ?1 AND state = 4",
             )?
             .execute(params![seq, now_ms])?;
     }
-    if redriven > 0 {
-        w.moved_many(tid, Some(State::Dead), Some((State::Ready, now_ms)), redriven as i64);
+    if moved > 0 {
+        w.moved_many(tid, Some(State::Dead), Some((State::Ready, now_ms)), moved as i64);
     }
-    Ok(redriven)
+    Ok(Redriven { found: seqs.len(), moved })
 }
 
 /// Removes up to `limit` jobs of a topic that are in `state`.

@@ -143,22 +143,25 @@ fn held(row: &Row<'_>) -> rusqlite::Result<Held> {
 pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Result<Settled> {
     let Some((seq, token)) = settlement.token.0.split_first_chunk() else { return Ok(Settled::Stale) };
     let seq = i64::from_be_bytes(*seq);
+    let Some(tid) = w.topic(&settlement.key.topic)? else { return Ok(Settled::Stale) };
     if settlement.outcome == Outcome::Ack {
-        let Some(tid) = w.topic(&settlement.key.topic)? else { return Ok(Settled::Stale) };
         let gone =
             w.db.prepare_cached(
-                "DELETE FROM job WHERE seq = ?1 AND state = 3 AND token = ?2 AND replaced_due_ms IS NULL",
+                "DELETE FROM job WHERE seq = ?1 AND state = 3 AND token = ?2 AND replaced_due_ms IS NULL AND tid = ?3
+                 AND id = ?4",
             )?
-            .execute(params![seq, token])?;
+            .execute(params![seq, token, tid, settlement.key.id.as_str()])?;
         if gone == 1 {
             w.moved(tid, Some(State::Leased), None);
             return Ok(Settled::Done);
         }
     }
     let found =
-        w.db.prepare_cached(&format!("SELECT {HELD} FROM job WHERE seq = ?1 AND state = 3 AND token = ?2"))?
-            .query_row(params![seq, token], held)
-            .optional()?;
+        w.db.prepare_cached(&format!(
+            "SELECT {HELD} FROM job WHERE seq = ?1 AND state = 3 AND token = ?2 AND tid = ?3 AND id = ?4"
+        ))?
+        .query_row(params![seq, token, tid, settlement.key.id.as_str()], held)
+        .optional()?;
     let Some(mut held) = found else { return Ok(Settled::Stale) };
     if let Some(due_ms) = held.replaced_due_ms {
         // An extension would keep the replacement waiting; anything else ends the lease, and settles nothing.

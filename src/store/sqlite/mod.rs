@@ -8,6 +8,7 @@
 
 mod bell;
 mod browse;
+mod carry_over;
 mod change;
 mod deliver;
 mod row;
@@ -23,7 +24,7 @@ use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 
 pub use bell::{Bell, Kind};
 
-use self::bell::Ringer;
+use self::bell::{Ringer, Rings};
 use self::turn::Turn;
 use self::write::{TopicIds, Write};
 use super::{
@@ -76,12 +77,12 @@ impl SqliteStore {
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         std::fs::create_dir_all(folder).map_err(io)?;
         let turn = Turn::beside(path).map_err(io)?;
-        let ringer = Ringer::new(run_dir).map_err(io)?;
+        let ringer = Ringer::new(run_dir);
         let log_pages = Arc::new(AtomicI32::new(0));
         let taken = turn.take().map_err(io)?;
         let db = connect(path, &log_pages)?;
         drop(taken);
-        Ok(SqliteStore {
+        let mut store = SqliteStore {
             db,
             path: path.to_owned(),
             turn,
@@ -90,7 +91,10 @@ impl SqliteStore {
             topics: TopicIds::new(),
             log_pages,
             log_rung: 0,
-        })
+        };
+        // Whoever was here before may have died after a commit and before its bells.
+        store.announce();
+        Ok(store)
     }
 
     /// Runs `work` in a write transaction, and rings the bells that it asks for once it is committed.
@@ -110,7 +114,11 @@ impl SqliteStore {
         let out = work(&mut write).map_err(refused)?;
         let mut rings = write.finish().map_err(refused)?;
         let met = write.met;
-        tx.commit().map_err(at_commit)?;
+        if let Err(e) = tx.commit() {
+            // A log that is carried over may be used again from its beginning.
+            self.ringer.ring(Rings { push: false, timer: true });
+            return Err(at_commit(e));
+        }
         drop(turn);
         self.topics.extend(met);
         let grown = self.log_pages.load(Ordering::Relaxed) / LOG_PAGES;
@@ -221,7 +229,10 @@ impl Store for SqliteStore {
     }
 
     fn hand_back(&mut self, owner: &OwnerTag) -> Result<usize> {
-        self.until_few(|w| deliver::hand_back(w, owner, CHUNK))
+        self.until_done(|w| {
+            let jobs = deliver::hand_back(w, owner, CHUNK)?;
+            Ok((jobs, More::if_full(jobs, CHUNK)))
+        })
     }
 
     fn expire(&mut self, limit: usize) -> Result<Moved> {
@@ -241,19 +252,23 @@ impl Store for SqliteStore {
 
     fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize) -> Result<usize> {
         let mut left = limit;
-        self.until_few(|w| {
-            let some = change::redrive(w, topic, which, left.min(CHUNK))?;
-            left -= some;
-            Ok(some)
+        self.until_done(|w| {
+            let step = left.min(CHUNK);
+            let change::Redriven { found, moved } = change::redrive(w, topic, which, step)?;
+            left -= moved;
+            // Named ids are found again as long as their job is dead.
+            let more = if *which == Which::All { More::if_full(found, step) } else { More::No };
+            Ok((moved, more))
         })
     }
 
     fn purge(&mut self, topic: &TopicName, state: State, limit: usize) -> Result<usize> {
         let mut left = limit;
-        self.until_few(|w| {
-            let some = change::purge(w, topic, state, left.min(CHUNK))?;
-            left -= some;
-            Ok(some)
+        self.until_done(|w| {
+            let step = left.min(CHUNK);
+            let gone = change::purge(w, topic, state, step)?;
+            left -= gone;
+            Ok((gone, More::if_full(gone, step)))
         })
     }
 
@@ -267,21 +282,12 @@ impl Store for SqliteStore {
         Ok(())
     }
 
+    fn announce(&mut self) {
+        self.ringer.ring(Rings { push: true, timer: true });
+    }
+
     fn maintain(&mut self) -> Result<()> {
-        let pages = |db: &Connection, mode| -> rusqlite::Result<i64> {
-            db.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| row.get("log"))
-        };
-        if pages(&self.db, "NOOP").map_err(refused)? < i64::from(LOG_PAGES) {
-            return Ok(());
-        }
-        // Most of it beside the writers, who do not wait; then the rest in a turn, so that the next writer begins the
-        // log anew instead of making it longer.
-        pages(&self.db, "PASSIVE").map_err(refused)?;
-        let _turn =
-            self.turn.take().map_err(|e| StoreError::Unavailable(format!("the store's turn: {e}")))?;
-        pages(&self.db, "RESTART").map_err(refused)?;
-        log::debug!("carried the log of {} over", self.path.display());
-        Ok(())
+        carry_over::carry_over(&self.db, &self.turn, &self.path)
     }
 }
 
@@ -307,18 +313,33 @@ impl SqliteStore {
         Ok(out)
     }
 
-    /// Repeats a step that does at most [`CHUNK`] until it finds less to do. Gives the sum.
-    fn until_few(
+    /// Repeats a step until it says that there is no more to do. Gives the sum of what it did.
+    fn until_done(
         &mut self,
-        mut step: impl FnMut(&mut Write<'_>) -> rusqlite::Result<usize>,
+        mut step: impl FnMut(&mut Write<'_>) -> rusqlite::Result<(usize, More)>,
     ) -> Result<usize> {
         let mut sum = 0;
         loop {
-            let some = self.write(Durability::Full, &mut step)?;
-            sum += some;
-            if some < CHUNK {
-                return Ok(sum);
+            match self.write(Durability::Full, &mut step) {
+                Ok((some, More::Yes)) => sum += some,
+                Ok((some, More::No)) => return Ok(sum + some),
+                Err(e) if sum == 0 => return Err(e),
+                Err(e) => return Err(StoreError::Unknown(format!("only the first {sum} are done: {e}"))),
             }
         }
+    }
+}
+
+/// Whether a step that is bounded has left something to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum More {
+    Yes,
+    No,
+}
+
+impl More {
+    /// A step that found as much as it may take has perhaps not found all.
+    fn if_full(found: usize, limit: usize) -> More {
+        if found == limit && limit > 0 { More::Yes } else { More::No }
     }
 }
