@@ -41,7 +41,7 @@ impl Call {
 }
 
 /// What is answered.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Answer {
     /// The status.
     pub status: u16,
@@ -49,12 +49,14 @@ pub struct Answer {
     pub body: String,
     /// How long it takes.
     pub after: Duration,
+    /// Called when that time is over and the caller is still there.
+    pub then: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 impl Answer {
     /// An answer without delay.
     pub fn new(status: u16, body: &str) -> Answer {
-        Answer { status, body: body.to_owned(), after: Duration::ZERO }
+        Answer { status, body: body.to_owned(), after: Duration::ZERO, then: None }
     }
 
     /// The same, this much later.
@@ -109,6 +111,9 @@ async fn answer(handler: Handler, request: Request) -> (StatusCode, String) {
     let answer = handler(call);
     if !answer.after.is_zero() {
         tokio::time::sleep(answer.after).await;
+    }
+    if let Some(then) = answer.then {
+        then();
     }
     (StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), answer.body)
 }

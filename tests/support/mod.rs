@@ -1,7 +1,7 @@
 //! What the tests of the running daemon share: a daemon of their own, a webhook sink, waiting without hoping.
 #![allow(dead_code, missing_docs)]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -50,6 +50,7 @@ pub fn free_port() -> u16 {
 pub struct Sink {
     pub address: SocketAddr,
     calls: Arc<Mutex<Vec<Call>>>,
+    accepted: Arc<Mutex<HashSet<String>>>,
 }
 
 impl Sink {
@@ -60,14 +61,15 @@ impl Sink {
 
     pub fn answering(answer: impl Fn(&Call) -> Answer + Send + Sync + 'static) -> Sink {
         let calls: Arc<Mutex<Vec<Call>>> = Arc::default();
-        let kept = Arc::clone(&calls);
+        let accepted: Arc<Mutex<HashSet<String>>> = Arc::default();
+        let (kept, done) = (Arc::clone(&calls), Arc::clone(&accepted));
         let handler = move |call: Call| {
-            let answer = answer(&call);
+            let (answer, id, done) = (answer(&call), call.header("dq-job-id").to_owned(), Arc::clone(&done));
             kept.lock().unwrap().push(call);
-            answer
+            Answer { then: Some(Arc::new(move || drop(done.lock().unwrap().insert(id.clone())))), ..answer }
         };
         let receiver = Receiver::start((Ipv4Addr::LOCALHOST, 0).into(), Arc::new(handler)).unwrap();
-        Sink { address: receiver.address, calls }
+        Sink { address: receiver.address, calls, accepted }
     }
 
     pub fn url(&self) -> String {
@@ -76,6 +78,11 @@ impl Sink {
 
     pub fn calls(&self) -> Vec<Call> {
         self.calls.lock().unwrap().clone()
+    }
+
+    /// How many jobs were answered to a caller that was still there.
+    pub fn accepted(&self) -> usize {
+        self.accepted.lock().unwrap().len()
     }
 
     pub fn count(&self) -> usize {
