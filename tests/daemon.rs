@@ -576,11 +576,7 @@ fn a_full_disk_is_an_error_to_clients_and_works_again_after() {
     let daemon = Daemon::run(Arc::clone(&dir), port, http, command);
     daemon.wait_ready();
     let mut client = daemon.client();
-    succ(
-        &client
-            .ask(&json!({"cmd": "add", "topic": "t", "id": "before", "delay_ms": 3_600_000, "body": 1}))
-            .unwrap(),
-    );
+    succ(&client.ask(&add("t", "due", 1000)).unwrap());
     // Its own view of the folder.
     let filler = format!("/proc/{}/root{}/var/filler", daemon.pid(), dir.path().display());
     let mut file = std::fs::File::create(&filler).unwrap();
