@@ -37,9 +37,11 @@ bench:
 	$(CARGO) bench --bench embedded_store
 
 # What the tests need and is missing.
+APT := $(shell [ "$$(id -u)" = 0 ] || echo sudo) apt-get install -y
+
 tools:
-	@command -v cc >/dev/null || { echo "a C compiler is needed (Debian: apt-get install gcc)"; exit 1; }
+	@command -v cc >/dev/null || $(APT) gcc libc6-dev
+	@command -v unshare >/dev/null || $(APT) util-linux
 	@$(CARGO) fmt --version >/dev/null || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null || rustup component add clippy
-	@command -v unshare >/dev/null || { echo "unshare is needed (Debian: apt-get install util-linux)"; exit 1; }
 	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny --locked --version $(DENY_VERSION)

@@ -5,10 +5,11 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use jiff::tz::TimeZone;
 use nix::sys::signal::Signal;
 
 use crate::process::{self, Inherited, Link, Received, Signals, ToChild, ToMaster};
@@ -77,6 +78,14 @@ impl Context {
                 }
                 other => return other.context("cannot open the store"),
             }
+        }
+    }
+
+    /// The zone in which the TCP protocol's and the forms' times are written.
+    pub fn zone(&self) -> Result<TimeZone> {
+        match &self.settings.timezone {
+            None => Ok(TimeZone::system()),
+            Some(name) => TimeZone::get(name).with_context(|| format!("cannot find the zone {name:?}")),
         }
     }
 
@@ -150,6 +159,12 @@ impl Context {
             Some(drain) => drain.until = [drain.until, until].into_iter().flatten().min(),
         }
     }
+}
+
+/// Locks. What a thread that panicked has left behind is as good as what any other left: no lock of a role's is held
+/// across a step that could leave something half done.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Starts a thread that its process cannot do without: its panic ends the process, which is then started anew.

@@ -66,7 +66,10 @@ impl Sink {
         let handler = move |call: Call| {
             let (answer, id, done) = (answer(&call), call.header("dq-job-id").to_owned(), Arc::clone(&done));
             kept.lock().unwrap().push(call);
-            Answer { then: Some(Arc::new(move || drop(done.lock().unwrap().insert(id.clone())))), ..answer }
+            let then = move || {
+                done.lock().unwrap().insert(id.clone());
+            };
+            Answer { then: Some(Arc::new(then)), ..answer }
         };
         let receiver = Receiver::start((Ipv4Addr::LOCALHOST, 0).into(), Arc::new(handler)).unwrap();
         Sink { address: receiver.address, calls, accepted }

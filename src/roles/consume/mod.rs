@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use jiff::tz::TimeZone;
 
 use self::workers::{Finished, Workers};
 use crate::callback::{Caller, Rules, Verdict};
@@ -63,9 +62,8 @@ struct Consumer {
 impl Consumer {
     fn start(context: &mut Context) -> Result<Consumer> {
         let settings = Arc::clone(&context.settings);
-        let zone = settings.timezone.as_deref().map_or_else(|| Ok(TimeZone::system()), TimeZone::get)?;
         let concurrency = settings.consume.concurrency;
-        let caller = Caller::new(concurrency, Rules::new(&settings.callback), zone);
+        let caller = Caller::new(concurrency, Rules::new(&settings.callback), context.zone()?);
         let owner = Owner::claim(&settings.run_dir).context("cannot become an owner of leases")?;
         let names = context.topics.iter().map(|t| t.name.clone()).collect();
         Ok(Consumer {

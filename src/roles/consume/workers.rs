@@ -5,10 +5,11 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use crate::callback::{Caller, Delivery, Verdict};
 use crate::job::Attempt;
+use crate::role::lock;
 use crate::store::{Leased, Token};
 use crate::topic::Topic;
 
@@ -55,10 +56,6 @@ pub(super) struct Workers {
     concurrency: u32,
     started: u32,
     busy: u32,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Workers {

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use jiff::tz::TimeZone;
 use mio::net::TcpListener;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -62,7 +61,7 @@ impl Server {
     fn start(context: &mut Context) -> Result<Server> {
         let poll = Poll::new().context("cannot poll")?;
         let settings = Arc::clone(&context.settings);
-        let zone = settings.timezone.as_deref().map_or_else(|| Ok(TimeZone::system()), TimeZone::get)?;
+        let zone = context.zone()?;
         let front = Front { settings, topics: context.topics.clone(), zone: zone.clone() };
         let waker = Waker::new(poll.registry(), WAKER).context("cannot make a waker")?;
         let submit =

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::mem;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::tz::TimeZone;
@@ -13,7 +13,7 @@ use mio::Waker;
 use super::request::{self, Json};
 use crate::job::{JobKey, NewJob, TopicName};
 use crate::protocol::dq::Refusal;
-use crate::role;
+use crate::role::{self, lock};
 use crate::store::{Added, Result, Store, StoreError};
 
 /// So many adds go into one transaction.
@@ -84,10 +84,6 @@ pub(super) struct Submit {
     bytes: usize,
     /// When the store last answered, or was handed something while it had nothing to do.
     moved_at: Instant,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Submit {
