@@ -119,6 +119,7 @@ impl Context {
                 Received::Message(ToChild::Drain { within_ms }) => {
                     self.set_drain(within_ms.map(Duration::from_millis), "the master says so");
                 }
+                Received::Message(ToChild::ReopenLogs) => process::reopen_logs(),
                 Received::Nothing => break,
                 Received::Closed => {
                     self.orphaned = true;

@@ -16,6 +16,8 @@ pub enum ToChild {
         /// Until when, in milliseconds from now; none: as long as it takes.
         within_ms: Option<u64>,
     },
+    /// Open the log files anew: the old ones were moved away.
+    ReopenLogs,
 }
 
 /// What a child tells the master.

@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use jiff::Zoned;
 use log::{Level, Log, Metadata, Record};
@@ -53,6 +54,13 @@ fn kind(record: &Record<'_>) -> &'static str {
     }
 }
 
+/// Opens the log files anew at the next line, as after they were moved away.
+pub fn reopen() {
+    REOPEN.store(true, Ordering::Relaxed);
+}
+
+static REOPEN: AtomicBool = AtomicBool::new(false);
+
 struct Files {
     name: String,
     pid: u32,
@@ -67,6 +75,9 @@ impl Files {
         let kind = kind(record);
         let file_name = format!("{kind}_{}.txt", Zoned::now().strftime("%Y%m%d"));
         let mut open = self.open.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if REOPEN.swap(false, Ordering::Relaxed) {
+            open.clear();
+        }
         if open.get(kind).is_none_or(|(name, _)| *name != file_name) {
             let file = OpenOptions::new().create(true).append(true).open(self.folder.join(&file_name))?;
             open.insert(kind, (file_name, file));

@@ -13,7 +13,7 @@ mod spawn;
 pub use inherit::Inherited;
 pub use link::{Link, Received, ToChild, ToMaster};
 pub use lock::{RunDir, RunDirError};
-pub use logs::start as start_logs;
+pub use logs::{reopen as reopen_logs, start as start_logs};
 pub use owner::{DeadOwner, Owner, Owners, random_name};
 pub use sealed::seal;
 pub use signals::Signals;

@@ -11,7 +11,8 @@ use crate::slot::Role;
 
 /// The delay-queue daemon: hands jobs to webhooks when they are due, and loses none.
 ///
-/// Signals: TERM, INT or QUIT drain and exit; a second one ends at once.
+/// Signals: TERM, INT or QUIT drain and exit, a second one ends at once; HUP takes a changed configuration, USR2 a new
+/// executable as well; USR1 opens log files anew; TTIN and TTOU start one consumer more or fewer.
 #[derive(Debug, Parser)]
 #[command(name = "dq-master", version)]
 pub struct Arguments {

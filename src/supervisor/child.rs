@@ -1,13 +1,13 @@
 //! One child's life, as a pure machine: takes what happened and when, gives the next state and what to do.
 //!
-//! | state | spawned | spawn failed | ready | exited | drain | deadline |
-//! |---|---|---|---|---|---|---|
-//! | Waiting | → Starting | → Waiting, longer | | | → Gone | spawn |
-//! | Starting | | | → Up | → Waiting, or Gone by code 78 | → Draining | → Killed: not ready in time |
-//! | Up | | | | → Waiting, or Gone by code 78 | → Draining | forget the failures |
-//! | Draining | | | | → Gone | | → Killed |
-//! | Killed | | | | → Waiting, or Gone when it was draining | → Killed for good | |
-//! | Gone | | | | | | |
+//! | state | spawned | spawn failed | ready | exited | drain | end | deadline |
+//! |---|---|---|---|---|---|---|---|
+//! | Waiting | → Starting | → Waiting, longer | | | → Gone | → Gone | spawn |
+//! | Starting | | | → Up | → Waiting, or Gone by code 78 | → Draining | → Killed | → Killed: not ready in time |
+//! | Up | | | | → Waiting, or Gone by code 78 | → Draining | → Killed | forget the failures |
+//! | Draining | | | | → Gone | sooner, if it is sooner | → Killed | → Killed |
+//! | Killed | | | | → Waiting, or Gone when it was to end | → Killed for good | the same | |
+//! | Gone | | | | | | | |
 
 use std::time::{Duration, Instant};
 
@@ -35,11 +35,13 @@ pub enum Event {
     Ready,
     /// It ended.
     Exited(Exit),
-    /// It is to drain, and is killed when it has not ended by then.
+    /// It is to drain, and is killed when it has not ended by then; none: it may take as long as it takes.
     Drain {
         /// When it is killed.
-        kill_at: Instant,
+        kill_at: Option<Instant>,
     },
+    /// It is to end at once.
+    End,
     /// Its [`Child::deadline`] has come.
     Deadline,
 }
@@ -82,7 +84,7 @@ pub enum State {
         /// The process.
         pid: Pid,
         /// When it is killed.
-        kill_at: Instant,
+        kill_at: Option<Instant>,
     },
     /// A process that was killed, and not yet reaped.
     Killed {
@@ -128,7 +130,7 @@ impl Child {
             State::Waiting { at } => Some(at),
             State::Starting { ready_by, .. } => Some(ready_by),
             State::Up { steady_at, .. } => steady_at,
-            State::Draining { kill_at, .. } => Some(kill_at),
+            State::Draining { kill_at, .. } => kill_at,
             State::Killed { .. } | State::Gone => None,
         }
     }
@@ -141,7 +143,7 @@ impl Child {
             }
             (State::Waiting { .. }, Event::SpawnFailed) => (self.pause(now), None),
             (State::Waiting { at }, Event::Deadline) if at <= now => (self.state, Some(Action::Spawn)),
-            (State::Waiting { .. }, Event::Drain { .. }) => (State::Gone, None),
+            (State::Waiting { .. }, Event::Drain { .. } | Event::End) => (State::Gone, None),
 
             (State::Starting { pid, .. }, Event::Ready) => {
                 (State::Up { pid, steady_at: (self.failures > 0).then_some(now + STEADY) }, None)
@@ -163,10 +165,21 @@ impl Child {
             (State::Starting { pid, .. } | State::Up { pid, .. }, Event::Drain { kill_at }) => {
                 (State::Draining { pid, kill_at }, Some(Action::TellDrain))
             }
-            (State::Draining { pid, kill_at }, Event::Deadline) if kill_at <= now => {
+            (State::Draining { pid, kill_at: old }, Event::Drain { kill_at: Some(new) })
+                if old.is_none_or(|old| new < old) =>
+            {
+                (State::Draining { pid, kill_at: Some(new) }, Some(Action::TellDrain))
+            }
+            (
+                State::Starting { pid, .. } | State::Up { pid, .. } | State::Draining { pid, .. },
+                Event::End,
+            ) => (State::Killed { pid, restart: false }, Some(Action::Kill(pid))),
+            (State::Draining { pid, kill_at: Some(at) }, Event::Deadline) if at <= now => {
                 (State::Killed { pid, restart: false }, Some(Action::Kill(pid)))
             }
-            (State::Killed { pid, .. }, Event::Drain { .. }) => (State::Killed { pid, restart: false }, None),
+            (State::Killed { pid, .. }, Event::Drain { .. } | Event::End) => {
+                (State::Killed { pid, restart: false }, None)
+            }
             (State::Draining { .. } | State::Killed { .. }, Event::Exited(_)) => (State::Gone, None),
             (state, _) => (state, None),
         };
@@ -255,10 +268,27 @@ mod tests {
     }
 
     #[test]
+    fn a_drain_may_become_shorter_and_never_longer() {
+        let now = Instant::now();
+        let mut child = started(now);
+        assert_eq!(child.step(Event::Drain { kill_at: None }, now), Some(Action::TellDrain));
+        assert_eq!(child.deadline(), None);
+        let soon = Some(now + Duration::from_secs(5));
+        assert_eq!(child.step(Event::Drain { kill_at: soon }, now), Some(Action::TellDrain));
+        assert_eq!(child.step(Event::Drain { kill_at: None }, now), None);
+        assert_eq!(child.step(Event::Drain { kill_at: soon.map(|s| s + START) }, now), None);
+        assert_eq!(child.deadline(), soon);
+        assert_eq!(child.step(Event::End, now), Some(Action::Kill(pid(7))));
+        assert_eq!(child.step(Event::End, now), None);
+        child.step(Event::Exited(Exit::Signal(9)), now);
+        assert_eq!(child.state, State::Gone);
+    }
+
+    #[test]
     fn a_drain_ends_in_gone_from_every_state() {
         let now = Instant::now();
         let kill_at = now + Duration::from_secs(5);
-        let drain = Event::Drain { kill_at };
+        let drain = Event::Drain { kill_at: Some(kill_at) };
         let mut waiting = Child::new(now, START);
         waiting.step(drain, now);
         assert_eq!(waiting.state, State::Gone);

@@ -1,37 +1,55 @@
-//! dq-master: starts the children, restarts those that end, and ends them. It does nothing else: it never opens a
-//! store or a database, never sees a job, and has one thread.
+//! dq-master: starts the children, restarts those that end, renews them all when it is told, and ends them. It does
+//! nothing else: it never opens a store or a database, never sees a job, and has one thread.
 //!
-//! The loop waits, then decides (in [`child`], purely), then acts.
+//! The loop waits, then decides (in [`child`] and [`restart`], purely), then acts. docs/SUPERVISION.md holds the tables.
 
 mod arguments;
 mod child;
+mod children;
+mod generation;
 mod plan;
+mod restart;
+mod sockets;
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::Parser;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 pub use child::EXIT_CONFIG;
 
 use self::arguments::Arguments;
-use self::child::{Action, Child, Event, State};
-use self::plan::Socket;
-use crate::process::{self, Exit, Inherited, Link, Received, RunDir, Signals, Spawn, ToChild, ToMaster};
+use self::child::{Child, State};
+use self::generation::Generation;
+use self::restart::{Kind, Restart};
+use self::sockets::Sockets;
+use crate::process::{self, Link, RunDir, Signals, ToChild};
 use crate::settings::Settings;
-use crate::slot::Slot;
+use crate::slot::{self, Slot};
 
 /// How long a port that is busy at the start is tried again.
 const PORT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What children have beyond `drain_timeout` to hand back what they could not finish, before they are killed.
 const DRAIN_GRACE: Duration = Duration::from_secs(2);
+
+/// The signals that a master heeds.
+const SIGNALS: [Signal; 9] = [
+    Signal::SIGCHLD,
+    Signal::SIGTERM,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGHUP,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGTTIN,
+    Signal::SIGTTOU,
+];
 
 /// Runs dq-master by its command line.
 pub fn main() -> ExitCode {
@@ -47,14 +65,9 @@ pub fn main() -> ExitCode {
         println!("the configuration is good: {} topics", settings.topics.len());
         return ExitCode::SUCCESS;
     }
-    let slots = plan::slots(&settings, &arguments.only);
     let run = || {
-        if slots.is_empty() {
-            bail!("there is nothing to run: every role is switched off, or not among those of --only");
-        }
         process::start_logs("dq-master", settings.log_dir.as_deref()).context("cannot start the log")?;
-        let mut master = Master::start(&settings, &slots)?;
-        master.run()
+        Master::start(arguments, settings)?.run()
     };
     match run() {
         Ok(()) => ExitCode::SUCCESS,
@@ -65,276 +78,240 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// A slot with its child, and the link to the child's process.
+/// A place of one generation: which process of two that go by one name.
+type Place = (slot::Generation, Slot);
+
+/// A place with its child, and the link to the child's process.
 struct Filled {
     child: Child,
     link: Option<Link>,
 }
 
 struct Master {
-    drain_timeout: Duration,
-    executable: OwnedFd,
-    settings: OwnedFd,
-    sockets: BTreeMap<Socket, OwnedFd>,
-    slots: BTreeMap<Slot, Filled>,
+    arguments: Arguments,
+    /// Where this process's executable was at its start.
+    program: PathBuf,
+    /// The generations that have children.
+    generations: BTreeMap<slot::Generation, Generation>,
+    /// The one that serves.
+    current: slot::Generation,
+    /// Counts them.
+    latest: slot::Generation,
+    children: BTreeMap<Place, Filled>,
+    restart: Restart,
+    sockets: Sockets,
+    /// Consumers beyond what the settings say, by TTIN and TTOU.
+    more_consumers: i32,
     signals: Signals,
-    stopping: bool,
     /// Held for as long as the master lives.
     _run_dir: RunDir,
 }
 
 impl Master {
-    fn start(settings: &Settings, slots: &[Slot]) -> Result<Master> {
+    fn start(arguments: Arguments, settings: Settings) -> Result<Master> {
         process::set_process_name("dq-master").context("cannot name the process")?;
         let run_dir = RunDir::take(&settings.run_dir)?;
-        let signals = Signals::catch(&[
-            Signal::SIGCHLD,
-            Signal::SIGTERM,
-            Signal::SIGINT,
-            Signal::SIGQUIT,
-            Signal::SIGHUP,
-            Signal::SIGUSR1,
-            Signal::SIGUSR2,
-            Signal::SIGTTIN,
-            Signal::SIGTTOU,
-        ])
-        .context("cannot catch signals")?;
+        let signals = Signals::catch(&SIGNALS).context("cannot catch signals")?;
         let descriptors =
             process::raise_descriptor_limit().context("cannot raise the limit of descriptors")?;
-        let now = Instant::now();
-        let child = || Filled { child: Child::new(now, settings.start_timeout), link: None };
-        let master = Master {
-            drain_timeout: settings.drain_timeout,
-            executable: process::own_executable().context("cannot open the own executable")?,
-            settings: process::seal("dq-settings", &serde_json::to_vec(settings)?)
-                .context("cannot seal the settings")?,
-            sockets: bind(settings, slots)?,
-            slots: slots.iter().map(|slot| (*slot, child())).collect(),
-            signals,
-            stopping: false,
-            _run_dir: run_dir,
-        };
+        let program = std::fs::read_link("/proc/self/exe").context("cannot find the own executable")?;
+        let executable = process::own_executable().context("cannot open the own executable")?;
+        let first = Generation::new(settings, executable, &arguments.only, 0)?;
+        let mut sockets = Sockets::default();
+        sockets.bind(&first.sockets(), PORT_PATIENCE)?;
         log::info!(
             "dq {} starts {} processes as {:?} in {} (up to {descriptors} descriptors each)",
             env!("CARGO_PKG_VERSION"),
-            slots.len(),
-            settings.instance,
-            settings.run_dir.display()
+            first.slots.len(),
+            first.settings.instance,
+            first.settings.run_dir.display()
         );
+        let mut master = Master {
+            arguments,
+            program,
+            generations: BTreeMap::new(),
+            current: 1,
+            latest: 0,
+            children: BTreeMap::new(),
+            restart: Restart::Steady,
+            sockets,
+            more_consumers: 0,
+            signals,
+            _run_dir: run_dir,
+        };
+        master.add_generation(first);
         Ok(master)
     }
 
-    /// Until all children are gone.
+    /// Until all children are gone, and are to be.
     fn run(&mut self) -> Result<()> {
-        while !self.stopping || self.slots.values().any(|f| f.child.state != State::Gone) {
+        while self.restart != Restart::Stopping || !self.children.is_empty() {
             self.act_on_deadlines();
             self.wait()?;
             self.read_signals()?;
             self.read_links();
             self.reap()?;
+            self.judge_the_new();
+            self.forget_the_gone();
         }
         log::info!("all processes have ended");
         Ok(())
     }
 
     fn wait(&self) -> Result<()> {
-        let links = self.slots.values().filter_map(|f| f.link.as_ref().map(AsFd::as_fd));
+        let links = self.children.values().filter_map(|f| f.link.as_ref().map(AsFd::as_fd));
         let fds: Vec<BorrowedFd<'_>> = std::iter::once(self.signals.as_fd()).chain(links).collect();
-        let next = self.slots.values().filter_map(|f| f.child.deadline()).min();
-        process::wait_readable(&fds, next)?;
+        let deadlines = self.children.values().filter_map(|f| f.child.deadline());
+        process::wait_readable(&fds, deadlines.chain(self.restart.deadline()).min())?;
         Ok(())
     }
 
     fn read_signals(&mut self) -> Result<()> {
         for signal in self.signals.take()? {
             match signal {
-                Signal::SIGTERM | Signal::SIGINT | Signal::SIGQUIT if self.stopping => {
-                    log::warn!("{signal} again: ending at once");
-                    self.end_at_once();
-                }
-                Signal::SIGTERM | Signal::SIGINT | Signal::SIGQUIT => {
-                    log::info!("{signal}: draining for up to {:?}", self.drain_timeout);
-                    self.stopping = true;
-                    // Nothing is started any more; and a port that nobody serves must refuse.
-                    self.sockets.clear();
-                    let kill_at = Instant::now() + self.drain_timeout + DRAIN_GRACE;
-                    for slot in self.all_slots() {
-                        self.step(slot, Event::Drain { kill_at });
-                    }
-                }
-                Signal::SIGCHLD => {}
-                other => log::warn!("{other} does nothing in this release"),
+                Signal::SIGTERM | Signal::SIGINT | Signal::SIGQUIT => self.stop(signal),
+                Signal::SIGHUP => self.renew(restart::Event::Asked(Kind::Configuration)),
+                Signal::SIGUSR2 => self.renew(restart::Event::Asked(Kind::Executable)),
+                Signal::SIGUSR1 => self.reopen_logs(),
+                Signal::SIGTTIN => self.change_consumers(1),
+                Signal::SIGTTOU => self.change_consumers(-1),
+                _ => {}
             }
         }
         Ok(())
     }
 
-    fn end_at_once(&mut self) {
-        let now = Instant::now();
-        for slot in self.all_slots() {
-            // Whatever its state, it drains by now; what still runs then is past its deadline.
-            self.step(slot, Event::Drain { kill_at: now });
-            if let Some(Filled { child, .. }) = self.slots.get_mut(&slot)
-                && let State::Draining { pid, .. } = child.state
-            {
-                child.state = State::Draining { pid, kill_at: now };
-            }
+    /// The first signal drains, the second ends at once.
+    fn stop(&mut self, signal: Signal) {
+        if self.restart == Restart::Stopping {
+            log::warn!("{signal} again: ending at once");
+            return self.step_all(child::Event::End);
         }
+        let drain_timeout = self.drain_timeout();
+        log::info!("{signal}: draining for up to {drain_timeout:?}");
+        self.restart.step(restart::Event::Stop, Instant::now());
+        // Nothing is started any more; and a port that nobody serves must refuse.
+        self.sockets.keep(|_| false);
+        self.step_all(child::Event::Drain { kill_at: Some(Instant::now() + drain_timeout + DRAIN_GRACE) });
     }
 
-    fn read_links(&mut self) {
-        for slot in self.all_slots() {
-            let Some(link) = self.slots.get(&slot).and_then(|f| f.link.as_ref()) else { continue };
-            match link.receive() {
-                Ok(Received::Message(ToMaster::Ready)) => self.step(slot, Event::Ready),
-                Ok(Received::Nothing) => {}
-                // Its end is told by SIGCHLD; a link that has ended must not be waited on.
-                Ok(Received::Closed) => self.drop_link(slot),
-                Err(e) => {
-                    log::error!("{slot}: cannot understand what it says: {e}");
-                    self.drop_link(slot);
+    fn drain_timeout(&self) -> Duration {
+        self.generations.get(&self.current).map_or(Duration::ZERO, |g| g.settings.drain_timeout)
+    }
+
+    /// Lets the restart's machine decide, and does what it decides.
+    fn renew(&mut self, event: restart::Event) {
+        for action in self.restart.step(event, Instant::now()) {
+            match action {
+                restart::Action::Begin(kind) => match self.begin_restart(kind) {
+                    Ok(begun) => self.renew(begun),
+                    Err(e) => log::error!("the restart is refused, and everything goes on as it was: {e:#}"),
+                },
+                restart::Action::Commit(new) => self.commit(new),
+                restart::Action::Abandon(new) => {
+                    log::error!("generation {new} is given up; generation {} goes on", self.current);
+                    self.step_generations(|g| g == new, child::Event::End);
                 }
             }
         }
     }
 
-    fn drop_link(&mut self, slot: Slot) {
-        if let Some(filled) = self.slots.get_mut(&slot) {
-            filled.link = None;
-        }
-    }
-
-    fn reap(&mut self) -> Result<()> {
-        while let Some((pid, exit)) = process::reap().context("cannot reap")? {
-            let Some((slot, _)) = self.slots.iter().find(|(_, f)| f.child.pid() == Some(pid)) else {
-                // As pid 1, a master inherits processes that it never started.
-                continue;
-            };
-            let slot = *slot;
-            // What it said before it ended counts.
-            self.read_links();
-            let draining = matches!(self.slots[&slot].child.state, State::Draining { .. });
-            match exit {
-                Exit::Code(0) if draining => log::info!("{slot} ({pid}) has drained"),
-                Exit::Code(EXIT_CONFIG) => {
-                    log::error!("{slot} ({pid}): its configuration is bad; it is not started again")
-                }
-                Exit::Code(code) => log::error!("{slot} ({pid}) ended with code {code}"),
-                Exit::Signal(signal) => log::error!("{slot} ({pid}) was ended by {}", name_of(signal)),
-            }
-            self.drop_link(slot);
-            self.step(slot, Event::Exited(exit));
-        }
-        Ok(())
-    }
-
-    fn act_on_deadlines(&mut self) {
-        let now = Instant::now();
-        for slot in self.all_slots() {
-            if self.slots[&slot].child.deadline().is_some_and(|at| at <= now) {
-                self.step(slot, Event::Deadline);
-            }
-        }
-    }
-
-    fn all_slots(&self) -> Vec<Slot> {
-        self.slots.keys().copied().collect()
-    }
-
-    /// Lets a child's machine decide, and does what it decides.
-    fn step(&mut self, slot: Slot, event: Event) {
-        let Some(filled) = self.slots.get_mut(&slot) else { return };
-        match filled.child.step(event, Instant::now()) {
-            None => {}
-            Some(Action::Kill(pid)) => {
-                log::error!(
-                    "{slot} ({pid}) has not {} in time: killed",
-                    if self.stopping { "drained" } else { "started" }
-                );
-                signal_child(pid, Signal::SIGKILL);
-            }
-            Some(Action::TellDrain) => {
-                let drain = ToChild::Drain { within_ms: Some(self.drain_timeout.as_millis() as u64) };
-                let told = filled.link.as_ref().is_some_and(|link| link.send(&drain).is_ok());
-                // TERM says the same to a child whose link is gone or full.
-                if let (false, Some(pid)) = (told, filled.child.pid()) {
-                    signal_child(pid, Signal::SIGTERM);
-                }
-            }
-            Some(Action::Spawn) => {
-                let event = match self.spawn(slot) {
-                    Ok(pid) => {
-                        log::info!("{slot} ({pid}) starts");
-                        Event::Spawned(pid)
-                    }
-                    Err(e) => {
-                        log::error!("cannot start {slot}: {e:#}");
-                        Event::SpawnFailed
-                    }
-                };
-                self.step(slot, event);
-            }
-        }
-    }
-
-    fn spawn(&mut self, slot: Slot) -> Result<Pid> {
-        let (link, theirs) = Link::pair().context("cannot make a link")?;
-        let own = Inherited::OWN.map(str::to_owned).into_iter().zip([self.settings.as_fd(), theirs.as_fd()]);
-        let sockets = plan::sockets(slot.role)
-            .iter()
-            .filter_map(|socket| Some((socket.name().to_owned(), self.sockets.get(socket)?.as_fd())));
-        let spawn = Spawn {
-            executable: self.executable.as_fd(),
-            name: slot.to_string(),
-            descriptors: own.chain(sockets).collect(),
+    /// Reads what is new, and begins to start its children.
+    fn begin_restart(&mut self, kind: Kind) -> Result<restart::Event> {
+        let settings = self.arguments.settings()?;
+        let Some(current) = self.generations.get(&self.current) else { bail!("no generation is serving") };
+        current.check_successor(&settings)?;
+        let executable = match kind {
+            Kind::Executable => generation::executable_at(&self.program)?,
+            Kind::Configuration => current.executable.try_clone().context("cannot keep the executable")?,
         };
-        let pid = spawn.start()?;
-        if let Some(filled) = self.slots.get_mut(&slot) {
-            filled.link = Some(link);
+        let next = Generation::new(settings, executable, &self.arguments.only, self.more_consumers)?;
+        // New addresses are bound before old ones are let go.
+        self.sockets.bind(&next.sockets(), Duration::ZERO)?;
+        let by = Instant::now() + next.settings.start_timeout;
+        let new = self.add_generation(next);
+        log::info!("generation {new} is started beside generation {}", self.current);
+        Ok(restart::Event::Begun { new, by })
+    }
+
+    fn add_generation(&mut self, generation: Generation) -> slot::Generation {
+        self.latest += 1;
+        let now = Instant::now();
+        for slot in &generation.slots {
+            let child = Child::new(now, generation.settings.start_timeout);
+            self.children.insert((self.latest, *slot), Filled { child, link: None });
         }
-        Ok(pid)
+        self.generations.insert(self.latest, generation);
+        self.latest
     }
-}
 
-/// Sends a signal to a child that has not been reaped, so that its number is still its own.
-fn signal_child(pid: Pid, signal: Signal) {
-    if let Err(e) = kill(pid, signal) {
-        log::error!("cannot send {signal} to {pid}: {e}");
+    /// Lets the new generation take over. The old ones take as long as their last callback.
+    fn commit(&mut self, new: slot::Generation) {
+        log::info!("generation {new} is ready; the older ones drain");
+        self.current = new;
+        self.step_generations(|g| g < new, child::Event::Drain { kill_at: None });
     }
-}
 
-fn name_of(signal: i32) -> String {
-    Signal::try_from(signal).map_or_else(|_| format!("signal {signal}"), |s| s.to_string())
-}
+    /// Tells the restart's machine how the new generation fares.
+    fn judge_the_new(&mut self) {
+        if let Some(new) = self.restart.rolling() {
+            let of_new = |f: &Filled, state: fn(&State) -> bool| state(&f.child.state);
+            let mut states = self.children.iter().filter(|((g, _), _)| *g == new).map(|(_, f)| f);
+            if states.all(|f| of_new(f, |s| matches!(s, State::Up { .. }))) {
+                self.renew(restart::Event::AllReady);
+            } else if self.restart.deadline().is_some_and(|by| by <= Instant::now()) {
+                self.renew(restart::Event::Deadline);
+            }
+        }
+    }
 
-/// Binds the sockets that the slots need.
-fn bind(settings: &Settings, slots: &[Slot]) -> Result<BTreeMap<Socket, OwnedFd>> {
-    let mut bound = BTreeMap::new();
-    let tcp = |key: &str, address: std::net::SocketAddr| -> Result<OwnedFd> {
-        let listener = process::bind_tcp(address, PORT_PATIENCE).map_err(|e| match e.kind() {
-            ErrorKind::AddrInUse => {
-                anyhow!("cannot bind {address} ({key}): address in use (is another dq-master running?)")
+    /// Drops children that ended for good, generations without children, and sockets that nobody wants.
+    fn forget_the_gone(&mut self) {
+        let stopping = self.restart == Restart::Stopping;
+        let (current, rolling) = (self.current, self.restart.rolling());
+        // A child of the current generation that is gone because its configuration is bad keeps its generation.
+        self.children.retain(|(g, _), f| f.child.state != State::Gone || *g == current && !stopping);
+        let before = self.generations.len();
+        let children = &self.children;
+        self.generations
+            .retain(|g, _| *g == current || Some(*g) == rolling || children.keys().any(|(of, _)| of == g));
+        if self.generations.len() < before && !stopping {
+            let wanted: Vec<sockets::Socket> =
+                self.generations.values().flat_map(Generation::sockets).collect();
+            self.sockets.keep(|socket| wanted.contains(socket));
+        }
+    }
+
+    fn reopen_logs(&self) {
+        process::reopen_logs();
+        log::info!("the log files are opened anew");
+        for link in self.children.values().filter_map(|f| f.link.as_ref()) {
+            if let Err(e) = link.send(&ToChild::ReopenLogs) {
+                log::warn!("cannot tell a child to open its log anew: {e}");
             }
-            _ => anyhow!("cannot bind {address} ({key}): {e}"),
-        })?;
-        Ok(listener.into())
-    };
-    for socket in slots.iter().flat_map(|slot| plan::sockets(slot.role)) {
-        let fd = match socket {
-            Socket::Server => settings.server.listen.map(|address| tcp("server.listen", address)),
-            Socket::Http => settings.http.listen.map(|address| tcp("http.listen", address)),
-            Socket::HttpUnix => {
-                let path = settings.run_dir.join("http.sock");
-                Some(
-                    process::bind_unix(&path)
-                        .map(OwnedFd::from)
-                        .with_context(|| format!("cannot bind {}", path.display())),
-                )
-            }
+        }
+    }
+
+    /// Starts one consumer more, or drains the last of them.
+    fn change_consumers(&mut self, by: i32) {
+        let (Restart::Steady, Some(current)) = (self.restart, self.generations.get_mut(&self.current)) else {
+            return log::warn!("the number of consumers is not changed during a restart");
         };
-        if let Some(fd) = fd {
-            bound.insert(*socket, fd?);
+        let slots = plan::slots(&current.settings, &self.arguments.only, self.more_consumers + by);
+        if slots == current.slots {
+            return log::warn!("there are {} processes, and one consumer stays", slots.len());
+        }
+        self.more_consumers += by;
+        let before = std::mem::replace(&mut current.slots, slots.clone());
+        let start_timeout = current.settings.start_timeout;
+        for slot in slots.iter().filter(|s| !before.contains(s)) {
+            log::info!("{slot} is added");
+            let child = Child::new(Instant::now(), start_timeout);
+            self.children.insert((self.current, *slot), Filled { child, link: None });
+        }
+        for slot in before.iter().filter(|s| !slots.contains(s)) {
+            log::info!("{slot} is taken away");
+            self.step((self.current, *slot), child::Event::Drain { kill_at: None });
         }
     }
-    Ok(bound)
 }

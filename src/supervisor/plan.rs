@@ -1,46 +1,30 @@
 //! From the settings to the slots that are to be filled, and what each of them is handed down. Pure.
 
+use super::sockets::Socket;
 use crate::settings::Settings;
 use crate::slot::{Role, Slot};
 
-/// A socket that the master binds for children.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Socket {
-    /// The TCP port.
-    Server,
-    /// The HTTP port.
-    Http,
-    /// The HTTP API's Unix socket.
-    HttpUnix,
-}
-
-impl Socket {
-    /// The name under which a child finds it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Socket::Server => "server",
-            Socket::Http => "http",
-            Socket::HttpUnix => "http.unix",
-        }
-    }
-}
-
 /// The sockets that a role is handed down.
-pub fn sockets(role: Role) -> &'static [Socket] {
+pub fn sockets(role: Role, settings: &Settings) -> Vec<Socket> {
     match role {
-        Role::Server => &[Socket::Server],
-        Role::HttpServer => &[Socket::Http, Socket::HttpUnix],
-        Role::Timer | Role::Consume | Role::RedisChecker => &[],
+        Role::Server => settings.server.listen.map(Socket::Server).into_iter().collect(),
+        Role::HttpServer => {
+            let unix = Socket::HttpUnix(settings.run_dir.join("http.sock"));
+            settings.http.listen.map(Socket::Http).into_iter().chain([unix]).collect()
+        }
+        Role::Timer | Role::Consume | Role::RedisChecker => Vec::new(),
     }
 }
 
-/// The slots to fill, in the order in which they are started; `only` some roles, unless it is empty.
-pub fn slots(settings: &Settings, only: &[Role]) -> Vec<Slot> {
+/// The slots to fill, in the order in which they are started; `only` some roles, unless it is empty. `more_consumers`
+/// than the settings say (or fewer), but one at least, unless they say none.
+pub fn slots(settings: &Settings, only: &[Role], more_consumers: i32) -> Vec<Slot> {
     let count = |role| match role {
         Role::Server => u32::from(settings.server.listen.is_some()),
         Role::HttpServer => u32::from(settings.http.listen.is_some()),
         Role::Timer => settings.timer.processes,
-        Role::Consume => settings.consume.processes,
+        Role::Consume if settings.consume.processes == 0 => 0,
+        Role::Consume => settings.consume.processes.saturating_add_signed(more_consumers).max(1),
         Role::RedisChecker => 1,
     };
     let wanted = |role: &Role| only.is_empty() || only.contains(role);
@@ -58,7 +42,7 @@ mod tests {
     fn names(text: &[(&str, &str)], only: &[Role]) -> Vec<String> {
         let environment = text.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
         let settings = crate::config::development(std::path::Path::new("/tmp"), environment).unwrap();
-        slots(&settings, only).iter().map(ToString::to_string).collect()
+        slots(&settings, only, 0).iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -73,6 +57,13 @@ mod tests {
             "dq-redis-checker",
         ];
         assert_eq!(names(&[], &[]), all);
+    }
+
+    #[test]
+    fn consumers_come_and_go_but_one_stays() {
+        let settings = crate::config::development(std::path::Path::new("/tmp"), std::iter::empty()).unwrap();
+        let consumers = |more| slots(&settings, &[Role::Consume], more).len();
+        assert_eq!([-9, -1, 0, 3].map(consumers), [1, 1, 2, 5]);
     }
 
     #[test]

@@ -1,0 +1,87 @@
+//! The sockets that the master has bound. Generations that want the same one share it; one that nobody wants any more is
+//! let go.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow};
+
+use crate::process;
+
+/// A socket that the master binds for children.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Socket {
+    /// The TCP port.
+    Server(SocketAddr),
+    /// The HTTP port.
+    Http(SocketAddr),
+    /// The HTTP API's Unix socket.
+    HttpUnix(PathBuf),
+}
+
+impl Socket {
+    /// The name under which a child finds it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Socket::Server(_) => "server",
+            Socket::Http(_) => "http",
+            Socket::HttpUnix(_) => "http.unix",
+        }
+    }
+
+    fn bind(&self, patience: Duration) -> Result<OwnedFd> {
+        let tcp = |key: &str, address: SocketAddr| {
+            let listener = process::bind_tcp(address, patience).map_err(|e| match e.kind() {
+                ErrorKind::AddrInUse => {
+                    anyhow!("cannot bind {address} ({key}): address in use (is another dq-master running?)")
+                }
+                _ => anyhow!("cannot bind {address} ({key}): {e}"),
+            })?;
+            Ok(listener.into())
+        };
+        match self {
+            Socket::Server(address) => tcp("server.listen", *address),
+            Socket::Http(address) => tcp("http.listen", *address),
+            Socket::HttpUnix(path) => Ok(process::bind_unix(path)
+                .with_context(|| format!("cannot bind {}", path.display()))?
+                .into()),
+        }
+    }
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub struct Sockets(BTreeMap<Socket, OwnedFd>);
+
+impl Sockets {
+    /// Binds those that are not bound yet: all of them, or none. A port that is busy is tried again for `patience`.
+    pub fn bind(&mut self, wanted: &[Socket], patience: Duration) -> Result<()> {
+        let mut new = BTreeMap::new();
+        for socket in wanted.iter().filter(|s| !self.0.contains_key(s)) {
+            new.insert(socket.clone(), socket.bind(patience)?);
+        }
+        self.0.append(&mut new);
+        Ok(())
+    }
+
+    /// One of them.
+    pub fn get(&self, socket: &Socket) -> Option<BorrowedFd<'_>> {
+        self.0.get(socket).map(AsFd::as_fd)
+    }
+
+    /// Lets go of those that are not wanted any more.
+    pub fn keep(&mut self, wanted: impl Fn(&Socket) -> bool) {
+        self.0.retain(|socket, _| {
+            let keep = wanted(socket);
+            if let (false, Socket::HttpUnix(path)) = (keep, socket) {
+                // Nobody answers there any more. One that stays behind is taken down by the next master.
+                let _ = std::fs::remove_file(path);
+            }
+            keep
+        });
+    }
+}

@@ -1,0 +1,271 @@
+//! Rolling restarts by real signals, with real processes.
+#![allow(missing_docs)]
+
+mod support;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use dq::cli::{Answer, Client};
+use dq::protocol::dq::Framing;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use support::{Daemon, SECOND, Sink, add, eventually, free_port, lives, pending, topic};
+
+const SLOTS: usize = 7;
+
+/// The processes of the one generation that is left when a restart is over: all of them new.
+fn all_new(daemon: &Daemon, before: &HashMap<String, Pid>) -> HashMap<String, Pid> {
+    eventually(20 * SECOND, &format!("a new generation; log:\n{}", daemon.log()), || {
+        let children = daemon.children();
+        let new = children.iter().all(|(name, pid)| before.get(name) != Some(pid));
+        (new && children.len() == before.len() && before.values().all(|pid| !lives(*pid))).then_some(children)
+    })
+}
+
+fn takes(daemon: &Daemon, topic: &str, id: &str) -> bool {
+    daemon.client().ask(&add(topic, id, 0)).unwrap()["code"] == 1
+}
+
+#[test]
+fn three_restarts_under_adds_lose_nothing_and_refuse_nobody() {
+    let sink = Sink::start();
+    let daemon = Daemon::start(&topic("t", &sink, ""));
+    let master = daemon.pid();
+    let (stop, added) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for c in 0..4 {
+            let (stop, added, daemon) = (&stop, &added, &daemon);
+            scope.spawn(move || {
+                let mut n = 0;
+                // A connection for each call, as the Java client has it: none is refused, and each is answered.
+                while !stop.load(Ordering::Relaxed) {
+                    let mut client =
+                        Client::connect(daemon.address(), Framing::Digits).expect("a connection");
+                    let answer =
+                        client.ask(&add("t", &format!("{c}-{n}"), (n % 30) as u64)).expect("an answer");
+                    assert_eq!(answer["code"], 1, "{answer}");
+                    n += 1;
+                    added.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for signal in [Signal::SIGHUP, Signal::SIGUSR2, Signal::SIGHUP] {
+            let before = daemon.children();
+            let so_far = added.load(Ordering::Relaxed);
+            daemon.signal(signal);
+            all_new(&daemon, &before);
+            eventually(10 * SECOND, "further adds", || {
+                (added.load(Ordering::Relaxed) >= so_far + 100).then_some(())
+            });
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let added = added.load(Ordering::Relaxed);
+    sink.wait_for(added, 20 * SECOND);
+    let mut client = daemon.client();
+    eventually(5 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
+    assert_eq!(sink.count(), added, "each came once");
+    assert!(sink.calls().iter().all(|c| c.late_ms().unwrap() >= 0), "none early");
+    assert_eq!(daemon.pid(), master);
+    assert_eq!(daemon.children().len(), SLOTS);
+}
+
+#[test]
+fn signals_in_quick_succession_are_one_more_restart() {
+    let daemon = Daemon::start("");
+    let before = daemon.children();
+    for signal in [Signal::SIGHUP, Signal::SIGUSR2, Signal::SIGHUP, Signal::SIGUSR2] {
+        daemon.signal(signal);
+    }
+    all_new(&daemon, &before);
+    eventually(20 * SECOND, "quiet", || {
+        let log = daemon.log();
+        let begun = log.matches("is started beside").count();
+        (begun == log.matches("is ready; the older ones drain").count() && daemon.children().len() == SLOTS)
+            .then_some(begun)
+    });
+    assert!(daemon.log().matches("is started beside").count() <= 3, "{}", daemon.log());
+    daemon.wait_ready();
+}
+
+#[test]
+fn a_callback_that_takes_longer_than_drain_timeout_is_finished_and_not_repeated() {
+    let sink = Sink::answering(|_| Answer::new(200, "ok").after(3 * SECOND));
+    let daemon =
+        Daemon::start(&format!("drain_timeout = \"500ms\"\n{}", topic("t", &sink, "timeout = \"10s\"")));
+    assert!(takes(&daemon, "t", "slow"));
+    eventually(5 * SECOND, "the callback", || (sink.count() == 1).then_some(()));
+    let before = daemon.children();
+    daemon.signal(Signal::SIGHUP);
+    all_new(&daemon, &before);
+    assert_eq!((sink.accepted(), sink.count()), (1, 1));
+    let mut client = daemon.client();
+    eventually(5 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
+}
+
+#[test]
+fn hup_brings_new_topics_and_moves_ports() {
+    let sink = Sink::start();
+    let daemon = Daemon::start(&topic("t", &sink, ""));
+    assert_eq!(daemon.client().ask(&add("u", "i", 0)).unwrap()["err"], "unknown_topic");
+    let (before, new_port) = (daemon.children(), free_port());
+    let config = topic("t", &sink, "") + &topic("u", &sink, "");
+    Daemon::write_config(daemon.dir.path(), new_port, daemon.http, &config);
+    daemon.signal(Signal::SIGHUP);
+    all_new(&daemon, &before);
+    let mut client =
+        Client::connect((std::net::Ipv4Addr::LOCALHOST, new_port).into(), Framing::Binary).unwrap();
+    assert_eq!(client.ask(&add("u", "i", 0)).unwrap()["code"], 1);
+    sink.wait_for(1, 5 * SECOND);
+    eventually(5 * SECOND, "the end of the old port", || {
+        Client::connect(daemon.address(), Framing::Binary).is_err().then_some(())
+    });
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_its_reason_and_a_later_restart_works() {
+    let sink = Sink::start();
+    let good = topic("t", &sink, "");
+    let daemon = Daemon::start(&good);
+    let before = daemon.children();
+    let file = daemon.dir.path().join("dq.toml");
+    let busy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let busy_port = busy.local_addr().unwrap().port();
+    type Spoil<'a> = Box<dyn Fn() + 'a>;
+    let dir = daemon.dir.path();
+    let write = |port: u16, text: &str| Daemon::write_config(dir, port, daemon.http, text);
+    let cases: Vec<(Spoil<'_>, &str)> = vec![
+        (Box::new(|| std::fs::write(&file, "[server").unwrap()), "line 1"),
+        (Box::new(|| std::fs::remove_file(&file).unwrap()), "cannot read"),
+        (Box::new(|| write(daemon.port, "drain_timeout = \"soon\"\n")), "drain_timeout"),
+        (Box::new(|| write(daemon.port, "run_dir = \"elsewhere\"\n")), "run_dir cannot be changed"),
+        (Box::new(|| write(daemon.port, "[store]\npath = \"other.db\"\n")), "store cannot be changed"),
+        (Box::new(|| write(busy_port, &good)), "address in use"),
+        // A folder for logs that is a file: children end as soon as they are started.
+        (Box::new(|| write(daemon.port, "log_dir = \"dq.toml\"\n")), "is given up"),
+    ];
+    for (n, (spoil, reason)) in cases.iter().enumerate() {
+        spoil();
+        let seen = daemon.log().matches(reason).count();
+        daemon.signal(if n % 2 == 0 { Signal::SIGHUP } else { Signal::SIGUSR2 });
+        eventually(10 * SECOND, &format!("{reason}; log:\n{}", daemon.log()), || {
+            (daemon.log().matches(reason).count() > seen).then_some(())
+        });
+        eventually(10 * SECOND, "the old generation", || (daemon.children() == before).then_some(()));
+        assert!(takes(&daemon, "t", &n.to_string()));
+    }
+    sink.wait_for(cases.len(), 5 * SECOND);
+    write(daemon.port, &good);
+    daemon.signal(Signal::SIGHUP);
+    all_new(&daemon, &before);
+    assert!(takes(&daemon, "t", "after"));
+}
+
+fn executable_of(pid: Pid) -> String {
+    std::fs::read_link(format!("/proc/{pid}/exe")).unwrap().display().to_string()
+}
+
+#[test]
+fn usr2_runs_the_newest_executable_and_keeps_the_old_when_it_is_broken() {
+    let sink = Sink::start();
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let program = dir.path().join("dq-master");
+    // A file that is written is no file that can be executed: the new one gets its name when it is whole.
+    let install = |from: &Path| {
+        let draft = dir.path().join("draft");
+        std::fs::copy(from, &draft).unwrap();
+        std::fs::rename(draft, &program).unwrap();
+    };
+    let own = Path::new(env!("CARGO_BIN_EXE_dq-master"));
+    install(own);
+    let (port, http) = (free_port(), free_port());
+    Daemon::write_config(dir.path(), port, http, &topic("t", &sink, ""));
+    let mut command = Command::new(&program);
+    command.arg("--config").arg(dir.path().join("dq.toml"));
+    let daemon = Daemon::run(Arc::clone(&dir), port, http, command);
+    daemon.wait_ready();
+    let before = eventually(10 * SECOND, "all", || Some(daemon.children()).filter(|c| c.len() == SLOTS));
+    install(Path::new("/bin/false"));
+    daemon.signal(Signal::SIGUSR2);
+    eventually(10 * SECOND, "the refusal", || daemon.log().contains("is given up").then_some(()));
+    eventually(10 * SECOND, "the old generation", || (daemon.children() == before).then_some(()));
+    // A child that dies now comes back as it was.
+    daemon.kill_child("dq-consume-0");
+    assert!(executable_of(daemon.child("dq-consume-0")).contains("deleted"));
+    let before = daemon.children();
+    install(own);
+    daemon.signal(Signal::SIGUSR2);
+    for pid in all_new(&daemon, &before).values() {
+        assert_eq!(executable_of(*pid), program.display().to_string());
+    }
+    assert!(takes(&daemon, "t", "after"));
+    sink.wait_for(1, 5 * SECOND);
+}
+
+#[test]
+fn ttin_and_ttou_change_the_consumers_and_a_restart_keeps_that() {
+    let daemon = Daemon::start("");
+    let consumers = || daemon.children().keys().filter(|n| n.starts_with("dq-consume")).count();
+    let wait =
+        |n: usize| eventually(10 * SECOND, &format!("{n} consumers"), || (consumers() == n).then_some(()));
+    wait(2);
+    daemon.signal(Signal::SIGTTIN);
+    wait(3);
+    let before = daemon.children();
+    daemon.signal(Signal::SIGHUP);
+    all_new(&daemon, &before);
+    wait(3);
+    for n in [2, 1] {
+        daemon.signal(Signal::SIGTTOU);
+        wait(n);
+    }
+    daemon.signal(Signal::SIGTTOU);
+    eventually(5 * SECOND, "a refusal", || daemon.log().contains("one consumer stays").then_some(()));
+    assert_eq!(consumers(), 1);
+    daemon.signal(Signal::SIGTTIN);
+    wait(2);
+}
+
+#[test]
+fn usr1_opens_the_log_files_anew() {
+    let daemon = Daemon::start("log_dir = \"logs\"\n");
+    let logs = daemon.dir.path().join("logs");
+    let main_log = || {
+        let entries = std::fs::read_dir(&logs).unwrap().flatten();
+        entries.map(|e| e.path()).find(|p| p.file_name().unwrap().to_string_lossy().starts_with("dq_"))
+    };
+    let file = main_log().unwrap();
+    std::fs::rename(&file, logs.join("moved.txt")).unwrap();
+    daemon.signal(Signal::SIGUSR1);
+    eventually(5 * SECOND, "a new file", || file.exists().then_some(()));
+    // Children, too: what a drain says is in the new file.
+    let before = daemon.children();
+    daemon.signal(Signal::SIGHUP);
+    all_new(&daemon, &before);
+    eventually(5 * SECOND, "the children's lines", || {
+        let text = std::fs::read_to_string(&file).unwrap();
+        ["dq-server", "dq-consume-0", "dq-timer-0"]
+            .iter()
+            .all(|name| text.contains(&format!("{name}[{}] draining", before[*name])))
+            .then_some(())
+    });
+}
+
+#[test]
+fn term_overrides_a_restart_that_is_under_way() {
+    let sink = Sink::answering(|_| Answer::new(200, "ok").after(Duration::from_secs(2)));
+    let mut daemon = Daemon::start(&topic("t", &sink, "timeout = \"10s\""));
+    assert!(takes(&daemon, "t", "slow"));
+    eventually(5 * SECOND, "the callback", || (sink.count() == 1).then_some(()));
+    daemon.signal(Signal::SIGHUP);
+    daemon.signal(Signal::SIGTERM);
+    assert!(daemon.wait_exit(10 * SECOND).success());
+    assert_eq!(sink.accepted(), 1, "the callback in flight is finished");
+    assert!(daemon.children().is_empty());
+    assert!(!daemon.dir.path().join("var/run/http.sock").exists(), "no stale socket");
+}
