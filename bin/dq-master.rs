@@ -1,17 +1,24 @@
-//! The daemon: dq-master by its command line, or, started by it, one of its children.
+//! The daemon: dq-master by its command line, or executed in place by the image before it; or one of its children.
 
+use std::io;
 use std::process::ExitCode;
 
-use dq::process::Inherited;
+use dq::process::{HandedOver, Inherited};
 use dq::{roles, supervisor};
 
 fn main() -> ExitCode {
-    match Inherited::take() {
-        Ok(Some(inherited)) => roles::main(inherited),
-        Ok(None) => supervisor::main(),
-        Err(e) => {
-            eprintln!("dq-master: cannot take what was handed down: {e}");
-            ExitCode::FAILURE
+    match (HandedOver::take(), Inherited::take()) {
+        (Ok(Some(handed_over)), _) => supervisor::resume(handed_over),
+        (_, Ok(Some(inherited))) if inherited.slot == supervisor::PREFLIGHT => {
+            supervisor::preflight(&inherited)
         }
+        (_, Ok(Some(inherited))) => roles::main(inherited),
+        (Ok(None), Ok(None)) => supervisor::main(),
+        (Err(e), _) | (_, Err(e)) => cannot_begin(&e),
     }
+}
+
+fn cannot_begin(e: &io::Error) -> ExitCode {
+    eprintln!("dq-master: cannot take what was handed down: {e}");
+    ExitCode::FAILURE
 }

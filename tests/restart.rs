@@ -166,6 +166,14 @@ fn what_cannot_be_is_refused_with_its_reason_and_a_later_restart_works() {
     assert!(takes(&daemon, "t", "after"));
 }
 
+/// A program that never ends, whatever it is called with.
+fn endless(dir: &Path) -> std::path::PathBuf {
+    let (source, program) = (dir.join("endless.c"), dir.join("endless"));
+    std::fs::write(&source, "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n").unwrap();
+    assert!(Command::new("cc").arg("-o").arg(&program).arg(&source).status().unwrap().success());
+    program
+}
+
 fn executable_of(pid: Pid) -> String {
     std::fs::read_link(format!("/proc/{pid}/exe")).unwrap().display().to_string()
 }
@@ -184,16 +192,37 @@ fn usr2_runs_the_newest_executable_and_keeps_the_old_when_it_is_broken() {
     let own = Path::new(env!("CARGO_BIN_EXE_dq-master"));
     install(own);
     let (port, http) = (free_port(), free_port());
-    Daemon::write_config(dir.path(), port, http, &topic("t", &sink, ""));
+    Daemon::write_config(
+        dir.path(),
+        port,
+        http,
+        &format!("start_timeout = \"2s\"\n{}", topic("t", &sink, "")),
+    );
     let mut command = Command::new(&program);
     command.arg("--config").arg(dir.path().join("dq.toml"));
     let daemon = Daemon::run(Arc::clone(&dir), port, http, command);
     daemon.wait_ready();
     let before = eventually(10 * SECOND, "all", || Some(daemon.children()).filter(|c| c.len() == SLOTS));
-    install(Path::new("/bin/false"));
-    daemon.signal(Signal::SIGUSR2);
-    eventually(10 * SECOND, "the refusal", || daemon.log().contains("is given up").then_some(()));
-    eventually(10 * SECOND, "the old generation", || (daemon.children() == before).then_some(()));
+    let master = daemon.pid();
+    // One that says no, one that says yes to everything, one that cannot be executed, one that does not end.
+    let script = |text: &str| {
+        let path = dir.path().join("script");
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        path
+    };
+    let refusals = [
+        (Path::new("/bin/false").to_owned(), "ended with Code(1)"),
+        (Path::new("/bin/true").to_owned(), "ended with Code(0)"),
+        (script("no program"), "cannot execute"),
+        (endless(dir.path()), "is given up: it has not come to an end in time"),
+    ];
+    for (program, reason) in &refusals {
+        install(program);
+        daemon.signal(Signal::SIGUSR2);
+        eventually(10 * SECOND, reason, || daemon.log().contains(reason).then_some(()));
+        eventually(10 * SECOND, "the old generation", || (daemon.children() == before).then_some(()));
+    }
     // A child that dies now comes back as it was.
     daemon.kill_child("dq-consume-0");
     assert!(executable_of(daemon.child("dq-consume-0")).contains("deleted"));
@@ -203,6 +232,16 @@ fn usr2_runs_the_newest_executable_and_keeps_the_old_when_it_is_broken() {
     for pid in all_new(&daemon, &before).values() {
         assert_eq!(executable_of(*pid), program.display().to_string());
     }
+    assert_eq!(executable_of(master), program.display().to_string(), "the master has gone over too");
+    let comm = std::fs::read_to_string(format!("/proc/{master}/comm")).unwrap();
+    assert_eq!(comm.trim(), "dq-master");
+    assert!(daemon.log().contains("has taken the process over"));
+    // And again: what was handed over once is handed over again, lock and sockets among it.
+    let before = daemon.children();
+    daemon.signal(Signal::SIGUSR2);
+    all_new(&daemon, &before);
+    let held = dq::process::RunDir::take(&dir.path().join("var/run")).unwrap_err().to_string();
+    assert!(held.contains(&format!("pid {master}")), "{held}");
     assert!(takes(&daemon, "t", "after"));
     sink.wait_for(1, 5 * SECOND);
 }

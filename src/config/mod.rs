@@ -19,12 +19,12 @@ use crate::settings::Settings;
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file could not be read.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}: {reason}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// What the system said.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
     /// The file is not TOML.
     #[error("{}: {message}", path.display())]
@@ -55,7 +55,11 @@ pub fn load(
     path: &Path,
     environment: impl Iterator<Item = (String, String)>,
 ) -> Result<Settings, ConfigError> {
-    let read = |source| ConfigError::Read { path: path.to_owned(), source };
+    let read = |reason| ConfigError::Read { path: path.to_owned(), reason };
+    // Whoever reads a pipe waits for its writer.
+    if !std::fs::metadata(path).map_err(read)?.is_file() {
+        return Err(read(std::io::Error::other("it is no regular file")));
+    }
     let text = std::fs::read_to_string(path).map_err(read)?;
     let table: Table = text.parse().map_err(|e: toml::de::Error| ConfigError::Syntax {
         path: path.to_owned(),

@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// Why a master cannot run in a folder.
@@ -29,7 +30,7 @@ pub enum RunDirError {
 #[derive(Debug)]
 pub struct RunDir {
     /// Holds the lock; children do not inherit it.
-    _lock: File,
+    lock: File,
 }
 
 impl RunDir {
@@ -60,7 +61,18 @@ impl RunDir {
             writeln!(lock, "{}", std::process::id())
         };
         note(&mut lock).map_err(unusable)?;
-        Ok(RunDir { _lock: lock })
+        Ok(RunDir { lock })
+    }
+
+    /// The lock as it was handed over to the next image of this process.
+    pub fn handed_over(lock: OwnedFd) -> RunDir {
+        RunDir { lock: lock.into() }
+    }
+}
+
+impl AsFd for RunDir {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.lock.as_fd()
     }
 }
 

@@ -1,5 +1,6 @@
 //! The Unix kit: signals, sockets that are handed down, sealed memory, spawning, locks, logs. No business, no policy.
 
+mod exec;
 mod inherit;
 mod link;
 mod lock;
@@ -10,6 +11,7 @@ mod signals;
 mod sockets;
 mod spawn;
 
+pub use exec::{HandedOver, in_place as exec_in_place, unblock_signals};
 pub use inherit::Inherited;
 pub use link::{Link, Received, ToChild, ToMaster};
 pub use lock::{RunDir, RunDirError};

@@ -13,6 +13,7 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signa
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fexecve, fork, pipe2, setpgid};
 
+use super::exec::HANDOVER;
 use super::inherit::{FDS, FIRST_FD, SLOT};
 
 /// Copies of what a child is given lie at and above this number before they are put in their places below it.
@@ -78,7 +79,7 @@ impl Spawn<'_> {
 
     fn environment(&self) -> io::Result<Vec<CString>> {
         let names: Vec<&str> = self.descriptors.iter().map(|(name, _)| name.as_str()).collect();
-        let inherited = std::env::vars_os().filter(|(k, _)| k != SLOT && k != FDS);
+        let inherited = std::env::vars_os().filter(|(k, _)| k != SLOT && k != FDS && k != HANDOVER);
         let ours = [(SLOT, self.name.clone()), (FDS, names.join(":"))];
         let ours = ours.map(|(k, v)| (OsString::from(k), OsString::from(v)));
         let entry = |(key, value): (OsString, OsString)| {

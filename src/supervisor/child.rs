@@ -113,6 +113,16 @@ impl Child {
         Child { state: State::Waiting { at: now }, failures: 0, start_timeout }
     }
 
+    /// A child as another image of the master has left it.
+    pub fn resumed(state: State, failures: u32, start_timeout: Duration) -> Child {
+        Child { state, failures, start_timeout }
+    }
+
+    /// Failures in a row.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
     /// The process, if there is one.
     pub fn pid(&self) -> Option<Pid> {
         match self.state {

@@ -37,6 +37,10 @@ impl Master {
 
     pub(super) fn reap(&mut self) -> Result<()> {
         while let Some((pid, exit)) = process::reap().context("cannot reap")? {
+            if self.preflight.as_ref().is_some_and(|p| p.pid == pid) {
+                self.end_preflight(exit);
+                continue;
+            }
             let Some((&place, _)) = self.children.iter().find(|(_, f)| f.child.pid() == Some(pid)) else {
                 // As pid 1, a master inherits processes that it never started.
                 continue;
@@ -146,7 +150,7 @@ impl Master {
 }
 
 /// Sends a signal to a child that has not been reaped, so that its number is still its own.
-fn signal_child(pid: Pid, signal: Signal) {
+pub(super) fn signal_child(pid: Pid, signal: Signal) {
     if let Err(e) = kill(pid, signal) {
         log::error!("cannot send {signal} to {pid}: {e}");
     }

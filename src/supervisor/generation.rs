@@ -47,18 +47,18 @@ impl Generation {
     pub fn sockets(&self) -> Vec<Socket> {
         self.slots.iter().flat_map(|slot| plan::sockets(slot.role, &self.settings)).collect()
     }
+}
 
-    /// Refuses settings that a running daemon cannot go over to.
-    pub fn check_successor(&self, next: &Settings) -> Result<()> {
-        let refuse = |key: &str| bail!("{key} cannot be changed while dq runs: stop it, and start it anew");
-        if next.run_dir != self.settings.run_dir {
-            return refuse("run_dir");
-        }
-        if next.store != self.settings.store {
-            return refuse("store");
-        }
-        Ok(())
+/// Refuses settings that a running daemon cannot go over to.
+pub fn check_successor(now: &Settings, next: &Settings) -> Result<()> {
+    let refuse = |key: &str| bail!("{key} cannot be changed while dq runs: stop it, and start it anew");
+    if next.run_dir != now.run_dir {
+        return refuse("run_dir");
     }
+    if next.store != now.store {
+        return refuse("store");
+    }
+    Ok(())
 }
 
 /// The executable at `path`, as it is now.

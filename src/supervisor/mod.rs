@@ -7,7 +7,9 @@ mod arguments;
 mod child;
 mod children;
 mod generation;
+mod handover;
 mod plan;
+mod preflight;
 mod restart;
 mod sockets;
 
@@ -22,10 +24,12 @@ use clap::Parser;
 use nix::sys::signal::Signal;
 
 pub use child::EXIT_CONFIG;
+pub use preflight::{NAME as PREFLIGHT, resume, run as preflight};
 
 use self::arguments::Arguments;
 use self::child::{Child, State};
 use self::generation::Generation;
+use self::preflight::Preflight;
 use self::restart::{Kind, Restart};
 use self::sockets::Sockets;
 use crate::process::{self, Link, RunDir, Signals, ToChild};
@@ -103,8 +107,10 @@ struct Master {
     /// Consumers beyond what the settings say, by TTIN and TTOU.
     more_consumers: i32,
     signals: Signals,
+    /// A new executable that is being tried.
+    preflight: Option<Preflight>,
     /// Held for as long as the master lives.
-    _run_dir: RunDir,
+    run_dir: RunDir,
 }
 
 impl Master {
@@ -137,7 +143,8 @@ impl Master {
             sockets,
             more_consumers: 0,
             signals,
-            _run_dir: run_dir,
+            preflight: None,
+            run_dir,
         };
         master.add_generation(first);
         Ok(master)
@@ -190,6 +197,7 @@ impl Master {
         let drain_timeout = self.drain_timeout();
         log::info!("{signal}: draining for up to {drain_timeout:?}");
         self.restart.step(restart::Event::Stop, Instant::now());
+        self.give_up_preflight("the daemon ends");
         // Nothing is started any more; and a port that nobody serves must refuse.
         self.sockets.keep(|_| false);
         self.step_all(child::Event::Drain { kill_at: Some(Instant::now() + drain_timeout + DRAIN_GRACE) });
@@ -203,6 +211,11 @@ impl Master {
     fn renew(&mut self, event: restart::Event) {
         for action in self.restart.step(event, Instant::now()) {
             match action {
+                restart::Action::Check => match self.begin_preflight() {
+                    Ok(begun) => self.renew(begun),
+                    Err(e) => log::error!("the restart is refused, and everything goes on as it was: {e:#}"),
+                },
+                restart::Action::Execute(again) => self.execute(again),
                 restart::Action::Begin(kind) => match self.begin_restart(kind) {
                     Ok(begun) => self.renew(begun),
                     Err(e) => log::error!("the restart is refused, and everything goes on as it was: {e:#}"),
@@ -220,9 +233,9 @@ impl Master {
     fn begin_restart(&mut self, kind: Kind) -> Result<restart::Event> {
         let settings = self.arguments.settings()?;
         let Some(current) = self.generations.get(&self.current) else { bail!("no generation is serving") };
-        current.check_successor(&settings)?;
+        generation::check_successor(&current.settings, &settings)?;
         let executable = match kind {
-            Kind::Executable => generation::executable_at(&self.program)?,
+            Kind::Executable => process::own_executable().context("cannot open the own executable")?,
             Kind::Configuration => current.executable.try_clone().context("cannot keep the executable")?,
         };
         let next = Generation::new(settings, executable, &self.arguments.only, self.more_consumers)?;
@@ -254,6 +267,9 @@ impl Master {
 
     /// Tells the restart's machine how the new generation fares.
     fn judge_the_new(&mut self) {
+        if self.preflight.is_some() && self.restart.deadline().is_some_and(|by| by <= Instant::now()) {
+            self.give_up_preflight("it has not come to an end in time");
+        }
         if let Some(new) = self.restart.rolling() {
             let of_new = |f: &Filled, state: fn(&State) -> bool| state(&f.child.state);
             let mut states = self.children.iter().filter(|((g, _), _)| *g == new).map(|(_, f)| f);

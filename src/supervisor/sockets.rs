@@ -10,10 +10,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 
+use serde::{Deserialize, Serialize};
+
 use crate::process;
 
 /// A socket that the master binds for children.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Socket {
     /// The TCP port.
     Server(SocketAddr),
@@ -66,6 +68,16 @@ impl Sockets {
         }
         self.0.append(&mut new);
         Ok(())
+    }
+
+    /// Takes one that is bound.
+    pub fn add(&mut self, socket: Socket, fd: OwnedFd) {
+        self.0.insert(socket, fd);
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (&Socket, &OwnedFd)> {
+        self.0.iter()
     }
 
     /// One of them.

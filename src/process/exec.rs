@@ -1,0 +1,118 @@
+//! Replaces this process's image by another one, in place: same number, same children, same descriptors.
+//!
+//! What the next image needs to know lies in sealed memory. Its descriptor, and that of the image that gives way, are named
+//! in the environment, so that an image that understands nothing else can still execute the one before it.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
+use nix::unistd::fexecve;
+
+/// The variable that names the hand-over: `<memory>:<executable that gives way>`, and behind another `:` why the image
+/// that was executed has given the process back.
+pub(super) const HANDOVER: &str = "_DQ_HANDOVER";
+
+/// What an image finds that was executed in place.
+#[derive(Debug)]
+pub struct HandedOver {
+    /// The sealed bytes.
+    pub bytes: Vec<u8>,
+    memory: OwnedFd,
+    /// The executable of the image before.
+    pub before: OwnedFd,
+    /// Why the next image has given the process back; none: this is the next image.
+    pub refused: Option<String>,
+}
+
+/// Ends a signal's delivery until the next image is ready for it; given up, when the exec fails, by [`unblock_signals`].
+fn block_signals() -> io::Result<()> {
+    Ok(sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None)?)
+}
+
+/// Lets signals come that were blocked for an exec: once they are caught.
+pub fn unblock_signals() -> io::Result<()> {
+    Ok(sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?)
+}
+
+/// Executes `executable` with this process's arguments, and hands over `bytes` and the descriptors in `keep`. Returns only
+/// when that failed; then everything is as it was.
+pub fn in_place(executable: &OwnedFd, bytes: &[u8], before: &OwnedFd, keep: &[RawFd]) -> io::Error {
+    let attempt = || -> io::Result<()> {
+        let memory = super::seal("dq-handover", bytes)?;
+        let value = format!("{}:{}", memory.as_raw_fd(), before.as_raw_fd());
+        let keep: Vec<RawFd> = keep.iter().copied().chain([memory.as_raw_fd(), before.as_raw_fd()]).collect();
+        block_signals()?;
+        let result = inheritable(&keep, true).and_then(|()| execute(executable, &value));
+        inheritable(&keep, false)?;
+        unblock_signals()?;
+        result
+    };
+    attempt().err().unwrap_or_else(|| io::Error::other("the exec has returned"))
+}
+
+fn inheritable(fds: &[RawFd], yes: bool) -> io::Result<()> {
+    let flag = if yes { FdFlag::empty() } else { FdFlag::FD_CLOEXEC };
+    for fd in fds {
+        // SAFETY: borrowed for this call only, from owners that outlive it.
+        let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(*fd) };
+        fcntl(fd, FcntlArg::F_SETFD(flag))?;
+    }
+    Ok(())
+}
+
+fn execute(executable: &OwnedFd, handover: &str) -> io::Result<()> {
+    let text = |s: &OsStr| CString::new(s.as_bytes());
+    let arguments: Vec<CString> = std::env::args_os().map(|a| text(&a)).collect::<Result<_, _>>()?;
+    let own = (OsString::from(HANDOVER), OsString::from(handover));
+    let environment = std::env::vars_os().filter(|(k, _)| k != HANDOVER).chain([own]);
+    let entry = |(key, value): (OsString, OsString)| {
+        CString::new([key.into_vec(), b"=".to_vec(), value.into_vec()].concat())
+    };
+    let environment: Vec<CString> = environment.map(entry).collect::<Result<_, _>>()?;
+    match fexecve(executable, &arguments, &environment)? {}
+}
+
+impl HandedOver {
+    /// What was handed over to this image; none: it was started as a new process. To be called once, first of all.
+    pub fn take() -> io::Result<Option<HandedOver>> {
+        let Ok(value) = std::env::var(HANDOVER) else { return Ok(None) };
+        let mut parts = value.splitn(3, ':');
+        let mut fd = || -> io::Result<OwnedFd> {
+            let number: RawFd = parts
+                .next()
+                .and_then(|p| p.parse().ok())
+                .ok_or_else(|| io::Error::other(format!("{HANDOVER}={value:?} names no descriptors")))?;
+            // SAFETY: the image before has left it to this one, which has not opened anything yet.
+            let fd = unsafe { OwnedFd::from_raw_fd(number) };
+            fcntl(&fd, FcntlArg::F_GETFD)?;
+            Ok(fd)
+        };
+        let (memory, before) = (fd()?, fd()?);
+        let refused = parts.next().map(str::to_owned);
+        let bytes = super::sealed::read_shared(&File::from(memory.try_clone()?))?;
+        Ok(Some(HandedOver { bytes, memory, before, refused }))
+    }
+
+    /// Takes a descriptor that was handed over: whoever asks for a number is its owner.
+    pub fn adopt(&self, number: RawFd) -> io::Result<OwnedFd> {
+        // SAFETY: the image before has left it to this one, and names each once.
+        let fd = unsafe { OwnedFd::from_raw_fd(number) };
+        fcntl(&fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+        Ok(fd)
+    }
+
+    /// Gives the process back to the image before, because of `reason`. Returns only when that failed.
+    pub fn give_back(self, reason: &str) -> io::Error {
+        let reason: String = reason.chars().filter(|c| !c.is_control()).take(500).collect();
+        let value = format!("{}:{}:{reason}", self.memory.as_fd().as_raw_fd(), self.before.as_raw_fd());
+        match execute(&self.before, &value) {
+            Err(e) => e,
+            Ok(()) => io::Error::other("the exec has returned"),
+        }
+    }
+}
