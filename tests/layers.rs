@@ -34,22 +34,54 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The names behind `crate::` in a source's code.
-fn uses(text: &str) -> Vec<String> {
-    let code = text.lines().filter(|l| !l.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
-    let mut names = Vec::new();
-    for after in code.split("crate::").skip(1) {
-        // Groups as well: crate::{job, topic::Topic}.
-        let text =
-            after.strip_prefix('{').map_or(after, |group| group.split_once('}').map_or(group, |(g, _)| g));
-        let items: Vec<&str> = if after.starts_with('{') { text.split(',').collect() } else { vec![text] };
-        for item in items {
-            let name: String =
-                item.trim().chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
-            names.push(name);
+/// A source without comments and tests.
+fn code(text: &str) -> String {
+    let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+    text.lines().filter(|l| !l.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+}
+
+/// The first names of what stands in a group, `{a::{b, c}, d}` gives a and d; or the one name, where there is no group.
+fn first_names(text: &str) -> Vec<String> {
+    let word = |t: &str| t.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect::<String>();
+    let Some(group) = text.strip_prefix('{') else { return vec![word(text)] };
+    let (mut names, mut depth, mut start) = (Vec::new(), 0, 0);
+    for (i, c) in group.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth > 0 => depth -= 1,
+            ',' | '}' if depth == 0 => {
+                names.push(word(group[start..i].trim()));
+                start = i + 1;
+                if c == '}' {
+                    break;
+                }
+            }
+            _ => {}
         }
     }
+    names.retain(|n| !n.is_empty());
     names
+}
+
+/// The names behind `crate::` in a source's code.
+fn uses(text: &str) -> Vec<String> {
+    code(text).split("crate::").skip(1).flat_map(first_names).collect()
+}
+
+/// How many modules up the code reaches by `super::`, at most.
+fn reach(text: &str) -> usize {
+    let code = code(text);
+    let mut most = 0;
+    let mut rest = code.as_str();
+    while let Some(at) = rest.find("super::") {
+        let mut up = 0;
+        rest = &rest[at..];
+        while let Some(next) = rest.strip_prefix("super::") {
+            (up, rest) = (up + 1, next);
+        }
+        most = most.max(up);
+    }
+    most
 }
 
 #[test]
@@ -67,6 +99,12 @@ fn imports_point_down_only() {
             if name != module && !allowed.contains(&name.as_str()) {
                 wrong.push(format!("{}: crate::{name}", inner.display()));
             }
+        }
+        // By `super::`, nobody reaches the crate itself, and no role the others.
+        let depth = inner.components().count() - usize::from(inner.ends_with("mod.rs"));
+        let floor = if module == "roles" && depth > 1 { 2 } else { 1 };
+        if depth < floor + reach(&text) {
+            wrong.push(format!("{}: super:: too far", inner.display()));
         }
         // Of roles, none uses another.
         if module == "roles" && inner.components().count() > 1 {
@@ -113,6 +151,9 @@ fn the_test_sees_what_it_forbids() {
         uses("use crate::store::Store;\nuse crate::{job, topic::Topic};\n// crate::nothing"),
         ["store", "job", "topic"]
     );
+    let nested = "use crate::{role::{self, Context}, store::Store};\n#[cfg(test)]\nuse crate::later;";
+    assert_eq!(uses(nested), ["role", "store"]);
+    assert_eq!(reach("use super::super::store::Store; use super::x;"), 2);
     assert!(!allowed("store").unwrap().contains(&"process"));
     assert!(!allowed("supervisor").unwrap().contains(&"store"));
 }

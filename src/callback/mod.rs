@@ -104,8 +104,10 @@ impl Caller {
             }
             Err(e) => Verdict::Failed(reason(e)),
         };
-        if let Verdict::Failed(reason) = &verdict {
-            attempt.error.clone_from(reason);
+        match &verdict {
+            Verdict::Failed(reason) => attempt.error.clone_from(reason),
+            Verdict::Refused => attempt.error = "410: the receiver is gone".to_owned(),
+            Verdict::Accepted => {}
         }
         (verdict, attempt)
     }
@@ -200,6 +202,7 @@ fn reason(error: &ureq::Error) -> String {
         ureq::Error::Timeout(ureq::Timeout::Connect) => format!("no connection within {CONNECT_TIMEOUT:?}"),
         ureq::Error::Timeout(_) => "no answer in time".to_owned(),
         ureq::Error::Io(e) => e.to_string(),
+        ureq::Error::Other(e) => e.to_string(),
         other => other.to_string(),
     }
 }

@@ -56,7 +56,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     println!("a fresh folder: {}", folder.0.display());
     let mut daemon = Daemon::start(&folder)?;
     hand_in(port, &mut daemon)?;
-    let arrived = watch(&told, &mut signals, arguments.once)?;
+    let arrived = watch(&told, &mut signals, &mut daemon, arguments.once, port)?;
     daemon.stop()?;
     match arrived {
         Some(missing) if !missing.is_empty() => bail!("not all jobs arrived: {missing:?} are missing"),
@@ -128,7 +128,13 @@ fn hand_in(port: u16, daemon: &mut Daemon) -> Result<()> {
 
 /// Watches deliveries. With `once`, until all have arrived or time is up: gives those that have not. Else until it is
 /// interrupted.
-fn watch(told: &Events<Event>, signals: &mut Signals, once: bool) -> Result<Option<Vec<String>>> {
+fn watch(
+    told: &Events<Event>,
+    signals: &mut Signals,
+    daemon: &mut Daemon,
+    once: bool,
+    port: u16,
+) -> Result<Option<Vec<String>>> {
     use std::os::fd::AsFd;
     let mut missing: BTreeMap<String, ()> = (1..=JOBS).map(|n| (format!("order-{n}"), ())).collect();
     let (mut refusals, mut told_all) = (0, false);
@@ -149,9 +155,14 @@ fn watch(told: &Events<Event>, signals: &mut Signals, once: bool) -> Result<Opti
         }
         if all && !told_all {
             told_all = true;
-            println!("all have arrived; hand in more with topic \"orders\", or end with Ctrl-C");
+            println!(
+                "all have arrived; hand in more on 127.0.0.1:{port} with topic \"orders\", or end with Ctrl-C"
+            );
         }
         wait_readable(&[signals.as_fd()], Some(Instant::now() + Duration::from_millis(50)))?;
+        if daemon.has_ended()? {
+            bail!("dq-master has ended; RUST_LOG=info tells more");
+        }
         if !signals.take()?.is_empty() {
             return Ok(None);
         }
@@ -183,12 +194,15 @@ struct Daemon(Option<Child>);
 impl Daemon {
     fn start(folder: &Folder) -> Result<Daemon> {
         let program = std::env::current_exe()?.with_file_name("dq-master");
-        let child = Command::new(&program)
+        let mut command = Command::new(&program);
+        // What the user has set for a daemon of their own is not for this one.
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"DQ_")) {
+            command.env_remove(name);
+        }
+        let child = command
             .arg("--config")
             .arg(folder.0.join("dq.toml"))
             .env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "error".into()))
-            .env_remove("DQ_SERVER__LISTEN")
-            .env_remove("DQ_HTTP__LISTEN")
             // An interrupt from the terminal is for the demo, which then ends the daemon.
             .process_group(0)
             .spawn()

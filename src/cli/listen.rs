@@ -18,7 +18,7 @@ pub struct Arguments {
     listen: SocketAddr,
 
     /// The status to answer with
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u16).range(200..=599))]
     status: u16,
 }
 

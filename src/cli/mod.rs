@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 pub use client::Client;
 pub use receiver::{Answer, Call, Receiver};
@@ -29,6 +30,10 @@ enum Command {
 
 /// Runs `dq` by its command line.
 pub fn main() -> ExitCode {
+    // Whoever reads no further, as `head` does, ends this process as any other.
+    let action = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    // SAFETY: sets a default, before there are other threads.
+    let _ = unsafe { sigaction(Signal::SIGPIPE, &action) };
     let run = || -> Result<()> {
         match Arguments::parse().command {
             Command::Demo(arguments) => demo::run(&arguments),

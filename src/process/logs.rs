@@ -47,9 +47,9 @@ fn line(name: &str, pid: u32, record: &Record<'_>) -> String {
 /// Which file a record goes to.
 fn kind(record: &Record<'_>) -> &'static str {
     match record.target() {
-        _ if record.level() <= Level::Warn => "err",
         "request" => "request",
         "notify" => "notify",
+        _ if record.level() <= Level::Warn => "err",
         _ => "dq",
     }
 }

@@ -39,7 +39,7 @@ pub enum Framing {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The first bytes are no length.
-    #[error("a frame begins with 4 digits or 4 big-endian bytes of length, not with {0:02x?}")]
+    #[error("a frame begins with 4 digits or 4 big-endian bytes of length, not with \"{}\"", .0.escape_ascii())]
     NoLength([u8; HEADER]),
     /// Longer than allowed, in bytes.
     #[error("a frame of {length} bytes is longer than max_frame, {most}")]
@@ -148,6 +148,7 @@ pub enum Command {
 /// The fields of a request, or of a job in a `madd`, each taken apart by itself, so that a refusal can name it. A null is
 /// a field that is not there, but for the body.
 #[derive(Deserialize, Clone, Copy, Default)]
+#[serde(expecting = "an object")]
 struct Request<'a> {
     #[serde(borrow, default)]
     cmd: Option<&'a RawValue>,

@@ -4,10 +4,11 @@
 //! tokio and axum live here alone. Handlers reach the store by a channel to a thread: a blocking call on tokio's thread
 //! would stall every other request.
 
+use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -20,6 +21,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{oneshot, watch};
 
 use crate::role::{self, Context};
+use crate::settings::Settings;
 use crate::store::{Store, StoreError};
 
 /// How long the store may take to answer before it is not ready.
@@ -32,7 +34,8 @@ const LAST_ANSWERS: Duration = Duration::from_secs(5);
 pub fn run(mut context: Context) -> Result<()> {
     let tcp = context.socket("http")?;
     let unix = context.socket("http.unix")?;
-    let state = AppState { health: health_thread(context.store()?)? };
+    let state =
+        AppState { health: health_thread(context.store()?)?, settings: Arc::clone(&context.settings) };
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start tokio")?;
     runtime.block_on(serve(&mut context, state, tcp, unix))
@@ -44,6 +47,7 @@ type Question = oneshot::Sender<Result<(), StoreError>>;
 #[derive(Clone)]
 struct AppState {
     health: mpsc::SyncSender<Question>,
+    settings: Arc<Settings>,
 }
 
 /// A thread that asks the store whether it is well.
@@ -119,7 +123,17 @@ async fn readyz(State(state): State<AppState>) -> (StatusCode, Json<Value>) {
             Err(_) => Some(format!("no answer within {STORE_PATIENCE:?}")),
         },
     };
-    let status = if problem.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let store = problem.as_deref().unwrap_or("ok");
-    (status, Json(json!({ "ready": problem.is_none(), "parts": { "store": store } })))
+    let settings = &state.settings;
+    let bells = settings.run_dir.join("bells");
+    let parts = [
+        ("store", problem),
+        ("run_dir", (!bells.is_dir()).then(|| format!("{} is gone", bells.display()))),
+        ("timer", (settings.timer.processes == 0).then(|| "timer.processes is 0".to_owned())),
+        ("consume", (settings.consume.processes == 0).then(|| "consume.processes is 0".to_owned())),
+    ];
+    let ready = parts.iter().all(|(_, problem)| problem.is_none());
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let told: BTreeMap<&str, String> =
+        parts.into_iter().map(|(part, problem)| (part, problem.unwrap_or_else(|| "ok".to_owned()))).collect();
+    (status, Json(json!({ "ready": ready, "parts": told })))
 }

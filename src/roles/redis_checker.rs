@@ -6,14 +6,15 @@ use std::collections::btree_map::Entry;
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nix::sys::statvfs::statvfs;
 
-use crate::role::Context;
+use crate::role::{self, Context, lock};
 use crate::settings;
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 
 /// How often it looks.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -32,6 +33,8 @@ enum Condition {
     FileReplaced,
     LogTooLong,
     StoreFails,
+    Damaged,
+    RunDirGone,
 }
 
 impl fmt::Display for Condition {
@@ -42,6 +45,8 @@ impl fmt::Display for Condition {
             Condition::FileReplaced => "the store's file is another than at the start",
             Condition::LogTooLong => "the store's log is not carried over",
             Condition::StoreFails => "the store does not answer",
+            Condition::Damaged => "the store is damaged",
+            Condition::RunDirGone => "run_dir is gone",
         })
     }
 }
@@ -84,9 +89,18 @@ pub fn run(mut context: Context) -> Result<()> {
     let mut store = context.store()?;
     let inode = std::fs::metadata(&path).map(|m| (m.dev(), m.ino())).ok();
     let mut findings = Findings::default();
+    let damage = inspect(context.store()?)?;
     context.ready()?;
     while context.drain().is_none() {
-        let found = look(&path, inode, store.as_mut());
+        let mut found = look(&path, inode, store.as_mut());
+        if let Some(what) = lock(&damage).clone() {
+            found.insert(Condition::Damaged, what);
+        }
+        if !context.settings.run_dir.join("bells").is_dir() {
+            let detail =
+                format!("{}: restart dq, which waits there for work", context.settings.run_dir.display());
+            found.insert(Condition::RunDirGone, detail);
+        }
         for change in findings.update(found, Instant::now()) {
             match change {
                 Change::Opened(condition, detail) => log::error!("{condition}: {detail}"),
@@ -98,13 +112,25 @@ pub fn run(mut context: Context) -> Result<()> {
     Ok(())
 }
 
+/// Looks at the whole store for damage, once, on a thread of its own: it may take long.
+fn inspect(mut store: Box<dyn Store>) -> Result<Arc<Mutex<Option<String>>>> {
+    let damage = Arc::new(Mutex::new(None));
+    let found = Arc::clone(&damage);
+    role::vital_thread("inspect", move || match store.inspect() {
+        Err(e @ StoreError::Damaged(_)) => *lock(&found) = Some(e.to_string()),
+        Err(e) => log::warn!("cannot inspect the store: {e}"),
+        Ok(()) => {}
+    })?;
+    Ok(damage)
+}
+
 /// Looks at the file by its metadata alone: who opens and closes it outside SQLite drops SQLite's locks.
 fn look(path: &Path, inode: Option<(u64, u64)>, store: &mut dyn Store) -> BTreeMap<Condition, String> {
     let mut found = BTreeMap::new();
     match std::fs::metadata(path) {
         Err(e) => drop(found.insert(Condition::FileMissing, format!("{}: {e}", path.display()))),
         Ok(m) if inode.is_some_and(|i| i != (m.dev(), m.ino())) => {
-            let advice = "what is added now goes to the old one; restart dq";
+            let advice = "processes that find it so open the new one";
             found.insert(Condition::FileReplaced, format!("{}: {advice}", path.display()));
         }
         Ok(_) => {}

@@ -29,6 +29,9 @@ pub enum StoreError {
     /// The store's file is damaged, or not a database.
     #[error("the store is damaged: {0}")]
     Damaged(String),
+    /// The store's file is not the one that was opened: it was removed or replaced.
+    #[error("the store's file was removed or replaced: {0}")]
+    Gone(String),
     /// The store cannot be reached, read or written.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
@@ -44,6 +47,7 @@ impl StoreError {
             StoreError::Busy => "store_busy",
             StoreError::Full => "store_full",
             StoreError::Damaged(_) => "store_damaged",
+            StoreError::Gone(_) => "store_gone",
             StoreError::Unavailable(_) => "store_unavailable",
             StoreError::Unknown(_) => "unknown",
         }
@@ -284,6 +288,9 @@ pub trait Store: Send {
 
     /// Whether the store answers; how is told by the error.
     fn health(&mut self) -> Result<()>;
+
+    /// Looks at all of it for damage. May take long; holds nobody up.
+    fn inspect(&mut self) -> Result<()>;
 
     /// Rings for work that there may be: whoever would have rung may have died before it did.
     fn announce(&mut self);

@@ -249,6 +249,8 @@ impl Adopted {
             restart: Restart::Steady,
             sockets: self.sockets,
             more_consumers: self.more_consumers,
+            stopping_since: None,
+            started_by: None,
             preflight: None,
             signals,
             run_dir: self.run_dir,

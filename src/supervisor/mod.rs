@@ -42,6 +42,9 @@ const PORT_PATIENCE: Duration = Duration::from_secs(5);
 /// What children have beyond `drain_timeout` to hand back what they could not finish, before they are killed.
 const DRAIN_GRACE: Duration = Duration::from_secs(2);
 
+/// Signals that come so close after each other are one: some programs signal a process and then its group.
+const ONE_SIGNAL: Duration = Duration::from_millis(300);
+
 /// The signals that a master heeds.
 const SIGNALS: [Signal; 9] = [
     Signal::SIGCHLD,
@@ -70,7 +73,8 @@ pub fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let run = || {
-        process::start_logs("dq-master", settings.log_dir.as_deref()).context("cannot start the log")?;
+        process::start_logs("dq-master", settings.log_dir.as_deref())
+            .with_context(|| format!("cannot start the log in log_dir {:?}", settings.log_dir))?;
         Master::start(arguments, settings)?.run()
     };
     match run() {
@@ -107,6 +111,10 @@ struct Master {
     /// Consumers beyond what the settings say, by TTIN and TTOU.
     more_consumers: i32,
     signals: Signals,
+    /// When the first signal to end came.
+    stopping_since: Option<Instant>,
+    /// Until when all children must have been ready once; none: they have been.
+    started_by: Option<Instant>,
     /// A new executable that is being tried.
     preflight: Option<Preflight>,
     /// Held for as long as the master lives.
@@ -123,6 +131,15 @@ impl Master {
         let program = std::fs::read_link("/proc/self/exe").context("cannot find the own executable")?;
         let executable = process::own_executable().context("cannot open the own executable")?;
         let first = Generation::new(settings, executable, &arguments.only, 0)?;
+        for (key, count) in
+            [("timer", first.settings.timer.processes), ("consume", first.settings.consume.processes)]
+        {
+            if count == 0 && arguments.only.is_empty() {
+                log::warn!(
+                    "{key}.processes is 0: nothing is delivered unless another dq-master here does that"
+                );
+            }
+        }
         let mut sockets = Sockets::default();
         sockets.bind(&first.sockets(), PORT_PATIENCE)?;
         log::info!(
@@ -143,6 +160,8 @@ impl Master {
             sockets,
             more_consumers: 0,
             signals,
+            stopping_since: None,
+            started_by: Some(Instant::now() + first.settings.start_timeout),
             preflight: None,
             run_dir,
         };
@@ -158,10 +177,14 @@ impl Master {
             self.read_signals()?;
             self.read_links();
             self.reap()?;
+            self.judge_the_start();
             self.judge_the_new();
             self.forget_the_gone();
         }
         log::info!("all processes have ended");
+        if self.started_by.is_some() && self.stopping_since.is_none() {
+            bail!("not all processes were ready within start_timeout; the log says why");
+        }
         Ok(())
     }
 
@@ -169,7 +192,8 @@ impl Master {
         let links = self.children.values().filter_map(|f| f.link.as_ref().map(AsFd::as_fd));
         let fds: Vec<BorrowedFd<'_>> = std::iter::once(self.signals.as_fd()).chain(links).collect();
         let deadlines = self.children.values().filter_map(|f| f.child.deadline());
-        process::wait_readable(&fds, deadlines.chain(self.restart.deadline()).min())?;
+        let own = [self.restart.deadline(), self.started_by.filter(|_| self.restart != Restart::Stopping)];
+        process::wait_readable(&fds, deadlines.chain(own.into_iter().flatten()).min())?;
         Ok(())
     }
 
@@ -190,12 +214,16 @@ impl Master {
 
     /// The first signal drains, the second ends at once.
     fn stop(&mut self, signal: Signal) {
+        if self.stopping_since.is_some_and(|since| since.elapsed() < ONE_SIGNAL) {
+            return;
+        }
         if self.restart == Restart::Stopping {
             log::warn!("{signal} again: ending at once");
             return self.step_all(child::Event::End);
         }
         let drain_timeout = self.drain_timeout();
         log::info!("{signal}: draining for up to {drain_timeout:?}");
+        self.stopping_since = Some(Instant::now());
         self.restart.step(restart::Event::Stop, Instant::now());
         self.give_up_preflight("the daemon ends");
         // Nothing is started any more; and a port that nobody serves must refuse.
@@ -263,6 +291,21 @@ impl Master {
         log::info!("generation {new} is ready; the older ones drain");
         self.current = new;
         self.step_generations(|g| g < new, child::Event::Drain { kill_at: None });
+    }
+
+    /// A daemon that cannot start says so by its end, instead of holding a port that nobody serves.
+    fn judge_the_start(&mut self) {
+        let Some(by) = self.started_by.filter(|_| self.restart != Restart::Stopping) else { return };
+        if self.children.values().all(|f| matches!(f.child.state, State::Up { .. })) {
+            self.started_by = None;
+        } else if by <= Instant::now() {
+            let late = self.children.iter().filter(|(_, f)| !matches!(f.child.state, State::Up { .. }));
+            let names: Vec<String> = late.map(|((_, slot), _)| slot.to_string()).collect();
+            log::error!("not ready within start_timeout: {}", names.join(", "));
+            self.restart.step(restart::Event::Stop, Instant::now());
+            self.sockets.keep(|_| false);
+            self.step_all(child::Event::Drain { kill_at: Some(Instant::now() + DRAIN_GRACE) });
+        }
     }
 
     /// Tells the restart's machine how the new generation fares.

@@ -91,6 +91,7 @@ impl Consumer {
                     self.trouble.over();
                     None
                 }
+                Err(e @ StoreError::Gone(_)) => return Err(e.into()),
                 Err(e) => Some(self.trouble.again_at(&format_args!("cannot lease or settle: {e}"))),
             };
             if let Some(drain) = context.drain() {

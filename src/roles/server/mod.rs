@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use mio::net::TcpListener;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -95,6 +95,9 @@ impl Server {
                 let last = Instant::now() + STORE_TIMEOUT + LAST_ANSWERS;
                 end_by = Some(drain.until.map_or(last, |until| until.min(last)));
                 self.begin_drain();
+            }
+            if self.submit.is_gone() {
+                bail!("the store's file is another: another start opens the one that is there");
             }
             self.submit.flush();
             let timeout = self.timeout(end_by);

@@ -1,6 +1,7 @@
 //! From a client's command to what the store is asked, and from the store's answer to JSON.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -20,6 +21,17 @@ pub(super) type Json = Cow<'static, [u8]>;
 
 /// `{"code":1,"msg":"succ","data":[]}`, which most answers are.
 const SUCCESS: &[u8] = br#"{"code":1,"msg":"succ","data":[]}"#;
+
+/// The most jobs of a `madd` in the digits framing: their answers, shortened, fit into its longest frame.
+const MADD_DIGITS_MAX: usize = 200;
+
+/// The longest answer in bytes.
+fn longest(framing: Framing) -> usize {
+    match framing {
+        Framing::Digits => DIGITS_MAX,
+        Framing::Binary => usize::MAX,
+    }
+}
 
 /// What became of a request that was taken.
 pub(super) enum Taken {
@@ -61,7 +73,7 @@ impl Front {
             Ok(Some(ask)) => ask,
             Ok(None) => return Taken::Answered(SUCCESS.into()),
             Err(refusal) => {
-                log::debug!(target: "request", "refused: {}", refusal.msg);
+                log::info!(target: "request", "refused: {}", refusal.msg);
                 return Taken::Answered(refused(&refusal));
             }
         };
@@ -74,15 +86,23 @@ impl Front {
     fn ask(&self, command: Command, framing: Framing) -> Result<Option<Ask>, Refusal> {
         Ok(Some(match command {
             Command::Add(add) => Ask::Add(self.job(add)?),
+            Command::Madd(adds) if framing == Framing::Digits && adds.len() > MADD_DIGITS_MAX => {
+                let problem = format!(
+                    "jobs holds {} of them; the answers of {MADD_DIGITS_MAX} are what 4 digits of length can say",
+                    adds.len()
+                );
+                return Err(Refusal::new("bad_field", problem));
+            }
             Command::Madd(adds) => {
-                Ask::Madd(adds.into_iter().map(|add| add.and_then(|add| self.job(add))).collect())
+                let items = adds.into_iter().map(|add| add.and_then(|add| self.job(add))).collect();
+                Ask::Madd { items, most: longest(framing) }
             }
-            Command::Get(key) => {
-                let most = if framing == Framing::Digits { DIGITS_MAX } else { usize::MAX };
-                Ask::Get { key, most }
-            }
+            Command::Get(key) => Ask::Get { key, most: longest(framing) },
             Command::Del(key) => Ask::Del(key),
             Command::Run(key) => Ask::Run(key),
+            Command::Stats(Some(topic)) if self.topics.get(topic.as_str()).is_none() => {
+                return Err(unregistered(&topic));
+            }
             Command::Stats(topic) => Ask::Stats(topic),
             Command::Ping => return Ok(None),
         }))
@@ -91,7 +111,7 @@ impl Front {
     fn job(&self, add: Add) -> Result<NewJob, Refusal> {
         let name = &add.key.topic;
         let Some(topic) = self.topics.get(name.as_str()) else {
-            return Err(Refusal::new("unknown_topic", format!("topic {name} is not registered")));
+            return Err(unregistered(name));
         };
         if topic.status == Status::Offline {
             return Err(Refusal::new("topic_offline", format!("topic {name} is offline")));
@@ -105,6 +125,10 @@ impl Front {
             max_attempts: add.max_attempts,
         })
     }
+}
+
+fn unregistered(topic: &TopicName) -> Refusal {
+    Refusal::new("unknown_topic", format!("topic {topic} is not registered"))
 }
 
 /// The answer to a request that is refused.
@@ -134,20 +158,29 @@ pub(super) fn added(added: &Result<Added>) -> Json {
     outcome(added).map_or_else(|refusal| refused(&refusal), |()| SUCCESS.into())
 }
 
-/// The answer to a `madd`: one in `data` for each of its jobs.
-pub(super) fn added_many(all: &[Result<Result<Added>, Refusal>]) -> Json {
+/// The answer to a `madd`: one in `data` for each of its jobs; without their messages, where these would make it longer
+/// than `most`.
+pub(super) fn added_many(all: &[Result<Result<Added>, Refusal>], most: usize) -> Json {
     #[derive(Serialize)]
-    #[serde(untagged)]
-    enum One {
-        Done { code: u8, msg: &'static str },
-        Not { code: u8, msg: String, err: &'static str },
+    struct One {
+        code: u8,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        msg: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        err: Option<&'static str>,
     }
     let one =
         |item: &Result<Result<Added>, Refusal>| match item.as_ref().map_err(Clone::clone).and_then(outcome) {
-            Ok(()) => One::Done { code: 1, msg: "succ" },
-            Err(Refusal { err, msg }) => One::Not { code: 0, msg, err },
+            Ok(()) => One { code: 1, msg: Some("succ".to_owned()), err: None },
+            Err(Refusal { err, msg }) => One { code: 0, msg: Some(msg), err: Some(err) },
         };
-    Answer::with(all.iter().map(one).collect::<Vec<_>>()).to_json().into()
+    let mut answers: Vec<One> = all.iter().map(one).collect();
+    let json = Answer::with(&answers).to_json();
+    if json.len() <= most {
+        return json.into();
+    }
+    answers.iter_mut().for_each(|answer| answer.msg = None);
+    Answer::with(&answers).to_json().into()
 }
 
 /// The answer to a `get`: the body's fields in `data`, as the PHP daemon has them, and what dq knows of the job in `job`.
@@ -217,26 +250,27 @@ pub(super) fn changed(key: &JobKey, change: &Result<Changed>) -> Json {
     }
 }
 
-/// The answer to `stats`: the counts of each topic under its name.
+/// The answer to `stats`: the counts of each topic that ever had a job under its name; of a named one always.
 pub(super) fn counted(topic: Option<&TopicName>, counts: Result<Vec<Counts>>) -> Json {
-    #[derive(Serialize)]
+    #[derive(Serialize, Default)]
     struct One {
         delayed: u64,
         ready: u64,
         leased: u64,
         dead: u64,
     }
-    match counts {
-        Err(e) => refused(&failed(&e)),
-        Ok(counts) => {
-            let wanted = counts.into_iter().filter(|c| topic.is_none_or(|t| *t == c.topic));
-            let one = |c: Counts| {
-                (
-                    c.topic.to_string(),
-                    One { delayed: c.delayed, ready: c.ready, leased: c.leased, dead: c.dead },
-                )
-            };
-            Answer::with(wanted.map(one).collect::<std::collections::BTreeMap<_, _>>()).to_json().into()
-        }
+    let counts = match counts {
+        Ok(counts) => counts,
+        Err(e) => return refused(&failed(&e)),
+    };
+    let wanted = counts.into_iter().filter(|c| topic.is_none_or(|t| *t == c.topic));
+    let one = |c: Counts| {
+        let Counts { topic, delayed, ready, leased, dead } = c;
+        (topic.to_string(), One { delayed, ready, leased, dead })
+    };
+    let mut all: BTreeMap<String, One> = wanted.map(one).collect();
+    if let Some(topic) = topic {
+        all.entry(topic.to_string()).or_default();
     }
+    if all.is_empty() { SUCCESS.into() } else { Answer::with(all).to_json().into() }
 }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -47,7 +48,7 @@ pub(super) struct Ticket {
 #[derive(Debug)]
 pub(super) enum Ask {
     Add(NewJob),
-    Madd(Vec<Result<NewJob, Refusal>>),
+    Madd { items: Vec<Result<NewJob, Refusal>>, most: usize },
     Get { key: JobKey, most: usize },
     Del(JobKey),
     Run(JobKey),
@@ -66,6 +67,8 @@ struct Shared {
     queue: Mutex<Queue>,
     handed: Condvar,
     done: Mutex<Vec<(Ticket, Json, usize)>>,
+    /// The store's file is another: nothing that is added would be found by those who deliver.
+    gone: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -110,6 +113,11 @@ impl Submit {
             lock(&self.shared.queue).asks.append(&mut self.fresh);
             self.shared.handed.notify_one();
         }
+    }
+
+    /// Whether this process must be started anew to find the store.
+    pub(super) fn is_gone(&self) -> bool {
+        self.shared.gone.load(Ordering::Relaxed)
     }
 
     /// Whether the store has enough to do, so that what comes is better left with the clients.
@@ -157,7 +165,7 @@ enum Kind {
 impl Ask {
     fn kind(&self) -> Kind {
         match self {
-            Ask::Add(_) | Ask::Madd(_) => Kind::Add,
+            Ask::Add(_) | Ask::Madd { .. } => Kind::Add,
             Ask::Del(_) => Kind::Del,
             Ask::Get { .. } | Ask::Run(_) | Ask::Stats(_) => Kind::Other,
         }
@@ -230,10 +238,10 @@ impl Worker {
                         self.add_group(&mut group, &mut jobs);
                     }
                 }
-                Ask::Madd(items) => {
+                Ask::Madd { items, most } => {
                     // The adds that its connection made before it come before it.
                     self.add_group(&mut group, &mut jobs);
-                    let json = self.madd(items);
+                    let json = self.madd(items, most);
                     self.finish(vec![(ticket, json, bytes)]);
                 }
                 _ => unreachable!("a step of adds holds adds"),
@@ -247,7 +255,7 @@ impl Worker {
             return;
         }
         let added = self.store.add(jobs);
-        note("add", &added);
+        self.note("add", &added);
         let answer = |(i, (ticket, bytes)): (usize, (Ticket, usize))| {
             let one = added.as_ref().map(|all| all[i]).map_err(Clone::clone);
             (ticket, request::added(&one), bytes)
@@ -257,7 +265,7 @@ impl Worker {
         self.finish(answers);
     }
 
-    fn madd(&mut self, items: Vec<Result<NewJob, Refusal>>) -> Json {
+    fn madd(&mut self, items: Vec<Result<NewJob, Refusal>>, most: usize) -> Json {
         let mut good = Vec::new();
         let places: Vec<Result<usize, Refusal>> = items
             .into_iter()
@@ -271,14 +279,14 @@ impl Worker {
         let mut added: Vec<Result<Added>> = Vec::new();
         for group in good.chunks(GROUP) {
             let some = self.store.add(group);
-            note("madd", &some);
+            self.note("madd", &some);
             match some {
                 Ok(some) => added.extend(some.into_iter().map(Ok)),
                 Err(e) => added.extend(group.iter().map(|_| Err(e.clone()))),
             }
         }
         let all: Vec<_> = places.into_iter().map(|place| place.map(|i| added[i].clone())).collect();
-        request::added_many(&all)
+        request::added_many(&all, most)
     }
 
     fn delete(&mut self, step: Vec<Handed>) {
@@ -290,12 +298,20 @@ impl Worker {
         }
         for (keys, group) in keys.chunks(GROUP).zip(group.chunks(GROUP)) {
             let there = self.store.delete(keys);
-            note("del", &there);
+            self.note("del", &there);
             let answer = |(i, (ticket, bytes)): (usize, &(Ticket, usize))| {
                 let one = there.as_ref().map(|all| all[i]).map_err(Clone::clone);
                 (*ticket, request::deleted(&keys[i], &one), *bytes)
             };
             self.finish(group.iter().enumerate().map(answer).collect());
+        }
+    }
+
+    /// Logs what the store refused; clients are told as well.
+    fn note<T>(&self, what: &str, result: &Result<T>) {
+        if let Err(e) = result {
+            log::error!("{what}: {e}");
+            self.shared.gone.fetch_or(matches!(e, StoreError::Gone(_)), Ordering::Relaxed);
         }
     }
 
@@ -307,7 +323,7 @@ impl Worker {
                 Ask::Get { key, most } => request::shown(&key, self.store.get(&key), &self.zone, most),
                 Ask::Run(key) => request::changed(&key, &self.store.run(&key)),
                 Ask::Stats(topic) => request::counted(topic.as_ref(), self.store.counts()),
-                Ask::Add(_) | Ask::Madd(_) | Ask::Del(_) => unreachable!("those have steps of their own"),
+                Ask::Add(_) | Ask::Madd { .. } | Ask::Del(_) => unreachable!("those have steps of their own"),
             };
             waiting += json.len();
             answers.push((ticket, json, bytes));
@@ -321,13 +337,6 @@ impl Worker {
     }
 }
 
-/// Logs what the store refused; clients are told as well.
-fn note<T>(what: &str, result: &Result<T, StoreError>) {
-    if let Err(e) = result {
-        log::error!("{what}: {e}");
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -336,7 +345,7 @@ mod tests {
     fn handed(place: usize, number: u64, what: &str) -> Handed {
         let key = JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new("i").unwrap() };
         let ask = match what {
-            "add" => Ask::Madd(Vec::new()),
+            "add" => Ask::Madd { items: Vec::new(), most: 0 },
             "del" => Ask::Del(key),
             _ => Ask::Get { key, most: 0 },
         };

@@ -58,6 +58,11 @@ impl Timer {
         let run_dir = &context.settings.run_dir.clone();
         // The one that was active before may have died after it made jobs ready, and before it told the consumers.
         store.announce();
+        for counts in store.counts()?.iter().filter(|c| context.topics.get(c.topic.as_str()).is_none()) {
+            if let pending @ 1.. = counts.delayed + counts.ready + counts.leased {
+                log::warn!("{pending} jobs of topic {} wait until it is registered", counts.topic);
+            }
+        }
         Ok(Timer {
             store,
             bell: Bell::hang(run_dir, BellKind::Timer, &random_name()?).context("cannot hang the bell")?,
@@ -81,6 +86,8 @@ impl Timer {
                     self.arm(next_ms)?;
                     None
                 }
+                // Another start opens the file that is there.
+                Err(e @ StoreError::Gone(_)) => return Err(e.into()),
                 Err(e) => Some(self.trouble.again_at(&format_args!("cannot move jobs: {e}"))),
             };
             owners_changed = self.wait(context, again)?;

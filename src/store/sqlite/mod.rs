@@ -15,6 +15,7 @@ mod row;
 mod turn;
 mod write;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -61,6 +62,8 @@ enum Durability {
 pub struct SqliteStore {
     db: Connection,
     path: PathBuf,
+    /// Which file that was when it was opened: device and inode.
+    file: (u64, u64),
     turn: Turn,
     ringer: Ringer,
     durability: Durability,
@@ -80,11 +83,20 @@ impl SqliteStore {
         let ringer = Ringer::new(run_dir);
         let log_pages = Arc::new(AtomicI32::new(0));
         let taken = turn.take().map_err(io)?;
-        let db = connect(path, &log_pages)?;
+        if !path.exists() {
+            log::info!("a new store is made: {}", path.display());
+        }
+        let db = connect(path, &log_pages).map_err(|e| match e {
+            StoreError::Damaged(why) => StoreError::Damaged(format!("{}: {why}", path.display())),
+            StoreError::Unavailable(why) => StoreError::Unavailable(format!("{}: {why}", path.display())),
+            other => other,
+        })?;
+        let file = file_at(path).map_err(io)?;
         drop(taken);
         let mut store = SqliteStore {
             db,
             path: path.to_owned(),
+            file,
             turn,
             ringer,
             durability: Durability::Full,
@@ -104,6 +116,7 @@ impl SqliteStore {
         work: impl FnOnce(&mut Write<'_>) -> rusqlite::Result<T>,
     ) -> Result<T> {
         let turn = self.turn.take().map_err(|e| StoreError::Unavailable(format!("the store's turn: {e}")))?;
+        self.check_file()?;
         if self.durability != durability {
             let level = if durability == Durability::Full { "full" } else { "normal" };
             self.db.pragma_update(None, "synchronous", level).map_err(refused)?;
@@ -128,6 +141,15 @@ impl SqliteStore {
         Ok(out)
     }
 
+    /// Whether the file is still the one that was opened. (What is written to another would be lost with it.)
+    fn check_file(&self) -> Result<()> {
+        match file_at(&self.path) {
+            Ok(file) if file == self.file => Ok(()),
+            Ok(_) => Err(StoreError::Gone(format!("{} is another file", self.path.display()))),
+            Err(e) => Err(StoreError::Gone(format!("{}: {e}", self.path.display()))),
+        }
+    }
+
     /// The number of a topic, without a transaction; none: it never had a job.
     fn topic(&mut self, name: &TopicName) -> Result<Option<i64>> {
         let mut read = Write::begin(&self.db, &self.topics);
@@ -136,6 +158,11 @@ impl SqliteStore {
         self.topics.extend(met);
         Ok(tid)
     }
+}
+
+/// Device and inode of a file, by its metadata alone.
+fn file_at(path: &Path) -> std::io::Result<(u64, u64)> {
+    std::fs::metadata(path).map(|m| (m.dev(), m.ino()))
 }
 
 fn connect(path: &Path, log_pages: &Arc<AtomicI32>) -> Result<Connection> {
@@ -208,6 +235,7 @@ impl Store for SqliteStore {
     }
 
     fn promote(&mut self, limit: usize) -> Result<Moved> {
+        self.check_file()?;
         // What is not due yet costs no turn.
         let next_ms = browse::next_due(&self.db).map_err(refused)?;
         if next_ms.is_none_or(|at| at > write::now_ms()) {
@@ -217,6 +245,7 @@ impl Store for SqliteStore {
     }
 
     fn lease(&mut self, wanted: &[Wanted], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
+        self.check_file()?;
         let left = browse::ready(&self.db).map_err(refused)?;
         if limit == 0 || !wanted.iter().any(|w| left.iter().any(|(topic, _)| *topic == w.topic)) {
             return Ok(Batch { jobs: Vec::new(), left });
@@ -279,7 +308,13 @@ impl Store for SqliteStore {
     fn health(&mut self) -> Result<()> {
         let one: i64 = self.db.query_row("SELECT one FROM shard", [], |row| row.get(0)).map_err(refused)?;
         debug_assert_eq!(one, 1);
-        Ok(())
+        self.check_file()
+    }
+
+    fn inspect(&mut self) -> Result<()> {
+        let found: String =
+            self.db.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(refused)?;
+        if found == "ok" { Ok(()) } else { Err(StoreError::Damaged(found)) }
     }
 
     fn announce(&mut self) {
