@@ -26,6 +26,8 @@ const STORE_PATIENCE: Duration = Duration::from_secs(20);
 pub struct Drain {
     /// What is not finished by then is given up; none: however long it takes.
     pub until: Option<Instant>,
+    /// Whether another process takes its place.
+    pub successor: bool,
 }
 
 /// A child's view of itself.
@@ -112,18 +114,18 @@ impl Context {
     /// Looks whether the master, its death or a TERM said to drain.
     pub fn heed(&mut self) -> Result<Option<Drain>> {
         if self.signals.take()?.contains(&Signal::SIGTERM) {
-            self.set_drain(Some(self.settings.drain_timeout), "TERM");
+            self.set_drain(Some(self.settings.drain_timeout), false, "TERM");
         }
         loop {
             match self.link.receive()? {
-                Received::Message(ToChild::Drain { within_ms }) => {
-                    self.set_drain(within_ms.map(Duration::from_millis), "the master says so");
+                Received::Message(ToChild::Drain { within_ms, successor }) => {
+                    self.set_drain(within_ms.map(Duration::from_millis), successor, "the master says so");
                 }
                 Received::Message(ToChild::ReopenLogs) => process::reopen_logs(),
                 Received::Nothing => break,
                 Received::Closed => {
                     self.orphaned = true;
-                    self.set_drain(None, "the master is gone");
+                    self.set_drain(None, false, "the master is gone");
                     break;
                 }
             }
@@ -149,12 +151,12 @@ impl Context {
         self.drain
     }
 
-    fn set_drain(&mut self, within: Option<Duration>, why: &str) {
+    fn set_drain(&mut self, within: Option<Duration>, successor: bool, why: &str) {
         let until = within.map(|w| Instant::now() + w);
         match &mut self.drain {
             None => {
                 log::info!("draining: {why}");
-                self.drain = Some(Drain { until });
+                self.drain = Some(Drain { until, successor });
             }
             // The earlier end holds.
             Some(drain) => drain.until = [drain.until, until].into_iter().flatten().min(),

@@ -54,7 +54,26 @@ fn three_restarts_under_adds_lose_nothing_and_refuse_nobody() {
                 }
             });
         }
-        for signal in [Signal::SIGHUP, Signal::SIGUSR2, Signal::SIGHUP] {
+        for c in 4..8 {
+            let (stop, added, daemon) = (&stop, &added, &daemon);
+            scope.spawn(move || {
+                // Kept connections that pipeline, half of them leaving frames cut in two: they notice nothing.
+                let framing = if c % 2 == 0 { Framing::Digits } else { Framing::Binary };
+                let mut client = Client::connect(daemon.address(), framing).expect("a connection");
+                let mut n = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let batch: Vec<_> = (n..n + 20).map(|i| add("t", &format!("{c}-{i}"), i % 30)).collect();
+                    client.send_in_pieces(&batch, if c < 6 { 1 } else { 2 }).expect("a batch that is sent");
+                    for request in &batch {
+                        let answer = client.receive().expect("an answer on a kept connection");
+                        assert_eq!(answer["code"], 1, "{request}: {answer}");
+                    }
+                    n += 20;
+                    added.fetch_add(20, Ordering::Relaxed);
+                }
+            });
+        }
+        for signal in [Signal::SIGHUP, Signal::SIGUSR2, Signal::SIGHUP, Signal::SIGUSR2] {
             let before = daemon.children();
             let so_far = added.load(Ordering::Relaxed);
             daemon.signal(signal);
@@ -172,6 +191,32 @@ fn endless(dir: &Path) -> std::path::PathBuf {
     std::fs::write(&source, "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n").unwrap();
     assert!(Command::new("cc").arg("-o").arg(&program).arg(&source).status().unwrap().success());
     program
+}
+
+#[test]
+fn a_kept_connection_outlives_restarts_with_all_that_it_has_in_hand() {
+    let sink = Sink::start();
+    let daemon = Daemon::start(&topic("t", &sink, ""));
+    // One that has said nothing yet, one with half a frame, one that has not taken its answers.
+    let mut silent = daemon.client();
+    let mut half = daemon.client();
+    let bytes = br#"0014{"cmd":"ping"}"#;
+    let mut digits = Client::connect(daemon.address(), Framing::Digits).unwrap();
+    std::io::Write::write_all(&mut digits.stream, &bytes[..9]).unwrap();
+    half.send(&[add("t", "before", 3_600_000)]).unwrap();
+    let mut unread = daemon.client();
+    unread.send(&vec![serde_json::json!({"cmd": "ping"}); 500]).unwrap();
+    for signal in [Signal::SIGHUP, Signal::SIGUSR2] {
+        let before = daemon.children();
+        daemon.signal(signal);
+        all_new(&daemon, &before);
+    }
+    assert_eq!(silent.ask(&add("t", "after", 3_600_000)).unwrap()["code"], 1);
+    std::io::Write::write_all(&mut digits.stream, &bytes[9..]).unwrap();
+    assert_eq!(digits.receive().unwrap()["code"], 1);
+    assert_eq!(half.receive().unwrap()["code"], 1);
+    (0..500).for_each(|_| assert_eq!(unread.receive().unwrap()["code"], 1));
+    assert_eq!(pending(&mut silent, "t"), 2);
 }
 
 fn executable_of(pid: Pid) -> String {

@@ -27,13 +27,19 @@ impl Client {
 
     /// Sends requests and does not wait for their answers.
     pub fn send(&mut self, requests: &[Value]) -> io::Result<()> {
+        self.send_in_pieces(requests, 1)
+    }
+
+    /// The same, in so many writes, wherever that cuts the frames.
+    pub fn send_in_pieces(&mut self, requests: &[Value], pieces: usize) -> io::Result<()> {
         let mut bytes = Vec::new();
         for request in requests {
             if !self.framing.append(request.to_string().as_bytes(), &mut bytes) {
                 return Err(io::Error::other("the request is too long for this framing"));
             }
         }
-        self.stream.write_all(&bytes)
+        let piece = bytes.len().div_ceil(pieces.max(1)).max(1);
+        bytes.chunks(piece).try_for_each(|chunk| self.stream.write_all(chunk))
     }
 
     /// Waits for the next answer.

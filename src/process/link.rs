@@ -15,6 +15,8 @@ pub enum ToChild {
     Drain {
         /// Until when, in milliseconds from now; none: as long as it takes.
         within_ms: Option<u64>,
+        /// Whether another process takes its place, which may take over what it has.
+        successor: bool,
     },
     /// Open the log files anew: the old ones were moved away.
     ReopenLogs,
@@ -95,7 +97,7 @@ mod tests {
         let (ours, theirs) = Link::pair().unwrap();
         let theirs = Link::from_fd(theirs);
         assert_eq!(theirs.receive::<ToChild>().unwrap(), Received::Nothing);
-        let drains = [Some(5), None].map(|within_ms| ToChild::Drain { within_ms });
+        let drains = [Some(5), None].map(|within_ms| ToChild::Drain { within_ms, successor: true });
         drains.iter().for_each(|d| ours.send(d).unwrap());
         assert_eq!(drains.map(|_| theirs.receive().unwrap()), drains.map(Received::Message));
         theirs.send(&ToMaster::Ready).unwrap();

@@ -103,7 +103,9 @@ impl Master {
             Some(child::Action::TellDrain) => {
                 let kill_at = filled.child.deadline();
                 let within = kill_at.map(|at| at.saturating_duration_since(now).saturating_sub(DRAIN_GRACE));
-                let drain = ToChild::Drain { within_ms: within.map(|w| w.as_millis() as u64) };
+                // Without a limit, it is a restart that drains.
+                let (within_ms, successor) = (within.map(|w| w.as_millis() as u64), within.is_none());
+                let drain = ToChild::Drain { within_ms, successor };
                 let told = filled.link.as_ref().is_some_and(|link| link.send(&drain).is_ok());
                 // TERM says the same to a child whose link is gone or full.
                 if let (false, Some(pid)) = (told, filled.child.pid()) {

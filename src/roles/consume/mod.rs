@@ -112,7 +112,7 @@ impl Consumer {
 
     /// Waits for a callback's end, a bell, or the master; when the store failed, for its next try.
     fn wait(&mut self, context: &mut Context, again: Option<Instant>) -> Result<()> {
-        let drain_ends = context.drain().and_then(|Drain { until }| until?.checked_sub(LAST_CALL));
+        let drain_ends = context.drain().and_then(|Drain { until, .. }| until?.checked_sub(LAST_CALL));
         let until = [again, drain_ends].into_iter().flatten().min();
         // A bell that cannot be answered, for want of workers, is left to ring until one is free.
         let bell = self.bell.as_ref().filter(|_| self.workers.free() > 0 && again.is_none());

@@ -9,6 +9,7 @@ use mio::net::TcpStream;
 
 use super::request::{Front, Json, Taken, refused};
 use super::submit::{Submit, Ticket};
+use super::succession::Estate;
 use crate::protocol::dq::{Framing, Refusal};
 
 /// How much is read of one connection before the others have their turn.
@@ -35,6 +36,8 @@ pub(super) enum Progress {
     MoreToRead,
     /// It waits until the store has answered others.
     Stalled,
+    /// It may be passed on.
+    Passes,
     /// It is over.
     Ended,
 }
@@ -46,6 +49,8 @@ enum Input {
     Open,
     /// The daemon drains: it is read as far as it has arrived.
     Last,
+    /// Another process takes the connection over, once nothing is owed by the store: it is not read from here.
+    Passing,
     /// The client has said all. What is owed is still answered.
     Shut,
     /// The framing is lost: what is owed is answered, and what comes is thrown away until the client ends; once it has
@@ -134,9 +139,14 @@ impl Connection {
     fn exchange(&mut self, place: usize, front: &Front, submit: &mut Submit) -> std::io::Result<Progress> {
         let mut taken = 0;
         loop {
-            self.understand(place, front, submit);
+            if self.input != Input::Passing {
+                self.understand(place, front, submit);
+            }
             self.line_up();
             self.write()?;
+            if self.input == Input::Passing {
+                return Ok(if self.replies.is_empty() { Progress::Passes } else { Progress::Waits });
+            }
             if self.held {
                 // Nothing is read while what was read waits; and nothing tells of it again.
                 match (self.is_ahead(), submit.is_full()) {
@@ -146,7 +156,7 @@ impl Connection {
                 }
             }
             let progress = match self.input {
-                Input::Shut => Some(Progress::Waits),
+                Input::Shut | Input::Passing => Some(Progress::Waits),
                 Input::Lost(_) if taken >= TURN => Some(Progress::MoreToRead),
                 Input::Lost(_) => None,
                 Input::Open | Input::Last if self.is_ahead() => Some(Progress::Waits),
@@ -329,8 +339,33 @@ impl Connection {
 
     /// Takes what has arrived already, and nothing after that.
     pub(super) fn drain(&mut self) {
-        if self.input == Input::Open {
+        if matches!(self.input, Input::Open | Input::Passing) {
             self.input = Input::Last;
         }
+    }
+
+    /// Takes nothing more: another process will.
+    pub(super) fn prepare_to_pass(&mut self) {
+        if self.input == Input::Open {
+            self.input = Input::Passing;
+            self.held = false;
+        }
+    }
+
+    /// What is passed on with the socket.
+    pub(super) fn estate(&self) -> Estate {
+        debug_assert!(self.replies.is_empty());
+        Estate {
+            peer: self.peer,
+            framing: self.framing,
+            inbox: self.inbox.clone(),
+            outbox: self.outbox.clone(),
+        }
+    }
+
+    /// A connection that another process had.
+    pub(super) fn taken_over(stream: TcpStream, serial: u64, estate: Estate) -> Connection {
+        let Estate { peer, framing, inbox, outbox } = estate;
+        Connection { framing, inbox, outbox, ..Connection::new(stream, peer, serial) }
     }
 }

@@ -4,6 +4,7 @@
 mod connection;
 mod request;
 mod submit;
+mod succession;
 
 use std::io::ErrorKind;
 use std::net::TcpListener as StdListener;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use mio::net::TcpListener;
+use mio::net::{TcpListener, TcpStream};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 use slab::Slab;
@@ -20,12 +21,15 @@ use slab::Slab;
 use self::connection::{Connection, Progress};
 use self::request::Front;
 use self::submit::{STORE_TIMEOUT, Submit};
+use self::succession::{Estate, Heir, Testator};
 use crate::role::{Context, Trouble};
 
 const LISTENER: Token = Token(usize::MAX);
 const WAKER: Token = Token(usize::MAX - 1);
 const LINK: Token = Token(usize::MAX - 2);
 const SIGNALS: Token = Token(usize::MAX - 3);
+const HEIR: Token = Token(usize::MAX - 4);
+const PASSAGE: Token = Token(usize::MAX - 5);
 
 /// How long a drain waits for clients to take their last answers, once the store has given them.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
@@ -51,6 +55,10 @@ struct Server {
     stalled: Vec<usize>,
     submit: Submit,
     front: Front,
+    /// Where the server before this one passes its connections on.
+    heir: Heir,
+    /// Where this one passes its own on, while it drains.
+    testator: Option<Testator>,
     /// Not later than the next moment at which a connection is silent for too long, or the store overdue.
     sweep_at: Option<Instant>,
     turned_away: u64,
@@ -71,8 +79,13 @@ impl Server {
         for (fd, token) in context.fds().into_iter().zip([LINK, SIGNALS]) {
             poll.registry().register(&mut SourceFd(&fd.as_raw_fd()), token, Interest::READABLE)?;
         }
+        let heir = Heir::new(&context.settings.run_dir)
+            .context("cannot listen for connections that are passed on")?;
+        poll.registry().register(&mut SourceFd(&heir.listener().as_raw_fd()), HEIR, Interest::READABLE)?;
         Ok(Server {
             poll,
+            heir,
+            testator: None,
             listener: Some(listener),
             accept_at: None,
             connections: Slab::new(),
@@ -94,7 +107,7 @@ impl Server {
             if let (None, Some(drain)) = (end_by, context.drain()) {
                 let last = Instant::now() + STORE_TIMEOUT + LAST_ANSWERS;
                 end_by = Some(drain.until.map_or(last, |until| until.min(last)));
-                self.begin_drain();
+                self.begin_drain(drain.successor);
             }
             if self.submit.is_gone() {
                 bail!("the store's file is another: another start opens the one that is there");
@@ -110,6 +123,8 @@ impl Server {
                 match event.token() {
                     LISTENER => self.accept(),
                     WAKER => self.complete(),
+                    HEIR => self.accept_passages()?,
+                    PASSAGE => self.take_over(),
                     LINK | SIGNALS => drop(context.heed()?),
                     Token(place) => self.serve(place),
                 }
@@ -166,7 +181,7 @@ impl Server {
                 continue;
             }
             let entry = self.connections.vacant_entry();
-            let watch = |stream: &mut mio::net::TcpStream| {
+            let watch = |stream: &mut TcpStream| {
                 stream.set_nodelay(true)?;
                 let both = Interest::READABLE | Interest::WRITABLE;
                 self.poll.registry().register(stream, Token(entry.key()), both)
@@ -188,6 +203,7 @@ impl Server {
             Progress::Waits => {}
             Progress::MoreToRead => self.unfinished.push(place),
             Progress::Stalled => self.stalled.push(place),
+            Progress::Passes => return self.pass_on(place),
             Progress::Ended => return self.close(place),
         }
         let connection = &self.connections[place];
@@ -251,8 +267,59 @@ impl Server {
         self.sweep_at = self.connections.iter().filter_map(|(_, c)| next(c)).min();
     }
 
-    /// Lets the port go, takes what has arrived, and ends each connection after its last answer.
-    fn begin_drain(&mut self) {
+    /// Takes whoever wants to pass connections on.
+    fn accept_passages(&mut self) -> Result<()> {
+        while let Some(fd) = self.heir.accept().context("cannot take over connections")? {
+            self.poll.registry().register(&mut SourceFd(&fd.as_raw_fd()), PASSAGE, Interest::READABLE)?;
+        }
+        self.take_over();
+        Ok(())
+    }
+
+    /// Takes the connections that were passed on.
+    fn take_over(&mut self) {
+        for (estate, fd) in self.heir.receive() {
+            self.adopt(estate, TcpStream::from_std(fd.into()));
+        }
+    }
+
+    fn adopt(&mut self, estate: Estate, mut stream: TcpStream) {
+        let peer = estate.peer;
+        let entry = self.connections.vacant_entry();
+        let place = entry.key();
+        let both = Interest::READABLE | Interest::WRITABLE;
+        if let Err(e) = self.poll.registry().register(&mut stream, Token(place), both) {
+            return log::warn!("{peer}: cannot watch the connection: {e}");
+        }
+        self.next_serial += 1;
+        entry.insert(Connection::taken_over(stream, self.next_serial, estate));
+        // It may have more in hand than its socket will tell of.
+        self.serve(place);
+    }
+
+    /// Gives a connection to the successor; or, where that is not to be, ends it after its last answer.
+    fn pass_on(&mut self, place: usize) {
+        let connection = &self.connections[place];
+        let passed = self.testator.as_ref().map(|testator| testator.pass(connection));
+        if let Some(Ok(())) = passed {
+            return self.close(place);
+        }
+        if let Some(Err(e)) = passed {
+            log::warn!("{}: cannot be passed on: {e}", connection.peer);
+        }
+        self.connections[place].drain();
+        self.serve(place);
+    }
+
+    /// Lets the port go. Passes the connections on to a successor; without one takes what has arrived, and ends each after
+    /// its last answer.
+    fn begin_drain(&mut self, successor: bool) {
+        if successor {
+            match Testator::find(&self.front.settings.run_dir) {
+                Ok(testator) => self.testator = Some(testator),
+                Err(e) => log::warn!("no successor takes connections over: {e}"),
+            }
+        }
         // Whoever has come in is served, and not reset.
         self.accept();
         if let Some(mut listener) = self.listener.take() {
@@ -261,7 +328,10 @@ impl Server {
         self.accept_at = None;
         let places: Vec<usize> = self.connections.iter().map(|(place, _)| place).collect();
         for place in places {
-            self.connections[place].drain();
+            match self.testator {
+                Some(_) => self.connections[place].prepare_to_pass(),
+                None => self.connections[place].drain(),
+            }
             self.serve(place);
         }
     }

@@ -1,0 +1,147 @@
+//! Passes open descriptors, with some bytes, from one process of a host to another (SCM_RIGHTS), over a Unix socket that
+//! keeps messages apart.
+
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr,
+    accept4, bind, connect, listen, recvmsg, sendmsg, socket, sockopt,
+};
+use nix::sys::stat::{Mode, umask};
+use nix::sys::time::{TimeVal, TimeValLike};
+
+/// The most bytes that go with a descriptor.
+pub const PASSED_MAX: usize = 128 << 10;
+
+/// How long a receiver may take, in seconds.
+const PATIENCE: i64 = 2;
+
+/// Where descriptors are received.
+#[derive(Debug)]
+pub struct PassListener(OwnedFd);
+
+/// One end of a passage.
+#[derive(Debug)]
+pub struct Passage(OwnedFd);
+
+fn seqpacket(flags: SockFlag) -> nix::Result<OwnedFd> {
+    socket(AddressFamily::Unix, SockType::SeqPacket, flags | SockFlag::SOCK_CLOEXEC, None)
+}
+
+impl PassListener {
+    /// Listens at `path`, in the place of one that is there.
+    pub fn bind(path: &Path) -> io::Result<PassListener> {
+        match std::fs::remove_file(path) {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let fd = seqpacket(SockFlag::SOCK_NONBLOCK)?;
+        let before = umask(Mode::from_bits_truncate(0o177));
+        let bound = bind(fd.as_raw_fd(), &UnixAddr::new(path)?);
+        umask(before);
+        bound?;
+        listen(&fd, Backlog::new(8)?)?;
+        Ok(PassListener(fd))
+    }
+
+    /// The next who wants to pass something; none: nobody for now.
+    pub fn accept(&self) -> io::Result<Option<Passage>> {
+        match accept4(self.0.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK) {
+            // SAFETY: a new descriptor that nobody else owns.
+            Ok(fd) => Ok(Some(Passage(unsafe { OwnedFd::from_raw_fd(fd) }))),
+            Err(Errno::EAGAIN) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+impl AsFd for PassListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsFd for Passage {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Passage {
+    /// Connects to whoever listens at `path`.
+    pub fn connect(path: &Path) -> io::Result<Passage> {
+        let fd = seqpacket(SockFlag::empty())?;
+        nix::sys::socket::setsockopt(&fd, sockopt::SendTimeout, &TimeVal::seconds(PATIENCE))?;
+        connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
+        Ok(Passage(fd))
+    }
+
+    /// Passes a descriptor and up to [`PASSED_MAX`] bytes, at least one. The sender still has its own copy.
+    pub fn send(&self, bytes: &[u8], fd: BorrowedFd<'_>) -> io::Result<()> {
+        let fds = [fd.as_raw_fd()];
+        let rights = [ControlMessage::ScmRights(&fds)];
+        sendmsg::<()>(self.0.as_raw_fd(), &[IoSlice::new(bytes)], &rights, MsgFlags::MSG_NOSIGNAL, None)?;
+        Ok(())
+    }
+
+    /// Receives the next; none: nothing for now. The end of the passage is an error of the kind `UnexpectedEof`.
+    pub fn receive(&self) -> io::Result<Option<(Vec<u8>, OwnedFd)>> {
+        let mut bytes = vec![0; PASSED_MAX];
+        let mut space = nix::cmsg_space!([RawFd; 4]);
+        let (count, mut fds) = {
+            let mut parts = [IoSliceMut::new(&mut bytes)];
+            let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+            let message = match recvmsg::<()>(self.0.as_raw_fd(), &mut parts, Some(&mut space), flags) {
+                Ok(message) => message,
+                Err(Errno::EAGAIN) => return Ok(None),
+                Err(e) => return Err(e.into()),
+            };
+            let mut fds = Vec::new();
+            for control in message.cmsgs()? {
+                if let ControlMessageOwned::ScmRights(numbers) = control {
+                    // SAFETY: new descriptors that nobody else owns.
+                    fds.extend(numbers.into_iter().map(|n| unsafe { OwnedFd::from_raw_fd(n) }));
+                }
+            }
+            (message.bytes, fds)
+        };
+        if count == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        bytes.truncate(count);
+        let fd = fds.pop().ok_or_else(|| io::Error::other("a message without a descriptor"))?;
+        Ok(Some((bytes, fd)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_descriptor_and_its_bytes_arrive_and_the_end_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("passage");
+        let listener = PassListener::bind(&path).unwrap();
+        assert!(listener.accept().unwrap().is_none());
+        let sender = Passage::connect(&path).unwrap();
+        let receiver = listener.accept().unwrap().unwrap();
+        assert!(receiver.receive().unwrap().is_none());
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let large = vec![7; PASSED_MAX];
+        sender.send(&large, theirs.as_fd()).unwrap();
+        drop((theirs, sender));
+        let (bytes, fd) = receiver.receive().unwrap().unwrap();
+        assert_eq!(bytes, large);
+        UnixStream::from(fd).write_all(b"hello").unwrap();
+        let mut text = String::new();
+        ours.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "hello");
+        assert_eq!(receiver.receive().unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    }
+}
