@@ -11,6 +11,8 @@ mod handover;
 mod plan;
 mod preflight;
 mod restart;
+#[cfg(test)]
+mod simulation;
 mod sockets;
 
 use std::collections::BTreeMap;

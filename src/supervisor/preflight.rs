@@ -73,7 +73,7 @@ pub fn resume(from: HandedOver) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match go_on(arguments, handover, &from) {
+    match go_on(arguments, handover, from) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             log::error!("{e:#}");
@@ -82,17 +82,20 @@ pub fn resume(from: HandedOver) -> ExitCode {
     }
 }
 
-fn go_on(arguments: Arguments, handover: HandOver, from: &HandedOver) -> Result<()> {
+fn go_on(arguments: Arguments, handover: HandOver, from: HandedOver) -> Result<()> {
     process::set_process_name("dq-master").context("cannot name the process")?;
     process::start_logs("dq-master", handover.settings()?.log_dir.as_deref())
         .context("cannot start the log")?;
     let signals = Signals::catch(&SIGNALS).context("cannot catch signals")?;
-    let adopted = handover.adopt(from)?;
+    let adopted = handover.adopt(&from)?;
+    let refused = from.refused.clone();
+    // The memory and the image before are not needed any more, and not to be carried to the next one.
+    drop(from);
     let again = adopted.again;
     let mut master = adopted.into_master(arguments, signals);
     // What came meanwhile, children's ends among it, comes now.
     process::unblock_signals().context("cannot unblock signals")?;
-    match &from.refused {
+    match &refused {
         Some(reason) => log::error!("the new executable has given the process back: {reason}"),
         None => {
             log::info!("dq {} has taken the process over", env!("CARGO_PKG_VERSION"));

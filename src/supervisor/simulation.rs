@@ -1,0 +1,156 @@
+//! A seeded simulation: random sequences of events against what must always hold of the machines. Tests only.
+//!
+//! `SIMULATION_SEED=…` repeats a run.
+
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use nix::unistd::Pid;
+
+use super::child::{self, Child, State};
+use super::restart::{self, Action, Kind, Restart};
+use crate::process::Exit;
+
+const SEQUENCES: u64 = 100_000;
+const EVENTS: usize = 40;
+const START: Duration = Duration::from_secs(30);
+
+fn seed() -> u64 {
+    std::env::var("SIMULATION_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(|| fastrand::u64(..))
+}
+
+fn child_event(rng: &mut Rng, now: Instant, next_pid: &mut i32) -> child::Event {
+    match rng.u8(0..9) {
+        0 | 1 => {
+            *next_pid += 1;
+            child::Event::Spawned(Pid::from_raw(*next_pid))
+        }
+        2 => child::Event::SpawnFailed,
+        3 => child::Event::Ready,
+        4 => child::Event::Exited(match rng.u8(0..4) {
+            0 => Exit::Code(child::EXIT_CONFIG),
+            1 => Exit::Code(0),
+            _ => Exit::Signal(9),
+        }),
+        5 if rng.u8(0..6) == 0 => child::Event::End,
+        5 if rng.u8(0..3) == 0 => {
+            let kill_at = rng.bool().then(|| now + Duration::from_secs(rng.u64(0..60)));
+            child::Event::Drain { kill_at }
+        }
+        _ => child::Event::Deadline,
+    }
+}
+
+#[test]
+fn a_child_keeps_its_invariants_through_any_events() {
+    let seed = seed();
+    let mut rng = Rng::with_seed(seed);
+    let base = Instant::now();
+    for _ in 0..SEQUENCES {
+        let (mut now, mut pid, mut child) = (base, 1, Child::new(base, START));
+        let mut ending = false;
+        for _ in 0..EVENTS {
+            now += Duration::from_millis(rng.u64(0..20_000));
+            let (event, before) = (child_event(&mut rng, now, &mut pid), child);
+            let action = child.step(event, now);
+            let story = format!("seed {seed}: {before:?} + {event:?} = {child:?}, {action:?}");
+            ending |= matches!(event, child::Event::Drain { .. } | child::Event::End);
+            match action {
+                // One process a place, and none any more once it is to end.
+                Some(child::Action::Spawn) => {
+                    assert!(!ending && before.pid().is_none() && child.pid().is_none(), "{story}");
+                }
+                // Only a process of its own, which is still there, is killed or told.
+                Some(child::Action::Kill(killed)) => assert_eq!(before.pid(), Some(killed), "{story}"),
+                Some(child::Action::TellDrain) => assert!(before.pid().is_some() && ending, "{story}"),
+                None => {}
+            }
+            match (before.pid(), child.pid(), event) {
+                (None, Some(new), child::Event::Spawned(spawned)) => assert_eq!(new, spawned, "{story}"),
+                (None, Some(_), _) => panic!("a process out of nothing: {story}"),
+                (Some(_), None, child::Event::Exited(_)) => {}
+                (Some(_), None, _) => panic!("a process that lives is forgotten: {story}"),
+                (old, new, _) => assert_eq!(old, new, "{story}"),
+            }
+            if before.state == State::Gone {
+                assert_eq!((child.state, action), (State::Gone, None), "{story}");
+            }
+            // Whatever waits for a moment has one, and a deadline that was heeded is no longer in the past, so that the
+            // master's loop never spins; a spawn is answered by what came of it.
+            if event == child::Event::Deadline && action != Some(child::Action::Spawn) {
+                assert!(child.deadline().is_none_or(|at| at > now), "{story}");
+            }
+            if matches!(child.state, State::Waiting { .. } | State::Starting { .. }) {
+                assert!(child.deadline().is_some(), "{story}");
+            }
+        }
+        // Told to end at once, it is gone as soon as its process is.
+        child.step(child::Event::End, now);
+        child.step(child::Event::Exited(Exit::Signal(9)), now);
+        assert_eq!(child.state, State::Gone, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_restart_keeps_its_invariants_through_any_events() {
+    let seed = seed();
+    let mut rng = Rng::with_seed(seed);
+    let base = Instant::now();
+    for _ in 0..SEQUENCES {
+        let (mut now, mut restart, mut latest, mut stopped) = (base, Restart::Steady, 1, false);
+        let (mut asked, mut begun) = (0, 0);
+        for _ in 0..EVENTS {
+            now += Duration::from_millis(rng.u64(0..10_000));
+            let event = match rng.u8(0..12) {
+                0..=2 => {
+                    restart::Event::Asked(if rng.bool() { Kind::Configuration } else { Kind::Executable })
+                }
+                3 => restart::Event::Checked,
+                4 | 5 => restart::Event::AllReady,
+                6 => restart::Event::Failed,
+                7 if rng.u8(0..8) == 0 => restart::Event::Stop,
+                _ => restart::Event::Deadline,
+            };
+            asked += u32::from(matches!(event, restart::Event::Asked(_)));
+            stopped |= event == restart::Event::Stop;
+            let before = restart;
+            let actions = restart.step(event, now);
+            let story = format!("seed {seed}: {before:?} + {event:?} = {restart:?}, {actions:?}");
+            if stopped {
+                assert_eq!((restart, actions.as_slice()), (Restart::Stopping, [].as_slice()), "{story}");
+                continue;
+            }
+            for action in actions {
+                match action {
+                    // The new generation is told once what becomes of it, and by then none is under way.
+                    Action::Commit(g) | Action::Abandon(g) => {
+                        assert_eq!((before.rolling(), restart.rolling()), (Some(g), None), "{story}");
+                    }
+                    Action::Execute(_) => assert!(matches!(before, Restart::Checking { .. }), "{story}"),
+                    // What is begun is under way, or was refused.
+                    Action::Begin(_) | Action::Check => {
+                        assert_eq!(restart, Restart::Steady, "{story}");
+                        begun += 1;
+                        if rng.u8(0..4) > 0 {
+                            latest += u32::from(matches!(action, Action::Begin(_)));
+                            let by = now + START;
+                            restart.step(
+                                match action {
+                                    Action::Check => restart::Event::Checking { by },
+                                    _ => restart::Event::Begun { new: latest, by },
+                                },
+                                now,
+                            );
+                        }
+                    }
+                }
+            }
+            assert!(begun <= asked, "more restarts than were asked for: {story}");
+            // Whatever is under way has an end.
+            assert_eq!(restart.deadline().is_some(), restart != Restart::Steady, "{story}");
+            if event == restart::Event::Deadline {
+                assert!(restart.deadline().is_none_or(|at| at > now), "{story}");
+            }
+        }
+    }
+}
