@@ -159,7 +159,10 @@ impl Context {
                 self.drain = Some(Drain { until, successor });
             }
             // The earlier end holds.
-            Some(drain) => drain.until = [drain.until, until].into_iter().flatten().min(),
+            Some(drain) => {
+                drain.until = [drain.until, until].into_iter().flatten().min();
+                drain.successor &= successor;
+            }
         }
     }
 }

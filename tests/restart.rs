@@ -219,6 +219,24 @@ fn a_kept_connection_outlives_restarts_with_all_that_it_has_in_hand() {
     assert_eq!(pending(&mut silent, "t"), 2);
 }
 
+#[test]
+fn a_port_that_is_switched_off_drains_its_connections_and_keeps_nobody_waiting() {
+    let sink = Sink::start();
+    let daemon = Daemon::start(&topic("t", &sink, ""));
+    let mut clients: Vec<Client> = (0..100).map(|_| daemon.client()).collect();
+    assert_eq!(clients[0].ask(&add("t", "i", 3_600_000)).unwrap()["code"], 1);
+    let server = daemon.child("dq-server");
+    let text = std::fs::read_to_string(daemon.dir.path().join("dq.toml")).unwrap();
+    let port = format!("listen = \"127.0.0.1:{}\"", daemon.port);
+    std::fs::write(daemon.dir.path().join("dq.toml"), text.replace(&port, "listen = \"\"")).unwrap();
+    daemon.signal(Signal::SIGHUP);
+    eventually(5 * SECOND, "the end of dq-server", || (!lives(server)).then_some(()));
+    for client in &mut clients {
+        assert_eq!(std::io::Read::read(&mut client.stream, &mut [0; 1]).unwrap_or(0), 0);
+    }
+    eventually(5 * SECOND, "six processes", || (daemon.children().len() == SLOTS - 1).then_some(()));
+}
+
 fn executable_of(pid: Pid) -> String {
     std::fs::read_link(format!("/proc/{pid}/exe")).unwrap().display().to_string()
 }

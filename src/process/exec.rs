@@ -10,8 +10,10 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::unistd::fexecve;
+
+use super::signals::Signals;
 
 /// The variable that names the hand-over: `<memory>:<executable that gives way>`, and behind another `:` why the image
 /// that was executed has given the process back.
@@ -39,14 +41,24 @@ pub fn unblock_signals() -> io::Result<()> {
     Ok(sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?)
 }
 
-/// Executes `executable` with this process's arguments, and hands over `bytes` and the descriptors in `keep`. Returns only
-/// when that failed; then everything is as it was.
-pub fn in_place(executable: &OwnedFd, bytes: &[u8], before: &OwnedFd, keep: &[RawFd]) -> io::Error {
-    let attempt = || -> io::Result<()> {
+/// Executes `executable` with this process's arguments, and hands over `bytes` and the descriptors in `keep`. Signals that
+/// were caught and not heeded are delivered again. Returns only when it failed; then everything is as it was.
+pub fn in_place(
+    executable: &OwnedFd,
+    bytes: &[u8],
+    before: &OwnedFd,
+    keep: &[RawFd],
+    signals: &mut Signals,
+) -> io::Error {
+    let mut attempt = || -> io::Result<()> {
         let memory = super::seal("dq-handover", bytes)?;
         let value = format!("{}:{}", memory.as_raw_fd(), before.as_raw_fd());
         let keep: Vec<RawFd> = keep.iter().copied().chain([memory.as_raw_fd(), before.as_raw_fd()]).collect();
         block_signals()?;
+        // What was caught and not heeded comes again, to whoever unblocks; a child's end may be among it in any case.
+        for signal in signals.take()?.into_iter().chain([Signal::SIGCHLD]) {
+            nix::sys::signal::kill(nix::unistd::Pid::this(), signal)?;
+        }
         let result = inheritable(&keep, true).and_then(|()| execute(executable, &value));
         inheritable(&keep, false)?;
         unblock_signals()?;

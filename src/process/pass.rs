@@ -17,7 +17,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 pub const PASSED_MAX: usize = 128 << 10;
 
 /// How long a receiver may take, in seconds.
-const PATIENCE: i64 = 2;
+const PATIENCE: i64 = 1;
 
 /// Where descriptors are received.
 #[derive(Debug)]
@@ -79,6 +79,11 @@ impl Passage {
         Ok(Passage(fd))
     }
 
+    /// The process that listens at the other end, as it was when it began to.
+    pub fn listener_pid(&self) -> io::Result<u32> {
+        Ok(nix::sys::socket::getsockopt(&self.0, sockopt::PeerCredentials)?.pid() as u32)
+    }
+
     /// Passes a descriptor and up to [`PASSED_MAX`] bytes, at least one. The sender still has its own copy.
     pub fn send(&self, bytes: &[u8], fd: BorrowedFd<'_>) -> io::Result<()> {
         let fds = [fd.as_raw_fd()];
@@ -128,6 +133,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("passage");
         let listener = PassListener::bind(&path).unwrap();
+        assert_eq!(Passage::connect(&path).unwrap().listener_pid().unwrap(), std::process::id());
+        drop(listener.accept().unwrap().unwrap());
         assert!(listener.accept().unwrap().is_none());
         let sender = Passage::connect(&path).unwrap();
         let receiver = listener.accept().unwrap().unwrap();

@@ -103,8 +103,10 @@ impl Master {
             Some(child::Action::TellDrain) => {
                 let kill_at = filled.child.deadline();
                 let within = kill_at.map(|at| at.saturating_duration_since(now).saturating_sub(DRAIN_GRACE));
-                // Without a limit, it is a restart that drains.
-                let (within_ms, successor) = (within.map(|w| w.as_millis() as u64), within.is_none());
+                // Without a limit, it is a restart that drains; but it may have switched the role off.
+                let serving = self.generations.get(&self.current).filter(|_| self.current != place.0);
+                let successor = within.is_none() && serving.is_some_and(|g| g.slots.contains(&place.1));
+                let within_ms = within.map(|w| w.as_millis() as u64);
                 let drain = ToChild::Drain { within_ms, successor };
                 let told = filled.link.as_ref().is_some_and(|link| link.send(&drain).is_ok());
                 // TERM says the same to a child whose link is gone or full.

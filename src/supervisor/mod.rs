@@ -298,12 +298,18 @@ impl Master {
     /// A daemon that cannot start says so by its end, instead of holding a port that nobody serves.
     fn judge_the_start(&mut self) {
         let Some(by) = self.started_by.filter(|_| self.restart != Restart::Stopping) else { return };
-        if self.children.values().all(|f| matches!(f.child.state, State::Up { .. })) {
+        let Some(current) = self.generations.get(&self.current) else { return };
+        let is_up = |slot: &&Slot| {
+            let filled = self.children.get(&(self.current, **slot));
+            filled.is_some_and(|f| matches!(f.child.state, State::Up { .. }))
+        };
+        let late: Vec<&Slot> = current.slots.iter().filter(|slot| !is_up(slot)).collect();
+        if late.is_empty() {
             self.started_by = None;
         } else if by <= Instant::now() {
-            let late = self.children.iter().filter(|(_, f)| !matches!(f.child.state, State::Up { .. }));
-            let names: Vec<String> = late.map(|((_, slot), _)| slot.to_string()).collect();
+            let names: Vec<String> = late.iter().map(ToString::to_string).collect();
             log::error!("not ready within start_timeout: {}", names.join(", "));
+            self.give_up_preflight("the daemon ends");
             self.restart.step(restart::Event::Stop, Instant::now());
             self.sockets.keep(|_| false);
             self.step_all(child::Event::Drain { kill_at: Some(Instant::now() + DRAIN_GRACE) });
@@ -359,6 +365,13 @@ impl Master {
             return log::warn!("the number of consumers is not changed during a restart");
         };
         let slots = plan::slots(&current.settings, &self.arguments.only, self.more_consumers + by);
+        let busy = |slot: &&Slot| {
+            let filled = self.children.get(&(self.current, **slot));
+            !current.slots.contains(slot) && filled.is_some_and(|f| f.child.state != State::Gone)
+        };
+        if let Some(slot) = slots.iter().find(busy) {
+            return log::warn!("{slot} still drains: it is not added before it has ended");
+        }
         if slots == current.slots {
             return log::warn!("there are {} processes, and one consumer stays", slots.len());
         }

@@ -14,7 +14,7 @@ use super::arguments::Arguments;
 use super::children::signal_child;
 use super::handover::HandOver;
 use super::restart::{Event, Kind};
-use super::{Master, SIGNALS, generation};
+use super::{Master, SIGNALS, generation, plan};
 use crate::process::{self, Exit, HandedOver, Inherited, Link, Received, Signals, Spawn, ToMaster};
 
 /// What the process is called that tries a new executable.
@@ -37,7 +37,11 @@ pub fn run(inherited: &Inherited) -> ExitCode {
         process::set_process_name(NAME)?;
         let handover = HandOver::parse(&inherited.settings)?;
         process::start_logs(NAME, handover.settings()?.log_dir.as_deref()).context("cannot start the log")?;
-        let next = Arguments::try_parse_from(&handover.arguments)?.settings()?;
+        let arguments = Arguments::try_parse_from(&handover.arguments)?;
+        let next = arguments.settings()?;
+        if plan::slots(&next, &arguments.only, 0).is_empty() {
+            bail!("there would be nothing to run");
+        }
         generation::check_successor(handover.settings()?, &next)?;
         // A program that knows nothing of this may well end with 0.
         inherited.link.send(&ToMaster::Ready).context("cannot report ready")
@@ -161,10 +165,17 @@ impl Master {
     pub(super) fn execute(&mut self, again: Option<Kind>) {
         let Some(preflight) = self.preflight.take() else { return self.renew(Event::Failed) };
         let handover = HandOver::of(self, again);
-        let attempt = || -> Result<std::io::Error> {
+        let signals = &mut self.signals;
+        let mut attempt = || -> Result<std::io::Error> {
             let before = process::own_executable().context("cannot open the own executable")?;
             let bytes = handover.to_bytes()?;
-            Ok(process::exec_in_place(&preflight.executable, &bytes, &before, &handover.descriptors()))
+            Ok(process::exec_in_place(
+                &preflight.executable,
+                &bytes,
+                &before,
+                &handover.descriptors(),
+                signals,
+            ))
         };
         let error = attempt().map_or_else(|e| e, Into::into);
         log::error!("cannot go over to {}: {error:#}", self.program.display());

@@ -109,6 +109,13 @@ impl Server {
                 end_by = Some(drain.until.map_or(last, |until| until.min(last)));
                 self.begin_drain(drain.successor);
             }
+            if let (Some(by), Some(drain)) = (end_by, context.drain()) {
+                // A drain may become shorter, and lose its successor.
+                end_by = Some(drain.until.map_or(by, |until| until.min(by)));
+                if !drain.successor && self.testator.is_some() {
+                    self.keep_all();
+                }
+            }
             if self.submit.is_gone() {
                 bail!("the store's file is another: another start opens the one that is there");
             }
@@ -123,7 +130,7 @@ impl Server {
                 match event.token() {
                     LISTENER => self.accept(),
                     WAKER => self.complete(),
-                    HEIR => self.accept_passages()?,
+                    HEIR => self.accept_passages(),
                     PASSAGE => self.take_over(),
                     LINK | SIGNALS => drop(context.heed()?),
                     Token(place) => self.serve(place),
@@ -140,6 +147,10 @@ impl Server {
             }
             if self.sweep_at.take_if(|at| *at <= now).is_some() {
                 self.sweep(now);
+            }
+            if end_by.is_some() && self.connections.is_empty() {
+                // What was passed on to this one meanwhile.
+                self.accept_passages();
             }
             if let Some(end_by) = end_by
                 && (self.connections.is_empty() || end_by <= now)
@@ -268,12 +279,21 @@ impl Server {
     }
 
     /// Takes whoever wants to pass connections on.
-    fn accept_passages(&mut self) -> Result<()> {
-        while let Some(fd) = self.heir.accept().context("cannot take over connections")? {
-            self.poll.registry().register(&mut SourceFd(&fd.as_raw_fd()), PASSAGE, Interest::READABLE)?;
+    fn accept_passages(&mut self) {
+        loop {
+            let watched = match self.heir.accept() {
+                Ok(None) => break,
+                Ok(Some(fd)) => {
+                    self.poll.registry().register(&mut SourceFd(&fd.as_raw_fd()), PASSAGE, Interest::READABLE)
+                }
+                Err(e) => Err(e),
+            };
+            if let Err(e) = watched {
+                log::error!("cannot take over connections: {e}");
+                break;
+            }
         }
         self.take_over();
-        Ok(())
     }
 
     /// Takes the connections that were passed on.
@@ -293,8 +313,30 @@ impl Server {
         }
         self.next_serial += 1;
         entry.insert(Connection::taken_over(stream, self.next_serial, estate));
+        if self.listener.is_none() {
+            // This one drains as well.
+            self.drain_one(place);
+        }
         // It may have more in hand than its socket will tell of.
         self.serve(place);
+    }
+
+    /// Prepares a connection for its end here.
+    fn drain_one(&mut self, place: usize) {
+        match self.testator {
+            Some(_) => self.connections[place].prepare_to_pass(),
+            None => self.connections[place].drain(),
+        }
+    }
+
+    /// Gives up passing connections on: they are drained.
+    fn keep_all(&mut self) {
+        self.testator = None;
+        let places: Vec<usize> = self.connections.iter().map(|(place, _)| place).collect();
+        for place in places {
+            self.connections[place].drain();
+            self.unfinished.push(place);
+        }
     }
 
     /// Gives a connection to the successor; or, where that is not to be, ends it after its last answer.
@@ -306,6 +348,10 @@ impl Server {
         }
         if let Some(Err(e)) = passed {
             log::warn!("{}: cannot be passed on: {e}", connection.peer);
+            if e.kind() != ErrorKind::InvalidInput {
+                // The successor does not take it, and would not take the others: they must not wait for that.
+                self.keep_all();
+            }
         }
         self.connections[place].drain();
         self.serve(place);
@@ -328,10 +374,7 @@ impl Server {
         self.accept_at = None;
         let places: Vec<usize> = self.connections.iter().map(|(place, _)| place).collect();
         for place in places {
-            match self.testator {
-                Some(_) => self.connections[place].prepare_to_pass(),
-                None => self.connections[place].drain(),
-            }
+            self.drain_one(place);
             self.serve(place);
         }
     }

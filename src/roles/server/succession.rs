@@ -1,7 +1,7 @@
 //! Clients' connections go from the dq-server that drains to the one that takes its place: the open socket, the framing, what
 //! was read and not yet understood, what was answered and not yet written. A client notices nothing.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -74,14 +74,18 @@ pub(super) struct Testator(Passage);
 impl Testator {
     /// Finds the successor.
     pub(super) fn find(run_dir: &Path) -> io::Result<Testator> {
-        Passage::connect(&path(run_dir)).map(Testator)
+        let passage = Passage::connect(&path(run_dir))?;
+        if passage.listener_pid()? == std::process::id() {
+            return Err(io::Error::other("no other dq-server listens for them"));
+        }
+        Ok(Testator(passage))
     }
 
     /// Passes a connection on. One that has too much in hand, or that the successor does not take, stays.
     pub(super) fn pass(&self, connection: &Connection) -> io::Result<()> {
         let estate = connection.estate();
         if estate.inbox.len() + estate.outbox.len() + HEAD_MAX > PASSED_MAX {
-            return Err(io::Error::other("more is in hand than can be passed on"));
+            return Err(io::Error::new(ErrorKind::InvalidInput, "more is in hand than can be passed on"));
         }
         self.0.send(&estate.to_bytes()?, connection.stream.as_fd())
     }
@@ -122,10 +126,13 @@ impl Heir {
                 {
                     Ok(Some(connection)) => arrived.push(connection),
                     Ok(None) => return true,
+                    Err(e) if e.kind() == ErrorKind::UnexpectedEof => return false,
+                    // One that cannot be understood, or came without its socket, is lost; those behind it are not.
+                    Err(e) if matches!(e.kind(), ErrorKind::Other | ErrorKind::InvalidData) => {
+                        log::error!("cannot take a connection over: {e}");
+                    }
                     Err(e) => {
-                        if e.kind() != io::ErrorKind::UnexpectedEof {
-                            log::error!("cannot take over connections: {e}");
-                        }
+                        log::error!("cannot take over connections: {e}");
                         return false;
                     }
                 }
