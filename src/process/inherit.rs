@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
@@ -38,8 +38,10 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// The names under which [`super::Spawn`] gets the settings and the child's end of the link.
-    pub const OWN: [&'static str; 2] = [SETTINGS, LINK];
+    /// What [`super::Spawn`] is given for every child: the settings and the child's end of the link, under their names.
+    pub fn own<'a>(settings: BorrowedFd<'a>, link: BorrowedFd<'a>) -> [(String, BorrowedFd<'a>); 2] {
+        [(SETTINGS.to_owned(), settings), (LINK.to_owned(), link)]
+    }
 
     /// Takes what was handed down; none: this process is not a child of dq-master's. To be called once, before
     /// anything else opens a descriptor.

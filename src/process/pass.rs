@@ -10,8 +10,9 @@ use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr,
     accept4, bind, connect, listen, recvmsg, sendmsg, socket, sockopt,
 };
-use nix::sys::stat::{Mode, umask};
 use nix::sys::time::{TimeVal, TimeValLike};
+
+use super::sockets::bind_private;
 
 /// The most bytes that go with a descriptor.
 pub const PASSED_MAX: usize = 128 << 10;
@@ -34,15 +35,9 @@ fn seqpacket(flags: SockFlag) -> nix::Result<OwnedFd> {
 impl PassListener {
     /// Listens at `path`, in the place of one that is there.
     pub fn bind(path: &Path) -> io::Result<PassListener> {
-        match std::fs::remove_file(path) {
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
         let fd = seqpacket(SockFlag::SOCK_NONBLOCK)?;
-        let before = umask(Mode::from_bits_truncate(0o177));
-        let bound = bind(fd.as_raw_fd(), &UnixAddr::new(path)?);
-        umask(before);
-        bound?;
+        let address = UnixAddr::new(path)?;
+        bind_private(path, || Ok(bind(fd.as_raw_fd(), &address)?))?;
         listen(&fd, Backlog::new(8)?)?;
         Ok(PassListener(fd))
     }

@@ -31,14 +31,20 @@ pub fn bind_tcp(address: SocketAddr, patience: Duration) -> io::Result<TcpListen
 
 /// Binds a Unix socket that this user alone may connect to, in the place of one that is there.
 pub fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    let listener = bind_private(path, || UnixListener::bind(path))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Runs `bind`, which makes a socket's file at `path`, in the place of one that is there, so that this user alone may
+/// connect to it.
+pub(super) fn bind_private<T>(path: &Path, bind: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
         _ => {}
     }
     let before = umask(Mode::from_bits_truncate(0o177));
-    let listener = UnixListener::bind(path);
+    let bound = bind();
     umask(before);
-    let listener = listener?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
+    bound
 }

@@ -136,8 +136,7 @@ impl Master {
     fn spawn(&mut self, place: Place) -> Result<Pid> {
         let Some(generation) = self.generations.get(&place.0) else { bail!("its generation is gone") };
         let (link, theirs) = Link::pair().context("cannot make a link")?;
-        let own =
-            Inherited::OWN.map(str::to_owned).into_iter().zip([generation.sealed.as_fd(), theirs.as_fd()]);
+        let own = Inherited::own(generation.sealed.as_fd(), theirs.as_fd()).into_iter();
         let wanted = plan::sockets(place.1.role, &generation.settings);
         let sockets = wanted.iter().filter_map(|s| Some((s.name().to_owned(), self.sockets.get(s)?)));
         let spawn = Spawn {

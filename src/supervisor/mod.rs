@@ -97,6 +97,12 @@ struct Filled {
     link: Option<Link>,
 }
 
+impl Filled {
+    fn is_up(&self) -> bool {
+        matches!(self.child.state, State::Up { .. })
+    }
+}
+
 struct Master {
     arguments: Arguments,
     /// Where this process's executable was at its start.
@@ -226,6 +232,11 @@ impl Master {
         let drain_timeout = self.drain_timeout();
         log::info!("{signal}: draining for up to {drain_timeout:?}");
         self.stopping_since = Some(Instant::now());
+        self.end_within(drain_timeout);
+    }
+
+    /// Begins to end everything.
+    fn end_within(&mut self, drain_timeout: Duration) {
         self.restart.step(restart::Event::Stop, Instant::now());
         self.give_up_preflight("the daemon ends");
         // Nothing is started any more; and a port that nobody serves must refuse.
@@ -241,21 +252,29 @@ impl Master {
     fn renew(&mut self, event: restart::Event) {
         for action in self.restart.step(event, Instant::now()) {
             match action {
-                restart::Action::Check => match self.begin_preflight() {
-                    Ok(begun) => self.renew(begun),
-                    Err(e) => log::error!("the restart is refused, and everything goes on as it was: {e:#}"),
-                },
+                restart::Action::Check => {
+                    let begun = self.begin_preflight();
+                    self.go_on_with(begun);
+                }
                 restart::Action::Execute(again) => self.execute(again),
-                restart::Action::Begin(kind) => match self.begin_restart(kind) {
-                    Ok(begun) => self.renew(begun),
-                    Err(e) => log::error!("the restart is refused, and everything goes on as it was: {e:#}"),
-                },
+                restart::Action::Begin(kind) => {
+                    let begun = self.begin_restart(kind);
+                    self.go_on_with(begun);
+                }
                 restart::Action::Commit(new) => self.commit(new),
                 restart::Action::Abandon(new) => {
                     log::error!("generation {new} is given up; generation {} goes on", self.current);
                     self.step_generations(|g| g == new, child::Event::End);
                 }
             }
+        }
+    }
+
+    /// Tells the restart's machine that a step has begun; or the log, why it has not.
+    fn go_on_with(&mut self, begun: Result<restart::Event>) {
+        match begun {
+            Ok(begun) => self.renew(begun),
+            Err(e) => log::error!("the restart is refused, and everything goes on as it was: {e:#}"),
         }
     }
 
@@ -301,7 +320,7 @@ impl Master {
         let Some(current) = self.generations.get(&self.current) else { return };
         let is_up = |slot: &&Slot| {
             let filled = self.children.get(&(self.current, **slot));
-            filled.is_some_and(|f| matches!(f.child.state, State::Up { .. }))
+            filled.is_some_and(Filled::is_up)
         };
         let late: Vec<&Slot> = current.slots.iter().filter(|slot| !is_up(slot)).collect();
         if late.is_empty() {
@@ -309,10 +328,7 @@ impl Master {
         } else if by <= Instant::now() {
             let names: Vec<String> = late.iter().map(ToString::to_string).collect();
             log::error!("not ready within start_timeout: {}", names.join(", "));
-            self.give_up_preflight("the daemon ends");
-            self.restart.step(restart::Event::Stop, Instant::now());
-            self.sockets.keep(|_| false);
-            self.step_all(child::Event::Drain { kill_at: Some(Instant::now() + DRAIN_GRACE) });
+            self.end_within(Duration::ZERO);
         }
     }
 
@@ -322,9 +338,7 @@ impl Master {
             self.give_up_preflight("it has not come to an end in time");
         }
         if let Some(new) = self.restart.rolling() {
-            let of_new = |f: &Filled, state: fn(&State) -> bool| state(&f.child.state);
-            let mut states = self.children.iter().filter(|((g, _), _)| *g == new).map(|(_, f)| f);
-            if states.all(|f| of_new(f, |s| matches!(s, State::Up { .. }))) {
+            if self.children.iter().filter(|((g, _), _)| *g == new).all(|(_, f)| f.is_up()) {
                 self.renew(restart::Event::AllReady);
             } else if self.restart.deadline().is_some_and(|by| by <= Instant::now()) {
                 self.renew(restart::Event::Deadline);

@@ -103,10 +103,8 @@ fn go_on(arguments: Arguments, handover: HandOver, from: HandedOver) -> Result<(
         Some(reason) => log::error!("the new executable has given the process back: {reason}"),
         None => {
             log::info!("dq {} has taken the process over", env!("CARGO_PKG_VERSION"));
-            match master.begin_restart(Kind::Executable) {
-                Ok(begun) => master.renew(begun),
-                Err(e) => log::error!("no new generation is started: {e:#}"),
-            }
+            let begun = master.begin_restart(Kind::Executable);
+            master.go_on_with(begun);
         }
     }
     if let Some(kind) = again {
@@ -121,12 +119,10 @@ impl Master {
         let executable = generation::executable_at(&self.program)?;
         let handover = process::seal("dq-handover", &HandOver::of(self, None).to_bytes()?)?;
         let (link, theirs) = Link::pair().context("cannot make a link")?;
-        let descriptors =
-            Inherited::OWN.map(str::to_owned).into_iter().zip([handover.as_fd(), theirs.as_fd()]);
         let spawn = Spawn {
             executable: executable.as_fd(),
             name: NAME.to_owned(),
-            descriptors: descriptors.collect(),
+            descriptors: Inherited::own(handover.as_fd(), theirs.as_fd()).into(),
         };
         let pid = spawn.start().with_context(|| format!("cannot execute {}", self.program.display()))?;
         log::info!("{} is tried ({pid})", self.program.display());

@@ -7,7 +7,7 @@ mod submit;
 mod succession;
 
 use std::io::ErrorKind;
-use std::net::TcpListener as StdListener;
+use std::net::{SocketAddr, TcpListener as StdListener};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -171,7 +171,7 @@ impl Server {
 
     fn accept(&mut self) {
         while let Some(listener) = &self.listener {
-            let (mut stream, peer) = match listener.accept() {
+            let (stream, peer) = match listener.accept() {
                 Ok(accepted) => accepted,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
                 Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {
@@ -191,20 +191,33 @@ impl Server {
                 }
                 continue;
             }
-            let entry = self.connections.vacant_entry();
-            let watch = |stream: &mut TcpStream| {
-                stream.set_nodelay(true)?;
-                let both = Interest::READABLE | Interest::WRITABLE;
-                self.poll.registry().register(stream, Token(entry.key()), both)
-            };
-            if let Err(e) = watch(&mut stream) {
-                log::warn!("{peer}: cannot watch the connection: {e}");
+            if let Err(e) = stream.set_nodelay(true) {
+                log::warn!("{peer}: cannot set TCP_NODELAY: {e}");
                 continue;
             }
-            self.next_serial += 1;
-            entry.insert(Connection::new(stream, peer, self.next_serial));
-            self.sweep_by(Instant::now() + self.front.settings.server.idle_timeout);
+            if self.keep(stream, peer, |stream, serial| Connection::new(stream, peer, serial)).is_some() {
+                self.sweep_by(Instant::now() + self.front.settings.server.idle_timeout);
+            }
         }
+    }
+
+    /// Watches a connection from now on. Gives its place.
+    fn keep(
+        &mut self,
+        mut stream: TcpStream,
+        peer: SocketAddr,
+        connection: impl FnOnce(TcpStream, u64) -> Connection,
+    ) -> Option<usize> {
+        let entry = self.connections.vacant_entry();
+        let place = entry.key();
+        let both = Interest::READABLE | Interest::WRITABLE;
+        if let Err(e) = self.poll.registry().register(&mut stream, Token(place), both) {
+            log::warn!("{peer}: cannot watch the connection: {e}");
+            return None;
+        }
+        self.next_serial += 1;
+        entry.insert(connection(stream, self.next_serial));
+        Some(place)
     }
 
     /// Reads, understands, hands in and writes as much as is this connection's turn.
@@ -303,16 +316,10 @@ impl Server {
         }
     }
 
-    fn adopt(&mut self, estate: Estate, mut stream: TcpStream) {
+    fn adopt(&mut self, estate: Estate, stream: TcpStream) {
         let peer = estate.peer;
-        let entry = self.connections.vacant_entry();
-        let place = entry.key();
-        let both = Interest::READABLE | Interest::WRITABLE;
-        if let Err(e) = self.poll.registry().register(&mut stream, Token(place), both) {
-            return log::warn!("{peer}: cannot watch the connection: {e}");
-        }
-        self.next_serial += 1;
-        entry.insert(Connection::taken_over(stream, self.next_serial, estate));
+        let taken_over = |stream, serial| Connection::taken_over(stream, serial, estate);
+        let Some(place) = self.keep(stream, peer, taken_over) else { return };
         if self.listener.is_none() {
             // This one drains as well.
             self.drain_one(place);

@@ -149,7 +149,7 @@ impl Timer {
             None => self.clock.unset()?,
             Some(at_ms) => {
                 // A moment of 0 would switch the clock off.
-                let at = TimeSpec::from(std::time::Duration::from_millis(at_ms.max(1) as u64));
+                let at = TimeSpec::from(Duration::from_millis(at_ms.max(1) as u64));
                 match self.clock.set(Expiration::OneShot(at), flags) {
                     // The host's clock was set since it was last armed; it is armed all the same.
                     Ok(()) | Err(Errno::ECANCELED) => {}
