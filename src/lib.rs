@@ -3,7 +3,7 @@
 //!
 //! The map, from the bottom up; a module uses only what stands above its own group in this list:
 //!
-//! - pure: [`job`], [`topic`], [`retry`], [`fair`], [`fields`], [`slot`], [`settings`]
+//! - pure: [`job`], [`topic`], [`retry`], [`fair`], [`fields`], [`slot`], [`settings`], [`status`]
 //! - one concern each: [`config`], [`process`], [`store`], [`callback`], [`protocol`]
 //! - what every child shares: [`role`]
 //! - on top: [`roles`], [`supervisor`], [`cli`]
@@ -21,6 +21,7 @@ pub mod role;
 pub mod roles;
 pub mod settings;
 pub mod slot;
+pub mod status;
 pub mod store;
 pub mod supervisor;
 pub mod topic;

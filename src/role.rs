@@ -4,6 +4,7 @@
 //! [`Context::heed`]. When that says to drain, it takes nothing new, finishes what is in hand, and returns.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -45,6 +46,8 @@ pub struct Context {
     /// The link has ended: it would be readable for ever.
     orphaned: bool,
     drain: Option<Drain>,
+    /// By when its workers should have ended what they do.
+    workers_by: Option<Instant>,
 }
 
 impl Context {
@@ -65,6 +68,7 @@ impl Context {
             sockets: inherited.sockets,
             orphaned: false,
             drain: None,
+            workers_by: None,
         })
     }
 
@@ -117,11 +121,20 @@ impl Context {
             self.set_drain(Some(self.settings.drain_timeout), false, "TERM");
         }
         loop {
-            match self.link.receive()? {
+            let received = match self.link.receive() {
+                // A word of another release's.
+                Err(e) if e.kind() == ErrorKind::InvalidData => {
+                    log::warn!("cannot understand the master: {e}");
+                    continue;
+                }
+                other => other?,
+            };
+            match received {
                 Received::Message(ToChild::Drain { within_ms, successor }) => {
                     self.set_drain(within_ms.map(Duration::from_millis), successor, "the master says so");
                 }
                 Received::Message(ToChild::ReopenLogs) => process::reopen_logs(),
+                Received::Message(ToChild::Ping) => self.give_a_sign_of_life(),
                 Received::Nothing => break,
                 Received::Closed => {
                     self.orphaned = true;
@@ -144,6 +157,20 @@ impl Context {
             self.heed()?;
         }
         Ok(readable[count..].to_vec())
+    }
+
+    /// Says by when its workers should have ended what they do; none: none of them has a deadline now. To be said before each
+    /// wait: the master is told for how long that has not held.
+    pub fn workers_by(&mut self, by: Option<Instant>) {
+        self.workers_by = by;
+    }
+
+    /// Only ever from the main loop: a thread that does nothing else would prove nothing.
+    fn give_a_sign_of_life(&self) {
+        let overdue =
+            self.workers_by.map_or(Duration::ZERO, |by| Instant::now().saturating_duration_since(by));
+        // Who cannot be told is missed by the master.
+        let _ = self.link.send(&ToMaster::Alive { overdue_ms: overdue.as_millis() as u64 });
     }
 
     /// Whether to drain.

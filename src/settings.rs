@@ -1,6 +1,7 @@
 //! The validated settings, as every process sees them. Pure types: `config` makes them, dq-master seals them into
 //! memory and hands them to its children, nobody changes them.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,6 +26,10 @@ pub struct Settings {
     pub drain_timeout: Duration,
     /// How long a child may take to report ready.
     pub start_timeout: Duration,
+    /// How long a child may give no sign of life before it is replaced; none: for ever.
+    pub watchdog: Option<Duration>,
+    /// Whether a changed configuration file acts as HUP.
+    pub watch_config: bool,
     /// The TCP port.
     pub server: Server,
     /// The HTTP port.
@@ -87,6 +92,15 @@ pub enum Store {
         /// The file.
         path: PathBuf,
     },
+}
+
+/// Which one it is, in words: what a running daemon cannot change.
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Store::Embedded { path } => write!(f, "embedded in {}", path.display()),
+        }
+    }
 }
 
 /// What may be called.

@@ -4,6 +4,7 @@ mod client;
 mod demo;
 mod listen;
 mod receiver;
+mod status;
 
 use std::process::ExitCode;
 
@@ -26,6 +27,7 @@ struct Arguments {
 enum Command {
     Demo(demo::Arguments),
     Listen(listen::Arguments),
+    Status(status::Arguments),
 }
 
 /// Runs `dq` by its command line.
@@ -34,14 +36,17 @@ pub fn main() -> ExitCode {
     let action = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: sets a default, before there are other threads.
     let _ = unsafe { sigaction(Signal::SIGPIPE, &action) };
-    let run = || -> Result<()> {
+    let run = || -> Result<bool> {
         match Arguments::parse().command {
-            Command::Demo(arguments) => demo::run(&arguments),
-            Command::Listen(arguments) => listen::run(&arguments),
+            Command::Demo(arguments) => demo::run(&arguments).map(|()| true),
+            Command::Listen(arguments) => listen::run(&arguments).map(|()| true),
+            Command::Status(arguments) => status::run(&arguments),
         }
     };
     match run() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        // It has said what is not well.
+        Ok(false) => ExitCode::FAILURE,
         Err(e) => {
             eprintln!("dq: {e:#}");
             ExitCode::FAILURE

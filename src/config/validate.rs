@@ -47,6 +47,11 @@ pub fn validate(raw: Raw, base: &Path) -> Result<Settings, ConfigError> {
         timezone: zone(raw.timezone)?,
         drain_timeout: within("drain_timeout", raw.drain_timeout, Duration::ZERO, 24 * HOUR)?,
         start_timeout: within("start_timeout", raw.start_timeout, Duration::from_secs(1), HOUR)?,
+        watchdog: match raw.watchdog.0 {
+            Duration::ZERO => None,
+            _ => Some(within("watchdog", raw.watchdog, Duration::from_secs(1), HOUR)?),
+        },
+        watch_config: raw.watch_config,
         server: server(raw.server)?,
         http: http(raw.http)?,
         timer: Timer { processes: count("timer.processes", raw.timer.processes, 0, 64)? },

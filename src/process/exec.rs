@@ -7,13 +7,15 @@ use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::unistd::fexecve;
 
+use super::service::ACTIVATION;
 use super::signals::Signals;
+use super::spawn::environment_without;
 
 /// The variable that names the hand-over: `<memory>:<executable that gives way>`, and behind another `:` why the image
 /// that was executed has given the process back.
@@ -81,11 +83,7 @@ fn execute(executable: &OwnedFd, handover: &str) -> io::Result<()> {
     let text = |s: &OsStr| CString::new(s.as_bytes());
     let arguments: Vec<CString> = std::env::args_os().map(|a| text(&a)).collect::<Result<_, _>>()?;
     let own = (OsString::from(HANDOVER), OsString::from(handover));
-    let environment = std::env::vars_os().filter(|(k, _)| k != HANDOVER).chain([own]);
-    let entry = |(key, value): (OsString, OsString)| {
-        CString::new([key.into_vec(), b"=".to_vec(), value.into_vec()].concat())
-    };
-    let environment: Vec<CString> = environment.map(entry).collect::<Result<_, _>>()?;
+    let environment = environment_without(&[&ACTIVATION[..], &[HANDOVER]].concat(), [own])?;
     match fexecve(executable, &arguments, &environment)? {}
 }
 

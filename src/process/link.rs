@@ -20,13 +20,32 @@ pub enum ToChild {
     },
     /// Open the log files anew: the old ones were moved away.
     ReopenLogs,
+    /// Give a sign of life.
+    Ping,
 }
 
 /// What a child tells the master.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToMaster {
     /// It has opened what it needs, and works.
     Ready,
+    /// Its main loop goes round: the answer to a ping.
+    Alive {
+        /// For how long one of its workers has been past its own deadline, in milliseconds; 0: none is.
+        overdue_ms: u64,
+    },
+    /// It is about to end, because it cannot go on.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl ToMaster {
+    /// That it cannot go on, because of `reason`, as much of it as fits.
+    pub fn failed(reason: &str) -> ToMaster {
+        ToMaster::Failed { reason: reason.chars().filter(|c| !c.is_control()).take(REASON_MAX).collect() }
+    }
 }
 
 /// What was found on a link.
@@ -42,6 +61,9 @@ pub enum Received<M> {
 
 /// The longest message.
 const LONGEST: usize = 4096;
+
+/// The longest reason, in characters of up to four bytes.
+const REASON_MAX: usize = 800;
 
 /// One end of a link.
 #[derive(Debug)]
@@ -67,13 +89,21 @@ impl Link {
         Ok(())
     }
 
-    /// Takes the next message, without waiting. What cannot be understood is an error.
+    /// Another handle to the same end.
+    pub fn try_clone(&self) -> io::Result<Link> {
+        Ok(Link(self.0.try_clone()?))
+    }
+
+    /// Takes the next message, without waiting. What cannot be understood, as from a release that knows more words, is an
+    /// error of the kind `InvalidData`, and taken away.
     pub fn receive<M: DeserializeOwned>(&self) -> io::Result<Received<M>> {
         let mut buffer = [0; LONGEST];
         loop {
             return match recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
                 Ok(0) | Err(Errno::ECONNRESET) => Ok(Received::Closed),
-                Ok(n) => Ok(Received::Message(serde_json::from_slice(&buffer[..n])?)),
+                Ok(n) => serde_json::from_slice(&buffer[..n])
+                    .map(Received::Message)
+                    .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e)),
                 Err(Errno::EAGAIN) => Ok(Received::Nothing),
                 Err(Errno::EINTR) => continue,
                 Err(e) => Err(e.into()),

@@ -1,5 +1,6 @@
 //! The Unix kit: signals, sockets that are handed down, sealed memory, spawning, locks, logs. No business, no policy.
 
+mod changes;
 mod exec;
 mod inherit;
 mod link;
@@ -8,10 +9,13 @@ mod logs;
 mod owner;
 mod pass;
 mod sealed;
+mod service;
 mod signals;
 mod sockets;
 mod spawn;
+mod usage;
 
+pub use changes::Changes;
 pub use exec::{HandedOver, in_place as exec_in_place, unblock_signals};
 pub use inherit::Inherited;
 pub use link::{Link, Received, ToChild, ToMaster};
@@ -19,10 +23,12 @@ pub use lock::{RunDir, RunDirError};
 pub use logs::{reopen as reopen_logs, start as start_logs};
 pub use owner::{DeadOwner, Owner, Owners, random_name};
 pub use pass::{PASSED_MAX, PassListener, Passage};
-pub use sealed::seal;
+pub use sealed::{read_shared, seal};
+pub use service::{NotifyState, notify, sockets_from_service_manager, watchdog_period};
 pub use signals::Signals;
 pub use sockets::{bind_tcp, bind_unix};
 pub use spawn::{Exit, Spawn, own_executable, reap};
+pub use usage::{Usage, state_of, usage_of};
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

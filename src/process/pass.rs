@@ -87,6 +87,29 @@ impl Passage {
         Ok(())
     }
 
+    /// Says what became of what was received, in its order, without waiting: an error of the kind `WouldBlock` means that
+    /// nothing was said.
+    pub fn reply(&self, verdicts: &[u8]) -> io::Result<()> {
+        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+        nix::sys::socket::send(self.0.as_raw_fd(), verdicts, flags)?;
+        Ok(())
+    }
+
+    /// What was said of what was sent, without waiting; none: nothing for now. The end of the passage is an error of the kind
+    /// `UnexpectedEof`.
+    pub fn replies(&self) -> io::Result<Option<Vec<u8>>> {
+        let mut verdicts = vec![0; PASSED_MAX];
+        match nix::sys::socket::recv(self.0.as_raw_fd(), &mut verdicts, MsgFlags::MSG_DONTWAIT) {
+            Ok(0) | Err(Errno::ECONNRESET) => Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => {
+                verdicts.truncate(count);
+                Ok(Some(verdicts))
+            }
+            Err(Errno::EAGAIN) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
     /// Receives the next; none: nothing for now. The end of the passage is an error of the kind `UnexpectedEof`.
     pub fn receive(&self) -> io::Result<Option<(Vec<u8>, OwnedFd)>> {
         let mut bytes = vec![0; PASSED_MAX];
@@ -137,10 +160,14 @@ mod tests {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         let large = vec![7; PASSED_MAX];
         sender.send(&large, theirs.as_fd()).unwrap();
-        drop((theirs, sender));
+        drop(theirs);
         let (bytes, fd) = receiver.receive().unwrap().unwrap();
         assert_eq!(bytes, large);
         UnixStream::from(fd).write_all(b"hello").unwrap();
+        receiver.reply(&[1, 0]).unwrap();
+        assert_eq!(sender.replies().unwrap(), Some(vec![1, 0]));
+        assert_eq!(sender.replies().unwrap(), None);
+        drop(sender);
         let mut text = String::new();
         ours.read_to_string(&mut text).unwrap();
         assert_eq!(text, "hello");

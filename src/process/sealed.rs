@@ -20,7 +20,7 @@ pub fn seal(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
 }
 
 /// All bytes of a file that other processes may be reading at the same time.
-pub(super) fn read_shared(file: &File) -> io::Result<Vec<u8>> {
+pub fn read_shared(file: &File) -> io::Result<Vec<u8>> {
     use std::os::unix::fs::FileExt;
     let mut bytes = vec![0; usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?];
     file.read_exact_at(&mut bytes, 0)?;

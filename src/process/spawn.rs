@@ -1,6 +1,7 @@
 //! Starts a child by fork + exec with exactly the descriptors that it is given, and reaps those that ended.
 
 use std::ffi::{CString, OsString};
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -15,6 +16,7 @@ use nix::unistd::{ForkResult, Pid, fexecve, fork, pipe2, setpgid};
 
 use super::exec::HANDOVER;
 use super::inherit::{FDS, FIRST_FD, SLOT};
+use super::service::{ACTIVATION, NOTIFICATION};
 
 /// Copies of what a child is given lie at and above this number before they are put in their places below it.
 const ABOVE: RawFd = 256;
@@ -79,17 +81,22 @@ impl Spawn<'_> {
 
     fn environment(&self) -> io::Result<Vec<CString>> {
         let names: Vec<&str> = self.descriptors.iter().map(|(name, _)| name.as_str()).collect();
-        let inherited = std::env::vars_os().filter(|(k, _)| k != SLOT && k != FDS && k != HANDOVER);
         let ours = [(SLOT, self.name.clone()), (FDS, names.join(":"))];
         let ours = ours.map(|(k, v)| (OsString::from(k), OsString::from(v)));
-        let entry = |(key, value): (OsString, OsString)| {
-            let mut bytes = key.into_vec();
-            bytes.push(b'=');
-            bytes.extend(value.into_vec());
-            Ok(CString::new(bytes)?)
-        };
-        inherited.chain(ours).map(entry).collect()
+        environment_without(&[&ACTIVATION[..], &NOTIFICATION, &[SLOT, FDS, HANDOVER]].concat(), ours)
     }
+}
+
+/// This process's environment without the variables `but`, and with `more`, as exec takes it.
+pub(super) fn environment_without(
+    but: &[&str],
+    more: impl IntoIterator<Item = (OsString, OsString)>,
+) -> io::Result<Vec<CString>> {
+    let kept = std::env::vars_os().filter(|(key, _)| but.iter().all(|b| key != b));
+    let entry = |(key, value): (OsString, OsString)| {
+        Ok(CString::new([key.into_vec(), b"=".to_vec(), value.into_vec()].concat())?)
+    };
+    kept.chain(more).map(entry).collect()
 }
 
 /// Runs in the child. Returns only when something failed.
@@ -138,6 +145,18 @@ pub enum Exit {
     Code(i32),
     /// By this signal.
     Signal(i32),
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Exit::Code(code) => write!(f, "ended with code {code}"),
+            Exit::Signal(signal) => match Signal::try_from(*signal) {
+                Ok(name) => write!(f, "was ended by {name}"),
+                Err(_) => write!(f, "was ended by signal {signal}"),
+            },
+        }
+    }
 }
 
 /// A child that ended, if there is one: also one that nobody here started.

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use crate::process::Inherited;
+use crate::process::{Inherited, ToMaster};
 use crate::role::Context;
 use crate::slot::Role;
 
@@ -27,7 +27,7 @@ fn entry(role: Role) -> fn(Context) -> Result<()> {
 
 /// Runs the role that this process was started for.
 pub fn main(inherited: Inherited) -> ExitCode {
-    let name = inherited.slot.clone();
+    let (name, link) = (inherited.slot.clone(), inherited.link.try_clone());
     let run = || {
         let context = Context::begin(inherited)?;
         entry(context.slot.role)(context)
@@ -42,6 +42,8 @@ pub fn main(inherited: Inherited) -> ExitCode {
             if !log::log_enabled!(log::Level::Error) {
                 eprintln!("{name}: {e:#}");
             }
+            // So that the master can tell whoever asks it; one that is gone asks no more.
+            let _ = link.map(|link| link.send(&ToMaster::failed(&format!("{e:#}"))));
             ExitCode::FAILURE
         }
     }

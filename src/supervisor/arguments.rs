@@ -18,7 +18,7 @@ use crate::slot::Role;
 pub struct Arguments {
     /// The configuration file; conf/dq.toml documents every key
     #[arg(long, value_name = "FILE", required_unless_present = "dev")]
-    config: Option<PathBuf>,
+    pub config: Option<PathBuf>,
 
     /// Check the configuration and exit: 0 when it is good, 78 when it is not
     #[arg(long)]

@@ -1,13 +1,13 @@
 //! One child's life, as a pure machine: takes what happened and when, gives the next state and what to do.
 //!
-//! | state | spawned | spawn failed | ready | exited | drain | end | deadline |
-//! |---|---|---|---|---|---|---|---|
-//! | Waiting | → Starting | → Waiting, longer | | | → Gone | → Gone | spawn |
-//! | Starting | | | → Up | → Waiting, or Gone by code 78 | → Draining | → Killed | → Killed: not ready in time |
-//! | Up | | | | → Waiting, or Gone by code 78 | → Draining | → Killed | forget the failures |
-//! | Draining | | | | → Gone | sooner, if it is sooner | → Killed | → Killed |
-//! | Killed | | | | → Waiting, or Gone when it was to end | → Killed for good | the same | |
-//! | Gone | | | | | | | |
+//! | state | spawned | spawn failed | ready | exited | drain | end | deadline | silent | stuck |
+//! |---|---|---|---|---|---|---|---|---|---|
+//! | Waiting | → Starting | → Waiting, longer | | | → Gone | → Gone | spawn | | |
+//! | Starting | | | → Up | → Waiting, or Gone by code 78 | → Draining | → Killed | → Killed: not ready in time | | |
+//! | Up | | | | → Waiting, or Gone by code 78 | → Draining | → Killed | forget the failures | → Killed | → Draining, to be replaced |
+//! | Draining | | | | → Gone; Waiting when it is replaced | for good; sooner, if it is sooner | → Killed | → Killed | → Killed | |
+//! | Killed | | | | → Waiting, or Gone when it was to end | → Killed for good | the same | | | |
+//! | Gone | | | | | | | | | |
 
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,14 @@ pub enum Event {
     },
     /// It is to end at once.
     End,
+    /// It has given no sign of life for too long.
+    Silent,
+    /// Its main loop lives, but a worker of its is past its deadline by too much: another is to take its place, once it
+    /// has finished what it can, and at the latest then.
+    Stuck {
+        /// When it is killed.
+        kill_at: Instant,
+    },
     /// Its [`Child::deadline`] has come.
     Deadline,
 }
@@ -85,6 +93,8 @@ pub enum State {
         pid: Pid,
         /// When it is killed.
         kill_at: Option<Instant>,
+        /// Whether another is started in its place.
+        restart: bool,
     },
     /// A process that was killed, and not yet reaped.
     Killed {
@@ -169,23 +179,38 @@ impl Child {
                 (State::Gone, None)
             }
             (
-                State::Starting { .. } | State::Up { .. } | State::Killed { restart: true, .. },
+                State::Starting { .. }
+                | State::Up { .. }
+                | State::Draining { restart: true, .. }
+                | State::Killed { restart: true, .. },
                 Event::Exited(_),
             ) => (self.pause(now), None),
             (State::Starting { pid, .. } | State::Up { pid, .. }, Event::Drain { kill_at }) => {
-                (State::Draining { pid, kill_at }, Some(Action::TellDrain))
+                (State::Draining { pid, kill_at, restart: false }, Some(Action::TellDrain))
             }
-            (State::Draining { pid, kill_at: old }, Event::Drain { kill_at: Some(new) })
+            (State::Up { pid, .. }, Event::Stuck { kill_at }) => {
+                (State::Draining { pid, kill_at: Some(kill_at), restart: true }, Some(Action::TellDrain))
+            }
+            (State::Draining { pid, kill_at: old, .. }, Event::Drain { kill_at: Some(new) })
                 if old.is_none_or(|old| new < old) =>
             {
-                (State::Draining { pid, kill_at: Some(new) }, Some(Action::TellDrain))
+                (State::Draining { pid, kill_at: Some(new), restart: false }, Some(Action::TellDrain))
+            }
+            (State::Draining { pid, kill_at, .. }, Event::Drain { .. }) => {
+                (State::Draining { pid, kill_at, restart: false }, None)
+            }
+            (State::Up { pid, .. }, Event::Silent) => {
+                (State::Killed { pid, restart: true }, Some(Action::Kill(pid)))
+            }
+            (State::Draining { pid, restart, .. }, Event::Silent) => {
+                (State::Killed { pid, restart }, Some(Action::Kill(pid)))
             }
             (
                 State::Starting { pid, .. } | State::Up { pid, .. } | State::Draining { pid, .. },
                 Event::End,
             ) => (State::Killed { pid, restart: false }, Some(Action::Kill(pid))),
-            (State::Draining { pid, kill_at: Some(at) }, Event::Deadline) if at <= now => {
-                (State::Killed { pid, restart: false }, Some(Action::Kill(pid)))
+            (State::Draining { pid, kill_at: Some(at), restart }, Event::Deadline) if at <= now => {
+                (State::Killed { pid, restart }, Some(Action::Kill(pid)))
             }
             (State::Killed { pid, .. }, Event::Drain { .. } | Event::End) => {
                 (State::Killed { pid, restart: false }, None)
@@ -275,6 +300,40 @@ mod tests {
         assert_eq!(child.step(Event::Deadline, now + START), Some(Action::Kill(pid(7))));
         child.step(Event::Exited(Exit::Signal(9)), now + START);
         assert!(matches!(child.state, State::Waiting { .. }));
+    }
+
+    #[test]
+    fn a_silent_child_is_killed_and_a_stuck_one_drains_and_both_are_replaced() {
+        let now = Instant::now();
+        let kill_at = now + START;
+        let up = || {
+            let mut child = started(now);
+            assert_eq!(child.step(Event::Silent, now), None, "it has start_timeout to answer for");
+            child.step(Event::Ready, now);
+            child
+        };
+        let mut silent = up();
+        assert_eq!(silent.step(Event::Silent, now), Some(Action::Kill(pid(7))));
+        silent.step(Event::Exited(Exit::Signal(9)), now);
+        assert_eq!(silent.state, State::Waiting { at: now });
+
+        let mut stuck = up();
+        assert_eq!(stuck.step(Event::Stuck { kill_at }, now), Some(Action::TellDrain));
+        assert_eq!(stuck.step(Event::Stuck { kill_at: kill_at + START }, now), None);
+        assert_eq!(stuck.deadline(), Some(kill_at));
+        stuck.step(Event::Exited(Exit::Code(0)), now);
+        assert_eq!(stuck.state, State::Waiting { at: now }, "a drain that was not asked for is a failure");
+
+        // Told to drain meanwhile, it is not replaced, and has no longer than it had.
+        for (end, exit) in [(None, Exit::Code(0)), (Some(Event::Silent), Exit::Signal(9))] {
+            let mut stuck = up();
+            stuck.step(Event::Stuck { kill_at }, now);
+            assert_eq!(stuck.step(Event::Drain { kill_at: None }, now), None);
+            assert_eq!(stuck.deadline(), Some(kill_at));
+            end.map(|end| assert_eq!(stuck.step(end, now), Some(Action::Kill(pid(7)))));
+            stuck.step(Event::Exited(exit), now);
+            assert_eq!(stuck.state, State::Gone);
+        }
     }
 
     #[test]

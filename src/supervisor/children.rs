@@ -1,31 +1,80 @@
 //! What the master does with children: hears them, reaps them, and does what their machines decide.
 
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::child::{self, EXIT_CONFIG, State};
-use super::{DRAIN_GRACE, Master, Place, plan, restart};
+use super::child::{self, Child, EXIT_CONFIG, State};
+use super::history::now_ms;
+use super::watchdog::Silence;
+use super::{DRAIN_GRACE, Master, Place, restart};
 use crate::process::{self, Exit, Inherited, Link, Received, Spawn, ToChild, ToMaster};
 use crate::slot;
 
+/// A place with its child, the link to the child's process, and what is known of that.
+pub struct Filled {
+    pub child: Child,
+    pub link: Option<Link>,
+    /// When the process was started, Unix milliseconds.
+    pub started_ms: Option<i64>,
+    /// How long it has owed a sign of life.
+    pub silence: Silence,
+    /// For how long one of its workers has been past its deadline, by its last sign of life.
+    pub overdue: Duration,
+    /// Why it is about to end.
+    pub reason: Option<String>,
+}
+
+impl Filled {
+    /// A place whose child is to be started now.
+    pub fn new(start_timeout: Duration) -> Filled {
+        Filled::with(Child::new(Instant::now(), start_timeout), None, None)
+    }
+
+    /// A place as another image of the master has left it.
+    pub fn with(child: Child, link: Option<Link>, started_ms: Option<i64>) -> Filled {
+        Filled { child, link, started_ms, silence: Silence::default(), overdue: Duration::ZERO, reason: None }
+    }
+
+    pub fn is_up(&self) -> bool {
+        matches!(self.child.state, State::Up { .. })
+    }
+}
+
 impl Master {
+    /// Takes all that children have said.
     pub(super) fn read_links(&mut self) {
         for place in self.places() {
-            let Some(link) = self.children.get(&place).and_then(|f| f.link.as_ref()) else { continue };
-            match link.receive() {
-                Ok(Received::Message(ToMaster::Ready)) => self.step(place, child::Event::Ready),
-                Ok(Received::Nothing) => {}
-                // Its end is told by SIGCHLD; a link that has ended must not be waited on.
-                Ok(Received::Closed) => self.drop_link(place),
-                Err(e) => {
-                    log::error!("{}: cannot understand what it says: {e}", place.1);
-                    self.drop_link(place);
+            while let Some(link) = self.children.get(&place).and_then(|f| f.link.as_ref()) {
+                match link.receive() {
+                    Ok(Received::Message(message)) => self.hear(place, message),
+                    Ok(Received::Nothing) => break,
+                    // Its end is told by SIGCHLD; a link that has ended must not be waited on.
+                    Ok(Received::Closed) => self.drop_link(place),
+                    // A word of another release's.
+                    Err(e) if e.kind() == ErrorKind::InvalidData => {
+                        log::warn!("{}: cannot understand what it says: {e}", place.1);
+                    }
+                    Err(e) => {
+                        log::error!("{}: cannot hear it any more: {e}", place.1);
+                        self.drop_link(place);
+                    }
                 }
             }
+        }
+    }
+
+    fn hear(&mut self, place: Place, message: ToMaster) {
+        let Some(filled) = self.children.get_mut(&place) else { return };
+        filled.silence.broken();
+        match message {
+            ToMaster::Ready => self.step(place, child::Event::Ready),
+            ToMaster::Alive { overdue_ms } => filled.overdue = Duration::from_millis(overdue_ms),
+            ToMaster::Failed { reason } => filled.reason = Some(reason),
         }
     }
 
@@ -47,24 +96,45 @@ impl Master {
             };
             // What it said before it ended counts.
             self.read_links();
-            let (generation, slot) = place;
-            let draining = matches!(self.children[&place].child.state, State::Draining { .. });
-            match exit {
-                Exit::Code(0) if draining => log::info!("{slot} ({pid}) has drained"),
-                Exit::Code(EXIT_CONFIG) => {
-                    log::error!("{slot} ({pid}): its configuration is bad; it is not started again")
-                }
-                Exit::Code(code) => log::error!("{slot} ({pid}) ended with code {code}"),
-                Exit::Signal(signal) => log::error!("{slot} ({pid}) was ended by {}", name_of(signal)),
-            }
             self.drop_link(place);
-            self.step(place, child::Event::Exited(exit));
-            if self.restart.rolling() == Some(generation) {
-                log::error!("{slot} of generation {generation} has not stayed up");
-                self.renew(restart::Event::Failed);
-            }
+            self.note_end(place, pid, exit);
         }
         Ok(())
+    }
+
+    fn note_end(&mut self, place: Place, pid: Pid, exit: Exit) {
+        let (generation, slot) = place;
+        let Some(filled) = self.children.get_mut(&place) else { return };
+        let asked = matches!(
+            filled.child.state,
+            State::Draining { restart: false, .. } | State::Killed { restart: false, .. }
+        );
+        let reason = match filled.reason.take() {
+            Some(reason) => format!("{exit}: {reason}"),
+            None => exit.to_string(),
+        };
+        filled.overdue = Duration::ZERO;
+        match exit {
+            Exit::Code(0) if asked => log::info!("{slot} ({pid}) has drained"),
+            Exit::Code(EXIT_CONFIG) => {
+                log::error!("{slot} ({pid}): its configuration is bad; it is not started again")
+            }
+            _ => log::error!("{slot} ({pid}) {reason}"),
+        }
+        self.step(place, child::Event::Exited(exit));
+        if !asked {
+            let again = self.children.get(&place).is_some_and(|f| f.child.state != State::Gone);
+            self.history.ended(slot, reason.clone(), again);
+        }
+        self.fail_the_new(generation, format!("{slot} {reason}"));
+    }
+
+    /// A generation that is being started does not survive the failure of any of its children.
+    fn fail_the_new(&mut self, generation: slot::Generation, reason: String) {
+        if self.restart.rolling() == Some(generation) {
+            self.failure = Some(reason);
+            self.renew(restart::Event::Failed);
+        }
     }
 
     pub(super) fn act_on_deadlines(&mut self) {
@@ -94,26 +164,22 @@ impl Master {
     pub(super) fn step(&mut self, place: Place, event: child::Event) {
         let now = Instant::now();
         let Some(filled) = self.children.get_mut(&place) else { return };
+        let before = filled.child.state;
         match filled.child.step(event, now) {
             None => {}
             Some(child::Action::Kill(pid)) => {
+                let why = match before {
+                    State::Starting { .. } if event == child::Event::Deadline => Some("not ready in time"),
+                    State::Draining { .. } if event == child::Event::Deadline => {
+                        Some("its drain took too long")
+                    }
+                    _ => None,
+                };
+                filled.reason = filled.reason.take().or(why.map(str::to_owned));
                 log::warn!("{} ({pid}) is killed", place.1);
                 signal_child(pid, Signal::SIGKILL);
             }
-            Some(child::Action::TellDrain) => {
-                let kill_at = filled.child.deadline();
-                let within = kill_at.map(|at| at.saturating_duration_since(now).saturating_sub(DRAIN_GRACE));
-                // Without a limit, it is a restart that drains; but it may have switched the role off.
-                let serving = self.generations.get(&self.current).filter(|_| self.current != place.0);
-                let successor = within.is_none() && serving.is_some_and(|g| g.slots.contains(&place.1));
-                let within_ms = within.map(|w| w.as_millis() as u64);
-                let drain = ToChild::Drain { within_ms, successor };
-                let told = filled.link.as_ref().is_some_and(|link| link.send(&drain).is_ok());
-                // TERM says the same to a child whose link is gone or full.
-                if let (false, Some(pid)) = (told, filled.child.pid()) {
-                    signal_child(pid, Signal::SIGTERM);
-                }
-            }
+            Some(child::Action::TellDrain) => self.tell_drain(place, now),
             Some(child::Action::Spawn) => {
                 let event = match self.spawn(place) {
                     Ok(pid) => {
@@ -121,10 +187,10 @@ impl Master {
                         child::Event::Spawned(pid)
                     }
                     Err(e) => {
-                        log::error!("cannot start {}: {e:#}", place.1);
-                        if self.restart.rolling() == Some(place.0) {
-                            self.renew(restart::Event::Failed);
-                        }
+                        let reason = format!("cannot start {}: {e:#}", place.1);
+                        log::error!("{reason}");
+                        self.history.ended(place.1, reason.clone(), false);
+                        self.fail_the_new(place.0, reason);
                         child::Event::SpawnFailed
                     }
                 };
@@ -133,12 +199,28 @@ impl Master {
         }
     }
 
+    fn tell_drain(&self, place: Place, now: Instant) {
+        let Some(filled) = self.children.get(&place) else { return };
+        let kill_at = filled.child.deadline();
+        let within = kill_at.map(|at| at.saturating_duration_since(now).saturating_sub(DRAIN_GRACE));
+        // Without a limit, it is a restart that drains; but it may have switched the role off.
+        let serving = self.generations.get(&self.current).filter(|_| self.current != place.0);
+        let successor = within.is_none() && serving.is_some_and(|g| g.plan.slots.contains(&place.1));
+        let within_ms = within.map(|w| w.as_millis() as u64);
+        let drain = ToChild::Drain { within_ms, successor };
+        let told = filled.link.as_ref().is_some_and(|link| link.send(&drain).is_ok());
+        // TERM says the same to a child whose link is gone or full.
+        if let (false, Some(pid)) = (told, filled.child.pid()) {
+            signal_child(pid, Signal::SIGTERM);
+        }
+    }
+
     fn spawn(&mut self, place: Place) -> Result<Pid> {
         let Some(generation) = self.generations.get(&place.0) else { bail!("its generation is gone") };
         let (link, theirs) = Link::pair().context("cannot make a link")?;
         let own = Inherited::own(generation.sealed.as_fd(), theirs.as_fd()).into_iter();
-        let wanted = plan::sockets(place.1.role, &generation.settings);
-        let sockets = wanted.iter().filter_map(|s| Some((s.name().to_owned(), self.sockets.get(s)?)));
+        let wanted = generation.plan.sockets_of(place.1.role);
+        let sockets = wanted.filter_map(|s| Some((s.name().to_owned(), self.sockets.get(s)?)));
         let spawn = Spawn {
             executable: generation.executable.as_fd(),
             name: place.1.to_string(),
@@ -146,7 +228,7 @@ impl Master {
         };
         let pid = spawn.start()?;
         if let Some(filled) = self.children.get_mut(&place) {
-            filled.link = Some(link);
+            *filled = Filled::with(filled.child, Some(link), Some(now_ms()));
         }
         Ok(pid)
     }
@@ -157,8 +239,4 @@ pub(super) fn signal_child(pid: Pid, signal: Signal) {
     if let Err(e) = kill(pid, signal) {
         log::error!("cannot send {signal} to {pid}: {e}");
     }
-}
-
-fn name_of(signal: i32) -> String {
-    Signal::try_from(signal).map_or_else(|_| format!("signal {signal}"), |s| s.to_string())
 }

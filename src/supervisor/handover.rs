@@ -11,16 +11,22 @@ use anyhow::{Context as _, Result, bail};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
+use super::arguments::Arguments;
 use super::child::{Child, State};
+use super::children::Filled;
+use super::control::Control;
 use super::generation::Generation;
+use super::history::History;
+use super::plan::Plan;
 use super::restart::{Kind, Restart};
+use super::service::Service;
 use super::sockets::{Socket, Sockets};
-use super::{Filled, Master};
-use crate::process::{HandedOver, Link, RunDir};
-use crate::settings::Settings;
+use super::{Master, Place};
+use crate::process::{HandedOver, Link, RunDir, Signals};
 use crate::slot::{self, Slot};
 
-/// The layout of [`HandOver`]. One more with every change that an image of the release before could not read.
+/// The layout of [`HandOver`]. One more with every change that an image of the release before could not read: what is new and
+/// has a default is none. (tests/handover/v1.json is what a release of version 1 has written.)
 const VERSION: u32 = 1;
 
 /// All that a master knows. Descriptors by their numbers.
@@ -33,19 +39,23 @@ pub struct HandOver {
     current: slot::Generation,
     latest: slot::Generation,
     more_consumers: i32,
+    asked_consumers: i32,
     /// A restart that was asked for while this one was begun.
-    again: Option<Kind>,
+    pub again: Option<Kind>,
+    /// What is left of the first start.
+    started_by_left_ms: Option<u64>,
+    history: History,
     generations: Vec<GenerationData>,
     children: Vec<ChildData>,
     sockets: Vec<(Socket, RawFd)>,
+    control: RawFd,
     run_dir: RawFd,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct GenerationData {
     number: slot::Generation,
-    settings: Settings,
-    slots: Vec<Slot>,
+    plan: Plan,
     sealed: RawFd,
     executable: RawFd,
 }
@@ -57,6 +67,8 @@ struct ChildData {
     failures: u32,
     state: StateData,
     link: Option<RawFd>,
+    started_ms: Option<i64>,
+    reason: Option<String>,
 }
 
 /// A child's state, with the time that is left of its deadline in milliseconds.
@@ -65,7 +77,7 @@ enum StateData {
     Waiting { left_ms: u64 },
     Starting { pid: i32, left_ms: u64 },
     Up { pid: i32, left_ms: Option<u64> },
-    Draining { pid: i32, left_ms: Option<u64> },
+    Draining { pid: i32, left_ms: Option<u64>, restart: bool },
     Killed { pid: i32, restart: bool },
     Gone,
 }
@@ -79,8 +91,8 @@ impl StateData {
                 StateData::Starting { pid: pid.as_raw(), left_ms: left(ready_by) }
             }
             State::Up { pid, steady_at } => StateData::Up { pid: pid.as_raw(), left_ms: steady_at.map(left) },
-            State::Draining { pid, kill_at } => {
-                StateData::Draining { pid: pid.as_raw(), left_ms: kill_at.map(left) }
+            State::Draining { pid, kill_at, restart } => {
+                StateData::Draining { pid: pid.as_raw(), left_ms: kill_at.map(left), restart }
             }
             State::Killed { pid, restart } => StateData::Killed { pid: pid.as_raw(), restart },
             State::Gone => StateData::Gone,
@@ -97,8 +109,8 @@ impl StateData {
             StateData::Up { pid, left_ms } => {
                 State::Up { pid: Pid::from_raw(pid), steady_at: left_ms.map(at) }
             }
-            StateData::Draining { pid, left_ms } => {
-                State::Draining { pid: Pid::from_raw(pid), kill_at: left_ms.map(at) }
+            StateData::Draining { pid, left_ms, restart } => {
+                State::Draining { pid: Pid::from_raw(pid), kill_at: left_ms.map(at), restart }
             }
             StateData::Killed { pid, restart } => State::Killed { pid: Pid::from_raw(pid), restart },
             StateData::Gone => State::Gone,
@@ -112,17 +124,18 @@ impl HandOver {
         let now = Instant::now();
         let generation = |(number, g): (&slot::Generation, &Generation)| GenerationData {
             number: *number,
-            settings: g.settings.clone(),
-            slots: g.slots.clone(),
+            plan: g.plan.clone(),
             sealed: g.sealed.as_raw_fd(),
             executable: g.executable.as_raw_fd(),
         };
-        let child = |((generation, slot), filled): (&super::Place, &Filled)| ChildData {
+        let child = |((generation, slot), filled): (&Place, &Filled)| ChildData {
             generation: *generation,
             slot: *slot,
             failures: filled.child.failures(),
             state: StateData::of(filled.child.state, now),
             link: filled.link.as_ref().map(|link| link.as_fd().as_raw_fd()),
+            started_ms: filled.started_ms,
+            reason: filled.reason.clone(),
         };
         HandOver {
             version: VERSION,
@@ -131,10 +144,16 @@ impl HandOver {
             current: master.current,
             latest: master.latest,
             more_consumers: master.more_consumers,
+            asked_consumers: master.asked_consumers,
             again,
+            started_by_left_ms: master
+                .started_by
+                .map(|by| by.saturating_duration_since(now).as_millis() as u64),
+            history: master.history.clone(),
             generations: master.generations.iter().map(generation).collect(),
             children: master.children.iter().map(child).collect(),
             sockets: master.sockets.iter().map(|(socket, fd)| (socket.clone(), fd.as_raw_fd())).collect(),
+            control: master.control.as_fd().as_raw_fd(),
             run_dir: master.run_dir.as_fd().as_raw_fd(),
         }
     }
@@ -157,10 +176,10 @@ impl HandOver {
         serde_json::to_vec(self).context("cannot write the hand-over")
     }
 
-    /// The settings of the generation that serves.
-    pub fn settings(&self) -> Result<&Settings> {
+    /// The plan of the generation that serves.
+    pub fn plan(&self) -> Result<&Plan> {
         let found = self.generations.iter().find(|g| g.number == self.current);
-        Ok(&found.context("no generation is serving")?.settings)
+        Ok(&found.context("no generation is serving")?.plan)
     }
 
     /// The numbers of all descriptors that it names.
@@ -168,7 +187,7 @@ impl HandOver {
         let generations = self.generations.iter().flat_map(|g| [g.sealed, g.executable]);
         let links = self.children.iter().filter_map(|c| c.link);
         let sockets = self.sockets.iter().map(|(_, fd)| *fd);
-        generations.chain(links).chain(sockets).chain([self.run_dir]).collect()
+        generations.chain(links).chain(sockets).chain([self.control, self.run_dir]).collect()
     }
 
     /// Whether all of them are open.
@@ -182,78 +201,55 @@ impl HandOver {
         Ok(())
     }
 
-    /// Takes the descriptors over, and gives the parts of the master that goes on.
-    pub fn adopt(self, from: &HandedOver) -> Result<Adopted> {
+    /// Takes the descriptors over, and gives the master that goes on.
+    pub fn adopt(self, from: &HandedOver, arguments: Arguments, signals: Signals) -> Result<Master> {
         let now = Instant::now();
+        let run_dir = self.plan()?.run_dir.clone();
         let mut generations = BTreeMap::new();
-        let mut timeouts = BTreeMap::new();
         for g in self.generations {
-            timeouts.insert(g.number, g.settings.start_timeout);
             let generation = Generation {
-                settings: g.settings,
+                plan: g.plan,
                 sealed: from.adopt(g.sealed)?,
                 executable: from.adopt(g.executable)?,
-                slots: g.slots,
             };
             generations.insert(g.number, generation);
         }
         let mut children = BTreeMap::new();
         for c in self.children {
-            let start_timeout = timeouts.get(&c.generation).copied().unwrap_or(Duration::from_secs(30));
+            let generation = generations.get(&c.generation);
+            let start_timeout = generation.map_or(Duration::from_secs(30), |g| g.plan.start_timeout);
             let link = c.link.map(|fd| from.adopt(fd).map(Link::from_fd)).transpose()?;
             let child = Child::resumed(c.state.state(now), c.failures, start_timeout);
-            children.insert((c.generation, c.slot), Filled { child, link });
+            let filled = Filled { reason: c.reason, ..Filled::with(child, link, c.started_ms) };
+            children.insert((c.generation, c.slot), filled);
         }
         let mut sockets = Sockets::default();
         for (socket, fd) in self.sockets {
             sockets.add(socket, from.adopt(fd)?);
         }
-        Ok(Adopted {
+        Ok(Master {
+            arguments,
             program: self.program,
             generations,
             current: self.current,
             latest: self.latest,
             children,
+            restart: Restart::Steady,
+            renewing: Kind::Executable,
+            failure: None,
             sockets,
             more_consumers: self.more_consumers,
-            run_dir: RunDir::handed_over(from.adopt(self.run_dir)?),
-            again: self.again,
-        })
-    }
-}
-
-/// The parts of a master that were handed over.
-pub struct Adopted {
-    program: PathBuf,
-    generations: BTreeMap<slot::Generation, Generation>,
-    current: slot::Generation,
-    latest: slot::Generation,
-    children: BTreeMap<super::Place, Filled>,
-    sockets: Sockets,
-    more_consumers: i32,
-    run_dir: RunDir,
-    /// A restart that is to follow.
-    pub again: Option<Kind>,
-}
-
-impl Adopted {
-    /// The master that goes on.
-    pub fn into_master(self, arguments: super::Arguments, signals: crate::process::Signals) -> Master {
-        Master {
-            arguments,
-            program: self.program,
-            generations: self.generations,
-            current: self.current,
-            latest: self.latest,
-            children: self.children,
-            restart: Restart::Steady,
-            sockets: self.sockets,
-            more_consumers: self.more_consumers,
-            stopping_since: None,
-            started_by: None,
-            preflight: None,
+            asked_consumers: self.asked_consumers,
             signals,
-            run_dir: self.run_dir,
-        }
+            stopping_since: None,
+            started_by: self.started_by_left_ms.map(|left| now + Duration::from_millis(left)),
+            preflight: None,
+            round_at: None,
+            history: self.history,
+            control: Control::handed_over(from.adopt(self.control)?, &run_dir),
+            service: Service::resumed(),
+            config_watch: None,
+            run_dir: RunDir::handed_over(from.adopt(self.run_dir)?),
+        })
     }
 }

@@ -1,24 +1,94 @@
-//! From the settings to the slots that are to be filled, and what each of them is handed down. Pure.
+//! From the settings to what the master itself needs of them: the slots that are to be filled, what each of them is handed
+//! down, and how long things may take. Pure. A master hands its plans over to the next image, and never needs to understand
+//! the settings of another release.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 use super::sockets::Socket;
 use crate::settings::Settings;
 use crate::slot::{Role, Slot};
 
-/// The sockets that a role is handed down.
-pub fn sockets(role: Role, settings: &Settings) -> Vec<Socket> {
-    match role {
-        Role::Server => settings.server.listen.map(Socket::Server).into_iter().collect(),
-        Role::HttpServer => {
-            let unix = Socket::HttpUnix(settings.run_dir.join("http.sock"));
-            settings.http.listen.map(Socket::Http).into_iter().chain([unix]).collect()
+/// What a master knows of a generation's settings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// What this host calls itself.
+    pub instance: String,
+    /// The daemon's folder.
+    pub run_dir: PathBuf,
+    /// Where log files go; none: stderr.
+    pub log_dir: Option<PathBuf>,
+    /// Which store it is, in words: another word is another store.
+    pub store: String,
+    /// How long a drain may take on TERM.
+    pub drain_timeout: Duration,
+    /// How long a child may take to report ready.
+    pub start_timeout: Duration,
+    /// How long a child may be silent; none: for ever.
+    pub watchdog: Option<Duration>,
+    /// Whether a changed file acts as HUP.
+    pub watch_config: bool,
+    /// The slots to fill, in the order in which they are started.
+    pub slots: Vec<Slot>,
+    /// The sockets that roles are handed down.
+    pub sockets: Vec<(Role, Socket)>,
+}
+
+impl Plan {
+    /// The plan for these settings: `only` some roles, unless it is empty. `more_consumers` than they say (or fewer), but one
+    /// at least, unless they say none.
+    pub fn of(settings: &Settings, only: &[Role], more_consumers: i32) -> Plan {
+        let slots = slots(settings, only, more_consumers);
+        let runs = |role: Role| slots.iter().any(|slot| slot.role == role);
+        let sockets = Role::ALL.into_iter().filter(|role| runs(*role));
+        let sockets = sockets.flat_map(|role| sockets_of(role, settings).map(move |s| (role, s))).collect();
+        Plan {
+            instance: settings.instance.clone(),
+            run_dir: settings.run_dir.clone(),
+            log_dir: settings.log_dir.clone(),
+            store: settings.store.to_string(),
+            drain_timeout: settings.drain_timeout,
+            start_timeout: settings.start_timeout,
+            watchdog: settings.watchdog,
+            watch_config: settings.watch_config,
+            slots,
+            sockets,
         }
-        Role::Timer | Role::Consume | Role::RedisChecker => Vec::new(),
+    }
+
+    /// The sockets that a role is handed down.
+    pub fn sockets_of(&self, role: Role) -> impl Iterator<Item = &Socket> {
+        self.sockets.iter().filter(move |(of, _)| *of == role).map(|(_, socket)| socket)
+    }
+
+    /// Starts one consumer more, or one fewer; gives which, or none: the last one stays.
+    pub fn change_consumers(&mut self, more: bool) -> Option<Slot> {
+        let of = |slot: &Slot| slot.role == Role::Consume;
+        let last = self.slots.iter().rposition(of)?;
+        if more {
+            let slot = Slot { index: self.slots[last].index + 1, ..self.slots[last] };
+            self.slots.insert(last + 1, slot);
+            return Some(slot);
+        }
+        (self.slots.iter().filter(|s| of(s)).count() > 1).then(|| self.slots.remove(last))
     }
 }
 
-/// The slots to fill, in the order in which they are started; `only` some roles, unless it is empty. `more_consumers`
-/// than the settings say (or fewer), but one at least, unless they say none.
-pub fn slots(settings: &Settings, only: &[Role], more_consumers: i32) -> Vec<Slot> {
+fn sockets_of(role: Role, settings: &Settings) -> impl Iterator<Item = Socket> {
+    let sockets = match role {
+        Role::Server => [settings.server.listen.map(Socket::Server), None],
+        Role::HttpServer => {
+            let unix = Socket::HttpUnix(settings.run_dir.join("http.sock"));
+            [settings.http.listen.map(Socket::Http), Some(unix)]
+        }
+        Role::Timer | Role::Consume | Role::RedisChecker => [None, None],
+    };
+    sockets.into_iter().flatten()
+}
+
+fn slots(settings: &Settings, only: &[Role], more_consumers: i32) -> Vec<Slot> {
     let count = |role| match role {
         Role::Server => u32::from(settings.server.listen.is_some()),
         Role::HttpServer => u32::from(settings.http.listen.is_some()),
@@ -39,10 +109,14 @@ pub fn slots(settings: &Settings, only: &[Role], more_consumers: i32) -> Vec<Slo
 mod tests {
     use super::*;
 
-    fn names(text: &[(&str, &str)], only: &[Role]) -> Vec<String> {
+    fn plan(text: &[(&str, &str)], only: &[Role], more: i32) -> Plan {
         let environment = text.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
         let settings = crate::config::development(std::path::Path::new("/tmp"), environment).unwrap();
-        slots(&settings, only, 0).iter().map(ToString::to_string).collect()
+        Plan::of(&settings, only, more)
+    }
+
+    fn names(plan: &Plan) -> Vec<String> {
+        plan.slots.iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -56,20 +130,37 @@ mod tests {
             "dq-http-server",
             "dq-redis-checker",
         ];
-        assert_eq!(names(&[], &[]), all);
+        let plan = plan(&[], &[], 0);
+        assert_eq!(names(&plan), all);
+        let sockets = |role| plan.sockets_of(role).map(Socket::name).collect::<Vec<_>>();
+        assert_eq!(sockets(Role::Server), ["server"]);
+        assert_eq!(sockets(Role::HttpServer), ["http", "http.unix"]);
+        assert_eq!(sockets(Role::Timer), [""; 0]);
     }
 
     #[test]
     fn consumers_come_and_go_but_one_stays() {
-        let settings = crate::config::development(std::path::Path::new("/tmp"), std::iter::empty()).unwrap();
-        let consumers = |more| slots(&settings, &[Role::Consume], more).len();
+        let consumers = |more| plan(&[], &[Role::Consume], more).slots.len();
         assert_eq!([-9, -1, 0, 3].map(consumers), [1, 1, 2, 5]);
+        let mut plan = plan(&[("DQ_CONSUME__PROCESSES", "2")], &[], 0);
+        let before = plan.clone();
+        let name = |slot: Option<Slot>| slot.map(|s| s.to_string()).unwrap_or_default();
+        assert_eq!(name(plan.change_consumers(true)), "dq-consume-2");
+        assert_eq!(names(&plan)[4], "dq-consume-2");
+        assert_eq!(name(plan.change_consumers(false)), "dq-consume-2");
+        assert_eq!(plan, before);
+        assert_eq!(name(plan.change_consumers(false)), "dq-consume-1");
+        assert_eq!(name(plan.change_consumers(false)), "");
     }
 
     #[test]
     fn a_count_of_0_an_empty_listen_and_only_switch_roles_off() {
         let off = [("DQ_CONSUME__PROCESSES", "0"), ("DQ_SERVER__LISTEN", ""), ("DQ_TIMER__PROCESSES", "1")];
-        assert_eq!(names(&off, &[]), ["dq-timer-0", "dq-http-server", "dq-redis-checker"]);
-        assert_eq!(names(&[], &[Role::Server]), ["dq-server"]);
+        let mut without = plan(&off, &[], 0);
+        assert_eq!(names(&without), ["dq-timer-0", "dq-http-server", "dq-redis-checker"]);
+        assert_eq!([true, false].map(|more| without.change_consumers(more)), [None, None]);
+        let only = plan(&[], &[Role::Server], 0);
+        assert_eq!(names(&only), ["dq-server"]);
+        assert_eq!(only.sockets.len(), 1, "nothing is bound for roles that do not run");
     }
 }

@@ -13,8 +13,9 @@ use nix::unistd::Pid;
 use super::arguments::Arguments;
 use super::children::signal_child;
 use super::handover::HandOver;
+use super::plan::Plan;
 use super::restart::{Event, Kind};
-use super::{Master, SIGNALS, generation, plan};
+use super::{Master, SIGNALS, generation};
 use crate::process::{self, Exit, HandedOver, Inherited, Link, Received, Signals, Spawn, ToMaster};
 
 /// What the process is called that tries a new executable.
@@ -36,21 +37,21 @@ pub fn run(inherited: &Inherited) -> ExitCode {
     let check = || -> Result<()> {
         process::set_process_name(NAME)?;
         let handover = HandOver::parse(&inherited.settings)?;
-        process::start_logs(NAME, handover.settings()?.log_dir.as_deref()).context("cannot start the log")?;
+        process::start_logs(NAME, handover.plan()?.log_dir.as_deref()).context("cannot start the log")?;
         let arguments = Arguments::try_parse_from(&handover.arguments)?;
-        let next = arguments.settings()?;
-        if plan::slots(&next, &arguments.only, 0).is_empty() {
+        let next = Plan::of(&arguments.settings()?, &arguments.only, 0);
+        if next.slots.is_empty() {
             bail!("there would be nothing to run");
         }
-        generation::check_successor(handover.settings()?, &next)?;
+        generation::check_successor(handover.plan()?, &next)?;
         // A program that knows nothing of this may well end with 0.
         inherited.link.send(&ToMaster::Ready).context("cannot report ready")
     };
     match check() {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            log::error!("{e:#}");
-            if !log::log_enabled!(log::Level::Error) {
+            // The master logs it.
+            if inherited.link.send(&ToMaster::failed(&format!("{e:#}"))).is_err() {
                 eprintln!("{NAME}: {e:#}");
             }
             ExitCode::FAILURE
@@ -88,25 +89,23 @@ pub fn resume(from: HandedOver) -> ExitCode {
 
 fn go_on(arguments: Arguments, handover: HandOver, from: HandedOver) -> Result<()> {
     process::set_process_name("dq-master").context("cannot name the process")?;
-    process::start_logs("dq-master", handover.settings()?.log_dir.as_deref())
-        .context("cannot start the log")?;
+    process::start_logs("dq-master", handover.plan()?.log_dir.as_deref()).context("cannot start the log")?;
     let signals = Signals::catch(&SIGNALS).context("cannot catch signals")?;
-    let adopted = handover.adopt(&from)?;
-    let refused = from.refused.clone();
+    let (refused, again) = (from.refused.clone(), handover.again);
+    let mut master = handover.adopt(&from, arguments, signals)?;
     // The memory and the image before are not needed any more, and not to be carried to the next one.
     drop(from);
-    let again = adopted.again;
-    let mut master = adopted.into_master(arguments, signals);
     // What came meanwhile, children's ends among it, comes now.
     process::unblock_signals().context("cannot unblock signals")?;
     match &refused {
-        Some(reason) => log::error!("the new executable has given the process back: {reason}"),
+        Some(reason) => master.refuse(&format!("the new executable has given the process back: {reason}")),
         None => {
             log::info!("dq {} has taken the process over", env!("CARGO_PKG_VERSION"));
             let begun = master.begin_restart(Kind::Executable);
             master.go_on_with(begun);
         }
     }
+    master.arrange_config_watch();
     if let Some(kind) = again {
         master.renew(Event::Asked(kind));
     }
@@ -126,8 +125,7 @@ impl Master {
         };
         let pid = spawn.start().with_context(|| format!("cannot execute {}", self.program.display()))?;
         log::info!("{} is tried ({pid})", self.program.display());
-        let Some(current) = self.generations.get(&self.current) else { bail!("no generation is serving") };
-        let by = Instant::now() + current.settings.start_timeout;
+        let by = Instant::now() + self.start_timeout();
         self.preflight = Some(Preflight { pid, executable, link });
         Ok(Event::Checking { by })
     }
@@ -135,23 +133,23 @@ impl Master {
     /// Takes the result of the try.
     pub(super) fn end_preflight(&mut self, exit: Exit) {
         let answer = self.preflight.as_ref().map(|p| p.link.receive::<ToMaster>());
-        match (exit, answer) {
-            (Exit::Code(0), Some(Ok(Received::Message(ToMaster::Ready)))) => self.renew(Event::Checked),
-            (exit, _) => {
-                log::error!(
-                    "the restart is refused, and everything goes on as it was: the preflight of {} ended with {exit:?}",
-                    self.program.display()
-                );
-                self.preflight = None;
-                self.renew(Event::Failed);
+        let why = match (exit, answer) {
+            (Exit::Code(0), Some(Ok(Received::Message(ToMaster::Ready)))) => {
+                return self.renew(Event::Checked);
             }
-        }
+            (Exit::Code(0), _) => format!("{exit}, and does not say that it is dq"),
+            (_, Some(Ok(Received::Message(ToMaster::Failed { reason })))) => format!("{exit}: {reason}"),
+            _ => exit.to_string(),
+        };
+        self.refuse(&format!("the preflight of {} {why}", self.program.display()));
+        self.preflight = None;
+        self.renew(Event::Failed);
     }
 
     /// Ends a try that is under way.
     pub(super) fn give_up_preflight(&mut self, why: &str) {
         if let Some(preflight) = self.preflight.take() {
-            log::error!("the preflight of {} is given up: {why}", self.program.display());
+            self.refuse(&format!("the preflight of {} is given up: {why}", self.program.display()));
             signal_child(preflight.pid, Signal::SIGKILL);
             self.renew(Event::Failed);
         }
@@ -174,7 +172,7 @@ impl Master {
             ))
         };
         let error = attempt().map_or_else(|e| e, Into::into);
-        log::error!("cannot go over to {}: {error:#}", self.program.display());
+        self.refuse(&format!("cannot go over to {}: {error:#}", self.program.display()));
         self.renew(Event::Failed);
     }
 }

@@ -20,7 +20,7 @@ fn seed() -> u64 {
 }
 
 fn child_event(rng: &mut Rng, now: Instant, next_pid: &mut i32) -> child::Event {
-    match rng.u8(0..9) {
+    match rng.u8(0..10) {
         0 | 1 => {
             *next_pid += 1;
             child::Event::Spawned(Pid::from_raw(*next_pid))
@@ -32,6 +32,8 @@ fn child_event(rng: &mut Rng, now: Instant, next_pid: &mut i32) -> child::Event 
             1 => Exit::Code(0),
             _ => Exit::Signal(9),
         }),
+        9 if rng.bool() => child::Event::Silent,
+        9 => child::Event::Stuck { kill_at: now + Duration::from_secs(rng.u64(1..60)) },
         5 if rng.u8(0..6) == 0 => child::Event::End,
         5 if rng.u8(0..3) == 0 => {
             let kill_at = rng.bool().then(|| now + Duration::from_secs(rng.u64(0..60)));
@@ -62,7 +64,10 @@ fn a_child_keeps_its_invariants_through_any_events() {
                 }
                 // Only a process of its own, which is still there, is killed or told.
                 Some(child::Action::Kill(killed)) => assert_eq!(before.pid(), Some(killed), "{story}"),
-                Some(child::Action::TellDrain) => assert!(before.pid().is_some() && ending, "{story}"),
+                Some(child::Action::TellDrain) => {
+                    let stuck = matches!(event, child::Event::Stuck { .. });
+                    assert!(before.pid().is_some() && (ending || stuck), "{story}");
+                }
                 None => {}
             }
             match (before.pid(), child.pid(), event) {

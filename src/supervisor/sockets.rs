@@ -3,16 +3,17 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 
 use serde::{Deserialize, Serialize};
 
 use crate::process;
+use crate::slot::Role;
 
 /// A socket that the master binds for children.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -32,6 +33,18 @@ impl Socket {
             Socket::Server(_) => "server",
             Socket::Http(_) => "http",
             Socket::HttpUnix(_) => "http.unix",
+        }
+    }
+
+    fn is_tcp(&self) -> bool {
+        !matches!(self, Socket::HttpUnix(_))
+    }
+
+    /// Where it is bound.
+    pub fn address(&self) -> String {
+        match self {
+            Socket::Server(address) | Socket::Http(address) => address.to_string(),
+            Socket::HttpUnix(path) => path.display().to_string(),
         }
     }
 
@@ -55,18 +68,48 @@ impl Socket {
     }
 }
 
+/// The address of an internet socket.
+fn bound_to(fd: &OwnedFd) -> Result<SocketAddr> {
+    let listener = TcpListener::from(fd.try_clone()?);
+    Ok(listener.local_addr()?)
+}
+
 /// All of them.
 #[derive(Debug, Default)]
 pub struct Sockets(BTreeMap<Socket, OwnedFd>);
 
 impl Sockets {
     /// Binds those that are not bound yet: all of them, or none. A port that is busy is tried again for `patience`.
-    pub fn bind(&mut self, wanted: &[Socket], patience: Duration) -> Result<()> {
+    pub fn bind(&mut self, wanted: &[(Role, Socket)], patience: Duration) -> Result<()> {
         let mut new = BTreeMap::new();
-        for socket in wanted.iter().filter(|s| !self.0.contains_key(s)) {
+        for (_, socket) in wanted.iter().filter(|(_, s)| !self.0.contains_key(s)) {
             new.insert(socket.clone(), socket.bind(patience)?);
         }
         self.0.append(&mut new);
+        Ok(())
+    }
+
+    /// Takes those that the service manager has bound, by their names: `server` and `http`. Each must be bound to what the
+    /// configuration says, which is what the checks of it were about.
+    pub fn take(&mut self, given: Vec<(String, OwnedFd)>, wanted: &[(Role, Socket)]) -> Result<()> {
+        for (name, fd) in given {
+            let Some((_, socket)) = wanted.iter().find(|(_, s)| s.name() == name && s.is_tcp()) else {
+                log::warn!("the service manager's socket {name:?} is not wanted, and closed");
+                continue;
+            };
+            let address =
+                bound_to(&fd).with_context(|| format!("cannot use the service manager's socket {name:?}"))?;
+            if address.to_string() != socket.address() {
+                bail!(
+                    "{name}.listen is {}, and the service manager's socket {name:?} is bound to {address}: make them equal",
+                    socket.address()
+                );
+            }
+            if self.0.insert(socket.clone(), fd).is_some() {
+                bail!("the service manager has given two sockets {name:?}: one is what dq can use");
+            }
+            log::info!("{name} listens on the service manager's socket, {address}");
+        }
         Ok(())
     }
 

@@ -40,6 +40,13 @@ pub fn run(mut context: Context) -> Result<()> {
     consumer.run(&mut context)
 }
 
+/// A callback that runs.
+struct Flight {
+    leased: Leased,
+    /// When it should have ended.
+    by: Instant,
+}
+
 struct Consumer {
     store: Box<dyn Store>,
     topics: Topics,
@@ -50,7 +57,7 @@ struct Consumer {
     bell: Option<Bell>,
     workers: Workers,
     /// The jobs whose callbacks run, by their leases.
-    in_flight: HashMap<Token, Leased>,
+    in_flight: HashMap<Token, Flight>,
     fair: Fair,
     /// Outcomes that the store does not have yet.
     unsettled: Vec<Settlement>,
@@ -112,6 +119,7 @@ impl Consumer {
 
     /// Waits for a callback's end, a bell, or the master; when the store failed, for its next try.
     fn wait(&mut self, context: &mut Context, again: Option<Instant>) -> Result<()> {
+        context.workers_by(self.in_flight.values().map(|flight| flight.by).min());
         let drain_ends = context.drain().and_then(|Drain { until, .. }| until?.checked_sub(LAST_CALL));
         let until = [again, drain_ends].into_iter().flatten().min();
         // A bell that cannot be answered, for want of workers, is left to ring until one is free.
@@ -130,7 +138,7 @@ impl Consumer {
     /// Takes the outcomes of the callbacks that ended.
     fn collect(&mut self) {
         for Finished { token, verdict, attempt } in self.workers.finished() {
-            let Some(leased) = self.in_flight.remove(&token) else { continue };
+            let Some(Flight { leased, .. }) = self.in_flight.remove(&token) else { continue };
             self.fair.ended(&leased.key.topic);
             let Some(topic) = self.topics.get(leased.key.topic.as_str()) else { continue };
             let outcome = outcome(topic, &leased, &verdict);
@@ -187,7 +195,8 @@ impl Consumer {
             let Some(topic) = self.topics.get(leased.key.topic.as_str()) else { continue };
             self.fair.began(&leased.key.topic);
             self.workers.call(topic, &leased);
-            self.in_flight.insert(leased.token.clone(), leased);
+            let by = Instant::now() + topic.timeout + LEASE_MARGIN;
+            self.in_flight.insert(leased.token.clone(), Flight { leased, by });
         }
         self.look = self.fair.more(self.workers.free());
         Ok(())

@@ -51,6 +51,8 @@ enum Input {
     Last,
     /// Another process takes the connection over, once nothing is owed by the store: it is not read from here.
     Passing,
+    /// It is offered to that process: nothing at all is done with it here.
+    Offered,
     /// The client has said all. What is owed is still answered.
     Shut,
     /// The framing is lost: what is owed is answered, and what comes is thrown away until the client ends; once it has
@@ -119,6 +121,9 @@ impl Connection {
 
     /// Reads, understands, hands in, and writes, as far as it goes without waiting.
     pub(super) fn turn(&mut self, place: usize, front: &Front, submit: &mut Submit) -> Progress {
+        if self.input == Input::Offered {
+            return Progress::Waits;
+        }
         let progress = self.exchange(place, front, submit).unwrap_or_else(|e| {
             log::debug!("{}: {e}", self.peer);
             Progress::Ended
@@ -156,7 +161,7 @@ impl Connection {
                 }
             }
             let progress = match self.input {
-                Input::Shut | Input::Passing => Some(Progress::Waits),
+                Input::Shut | Input::Passing | Input::Offered => Some(Progress::Waits),
                 Input::Lost(_) if taken >= TURN => Some(Progress::MoreToRead),
                 Input::Lost(_) => None,
                 Input::Open | Input::Last if self.is_ahead() => Some(Progress::Waits),
@@ -350,6 +355,17 @@ impl Connection {
             self.input = Input::Passing;
             self.held = false;
         }
+    }
+
+    /// It is offered to another process.
+    pub(super) fn offered(&mut self) {
+        self.input = Input::Offered;
+    }
+
+    /// It was not taken: what has arrived is answered, and that is all.
+    pub(super) fn not_taken(&mut self) {
+        debug_assert_eq!(self.input, Input::Offered);
+        self.input = Input::Last;
     }
 
     /// What is passed on with the socket.

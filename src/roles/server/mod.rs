@@ -2,6 +2,7 @@
 //! asks (`submit`), and never for a client.
 
 mod connection;
+mod drain;
 mod request;
 mod submit;
 mod succession;
@@ -21,7 +22,7 @@ use slab::Slab;
 use self::connection::{Connection, Progress};
 use self::request::Front;
 use self::submit::{STORE_TIMEOUT, Submit};
-use self::succession::{Estate, Heir, Testator};
+use self::succession::{Heir, Testator};
 use crate::role::{Context, Trouble};
 
 const LISTENER: Token = Token(usize::MAX);
@@ -30,6 +31,7 @@ const LINK: Token = Token(usize::MAX - 2);
 const SIGNALS: Token = Token(usize::MAX - 3);
 const HEIR: Token = Token(usize::MAX - 4);
 const PASSAGE: Token = Token(usize::MAX - 5);
+const TESTATOR: Token = Token(usize::MAX - 6);
 
 /// How long a drain waits for clients to take their last answers, once the store has given them.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
@@ -57,8 +59,9 @@ struct Server {
     front: Front,
     /// Where the server before this one passes its connections on.
     heir: Heir,
-    /// Where this one passes its own on, while it drains.
+    /// Where this one passes its own on, while it drains; and whether it still does.
     testator: Option<Testator>,
+    passing: bool,
     /// Not later than the next moment at which a connection is silent for too long, or the store overdue.
     sweep_at: Option<Instant>,
     turned_away: u64,
@@ -86,6 +89,7 @@ impl Server {
             poll,
             heir,
             testator: None,
+            passing: false,
             listener: Some(listener),
             accept_at: None,
             connections: Slab::new(),
@@ -112,7 +116,7 @@ impl Server {
             if let (Some(by), Some(drain)) = (end_by, context.drain()) {
                 // A drain may become shorter, and lose its successor.
                 end_by = Some(drain.until.map_or(by, |until| until.min(by)));
-                if !drain.successor && self.testator.is_some() {
+                if !drain.successor && self.passing {
                     self.keep_all();
                 }
             }
@@ -120,6 +124,7 @@ impl Server {
                 bail!("the store's file is another: another start opens the one that is there");
             }
             self.submit.flush();
+            context.workers_by(self.submit.due_by());
             let timeout = self.timeout(end_by);
             match self.poll.poll(&mut events, timeout) {
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
@@ -132,6 +137,7 @@ impl Server {
                     WAKER => self.complete(),
                     HEIR => self.accept_passages(),
                     PASSAGE => self.take_over(),
+                    TESTATOR => self.hear_successor(),
                     LINK | SIGNALS => drop(context.heed()?),
                     Token(place) => self.serve(place),
                 }
@@ -289,100 +295,5 @@ impl Server {
             [Some(c.silent_at(idle)), c.overdue_at(STORE_TIMEOUT)].into_iter().flatten().min()
         };
         self.sweep_at = self.connections.iter().filter_map(|(_, c)| next(c)).min();
-    }
-
-    /// Takes whoever wants to pass connections on.
-    fn accept_passages(&mut self) {
-        loop {
-            let watched = match self.heir.accept() {
-                Ok(None) => break,
-                Ok(Some(fd)) => {
-                    self.poll.registry().register(&mut SourceFd(&fd.as_raw_fd()), PASSAGE, Interest::READABLE)
-                }
-                Err(e) => Err(e),
-            };
-            if let Err(e) = watched {
-                log::error!("cannot take over connections: {e}");
-                break;
-            }
-        }
-        self.take_over();
-    }
-
-    /// Takes the connections that were passed on.
-    fn take_over(&mut self) {
-        for (estate, fd) in self.heir.receive() {
-            self.adopt(estate, TcpStream::from_std(fd.into()));
-        }
-    }
-
-    fn adopt(&mut self, estate: Estate, stream: TcpStream) {
-        let peer = estate.peer;
-        let taken_over = |stream, serial| Connection::taken_over(stream, serial, estate);
-        let Some(place) = self.keep(stream, peer, taken_over) else { return };
-        if self.listener.is_none() {
-            // This one drains as well.
-            self.drain_one(place);
-        }
-        // It may have more in hand than its socket will tell of.
-        self.serve(place);
-    }
-
-    /// Prepares a connection for its end here.
-    fn drain_one(&mut self, place: usize) {
-        match self.testator {
-            Some(_) => self.connections[place].prepare_to_pass(),
-            None => self.connections[place].drain(),
-        }
-    }
-
-    /// Gives up passing connections on: they are drained.
-    fn keep_all(&mut self) {
-        self.testator = None;
-        let places: Vec<usize> = self.connections.iter().map(|(place, _)| place).collect();
-        for place in places {
-            self.connections[place].drain();
-            self.unfinished.push(place);
-        }
-    }
-
-    /// Gives a connection to the successor; or, where that is not to be, ends it after its last answer.
-    fn pass_on(&mut self, place: usize) {
-        let connection = &self.connections[place];
-        let passed = self.testator.as_ref().map(|testator| testator.pass(connection));
-        if let Some(Ok(())) = passed {
-            return self.close(place);
-        }
-        if let Some(Err(e)) = passed {
-            log::warn!("{}: cannot be passed on: {e}", connection.peer);
-            if e.kind() != ErrorKind::InvalidInput {
-                // The successor does not take it, and would not take the others: they must not wait for that.
-                self.keep_all();
-            }
-        }
-        self.connections[place].drain();
-        self.serve(place);
-    }
-
-    /// Lets the port go. Passes the connections on to a successor; without one takes what has arrived, and ends each after
-    /// its last answer.
-    fn begin_drain(&mut self, successor: bool) {
-        if successor {
-            match Testator::find(&self.front.settings.run_dir) {
-                Ok(testator) => self.testator = Some(testator),
-                Err(e) => log::warn!("no successor takes connections over: {e}"),
-            }
-        }
-        // Whoever has come in is served, and not reset.
-        self.accept();
-        if let Some(mut listener) = self.listener.take() {
-            let _ = self.poll.registry().deregister(&mut listener);
-        }
-        self.accept_at = None;
-        let places: Vec<usize> = self.connections.iter().map(|(place, _)| place).collect();
-        for place in places {
-            self.drain_one(place);
-            self.serve(place);
-        }
     }
 }

@@ -130,6 +130,11 @@ impl Submit {
         self.unanswered > 0 && self.moved_at.elapsed() >= STORE_TIMEOUT
     }
 
+    /// By when the store should have answered; none: it has nothing to answer.
+    pub(super) fn due_by(&self) -> Option<Instant> {
+        (self.unanswered > 0).then(|| self.moved_at + STORE_TIMEOUT)
+    }
+
     /// The store's answers since the last call.
     pub(super) fn completions(&mut self) -> Vec<(Ticket, Json)> {
         let done = mem::take(&mut *lock(&self.shared.done));

@@ -1,6 +1,10 @@
 //! Clients' connections go from the dq-server that drains to the one that takes its place: the open socket, the framing, what
 //! was read and not yet understood, what was answered and not yet written. A client notices nothing.
+//!
+//! A connection is one process's at any moment: the one that drains does nothing with it from when it offers it, the other one
+//! nothing before it has said that it takes it. Whichever of them dies, at most what was that one's dies with it.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,9 +24,14 @@ fn path(run_dir: &Path) -> PathBuf {
     run_dir.join("server.succession")
 }
 
+/// How a connection and what goes with it is told. One more with every change that the release before would misread: what it
+/// does not know it does not take, and the connection stays where it was.
+const VERSION: u32 = 1;
+
 /// What is told of a connection; its bytes follow behind a line's end.
 #[derive(Debug, Serialize, Deserialize)]
 struct Head {
+    version: u32,
     peer: SocketAddr,
     binary: Option<bool>,
     inbox: usize,
@@ -41,6 +50,7 @@ pub(super) struct Estate {
 impl Estate {
     fn to_bytes(&self) -> io::Result<Vec<u8>> {
         let head = Head {
+            version: VERSION,
             peer: self.peer,
             binary: self.framing.map(|f| f == Framing::Binary),
             inbox: self.inbox.len(),
@@ -54,12 +64,18 @@ impl Estate {
     }
 
     fn from_bytes(bytes: &[u8]) -> io::Result<Estate> {
-        let wrong = || io::Error::other("a connection that was passed on cannot be understood");
-        let end = bytes.iter().position(|b| *b == b'\n').ok_or_else(wrong)?;
+        let wrong = |why: &str| io::Error::new(ErrorKind::InvalidData, format!("what is told of it {why}"));
+        let end = bytes.iter().position(|b| *b == b'\n').ok_or_else(|| wrong("has no end"))?;
         let head: Head = serde_json::from_slice(&bytes[..end])?;
+        if head.version != VERSION {
+            return Err(wrong(&format!(
+                "has version {}, and this release understands {VERSION}",
+                head.version
+            )));
+        }
         let rest = &bytes[end + 1..];
-        if rest.len() != head.inbox + head.outbox {
-            return Err(wrong());
+        if head.inbox.checked_add(head.outbox) != Some(rest.len()) {
+            return Err(wrong("has another length than it says"));
         }
         let (inbox, outbox) = rest.split_at(head.inbox);
         let framing = head.binary.map(|binary| if binary { Framing::Binary } else { Framing::Digits });
@@ -67,9 +83,29 @@ impl Estate {
     }
 }
 
-/// The side of the one that drains.
+/// The answer to a connection that was passed on: from then on it is the successor's.
+const TAKEN: u8 = 1;
+
+/// The answer to one that the successor does not take.
+const REFUSED: u8 = 0;
+
+/// The side of the one that drains. What it has passed on is still its own until the successor says that it has taken it; in
+/// between it does nothing with it.
 #[derive(Debug)]
-pub(super) struct Testator(Passage);
+pub(super) struct Testator {
+    passage: Passage,
+    /// Passed on and not answered, in this order: place and serial number.
+    offered: VecDeque<(usize, u64)>,
+}
+
+/// What became of a connection that was offered.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It is the successor's.
+    Taken(usize, u64),
+    /// It stays.
+    Stays(usize, u64),
+}
 
 impl Testator {
     /// Finds the successor.
@@ -78,29 +114,73 @@ impl Testator {
         if passage.listener_pid()? == std::process::id() {
             return Err(io::Error::other("no other dq-server listens for them"));
         }
-        Ok(Testator(passage))
+        Ok(Testator { passage, offered: VecDeque::new() })
     }
 
-    /// Passes a connection on. One that has too much in hand, or that the successor does not take, stays.
-    pub(super) fn pass(&self, connection: &Connection) -> io::Result<()> {
+    /// Offers a connection. One that has too much in hand stays, with an error of the kind `InvalidInput`.
+    pub(super) fn offer(&mut self, place: usize, connection: &Connection) -> io::Result<()> {
         let estate = connection.estate();
         if estate.inbox.len() + estate.outbox.len() + HEAD_MAX > PASSED_MAX {
             return Err(io::Error::new(ErrorKind::InvalidInput, "more is in hand than can be passed on"));
         }
-        self.0.send(&estate.to_bytes()?, connection.stream.as_fd())
+        self.passage.send(&estate.to_bytes()?, connection.stream.as_fd())?;
+        self.offered.push_back((place, connection.serial));
+        Ok(())
     }
+
+    /// What the successor has said, and whether it says more. One that is gone has taken none of what it has not answered:
+    /// it answers before it touches a connection.
+    pub(super) fn fates(&mut self) -> (Vec<Fate>, bool) {
+        let mut fates = Vec::new();
+        loop {
+            match self.passage.replies() {
+                Ok(Some(verdicts)) => {
+                    for (verdict, (place, serial)) in
+                        verdicts.iter().zip(self.offered.drain(..verdicts.len().min(self.offered.len())))
+                    {
+                        fates.push(match *verdict {
+                            TAKEN => Fate::Taken(place, serial),
+                            _ => Fate::Stays(place, serial),
+                        });
+                    }
+                }
+                Ok(None) => return (fates, true),
+                Err(e) => {
+                    if e.kind() != ErrorKind::UnexpectedEof {
+                        log::warn!("cannot hear the successor: {e}");
+                    }
+                    fates.extend(self.offered.drain(..).map(|(place, serial)| Fate::Stays(place, serial)));
+                    return (fates, false);
+                }
+            }
+        }
+    }
+}
+
+impl AsFd for Testator {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.passage.as_fd()
+    }
+}
+
+/// One who passes connections on, and those of its that wait for their answer to be told.
+#[derive(Debug)]
+struct Legacy {
+    passage: Passage,
+    verdicts: Vec<u8>,
+    taken: Vec<(Estate, OwnedFd)>,
 }
 
 /// The side of the newest one.
 #[derive(Debug)]
 pub(super) struct Heir {
     listener: PassListener,
-    passages: Vec<Passage>,
+    legacies: Vec<Legacy>,
 }
 
 impl Heir {
     pub(super) fn new(run_dir: &Path) -> io::Result<Heir> {
-        Ok(Heir { listener: PassListener::bind(&path(run_dir))?, passages: Vec::new() })
+        Ok(Heir { listener: PassListener::bind(&path(run_dir))?, legacies: Vec::new() })
     }
 
     /// The descriptor on which those who pass connections on arrive.
@@ -108,36 +188,92 @@ impl Heir {
         self.listener.as_fd()
     }
 
-    /// Takes a passage that was opened, to be watched by the caller.
+    /// Takes a passage that was opened, to be watched by the caller, both ways.
     pub(super) fn accept(&mut self) -> io::Result<Option<BorrowedFd<'_>>> {
         let Some(passage) = self.listener.accept()? else { return Ok(None) };
-        self.passages.push(passage);
-        Ok(self.passages.last().map(AsFd::as_fd))
+        self.legacies.push(Legacy { passage, verdicts: Vec::new(), taken: Vec::new() });
+        Ok(self.legacies.last().map(|legacy| legacy.passage.as_fd()))
     }
 
-    /// All connections that have arrived.
-    pub(super) fn receive(&mut self) -> Vec<(Estate, OwnedFd)> {
+    /// The connections that have arrived, that `admit` lets in, and whose answers are told: they are this process's alone.
+    pub(super) fn receive(
+        &mut self,
+        mut admit: impl FnMut(&Estate, usize) -> Result<(), String>,
+    ) -> Vec<(Estate, OwnedFd)> {
         let mut arrived = Vec::new();
-        self.passages.retain(|passage| {
-            loop {
-                match passage
+        self.legacies.retain_mut(|legacy| {
+            let open = loop {
+                let received = legacy
+                    .passage
                     .receive()
-                    .and_then(|got| got.map(|(bytes, fd)| Ok((Estate::from_bytes(&bytes)?, fd))).transpose())
-                {
-                    Ok(Some(connection)) => arrived.push(connection),
-                    Ok(None) => return true,
-                    Err(e) if e.kind() == ErrorKind::UnexpectedEof => return false,
-                    // One that cannot be understood, or came without its socket, is lost; those behind it are not.
+                    .and_then(|got| got.map(|(bytes, fd)| Ok((Estate::from_bytes(&bytes)?, fd))).transpose());
+                match received {
+                    Ok(Some((estate, fd))) => match admit(&estate, arrived.len() + legacy.taken.len()) {
+                        Ok(()) => {
+                            legacy.taken.push((estate, fd));
+                            legacy.verdicts.push(TAKEN);
+                        }
+                        Err(why) => {
+                            log::warn!("{} is not taken over: {why}", estate.peer);
+                            legacy.verdicts.push(REFUSED);
+                        }
+                    },
+                    Ok(None) => break true,
+                    Err(e) if e.kind() == ErrorKind::UnexpectedEof => break false,
+                    // It came without its socket, or cannot be understood.
                     Err(e) if matches!(e.kind(), ErrorKind::Other | ErrorKind::InvalidData) => {
-                        log::error!("cannot take a connection over: {e}");
+                        log::error!("a connection is not taken over: {e}");
+                        legacy.verdicts.push(REFUSED);
                     }
                     Err(e) => {
                         log::error!("cannot take over connections: {e}");
-                        return false;
+                        break false;
                     }
                 }
+            };
+            let told = legacy.verdicts.is_empty() || {
+                match legacy.passage.reply(&legacy.verdicts) {
+                    // The other side is to read first, and the passage tells when it has.
+                    Err(e) if e.kind() == ErrorKind::WouldBlock && open => false,
+                    // One that is gone does nothing with them any more.
+                    Ok(()) | Err(_) => true,
+                }
+            };
+            if told {
+                legacy.verdicts.clear();
+                arrived.append(&mut legacy.taken);
             }
+            open
         });
         arrived
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_of_a_connection_is_understood_and_another_version_is_not() {
+        let estate = || Estate {
+            peer: "127.0.0.1:9".parse().unwrap(),
+            framing: Some(Framing::Digits),
+            inbox: b"00".to_vec(),
+            outbox: b"answer".to_vec(),
+        };
+        let bytes = estate().to_bytes().unwrap();
+        let again = Estate::from_bytes(&bytes).unwrap();
+        assert_eq!((again.peer, again.framing), (estate().peer, estate().framing));
+        assert_eq!((again.inbox, again.outbox), (estate().inbox, estate().outbox));
+        let newer = String::from_utf8(bytes.clone()).unwrap().replace("\"version\":1", "\"version\":2");
+        for (bytes, why) in [
+            (newer.as_bytes(), "has version 2, and this release understands 1"),
+            (&bytes[..bytes.len() - 1], "another length"),
+            (b"{}", "no end"),
+        ] {
+            let e = Estate::from_bytes(bytes).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::InvalidData);
+            assert!(e.to_string().contains(why), "{e}");
+        }
     }
 }

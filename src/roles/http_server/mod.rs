@@ -4,6 +4,8 @@
 //! tokio and axum live here alone. Handlers reach the store by a channel to a thread: a blocking call on tokio's thread
 //! would stall every other request.
 
+mod connections;
+
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
@@ -18,17 +20,15 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
-use crate::role::{self, Context};
+use self::connections::{Connections, Doors, End, Stream};
+use crate::role::{self, Context, Trouble};
 use crate::settings::Settings;
 use crate::store::{Store, StoreError};
 
 /// How long the store may take to answer before it is not ready.
 const STORE_PATIENCE: Duration = Duration::from_secs(2);
-
-/// How long a drain waits for requests that are being answered.
-const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
 /// Runs the role.
 pub fn run(mut context: Context) -> Result<()> {
@@ -67,43 +67,68 @@ async fn serve(context: &mut Context, state: AppState, tcp: OwnedFd, unix: Owned
     let app = Router::new().route("/healthz", get(healthz)).route("/readyz", get(readyz)).with_state(state);
     let tcp = tokio::net::TcpListener::from_std(TcpListener::from(tcp)).context("cannot listen")?;
     let unix = tokio::net::UnixListener::from_std(UnixListener::from(unix)).context("cannot listen")?;
-    let (stop, stopped) = watch::channel(false);
-    let until = |mut stopped: watch::Receiver<bool>| async move {
-        let _ = stopped.wait_for(|s| *s).await;
-    };
-    let mut servers = tokio::task::JoinSet::new();
-    let on_tcp = axum::serve(tcp, app.clone()).with_graceful_shutdown(until(stopped.clone()));
-    let on_unix = axum::serve(unix, app).with_graceful_shutdown(until(stopped));
-    servers.spawn(async move { on_tcp.await });
-    servers.spawn(async move { on_unix.await });
-    context.ready()?;
-    wait_for_drain(context).await?;
-    let _ = stop.send(true);
-    let all = async { while servers.join_next().await.is_some() {} };
-    let patience = context
-        .drain()
-        .and_then(|d| d.until)
-        .map_or(LAST_ANSWERS, |until| until.saturating_duration_since(Instant::now()).min(LAST_ANSWERS));
-    if tokio::time::timeout(patience, all).await.is_err() {
-        log::warn!("some requests are not answered at the end of the drain");
-    }
-    Ok(())
-}
-
-async fn wait_for_drain(context: &mut Context) -> Result<()> {
+    let mut doors = Some(Doors { tcp, unix });
+    let mut connections = Connections::new(app);
     let [link, signals] = context.fds().map(|fd| -> std::io::Result<AsyncFd<OwnedFd>> {
         let fd = fd.try_clone_to_owned()?;
         // SAFETY: an owned descriptor stays what it is until it is dropped, with its registration.
         Ok(unsafe { AsyncFd::register(fd) }?)
     });
     let (link, signals) = (link.context("cannot watch the link")?, signals.context("cannot watch signals")?);
-    while context.heed()?.is_none() {
+    let mut accepting = Trouble::default();
+    let mut accept_at: Option<Instant> = None;
+    let mut end: Option<End> = None;
+    context.ready()?;
+    loop {
+        let now = Instant::now();
+        if let Some(drain) = context.heed()? {
+            if let Some(doors) = doors.take() {
+                // Whoever has come in is served, and not reset.
+                while let Some(stream) = doors.enter_now().await {
+                    connections.attend(stream);
+                }
+            }
+            let stage = end.get_or_insert_with(|| End::begin(now)).stage(drain, now);
+            match (connections.open.len(), stage) {
+                (0, _) => return Ok(()),
+                (_, Some(stage)) => connections.enter_stage(stage),
+                (left, None) => {
+                    log::warn!("{left} connections are cut at the end of the drain");
+                    return Ok(());
+                }
+            }
+        }
+        let next = end.as_ref().map(|end| end.next(now)).or(accept_at);
         tokio::select! {
+            entered = enter(doors.as_ref().filter(|_| accept_at.is_none())) => match entered {
+                Ok(stream) => {
+                    accepting.over();
+                    connections.attend(stream);
+                }
+                Err(e) => accept_at = Some(accepting.again_at(&format_args!("cannot accept: {e}"))),
+            },
             ready = link.readable() => ready?.clear_ready(),
             ready = signals.readable() => ready?.clear_ready(),
+            Some(_) = connections.open.join_next() => {}
+            () = until(next) => accept_at = None,
         }
     }
-    Ok(())
+}
+
+/// The next connection, where there is a door; else, never.
+async fn enter(doors: Option<&Doors>) -> std::io::Result<Box<dyn Stream>> {
+    match doors {
+        Some(doors) => doors.enter().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for that moment; where there is none, for ever.
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment.into()).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// The process answers.

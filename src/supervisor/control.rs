@@ -1,0 +1,147 @@
+//! The control socket: whoever connects (the daemon's user and root may) is told how everything is, and that is all. Nothing
+//! is read and nobody is waited for.
+
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+use super::Master;
+use super::child::State;
+use super::restart::Restart;
+use crate::process;
+use crate::status::{self, Phase, Process, ProcessState, Status};
+
+/// So many are answered before the master looks after other things.
+const TURN: usize = 16;
+
+/// Where the master answers.
+#[derive(Debug)]
+pub struct Control {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Control {
+    /// Binds it, in the place of one that a dead master has left.
+    pub fn bind(run_dir: &Path) -> Result<Control> {
+        let path = status::control_socket(run_dir);
+        let listener =
+            process::bind_unix(&path).with_context(|| format!("cannot bind {}", path.display()))?;
+        Ok(Control { listener, path })
+    }
+
+    /// One that was handed over.
+    pub fn handed_over(fd: OwnedFd, run_dir: &Path) -> Control {
+        Control { listener: fd.into(), path: status::control_socket(run_dir) }
+    }
+
+    /// Answers those who have connected.
+    pub fn answer(&self, status: impl Fn() -> Status) {
+        for _ in 0..TURN {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(e) => return log::warn!("cannot answer at the control socket: {e}"),
+            };
+            let answer = || -> io::Result<()> {
+                // It fits into the socket's buffer; who is not told all of it gets no valid JSON.
+                stream.set_nonblocking(true)?;
+                (&stream).write_all(&serde_json::to_vec(&status())?)
+            };
+            if let Err(e) = answer() {
+                log::warn!("cannot answer at the control socket: {e}");
+            }
+        }
+    }
+
+    /// Takes it away, at the end.
+    pub fn remove(&self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl AsFd for Control {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+impl Master {
+    /// What the master is about.
+    pub(super) fn phase(&self) -> Phase {
+        match self.restart {
+            Restart::Stopping => Phase::Stopping,
+            Restart::Checking { .. } => Phase::Checking,
+            Restart::Rolling { .. } => Phase::Rolling,
+            Restart::Steady if self.started_by.is_some() => Phase::Starting,
+            Restart::Steady => Phase::Steady,
+        }
+    }
+
+    /// How everything is, in a line.
+    pub(super) fn summary(&self) -> String {
+        let (current, processes) =
+            (self.current, self.children.values().filter(|f| f.child.pid().is_some()).count());
+        match (self.phase(), &self.history.renewal) {
+            (Phase::Starting, _) => format!("starting {processes} processes"),
+            (Phase::Checking, _) => format!("generation {current} serves; a new executable is tried"),
+            (Phase::Rolling, _) => {
+                format!("generation {current} serves; generation {} is started", self.latest)
+            }
+            (Phase::Stopping, _) => format!("ending: {processes} processes are left"),
+            (Phase::Steady, Some(status::Renewal { refused: Some(reason), .. })) => {
+                format!("generation {current} serves; the last restart was refused: {reason}")
+            }
+            (Phase::Steady, _) => format!("generation {current} serves"),
+        }
+    }
+
+    /// How everything is.
+    pub(super) fn status(&self) -> Status {
+        let process = |((generation, slot), filled): (&super::Place, &super::Filled)| {
+            let (state, pid) = (state_of(filled.child.state), filled.child.pid().map(|p| p.as_raw()));
+            let ends = self.history.of(*slot);
+            Process {
+                name: slot.to_string(),
+                generation: *generation,
+                state,
+                pid,
+                started_ms: pid.and(filled.started_ms),
+                overdue_ms: filled.overdue.as_millis() as u64,
+                restarts: ends.restarts,
+                last_end: ends.last,
+                memory_bytes: None,
+                cpu_ms: None,
+            }
+        };
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            instance: self
+                .generations
+                .get(&self.current)
+                .map(|g| g.plan.instance.clone())
+                .unwrap_or_default(),
+            pid: std::process::id() as i32,
+            started_ms: self.history.started_ms,
+            phase: self.phase(),
+            generation: self.current,
+            renewal: self.history.renewal.clone(),
+            listening: self.sockets.iter().map(|(s, _)| (s.name().to_owned(), s.address())).collect(),
+            processes: self.children.iter().map(process).collect(),
+        }
+    }
+}
+
+fn state_of(state: State) -> ProcessState {
+    match state {
+        State::Waiting { .. } => ProcessState::Waiting,
+        State::Starting { .. } => ProcessState::Starting,
+        State::Up { .. } => ProcessState::Up,
+        State::Draining { .. } => ProcessState::Draining,
+        State::Killed { .. } => ProcessState::Killed,
+        State::Gone => ProcessState::Gone,
+    }
+}

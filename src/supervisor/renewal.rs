@@ -1,0 +1,214 @@
+//! Rolling restarts: does what the restart's machine decides, judges how the new generation fares, and changes the number of
+//! consumers.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::child::{self, State};
+use super::children::Filled;
+use super::generation::{self, Generation};
+use super::plan::Plan;
+use super::restart::{self, Kind, Restart};
+use super::sockets::Socket;
+use super::{DRAIN_GRACE, Master};
+use crate::process;
+use crate::settings::Settings;
+use crate::slot;
+
+impl Master {
+    /// Lets the restart's machine decide, and does what it decides.
+    pub(super) fn renew(&mut self, event: restart::Event) {
+        for action in self.restart.step(event, Instant::now()) {
+            match action {
+                restart::Action::Check => {
+                    self.renewing = Kind::Executable;
+                    let begun = self.begin_preflight();
+                    self.go_on_with(begun);
+                }
+                restart::Action::Execute(again) => self.execute(again),
+                restart::Action::Begin(kind) => {
+                    self.renewing = kind;
+                    let begun = self.begin_restart(kind);
+                    self.go_on_with(begun);
+                }
+                restart::Action::Commit(new) => self.commit(new),
+                restart::Action::Abandon(new) => self.abandon(new),
+            }
+        }
+    }
+
+    /// Tells the restart's machine that a step has begun; or the log, why it has not.
+    pub(super) fn go_on_with(&mut self, begun: Result<restart::Event>) {
+        match begun {
+            Ok(begun) => self.renew(begun),
+            Err(e) => self.refuse(&format!("{e:#}")),
+        }
+    }
+
+    /// Notes why there is no restart.
+    pub(super) fn refuse(&mut self, reason: &str) {
+        log::error!("the restart is refused, and everything goes on as it was: {reason}");
+        self.history.renewed(self.renewing, Some(reason.to_owned()));
+    }
+
+    /// The plan for these settings, with the consumers that were added or taken away.
+    pub(super) fn plan(&self, settings: &Settings) -> Plan {
+        Plan::of(settings, &self.arguments.only, self.more_consumers)
+    }
+
+    /// Reads what is new, and begins to start its children.
+    pub(super) fn begin_restart(&mut self, kind: Kind) -> Result<restart::Event> {
+        let settings = self.arguments.settings()?;
+        let plan = self.plan(&settings);
+        let Some(current) = self.generations.get(&self.current) else { bail!("no generation is serving") };
+        generation::check_successor(&current.plan, &plan)?;
+        let executable = match kind {
+            Kind::Executable => process::own_executable().context("cannot open the own executable")?,
+            Kind::Configuration => current.executable.try_clone().context("cannot keep the executable")?,
+        };
+        let next = Generation::new(&settings, plan, executable)?;
+        // New addresses are bound before old ones are let go.
+        self.sockets.bind(&next.plan.sockets, Duration::ZERO)?;
+        let by = Instant::now() + next.plan.start_timeout;
+        let new = self.add_generation(next);
+        self.failure = None;
+        log::info!("generation {new} is started beside generation {}", self.current);
+        Ok(restart::Event::Begun { new, by })
+    }
+
+    pub(super) fn add_generation(&mut self, generation: Generation) -> slot::Generation {
+        self.latest += 1;
+        for slot in &generation.plan.slots {
+            self.children.insert((self.latest, *slot), Filled::new(generation.plan.start_timeout));
+        }
+        self.generations.insert(self.latest, generation);
+        self.latest
+    }
+
+    /// Lets the new generation take over. The old ones take as long as their last callback.
+    fn commit(&mut self, new: slot::Generation) {
+        log::info!("generation {new} is ready; the older ones drain");
+        self.current = new;
+        self.history.renewed(self.renewing, None);
+        self.step_generations(|g| g < new, child::Event::Drain { kill_at: None });
+        self.arrange_config_watch();
+    }
+
+    /// Ends a generation that has not become ready.
+    fn abandon(&mut self, new: slot::Generation) {
+        let why = self
+            .failure
+            .take()
+            .unwrap_or_else(|| format!("not ready within start_timeout: {}", self.not_up(new).join(", ")));
+        log::error!("generation {new} is given up; generation {} goes on: {why}", self.current);
+        self.history.renewed(self.renewing, Some(why));
+        self.step_generations(|g| g == new, child::Event::End);
+    }
+
+    /// The slots of a generation that are not up.
+    fn not_up(&self, generation: slot::Generation) -> Vec<String> {
+        let slots = self.generations.get(&generation).map_or(&[][..], |g| &g.plan.slots);
+        let is_up = |slot| self.children.get(&(generation, slot)).is_some_and(Filled::is_up);
+        slots.iter().filter(|slot| !is_up(**slot)).map(ToString::to_string).collect()
+    }
+
+    /// A daemon that cannot start says so by its end, instead of holding a port that nobody serves.
+    pub(super) fn judge_the_start(&mut self) {
+        let Some(by) = self.started_by.filter(|_| self.restart != Restart::Stopping) else { return };
+        let late = self.not_up(self.current);
+        if late.is_empty() {
+            self.started_by = None;
+            log::info!("all processes are ready");
+        } else if by <= Instant::now() {
+            log::error!("not ready within start_timeout: {}", late.join(", "));
+            self.end_within(Duration::ZERO);
+        }
+    }
+
+    /// Tells the restart's machine how the new generation fares.
+    pub(super) fn judge_the_new(&mut self) {
+        if self.preflight.is_some() && self.restart.deadline().is_some_and(|by| by <= Instant::now()) {
+            self.give_up_preflight("it has not come to an end in time");
+        }
+        if let Some(new) = self.restart.rolling() {
+            if self.children.iter().filter(|((g, _), _)| *g == new).all(|(_, f)| f.is_up()) {
+                self.renew(restart::Event::AllReady);
+            } else if self.restart.deadline().is_some_and(|by| by <= Instant::now()) {
+                self.renew(restart::Event::Deadline);
+            }
+        }
+    }
+
+    /// Drops children that ended for good, generations without children, and sockets that nobody wants.
+    pub(super) fn forget_the_gone(&mut self) {
+        let stopping = self.restart == Restart::Stopping;
+        let (current, rolling) = (self.current, self.restart.rolling());
+        let generations = &self.generations;
+        // A child of the current generation that is gone because its configuration is bad keeps its place; one that was
+        // taken away does not.
+        let kept = |g: slot::Generation, slot| {
+            g == current && !stopping && generations.get(&g).is_some_and(|g| g.plan.slots.contains(&slot))
+        };
+        self.children.retain(|(g, slot), f| f.child.state != State::Gone || kept(*g, *slot));
+        let before = self.generations.len();
+        let children = &self.children;
+        self.generations
+            .retain(|g, _| *g == current || Some(*g) == rolling || children.keys().any(|(of, _)| of == g));
+        if self.generations.len() < before && !stopping {
+            let wanted: Vec<&Socket> =
+                self.generations.values().flat_map(|g| g.plan.sockets.iter().map(|(_, s)| s)).collect();
+            self.sockets.keep(|socket| wanted.contains(&socket));
+        }
+    }
+
+    /// One consumer more, or one fewer: now, or when the restart that is under way is over.
+    pub(super) fn ask_for_consumers(&mut self, by: i32) {
+        self.asked_consumers += by;
+        if self.restart != Restart::Steady {
+            log::info!("the number of consumers is changed when the restart is over");
+        }
+    }
+
+    /// Starts the consumers that were asked for, or drains as many.
+    pub(super) fn change_consumers(&mut self) {
+        while self.restart == Restart::Steady && self.asked_consumers != 0 {
+            let more = self.asked_consumers > 0;
+            let Some(current) = self.generations.get_mut(&self.current) else { return };
+            let before = current.plan.clone();
+            let Some(slot) = current.plan.change_consumers(more) else {
+                self.asked_consumers = 0;
+                log::warn!(
+                    "the consumers stay as they are: one consumer stays, and where there are none, none is added"
+                );
+                return;
+            };
+            let place = (self.current, slot);
+            if more && self.children.get(&place).is_some_and(|f| f.child.state != State::Gone) {
+                // It still drains. Another look is taken when something ends.
+                current.plan = before;
+                return;
+            }
+            let (start_timeout, drain) = (current.plan.start_timeout, child::Event::Drain { kill_at: None });
+            self.asked_consumers -= if more { 1 } else { -1 };
+            self.more_consumers += if more { 1 } else { -1 };
+            if more {
+                log::info!("{slot} is added");
+                self.children.insert(place, Filled::new(start_timeout));
+            } else {
+                log::info!("{slot} is taken away");
+                self.step(place, drain);
+            }
+        }
+    }
+
+    /// How long a new generation may take to be ready.
+    pub(super) fn start_timeout(&self) -> Duration {
+        self.generations.get(&self.current).map_or(Duration::ZERO, |g| g.plan.start_timeout)
+    }
+
+    /// How long the end may take.
+    pub(super) fn end_timeout(&self) -> Duration {
+        self.generations.get(&self.current).map_or(Duration::ZERO, |g| g.plan.drain_timeout) + DRAIN_GRACE
+    }
+}

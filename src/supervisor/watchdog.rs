@@ -1,0 +1,157 @@
+//! Life signs: the master pings its children, and their main loops answer. Who is silent for too long is killed and replaced.
+//!
+//! Silence is counted in rounds that the master itself went, and not by a clock: one that was stopped, or had no processor,
+//! has gone no rounds meanwhile.
+
+use std::time::{Duration, Instant};
+
+use super::children::Filled;
+use super::{DRAIN_GRACE, Master, Place, child};
+use crate::process::{self, ToChild};
+
+/// How many rounds make up the time that a child may be silent.
+const ROUNDS: u32 = 4;
+
+/// How long a child has not answered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Silence {
+    /// A ping is unanswered.
+    asked: bool,
+    lasted: Duration,
+}
+
+impl Silence {
+    /// The child has said something.
+    pub fn broken(&mut self) {
+        *self = Silence::default();
+    }
+
+    /// A round has gone by, and the next ping goes out. Gives how long the silence has lasted.
+    fn round(&mut self, length: Duration) -> Duration {
+        if self.asked {
+            self.lasted += length;
+        }
+        self.asked = true;
+        self.lasted
+    }
+}
+
+impl Master {
+    /// When the next round is due; none: no generation is watched.
+    pub(super) fn round_at(&self) -> Option<Instant> {
+        self.round_at.filter(|_| self.round_length().is_some())
+    }
+
+    fn round_length(&self) -> Option<Duration> {
+        self.generations.values().filter_map(|g| g.plan.watchdog).min().map(|watchdog| watchdog / ROUNDS)
+    }
+
+    /// Goes a round when it is due.
+    pub(super) fn watch_children(&mut self) {
+        let Some(length) = self.round_length() else {
+            self.round_at = None;
+            return;
+        };
+        let now = Instant::now();
+        if *self.round_at.get_or_insert(now + length) > now {
+            return;
+        }
+        self.round_at = Some(now + length);
+        // What they have said meanwhile counts.
+        self.read_links();
+        let mut silent = Vec::new();
+        let mut stuck = Vec::new();
+        for (place, filled) in &mut self.children {
+            let Some(generation) = self.generations.get(&place.0) else { continue };
+            let (Some(watchdog), Some(pid)) = (generation.plan.watchdog, filled.watched()) else { continue };
+            let lasted = filled.silence.round(length);
+            if lasted >= watchdog {
+                let state = process::state_of(pid.as_raw());
+                silent.push((rank(state), *place, format!("silent for {lasted:?}, {}", words(state))));
+            } else if filled.overdue >= watchdog {
+                stuck.push((*place, generation.plan.drain_timeout));
+            }
+            if let Some(link) = &filled.link {
+                // Whoever does not read them either is as silent.
+                let _ = link.send(&ToChild::Ping);
+            }
+        }
+        // One at a time: the others may be silent because they wait for this one, and answer when it is gone.
+        silent.sort();
+        if let Some((_, place, reason)) = silent.into_iter().next() {
+            self.end_because(place, reason, child::Event::Silent);
+        }
+        for (place, drain_timeout) in stuck {
+            let kill_at = now + drain_timeout + DRAIN_GRACE;
+            let reason = "one of its workers is past its deadline".to_owned();
+            self.end_because(place, reason, child::Event::Stuck { kill_at });
+        }
+    }
+
+    fn end_because(&mut self, place: Place, reason: String, event: child::Event) {
+        let Some(filled) = self.children.get_mut(&place) else { return };
+        let stuck = matches!(event, child::Event::Stuck { .. });
+        if stuck && !matches!(filled.child.state, child::State::Up { .. }) {
+            return;
+        }
+        let Some(pid) = filled.child.pid() else { return };
+        log::error!(
+            "{} ({pid}) is {}: {reason}",
+            place.1,
+            if stuck { "drained, to be replaced" } else { "replaced" }
+        );
+        filled.reason = Some(reason);
+        self.step(place, event);
+    }
+}
+
+impl Filled {
+    /// The process, if it is one whose silence counts.
+    fn watched(&self) -> Option<nix::unistd::Pid> {
+        match self.child.state {
+            child::State::Up { pid, .. } | child::State::Draining { pid, .. } => Some(pid),
+            _ => None,
+        }
+    }
+}
+
+/// Which of several silent ones is the likeliest that the others wait for: the lowest.
+fn rank(state: Option<char>) -> u8 {
+    match state {
+        Some('T' | 't') => 0,
+        Some('R') => 1,
+        Some('D') => 2,
+        _ => 3,
+    }
+}
+
+fn words(state: Option<char>) -> &'static str {
+    match state {
+        Some('T' | 't') => "stopped",
+        Some('R') => "running",
+        Some('D') => "in a system call that does not return",
+        Some('S') => "waiting for something else",
+        _ => "in an unknown state",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_is_counted_in_rounds_and_any_word_breaks_it() {
+        let round = Duration::from_secs(1);
+        let mut silence = Silence::default();
+        assert_eq!([0; 4].map(|_| silence.round(round).as_secs()), [0, 1, 2, 3]);
+        silence.broken();
+        assert_eq!([0; 2].map(|_| silence.round(round).as_secs()), [0, 1]);
+    }
+
+    #[test]
+    fn the_one_that_the_others_may_wait_for_comes_first() {
+        let mut states = [Some('S'), None, Some('D'), Some('T'), Some('R')];
+        states.sort_by_key(|s| rank(*s));
+        assert_eq!(states[..3], [Some('T'), Some('R'), Some('D')]);
+    }
+}
