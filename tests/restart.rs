@@ -3,7 +3,6 @@
 
 mod support;
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -14,22 +13,9 @@ use dq::cli::{Answer, Client};
 use dq::protocol::dq::Framing;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use support::{Daemon, SECOND, Sink, add, eventually, free_port, lives, pending, topic};
-
-const SLOTS: usize = 7;
-
-/// The processes of the one generation that is left when a restart is over: all of them new.
-fn all_new(daemon: &Daemon, before: &HashMap<String, Pid>) -> HashMap<String, Pid> {
-    eventually(20 * SECOND, &format!("a new generation; log:\n{}", daemon.log()), || {
-        let children = daemon.children();
-        let new = children.iter().all(|(name, pid)| before.get(name) != Some(pid));
-        (new && children.len() == before.len() && before.values().all(|pid| !lives(*pid))).then_some(children)
-    })
-}
-
-fn takes(daemon: &Daemon, topic: &str, id: &str) -> bool {
-    daemon.client().ask(&add(topic, id, 0)).unwrap()["code"] == 1
-}
+use support::{
+    Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, free_port, lives, pending, takes, topic,
+};
 
 #[test]
 fn three_restarts_under_adds_lose_nothing_and_refuse_nobody() {

@@ -330,7 +330,9 @@ mod tests {
             stuck.step(Event::Stuck { kill_at }, now);
             assert_eq!(stuck.step(Event::Drain { kill_at: None }, now), None);
             assert_eq!(stuck.deadline(), Some(kill_at));
-            end.map(|end| assert_eq!(stuck.step(end, now), Some(Action::Kill(pid(7)))));
+            if let Some(end) = end {
+                assert_eq!(stuck.step(end, now), Some(Action::Kill(pid(7))));
+            }
             stuck.step(Event::Exited(exit), now);
             assert_eq!(stuck.state, State::Gone);
         }

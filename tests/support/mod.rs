@@ -161,7 +161,25 @@ impl Daemon {
         std::fs::write(dir.join("dq.toml"), text + &sections).unwrap();
     }
 
+    /// A daemon whose executable is a copy of `image`, in its own folder, where another may be installed in its place.
+    pub fn spawn_copy_of(image: &Path, more: &str) -> Daemon {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        install(dir.path(), image);
+        let (port, http) = (free_port(), free_port());
+        Daemon::write_config(dir.path(), port, http, more);
+        Daemon::run_copy(dir, port, http)
+    }
+
+    /// Starts the copy that lies in the folder.
+    pub fn run_copy(dir: Arc<tempfile::TempDir>, port: u16, http: u16) -> Daemon {
+        let mut command = Command::new(dir.path().join("dq-master"));
+        command.arg("--config").arg(dir.path().join("dq.toml"));
+        Daemon::run(dir, port, http, command)
+    }
+
     pub fn run(dir: Arc<tempfile::TempDir>, port: u16, http: u16, mut command: Command) -> Daemon {
+        // By this its processes are known, whoever's children they become.
+        command.env("TEST_FOLDER_OF_DQ", dir.path());
         let log = dir.path().join(format!("log-{}", dq::process::random_name().unwrap()));
         let file = std::fs::File::create(&log).unwrap();
         let master = command
@@ -195,6 +213,31 @@ impl Daemon {
 
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Waits until all processes of one generation are up, and no other is left.
+    pub fn wait_all_up(&self, slots: usize) -> HashMap<String, Pid> {
+        eventually(20 * SECOND, &format!("{slots} processes that are up; log:\n{}", self.log()), || {
+            let status = self.status()?;
+            let processes = status["processes"].as_array()?;
+            let up = processes.iter().all(|p| p["state"] == "up" && p["generation"] == status["generation"]);
+            let children = self.children();
+            (up && status["phase"] == "steady" && processes.len() == slots && children.len() == slots)
+                .then_some(children)
+        })
+    }
+
+    /// What `dq status --json` says; none: the daemon does not answer.
+    pub fn status(&self) -> Option<Value> {
+        let run_dir = self.dir.path().join("var/run");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
+        let out = command.arg("status").arg("--json").arg("--run-dir").arg(run_dir).output().unwrap();
+        serde_json::from_slice(&out.stdout).ok()
+    }
+
+    /// All processes of this daemon, the master among them, and those that have lost it.
+    pub fn processes(&self) -> Vec<Pid> {
+        processes_of(self.dir.path())
     }
 
     /// The children, by name.
@@ -244,8 +287,10 @@ impl Drop for Daemon {
         let children = self.children();
         let _ = self.master.kill();
         let _ = self.master.wait();
-        for pid in children.values() {
-            let _ = kill(*pid, Signal::SIGKILL);
+        // Those that lost their master, too; unless another daemon of the test's goes on in this folder.
+        let lost = if Arc::strong_count(&self.dir) == 1 { self.processes() } else { Vec::new() };
+        for pid in children.into_values().chain(lost) {
+            let _ = kill(pid, Signal::SIGKILL);
         }
         if !std::thread::panicking() {
             assert!(!self.log().contains("panic"), "{}", self.log());
@@ -281,6 +326,35 @@ pub fn children_of(parent: Pid) -> HashMap<String, Pid> {
     found
 }
 
+/// Puts a copy of an executable into the folder, under the name dq-master. (A file that is written is none that can be
+/// executed: it gets its name when it is whole.)
+pub fn install(dir: &Path, image: &Path) {
+    let draft = dir.join("draft");
+    std::fs::copy(image, &draft).unwrap();
+    std::fs::rename(draft, dir.join("dq-master")).unwrap();
+}
+
+/// A dq-master that does one thing wrong: which one is written into the file `fault` of the folder.
+pub fn faulty() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    program.parent().unwrap().parent().unwrap().join("examples/faulty")
+}
+
+/// The processes that were started for a daemon in this folder.
+pub fn processes_of(dir: &Path) -> Vec<Pid> {
+    let mark = [b"TEST_FOLDER_OF_DQ=", dir.as_os_str().as_encoded_bytes()].concat();
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let name = entry.file_name().into_string().unwrap();
+        let environment = std::fs::read(format!("/proc/{name}/environ")).unwrap_or_default();
+        if environment.split(|b| *b == 0).any(|variable| variable == mark) {
+            let pid = Pid::from_raw(name.parse().unwrap());
+            found.extend(lives(pid).then_some(pid));
+        }
+    }
+    found
+}
+
 /// Whether a process is there and no zombie.
 pub fn lives(pid: Pid) -> bool {
     stat(&pid.to_string()).is_some_and(|(state, _)| state != "Z")
@@ -300,4 +374,20 @@ pub fn stats(client: &mut Client, topic: &str) -> HashMap<String, u64> {
 
 pub fn pending(client: &mut Client, topic: &str) -> u64 {
     stats(client, topic).iter().filter(|(state, _)| *state != "dead").map(|(_, n)| n).sum()
+}
+
+/// The processes of a daemon with the default counts.
+pub const SLOTS: usize = 7;
+
+/// The processes of the one generation that is left when a restart is over: all of them new.
+pub fn all_new(daemon: &Daemon, before: &HashMap<String, Pid>) -> HashMap<String, Pid> {
+    eventually(20 * SECOND, &format!("a new generation; log:\n{}", daemon.log()), || {
+        let children = daemon.children();
+        let new = children.iter().all(|(name, pid)| before.get(name) != Some(pid));
+        (new && children.len() == before.len() && before.values().all(|pid| !lives(*pid))).then_some(children)
+    })
+}
+
+pub fn takes(daemon: &Daemon, topic: &str, id: &str) -> bool {
+    daemon.client().ask(&add(topic, id, 0)).unwrap()["code"] == 1
 }

@@ -1,0 +1,72 @@
+//! A dq-master with a fault: the same library, and one thing done wrong. Which one is said by a file `fault` beside the
+//! configuration file that it was started with. For tests alone.
+//!
+//! | fault | what goes wrong |
+//! |---|---|
+//! | `unready` | its children never report ready |
+//! | `version` | it finds a hand-over of a version that it does not know, already when it is tried |
+//! | `adopt` | the same, but only once it has been executed in place |
+//! | `crash` | it ends as soon as it has been executed in place |
+//! | `spin NAME`, `hang NAME`, `deaf NAME` | that child reports ready, and then runs in circles; sits in a system call; reads nothing and goes on otherwise |
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use dq::process::{HandedOver, Inherited, ToMaster, set_process_name};
+use dq::{roles, supervisor};
+
+fn main() -> ExitCode {
+    let handed_over = HandedOver::take().expect("a hand-over or none");
+    let inherited = Inherited::take().expect("an inheritance or none");
+    let fault = fault();
+    match (handed_over, inherited) {
+        (Some(mut from), _) => {
+            match fault.as_str() {
+                "adopt" => spoil(&mut from.bytes),
+                "crash" => std::process::abort(),
+                _ => {}
+            }
+            supervisor::resume(from)
+        }
+        (_, Some(mut inherited)) if inherited.slot == supervisor::PREFLIGHT => {
+            if fault == "version" {
+                spoil(&mut inherited.settings);
+            }
+            supervisor::preflight(&inherited)
+        }
+        (_, Some(inherited)) => child(inherited, &fault),
+        (None, None) => supervisor::main(),
+    }
+}
+
+/// Read from the file in the folder that the environment names.
+fn fault() -> String {
+    let folder = std::env::var_os("TEST_FOLDER_OF_DQ").expect("a folder");
+    let path = std::path::Path::new(&folder).join("fault");
+    std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+fn spoil(bytes: &mut Vec<u8>) {
+    let text = String::from_utf8(std::mem::take(bytes)).expect("JSON");
+    assert!(text.starts_with("{\"version\":1,"), "{text}");
+    *bytes = text.replacen("\"version\":1", "\"version\":999", 1).into_bytes();
+}
+
+fn child(inherited: Inherited, fault: &str) -> ExitCode {
+    let (kind, name) = fault.split_once(' ').unwrap_or((fault, ""));
+    if kind != "unready" && name != inherited.slot {
+        return roles::main(inherited);
+    }
+    set_process_name(&inherited.slot).expect("a name");
+    if kind != "unready" {
+        inherited.link.send(&ToMaster::Ready).expect("a link");
+    }
+    loop {
+        match kind {
+            "spin" => std::hint::spin_loop(),
+            "deaf" => std::thread::sleep(Duration::from_millis(10)),
+            // "hang", and whoever is never ready.
+            _ => std::thread::sleep(Duration::MAX),
+        }
+    }
+}
