@@ -3,7 +3,7 @@
 CARGO ?= cargo
 DENY_VERSION := 0.20.2
 
-.PHONY: run test check tools fmt clippy doc deny advisories tests bench
+.PHONY: run test check tools fmt clippy doc deny advisories tests bench crashes
 
 # Starts dq with the embedded store in a fresh folder and delivers a few jobs. ONCE=1: ends when all have arrived.
 run:
@@ -36,12 +36,17 @@ advisories:
 bench:
 	$(CARGO) bench --bench embedded_store
 
+# Kills masters and children at random steps of upgrades, some hundred times. `make tests` does so a few times.
+crashes:
+	CRASHES=$(or $(CRASHES),300) $(CARGO) test --test restart -- killed
+
 # What the tests need and is missing.
 APT := $(shell [ "$$(id -u)" = 0 ] || echo sudo) apt-get install -y
 
 tools:
 	@command -v cc >/dev/null || $(APT) gcc libc6-dev
-	@command -v unshare >/dev/null || $(APT) util-linux
+	@command -v unshare >/dev/null && command -v nsenter >/dev/null || $(APT) util-linux
+	@command -v systemd-analyze >/dev/null || $(APT) systemd
 	@$(CARGO) fmt --version >/dev/null || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null || rustup component add clippy
 	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny --locked --version $(DENY_VERSION)

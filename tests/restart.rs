@@ -7,77 +7,113 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dq::cli::{Answer, Client};
 use dq::protocol::dq::Framing;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
+use support::steps::Steps;
 use support::{
-    Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, free_port, lives, pending, takes, topic,
+    Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, faulty, free_port, install, lives, pending, takes,
+    topic,
 };
 
+/// Clients that add about 2,000 jobs a second until they are told to stop: half of them over a connection for each call, as
+/// the Java client has it; half over kept ones that pipeline, with frames cut in two. Each add must be answered with success.
+struct Load<'a> {
+    daemon: &'a Daemon,
+    stop: &'a AtomicBool,
+    added: &'a AtomicUsize,
+}
+
+impl Load<'_> {
+    const CLIENTS: u64 = 8;
+    /// Jobs of each client at a time, and how often: 8 × 25 × 10 a second.
+    const BATCH: u64 = 25;
+    const PERIOD: Duration = Duration::from_millis(100);
+
+    fn start<'s>(&'s self, scope: &'s std::thread::Scope<'s, '_>) {
+        for c in 0..Self::CLIENTS {
+            scope.spawn(move || {
+                let framing = if c % 2 == 0 { Framing::Digits } else { Framing::Binary };
+                let connect = || Client::connect(self.daemon.address(), framing).expect("a connection");
+                let mut kept = (c >= Self::CLIENTS / 2).then(connect);
+                let (mut n, begun) = (0, Instant::now());
+                while !self.stop.load(Ordering::Relaxed) {
+                    let batch: Vec<_> =
+                        (n..n + Self::BATCH).map(|i| add("t", &format!("{c}-{i}"), i % 30)).collect();
+                    match &mut kept {
+                        Some(client) => {
+                            client
+                                .send_in_pieces(&batch, if c % 4 < 2 { 1 } else { 2 })
+                                .expect("a batch that is sent");
+                            batch.iter().for_each(|request| self.taken(request, client.receive()));
+                        }
+                        None => batch.iter().for_each(|request| self.taken(request, connect().ask(request))),
+                    }
+                    n += Self::BATCH;
+                    let next = begun + Self::PERIOD * (n / Self::BATCH) as u32;
+                    std::thread::sleep(next.saturating_duration_since(Instant::now()));
+                }
+            });
+        }
+    }
+
+    fn taken(&self, request: &serde_json::Value, answer: std::io::Result<serde_json::Value>) {
+        let answer = answer.expect("an answer");
+        assert_eq!(answer["code"], 1, "{request}: {answer}");
+        self.added.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Waits until a second's worth of adds has been taken from now on.
+    fn goes_on(&self) {
+        let so_far = self.added.load(Ordering::Relaxed);
+        eventually(20 * SECOND, "further adds", || {
+            (self.added.load(Ordering::Relaxed) >= so_far + 1000).then_some(())
+        });
+    }
+}
+
 #[test]
-fn three_restarts_under_adds_lose_nothing_and_refuse_nobody() {
+fn restarts_under_two_thousand_adds_a_second_lose_nothing_and_refuse_nobody() {
     let sink = Sink::start();
     let daemon = Daemon::start(&topic("t", &sink, ""));
+    let first = daemon.wait_all_up(SLOTS);
     let master = daemon.pid();
     let (stop, added) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let load = Load { daemon: &daemon, stop: &stop, added: &added };
     std::thread::scope(|scope| {
-        for c in 0..4 {
-            let (stop, added, daemon) = (&stop, &added, &daemon);
-            scope.spawn(move || {
-                let mut n = 0;
-                // A connection for each call, as the Java client has it: none is refused, and each is answered.
-                while !stop.load(Ordering::Relaxed) {
-                    let mut client =
-                        Client::connect(daemon.address(), Framing::Digits).expect("a connection");
-                    let answer =
-                        client.ask(&add("t", &format!("{c}-{n}"), (n % 30) as u64)).expect("an answer");
-                    assert_eq!(answer["code"], 1, "{answer}");
-                    n += 1;
-                    added.fetch_add(1, Ordering::Relaxed);
-                }
-            });
-        }
-        for c in 4..8 {
-            let (stop, added, daemon) = (&stop, &added, &daemon);
-            scope.spawn(move || {
-                // Kept connections that pipeline, half of them leaving frames cut in two: they notice nothing.
-                let framing = if c % 2 == 0 { Framing::Digits } else { Framing::Binary };
-                let mut client = Client::connect(daemon.address(), framing).expect("a connection");
-                let mut n = 0;
-                while !stop.load(Ordering::Relaxed) {
-                    let batch: Vec<_> = (n..n + 20).map(|i| add("t", &format!("{c}-{i}"), i % 30)).collect();
-                    client.send_in_pieces(&batch, if c < 6 { 1 } else { 2 }).expect("a batch that is sent");
-                    for request in &batch {
-                        let answer = client.receive().expect("an answer on a kept connection");
-                        assert_eq!(answer["code"], 1, "{request}: {answer}");
-                    }
-                    n += 20;
-                    added.fetch_add(20, Ordering::Relaxed);
-                }
-            });
-        }
-        for signal in [Signal::SIGHUP, Signal::SIGUSR2, Signal::SIGHUP, Signal::SIGUSR2] {
-            let before = daemon.children();
-            let so_far = added.load(Ordering::Relaxed);
+        load.start(scope);
+        // Three in a row, each when the one before is over; HUP between them.
+        for signal in [Signal::SIGUSR2, Signal::SIGHUP, Signal::SIGUSR2, Signal::SIGUSR2] {
+            let before = daemon.wait_all_up(SLOTS);
+            load.goes_on();
             daemon.signal(signal);
             all_new(&daemon, &before);
-            eventually(10 * SECOND, "further adds", || {
-                (added.load(Ordering::Relaxed) >= so_far + 100).then_some(())
-            });
         }
+        // And three within 100 ms: the second and the third are one more restart after the first.
+        let before = daemon.wait_all_up(SLOTS);
+        let begun = Instant::now();
+        for pause_ms in [30, 40, 0] {
+            daemon.signal(Signal::SIGUSR2);
+            std::thread::sleep(Duration::from_millis(pause_ms));
+        }
+        assert!(begun.elapsed() < Duration::from_millis(100), "{:?}", begun.elapsed());
+        all_new(&daemon, &before);
+        load.goes_on();
         stop.store(true, Ordering::Relaxed);
     });
+    let last = daemon.wait_all_up(SLOTS);
+    assert!(first.values().all(|old| last.values().all(|new| new != old)), "every child is new");
+    assert_eq!(daemon.pid(), master);
     let added = added.load(Ordering::Relaxed);
     sink.wait_for(added, 20 * SECOND);
     let mut client = daemon.client();
     eventually(5 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
     assert_eq!(sink.count(), added, "each came once");
     assert!(sink.calls().iter().all(|c| c.late_ms().unwrap() >= 0), "none early");
-    assert_eq!(daemon.pid(), master);
-    assert_eq!(daemon.children().len(), SLOTS);
+    assert_eq!(daemon.status().unwrap()["renewal"]["refused"], serde_json::Value::Null);
 }
 
 #[test]
@@ -362,4 +398,180 @@ fn term_overrides_a_restart_that_is_under_way() {
     assert_eq!(sink.accepted(), 1, "the callback in flight is finished");
     assert!(daemon.children().is_empty());
     assert!(!daemon.dir.path().join("var/run/http.sock").exists(), "no stale socket");
+}
+
+#[test]
+fn an_image_with_a_fault_is_given_up_and_a_later_good_one_is_taken() {
+    let sink = Sink::start();
+    let more = format!("start_timeout = \"2s\"\n{}", topic("t", &sink, ""));
+    let own = Path::new(env!("CARGO_BIN_EXE_dq-master"));
+    let daemon = Daemon::spawn_copy_of(own, &more);
+    daemon.wait_ready();
+    let before = daemon.wait_all_up(SLOTS);
+    let (dir, master) = (daemon.dir.path(), daemon.pid());
+    let mut kept = daemon.client();
+    install(dir, &faulty());
+    let faults = [
+        ("version", "the hand-over has version 999, and this executable understands 1"),
+        ("adopt", "has given the process back: the hand-over has version 999"),
+        ("unready", "not ready within start_timeout: dq-timer-0, dq-timer-1, dq-consume-0"),
+    ];
+    for (n, (fault, reason)) in faults.into_iter().enumerate() {
+        std::fs::write(dir.join("fault"), fault).unwrap();
+        daemon.signal(Signal::SIGUSR2);
+        eventually(20 * SECOND, &format!("{reason}; log:\n{}", daemon.log()), || {
+            daemon.status()?["renewal"]["refused"].as_str()?.contains(reason).then_some(())
+        });
+        assert!(daemon.log().contains(reason), "{}", daemon.log());
+        eventually(20 * SECOND, "the old generation alone", || (daemon.children() == before).then_some(()));
+        assert_eq!(kept.ask(&add("t", &format!("kept-{n}"), 0)).unwrap()["code"], 1);
+        assert!(takes(&daemon, "t", &n.to_string()));
+    }
+    install(dir, own);
+    daemon.signal(Signal::SIGUSR2);
+    let new = all_new(&daemon, &before);
+    daemon.wait_all_up(SLOTS);
+    assert_eq!(daemon.status().unwrap()["renewal"]["refused"], serde_json::Value::Null);
+    for pid in new.values().chain([&master]) {
+        assert_eq!(executable_of(*pid), dir.join("dq-master").display().to_string());
+    }
+    assert_eq!(kept.ask(&add("t", "after", 0)).unwrap()["code"], 1);
+    sink.wait_for(2 * faults.len() + 1, 10 * SECOND);
+}
+
+/// What must hold whoever has died in an upgrade: one set of children under one master, nobody else left, every job that was
+/// taken delivered, and no socket left when it ends.
+fn all_is_well(daemon: &mut Daemon, sink: &Sink, taken: usize, story: &str) {
+    let children = daemon.wait_all_up(SLOTS);
+    eventually(30 * SECOND, &format!("no orphan: {story}; log:\n{}", daemon.log()), || {
+        (daemon.processes().len() == SLOTS + 1).then_some(())
+    });
+    assert_eq!(daemon.children(), children, "{story}");
+    sink.wait_for(taken, 30 * SECOND);
+    let mut client = daemon.client();
+    eventually(30 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
+    drop(client);
+    daemon.stop();
+    assert_eq!(daemon.processes(), [], "{story}");
+    let run_dir = daemon.dir.path().join("var/run");
+    let is_socket = |path: &Path| {
+        std::os::unix::fs::FileTypeExt::is_socket(&std::fs::metadata(path).unwrap().file_type())
+    };
+    let mut folders = vec![run_dir];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            assert!(!is_socket(&path), "{story}: {} is left", path.display());
+            folders.extend(path.is_dir().then_some(path));
+        }
+    }
+}
+
+/// Adds from a client that connects anew whenever it must, until it is told to stop. Gives how many jobs were taken.
+fn add_through_it_all(address: std::net::SocketAddr, stop: &AtomicBool) -> usize {
+    let (mut taken, mut client) = (0, None);
+    while !stop.load(Ordering::Relaxed) {
+        let connection = match &mut client {
+            Some(connection) => connection,
+            none => match Client::connect(address, Framing::Binary) {
+                Ok(connection) => none.insert(connection),
+                Err(_) => continue,
+            },
+        };
+        match connection.ask(&add("t", &format!("job-{taken}"), taken as u64 % 20)) {
+            Ok(answer) if answer["code"] == 1 => taken += 1,
+            Ok(_) => {}
+            Err(_) => client = None,
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    taken
+}
+
+/// How many crashes of each kind a run tries; `CRASHES=500` for a long campaign.
+fn crashes() -> u64 {
+    std::env::var("CRASHES").ok().and_then(|n| n.parse().ok()).unwrap_or(6)
+}
+
+fn seed() -> u64 {
+    std::env::var("CRASH_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(|| fastrand::u64(..))
+}
+
+#[test]
+fn a_master_that_is_killed_at_any_step_of_an_upgrade_leaves_one_that_works() {
+    let seed = seed();
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let sink = Sink::start();
+    let config = topic("t", &sink, "");
+    // How many system calls an upgrade takes.
+    let steps = {
+        let daemon = Daemon::start(&config);
+        daemon.wait_all_up(SLOTS);
+        let mut steps = Steps::of(daemon.pid());
+        daemon.signal(Signal::SIGUSR2);
+        steps.run(None)
+    };
+    assert!(steps > 500, "{steps}");
+    for _ in 0..crashes() {
+        let at = rng.u64(1..=steps);
+        let story = format!("CRASH_SEED={seed}: killed at system call {at} of {steps}");
+        let sink = Sink::start();
+        let mut old = Daemon::start(&topic("t", &sink, ""));
+        old.wait_all_up(SLOTS);
+        let stop = AtomicBool::new(false);
+        let taken = std::thread::scope(|scope| {
+            let adding = scope.spawn(|| add_through_it_all(old.address(), &stop));
+            let mut traced = Steps::of(old.pid());
+            old.signal(Signal::SIGUSR2);
+            traced.run(Some(at));
+            drop(traced);
+            let mut new = Daemon::again(&old);
+            // What was on its way from the old one has arrived, and more.
+            new.wait_ready();
+            stop.store(true, Ordering::Relaxed);
+            let taken = adding.join().unwrap();
+            all_is_well(&mut new, &sink, taken, &story);
+            taken
+        });
+        assert!(taken > 0, "{story}");
+        old.forget_master();
+    }
+}
+
+#[test]
+fn children_that_are_killed_during_an_upgrade_cost_nothing() {
+    let seed = seed();
+    let mut rng = fastrand::Rng::with_seed(seed);
+    for _ in 0..crashes() {
+        let sink = Sink::start();
+        let mut daemon = Daemon::start(&topic("t", &sink, ""));
+        let before = daemon.wait_all_up(SLOTS);
+        let stop = AtomicBool::new(false);
+        let (delay_ms, of_the_new) = (rng.u64(0..150), rng.bool());
+        let story = format!(
+            "CRASH_SEED={seed}: after {delay_ms} ms, one of the {}",
+            if of_the_new { "new" } else { "old" }
+        );
+        let taken = std::thread::scope(|scope| {
+            let adding = scope.spawn(|| add_through_it_all(daemon.address(), &stop));
+            daemon.signal(Signal::SIGUSR2);
+            std::thread::sleep(Duration::from_millis(delay_ms));
+            let all: Vec<Pid> = daemon
+                .processes()
+                .into_iter()
+                .filter(|pid| *pid != daemon.pid() && before.values().any(|old| old == pid) != of_the_new)
+                .collect();
+            if let Some(victim) = rng.choice(all) {
+                let _ = nix::sys::signal::kill(victim, Signal::SIGKILL);
+            }
+            daemon.wait_all_up(SLOTS);
+            stop.store(true, Ordering::Relaxed);
+            adding.join().unwrap()
+        });
+        // Whichever way it went, a good one works now.
+        let now = daemon.wait_all_up(SLOTS);
+        daemon.signal(Signal::SIGUSR2);
+        all_new(&daemon, &now);
+        all_is_well(&mut daemon, &sink, taken, &story);
+    }
 }

@@ -26,7 +26,10 @@ use support::{
 fn process<'a>(status: &'a Value, name: &str) -> &'a Value {
     let processes = status["processes"].as_array().unwrap();
     // `ps` knows the first 15 bytes of a name.
-    processes.iter().find(|p| p["name"].as_str().unwrap().starts_with(name)).unwrap_or_else(|| panic!("no {name} in {status}"))
+    processes
+        .iter()
+        .find(|p| p["name"].as_str().unwrap().starts_with(name))
+        .unwrap_or_else(|| panic!("no {name} in {status}"))
 }
 
 #[test]

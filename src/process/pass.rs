@@ -1,9 +1,11 @@
 //! Passes open descriptors, with some bytes, from one process of a host to another (SCM_RIGHTS), over a Unix socket that
 //! keeps messages apart.
 
+use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -20,9 +22,14 @@ pub const PASSED_MAX: usize = 128 << 10;
 /// How long a receiver may take, in seconds.
 const PATIENCE: i64 = 1;
 
-/// Where descriptors are received.
+/// Where descriptors are received. Its file goes with it, unless another one has taken its place.
 #[derive(Debug)]
-pub struct PassListener(OwnedFd);
+pub struct PassListener {
+    fd: OwnedFd,
+    path: PathBuf,
+    /// Which file it is: its inode.
+    inode: u64,
+}
 
 /// One end of a passage.
 #[derive(Debug)]
@@ -37,14 +44,17 @@ impl PassListener {
     pub fn bind(path: &Path) -> io::Result<PassListener> {
         let fd = seqpacket(SockFlag::SOCK_NONBLOCK)?;
         let address = UnixAddr::new(path)?;
+        let turn = turn_at(path)?;
         bind_private(path, || Ok(bind(fd.as_raw_fd(), &address)?))?;
+        let inode = std::fs::metadata(path)?.ino();
+        drop(turn);
         listen(&fd, Backlog::new(8)?)?;
-        Ok(PassListener(fd))
+        Ok(PassListener { fd, path: path.to_owned(), inode })
     }
 
     /// The next who wants to pass something; none: nobody for now.
     pub fn accept(&self) -> io::Result<Option<Passage>> {
-        match accept4(self.0.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK) {
+        match accept4(self.fd.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK) {
             // SAFETY: a new descriptor that nobody else owns.
             Ok(fd) => Ok(Some(Passage(unsafe { OwnedFd::from_raw_fd(fd) }))),
             Err(Errno::EAGAIN) => Ok(None),
@@ -53,9 +63,25 @@ impl PassListener {
     }
 }
 
+/// Held while a listener's file comes or goes: of two processes, neither takes the other's away.
+fn turn_at(path: &Path) -> io::Result<File> {
+    let turn = File::create(path.with_extension("lock"))?;
+    turn.lock()?;
+    Ok(turn)
+}
+
+impl Drop for PassListener {
+    fn drop(&mut self) {
+        let Ok(_turn) = turn_at(&self.path) else { return };
+        if std::fs::metadata(&self.path).is_ok_and(|m| m.ino() == self.inode) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
 impl AsFd for PassListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }
 
@@ -172,5 +198,11 @@ mod tests {
         ours.read_to_string(&mut text).unwrap();
         assert_eq!(text, "hello");
         assert_eq!(receiver.receive().unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        // Of two, the older one leaves the newer one's file alone.
+        let newer = PassListener::bind(&path).unwrap();
+        drop(listener);
+        assert!(path.exists());
+        drop(newer);
+        assert!(!path.exists());
     }
 }

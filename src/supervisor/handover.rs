@@ -253,3 +253,56 @@ impl HandOver {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    /// What a release of version 1 has handed over. It is never changed: where this fails, an upgrade from that release would.
+    const V1: &str = include_str!("../../tests/handover/v1.json");
+
+    #[test]
+    fn what_an_older_release_has_handed_over_is_understood() {
+        let handover = HandOver::parse(V1.as_bytes()).unwrap();
+        assert_eq!(handover.plan().unwrap().slots.len(), 5);
+        let mut descriptors = handover.descriptors();
+        descriptors.sort_unstable();
+        assert_eq!(descriptors, [11, 12, 21, 22, 23, 31, 32, 33, 34, 35]);
+        // Nothing of it is lost on the way to the next image.
+        let read = serde_json::from_str(V1).unwrap();
+        let written = serde_json::from_slice(&handover.to_bytes().unwrap()).unwrap();
+        assert!(holds(&written, &read), "{written}");
+    }
+
+    /// Whether all of `part` is in `whole`.
+    fn holds(whole: &Value, part: &Value) -> bool {
+        match (whole, part) {
+            (Value::Object(whole), Value::Object(part)) => {
+                part.iter().all(|(key, part)| whole.get(key).is_some_and(|whole| holds(whole, part)))
+            }
+            (Value::Array(whole), Value::Array(part)) => {
+                whole.len() == part.len() && whole.iter().zip(part).all(|(whole, part)| holds(whole, part))
+            }
+            _ => whole == part,
+        }
+    }
+
+    #[test]
+    fn every_state_of_a_child_comes_through() {
+        let now = Instant::now();
+        for child in HandOver::parse(V1.as_bytes()).unwrap().children {
+            let again = StateData::of(child.state.state(now), now);
+            assert_eq!(format!("{again:?}"), format!("{:?}", child.state));
+        }
+    }
+
+    #[test]
+    fn another_version_is_refused_by_its_number() {
+        let newer = V1.replacen("\"version\":1", "\"version\":2", 1);
+        let e = HandOver::parse(newer.as_bytes()).unwrap_err().to_string();
+        assert_eq!(e, "the hand-over has version 2, and this executable understands 1");
+        assert!(HandOver::parse(b"{}").is_err() && HandOver::parse(b"").is_err());
+    }
+}

@@ -15,6 +15,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+pub mod steps;
+
 pub const SECOND: Duration = Duration::from_secs(1);
 
 /// Asks again and again until there is an answer; fails when the deadline has passed.
@@ -190,6 +192,18 @@ impl Daemon {
             .spawn()
             .unwrap();
         Daemon { dir, port, http, master, log }
+    }
+
+    /// Another one in the folder of one whose master is dead, with its ports and its configuration.
+    pub fn again(dead: &Daemon) -> Daemon {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dq-master"));
+        command.arg("--config").arg(dead.dir.path().join("dq.toml"));
+        Daemon::run(Arc::clone(&dead.dir), dead.port, dead.http, command)
+    }
+
+    /// Takes the end of a master that was killed.
+    pub fn forget_master(&mut self) {
+        let _ = self.master.wait();
     }
 
     pub fn wait_ready(&self) {

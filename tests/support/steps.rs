@@ -1,0 +1,80 @@
+//! Stops a process at its n-th system call, and kills it there (ptrace): a crash between any two steps.
+
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::unistd::Pid;
+
+/// An upgrade is over when its master has made no system call for so long.
+const QUIET: Duration = Duration::from_millis(1500);
+
+/// A process whose system calls are counted. To be used by one thread, whose process is the parent.
+pub struct Steps {
+    pid: Pid,
+    over: bool,
+}
+
+fn ptrace(request: libc::c_uint, pid: Pid, data: usize) {
+    // SAFETY: none of these requests reads or writes this process's memory.
+    let result = unsafe { libc::ptrace(request, pid.as_raw(), 0, data) };
+    assert!(result != -1 || Errno::last() == Errno::ESRCH, "ptrace {request}: {}", Errno::last());
+}
+
+impl Steps {
+    /// Counts from now on.
+    pub fn of(pid: Pid) -> Steps {
+        // By this a stop at a system call is told from one by SIGTRAP.
+        ptrace(libc::PTRACE_SEIZE, pid, libc::PTRACE_O_TRACESYSGOOD as usize);
+        ptrace(libc::PTRACE_INTERRUPT, pid, 0);
+        Steps { pid, over: false }
+    }
+
+    /// Lets it go on, up to that system call, where it is killed; or until it has done what it had to do. Gives how many it
+    /// made. (It stops at the beginning and at the end of each.)
+    pub fn run(&mut self, up_to: Option<u64>) -> u64 {
+        let (mut stops, mut moved_at) = (0, Instant::now());
+        loop {
+            let mut status = 0;
+            // SAFETY: writes one number to where `status` is.
+            match unsafe { libc::waitpid(self.pid.as_raw(), &raw mut status, libc::WNOHANG | libc::__WALL) } {
+                0 if moved_at.elapsed() > QUIET => {
+                    self.kill();
+                    return stops;
+                }
+                0 => std::thread::sleep(Duration::from_micros(50)),
+                -1 => panic!("waitpid: {}", Errno::last()),
+                _ if !libc::WIFSTOPPED(status) => {
+                    self.over = true;
+                    return stops;
+                }
+                _ => {
+                    moved_at = Instant::now();
+                    let signal = libc::WSTOPSIG(status);
+                    let forwarded = if signal == libc::SIGTRAP | 0x80 {
+                        stops += 1;
+                        0
+                    } else if status >> 16 != 0 || signal == libc::SIGTRAP {
+                        // An event of the tracing itself.
+                        0
+                    } else {
+                        signal
+                    };
+                    if up_to.is_some_and(|up_to| stops >= up_to) {
+                        self.kill();
+                        return stops;
+                    }
+                    ptrace(libc::PTRACE_SYSCALL, self.pid, forwarded as usize);
+                }
+            }
+        }
+    }
+
+    fn kill(&mut self) {
+        if !std::mem::replace(&mut self.over, true) {
+            nix::sys::signal::kill(self.pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+            // SAFETY: as above; its end is taken here, whoever else waits for it.
+            unsafe { libc::waitpid(self.pid.as_raw(), std::ptr::null_mut(), libc::__WALL) };
+        }
+    }
+}
