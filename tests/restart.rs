@@ -524,7 +524,6 @@ fn a_master_that_is_killed_at_any_step_of_an_upgrade_leaves_one_that_works() {
             let mut traced = Steps::of(old.pid());
             old.signal(Signal::SIGUSR2);
             traced.run(Some(at));
-            drop(traced);
             let mut new = Daemon::again(&old);
             // What was on its way from the old one has arrived, and more.
             new.wait_ready();
