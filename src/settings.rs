@@ -92,6 +92,40 @@ pub enum Store {
         /// The file.
         path: PathBuf,
     },
+    /// Nodes of Redis.
+    Redis(Redis),
+}
+
+/// A store on nodes of Redis.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Redis {
+    /// What all keys begin with.
+    pub prefix: String,
+    /// How long a node may take to connect and to answer.
+    pub timeout: Duration,
+    /// Connections to a node, per process, beside those on which it waits for bells.
+    pub pool: u32,
+    /// The nodes.
+    pub nodes: Vec<Node>,
+}
+
+/// Where passwords are among the settings, they are not shown.
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.nodes.iter().map(|n| n.name.as_str()).collect();
+        f.debug_struct("Redis").field("prefix", &self.prefix).field("nodes", &names).finish_non_exhaustive()
+    }
+}
+
+/// One node.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// What dq calls it, and by which jobs find it: it stays, whatever its address.
+    pub name: String,
+    /// Its address, with user, password and database.
+    pub url: String,
+    /// How many shards it has.
+    pub shards: u32,
 }
 
 /// Which one it is, in words: what a running daemon cannot change.
@@ -99,6 +133,8 @@ impl fmt::Display for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Store::Embedded { path } => write!(f, "embedded in {}", path.display()),
+            // Nodes may come and go.
+            Store::Redis(redis) => write!(f, "redis under {}", redis.prefix),
         }
     }
 }

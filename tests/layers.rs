@@ -6,13 +6,38 @@ use std::path::{Path, PathBuf};
 
 /// Which modules of the crate a top-level module may use, beside itself.
 fn allowed(module: &str) -> Option<&'static [&'static str]> {
-    const PURE: &[&str] = &["job", "topic", "retry", "fair", "fields", "slot", "settings", "status"];
+    const PURE: &[&str] =
+        &["job", "topic", "retry", "fair", "fields", "rendezvous", "slot", "settings", "status"];
     const KITS: &[&str] = &["config", "process", "store", "callback", "protocol"];
-    const SUPERVISOR: &[&str] =
-        &["job", "topic", "retry", "fair", "fields", "slot", "settings", "status", "config", "process"];
+    const SUPERVISOR: &[&str] = &[
+        "job",
+        "topic",
+        "retry",
+        "fair",
+        "fields",
+        "rendezvous",
+        "slot",
+        "settings",
+        "status",
+        "config",
+        "process",
+    ];
     const TOP: &[&str] = &[
-        "job", "topic", "retry", "fair", "fields", "slot", "settings", "status", "config", "process",
-        "store", "callback", "protocol", "role",
+        "job",
+        "topic",
+        "retry",
+        "fair",
+        "fields",
+        "rendezvous",
+        "slot",
+        "settings",
+        "status",
+        "config",
+        "process",
+        "store",
+        "callback",
+        "protocol",
+        "role",
     ];
     match module {
         m if PURE.contains(&m) || KITS.contains(&m) => Some(PURE),

@@ -130,7 +130,7 @@ mod tests {
         let examples: String =
             text.lines().map(|l| l.strip_prefix("#: ").unwrap_or(l).to_owned() + "\n").collect();
         assert_ne!(examples.parse::<Table>().unwrap(), defaults());
-        parse(&examples).unwrap();
+        parse(&examples.replace("backend = \"embedded\"", "backend = \"redis\"")).unwrap();
     }
 
     #[test]
@@ -163,6 +163,26 @@ mod tests {
             ("[http]\nlisten = \"0.0.0.0:80\"", "http.listen", "0.0.0.0:80", "loopback"),
             ("[http]\nlisten = \"127.0.0.1:6789\"", "http.listen", "127.0.0.1:6789", "server.listen"),
             ("[store]\nbackend = \"oracle\"", "store.backend", "oracle", "embedded"),
+            ("[store]\nbackend = \"redis\"", "store.node", "redis", "redis://127.0.0.1:6379/0"),
+            ("[[store.node]]\nname = \"a\"\nurl = \"redis://x\"", "store.backend", "embedded", "redis"),
+            (
+                "[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"a b\"\nurl = \"redis://x\"",
+                "store.node[0].name",
+                "a b",
+                "letters",
+            ),
+            (
+                "[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"a\"\nurl = \"http://x\"",
+                "store.node[0].url",
+                "url",
+                "redis://",
+            ),
+            (
+                "[store]\nbackend = \"redis\"\nprefix = \"a{b}\"\n[[store.node]]\nname = \"a\"\nurl = \"redis://x\"",
+                "store.prefix",
+                "a{b}",
+                "letters",
+            ),
             ("[consume]\nprocesses = 1000", "consume.processes", "1000", "64"),
             ("[consume]\nconcurrency = 0", "consume.concurrency", "0", "1 to"),
             ("[callback]\nguard = \"none\"", "callback.guard", "none", "metadata"),

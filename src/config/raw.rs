@@ -64,6 +64,19 @@ pub(super) struct Consume {
 pub(super) struct Store {
     pub backend: String,
     pub path: String,
+    pub prefix: String,
+    pub timeout: Span,
+    pub pool: u32,
+    pub shards_per_node: u32,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub node: Vec<Node>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Node {
+    pub name: String,
+    pub url: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -187,7 +200,15 @@ impl Default for Consume {
 
 impl Default for Store {
     fn default() -> Store {
-        Store { backend: "embedded".into(), path: "var/dq.db".into() }
+        Store {
+            backend: "embedded".into(),
+            path: "var/dq.db".into(),
+            prefix: "dq".into(),
+            timeout: seconds(2),
+            pool: 8,
+            shards_per_node: 2,
+            node: Vec::new(),
+        }
     }
 }
 

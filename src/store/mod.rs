@@ -7,12 +7,16 @@
 //! Room for copies on a node that was not a job's home: an add carries a stamp (`stamp_us` in a [`View`]), and of two
 //! copies of an id the one with the later stamp is the job. A store that has one shard never has two.
 
+mod redis;
 mod sqlite;
 
+use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
-pub use sqlite::{Bell, Kind as BellKind, SqliteStore};
+pub use redis::RedisStore;
+pub use sqlite::SqliteStore;
 
 use crate::job::{Attempt, Body, Due, JobId, JobKey, NewJob, Priority, State, TopicName};
 use crate::settings;
@@ -35,6 +39,9 @@ pub enum StoreError {
     /// The store cannot be reached, read or written.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
+    /// The node that has the job, or would have it, is down.
+    #[error("a node is down: {0}")]
+    NodeDown(String),
     /// It may have been done or not.
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
@@ -49,6 +56,7 @@ impl StoreError {
             StoreError::Damaged(_) => "store_damaged",
             StoreError::Gone(_) => "store_gone",
             StoreError::Unavailable(_) => "store_unavailable",
+            StoreError::NodeDown(_) => "node_down",
             StoreError::Unknown(_) => "unknown",
         }
     }
@@ -236,17 +244,39 @@ pub enum Which {
     Ids(Vec<JobId>),
 }
 
+/// What a process waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BellKind {
+    /// Jobs to lease.
+    Push,
+    /// Jobs that are due, or will be earlier than was known.
+    Timer,
+}
+
+/// Where a process waits for work; its descriptor is readable when it rang. It may ring too often, never too seldom.
+pub trait Bell: AsFd + Send {
+    /// Takes all rings so far. Tells whether there were any: then its owner must look for work.
+    fn answer(&self) -> io::Result<bool>;
+
+    /// Says whether its owner could take work now. Where a ring goes to one of those who listen, one that could not would
+    /// keep it from the others.
+    fn listen(&self, _could: bool) {}
+
+    /// Gives the others a moment to hear what this one was told and may not take.
+    fn rest(&self) {}
+}
+
 /// One handle to the store.
 pub trait Store: Send {
     /// Stores jobs durably, each answered by itself, in their order.
-    fn add(&mut self, jobs: &[NewJob]) -> Result<Vec<Added>>;
+    fn add(&mut self, jobs: &[NewJob]) -> Vec<Result<Added>>;
 
     /// The job of that key; where there is none, its latest dead letter.
     fn get(&mut self, key: &JobKey) -> Result<Option<View>>;
 
-    /// Removes jobs durably, in whichever state they are; where there is none, its dead letters. Tells which were
-    /// there.
-    fn delete(&mut self, keys: &[JobKey]) -> Result<Vec<bool>>;
+    /// Removes jobs durably, in whichever state they are; where there is none, its dead letters. Tells of each by itself
+    /// whether it was there.
+    fn delete(&mut self, keys: &[JobKey]) -> Vec<Result<bool>>;
 
     /// Gives a delayed or ready job a new due time.
     fn reschedule(&mut self, key: &JobKey, due: Due) -> Result<Changed>;
@@ -256,20 +286,20 @@ pub trait Store: Send {
         self.reschedule(key, Due::In(Duration::ZERO))
     }
 
-    /// Moves up to `limit` due jobs to ready. `next_ms` is the next due time.
+    /// Moves up to `limit` due jobs of each shard to ready. `next_ms` is the next due time.
     fn promote(&mut self, limit: usize) -> Result<Moved>;
 
     /// Leases up to `limit` ready jobs in all, topic by topic in the given order. Never waits for work.
     fn lease(&mut self, wanted: &[Wanted], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch>;
 
     /// Settles leased jobs, each answered by itself, in their order.
-    fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>>;
+    fn settle(&mut self, settlements: &[Settlement]) -> Vec<Result<Settled>>;
 
     /// Makes the jobs that a dead process held ready again. The attempt is refunded, up to three times a job; after
     /// that it counts. Tells how many there were.
     fn hand_back(&mut self, owner: &OwnerTag) -> Result<usize>;
 
-    /// Ends up to `limit` leases that ran out: the attempt counts, and the job is ready again or, its attempts used
+    /// Ends up to `limit` leases of each shard that ran out: the attempt counts, and the job is ready again or, its attempts used
     /// up, dead. `next_ms` is the next deadline.
     fn expire(&mut self, limit: usize) -> Result<Moved>;
 
@@ -292,6 +322,9 @@ pub trait Store: Send {
     /// Looks at all of it for damage. May take long; holds nobody up.
     fn inspect(&mut self) -> Result<()>;
 
+    /// Tells others that topics have ready jobs, which whoever was told of them may not take.
+    fn pass_on(&mut self, _topics: &[TopicName]) {}
+
     /// Rings for work that there may be: whoever would have rung may have died before it did.
     fn announce(&mut self);
 
@@ -304,5 +337,22 @@ pub trait Store: Send {
 pub fn open(settings: &settings::Store, run_dir: &Path) -> Result<Box<dyn Store>> {
     match settings {
         settings::Store::Embedded { path } => Ok(Box::new(SqliteStore::open(path, run_dir)?)),
+        settings::Store::Redis(settings) => Ok(Box::new(RedisStore::open(settings)?)),
+    }
+}
+
+/// Hangs a bell of that store's, under a name that no other process uses.
+pub fn hang_bell(
+    settings: &settings::Store,
+    run_dir: &Path,
+    kind: BellKind,
+    name: &str,
+) -> io::Result<Box<dyn Bell>> {
+    match settings {
+        settings::Store::Embedded { .. } => Ok(Box::new(sqlite::HungBell::hang(run_dir, kind, name)?)),
+        settings::Store::Redis(settings) => {
+            let nodes = redis::Nodes::of(settings).map_err(io::Error::other)?;
+            Ok(Box::new(redis::RedisBell::hang(&nodes, kind)?))
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! What the tests of the running daemon share: a daemon of their own, a webhook sink, waiting without hoping.
 #![allow(dead_code, missing_docs)]
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -15,6 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+pub mod redis;
 pub mod steps;
 
 pub const SECOND: Duration = Duration::from_secs(1);
@@ -160,6 +161,9 @@ impl Daemon {
                 text += &format!("[{name}]\n{line}");
             }
         }
+        if on_redis() && own("store").len() > 1 {
+            sections += &store_section(dir);
+        }
         std::fs::write(dir.join("dq.toml"), text + &sections).unwrap();
     }
 
@@ -302,7 +306,11 @@ impl Drop for Daemon {
         let _ = self.master.kill();
         let _ = self.master.wait();
         // Those that lost their master, too; unless another daemon of the test's goes on in this folder.
-        let lost = if Arc::strong_count(&self.dir) == 1 { self.processes() } else { Vec::new() };
+        let last = Arc::strong_count(&self.dir) == 1;
+        let lost = if last { self.processes() } else { Vec::new() };
+        if last {
+            SERVERS.lock().unwrap().remove(self.dir.path());
+        }
         for pid in children.into_values().chain(lost) {
             let _ = kill(pid, Signal::SIGKILL);
         }
@@ -404,4 +412,25 @@ pub fn all_new(daemon: &Daemon, before: &HashMap<String, Pid>) -> HashMap<String
 
 pub fn takes(daemon: &Daemon, topic: &str, id: &str) -> bool {
     daemon.client().ask(&add(topic, id, 0)).unwrap()["code"] == 1
+}
+
+/// Whether the daemons of this run have two nodes of Redis for a store: `TEST_STORE=redis`.
+pub fn on_redis() -> bool {
+    std::env::var("TEST_STORE").is_ok_and(|store| store == "redis")
+}
+
+/// The nodes of the daemons in a folder, as long as there is one.
+static SERVERS: Mutex<BTreeMap<PathBuf, Vec<redis::RedisServer>>> = Mutex::new(BTreeMap::new());
+
+fn store_section(dir: &Path) -> String {
+    let mut all = SERVERS.lock().unwrap();
+    let servers = all.entry(dir.to_owned()).or_insert_with(|| {
+        let started: Vec<_> = (0..2).map(|_| redis::RedisServer::start()).collect();
+        started
+    });
+    let node = |(n, server): (usize, &redis::RedisServer)| {
+        format!("[[store.node]]\nname = \"r{n}\"\nurl = \"{}\"\n", server.url())
+    };
+    let nodes: String = servers.iter().enumerate().map(node).collect();
+    format!("[store]\nbackend = \"redis\"\n{nodes}")
 }

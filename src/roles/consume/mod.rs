@@ -16,11 +16,12 @@ use anyhow::{Context as _, Result};
 use self::workers::{Finished, Workers};
 use crate::callback::{Caller, Rules, Verdict};
 use crate::fair::Fair;
-use crate::job::{Due, JobKey};
+use crate::job::{Due, JobKey, TopicName};
 use crate::process::Owner;
 use crate::role::{Context, Drain, Trouble};
 use crate::store::{
-    Batch, Bell, BellKind, Leased, Outcome, OwnerTag, Settled, Settlement, Store, StoreError, Token, Wanted,
+    self, Batch, Bell, BellKind, Leased, Outcome, OwnerTag, Settled, Settlement, Store, StoreError, Token,
+    Wanted,
 };
 use crate::topic::{Topic, Topics};
 
@@ -54,7 +55,7 @@ struct Consumer {
     owner: Option<Owner>,
     tag: OwnerTag,
     /// None: it drains.
-    bell: Option<Bell>,
+    bell: Option<Box<dyn Bell>>,
     workers: Workers,
     /// The jobs whose callbacks run, by their leases.
     in_flight: HashMap<Token, Flight>,
@@ -78,7 +79,8 @@ impl Consumer {
             topics: context.topics.clone(),
             tag: OwnerTag(owner.tag().to_owned()),
             bell: Some(
-                Bell::hang(&settings.run_dir, BellKind::Push, owner.tag()).context("cannot hang the bell")?,
+                store::hang_bell(&settings.store, &settings.run_dir, BellKind::Push, owner.tag())
+                    .context("cannot hang the bell")?,
             ),
             owner: Some(owner),
             workers: Workers::new(caller, concurrency)?,
@@ -123,9 +125,13 @@ impl Consumer {
         let drain_ends = context.drain().and_then(|Drain { until, .. }| until?.checked_sub(LAST_CALL));
         let until = [again, drain_ends].into_iter().flatten().min();
         // A bell that cannot be answered, for want of workers, is left to ring until one is free.
-        let bell = self.bell.as_ref().filter(|_| self.workers.free() > 0 && again.is_none());
+        let could = self.workers.free() > 0 && again.is_none();
+        let bell = self.bell.as_ref().filter(|_| could);
+        if let Some(bell) = &self.bell {
+            bell.listen(could);
+        }
         let mut fds = vec![self.workers.as_fd()];
-        fds.extend(bell.map(AsFd::as_fd));
+        fds.extend(bell.map(|bell| bell.as_fd()));
         let readable = context.wait(&fds, until)?;
         if let Some(bell) = bell
             && readable[1]
@@ -154,11 +160,26 @@ impl Consumer {
     fn exchange(&mut self) -> Result<(), StoreError> {
         while !self.unsettled.is_empty() {
             let count = self.unsettled.len().min(BATCH);
-            let settled = self.store.settle(&self.unsettled[..count])?;
+            let settled = self.store.settle(&self.unsettled[..count]);
+            let (mut again, mut failed) = (Vec::new(), None);
             for (settlement, settled) in self.unsettled.drain(..count).zip(settled) {
-                if settled == Settled::Stale {
-                    log::info!("{}: deleted, replaced or taken back while it was delivered", settlement.key);
+                match settled {
+                    Ok(Settled::Done) => {}
+                    Ok(Settled::Stale) => {
+                        log::info!(
+                            "{}: deleted, replaced or taken back while it was delivered",
+                            settlement.key
+                        );
+                    }
+                    Err(e) => {
+                        again.push(settlement);
+                        failed = Some(e);
+                    }
                 }
+            }
+            self.unsettled.append(&mut again);
+            if let Some(e) = failed {
+                return Err(e);
             }
         }
         if self.may_lease() { self.lease() } else { Ok(()) }
@@ -185,7 +206,19 @@ impl Consumer {
             })
             .collect();
         let Batch { jobs, left } = self.store.lease(&wanted, BATCH.min(free as usize), Some(&self.tag))?;
+        // What was not asked for may be for others.
+        let asked = |topic: &TopicName| wanted.iter().any(|w| w.topic == *topic);
+        let served = |topic: &TopicName| self.topics.get(topic.as_str()).is_some();
+        let unasked: Vec<TopicName> =
+            left.iter().map(|(topic, _)| topic).filter(|t| !asked(t) && served(t)).cloned().collect();
+        let any_left = left.iter().any(|(topic, _)| served(topic));
+        if !unasked.is_empty() {
+            self.store.pass_on(&unasked);
+        }
         self.fair.left(left);
+        if any_left && let Some(bell) = self.bell.as_ref().filter(|_| !self.fair.more(free)) {
+            bell.rest();
+        }
         if jobs.is_empty() {
             // What is left is not for the asking, whatever the counts say: the next bell or callback brings the next try.
             self.look = false;

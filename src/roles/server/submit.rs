@@ -261,11 +261,9 @@ impl Worker {
         }
         let added = self.store.add(jobs);
         self.note("add", &added);
-        let answer = |(i, (ticket, bytes)): (usize, (Ticket, usize))| {
-            let one = added.as_ref().map(|all| all[i]).map_err(Clone::clone);
-            (ticket, request::added(&one), bytes)
-        };
-        let answers = group.drain(..).enumerate().map(answer).collect();
+        let answers =
+            group.drain(..).zip(&added).map(|((ticket, bytes), one)| (ticket, request::added(one), bytes));
+        let answers = answers.collect();
         jobs.clear();
         self.finish(answers);
     }
@@ -285,10 +283,7 @@ impl Worker {
         for group in good.chunks(GROUP) {
             let some = self.store.add(group);
             self.note("madd", &some);
-            match some {
-                Ok(some) => added.extend(some.into_iter().map(Ok)),
-                Err(e) => added.extend(group.iter().map(|_| Err(e.clone()))),
-            }
+            added.extend(some);
         }
         let all: Vec<_> = places.into_iter().map(|place| place.map(|i| added[i].clone())).collect();
         request::added_many(&all, most)
@@ -304,18 +299,18 @@ impl Worker {
         for (keys, group) in keys.chunks(GROUP).zip(group.chunks(GROUP)) {
             let there = self.store.delete(keys);
             self.note("del", &there);
-            let answer = |(i, (ticket, bytes)): (usize, &(Ticket, usize))| {
-                let one = there.as_ref().map(|all| all[i]).map_err(Clone::clone);
-                (*ticket, request::deleted(&keys[i], &one), *bytes)
-            };
-            self.finish(group.iter().enumerate().map(answer).collect());
+            let answers = group.iter().zip(keys.iter().zip(&there));
+            let answers =
+                answers.map(|((ticket, bytes), (key, one))| (*ticket, request::deleted(key, one), *bytes));
+            self.finish(answers.collect());
         }
     }
 
     /// Logs what the store refused; clients are told as well.
-    fn note<T>(&self, what: &str, result: &Result<T>) {
-        if let Err(e) = result {
-            log::error!("{what}: {e}");
+    fn note<T>(&self, what: &str, results: &[Result<T>]) {
+        let failed = || results.iter().filter_map(|r| r.as_ref().err());
+        if let Some(e) = failed().next() {
+            log::error!("{what}, {} of {}: {e}", failed().count(), results.len());
             self.shared.gone.fetch_or(matches!(e, StoreError::Gone(_)), Ordering::Relaxed);
         }
     }

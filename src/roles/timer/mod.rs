@@ -6,6 +6,7 @@
 
 mod turn_of_duty;
 
+use std::mem;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use self::turn_of_duty::TurnOfDuty;
 use crate::process::{DeadOwner, Owners, random_name};
 use crate::role::{self, Context, Trouble};
-use crate::store::{Bell, BellKind, OwnerTag, Store, StoreError};
+use crate::store::{self, Bell, BellKind, OwnerTag, Store, StoreError};
 
 /// How many jobs move in one step, so that others have their turn at the store in between.
 const BATCH: usize = 256;
@@ -44,13 +45,15 @@ pub fn run(mut context: Context) -> Result<()> {
 
 struct Timer {
     store: Box<dyn Store>,
-    bell: Bell,
+    bell: Box<dyn Bell>,
     owners: Owners,
     /// Owners whose leases are not handed back yet.
     dead: Vec<DeadOwner>,
     clock: TimerFd,
     maintenance: SyncSender<()>,
     trouble: Trouble,
+    /// Nothing has happened for the longest sleep.
+    slept_long: bool,
 }
 
 impl Timer {
@@ -65,18 +68,24 @@ impl Timer {
         }
         Ok(Timer {
             store,
-            bell: Bell::hang(run_dir, BellKind::Timer, &random_name()?).context("cannot hang the bell")?,
+            bell: store::hang_bell(&context.settings.store, run_dir, BellKind::Timer, &random_name()?)
+                .context("cannot hang the bell")?,
             owners: Owners::watch(run_dir).context("cannot watch the owners of leases")?,
             dead: Vec::new(),
             clock: TimerFd::new(ClockId::CLOCK_REALTIME, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?,
             maintenance: maintain(context.store()?)?,
             trouble: Trouble::default(),
+            slept_long: false,
         })
     }
 
     fn run(&mut self, context: &mut Context) -> Result<()> {
         let mut owners_changed = true;
         while context.drain().is_none() {
+            if mem::take(&mut self.slept_long) {
+                // What was told to a process that died before it looked is told once more.
+                self.store.announce();
+            }
             if owners_changed {
                 self.dead.append(&mut self.owners.dead().context("cannot look at the owners of leases")?);
             }
@@ -134,7 +143,8 @@ impl Timer {
                 Err(TrySendError::Disconnected(())) => anyhow::bail!("the maintenance thread has ended"),
             }
         }
-        Ok(readable[count..].contains(&true) || sleep_ends <= Instant::now())
+        self.slept_long = sleep_ends <= Instant::now();
+        Ok(readable[count..].contains(&true) || self.slept_long)
     }
 
     /// Sets the clock to a moment; it also goes off when the host's clock is set.

@@ -10,21 +10,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
-/// What a process waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Jobs to lease.
-    Push,
-    /// Jobs that are due, or will be earlier than was known.
-    Timer,
-}
+use crate::store::{Bell, BellKind as Kind};
 
-impl Kind {
-    fn prefix(self) -> &'static str {
-        match self {
-            Kind::Push => "push.",
-            Kind::Timer => "timer.",
-        }
+fn prefix(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Push => "push.",
+        Kind::Timer => "timer.",
     }
 }
 
@@ -34,23 +25,24 @@ fn folder(run_dir: &Path) -> PathBuf {
 
 /// Where a process waits for work; readable when it rang.
 #[derive(Debug)]
-pub struct Bell {
+pub struct HungBell {
     socket: UnixDatagram,
     path: PathBuf,
 }
 
-impl Bell {
+impl HungBell {
     /// Hangs a bell under a name that no other process uses.
-    pub fn hang(run_dir: &Path, kind: Kind, name: &str) -> io::Result<Bell> {
+    pub fn hang(run_dir: &Path, kind: Kind, name: &str) -> io::Result<HungBell> {
         std::fs::create_dir_all(folder(run_dir))?;
-        let path = folder(run_dir).join(format!("{}{name}", kind.prefix()));
+        let path = folder(run_dir).join(format!("{}{name}", prefix(kind)));
         let socket = UnixDatagram::bind(&path)?;
         socket.set_nonblocking(true)?;
-        Ok(Bell { socket, path })
+        Ok(HungBell { socket, path })
     }
+}
 
-    /// Takes all rings so far. Tells whether there were any: then its owner must look for work.
-    pub fn answer(&self) -> io::Result<bool> {
+impl Bell for HungBell {
+    fn answer(&self) -> io::Result<bool> {
         let mut rang = false;
         loop {
             match self.socket.recv(&mut [0; 8]) {
@@ -63,13 +55,13 @@ impl Bell {
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for HungBell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-impl Drop for Bell {
+impl Drop for HungBell {
     fn drop(&mut self) {
         // A bell that stays behind is taken down by the next ring.
         let _ = std::fs::remove_file(&self.path);
@@ -122,7 +114,7 @@ impl Ringer {
         for entry in std::fs::read_dir(&self.folder)? {
             let entry = entry?;
             let name = entry.file_name();
-            let is = |kind: Kind| name.as_encoded_bytes().starts_with(kind.prefix().as_bytes());
+            let is = |kind: Kind| name.as_encoded_bytes().starts_with(prefix(kind).as_bytes());
             if !(rings.push && is(Kind::Push) || rings.timer && is(Kind::Timer)) {
                 continue;
             }
@@ -152,7 +144,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut ringer = Ringer::new(dir.path());
         ringer.ring(PUSH);
-        let hang = |kind, name| Bell::hang(dir.path(), kind, name).unwrap();
+        let hang = |kind, name| HungBell::hang(dir.path(), kind, name).unwrap();
         let (a, b, timer) = (hang(Kind::Push, "a"), hang(Kind::Push, "b"), hang(Kind::Timer, "a"));
         assert!(!a.answer().unwrap());
         ringer.ring(PUSH);
@@ -164,11 +156,11 @@ mod tests {
     fn forty_bells_that_nobody_answers_keep_none_from_ringing() {
         let dir = tempfile::tempdir().unwrap();
         let mut ringer = Ringer::new(dir.path());
-        let deaf: Vec<Bell> =
-            (0..40).map(|i| Bell::hang(dir.path(), Kind::Push, &i.to_string()).unwrap()).collect();
+        let deaf: Vec<HungBell> =
+            (0..40).map(|i| HungBell::hang(dir.path(), Kind::Push, &i.to_string()).unwrap()).collect();
         (0..50).for_each(|_| ringer.ring(PUSH));
-        let timer = Bell::hang(dir.path(), Kind::Timer, "a").unwrap();
-        let push = Bell::hang(dir.path(), Kind::Push, "late").unwrap();
+        let timer = HungBell::hang(dir.path(), Kind::Timer, "a").unwrap();
+        let push = HungBell::hang(dir.path(), Kind::Push, "late").unwrap();
         ringer.ring(Rings { push: true, timer: true });
         assert_eq!([&timer, &push].map(|bell| bell.answer().unwrap()), [true, true]);
         drop(deaf);
@@ -182,7 +174,7 @@ mod tests {
         std::fs::write(folder(dir.path()), "").unwrap();
         ringer.ring(PUSH);
         std::fs::remove_file(folder(dir.path())).unwrap();
-        let bell = Bell::hang(dir.path(), Kind::Push, "a").unwrap();
+        let bell = HungBell::hang(dir.path(), Kind::Push, "a").unwrap();
         ringer.ring(Rings { push: false, timer: true });
         assert!(bell.answer().unwrap());
     }
@@ -190,7 +182,7 @@ mod tests {
     #[test]
     fn a_full_bell_still_rings() {
         let dir = tempfile::tempdir().unwrap();
-        let bell = Bell::hang(dir.path(), Kind::Push, "a").unwrap();
+        let bell = HungBell::hang(dir.path(), Kind::Push, "a").unwrap();
         let mut ringer = Ringer::new(dir.path());
         (0..10_000).for_each(|_| ringer.ring(PUSH));
         assert!(bell.answer().unwrap());

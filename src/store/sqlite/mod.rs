@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 
-pub use bell::{Bell, Kind};
+pub use bell::HungBell;
 
 use self::bell::{Ringer, Rings};
 use self::turn::Turn;
@@ -215,7 +215,7 @@ fn at_commit(error: rusqlite::Error) -> StoreError {
 }
 
 impl Store for SqliteStore {
-    fn add(&mut self, jobs: &[NewJob]) -> Result<Vec<Added>> {
+    fn add(&mut self, jobs: &[NewJob]) -> Vec<Result<Added>> {
         self.in_chunks(Durability::Full, jobs, change::add)
     }
 
@@ -226,7 +226,7 @@ impl Store for SqliteStore {
         }
     }
 
-    fn delete(&mut self, keys: &[JobKey]) -> Result<Vec<bool>> {
+    fn delete(&mut self, keys: &[JobKey]) -> Vec<Result<bool>> {
         self.in_chunks(Durability::Full, keys, change::delete)
     }
 
@@ -253,7 +253,7 @@ impl Store for SqliteStore {
         self.write(Durability::Normal, |w| deliver::lease(w, wanted, limit, owner))
     }
 
-    fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+    fn settle(&mut self, settlements: &[Settlement]) -> Vec<Result<Settled>> {
         self.in_chunks(Durability::Normal, settlements, deliver::settle)
     }
 
@@ -332,20 +332,17 @@ impl SqliteStore {
         durability: Durability,
         items: &[A],
         mut one: impl FnMut(&mut Write<'_>, &A) -> rusqlite::Result<B>,
-    ) -> Result<Vec<B>> {
+    ) -> Vec<Result<B>> {
         let mut out = Vec::with_capacity(items.len());
         for chunk in items.chunks(CHUNK) {
             match self
                 .write(durability, |w| chunk.iter().map(|item| one(w, item)).collect::<Result<Vec<B>, _>>())
             {
-                Ok(some) => out.extend(some),
-                Err(e) if out.is_empty() => return Err(e),
-                Err(e) => {
-                    return Err(StoreError::Unknown(format!("only the first {} are done: {e}", out.len())));
-                }
+                Ok(some) => out.extend(some.into_iter().map(Ok)),
+                Err(e) => out.extend(chunk.iter().map(|_| Err(e.clone()))),
             }
         }
-        Ok(out)
+        out
     }
 
     /// Repeats a step until it says that there is no more to do. Gives the sum of what it did.

@@ -1,0 +1,177 @@
+//! What scripts answer, as dq's own types; and what they are asked, as their words. The scripts' heads say the same.
+
+use redis::Value;
+
+use crate::job::{Attempt, Body, Due, JobId, JobKey, OnConflict, Priority, State, TopicName};
+use crate::store::{Outcome, StoreError, View};
+
+/// An answer that is not what a script gives.
+pub(super) fn strange(what: &str) -> StoreError {
+    StoreError::Damaged(format!("{what} cannot be understood"))
+}
+
+/// The elements of an array.
+pub(super) fn array(value: Value) -> Result<Vec<Value>, StoreError> {
+    match value {
+        Value::Array(values) => Ok(values),
+        _ => Err(strange("an answer")),
+    }
+}
+
+pub(super) fn bytes(value: Value) -> Result<Vec<u8>, StoreError> {
+    match value {
+        Value::BulkString(bytes) => Ok(bytes),
+        Value::SimpleString(text) => Ok(text.into_bytes()),
+        _ => Err(strange("a text")),
+    }
+}
+
+pub(super) fn text(value: Value) -> Result<String, StoreError> {
+    String::from_utf8(bytes(value)?).map_err(|_| strange("a text"))
+}
+
+pub(super) fn number(value: &Value) -> Result<i64, StoreError> {
+    match value {
+        Value::Int(n) => Ok(*n),
+        Value::BulkString(b) => {
+            std::str::from_utf8(b).ok().and_then(|t| t.parse().ok()).ok_or_else(|| strange("a number"))
+        }
+        _ => Err(strange("a number")),
+    }
+}
+
+pub(super) fn count(value: &Value) -> Result<usize, StoreError> {
+    usize::try_from(number(value)?).map_err(|_| strange("a count"))
+}
+
+pub(super) fn topic(value: Value) -> Result<TopicName, StoreError> {
+    TopicName::new(&text(value)?).map_err(|e| StoreError::Damaged(e.to_string()))
+}
+
+pub(super) fn id(value: Value) -> Result<JobId, StoreError> {
+    JobId::new(text(value)?).map_err(|e| StoreError::Damaged(e.to_string()))
+}
+
+/// What is stored of a job: priority, and 4 if there is a limit (1), the stamp (7), the limit (4, if there is one), the body.
+pub(super) struct Record {
+    pub priority: Priority,
+    pub stamp_us: i64,
+    pub max_attempts: Option<u32>,
+    pub body: Body,
+}
+
+impl Record {
+    pub(super) fn parse(packed: &[u8]) -> Result<Record, StoreError> {
+        let parse = || {
+            let (bits, rest) = packed.split_first()?;
+            let (stamp, rest) = rest.split_at_checked(7)?;
+            let stamp_us = stamp.iter().fold(0, |n, b| n << 8 | i64::from(*b));
+            let (limit, body) = rest.split_at_checked(if *bits >= 4 { 4 } else { 0 })?;
+            let max_attempts = limit.try_into().ok().map(u32::from_be_bytes);
+            let priority = Priority::from_number(i64::from(bits % 4))?;
+            let body = Body::trusted(std::str::from_utf8(body).ok()?);
+            Some(Record { priority, stamp_us, max_attempts, body })
+        };
+        parse().ok_or_else(|| strange("a job's record"))
+    }
+}
+
+/// The jobs that `part/views.lua` tells of, seven values each.
+pub(super) fn views(topic: &TopicName, values: Vec<Value>) -> Result<Vec<View>, StoreError> {
+    let mut views = Vec::with_capacity(values.len() / 7);
+    let mut values = values.into_iter();
+    while let Some(first) = values.next() {
+        let mut next = || values.next().ok_or_else(|| strange("a job"));
+        let key = JobKey { topic: topic.clone(), id: id(first)? };
+        let state = State::from_number(number(&next()?)?).ok_or_else(|| strange("a state"))?;
+        let due_ms = number(&next()?)?;
+        let until_ms = Some(number(&next()?)?).filter(|at| *at >= 0);
+        let attempts = u32::try_from(number(&next()?)?).map_err(|_| strange("a count"))?;
+        let log = bytes(next()?)?;
+        let Record { priority, stamp_us, max_attempts, body } = Record::parse(&bytes(next()?)?)?;
+        views.push(View {
+            key,
+            state,
+            body,
+            due_ms,
+            until_ms,
+            stamp_us,
+            priority,
+            attempts,
+            max_attempts,
+            attempts_log: attempts_of(&log),
+        });
+    }
+    Ok(views)
+}
+
+/// The kept attempts, a line each; what cannot be read is let go rather than stand in a delivery's way.
+fn attempts_of(log: &[u8]) -> Vec<Attempt> {
+    log.split(|b| *b == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
+}
+
+/// An attempt as a line of the log.
+pub(super) fn line(attempt: Option<&Attempt>) -> String {
+    // JSON has no raw newline inside.
+    attempt.and_then(|a| serde_json::to_string(a).ok()).unwrap_or_default()
+}
+
+/// A due time: a span that is counted from the shard's now, or a moment.
+pub(super) fn due(due: Due) -> String {
+    match due {
+        Due::At(at_ms) => at_ms.max(0).to_string(),
+        Due::In(span) => format!("+{}", span.as_nanos().div_ceil(1_000_000).min(u64::MAX.into())),
+    }
+}
+
+/// Priority, what happens when the id is taken, and the job's own limit.
+pub(super) fn flags(priority: Priority, on_conflict: OnConflict, max_attempts: Option<u32>) -> String {
+    let rule = match on_conflict {
+        OnConflict::Replace => 'r',
+        OnConflict::Reject => 'x',
+        OnConflict::Keep => 'k',
+    };
+    let limit = max_attempts.map(|n| n.to_string()).unwrap_or_default();
+    format!("{}{rule}{limit}", priority as u8)
+}
+
+/// What becomes of a leased job.
+pub(super) fn outcome(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Ack => "a".to_owned(),
+        Outcome::Retry(at) => format!("r{}", due(*at)),
+        Outcome::Bury => "b".to_owned(),
+        Outcome::Extend(span) => format!("e{}", span.as_millis()),
+        Outcome::HandBack => "h".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_record_is_read_as_scripts_write_it() {
+        let stamp = [0x06, 0x40, 0, 0, 0, 0, 0x07];
+        let with = [&[6][..], &stamp, &[0, 0, 0, 9], b"{}"].concat();
+        let record = Record::parse(&with).unwrap();
+        assert_eq!((record.priority, record.max_attempts), (Priority::Normal, Some(9)));
+        assert_eq!((record.stamp_us, record.body.as_str()), (0x0640_0000_0000_07, "{}"));
+        let without = [&[1][..], &stamp, b"1"].concat();
+        let record = Record::parse(&without).unwrap();
+        assert_eq!((record.priority, record.max_attempts, record.body.as_str()), (Priority::High, None, "1"));
+        for bad in [&with[..0], &with[..5], &with[..9], &[0, 0, 0, 0, 0, 0, 0, 0]] {
+            assert!(Record::parse(bad).is_err());
+        }
+    }
+
+    #[test]
+    fn words_are_what_scripts_expect() {
+        assert_eq!(due(Due::In(Duration::from_micros(1500))), "+2");
+        assert_eq!(due(Due::At(-5)), "0");
+        assert_eq!(flags(Priority::Low, OnConflict::Keep, Some(7)), "3k7");
+        assert_eq!(outcome(&Outcome::Retry(Due::At(9))), "r9");
+        assert_eq!(outcome(&Outcome::Extend(Duration::from_secs(1))), "e1000");
+    }
+}

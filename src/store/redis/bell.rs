@@ -1,0 +1,181 @@
+//! Waiting for work without asking: on each shard one connection with one call outstanding, which the server answers when it
+//! rings. A thread waits there, and wakes whoever watches the bell.
+//!
+//! A ring goes to one of those who listen, so that work for one wakes one, however many wait. So only who could take work
+//! listens, and who was told of what it may not take passes it on, and rests for a moment before it listens again.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use redis::{ConnectionLike, Value};
+
+use super::node::Node;
+use super::{BELL_ROUND, Nodes};
+use crate::store::{Bell, BellKind};
+
+/// How long a node that is down is left alone before its bell is tried again.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// How long one that has passed a ring on leaves the bell to the others.
+const REST: Duration = Duration::from_millis(10);
+
+/// A bell over all shards.
+pub struct RedisBell {
+    rung: UnixStream,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    mood: Mutex<Mood>,
+    changed: Condvar,
+}
+
+/// What the bell's owner wants of its listeners.
+#[derive(Debug, Clone, Copy, Default)]
+struct Mood {
+    listens: bool,
+    rests_until: Option<Instant>,
+    over: bool,
+}
+
+impl Shared {
+    fn mood(&self) -> MutexGuard<'_, Mood> {
+        self.mood.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RedisBell {
+    /// Listens from now on.
+    pub fn hang(nodes: &Arc<Nodes>, kind: BellKind) -> io::Result<RedisBell> {
+        let (rung, ring) = UnixStream::pair()?;
+        rung.set_nonblocking(true)?;
+        ring.set_nonblocking(true)?;
+        let shared = Arc::new(Shared::default());
+        shared.mood().listens = true;
+        for (n, node) in nodes.nodes.iter().enumerate() {
+            for base in &node.bases {
+                let key = format!("{base}{}", if kind == BellKind::Push { "bell" } else { "tbell" });
+                let listener = Listener {
+                    nodes: Arc::clone(nodes),
+                    node: n,
+                    key,
+                    ring: ring.try_clone()?,
+                    shared: Arc::clone(&shared),
+                };
+                std::thread::Builder::new().name("bell".into()).spawn(move || listener.listen())?;
+            }
+        }
+        Ok(RedisBell { rung, shared })
+    }
+}
+
+impl AsFd for RedisBell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.rung.as_fd()
+    }
+}
+
+impl Bell for RedisBell {
+    fn answer(&self) -> io::Result<bool> {
+        let mut rang = false;
+        loop {
+            match (&self.rung).read(&mut [0; 64]) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(_) => rang = true,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(rang),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    fn listen(&self, could: bool) {
+        let mut mood = self.shared.mood();
+        if mood.listens != could {
+            mood.listens = could;
+            self.shared.changed.notify_all();
+        }
+    }
+
+    fn rest(&self) {
+        self.shared.mood().rests_until = Some(Instant::now() + REST);
+    }
+}
+
+impl Drop for RedisBell {
+    fn drop(&mut self) {
+        self.shared.mood().over = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+struct Listener {
+    nodes: Arc<Nodes>,
+    node: usize,
+    key: String,
+    ring: UnixStream,
+    shared: Arc<Shared>,
+}
+
+impl Listener {
+    fn listen(self) {
+        let node = &self.nodes.nodes[self.node];
+        while !self.is_over() {
+            // What rang while nobody listened is not known: whoever watches looks for himself.
+            self.wake();
+            if let Err(e) = self.listen_on(node) {
+                log::debug!("node {}: its bell: {e}", node.name);
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    fn listen_on(&self, node: &Node) -> redis::RedisResult<()> {
+        let mut connection = node.connect(BELL_ROUND * 2)?;
+        let mut wait = redis::cmd("BZPOPMIN");
+        wait.arg(&self.key).arg(BELL_ROUND.as_secs());
+        while self.may_listen() {
+            let Value::Array(rung) = connection.req_command(&wait)? else { continue };
+            let mood = *self.shared.mood();
+            if mood.listens && !mood.over {
+                self.wake();
+            } else if let [_, Value::BulkString(what), ..] = &rung[..] {
+                // Somebody else is to hear it.
+                let mut again = redis::cmd("ZADD");
+                again.arg(&self.key).arg("NX").arg(0).arg(&what[..]);
+                connection.req_command(&again)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        self.shared.mood().over
+    }
+
+    /// Waits until it is to listen. Tells whether it ever is.
+    fn may_listen(&self) -> bool {
+        let mut mood = self.shared.mood();
+        loop {
+            let rests = mood.rests_until.map(|until| until.saturating_duration_since(Instant::now()));
+            match rests.filter(|left| !left.is_zero()) {
+                _ if mood.over => return false,
+                Some(left) => {
+                    mood =
+                        self.shared.changed.wait_timeout(mood, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+                None if mood.listens => return true,
+                None => mood = self.shared.changed.wait(mood).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    fn wake(&self) {
+        // A full pipe wakes as well; one that nobody reads is over.
+        let _ = (&self.ring).write(&[1]);
+    }
+}

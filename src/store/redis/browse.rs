@@ -1,0 +1,186 @@
+//! What is read and changed over all shards together: lists, counts, redriving.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::answer::{self, array, count, number, strange};
+use super::script::Script;
+use super::{BYTES, CHUNK, Place, RedisStore};
+use crate::job::{JobId, JobKey, State, TopicName};
+use crate::store::{Counts, Page, Result, View};
+
+/// Where a listing stands on one shard.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+enum Stand {
+    /// Behind this place; both empty: at the beginning.
+    Behind(String, Vec<u8>),
+    /// It has told all.
+    AtEnd,
+}
+
+/// A page of one shard.
+struct ShardPage {
+    jobs: Vec<View>,
+    end: Stand,
+}
+
+/// What a list of that state is ordered by.
+fn order(view: &View, state: State) -> (i64, i64) {
+    match state {
+        State::Delayed => (view.due_ms, view.priority as i64),
+        State::Ready => (view.priority as i64, view.due_ms),
+        State::Leased | State::Dead => (view.until_ms.unwrap_or(0), 0),
+    }
+}
+
+impl RedisStore {
+    /// A page over all shards, in the order of the state.
+    pub(super) fn browse(
+        &self,
+        topic: &TopicName,
+        state: State,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<Page> {
+        let places: Vec<Place> = self.places().collect();
+        let first = || places.iter().map(|_| Stand::Behind(String::new(), Vec::new())).collect();
+        let stands: Option<Vec<Stand>> = match cursor {
+            None => Some(first()),
+            Some(text) => serde_json::from_str(text).ok().filter(|s: &Vec<Stand>| s.len() == places.len()),
+        };
+        let Some(mut stands) = stands else { return Ok(Page::default()) };
+        let mut jobs: Vec<(usize, View)> = Vec::new();
+        let mut ends = Vec::new();
+        for (i, place) in places.iter().enumerate() {
+            let page = self.page(*place, topic, state, &stands[i], limit)?;
+            jobs.extend(page.jobs.into_iter().map(|job| (i, job)));
+            ends.push(page.end);
+        }
+        jobs.sort_by_key(|(_, view)| order(view, state));
+        let read: Vec<usize> =
+            (0..places.len()).map(|i| jobs.iter().filter(|(of, _)| *of == i).count()).collect();
+        jobs.truncate(limit);
+        for (i, place) in places.iter().enumerate() {
+            let told = jobs.iter().filter(|(of, _)| *of == i).count();
+            stands[i] = match told {
+                _ if told == read[i] => ends[i].clone(),
+                0 => stands[i].clone(),
+                // The page ends in the midst of what this shard gave.
+                _ => self.page(*place, topic, state, &stands[i], told)?.end,
+            };
+        }
+        let more = stands.iter().any(|s| matches!(s, Stand::Behind(..)));
+        let next =
+            more.then(|| serde_json::to_string(&stands)).transpose().map_err(|_| strange("a cursor"))?;
+        Ok(Page { jobs: jobs.into_iter().map(|(_, view)| view).collect(), next })
+    }
+
+    fn page(
+        &self,
+        place: Place,
+        topic: &TopicName,
+        state: State,
+        from: &Stand,
+        limit: usize,
+    ) -> Result<ShardPage> {
+        let (mut jobs, mut end) = (Vec::new(), from.clone());
+        while let Stand::Behind(score, member) = &end {
+            if jobs.len() >= limit {
+                break;
+            }
+            let mut call = self.call(Script::List, place);
+            call.cmd.arg(topic.as_str()).arg(state as u8).arg(score).arg(&member[..]);
+            call.cmd.arg((limit - jobs.len()).min(CHUNK)).arg(BYTES);
+            let mut values = array(self.ask(place, call)?)?;
+            if values.len() < 2 {
+                return Err(strange("a list"));
+            }
+            let some = values.split_off(2);
+            let member = answer::bytes(values.pop().unwrap_or_default())?;
+            let score = answer::text(values.pop().unwrap_or_default())?;
+            jobs.extend(answer::views(topic, some)?);
+            end = if score.is_empty() { Stand::AtEnd } else { Stand::Behind(score, member) };
+        }
+        Ok(ShardPage { jobs, end })
+    }
+
+    /// The counts of all topics.
+    pub(super) fn count(&self) -> Result<Vec<Counts>> {
+        let mut topics: BTreeMap<TopicName, BTreeMap<Place, [u64; 4]>> = BTreeMap::new();
+        for place in self.places() {
+            let mut cursor = "0".to_owned();
+            loop {
+                let mut call = self.call(Script::Counts, place);
+                call.cmd.arg(&cursor).arg(CHUNK);
+                let mut values = array(self.ask(place, call)?)?.into_iter();
+                cursor = answer::text(values.next().ok_or_else(|| strange("counts"))?)?;
+                while let Some(topic) = values.next() {
+                    let mut counts = [0; 4];
+                    for n in &mut counts {
+                        *n = count(&values.next().ok_or_else(|| strange("counts"))?)? as u64;
+                    }
+                    // A topic may be told twice.
+                    topics.entry(answer::topic(topic)?).or_default().insert(place, counts);
+                }
+                if cursor == "0" {
+                    break;
+                }
+            }
+        }
+        let sum = |(topic, shards): (TopicName, BTreeMap<Place, [u64; 4]>)| {
+            let of = |state: usize| shards.values().map(|counts| counts[state]).sum();
+            Counts { topic, delayed: of(0), ready: of(1), leased: of(2), dead: of(3) }
+        };
+        Ok(topics.into_iter().map(sum).collect())
+    }
+
+    /// Makes dead letters ready, shard by shard.
+    pub(super) fn redrive_all(&self, topic: &TopicName, limit: usize) -> Result<usize> {
+        let mut sum = 0;
+        for place in self.places() {
+            let (mut score, mut member) = (String::new(), Vec::new());
+            while sum < limit {
+                let mut call = self.call(Script::Redrive, place);
+                call.cmd.arg(topic.as_str()).arg(CHUNK.min(limit - sum)).arg(BYTES);
+                call.cmd.arg("all").arg(&score).arg(&member[..]).arg(CHUNK);
+                let [moved, at, behind] = self.redriven(place, call)?;
+                sum += count(&moved)?;
+                (score, member) = (answer::text(at)?, answer::bytes(behind)?);
+                if score.is_empty() {
+                    break;
+                }
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Makes the dead letters of these ids ready.
+    pub(super) fn redrive_ids(&self, topic: &TopicName, ids: &[JobId], limit: usize) -> Result<usize> {
+        let mut by_place: BTreeMap<Place, Vec<&JobId>> = BTreeMap::new();
+        for id in ids {
+            let home = self.nodes.home(&JobKey { topic: topic.clone(), id: id.clone() });
+            by_place.entry(home).or_default().push(id);
+        }
+        let mut sum = 0;
+        for (place, ids) in by_place {
+            let mut left = &ids[..];
+            while !left.is_empty() && sum < limit {
+                let some = &left[..left.len().min(CHUNK)];
+                let mut call = self.call(Script::Redrive, place);
+                call.cmd.arg(topic.as_str()).arg(CHUNK.min(limit - sum)).arg(BYTES).arg("ids");
+                for id in some {
+                    call.cmd.arg(id.as_str());
+                }
+                let [moved, seen, _] = self.redriven(place, call)?;
+                sum += count(&moved)?;
+                left = left.get(number(&seen)?.max(1) as usize..).unwrap_or_default();
+            }
+        }
+        Ok(sum)
+    }
+
+    fn redriven(&self, place: Place, call: super::Call) -> Result<[redis::Value; 3]> {
+        array(self.ask(place, call)?)?.try_into().map_err(|_| strange("an answer"))
+    }
+}

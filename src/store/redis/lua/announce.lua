@@ -1,0 +1,28 @@
+--@ use clock bells
+-- Rings for whatever there is: whoever would have rung may have died before it did.
+--
+-- KEYS  1 the shard's base
+-- ARGV  topics, each of which is rung for if it has ready jobs; or none: then all bells are rung, and `bell` also gets
+--       the empty name, which means: look at all topics
+-- Gives nothing
+--
+-- Moves nothing.
+
+if ARGV[1] then
+  for _, topic in ipairs(ARGV) do
+    if call('EXISTS', base .. 'r:' .. topic) == 1 then ring(topic) end
+  end
+else
+  local tokens = { now, '' }
+  for _, topic in ipairs(call('SMEMBERS', base .. 'leasable')) do
+    tokens[#tokens + 1] = now
+    tokens[#tokens + 1] = topic
+    if #tokens >= 2000 then
+      call('ZADD', base .. 'bell', 'NX', unpack(tokens))
+      tokens = {}
+    end
+  end
+  if tokens[1] then call('ZADD', base .. 'bell', 'NX', unpack(tokens)) end
+  call('ZADD', base .. 'tbell', 0, 'timer')
+end
+return redis.status_reply('OK')

@@ -1,0 +1,81 @@
+--@ use clock bells scores moves leases
+-- Removes jobs in whichever state they are; where there is none, its dead letters.
+--
+-- KEYS  1 the shard's base
+-- ARGV  for each topic: topic, n, and n ids
+-- Gives one digit an id, in their order: 1 it was there, 0 it was not, 2 it had so many dead letters that some are left
+--
+-- Moves a job: delayed, ready, leased -> nothing. With no job of that id: dead -> nothing
+
+-- So many older dead letters of one id are removed at most.
+local MOST = 4096
+
+local function exhume(topic, id)
+  local graves, letters, latest = base .. 'X:' .. topic, base .. 'x:' .. topic, id .. '\0\0\0\0'
+  local grave = call('HGET', graves, latest)
+  if not grave then return 0 end
+  local older, left = struct.unpack('>I4', grave, 7), MOST
+  while older > 0 and left > 0 do
+    local names = {}
+    for number = older, math.max(1, older - 255), -1 do names[#names + 1] = id .. struct.pack('>I4', number) end
+    call('ZREM', letters, unpack(names))
+    older, left = older - #names, left - #names
+    -- The oldest have the lowest numbers, and go first: where one is missing, there are none before it.
+    if call('HDEL', graves, unpack(names)) < #names then older = 0 end
+  end
+  if older > 0 then
+    call('HSET', graves, latest, string.sub(grave, 1, 6) .. struct.pack('>I4', older) .. string.sub(grave, 11))
+    return 2
+  end
+  call('ZREM', letters, latest)
+  call('HDEL', graves, latest)
+  return 1
+end
+
+local digits, sum = {}, 0
+local i = 1
+while ARGV[i] do
+  local topic, n = ARGV[i], tonumber(ARGV[i + 1])
+  local first = i + 1
+  local these = {}
+  for k = 1, n do these[k] = k end
+  -- An id that comes twice has its dead letters removed by the second.
+  while these[1] do
+    local ids, ks, seen, later = {}, {}, {}, {}
+    for _, k in ipairs(these) do
+      local id = ARGV[first + k]
+      if seen[id] then
+        later[#later + 1] = k
+      else
+        seen[id] = true
+        ids[#ids + 1], ks[#ks + 1] = id, k
+      end
+    end
+    local m = moves(topic)
+    local delayed = call('ZMSCORE', base .. 'd:' .. topic, unpack(ids))
+    local ready = call('ZMSCORE', base .. 'r:' .. topic, unpack(ids))
+    local leases = call('HMGET', base .. 'L:' .. topic, unpack(ids))
+    for x, id in ipairs(ids) do
+      local digit = 1
+      if delayed[x] then
+        add(m, 'from_delayed', id)
+      elseif ready[x] then
+        add(m, 'from_ready', id)
+      elseif leases[x] then
+        unlease(m, id, lease_of(leases[x]))
+      else
+        digit = exhume(topic, id)
+      end
+      if delayed[x] or ready[x] or leases[x] then
+        add(m, 'gone', id)
+        add(m, 'forgotten', id)
+      end
+      digits[sum + ks[x]] = digit
+    end
+    make(m)
+    these = later
+  end
+  sum = sum + n
+  i = first + n + 1
+end
+return table.concat(digits)

@@ -1,0 +1,38 @@
+--@ use clock bells scores moves leases endings
+-- Ends leases that ran out.
+--
+-- KEYS  1 the shard's base
+-- ARGV  1 how many jobs at most   2 how many topics at most
+-- Gives how many leases it ended, and the next deadline in ms (in the past: there is more to do; -1: nothing is
+-- leased), and the shard's now in ms
+--
+-- Moves a job: leased -> ready, the attempt counted; with its attempts used up -> dead; replaced while it was leased ->
+-- delayed, ready
+
+local left, jobs = tonumber(ARGV[1]), 0
+for _, topic in ipairs(call('ZRANGE', base .. 'end', '-inf', now, 'BYSCORE', 'LIMIT', 0, ARGV[2])) do
+  if left == 0 then break end
+  local ids = call('ZRANGE', base .. 'l:' .. topic, '-inf', now, 'BYSCORE', 'LIMIT', 0, left)
+  if ids[1] then
+    local m, leases = moves(topic), call('HMGET', base .. 'L:' .. topic, unpack(ids))
+    for i, id in ipairs(ids) do
+      local lease = leases[i] and lease_of(leases[i])
+      if not lease then
+        add(m, 'unleased', id)
+      elseif lease.replaced or lease.hidden then
+        restore(m, id, lease)
+      else
+        count_as_lost(m, id, lease, 'the lease ran out')
+      end
+    end
+    make(m)
+    left, jobs = left - #ids, jobs + #ids
+  end
+  local next_deadline = call('ZRANGE', base .. 'l:' .. topic, 0, 0, 'WITHSCORES')[2]
+  if next_deadline then
+    call('ZADD', base .. 'end', next_deadline, topic)
+  else
+    call('ZREM', base .. 'end', topic)
+  end
+end
+return { jobs, tonumber(call('ZRANGE', base .. 'end', 0, 0, 'WITHSCORES')[2] or -1), now }

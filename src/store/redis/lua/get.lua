@@ -1,0 +1,28 @@
+--@ use shard scores leases views
+-- Looks at a job; where there is none, at its latest dead letter.
+--
+-- KEYS  1 the shard's base
+-- ARGV  1 topic   2 id
+-- Gives the values that part/views.lua names, or nothing
+--
+-- Moves nothing.
+
+local topic, id = ARGV[1], ARGV[2]
+local out = {}
+local record = call('HGET', base .. 'b:' .. topic, id)
+if record then
+  local noted = call('HGET', base .. 'm:' .. topic, id)
+  for state, prefix in ipairs({ 'd:', 'r:', 'l:' }) do
+    local score = call('ZSCORE', base .. prefix .. topic, id)
+    if score then
+      local lease = state == 3 and call('HGET', base .. 'L:' .. topic, id)
+      view_of(out, id, state, score, record, noted, lease)
+      break
+    end
+  end
+else
+  local latest = id .. '\0\0\0\0'
+  local grave = call('HGET', base .. 'X:' .. topic, latest)
+  if grave then view_of(out, id, 4, call('ZSCORE', base .. 'x:' .. topic, latest), grave) end
+end
+return out

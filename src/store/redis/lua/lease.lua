@@ -1,0 +1,103 @@
+--@ use clock bells scores records leases sizes
+-- Leases ready jobs, topic by topic, by priority and due time.
+--
+-- KEYS  1 the shard's base
+-- ARGV  1 how many jobs at most   2 16 random bytes, never given twice   3 the owner's tag, '' for none
+--       4 of how many topics at most to tell what is left   5 how many bytes of big bodies at most
+--       then for each topic: topic, max jobs, hold in ms, limit of attempts where a job has none of its own
+-- Gives two arrays
+--       1 for each topic of which it leased some: an array of topic, deadline, then for each job: id, record, attempt,
+--         due. The token of the n-th job of the whole answer, from 1, is ARGV 2 and n as four bytes, high first
+--       2 topics with ready jobs that are left, each followed by how many: of those asked for all, of others some
+--
+-- Moves a job: ready -> leased
+
+local room, prefix, owner, others, bytes = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local groups, left, owned, number = {}, {}, {}, 0
+
+-- Leases up to `n` jobs of a topic. Tells whether it found any ready.
+local function take(topic, n, hold, limit)
+  local ready, bodies = base .. 'r:' .. topic, base .. 'b:' .. topic
+  local found, ids = call('ZRANGE', ready, 0, n - 1, 'WITHSCORES'), {}
+  if not found[1] then return false end
+  for i = 1, #found / 2 do ids[i] = found[2 * i - 1] end
+  n = fitting(topic, bodies, ids, bytes)
+  for i = n + 1, #ids do ids[i] = nil end
+  local records, notes = call('HMGET', bodies, unpack(ids)), call('HMGET', base .. 'm:' .. topic, unpack(ids))
+  call('ZREMRANGEBYRANK', ready, 0, n - 1)
+  local deadline = moment('+' .. hold)
+  local until_text = text(deadline)
+  local jobs, places, leases, at, last, due, rank = { topic, deadline }, {}, {}, 0, nil, nil, nil
+  for i = 1, n do
+    local id, record, noted = ids[i], records[i], notes[i]
+    if found[2 * i] ~= last then
+      last = found[2 * i]
+      due, rank = from_ready(tonumber(last))
+    end
+    -- (A ready job without a record is none, and is let go.)
+    if record then
+      local attempts, crashes, mark = 1, 0, 0
+      if noted then
+        attempts, crashes = struct.unpack('>I4B', noted)
+        attempts, mark = attempts + 1, NOTED
+      end
+      number = number + 1
+      leases[at + 1] = id
+      leases[at + 2] = prefix
+        .. struct.pack('>I4I6BI4BI4', number, due, rank + mark, attempts, crashes, limit_of(record) or limit)
+        .. owner
+      jobs[2 * at + 3], jobs[2 * at + 4], jobs[2 * at + 5], jobs[2 * at + 6] = id, record, attempts, due
+      at = at + 2
+      bytes = bytes - #record
+      if owner ~= '' then owned[number] = topic .. '\0' .. id end
+    end
+  end
+  if at > 0 then
+    -- The last first: while there are few, a zset is searched from its front.
+    for i = 1, at, 2 do places[i], places[i + 1] = until_text, leases[at - i] end
+    call('ZADD', base .. 'l:' .. topic, unpack(places))
+    call('HSET', base .. 'L:' .. topic, unpack(leases))
+    lower('end', topic, until_text)
+    groups[#groups + 1] = jobs
+  end
+  room = room - n
+  return true
+end
+
+-- Tells what is left of a topic, and gives whether anything is.
+local function tell(topic)
+  local ready = call('ZCARD', base .. 'r:' .. topic)
+  if ready > 0 then
+    left[#left + 1] = topic
+    left[#left + 1] = ready
+  end
+  return ready > 0
+end
+
+local leasable, idle = {}, {}
+for _, topic in ipairs(call('SMEMBERS', base .. 'leasable')) do leasable[topic] = true end
+for i = 6, #ARGV, 4 do
+  local topic, n = ARGV[i], math.min(tonumber(ARGV[i + 1]), room)
+  if leasable[topic] then
+    leasable[topic] = nil
+    local found = n <= 0 or bytes <= 0 or take(topic, n, ARGV[i + 2], tonumber(ARGV[i + 3]))
+    if tell(topic) then
+      ring(topic)
+    elseif not found then
+      idle[#idle + 1] = topic
+    end
+  end
+end
+if owned[1] then call('SADD', base .. 'o:' .. owner, unpack(owned)) end
+for topic in pairs(leasable) do
+  if others == 0 then break end
+  others = others - 1
+  if not tell(topic) then idle[#idle + 1] = topic end
+end
+-- A topic that had nothing from the beginning is not looked at again until it has. (One that was emptied now is likely to
+-- have more soon.)
+if idle[1] then
+  call('SREM', base .. 'leasable', unpack(idle))
+  call('ZREM', base .. 'bell', unpack(idle))
+end
+return { groups, left }

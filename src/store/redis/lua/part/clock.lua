@@ -1,0 +1,16 @@
+-- The shard: how its keys are named, and its clock. Every script that moves jobs begins with it.
+local call, base = redis.call, KEYS[1]
+local time = call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+-- Cut down to whole milliseconds: what due times and deadlines are compared with.
+local now = math.floor(now_us / 1000)
+-- The latest moment there is: the end of the year 9999.
+local LATEST = 253402300799999
+
+-- The moment that a due time names: '+90000' is a span from the next whole millisecond on, so that nothing is early;
+-- '+0' is now; '1767225600000' is a moment.
+local function moment(due)
+  local ms = tonumber(due)
+  if string.byte(due) == 43 then ms = ms == 0 and now or math.ceil(now_us / 1000) + ms end
+  return math.max(0, math.min(ms, LATEST))
+end

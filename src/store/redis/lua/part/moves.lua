@@ -1,0 +1,85 @@
+-- Moves that are gathered per topic and then made with one call for each key. Needs: clock, bells, scores.
+
+-- The moves of one topic. `add` puts values on the list of that name.
+local function moves(topic)
+  return { topic = topic }
+end
+
+local function add(m, name, a, b)
+  local list = m[name]
+  if not list then
+    list = { n = 0 }
+    m[name] = list
+  end
+  local n = list.n
+  list[n + 1] = a
+  if b then
+    list[n + 2] = b
+    n = n + 1
+  end
+  list.n = n + 1
+end
+
+-- Puts a job where it belongs that is due then.
+local function place(m, id, due, rank)
+  if due <= now then return add(m, 'ready', text(rank * 1e15 + due), id) end
+  local score = due * 4 + rank
+  if not m.earliest or score < m.earliest then m.earliest = score end
+  add(m, 'delayed', text(score), id)
+end
+
+-- The names of jobs that leave an owner's leases.
+local function owned_by(m, owner)
+  m.owners = m.owners or {}
+  m.owners[owner] = m.owners[owner] or {}
+  return m.owners[owner]
+end
+
+-- Takes the lease off a job.
+local function unlease(m, id, lease)
+  add(m, 'unleased', id)
+  if lease.owner ~= '' and not lease.hidden then
+    local owned = owned_by(m, lease.owner)
+    owned[#owned + 1] = m.topic .. '\0' .. id
+  end
+end
+
+-- Ends a lease by which nothing is settled: the job was replaced, or is hidden. It is where it would be without it.
+local function restore(m, id, lease)
+  unlease(m, id, lease)
+  place(m, id, lease.due, lease.rank)
+end
+
+local function with(command, prefix, m, name)
+  if m[name] then call(command, base .. prefix .. m.topic, unpack(m[name])) end
+end
+
+-- Removals come first: a server that is out of memory lets them pass, and what follows in the same script as well.
+local function make(m)
+  with('ZREM', 'd:', m, 'from_delayed')
+  with('ZREM', 'r:', m, 'from_ready')
+  with('ZREM', 'l:', m, 'acked')
+  with('HDEL', 'L:', m, 'acked')
+  with('HDEL', 'b:', m, 'acked')
+  with('ZREM', 'l:', m, 'unleased')
+  with('HDEL', 'L:', m, 'unleased')
+  with('HDEL', 'b:', m, 'gone')
+  with('HDEL', 'm:', m, 'forgotten')
+  with('HSET', 'b:', m, 'records')
+  with('HSET', 'm:', m, 'notes')
+  if m.owners then
+    for owner, ids in pairs(m.owners) do call('SREM', base .. 'o:' .. owner, unpack(ids)) end
+  end
+  if m.extended then
+    with('ZADD', 'l:', m, 'extended')
+    lower('end', m.topic, text(m.deadline))
+  end
+  if m.delayed then
+    with('ZADD', 'd:', m, 'delayed')
+    lower('due', m.topic, text(m.earliest))
+  end
+  if m.ready then
+    with('ZADD', 'r:', m, 'ready')
+    ring(m.topic)
+  end
+end

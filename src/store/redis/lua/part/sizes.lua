@@ -1,0 +1,12 @@
+-- How many bodies a script may read. A topic that ever had a body of more than 64 KiB is in `big`; of the others it is
+-- enough to limit the number of jobs. Needs: clock.
+
+-- How many of these fields of a hash, from the first on, are together at most `bytes` long; never less than one.
+local function fitting(topic, key, fields, bytes)
+  if call('SISMEMBER', base .. 'big', topic) == 0 then return #fields end
+  for i, field in ipairs(fields) do
+    bytes = bytes - call('HSTRLEN', key, field)
+    if bytes < 0 and i > 1 then return i - 1 end
+  end
+  return #fields
+end

@@ -1,0 +1,39 @@
+--@ use clock bells scores
+-- Makes due jobs ready, the topics in the order of their next due.
+--
+-- KEYS  1 the shard's base
+-- ARGV  1 how many jobs at most   2 how many topics at most
+-- Gives how many jobs it moved, and the next due time in ms (in the past: there is more to do; -1: nothing waits), and the
+-- shard's now in ms
+--
+-- Moves a job: delayed -> ready
+
+local left = tonumber(ARGV[1])
+local jobs = 0
+local until_now = text(now * 4 + 3)
+for _, topic in ipairs(call('ZRANGE', base .. 'due', '-inf', until_now, 'BYSCORE', 'LIMIT', 0, ARGV[2])) do
+  if left == 0 then break end
+  local delayed = base .. 'd:' .. topic
+  local found = call('ZRANGE', delayed, '-inf', until_now, 'BYSCORE', 'LIMIT', 0, left, 'WITHSCORES')
+  local n = #found / 2
+  if n > 0 then
+    -- Those with the lowest scores are those that were found.
+    call('ZREMRANGEBYRANK', delayed, 0, n - 1)
+    local last, score
+    for i = 1, 2 * n, 2 do
+      -- Jobs that are due at one moment often come together.
+      if found[i + 1] ~= last then
+        last = found[i + 1]
+        local due, rank = from_delayed(tonumber(last))
+        score = text(rank * 1e15 + due)
+      end
+      found[i], found[i + 1] = score, found[i]
+    end
+    call('ZADD', base .. 'r:' .. topic, unpack(found))
+    ring(topic)
+    left, jobs = left - n, jobs + n
+  end
+  call('ZADD', base .. 'due', call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2] or 'inf', topic)
+end
+local first = call('ZRANGE', base .. 'due', 0, 0, 'WITHSCORES')[2]
+return { jobs, first and first ~= 'inf' and (from_delayed(tonumber(first))) or -1, now }

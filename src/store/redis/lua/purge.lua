@@ -1,0 +1,31 @@
+--@ use clock bells scores moves leases
+-- Removes jobs of a topic that are in one state, those first that a list shows first.
+--
+-- KEYS  1 the shard's base
+-- ARGV  1 topic   2 state (1 to 4)   3 how many at most
+-- Gives how many it removed, and 1 if there are more, else 0
+--
+-- Moves a job: that state -> nothing
+
+local topic, state = ARGV[1], tonumber(ARGV[2])
+local order = base .. ({ 'd:', 'r:', 'l:', 'x:' })[state] .. topic
+local members = call('ZRANGE', order, 0, tonumber(ARGV[3]) - 1)
+if members[1] then
+  if state == 4 then
+    call('HDEL', base .. 'X:' .. topic, unpack(members))
+  else
+    local m = moves(topic)
+    if state == 3 then
+      for i, packed in ipairs(call('HMGET', base .. 'L:' .. topic, unpack(members))) do
+        unlease(m, members[i], lease_of(packed))
+      end
+    end
+    for _, id in ipairs(members) do
+      add(m, 'gone', id)
+      add(m, 'forgotten', id)
+    end
+    make(m)
+  end
+  call('ZREM', order, unpack(members))
+end
+return { #members, call('EXISTS', order) }

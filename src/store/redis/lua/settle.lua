@@ -1,0 +1,87 @@
+--@ use clock bells scores moves leases endings
+-- Settles leased jobs.
+--
+-- KEYS  1 the shard's base
+-- ARGV  for each topic: topic, n, and n times: id, token, outcome, attempt
+--         outcome  a (ack), r and a due time (retry: 'r+60000', 'r1767225600000'), b (bury), e and milliseconds
+--                  (extend: 'e30000'), h (hand back)
+--         attempt  a line to be kept with the job, without a newline; '' for none
+-- Gives one letter a settlement, in their order: d done, s stale (the token is not that of the job's lease, or the job
+-- was replaced)
+--
+-- Moves a job: leased -> nothing (ack), delayed or ready (retry), dead (bury), leased (extend), ready with its attempt
+-- not counted (hand back). Replaced while it was leased -> delayed, ready; extend leaves it.
+
+local letters, sum = {}, 0
+
+-- Settles one job whose token is right. Gives its letter.
+local function settle(m, id, lease, outcome, attempt)
+  local what, argument = string.byte(outcome), string.sub(outcome, 2)
+  if lease.hidden or lease.replaced then
+    if what ~= 101 then restore(m, id, lease) end
+    return lease.replaced and 's' or 'd'
+  end
+  if what == 97 then -- a
+    unlease(m, id, lease)
+    add(m, 'gone', id)
+    if lease.noted then add(m, 'forgotten', id) end
+  elseif what == 114 then -- r
+    unlease(m, id, lease)
+    note(m, id, lease, lease.attempts, lease.crashes, appended(log_of(m.topic, id, lease), attempt))
+    place(m, id, moment(argument), lease.rank)
+  elseif what == 98 then -- b
+    bury(m, id, lease, appended(log_of(m.topic, id, lease), attempt))
+  elseif what == 101 then -- e
+    local deadline = moment('+' .. argument)
+    m.deadline = math.min(m.deadline or deadline, deadline)
+    add(m, 'extended', text(deadline), id)
+  else -- h: what is noted of it is from before the lease
+    restore(m, id, lease)
+  end
+  return 'd'
+end
+
+local i = 1
+while ARGV[i] do
+  local topic, n = ARGV[i], tonumber(ARGV[i + 1])
+  local next_topic = i + 2 + 4 * n
+  i = i + 2
+  while i < next_topic do
+    -- A run of settlements, each of another job: of those of one job, the second must see what the first did.
+    local ids, seen, runs, first = {}, {}, 0, i
+    while i < next_topic and not seen[ARGV[i]] do
+      runs = runs + 1
+      ids[runs], seen[ARGV[i]] = ARGV[i], true
+      i = i + 4
+    end
+    local m, leases = moves(topic), call('HMGET', base .. 'L:' .. topic, unpack(ids))
+    local acked, a, owner, owned, o = {}, 0, '', nil, 0
+    for k = 1, runs do
+      local packed, j, letter = leases[k], first + 4 * k - 4, 's'
+      if packed and string.sub(packed, 1, TOKEN) == ARGV[j + 1] then
+        if ARGV[j + 2] == 'a' and string.byte(packed, TOKEN + 7) < NOTED then
+          -- What most of them are: the first attempt was good.
+          a = a + 1
+          acked[a], letter = ids[k], 'd'
+          if #packed > TOKEN + 16 then
+            if string.sub(packed, TOKEN + 17) ~= owner then
+              owner = string.sub(packed, TOKEN + 17)
+              owned = owned_by(m, owner)
+              o = #owned
+            end
+            o = o + 1
+            owned[o] = topic .. '\0' .. ids[k]
+          end
+        else
+          letter = settle(m, ids[k], lease_of(packed), ARGV[j + 2], ARGV[j + 3])
+          owner = ''
+        end
+      end
+      letters[sum + k] = letter
+    end
+    if a > 0 then m.acked = acked end
+    make(m)
+    sum = sum + runs
+  end
+end
+return table.concat(letters)

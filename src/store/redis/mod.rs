@@ -1,0 +1,514 @@
+//! The store on nodes of Redis: more than one host, more throughput. A node has shards, and a shard's keys all carry its hash
+//! tag; each transition of a job is one script on one shard. A job's home is found by its name alone (rendezvous), first the
+//! node, then the shard.
+//!
+//! Batches go out grouped: one call a shard and operation, one round trip a node.
+
+mod answer;
+mod bell;
+mod breaker;
+mod browse;
+mod node;
+mod script;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use redis::Value;
+
+pub use bell::RedisBell;
+
+use self::answer::{Record, array, count, number, strange};
+use self::node::{Call, Failure, Node};
+use self::script::Script;
+use super::{
+    Added, Batch, Changed, Counts, Leased, Moved, OwnerTag, Page, Result, Settled, Settlement, Store,
+    StoreError, Token, View, Wanted, Which,
+};
+use crate::job::{Due, JobKey, NewJob, Priority, State, TopicName};
+use crate::rendezvous;
+use crate::settings;
+
+/// How many jobs a script touches at most, so that others have their turn at the server.
+const CHUNK: usize = 256;
+
+/// How many topics a script of a timer's looks at.
+const TOPICS: usize = 100;
+
+/// How many bytes of big bodies an answer holds.
+const BYTES: usize = 4 << 20;
+
+/// The nodes of a store, shared by all handles of a process.
+pub struct Nodes {
+    nodes: Vec<Node>,
+    names: Vec<String>,
+}
+
+impl Nodes {
+    /// The nodes as the settings have them; one set a process, so that handles share connections and what is known of
+    /// nodes that are down. Connects when there is something to ask.
+    pub fn of(settings: &settings::Redis) -> Result<Arc<Nodes>> {
+        type Known = Vec<(settings::Redis, Arc<Nodes>)>;
+        static KNOWN: Mutex<Known> = Mutex::new(Vec::new());
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, nodes)) = known.iter().find(|(s, _)| s == settings) {
+            return Ok(Arc::clone(nodes));
+        }
+        let nodes: Vec<Node> =
+            settings.nodes.iter().map(|node| Node::new(node, settings)).collect::<Result<_>>()?;
+        let names = nodes.iter().map(|node| node.name.clone()).collect();
+        let nodes = Arc::new(Nodes { nodes, names });
+        known.push((settings.clone(), Arc::clone(&nodes)));
+        Ok(nodes)
+    }
+
+    /// Where a job belongs.
+    fn home(&self, key: &JobKey) -> Place {
+        let parts = [key.topic.as_str().as_bytes(), key.id.as_str().as_bytes()];
+        let node = rendezvous::order(&self.names, &parts)[0];
+        let shard = rendezvous::first_of(self.nodes[node].bases.len() as u32, &parts) as usize;
+        Place { node, shard }
+    }
+}
+
+/// A shard of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Place {
+    node: usize,
+    shard: usize,
+}
+
+/// A handle to the store.
+pub struct RedisStore {
+    nodes: Arc<Nodes>,
+    /// Where the next lease begins, so that each shard has its turn.
+    turn: usize,
+}
+
+/// The letters that a script answers with, one an item, in the order in which it was given them.
+fn letters(value: Value, items: usize) -> Result<Vec<u8>> {
+    let letters = answer::bytes(value)?;
+    if letters.len() == items { Ok(letters) } else { Err(strange("an answer")) }
+}
+
+impl RedisStore {
+    /// A handle. Rings for what there may be: whoever was here before may have died before it rang.
+    pub fn open(settings: &settings::Redis) -> Result<RedisStore> {
+        let mut store = RedisStore { nodes: Nodes::of(settings)?, turn: 0 };
+        store.announce();
+        Ok(store)
+    }
+
+    fn places(&self) -> impl Iterator<Item = Place> + use<> {
+        let shards: Vec<usize> = self.nodes.nodes.iter().map(|n| n.bases.len()).collect();
+        shards.into_iter().enumerate().flat_map(|(node, n)| (0..n).map(move |shard| Place { node, shard }))
+    }
+
+    fn call(&self, script: Script, place: Place) -> Call {
+        self.nodes.nodes[place.node].call(script, place.shard)
+    }
+
+    fn ask(&self, place: Place, call: Call) -> Result<Value> {
+        self.nodes.nodes[place.node].run_one(call).map_err(Failure::into_error)
+    }
+
+    /// Makes calls on many shards, one round trip a node.
+    fn ask_all(&self, calls: Vec<(Place, Call)>) -> Vec<(Place, Result<Value>)> {
+        let mut by_node: BTreeMap<usize, (Vec<Place>, Vec<Call>)> = BTreeMap::new();
+        for (place, call) in calls {
+            let (places, calls) = by_node.entry(place.node).or_default();
+            places.push(place);
+            calls.push(call);
+        }
+        let ask = |(node, (places, calls)): (usize, (Vec<Place>, Vec<Call>))| {
+            let answers = self.nodes.nodes[node].run(&calls).into_iter();
+            places.into_iter().zip(answers.map(|a| a.map_err(Failure::into_error)))
+        };
+        by_node.into_iter().flat_map(ask).collect()
+    }
+
+    /// Runs a batch script over items: grouped by shard, and there by topic. Gives each item's letter.
+    fn each<T>(
+        &self,
+        script: Script,
+        items: &[T],
+        place: impl Fn(&T) -> Result<Place>,
+        topic: impl Fn(&T) -> &TopicName,
+        first: &[&str],
+        words: impl Fn(&T, &mut redis::Cmd),
+    ) -> Vec<Result<u8>> {
+        let mut out: Vec<Result<u8>> = Vec::with_capacity(items.len());
+        for chunk in items.chunks(CHUNK) {
+            let mut groups: BTreeMap<Place, BTreeMap<&str, Vec<usize>>> = BTreeMap::new();
+            let mut results: Vec<Result<u8>> = Vec::with_capacity(chunk.len());
+            for (i, item) in chunk.iter().enumerate() {
+                match place(item) {
+                    Ok(place) => {
+                        let topics = groups.entry(place).or_default();
+                        topics.entry(topic(item).as_str()).or_default().push(i);
+                        results.push(Err(strange("no answer")));
+                    }
+                    Err(e) => results.push(Err(e)),
+                }
+            }
+            let mut orders: HashMap<Place, Vec<usize>> = HashMap::new();
+            let mut calls = Vec::new();
+            for (place, topics) in groups {
+                let mut call = self.call(script, place);
+                call.cmd.arg(first);
+                for (topic, members) in topics {
+                    call.cmd.arg(topic).arg(members.len());
+                    members.iter().for_each(|i| words(&chunk[*i], &mut call.cmd));
+                    orders.entry(place).or_default().extend(members);
+                }
+                calls.push((place, call));
+            }
+            for (place, answer) in self.ask_all(calls) {
+                let order = &orders[&place];
+                match answer.and_then(|value| letters(value, order.len())) {
+                    Ok(letters) => order.iter().zip(letters).for_each(|(i, l)| results[*i] = Ok(l)),
+                    Err(e) => order.iter().for_each(|i| results[*i] = Err(e.clone())),
+                }
+            }
+            out.append(&mut results);
+        }
+        out
+    }
+
+    /// Calls a script of a timer's on each shard: how many jobs moved, and when the next is due.
+    fn move_jobs(&self, script: Script, limit: usize) -> Result<Moved> {
+        let mut moved = Moved::default();
+        let (mut failed, mut worked) = (None, false);
+        let asked_ms = now_ms();
+        let calls = self.places().map(|place| {
+            let mut call = self.call(script, place);
+            call.cmd.arg(limit).arg(TOPICS);
+            (place, call)
+        });
+        for (_, answer) in self.ask_all(calls.collect()) {
+            let one = answer.and_then(array).and_then(|values| match values.as_slice() {
+                [jobs, next, now] => Ok((count(jobs)?, number(next)?, number(now)?)),
+                _ => Err(strange("an answer")),
+            });
+            match one {
+                Ok((jobs, next_ms, shard_now_ms)) => {
+                    worked = true;
+                    moved.jobs += jobs;
+                    // By the clock of this host, by which it is waited for. One that was right when it was asked is right.
+                    let answered_ms = now_ms();
+                    let agrees = (asked_ms - 1..=answered_ms + 1).contains(&shard_now_ms);
+                    let ahead_ms = if agrees { 0 } else { shard_now_ms - answered_ms };
+                    let here = (next_ms >= 0).then(|| next_ms - ahead_ms);
+                    moved.next_ms = [moved.next_ms, here].into_iter().flatten().min();
+                }
+                Err(e) => failed = Some(e),
+            }
+        }
+        match failed {
+            Some(e) if !worked => Err(e),
+            Some(_) | None => Ok(moved),
+        }
+    }
+}
+
+/// The host's clock.
+fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64)
+}
+
+/// The token of the lease on a shard: what the script knows (20 bytes), the shard (2), the node's name.
+const SCRIPT_TOKEN: usize = 20;
+
+impl RedisStore {
+    fn token(&self, place: Place, prefix: &[u8; 16], number: u32) -> Token {
+        let shard = (place.shard as u16).to_be_bytes();
+        let name = self.nodes.nodes[place.node].name.as_bytes();
+        Token([&prefix[..], &number.to_be_bytes(), &shard, name].concat().into())
+    }
+
+    /// Where the lease of a token is; none: it is no token of this store's nodes.
+    fn place_of(&self, token: &Token) -> Option<Place> {
+        let parts =
+            token.0.split_at_checked(SCRIPT_TOKEN).and_then(|(_, rest)| rest.split_first_chunk::<2>());
+        parts.and_then(|(shard, name)| {
+            let node = self.nodes.nodes.iter().position(|n| n.name.as_bytes() == name)?;
+            let shard = usize::from(u16::from_be_bytes(*shard));
+            (shard < self.nodes.nodes[node].bases.len()).then_some(Place { node, shard })
+        })
+    }
+
+    /// Leases on one shard, up to [`CHUNK`] jobs. Adds to what was leased. Tells how many it leased, and what is left.
+    fn lease_at(
+        &self,
+        place: Place,
+        wanted: &[Wanted],
+        limit: usize,
+        owner: Option<&OwnerTag>,
+        jobs: &mut Vec<(Priority, Leased)>,
+    ) -> Result<(usize, Vec<(TopicName, u64)>)> {
+        let mut prefix = [0; 16];
+        getrandom::fill(&mut prefix)
+            .map_err(|e| StoreError::Unavailable(format!("no random numbers: {e}")))?;
+        let mut call = self.call(Script::Lease, place);
+        let tag = owner.map_or("", |o| o.0.as_str());
+        call.cmd.arg(limit.min(CHUNK)).arg(&prefix[..]).arg(tag).arg(CHUNK).arg(BYTES);
+        for want in wanted {
+            let taken = jobs.iter().filter(|(_, j)| j.key.topic == want.topic).count() as u32;
+            let max = want.max.saturating_sub(taken);
+            let hold = want.hold.as_millis().min(u64::MAX.into()) as u64;
+            call.cmd.arg(want.topic.as_str()).arg(max).arg(hold).arg(want.max_attempts);
+        }
+        let [groups, left] =
+            <[Value; 2]>::try_from(array(self.ask(place, call)?)?).map_err(|_| strange("an answer"))?;
+        let mut token = 0;
+        for group in array(groups)? {
+            let mut values = array(group)?.into_iter();
+            let mut next = || values.next().ok_or_else(|| strange("a lease"));
+            let topic = answer::topic(next()?)?;
+            let deadline_ms = number(&next()?)?;
+            while let Some(id) = values.next() {
+                let mut next = || values.next().ok_or_else(|| strange("a lease"));
+                let record = Record::parse(&answer::bytes(next()?)?)?;
+                token += 1;
+                let leased = Leased {
+                    key: JobKey { topic: topic.clone(), id: answer::id(id)? },
+                    body: record.body,
+                    token: self.token(place, &prefix, token),
+                    attempt: count(&next()?)? as u32,
+                    due_ms: number(&next()?)?,
+                    stamp_us: record.stamp_us,
+                    deadline_ms,
+                    max_attempts: record.max_attempts,
+                };
+                jobs.push((record.priority, leased));
+            }
+        }
+        let (mut told, mut left) = (Vec::new(), array(left)?.into_iter());
+        while let (Some(topic), Some(n)) = (left.next(), left.next()) {
+            told.push((answer::topic(topic)?, count(&n)? as u64));
+        }
+        Ok((token as usize, told))
+    }
+}
+
+impl Store for RedisStore {
+    fn add(&mut self, jobs: &[NewJob]) -> Vec<Result<Added>> {
+        let words = |job: &NewJob, cmd: &mut redis::Cmd| {
+            cmd.arg(job.key.id.as_str()).arg(answer::due(job.due));
+            cmd.arg(answer::flags(job.priority, job.on_conflict, job.max_attempts)).arg(job.body.as_str());
+        };
+        let place = |job: &NewJob| Ok(self.nodes.home(&job.key));
+        let added = self.each(Script::Add, jobs, place, |job| &job.key.topic, &[""], words);
+        let understand = |letter| match letter {
+            b'n' => Ok(Added::New),
+            b'r' => Ok(Added::Replaced),
+            b'k' => Ok(Added::Kept),
+            b'x' => Ok(Added::Rejected),
+            _ => Err(strange("an answer")),
+        };
+        added.into_iter().map(|letter| letter.and_then(understand)).collect()
+    }
+
+    fn get(&mut self, key: &JobKey) -> Result<Option<View>> {
+        let place = self.nodes.home(key);
+        let mut call = self.call(Script::Get, place);
+        call.cmd.arg(key.topic.as_str()).arg(key.id.as_str());
+        Ok(answer::views(&key.topic, array(self.ask(place, call)?)?)?.pop())
+    }
+
+    fn delete(&mut self, keys: &[JobKey]) -> Vec<Result<bool>> {
+        let mut out: Vec<Result<bool>> = keys.iter().map(|_| Ok(false)).collect();
+        let mut left: Vec<usize> = (0..keys.len()).collect();
+        while !left.is_empty() {
+            let some: Vec<&JobKey> = left.iter().map(|i| &keys[*i]).collect();
+            let place = |key: &&JobKey| Ok(self.nodes.home(key));
+            let words = |key: &&JobKey, cmd: &mut redis::Cmd| {
+                cmd.arg(key.id.as_str());
+            };
+            let digits = self.each(Script::Delete, &some, place, |key| &key.topic, &[], words);
+            // One that had very many dead letters has some left.
+            let mut again = Vec::new();
+            for (i, digit) in left.into_iter().zip(digits) {
+                match digit {
+                    Ok(digit) => out[i] = out[i].clone().map(|there| there || digit != b'0'),
+                    Err(ref e) => out[i] = Err(e.clone()),
+                }
+                again.extend((digit == Ok(b'2')).then_some(i));
+            }
+            left = again;
+        }
+        out
+    }
+
+    fn reschedule(&mut self, key: &JobKey, due: Due) -> Result<Changed> {
+        let place = self.nodes.home(key);
+        let mut call = self.call(Script::Reschedule, place);
+        call.cmd.arg(key.topic.as_str()).arg(key.id.as_str()).arg(answer::due(due));
+        match answer::text(self.ask(place, call)?)?.as_str() {
+            "d" => Ok(Changed::Done),
+            "n" => Ok(Changed::NotFound),
+            "c" => Ok(Changed::Conflict),
+            _ => Err(strange("an answer")),
+        }
+    }
+
+    fn promote(&mut self, limit: usize) -> Result<Moved> {
+        self.move_jobs(Script::Promote, limit)
+    }
+
+    fn lease(&mut self, wanted: &[Wanted], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
+        let places: Vec<Place> = self.places().collect();
+        self.turn = (self.turn + 1) % places.len();
+        let (mut jobs, mut left) = (Vec::new(), BTreeMap::<TopicName, u64>::new());
+        let (mut failed, mut worked) = (None, false);
+        for i in 0..places.len() {
+            let place = places[(self.turn + i) % places.len()];
+            loop {
+                match self.lease_at(place, wanted, limit - jobs.len(), owner, &mut jobs) {
+                    // A full answer has perhaps left some that are wanted.
+                    Ok((CHUNK, _)) if jobs.len() < limit => continue,
+                    Ok((_, told)) => {
+                        worked = true;
+                        told.into_iter().for_each(|(topic, n)| *left.entry(topic).or_default() += n);
+                    }
+                    Err(e) => failed = Some(e),
+                }
+                break;
+            }
+        }
+        match failed {
+            // What other nodes gave is not held up.
+            Some(e) if !worked => Err(e),
+            _ => {
+                let order = |topic: &TopicName| wanted.iter().position(|w| w.topic == *topic);
+                jobs.sort_by_cached_key(|(priority, j)| (order(&j.key.topic), *priority, j.due_ms));
+                let jobs = jobs.into_iter().map(|(_, leased)| leased).collect();
+                Ok(Batch { jobs, left: left.into_iter().collect() })
+            }
+        }
+    }
+
+    fn settle(&mut self, settlements: &[Settlement]) -> Vec<Result<Settled>> {
+        // What is no token settles nothing.
+        let known: Vec<(Place, &Settlement)> =
+            settlements.iter().filter_map(|s| Some((self.place_of(&s.token)?, s))).collect();
+        let words = |(_, s): &(Place, &Settlement), cmd: &mut redis::Cmd| {
+            cmd.arg(s.key.id.as_str()).arg(&s.token.0[..SCRIPT_TOKEN]);
+            cmd.arg(answer::outcome(&s.outcome)).arg(answer::line(s.attempt.as_ref()));
+        };
+        let settled =
+            self.each(Script::Settle, &known, |(place, _)| Ok(*place), |(_, s)| &s.key.topic, &[], words);
+        let understand = |letter| match letter {
+            b'd' => Ok(Settled::Done),
+            b's' => Ok(Settled::Stale),
+            _ => Err(strange("an answer")),
+        };
+        let mut settled = settled.into_iter();
+        let of = |s: &Settlement| match self.place_of(&s.token) {
+            None => Ok(Settled::Stale),
+            Some(_) => settled.next().unwrap_or_else(|| Err(strange("no answer"))).and_then(understand),
+        };
+        settlements.iter().map(of).collect()
+    }
+
+    fn hand_back(&mut self, owner: &OwnerTag) -> Result<usize> {
+        let mut sum = 0;
+        for place in self.places() {
+            loop {
+                let mut call = self.call(Script::HandBack, place);
+                call.cmd.arg(&owner.0).arg(CHUNK);
+                let values = array(self.ask(place, call)?)?;
+                let [jobs, more] = values.as_slice() else { return Err(strange("an answer")) };
+                sum += count(jobs)?;
+                if number(more)? == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(sum)
+    }
+
+    fn expire(&mut self, limit: usize) -> Result<Moved> {
+        self.move_jobs(Script::Expire, limit)
+    }
+
+    fn list(&mut self, topic: &TopicName, state: State, cursor: Option<&str>, limit: usize) -> Result<Page> {
+        self.browse(topic, state, cursor, limit)
+    }
+
+    fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize) -> Result<usize> {
+        match which {
+            Which::All => self.redrive_all(topic, limit),
+            Which::Ids(ids) => self.redrive_ids(topic, ids, limit),
+        }
+    }
+
+    fn purge(&mut self, topic: &TopicName, state: State, limit: usize) -> Result<usize> {
+        let mut sum = 0;
+        for place in self.places() {
+            while sum < limit {
+                let mut call = self.call(Script::Purge, place);
+                call.cmd.arg(topic.as_str()).arg(state as u8).arg(CHUNK.min(limit - sum));
+                let values = array(self.ask(place, call)?)?;
+                let [gone, more] = values.as_slice() else { return Err(strange("an answer")) };
+                sum += count(gone)?;
+                if number(more)? == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(sum)
+    }
+
+    fn counts(&mut self) -> Result<Vec<Counts>> {
+        self.count()
+    }
+
+    fn health(&mut self) -> Result<()> {
+        let mut failed = Ok(());
+        for node in &self.nodes.nodes {
+            match node.ping() {
+                // Adds go round a node that is down.
+                Ok(()) => return Ok(()),
+                Err(e) => failed = Err(e),
+            }
+        }
+        failed
+    }
+
+    fn inspect(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn pass_on(&mut self, topics: &[TopicName]) {
+        let call = |place| {
+            let mut call = self.call(Script::Announce, place);
+            topics.iter().for_each(|topic| {
+                call.cmd.arg(topic.as_str());
+            });
+            (place, call)
+        };
+        for (_, answer) in self.ask_all(self.places().map(call).collect()) {
+            if let Err(e) = answer {
+                log::warn!("cannot ring: {e}");
+            }
+        }
+    }
+
+    fn announce(&mut self) {
+        let calls: Vec<_> = self.places().map(|place| (place, self.call(Script::Announce, place))).collect();
+        for (_, answer) in self.ask_all(calls) {
+            if let Err(e) = answer {
+                log::warn!("cannot ring: {e}");
+            }
+        }
+    }
+
+    fn maintain(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// How long a bell's call waits before it is made again: a connection that is dead without a word is noticed by then.
+const BELL_ROUND: Duration = Duration::from_secs(10);
