@@ -14,8 +14,10 @@ test: tools check
 
 check: fmt clippy doc deny tests
 
+# Everything; and the daemon's tests once more, on two nodes of Redis.
 tests:
 	$(CARGO) test
+	TEST_STORE=redis $(CARGO) test --test daemon --test restart --test supervision
 
 fmt:
 	$(CARGO) fmt --check
@@ -46,6 +48,7 @@ APT := $(shell [ "$$(id -u)" = 0 ] || echo sudo) apt-get install -y
 tools:
 	@command -v cc >/dev/null || $(APT) gcc libc6-dev
 	@command -v unshare >/dev/null && command -v nsenter >/dev/null || $(APT) util-linux
+	@command -v redis-server >/dev/null && command -v redis-cli >/dev/null || $(APT) redis-server
 	@command -v systemd-analyze >/dev/null || $(APT) systemd
 	@$(CARGO) fmt --version >/dev/null || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null || rustup component add clippy

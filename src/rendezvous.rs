@@ -2,7 +2,7 @@
 //! share. Pure. The numbers are part of what is stored: they never change.
 
 /// The places in the order in which `key` prefers them: the first is its home, the next is where it goes while that is away.
-pub fn order<'a, P: AsRef<[u8]>>(places: &'a [P], key: &[&[u8]]) -> Vec<usize> {
+pub fn order<P: AsRef<[u8]>>(places: &[P], key: &[&[u8]]) -> Vec<usize> {
     let mut scored: Vec<(u64, usize)> =
         places.iter().enumerate().map(|(i, place)| (score(place.as_ref(), key), i)).collect();
     // The greatest first; of equals, which are next to impossible, the first named.

@@ -2,6 +2,7 @@
 #![allow(missing_docs)]
 
 #[path = "support/redis.rs"]
+#[allow(dead_code)]
 mod redis;
 
 use std::path::{Path, PathBuf};
@@ -610,42 +611,42 @@ fn a_list_is_paged_in_its_order<F: Fixture>(f: &F) {
 fn bells_ring_when_there_is_work<F: Fixture>(f: &F) {
     let (push, timer) = (f.bell(BellKind::Push), f.bell(BellKind::Timer));
     let mut s = f.open();
-    let rang = |bell: &Box<dyn Bell>| rings(&**bell);
+    let rang = rings;
     // One of several shards may know of nothing that is sooner.
-    let silent = |bell: &Box<dyn Bell>| F::SHARDS > 1 || is_silent(&**bell);
+    let silent = |bell: &dyn Bell| F::SHARDS > 1 || is_silent(bell);
     quiet(&*push);
     quiet(&*timer);
     add(&mut *s, &[job("t", "now", NOW)]);
-    assert!(rang(&push), "an add that is due rings the consumers");
+    assert!(rang(&*push), "an add that is due rings the consumers");
     let at = now_ms() + 1000;
     add(&mut *s, &[job("t", "soon", Due::At(at))]);
-    assert!(rang(&timer), "the first delayed job rings the timer");
+    assert!(rang(&*timer), "the first delayed job rings the timer");
     add(&mut *s, &[job("t", "later", LONG)]);
-    assert!(silent(&timer), "a later one does not");
+    assert!(silent(&*timer), "a later one does not");
     add(&mut *s, &[job("u", "sooner", Due::At(at - 20))]);
-    assert!(rang(&timer), "an earlier one does");
+    assert!(rang(&*timer), "an earlier one does");
     assert!(is_silent(&*push));
     sleep_past(at);
     s.promote(10).unwrap();
-    assert!(rang(&push), "a promotion rings the consumers");
+    assert!(rang(&*push), "a promotion rings the consumers");
     let held = lease_one(&mut *s, "t");
-    assert!(rang(&timer), "the first lease tells the timer of its deadline");
+    assert!(rang(&*timer), "the first lease tells the timer of its deadline");
     settle(&mut *s, &held, Outcome::Retry(NOW));
-    assert!(rang(&push), "a retry that is due rings the consumers");
+    assert!(rang(&*push), "a retry that is due rings the consumers");
     lease_one(&mut *s, "t");
     s.hand_back(&owner("me")).unwrap();
-    assert!(rang(&push), "a lease handed back rings the consumers");
+    assert!(rang(&*push), "a lease handed back rings the consumers");
     let held = lease_one(&mut *s, "t");
     settle(&mut *s, &held, Outcome::Bury);
     quiet(&*push);
     s.redrive(&topic("t"), &Which::All, 10).unwrap();
-    assert!(rang(&push), "a redrive rings the consumers");
+    assert!(rang(&*push), "a redrive rings the consumers");
     quiet(&*timer);
     s.run(&key("t", "later")).unwrap();
-    assert!(rang(&push), "run rings the consumers");
-    assert!(silent(&timer));
+    assert!(rang(&*push), "run rings the consumers");
+    assert!(silent(&*timer));
     s.reschedule(&key("t", "later"), Due::At(now_ms() + 5000)).unwrap();
-    assert!(rang(&timer), "a reschedule that is earlier than all others rings the timer");
+    assert!(rang(&*timer), "a reschedule that is earlier than all others rings the timer");
 }
 
 /// Many threads with handles of their own do everything at once; at the end, every job was acked exactly once.

@@ -102,7 +102,7 @@ pub fn run(mut context: Context) -> Result<()> {
         if let Some(what) = lock(&damage).clone() {
             found.insert(Condition::Damaged, what);
         }
-        if !context.settings.run_dir.join("bells").is_dir() {
+        if path.is_some() && !context.settings.run_dir.join("bells").is_dir() {
             let detail =
                 format!("{}: restart dq, which waits there for work", context.settings.run_dir.display());
             found.insert(Condition::RunDirGone, detail);

@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 
 use self::connections::{Connections, Doors, End, Stream};
 use crate::role::{self, Context, Trouble};
-use crate::settings::Settings;
+use crate::settings::{self, Settings};
 use crate::store::{Store, StoreError};
 
 /// How long the store may take to answer before it is not ready.
@@ -150,9 +150,10 @@ async fn readyz(State(state): State<AppState>) -> (StatusCode, Json<Value>) {
     };
     let settings = &state.settings;
     let bells = settings.run_dir.join("bells");
+    let embedded = matches!(settings.store, settings::Store::Embedded { .. });
     let parts = [
         ("store", problem),
-        ("run_dir", (!bells.is_dir()).then(|| format!("{} is gone", bells.display()))),
+        ("run_dir", (embedded && !bells.is_dir()).then(|| format!("{} is gone", bells.display()))),
         ("timer", (settings.timer.processes == 0).then(|| "timer.processes is 0".to_owned())),
         ("consume", (settings.consume.processes == 0).then(|| "consume.processes is 0".to_owned())),
     ];

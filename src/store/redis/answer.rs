@@ -157,7 +157,7 @@ mod tests {
         let with = [&[6][..], &stamp, &[0, 0, 0, 9], b"{}"].concat();
         let record = Record::parse(&with).unwrap();
         assert_eq!((record.priority, record.max_attempts), (Priority::Normal, Some(9)));
-        assert_eq!((record.stamp_us, record.body.as_str()), (0x0640_0000_0000_07, "{}"));
+        assert_eq!((record.stamp_us, record.body.as_str()), (0x0006_4000_0000_0007, "{}"));
         let without = [&[1][..], &stamp, b"1"].concat();
         let record = Record::parse(&without).unwrap();
         assert_eq!((record.priority, record.max_attempts, record.body.as_str()), (Priority::High, None, "1"));
