@@ -16,7 +16,7 @@ use nix::sys::signal::Signal;
 use crate::process::{self, Inherited, Link, Received, Signals, ToChild, ToMaster};
 use crate::settings::Settings;
 use crate::slot::Slot;
-use crate::store::{self, Store, StoreError};
+use crate::store::{self, Bell, BellKind, Lanes, Store, StoreError};
 use crate::topic::Topics;
 
 /// How long a store that is busy at the start is waited for.
@@ -72,11 +72,31 @@ impl Context {
         })
     }
 
+    /// The lanes of the store.
+    pub fn lanes(&self) -> Result<Lanes> {
+        Lanes::new(&self.settings.store).context("cannot find the store's lanes")
+    }
+
     /// A handle to the store. One that is busy, or whose disk is full, is tried again for a while.
     pub fn store(&mut self) -> Result<Box<dyn Store>> {
+        self.open(|settings| store::open(&settings.store, &settings.run_dir))
+    }
+
+    /// A handle to one of the store's lanes.
+    pub fn lane(&mut self, lane: usize) -> Result<Box<dyn Store>> {
+        self.open(|settings| store::open_lane(&settings.store, &settings.run_dir, lane))
+    }
+
+    /// A bell of one of the store's lanes, under a name that no other process uses.
+    pub fn bell(&self, lane: usize, kind: BellKind, name: &str) -> Result<Box<dyn Bell>> {
+        let Settings { store, run_dir, .. } = &*self.settings;
+        store::hang_bell(store, run_dir, lane, kind, name).context("cannot hang the bell")
+    }
+
+    fn open(&mut self, open: impl Fn(&Settings) -> store::Result<Box<dyn Store>>) -> Result<Box<dyn Store>> {
         let until = Instant::now() + STORE_PATIENCE;
         loop {
-            match store::open(&self.settings.store, &self.settings.run_dir) {
+            match open(&self.settings) {
                 Err(StoreError::Busy | StoreError::Full)
                     if Instant::now() < until && self.drain.is_none() =>
                 {

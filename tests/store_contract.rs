@@ -11,9 +11,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use dq::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
 use dq::settings;
 use dq::store::{
-    Added, Batch, Bell, BellKind, Changed, Counts, Leased, Outcome, OwnerTag, Settled, Settlement, Store,
-    Token, Wanted, Which,
+    Added, Batch, Bell, BellKind, Changed, Counts, Lanes, Leased, Outcome, OwnerTag, Settled, Settlement,
+    Store, Token, Wanted, Which,
 };
+
+struct Bells(Vec<Box<dyn Bell>>);
+
+impl Bells {
+    fn answer(&self) -> std::io::Result<bool> {
+        self.0.iter().map(|bell| bell.answer()).try_fold(false, |any, one| Ok(any | one?))
+    }
+}
 
 /// A store of its own for each test, and as many handles to it as the test wants.
 trait Fixture {
@@ -26,8 +34,12 @@ trait Fixture {
     fn open(&self) -> Box<dyn Store> {
         dq::store::open(&self.settings(), self.run_dir()).unwrap()
     }
-    fn bell(&self, kind: BellKind) -> Box<dyn Bell> {
-        dq::store::hang_bell(&self.settings(), self.run_dir(), kind, "test").unwrap()
+    /// A bell on each lane.
+    fn bell(&self, kind: BellKind) -> Bells {
+        let settings = self.settings();
+        let lanes = Lanes::new(&settings).unwrap().count();
+        let hang = |lane| dq::store::hang_bell(&settings, self.run_dir(), lane, kind, "test").unwrap();
+        Bells((0..lanes).map(hang).collect())
     }
 }
 
@@ -161,7 +173,7 @@ fn state(store: &mut dyn Store, t: &str, id: &str) -> Option<State> {
 }
 
 /// Whether a bell rings soon.
-fn rings(bell: &dyn Bell) -> bool {
+fn rings(bell: &Bells) -> bool {
     let until = std::time::Instant::now() + Duration::from_secs(3);
     while !bell.answer().unwrap() {
         if std::time::Instant::now() > until {
@@ -173,13 +185,13 @@ fn rings(bell: &dyn Bell) -> bool {
 }
 
 /// Whether it does not.
-fn is_silent(bell: &dyn Bell) -> bool {
+fn is_silent(bell: &Bells) -> bool {
     std::thread::sleep(Duration::from_millis(100));
     !bell.answer().unwrap()
 }
 
 /// Waits until a bell has rung for what there was.
-fn quiet(bell: &dyn Bell) {
+fn quiet(bell: &Bells) {
     while !is_silent(bell) {}
 }
 
@@ -445,12 +457,12 @@ fn a_token_settles_its_own_job_only<F: Fixture>(f: &F) {
 
 fn a_handle_that_is_opened_rings_once<F: Fixture>(f: &F) {
     let bells = [f.bell(BellKind::Push), f.bell(BellKind::Timer)];
-    bells.iter().for_each(|bell| quiet(&**bell));
+    bells.iter().for_each(quiet);
     let mut s = f.open();
-    assert!(bells.iter().all(|bell| rings(&**bell)));
-    bells.iter().for_each(|bell| quiet(&**bell));
+    assert!(bells.iter().all(rings));
+    bells.iter().for_each(quiet);
     s.announce();
-    assert!(bells.iter().all(|bell| rings(&**bell)));
+    assert!(bells.iter().all(rings));
 }
 
 fn a_lease_that_runs_out_counts_and_ends_in_the_dead_letters<F: Fixture>(f: &F) {
@@ -613,40 +625,40 @@ fn bells_ring_when_there_is_work<F: Fixture>(f: &F) {
     let mut s = f.open();
     let rang = rings;
     // One of several shards may know of nothing that is sooner.
-    let silent = |bell: &dyn Bell| F::SHARDS > 1 || is_silent(bell);
-    quiet(&*push);
-    quiet(&*timer);
+    let silent = |bell: &Bells| F::SHARDS > 1 || is_silent(bell);
+    quiet(&push);
+    quiet(&timer);
     add(&mut *s, &[job("t", "now", NOW)]);
-    assert!(rang(&*push), "an add that is due rings the consumers");
+    assert!(rang(&push), "an add that is due rings the consumers");
     let at = now_ms() + 1000;
     add(&mut *s, &[job("t", "soon", Due::At(at))]);
-    assert!(rang(&*timer), "the first delayed job rings the timer");
+    assert!(rang(&timer), "the first delayed job rings the timer");
     add(&mut *s, &[job("t", "later", LONG)]);
-    assert!(silent(&*timer), "a later one does not");
+    assert!(silent(&timer), "a later one does not");
     add(&mut *s, &[job("u", "sooner", Due::At(at - 20))]);
-    assert!(rang(&*timer), "an earlier one does");
-    assert!(is_silent(&*push));
+    assert!(rang(&timer), "an earlier one does");
+    assert!(is_silent(&push));
     sleep_past(at);
     s.promote(10).unwrap();
-    assert!(rang(&*push), "a promotion rings the consumers");
+    assert!(rang(&push), "a promotion rings the consumers");
     let held = lease_one(&mut *s, "t");
-    assert!(rang(&*timer), "the first lease tells the timer of its deadline");
+    assert!(rang(&timer), "the first lease tells the timer of its deadline");
     settle(&mut *s, &held, Outcome::Retry(NOW));
-    assert!(rang(&*push), "a retry that is due rings the consumers");
+    assert!(rang(&push), "a retry that is due rings the consumers");
     lease_one(&mut *s, "t");
     s.hand_back(&owner("me")).unwrap();
-    assert!(rang(&*push), "a lease handed back rings the consumers");
+    assert!(rang(&push), "a lease handed back rings the consumers");
     let held = lease_one(&mut *s, "t");
     settle(&mut *s, &held, Outcome::Bury);
-    quiet(&*push);
+    quiet(&push);
     s.redrive(&topic("t"), &Which::All, 10).unwrap();
-    assert!(rang(&*push), "a redrive rings the consumers");
-    quiet(&*timer);
+    assert!(rang(&push), "a redrive rings the consumers");
+    quiet(&timer);
     s.run(&key("t", "later")).unwrap();
-    assert!(rang(&*push), "run rings the consumers");
-    assert!(silent(&*timer));
+    assert!(rang(&push), "run rings the consumers");
+    assert!(silent(&timer));
     s.reschedule(&key("t", "later"), Due::At(now_ms() + 5000)).unwrap();
-    assert!(rang(&*timer), "a reschedule that is earlier than all others rings the timer");
+    assert!(rang(&timer), "a reschedule that is earlier than all others rings the timer");
 }
 
 /// Many threads with handles of their own do everything at once; at the end, every job was acked exactly once.

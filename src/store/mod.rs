@@ -341,10 +341,19 @@ pub fn open(settings: &settings::Store, run_dir: &Path) -> Result<Box<dyn Store>
     }
 }
 
-/// Hangs a bell of that store's, under a name that no other process uses.
+/// A handle to one lane: only that lane's jobs are leased, moved and listed by it.
+pub fn open_lane(settings: &settings::Store, run_dir: &Path, lane: usize) -> Result<Box<dyn Store>> {
+    match settings {
+        settings::Store::Embedded { .. } => open(settings, run_dir),
+        settings::Store::Redis(settings) => Ok(Box::new(RedisStore::open_lane(settings, lane)?)),
+    }
+}
+
+/// Hangs a bell of one lane, under a name that no other process uses.
 pub fn hang_bell(
     settings: &settings::Store,
     run_dir: &Path,
+    lane: usize,
     kind: BellKind,
     name: &str,
 ) -> io::Result<Box<dyn Bell>> {
@@ -352,7 +361,31 @@ pub fn hang_bell(
         settings::Store::Embedded { .. } => Ok(Box::new(sqlite::HungBell::hang(run_dir, kind, name)?)),
         settings::Store::Redis(settings) => {
             let nodes = redis::Nodes::of(settings).map_err(io::Error::other)?;
-            Ok(Box::new(redis::RedisBell::hang(&nodes, kind)?))
+            Ok(Box::new(redis::RedisBell::hang(&nodes, lane, kind)?))
         }
+    }
+}
+
+/// The lanes of a store: its parts that may hang or fail each by itself. The embedded store is one, of Redis each node is.
+#[derive(Clone)]
+pub struct Lanes(Option<std::sync::Arc<redis::Nodes>>);
+
+impl Lanes {
+    /// Those of that store.
+    pub fn new(settings: &settings::Store) -> Result<Lanes> {
+        match settings {
+            settings::Store::Embedded { .. } => Ok(Lanes(None)),
+            settings::Store::Redis(settings) => Ok(Lanes(Some(redis::Nodes::of(settings)?))),
+        }
+    }
+
+    /// How many there are; never 0.
+    pub fn count(&self) -> usize {
+        self.0.as_ref().map_or(1, |nodes| nodes.count())
+    }
+
+    /// Where a job belongs.
+    pub fn of(&self, key: &JobKey) -> usize {
+        self.0.as_ref().map_or(0, |nodes| nodes.lane_of(key))
     }
 }

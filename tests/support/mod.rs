@@ -188,13 +188,16 @@ impl Daemon {
         command.env("TEST_FOLDER_OF_DQ", dir.path());
         let log = dir.path().join(format!("log-{}", dq::process::random_name().unwrap()));
         let file = std::fs::File::create(&log).unwrap();
-        let master = command
+        command
             .stdin(Stdio::null())
             .stdout(file.try_clone().unwrap())
             .stderr(file)
-            .env_remove("RUST_BACKTRACE")
-            .spawn()
-            .unwrap();
+            .env_remove("RUST_BACKTRACE");
+        let master = eventually(SECOND, "a start", || match command.spawn() {
+            // Another test was started while this one's executable was being written.
+            Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => None,
+            other => Some(other.unwrap()),
+        });
         Daemon { dir, port, http, master, log }
     }
 

@@ -1,35 +1,36 @@
 //! dq-consume: leases ready jobs, calls their callbacks, settles what came of it.
 //!
-//! The main loop alone talks to the store; workers make the calls. While calls run, outcomes gather, and are settled
-//! together. A lease never holds more jobs than there are free workers, so that none waits here while another consumer
+//! Each lane of the store has a thread that talks to it (`lane`), and workers make the calls; the main loop decides. While calls
+//! run, outcomes gather, and are settled together. A lease never holds more jobs than there are free workers, so that none waits here while another consumer
 //! is idle.
 
+mod lane;
 mod workers;
 
 use std::collections::HashMap;
+use std::io::Read;
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
+use self::lane::{Inbox, Lane, News, Order};
 use self::workers::{Finished, Workers};
 use crate::callback::{Caller, Rules, Verdict};
 use crate::fair::Fair;
 use crate::job::{Due, JobKey, TopicName};
-use crate::process::Owner;
+use crate::process::{Owner, wait_readable};
 use crate::role::{Context, Drain, Trouble};
-use crate::store::{
-    self, Batch, Bell, BellKind, Leased, Outcome, OwnerTag, Settled, Settlement, Store, StoreError, Token,
-    Wanted,
-};
+use crate::store::{Batch, BellKind, Leased, Outcome, OwnerTag, Settlement, StoreError, Token, Wanted};
 use crate::topic::{Topic, Topics};
 
 /// How much longer than a callback may take its lease holds: for names that are slow to resolve, and for settling.
 const LEASE_MARGIN: Duration = Duration::from_secs(15);
 
-/// The most jobs that one lease or settlement takes, so that others have their turn at the store.
-const BATCH: usize = 256;
+/// How long an exchange with the store may take.
+const EXCHANGE: Duration = Duration::from_secs(15);
 
 /// How long before the end of a drain the leases of callbacks that still run are handed back.
 const LAST_CALL: Duration = Duration::from_millis(500);
@@ -44,27 +45,54 @@ pub fn run(mut context: Context) -> Result<()> {
 /// A callback that runs.
 struct Flight {
     leased: Leased,
+    /// The lane that it was leased from.
+    lane: usize,
     /// When it should have ended.
     by: Instant,
 }
 
-struct Consumer {
-    store: Box<dyn Store>,
-    topics: Topics,
-    /// None: nothing is held under it any more.
-    owner: Option<Owner>,
-    tag: OwnerTag,
-    /// None: it drains.
-    bell: Option<Box<dyn Bell>>,
-    workers: Workers,
-    /// The jobs whose callbacks run, by their leases.
-    in_flight: HashMap<Token, Flight>,
-    fair: Fair,
+/// What is known of a lane.
+struct Counter {
+    lane: Lane,
     /// Outcomes that the store does not have yet.
     unsettled: Vec<Settlement>,
     /// Whether there may be ready jobs that a free worker could take.
     look: bool,
+    /// An exchange is under way, since then; and it may bring so many jobs.
+    busy: Option<(Instant, u32)>,
+    /// The topics that it was asked for.
+    asked: Vec<TopicName>,
+    /// When it is tried again, after the store failed.
+    again: Option<Instant>,
     trouble: Trouble,
+    /// The topics that have ready jobs there, and how many.
+    left: Vec<(TopicName, u64)>,
+    listens: bool,
+    /// Its bell is down.
+    deaf: bool,
+    handed_back: bool,
+}
+
+impl Counter {
+    /// Whether a drain has nothing more to do there.
+    fn is_through(&self) -> bool {
+        self.unsettled.is_empty() && self.busy.is_none() && self.deaf
+    }
+}
+
+struct Consumer {
+    topics: Topics,
+    /// None: nothing is held under it any more.
+    owner: Option<Owner>,
+    counters: Vec<Counter>,
+    inbox: Arc<Inbox>,
+    told: UnixStream,
+    workers: Workers,
+    /// The jobs whose callbacks run, by their leases.
+    in_flight: HashMap<Token, Flight>,
+    fair: Fair,
+    /// It drains: no new work.
+    drains: bool,
 }
 
 impl Consumer {
@@ -74,126 +102,131 @@ impl Consumer {
         let caller = Caller::new(concurrency, Rules::new(&settings.callback), context.zone()?);
         let owner = Owner::claim(&settings.run_dir).context("cannot become an owner of leases")?;
         let names = context.topics.iter().map(|t| t.name.clone()).collect();
+        let (inbox, told) = Inbox::new()?;
+        let mut counters = Vec::new();
+        for number in 0..context.lanes()?.count() {
+            let bell = context.bell(number, BellKind::Push, owner.tag())?;
+            let tag = OwnerTag(owner.tag().to_owned());
+            let lane = Lane::start(number, context.lane(number)?, bell, tag, &inbox)?;
+            counters.push(Counter {
+                lane,
+                unsettled: Vec::new(),
+                look: true,
+                busy: None,
+                asked: Vec::new(),
+                again: None,
+                trouble: Trouble::default(),
+                left: Vec::new(),
+                listens: true,
+                deaf: false,
+                handed_back: false,
+            });
+        }
         Ok(Consumer {
-            store: context.store()?,
             topics: context.topics.clone(),
-            tag: OwnerTag(owner.tag().to_owned()),
-            bell: Some(
-                store::hang_bell(&settings.store, &settings.run_dir, BellKind::Push, owner.tag())
-                    .context("cannot hang the bell")?,
-            ),
             owner: Some(owner),
+            counters,
+            inbox,
+            told,
             workers: Workers::new(caller, concurrency)?,
             in_flight: HashMap::new(),
             fair: Fair::new(names),
-            unsettled: Vec::new(),
-            look: true,
-            trouble: Trouble::default(),
+            drains: false,
         })
     }
 
     fn run(&mut self, context: &mut Context) -> Result<()> {
         loop {
             self.collect();
-            let again = match self.exchange() {
-                Ok(()) => {
-                    self.trouble.over();
-                    None
-                }
-                Err(e @ StoreError::Gone(_)) => return Err(e.into()),
-                Err(e) => Some(self.trouble.again_at(&format_args!("cannot lease or settle: {e}"))),
-            };
+            self.hear()?;
             if let Some(drain) = context.drain() {
-                // No new work: whoever else waits may hear the bell.
-                self.bell = None;
-                let done = self.in_flight.is_empty() && self.unsettled.is_empty();
+                if !std::mem::replace(&mut self.drains, true) {
+                    // Whoever else waits may hear the bells.
+                    self.counters.iter().for_each(|counter| counter.lane.order(Order::Deaf));
+                }
+                let done = self.in_flight.is_empty() && self.counters.iter().all(Counter::is_through);
                 if done || drain.until.is_some_and(|at| at <= Instant::now() + LAST_CALL) {
-                    return self.end();
+                    return self.end(drain);
                 }
             }
-            // Leases go on as long as they bring something.
-            if again.is_none() && self.may_lease() {
-                continue;
+            for number in 0..self.counters.len() {
+                self.exchange(number);
             }
-            self.wait(context, again)?;
+            self.wait(context)?;
         }
     }
 
-    /// Waits for a callback's end, a bell, or the master; when the store failed, for its next try.
-    fn wait(&mut self, context: &mut Context, again: Option<Instant>) -> Result<()> {
-        context.workers_by(self.in_flight.values().map(|flight| flight.by).min());
+    /// How many more callbacks may be begun: workers that are free, and that no lease under way may need.
+    fn free(&self) -> u32 {
+        let reserved = self.counters.iter().filter_map(|c| c.busy).map(|(_, jobs)| jobs).sum();
+        self.workers.free().saturating_sub(reserved)
+    }
+
+    /// Waits for a callback's end, a lane, or the master; when the store failed, for its next try.
+    fn wait(&mut self, context: &mut Context) -> Result<()> {
+        let free = self.free() > 0 && !self.drains;
+        for counter in &mut self.counters {
+            let could = free && counter.again.is_none();
+            if std::mem::replace(&mut counter.listens, could) != could {
+                counter.lane.order(Order::Listen(could));
+            }
+        }
+        let slow = self.counters.iter().filter_map(|c| c.busy).map(|(since, _)| since + EXCHANGE);
+        context.workers_by(self.in_flight.values().map(|flight| flight.by).chain(slow).min());
         let drain_ends = context.drain().and_then(|Drain { until, .. }| until?.checked_sub(LAST_CALL));
-        let until = [again, drain_ends].into_iter().flatten().min();
-        // A bell that cannot be answered, for want of workers, is left to ring until one is free.
-        let could = self.workers.free() > 0 && again.is_none();
-        let bell = self.bell.as_ref().filter(|_| could);
-        if let Some(bell) = &self.bell {
-            bell.listen(could);
-        }
-        let mut fds = vec![self.workers.as_fd()];
-        fds.extend(bell.map(|bell| bell.as_fd()));
-        let readable = context.wait(&fds, until)?;
-        if let Some(bell) = bell
-            && readable[1]
-        {
-            self.look |= bell.answer().context("cannot answer the bell")?;
-        }
+        let until = self.counters.iter().filter_map(|c| c.again).chain(drain_ends).min();
+        context.wait(&[self.workers.as_fd(), self.told.as_fd()], until)?;
+        let mut buffer = [0; 64];
+        while let Ok(n) = (&self.told).read(&mut buffer)
+            && n == buffer.len()
+        {}
         Ok(())
     }
 
     /// Takes the outcomes of the callbacks that ended.
     fn collect(&mut self) {
-        for Finished { token, verdict, attempt } in self.workers.finished() {
-            let Some(Flight { leased, .. }) = self.in_flight.remove(&token) else { continue };
+        let finished = self.workers.finished();
+        if finished.is_empty() {
+            return;
+        }
+        for Finished { token, verdict, attempt } in finished {
+            let Some(Flight { leased, lane, .. }) = self.in_flight.remove(&token) else { continue };
             self.fair.ended(&leased.key.topic);
             let Some(topic) = self.topics.get(leased.key.topic.as_str()) else { continue };
             let outcome = outcome(topic, &leased, &verdict);
             note(&leased, &verdict, &outcome);
             let attempt = (outcome != Outcome::Ack).then_some(attempt);
-            self.unsettled.push(Settlement { key: leased.key, token, outcome, attempt });
+            self.counters[lane].unsettled.push(Settlement { key: leased.key, token, outcome, attempt });
         }
         // Ready jobs of a topic that had its share of workers may be leased now.
-        self.look |= self.fair.more(self.workers.free());
+        self.look_where_more_is();
     }
 
-    /// Tells the store what came of callbacks, and takes new jobs.
-    fn exchange(&mut self) -> Result<(), StoreError> {
-        while !self.unsettled.is_empty() {
-            let count = self.unsettled.len().min(BATCH);
-            let settled = self.store.settle(&self.unsettled[..count]);
-            let (mut again, mut failed) = (Vec::new(), None);
-            for (settlement, settled) in self.unsettled.drain(..count).zip(settled) {
-                match settled {
-                    Ok(Settled::Done) => {}
-                    Ok(Settled::Stale) => {
-                        log::info!(
-                            "{}: deleted, replaced or taken back while it was delivered",
-                            settlement.key
-                        );
-                    }
-                    Err(e) => {
-                        again.push(settlement);
-                        failed = Some(e);
-                    }
-                }
-            }
-            self.unsettled.append(&mut again);
-            if let Some(e) = failed {
-                return Err(e);
-            }
+    fn look_where_more_is(&mut self) {
+        if self.fair.more(self.free()) {
+            self.counters.iter_mut().filter(|c| !c.left.is_empty()).for_each(|c| c.look = true);
         }
-        if self.may_lease() { self.lease() } else { Ok(()) }
     }
 
-    fn may_lease(&self) -> bool {
-        self.look && self.bell.is_some() && self.workers.free() > 0
-    }
-
-    fn lease(&mut self) -> Result<(), StoreError> {
-        let free = self.workers.free();
-        let wanted: Vec<Wanted> = self
-            .fair
-            .plan(free)
+    /// Orders what is to be done on a lane, unless it is at something.
+    fn exchange(&mut self, number: usize) {
+        let (now, free, share) = (Instant::now(), self.free(), self.counters.len() as u32);
+        let counter = &mut self.counters[number];
+        // A moment that has come is not waited for any more, whatever may be done now.
+        counter.again = counter.again.filter(|at| *at > now);
+        if counter.busy.is_some() || counter.again.is_some() {
+            return;
+        }
+        let leases = counter.look && !self.drains && free > 0;
+        if counter.unsettled.is_empty() && !leases {
+            return;
+        }
+        let count = counter.unsettled.len().min(lane::BATCH);
+        let settle: Vec<Settlement> = counter.unsettled.drain(..count).collect();
+        // A lane that hangs must not hold all workers that are free.
+        let limit = if leases { free.div_ceil(share).min(lane::BATCH as u32) } else { 0 };
+        let quotas = if leases { self.fair.plan(limit) } else { Vec::new() };
+        let wanted: Vec<Wanted> = quotas
             .into_iter()
             .filter_map(|quota| {
                 let topic = self.topics.get(quota.topic.as_str())?;
@@ -205,53 +238,107 @@ impl Consumer {
                 })
             })
             .collect();
-        let Batch { jobs, left } = self.store.lease(&wanted, BATCH.min(free as usize), Some(&self.tag))?;
-        // What was not asked for may be for others.
-        let asked = |topic: &TopicName| wanted.iter().any(|w| w.topic == *topic);
-        let served = |topic: &TopicName| self.topics.get(topic.as_str()).is_some();
-        let unasked: Vec<TopicName> =
-            left.iter().map(|(topic, _)| topic).filter(|t| !asked(t) && served(t)).cloned().collect();
-        let any_left = left.iter().any(|(topic, _)| served(topic));
-        if !unasked.is_empty() {
-            self.store.pass_on(&unasked);
+        counter.asked = wanted.iter().map(|w| w.topic.clone()).collect();
+        counter.busy = Some((now, limit));
+        counter.look &= !leases;
+        counter.lane.order(Order::Exchange { settle, wanted, limit: limit as usize });
+    }
+
+    /// Takes what the lanes have told.
+    fn hear(&mut self) -> Result<()> {
+        for (number, news) in self.inbox.take() {
+            match news {
+                News::Rang => self.counters[number].look = true,
+                News::Exchanged { unsettled, batch, failed } => {
+                    self.exchanged(number, unsettled, batch, failed)?
+                }
+                News::Deaf => self.counters[number].deaf = true,
+                News::HandedBack(Ok(_)) => self.counters[number].handed_back = true,
+                // The timers do it, as soon as this process is gone.
+                News::HandedBack(Err(e)) => return Err(e).context("cannot hand back"),
+                News::Ended(e) => return Err(e),
+            }
         }
-        self.fair.left(left);
-        if any_left && let Some(bell) = self.bell.as_ref().filter(|_| !self.fair.more(free)) {
-            bell.rest();
+        Ok(())
+    }
+
+    fn exchanged(
+        &mut self,
+        number: usize,
+        mut unsettled: Vec<Settlement>,
+        batch: Batch,
+        failed: Option<StoreError>,
+    ) -> Result<()> {
+        let counter = &mut self.counters[number];
+        let (_, limit) = counter.busy.take().unwrap_or((Instant::now(), 0));
+        counter.unsettled.append(&mut unsettled);
+        match failed {
+            None => counter.trouble.over(),
+            Some(e @ StoreError::Gone(_)) => return Err(e.into()),
+            Some(e) => {
+                counter.again = Some(counter.trouble.again_at(&format_args!("cannot lease or settle: {e}")));
+                // What was to be leased is looked for again.
+                counter.look = true;
+                return Ok(());
+            }
         }
-        if jobs.is_empty() {
-            // What is left is not for the asking, whatever the counts say: the next bell or callback brings the next try.
-            self.look = false;
+        if limit == 0 {
             return Ok(());
         }
-        for leased in jobs {
+        let brought = batch.jobs.len();
+        for leased in batch.jobs {
             let Some(topic) = self.topics.get(leased.key.topic.as_str()) else { continue };
             self.fair.began(&leased.key.topic);
             self.workers.call(topic, &leased);
             let by = Instant::now() + topic.timeout + LEASE_MARGIN;
-            self.in_flight.insert(leased.token.clone(), Flight { leased, by });
+            self.in_flight.insert(leased.token.clone(), Flight { leased, lane: number, by });
         }
-        self.look = self.fair.more(self.workers.free());
+        let served = |(topic, _): &(TopicName, u64)| self.topics.get(topic.as_str()).is_some();
+        self.counters[number].left = batch.left.into_iter().filter(served).collect();
+        let mut left: HashMap<TopicName, u64> = HashMap::new();
+        for (topic, n) in self.counters.iter().flat_map(|c| &c.left) {
+            *left.entry(topic.clone()).or_default() += n;
+        }
+        self.fair.left(left);
+        let more = self.fair.more(self.free());
+        let counter = &mut self.counters[number];
+        // What is left although it was asked for is not for the asking: the next bell or callback brings the next try.
+        counter.look |= brought > 0 && more && !counter.left.is_empty();
+        // What was not asked for may be for others; and what this one may not take.
+        let asked = |topic: &TopicName| counter.asked.contains(topic);
+        let topics: Vec<TopicName> =
+            counter.left.iter().map(|(topic, _)| topic).filter(|t| !asked(t)).cloned().collect();
+        let rest = !more && !counter.left.is_empty();
+        if !topics.is_empty() || rest {
+            counter.lane.order(Order::PassOn { topics, rest });
+        }
         Ok(())
     }
 
     /// Gives back what is still held, and ends.
-    fn end(&mut self) -> Result<()> {
-        if self.in_flight.is_empty() && self.unsettled.is_empty() {
+    fn end(&mut self, drain: Drain) -> Result<()> {
+        if self.in_flight.is_empty() && self.counters.iter().all(Counter::is_through) {
             if let Some(Err(e)) = self.owner.take().map(Owner::retire) {
                 log::warn!("cannot remove the owner's file: {e}");
             }
             return Ok(());
         }
-        log::warn!(
-            "{} callbacks still run at the end of the drain: their jobs are handed back",
-            self.in_flight.len()
-        );
-        match self.store.hand_back(&self.tag) {
-            Ok(_) => Ok(()),
-            // The timers do it, as soon as this process is gone.
-            Err(e) => Err(e).context("cannot hand back"),
+        let left = self.in_flight.len();
+        log::warn!("{left} callbacks still run at the end of the drain: their jobs are handed back");
+        // Each lane does so by itself; one that does not in time leaves it to the timers.
+        self.counters.iter().for_each(|counter| counter.lane.order(Order::HandBack));
+        let until = drain.until.unwrap_or_else(Instant::now) + LAST_CALL;
+        while self.counters.iter().any(|c| !c.handed_back) && Instant::now() < until {
+            wait_readable(&[self.told.as_fd()], Some(until))?;
+            let _ = (&self.told).read(&mut [0; 64]);
+            for (number, news) in self.inbox.take() {
+                if let News::HandedBack(handed_back) = news {
+                    handed_back.context("cannot hand back")?;
+                    self.counters[number].handed_back = true;
+                }
+            }
         }
+        Ok(())
     }
 }
 

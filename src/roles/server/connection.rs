@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
 
+use super::lanes::Submits;
 use super::request::{Front, Json, Taken, refused};
-use super::submit::{Submit, Ticket};
+use super::submit::Ticket;
 use super::succession::Estate;
 use crate::protocol::dq::{Framing, Refusal};
 
@@ -120,7 +121,7 @@ impl Connection {
     }
 
     /// Reads, understands, hands in, and writes, as far as it goes without waiting.
-    pub(super) fn turn(&mut self, place: usize, front: &Front, submit: &mut Submit) -> Progress {
+    pub(super) fn turn(&mut self, place: usize, front: &Front, submit: &mut Submits) -> Progress {
         if self.input == Input::Offered {
             return Progress::Waits;
         }
@@ -141,7 +142,7 @@ impl Connection {
         }
     }
 
-    fn exchange(&mut self, place: usize, front: &Front, submit: &mut Submit) -> std::io::Result<Progress> {
+    fn exchange(&mut self, place: usize, front: &Front, submit: &mut Submits) -> std::io::Result<Progress> {
         let mut taken = 0;
         loop {
             if self.input != Input::Passing {
@@ -212,7 +213,7 @@ impl Connection {
     }
 
     /// Takes the frames that have arrived out of the inbox.
-    fn understand(&mut self, place: usize, front: &Front, submit: &mut Submit) {
+    fn understand(&mut self, place: usize, front: &Front, submit: &mut Submits) {
         let mut done = 0;
         self.held = false;
         while done < self.inbox.len() {

@@ -3,6 +3,7 @@
 
 mod connection;
 mod drain;
+mod lanes;
 mod request;
 mod submit;
 mod succession;
@@ -20,8 +21,9 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use slab::Slab;
 
 use self::connection::{Connection, Progress};
+use self::lanes::Submits;
 use self::request::Front;
-use self::submit::{STORE_TIMEOUT, Submit};
+use self::submit::STORE_TIMEOUT;
 use self::succession::{Heir, Testator};
 use crate::role::{Context, Trouble};
 
@@ -55,7 +57,7 @@ struct Server {
     unfinished: Vec<usize>,
     /// Connections that are not read from until the store has answered some of what it was handed.
     stalled: Vec<usize>,
-    submit: Submit,
+    submit: Submits,
     front: Front,
     /// Where the server before this one passes its connections on.
     heir: Heir,
@@ -75,8 +77,10 @@ impl Server {
         let zone = context.zone()?;
         let front = Front { settings, topics: context.topics.clone(), zone: zone.clone() };
         let waker = Waker::new(poll.registry(), WAKER).context("cannot make a waker")?;
+        let lanes = context.lanes()?;
+        let stores = (0..lanes.count()).map(|_| context.store()).collect::<Result<_>>()?;
         let submit =
-            Submit::start(context.store()?, zone, waker).context("cannot start the submit thread")?;
+            Submits::start(lanes, stores, &zone, waker).context("cannot start the submit threads")?;
         let mut listener = TcpListener::from_std(StdListener::from(context.socket("server")?));
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
         for (fd, token) in context.fds().into_iter().zip([LINK, SIGNALS]) {

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 
-use super::submit::{Ask, Submit, Ticket};
+use super::lanes::Submits;
+use super::submit::{Ask, Ticket};
 use crate::fields::{Fields, Marks};
 use crate::job::{Attempt, Due, JobKey, NewJob, State, TopicName};
 use crate::protocol::dq::{self, Add, Answer, Command, DIGITS_MAX, Framing, Refusal};
@@ -66,10 +67,9 @@ impl Front {
     }
 
     /// Takes a request: hands it to the store, or answers it at once.
-    pub(super) fn take(&self, json: &[u8], framing: Framing, ticket: Ticket, submit: &mut Submit) -> Taken {
+    pub(super) fn take(&self, json: &[u8], framing: Framing, ticket: Ticket, submit: &mut Submits) -> Taken {
         let hung = || Refusal::new("store_busy", "the store does not answer; nothing was handed to it");
         let ask = match dq::parse(json, &self.zone).and_then(|command| self.ask(command, framing)) {
-            Ok(Some(_)) if submit.is_hung() => return Taken::Answered(refused(&hung())),
             Ok(Some(ask)) => ask,
             Ok(None) => return Taken::Answered(SUCCESS.into()),
             Err(refusal) => {
@@ -78,7 +78,9 @@ impl Front {
             }
         };
         let is_get = matches!(ask, Ask::Get { .. });
-        submit.hand_in(ticket, ask, json.len());
+        if submit.hand_in(ticket, ask, json.len()).is_err() {
+            return Taken::Answered(refused(&hung()));
+        }
         Taken::Asked { is_get }
     }
 

@@ -90,7 +90,7 @@ pub(super) struct Submit {
 }
 
 impl Submit {
-    pub(super) fn start(store: Box<dyn Store>, zone: TimeZone, waker: Waker) -> io::Result<Submit> {
+    pub(super) fn start(store: Box<dyn Store>, zone: TimeZone, waker: Arc<Waker>) -> io::Result<Submit> {
         let shared = Arc::new(Shared::default());
         let worker = Worker { shared: Arc::clone(&shared), store, zone, waker };
         role::vital_thread("submit", move || worker.run())?;
@@ -138,6 +138,10 @@ impl Submit {
     /// The store's answers since the last call.
     pub(super) fn completions(&mut self) -> Vec<(Ticket, Json)> {
         let done = mem::take(&mut *lock(&self.shared.done));
+        if done.is_empty() {
+            // It was another lane that answered.
+            return Vec::new();
+        }
         self.unanswered -= done.len();
         self.moved_at = Instant::now();
         self.bytes -= done.iter().map(|(.., bytes)| bytes).sum::<usize>();
@@ -156,7 +160,7 @@ struct Worker {
     shared: Arc<Shared>,
     store: Box<dyn Store>,
     zone: TimeZone,
-    waker: Waker,
+    waker: Arc<Waker>,
 }
 
 /// The kinds of asks that go to the store together.

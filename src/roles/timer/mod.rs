@@ -1,173 +1,123 @@
 //! dq-timer: moves due jobs to ready, ends leases that ran out, hands back the leases of processes that died.
 //!
 //! With the embedded store one timer of a `run_dir` is active: the one that holds a lock. The others stand by, and one
-//! of them is active as soon as it is gone. The active one sleeps until exactly the next moment at which something is
-//! due, or until its bell rings because something will be due earlier.
+//! of them is active as soon as it is gone. Each lane of the store has a tender (`tender`); the main loop watches the owners of
+//! leases, and the tenders.
 
+mod tender;
 mod turn_of_duty;
 
-use std::mem;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::os::unix::net::UnixStream;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use nix::errno::Errno;
-use nix::sys::time::TimeSpec;
-use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
+use self::tender::{Dead, Handle, Tender};
 use self::turn_of_duty::TurnOfDuty;
-use crate::process::{DeadOwner, Owners, random_name};
+use crate::process::{Owners, random_name};
 use crate::role::{self, Context, Trouble};
-use crate::store::{self, Bell, BellKind, OwnerTag, Store, StoreError};
+use crate::store::{BellKind, OwnerTag, Store};
 
-/// How many jobs move in one step, so that others have their turn at the store in between.
-const BATCH: usize = 256;
-
-/// The longest sleep. Nothing depends on it: it bounds what a wake-up that was lost, with the process that would have
-/// sent it, can cost.
+/// The longest sleep of the main loop, which only watches the others.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// How long the end waits for steps that were begun. One that is broken off has been done or not, as a whole.
+const LAST_STEPS: Duration = Duration::from_secs(2);
 
 /// Runs the role.
 pub fn run(mut context: Context) -> Result<()> {
     // Opened before it stands by, so that it can take over at once.
-    let store = context.store()?;
+    let mut store = context.store()?;
     let duty = TurnOfDuty::await_in(&context.settings.run_dir).context("cannot stand by")?;
     context.ready()?;
     while context.drain().is_none() {
         if context.wait(&[duty.as_fd()], None)?[0] {
             log::info!("active");
-            return Timer::start(&mut context, store)?.run(&mut context);
+            tell_unregistered(&context, store.as_mut());
+            drop(store);
+            return Timer::start(&mut context)?.run(&mut context);
         }
     }
     Ok(())
 }
 
+/// What the main loop knows of the tenders.
 struct Timer {
-    store: Box<dyn Store>,
-    bell: Box<dyn Bell>,
     owners: Owners,
-    /// Owners whose leases are not handed back yet.
-    dead: Vec<DeadOwner>,
-    clock: TimerFd,
-    maintenance: SyncSender<()>,
-    trouble: Trouble,
-    /// Nothing has happened for the longest sleep.
-    slept_long: bool,
+    tenders: Vec<Handle>,
+    /// Why a tender has ended, and what wakes the main loop then.
+    failed: Receiver<anyhow::Error>,
+    woken: UnixStream,
 }
 
 impl Timer {
-    fn start(context: &mut Context, mut store: Box<dyn Store>) -> Result<Timer> {
+    fn start(context: &mut Context) -> Result<Timer> {
         let run_dir = &context.settings.run_dir.clone();
-        // The one that was active before may have died after it made jobs ready, and before it told the consumers.
-        store.announce();
-        for counts in store.counts()?.iter().filter(|c| context.topics.get(c.topic.as_str()).is_none()) {
-            if let pending @ 1.. = counts.delayed + counts.ready + counts.leased {
-                log::warn!("{pending} jobs of topic {} wait until it is registered", counts.topic);
-            }
+        let (woken, wake) = UnixStream::pair()?;
+        let (fail, failed) = channel();
+        let maintenance = maintain(context.store()?)?;
+        let mut tenders = Vec::new();
+        for lane in 0..context.lanes()?.count() {
+            let bell = context.bell(lane, BellKind::Timer, &random_name()?)?;
+            let (tender, handle) = Tender::new(context.lane(lane)?, bell, maintenance.clone())?;
+            let (fail, wake) = (fail.clone(), wake.try_clone()?);
+            role::vital_thread("tender", move || {
+                if let Err(e) = tender.tend() {
+                    let _ = fail.send(e);
+                }
+                drop(wake.shutdown(Shutdown::Both));
+            })?;
+            tenders.push(handle);
         }
-        Ok(Timer {
-            store,
-            bell: store::hang_bell(&context.settings.store, run_dir, BellKind::Timer, &random_name()?)
-                .context("cannot hang the bell")?,
-            owners: Owners::watch(run_dir).context("cannot watch the owners of leases")?,
-            dead: Vec::new(),
-            clock: TimerFd::new(ClockId::CLOCK_REALTIME, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?,
-            maintenance: maintain(context.store()?)?,
-            trouble: Trouble::default(),
-            slept_long: false,
-        })
+        let owners = Owners::watch(run_dir).context("cannot watch the owners of leases")?;
+        Ok(Timer { owners, tenders, failed, woken })
     }
 
     fn run(&mut self, context: &mut Context) -> Result<()> {
-        let mut owners_changed = true;
         while context.drain().is_none() {
-            if mem::take(&mut self.slept_long) {
-                // What was told to a process that died before it looked is told once more.
-                self.store.announce();
-            }
-            if owners_changed {
-                self.dead.append(&mut self.owners.dead().context("cannot look at the owners of leases")?);
-            }
-            let again = match self.work() {
-                Ok(next_ms) => {
-                    self.trouble.over();
-                    self.arm(next_ms)?;
-                    None
+            for owner in self.owners.dead().context("cannot look at the owners of leases")? {
+                let tag = OwnerTag(owner.tag.clone());
+                let dead = Dead::new(Mutex::new(Some(owner)));
+                // The last of them gets the last one there is: whoever is through with it last, forgets the owner.
+                for (tender, dead) in self.tenders.iter().zip(std::iter::repeat_n(dead, self.tenders.len())) {
+                    tender.hand_back(tag.clone(), dead);
                 }
-                // Another start opens the file that is there.
-                Err(e @ StoreError::Gone(_)) => return Err(e.into()),
-                Err(e) => Some(self.trouble.again_at(&format_args!("cannot move jobs: {e}"))),
-            };
-            owners_changed = self.wait(context, again)?;
+            }
+            context.workers_by(self.tenders.iter().filter_map(Handle::due_by).min());
+            let fds: Vec<BorrowedFd<'_>> =
+                std::iter::once(self.woken.as_fd()).chain(self.owners.fds()).collect();
+            context.wait(&fds, Some(Instant::now() + LONGEST_SLEEP))?;
+            if let Ok(e) = self.failed.try_recv() {
+                return Err(e);
+            }
         }
-        Ok(())
+        // They end when nobody tells them anything any more, and take their bells down.
+        self.tenders.clear();
+        match self.failed.recv_timeout(LAST_STEPS) {
+            Ok(e) => Err(e),
+            Err(RecvTimeoutError::Disconnected) => Ok(()),
+            Err(RecvTimeoutError::Timeout) => {
+                log::warn!("a tender is still at its last step: it is broken off");
+                Ok(())
+            }
+        }
     }
+}
 
-    /// Does what is to be done now, up to a batch of each kind. Gives the next moment at which something is.
-    fn work(&mut self) -> Result<Option<i64>, StoreError> {
-        while let Some(owner) = self.dead.pop() {
-            match self.store.hand_back(&OwnerTag(owner.tag.clone())) {
-                Ok(jobs) => {
-                    log::info!("{} leases of {} are handed back: its process is gone", jobs, owner.tag);
-                    if let Err(e) = owner.forget() {
-                        log::warn!("cannot remove an owner's file: {e}");
-                    }
-                }
-                Err(e) => {
-                    self.dead.push(owner);
-                    return Err(e);
-                }
-            }
+/// Says which topics have jobs that nobody delivers.
+fn tell_unregistered(context: &Context, store: &mut dyn Store) {
+    let counts = match store.counts() {
+        Ok(counts) => counts,
+        Err(e) => return log::warn!("cannot count the jobs: {e}"),
+    };
+    for counts in counts.iter().filter(|c| context.topics.get(c.topic.as_str()).is_none()) {
+        if let pending @ 1.. = counts.delayed + counts.ready + counts.leased {
+            log::warn!("{pending} jobs of topic {} wait until it is registered", counts.topic);
         }
-        let promoted = self.store.promote(BATCH)?;
-        let expired = self.store.expire(BATCH)?;
-        if expired.jobs > 0 {
-            log::warn!("{} leases ran out", expired.jobs);
-        }
-        Ok([promoted.next_ms, expired.next_ms].into_iter().flatten().min())
-    }
-
-    /// Waits for the next moment, a bell, an owner that comes or goes, or the master; when the store failed, for its next
-    /// try. Tells whether owners may have changed.
-    fn wait(&mut self, context: &mut Context, again: Option<Instant>) -> Result<bool> {
-        let sleep_ends = Instant::now() + LONGEST_SLEEP;
-        // While the store fails, a clock that went off and a bell that rang would only wake for what cannot be done.
-        let own = if again.is_some() { vec![] } else { vec![self.bell.as_fd(), self.clock.as_fd()] };
-        let count = own.len();
-        let fds: Vec<BorrowedFd<'_>> = own.into_iter().chain(self.owners.fds()).collect();
-        let readable = context.wait(&fds, Some(again.unwrap_or(sleep_ends)))?;
-        if self.bell.answer().context("cannot answer the bell")? {
-            match self.maintenance.try_send(()) {
-                Ok(()) | Err(TrySendError::Full(())) => {}
-                Err(TrySendError::Disconnected(())) => anyhow::bail!("the maintenance thread has ended"),
-            }
-        }
-        self.slept_long = sleep_ends <= Instant::now();
-        Ok(readable[count..].contains(&true) || self.slept_long)
-    }
-
-    /// Sets the clock to a moment; it also goes off when the host's clock is set.
-    fn arm(&self, next_ms: Option<i64>) -> Result<()> {
-        // Reading takes back an expiry, and the news that the clock was set, that were answered by this round.
-        match self.clock.wait() {
-            Ok(()) | Err(Errno::EAGAIN) => {}
-            Err(e) => return Err(e).context("cannot read the clock"),
-        }
-        let flags = TimerSetTimeFlags::TFD_TIMER_ABSTIME | TimerSetTimeFlags::TFD_TIMER_CANCEL_ON_SET;
-        match next_ms {
-            None => self.clock.unset()?,
-            Some(at_ms) => {
-                // A moment of 0 would switch the clock off.
-                let at = TimeSpec::from(Duration::from_millis(at_ms.max(1) as u64));
-                match self.clock.set(Expiration::OneShot(at), flags) {
-                    // The host's clock was set since it was last armed; it is armed all the same.
-                    Ok(()) | Err(Errno::ECANCELED) => {}
-                    Err(e) => return Err(e).context("cannot set the clock"),
-                }
-            }
-        }
-        Ok(())
     }
 }
 

@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// How long one that has passed a ring on leaves the bell to the others.
 const REST: Duration = Duration::from_millis(10);
 
-/// A bell over all shards.
+/// A bell over all shards of a node.
 pub struct RedisBell {
     rung: UnixStream,
     shared: Arc<Shared>,
@@ -49,25 +49,18 @@ impl Shared {
 }
 
 impl RedisBell {
-    /// Listens from now on.
-    pub fn hang(nodes: &Arc<Nodes>, kind: BellKind) -> io::Result<RedisBell> {
+    /// Listens on a node's shards from now on.
+    pub fn hang(nodes: &Arc<Nodes>, lane: usize, kind: BellKind) -> io::Result<RedisBell> {
         let (rung, ring) = UnixStream::pair()?;
         rung.set_nonblocking(true)?;
         ring.set_nonblocking(true)?;
         let shared = Arc::new(Shared::default());
         shared.mood().listens = true;
-        for (n, node) in nodes.nodes.iter().enumerate() {
-            for base in &node.bases {
-                let key = format!("{base}{}", if kind == BellKind::Push { "bell" } else { "tbell" });
-                let listener = Listener {
-                    nodes: Arc::clone(nodes),
-                    node: n,
-                    key,
-                    ring: ring.try_clone()?,
-                    shared: Arc::clone(&shared),
-                };
-                std::thread::Builder::new().name("bell".into()).spawn(move || listener.listen())?;
-            }
+        for base in &nodes.nodes[lane].bases {
+            let key = format!("{base}{}", if kind == BellKind::Push { "bell" } else { "tbell" });
+            let (nodes, ring, shared) = (Arc::clone(nodes), ring.try_clone()?, Arc::clone(&shared));
+            let listener = Listener { nodes, node: lane, key, ring, shared };
+            std::thread::Builder::new().name("bell".into()).spawn(move || listener.listen())?;
         }
         Ok(RedisBell { rung, shared })
     }

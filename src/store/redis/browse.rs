@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::answer::{self, array, count, number, strange};
+use super::nodes::Place;
 use super::script::Script;
-use super::{BYTES, CHUNK, Place, RedisStore};
+use super::{BYTES, CHUNK, RedisStore};
 use crate::job::{JobId, JobKey, State, TopicName};
 use crate::store::{Counts, Page, Result, View};
 

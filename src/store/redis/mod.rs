@@ -8,26 +8,30 @@ mod answer;
 mod bell;
 mod breaker;
 mod browse;
+mod lease;
 mod node;
+mod nodes;
 mod script;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::Value;
 
 pub use bell::RedisBell;
+pub use nodes::Nodes;
 
-use self::answer::{Record, array, count, number, strange};
-use self::node::{Call, Failure, Node};
+use self::answer::{array, count, number, strange};
+use self::lease::SCRIPT_TOKEN;
+use self::node::{Call, Failure};
+use self::nodes::Place;
 use self::script::Script;
 use super::{
-    Added, Batch, Changed, Counts, Leased, Moved, OwnerTag, Page, Result, Settled, Settlement, Store,
-    StoreError, Token, View, Wanted, Which,
+    Added, Batch, Changed, Counts, Moved, OwnerTag, Page, Result, Settled, Settlement, Store, View, Wanted,
+    Which,
 };
-use crate::job::{Due, JobKey, NewJob, Priority, State, TopicName};
-use crate::rendezvous;
+use crate::job::{Due, JobKey, NewJob, State, TopicName};
 use crate::settings;
 
 /// How many jobs a script touches at most, so that others have their turn at the server.
@@ -39,49 +43,11 @@ const TOPICS: usize = 100;
 /// How many bytes of big bodies an answer holds.
 const BYTES: usize = 4 << 20;
 
-/// The nodes of a store, shared by all handles of a process.
-pub struct Nodes {
-    nodes: Vec<Node>,
-    names: Vec<String>,
-}
-
-impl Nodes {
-    /// The nodes as the settings have them; one set a process, so that handles share connections and what is known of
-    /// nodes that are down. Connects when there is something to ask.
-    pub fn of(settings: &settings::Redis) -> Result<Arc<Nodes>> {
-        type Known = Vec<(settings::Redis, Arc<Nodes>)>;
-        static KNOWN: Mutex<Known> = Mutex::new(Vec::new());
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, nodes)) = known.iter().find(|(s, _)| s == settings) {
-            return Ok(Arc::clone(nodes));
-        }
-        let nodes: Vec<Node> =
-            settings.nodes.iter().map(|node| Node::new(node, settings)).collect::<Result<_>>()?;
-        let names = nodes.iter().map(|node| node.name.clone()).collect();
-        let nodes = Arc::new(Nodes { nodes, names });
-        known.push((settings.clone(), Arc::clone(&nodes)));
-        Ok(nodes)
-    }
-
-    /// Where a job belongs.
-    fn home(&self, key: &JobKey) -> Place {
-        let parts = [key.topic.as_str().as_bytes(), key.id.as_str().as_bytes()];
-        let node = rendezvous::order(&self.names, &parts)[0];
-        let shard = rendezvous::first_of(self.nodes[node].bases.len() as u32, &parts) as usize;
-        Place { node, shard }
-    }
-}
-
-/// A shard of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Place {
-    node: usize,
-    shard: usize,
-}
-
 /// A handle to the store.
 pub struct RedisStore {
     nodes: Arc<Nodes>,
+    /// The node that it is about; none: all of them.
+    lane: Option<usize>,
     /// Where the next lease begins, so that each shard has its turn.
     turn: usize,
 }
@@ -95,14 +61,24 @@ fn letters(value: Value, items: usize) -> Result<Vec<u8>> {
 impl RedisStore {
     /// A handle. Rings for what there may be: whoever was here before may have died before it rang.
     pub fn open(settings: &settings::Redis) -> Result<RedisStore> {
-        let mut store = RedisStore { nodes: Nodes::of(settings)?, turn: 0 };
+        let mut store = RedisStore { nodes: Nodes::of(settings)?, lane: None, turn: 0 };
+        store.announce();
+        Ok(store)
+    }
+
+    /// A handle to one node.
+    pub fn open_lane(settings: &settings::Redis, lane: usize) -> Result<RedisStore> {
+        let mut store = RedisStore { nodes: Nodes::of(settings)?, lane: Some(lane), turn: 0 };
         store.announce();
         Ok(store)
     }
 
     fn places(&self) -> impl Iterator<Item = Place> + use<> {
+        let lane = self.lane;
         let shards: Vec<usize> = self.nodes.nodes.iter().map(|n| n.bases.len()).collect();
-        shards.into_iter().enumerate().flat_map(|(node, n)| (0..n).map(move |shard| Place { node, shard }))
+        let nodes =
+            shards.into_iter().enumerate().filter(move |(node, _)| lane.is_none_or(|lane| lane == *node));
+        nodes.flat_map(|(node, n)| (0..n).map(move |shard| Place { node, shard }))
     }
 
     fn call(&self, script: Script, place: Place) -> Call {
@@ -217,81 +193,6 @@ fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64)
 }
 
-/// The token of the lease on a shard: what the script knows (20 bytes), the shard (2), the node's name.
-const SCRIPT_TOKEN: usize = 20;
-
-impl RedisStore {
-    fn token(&self, place: Place, prefix: &[u8; 16], number: u32) -> Token {
-        let shard = (place.shard as u16).to_be_bytes();
-        let name = self.nodes.nodes[place.node].name.as_bytes();
-        Token([&prefix[..], &number.to_be_bytes(), &shard, name].concat().into())
-    }
-
-    /// Where the lease of a token is; none: it is no token of this store's nodes.
-    fn place_of(&self, token: &Token) -> Option<Place> {
-        let parts =
-            token.0.split_at_checked(SCRIPT_TOKEN).and_then(|(_, rest)| rest.split_first_chunk::<2>());
-        parts.and_then(|(shard, name)| {
-            let node = self.nodes.nodes.iter().position(|n| n.name.as_bytes() == name)?;
-            let shard = usize::from(u16::from_be_bytes(*shard));
-            (shard < self.nodes.nodes[node].bases.len()).then_some(Place { node, shard })
-        })
-    }
-
-    /// Leases on one shard, up to [`CHUNK`] jobs. Adds to what was leased. Tells how many it leased, and what is left.
-    fn lease_at(
-        &self,
-        place: Place,
-        wanted: &[Wanted],
-        limit: usize,
-        owner: Option<&OwnerTag>,
-        jobs: &mut Vec<(Priority, Leased)>,
-    ) -> Result<(usize, Vec<(TopicName, u64)>)> {
-        let mut prefix = [0; 16];
-        getrandom::fill(&mut prefix)
-            .map_err(|e| StoreError::Unavailable(format!("no random numbers: {e}")))?;
-        let mut call = self.call(Script::Lease, place);
-        let tag = owner.map_or("", |o| o.0.as_str());
-        call.cmd.arg(limit.min(CHUNK)).arg(&prefix[..]).arg(tag).arg(CHUNK).arg(BYTES);
-        for want in wanted {
-            let taken = jobs.iter().filter(|(_, j)| j.key.topic == want.topic).count() as u32;
-            let max = want.max.saturating_sub(taken);
-            let hold = want.hold.as_millis().min(u64::MAX.into()) as u64;
-            call.cmd.arg(want.topic.as_str()).arg(max).arg(hold).arg(want.max_attempts);
-        }
-        let [groups, left] =
-            <[Value; 2]>::try_from(array(self.ask(place, call)?)?).map_err(|_| strange("an answer"))?;
-        let mut token = 0;
-        for group in array(groups)? {
-            let mut values = array(group)?.into_iter();
-            let mut next = || values.next().ok_or_else(|| strange("a lease"));
-            let topic = answer::topic(next()?)?;
-            let deadline_ms = number(&next()?)?;
-            while let Some(id) = values.next() {
-                let mut next = || values.next().ok_or_else(|| strange("a lease"));
-                let record = Record::parse(&answer::bytes(next()?)?)?;
-                token += 1;
-                let leased = Leased {
-                    key: JobKey { topic: topic.clone(), id: answer::id(id)? },
-                    body: record.body,
-                    token: self.token(place, &prefix, token),
-                    attempt: count(&next()?)? as u32,
-                    due_ms: number(&next()?)?,
-                    stamp_us: record.stamp_us,
-                    deadline_ms,
-                    max_attempts: record.max_attempts,
-                };
-                jobs.push((record.priority, leased));
-            }
-        }
-        let (mut told, mut left) = (Vec::new(), array(left)?.into_iter());
-        while let (Some(topic), Some(n)) = (left.next(), left.next()) {
-            told.push((answer::topic(topic)?, count(&n)? as u64));
-        }
-        Ok((token as usize, told))
-    }
-}
-
 impl Store for RedisStore {
     fn add(&mut self, jobs: &[NewJob]) -> Vec<Result<Added>> {
         let words = |job: &NewJob, cmd: &mut redis::Cmd| {
@@ -358,35 +259,7 @@ impl Store for RedisStore {
     }
 
     fn lease(&mut self, wanted: &[Wanted], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
-        let places: Vec<Place> = self.places().collect();
-        self.turn = (self.turn + 1) % places.len();
-        let (mut jobs, mut left) = (Vec::new(), BTreeMap::<TopicName, u64>::new());
-        let (mut failed, mut worked) = (None, false);
-        for i in 0..places.len() {
-            let place = places[(self.turn + i) % places.len()];
-            loop {
-                match self.lease_at(place, wanted, limit - jobs.len(), owner, &mut jobs) {
-                    // A full answer has perhaps left some that are wanted.
-                    Ok((CHUNK, _)) if jobs.len() < limit => continue,
-                    Ok((_, told)) => {
-                        worked = true;
-                        told.into_iter().for_each(|(topic, n)| *left.entry(topic).or_default() += n);
-                    }
-                    Err(e) => failed = Some(e),
-                }
-                break;
-            }
-        }
-        match failed {
-            // What other nodes gave is not held up.
-            Some(e) if !worked => Err(e),
-            _ => {
-                let order = |topic: &TopicName| wanted.iter().position(|w| w.topic == *topic);
-                jobs.sort_by_cached_key(|(priority, j)| (order(&j.key.topic), *priority, j.due_ms));
-                let jobs = jobs.into_iter().map(|(_, leased)| leased).collect();
-                Ok(Batch { jobs, left: left.into_iter().collect() })
-            }
-        }
+        self.lease_all(wanted, limit, owner)
     }
 
     fn settle(&mut self, settlements: &[Settlement]) -> Vec<Result<Settled>> {

@@ -1,0 +1,211 @@
+//! One lane of the store, on a thread of its own, so that a node that hangs or is down holds up its own jobs alone: settles,
+//! leases and hands back as the main loop orders, and tells it when its bell rings.
+
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context as _, Result};
+
+use crate::job::TopicName;
+use crate::process::wait_readable;
+use crate::role::{self, lock};
+use crate::store::{Batch, Bell, OwnerTag, Settled, Settlement, Store, StoreError, Wanted};
+
+/// The most jobs that one lease or settlement takes, so that others have their turn at the store.
+pub(super) const BATCH: usize = 256;
+
+/// What a lane is to do.
+pub(super) enum Order {
+    /// Settle these, then lease so many of those.
+    Exchange { settle: Vec<Settlement>, wanted: Vec<Wanted>, limit: usize },
+    /// Tell others of these topics; and leave the bell to them for a moment.
+    PassOn { topics: Vec<TopicName>, rest: bool },
+    /// Whether to listen to the bell; or none any more.
+    Listen(bool),
+    /// Take the bell down.
+    Deaf,
+    /// Hand back all that is still held.
+    HandBack,
+}
+
+/// What a lane tells.
+pub(super) enum News {
+    /// There is work.
+    Rang,
+    /// What came of an exchange: what is to be settled again, what was leased, and what went wrong.
+    Exchanged { unsettled: Vec<Settlement>, batch: Batch, failed: Option<StoreError> },
+    /// The bell is taken down.
+    Deaf,
+    /// All is handed back, or is not, which the timers mend.
+    HandedBack(Result<usize, StoreError>),
+    /// It cannot go on.
+    Ended(anyhow::Error),
+}
+
+/// Where lanes tell, and what wakes the main loop then.
+pub(super) struct Inbox {
+    news: Mutex<Vec<(usize, News)>>,
+    tell: UnixStream,
+}
+
+impl Inbox {
+    pub(super) fn new() -> Result<(Arc<Inbox>, UnixStream)> {
+        let (told, tell) = UnixStream::pair()?;
+        told.set_nonblocking(true)?;
+        tell.set_nonblocking(true)?;
+        Ok((Arc::new(Inbox { news: Mutex::default(), tell }), told))
+    }
+
+    fn put(&self, lane: usize, news: News) {
+        lock(&self.news).push((lane, news));
+        // What fills it wakes as well.
+        let _ = (&self.tell).write(&[1]);
+    }
+
+    /// All news since the last call.
+    pub(super) fn take(&self) -> Vec<(usize, News)> {
+        std::mem::take(&mut *lock(&self.news))
+    }
+}
+
+/// The main loop's side of a lane.
+pub(super) struct Lane {
+    orders: Sender<Order>,
+    tell: UnixStream,
+}
+
+impl Lane {
+    /// Starts a lane's thread.
+    pub(super) fn start(
+        number: usize,
+        store: Box<dyn Store>,
+        bell: Box<dyn Bell>,
+        owner: OwnerTag,
+        inbox: &Arc<Inbox>,
+    ) -> Result<Lane> {
+        let (told, tell) = UnixStream::pair()?;
+        told.set_nonblocking(true)?;
+        tell.set_nonblocking(true)?;
+        let (orders, received) = std::sync::mpsc::channel();
+        let inbox = Arc::clone(inbox);
+        let worker =
+            Worker { number, store, bell: Some(bell), owner, orders: received, told, inbox, listens: true };
+        role::vital_thread("lane", move || worker.run())?;
+        Ok(Lane { orders, tell })
+    }
+
+    pub(super) fn order(&self, order: Order) {
+        // One that has ended has told so.
+        let _ = self.orders.send(order);
+        let _ = (&self.tell).write(&[1]);
+    }
+}
+
+struct Worker {
+    number: usize,
+    store: Box<dyn Store>,
+    bell: Option<Box<dyn Bell>>,
+    owner: OwnerTag,
+    orders: Receiver<Order>,
+    told: UnixStream,
+    inbox: Arc<Inbox>,
+    listens: bool,
+}
+
+impl Worker {
+    fn run(mut self) {
+        if let Err(e) = self.work() {
+            self.inbox.put(self.number, News::Ended(e));
+        }
+    }
+
+    /// Until the main loop is gone.
+    fn work(&mut self) -> Result<()> {
+        loop {
+            match self.orders.try_recv() {
+                Ok(order) => self.obey(order),
+                Err(TryRecvError::Disconnected) => return Ok(()),
+                Err(TryRecvError::Empty) => self.wait()?,
+            }
+        }
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        // One that nobody listens to is left to ring.
+        let bell = self.bell.as_ref().filter(|_| self.listens);
+        let fds: Vec<BorrowedFd<'_>> =
+            std::iter::once(self.told.as_fd()).chain(bell.map(|bell| bell.as_fd())).collect();
+        let readable = wait_readable(&fds, None)?;
+        if readable[0] {
+            let mut buffer = [0; 64];
+            while let Ok(n) = (&self.told).read(&mut buffer)
+                && n == buffer.len()
+            {}
+        }
+        if let Some(bell) = bell
+            && readable[1]
+            && bell.answer().context("cannot answer the bell")?
+        {
+            self.inbox.put(self.number, News::Rang);
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Exchange { settle, wanted, limit } => {
+                let exchanged = self.exchange(settle, &wanted, limit);
+                self.inbox.put(self.number, exchanged);
+            }
+            Order::PassOn { topics, rest } => {
+                if !topics.is_empty() {
+                    self.store.pass_on(&topics);
+                }
+                if let Some(bell) = self.bell.as_ref().filter(|_| rest) {
+                    bell.rest();
+                }
+            }
+            Order::Listen(listens) => {
+                self.listens = listens;
+                if let Some(bell) = &self.bell {
+                    bell.listen(listens);
+                }
+            }
+            Order::Deaf => {
+                self.bell = None;
+                self.inbox.put(self.number, News::Deaf);
+            }
+            Order::HandBack => {
+                let handed_back = self.store.hand_back(&self.owner);
+                self.inbox.put(self.number, News::HandedBack(handed_back));
+            }
+        }
+    }
+
+    fn exchange(&mut self, settle: Vec<Settlement>, wanted: &[Wanted], limit: usize) -> News {
+        let settled = self.store.settle(&settle);
+        let (mut unsettled, mut failed) = (Vec::new(), None);
+        for (settlement, settled) in settle.into_iter().zip(settled) {
+            match settled {
+                Ok(Settled::Done) => {}
+                Ok(Settled::Stale) => {
+                    log::info!("{}: deleted, replaced or taken back while it was delivered", settlement.key);
+                }
+                Err(e) => {
+                    unsettled.push(settlement);
+                    failed = Some(e);
+                }
+            }
+        }
+        let leases = failed.is_none() && limit > 0;
+        let leased = leases.then(|| self.store.lease(wanted, limit, Some(&self.owner))).transpose();
+        let batch = leased.unwrap_or_else(|e| {
+            failed = Some(e);
+            None
+        });
+        News::Exchanged { unsettled, batch: batch.unwrap_or_default(), failed }
+    }
+}

@@ -1,0 +1,125 @@
+//! Leasing, and the tokens that prove a lease and say where it is.
+
+use std::collections::BTreeMap;
+
+use redis::Value;
+
+use super::answer::{self, Record, array, count, number, strange};
+use super::nodes::Place;
+use super::script::Script;
+use super::{BYTES, CHUNK, RedisStore};
+use crate::job::{JobKey, Priority, TopicName};
+use crate::store::{Batch, Leased, OwnerTag, Result, StoreError, Token, Wanted};
+
+/// The token of the lease on a shard: what the script knows (20 bytes), the shard (2), the node's name.
+pub(super) const SCRIPT_TOKEN: usize = 20;
+
+impl RedisStore {
+    fn token(&self, place: Place, prefix: &[u8; 16], number: u32) -> Token {
+        let shard = (place.shard as u16).to_be_bytes();
+        let name = self.nodes.nodes[place.node].name.as_bytes();
+        Token([&prefix[..], &number.to_be_bytes(), &shard, name].concat().into())
+    }
+
+    /// Where the lease of a token is; none: it is no token of this store's nodes.
+    pub(super) fn place_of(&self, token: &Token) -> Option<Place> {
+        let parts =
+            token.0.split_at_checked(SCRIPT_TOKEN).and_then(|(_, rest)| rest.split_first_chunk::<2>());
+        parts.and_then(|(shard, name)| {
+            let node = self.nodes.nodes.iter().position(|n| n.name.as_bytes() == name)?;
+            let shard = usize::from(u16::from_be_bytes(*shard));
+            (shard < self.nodes.nodes[node].bases.len()).then_some(Place { node, shard })
+        })
+    }
+
+    /// Leases on one shard, up to [`CHUNK`] jobs. Adds to what was leased. Tells how many it leased, and what is left.
+    fn lease_at(
+        &self,
+        place: Place,
+        wanted: &[Wanted],
+        limit: usize,
+        owner: Option<&OwnerTag>,
+        jobs: &mut Vec<(Priority, Leased)>,
+    ) -> Result<(usize, Vec<(TopicName, u64)>)> {
+        let mut prefix = [0; 16];
+        getrandom::fill(&mut prefix)
+            .map_err(|e| StoreError::Unavailable(format!("no random numbers: {e}")))?;
+        let mut call = self.call(Script::Lease, place);
+        let tag = owner.map_or("", |o| o.0.as_str());
+        call.cmd.arg(limit.min(CHUNK)).arg(&prefix[..]).arg(tag).arg(CHUNK).arg(BYTES);
+        for want in wanted {
+            let taken = jobs.iter().filter(|(_, j)| j.key.topic == want.topic).count() as u32;
+            let max = want.max.saturating_sub(taken);
+            let hold = want.hold.as_millis().min(u64::MAX.into()) as u64;
+            call.cmd.arg(want.topic.as_str()).arg(max).arg(hold).arg(want.max_attempts);
+        }
+        let [groups, left] =
+            <[Value; 2]>::try_from(array(self.ask(place, call)?)?).map_err(|_| strange("an answer"))?;
+        let mut token = 0;
+        for group in array(groups)? {
+            let mut values = array(group)?.into_iter();
+            let mut next = || values.next().ok_or_else(|| strange("a lease"));
+            let topic = answer::topic(next()?)?;
+            let deadline_ms = number(&next()?)?;
+            while let Some(id) = values.next() {
+                let mut next = || values.next().ok_or_else(|| strange("a lease"));
+                let record = Record::parse(&answer::bytes(next()?)?)?;
+                token += 1;
+                let leased = Leased {
+                    key: JobKey { topic: topic.clone(), id: answer::id(id)? },
+                    body: record.body,
+                    token: self.token(place, &prefix, token),
+                    attempt: count(&next()?)? as u32,
+                    due_ms: number(&next()?)?,
+                    stamp_us: record.stamp_us,
+                    deadline_ms,
+                    max_attempts: record.max_attempts,
+                };
+                jobs.push((record.priority, leased));
+            }
+        }
+        let (mut told, mut left) = (Vec::new(), array(left)?.into_iter());
+        while let (Some(topic), Some(n)) = (left.next(), left.next()) {
+            told.push((answer::topic(topic)?, count(&n)? as u64));
+        }
+        Ok((token as usize, told))
+    }
+
+    /// Leases on all shards, from another one on each time.
+    pub(super) fn lease_all(
+        &mut self,
+        wanted: &[Wanted],
+        limit: usize,
+        owner: Option<&OwnerTag>,
+    ) -> Result<Batch> {
+        let places: Vec<Place> = self.places().collect();
+        self.turn = (self.turn + 1) % places.len();
+        let (mut jobs, mut left) = (Vec::new(), BTreeMap::<TopicName, u64>::new());
+        let (mut failed, mut worked) = (None, false);
+        for i in 0..places.len() {
+            let place = places[(self.turn + i) % places.len()];
+            loop {
+                match self.lease_at(place, wanted, limit - jobs.len(), owner, &mut jobs) {
+                    // A full answer has perhaps left some that are wanted.
+                    Ok((CHUNK, _)) if jobs.len() < limit => continue,
+                    Ok((_, told)) => {
+                        worked = true;
+                        told.into_iter().for_each(|(topic, n)| *left.entry(topic).or_default() += n);
+                    }
+                    Err(e) => failed = Some(e),
+                }
+                break;
+            }
+        }
+        match failed {
+            // What other nodes gave is not held up.
+            Some(e) if !worked => Err(e),
+            _ => {
+                let order = |topic: &TopicName| wanted.iter().position(|w| w.topic == *topic);
+                jobs.sort_by_cached_key(|(priority, j)| (order(&j.key.topic), *priority, j.due_ms));
+                let jobs = jobs.into_iter().map(|(_, leased)| leased).collect();
+                Ok(Batch { jobs, left: left.into_iter().collect() })
+            }
+        }
+    }
+}
