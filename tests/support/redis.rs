@@ -39,6 +39,13 @@ impl RedisServer {
         self.wait();
     }
 
+    /// Stops it, so that it hangs and closes nothing; or lets it go on.
+    pub fn hang(&self, hangs: bool) {
+        let signal =
+            if hangs { nix::sys::signal::Signal::SIGSTOP } else { nix::sys::signal::Signal::SIGCONT };
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.process.id() as i32), signal).unwrap();
+    }
+
     /// Runs a command at it.
     pub fn cli(&self, arguments: &[&str]) -> String {
         let out = Command::new("redis-cli").arg("-s").arg(self.socket()).args(arguments).output().unwrap();

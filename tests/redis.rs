@@ -1,0 +1,246 @@
+//! The daemon on nodes of Redis that are killed, stopped and forgetful.
+#![allow(missing_docs)]
+
+mod support;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use dq::job::{JobId, JobKey, TopicName};
+use dq::settings;
+use dq::store::Lanes;
+use nix::sys::signal::{Signal, kill};
+use support::redis::RedisServer;
+use support::{Daemon, SECOND, SLOTS, Sink, add, eventually, now_ms, pending, stats, topic};
+
+/// Two nodes, and a daemon on them.
+struct Pair {
+    nodes: [RedisServer; 2],
+    lanes: Lanes,
+    config: String,
+}
+
+impl Pair {
+    fn start(topics: &str) -> Pair {
+        let nodes = [RedisServer::start(), RedisServer::start()];
+        let node = |n: usize| settings::Node { name: format!("r{n}"), url: nodes[n].url(), shards: 2 };
+        let redis =
+            settings::Redis { prefix: "dq".into(), timeout: SECOND, pool: 4, nodes: vec![node(0), node(1)] };
+        let sections: String = redis
+            .nodes
+            .iter()
+            .map(|n| format!("[[store.node]]\nname = \"{}\"\nurl = \"{}\"\n", n.name, n.url))
+            .collect();
+        let config = format!("[store]\nbackend = \"redis\"\ntimeout = \"1s\"\n{sections}{topics}");
+        let lanes = Lanes::new(&settings::Store::Redis(redis)).unwrap();
+        Pair { nodes, lanes, config }
+    }
+
+    fn daemon(&self) -> Daemon {
+        Daemon::start(&self.config)
+    }
+
+    /// An id of a job whose home is that node, made of this name.
+    fn id_on(&self, node: usize, name: &str) -> String {
+        let ids = (0..).map(|n| format!("{name}.{n}"));
+        let key = |id: &String| JobKey {
+            topic: TopicName::new("t").unwrap(),
+            id: JobId::new(id.as_str()).unwrap(),
+        };
+        ids.into_iter().find(|id| self.lanes.of(&key(id)) == node).unwrap()
+    }
+}
+
+#[test]
+fn a_node_that_is_killed_and_restarted_under_load_loses_nothing_that_was_acknowledged() {
+    let sink = Sink::start();
+    let mut pair = Pair::start(&topic("t", &sink, ""));
+    let daemon = pair.daemon();
+    let stop = AtomicBool::new(false);
+    let taken: HashSet<String> = std::thread::scope(|scope| {
+        let adders: Vec<_> = (0..4)
+            .map(|c| {
+                let (daemon, stop) = (&daemon, &stop);
+                scope.spawn(move || {
+                    let (mut taken, mut client) = (Vec::new(), daemon.client());
+                    for n in 0.. {
+                        if stop.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        let batch: Vec<_> =
+                            (0..10).map(|i| add("t", &format!("{c}-{n}-{i}"), i * 5)).collect();
+                        client.send(&batch).unwrap();
+                        for request in &batch {
+                            let answer = client.receive().unwrap();
+                            if answer["code"] == 1 {
+                                taken.push(request["id"].as_str().unwrap().to_owned());
+                            } else {
+                                let err = answer["err"].as_str().unwrap();
+                                assert!(["node_down", "unknown"].contains(&err), "{answer}");
+                            }
+                        }
+                    }
+                    taken
+                })
+            })
+            .collect();
+        for round in 0..3 {
+            let so_far = sink.count();
+            eventually(20 * SECOND, "deliveries", || (sink.count() > so_far + 200).then_some(()));
+            pair.nodes[round % 2].kill();
+            let until = now_ms() + 500;
+            eventually(5 * SECOND, "half a second without it", || (now_ms() > until).then_some(()));
+            pair.nodes[round % 2].start_again();
+        }
+        stop.store(true, Ordering::Relaxed);
+        adders.into_iter().flat_map(|a| a.join().unwrap()).collect()
+    });
+    eventually(40 * SECOND, &format!("all of {}; log:\n{}", taken.len(), daemon.log()), || {
+        let come = sink.deliveries();
+        taken.iter().all(|id| come.contains_key(id)).then_some(())
+    });
+    let mut client = daemon.client();
+    eventually(20 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
+}
+
+/// While one node is away, the other's jobs come in time, and the one's after its return.
+fn one_away(away: impl Fn(&mut RedisServer), back: impl Fn(&mut RedisServer), refusals: &[&str]) {
+    let sink = Sink::start();
+    let mut pair = Pair::start(&topic("t", &sink, ""));
+    let daemon = pair.daemon();
+    daemon.wait_all_up(SLOTS);
+    let mut client = daemon.client();
+    let waiting = pair.id_on(1, "waiting");
+    assert_eq!(client.ask(&add("t", &waiting, 1500)).unwrap()["code"], 1);
+    away(&mut pair.nodes[1]);
+    let begun = Instant::now();
+    for n in 0..40 {
+        let id = pair.id_on(0, &format!("here-{n}"));
+        assert_eq!(client.ask(&add("t", &id, 100)).unwrap()["code"], 1, "the other node takes jobs");
+        if n % 8 == 0 {
+            let answer = client.ask(&add("t", &pair.id_on(1, &format!("there-{n}")), 0)).unwrap();
+            let err = answer["err"].as_str().unwrap_or("none");
+            assert!(refusals.contains(&err), "{answer}");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // Only who asked the node waited for it, and not each time.
+    assert!(begun.elapsed() < 20 * SECOND, "{:?}", begun.elapsed());
+    eventually(5 * SECOND, "the other node's jobs", || (sink.count() >= 40).then_some(()));
+    let mut late: Vec<i64> = sink.calls().iter().map(|c| c.late_ms().unwrap()).collect();
+    late.sort_unstable();
+    assert!(late[0] >= 0 && late[late.len() * 9 / 10] < 500, "{late:?}");
+    assert!(!sink.deliveries().contains_key(&waiting));
+    let ready = daemon.status().unwrap();
+    assert!(ready["processes"].as_array().unwrap().iter().all(|p| p["state"] == "up"), "{ready}");
+    back(&mut pair.nodes[1]);
+    eventually(10 * SECOND, &format!("the job that waited; log:\n{}", daemon.log()), || {
+        sink.deliveries().contains_key(&waiting).then_some(())
+    });
+    eventually(10 * SECOND, "a job that is taken", || {
+        let id = pair.id_on(1, "after");
+        (client.ask(&add("t", &id, 0)).unwrap()["code"] == 1).then_some(())
+    });
+    assert!(
+        daemon.log().contains("node r1 is down") && daemon.log().contains("node r1 answers again"),
+        "{}",
+        daemon.log()
+    );
+}
+
+#[test]
+fn a_node_that_is_down_costs_only_its_share() {
+    one_away(RedisServer::kill, RedisServer::start_again, &["node_down", "unknown"]);
+}
+
+#[test]
+fn a_node_that_hangs_costs_no_other_node() {
+    one_away(|node| node.hang(true), |node| node.hang(false), &["node_down", "unknown"]);
+}
+
+#[test]
+fn a_daemon_starts_while_a_node_is_down() {
+    let sink = Sink::start();
+    let mut pair = Pair::start(&topic("t", &sink, ""));
+    pair.nodes[1].kill();
+    let daemon = pair.daemon();
+    daemon.wait_all_up(SLOTS);
+    let mut client = daemon.client();
+    assert_eq!(client.ask(&add("t", &pair.id_on(0, "here"), 50)).unwrap()["code"], 1);
+    sink.wait_for(1, 5 * SECOND);
+    pair.nodes[1].start_again();
+    eventually(10 * SECOND, "the other node", || {
+        (client.ask(&add("t", &pair.id_on(1, "there"), 50)).unwrap()["code"] == 1).then_some(())
+    });
+    sink.wait_for(2, 10 * SECOND);
+}
+
+#[test]
+fn a_server_that_has_forgotten_its_scripts_is_given_them_again() {
+    let sink = Sink::start();
+    let pair = Pair::start(&topic("t", &sink, ""));
+    let daemon = pair.daemon();
+    let mut client = daemon.client();
+    for n in 0..5 {
+        pair.nodes.iter().for_each(|node| drop(node.cli(&["script", "flush"])));
+        for node in 0..2 {
+            let id = pair.id_on(node, &n.to_string());
+            assert_eq!(client.ask(&add("t", &id, 20)).unwrap()["code"], 1);
+        }
+        sink.wait_for(2 * (n + 1), 5 * SECOND);
+    }
+    assert_eq!(sink.count(), 10, "each came once");
+}
+
+#[test]
+fn two_daemons_on_one_pair_of_nodes_deliver_each_job_once_and_one_goes_on_alone() {
+    let sink = Sink::start();
+    let pair = Pair::start(&topic("t", &sink, ""));
+    let jobs = if std::env::var("CI").is_ok() { 6_000 } else { 20_000 };
+    let (mut a, b) = (pair.daemon(), pair.daemon());
+    a.wait_all_up(SLOTS);
+    b.wait_all_up(SLOTS);
+    std::thread::scope(|scope| {
+        for (c, daemon) in [&a, &b].into_iter().cycle().take(8).enumerate() {
+            scope.spawn(move || {
+                let mut client = daemon.client();
+                for n in 0..jobs / 8 / 50 {
+                    let batch: Vec<_> = (0..50).map(|i| add("t", &format!("{c}-{n}-{i}"), i * 20)).collect();
+                    client.send(&batch).unwrap();
+                    batch.iter().for_each(|_| assert_eq!(client.receive().unwrap()["code"], 1));
+                }
+            });
+        }
+    });
+    let jobs = jobs / 8 / 50 * 50 * 8;
+    sink.wait_for(jobs, 60 * SECOND);
+    let mut client = b.client();
+    eventually(10 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
+    assert_eq!(sink.count(), jobs, "each came once");
+
+    // One of the hosts is gone, with all of its processes; what it held comes back when its leases end.
+    let slow = Arc::new(AtomicBool::new(true));
+    let is_slow = Arc::clone(&slow);
+    let sink = Sink::answering(move |_| {
+        let pause = if is_slow.load(Ordering::Relaxed) { 30 } else { 0 };
+        dq::cli::Answer::new(200, "ok").after(Duration::from_secs(pause))
+    });
+    let pair = Pair::start(&topic("t", &sink, "timeout = \"1s\""));
+    a.stop();
+    let (c, d) = (pair.daemon(), pair.daemon());
+    let mut client = d.client();
+    for n in 0..100 {
+        assert_eq!(client.ask(&add("t", &n.to_string(), 0)).unwrap()["code"], 1);
+    }
+    eventually(10 * SECOND, "callbacks", || (sink.count() > 20).then_some(()));
+    for pid in c.processes() {
+        let _ = kill(pid, Signal::SIGKILL);
+    }
+    slow.store(false, Ordering::Relaxed);
+    // Held by the dead host are at most those that were called once and not settled: 16 s is their lease.
+    eventually(40 * SECOND, "no lease", || (stats(&mut client, "t").get("leased") == Some(&0)).then_some(()));
+    let all = stats(&mut client, "t");
+    assert_eq!(all.values().sum::<u64>() + sink.accepted() as u64, 100, "{all:?}: each is there or done");
+}
