@@ -40,6 +40,7 @@ bench:
 
 # Kills masters and children at random steps of upgrades, some hundred times. `make tests` does so a few times.
 crashes:
+	$(CARGO) build --examples
 	CRASHES=$(or $(CRASHES),300) $(CARGO) test --test restart -- killed
 
 # What the tests need and is missing.

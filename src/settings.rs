@@ -134,7 +134,10 @@ impl fmt::Display for Store {
         match self {
             Store::Embedded { path } => write!(f, "embedded in {}", path.display()),
             // Nodes may come and go.
-            Store::Redis(redis) => write!(f, "redis under {}", redis.prefix),
+            Store::Redis(redis) => {
+                let shards = redis.nodes.first().map_or(0, |node| node.shards);
+                write!(f, "redis under {}, {shards} shards a node", redis.prefix)
+            }
         }
     }
 }

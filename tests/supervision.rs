@@ -150,7 +150,7 @@ fn a_worker_that_is_past_its_deadline_has_its_process_drained_and_replaced() {
     turn.unlock().unwrap();
     // It may have been replaced before the turn was free, or go on when it was; what counts is that nobody is stuck.
     daemon.wait_all_up(SLOTS);
-    assert!(takes(&daemon, "t", "after"));
+    eventually(10 * SECOND, "a job that is taken", || takes(&daemon, "t", "after").then_some(()));
     turn.lock().unwrap();
     let mut client = daemon.client();
     assert_eq!(client.ask(&add("t", "j", 3_600_000)).unwrap()["err"], "unknown");
@@ -160,7 +160,7 @@ fn a_worker_that_is_past_its_deadline_has_its_process_drained_and_replaced() {
     assert!(daemon.log().contains("one of its workers is past its deadline"), "{}", daemon.log());
     turn.unlock().unwrap();
     daemon.wait_all_up(SLOTS);
-    assert!(takes(&daemon, "t", "at last"));
+    eventually(10 * SECOND, "a job that is taken", || takes(&daemon, "t", "at last").then_some(()));
 }
 
 #[test]
@@ -571,4 +571,30 @@ fn a_kept_http_connection_is_answered_once_more_and_told_that_it_was_the_last_ti
     let begun = Instant::now();
     all_new(&daemon, &before);
     assert!(begun.elapsed() < Duration::from_secs(4), "with that it was over");
+}
+
+#[test]
+fn nobody_who_does_not_listen_holds_the_master_up() {
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    // A service manager that reads nothing, and a pipe in the place of the executable.
+    let socket = dir.path().join("notify");
+    let _deaf = UnixDatagram::bind(&socket).unwrap();
+    let (port, http) = (free_port(), free_port());
+    Daemon::write_config(dir.path(), port, http, "");
+    install(dir.path(), Path::new(env!("CARGO_BIN_EXE_dq-master")));
+    let mut command = Command::new(dir.path().join("dq-master"));
+    command.arg("--config").arg(dir.path().join("dq.toml")).env("NOTIFY_SOCKET", &socket);
+    let mut daemon = Daemon::run(Arc::clone(&dir), port, http, command);
+    daemon.wait_ready();
+    let before = daemon.wait_all_up(SLOTS);
+    std::fs::remove_file(dir.path().join("dq-master")).unwrap();
+    nix::unistd::mkfifo(&dir.path().join("dq-master"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for _ in 0..20 {
+        daemon.signal(Signal::SIGUSR2);
+        eventually(10 * SECOND, "a refusal", || {
+            daemon.status()?["renewal"]["refused"].as_str()?.contains("no regular file").then_some(())
+        });
+    }
+    assert_eq!(daemon.children(), before);
+    daemon.stop();
 }

@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 )]
 pub struct Arguments {
     /// The daemon's configuration file: its run_dir is asked
-    #[arg(long, value_name = "FILE", conflicts_with = "run_dir")]
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
     /// The daemon's run_dir; default: that of a daemon in the working directory, or else /run/dq
@@ -51,7 +51,7 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
 /// An older process may drain.
 fn is_well(process: &Process, status: &Status) -> bool {
     match process.state {
-        ProcessState::Up => process.overdue_ms == 0,
+        ProcessState::Up | ProcessState::Draining => process.overdue_ms == 0,
         _ => process.generation != status.generation,
     }
 }

@@ -100,12 +100,13 @@ impl Link {
         let mut buffer = [0; LONGEST];
         loop {
             return match recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
-                Ok(0) | Err(Errno::ECONNRESET) => Ok(Received::Closed),
+                Ok(0) => Ok(Received::Closed),
                 Ok(n) => serde_json::from_slice(&buffer[..n])
                     .map(Received::Message)
                     .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e)),
                 Err(Errno::EAGAIN) => Ok(Received::Nothing),
-                Err(Errno::EINTR) => continue,
+                // A reset says that the other side has left something unread; what it has said is still to come.
+                Err(Errno::EINTR | Errno::ECONNRESET) => continue,
                 Err(e) => Err(e.into()),
             };
         }
@@ -131,6 +132,7 @@ mod tests {
         drains.iter().for_each(|d| ours.send(d).unwrap());
         assert_eq!(drains.map(|_| theirs.receive().unwrap()), drains.map(Received::Message));
         theirs.send(&ToMaster::Ready).unwrap();
+        ours.send(&ToChild::Ping).unwrap();
         drop(theirs);
         assert_eq!(ours.receive().unwrap(), Received::Message(ToMaster::Ready));
         assert_eq!(ours.receive::<ToMaster>().unwrap(), Received::Closed);

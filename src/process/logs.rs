@@ -2,12 +2,14 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use jiff::Zoned;
 use log::{Level, Log, Metadata, Record};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// What is logged where RUST_LOG does not say: of libraries, only what is wrong.
 const DEFAULT_FILTER: &str = "warn,dq=info,request=info,notify=info";
@@ -20,7 +22,11 @@ pub fn start(name: &str, folder: Option<&Path>) -> io::Result<()> {
     let (own, pid) = (name.to_owned(), std::process::id());
     builder.format(move |out, record| out.write_all(line(&own, pid, record).as_bytes()));
     match folder {
-        None => builder.try_init().map_err(io::Error::other)?,
+        None => {
+            let out = Patient { out: io::stderr(), lost: 0 };
+            let target = env_logger::Target::Pipe(Box::new(out));
+            builder.target(target).try_init().map_err(io::Error::other)?;
+        }
         Some(folder) => {
             std::fs::create_dir_all(folder)?;
             let filter = builder.build();
@@ -37,6 +43,34 @@ pub fn start(name: &str, folder: Option<&Path>) -> io::Result<()> {
     }
     std::panic::set_hook(Box::new(|panic| log::error!("panic: {panic}")));
     Ok(())
+}
+
+/// Writes whole lines where that does not block: a reader that has stopped reading must not stop whoever logs.
+struct Patient<W> {
+    out: W,
+    /// Lines that were not written.
+    lost: u64,
+}
+
+impl<W: Write + AsFd> Write for Patient<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut polled = [PollFd::new(self.out.as_fd(), PollFlags::POLLOUT)];
+        // A pipe with less room than a line needs at most is not writable.
+        let writable = poll(&mut polled, PollTimeout::ZERO).is_ok_and(|n| n > 0);
+        if !writable {
+            self.lost += 1;
+            return Ok(bytes.len());
+        }
+        if self.lost > 0 {
+            writeln!(self.out, "({} lines are lost here: nobody read them)", std::mem::take(&mut self.lost))?;
+        }
+        self.out.write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
 }
 
 fn line(name: &str, pid: u32, record: &Record<'_>) -> String {
@@ -101,4 +135,29 @@ impl Log for Files {
     }
 
     fn flush(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_reader_that_does_not_read_stops_nobody_and_learns_of_it_later() {
+        let (reader, writer) = UnixStream::pair().unwrap();
+        let mut out = Patient { out: writer, lost: 0 };
+        let line = [b'x'; 1000];
+        // Much more than there is room for.
+        (0..10_000).for_each(|_| assert_eq!(out.write(&line).unwrap(), line.len()));
+        let lost = out.lost;
+        assert!(lost > 1000, "{lost}");
+        let mut some = vec![0; 1_000_000];
+        reader.set_nonblocking(true).unwrap();
+        while (&reader).read(&mut some).is_ok() {}
+        out.write_all(b"again\n").unwrap();
+        let n = (&reader).read(&mut some).unwrap() + (&reader).read(&mut some[100..]).unwrap_or(0);
+        let text = String::from_utf8_lossy(&some[..n + 100]).into_owned();
+        assert!(text.contains(&format!("{lost} lines are lost")) && text.contains("again"), "{text}");
+    }
 }

@@ -105,10 +105,10 @@ impl Passage {
         Ok(nix::sys::socket::getsockopt(&self.0, sockopt::PeerCredentials)?.pid() as u32)
     }
 
-    /// Passes a descriptor and up to [`PASSED_MAX`] bytes, at least one. The sender still has its own copy.
-    pub fn send(&self, bytes: &[u8], fd: BorrowedFd<'_>) -> io::Result<()> {
-        let fds = [fd.as_raw_fd()];
-        let rights = [ControlMessage::ScmRights(&fds)];
+    /// Passes up to [`PASSED_MAX`] bytes, at least one, with a descriptor or none. The sender still has its own copy.
+    pub fn send(&self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let fds: Vec<RawFd> = fd.iter().map(AsRawFd::as_raw_fd).collect();
+        let rights: Vec<ControlMessage<'_>> = fd.iter().map(|_| ControlMessage::ScmRights(&fds)).collect();
         sendmsg::<()>(self.0.as_raw_fd(), &[IoSlice::new(bytes)], &rights, MsgFlags::MSG_NOSIGNAL, None)?;
         Ok(())
     }
@@ -125,31 +125,41 @@ impl Passage {
     /// `UnexpectedEof`.
     pub fn replies(&self) -> io::Result<Option<Vec<u8>>> {
         let mut verdicts = vec![0; PASSED_MAX];
-        match nix::sys::socket::recv(self.0.as_raw_fd(), &mut verdicts, MsgFlags::MSG_DONTWAIT) {
-            Ok(0) | Err(Errno::ECONNRESET) => Err(ErrorKind::UnexpectedEof.into()),
-            Ok(count) => {
-                verdicts.truncate(count);
-                Ok(Some(verdicts))
-            }
-            Err(Errno::EAGAIN) => Ok(None),
-            Err(e) => Err(e.into()),
+        loop {
+            return match nix::sys::socket::recv(self.0.as_raw_fd(), &mut verdicts, MsgFlags::MSG_DONTWAIT) {
+                Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+                Ok(count) => {
+                    verdicts.truncate(count);
+                    Ok(Some(verdicts))
+                }
+                // The other side has left something unread. That is told before what it has said, and once.
+                Err(Errno::ECONNRESET | Errno::EINTR) => continue,
+                Err(Errno::EAGAIN) => Ok(None),
+                Err(e) => Err(e.into()),
+            };
         }
     }
 
-    /// Receives the next; none: nothing for now. The end of the passage is an error of the kind `UnexpectedEof`.
-    pub fn receive(&self) -> io::Result<Option<(Vec<u8>, OwnedFd)>> {
+    /// Receives the next, with its descriptor if one has come; none: nothing for now. The end of the passage is an error of
+    /// the kind `UnexpectedEof`.
+    pub fn receive(&self) -> io::Result<Option<(Vec<u8>, Option<OwnedFd>)>> {
         let mut bytes = vec![0; PASSED_MAX];
         let mut space = nix::cmsg_space!([RawFd; 4]);
         let (count, mut fds) = {
             let mut parts = [IoSliceMut::new(&mut bytes)];
             let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-            let message = match recvmsg::<()>(self.0.as_raw_fd(), &mut parts, Some(&mut space), flags) {
-                Ok(message) => message,
-                Err(Errno::EAGAIN) => return Ok(None),
-                Err(e) => return Err(e.into()),
+            let message = loop {
+                match recvmsg::<()>(self.0.as_raw_fd(), &mut parts, Some(&mut space), flags) {
+                    Ok(message) => break message,
+                    // As above.
+                    Err(Errno::ECONNRESET | Errno::EINTR) => {}
+                    Err(Errno::EAGAIN) => return Ok(None),
+                    Err(e) => return Err(e.into()),
+                }
             };
             let mut fds = Vec::new();
-            for control in message.cmsgs()? {
+            // An error says that a descriptor was left out, for want of room in this process's table.
+            for control in message.cmsgs().into_iter().flatten() {
                 if let ControlMessageOwned::ScmRights(numbers) = control {
                     // SAFETY: new descriptors that nobody else owns.
                     fds.extend(numbers.into_iter().map(|n| unsafe { OwnedFd::from_raw_fd(n) }));
@@ -161,8 +171,7 @@ impl Passage {
             return Err(ErrorKind::UnexpectedEof.into());
         }
         bytes.truncate(count);
-        let fd = fds.pop().ok_or_else(|| io::Error::other("a message without a descriptor"))?;
-        Ok(Some((bytes, fd)))
+        Ok(Some((bytes, fds.pop())))
     }
 }
 
@@ -185,14 +194,21 @@ mod tests {
         assert!(receiver.receive().unwrap().is_none());
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         let large = vec![7; PASSED_MAX];
-        sender.send(&large, theirs.as_fd()).unwrap();
+        sender.send(&large, Some(theirs.as_fd())).unwrap();
         drop(theirs);
         let (bytes, fd) = receiver.receive().unwrap().unwrap();
         assert_eq!(bytes, large);
-        UnixStream::from(fd).write_all(b"hello").unwrap();
+        UnixStream::from(fd.unwrap()).write_all(b"hello").unwrap();
         receiver.reply(&[1, 0]).unwrap();
         assert_eq!(sender.replies().unwrap(), Some(vec![1, 0]));
         assert_eq!(sender.replies().unwrap(), None);
+        // What was said before an end counts, also when the other side has left something unread.
+        let (other, gone) = (Passage::connect(&path).unwrap(), listener.accept().unwrap().unwrap());
+        other.send(b"unread", None).unwrap();
+        gone.reply(&[1]).unwrap();
+        drop(gone);
+        assert_eq!(other.replies().unwrap(), Some(vec![1]));
+        assert_eq!(other.replies().unwrap_err().kind(), ErrorKind::UnexpectedEof);
         drop(sender);
         let mut text = String::new();
         ours.read_to_string(&mut text).unwrap();

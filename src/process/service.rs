@@ -2,6 +2,9 @@
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
@@ -35,9 +38,21 @@ pub fn sockets_from_service_manager() -> io::Result<Vec<(String, OwnedFd)>> {
         .collect()
 }
 
-/// Tells the service manager, where there is one.
+/// Tells the service manager, where there is one, without waiting for it.
 pub fn notify(states: &[NotifyState<'_>]) {
-    if let Err(e) = sd_notify::notify(states) {
+    let Some(path) = std::env::var_os(NOTIFICATION[0]) else { return };
+    let tell = || -> io::Result<()> {
+        let address = match path.as_bytes().strip_prefix(b"@") {
+            Some(name) => SocketAddr::from_abstract_name(name)?,
+            None => SocketAddr::from_pathname(&path)?,
+        };
+        let socket = UnixDatagram::unbound()?;
+        socket.set_nonblocking(true)?;
+        let text: String = states.iter().map(|state| format!("{state}\n")).collect();
+        socket.send_to_addr(text.as_bytes(), &address)?;
+        Ok(())
+    };
+    if let Err(e) = tell() {
         log::warn!("cannot tell the service manager: {e}");
     }
 }

@@ -5,7 +5,7 @@
 //! | Waiting | → Starting | → Waiting, longer | | | → Gone | → Gone | spawn | | |
 //! | Starting | | | → Up | → Waiting, or Gone by code 78 | → Draining | → Killed | → Killed: not ready in time | | |
 //! | Up | | | | → Waiting, or Gone by code 78 | → Draining | → Killed | forget the failures | → Killed | → Draining, to be replaced |
-//! | Draining | | | | → Gone; Waiting when it is replaced | for good; sooner, if it is sooner | → Killed | → Killed | → Killed | |
+//! | Draining | | | | → Gone; Waiting when it is replaced | for good; sooner, if it is sooner | → Killed | → Killed | → Killed | a limit, where it has none |
 //! | Killed | | | | → Waiting, or Gone when it was to end | → Killed for good | the same | | | |
 //! | Gone | | | | | | | | | |
 
@@ -191,6 +191,10 @@ impl Child {
             (State::Up { pid, .. }, Event::Stuck { kill_at }) => {
                 (State::Draining { pid, kill_at: Some(kill_at), restart: true }, Some(Action::TellDrain))
             }
+            // What does not end is not waited for without a limit.
+            (State::Draining { pid, kill_at: None, restart }, Event::Stuck { kill_at }) => {
+                (State::Draining { pid, kill_at: Some(kill_at), restart }, Some(Action::TellDrain))
+            }
             (State::Draining { pid, kill_at: old, .. }, Event::Drain { kill_at: Some(new) })
                 if old.is_none_or(|old| new < old) =>
             {
@@ -323,6 +327,14 @@ mod tests {
         assert_eq!(stuck.deadline(), Some(kill_at));
         stuck.step(Event::Exited(Exit::Code(0)), now);
         assert_eq!(stuck.state, State::Waiting { at: now }, "a drain that was not asked for is a failure");
+
+        // In a drain without a limit, it gets one.
+        let mut draining = up();
+        draining.step(Event::Drain { kill_at: None }, now);
+        assert_eq!(draining.step(Event::Stuck { kill_at }, now), Some(Action::TellDrain));
+        assert_eq!(draining.deadline(), Some(kill_at));
+        draining.step(Event::Exited(Exit::Code(0)), now);
+        assert_eq!(draining.state, State::Gone);
 
         // Told to drain meanwhile, it is not replaced, and has no longer than it had.
         for (end, exit) in [(None, Exit::Code(0)), (Some(Event::Silent), Exit::Signal(9))] {

@@ -51,6 +51,12 @@ impl Master {
         match (&self.config_watch, self.arguments.config.as_deref()) {
             (None, Some(path)) if wanted => self.config_watch = ConfigWatch::begin(path),
             (Some(_), _) if !wanted => self.config_watch = None,
+            // Where it lies may have changed.
+            (Some(watch), _) => {
+                if let Err(e) = watch.changes.watch() {
+                    log::warn!("watch_config: {e}");
+                }
+            }
             _ => {}
         }
     }
@@ -70,6 +76,10 @@ impl Master {
         }
         if watch.look_at.take_if(|at| *at <= now).is_none() {
             return;
+        }
+        // What came into being while it was being watched for is watched from now on.
+        if let Err(e) = watch.changes.watch() {
+            log::warn!("watch_config: {e}");
         }
         if checking {
             // What the restart under way will find is not known before it has begun.
@@ -100,7 +110,7 @@ impl Master {
 
     /// A restart is asked for.
     pub(super) fn ask(&mut self, kind: Kind) {
-        self.service.reloading(self.start_timeout());
+        self.service.reloading(self.renewal_timeout());
         self.renew(Event::Asked(kind));
     }
 }

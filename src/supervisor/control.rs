@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
@@ -17,11 +18,16 @@ use crate::status::{self, Phase, Process, ProcessState, Status};
 /// So many are answered before the master looks after other things.
 const TURN: usize = 16;
 
+/// How long it rests when it cannot answer.
+const REST: Duration = Duration::from_secs(1);
+
 /// Where the master answers.
 #[derive(Debug)]
 pub struct Control {
     listener: UnixListener,
     path: PathBuf,
+    /// Until when nobody is answered, after that failed.
+    rests_until: Option<Instant>,
 }
 
 impl Control {
@@ -30,21 +36,21 @@ impl Control {
         let path = status::control_socket(run_dir);
         let listener =
             process::bind_unix(&path).with_context(|| format!("cannot bind {}", path.display()))?;
-        Ok(Control { listener, path })
+        Ok(Control { listener, path, rests_until: None })
     }
 
     /// One that was handed over.
     pub fn handed_over(fd: OwnedFd, run_dir: &Path) -> Control {
-        Control { listener: fd.into(), path: status::control_socket(run_dir) }
+        Control { listener: fd.into(), path: status::control_socket(run_dir), rests_until: None }
     }
 
     /// Answers those who have connected.
-    pub fn answer(&self, status: impl Fn() -> Status) {
+    fn answer(&self, status: impl Fn() -> Status) -> io::Result<()> {
         for _ in 0..TURN {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                Err(e) => return log::warn!("cannot answer at the control socket: {e}"),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(e) => return Err(e),
             };
             let answer = || -> io::Result<()> {
                 // It fits into the socket's buffer; who is not told all of it gets no valid JSON.
@@ -52,9 +58,20 @@ impl Control {
                 (&stream).write_all(&serde_json::to_vec(&status())?)
             };
             if let Err(e) = answer() {
-                log::warn!("cannot answer at the control socket: {e}");
+                log::warn!("someone at the control socket is not answered: {e}");
             }
         }
+        Ok(())
+    }
+
+    /// The descriptor that is readable when someone asks; none: it rests.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.rests_until.is_none().then(|| self.as_fd())
+    }
+
+    /// When it has rested.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.rests_until
     }
 
     /// Takes it away, at the end.
@@ -70,6 +87,18 @@ impl AsFd for Control {
 }
 
 impl Master {
+    /// Answers those who ask how everything is. What cannot be answered, for want of descriptors, is left for a moment.
+    pub(super) fn answer_questions(&mut self) {
+        self.control.rests_until = self.control.rests_until.filter(|until| *until > Instant::now());
+        if self.control.rests_until.is_some() {
+            return;
+        }
+        if let Err(e) = self.control.answer(|| self.status()) {
+            log::warn!("cannot answer at the control socket: {e}");
+            self.control.rests_until = Some(Instant::now() + REST);
+        }
+    }
+
     /// What the master is about.
     pub(super) fn phase(&self) -> Phase {
         match self.restart {

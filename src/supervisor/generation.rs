@@ -3,9 +3,11 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
+use nix::libc;
 
 use super::plan::Plan;
 use crate::process;
@@ -54,5 +56,13 @@ pub fn check_successor(now: &Plan, next: &Plan) -> Result<()> {
 
 /// The executable at `path`, as it is now.
 pub fn executable_at(path: &Path) -> Result<OwnedFd> {
-    Ok(File::open(path).with_context(|| format!("cannot open {}", path.display()))?.into())
+    // Whoever opens a pipe waits for its writer, unless he says that he does not.
+    let open = || -> std::io::Result<File> {
+        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(std::io::Error::other("it is no regular file"));
+        }
+        Ok(file)
+    };
+    Ok(open().with_context(|| format!("cannot open {}", path.display()))?.into())
 }

@@ -145,8 +145,9 @@ struct Master {
 impl Master {
     fn start(arguments: Arguments, settings: Settings, given: Vec<(String, OwnedFd)>) -> Result<Master> {
         process::set_process_name("dq-master").context("cannot name the process")?;
-        let run_dir = RunDir::take(&settings.run_dir, PORT_PATIENCE)?;
+        // First of all: a HUP that comes meanwhile is heeded later, and ends nothing.
         let signals = Signals::catch(&SIGNALS).context("cannot catch signals")?;
+        let run_dir = RunDir::take(&settings.run_dir, PORT_PATIENCE)?;
         let descriptors =
             process::raise_descriptor_limit().context("cannot raise the limit of descriptors")?;
         let program = std::fs::read_link("/proc/self/exe").context("cannot find the own executable")?;
@@ -214,7 +215,7 @@ impl Master {
             self.look_at_config();
             self.forget_the_gone();
             self.change_consumers();
-            self.control.answer(|| self.status());
+            self.answer_questions();
             self.service.update(self.phase(), self.summary(), self.end_timeout());
         }
         self.control.remove();
@@ -226,15 +227,16 @@ impl Master {
     }
 
     fn wait(&self) -> Result<()> {
-        let own = [self.signals.as_fd(), self.control.as_fd()];
+        let own = [Some(self.signals.as_fd()), self.control.fd()];
         let links = self.children.values().filter_map(|f| f.link.as_ref().map(AsFd::as_fd));
         let file = self.config_watch.as_ref().map(AsFd::as_fd);
-        let fds: Vec<BorrowedFd<'_>> = own.into_iter().chain(links).chain(file).collect();
+        let fds: Vec<BorrowedFd<'_>> = own.into_iter().flatten().chain(links).chain(file).collect();
         let own = [
             self.restart.deadline(),
             self.started_by.filter(|_| self.restart != Restart::Stopping),
             self.round_at(),
             self.service.deadline(),
+            self.control.deadline(),
             self.config_watch.as_ref().and_then(ConfigWatch::deadline),
         ];
         let deadlines = self.children.values().map(|f| f.child.deadline()).chain(own);

@@ -30,6 +30,8 @@ pub struct Plan {
     pub watchdog: Option<Duration>,
     /// Whether a changed file acts as HUP.
     pub watch_config: bool,
+    /// So many consumers more than the settings say, or fewer, as far as that was possible.
+    pub more_consumers: i32,
     /// The slots to fill, in the order in which they are started.
     pub slots: Vec<Slot>,
     /// The sockets that roles are handed down.
@@ -53,6 +55,10 @@ impl Plan {
             start_timeout: settings.start_timeout,
             watchdog: settings.watchdog,
             watch_config: settings.watch_config,
+            more_consumers: match slots.iter().filter(|s| s.role == Role::Consume).count() {
+                0 => more_consumers,
+                n => n as i32 - settings.consume.processes as i32,
+            },
             slots,
             sockets,
         }
@@ -142,6 +148,7 @@ mod tests {
     fn consumers_come_and_go_but_one_stays() {
         let consumers = |more| plan(&[], &[Role::Consume], more).slots.len();
         assert_eq!([-9, -1, 0, 3].map(consumers), [1, 1, 2, 5]);
+        assert_eq!(plan(&[], &[], -9).more_consumers, -1, "what cannot be is not owed");
         let mut plan = plan(&[("DQ_CONSUME__PROCESSES", "2")], &[], 0);
         let before = plan.clone();
         let name = |slot: Option<Slot>| slot.map(|s| s.to_string()).unwrap_or_default();

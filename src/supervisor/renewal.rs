@@ -91,8 +91,23 @@ impl Master {
         log::info!("generation {new} is ready; the older ones drain");
         self.current = new;
         self.history.renewed(self.renewing, None);
+        if let Some(generation) = self.generations.get(&new) {
+            self.more_consumers = generation.plan.more_consumers;
+        }
         self.step_generations(|g| g < new, child::Event::Drain { kill_at: None });
+        self.let_sockets_go();
         self.arrange_config_watch();
+    }
+
+    /// Lets go of the sockets that neither the generation that serves nor the one that is started wants. Older ones are not
+    /// started again, and have copies of what they still need: what only this process held would keep clients waiting.
+    fn let_sockets_go(&mut self) {
+        let wanting = [Some(self.current), self.restart.rolling()].into_iter().flatten();
+        let wanted: Vec<&Socket> = wanting
+            .filter_map(|g| self.generations.get(&g))
+            .flat_map(|g| g.plan.sockets.iter().map(|(_, socket)| socket))
+            .collect();
+        self.sockets.keep(|socket| wanted.contains(&socket));
     }
 
     /// Ends a generation that has not become ready.
@@ -104,6 +119,7 @@ impl Master {
         log::error!("generation {new} is given up; generation {} goes on: {why}", self.current);
         self.history.renewed(self.renewing, Some(why));
         self.step_generations(|g| g == new, child::Event::End);
+        self.let_sockets_go();
     }
 
     /// The slots of a generation that are not up.
@@ -140,7 +156,7 @@ impl Master {
         }
     }
 
-    /// Drops children that ended for good, generations without children, and sockets that nobody wants.
+    /// Drops children that ended for good, and generations without children.
     pub(super) fn forget_the_gone(&mut self) {
         let stopping = self.restart == Restart::Stopping;
         let (current, rolling) = (self.current, self.restart.rolling());
@@ -151,15 +167,9 @@ impl Master {
             g == current && !stopping && generations.get(&g).is_some_and(|g| g.plan.slots.contains(&slot))
         };
         self.children.retain(|(g, slot), f| f.child.state != State::Gone || kept(*g, *slot));
-        let before = self.generations.len();
         let children = &self.children;
         self.generations
             .retain(|g, _| *g == current || Some(*g) == rolling || children.keys().any(|(of, _)| of == g));
-        if self.generations.len() < before && !stopping {
-            let wanted: Vec<&Socket> =
-                self.generations.values().flat_map(|g| g.plan.sockets.iter().map(|(_, s)| s)).collect();
-            self.sockets.keep(|socket| wanted.contains(&socket));
-        }
     }
 
     /// One consumer more, or one fewer: now, or when the restart that is under way is over.
@@ -200,6 +210,11 @@ impl Master {
                 self.step(place, drain);
             }
         }
+    }
+
+    /// How long a restart may take: the try of an executable, and the start of a generation.
+    pub(super) fn renewal_timeout(&self) -> Duration {
+        2 * self.start_timeout()
     }
 
     /// How long a new generation may take to be ready.

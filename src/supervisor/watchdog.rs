@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::child::State;
 use super::children::Filled;
 use super::{DRAIN_GRACE, Master, Place, child};
 use crate::process::{self, ToChild};
@@ -53,7 +54,10 @@ impl Master {
             return;
         };
         let now = Instant::now();
-        if *self.round_at.get_or_insert(now + length) > now {
+        // A watchdog that has become shorter counts from now on.
+        let round_at = self.round_at.map_or(now + length, |at| at.min(now + length));
+        self.round_at = Some(round_at);
+        if round_at > now {
             return;
         }
         self.round_at = Some(now + length);
@@ -77,8 +81,7 @@ impl Master {
             }
         }
         // One at a time: the others may be silent because they wait for this one, and answer when it is gone.
-        silent.sort();
-        if let Some((_, place, reason)) = silent.into_iter().next() {
+        if let Some((_, place, reason)) = one_of(silent) {
             self.end_because(place, reason, child::Event::Silent);
         }
         for (place, drain_timeout) in stuck {
@@ -91,7 +94,8 @@ impl Master {
     fn end_because(&mut self, place: Place, reason: String, event: child::Event) {
         let Some(filled) = self.children.get_mut(&place) else { return };
         let stuck = matches!(event, child::Event::Stuck { .. });
-        if stuck && !matches!(filled.child.state, child::State::Up { .. }) {
+        let unlimited = |state| matches!(state, State::Up { .. } | State::Draining { kill_at: None, .. });
+        if stuck && !unlimited(filled.child.state) {
             return;
         }
         let Some(pid) = filled.child.pid() else { return };
@@ -109,10 +113,15 @@ impl Filled {
     /// The process, if it is one whose silence counts.
     fn watched(&self) -> Option<nix::unistd::Pid> {
         match self.child.state {
-            child::State::Up { pid, .. } | child::State::Draining { pid, .. } => Some(pid),
+            State::Up { pid, .. } | State::Draining { pid, .. } => Some(pid),
             _ => None,
         }
     }
+}
+
+/// The one of several silent ones that is ended first.
+fn one_of<T: Ord>(silent: Vec<(u8, Place, T)>) -> Option<(u8, Place, T)> {
+    silent.into_iter().min()
 }
 
 /// Which of several silent ones is the likeliest that the others wait for: the lowest.
@@ -150,8 +159,14 @@ mod tests {
 
     #[test]
     fn the_one_that_the_others_may_wait_for_comes_first() {
-        let mut states = [Some('S'), None, Some('D'), Some('T'), Some('R')];
-        states.sort_by_key(|s| rank(*s));
-        assert_eq!(states[..3], [Some('T'), Some('R'), Some('D')]);
+        let place = |index| (1, crate::slot::Slot { role: crate::slot::Role::Timer, index });
+        let all = [Some('S'), None, Some('D'), Some('T'), Some('R')];
+        let mut left: Vec<_> = all.into_iter().zip(0..).map(|(s, i)| (rank(s), place(i), ())).collect();
+        let mut order = Vec::new();
+        while let Some(first) = one_of(left.clone()) {
+            left.retain(|other| *other != first);
+            order.push(first.1.1.index);
+        }
+        assert_eq!(order, [3, 4, 2, 0, 1]);
     }
 }

@@ -126,10 +126,11 @@ pub fn topic(name: &str, sink: &Sink, more: &str) -> String {
 }
 
 impl Daemon {
-    /// Starts one, with what `more` adds to a small configuration, and waits until it answers.
+    /// Starts one, with what `more` adds to a small configuration, and waits until it answers and all of it is up.
     pub fn start(more: &str) -> Daemon {
         let daemon = Daemon::spawn(Arc::new(tempfile::tempdir().unwrap()), free_port(), more, &[]);
         daemon.wait_ready();
+        eventually(20 * SECOND, "all processes", || (daemon.status()?["phase"] == "steady").then_some(()));
         daemon
     }
 

@@ -16,8 +16,12 @@ use super::connection::Connection;
 use crate::process::{PASSED_MAX, PassListener, Passage};
 use crate::protocol::dq::Framing;
 
-/// Room for what is told of a connection beside its bytes.
-const HEAD_MAX: usize = 512;
+/// The most that a connection may have in hand to be passed on.
+const IN_HAND_MAX: usize = 20 << 20;
+
+/// What each message begins with: a connection, with its socket, and as many of its bytes as fit; or more of them.
+const BEGIN: u8 = b'B';
+const MORE: u8 = b'M';
 
 /// Where the newest dq-server receives connections.
 fn path(run_dir: &Path) -> PathBuf {
@@ -63,6 +67,7 @@ impl Estate {
         Ok(bytes)
     }
 
+    /// What is not all there yet is an error of the kind `WouldBlock`.
     fn from_bytes(bytes: &[u8]) -> io::Result<Estate> {
         let wrong = |why: &str| io::Error::new(ErrorKind::InvalidData, format!("what is told of it {why}"));
         let end = bytes.iter().position(|b| *b == b'\n').ok_or_else(|| wrong("has no end"))?;
@@ -74,8 +79,10 @@ impl Estate {
             )));
         }
         let rest = &bytes[end + 1..];
-        if head.inbox.checked_add(head.outbox) != Some(rest.len()) {
-            return Err(wrong("has another length than it says"));
+        match head.inbox.checked_add(head.outbox) {
+            Some(length) if length == rest.len() => {}
+            Some(length) if length > rest.len() => return Err(ErrorKind::WouldBlock.into()),
+            _ => return Err(wrong("has another length than it says")),
         }
         let (inbox, outbox) = rest.split_at(head.inbox);
         let framing = head.binary.map(|binary| if binary { Framing::Binary } else { Framing::Digits });
@@ -120,10 +127,15 @@ impl Testator {
     /// Offers a connection. One that has too much in hand stays, with an error of the kind `InvalidInput`.
     pub(super) fn offer(&mut self, place: usize, connection: &Connection) -> io::Result<()> {
         let estate = connection.estate();
-        if estate.inbox.len() + estate.outbox.len() + HEAD_MAX > PASSED_MAX {
+        if estate.inbox.len() + estate.outbox.len() > IN_HAND_MAX {
             return Err(io::Error::new(ErrorKind::InvalidInput, "more is in hand than can be passed on"));
         }
-        self.passage.send(&estate.to_bytes()?, connection.stream.as_fd())?;
+        let mut kind = BEGIN;
+        for part in estate.to_bytes()?.chunks(PASSED_MAX - 1) {
+            let fd = (kind == BEGIN).then(|| connection.stream.as_fd());
+            self.passage.send(&[&[kind][..], part].concat(), fd)?;
+            kind = MORE;
+        }
         self.offered.push_back((place, connection.serial));
         Ok(())
     }
@@ -167,8 +179,37 @@ impl AsFd for Testator {
 #[derive(Debug)]
 struct Legacy {
     passage: Passage,
+    /// Bytes and socket of the one that is arriving.
+    arriving: Option<(Vec<u8>, OwnedFd)>,
     verdicts: Vec<u8>,
     taken: Vec<(Estate, OwnedFd)>,
+}
+
+impl Legacy {
+    /// Takes what has come. Tells a connection that is complete, or why one is not taken.
+    fn take(&mut self, message: &[u8], fd: Option<OwnedFd>) -> Option<io::Result<(Estate, OwnedFd)>> {
+        let (kind, part) = message.split_first()?;
+        match (*kind, fd, self.arriving.take()) {
+            (BEGIN, Some(fd), _) => self.arriving = Some((part.to_vec(), fd)),
+            // Its further parts go by.
+            (BEGIN, None, _) => {
+                return Some(Err(io::Error::other("its socket has not come: out of descriptors")));
+            }
+            (_, _, Some((mut bytes, fd))) => {
+                bytes.extend_from_slice(part);
+                self.arriving = Some((bytes, fd));
+            }
+            (_, _, None) => return None,
+        }
+        let (bytes, fd) = self.arriving.take()?;
+        match Estate::from_bytes(&bytes) {
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                self.arriving = Some((bytes, fd));
+                None
+            }
+            other => Some(other.map(|estate| (estate, fd))),
+        }
+    }
 }
 
 /// The side of the newest one.
@@ -191,7 +232,7 @@ impl Heir {
     /// Takes a passage that was opened, to be watched by the caller, both ways.
     pub(super) fn accept(&mut self) -> io::Result<Option<BorrowedFd<'_>>> {
         let Some(passage) = self.listener.accept()? else { return Ok(None) };
-        self.legacies.push(Legacy { passage, verdicts: Vec::new(), taken: Vec::new() });
+        self.legacies.push(Legacy { passage, arriving: None, verdicts: Vec::new(), taken: Vec::new() });
         Ok(self.legacies.last().map(|legacy| legacy.passage.as_fd()))
     }
 
@@ -203,31 +244,30 @@ impl Heir {
         let mut arrived = Vec::new();
         self.legacies.retain_mut(|legacy| {
             let open = loop {
-                let received = legacy
-                    .passage
-                    .receive()
-                    .and_then(|got| got.map(|(bytes, fd)| Ok((Estate::from_bytes(&bytes)?, fd))).transpose());
-                match received {
-                    Ok(Some((estate, fd))) => match admit(&estate, arrived.len() + legacy.taken.len()) {
-                        Ok(()) => {
-                            legacy.taken.push((estate, fd));
-                            legacy.verdicts.push(TAKEN);
-                        }
-                        Err(why) => {
-                            log::warn!("{} is not taken over: {why}", estate.peer);
-                            legacy.verdicts.push(REFUSED);
-                        }
-                    },
+                let arrival = match legacy.passage.receive() {
+                    Ok(Some((message, fd))) => legacy.take(&message, fd),
                     Ok(None) => break true,
                     Err(e) if e.kind() == ErrorKind::UnexpectedEof => break false,
-                    // It came without its socket, or cannot be understood.
-                    Err(e) if matches!(e.kind(), ErrorKind::Other | ErrorKind::InvalidData) => {
-                        log::error!("a connection is not taken over: {e}");
-                        legacy.verdicts.push(REFUSED);
-                    }
                     Err(e) => {
                         log::error!("cannot take over connections: {e}");
                         break false;
+                    }
+                };
+                let admitted = match arrival {
+                    None => continue,
+                    Some(Err(e)) => Err(e.to_string()),
+                    Some(Ok((estate, fd))) => {
+                        admit(&estate, arrived.len() + legacy.taken.len()).map(|()| (estate, fd))
+                    }
+                };
+                match admitted {
+                    Ok(taken) => {
+                        legacy.taken.push(taken);
+                        legacy.verdicts.push(TAKEN);
+                    }
+                    Err(why) => {
+                        log::warn!("a connection is not taken over: {why}");
+                        legacy.verdicts.push(REFUSED);
                     }
                 }
             };
@@ -268,12 +308,14 @@ mod tests {
         let newer = String::from_utf8(bytes.clone()).unwrap().replace("\"version\":1", "\"version\":2");
         for (bytes, why) in [
             (newer.as_bytes(), "has version 2, and this release understands 1"),
-            (&bytes[..bytes.len() - 1], "another length"),
+            (&[&bytes[..], b"x"].concat()[..], "another length"),
             (b"{}", "no end"),
         ] {
             let e = Estate::from_bytes(bytes).unwrap_err();
             assert_eq!(e.kind(), ErrorKind::InvalidData);
             assert!(e.to_string().contains(why), "{e}");
         }
+        let part = Estate::from_bytes(&bytes[..bytes.len() - 1]).unwrap_err();
+        assert_eq!(part.kind(), ErrorKind::WouldBlock);
     }
 }

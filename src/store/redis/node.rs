@@ -1,5 +1,6 @@
 //! One node: its connections, whether it is down, and what its answers and errors mean.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -78,6 +79,10 @@ pub(super) struct Node {
     client: redis::Client,
     timeout: Duration,
     breaker: Mutex<Breaker>,
+    /// Where the node keeps how many shards it has, since it was first used.
+    shards_key: String,
+    /// It has been found to be what the settings say.
+    known: AtomicBool,
 }
 
 /// A call of a script on a shard.
@@ -109,6 +114,8 @@ impl Node {
             client,
             timeout: of.timeout,
             breaker: Mutex::default(),
+            shards_key: format!("{}:{{{}}}:shards", of.prefix, node.name),
+            known: AtomicBool::new(false),
         })
     }
 
@@ -144,6 +151,9 @@ impl Node {
                 return fail(Failure::NotRun(self.down(&e)));
             }
         };
+        if let Err(e) = self.know(&mut wire) {
+            return fail(Failure::NotRun(e));
+        }
         let mut answers = match self.exchange(&mut wire, calls.iter().map(|c| &c.cmd)) {
             Ok(answers) => answers,
             Err(e) => return fail(e),
@@ -181,6 +191,32 @@ impl Node {
         let mut wire = self.checkout().map_err(|e| self.down(&e))?;
         let pong: redis::RedisResult<Value> = redis::cmd("PING").query(&mut wire.connection);
         pong.map(drop).map_err(|e| self.down(&e.to_string()))
+    }
+
+    /// Checks, once, that the node has as many shards as when it was first used: jobs would not be found otherwise.
+    fn know(&self, wire: &mut Wire) -> Result<(), StoreError> {
+        if self.known.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let own = self.bases.len();
+        let mut first = redis::cmd("SET");
+        first.arg(&self.shards_key).arg(own).arg("NX").arg("GET");
+        let before: Option<usize> = first.query(&mut wire.connection).map_err(|e| {
+            self.trip(&e.to_string());
+            self.down(&e.to_string())
+        })?;
+        match before {
+            Some(shards) if shards != own => {
+                let name = &self.name;
+                Err(StoreError::Unavailable(format!(
+                    "node {name} has had {shards} shards since it was first used: store.shards_per_node cannot be {own}"
+                )))
+            }
+            _ => {
+                self.known.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+        }
     }
 
     fn checkout(&self) -> Result<r2d2::PooledConnection<Manager>, String> {
