@@ -205,6 +205,11 @@ fn what_cannot_be_is_refused_with_its_reason_and_a_later_restart_works() {
         eventually(10 * SECOND, &format!("{reason}; log:\n{}", daemon.log()), || {
             (daemon.log().matches(reason).count() > seen).then_some(())
         });
+        // People who ask are told as well; what a child found is in the words of the child.
+        let told = if *reason == "is given up" { "cannot start the log" } else { reason };
+        eventually(10 * SECOND, told, || {
+            daemon.status()?["renewal"]["refused"].as_str()?.contains(told).then_some(())
+        });
         eventually(10 * SECOND, "the old generation", || (daemon.children() == before).then_some(()));
         assert!(takes(&daemon, "t", &n.to_string()));
     }
@@ -410,6 +415,9 @@ fn usr2_runs_the_newest_executable_and_keeps_the_old_when_it_is_broken() {
         install(program);
         daemon.signal(Signal::SIGUSR2);
         eventually(10 * SECOND, reason, || daemon.log().contains(reason).then_some(()));
+        eventually(10 * SECOND, reason, || {
+            daemon.status()?["renewal"]["refused"].as_str()?.contains(reason).then_some(())
+        });
         eventually(10 * SECOND, "the old generation", || (daemon.children() == before).then_some(()));
     }
     // A child that dies now comes back as it was.

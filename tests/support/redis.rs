@@ -1,5 +1,6 @@
 //! A redis-server of a test's own, on a Unix socket in a folder of its own.
 
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -65,6 +66,10 @@ fn spawn(dir: &tempfile::TempDir) -> Child {
     let mut command = Command::new("redis-server");
     command.args(["--port", "0", "--save", "", "--appendonly", "yes", "--appendfsync", "always"]);
     command.arg("--unixsocket").arg(dir.path().join("redis.sock")).arg("--dir").arg(dir.path());
+    // It ends with the thread of its test, whatever becomes of that.
+    let ends = || Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?);
+    // SAFETY: makes one system call.
+    unsafe { command.pre_exec(ends) };
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
