@@ -12,6 +12,28 @@ pub fn control_socket(run_dir: &Path) -> PathBuf {
     run_dir.join("dq-master.sock")
 }
 
+/// Where dq-redis-checker writes what is wrong with what the jobs are stored in: a list of [`Finding`], as JSON.
+pub fn findings_file(run_dir: &Path) -> PathBuf {
+    run_dir.join("findings.json")
+}
+
+/// Something that is wrong with what the jobs are stored in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// A word for machines, such as `node_down`.
+    pub name: String,
+    /// What it is, for people.
+    pub what: String,
+    /// The node that it is about; none: the store as a whole.
+    pub node: Option<String>,
+    /// Whether jobs that were acknowledged may be lost by it.
+    pub loses_jobs: bool,
+    /// Figures, and what would help.
+    pub detail: String,
+    /// Since when it is known, Unix milliseconds.
+    pub since_ms: i64,
+}
+
 /// A daemon. Moments are Unix milliseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
@@ -33,6 +55,9 @@ pub struct Status {
     pub listening: Vec<(String, String)>,
     /// The children, of all generations that have some.
     pub processes: Vec<Process>,
+    /// What dq-redis-checker has found. Filled in by whoever asks.
+    #[serde(default)]
+    pub findings: Vec<Finding>,
 }
 
 /// What a master is about.

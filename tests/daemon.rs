@@ -496,6 +496,13 @@ fn a_daemon_that_cannot_start_says_so_and_ends() {
     )
     .unwrap();
     let mut daemon = Daemon::spawn(dir, free_port(), "start_timeout = \"2s\"\n", &[]);
+    // Meanwhile, whoever asks is told why, in the words of the process.
+    let reason = eventually(10 * SECOND, "a reason", || {
+        let status = daemon.status()?;
+        let server = status["processes"].as_array()?.iter().find(|p| p["name"] == "dq-server")?;
+        server["last_end"]["reason"].as_str().map(str::to_owned)
+    });
+    assert!(reason.contains("ended with code 1: cannot open the store"), "{reason}");
     assert!(!daemon.wait_exit(10 * SECOND).success());
     let log = daemon.log();
     assert!(log.contains("var/dq.db: ") && log.contains("not a database"), "{log}");

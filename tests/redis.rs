@@ -178,6 +178,41 @@ fn a_daemon_starts_while_a_node_is_down() {
 }
 
 #[test]
+fn the_checker_finds_what_would_lose_jobs_and_what_is_down_and_tells_when_it_is_over() {
+    let mut pair = Pair::start("");
+    pair.nodes[0].cli(&["config", "set", "maxmemory-policy", "allkeys-lru"]);
+    let daemon = pair.daemon();
+    let findings = || -> Option<HashSet<String>> {
+        let status = daemon.status()?;
+        let names = status["findings"].as_array()?.iter();
+        Some(
+            names
+                .map(|f| format!("{} {} {}", f["name"], f["node"], f["loses_jobs"]).replace('"', ""))
+                .collect(),
+        )
+    };
+    let are = |what: &[&str]| {
+        let wanted: HashSet<String> = what.iter().map(|w| (*w).to_owned()).collect();
+        eventually(20 * SECOND, &format!("{what:?}; log:\n{}", daemon.log()), || {
+            (findings()? == wanted).then_some(())
+        });
+    };
+    are(&["node_evicts r0 true"]);
+    pair.nodes[1].kill();
+    are(&["node_evicts r0 true", "node_down r1 false"]);
+    pair.nodes[1].start_again();
+    are(&["node_evicts r0 true"]);
+    assert!(
+        daemon.log().contains("no longer, after") && daemon.log().contains("node r1 is down"),
+        "{}",
+        daemon.log()
+    );
+    // As any of its processes, the checker may die: the next one finds what there is.
+    daemon.kill_child("dq-redis-checke");
+    are(&["node_evicts r0 true"]);
+}
+
+#[test]
 fn the_shards_of_a_node_stay_as_many_as_they_were() {
     let node = RedisServer::start();
     let open = |shards| {

@@ -223,29 +223,6 @@ fn dq_status_tells_what_there_is_and_what_has_happened() {
 }
 
 #[test]
-fn the_reason_of_a_child_that_cannot_start_is_in_the_status() {
-    if on_redis() {
-        return; // It is about the embedded store's file.
-    }
-    let dir = Arc::new(tempfile::tempdir().unwrap());
-    std::fs::create_dir(dir.path().join("var")).unwrap();
-    std::fs::write(
-        dir.path().join("var/dq.db"),
-        "no database, by far, and long enough to be looked at".repeat(50),
-    )
-    .unwrap();
-    let daemon = Daemon::spawn(dir, free_port(), "", &[]);
-    let reason = eventually(10 * SECOND, &format!("a reason; log:\n{}", daemon.log()), || {
-        let status = daemon.status()?;
-        process(&status, "dq-server")["last_end"]["reason"].as_str().map(str::to_owned)
-    });
-    assert!(
-        reason.contains("ended with code 1: cannot open the store") && reason.contains("damaged"),
-        "{reason}"
-    );
-}
-
-#[test]
 fn a_changed_file_acts_as_hup_when_it_is_valid() {
     let sink = Sink::start();
     let (t, u) = (topic("t", &sink, ""), topic("u", &sink, ""));

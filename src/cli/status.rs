@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::config;
 use crate::process::usage_of;
-use crate::status::{Phase, Process, ProcessState, Status, control_socket};
+use crate::status::{Phase, Process, ProcessState, Status, control_socket, findings_file};
 
 /// How long the master may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -18,7 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Show the daemon's processes: their state, how long they are up, how often and why they were started again, their memory
 /// and processor time.
 ///
-/// Ends with 0 when all of them are up, and with 1 when some are not, or no daemon answers.
+/// And what is wrong with what the jobs are stored in. Ends with 0 when all processes are up, and with 1 when some are not, or
+/// no daemon answers.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  dq status\n  dq status --config /etc/dq/dq.toml\n  dq status --run-dir /run/dq --json"
@@ -90,6 +91,9 @@ fn ask(run_dir: &Path) -> Result<Status> {
     };
     let mut status: Status =
         serde_json::from_slice(&bytes).context("cannot understand dq-master's answer")?;
+    // Where there are none, nobody has written any.
+    let findings = std::fs::read(findings_file(run_dir)).unwrap_or_default();
+    status.findings = serde_json::from_slice(&findings).unwrap_or_default();
     for process in &mut status.processes {
         if let Some(usage) = process.pid.and_then(usage_of) {
             process.memory_bytes = Some(usage.memory_bytes);
@@ -114,6 +118,11 @@ fn table(status: &Status, now_ms: i64) -> String {
         let ago = span(now_ms - renewal.at_ms);
         let outcome = renewal.refused.as_ref().map_or("done".to_owned(), |why| format!("refused: {why}"));
         let _ = writeln!(text, "  last restart ({what}), {ago} ago: {outcome}");
+    }
+    for finding in &status.findings {
+        let risk = if finding.loses_jobs { ", and jobs may be lost" } else { "" };
+        let since = span(now_ms - finding.since_ms);
+        let _ = writeln!(text, "  {}{risk}, for {since}: {}", finding.what, finding.detail);
     }
     let dash = || "-".to_owned();
     let mut rows =
@@ -163,7 +172,7 @@ fn now_ms() -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::{End, Renewal};
+    use crate::status::{End, Finding, Renewal};
 
     #[test]
     fn the_table_tells_what_an_operator_looks_for() {
@@ -196,6 +205,14 @@ mod tests {
                 process("dq-server", ProcessState::Draining, 2),
                 process("dq-server", ProcessState::Up, 3),
             ],
+            findings: vec![Finding {
+                name: "node_evicts".into(),
+                what: "node r1 may evict jobs".into(),
+                node: Some("r1".into()),
+                loses_jobs: true,
+                detail: "maxmemory-policy is allkeys-lru".into(),
+                since_ms: 3_600_000,
+            }],
         };
         let text = table(&status, 3_600_000 + 65_000);
         for part in [
@@ -203,6 +220,7 @@ mod tests {
             "server listens on 127.0.0.1:6789",
             "last restart (USR2), 1h 56s ago: refused: no such file",
             "dq-server  12   2    draining  1h 1m  2         3.0 MiB  0.12 s",
+            "node r1 may evict jobs, and jobs may be lost, for 1m 5s: maxmemory-policy is allkeys-lru",
             "dq-server, 1h 1m ago: was ended by SIGKILL",
         ] {
             assert!(text.contains(part), "{part}\n{text}");

@@ -7,19 +7,19 @@
 //! Room for copies on a node that was not a job's home: an add carries a stamp (`stamp_us` in a [`View`]), and of two
 //! copies of an id the one with the later stamp is the job. A store that has one shard never has two.
 
+mod lanes;
 mod redis;
 mod sqlite;
 
 use std::io;
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::time::Duration;
 
+pub use lanes::{Lanes, Probe, hang_bell, open, open_lane};
 pub use redis::RedisStore;
 pub use sqlite::SqliteStore;
 
 use crate::job::{Attempt, Body, Due, JobId, JobKey, NewJob, Priority, State, TopicName};
-use crate::settings;
 
 /// Why a store did not do what it was asked. In every case but [`StoreError::Unknown`] nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -331,61 +331,4 @@ pub trait Store: Send {
     /// Does what the store itself needs now and then (embedded: carries the log over into the file). Called by the
     /// timer alone, when its bell rang.
     fn maintain(&mut self) -> Result<()>;
-}
-
-/// Opens the store that the settings name. `run_dir` is where its bells hang.
-pub fn open(settings: &settings::Store, run_dir: &Path) -> Result<Box<dyn Store>> {
-    match settings {
-        settings::Store::Embedded { path } => Ok(Box::new(SqliteStore::open(path, run_dir)?)),
-        settings::Store::Redis(settings) => Ok(Box::new(RedisStore::open(settings)?)),
-    }
-}
-
-/// A handle to one lane: only that lane's jobs are leased, moved and listed by it.
-pub fn open_lane(settings: &settings::Store, run_dir: &Path, lane: usize) -> Result<Box<dyn Store>> {
-    match settings {
-        settings::Store::Embedded { .. } => open(settings, run_dir),
-        settings::Store::Redis(settings) => Ok(Box::new(RedisStore::open_lane(settings, lane)?)),
-    }
-}
-
-/// Hangs a bell of one lane, under a name that no other process uses.
-pub fn hang_bell(
-    settings: &settings::Store,
-    run_dir: &Path,
-    lane: usize,
-    kind: BellKind,
-    name: &str,
-) -> io::Result<Box<dyn Bell>> {
-    match settings {
-        settings::Store::Embedded { .. } => Ok(Box::new(sqlite::HungBell::hang(run_dir, kind, name)?)),
-        settings::Store::Redis(settings) => {
-            let nodes = redis::Nodes::of(settings).map_err(io::Error::other)?;
-            Ok(Box::new(redis::RedisBell::hang(&nodes, lane, kind)?))
-        }
-    }
-}
-
-/// The lanes of a store: its parts that may hang or fail each by itself. The embedded store is one, of Redis each node is.
-#[derive(Clone)]
-pub struct Lanes(Option<std::sync::Arc<redis::Nodes>>);
-
-impl Lanes {
-    /// Those of that store.
-    pub fn new(settings: &settings::Store) -> Result<Lanes> {
-        match settings {
-            settings::Store::Embedded { .. } => Ok(Lanes(None)),
-            settings::Store::Redis(settings) => Ok(Lanes(Some(redis::Nodes::of(settings)?))),
-        }
-    }
-
-    /// How many there are; never 0.
-    pub fn count(&self) -> usize {
-        self.0.as_ref().map_or(1, |nodes| nodes.count())
-    }
-
-    /// Where a job belongs.
-    pub fn of(&self, key: &JobKey) -> usize {
-        self.0.as_ref().map_or(0, |nodes| nodes.lane_of(key))
-    }
 }

@@ -160,6 +160,7 @@ impl Master {
             renewal: self.history.renewal.clone(),
             listening: self.sockets.iter().map(|(s, _)| (s.name().to_owned(), s.address())).collect(),
             processes: self.children.iter().map(process).collect(),
+            findings: Vec::new(),
         }
     }
 }

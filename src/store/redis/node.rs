@@ -1,5 +1,6 @@
 //! One node: its connections, whether it is down, and what its answers and errors mean.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use redis::{Cmd, ConnectionLike, RedisError, ServerErrorKind, Value};
 use super::breaker::Breaker;
 use super::script::Script;
 use crate::settings;
-use crate::store::StoreError;
+use crate::store::{Probe, StoreError};
 
 /// What a connection may be idle before it is asked whether it still is one: what is sent on one that the server has closed
 /// meanwhile has an unknown outcome.
@@ -191,6 +192,30 @@ impl Node {
         let mut wire = self.checkout().map_err(|e| self.down(&e))?;
         let pong: redis::RedisResult<Value> = redis::cmd("PING").query(&mut wire.connection);
         pong.map(drop).map_err(|e| self.down(&e.to_string()))
+    }
+
+    /// Asks the node about itself, whether it is taken for down or not.
+    pub(super) fn probe(&self, probe: Probe) -> Result<BTreeMap<String, String>, StoreError> {
+        let down = |e: RedisError| self.down(&e.to_string());
+        let mut wire = self.checkout().map_err(|e| self.down(&e))?;
+        let connection = &mut wire.connection;
+        match probe {
+            Probe::Time => {
+                let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(connection).map_err(down)?;
+                Ok(BTreeMap::from([("us".to_owned(), (seconds * 1_000_000 + micros).to_string())]))
+            }
+            Probe::Info => {
+                let text: String = redis::cmd("INFO").query(connection).map_err(down)?;
+                let pair =
+                    |line: &str| line.trim().split_once(':').map(|(k, v)| (k.to_owned(), v.to_owned()));
+                Ok(text.lines().filter_map(pair).collect())
+            }
+            Probe::Config => {
+                let mut get = redis::cmd("CONFIG");
+                get.arg("GET").arg("maxmemory-policy").arg("appendonly").arg("save");
+                get.query(connection).map_err(down)
+            }
+        }
     }
 
     /// Checks, once, that the node has as many shards as when it was first used: jobs would not be found otherwise.

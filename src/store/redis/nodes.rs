@@ -1,12 +1,13 @@
 //! The nodes of a store, and which of them and of their shards a job belongs to.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::node::Node;
 use crate::job::JobKey;
 use crate::rendezvous;
 use crate::settings;
-use crate::store::Result;
+use crate::store::{Probe, Result};
 
 /// The nodes of a store, shared by all handles of a process.
 pub struct Nodes {
@@ -35,6 +36,16 @@ impl Nodes {
     /// How many there are.
     pub fn count(&self) -> usize {
         self.nodes.len()
+    }
+
+    /// What a node is called.
+    pub fn name(&self, lane: usize) -> Option<&str> {
+        self.names.get(lane).map(String::as_str)
+    }
+
+    /// Asks a node about itself.
+    pub fn probe(&self, lane: usize, probe: Probe) -> Result<BTreeMap<String, String>> {
+        self.nodes[lane].probe(probe)
     }
 
     /// The node where a job belongs.

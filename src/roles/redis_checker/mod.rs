@@ -1,9 +1,11 @@
 //! dq-redis-checker: watches what the jobs are stored in. With the embedded store: the database file, and the disk that
-//! it lies on. A finding is logged when it opens, and again when it closes.
+//! it lies on. Of Redis: each node. A finding is logged when it opens, and again when it closes; those that are open lie in
+//! `run_dir/findings.json`, and are shown by `dq status`.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-use std::fmt;
+mod condition;
+mod findings;
+mod nodes;
+
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -12,6 +14,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use nix::sys::statvfs::statvfs;
 
+use self::condition::Condition;
+use self::findings::{Change, Findings, Found, now_ms};
+use self::nodes::Watchers;
 use crate::role::{self, Context, lock};
 use crate::settings;
 use crate::store::{Store, StoreError};
@@ -19,69 +24,14 @@ use crate::store::{Store, StoreError};
 /// How often it looks.
 const PERIOD: Duration = Duration::from_secs(10);
 
+/// How often it takes what the watchers of nodes have found.
+const NODES_PERIOD: Duration = Duration::from_secs(1);
+
 /// Less room than this is a finding: bytes, and hundredths of the disk.
 const ROOM: (u64, u64) = (256 << 20, 3);
 
 /// A log that is longer than this is not carried over as it should be.
 const LOG_MAX: u64 = 512 << 20;
-
-/// What may be wrong.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Condition {
-    DiskNearlyFull,
-    FileMissing,
-    FileReplaced,
-    LogTooLong,
-    StoreFails,
-    Damaged,
-    RunDirGone,
-}
-
-impl fmt::Display for Condition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Condition::DiskNearlyFull => "the store's disk is nearly full",
-            Condition::FileMissing => "the store's file is gone",
-            Condition::FileReplaced => "the store's file is another than at the start",
-            Condition::LogTooLong => "the store's log is not carried over",
-            Condition::StoreFails => "the store does not answer",
-            Condition::Damaged => "the store is damaged",
-            Condition::RunDirGone => "run_dir is gone",
-        })
-    }
-}
-
-/// The conditions that hold, and since when.
-#[derive(Debug, Default)]
-struct Findings {
-    open: BTreeMap<Condition, Instant>,
-}
-
-/// What changed from one look to the next.
-#[derive(Debug, PartialEq, Eq)]
-enum Change {
-    Opened(Condition, String),
-    Closed(Condition, Duration),
-}
-
-impl Findings {
-    /// Compares what is found now with what was open.
-    fn update(&mut self, found: BTreeMap<Condition, String>, now: Instant) -> Vec<Change> {
-        let mut changes = Vec::new();
-        let over: Vec<Condition> = self.open.keys().filter(|c| !found.contains_key(c)).cloned().collect();
-        for condition in over {
-            let since = self.open.remove(&condition).unwrap_or(now);
-            changes.push(Change::Closed(condition, now.duration_since(since)));
-        }
-        for (condition, detail) in found {
-            if let Entry::Vacant(new) = self.open.entry(condition.clone()) {
-                new.insert(now);
-                changes.push(Change::Opened(condition, detail));
-            }
-        }
-        changes
-    }
-}
 
 /// Runs the role.
 pub fn run(mut context: Context) -> Result<()> {
@@ -93,27 +43,42 @@ pub fn run(mut context: Context) -> Result<()> {
     let inode = path.as_ref().and_then(|p| std::fs::metadata(p).map(|m| (m.dev(), m.ino())).ok());
     let mut findings = Findings::default();
     let damage = inspect(context.store()?)?;
+    let mut nodes = Watchers::start(&context.lanes()?)?;
     context.ready()?;
     while context.drain().is_none() {
-        let mut found = path.as_ref().map(|path| look(path, inode)).unwrap_or_default();
-        if let Err(e) = store.health() {
-            found.insert(Condition::StoreFails, e.to_string());
+        let mut found = nodes.found();
+        if let Some(path) = &path {
+            found.extend(look(path, inode));
+            if !context.settings.run_dir.join("bells").is_dir() {
+                let detail =
+                    format!("{}: restart dq, which waits there for work", context.settings.run_dir.display());
+                found.insert(Condition::RunDirGone, detail);
+            }
+            // Of nodes, each is looked at by itself.
+            if let Err(e) = store.health() {
+                found.insert(Condition::StoreFails, e.to_string());
+            }
         }
         if let Some(what) = lock(&damage).clone() {
             found.insert(Condition::Damaged, what);
         }
-        if path.is_some() && !context.settings.run_dir.join("bells").is_dir() {
-            let detail =
-                format!("{}: restart dq, which waits there for work", context.settings.run_dir.display());
-            found.insert(Condition::RunDirGone, detail);
-        }
-        for change in findings.update(found, Instant::now()) {
+        for change in findings.update(found, now_ms()) {
             match change {
-                Change::Opened(condition, detail) => log::error!("{condition}: {detail}"),
-                Change::Closed(condition, after) => log::warn!("no longer, after {after:.0?}: {condition}"),
+                Change::Opened(finding) => log::error!("{}: {}", finding.what, finding.detail),
+                Change::Closed(finding, held_ms) => {
+                    log::warn!(
+                        "no longer, after {:.0?}: {}",
+                        Duration::from_millis(held_ms.max(0) as u64),
+                        finding.what
+                    );
+                }
             }
         }
-        context.wait(&[], Some(Instant::now() + PERIOD))?;
+        if let Err(e) = findings.write(&context.settings.run_dir) {
+            log::warn!("cannot write the findings: {e}");
+        }
+        let period = if path.is_some() { PERIOD } else { NODES_PERIOD };
+        context.wait(&[], Some(Instant::now() + period))?;
     }
     Ok(())
 }
@@ -131,8 +96,8 @@ fn inspect(mut store: Box<dyn Store>) -> Result<Arc<Mutex<Option<String>>>> {
 }
 
 /// Looks at the file by its metadata alone: who opens and closes it outside SQLite drops SQLite's locks.
-fn look(path: &Path, inode: Option<(u64, u64)>) -> BTreeMap<Condition, String> {
-    let mut found = BTreeMap::new();
+fn look(path: &Path, inode: Option<(u64, u64)>) -> Found {
+    let mut found = Found::new();
     match std::fs::metadata(path) {
         Err(e) => drop(found.insert(Condition::FileMissing, format!("{}: {e}", path.display()))),
         Ok(m) if inode.is_some_and(|i| i != (m.dev(), m.ino())) => {
@@ -166,31 +131,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finding_opens_once_and_closes_once() {
-        let mut findings = Findings::default();
-        let now = Instant::now();
-        let found = || BTreeMap::from([(Condition::DiskNearlyFull, "1 MiB".to_owned())]);
-        assert_eq!(
-            findings.update(found(), now),
-            [Change::Opened(Condition::DiskNearlyFull, "1 MiB".into())]
-        );
-        let minute = Duration::from_secs(60);
-        assert_eq!(findings.update(found(), now + minute), []);
-        assert_eq!(
-            findings.update(BTreeMap::new(), now + 2 * minute),
-            [Change::Closed(Condition::DiskNearlyFull, 2 * minute)]
-        );
-        assert_eq!(findings.update(BTreeMap::new(), now), []);
-    }
-
-    #[test]
     fn a_missing_file_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("dq.db");
         // Held open, so that its number is not given to the next.
         let _held = std::fs::File::create(&path).unwrap();
         let inode = std::fs::metadata(&path).map(|m| (m.dev(), m.ino())).ok();
-        let kinds = |found: BTreeMap<Condition, String>| found.into_keys().collect::<Vec<_>>();
+        let kinds = |found: Found| found.into_keys().collect::<Vec<_>>();
         let before = kinds(look(&path, inode));
         assert!(!before.contains(&Condition::FileMissing));
         std::fs::remove_file(&path).unwrap();

@@ -1,0 +1,92 @@
+//! Opens stores: as a whole, or lane by lane. A lane is a part of a store that may hang or fail by itself: the embedded store is
+//! one, of Redis each node is.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{Bell, BellKind, RedisStore, Result, SqliteStore, Store, redis, sqlite};
+use crate::job::JobKey;
+use crate::settings;
+
+/// Opens the store that the settings name. `run_dir` is where its bells hang.
+pub fn open(settings: &settings::Store, run_dir: &Path) -> Result<Box<dyn Store>> {
+    match settings {
+        settings::Store::Embedded { path } => Ok(Box::new(SqliteStore::open(path, run_dir)?)),
+        settings::Store::Redis(settings) => Ok(Box::new(RedisStore::open(settings)?)),
+    }
+}
+
+/// A handle to one lane: only that lane's jobs are leased, moved and listed by it.
+pub fn open_lane(settings: &settings::Store, run_dir: &Path, lane: usize) -> Result<Box<dyn Store>> {
+    match settings {
+        settings::Store::Embedded { .. } => open(settings, run_dir),
+        settings::Store::Redis(settings) => Ok(Box::new(RedisStore::open_lane(settings, lane)?)),
+    }
+}
+
+/// Hangs a bell of one lane, under a name that no other process uses.
+pub fn hang_bell(
+    settings: &settings::Store,
+    run_dir: &Path,
+    lane: usize,
+    kind: BellKind,
+    name: &str,
+) -> io::Result<Box<dyn Bell>> {
+    match settings {
+        settings::Store::Embedded { .. } => Ok(Box::new(sqlite::HungBell::hang(run_dir, kind, name)?)),
+        settings::Store::Redis(settings) => {
+            let nodes = redis::Nodes::of(settings).map_err(io::Error::other)?;
+            Ok(Box::new(redis::RedisBell::hang(&nodes, lane, kind)?))
+        }
+    }
+}
+
+/// What a node is asked about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Probe {
+    /// Its clock: `us`, Unix microseconds.
+    Time,
+    /// How it is: what INFO tells.
+    Info,
+    /// How it is set, as far as jobs hang on it: `maxmemory-policy`, `appendonly`, `save`.
+    Config,
+}
+
+/// The lanes of a store: its parts that may hang or fail each by itself. The embedded store is one, of Redis each node is.
+#[derive(Clone)]
+pub struct Lanes(Option<Arc<redis::Nodes>>);
+
+impl Lanes {
+    /// Those of that store.
+    pub fn new(settings: &settings::Store) -> Result<Lanes> {
+        match settings {
+            settings::Store::Embedded { .. } => Ok(Lanes(None)),
+            settings::Store::Redis(settings) => Ok(Lanes(Some(redis::Nodes::of(settings)?))),
+        }
+    }
+
+    /// How many there are; never 0.
+    pub fn count(&self) -> usize {
+        self.0.as_ref().map_or(1, |nodes| nodes.count())
+    }
+
+    /// What a lane's node is called; none: it is no node.
+    pub fn name(&self, lane: usize) -> Option<&str> {
+        self.0.as_ref().and_then(|nodes| nodes.name(lane))
+    }
+
+    /// Asks a lane's node about itself, whether it is taken for down or not.
+    pub fn probe(&self, lane: usize, probe: Probe) -> Result<BTreeMap<String, String>> {
+        match &self.0 {
+            Some(nodes) => nodes.probe(lane, probe),
+            None => Ok(BTreeMap::new()),
+        }
+    }
+
+    /// Where a job belongs.
+    pub fn of(&self, key: &JobKey) -> usize {
+        self.0.as_ref().map_or(0, |nodes| nodes.lane_of(key))
+    }
+}
