@@ -213,6 +213,27 @@ fn the_checker_finds_what_would_lose_jobs_and_what_is_down_and_tells_when_it_is_
 }
 
 #[test]
+fn a_node_that_is_full_refuses_adds_and_still_delivers_what_it_has() {
+    let sink = Sink::start();
+    let pair = Pair::start(&topic("t", &sink, ""));
+    let daemon = pair.daemon();
+    let mut client = daemon.client();
+    for n in 0..100 {
+        assert_eq!(client.ask(&add("t", &pair.id_on(0, &n.to_string()), 1000)).unwrap()["code"], 1);
+    }
+    pair.nodes[0].cli(&["config", "set", "maxmemory", "1mb"]);
+    let answer = client.ask(&add("t", &pair.id_on(0, "one more"), 0)).unwrap();
+    assert_eq!(answer["err"], "store_full", "{answer}");
+    sink.wait_for(100, 10 * SECOND);
+    assert_eq!(sink.count(), 100, "each came once, and the refused one not at all");
+    assert_eq!(client.ask(&add("t", &pair.id_on(1, "elsewhere"), 0)).unwrap()["code"], 1);
+    pair.nodes[0].cli(&["config", "set", "maxmemory", "0"]);
+    assert_eq!(client.ask(&add("t", &pair.id_on(0, "again"), 0)).unwrap()["code"], 1);
+    sink.wait_for(102, 10 * SECOND);
+    eventually(10 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
+}
+
+#[test]
 fn the_shards_of_a_node_stay_as_many_as_they_were() {
     let node = RedisServer::start();
     let open = |shards| {

@@ -143,6 +143,22 @@ fn signals_in_quick_succession_are_one_more_restart() {
 }
 
 #[test]
+fn a_restart_that_is_asked_for_while_an_executable_is_tried_comes_after_it() {
+    let daemon = Daemon::start("");
+    let before = daemon.wait_all_up(SLOTS);
+    daemon.signal(Signal::SIGUSR2);
+    eventually(5 * SECOND, "the try", || daemon.log().contains("dq-master is tried").then_some(()));
+    // Asked of the image that gives way, done by the one that takes its place.
+    daemon.signal(Signal::SIGHUP);
+    eventually(20 * SECOND, &format!("two restarts; log:\n{}", daemon.log()), || {
+        (daemon.log().matches("is ready; the older ones drain").count() == 2).then_some(())
+    });
+    all_new(&daemon, &before);
+    daemon.wait_all_up(SLOTS);
+    assert_eq!(daemon.status().unwrap()["generation"], 3);
+}
+
+#[test]
 fn a_callback_that_takes_longer_than_drain_timeout_is_finished_and_not_repeated() {
     let sink = Sink::answering(|_| Answer::new(200, "ok").after(3 * SECOND));
     let daemon =

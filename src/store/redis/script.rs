@@ -47,13 +47,14 @@ const SOURCES: [(&str, &str); 14] = sources!(
     "settle"
 );
 
-const PARTS: [(&str, &str); 11] = sources!(
+const PARTS: [(&str, &str); 12] = sources!(
     "lua/part/",
     "bells",
     "clock",
     "endings",
     "leases",
     "moves",
+    "places",
     "records",
     "scores",
     "seek",

@@ -1,4 +1,4 @@
---@ use clock bells scores leases
+--@ use clock bells scores
 -- Stores new jobs.
 --
 -- KEYS  1 the shard's base
@@ -12,149 +12,145 @@
 -- Moves a job: nothing -> delayed, ready. One that is replaced: delayed, ready -> delayed, ready; leased -> leased, where
 -- the record is the replacement's, and comes to delayed or ready when the lease has ended. Dead letters do not conflict.
 
+-- A topic that had a body of more is in `big` for ever: see sizes.
+local BIG = 65536
+local REPLACE, KEEP = 114, 107
 local byte = string.byte
-local home = ARGV[1]
--- What the flags and the due time of the job looked at mean; most jobs of a batch have the same.
-local flags, due, head, rank, ready, score, at
+local home, out = ARGV[1], ''
+-- The job looked at: most jobs of a call have flags and due time of the one before.
+local flags, due, rank, head, at, waiting, score
 
-local function look(i)
-  if ARGV[i + 2] ~= flags then
-    flags, due = ARGV[i + 2], nil
-    rank = byte(flags) - 48
-    local limit = tonumber(string.sub(flags, 3))
-    head = limit and struct.pack('>BI7I4', rank + 4, now_us, limit) or struct.pack('>BI7', rank, now_us)
-  end
-  if ARGV[i + 1] ~= due then
-    due = ARGV[i + 1]
-    at = moment(due)
-    ready = at <= now
-    score = ready and rank * 1e15 + at or at * 4 + rank
-    score = text(score)
-  end
-end
-
-local function remember(topic, ids)
-  local key, stamp = base .. 'away:' .. home, string.format('%.0f', now_us)
-  local entries = {}
-  for i, id in ipairs(ids) do
-    entries[2 * i - 1], entries[2 * i] = topic .. '\0' .. id, stamp
-  end
-  call('HSET', key, unpack(entries))
-end
-
--- Adds jobs of one topic some of whose ids are or may be taken. `written`: their records are stored already.
-local function add_among_others(topic, first, last, written)
-  local ids, letters, was, is, order = {}, {}, {}, {}, {}
-  for i = first, last, 4 do ids[#ids + 1] = ARGV[i] end
-  local delayed = call('ZMSCORE', base .. 'd:' .. topic, unpack(ids))
-  local waiting = call('ZMSCORE', base .. 'r:' .. topic, unpack(ids))
-  local leased = call('ZMSCORE', base .. 'l:' .. topic, unpack(ids))
-  for n, id in ipairs(ids) do was[id] = delayed[n] and 'd:' or waiting[n] and 'r:' or leased[n] and 'l:' end
-  -- Of several jobs with one id the last that may have it is the job.
-  for n, id in ipairs(ids) do
-    local i = first + 4 * n - 4
-    local rule = byte(ARGV[i + 2], 2)
-    local taken = was[id] or is[id]
-    letters[n] = not taken and 'n' or rule == 114 and 'r' or rule == 107 and 'k' or 'x'
-    if not taken or rule == 114 then
-      if not is[id] then order[#order + 1] = id end
-      is[id] = i
-    end
-  end
-  if not order[1] then return table.concat(letters) end
-  local records, old, out, to_delayed, to_ready, earliest = {}, {}, { ['d:'] = {}, ['r:'] = {} }, {}, {}, nil
-  for n, id in ipairs(order) do
-    look(is[id])
-    local from, to = was[id], ready and 'r:' or 'd:'
-    records[2 * n - 1], records[2 * n] = id, head .. ARGV[is[id] + 3]
-    if from then old[#old + 1] = id end
-    if from == 'l:' then
-      local lease = call('HGET', base .. 'L:' .. topic, id)
-      call('HSET', base .. 'L:' .. topic, id, replaced(lease, at, rank))
-    else
-      if from and from ~= to then table.insert(out[from], id) end
-      local list = ready and to_ready or to_delayed
-      list[#list + 1], list[#list + 2] = score, id
-      if not ready and (not earliest or at * 4 + rank < earliest) then earliest = at * 4 + rank end
-    end
-  end
-  for from, some in pairs(out) do
-    if some[1] then call('ZREM', base .. from .. topic, unpack(some)) end
-  end
-  if not written then call('HSET', base .. 'b:' .. topic, unpack(records)) end
-  if old[1] then call('HDEL', base .. 'm:' .. topic, unpack(old)) end
-  if to_delayed[1] then
-    call('ZADD', base .. 'd:' .. topic, unpack(to_delayed))
-    lower('due', topic, text(earliest))
-  end
-  if to_ready[1] then
-    call('ZADD', base .. 'r:' .. topic, unpack(to_ready))
-    ring(topic)
-  end
-  if home ~= '' then remember(topic, order) end
-  return table.concat(letters)
-end
-
-local out = ''
-local i, topic = 4, ARGV[2]
+local i, topic = 2, ARGV[2]
 while topic do
-  local n = tonumber(ARGV[i - 1])
-  local last = i + 4 * n - 4
-  -- With all of them `replace`, the number of new fields tells whether any id was taken.
-  local all_replace, big = true, false
-  for j = i, last, 4 do
-    if byte(ARGV[j + 2], 2) ~= 114 then all_replace = false end
-    if #ARGV[j + 3] > 65536 then big = true end
-  end
-  if big then call('SADD', base .. 'big', topic) end
-  if n == 1 then
-    look(i)
-    local key, id, record = base .. 'b:' .. topic, ARGV[i], head .. ARGV[i + 3]
-    if call(all_replace and 'HSET' or 'HSETNX', key, id, record) == 1 then
-      call('ZADD', base .. (ready and 'r:' or 'd:') .. topic, score, id)
-      if ready then ring(topic) else lower('due', topic, score) end
-      if home ~= '' then remember(topic, { id }) end
-      out = out .. 'n'
-    else
-      out = out .. add_among_others(topic, i, i, all_replace)
+  local n = tonumber(ARGV[i + 1])
+  local first, last = i + 2, i + 4 * n - 2
+  i = last + 4
+  local bodies, delayed, ready = base .. 'b:' .. topic, base .. 'd:' .. topic, base .. 'r:' .. topic
+  local records, moments, scores, to_delayed, to_ready, d, r, earliest = nil, nil, nil, nil, nil, 0, 0, nil
+  if n > 1 then records, moments, scores, to_delayed, to_ready = {}, {}, {}, {}, {} end
+  local all_replace, big, record = true, false, nil
+  local k = 0
+  for j = first, last, 4 do
+    if ARGV[j + 2] ~= flags then
+      flags, due = ARGV[j + 2], nil
+      rank = byte(flags) - 48
+      head = #flags == 2 and struct.pack('>BI7', rank, now_us)
+        or struct.pack('>BI7I4', rank + 4, now_us, tonumber(string.sub(flags, 3)))
     end
-  elseif all_replace then
-    local records, ids, to_delayed, to_ready, d, r, earliest = {}, {}, {}, {}, 0, 0, nil
-    for j = i, last, 4 do
+    if ARGV[j + 1] ~= due then
+      due = ARGV[j + 1]
+      at = moment(due)
+      waiting = at > now
+      score = text(waiting and at * 4 + rank or rank * 1e15 + at)
+    end
+    if byte(flags, 2) ~= REPLACE then all_replace = false end
+    record = ARGV[j + 3]
+    if #record > BIG then big = true end
+    record = head .. record
+    k = k + 1
+    if records then
       local id = ARGV[j]
-      look(j)
-      records[#records + 1] = id
-      records[#records + 1] = head .. ARGV[j + 3]
-      if ready then
-        to_ready[r + 1], to_ready[r + 2] = score, id
-        r = r + 2
-      else
+      records[2 * k - 1], records[2 * k] = id, record
+      moments[k], scores[k] = at, score
+      if waiting then
         to_delayed[d + 1], to_delayed[d + 2] = score, id
         d = d + 2
         if not earliest or at * 4 + rank < earliest then earliest = at * 4 + rank end
+      else
+        to_ready[r + 1], to_ready[r + 2] = score, id
+        r = r + 2
       end
     end
-    if call('HSET', base .. 'b:' .. topic, unpack(records)) == n then
-      if d > 0 then
-        call('ZADD', base .. 'd:' .. topic, unpack(to_delayed))
-        lower('due', topic, text(earliest))
-      end
-      if r > 0 then
-        call('ZADD', base .. 'r:' .. topic, unpack(to_ready))
-        ring(topic)
-      end
-      if home ~= '' then
-        for j = i, last, 4 do ids[#ids + 1] = ARGV[j] end
-        remember(topic, ids)
-      end
-      out = out .. string.rep('n', n)
-    else
-      out = out .. add_among_others(topic, i, last, true)
-    end
-  else
-    out = out .. add_among_others(topic, i, last, false)
   end
-  i = last + 6
-  topic = ARGV[i - 2]
+  if big then call('SADD', base .. 'big', topic) end
+  -- With all of them to replace, the number of new fields tells whether any id was taken.
+  local fresh
+  if n == 1 then
+    fresh = call(all_replace and 'HSET' or 'HSETNX', bodies, ARGV[first], record) == 1
+  else
+    fresh = all_replace and call('HSET', bodies, unpack(records)) == n
+  end
+  local stored
+  if fresh then
+    out = out .. string.rep('n', n)
+  else
+    -- Some id is taken, or may be, or comes twice.
+    local ids, was, is, letters, old = {}, {}, {}, {}, {}
+    stored = {}
+    for j = first, last, 4 do ids[#ids + 1] = ARGV[j] end
+    local in_delayed = call('ZMSCORE', delayed, unpack(ids))
+    local in_ready = call('ZMSCORE', ready, unpack(ids))
+    local in_leased = call('ZMSCORE', base .. 'l:' .. topic, unpack(ids))
+    for x, id in ipairs(ids) do
+      was[id] = in_delayed[x] and delayed or in_ready[x] and ready or in_leased[x] and 'leased'
+    end
+    -- Of several with one id, the last that may have it is the job.
+    for x, id in ipairs(ids) do
+      local rule, taken = byte(ARGV[first + 4 * x - 2], 2), was[id] or is[id]
+      letters[x] = not taken and 'n' or rule == REPLACE and 'r' or rule == KEEP and 'k' or 'x'
+      if not taken or rule == REPLACE then
+        if not is[id] then stored[#stored + 1] = id end
+        is[id] = x
+      end
+    end
+    out = out .. table.concat(letters)
+    local chosen, from_delayed, from_ready = {}, {}, {}
+    to_delayed, to_ready, d, r, earliest = {}, {}, 0, 0, nil
+    if n == 1 then records, moments, scores = { ids[1], record }, { at }, { score } end
+    for x, id in ipairs(stored) do
+      local k = is[id]
+      local own_rank, to = byte(ARGV[first + 4 * k - 2]) - 48, moments[k] > now and delayed or ready
+      chosen[2 * x - 1], chosen[2 * x] = id, records[2 * k]
+      if was[id] then old[#old + 1] = id end
+      if was[id] == 'leased' then
+        -- The lease keeps its token (20 bytes) and, from the 33rd on, what it ends by; due, priority and the mark
+        -- REPLACED are the replacement's; a job that is HIDDEN stays so. See leases.
+        local lease = call('HGET', base .. 'L:' .. topic, id)
+        local marks = byte(lease, 27) >= 16 and 24 or 8
+        lease = string.sub(lease, 1, 20)
+          .. struct.pack('>I6BI4B', moments[k], own_rank + marks, 0, 0)
+          .. string.sub(lease, 33)
+        call('HSET', base .. 'L:' .. topic, id, lease)
+      elseif to == delayed then
+        if was[id] == ready then from_ready[#from_ready + 1] = id end
+        to_delayed[d + 1], to_delayed[d + 2] = scores[k], id
+        d = d + 2
+        local value = moments[k] * 4 + own_rank
+        if not earliest or value < earliest then earliest = value end
+      else
+        if was[id] == delayed then from_delayed[#from_delayed + 1] = id end
+        to_ready[r + 1], to_ready[r + 2] = scores[k], id
+        r = r + 2
+      end
+    end
+    if from_delayed[1] then call('ZREM', delayed, unpack(from_delayed)) end
+    if from_ready[1] then call('ZREM', ready, unpack(from_ready)) end
+    if stored[1] and not all_replace then call('HSET', bodies, unpack(chosen)) end
+    if old[1] then call('HDEL', base .. 'm:' .. topic, unpack(old)) end
+  end
+  if n == 1 and fresh then
+    call('ZADD', waiting and delayed or ready, score, ARGV[first])
+    if waiting then lower('due', topic, score) else ring(topic) end
+  else
+    if d > 0 then
+      call('ZADD', delayed, unpack(to_delayed))
+      lower('due', topic, text(earliest))
+    end
+    if r > 0 then
+      call('ZADD', ready, unpack(to_ready))
+      ring(topic)
+    end
+  end
+  if home ~= '' then
+    -- It is remembered until it has been reconciled, whatever becomes of the job.
+    local entries, stamp = {}, string.format('%.0f', now_us)
+    if stored then
+      for x, id in ipairs(stored) do entries[2 * x - 1], entries[2 * x] = topic .. '\0' .. id, stamp end
+    else
+      for k = 1, n do entries[2 * k - 1], entries[2 * k] = topic .. '\0' .. ARGV[first + 4 * k - 4], stamp end
+    end
+    if entries[1] then call('HSET', base .. 'away:' .. home, unpack(entries)) end
+  end
+  topic = ARGV[i]
 end
 return out

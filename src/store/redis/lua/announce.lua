@@ -8,6 +8,8 @@
 --
 -- Moves nothing.
 
+-- A removal comes first: see moves. (No topic is named so.)
+call('ZREM', base .. 'bell', ' ')
 if ARGV[1] then
   for _, topic in ipairs(ARGV) do
     if call('EXISTS', base .. 'r:' .. topic) == 1 then ring(topic) end

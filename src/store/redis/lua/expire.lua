@@ -25,14 +25,11 @@ for _, topic in ipairs(call('ZRANGE', base .. 'end', '-inf', now, 'BYSCORE', 'LI
         count_as_lost(m, id, lease, 'the lease ran out')
       end
     end
-    make(m)
+    finish(m)
     left, jobs = left - #ids, jobs + #ids
   end
   local next_deadline = call('ZRANGE', base .. 'l:' .. topic, 0, 0, 'WITHSCORES')[2]
-  if next_deadline then
-    call('ZADD', base .. 'end', next_deadline, topic)
-  else
-    call('ZREM', base .. 'end', topic)
-  end
+  call('ZREM', base .. 'end', topic)
+  if next_deadline then call('ZADD', base .. 'end', next_deadline, topic) end
 end
 return { jobs, tonumber(call('ZRANGE', base .. 'end', 0, 0, 'WITHSCORES')[2] or -1), now }

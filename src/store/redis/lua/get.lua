@@ -1,4 +1,4 @@
---@ use shard scores leases views
+--@ use shard places leases views
 -- Looks at a job; where there is none, at its latest dead letter.
 --
 -- KEYS  1 the shard's base

@@ -32,13 +32,13 @@ for topic, ids in pairs(topics) do
         restore(m, id, lease)
       elseif lease.crashes < FORGIVEN then
         unlease(m, id, lease)
-        note(m, id, lease, lease.attempts - 1, lease.crashes + 1, log_of(topic, id, lease))
+        note(m, id, lease.attempts - 1, lease.crashes + 1, log_of(topic, id, lease))
         place(m, id, lease.due, lease.rank)
       else
         count_as_lost(m, id, lease, 'the consumer died')
       end
     end
   end
-  make(m)
+  finish(m)
 end
 return { jobs, call('EXISTS', owned) }

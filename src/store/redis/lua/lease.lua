@@ -1,4 +1,4 @@
---@ use clock bells scores records leases sizes
+--@ use clock bells scores places records leases sizes
 -- Leases ready jobs, topic by topic, by priority and due time.
 --
 -- KEYS  1 the shard's base
@@ -14,6 +14,7 @@
 
 local room, prefix, owner, others, bytes = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local groups, left, owned, number = {}, {}, {}, 0
+local tail = ZEROS .. owner
 
 -- Leases up to `n` jobs of a topic. Tells whether it found any ready.
 local function take(topic, n, hold, limit)
@@ -45,7 +46,7 @@ local function take(topic, n, hold, limit)
       leases[at + 1] = id
       leases[at + 2] = prefix
         .. struct.pack('>I4I6BI4BI4', number, due, rank + mark, attempts, crashes, limit_of(record) or limit)
-        .. owner
+        .. tail
       jobs[2 * at + 3], jobs[2 * at + 4], jobs[2 * at + 5], jobs[2 * at + 6] = id, record, attempts, due
       at = at + 2
       bytes = bytes - #record
@@ -82,6 +83,8 @@ for i = 6, #ARGV, 4 do
     leasable[topic] = nil
     local found = n <= 0 or bytes <= 0 or take(topic, n, ARGV[i + 2], tonumber(ARGV[i + 3]))
     if tell(topic) then
+      -- A removal comes first, where none did: see moves.
+      if number == 0 then call('ZREM', base .. 'bell', topic) end
       ring(topic)
     elseif not found then
       idle[#idle + 1] = topic
@@ -96,8 +99,8 @@ for topic in pairs(leasable) do
 end
 -- A topic that had nothing from the beginning is not looked at again until it has. (One that was emptied now is likely to
 -- have more soon.)
-if idle[1] then
-  call('SREM', base .. 'leasable', unpack(idle))
-  call('ZREM', base .. 'bell', unpack(idle))
+for i = 1, #idle, 1000 do
+  call('SREM', base .. 'leasable', unpack(idle, i, math.min(i + 999, #idle)))
+  call('ZREM', base .. 'bell', unpack(idle, i, math.min(i + 999, #idle)))
 end
 return { groups, left }

@@ -1,4 +1,4 @@
---@ use shard scores leases views seek sizes
+--@ use shard places leases views seek sizes
 -- Lists a page of a topic's jobs in one state: delayed by due time, ready by priority and due time, leased by deadline,
 -- dead by when they died.
 --

@@ -1,4 +1,4 @@
---@ use clock bells scores
+--@ use clock bells scores places
 -- Makes due jobs ready, the topics in the order of their next due.
 --
 -- KEYS  1 the shard's base
@@ -16,7 +16,10 @@ for _, topic in ipairs(call('ZRANGE', base .. 'due', '-inf', until_now, 'BYSCORE
   local delayed = base .. 'd:' .. topic
   local found = call('ZRANGE', delayed, '-inf', until_now, 'BYSCORE', 'LIMIT', 0, left, 'WITHSCORES')
   local n = #found / 2
-  if n > 0 then
+  if n == 0 then
+    -- A removal comes first: see moves.
+    call('ZREM', base .. 'due', topic)
+  else
     -- Those with the lowest scores are those that were found.
     call('ZREMRANGEBYRANK', delayed, 0, n - 1)
     local last, score

@@ -1,4 +1,4 @@
---@ use clock bells scores leases moves views seek
+--@ use clock bells scores places leases moves views seek
 -- Makes dead letters ready, their attempts reset. One whose id is live stays; of several of one id, one goes.
 --
 -- KEYS  1 the shard's base

@@ -1,4 +1,4 @@
---@ use clock bells scores
+--@ use clock bells scores places
 -- Gives a delayed or ready job a new due time.
 --
 -- KEYS  1 the shard's base

@@ -27,11 +27,12 @@ local function settle(m, id, lease, outcome, attempt)
     if lease.noted then add(m, 'forgotten', id) end
   elseif what == 114 then -- r
     unlease(m, id, lease)
-    note(m, id, lease, lease.attempts, lease.crashes, appended(log_of(m.topic, id, lease), attempt))
+    note(m, id, lease.attempts, lease.crashes, appended(log_of(m.topic, id, lease), attempt))
     place(m, id, moment(argument), lease.rank)
   elseif what == 98 then -- b
     bury(m, id, lease, appended(log_of(m.topic, id, lease), attempt))
   elseif what == 101 then -- e
+    call('ZREM', base .. 'l:' .. m.topic, id)
     local deadline = moment('+' .. argument)
     m.deadline = math.min(m.deadline or deadline, deadline)
     add(m, 'extended', text(deadline), id)
@@ -63,9 +64,9 @@ while ARGV[i] do
           -- What most of them are: the first attempt was good.
           a = a + 1
           acked[a], letter = ids[k], 'd'
-          if #packed > TOKEN + 16 then
-            if string.sub(packed, TOKEN + 17) ~= owner then
-              owner = string.sub(packed, TOKEN + 17)
+          if #packed >= OWNER then
+            if string.sub(packed, OWNER) ~= owner then
+              owner = string.sub(packed, OWNER)
               owned = owned_by(m, owner)
               o = #owned
             end
@@ -80,7 +81,7 @@ while ARGV[i] do
       letters[sum + k] = letter
     end
     if a > 0 then m.acked = acked end
-    make(m)
+    finish(m)
     sum = sum + runs
   end
 end

@@ -24,34 +24,50 @@ local function lost(number, why)
 end
 
 -- Keeps what is to be known of a job beside its record.
-local function note(m, id, lease, attempts, crashes, log)
-  if attempts > 0 or crashes > 0 or log ~= '' then
-    add(m, 'notes', id, struct.pack('>I4B', attempts, crashes) .. log)
-  elseif lease.noted then
-    add(m, 'forgotten', id)
-  end
+local function note(m, id, attempts, crashes, log)
+  add(m, 'notes', id, struct.pack('>I4B', attempts, crashes) .. log)
 end
 
--- Makes a job a dead letter. The latest of an id is named by the id and four zero bytes. One that was there before gets
--- the next number in their place; so an id's older ones have consecutive numbers up to the one that the latest names,
--- and the oldest of them, which died first, has the lowest.
+-- Makes a job a dead letter, when the moves are made.
 local function bury(m, id, lease, log)
-  local graves, letters, latest = base .. 'X:' .. m.topic, base .. 'x:' .. m.topic, id .. '\0\0\0\0'
-  local record = call('HGET', base .. 'b:' .. m.topic, id)
-  local died, older = now, 0
-  local before = call('HGET', graves, latest)
-  if before then
-    older = struct.unpack('>I4', before, 7) + 1
-    local score = call('ZSCORE', letters, latest)
-    died = math.max(now, score + 1)
-    call('HSET', graves, id .. struct.pack('>I4', older), before)
-    call('ZADD', letters, score, id .. struct.pack('>I4', older))
-  end
-  call('HSET', graves, latest, struct.pack('>I6I4I4I4', lease.due, older, lease.attempts, #log) .. log .. record)
-  call('ZADD', letters, text(died), latest)
   unlease(m, id, lease)
   add(m, 'gone', id)
   if lease.noted then add(m, 'forgotten', id) end
+  add(m, 'buried', { id = id, latest = id .. '\0\0\0\0', lease = lease, log = log })
+end
+
+-- The latest dead letter of an id is named by the id and four zero bytes. One that was there before gets the next number
+-- in their place; so an id's older ones have consecutive numbers up to the one that the latest names, and the oldest of
+-- them, which died first, has the lowest.
+local function make_graves(m)
+  local topic = m.topic
+  local graves, letters, latest, gone = base .. 'X:' .. topic, base .. 'x:' .. topic, {}, {}
+  for i, one in ipairs(m.buried) do latest[i], gone[i] = one.latest, one.id end
+  -- A removal comes first: see moves.
+  call('ZREM', base .. 'l:' .. topic, unpack(gone))
+  local before, values, scores = call('ZMSCORE', letters, unpack(latest)), {}, {}
+  for i, one in ipairs(m.buried) do
+    local died, older = now, 0
+    if before[i] then
+      local grave = call('HGET', graves, one.latest)
+      older = struct.unpack('>I4', grave, 7) + 1
+      died = math.max(now, before[i] + 1)
+      local name = one.id .. struct.pack('>I4', older)
+      call('HSET', graves, name, grave)
+      call('ZADD', letters, before[i], name)
+    end
+    local head = struct.pack('>I6I4I4I4', one.lease.due, older, one.lease.attempts, #one.log) .. one.log
+    values[2 * i - 1], values[2 * i] = one.latest, head .. call('HGET', base .. 'b:' .. topic, one.id)
+    scores[2 * i - 1], scores[2 * i] = text(died), one.latest
+  end
+  call('HSET', graves, unpack(values))
+  call('ZADD', letters, unpack(scores))
+end
+
+-- Makes the moves, the burials first: they need the records.
+local function finish(m)
+  if m.buried then make_graves(m) end
+  make(m)
 end
 
 -- Ends a lease whose attempt counts and came to nothing: ready again or, its attempts used up, dead.
@@ -59,6 +75,6 @@ local function count_as_lost(m, id, lease, why)
   local log = appended(log_of(m.topic, id, lease), lost(lease.attempts, why))
   if lease.attempts >= lease.limit then return bury(m, id, lease, log) end
   unlease(m, id, lease)
-  note(m, id, lease, lease.attempts, lease.crashes, log)
+  note(m, id, lease.attempts, lease.crashes, log)
   place(m, id, lease.due, lease.rank)
 end

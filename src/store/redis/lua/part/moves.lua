@@ -54,7 +54,8 @@ local function with(command, prefix, m, name)
   if m[name] then call(command, base .. prefix .. m.topic, unpack(m[name])) end
 end
 
--- Removals come first: a server that is out of memory lets them pass, and what follows in the same script as well.
+-- Removals come first: a server that is out of memory lets them pass, and after them whatever the same script writes. So
+-- what takes jobs away goes on there, and only adds are refused.
 local function make(m)
   with('ZREM', 'd:', m, 'from_delayed')
   with('ZREM', 'r:', m, 'from_ready')
