@@ -262,6 +262,11 @@ pub trait Bell: AsFd + Send {
     /// keep it from the others.
     fn listen(&self, _could: bool) {}
 
+    /// Whether a ring is lost with a process that dies before it has heeded it.
+    fn loses_rings(&self) -> bool {
+        false
+    }
+
     /// Gives the others a moment to hear what this one was told and may not take.
     fn rest(&self) {}
 }

@@ -175,13 +175,24 @@ impl Worker {
                 }
             }
             Order::Deaf => {
-                self.bell = None;
+                self.unhang();
                 self.inbox.put(self.number, News::Deaf);
             }
             Order::HandBack => {
                 let handed_back = self.store.hand_back(&self.owner);
                 self.inbox.put(self.number, News::HandedBack(handed_back));
             }
+        }
+    }
+
+    /// Takes the bell down. What it has rung for and nobody has looked at is for others.
+    fn unhang(&mut self) {
+        let Some(bell) = self.bell.take() else { return };
+        let loses_rings = bell.loses_rings();
+        // Nobody listens any more after this.
+        drop(bell);
+        if loses_rings {
+            self.store.announce();
         }
     }
 

@@ -23,6 +23,9 @@ const BATCH: usize = 256;
 /// sent it, can cost.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
+/// The longest sleep where a ring is lost with a process that dies: so long it may take until it is rung again.
+const SHORTER_SLEEP: Duration = Duration::from_secs(10);
+
 /// How long a step may take.
 const STEP: Duration = Duration::from_secs(15);
 
@@ -107,11 +110,23 @@ impl Tender {
                 Err(e) => Some(self.trouble.again_at(&format_args!("cannot move jobs: {e}"))),
             };
             *lock(&self.busy_since) = None;
-            let sleep_ends = Instant::now() + LONGEST_SLEEP;
+            let longest = if self.bell.loses_rings() { SHORTER_SLEEP } else { LONGEST_SLEEP };
+            let sleep_ends = Instant::now() + longest;
             if !self.wait(again.unwrap_or(sleep_ends), again.is_some())? {
+                self.unhang();
                 return Ok(());
             }
             slept_long = sleep_ends <= Instant::now();
+        }
+    }
+
+    /// Takes the bell down. What it has rung for and nobody has looked at is for others.
+    fn unhang(self) {
+        let Tender { mut store, bell, .. } = self;
+        let loses_rings = bell.loses_rings();
+        drop(bell);
+        if loses_rings {
+            store.announce();
         }
     }
 
@@ -119,6 +134,10 @@ impl Tender {
     fn work(&mut self) -> Result<Option<i64>, StoreError> {
         while let Some((owner, _)) = self.dead.last() {
             let jobs = self.store.hand_back(owner)?;
+            if self.bell.loses_rings() {
+                // It may have been told of jobs, and not have come to look.
+                self.store.announce();
+            }
             if jobs > 0 {
                 log::info!("{jobs} leases of {} are handed back: its process is gone", owner.0);
             }

@@ -26,12 +26,16 @@ const REST: Duration = Duration::from_millis(10);
 pub struct RedisBell {
     rung: UnixStream,
     shared: Arc<Shared>,
+    nodes: Arc<Nodes>,
+    lane: usize,
 }
 
 #[derive(Default)]
 struct Shared {
     mood: Mutex<Mood>,
     changed: Condvar,
+    /// The numbers by which the server knows the connections that wait.
+    waiting: Mutex<Vec<i64>>,
 }
 
 /// What the bell's owner wants of its listeners.
@@ -40,6 +44,8 @@ struct Mood {
     listens: bool,
     rests_until: Option<Instant>,
     over: bool,
+    /// How many listeners have not ended.
+    listeners: usize,
 }
 
 impl Shared {
@@ -59,10 +65,11 @@ impl RedisBell {
         for base in &nodes.nodes[lane].bases {
             let key = format!("{base}{}", if kind == BellKind::Push { "bell" } else { "tbell" });
             let (nodes, ring, shared) = (Arc::clone(nodes), ring.try_clone()?, Arc::clone(&shared));
+            shared.mood().listeners += 1;
             let listener = Listener { nodes, node: lane, key, ring, shared };
             std::thread::Builder::new().name("bell".into()).spawn(move || listener.listen())?;
         }
-        Ok(RedisBell { rung, shared })
+        Ok(RedisBell { rung, shared, nodes: Arc::clone(nodes), lane })
     }
 }
 
@@ -73,6 +80,10 @@ impl AsFd for RedisBell {
 }
 
 impl Bell for RedisBell {
+    fn loses_rings(&self) -> bool {
+        true
+    }
+
     fn answer(&self) -> io::Result<bool> {
         let mut rang = false;
         loop {
@@ -99,10 +110,23 @@ impl Bell for RedisBell {
     }
 }
 
+/// How long the end waits for listeners: as long as a server takes that answers.
+const LAST_RING: Duration = Duration::from_secs(1);
+
+/// Ends when nobody listens any more: what a listener is told after that would be told to nobody.
 impl Drop for RedisBell {
     fn drop(&mut self) {
+        let until = Instant::now() + LAST_RING;
         self.shared.mood().over = true;
         self.shared.changed.notify_all();
+        let waiting =
+            std::mem::take(&mut *self.shared.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        self.nodes.nodes[self.lane].unblock(&waiting);
+        let mut mood = self.shared.mood();
+        while mood.listeners > 0 && Instant::now() < until {
+            let left = until.saturating_duration_since(Instant::now());
+            mood = self.shared.changed.wait_timeout(mood, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 }
 
@@ -122,13 +146,19 @@ impl Listener {
             self.wake();
             if let Err(e) = self.listen_on(node) {
                 log::debug!("node {}: its bell: {e}", node.name);
-                std::thread::sleep(PAUSE);
+                if !self.is_over() {
+                    std::thread::sleep(PAUSE);
+                }
             }
         }
+        self.shared.mood().listeners -= 1;
+        self.shared.changed.notify_all();
     }
 
     fn listen_on(&self, node: &Node) -> redis::RedisResult<()> {
         let mut connection = node.connect(BELL_ROUND * 2)?;
+        let number: i64 = redis::cmd("CLIENT").arg("ID").query(&mut connection)?;
+        self.shared.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(number);
         let mut wait = redis::cmd("BZPOPMIN");
         wait.arg(&self.key).arg(BELL_ROUND.as_secs());
         while self.may_listen() {

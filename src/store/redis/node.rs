@@ -194,6 +194,22 @@ impl Node {
         pong.map(drop).map_err(|e| self.down(&e.to_string()))
     }
 
+    /// Ends the waiting of these connections.
+    pub(super) fn unblock(&self, numbers: &[i64]) {
+        if numbers.is_empty() {
+            return;
+        }
+        // Where the node does not answer, nobody is told anything there either.
+        let Ok(mut wire) = self.checkout() else { return };
+        for number in numbers {
+            let ended: redis::RedisResult<Value> =
+                redis::cmd("CLIENT").arg("UNBLOCK").arg(number).query(&mut wire.connection);
+            if let Err(e) = ended {
+                return log::debug!("node {}: cannot end a wait: {e}", self.name);
+            }
+        }
+    }
+
     /// Asks the node about itself, whether it is taken for down or not.
     pub(super) fn probe(&self, probe: Probe) -> Result<BTreeMap<String, String>, StoreError> {
         let down = |e: RedisError| self.down(&e.to_string());
