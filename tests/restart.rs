@@ -103,7 +103,7 @@ fn restarts_under_two_thousand_adds_a_second_lose_nothing_and_refuse_nobody() {
         // And three within 100 ms: the second and the third are one more restart after the first.
         let before = daemon.wait_all_up(SLOTS);
         let begun = Instant::now();
-        for pause_ms in [20, 20, 0] {
+        for pause_ms in [5, 5, 0] {
             daemon.signal(Signal::SIGUSR2);
             std::thread::sleep(Duration::from_millis(pause_ms));
         }
