@@ -200,7 +200,18 @@ impl Store for RedisStore {
             cmd.arg(answer::flags(job.priority, job.on_conflict, job.max_attempts)).arg(job.body.as_str());
         };
         let place = |job: &NewJob| Ok(self.nodes.home(&job.key));
-        let added = self.each(Script::Add, jobs, place, |job| &job.key.topic, &[""], words);
+        let (mut added, mut left) = (Vec::with_capacity(jobs.len()), jobs);
+        while !left.is_empty() {
+            // A script holds the bodies of its call several times: there is a limit to all of them together.
+            let mut bytes = 0;
+            let fitting = left.iter().take_while(|job| {
+                bytes += job.body.as_str().len();
+                bytes <= BYTES
+            });
+            let (some, rest) = left.split_at(fitting.count().max(1));
+            added.append(&mut self.each(Script::Add, some, place, |job| &job.key.topic, &[""], words));
+            left = rest;
+        }
         let understand = |letter| match letter {
             b'n' => Ok(Added::New),
             b'r' => Ok(Added::Replaced),
