@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::config;
-use crate::process::usage_of;
+use crate::process::{now_ms, usage_of};
 use crate::status::{Phase, Process, ProcessState, Status, control_socket, findings_file};
 
 /// How long the master may take to answer.
@@ -163,10 +163,6 @@ fn span(ms: i64) -> String {
     let seconds = Duration::from_secs(ms.max(0) as u64 / 1000);
     let text = humantime::format_duration(seconds).to_string();
     text.split(' ').take(2).collect::<Vec<_>>().join(" ")
-}
-
-fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64)
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ pub use usage::{Usage, state_of, usage_of};
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
@@ -64,6 +64,11 @@ pub fn set_process_name(name: &str) -> io::Result<()> {
     let short: Vec<u8> = name.bytes().take(15).collect();
     let name = std::ffi::CString::new(short)?;
     Ok(nix::sys::prctl::set_name(&name)?)
+}
+
+/// The host's clock, Unix milliseconds: for moments that are shown, never for waiting.
+pub fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64)
 }
 
 /// What dq-master and a small dq-server need.

@@ -43,6 +43,16 @@ pub fn hang_bell(
     }
 }
 
+/// Takes a bell down. What it has rung for and nobody has looked at is for others.
+pub fn unhang(bell: Box<dyn Bell>, store: &mut dyn Store) {
+    let loses_rings = bell.loses_rings();
+    // Nobody listens any more after this.
+    drop(bell);
+    if loses_rings {
+        store.announce();
+    }
+}
+
 /// What a node is asked about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Probe {

@@ -9,7 +9,6 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::child::{self, Child, EXIT_CONFIG, State};
-use super::history::now_ms;
 use super::watchdog::Silence;
 use super::{DRAIN_GRACE, Master, Place, restart};
 use crate::process::{self, Exit, Inherited, Link, Received, Spawn, ToChild, ToMaster};
@@ -228,7 +227,7 @@ impl Master {
         };
         let pid = spawn.start()?;
         if let Some(filled) = self.children.get_mut(&place) {
-            *filled = Filled::with(filled.child, Some(link), Some(now_ms()));
+            *filled = Filled::with(filled.child, Some(link), Some(process::now_ms()));
         }
         Ok(pid)
     }

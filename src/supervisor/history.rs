@@ -2,11 +2,11 @@
 //! unasked and why, how the last rolling restart came out. It goes over to the next image.
 
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
 use super::restart::Kind;
+use crate::process::now_ms;
 use crate::slot::Slot;
 use crate::status::{End, Renewal};
 
@@ -56,9 +56,4 @@ impl History {
         };
         self.renewal = Some(Renewal { at_ms: now_ms(), kind: kind.to_owned(), refused });
     }
-}
-
-/// The host's clock.
-pub fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64)
 }

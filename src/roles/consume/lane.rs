@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use crate::job::TopicName;
 use crate::process::wait_readable;
 use crate::role::{self, lock};
-use crate::store::{Batch, Bell, OwnerTag, Settled, Settlement, Store, StoreError, Wanted};
+use crate::store::{self, Batch, Bell, OwnerTag, Settled, Settlement, Store, StoreError, Wanted};
 
 /// The most jobs that one lease or settlement takes, so that others have their turn at the store.
 pub(super) const BATCH: usize = 256;
@@ -175,24 +175,15 @@ impl Worker {
                 }
             }
             Order::Deaf => {
-                self.unhang();
+                if let Some(bell) = self.bell.take() {
+                    store::unhang(bell, self.store.as_mut());
+                }
                 self.inbox.put(self.number, News::Deaf);
             }
             Order::HandBack => {
                 let handed_back = self.store.hand_back(&self.owner);
                 self.inbox.put(self.number, News::HandedBack(handed_back));
             }
-        }
-    }
-
-    /// Takes the bell down. What it has rung for and nobody has looked at is for others.
-    fn unhang(&mut self) {
-        let Some(bell) = self.bell.take() else { return };
-        let loses_rings = bell.loses_rings();
-        // Nobody listens any more after this.
-        drop(bell);
-        if loses_rings {
-            self.store.announce();
         }
     }
 

@@ -1,8 +1,8 @@
 //! dq-consume: leases ready jobs, calls their callbacks, settles what came of it.
 //!
-//! Each lane of the store has a thread that talks to it (`lane`), and workers make the calls; the main loop decides. While calls
-//! run, outcomes gather, and are settled together. A lease never holds more jobs than there are free workers, so that none waits here while another consumer
-//! is idle.
+//! Each lane of the store has a thread that talks to it (`lane`), and workers make the calls; the main loop decides. While
+//! calls run, outcomes gather, and are settled together. A lease never holds more jobs than there are free workers, so that
+//! none waits here while another consumer is idle.
 
 mod lane;
 mod workers;

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::condition::Condition;
 use crate::status::{Finding, findings_file};
@@ -65,11 +64,6 @@ impl Findings {
         std::fs::write(&draft, serde_json::to_vec(&open)?)?;
         std::fs::rename(draft, path)
     }
-}
-
-/// The host's clock.
-pub(super) fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64)
 }
 
 #[cfg(test)]

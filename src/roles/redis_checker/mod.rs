@@ -15,8 +15,9 @@ use anyhow::Result;
 use nix::sys::statvfs::statvfs;
 
 use self::condition::Condition;
-use self::findings::{Change, Findings, Found, now_ms};
+use self::findings::{Change, Findings, Found};
 use self::nodes::Watchers;
+use crate::process::now_ms;
 use crate::role::{self, Context, lock};
 use crate::settings;
 use crate::store::{Store, StoreError};

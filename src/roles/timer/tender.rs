@@ -14,7 +14,7 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 
 use crate::process::{DeadOwner, wait_readable};
 use crate::role::{Trouble, lock};
-use crate::store::{Bell, OwnerTag, Store, StoreError};
+use crate::store::{self, Bell, OwnerTag, Store, StoreError};
 
 /// How many jobs move in one step, so that others have their turn at the store in between.
 const BATCH: usize = 256;
@@ -113,20 +113,10 @@ impl Tender {
             let longest = if self.bell.loses_rings() { SHORTER_SLEEP } else { LONGEST_SLEEP };
             let sleep_ends = Instant::now() + longest;
             if !self.wait(again.unwrap_or(sleep_ends), again.is_some())? {
-                self.unhang();
+                store::unhang(self.bell, self.store.as_mut());
                 return Ok(());
             }
             slept_long = sleep_ends <= Instant::now();
-        }
-    }
-
-    /// Takes the bell down. What it has rung for and nobody has looked at is for others.
-    fn unhang(self) {
-        let Tender { mut store, bell, .. } = self;
-        let loses_rings = bell.loses_rings();
-        drop(bell);
-        if loses_rings {
-            store.announce();
         }
     }
 

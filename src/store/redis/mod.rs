@@ -152,6 +152,22 @@ impl RedisStore {
         out
     }
 
+    /// Rings for these topics, as far as they have ready jobs; for none: for whatever there is.
+    fn ring(&self, topics: &[TopicName]) {
+        let call = |place| {
+            let mut call = self.call(Script::Announce, place);
+            topics.iter().for_each(|topic| {
+                call.cmd.arg(topic.as_str());
+            });
+            (place, call)
+        };
+        for (_, answer) in self.ask_all(self.places().map(call).collect()) {
+            if let Err(e) = answer {
+                log::warn!("cannot ring: {e}");
+            }
+        }
+    }
+
     /// Calls a script of a timer's on each shard: how many jobs moved, and when the next is due.
     fn move_jobs(&self, script: Script, limit: usize) -> Result<Moved> {
         let mut moved = Moved::default();
@@ -366,27 +382,11 @@ impl Store for RedisStore {
     }
 
     fn pass_on(&mut self, topics: &[TopicName]) {
-        let call = |place| {
-            let mut call = self.call(Script::Announce, place);
-            topics.iter().for_each(|topic| {
-                call.cmd.arg(topic.as_str());
-            });
-            (place, call)
-        };
-        for (_, answer) in self.ask_all(self.places().map(call).collect()) {
-            if let Err(e) = answer {
-                log::warn!("cannot ring: {e}");
-            }
-        }
+        self.ring(topics);
     }
 
     fn announce(&mut self) {
-        let calls: Vec<_> = self.places().map(|place| (place, self.call(Script::Announce, place))).collect();
-        for (_, answer) in self.ask_all(calls) {
-            if let Err(e) = answer {
-                log::warn!("cannot ring: {e}");
-            }
-        }
+        self.ring(&[]);
     }
 
     fn maintain(&mut self) -> Result<()> {

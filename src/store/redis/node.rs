@@ -56,9 +56,7 @@ impl r2d2::ManageConnection for Manager {
     type Error = RedisError;
 
     fn connect(&self) -> Result<Wire, RedisError> {
-        let connection = self.client.get_connection_with_timeout(self.timeout)?;
-        connection.set_read_timeout(Some(self.timeout))?;
-        connection.set_write_timeout(Some(self.timeout))?;
+        let connection = connect(&self.client, self.timeout, self.timeout)?;
         Ok(Wire { connection, used_at: Instant::now(), stale: false })
     }
 
@@ -126,10 +124,7 @@ impl Node {
 
     /// A connection of its own, for whoever waits on it.
     pub(super) fn connect(&self, read_timeout: Duration) -> Result<redis::Connection, RedisError> {
-        let connection = self.client.get_connection_with_timeout(self.timeout)?;
-        connection.set_read_timeout(Some(read_timeout))?;
-        connection.set_write_timeout(Some(self.timeout))?;
-        Ok(connection)
+        connect(&self.client, self.timeout, read_timeout)
     }
 
     /// A call of a script on a shard, to which its arguments are to be added.
@@ -175,7 +170,6 @@ impl Node {
                 Err(e) => missing.iter().for_each(|i| answers[*i] = Err(e.clone())),
             }
         }
-        let is_down = |a: &Result<_, _>| matches!(a, Err(Failure::NotRun(StoreError::NodeDown(_))));
         if !answers.iter().any(is_down) && self.breaker().succeeded() {
             log::warn!("node {} answers again", self.name);
         }
@@ -291,7 +285,6 @@ impl Node {
             Ok(values) if values.len() == count => {
                 wire.used_at = Instant::now();
                 let answers: Vec<_> = values.into_iter().map(|value| self.understand(value)).collect();
-                let is_down = |a: &Result<_, _>| matches!(a, Err(Failure::NotRun(StoreError::NodeDown(_))));
                 wire.stale = answers.iter().any(is_down);
                 Ok(answers)
             }
@@ -350,6 +343,23 @@ impl Node {
             log::error!("node {} is down: {why}", self.name);
         }
     }
+}
+
+/// Connects to a server, which may take that long for it and for each write; and so long for an answer.
+fn connect(
+    client: &redis::Client,
+    timeout: Duration,
+    read_timeout: Duration,
+) -> Result<redis::Connection, RedisError> {
+    let connection = client.get_connection_with_timeout(timeout)?;
+    connection.set_read_timeout(Some(read_timeout))?;
+    connection.set_write_timeout(Some(timeout))?;
+    Ok(connection)
+}
+
+/// Whether a server has answered that it can do nothing.
+fn is_down(answer: &Result<Value, Failure>) -> bool {
+    matches!(answer, Err(Failure::NotRun(StoreError::NodeDown(_))))
 }
 
 fn load(script: Script) -> Cmd {
