@@ -262,6 +262,8 @@ pub struct NewJob {
     pub on_conflict: OnConflict,
     /// Its own limit of attempts; none: the topic's.
     pub max_attempts: Option<u32>,
+    /// Attempts that were made before it came here, which count.
+    pub attempts: u32,
 }
 
 /// One delivery that was tried, as it is kept with its job.

@@ -271,6 +271,7 @@ fn a_thousand_jobs_cost_few_round_trips_and_few_commands() {
         priority: dq::job::Priority::Normal,
         on_conflict: dq::job::OnConflict::Replace,
         max_attempts: None,
+        attempts: 0,
     };
     let mut counted = |what: &str, most: (u64, u64), work: &mut dyn FnMut(&mut dyn dq::store::Store)| {
         let before = commands(&node);
@@ -350,6 +351,7 @@ fn a_pending_job_costs_little_more_memory_than_its_id_and_its_body() {
                 priority: dq::job::Priority::Normal,
                 on_conflict: dq::job::OnConflict::Replace,
                 max_attempts: None,
+                attempts: 0,
             })
             .collect();
         assert!(store.add(&batch).iter().all(Result::is_ok));

@@ -115,6 +115,7 @@ fn job(t: &str, id: &str, due: Due) -> NewJob {
         priority: Priority::Normal,
         on_conflict: OnConflict::Replace,
         max_attempts: None,
+        attempts: 0,
     }
 }
 
@@ -542,6 +543,26 @@ fn a_job_has_its_own_limit_of_attempts<F: Fixture>(f: &F) {
     assert_eq!(state(&mut *s, "t", "i"), Some(State::Dead));
 }
 
+fn attempts_that_were_made_before_count<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let with = |id: &str, attempts| NewJob { attempts, ..job("t", id, NOW) };
+    let added = add(&mut *s, &[with("a", 2), with("b", 0), with("c", 1)]);
+    assert_eq!(added, [Added::New; 3]);
+    let attempts = |s: &mut dyn Store, id: &str| s.get(&key("t", id)).unwrap().unwrap().attempts;
+    assert_eq!([attempts(&mut *s, "a"), attempts(&mut *s, "b"), attempts(&mut *s, "c")], [2, 0, 1]);
+    let kept = add(&mut *s, &[NewJob { on_conflict: OnConflict::Keep, ..with("b", 5) }, with("a", 1)]);
+    assert_eq!(kept, [Added::Kept, Added::Replaced]);
+    let mut leased = lease(&mut *s, "t", 3);
+    leased.sort_by(|x, y| x.key.id.as_str().cmp(y.key.id.as_str()));
+    assert_eq!(leased.iter().map(|j| j.attempt).collect::<Vec<_>>(), [2, 1, 2]);
+    add(&mut *s, &[with("d", 2), with("e", 9)]);
+    let last = Wanted { hold: Duration::from_millis(1), ..want("t", 2) };
+    let held = s.lease(&[last], 2, None).unwrap().jobs;
+    sleep_past(held[0].deadline_ms);
+    assert_eq!(s.expire(10).unwrap().jobs, 2);
+    assert_eq!([state(&mut *s, "t", "d"), state(&mut *s, "t", "e")], [Some(State::Dead); 2]);
+}
+
 fn a_lease_keeps_to_its_quotas_and_tells_what_is_left<F: Fixture>(f: &F) {
     let mut s = f.open();
     for t in ["a", "b", "c"] {
@@ -765,6 +786,7 @@ contract! {
     a_job_handed_back_unused_has_its_attempt_back
     the_leases_of_a_dead_owner_come_back_and_a_poison_job_ends
     a_job_has_its_own_limit_of_attempts
+    attempts_that_were_made_before_count
     a_lease_keeps_to_its_quotas_and_tells_what_is_left
     leases_go_by_priority_and_then_by_due_time
     reschedule_and_run_move_what_is_not_leased

@@ -125,6 +125,7 @@ impl Front {
             priority: add.priority,
             on_conflict: add.on_conflict,
             max_attempts: add.max_attempts,
+            attempts: 0,
         })
     }
 }

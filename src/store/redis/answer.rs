@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use crate::job::{Attempt, Body, Due, JobId, JobKey, OnConflict, Priority, State, TopicName};
+use crate::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
 use crate::store::{Outcome, StoreError, View};
 
 /// An answer that is not what a script gives.
@@ -124,15 +124,16 @@ pub(super) fn due(due: Due) -> String {
     }
 }
 
-/// Priority, what happens when the id is taken, and the job's own limit.
-pub(super) fn flags(priority: Priority, on_conflict: OnConflict, max_attempts: Option<u32>) -> String {
-    let rule = match on_conflict {
+/// Priority, what happens when the id is taken, the job's own limit, and attempts that were made before.
+pub(super) fn flags(job: &NewJob) -> String {
+    let rule = match job.on_conflict {
         OnConflict::Replace => 'r',
         OnConflict::Reject => 'x',
         OnConflict::Keep => 'k',
     };
-    let limit = max_attempts.map(|n| n.to_string()).unwrap_or_default();
-    format!("{}{rule}{limit}", priority as u8)
+    let limit = job.max_attempts.map(|n| n.to_string()).unwrap_or_default();
+    let attempts = if job.attempts > 0 { format!("+{}", job.attempts) } else { String::new() };
+    format!("{}{rule}{limit}{attempts}", job.priority as u8)
 }
 
 /// What becomes of a leased job.
@@ -170,7 +171,18 @@ mod tests {
     fn words_are_what_scripts_expect() {
         assert_eq!(due(Due::In(Duration::from_micros(1500))), "+2");
         assert_eq!(due(Due::At(-5)), "0");
-        assert_eq!(flags(Priority::Low, OnConflict::Keep, Some(7)), "3k7");
+        let mut job = NewJob {
+            key: JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new("i").unwrap() },
+            body: Body::trusted("1"),
+            due: Due::At(1),
+            priority: Priority::Low,
+            on_conflict: OnConflict::Keep,
+            max_attempts: Some(7),
+            attempts: 0,
+        };
+        assert_eq!(flags(&job), "3k7");
+        (job.max_attempts, job.attempts) = (None, 2);
+        assert_eq!(flags(&job), "3k+2");
         assert_eq!(outcome(&Outcome::Retry(Due::At(9))), "r9");
         assert_eq!(outcome(&Outcome::Extend(Duration::from_secs(1))), "e1000");
     }

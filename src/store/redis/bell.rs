@@ -62,11 +62,11 @@ impl RedisBell {
         ring.set_nonblocking(true)?;
         let shared = Arc::new(Shared::default());
         shared.mood().listens = true;
-        for base in &nodes.nodes[lane].bases {
+        for (shard, base) in nodes.nodes[lane].bases.iter().enumerate() {
             let key = format!("{base}{}", if kind == BellKind::Push { "bell" } else { "tbell" });
             let (nodes, ring, shared) = (Arc::clone(nodes), ring.try_clone()?, Arc::clone(&shared));
             shared.mood().listeners += 1;
-            let listener = Listener { nodes, node: lane, key, ring, shared };
+            let listener = Listener { nodes, node: lane, shard, key, ring, shared };
             std::thread::Builder::new().name("bell".into()).spawn(move || listener.listen())?;
         }
         Ok(RedisBell { rung, shared, nodes: Arc::clone(nodes), lane })
@@ -133,6 +133,7 @@ impl Drop for RedisBell {
 struct Listener {
     nodes: Arc<Nodes>,
     node: usize,
+    shard: usize,
     key: String,
     ring: UnixStream,
     shared: Arc<Shared>,
@@ -156,7 +157,7 @@ impl Listener {
     }
 
     fn listen_on(&self, node: &Node) -> redis::RedisResult<()> {
-        let mut connection = node.connect(BELL_ROUND * 2)?;
+        let mut connection = node.connect(self.shard, BELL_ROUND * 2)?;
         let number: i64 = redis::cmd("CLIENT").arg("ID").query(&mut connection)?;
         self.shared.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(number);
         let mut wait = redis::cmd("BZPOPMIN");

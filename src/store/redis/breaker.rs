@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// How long a node that failed is left alone before it is tried again.
-const PAUSE: Duration = Duration::from_secs(1);
+pub(super) const PAUSE: Duration = Duration::from_millis(500);
 
 /// Whether a node is asked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -12,6 +12,8 @@ mod lease;
 mod node;
 mod nodes;
 mod script;
+mod standing;
+mod wire;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -213,7 +215,7 @@ impl Store for RedisStore {
     fn add(&mut self, jobs: &[NewJob]) -> Vec<Result<Added>> {
         let words = |job: &NewJob, cmd: &mut redis::Cmd| {
             cmd.arg(job.key.id.as_str()).arg(answer::due(job.due));
-            cmd.arg(answer::flags(job.priority, job.on_conflict, job.max_attempts)).arg(job.body.as_str());
+            cmd.arg(answer::flags(job)).arg(job.body.as_str());
         };
         let place = |job: &NewJob| Ok(self.nodes.home(&job.key));
         let (mut added, mut left) = (Vec::with_capacity(jobs.len()), jobs);

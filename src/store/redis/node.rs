@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, ConnectionLike, RedisError, ServerErrorKind, Value};
 
-use super::breaker::Breaker;
+use super::breaker::{Breaker, PAUSE};
 use super::script::Script;
+use super::standing::Standing;
+use super::wire::{Manager, Quiet, ServerId, Wire, connect, identify};
 use crate::settings;
 use crate::store::{Probe, StoreError};
 
@@ -36,39 +38,6 @@ impl Failure {
     }
 }
 
-/// Makes connections to a server.
-#[derive(Debug)]
-struct Manager {
-    client: redis::Client,
-    timeout: Duration,
-}
-
-/// A connection, and when it was last heard of.
-struct Wire {
-    connection: redis::Connection,
-    used_at: Instant,
-    /// It leads to a server that is not, or no longer, what it should be.
-    stale: bool,
-}
-
-impl r2d2::ManageConnection for Manager {
-    type Connection = Wire;
-    type Error = RedisError;
-
-    fn connect(&self) -> Result<Wire, RedisError> {
-        let connection = connect(&self.client, self.timeout, self.timeout)?;
-        Ok(Wire { connection, used_at: Instant::now(), stale: false })
-    }
-
-    fn is_valid(&self, wire: &mut Wire) -> Result<(), RedisError> {
-        redis::cmd("PING").query(&mut wire.connection)
-    }
-
-    fn has_broken(&self, wire: &mut Wire) -> bool {
-        wire.stale || !wire.connection.is_open()
-    }
-}
-
 /// A node and its shards.
 pub(super) struct Node {
     pub name: String,
@@ -78,15 +47,19 @@ pub(super) struct Node {
     client: redis::Client,
     timeout: Duration,
     breaker: Mutex<Breaker>,
+    /// Of each shard.
+    standings: Mutex<Vec<Standing>>,
     /// Where the node keeps how many shards it has, since it was first used.
     shards_key: String,
     /// It has been found to be what the settings say.
     known: AtomicBool,
 }
 
-/// A call of a script on a shard.
+/// A call on a shard.
 pub(super) struct Call {
-    pub script: Script,
+    pub shard: usize,
+    /// The script that it is of; none: it is a plain command.
+    pub script: Option<Script>,
     pub cmd: Cmd,
 }
 
@@ -113,7 +86,9 @@ impl Node {
             client,
             timeout: of.timeout,
             breaker: Mutex::default(),
-            shards_key: format!("{}:{{{}}}:shards", of.prefix, node.name),
+            standings: Mutex::new(vec![Standing::default(); node.shards as usize]),
+            // One shard there always is.
+            shards_key: format!("{}shards", base(0)),
             known: AtomicBool::new(false),
         })
     }
@@ -122,16 +97,51 @@ impl Node {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection of its own, for whoever waits on it.
-    pub(super) fn connect(&self, read_timeout: Duration) -> Result<redis::Connection, RedisError> {
-        connect(&self.client, self.timeout, read_timeout)
+    fn standings(&self) -> MutexGuard<'_, Vec<Standing>> {
+        self.standings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From when on all that others say of a shard of this node is true; see [`Standing::known_since`].
+    pub(super) fn known_since(&self, shard: usize) -> Option<Option<Instant>> {
+        self.standings()[shard].known_since(self.settling(), Instant::now())
+    }
+
+    /// How long after its return a node may still be taken for down by somebody: who asked it just before waits that long for
+    /// an answer, and then leaves it alone for a while.
+    pub(super) fn settling(&self) -> Duration {
+        self.timeout + 2 * PAUSE
+    }
+
+    /// Notes which server answers for some shards.
+    fn meet(&self, server: &ServerId, shards: impl Iterator<Item = usize>) {
+        let (mut standings, now) = (self.standings(), Instant::now());
+        let is_old = server.uptime > self.settling() + Duration::from_secs(1);
+        shards.for_each(|shard| standings[shard].met(&server.run_id, is_old, now));
+    }
+
+    /// A connection of its own to the server of a shard, for whoever waits on it.
+    pub(super) fn connect(
+        &self,
+        _shard: usize,
+        read_timeout: Duration,
+    ) -> Result<redis::Connection, RedisError> {
+        let mut connection = connect(&self.client, self.timeout, read_timeout)?;
+        self.meet(&identify(&mut connection)?, 0..self.bases.len());
+        Ok(connection)
     }
 
     /// A call of a script on a shard, to which its arguments are to be added.
     pub(super) fn call(&self, script: Script, shard: usize) -> Call {
         let mut cmd = redis::cmd("EVALSHA");
         cmd.arg(script.hash()).arg(1).arg(&self.bases[shard]);
-        Call { script, cmd }
+        Call { shard, script: Some(script), cmd }
+    }
+
+    /// A plain command on a key of a shard, to which its other arguments are to be added.
+    pub(super) fn plain(&self, command: &str, shard: usize, key: &str) -> Call {
+        let mut cmd = redis::cmd(command);
+        cmd.arg(format!("{}{key}", self.bases[shard]));
+        Call { shard, script: None, cmd }
     }
 
     /// Makes all calls in one round trip. Each is answered by itself.
@@ -143,7 +153,7 @@ impl Node {
         let mut wire = match self.checkout() {
             Ok(wire) => wire,
             Err(e) => {
-                self.trip(&e);
+                self.trip(&e, calls);
                 return fail(Failure::NotRun(self.down(&e)));
             }
         };
@@ -152,28 +162,55 @@ impl Node {
         }
         let mut answers = match self.exchange(&mut wire, calls.iter().map(|c| &c.cmd)) {
             Ok(answers) => answers,
-            Err(e) => return fail(e),
+            Err(e) => {
+                self.trip_unless_closed(&e, calls);
+                return fail(self.unknown(&e));
+            }
         };
         // A server that was started anew knows no scripts: what it did not know it has not run.
-        let missing: Vec<usize> =
-            (0..calls.len()).filter(|i| answers[*i] == Err(Failure::NoScript)).collect();
+        let missing: Vec<(usize, Script)> = calls
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| answers[*i] == Err(Failure::NoScript))
+            .filter_map(|(i, call)| Some((i, call.script?)))
+            .collect();
         if !missing.is_empty() {
-            let loads = missing.iter().map(|i| load(calls[*i].script));
-            let again = missing.iter().map(|i| calls[*i].cmd.clone());
+            let loads = missing.iter().map(|(_, script)| load(*script));
+            let again = missing.iter().map(|(i, _)| calls[*i].cmd.clone());
             let cmds: Vec<Cmd> = loads.chain(again).collect();
             match self.exchange(&mut wire, cmds.iter()) {
                 Ok(second) => {
-                    for (i, answer) in missing.iter().zip(second.into_iter().skip(missing.len())) {
+                    for ((i, _), answer) in missing.iter().zip(second.into_iter().skip(missing.len())) {
                         answers[*i] = answer;
                     }
                 }
-                Err(e) => missing.iter().for_each(|i| answers[*i] = Err(e.clone())),
+                Err(e) => {
+                    self.trip_unless_closed(&e, calls);
+                    missing.iter().for_each(|(i, _)| answers[*i] = Err(self.unknown(&e)));
+                }
             }
         }
-        if !answers.iter().any(is_down) && self.breaker().succeeded() {
-            log::warn!("node {} answers again", self.name);
-        }
+        self.judge(calls, &answers);
         answers
+    }
+
+    /// Notes what answers say of the node and of its shards.
+    fn judge(&self, calls: &[Call], answers: &[Result<Value, Failure>]) {
+        let now = Instant::now();
+        let mut standings = self.standings();
+        for (call, answer) in calls.iter().zip(answers) {
+            if is_down(answer) {
+                standings[call.shard].failed();
+            } else {
+                standings[call.shard].answered(now);
+            }
+        }
+        drop(standings);
+        match answers.iter().find(|a| is_down(a)) {
+            Some(Err(Failure::NotRun(e))) => self.open_breaker(&e.to_string()),
+            _ if self.breaker().succeeded() => log::warn!("node {} answers again", self.name),
+            _ => {}
+        }
     }
 
     /// One call, alone.
@@ -237,7 +274,7 @@ impl Node {
         let mut first = redis::cmd("SET");
         first.arg(&self.shards_key).arg(own).arg("NX").arg("GET");
         let before: Option<usize> = first.query(&mut wire.connection).map_err(|e| {
-            self.trip(&e.to_string());
+            self.open_breaker(&e.to_string());
             self.down(&e.to_string())
         })?;
         match before {
@@ -257,6 +294,9 @@ impl Node {
     fn checkout(&self) -> Result<r2d2::PooledConnection<Manager>, String> {
         loop {
             let mut wire = self.pool.get().map_err(|e| e.to_string())?;
+            if let Some(server) = wire.server.take() {
+                self.meet(&server, 0..self.bases.len());
+            }
             if wire.used_at.elapsed() < FRESH {
                 return Ok(wire);
             }
@@ -274,7 +314,7 @@ impl Node {
         &self,
         wire: &mut Wire,
         cmds: impl Iterator<Item = &'a Cmd>,
-    ) -> Result<Vec<Result<Value, Failure>>, Failure> {
+    ) -> Result<Vec<Result<Value, Failure>>, RedisError> {
         let mut packed = Vec::new();
         let mut count = 0;
         for cmd in cmds {
@@ -290,15 +330,14 @@ impl Node {
             }
             Ok(values) => {
                 let why = format!("{} answers to {count} calls", values.len());
-                Err(Failure::Unknown(StoreError::Unknown(format!("node {}: {why}", self.name))))
+                Err(RedisError::from((redis::ErrorKind::UnexpectedReturnType, "strange answer", why)))
             }
-            Err(e) => {
-                if !e.is_connection_dropped() {
-                    self.trip(&e.to_string());
-                }
-                Err(Failure::Unknown(StoreError::Unknown(format!("node {}: {e}", self.name))))
-            }
+            Err(e) => Err(e),
         }
+    }
+
+    fn unknown(&self, why: &RedisError) -> Failure {
+        Failure::Unknown(StoreError::Unknown(format!("node {}: {why}", self.name)))
     }
 
     /// An error that a server answers with says that nothing was changed: a script's first change is what is refused, and
@@ -325,10 +364,7 @@ impl Node {
                 ),
                 _,
             )
-            | (_, "NOREPLICAS") => {
-                self.trip(&text);
-                StoreError::NodeDown(text)
-            }
+            | (_, "NOREPLICAS") => StoreError::NodeDown(text),
             _ => StoreError::Unavailable(text),
         }))
     }
@@ -337,24 +373,26 @@ impl Node {
         StoreError::NodeDown(format!("{}: {why}", self.name))
     }
 
-    /// Notes that the node does not answer.
-    fn trip(&self, why: &str) {
+    /// Notes that the node does not answer, and what of it was asked.
+    fn trip(&self, why: &str, calls: &[Call]) {
+        let mut standings = self.standings();
+        calls.iter().for_each(|call| standings[call.shard].failed());
+        drop(standings);
+        self.open_breaker(why);
+    }
+
+    /// A connection that was closed says nothing of the node; the next one says who answers.
+    fn trip_unless_closed(&self, why: &RedisError, calls: &[Call]) {
+        if !why.is_connection_dropped() {
+            self.trip(&why.to_string(), calls);
+        }
+    }
+
+    fn open_breaker(&self, why: &str) {
         if self.breaker().failed(Instant::now()) {
             log::error!("node {} is down: {why}", self.name);
         }
     }
-}
-
-/// Connects to a server, which may take that long for it and for each write; and so long for an answer.
-fn connect(
-    client: &redis::Client,
-    timeout: Duration,
-    read_timeout: Duration,
-) -> Result<redis::Connection, RedisError> {
-    let connection = client.get_connection_with_timeout(timeout)?;
-    connection.set_read_timeout(Some(read_timeout))?;
-    connection.set_write_timeout(Some(timeout))?;
-    Ok(connection)
 }
 
 /// Whether a server has answered that it can do nothing.
@@ -366,14 +404,4 @@ fn load(script: Script) -> Cmd {
     let mut cmd = redis::cmd("SCRIPT");
     cmd.arg("LOAD").arg(script.text());
     cmd
-}
-
-/// The pool's own reports: what matters is told by those who wait.
-#[derive(Debug)]
-struct Quiet;
-
-impl r2d2::HandleError<RedisError> for Quiet {
-    fn handle_error(&self, error: RedisError) {
-        log::debug!("redis: {error}");
-    }
 }

@@ -17,10 +17,20 @@ pub(super) fn add(w: &mut Write<'_>, job: &NewJob) -> rusqlite::Result<Added> {
     let inserted = w
         .db
         .prepare_cached(
-            "INSERT INTO job (tid, id, state, at_ms, priority, due_ms, stamp_us, max_attempts, body)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?4, ?6, ?7, ?8) ON CONFLICT DO NOTHING",
+            "INSERT INTO job (tid, id, state, at_ms, priority, due_ms, stamp_us, max_attempts, attempts, body)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?4, ?6, ?7, ?8, ?9) ON CONFLICT DO NOTHING",
         )?
-        .execute(params![tid, id, state as i64, at_ms, priority, stamp_us, job.max_attempts, body])?;
+        .execute(params![
+            tid,
+            id,
+            state as i64,
+            at_ms,
+            priority,
+            stamp_us,
+            job.max_attempts,
+            job.attempts,
+            body
+        ])?;
     if inserted == 1 {
         w.moved(tid, None, Some((state, at_ms)));
         return Ok(Added::New);
@@ -33,12 +43,22 @@ pub(super) fn add(w: &mut Write<'_>, job: &NewJob) -> rusqlite::Result<Added> {
     let (seq, old) = live(w, tid, &job.key.id)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
     let leased = old == State::Leased;
     w.db.prepare_cached(
-        "UPDATE job SET priority = ?2, due_ms = ?3, stamp_us = ?4, max_attempts = ?5, body = ?6, attempts = 0,
+        "UPDATE job SET priority = ?2, due_ms = ?3, stamp_us = ?4, max_attempts = ?5, body = ?6, attempts = ?9,
                 crashes = 0, attempts_log = NULL, replaced_due_ms = CASE WHEN ?7 THEN ?3 END,
                 state = CASE WHEN ?7 THEN state ELSE ?8 END, at_ms = CASE WHEN ?7 THEN at_ms ELSE ?3 END
          WHERE seq = ?1",
     )?
-    .execute(params![seq, priority, at_ms, stamp_us, job.max_attempts, body, leased, state as i64])?;
+    .execute(params![
+        seq,
+        priority,
+        at_ms,
+        stamp_us,
+        job.max_attempts,
+        body,
+        leased,
+        state as i64,
+        job.attempts
+    ])?;
     if !leased {
         w.moved(tid, Some(old), Some((state, at_ms)));
     }

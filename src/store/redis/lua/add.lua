@@ -6,7 +6,8 @@
 --       then for each topic: topic, n, and n times: id, due, flags, body
 --         due    '+span_ms' or 'moment_ms'
 --         flags  priority (1 2 3), what happens when the id is taken (r replace, k keep, x reject), and the job's own
---                limit of attempts in decimal, or nothing: '2r', '1k7'
+--                limit of attempts in decimal, or nothing; and '+' and the attempts that were made before it came here,
+--                if there were any: '2r', '1k7', '2k+3'
 -- Gives one letter a job, in their order: n new, r replaced, k kept, x rejected
 --
 -- Moves a job: nothing -> delayed, ready. One that is replaced: delayed, ready -> delayed, ready; leased -> leased, where
@@ -18,7 +19,7 @@ local REPLACE, KEEP = 114, 107
 local byte = string.byte
 local home, out = ARGV[1], ''
 -- The job looked at: most jobs of a call have flags and due time of the one before.
-local flags, due, rank, head, at, waiting, score
+local flags, due, rank, head, at, waiting, score, noted
 
 local i, topic = 2, ARGV[2]
 while topic do
@@ -28,14 +29,18 @@ while topic do
   local bodies, delayed, ready = base .. 'b:' .. topic, base .. 'd:' .. topic, base .. 'r:' .. topic
   local records, moments, scores, to_delayed, to_ready, d, r, earliest = nil, nil, nil, nil, nil, 0, 0, nil
   if n > 1 then records, moments, scores, to_delayed, to_ready = {}, {}, {}, {}, {} end
-  local all_replace, big, record = true, false, nil
+  local all_replace, big, record, notes = true, false, nil, nil
   local k = 0
   for j = first, last, 4 do
     if ARGV[j + 2] ~= flags then
       flags, due = ARGV[j + 2], nil
       rank = byte(flags) - 48
-      head = #flags == 2 and struct.pack('>BI7', rank, now_us)
-        or struct.pack('>BI7I4', rank + 4, now_us, tonumber(string.sub(flags, 3)))
+      head, noted = struct.pack('>BI7', rank, now_us), nil
+      if #flags > 2 then
+        local limit, attempts = string.match(flags, '^..(%d*)%+?(%d*)$')
+        if limit ~= '' then head = struct.pack('>BI7I4', rank + 4, now_us, tonumber(limit)) end
+        noted = attempts ~= '' and struct.pack('>I4B', tonumber(attempts), 0)
+      end
     end
     if ARGV[j + 1] ~= due then
       due = ARGV[j + 1]
@@ -48,6 +53,10 @@ while topic do
     if #record > BIG then big = true end
     record = head .. record
     k = k + 1
+    if noted then
+      notes = notes or {}
+      notes[k] = noted
+    end
     if records then
       local id = ARGV[j]
       records[2 * k - 1], records[2 * k] = id, record
@@ -70,13 +79,14 @@ while topic do
   else
     fresh = all_replace and call('HSET', bodies, unpack(records)) == n
   end
-  local stored
+  -- Of those that are stored, when not all are: their ids; and of each id, which of them is the job.
+  local stored, is
   if fresh then
     out = out .. string.rep('n', n)
   else
     -- Some id is taken, or may be, or comes twice.
-    local ids, was, is, letters, old = {}, {}, {}, {}, {}
-    stored = {}
+    local ids, was, letters, old = {}, {}, {}, {}
+    stored, is = {}, {}
     for j = first, last, 4 do ids[#ids + 1] = ARGV[j] end
     local in_delayed = call('ZMSCORE', delayed, unpack(ids))
     local in_ready = call('ZMSCORE', ready, unpack(ids))
@@ -128,6 +138,12 @@ while topic do
     if stored[1] and not all_replace then call('HSET', bodies, unpack(chosen)) end
     if old[1] then call('HDEL', base .. 'm:' .. topic, unpack(old)) end
   end
+  if notes then
+    for x = 1, stored and #stored or n do
+      local k = stored and is[stored[x]] or x
+      if notes[k] then call('HSET', base .. 'm:' .. topic, ARGV[first + 4 * k - 4], notes[k]) end
+    end
+  end
   if n == 1 and fresh then
     call('ZADD', waiting and delayed or ready, score, ARGV[first])
     if waiting then lower('due', topic, score) else ring(topic) end
@@ -149,7 +165,11 @@ while topic do
     else
       for k = 1, n do entries[2 * k - 1], entries[2 * k] = topic .. '\0' .. ARGV[first + 4 * k - 4], stamp end
     end
-    if entries[1] then call('HSET', base .. 'away:' .. home, unpack(entries)) end
+    if entries[1] then
+      call('HSET', base .. 'away:' .. home, unpack(entries))
+      -- Whoever moves jobs home is to know of them.
+      call('ZADD', base .. 'tbell', 0, 'timer')
+    end
   end
   topic = ARGV[i]
 end
