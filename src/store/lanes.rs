@@ -95,6 +95,16 @@ impl Lanes {
         }
     }
 
+    /// How the nodes are to each other; of the embedded store there are none.
+    pub fn nodes(&self) -> Vec<redis::NodeState> {
+        self.0.as_ref().map_or_else(Vec::new, |nodes| nodes.states())
+    }
+
+    /// Has a lane's node drained of its jobs, which go to the others, or no longer. The timers do it.
+    pub fn drain(&self, lane: usize, drained: bool) -> Result<()> {
+        self.0.as_ref().map_or(Ok(()), |nodes| nodes.drain(lane, drained))
+    }
+
     /// Where a job belongs.
     pub fn of(&self, key: &JobKey) -> usize {
         self.0.as_ref().map_or(0, |nodes| nodes.lane_of(key))

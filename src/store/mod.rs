@@ -16,7 +16,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 pub use lanes::{Lanes, Probe, hang_bell, open, open_lane, unhang};
-pub use redis::RedisStore;
+pub use redis::{NodeState, RedisStore};
 pub use sqlite::SqliteStore;
 
 use crate::job::{Attempt, Body, Due, JobId, JobKey, NewJob, Priority, State, TopicName};
@@ -333,7 +333,7 @@ pub trait Store: Send {
     /// Rings for work that there may be: whoever would have rung may have died before it did.
     fn announce(&mut self);
 
-    /// Does what the store itself needs now and then (embedded: carries the log over into the file). Called by the
-    /// timer alone, when its bell rang.
-    fn maintain(&mut self) -> Result<()>;
+    /// Does what the store itself needs now and then (embedded: carries the log over into the file; Redis: moves jobs home that
+    /// were added elsewhere). Called by the timer alone, when its bell rang, and after the time that it gives, if it gives one.
+    fn maintain(&mut self) -> Result<Option<Duration>>;
 }

@@ -20,7 +20,10 @@ use self::tender::{Dead, Handle, Tender};
 use self::turn_of_duty::TurnOfDuty;
 use crate::process::{Owners, random_name};
 use crate::role::{self, Context, Trouble};
-use crate::store::{BellKind, OwnerTag, Store};
+use crate::store::{BellKind, OwnerTag, Store, StoreError};
+
+/// How long housekeeping waits for a node that is down.
+const NODE_AWAY: Duration = Duration::from_secs(1);
 
 /// The longest sleep of the main loop, which only watches the others.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
@@ -59,11 +62,10 @@ impl Timer {
         let run_dir = &context.settings.run_dir.clone();
         let (woken, wake) = UnixStream::pair()?;
         let (fail, failed) = channel();
-        let maintenance = maintain(context.store()?)?;
         let mut tenders = Vec::new();
         for lane in 0..context.lanes()?.count() {
             let bell = context.bell(lane, BellKind::Timer, &random_name()?)?;
-            let (tender, handle) = Tender::new(context.lane(lane)?, bell, maintenance.clone())?;
+            let (tender, handle) = Tender::new(context.lane(lane)?, bell, maintain(context.lane(lane)?)?)?;
             let (fail, wake) = (fail.clone(), wake.try_clone()?);
             role::vital_thread("tender", move || {
                 if let Err(e) = tender.tend() {
@@ -121,7 +123,7 @@ fn tell_unregistered(context: &Context, store: &mut dyn Store) {
     }
 }
 
-/// A thread that does the store's own housekeeping, which may take long, when it is told.
+/// A thread that does the own housekeeping of a lane, which may take long, when it is told and when it said it would.
 fn maintain(mut store: Box<dyn Store>) -> Result<SyncSender<()>> {
     let (told, tell) = sync_channel(1);
     let work = move || {
@@ -129,9 +131,17 @@ fn maintain(mut store: Box<dyn Store>) -> Result<SyncSender<()>> {
         // Once at the start: what was there before has rung for nobody.
         loop {
             let told = match store.maintain() {
-                Ok(()) => {
+                Ok(again) => {
                     trouble.over();
-                    tell.recv().map_err(RecvTimeoutError::from)
+                    match again {
+                        Some(again) => tell.recv_timeout(again),
+                        None => tell.recv().map_err(RecvTimeoutError::from),
+                    }
+                }
+                // Of a node that is down others say so.
+                Err(StoreError::NodeDown(e)) => {
+                    log::debug!("cannot maintain the store: {e}");
+                    tell.recv_timeout(NODE_AWAY)
                 }
                 Err(e) => {
                     let again = trouble.again_at(&format_args!("cannot maintain the store: {e}"));

@@ -30,6 +30,11 @@ pub(super) fn text(value: Value) -> Result<String, StoreError> {
     String::from_utf8(bytes(value)?).map_err(|_| strange("a text"))
 }
 
+/// A text that need not be there: empty then.
+pub(super) fn optional_text(value: Value) -> Result<String, StoreError> {
+    if value == Value::Nil { Ok(String::new()) } else { text(value) }
+}
+
 pub(super) fn number(value: &Value) -> Result<i64, StoreError> {
     match value {
         Value::Int(n) => Ok(*n),
@@ -50,6 +55,12 @@ pub(super) fn topic(value: Value) -> Result<TopicName, StoreError> {
 
 pub(super) fn id(value: Value) -> Result<JobId, StoreError> {
     JobId::new(text(value)?).map_err(|e| StoreError::Damaged(e.to_string()))
+}
+
+/// A topic and an id as they stand in names.
+pub(super) fn key(topic: &[u8], id: &[u8]) -> Result<JobKey, StoreError> {
+    let part = |bytes: &[u8]| Value::BulkString(bytes.to_vec());
+    Ok(JobKey { topic: self::topic(part(topic))?, id: self::id(part(id))? })
 }
 
 /// What is stored of a job: priority, and 4 if there is a limit (1), the stamp (7), the limit (4, if there is one), the body.

@@ -36,6 +36,53 @@ fn order(view: &View, state: State) -> (i64, i64) {
 }
 
 impl RedisStore {
+    /// The job of that key: at its home, or in the order in which it prefers nodes; of several copies the newest.
+    pub(super) fn find(&self, key: &JobKey) -> Result<Option<View>> {
+        let survey = self.nodes.survey(None);
+        self.bring_home(&[key], &survey);
+        let (mut found, mut failed): (Option<View>, _) = (None, None);
+        let mut order: Vec<usize> = survey.map.order(key).collect();
+        let home = order[0];
+        order.extend((0..self.nodes.count()).filter(|node| !survey.map.has(*node)));
+        for node in order {
+            let may_hold = node == home || survey.holders(home).any(|holder| holder == node);
+            if found.is_some() && !may_hold {
+                continue;
+            }
+            let place = self.nodes.place(node, key);
+            let mut call = self.call(Script::Get, place);
+            call.cmd.arg(key.topic.as_str()).arg(key.id.as_str());
+            let answered = self.ask(place, call).and_then(array);
+            match answered.and_then(|values| answer::views(&key.topic, values)) {
+                Ok(mut views) => {
+                    let newer = |a: &View, b: &View| {
+                        let rank = |v: &View| (v.state != State::Dead, v.stamp_us);
+                        rank(a) > rank(b)
+                    };
+                    match views.pop() {
+                        Some(view) if found.as_ref().is_none_or(|f| newer(&view, f)) => found = Some(view),
+                        _ => {}
+                    }
+                }
+                Err(e) if node == home => failed = Some(e),
+                Err(e) => log::debug!("{e}"),
+            }
+        }
+        match failed {
+            // It may be there.
+            Some(e) if found.is_none() => Err(e),
+            _ => Ok(found),
+        }
+    }
+
+    /// The topics that have live jobs on a shard.
+    pub(super) fn topics_with_jobs(&self, place: Place) -> Result<Vec<TopicName>> {
+        let live = |(topic, [delayed, ready, leased, _]): (TopicName, [u64; 4])| {
+            (delayed + ready + leased > 0).then_some(topic)
+        };
+        Ok(self.counts_at(place)?.into_iter().filter_map(live).collect())
+    }
+
     /// A page over all shards, in the order of the state.
     pub(super) fn browse(
         &self,
@@ -110,23 +157,8 @@ impl RedisStore {
     pub(super) fn count(&self) -> Result<Vec<Counts>> {
         let mut topics: BTreeMap<TopicName, BTreeMap<Place, [u64; 4]>> = BTreeMap::new();
         for place in self.places() {
-            let mut cursor = "0".to_owned();
-            loop {
-                let mut call = self.call(Script::Counts, place);
-                call.cmd.arg(&cursor).arg(CHUNK);
-                let mut values = array(self.ask(place, call)?)?.into_iter();
-                cursor = answer::text(values.next().ok_or_else(|| strange("counts"))?)?;
-                while let Some(topic) = values.next() {
-                    let mut counts = [0; 4];
-                    for n in &mut counts {
-                        *n = count(&values.next().ok_or_else(|| strange("counts"))?)? as u64;
-                    }
-                    // A topic may be told twice.
-                    topics.entry(answer::topic(topic)?).or_default().insert(place, counts);
-                }
-                if cursor == "0" {
-                    break;
-                }
+            for (topic, counts) in self.counts_at(place)? {
+                topics.entry(topic).or_default().insert(place, counts);
             }
         }
         let sum = |(topic, shards): (TopicName, BTreeMap<Place, [u64; 4]>)| {
@@ -134,6 +166,27 @@ impl RedisStore {
             Counts { topic, delayed: of(0), ready: of(1), leased: of(2), dead: of(3) }
         };
         Ok(topics.into_iter().map(sum).collect())
+    }
+
+    fn counts_at(&self, place: Place) -> Result<BTreeMap<TopicName, [u64; 4]>> {
+        let (mut topics, mut cursor) = (BTreeMap::new(), "0".to_owned());
+        loop {
+            let mut call = self.call(Script::Counts, place);
+            call.cmd.arg(&cursor).arg(CHUNK);
+            let mut values = array(self.ask(place, call)?)?.into_iter();
+            cursor = answer::text(values.next().ok_or_else(|| strange("counts"))?)?;
+            while let Some(topic) = values.next() {
+                let mut counts = [0; 4];
+                for n in &mut counts {
+                    *n = count(&values.next().ok_or_else(|| strange("counts"))?)? as u64;
+                }
+                // A topic may be told twice.
+                topics.insert(answer::topic(topic)?, counts);
+            }
+            if cursor == "0" {
+                return Ok(topics);
+            }
+        }
     }
 
     /// Makes dead letters ready, shard by shard.
@@ -159,9 +212,10 @@ impl RedisStore {
     /// Makes the dead letters of these ids ready.
     pub(super) fn redrive_ids(&self, topic: &TopicName, ids: &[JobId], limit: usize) -> Result<usize> {
         let mut by_place: BTreeMap<Place, Vec<&JobId>> = BTreeMap::new();
-        for id in ids {
-            let home = self.nodes.home(&JobKey { topic: topic.clone(), id: id.clone() });
-            by_place.entry(home).or_default().push(id);
+        // They lie where they died, which need not be at home.
+        for (node, id) in (0..self.nodes.count()).flat_map(|node| ids.iter().map(move |id| (node, id))) {
+            let key = JobKey { topic: topic.clone(), id: id.clone() };
+            by_place.entry(self.nodes.place(node, &key)).or_default().push(id);
         }
         let mut sum = 0;
         for (place, ids) in by_place {

@@ -92,10 +92,10 @@ impl RedisStore {
         limit: usize,
         owner: Option<&OwnerTag>,
     ) -> Result<Batch> {
-        let places: Vec<Place> = self.places().collect();
-        self.turn = (self.turn + 1) % places.len();
+        let (places, mut failed) = self.delivering();
+        self.turn = (self.turn + 1) % places.len().max(1);
         let (mut jobs, mut left) = (Vec::new(), BTreeMap::<TopicName, u64>::new());
-        let (mut failed, mut worked) = (None, false);
+        let mut worked = false;
         for i in 0..places.len() {
             let place = places[(self.turn + i) % places.len()];
             loop {

@@ -8,9 +8,13 @@ mod answer;
 mod bell;
 mod breaker;
 mod browse;
+mod change;
 mod lease;
+mod moving;
 mod node;
 mod nodes;
+mod reconcile;
+mod scout;
 mod script;
 mod standing;
 mod wire;
@@ -22,7 +26,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use redis::Value;
 
 pub use bell::RedisBell;
-pub use nodes::Nodes;
+pub use nodes::{NodeState, Nodes};
 
 use self::answer::{array, count, number, strange};
 use self::lease::SCRIPT_TOKEN;
@@ -30,8 +34,8 @@ use self::node::{Call, Failure};
 use self::nodes::Place;
 use self::script::Script;
 use super::{
-    Added, Batch, Changed, Counts, Moved, OwnerTag, Page, Result, Settled, Settlement, Store, View, Wanted,
-    Which,
+    Added, Batch, Changed, Counts, Moved, OwnerTag, Page, Result, Settled, Settlement, Store, StoreError, View,
+    Wanted, Which,
 };
 use crate::job::{Due, JobKey, NewJob, State, TopicName};
 use crate::settings;
@@ -52,6 +56,10 @@ pub struct RedisStore {
     lane: Option<usize>,
     /// Where the next lease begins, so that each shard has its turn.
     turn: usize,
+    /// What this handle calls itself where it moves jobs.
+    name: String,
+    /// A look at all jobs of its node that it has begun.
+    scan: Option<moving::Scan>,
 }
 
 /// The letters that a script answers with, one an item, in the order in which it was given them.
@@ -63,14 +71,19 @@ fn letters(value: Value, items: usize) -> Result<Vec<u8>> {
 impl RedisStore {
     /// A handle. Rings for what there may be: whoever was here before may have died before it rang.
     pub fn open(settings: &settings::Redis) -> Result<RedisStore> {
-        let mut store = RedisStore { nodes: Nodes::of(settings)?, lane: None, turn: 0 };
-        store.announce();
-        Ok(store)
+        RedisStore::new(settings, None)
     }
 
     /// A handle to one node.
     pub fn open_lane(settings: &settings::Redis, lane: usize) -> Result<RedisStore> {
-        let mut store = RedisStore { nodes: Nodes::of(settings)?, lane: Some(lane), turn: 0 };
+        RedisStore::new(settings, Some(lane))
+    }
+
+    fn new(settings: &settings::Redis, lane: Option<usize>) -> Result<RedisStore> {
+        let random =
+            getrandom::u64().map_err(|e| StoreError::Unavailable(format!("no random numbers: {e}")))?;
+        let name = format!("{random:016x}");
+        let mut store = RedisStore { nodes: Nodes::of(settings)?, lane, turn: 0, name, scan: None };
         store.announce();
         Ok(store)
     }
@@ -81,6 +94,20 @@ impl RedisStore {
         let nodes =
             shards.into_iter().enumerate().filter(move |(node, _)| lane.is_none_or(|lane| lane == *node));
         nodes.flat_map(|(node, n)| (0..n).map(move |shard| Place { node, shard }))
+    }
+
+    /// The shards that may deliver now, and why others may not.
+    fn delivering(&self) -> (Vec<Place>, Option<StoreError>) {
+        let survey = self.nodes.survey(None);
+        let mut not_yet = None;
+        let may = |place: &Place| match self.nodes.may_deliver(*place, &survey) {
+            Ok(()) => true,
+            Err(e) => {
+                not_yet = Some(e);
+                false
+            }
+        };
+        (self.places().filter(may).collect(), not_yet)
     }
 
     fn call(&self, script: Script, place: Place) -> Call {
@@ -170,12 +197,12 @@ impl RedisStore {
         }
     }
 
-    /// Calls a script of a timer's on each shard: how many jobs moved, and when the next is due.
-    fn move_jobs(&self, script: Script, limit: usize) -> Result<Moved> {
+    /// Calls a script of a timer's on these shards: how many jobs moved, and when the next is due.
+    fn move_jobs(&self, script: Script, places: Vec<Place>, limit: usize) -> Result<Moved> {
         let mut moved = Moved::default();
         let (mut failed, mut worked) = (None, false);
         let asked_ms = now_ms();
-        let calls = self.places().map(|place| {
+        let calls = places.into_iter().map(|place| {
             let mut call = self.call(script, place);
             call.cmd.arg(limit).arg(TOPICS);
             (place, call)
@@ -213,78 +240,27 @@ fn now_ms() -> i64 {
 
 impl Store for RedisStore {
     fn add(&mut self, jobs: &[NewJob]) -> Vec<Result<Added>> {
-        let words = |job: &NewJob, cmd: &mut redis::Cmd| {
-            cmd.arg(job.key.id.as_str()).arg(answer::due(job.due));
-            cmd.arg(answer::flags(job)).arg(job.body.as_str());
-        };
-        let place = |job: &NewJob| Ok(self.nodes.home(&job.key));
-        let (mut added, mut left) = (Vec::with_capacity(jobs.len()), jobs);
-        while !left.is_empty() {
-            // A script holds the bodies of its call several times: there is a limit to all of them together.
-            let mut bytes = 0;
-            let fitting = left.iter().take_while(|job| {
-                bytes += job.body.as_str().len();
-                bytes <= BYTES
-            });
-            let (some, rest) = left.split_at(fitting.count().max(1));
-            added.append(&mut self.each(Script::Add, some, place, |job| &job.key.topic, &[""], words));
-            left = rest;
-        }
-        let understand = |letter| match letter {
-            b'n' => Ok(Added::New),
-            b'r' => Ok(Added::Replaced),
-            b'k' => Ok(Added::Kept),
-            b'x' => Ok(Added::Rejected),
-            _ => Err(strange("an answer")),
-        };
-        added.into_iter().map(|letter| letter.and_then(understand)).collect()
+        self.add_all(jobs)
     }
 
     fn get(&mut self, key: &JobKey) -> Result<Option<View>> {
-        let place = self.nodes.home(key);
-        let mut call = self.call(Script::Get, place);
-        call.cmd.arg(key.topic.as_str()).arg(key.id.as_str());
-        Ok(answer::views(&key.topic, array(self.ask(place, call)?)?)?.pop())
+        self.find(key)
     }
 
     fn delete(&mut self, keys: &[JobKey]) -> Vec<Result<bool>> {
-        let mut out: Vec<Result<bool>> = keys.iter().map(|_| Ok(false)).collect();
-        let mut left: Vec<usize> = (0..keys.len()).collect();
-        while !left.is_empty() {
-            let some: Vec<&JobKey> = left.iter().map(|i| &keys[*i]).collect();
-            let place = |key: &&JobKey| Ok(self.nodes.home(key));
-            let words = |key: &&JobKey, cmd: &mut redis::Cmd| {
-                cmd.arg(key.id.as_str());
-            };
-            let digits = self.each(Script::Delete, &some, place, |key| &key.topic, &[], words);
-            // One that had very many dead letters has some left.
-            let mut again = Vec::new();
-            for (i, digit) in left.into_iter().zip(digits) {
-                match digit {
-                    Ok(digit) => out[i] = out[i].clone().map(|there| there || digit != b'0'),
-                    Err(ref e) => out[i] = Err(e.clone()),
-                }
-                again.extend((digit == Ok(b'2')).then_some(i));
-            }
-            left = again;
-        }
-        out
+        self.delete_all(keys)
     }
 
     fn reschedule(&mut self, key: &JobKey, due: Due) -> Result<Changed> {
-        let place = self.nodes.home(key);
-        let mut call = self.call(Script::Reschedule, place);
-        call.cmd.arg(key.topic.as_str()).arg(key.id.as_str()).arg(answer::due(due));
-        match answer::text(self.ask(place, call)?)?.as_str() {
-            "d" => Ok(Changed::Done),
-            "n" => Ok(Changed::NotFound),
-            "c" => Ok(Changed::Conflict),
-            _ => Err(strange("an answer")),
-        }
+        self.reschedule_at_home(key, due)
     }
 
     fn promote(&mut self, limit: usize) -> Result<Moved> {
-        self.move_jobs(Script::Promote, limit)
+        let (places, not_yet) = self.delivering();
+        match not_yet {
+            Some(e) if places.is_empty() => Err(e),
+            _ => self.move_jobs(Script::Promote, places, limit),
+        }
     }
 
     fn lease(&mut self, wanted: &[Wanted], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
@@ -332,7 +308,7 @@ impl Store for RedisStore {
     }
 
     fn expire(&mut self, limit: usize) -> Result<Moved> {
-        self.move_jobs(Script::Expire, limit)
+        self.move_jobs(Script::Expire, self.places().collect(), limit)
     }
 
     fn list(&mut self, topic: &TopicName, state: State, cursor: Option<&str>, limit: usize) -> Result<Page> {
@@ -391,8 +367,10 @@ impl Store for RedisStore {
         self.ring(&[]);
     }
 
-    fn maintain(&mut self) -> Result<()> {
-        Ok(())
+    fn maintain(&mut self) -> Result<Option<Duration>> {
+        let nodes = self.lane.map_or(0..self.nodes.count(), |lane| lane..lane + 1);
+        let again = nodes.map(|node| self.move_away(node)).collect::<Result<Vec<_>>>()?;
+        Ok(again.into_iter().min())
     }
 }
 

@@ -1,18 +1,94 @@
-//! The nodes of a store, and which of them and of their shards a job belongs to.
+//! The nodes of a store, which of them and of their shards a job belongs to, and when a shard may deliver.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant};
 
-use super::node::Node;
+use redis::Value;
+
+use super::answer::{self, array, count};
+use super::node::{Call, Node};
+use super::scout::{Board, FRESH, Holdings, Report};
+use super::script::Script;
 use crate::job::JobKey;
 use crate::rendezvous;
 use crate::settings;
-use crate::store::{Probe, Result};
+use crate::store::{Probe, Result, StoreError};
 
 /// The nodes of a store, shared by all handles of a process.
 pub struct Nodes {
     pub(super) nodes: Vec<Node>,
+    pub(super) names: Vec<String>,
+    boards: Vec<Board>,
+    map: RwLock<Arc<Map>>,
+    /// What each node has said of nodes that are being drained.
+    flags: Mutex<Vec<Flags>>,
+    /// Since when a shard's own displaced jobs are known not to be older than what their homes have.
+    cleared: Mutex<HashMap<Place, Instant>>,
+    me: Weak<Nodes>,
+}
+
+/// Of each node that has ever been drained: since when it is, or is no longer, Unix milliseconds.
+type Flags = BTreeMap<String, (i64, bool)>;
+
+/// The nodes that are homes of jobs: all but those that are being drained.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Map {
+    homes: Vec<usize>,
     names: Vec<String>,
+    /// The same for all who have the same homes.
+    pub fingerprint: String,
+}
+
+impl Map {
+    fn new(all: &[String], drained: impl Fn(&str) -> bool) -> Map {
+        let left: Vec<usize> = (0..all.len()).filter(|i| !drained(&all[*i])).collect();
+        // With all of them drained, none is.
+        let homes = if left.is_empty() { (0..all.len()).collect() } else { left };
+        let names: Vec<String> = homes.iter().map(|i| all[*i].clone()).collect();
+        let mut sorted = names.clone();
+        sorted.sort();
+        Map { homes, names, fingerprint: sorted.join(",") }
+    }
+
+    /// The nodes in the order in which a job prefers them.
+    pub(super) fn order(&self, key: &JobKey) -> impl Iterator<Item = usize> + use<'_> {
+        rendezvous::order(&self.names, &parts(key)).into_iter().map(|i| self.homes[i])
+    }
+
+    /// Whether a node is a home.
+    pub(super) fn has(&self, node: usize) -> bool {
+        self.homes.contains(&node)
+    }
+}
+
+fn parts(key: &JobKey) -> [&[u8]; 2] {
+    [key.topic.as_str().as_bytes(), key.id.as_str().as_bytes()]
+}
+
+/// What is known of all nodes at a moment.
+pub(super) struct Survey {
+    pub map: Arc<Map>,
+    /// One a node; empty where there is but one node.
+    pub reports: Vec<Report>,
+}
+
+impl Survey {
+    /// The nodes that may hold jobs of another, its home.
+    pub(super) fn holders(&self, home: usize) -> impl Iterator<Item = usize> + '_ {
+        let holds = move |(node, report): (usize, &Report)| {
+            let unmarked = report.holdings.as_ref().is_some_and(|h| h.mark != self.map.fingerprint);
+            let some =
+                node != home && (report.has_away(home) || report.has_strays(home) || unmarked);
+            (some && report.holdings.is_some()).then_some(node)
+        };
+        self.reports.iter().enumerate().filter_map(holds)
+    }
+
+    /// Whether a node did not answer.
+    pub(super) fn is_silent(&self, node: usize) -> bool {
+        self.reports.get(node).is_some_and(|r| r.holdings.is_none())
+    }
 }
 
 impl Nodes {
@@ -27,8 +103,16 @@ impl Nodes {
         }
         let nodes: Vec<Node> =
             settings.nodes.iter().map(|node| Node::new(node, settings)).collect::<Result<_>>()?;
-        let names = nodes.iter().map(|node| node.name.clone()).collect();
-        let nodes = Arc::new(Nodes { nodes, names });
+        let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
+        let nodes = Arc::new_cyclic(|me| Nodes {
+            boards: nodes.iter().map(|_| Board::default()).collect(),
+            map: RwLock::new(Arc::new(Map::new(&names, |_| false))),
+            flags: Mutex::new(vec![Flags::new(); nodes.len()]),
+            cleared: Mutex::default(),
+            me: me.clone(),
+            nodes,
+            names,
+        });
         known.push((settings.clone(), Arc::clone(&nodes)));
         Ok(nodes)
     }
@@ -50,16 +134,233 @@ impl Nodes {
 
     /// The node where a job belongs.
     pub fn lane_of(&self, key: &JobKey) -> usize {
-        self.home(key).node
+        self.map().order(key).next().unwrap_or(0)
     }
 
-    /// Where a job belongs.
-    pub(super) fn home(&self, key: &JobKey) -> Place {
-        let parts = [key.topic.as_str().as_bytes(), key.id.as_str().as_bytes()];
-        let node = rendezvous::order(&self.names, &parts)[0];
-        let shard = rendezvous::first_of(self.nodes[node].bases.len() as u32, &parts) as usize;
+    pub(super) fn map(&self) -> Arc<Map> {
+        Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Where a job lies, or would, on a node.
+    pub(super) fn place(&self, node: usize, key: &JobKey) -> Place {
+        let shard = rendezvous::first_of(self.nodes[node].bases.len() as u32, &parts(key)) as usize;
         Place { node, shard }
     }
+
+    /// What other nodes call a shard.
+    pub(super) fn shard_name(&self, place: Place) -> String {
+        format!("{}.{}", self.names[place.node], place.shard)
+    }
+
+    /// Marks that this process has added a job on a node in the place of another.
+    pub(super) fn displaced(&self, holder: usize, home: usize) {
+        self.boards[holder].added(home, self.count());
+    }
+
+    /// Looks at what is known of all nodes, which is not older than a second, or than that.
+    pub(super) fn survey(&self, not_before: Option<Instant>) -> Survey {
+        if self.count() == 1 {
+            return Survey { map: self.map(), reports: Vec::new() };
+        }
+        let now = Instant::now();
+        let oldest = now.checked_sub(FRESH).unwrap_or(now);
+        let not_before = not_before.map_or(oldest, |at| at.max(oldest));
+        for (lane, board) in self.boards.iter().enumerate() {
+            if board.want(not_before)
+                && let Some(nodes) = self.me.upgrade()
+                && let Err(e) = std::thread::Builder::new().name("scout".into()).spawn(move || nodes.scout(lane))
+            {
+                log::error!("cannot start a thread: {e}");
+            }
+        }
+        let until = |lane: usize| now + self.nodes[lane].patience();
+        let look = |(lane, board): (usize, &Board)| board.look(not_before, until(lane));
+        let reports = self.boards.iter().enumerate().map(look).collect();
+        // Only now: what they said may have changed it.
+        Survey { map: self.map(), reports }
+    }
+
+    /// Whether a shard may deliver what it holds: not before all that was added elsewhere in its place is known to it, nor,
+    /// after it was away itself, before that is known which it holds in the place of others.
+    pub(super) fn may_deliver(&self, place: Place, survey: &Survey) -> Result<()> {
+        if self.count() == 1 {
+            return Ok(());
+        }
+        let node = &self.nodes[place.node];
+        let not_yet = |why: &str| Err(StoreError::NodeDown(format!("{}: {why}", node.name)));
+        let Some(since) = node.known_since(place.shard) else {
+            return not_yet("it is away, or has only just come back");
+        };
+        let newer;
+        let is_old = |r: &Report| r.holdings.is_some() && r.asked_at < since;
+        let survey = if since.is_some() && survey.reports.iter().any(is_old) {
+            newer = self.survey(since);
+            &newer
+        } else {
+            survey
+        };
+        let others = || survey.reports.iter().enumerate().filter(|(other, _)| *other != place.node);
+        if let Some((other, _)) = others().find(|(_, r)| r.has_away(place.node)) {
+            return not_yet(&format!("jobs that were added on {} in its place are looked at first", self.names[other]));
+        }
+        let Some(since) = since else { return Ok(()) };
+        let mut cleared = self.cleared.lock().unwrap_or_else(PoisonError::into_inner);
+        if cleared.get(&place) != Some(&since) {
+            let own = &survey.reports[place.node];
+            if own.holdings.is_none() {
+                return not_yet("it is away");
+            }
+            if others().any(|(other, r)| r.holdings.is_some() && own.has_away(other)) {
+                return not_yet("what it holds in the place of others is looked at first");
+            }
+            cleared.insert(place, since);
+        }
+        Ok(())
+    }
+
+    /// Asks one node, each time that somebody wants to know.
+    fn scout(&self, lane: usize) {
+        loop {
+            self.boards[lane].wait();
+            let asked_at = Instant::now();
+            let holdings = self.ask(lane).map_err(|e| log::debug!("node {}: {e}", self.names[lane]));
+            self.boards[lane].put(asked_at, holdings.ok());
+        }
+    }
+
+    fn ask(&self, lane: usize) -> Result<Holdings> {
+        let node = &self.nodes[lane];
+        let held = |shard| {
+            let mut call = node.call(Script::Held, shard);
+            call.cmd.arg(&self.names);
+            call
+        };
+        let mut calls: Vec<Call> = (0..node.bases.len()).map(held).collect();
+        calls.push(node.plain("HGETALL", 0, DRAINED));
+        calls.push(node.plain("GET", 0, MARK));
+        let mut answers: Vec<Result<Value>> =
+            node.run(&calls).into_iter().map(|a| a.map_err(super::Failure::into_error)).collect();
+        let mark = answers.pop().unwrap_or(Ok(Value::Nil))?;
+        let flags = answers.pop().unwrap_or(Ok(Value::Nil))?;
+        let mut holdings = Holdings {
+            away: vec![0; self.count()],
+            stray: vec![0; self.count()],
+            mark: if mark == Value::Nil { String::new() } else { answer::text(mark)? },
+        };
+        // Of a Cluster some shards may be away, whose jobs wait with them.
+        for values in answers.into_iter().flatten() {
+            for (i, two) in array(values)?.chunks(2).enumerate() {
+                let [away, stray] = two else { return Err(answer::strange("an answer")) };
+                holdings.away[i] += count(away)? as u64;
+                holdings.stray[i] += count(stray)? as u64;
+            }
+        }
+        let flags: BTreeMap<String, String> =
+            redis::from_redis_value(flags).map_err(|_| answer::strange("an answer"))?;
+        self.learn(lane, &flags);
+        self.contest(lane, &holdings.mark);
+        Ok(holdings)
+    }
+
+    /// Takes note of what a node says of nodes that are being drained.
+    fn learn(&self, lane: usize, told: &BTreeMap<String, String>) {
+        let parse = |(name, flag): (&String, &String)| {
+            let (at, drained) = flag.split_once(' ')?;
+            Some((name.clone(), (at.parse().ok()?, drained == "1")))
+        };
+        let mut flags = self.flags();
+        flags[lane] = told.iter().filter_map(parse).collect();
+        // The latest word on each counts, whoever has it.
+        let mut latest = Flags::new();
+        for (name, flag) in flags.iter().flatten() {
+            let known = latest.entry(name.clone()).or_insert(*flag);
+            *known = (*known).max(*flag);
+        }
+        let map = Map::new(&self.names, |name| latest.get(name).is_some_and(|(_, drained)| *drained));
+        let mut current = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        if **current != map {
+            log::info!("the homes of jobs are {}", map.fingerprint);
+            *current = Arc::new(map);
+        }
+    }
+
+    fn flags(&self) -> MutexGuard<'_, Vec<Flags>> {
+        self.flags.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A node that was looked through for other homes than this process goes by has to be looked through again: as long as
+    /// this one is here, it may add jobs where others do not look for them.
+    fn contest(&self, lane: usize, mark: &str) {
+        let own = &self.map().fingerprint;
+        if mark.is_empty() || mark == own || mark.starts_with(&scanning(own)) {
+            return;
+        }
+        let mut call = self.nodes[lane].call(Script::Mark, 0);
+        call.cmd.arg(mark).arg("");
+        if let Err(e) = self.nodes[lane].run_one(call) {
+            log::debug!("node {}: {:?}", self.names[lane], e);
+        }
+    }
+
+    /// How the nodes are to each other.
+    pub fn states(&self) -> Vec<NodeState> {
+        let survey = self.survey(None);
+        let state = |(node, name): (usize, &String)| {
+            let holdings = survey.reports.get(node).and_then(|r| r.holdings.as_deref());
+            NodeState {
+                name: name.clone(),
+                answers: match survey.reports.is_empty() {
+                    true => self.nodes[node].ping().is_ok(),
+                    false => holdings.is_some(),
+                },
+                is_home: survey.map.has(node),
+                held_for_others: holdings.map_or(0, |h| h.away.iter().chain(&h.stray).sum()),
+                is_looked_through: holdings.is_none_or(|h| h.mark == survey.map.fingerprint),
+            }
+        };
+        self.names.iter().enumerate().map(state).collect()
+    }
+
+    /// Has a node drained of its jobs, or no longer: tells all nodes that answer.
+    pub fn drain(&self, lane: usize, drained: bool) -> Result<()> {
+        let flag = format!("{} {}", super::now_ms(), u8::from(drained));
+        let mut told = Err(StoreError::NodeDown("none answers".into()));
+        for node in &self.nodes {
+            let mut call = node.plain("HSET", 0, DRAINED);
+            call.cmd.arg(&self.names[lane]).arg(&flag);
+            match node.run_one(call) {
+                Ok(_) => told = Ok(()),
+                Err(e) => log::warn!("cannot tell node {}: {}", node.name, e.into_error()),
+            }
+        }
+        told
+    }
+}
+
+/// How a node is to the others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeState {
+    /// What it is called.
+    pub name: String,
+    /// Whether it answers.
+    pub answers: bool,
+    /// Whether new jobs go there: it is not being drained.
+    pub is_home: bool,
+    /// How many jobs are noted to be moved to other nodes.
+    pub held_for_others: u64,
+    /// Whether all of its jobs have been looked at since the nodes became others.
+    pub is_looked_through: bool,
+}
+
+/// Where a node keeps which nodes are being drained.
+const DRAINED: &str = "drained";
+
+/// Where a node keeps for which homes its jobs have been looked at.
+pub(super) const MARK: &str = "map";
+
+/// What the mark of a node begins with that is being looked at for those homes.
+pub(super) fn scanning(fingerprint: &str) -> String {
+    format!("scanning {fingerprint} ")
 }
 
 /// A shard of a node.
@@ -67,4 +368,39 @@ impl Nodes {
 pub(super) struct Place {
     pub node: usize,
     pub shard: usize,
+}
+
+impl Node {
+    /// How long a report of this node is waited for.
+    fn patience(&self) -> Duration {
+        self.settling()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{JobId, TopicName};
+
+    #[test]
+    fn a_node_that_is_drained_is_nobodys_home_and_the_others_keep_theirs() {
+        let names = ["a".to_owned(), "b".to_owned(), "c".to_owned()];
+        let all = Map::new(&names, |_| false);
+        let two = Map::new(&names, |name| name == "b");
+        assert_eq!((all.fingerprint.as_str(), two.fingerprint.as_str()), ("a,b,c", "a,c"));
+        assert!(two.has(0) && !two.has(1) && two.has(2));
+        let mut moved = 0;
+        for n in 0..300 {
+            let key = JobKey {
+                topic: TopicName::new("t").unwrap(),
+                id: JobId::new(n.to_string()).unwrap(),
+            };
+            let (before, after) = (all.order(&key).next(), two.order(&key).next());
+            assert!(after != Some(1) && (before == after || before == Some(1)));
+            moved += usize::from(before != after);
+        }
+        assert!((60..140).contains(&moved), "{moved}");
+        let none = Map::new(&names, |_| true);
+        assert_eq!(none.fingerprint, "a,b,c", "somewhere they must be");
+    }
 }

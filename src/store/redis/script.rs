@@ -13,10 +13,20 @@ pub(super) enum Script {
     Expire,
     Get,
     HandBack,
+    Held,
+    Ids,
     Lease,
     List,
+    Mark,
     Promote,
     Purge,
+    ReconcileDemote,
+    ReconcileDrop,
+    ReconcileForget,
+    ReconcileMark,
+    ReconcilePut,
+    ReconcileTake,
+    ReconcileYield,
     Redrive,
     Reschedule,
     Settle,
@@ -29,7 +39,7 @@ macro_rules! sources {
 }
 
 /// In the order of [`Script`].
-const SOURCES: [(&str, &str); 14] = sources!(
+const SOURCES: [(&str, &str); 24] = sources!(
     "lua/",
     "add",
     "announce",
@@ -38,19 +48,30 @@ const SOURCES: [(&str, &str); 14] = sources!(
     "expire",
     "get",
     "hand_back",
+    "held",
+    "ids",
     "lease",
     "list",
+    "mark",
     "promote",
     "purge",
+    "reconcile_demote",
+    "reconcile_drop",
+    "reconcile_forget",
+    "reconcile_mark",
+    "reconcile_put",
+    "reconcile_take",
+    "reconcile_yield",
     "redrive",
     "reschedule",
     "settle"
 );
 
-const PARTS: [(&str, &str); 12] = sources!(
+const PARTS: [(&str, &str); 13] = sources!(
     "lua/part/",
     "bells",
     "clock",
+    "copies",
     "endings",
     "leases",
     "moves",

@@ -321,8 +321,8 @@ impl Store for SqliteStore {
         self.ringer.ring(Rings { push: true, timer: true });
     }
 
-    fn maintain(&mut self) -> Result<()> {
-        carry_over::carry_over(&self.db, &self.turn, &self.path)
+    fn maintain(&mut self) -> Result<Option<Duration>> {
+        carry_over::carry_over(&self.db, &self.turn, &self.path).map(|()| None)
     }
 }
 

@@ -1,5 +1,5 @@
---@ use clock bells scores records leases moves
--- Takes over jobs that were added on another node while this shard's was away. Second step of four: see reconcile_take.
+--@ use clock bells scores records leases moves copies
+-- Takes over jobs that another node holds. Second step of four: see reconcile_take.
 --
 -- KEYS  1 the base of the jobs' home shard
 -- ARGV  1 the shard that held them   2 that shard's clock when they were taken, ms   3 how old that may be, ms
@@ -16,17 +16,6 @@ if math.abs(now - taken) > tonumber(ARGV[3]) then return '' end
 
 local letters = {}
 
-local function remove(topic, id)
-  local m = moves(topic)
-  local packed = call('HGET', base .. 'L:' .. topic, id)
-  add(m, 'from_delayed', id)
-  add(m, 'from_ready', id)
-  if packed then unlease(m, id, lease_of(packed)) end
-  add(m, 'gone', id)
-  add(m, 'forgotten', id)
-  make(m)
-end
-
 for i = 4, #ARGV, 6 do
   local topic, id, stamp, record = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]
   local name = topic .. '\0' .. id
@@ -38,7 +27,7 @@ for i = 4, #ARGV, 6 do
   elseif before >= stamp then
     letter = 'l'
   elseif own then
-    remove(topic, id)
+    let_go(topic, id)
   end
   if letter == 'p' then
     local m = moves(topic)

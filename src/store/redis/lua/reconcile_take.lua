@@ -1,21 +1,24 @@
 --@ use clock bells scores places records leases moves
--- Looks at jobs that were added here in the place of another node, and takes those that can be moved out of delivery.
--- First step of four: take here, put there, drop here, forget there.
+-- Looks at jobs that are to be moved to another node, their home, and takes those that can be moved out of delivery. First
+-- step of four: take here, put there, drop here, forget there.
 --
 -- KEYS  1 the base of the shard that holds them
--- ARGV  1 the home node   2 where to go on: '0' at first   3 about how many   4 16 random bytes, never given twice
---       5 how many bytes of bodies at most   6 after how many ms a job that was taken and neither dropped nor given back
---       may be taken again
+-- ARGV  1 the home node   2 where to go on: '0' at first; or 'ids'   3 about how many   4 16 random bytes, never given
+--       twice   5 how many bytes of bodies at most   6 after how many ms a job that was taken and neither dropped nor given
+--       back may be taken again; then with 'ids': topic, id of each job to take, whatever is noted of it
 -- Gives an array: where to go on ('0' when all were seen), 1 if some were passed over for want of room or because
 -- somebody else has taken them (else 0), this shard's clock in ms, then for each entry seven values: topic, id, stamp,
 -- token, record, due, notes. Token to notes are '' where there is no job to move: it has ended, or is leased,
--- or the id is another job's by now
+-- or the id is another job's by now. With 'ids': the token of one that somebody else has taken is '?', and of one that was
+-- added here in the home's place and has ended, which the home has not been told, '-'; there are no other entries without a
+-- live job
 --
 -- Moves a job: delayed, ready -> leased, as one that is hidden: nobody can settle it, and it does not run out. It comes
 -- back by settle with 'h' and its token.
 
 local home, prefix, left, again_after = ARGV[1], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
-local scan = call('HSCAN', base .. 'away:' .. home, ARGV[2], 'COUNT', ARGV[3])
+local by_ids = ARGV[2] == 'ids'
+local scan = by_ids and { '0', {} } or call('HSCAN', base .. 'stray:' .. home, ARGV[2], 'COUNT', ARGV[3])
 local out, passed, number = { scan[1], 0, text(now) }, 0, 0
 local seen = {}
 
@@ -64,6 +67,23 @@ local function hide(topic, id, stamp)
   return { token, record, text(due), noted or '' }
 end
 
+for i = 7, by_ids and #ARGV or 0, 2 do
+  local topic, id = ARGV[i], ARGV[i + 1]
+  local record = call('HGET', base .. 'b:' .. topic, id)
+  local name = topic .. '\0' .. id
+  local ended = not record and call('HGET', base .. 'away:' .. home, name)
+  if ended then
+    for _, value in ipairs({ topic, id, ended, '-', '', '', '' }) do out[#out + 1] = value end
+  elseif record and not seen[name] then
+    seen[name] = true
+    local stamp = string.format('%.0f', stamp_of(record))
+    local job, later = hide(topic, id, stamp)
+    if later then passed = 1 end
+    for _, value in ipairs({ topic, id, stamp, unpack(job or { later and '?' or '', '', '', '' }) }) do
+      out[#out + 1] = value
+    end
+  end
+end
 for i = 1, #scan[2], 2 do
   local name, stamp = scan[2][i], scan[2][i + 1]
   if not seen[name] then

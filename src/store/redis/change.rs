@@ -1,0 +1,247 @@
+//! What clients change: add, delete, reschedule; each at the job's home, after what other nodes hold of it has been brought
+//! there. An add whose home is down goes to the next node in the job's order, which remembers whose place it took.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use super::answer::{self, strange};
+use super::nodes::{Place, Survey};
+use super::reconcile::Elsewhere;
+use super::script::Script;
+use super::{BYTES, RedisStore};
+use crate::job::{Due, JobKey, NewJob, OnConflict};
+use crate::store::{Added, Changed, Result, StoreError};
+
+/// A job that another node is about to hand to its home cannot be changed for that moment.
+fn on_its_way() -> StoreError {
+    StoreError::Busy
+}
+
+impl RedisStore {
+    /// What is known of the nodes, as new as it must be for a change: right after a node's return as of now.
+    fn survey_for_change(&self) -> Survey {
+        let survey = self.nodes.survey(None);
+        let unsure = |(n, r): (usize, &super::scout::Report)| {
+            let node = &self.nodes.nodes[n];
+            r.holdings.is_some() && (0..node.bases.len()).any(|shard| node.known_since(shard).is_none())
+        };
+        if survey.reports.iter().enumerate().any(unsure) {
+            return self.nodes.survey(Some(Instant::now()));
+        }
+        survey
+    }
+
+    fn silent(&self, node: usize) -> StoreError {
+        StoreError::NodeDown(format!("{}: it does not answer", self.nodes.names[node]))
+    }
+
+    /// Adds jobs, as many in one call as a script may hold the bodies of.
+    pub(super) fn add_all(&self, jobs: &[NewJob]) -> Vec<Result<Added>> {
+        let survey = self.survey_for_change();
+        let (mut added, mut left) = (Vec::with_capacity(jobs.len()), jobs);
+        while !left.is_empty() {
+            let mut bytes = 0;
+            let fitting = left.iter().take_while(|job| {
+                bytes += job.body.as_str().len();
+                bytes <= BYTES
+            });
+            let (some, rest) = left.split_at(fitting.count().max(1));
+            added.append(&mut self.add_some(some, &survey));
+            left = rest;
+        }
+        added
+    }
+
+    fn add_some(&self, jobs: &[NewJob], survey: &Survey) -> Vec<Result<Added>> {
+        let keys: Vec<&JobKey> = jobs.iter().map(|job| &job.key).collect();
+        let elsewhere = self.bring_home(&keys, survey);
+        let taken = |job: &NewJob, place: &Elsewhere| match (place, job.on_conflict) {
+            (Elsewhere::No, _) | (Elsewhere::Leased(_), OnConflict::Replace) => None,
+            (Elsewhere::Leased(_), OnConflict::Keep) => Some(Ok(Added::Kept)),
+            (Elsewhere::Leased(_), OnConflict::Reject) => Some(Ok(Added::Rejected)),
+            // The newer copy stays at home.
+            (Elsewhere::OnItsWay, OnConflict::Replace) => None,
+            (Elsewhere::OnItsWay, _) => Some(Err(on_its_way())),
+        };
+        let mut out: Vec<Option<Result<Added>>> =
+            jobs.iter().zip(&elsewhere).map(|(job, place)| taken(job, place)).collect();
+        let orders: Vec<Vec<usize>> = keys.iter().map(|key| survey.map.order(key).collect()).collect();
+        let mut left: Vec<usize> = (0..jobs.len()).filter(|i| out[*i].is_none()).collect();
+        for place in 0.. {
+            // By whose place it is that is taken; nobody's, at first.
+            let mut groups: BTreeMap<Option<usize>, Vec<usize>> = BTreeMap::new();
+            for i in left.drain(..).filter(|i| place < orders[*i].len()) {
+                groups.entry((place > 0).then_some(orders[i][0])).or_default().push(i);
+            }
+            if groups.is_empty() {
+                break;
+            }
+            for (home, members) in groups {
+                // Whether a node is there is asked by its scout alone: all act on one answer.
+                let (members, away): (Vec<usize>, Vec<usize>) =
+                    members.into_iter().partition(|i| !survey.is_silent(orders[*i][place]));
+                for i in away {
+                    out[i].get_or_insert_with(|| Err(self.silent(orders[i][place])));
+                    left.push(i);
+                }
+                let nodes: Vec<usize> = members.iter().map(|i| orders[*i][place]).collect();
+                let added = self.add_at(jobs, &members, &nodes, home);
+                for ((i, node), result) in members.into_iter().zip(nodes).zip(added) {
+                    if let (Some(home), Ok(_) | Err(StoreError::Unknown(_))) = (home, &result) {
+                        self.nodes.displaced(node, home);
+                    }
+                    if matches!(result, Err(StoreError::NodeDown(_))) {
+                        left.push(i);
+                    }
+                    // Of a job that no node takes, its home says why.
+                    let is_news = out[i].is_none() || !matches!(result, Err(StoreError::NodeDown(_)));
+                    if is_news {
+                        out[i] = Some(result);
+                    }
+                }
+            }
+        }
+        let added: Vec<Result<Added>> =
+            out.into_iter().map(|one| one.unwrap_or_else(|| Err(strange("no answer")))).collect();
+        self.remove_replaced(&keys, &elsewhere, survey, |i| {
+            matches!(added[i], Ok(Added::New | Added::Replaced))
+        });
+        let letter = |(result, place): (Result<Added>, &Elsewhere)| match (result, place) {
+            (Ok(Added::New), Elsewhere::Leased(_)) => Ok(Added::Replaced),
+            (result, _) => result,
+        };
+        added.into_iter().zip(&elsewhere).map(letter).collect()
+    }
+
+    /// Adds some of these jobs, each at one node; `home`: in whose place.
+    fn add_at(
+        &self,
+        jobs: &[NewJob],
+        members: &[usize],
+        nodes: &[usize],
+        home: Option<usize>,
+    ) -> Vec<Result<Added>> {
+        let items: Vec<(&NewJob, usize)> = members.iter().map(|i| &jobs[*i]).zip(nodes.iter().copied()).collect();
+        let words = |(job, _): &(&NewJob, usize), cmd: &mut redis::Cmd| {
+            cmd.arg(job.key.id.as_str()).arg(answer::due(job.due));
+            cmd.arg(answer::flags(job)).arg(job.body.as_str());
+        };
+        let place = |(job, node): &(&NewJob, usize)| Ok(self.nodes.place(*node, &job.key));
+        let home = home.map_or("", |home| &self.nodes.names[home]);
+        let letters = self.each(Script::Add, &items, place, |(job, _)| &job.key.topic, &[home], words);
+        let understand = |letter| match letter {
+            b'n' => Ok(Added::New),
+            b'r' => Ok(Added::Replaced),
+            b'k' => Ok(Added::Kept),
+            b'x' => Ok(Added::Rejected),
+            _ => Err(strange("an answer")),
+        };
+        letters.into_iter().map(|letter| letter.and_then(understand)).collect()
+    }
+
+    /// Removes the copies that were left leased elsewhere, of jobs that are replaced or deleted: what settles those leases is
+    /// stale. Of one that cannot be reached, the copy is looked at before that node delivers anything.
+    fn remove_replaced(
+        &self,
+        keys: &[&JobKey],
+        elsewhere: &[Elsewhere],
+        survey: &Survey,
+        is_gone: impl Fn(usize) -> bool,
+    ) {
+        type Copies<'a> = Vec<(&'a JobKey, &'a [u8])>;
+        let mut copies: BTreeMap<(Place, usize), Copies<'_>> = BTreeMap::new();
+        for (i, place) in elsewhere.iter().enumerate() {
+            let (Elsewhere::Leased(places), Some(home)) = (place, survey.map.order(keys[i]).next()) else { continue };
+            for (holder, stamp) in places.iter().filter(|_| is_gone(i)) {
+                copies.entry((*holder, home)).or_default().push((keys[i], stamp));
+            }
+        }
+        for ((holder, home), copies) in copies {
+            if let Err(e) = self.remove_copies(holder, home, &copies) {
+                log::warn!("cannot remove copies of jobs that were replaced: {e}");
+            }
+        }
+    }
+
+    /// Deletes jobs, each at its home; where they are not there, wherever they are.
+    pub(super) fn delete_all(&self, keys: &[JobKey]) -> Vec<Result<bool>> {
+        let survey = self.survey_for_change();
+        let keys: Vec<&JobKey> = keys.iter().collect();
+        let elsewhere = self.bring_home(&keys, &survey);
+        let homes: Vec<usize> = keys.iter().map(|key| survey.map.order(key).next().unwrap_or(0)).collect();
+        let mut out: Vec<Result<bool>> = elsewhere
+            .iter()
+            .zip(&homes)
+            .map(|(place, home)| match place {
+                _ if survey.is_silent(*home) => Err(self.silent(*home)),
+                Elsewhere::OnItsWay => Err(on_its_way()),
+                Elsewhere::No | Elsewhere::Leased(_) => Ok(false),
+            })
+            .collect();
+        let known: Vec<usize> = (0..keys.len()).filter(|i| out[*i].is_ok()).collect();
+        self.delete_at(&keys, known.iter().map(|i| (*i, homes[*i])).collect(), &mut out);
+        self.remove_replaced(&keys, &elsewhere, &survey, |i| out[i].is_ok());
+        for (i, place) in elsewhere.iter().enumerate() {
+            if let (Ok(there), Elsewhere::Leased(_)) = (&mut out[i], place) {
+                *there = true;
+            }
+        }
+        // What died where it was added lies there.
+        for other in 0..self.nodes.count() {
+            let missing = |i: &usize| out[*i] == Ok(false) && homes[*i] != other && !survey.is_silent(other);
+            let missing: Vec<(usize, usize)> =
+                (0..keys.len()).filter(missing).map(|i| (i, other)).collect();
+            let mut found = out.clone();
+            self.delete_at(&keys, missing, &mut found);
+            for (was, is) in out.iter_mut().zip(found) {
+                if is == Ok(true) {
+                    *was = is;
+                }
+            }
+        }
+        out
+    }
+
+    /// Deletes these of the jobs at these nodes.
+    fn delete_at(&self, keys: &[&JobKey], mut left: Vec<(usize, usize)>, out: &mut [Result<bool>]) {
+        while !left.is_empty() {
+            let items: Vec<(&JobKey, usize)> = left.iter().map(|(i, node)| (keys[*i], *node)).collect();
+            let place = |(key, node): &(&JobKey, usize)| Ok(self.nodes.place(*node, key));
+            let words = |(key, _): &(&JobKey, usize), cmd: &mut redis::Cmd| {
+                cmd.arg(key.id.as_str());
+            };
+            let digits = self.each(Script::Delete, &items, place, |(key, _)| &key.topic, &[], words);
+            // One that had very many dead letters has some left.
+            let mut again = Vec::new();
+            for ((i, node), digit) in left.into_iter().zip(digits) {
+                match digit {
+                    Ok(digit) => out[i] = out[i].clone().map(|there| there || digit != b'0'),
+                    Err(ref e) => out[i] = Err(e.clone()),
+                }
+                again.extend((digit == Ok(b'2')).then_some((i, node)));
+            }
+            left = again;
+        }
+    }
+
+    /// Gives a job another due time, at its home.
+    pub(super) fn reschedule_at_home(&self, key: &JobKey, due: Due) -> Result<Changed> {
+        let survey = self.survey_for_change();
+        let home = survey.map.order(key).next().unwrap_or(0);
+        if survey.is_silent(home) {
+            return Err(self.silent(home));
+        }
+        if self.bring_home(&[key], &survey) != [Elsewhere::No] {
+            return Ok(Changed::Conflict);
+        }
+        let place = self.nodes.place(home, key);
+        let mut call = self.call(Script::Reschedule, place);
+        call.cmd.arg(key.topic.as_str()).arg(key.id.as_str()).arg(answer::due(due));
+        match answer::text(self.ask(place, call)?)?.as_str() {
+            "d" => Ok(Changed::Done),
+            "n" => Ok(Changed::NotFound),
+            "c" => Ok(Changed::Conflict),
+            _ => Err(strange("an answer")),
+        }
+    }
+}

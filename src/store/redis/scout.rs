@@ -1,0 +1,155 @@
+//! What nodes say of each other's jobs: which jobs they hold whose home is another. Each is asked by a thread of its own, when
+//! somebody wants to know, so that a node that hangs holds up nobody for longer than one timeout.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How old a report may be that is relied on.
+pub(super) const FRESH: Duration = Duration::from_secs(1);
+
+/// What a node said when it was asked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Holdings {
+    /// Of each node, how many jobs were added here in its place, of which it has not been told.
+    pub away: Vec<u64>,
+    /// Of each node, how many other jobs are to be moved there.
+    pub stray: Vec<u64>,
+    /// For which set of nodes all of its jobs have been looked at.
+    pub mark: String,
+}
+
+/// The last that is known of a node.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Report {
+    /// When it was asked; none: never.
+    pub asked_at: Option<Instant>,
+    /// What it said; none: it did not answer.
+    pub holdings: Option<Arc<Holdings>>,
+    /// When this process last added a job there in the place of each other node.
+    added_at: Vec<Option<Instant>>,
+}
+
+impl Report {
+    /// Whether the node holds jobs that were added there in the place of another, which has not been told.
+    pub(super) fn has_away(&self, home: usize) -> bool {
+        let since_then = self.added_at.get(home).copied().flatten();
+        let told = self.holdings.as_ref().is_some_and(|h| h.away[home] > 0);
+        told || since_then.is_some_and(|at| self.asked_at.is_none_or(|asked| at >= asked))
+    }
+
+    /// Whether it holds others that are to be moved there.
+    pub(super) fn has_strays(&self, home: usize) -> bool {
+        self.holdings.as_ref().is_some_and(|h| h.stray[home] > 0)
+    }
+}
+
+/// Where a node's reports hang.
+#[derive(Debug, Default)]
+pub(super) struct Board {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    report: Report,
+    wanted: bool,
+    has_scout: bool,
+}
+
+impl Board {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for a report that is not older than that. Tells whether there is nobody yet who could bring one.
+    pub(super) fn want(&self, not_before: Instant) -> bool {
+        let mut state = self.state();
+        if state.report.asked_at.is_none_or(|at| at < not_before) && !state.wanted {
+            state.wanted = true;
+            self.changed.notify_all();
+        }
+        !std::mem::replace(&mut state.has_scout, true)
+    }
+
+    /// The report that was asked for, or the one that there is of a node that does not answer: a node that was silent is not
+    /// waited for, and one that hangs until then is taken to be silent.
+    pub(super) fn look(&self, not_before: Instant, until: Instant) -> Report {
+        let mut state = self.state();
+        loop {
+            let is_new = state.report.asked_at.is_some_and(|at| at >= not_before);
+            let is_silent = state.report.asked_at.is_some() && state.report.holdings.is_none();
+            if is_new || is_silent {
+                return state.report.clone();
+            }
+            let now = Instant::now();
+            if now >= until {
+                state.report.asked_at = Some(now);
+                state.report.holdings = None;
+                return state.report.clone();
+            }
+            let left = until - now;
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Notes that this process has added a job there in the place of another node.
+    pub(super) fn added(&self, home: usize, nodes: usize) {
+        let mut state = self.state();
+        state.report.added_at.resize(nodes, None);
+        state.report.added_at[home] = Some(Instant::now());
+    }
+
+    /// Waits until a report is wanted. The scout's side.
+    pub(super) fn wait(&self) {
+        let mut state = self.state();
+        while !state.wanted {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.wanted = false;
+    }
+
+    /// Hangs up a report. The scout's side.
+    pub(super) fn put(&self, asked_at: Instant, holdings: Option<Holdings>) {
+        let mut state = self.state();
+        state.report.asked_at = Some(asked_at);
+        state.report.holdings = holdings.map(Arc::new);
+        self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holdings(away: u64) -> Holdings {
+        Holdings { away: vec![0, away], stray: vec![0, 0], mark: String::new() }
+    }
+
+    #[test]
+    fn a_report_is_as_new_as_is_asked_and_a_silent_node_is_not_waited_for() {
+        let board = Board::default();
+        let start = Instant::now();
+        assert!(board.want(start) && !board.want(start), "the first to want one brings a scout");
+        let silent = board.look(start, start);
+        assert!(silent.holdings.is_none() && silent.asked_at.is_some());
+        board.wait();
+        board.put(Instant::now(), Some(holdings(3)));
+        let said = board.look(start, start);
+        assert!(said.has_away(1) && !said.has_away(0));
+        board.put(Instant::now(), None);
+        let far = Instant::now() + Duration::from_secs(60);
+        assert!(board.look(far, far).holdings.is_none(), "at once");
+    }
+
+    #[test]
+    fn what_this_process_added_is_known_before_the_node_says_so() {
+        let board = Board::default();
+        let asked_at = Instant::now();
+        board.added(1, 2);
+        board.put(asked_at, Some(holdings(0)));
+        assert!(board.look(asked_at, asked_at).has_away(1), "it was asked before");
+        board.put(Instant::now(), Some(holdings(0)));
+        assert!(!board.look(asked_at, asked_at).has_away(1));
+    }
+}
