@@ -11,9 +11,7 @@ use std::time::{Duration, Instant};
 
 use dq::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
 use dq::settings;
-use dq::store::{
-    Added, Changed, Lanes, Leased, Outcome, Settled, Settlement, Store, StoreError, Wanted,
-};
+use dq::store::{Added, Changed, Lanes, Leased, Outcome, Settled, Settlement, Store, StoreError, Wanted};
 use redis::RedisServer;
 
 const TIMEOUT: Duration = Duration::from_millis(300);
@@ -57,6 +55,8 @@ type May = BTreeSet<u64>;
 struct Model {
     random: fastrand::Rng,
     servers: Vec<RedisServer>,
+    /// How many of them are in the configuration.
+    nodes: usize,
     down: Option<usize>,
     last_down: usize,
     /// Adds and deletes.
@@ -74,8 +74,9 @@ struct Model {
 }
 
 impl Model {
-    fn new(seed: u64, nodes: usize) -> Model {
-        let servers: Vec<RedisServer> = (0..nodes).map(|_| RedisServer::start()).collect();
+    /// `nodes`: how many there are at first, and how many there are to be.
+    fn new(seed: u64, nodes: [usize; 2]) -> Model {
+        let servers: Vec<RedisServer> = (0..nodes[1]).map(|_| RedisServer::start()).collect();
         // Unlike in a test run, servers are rarely as young as their clients.
         let old = Instant::now() + TIMEOUT + Duration::from_secs(3);
         while Instant::now() < old {
@@ -83,8 +84,9 @@ impl Model {
         }
         Model {
             random: fastrand::Rng::with_seed(seed),
-            front: Process::start(&servers, 0),
-            back: Process::start(&servers, 1),
+            front: Process::start(&servers[..nodes[0]], 0),
+            back: Process::start(&servers[..nodes[0]], 1),
+            nodes: nodes[0],
             processes: 2,
             servers,
             down: None,
@@ -150,7 +152,11 @@ impl Model {
         self.tell(format!("delete {id}: {deleted:?}"));
         match deleted {
             Ok(_) => {
-                assert!(deleted == Ok(true) || !self.must.contains_key(&id), "it was there:\n{}", self.story());
+                assert!(
+                    deleted == Ok(true) || !self.must.contains_key(&id),
+                    "it was there:\n{}",
+                    self.story()
+                );
                 self.may.remove(&id);
                 self.must.remove(&id);
             }
@@ -186,8 +192,10 @@ impl Model {
     fn deliver(&mut self) {
         for lane in 0..self.back.lanes.len() {
             let store = &mut self.back.lanes[lane];
-            if self.random.u8(0..3) > 0 {
-                if let Err(e) = store.maintain() { let e = format!("maintain r{lane}: {e}"); self.story.push(e); }
+            if self.random.u8(0..3) > 0
+                && let Err(e) = store.maintain()
+            {
+                self.story.push(format!("maintain r{lane}: {e}"));
             }
             let _ = store.promote(10);
             let wanted =
@@ -213,7 +221,8 @@ impl Model {
         let outcome = if ack { Outcome::Ack } else { Outcome::Retry(Due::In(Duration::from_millis(200))) };
         let version: u64 = job.body.as_str().parse().unwrap();
         let id: usize = job.key.id.as_str()[4..].parse().unwrap();
-        let settlement = Settlement { key: job.key.clone(), token: job.token.clone(), outcome, attempt: None };
+        let settlement =
+            Settlement { key: job.key.clone(), token: job.token.clone(), outcome, attempt: None };
         let settled = self.back.any.settle(&[settlement]).remove(0);
         self.tell(format!("settle {id} v{version} ack {ack}: {settled:?}"));
         match settled {
@@ -262,15 +271,32 @@ impl Model {
     fn restart(&mut self) {
         self.processes += 1;
         if self.random.bool() {
-            self.front = Process::start(&self.servers, self.processes);
+            self.front = Process::start(&self.servers[..self.nodes], self.processes);
             self.tell("new front".into());
         } else {
-            self.back = Process::start(&self.servers, self.processes);
+            self.back = Process::start(&self.servers[..self.nodes], self.processes);
             self.tell("new back".into());
         }
     }
 
-    fn steps(&mut self, ids: usize, steps: usize) {
+    /// One more node is in the configuration from now on, that is for processes that start from now on; or one is drained, or
+    /// no longer.
+    fn rearrange(&mut self) {
+        if self.nodes < self.servers.len() {
+            self.nodes += 1;
+            self.tell(format!("{} nodes", self.nodes));
+            return self.restart();
+        }
+        let nodes = self.front.nodes();
+        let lane = self.random.usize(0..nodes.count());
+        let drained = nodes.nodes().iter().position(|n| !n.is_home);
+        let (lane, drain) = drained.map_or((lane, true), |lane| (lane, false));
+        nodes.drain(lane, drain).unwrap();
+        self.tell(format!("drain r{lane} {drain}"));
+    }
+
+    /// With outages of nodes, or with nodes that come and are drained.
+    fn steps(&mut self, ids: usize, steps: usize, outages: bool) {
         for _ in 0..steps {
             let id = self.random.usize(0..ids);
             match self.random.u8(0..100) {
@@ -278,8 +304,9 @@ impl Model {
                 30..40 => self.delete(id),
                 40..45 => self.run(id),
                 45..50 => self.look(id),
-                50..54 => self.outage(),
+                50..54 if outages => self.outage(),
                 54..56 => self.restart(),
+                56..58 if !outages => self.rearrange(),
                 56..76 => self.settle(),
                 _ => self.deliver(),
             }
@@ -292,6 +319,7 @@ impl Model {
         if self.down.is_some() {
             self.outage();
         }
+        self.back = Process::start(&self.servers[..self.nodes], self.processes + 1);
         let until = Instant::now() + Duration::from_secs(30);
         while !self.must.is_empty() || !self.held.is_empty() {
             assert!(Instant::now() < until, "{:?} did not come:\n{}", self.must, self.story());
@@ -312,6 +340,11 @@ impl Model {
             assert!(Instant::now() < until, "{nodes:?}:\n{}", self.story());
             std::thread::sleep(Duration::from_millis(20));
         }
+        for (lane, node) in self.back.nodes().nodes().iter().enumerate() {
+            let counts = self.back.lanes[lane].counts().unwrap();
+            let live: u64 = counts.iter().map(|c| c.delayed + c.ready + c.leased).sum();
+            assert!(node.is_home || live == 0, "{counts:?} are left on {}:\n{}", node.name, self.story());
+        }
     }
 }
 
@@ -320,7 +353,7 @@ fn seeds() -> u64 {
     std::env::var("SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(4)
 }
 
-fn campaign(nodes: usize, play: impl Fn(&mut Model) + Sync) {
+fn campaign(nodes: [usize; 2], play: impl Fn(&mut Model) + Sync) {
     let next = std::sync::atomic::AtomicU64::new(0);
     let first: u64 = std::env::var("SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
     std::thread::scope(|scope| {
@@ -343,5 +376,15 @@ fn campaign(nodes: usize, play: impl Fn(&mut Model) + Sync) {
 
 #[test]
 fn no_old_copy_fires_around_the_outages_of_nodes() {
-    campaign(2, |model| model.steps(4, 500));
+    campaign([2, 2], |model| model.steps(4, 500, true));
+}
+
+#[test]
+fn no_old_copy_fires_around_the_outages_of_one_of_three_nodes() {
+    campaign([3, 3], |model| model.steps(5, 500, true));
+}
+
+#[test]
+fn no_old_copy_fires_around_the_adding_and_the_draining_of_nodes() {
+    campaign([2, 3], |model| model.steps(6, 600, false));
 }

@@ -121,7 +121,8 @@ impl RedisStore {
         nodes: &[usize],
         home: Option<usize>,
     ) -> Vec<Result<Added>> {
-        let items: Vec<(&NewJob, usize)> = members.iter().map(|i| &jobs[*i]).zip(nodes.iter().copied()).collect();
+        let items: Vec<(&NewJob, usize)> =
+            members.iter().map(|i| &jobs[*i]).zip(nodes.iter().copied()).collect();
         let words = |(job, _): &(&NewJob, usize), cmd: &mut redis::Cmd| {
             cmd.arg(job.key.id.as_str()).arg(answer::due(job.due));
             cmd.arg(answer::flags(job)).arg(job.body.as_str());
@@ -151,7 +152,9 @@ impl RedisStore {
         type Copies<'a> = Vec<(&'a JobKey, &'a [u8])>;
         let mut copies: BTreeMap<(Place, usize), Copies<'_>> = BTreeMap::new();
         for (i, place) in elsewhere.iter().enumerate() {
-            let (Elsewhere::Leased(places), Some(home)) = (place, survey.map.order(keys[i]).next()) else { continue };
+            let (Elsewhere::Leased(places), Some(home)) = (place, survey.map.order(keys[i]).next()) else {
+                continue;
+            };
             for (holder, stamp) in places.iter().filter(|_| is_gone(i)) {
                 copies.entry((*holder, home)).or_default().push((keys[i], stamp));
             }
@@ -189,8 +192,7 @@ impl RedisStore {
         // What died where it was added lies there.
         for other in 0..self.nodes.count() {
             let missing = |i: &usize| out[*i] == Ok(false) && homes[*i] != other && !survey.is_silent(other);
-            let missing: Vec<(usize, usize)> =
-                (0..keys.len()).filter(missing).map(|i| (i, other)).collect();
+            let missing: Vec<(usize, usize)> = (0..keys.len()).filter(missing).map(|i| (i, other)).collect();
             let mut found = out.clone();
             self.delete_at(&keys, missing, &mut found);
             for (was, is) in out.iter_mut().zip(found) {

@@ -34,8 +34,8 @@ use self::node::{Call, Failure};
 use self::nodes::Place;
 use self::script::Script;
 use super::{
-    Added, Batch, Changed, Counts, Moved, OwnerTag, Page, Result, Settled, Settlement, Store, StoreError, View,
-    Wanted, Which,
+    Added, Batch, Changed, Counts, Moved, OwnerTag, Page, Result, Settled, Settlement, Store, StoreError,
+    View, Wanted, Which,
 };
 use crate::job::{Due, JobKey, NewJob, State, TopicName};
 use crate::settings;

@@ -237,4 +237,3 @@ impl RedisStore {
         (0..self.nodes.nodes[node].bases.len()).map(move |shard| Place { node, shard })
     }
 }
-

@@ -78,8 +78,7 @@ impl Survey {
     pub(super) fn holders(&self, home: usize) -> impl Iterator<Item = usize> + '_ {
         let holds = move |(node, report): (usize, &Report)| {
             let unmarked = report.holdings.as_ref().is_some_and(|h| h.mark != self.map.fingerprint);
-            let some =
-                node != home && (report.has_away(home) || report.has_strays(home) || unmarked);
+            let some = node != home && (report.has_away(home) || report.has_strays(home) || unmarked);
             (some && report.holdings.is_some()).then_some(node)
         };
         self.reports.iter().enumerate().filter_map(holds)
@@ -168,7 +167,8 @@ impl Nodes {
         for (lane, board) in self.boards.iter().enumerate() {
             if board.want(not_before)
                 && let Some(nodes) = self.me.upgrade()
-                && let Err(e) = std::thread::Builder::new().name("scout".into()).spawn(move || nodes.scout(lane))
+                && let Err(e) =
+                    std::thread::Builder::new().name("scout".into()).spawn(move || nodes.scout(lane))
             {
                 log::error!("cannot start a thread: {e}");
             }
@@ -201,7 +201,10 @@ impl Nodes {
         };
         let others = || survey.reports.iter().enumerate().filter(|(other, _)| *other != place.node);
         if let Some((other, _)) = others().find(|(_, r)| r.has_away(place.node)) {
-            return not_yet(&format!("jobs that were added on {} in its place are looked at first", self.names[other]));
+            return not_yet(&format!(
+                "jobs that were added on {} in its place are looked at first",
+                self.names[other]
+            ));
         }
         let Some(since) = since else { return Ok(()) };
         let mut cleared = self.cleared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -391,10 +394,7 @@ mod tests {
         assert!(two.has(0) && !two.has(1) && two.has(2));
         let mut moved = 0;
         for n in 0..300 {
-            let key = JobKey {
-                topic: TopicName::new("t").unwrap(),
-                id: JobId::new(n.to_string()).unwrap(),
-            };
+            let key = JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new(n.to_string()).unwrap() };
             let (before, after) = (all.order(&key).next(), two.order(&key).next());
             assert!(after != Some(1) && (before == after || before == Some(1)));
             moved += usize::from(before != after);

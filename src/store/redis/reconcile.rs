@@ -100,7 +100,13 @@ impl RedisStore {
     }
 
     /// Brings home what was taken from a shard, all of which has that home. Tells whether all of it is there.
-    pub(super) fn carry(&self, holder: Place, home: usize, taken: &Taken, entries: Vec<Entry>) -> Result<bool> {
+    pub(super) fn carry(
+        &self,
+        holder: Place,
+        home: usize,
+        taken: &Taken,
+        entries: Vec<Entry>,
+    ) -> Result<bool> {
         let mut by_shard: BTreeMap<Place, Vec<Entry>> = BTreeMap::new();
         for entry in entries {
             by_shard.entry(self.nodes.place(home, &entry.key()?)).or_default().push(entry);
@@ -172,7 +178,12 @@ impl RedisStore {
     }
 
     /// Removes copies from a shard, in whichever state they are, of which there is a newer one at home.
-    pub(super) fn remove_copies(&self, holder: Place, home: usize, copies: &[(&JobKey, &[u8])]) -> Result<()> {
+    pub(super) fn remove_copies(
+        &self,
+        holder: Place,
+        home: usize,
+        copies: &[(&JobKey, &[u8])],
+    ) -> Result<()> {
         let mut call = self.call(Script::ReconcileDrop, holder);
         call.cmd.arg(&self.nodes.names[home]);
         for (key, stamp) in copies {
@@ -296,7 +307,13 @@ pub(super) fn noted(value: Value) -> Result<(String, Vec<[Vec<u8>; 3]>)> {
 }
 
 /// A page of the jobs that were added on a shard in the place of a node.
-pub(super) fn page_of_away(store: &RedisStore, holder: Place, home: usize, cursor: &str, some: usize) -> Call {
+pub(super) fn page_of_away(
+    store: &RedisStore,
+    holder: Place,
+    home: usize,
+    cursor: &str,
+    some: usize,
+) -> Call {
     let key = format!("away:{}", store.nodes.names[home]);
     let mut call = store.nodes.nodes[holder.node].plain("HSCAN", holder.shard, &key);
     call.cmd.arg(cursor).arg("COUNT").arg(some);
