@@ -3,6 +3,7 @@
 mod client;
 mod demo;
 mod listen;
+mod nodes;
 mod receiver;
 mod status;
 
@@ -27,6 +28,7 @@ struct Arguments {
 enum Command {
     Demo(demo::Arguments),
     Listen(listen::Arguments),
+    Nodes(nodes::Arguments),
     Status(status::Arguments),
 }
 
@@ -40,6 +42,7 @@ pub fn main() -> ExitCode {
         match Arguments::parse().command {
             Command::Demo(arguments) => demo::run(&arguments).map(|()| true),
             Command::Listen(arguments) => listen::run(&arguments).map(|()| true),
+            Command::Nodes(arguments) => nodes::run(&arguments),
             Command::Status(arguments) => status::run(&arguments),
         }
     };

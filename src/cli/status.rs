@@ -59,12 +59,7 @@ fn is_well(process: &Process, status: &Status) -> bool {
 
 fn run_dir(arguments: &Arguments) -> Result<PathBuf> {
     match (&arguments.config, &arguments.run_dir) {
-        (Some(file), _) => {
-            let environment = std::env::vars_os();
-            let environment =
-                environment.filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
-            Ok(config::load(file, environment)?.run_dir)
-        }
+        (Some(file), _) => Ok(config::load(file, config::environment())?.run_dir),
         (None, Some(run_dir)) => Ok(run_dir.clone()),
         (None, None) => {
             let here = std::env::current_dir().context("cannot find the working directory")?.join("var/run");

@@ -50,6 +50,11 @@ impl ConfigError {
     }
 }
 
+/// This process's environment, as far as it is text: what `load` and `development` take overrides from.
+pub fn environment() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
+}
+
 /// Reads and checks the file at `path`. Relative paths in it resolve against its folder.
 pub fn load(
     path: &Path,

@@ -43,8 +43,7 @@ fn role(name: &str) -> Result<Role, String> {
 impl Arguments {
     /// The settings that these arguments and the environment lead to.
     pub fn settings(&self) -> Result<Settings> {
-        let environment =
-            std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
+        let environment = config::environment();
         match &self.config {
             Some(path) => Ok(config::load(path, environment)?),
             None => {

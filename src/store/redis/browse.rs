@@ -38,7 +38,7 @@ fn order(view: &View, state: State) -> (i64, i64) {
 impl RedisStore {
     /// The job of that key: at its home, or in the order in which it prefers nodes; of several copies the newest.
     pub(super) fn find(&self, key: &JobKey) -> Result<Option<View>> {
-        let survey = self.nodes.survey(None);
+        let survey = self.nodes.survey();
         self.bring_home(&[key], &survey);
         let (mut found, mut failed): (Option<View>, _) = (None, None);
         let mut order: Vec<usize> = survey.map.order(key).collect();

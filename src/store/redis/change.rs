@@ -20,13 +20,13 @@ fn on_its_way() -> StoreError {
 impl RedisStore {
     /// What is known of the nodes, as new as it must be for a change: right after a node's return as of now.
     fn survey_for_change(&self) -> Survey {
-        let survey = self.nodes.survey(None);
+        let survey = self.nodes.survey();
         let unsure = |(n, r): (usize, &super::scout::Report)| {
             let node = &self.nodes.nodes[n];
             r.holdings.is_some() && (0..node.bases.len()).any(|shard| node.known_since(shard).is_none())
         };
         if survey.reports.iter().enumerate().any(unsure) {
-            return self.nodes.survey(Some(Instant::now()));
+            return self.nodes.survey_since(Instant::now());
         }
         survey
     }

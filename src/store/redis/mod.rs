@@ -98,7 +98,7 @@ impl RedisStore {
 
     /// The shards that may deliver now, and why others may not.
     fn delivering(&self) -> (Vec<Place>, Option<StoreError>) {
-        let survey = self.nodes.survey(None);
+        let survey = self.nodes.survey();
         let mut not_yet = None;
         let may = |place: &Place| match self.nodes.may_deliver(*place, &survey) {
             Ok(()) => true,

@@ -38,7 +38,7 @@ impl RedisStore {
         if self.nodes.count() == 1 {
             return Ok(SELDOM);
         }
-        let survey = self.nodes.survey(None);
+        let survey = self.nodes.survey();
         let report = survey.reports[holder].clone();
         let Some(holdings) = &report.holdings else { return Ok(SOON) };
         let homes: Vec<usize> =

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use redis::Value;
+use serde::Serialize;
 
 use super::answer::{self, array, count};
 use super::node::{Call, Node};
@@ -156,14 +157,23 @@ impl Nodes {
         self.boards[holder].added(home, self.count());
     }
 
-    /// Looks at what is known of all nodes, which is not older than a second, or than that.
-    pub(super) fn survey(&self, not_before: Option<Instant>) -> Survey {
+    /// Looks at what is known of all nodes, which is not older than a second, but for nodes that do not answer.
+    pub(super) fn survey(&self) -> Survey {
+        let now = Instant::now();
+        self.look_at_all(now.checked_sub(FRESH).unwrap_or(now), false)
+    }
+
+    /// Looks at what is known of all nodes, which must not be older than that; of others it is not known whether they are
+    /// there.
+    pub(super) fn survey_since(&self, not_before: Instant) -> Survey {
+        self.look_at_all(not_before, true)
+    }
+
+    fn look_at_all(&self, not_before: Instant, must_be: bool) -> Survey {
         if self.count() == 1 {
             return Survey { map: self.map(), reports: Vec::new() };
         }
         let now = Instant::now();
-        let oldest = now.checked_sub(FRESH).unwrap_or(now);
-        let not_before = not_before.map_or(oldest, |at| at.max(oldest));
         for (lane, board) in self.boards.iter().enumerate() {
             if board.want(not_before)
                 && let Some(nodes) = self.me.upgrade()
@@ -173,8 +183,13 @@ impl Nodes {
                 log::error!("cannot start a thread: {e}");
             }
         }
-        let until = |lane: usize| now + self.nodes[lane].patience();
-        let look = |(lane, board): (usize, &Board)| board.look(not_before, until(lane));
+        let look = |(lane, board): (usize, &Board)| {
+            let in_full = now + self.nodes[lane].settling();
+            match must_be {
+                true => board.insist(not_before, in_full),
+                false => board.look(not_before, now + PATIENCE, in_full),
+            }
+        };
         let reports = self.boards.iter().enumerate().map(look).collect();
         // Only now: what they said may have changed it.
         Survey { map: self.map(), reports }
@@ -193,11 +208,12 @@ impl Nodes {
         };
         let newer;
         let is_old = |r: &Report| r.holdings.is_some() && r.asked_at < since;
-        let survey = if since.is_some() && survey.reports.iter().any(is_old) {
-            newer = self.survey(since);
-            &newer
-        } else {
-            survey
+        let survey = match since {
+            Some(since) if survey.reports.iter().any(is_old) => {
+                newer = self.survey_since(since);
+                &newer
+            }
+            _ => survey,
         };
         let others = || survey.reports.iter().enumerate().filter(|(other, _)| *other != place.node);
         if let Some((other, _)) = others().find(|(_, r)| r.has_away(place.node)) {
@@ -307,7 +323,7 @@ impl Nodes {
 
     /// How the nodes are to each other.
     pub fn states(&self) -> Vec<NodeState> {
-        let survey = self.survey(None);
+        let survey = self.survey();
         let state = |(node, name): (usize, &String)| {
             let holdings = survey.reports.get(node).and_then(|r| r.holdings.as_deref());
             NodeState {
@@ -341,7 +357,7 @@ impl Nodes {
 }
 
 /// How a node is to the others.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NodeState {
     /// What it is called.
     pub name: String,
@@ -354,6 +370,9 @@ pub struct NodeState {
     /// Whether all of its jobs have been looked at since the nodes became others.
     pub is_looked_through: bool,
 }
+
+/// How long a node is waited for that is asked what it holds for others, by those who could do without.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Where a node keeps which nodes are being drained.
 const DRAINED: &str = "drained";
@@ -371,13 +390,6 @@ pub(super) fn scanning(fingerprint: &str) -> String {
 pub(super) struct Place {
     pub node: usize,
     pub shard: usize,
-}
-
-impl Node {
-    /// How long a report of this node is waited for.
-    fn patience(&self) -> Duration {
-        self.settling()
-    }
 }
 
 #[cfg(test)]

@@ -30,6 +30,11 @@ pub(super) struct Report {
 }
 
 impl Report {
+    /// Whether the node was asked and did not answer.
+    pub(super) fn is_silent(&self) -> bool {
+        self.asked_at.is_some() && self.holdings.is_none()
+    }
+
     /// Whether the node holds jobs that were added there in the place of another, which has not been told.
     pub(super) fn has_away(&self, home: usize) -> bool {
         let since_then = self.added_at.get(home).copied().flatten();
@@ -55,6 +60,8 @@ struct State {
     report: Report,
     wanted: bool,
     has_scout: bool,
+    /// Somebody has waited in vain since it was last asked.
+    is_overdue: bool,
 }
 
 impl Board {
@@ -72,21 +79,37 @@ impl Board {
         !std::mem::replace(&mut state.has_scout, true)
     }
 
-    /// The report that was asked for, or the one that there is of a node that does not answer: a node that was silent is not
-    /// waited for, and one that hangs until then is taken to be silent.
-    pub(super) fn look(&self, not_before: Instant, until: Instant) -> Report {
+    /// The report that was asked for. A node that was silent is not waited for, and one that does not answer until then is
+    /// taken at its last word.
+    /// One that has never answered is waited for in full.
+    pub(super) fn look(&self, not_before: Instant, until: Instant, in_full: Instant) -> Report {
+        let mut state = self.state();
+        let until = if state.report.asked_at.is_none() { in_full } else { until };
+        loop {
+            let is_new = state.report.asked_at.is_some_and(|at| at >= not_before);
+            let now = Instant::now();
+            if is_new || state.report.is_silent() || state.is_overdue && state.report.asked_at.is_some() {
+                return state.report.clone();
+            }
+            if now >= until {
+                // Nobody else waits for it.
+                state.is_overdue = true;
+                return state.report.clone();
+            }
+            let left = until - now;
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// The report that was asked for, or word that the node is silent, for as long as that takes.
+    pub(super) fn insist(&self, not_before: Instant, until: Instant) -> Report {
         let mut state = self.state();
         loop {
             let is_new = state.report.asked_at.is_some_and(|at| at >= not_before);
-            let is_silent = state.report.asked_at.is_some() && state.report.holdings.is_none();
-            if is_new || is_silent {
-                return state.report.clone();
-            }
             let now = Instant::now();
-            if now >= until {
-                state.report.asked_at = Some(now);
-                state.report.holdings = None;
-                return state.report.clone();
+            if is_new || now >= until {
+                let silent = Report { holdings: None, ..state.report.clone() };
+                return if is_new { state.report.clone() } else { silent };
             }
             let left = until - now;
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -114,6 +137,7 @@ impl Board {
         let mut state = self.state();
         state.report.asked_at = Some(asked_at);
         state.report.holdings = holdings.map(Arc::new);
+        state.is_overdue = false;
         self.changed.notify_all();
     }
 }
@@ -131,15 +155,22 @@ mod tests {
         let board = Board::default();
         let start = Instant::now();
         assert!(board.want(start) && !board.want(start), "the first to want one brings a scout");
-        let silent = board.look(start, start);
-        assert!(silent.holdings.is_none() && silent.asked_at.is_some());
+        assert!(board.look(start, start, start).holdings.is_none(), "nothing is known, and the time is over");
         board.wait();
         board.put(Instant::now(), Some(holdings(3)));
-        let said = board.look(start, start);
+        let said = board.look(start, start, start);
         assert!(said.has_away(1) && !said.has_away(0));
+        let soon = Instant::now() + Duration::from_millis(1);
+        assert!(
+            board.look(soon, soon, soon).has_away(1),
+            "one that does not answer is taken at its last word"
+        );
+        assert!(board.insist(soon, soon).is_silent(), "but for what must be known");
+        let far = Instant::now() + Duration::from_secs(60);
+        assert!(board.look(far, far, far).has_away(1), "and that is waited for once");
         board.put(Instant::now(), None);
         let far = Instant::now() + Duration::from_secs(60);
-        assert!(board.look(far, far).holdings.is_none(), "at once");
+        assert!(board.look(far, far, far).holdings.is_none(), "at once");
     }
 
     #[test]
@@ -148,8 +179,8 @@ mod tests {
         let asked_at = Instant::now();
         board.added(1, 2);
         board.put(asked_at, Some(holdings(0)));
-        assert!(board.look(asked_at, asked_at).has_away(1), "it was asked before");
+        assert!(board.look(asked_at, asked_at, asked_at).has_away(1), "it was asked before");
         board.put(Instant::now(), Some(holdings(0)));
-        assert!(!board.look(asked_at, asked_at).has_away(1));
+        assert!(!board.look(asked_at, asked_at, asked_at).has_away(1));
     }
 }
