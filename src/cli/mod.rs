@@ -2,15 +2,20 @@
 
 mod client;
 mod demo;
+mod import;
 mod listen;
 mod receiver;
 mod status;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+
+use crate::config;
+use crate::settings::Settings;
 
 pub use client::Client;
 pub use receiver::{Answer, Call, Receiver};
@@ -26,6 +31,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(demo::Arguments),
+    Import(import::Arguments),
     Listen(listen::Arguments),
     Status(status::Arguments),
 }
@@ -39,6 +45,7 @@ pub fn main() -> ExitCode {
     let run = || -> Result<bool> {
         match Arguments::parse().command {
             Command::Demo(arguments) => demo::run(&arguments).map(|()| true),
+            Command::Import(arguments) => import::run(&arguments),
             Command::Listen(arguments) => listen::run(&arguments).map(|()| true),
             Command::Status(arguments) => status::run(&arguments),
         }
@@ -52,4 +59,11 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The settings of that configuration file, as dq-master has them.
+fn settings(file: &Path) -> Result<Settings> {
+    let environment = std::env::vars_os();
+    let environment = environment.filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
+    Ok(config::load(file, environment)?)
 }
