@@ -31,11 +31,15 @@ fn bucket(name: &str) -> String {
     format!("dq_bucket_{}", !topic.bytes().fold(!0, eat) % 2)
 }
 
+fn connection(server: &RedisServer) -> Connection {
+    redis::Client::open(server.url()).unwrap().get_connection().unwrap()
+}
+
 impl Php {
     fn start() -> Php {
         let server = RedisServer::start();
-        let connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
-        Php { server, connection: Mutex::new(connection) }
+        let connection = Mutex::new(connection(&server));
+        Php { server, connection }
     }
 
     fn run<T: redis::FromRedisValue>(&self, arguments: &[&str]) -> T {
@@ -47,6 +51,23 @@ impl Php {
     fn waits(&self, name: &str, body: &str, due: i64) {
         self.run::<()>(&["HSET", "dq_job_info", name, body]);
         self.run::<()>(&["ZADD", &bucket(name), &due.to_string(), name]);
+    }
+
+    /// So many jobs that wait: 0, 1, 2 …
+    fn many(&self, jobs: u64) {
+        let mut pipe = redis::pipe();
+        for n in 0..jobs {
+            let name = format!("orders:{n}");
+            pipe.hset("dq_job_info", &name, format!("{{\"n\":{n}}}")).ignore();
+            pipe.zadd(bucket(&name), &name, YEAR_2033 + n as i64).ignore();
+        }
+        pipe.exec(&mut self.connection.lock().unwrap()).unwrap();
+    }
+
+    /// After it was killed.
+    fn start_again(&mut self) {
+        self.server.start_again();
+        self.connection = Mutex::new(connection(&self.server));
     }
 
     /// A job in one of the ready lists.
@@ -251,13 +272,7 @@ fn ids_bodies_due_times_failures_and_priorities_are_kept_on_nodes_of_redis() {
 fn a_run_that_is_killed_and_repeated_ends_with_each_job_once() {
     const JOBS: usize = 20_000;
     let php = Php::start();
-    let mut pipe = redis::pipe();
-    for n in 0..JOBS {
-        let name = format!("orders:{n}");
-        pipe.hset("dq_job_info", &name, format!("{{\"n\":{n}}}")).ignore();
-        pipe.zadd(bucket(&name), &name, YEAR_2033 + n as i64).ignore();
-    }
-    pipe.exec(&mut php.connection.lock().unwrap()).unwrap();
+    php.many(JOBS as u64);
     let target = Target::embedded();
     // Each time a bit further.
     let mut least = 0;
@@ -285,6 +300,64 @@ fn a_run_that_is_killed_and_repeated_ends_with_each_job_once() {
         assert_eq!(job.body.as_str(), format!("{{\"n\":{n}}}"));
     }
     assert_eq!(php.noted(), JOBS);
+    let log = std::fs::metadata(target.dir.path().join("var/dq.db-wal")).unwrap().len();
+    assert!(log < 24 << 20, "without a daemon, the store's log of {log} bytes is carried over all the same");
+}
+
+#[test]
+fn a_source_that_goes_away_in_the_midst_is_named_and_the_next_run_takes_the_rest() {
+    const JOBS: u64 = 20_000;
+    let mut php = Php::start();
+    php.many(JOBS);
+    let target = Target::embedded();
+    let mut running = command(&target.config(), &["--from", &php.url(), "--json"]);
+    let running = running.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually(30 * SECOND, "some jobs", || (php.noted() >= 1000).then_some(()));
+    php.server.kill();
+    let told = Told::of(running.wait_with_output().unwrap());
+    let json = told.json();
+    let (stopped, taken) = (json["stopped"].as_str().unwrap(), json["taken"].as_u64().unwrap());
+    assert!(told.code == 1 && stopped.contains(&php.url()), "{}", told.out);
+    assert!((1000..JOBS).contains(&taken) && json["failed"] == 0, "{}", told.out);
+    php.start_again();
+    let told = target.import(&php, &[]);
+    let json = told.json();
+    let [jobs, taken_now, already, kept] =
+        ["jobs", "taken", "already", "kept"].map(|name| json[name].as_u64().unwrap());
+    assert!(told.code == 0 && kept <= 256, "what was added and not noted: {}", told.out);
+    assert_eq!((jobs, taken + taken_now, taken_now + already + kept), (JOBS, JOBS, JOBS));
+    assert_eq!(target.jobs("orders").len() as u64, JOBS);
+}
+
+#[test]
+fn a_store_that_takes_nothing_is_not_asked_for_ever() {
+    let (php, mut target) = (Php::start(), Target::redis());
+    php.many(15_000);
+    target.nodes.iter_mut().for_each(RedisServer::kill);
+    let told = target.import(&php, &[]);
+    let json = told.json();
+    assert!(told.code == 1 && json["stopped"].as_str().unwrap().contains("is down"), "{}", told.out);
+    assert!((1000..=5120).contains(&json["failed"].as_u64().unwrap()), "{}", told.out);
+    assert_eq!(php.noted(), 0);
+    target.nodes.iter_mut().for_each(RedisServer::start_again);
+    target.import(&php, &[]).counts(&[("jobs", 15_000), ("waiting", 15_000), ("taken", 15_000)]);
+}
+
+#[test]
+fn long_lists_are_read_to_their_end() {
+    let (php, target) = (Php::start(), Target::embedded());
+    let names: Vec<String> = (0..2500).map(|n| format!("orders:{n}")).collect();
+    let gone: Vec<String> = (0..2500).map(|n| format!("orders:gone-{n}")).collect();
+    let mut pipe = redis::pipe();
+    for (name, gone) in names.iter().zip(&gone) {
+        pipe.hset("dq_job_info", name, "1").rpush("dq_3ready_queue", name).zadd("dq_bucket_1", gone, 5);
+    }
+    pipe.exec(&mut php.connection.lock().unwrap()).unwrap();
+    let told = target.import(&php, &[]);
+    told.counts(&[("jobs", 2500), ("ready", 2500), ("taken", 2500), ("orphaned", 2500)]);
+    assert!(target.jobs("orders").values().all(|job| job.priority == Priority::Low));
+    let told = import(&target.config(), &["--from", &php.url()]);
+    assert!(told.out.contains("and 2490 more"), "{}", told.out);
 }
 
 fn key(id: &str) -> JobKey {

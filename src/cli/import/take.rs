@@ -145,6 +145,8 @@ impl Import {
             notes.push((&*entry.name, entry.fingerprint()));
         }
         source.note(&notes)?;
+        // No daemon may run, and its log would grow without end. What fails is done after the next batch, or by the daemon.
+        let _ = store.maintain();
         self.fruitless = if notes.is_empty() && failed.is_some() { self.fruitless + 1 } else { 0 };
         match failed {
             Some(e) if self.fruitless >= FRUITLESS => {
