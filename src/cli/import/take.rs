@@ -16,7 +16,7 @@ use crate::store::{Added, Store};
 const BATCH: usize = 256;
 
 /// After so many batches in a row of which the store took nothing, it is not asked for more.
-const FRUITLESS: u32 = 20;
+const FRUITLESS: u32 = 5;
 
 /// One import.
 pub struct Import {
