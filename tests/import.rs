@@ -284,7 +284,7 @@ fn a_run_that_is_killed_and_repeated_ends_with_each_job_once() {
     let target = Target::embedded();
     // Each time a bit further.
     let mut least = 0;
-    for more in [1, 3000, 6000] {
+    for more in [1, 2000, 3000] {
         least += more;
         let mut running = command(&target.config(), &["--from", &php.url()]);
         let mut running = running.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -499,15 +499,19 @@ fn only_the_topics_that_are_asked_for_are_looked_at() {
 
 #[test]
 fn several_nodes_are_taken_over_by_what_the_table_says_of_them() {
-    let (first, second, target) = (Php::start(), Php::start(), Target::embedded());
+    let (first, second, empty, target) = (Php::start(), Php::start(), Php::start(), Target::embedded());
     first.waits("orders:1", "1", YEAR_2033);
     second.waits("orders:2", "2", YEAR_2033);
     let port = free_port().to_string();
     first.run::<()>(&["CONFIG", "SET", "port", &port]);
     first.run::<()>(&["CONFIG", "SET", "requirepass", "se:cret"]);
     let row = format!("127.0.0.1:{port}:se:cret,127.0.0.1:1:other");
-    let told = import(&target.config(), &["--from", &row, "--from", &second.url(), "--json"]);
+    let told = import(
+        &target.config(),
+        &["--from", &row, "--from", &second.url(), "--from", &empty.url(), "--json"],
+    );
     told.counts(&[("jobs", 2), ("waiting", 2), ("taken", 2)]);
+    assert!(all(&empty.server).is_empty(), "nothing is left behind");
     assert_eq!(target.jobs("orders").len(), 2);
     let told = import(&target.config(), &["--from", &format!("127.0.0.1:{port}:wrong-one")]);
     assert_eq!(told.code, 1);
@@ -534,6 +538,8 @@ fn bad_input_is_refused_by_name_and_without_passwords() {
         assert!(told.err.contains(named) && !told.err.contains("secret"), "{arguments:?}: {}", told.err);
     }
     assert_eq!(import(&config, &[]).code, 2, "a source must be named");
+    let told = import(&config, &["--from", &url, "--prefix", "other_", "--dry-run"]);
+    assert!(told.code == 0 && told.err.contains("no other_job_info"), "{}", told.err);
     let told = import(Path::new("/nowhere/dq.toml"), &["--from", &url]);
     assert!(told.code == 1 && told.err.contains("/nowhere/dq.toml"), "{}", told.err);
     assert!(!target.dir.path().join("var").exists(), "nothing was begun");

@@ -334,6 +334,6 @@ pub trait Store: Send {
     fn announce(&mut self);
 
     /// Does what the store itself needs now and then (embedded: carries the log over into the file). Called by the
-    /// timer alone, when its bell rang.
+    /// timer when its bell rang, and by an import, beside which no daemon may run.
     fn maintain(&mut self) -> Result<()>;
 }

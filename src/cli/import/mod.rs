@@ -91,16 +91,20 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
     // All of them answer before anything is taken.
     let connect = |address| Source::connect(address, &arguments.prefix);
     let mut sources: Vec<Source> = addresses.iter().map(connect).collect::<Result<_>>()?;
-    let mut total = 0;
-    for source in &mut sources {
-        total += source.entries()?;
+    let entries: Vec<u64> = sources.iter_mut().map(Source::entries).collect::<Result<_>>()?;
+    let total = entries.iter().sum();
+    if total == 0 {
+        let prefix = &arguments.prefix;
+        eprintln!("dq: there is no {prefix}job_info: --prefix and a url's database say where the jobs are");
     }
     let store = if arguments.dry_run {
         None
     } else {
         let store = store::open(&settings.store, &settings.run_dir).context("cannot open the store")?;
         let name = describe(&settings);
-        sources.iter_mut().try_for_each(|source| source.claim(&name))?;
+        // Nothing is left behind at one that has nothing.
+        let mut with_jobs = sources.iter_mut().zip(&entries).filter(|(_, entries)| **entries > 0);
+        with_jobs.try_for_each(|(source, _)| source.claim(&name))?;
         Some(store)
     };
     let registered: HashSet<TopicName> = settings.topics.iter().map(|topic| topic.name.clone()).collect();

@@ -29,8 +29,7 @@ impl Progress {
         if !std::io::stderr().is_terminal() {
             return Progress::Lines { done: 0, total, told: Instant::now() };
         }
-        let style =
-            ProgressStyle::with_template("{bar:40} {human_pos} of {human_len} jobs, {per_sec}, {eta} left");
+        let style = ProgressStyle::with_template("{bar:40} {human_pos} of {human_len} jobs, {eta} left");
         Progress::Bar(ProgressBar::new(total).with_style(style.expect("the template is a constant")))
     }
 

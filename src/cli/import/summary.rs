@@ -90,27 +90,23 @@ impl Summary {
 
     /// For people.
     pub fn table(&self) -> String {
-        let (taken, so_far) =
-            if self.dry_run { ("would be taken over", "") } else { ("taken over", " so far") };
         let mut rows = vec![
             ("jobs seen", self.jobs),
             ("  waiting for their due time", self.waiting),
             ("  ready", self.ready),
             ("  stranded between the two, due now", self.stranded),
-            (taken, self.taken),
+            (if self.dry_run { "would be taken over" } else { "taken over" }, self.taken),
             ("taken over before", self.already),
-            ("kept: dq has a job of that id", self.kept),
             ("left: cannot be taken", self.cannot),
-            ("left: changed since, and dq has the older", self.changed),
-            ("left: not taken by the store", self.failed),
-            ("names without a job", self.orphaned),
         ];
-        if self.dry_run {
-            // What only the store can say.
-            rows.retain(|(name, _)| {
-                !name.starts_with("kept") && !matches!(*name, n if n.contains("since") || n.contains("store"))
-            });
+        if !self.dry_run {
+            rows.extend([
+                ("left: changed since, and dq has the older", self.changed),
+                ("left: not taken by the store", self.failed),
+                ("kept: dq has a job of that id", self.kept),
+            ]);
         }
+        rows.push(("names without a job", self.orphaned));
         let mut text = String::new();
         let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
         for (name, count) in rows {
@@ -133,7 +129,7 @@ impl Summary {
             let _ = writeln!(text, "and {} more", self.orphaned - self.orphans.len() as u64);
         }
         if let Some(why) = &self.stopped {
-            let _ = writeln!(text, "ended before its end, these are the counts{so_far}: {why}");
+            let _ = writeln!(text, "ended before its end, and the counts are those so far: {why}");
         }
         if !self.dry_run && (self.failed > 0 || self.stopped.is_some()) {
             let _ = writeln!(text, "run it once more: it goes on where it was");
