@@ -38,8 +38,8 @@ enum Origin {
 /// Take over what is pending in the Redis of php-delayqueue, which is stopped meanwhile
 ///
 /// Ids, bodies, due times and the numbers of failures are kept. What has been taken over is noted there in the hash
-/// `<prefix>imported`, so that it can be run again at any time: it goes on where it was, and brings nothing twice. Nothing else
-/// is changed there. Ends with 0 when all could be taken over, and with 1 when some could not, which it names.
+/// `<prefix>imported`, so that it can be run again at any time: it goes on where it was. Nothing else is changed there. Ends
+/// with 0 when all could be taken over, and with 1 when some could not, which it names.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Run it as the daemon's user, who owns the files of the embedded store. Examples:\n  \

@@ -103,16 +103,22 @@ impl Import {
         let (mut jobs, mut from) = (Vec::new(), Vec::new());
         for entry in entries {
             self.summary.saw(&entry);
-            match entry.job() {
-                Ok(job) if self.is_taken(source, &entry, &job)? => self.summary.already += 1,
-                Ok(job) => {
-                    jobs.push(job);
-                    from.push(entry);
-                }
+            let job = match entry.job() {
+                Ok(job) => job,
                 Err(reason) => {
                     self.summary.cannot += 1;
                     self.summary.leave(&entry, &source.shown, reason);
+                    continue;
                 }
+            };
+            if !self.registered.contains(&job.key.topic) {
+                *self.summary.unregistered.entry(job.key.topic.to_string()).or_default() += 1;
+            }
+            if self.is_taken(source, &entry, &job)? {
+                self.summary.already += 1;
+            } else {
+                jobs.push(job);
+                from.push(entry);
             }
         }
         if jobs.is_empty() {
@@ -161,11 +167,8 @@ impl Import {
     }
 
     /// Whether a job is noted as it is. What is noted and cannot have been in this store is in another one.
-    fn is_taken(&mut self, source: &Source, entry: &Entry, job: &NewJob) -> Result<bool> {
+    fn is_taken(&self, source: &Source, entry: &Entry, job: &NewJob) -> Result<bool> {
         let topic = &job.key.topic;
-        if !self.registered.contains(topic) {
-            *self.summary.unregistered.entry(topic.to_string()).or_default() += 1;
-        }
         let is_taken = entry.noted.as_deref() == Some(entry.fingerprint().as_bytes());
         if is_taken && self.met.as_ref().is_some_and(|met| !met.contains(topic)) {
             bail!(
