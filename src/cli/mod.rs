@@ -2,16 +2,21 @@
 
 mod client;
 mod demo;
+mod import;
 mod listen;
 mod nodes;
 mod receiver;
 mod status;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+
+use crate::config;
+use crate::settings::Settings;
 
 pub use client::Client;
 pub use receiver::{Answer, Call, Receiver};
@@ -27,6 +32,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(demo::Arguments),
+    Import(import::Arguments),
     Listen(listen::Arguments),
     Nodes(nodes::Arguments),
     Status(status::Arguments),
@@ -41,6 +47,7 @@ pub fn main() -> ExitCode {
     let run = || -> Result<bool> {
         match Arguments::parse().command {
             Command::Demo(arguments) => demo::run(&arguments).map(|()| true),
+            Command::Import(arguments) => import::run(&arguments),
             Command::Listen(arguments) => listen::run(&arguments).map(|()| true),
             Command::Nodes(arguments) => nodes::run(&arguments),
             Command::Status(arguments) => status::run(&arguments),
@@ -55,4 +62,9 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The settings of that configuration file, as dq-master has them.
+fn settings(file: &Path) -> Result<Settings> {
+    Ok(config::load(file, config::environment())?)
 }

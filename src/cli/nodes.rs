@@ -9,7 +9,6 @@ use anyhow::{Context as _, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use crate::config;
 use crate::settings::Settings;
 use crate::store::{self, Lanes, NodeState, Store};
 
@@ -98,7 +97,7 @@ impl Jobs {
 }
 
 fn open(config: &Path) -> Result<(Settings, Lanes)> {
-    let settings = config::load(config, config::environment())?;
+    let settings = super::settings(config)?;
     let lanes = Lanes::new(&settings.store)?;
     if lanes.name(0).is_none() {
         bail!("store.backend is \"embedded\", which has no nodes");

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::config;
 use crate::process::{now_ms, usage_of};
 use crate::status::{Phase, Process, ProcessState, Status, control_socket, findings_file};
 
@@ -59,7 +58,7 @@ fn is_well(process: &Process, status: &Status) -> bool {
 
 fn run_dir(arguments: &Arguments) -> Result<PathBuf> {
     match (&arguments.config, &arguments.run_dir) {
-        (Some(file), _) => Ok(config::load(file, config::environment())?.run_dir),
+        (Some(file), _) => Ok(super::settings(file)?.run_dir),
         (None, Some(run_dir)) => Ok(run_dir.clone()),
         (None, None) => {
             let here = std::env::current_dir().context("cannot find the working directory")?.join("var/run");

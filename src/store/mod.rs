@@ -334,6 +334,7 @@ pub trait Store: Send {
     fn announce(&mut self);
 
     /// Does what the store itself needs now and then (embedded: carries the log over into the file; Redis: moves jobs home that
-    /// were added elsewhere). Called by the timer alone, when its bell rang, and after the time that it gives, if it gives one.
+    /// were added elsewhere). Called by the timer when its bell rang and after the time that this gives, if it gives one; and by
+    /// an import, beside which no daemon may run.
     fn maintain(&mut self) -> Result<Option<Duration>>;
 }

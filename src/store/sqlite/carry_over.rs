@@ -1,5 +1,5 @@
-//! Carries the write-ahead log over into the file, which only the timer does: in other processes a commit never waits
-//! for it.
+//! Carries the write-ahead log over into the file, which only the timer does, and an import: in other processes a commit
+//! never waits for it.
 
 use std::path::Path;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //!
 //! Every change is one transaction, taken in turn with the other processes (`turn`). Adds, deletes and changes are on
 //! the disk before they are answered; promotions, leases and settlements are there after the next of those, so that a
-//! power cut can repeat a delivery and never loses one. Only the timer checkpoints.
+//! power cut can repeat a delivery and never loses one. Only the timer checkpoints, and an import.
 //!
 //! Nobody may open or close the file outside SQLite: closing any descriptor of it drops the process's POSIX locks.
 

@@ -1,0 +1,136 @@
+//! Where a Redis of the PHP daemon's is, as people have it: a url, or what its table dq_redis says. Pure. A password is
+//! never shown.
+
+use anyhow::{Result, bail};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnectionInfo};
+
+/// What is asked for where nothing else would do.
+const EXAMPLE: &str =
+    "such as redis://:password@10.0.0.1:6379 or, as the table dq_redis has it, 10.0.0.1:6379:password";
+
+/// Where a Redis is.
+#[derive(Debug, Clone)]
+pub struct Address {
+    /// Its url without what is secret in it.
+    pub shown: String,
+    /// The same with all of it.
+    pub info: ConnectionInfo,
+}
+
+impl Address {
+    /// Understands a url, or `host:port`, `host:port:password`, or two of these with a comma between: the first of them is
+    /// the master, and taken.
+    pub fn parse(text: &str) -> Result<Address> {
+        match text.split_once("://") {
+            Some((scheme, _)) => url(text, scheme),
+            None => row(text),
+        }
+    }
+}
+
+/// A url without what may be secret in it.
+pub fn without_secrets(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    // User and password end at the last @; of a socket, the password may be behind the path.
+    let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
+    format!("{scheme}://{}", place.split('?').next().unwrap_or_default())
+}
+
+fn url(text: &str, scheme: &str) -> Result<Address> {
+    let shown = without_secrets(text);
+    if scheme == "rediss" {
+        bail!("--from {shown}: TLS is not spoken; redis:// and redis+unix:// are");
+    }
+    if !matches!(scheme, "redis" | "redis+unix" | "unix") {
+        bail!("--from {shown}: {scheme:?} leads to no Redis; give a url {EXAMPLE}");
+    }
+    match text.into_connection_info() {
+        Ok(info) => Ok(Address { shown, info }),
+        Err(e) => bail!("--from {shown}: {e}; give a url {EXAMPLE}"),
+    }
+}
+
+fn row(text: &str) -> Result<Address> {
+    let parts = text.split(',').map(|part| endpoint(part.trim()));
+    // Both are to be understood, or a password with a comma would be cut off.
+    let parts: Vec<_> = match parts.collect::<Option<_>>() {
+        Some(parts) => parts,
+        None => {
+            let host = text.split(':').next().unwrap_or_default();
+            bail!("--from {host}…: neither a url nor host:port:password; give one {EXAMPLE}");
+        }
+    };
+    let (host, port, password) = parts[0];
+    let secret = RedisConnectionInfo::default();
+    let secret = if password.is_empty() { secret } else { secret.set_password(password) };
+    match ConnectionAddr::Tcp(host.to_owned(), port).into_connection_info() {
+        Ok(info) => {
+            Ok(Address { shown: format!("redis://{host}:{port}"), info: info.set_redis_settings(secret) })
+        }
+        Err(e) => bail!("--from redis://{host}:{port}: {e}"),
+    }
+}
+
+/// `host:port` or `host:port:password`.
+fn endpoint(text: &str) -> Option<(&str, u16, &str)> {
+    let mut parts = text.splitn(3, ':');
+    let host = parts.next().filter(|h| !h.is_empty() && !h.contains(['/', '@', ' ', '[']))?;
+    let port = parts.next()?.parse().ok().filter(|port| *port > 0)?;
+    Some((host, port, parts.next().unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn understood(text: &str) -> (String, String, Option<String>, i64) {
+        let Address { shown, info } = Address::parse(text).unwrap();
+        let redis = info.redis_settings();
+        (shown, info.addr().to_string(), redis.password().map(str::to_owned), redis.db())
+    }
+
+    #[test]
+    fn an_address_is_a_url_or_a_row_of_the_table() {
+        for (text, shown, address, password, db) in [
+            ("redis://10.0.0.1:6379", "redis://10.0.0.1:6379", "10.0.0.1:6379", None, 0),
+            ("redis://u:se%40cret@h:6380/3", "redis://h:6380/3", "h:6380", Some("se@cret"), 3),
+            (
+                "redis+unix:///run/r.sock?pass=secret",
+                "redis+unix:///run/r.sock",
+                "/run/r.sock",
+                Some("secret"),
+                0,
+            ),
+            ("h:6379", "redis://h:6379", "h:6379", None, 0),
+            ("h:6379:", "redis://h:6379", "h:6379", None, 0),
+            ("h:6379:se:cr@t", "redis://h:6379", "h:6379", Some("se:cr@t"), 0),
+            ("h:6379:secret, s:6380:other", "redis://h:6379", "h:6379", Some("secret"), 0),
+        ] {
+            let expected = (shown.to_owned(), address.to_owned(), password.map(str::to_owned), db);
+            assert_eq!(understood(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_named_without_its_password() {
+        for (text, named) in [
+            ("", "neither"),
+            ("h", "h…"),
+            ("h:0:secret", "h…"),
+            ("h:99999:secret", "h…"),
+            ("h:port:secret", "h…"),
+            ("h:6379:sec,ret", "h…"),
+            ("user:secret@h:6379", "user…"),
+            ("::1:6379", "neither"),
+            ("http://u:secret@h:6379", "http://h:6379"),
+            ("rediss://u:secret@h:6379", "TLS"),
+            ("redis://u:secret@", "redis://"),
+            ("redis://u:sec/ret@h:6379", "redis://h:6379"),
+            ("redis://u:secret@h:6379/first", "redis://h:6379/first"),
+        ] {
+            let message = Address::parse(text).unwrap_err().to_string();
+            assert!(message.starts_with("--from ") && message.contains(named), "{text}: {message}");
+            assert!(!message.contains("ret"), "{text}: {message}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! `dq import php-dq`: takes over what is pending in the PHP daemon's Redis.
+//!
+//! Writes straight into the configuration's store, whether a daemon runs or not, and changes nothing of what it reads.
+
+mod address;
+mod pending;
+mod progress;
+mod source;
+mod summary;
+mod take;
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Subcommand;
+
+use self::address::{Address, without_secrets};
+use self::progress::Progress;
+use self::source::Source;
+use self::take::Import;
+use crate::job::TopicName;
+use crate::settings;
+use crate::store;
+
+/// Take over the jobs of another delay queue
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    from: Origin,
+}
+
+#[derive(Debug, Subcommand)]
+enum Origin {
+    PhpDq(PhpDq),
+}
+
+/// Take over what is pending in the Redis of php-delayqueue, which is stopped meanwhile
+///
+/// Ids, bodies, due times and the numbers of failures are kept. What has been taken over is noted there in the hash
+/// `<prefix>imported`, so that it can be run again at any time: it goes on where it was. Nothing else is changed there. Ends
+/// with 0 when all could be taken over, and with 1 when some could not, which it names.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Run it as the daemon's user, who owns the files of the embedded store. Examples:\n  \
+                  dq import php-dq --config /etc/dq/dq.toml --from 10.0.0.1:6379:secret --from 10.0.0.2:6379:secret --dry-run\n  \
+                  dq import php-dq --config /etc/dq/dq.toml --from redis://:secret@10.0.0.1:6379/0"
+)]
+struct PhpDq {
+    /// dq's configuration file: its store takes the jobs
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+
+    /// A Redis of the PHP daemon's: a url, or host:port:password as in its table dq_redis. Once for each, in any order
+    #[arg(long, value_name = "ADDRESS", required = true)]
+    from: Vec<String>,
+
+    /// What the names of its keys begin with
+    #[arg(long, default_value = "dq_")]
+    prefix: String,
+
+    /// Only jobs of this topic; may be given more than once
+    #[arg(long = "topic", value_name = "NAME")]
+    topics: Vec<String>,
+
+    /// Change nothing on either side: tell what would be taken over
+    #[arg(long)]
+    dry_run: bool,
+
+    /// One JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `dq import`. Tells whether all could be taken over.
+pub fn run(arguments: &Arguments) -> Result<bool> {
+    let Origin::PhpDq(arguments) = &arguments.from;
+    let settings = super::settings(&arguments.config)?;
+    let mut only = Vec::new();
+    for name in &arguments.topics {
+        only.push(TopicName::new(name).context("--topic")?);
+    }
+    let mut addresses: Vec<Address> = Vec::new();
+    for text in &arguments.from {
+        let address = Address::parse(text)?;
+        if addresses.iter().any(|a| a.shown == address.shown) {
+            bail!("--from {}: it is given twice", address.shown);
+        }
+        addresses.push(address);
+    }
+    // All of them answer before anything is taken.
+    let connect = |address| Source::connect(address, &arguments.prefix);
+    let mut sources: Vec<Source> = addresses.iter().map(connect).collect::<Result<_>>()?;
+    let entries: Vec<u64> = sources.iter_mut().map(Source::entries).collect::<Result<_>>()?;
+    let total = entries.iter().sum();
+    if total == 0 {
+        let prefix = &arguments.prefix;
+        eprintln!("dq: there is no {prefix}job_info: --prefix and a url's database say where the jobs are");
+    }
+    let store = if arguments.dry_run {
+        None
+    } else {
+        let store = store::open(&settings.store, &settings.run_dir).context("cannot open the store")?;
+        let name = describe(&settings);
+        // Nothing is left behind at one that has nothing.
+        let mut with_jobs = sources.iter_mut().zip(&entries).filter(|(_, entries)| **entries > 0);
+        with_jobs.try_for_each(|(source, _)| source.claim(&name))?;
+        Some(store)
+    };
+    let registered: HashSet<TopicName> = settings.topics.iter().map(|topic| topic.name.clone()).collect();
+    let mut import = Import::new(store, registered, only, Progress::begin(total));
+    import.take_over(&mut sources);
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&import.summary)?);
+    } else {
+        print!("{}", import.summary.table());
+    }
+    Ok(import.summary.is_whole())
+}
+
+/// Which store it is, so that another one is told from it.
+fn describe(settings: &settings::Settings) -> String {
+    match &settings.store {
+        embedded @ settings::Store::Embedded { .. } => format!("{embedded} on {}", settings.instance),
+        settings::Store::Redis(redis) => {
+            let node = |n: &settings::Node| format!("{} at {}", n.name, without_secrets(&n.url));
+            let nodes: Vec<String> = redis.nodes.iter().map(node).collect();
+            format!("redis under {}: {}", redis.prefix, nodes.join(", "))
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What an import came to: counted while it runs, and told at its end.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::pending::{Entry, Place, shown};
+
+/// How many of those that are left, or lead nowhere, are named.
+const NAMED: usize = 10;
+
+/// The counts. Each job seen is in one of three places, and one of six things becomes of it.
+#[derive(Debug, Default, Serialize)]
+pub struct Summary {
+    /// Nothing was changed: what is counted as taken over would be.
+    pub dry_run: bool,
+    /// Jobs seen.
+    pub jobs: u64,
+    /// Of these, those in a bucket.
+    pub waiting: u64,
+    /// Those in a ready list.
+    pub ready: u64,
+    /// Those in neither.
+    pub stranded: u64,
+    /// Taken over.
+    pub taken: u64,
+    /// Taken over by an import before this one.
+    pub already: u64,
+    /// Not taken, for dq has a job of that id: what a business has handed in meanwhile.
+    pub kept: u64,
+    /// Left: dq cannot take them as they are.
+    pub cannot: u64,
+    /// Left: they are not what was taken over before, which dq still has.
+    pub changed: u64,
+    /// Left: the store did not take them.
+    pub failed: u64,
+    /// Names in a bucket or a list that have no job.
+    pub orphaned: u64,
+    /// Jobs of topics that are not registered, by topic.
+    pub unregistered: BTreeMap<String, u64>,
+    /// The first of those that are left.
+    pub left: Vec<Left>,
+    /// The first of those names.
+    pub orphans: Vec<String>,
+    /// Why it ended before its end.
+    pub stopped: Option<String>,
+}
+
+/// A job that was not taken over.
+#[derive(Debug, Serialize)]
+pub struct Left {
+    /// Its name.
+    pub job: String,
+    /// Where it is.
+    pub at: String,
+    /// Why it was left.
+    pub reason: String,
+}
+
+impl Summary {
+    /// Whether all could be taken over.
+    pub fn is_whole(&self) -> bool {
+        self.cannot + self.changed + self.failed == 0 && self.stopped.is_none()
+    }
+
+    /// Counts a job by where it is.
+    pub fn saw(&mut self, entry: &Entry) {
+        self.jobs += 1;
+        *match entry.place() {
+            Place::Waiting => &mut self.waiting,
+            Place::Ready => &mut self.ready,
+            Place::Stranded => &mut self.stranded,
+        } += 1;
+    }
+
+    /// Names one that was left; who calls has counted it.
+    pub fn leave(&mut self, entry: &Entry, at: &str, reason: impl Into<String>) {
+        if self.left.len() < NAMED {
+            self.left.push(Left { job: entry.shown(), at: at.to_owned(), reason: reason.into() });
+        }
+    }
+
+    /// Counts names that have no job.
+    pub fn found_orphans(&mut self, names: &[Vec<u8>]) {
+        self.orphaned += names.len() as u64;
+        let more = NAMED.saturating_sub(self.orphans.len());
+        self.orphans.extend(names.iter().take(more).map(|name| shown(name)));
+    }
+
+    /// For people.
+    pub fn table(&self) -> String {
+        let mut rows = vec![
+            ("jobs seen", self.jobs),
+            ("  waiting for their due time", self.waiting),
+            ("  ready", self.ready),
+            ("  stranded between the two, due now", self.stranded),
+            (if self.dry_run { "would be taken over" } else { "taken over" }, self.taken),
+            ("taken over before", self.already),
+            ("left: cannot be taken", self.cannot),
+        ];
+        if !self.dry_run {
+            rows.extend([
+                ("left: changed since, and dq has the older", self.changed),
+                ("left: not taken by the store", self.failed),
+                ("kept: dq has a job of that id", self.kept),
+            ]);
+        }
+        rows.push(("names without a job", self.orphaned));
+        let mut text = String::new();
+        let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+        for (name, count) in rows {
+            let _ = writeln!(text, "{name:<width$}  {count:>9}");
+        }
+        for (topic, jobs) in &self.unregistered {
+            let _ = writeln!(text, "topic {topic} is not registered: {jobs} jobs wait until it is");
+        }
+        for Left { job, at, reason } in &self.left {
+            let _ = writeln!(text, "left in {at}: {job}: {reason}");
+        }
+        let more = self.cannot + self.changed + self.failed - self.left.len() as u64;
+        if more > 0 {
+            let _ = writeln!(text, "and {more} more");
+        }
+        for name in &self.orphans {
+            let _ = writeln!(text, "no job of this name: {name}");
+        }
+        if self.orphaned > self.orphans.len() as u64 {
+            let _ = writeln!(text, "and {} more", self.orphaned - self.orphans.len() as u64);
+        }
+        if let Some(why) = &self.stopped {
+            let _ = writeln!(text, "ended before its end, and the counts are those so far: {why}");
+        }
+        if !self.dry_run && (self.failed > 0 || self.stopped.is_some()) {
+            let _ = writeln!(text, "run it once more: it goes on where it was");
+        }
+        text
+    }
+}

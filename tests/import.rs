@@ -1,0 +1,614 @@
+//! `dq import php-dq`: the real command, a real Redis with what the PHP daemon leaves in it, real stores.
+#![allow(missing_docs)]
+
+mod support;
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use dq::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
+use dq::store::{Store, View};
+use dq::{cli::Answer, settings};
+use redis::Connection;
+use serde_json::Value;
+use support::redis::RedisServer;
+use support::{Daemon, SECOND, Sink, eventually, free_port, now_ms, topic};
+
+/// A Redis of the PHP daemon's.
+struct Php {
+    server: RedisServer,
+    connection: Mutex<Connection>,
+}
+
+/// In which of its buckets a job is: `crc32(topic) % 2`.
+fn bucket(name: &str) -> String {
+    let topic = name.split(':').next().unwrap();
+    let step = |crc: u32, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
+    let eat = |crc: u32, byte: u8| (0..8).fold(crc ^ u32::from(byte), step);
+    format!("dq_bucket_{}", !topic.bytes().fold(!0, eat) % 2)
+}
+
+fn connection(server: &RedisServer) -> Connection {
+    redis::Client::open(server.url()).unwrap().get_connection().unwrap()
+}
+
+/// All that is there.
+fn all(server: &RedisServer) -> BTreeMap<String, Vec<u8>> {
+    let mut connection = connection(server);
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
+    let mut dump = |key: &str| redis::cmd("DUMP").arg(key).query(&mut connection).unwrap();
+    keys.into_iter().map(|key| (key.clone(), dump(&key))).collect()
+}
+
+impl Php {
+    fn start() -> Php {
+        let server = RedisServer::start();
+        let connection = Mutex::new(connection(&server));
+        Php { server, connection }
+    }
+
+    fn run<T: redis::FromRedisValue>(&self, arguments: &[&str]) -> T {
+        let mut cmd = redis::cmd(arguments[0]);
+        cmd.arg(&arguments[1..]).query(&mut self.connection.lock().unwrap()).unwrap()
+    }
+
+    /// A job that waits until then, Unix seconds.
+    fn waits(&self, name: &str, body: &str, due: i64) {
+        self.run::<()>(&["HSET", "dq_job_info", name, body]);
+        self.run::<()>(&["ZADD", &bucket(name), &due.to_string(), name]);
+    }
+
+    /// So many jobs that wait: 0, 1, 2 …
+    fn many(&self, jobs: u64) {
+        let mut pipe = redis::pipe();
+        for n in 0..jobs {
+            let name = format!("orders:{n}");
+            pipe.hset("dq_job_info", &name, format!("{{\"n\":{n}}}")).ignore();
+            pipe.zadd(bucket(&name), &name, YEAR_2033 + n as i64).ignore();
+        }
+        pipe.exec(&mut self.connection.lock().unwrap()).unwrap();
+    }
+
+    /// After it was killed.
+    fn start_again(&mut self) {
+        self.server.start_again();
+        self.connection = Mutex::new(connection(&self.server));
+    }
+
+    /// A job in one of the ready lists.
+    fn is_ready(&self, name: &str, body: &str, list: u8) {
+        self.run::<()>(&["HSET", "dq_job_info", name, body]);
+        self.run::<()>(&["RPUSH", &format!("dq_{list}ready_queue"), name]);
+    }
+
+    fn url(&self) -> String {
+        self.server.url()
+    }
+
+    /// All that is there, but for what dq notes.
+    fn all(&self) -> BTreeMap<String, Vec<u8>> {
+        let mut all = all(&self.server);
+        all.remove("dq_imported");
+        all
+    }
+
+    fn noted(&self) -> usize {
+        self.run::<usize>(&["HLEN", "dq_imported"]).saturating_sub(1)
+    }
+}
+
+/// A configuration without a daemon, and its store.
+struct Target {
+    dir: tempfile::TempDir,
+    nodes: Vec<RedisServer>,
+}
+
+impl Target {
+    fn embedded() -> Target {
+        Target::with(Vec::new())
+    }
+
+    fn redis() -> Target {
+        Target::with(vec![RedisServer::start(), RedisServer::start()])
+    }
+
+    fn with(nodes: Vec<RedisServer>) -> Target {
+        let target = Target { dir: tempfile::tempdir().unwrap(), nodes };
+        let mut text = String::new();
+        if !target.nodes.is_empty() {
+            text += "[store]\nbackend = \"redis\"\ntimeout = \"1s\"\n";
+        }
+        for (n, node) in target.nodes.iter().enumerate() {
+            text += &format!("[[store.node]]\nname = \"r{n}\"\nurl = \"{}\"\n", node.url());
+        }
+        text += "[[topic]]\nname = \"orders\"\ncallback = \"http://127.0.0.1:9/\"\n";
+        std::fs::write(target.config(), text).unwrap();
+        target
+    }
+
+    fn config(&self) -> PathBuf {
+        self.dir.path().join("dq.toml")
+    }
+
+    fn store(&self) -> Box<dyn Store> {
+        let store = match self.nodes.len() {
+            0 => settings::Store::Embedded { path: self.dir.path().join("var/dq.db") },
+            _ => {
+                let nodes = self.nodes.iter().enumerate();
+                let node = |(n, s): (usize, &RedisServer)| settings::Node {
+                    name: format!("r{n}"),
+                    url: s.url(),
+                    shards: 2,
+                };
+                let (prefix, nodes) = ("dq".to_owned(), nodes.map(node).collect());
+                settings::Store::Redis(settings::Redis { prefix, timeout: SECOND, pool: 2, nodes })
+            }
+        };
+        dq::store::open(&store, &self.dir.path().join("var/run")).unwrap()
+    }
+
+    /// The live jobs, by id.
+    fn jobs(&self, topic: &str) -> BTreeMap<String, View> {
+        jobs(self.store().as_mut(), topic)
+    }
+
+    fn import(&self, php: &Php, more: &[&str]) -> Told {
+        import(&self.config(), &[&["--from", &php.url(), "--json"], more].concat())
+    }
+}
+
+fn jobs(store: &mut dyn Store, topic: &str) -> BTreeMap<String, View> {
+    let topic = TopicName::new(topic).unwrap();
+    let mut jobs = BTreeMap::new();
+    for state in [State::Delayed, State::Ready] {
+        let mut cursor = None;
+        loop {
+            let page = store.list(&topic, state, cursor.as_deref(), 500).unwrap();
+            for job in page.jobs {
+                let twice = jobs.insert(job.key.id.as_str().to_owned(), job);
+                assert!(twice.is_none(), "{twice:?}");
+            }
+            cursor = page.next;
+            if cursor.is_none() {
+                break;
+            }
+        }
+    }
+    jobs
+}
+
+/// What the command said, and how it ended.
+struct Told {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Told {
+    fn of(out: Output) -> Told {
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Told { code: out.status.code().unwrap(), out: text(out.stdout), err: text(out.stderr) }
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {}{}", self.out, self.err))
+    }
+
+    /// Fails unless these are the counts; all others are 0.
+    #[track_caller]
+    fn counts(&self, counts: &[(&str, u64)]) {
+        let json = self.json();
+        let numbers = json.as_object().unwrap().iter().filter_map(|(k, v)| Some((k.as_str(), v.as_u64()?)));
+        let found: BTreeMap<&str, u64> = numbers.filter(|(_, n)| *n > 0).collect();
+        assert_eq!(found, counts.iter().copied().collect(), "{}", self.out);
+    }
+}
+
+fn command(config: &Path, more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
+    command.args(["import", "php-dq", "--config"]).arg(config).args(more).env_remove("RUST_BACKTRACE");
+    command
+}
+
+fn import(config: &Path, more: &[&str]) -> Told {
+    Told::of(command(config, more).output().unwrap())
+}
+
+const YEAR_2033: i64 = 2_000_000_000;
+
+fn takes_over_all(target: &Target) {
+    let php = Php::start();
+    let body = r#"{"id":"nest-1","fl":1.0,"big":9007199254740993123,"zh":"\u4e2d 文","n":{"x":[1,{"notify_time":2}]}"#;
+    let marks = r#""notify_time":"2033-05-18 11:33:20","dq_set_time":"2026-11-20 23:58:20""#;
+    php.waits("orders:a: b:1", &format!("{body},{marks},\"exp_notify_nums\":3}}"), YEAR_2033);
+    php.waits("orders:late", &format!("{{{marks}}}"), 1_000_000_000);
+    php.waits("orders:text", r#""{\"a\":1}""#, YEAR_2033 + 1);
+    php.waits("else:1", &format!("{{\"a\":1,{marks}}}"), YEAR_2033);
+    for list in 1..=3 {
+        php.is_ready(&format!("orders:ready-{list}"), r#"{"exp_notify_nums":1,"a":[]}"#, list);
+    }
+    php.run::<()>(&["HSET", "dq_job_info", "orders:stranded", r#"{"a":1}"#]);
+    let before = php.all();
+    let began = now_ms();
+    let told = target.import(&php, &[]);
+    assert_eq!(told.code, 0, "{}{}", told.out, told.err);
+    told.counts(&[("jobs", 8), ("waiting", 4), ("ready", 3), ("stranded", 1), ("taken", 8)]);
+    assert_eq!(told.json()["unregistered"], serde_json::json!({"else": 1}));
+    assert_eq!(php.all(), before, "nothing is changed there");
+
+    let jobs = target.jobs("orders");
+    assert_eq!(jobs.len(), 7);
+    let is = |id: &str, body: &str, state, due_ms: Option<i64>, priority, attempts| {
+        let job = &jobs[id];
+        assert_eq!((job.body.as_str(), job.state), (body, state), "{id}");
+        assert_eq!((job.priority, job.attempts, job.max_attempts), (priority, attempts, None), "{id}");
+        match due_ms {
+            Some(due_ms) => assert_eq!(job.due_ms, due_ms, "{id}"),
+            None => assert!((began..=now_ms()).contains(&job.due_ms), "{id}"),
+        }
+    };
+    let (delayed, ready, normal) = (State::Delayed, State::Ready, Priority::Normal);
+    is("a: b:1", &format!("{body}}}"), delayed, Some(YEAR_2033 * 1000), normal, 3);
+    is("late", "{}", ready, Some(1_000_000_000_000), normal, 0);
+    is("text", r#""{\"a\":1}""#, delayed, Some(YEAR_2033 * 1000 + 1000), normal, 0);
+    is("stranded", r#"{"a":1}"#, ready, None, normal, 0);
+    is("ready-1", r#"{"a":[]}"#, ready, None, Priority::High, 1);
+    is("ready-2", r#"{"a":[]}"#, ready, None, normal, 1);
+    is("ready-3", r#"{"a":[]}"#, ready, None, Priority::Low, 1);
+    assert_eq!(target.jobs("else")["1"].body.as_str(), r#"{"a":1}"#);
+
+    let told = target.import(&php, &[]);
+    assert_eq!(told.code, 0);
+    told.counts(&[("jobs", 8), ("waiting", 4), ("ready", 3), ("stranded", 1), ("already", 8)]);
+    assert_eq!(target.jobs("orders"), jobs, "twice is once");
+}
+
+#[test]
+fn ids_bodies_due_times_failures_and_priorities_are_kept_in_the_embedded_store() {
+    takes_over_all(&Target::embedded());
+}
+
+#[test]
+fn ids_bodies_due_times_failures_and_priorities_are_kept_on_nodes_of_redis() {
+    takes_over_all(&Target::redis());
+}
+
+#[test]
+fn a_run_that_is_killed_and_repeated_ends_with_each_job_once() {
+    const JOBS: usize = 20_000;
+    let php = Php::start();
+    php.many(JOBS as u64);
+    let target = Target::embedded();
+    // Each time a bit further.
+    let mut least = 0;
+    for more in [1, 2000, 3000] {
+        least += more;
+        let mut running = command(&target.config(), &["--from", &php.url()]);
+        let mut running = running.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        eventually(30 * SECOND, "some jobs", || (php.noted() >= least).then_some(()));
+        running.kill().unwrap();
+        assert!(!running.wait().unwrap().success(), "it was killed");
+        let (there, noted) = (target.jobs("orders").len(), php.noted());
+        assert!(noted <= there && there < JOBS, "{noted} are noted, {there} are there");
+        least = noted;
+    }
+    let told = target.import(&php, &[]);
+    assert_eq!(told.code, 0, "{}", told.out);
+    let json = told.json();
+    assert_eq!((json["jobs"].as_u64(), json["already"].as_u64()), (Some(JOBS as u64), Some(least as u64)));
+    assert!(json["kept"].as_u64() <= Some(256), "what was added and not noted: {}", told.out);
+    let jobs = target.jobs("orders");
+    assert_eq!(jobs.len(), JOBS);
+    for (id, job) in jobs {
+        let n: i64 = id.parse().unwrap();
+        assert_eq!(job.due_ms, (YEAR_2033 + n) * 1000);
+        assert_eq!(job.body.as_str(), format!("{{\"n\":{n}}}"));
+    }
+    assert_eq!(php.noted(), JOBS);
+    let log = std::fs::metadata(target.dir.path().join("var/dq.db-wal")).unwrap().len();
+    assert!(log < 24 << 20, "without a daemon, the store's log of {log} bytes is carried over all the same");
+}
+
+#[test]
+fn a_source_that_goes_away_in_the_midst_is_named_and_the_next_run_takes_the_rest() {
+    const JOBS: u64 = 20_000;
+    let mut php = Php::start();
+    php.many(JOBS);
+    let target = Target::embedded();
+    let mut running = command(&target.config(), &["--from", &php.url(), "--json"]);
+    let running = running.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually(30 * SECOND, "some jobs", || (php.noted() >= 1000).then_some(()));
+    php.server.kill();
+    let told = Told::of(running.wait_with_output().unwrap());
+    let json = told.json();
+    let (stopped, taken) = (json["stopped"].as_str().unwrap(), json["taken"].as_u64().unwrap());
+    assert!(told.code == 1 && stopped.contains(&php.url()), "{}", told.out);
+    assert!((1000..JOBS).contains(&taken) && json["failed"] == 0, "{}", told.out);
+    php.start_again();
+    let told = target.import(&php, &[]);
+    let json = told.json();
+    let [jobs, taken_now, already, kept] =
+        ["jobs", "taken", "already", "kept"].map(|name| json[name].as_u64().unwrap());
+    assert!(told.code == 0 && kept <= 256, "what was added and not noted: {}", told.out);
+    assert_eq!((jobs, taken + taken_now, taken_now + already + kept), (JOBS, JOBS, JOBS));
+    assert_eq!(target.jobs("orders").len() as u64, JOBS);
+}
+
+#[test]
+fn a_store_that_takes_nothing_is_not_asked_for_ever() {
+    let (php, mut target) = (Php::start(), Target::redis());
+    php.many(5_000);
+    target.nodes.iter_mut().for_each(RedisServer::kill);
+    let told = target.import(&php, &[]);
+    let json = told.json();
+    assert!(told.code == 1 && json["stopped"].as_str().unwrap().contains("is down"), "{}", told.out);
+    assert!((256..=5 * 256).contains(&json["failed"].as_u64().unwrap()), "{}", told.out);
+    assert_eq!(php.noted(), 0);
+    target.nodes.iter_mut().for_each(RedisServer::start_again);
+    target.import(&php, &[]).counts(&[("jobs", 5_000), ("waiting", 5_000), ("taken", 5_000)]);
+}
+
+#[test]
+fn long_lists_are_read_to_their_end() {
+    let (php, target) = (Php::start(), Target::embedded());
+    let names: Vec<String> = (0..2500).map(|n| format!("orders:{n}")).collect();
+    let gone: Vec<String> = (0..2500).map(|n| format!("orders:gone-{n}")).collect();
+    let mut pipe = redis::pipe();
+    for (name, gone) in names.iter().zip(&gone) {
+        pipe.hset("dq_job_info", name, "1").rpush("dq_3ready_queue", name).zadd("dq_bucket_1", gone, 5);
+    }
+    pipe.exec(&mut php.connection.lock().unwrap()).unwrap();
+    let told = target.import(&php, &[]);
+    told.counts(&[("jobs", 2500), ("ready", 2500), ("taken", 2500), ("orphaned", 2500)]);
+    assert!(target.jobs("orders").values().all(|job| job.priority == Priority::Low));
+    let told = import(&target.config(), &["--from", &php.url()]);
+    assert!(told.out.contains("and 2490 more"), "{}", told.out);
+}
+
+fn key(id: &str) -> JobKey {
+    JobKey { topic: TopicName::new("orders").unwrap(), id: JobId::new(id).unwrap() }
+}
+
+fn job(id: &str, body: &str) -> NewJob {
+    NewJob {
+        key: key(id),
+        body: Body::parse(body).unwrap(),
+        due: Due::In(60 * SECOND),
+        priority: Priority::Normal,
+        on_conflict: OnConflict::Reject,
+        max_attempts: None,
+        attempts: 0,
+    }
+}
+
+#[test]
+fn a_job_that_was_delivered_meanwhile_does_not_come_again_and_a_new_one_comes() {
+    let (php, target) = (Php::start(), Target::embedded());
+    php.waits("orders:done", "1", YEAR_2033);
+    php.waits("orders:waits", "1", YEAR_2033);
+    target.import(&php, &[]).counts(&[("jobs", 2), ("waiting", 2), ("taken", 2)]);
+    assert_eq!(target.store().delete(&[key("done")]), [Ok(true)]);
+    php.waits("orders:new", "1", YEAR_2033);
+    let told = target.import(&php, &[]);
+    told.counts(&[("jobs", 3), ("waiting", 3), ("taken", 1), ("already", 2)]);
+    assert_eq!(target.jobs("orders").into_keys().collect::<Vec<_>>(), ["new", "waits"]);
+}
+
+#[test]
+fn what_a_business_has_added_meanwhile_wins_and_what_changed_since_is_not_passed_over() {
+    let (php, target) = (Php::start(), Target::embedded());
+    php.waits("orders:both", "\"php\"", YEAR_2033);
+    target.store().add(&[job("both", "\"dq\"")]);
+    let told = target.import(&php, &[]);
+    told.counts(&[("jobs", 1), ("waiting", 1), ("kept", 1)]);
+    assert_eq!((told.code, target.jobs("orders")["both"].body.as_str()), (0, "\"dq\""));
+    // Delivered; the older one is none that is missing.
+    target.store().delete(&[key("both")]);
+    target.import(&php, &[]).counts(&[("jobs", 1), ("waiting", 1), ("already", 1)]);
+
+    // The PHP daemon went on, and was stopped again.
+    php.waits("orders:both", "\"newer\"", YEAR_2033);
+    target.import(&php, &[]).counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
+    php.waits("orders:both", "\"newer\"", YEAR_2033 + 1);
+    let told = target.import(&php, &[]);
+    told.counts(&[("jobs", 1), ("waiting", 1), ("changed", 1)]);
+    assert_eq!(told.code, 1);
+    assert!(told.json()["left"][0]["reason"].as_str().unwrap().contains("delete"), "{}", told.out);
+    target.store().delete(&[key("both")]);
+    assert_eq!(target.import(&php, &[]).code, 0);
+    assert_eq!(target.jobs("orders")["both"].due_ms, (YEAR_2033 + 1) * 1000);
+}
+
+#[test]
+fn a_dry_run_changes_neither_side() {
+    let (php, target) = (Php::start(), Target::redis());
+    php.waits("orders:1", "1", YEAR_2033);
+    php.is_ready("orders:2", "2", 1);
+    php.is_ready("no topic:1", "1", 1);
+    drop(target.store());
+    let both = || std::iter::once(&php.server).chain(&target.nodes).map(all).collect::<Vec<_>>();
+    let before = both();
+    assert!(before.iter().all(|server| !server.is_empty()));
+    let told = target.import(&php, &["--dry-run"]);
+    told.counts(&[("jobs", 3), ("waiting", 1), ("ready", 2), ("taken", 2), ("cannot", 1)]);
+    assert_eq!(told.code, 1);
+    assert_eq!(both(), before);
+
+    let target = Target::embedded();
+    target.import(&php, &["--dry-run"]).counts(&[
+        ("jobs", 3),
+        ("waiting", 1),
+        ("ready", 2),
+        ("taken", 2),
+        ("cannot", 1),
+    ]);
+    assert_eq!(all(&php.server), before[0]);
+    let files: Vec<_> =
+        std::fs::read_dir(target.dir.path()).unwrap().map(|f| f.unwrap().file_name()).collect();
+    assert_eq!(files, ["dq.toml"]);
+}
+
+#[test]
+fn what_cannot_be_taken_is_left_there_and_named_and_what_leads_nowhere_is_counted() {
+    let (php, target) = (Php::start(), Target::embedded());
+    php.waits("orders:good", "1", YEAR_2033);
+    for (name, body) in [("no colon", "1"), ("bad topic:1", "1"), ("orders:", "1"), ("orders:broken", "{")] {
+        php.waits(name, body, YEAR_2033);
+    }
+    php.waits("orders:never", "1", i64::MAX);
+    php.run::<()>(&["ZADD", "dq_bucket_0", "1", "orders:gone-0"]);
+    php.run::<()>(&["ZADD", "dq_bucket_1", "1", "orders:gone-1"]);
+    php.run::<()>(&["RPUSH", "dq_2ready_queue", "orders:gone-2", "orders:gone-1"]);
+    let told = target.import(&php, &[]);
+    told.counts(&[("jobs", 6), ("waiting", 6), ("taken", 1), ("cannot", 5), ("orphaned", 3)]);
+    assert_eq!(told.code, 1);
+    let json = told.json();
+    let mut left: Vec<_> =
+        json["left"].as_array().unwrap().iter().map(|l| l["job"].as_str().unwrap()).collect();
+    left.sort_unstable();
+    assert_eq!(left, ["bad topic:1", "no colon", "orders:", "orders:broken", "orders:never"]);
+    assert!(json["left"].as_array().unwrap().iter().all(|l| l["at"] == php.url()), "{json}");
+    // For people.
+    let told = import(&target.config(), &["--from", &php.url()]);
+    for part in [
+        "orders:broken: the body is not JSON",
+        "bad topic:1: topic \"bad topic\" is not",
+        "taken over before                                  1",
+        "no job of this name: orders:gone-1",
+    ] {
+        assert!(told.out.contains(part), "{part}\n{}", told.out);
+    }
+    assert_eq!(target.jobs("orders").len(), 1);
+}
+
+#[test]
+fn only_the_topics_that_are_asked_for_are_looked_at() {
+    let (php, target) = (Php::start(), Target::embedded());
+    for name in ["orders:1", "orders.eu:1", "mail:1", "bad topic:1"] {
+        php.waits(name, "1", YEAR_2033);
+    }
+    php.run::<()>(&["RPUSH", "dq_1ready_queue", "sms:gone"]);
+    let told = target.import(&php, &["--topic", "orders", "--topic", "mail"]);
+    told.counts(&[("jobs", 2), ("waiting", 2), ("taken", 2)]);
+    assert_eq!(told.code, 0);
+    assert_eq!((target.jobs("orders.eu").len(), target.jobs("mail").len()), (0, 1));
+}
+
+#[test]
+fn several_nodes_are_taken_over_by_what_the_table_says_of_them() {
+    let (first, second, empty, target) = (Php::start(), Php::start(), Php::start(), Target::embedded());
+    first.waits("orders:1", "1", YEAR_2033);
+    second.waits("orders:2", "2", YEAR_2033);
+    let port = free_port().to_string();
+    first.run::<()>(&["CONFIG", "SET", "port", &port]);
+    first.run::<()>(&["CONFIG", "SET", "requirepass", "se:cret"]);
+    let row = format!("127.0.0.1:{port}:se:cret,127.0.0.1:1:other");
+    let told = import(
+        &target.config(),
+        &["--from", &row, "--from", &second.url(), "--from", &empty.url(), "--json"],
+    );
+    told.counts(&[("jobs", 2), ("waiting", 2), ("taken", 2)]);
+    assert!(all(&empty.server).is_empty(), "nothing is left behind");
+    assert_eq!(target.jobs("orders").len(), 2);
+    let told = import(&target.config(), &["--from", &format!("127.0.0.1:{port}:wrong-one")]);
+    assert_eq!(told.code, 1);
+    assert!(told.err.contains(&format!("cannot reach redis://127.0.0.1:{port}")), "{}", told.err);
+    assert!(!told.err.contains("wrong-one"), "{}", told.err);
+}
+
+#[test]
+fn bad_input_is_refused_by_name_and_without_passwords() {
+    let (php, target) = (Php::start(), Target::embedded());
+    let config = target.config();
+    let url = php.url();
+    let port = free_port();
+    let away = format!("redis://u:secret@127.0.0.1:{port}/0");
+    for (arguments, named) in [
+        (&["--from", &*away] as &[&str], &*format!("redis://127.0.0.1:{port}/0")),
+        (&["--from", "127.0.0.1:secret"], "--from 127.0.0.1…"),
+        (&["--from", "http://x:secret@h"], "http://h"),
+        (&["--from", &url, "--from", &url], "twice"),
+        (&["--from", &url, "--topic", "a b"], "\"a b\""),
+    ] {
+        let told = import(&config, arguments);
+        assert_eq!((told.code, told.out.as_str()), (1, ""), "{arguments:?}");
+        assert!(told.err.contains(named) && !told.err.contains("secret"), "{arguments:?}: {}", told.err);
+    }
+    assert_eq!(import(&config, &[]).code, 2, "a source must be named");
+    let told = import(&config, &["--from", &url, "--prefix", "other_", "--dry-run"]);
+    assert!(told.code == 0 && told.err.contains("no other_job_info"), "{}", told.err);
+    let told = import(Path::new("/nowhere/dq.toml"), &["--from", &url]);
+    assert!(told.code == 1 && told.err.contains("/nowhere/dq.toml"), "{}", told.err);
+    assert!(!target.dir.path().join("var").exists(), "nothing was begun");
+}
+
+#[test]
+fn another_store_than_before_is_refused_and_a_new_one_in_its_place_is_noticed() {
+    let (php, first, second) = (Php::start(), Target::embedded(), Target::embedded());
+    php.waits("orders:1", "1", YEAR_2033);
+    first.import(&php, &[]).counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
+    let told = second.import(&php, &[]);
+    assert!(told.code == 1 && told.err.contains("another store: embedded in"), "{}", told.err);
+    assert!(told.err.contains("redis-cli DEL dq_imported"), "{}", told.err);
+
+    std::fs::remove_dir_all(first.dir.path().join("var")).unwrap();
+    let told = first.import(&php, &[]);
+    let stopped = told.json()["stopped"].to_string();
+    assert!(told.code == 1 && stopped.contains("never had a job of topic orders"), "{}", told.out);
+    php.run::<()>(&["DEL", "dq_imported"]);
+    first.import(&php, &[]).counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
+}
+
+#[test]
+fn a_node_that_is_down_costs_its_own_jobs_which_the_next_run_takes() {
+    const JOBS: u64 = 300;
+    let (php, mut target) = (Php::start(), Target::redis());
+    for n in 0..JOBS {
+        php.waits(&format!("orders:{n}"), "1", YEAR_2033);
+    }
+    target.nodes[1].kill();
+    let told = target.import(&php, &[]);
+    let json = told.json();
+    let (taken, failed) = (json["taken"].as_u64().unwrap(), json["failed"].as_u64().unwrap());
+    assert!(told.code == 1 && taken > 0 && failed > 0 && taken + failed == JOBS, "{}", told.out);
+    assert!(json["left"][0]["reason"].as_str().unwrap().starts_with("node_down: "), "{json}");
+    target.nodes[1].start_again();
+    let told = target.import(&php, &[]);
+    assert_eq!(told.code, 0, "{}", told.out);
+    told.counts(&[("jobs", JOBS), ("waiting", JOBS), ("taken", failed), ("already", taken)]);
+    assert_eq!(target.jobs("orders").len(), JOBS as usize);
+}
+
+#[test]
+fn a_running_daemon_delivers_what_is_taken_over_and_goes_on_counting_failures() {
+    let php = Php::start();
+    let refused = Arc::new(AtomicU32::new(0));
+    let times = Arc::clone(&refused);
+    let sink = Sink::answering(move |_| match times.fetch_add(1, Ordering::Relaxed) {
+        0 => Answer::new(500, "no"),
+        _ => Answer::new(200, "ok"),
+    });
+    let form = topic("orders", &sink, "payload = \"form\"\nretry = [\"10ms\"]\nmax_attempts = 4");
+    let mut daemon = Daemon::start(&form);
+    let due = now_ms() / 1000 + 2;
+    php.waits("orders:1", r#"{"a":1,"notify_time":"x","dq_set_time":"y","exp_notify_nums":2}"#, due);
+    let told = import(&daemon.dir.path().join("dq.toml"), &["--from", &php.url(), "--json"]);
+    told.counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
+    eventually(20 * SECOND, "two calls", || (sink.count() == 2).then_some(()));
+    let calls = sink.calls();
+    for (call, attempt, failures) in [(&calls[0], "3", "2"), (&calls[1], "4", "3")] {
+        assert_eq!(call.header("dq-attempt"), attempt);
+        assert!(call.body.starts_with("a=1&notify_time=20"), "{}", call.body);
+        assert!(call.body.ends_with(&format!("&exp_notify_nums={failures}")), "{}", call.body);
+    }
+    assert_eq!(calls[0].header("dq-due-at"), (due * 1000).to_string());
+    assert!(calls[0].late_ms().is_some_and(|late| (0..5000).contains(&late)), "{:?}", calls[0].late_ms());
+    let told = import(&daemon.dir.path().join("dq.toml"), &["--from", &php.url(), "--json"]);
+    told.counts(&[("jobs", 1), ("waiting", 1), ("already", 1)]);
+    assert_eq!(sink.deliveries().into_keys().collect::<HashSet<_>>(), HashSet::from(["1".to_owned()]));
+    assert_eq!(sink.count(), 2, "it did not come again");
+    daemon.stop();
+}
