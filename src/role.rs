@@ -240,37 +240,56 @@ pub fn vital_thread(name: &str, work: impl FnOnce() + Send + 'static) -> std::io
 /// Trouble that lasts is logged when it begins, when it changes, and when it is over; and is tried again ever later.
 #[derive(Debug, Default)]
 pub struct Trouble {
-    current: Option<(String, Instant)>,
+    current: Option<Current>,
     pause: Duration,
+}
+
+#[derive(Debug)]
+struct Current {
+    message: String,
+    since: Instant,
+    /// It does not pass by itself.
+    is_error: bool,
 }
 
 impl Trouble {
     /// The first and the longest pause before the next try.
     const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
+    /// The pause before the next look at what passes by itself.
+    const WAIT: Duration = Duration::from_millis(200);
+
     /// Notes that something failed. Gives the moment of the next try.
     pub fn again_at(&mut self, error: &dyn std::fmt::Display) -> Instant {
-        let (now, message) = (Instant::now(), error.to_string());
-        match &mut self.current {
-            Some((known, _)) if *known == message => {}
-            Some((known, _)) => {
-                log::error!("{message}");
-                *known = message;
-            }
-            none => {
-                log::error!("{message}");
-                *none = Some((message, now));
-                self.pause = Duration::ZERO;
-            }
+        if self.current.is_none() {
+            self.pause = Duration::ZERO;
         }
+        self.note(error.to_string(), true);
         self.pause = (self.pause * 2).clamp(Self::PAUSES[0], Self::PAUSES[1]);
-        now + self.pause
+        Instant::now() + self.pause
+    }
+
+    /// Notes that something has to wait for what passes by itself. Gives the moment of the next look.
+    pub fn waits(&mut self, what: &dyn std::fmt::Display) -> Instant {
+        self.note(what.to_string(), false);
+        Instant::now() + Self::WAIT
+    }
+
+    fn note(&mut self, message: String, is_error: bool) {
+        if self.current.as_ref().is_some_and(|c| c.message == message) {
+            return;
+        }
+        log::log!(if is_error { log::Level::Error } else { log::Level::Info }, "{message}");
+        let since = self.current.as_ref().map_or_else(Instant::now, |c| c.since);
+        let is_error = is_error || self.current.as_ref().is_some_and(|c| c.is_error);
+        self.current = Some(Current { message, since, is_error });
     }
 
     /// Notes that it works.
     pub fn over(&mut self) {
-        if let Some((_, since)) = self.current.take() {
-            log::warn!("works again after {:.1?}", since.elapsed());
+        if let Some(Current { since, is_error, .. }) = self.current.take() {
+            let level = if is_error { log::Level::Warn } else { log::Level::Info };
+            log::log!(level, "works again after {:.1?}", since.elapsed());
         }
     }
 }

@@ -42,6 +42,9 @@ pub enum StoreError {
     /// The node that has the job, or would have it, is down.
     #[error("a node is down: {0}")]
     NodeDown(String),
+    /// A node is there, and what it has may be out of date: others are asked first.
+    #[error("a node has just come back: {0}")]
+    Settling(String),
     /// It may have been done or not.
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
@@ -57,6 +60,7 @@ impl StoreError {
             StoreError::Gone(_) => "store_gone",
             StoreError::Unavailable(_) => "store_unavailable",
             StoreError::NodeDown(_) => "node_down",
+            StoreError::Settling(_) => "node_settling",
             StoreError::Unknown(_) => "unknown",
         }
     }

@@ -276,7 +276,10 @@ impl Consumer {
             None => counter.trouble.over(),
             Some(e @ StoreError::Gone(_)) => return Err(e.into()),
             Some(e) => {
-                counter.again = Some(counter.trouble.again_at(&format_args!("cannot lease or settle: {e}")));
+                counter.again = Some(match e {
+                    StoreError::Settling(_) => counter.trouble.waits(&e),
+                    _ => counter.trouble.again_at(&format_args!("cannot lease or settle: {e}")),
+                });
                 // What was to be leased is looked for again.
                 counter.look = true;
                 return Ok(());

@@ -107,6 +107,7 @@ impl Tender {
                 }
                 // Another start opens the file that is there.
                 Err(e @ StoreError::Gone(_)) => return Err(e.into()),
+                Err(e @ StoreError::Settling(_)) => Some(self.trouble.waits(&e)),
                 Err(e) => Some(self.trouble.again_at(&format_args!("cannot move jobs: {e}"))),
             };
             *lock(&self.busy_since) = None;

@@ -202,9 +202,10 @@ impl Nodes {
             return Ok(());
         }
         let node = &self.nodes[place.node];
-        let not_yet = |why: &str| Err(StoreError::NodeDown(format!("{}: {why}", node.name)));
+        let not_yet = |why: &str| Err(StoreError::Settling(format!("{}: {why}", node.name)));
+        let is_away = || Err(StoreError::NodeDown(format!("{}: it does not answer", node.name)));
         let Some(since) = node.known_since(place.shard) else {
-            return not_yet("it is away, or has only just come back");
+            return if survey.is_silent(place.node) { is_away() } else { not_yet("not all may know it yet") };
         };
         let newer;
         let is_old = |r: &Report| r.holdings.is_some() && r.asked_at < since;
@@ -227,7 +228,7 @@ impl Nodes {
         if cleared.get(&place) != Some(&since) {
             let own = &survey.reports[place.node];
             if own.holdings.is_none() {
-                return not_yet("it is away");
+                return is_away();
             }
             if others().any(|(other, r)| r.holdings.is_some() && own.has_away(other)) {
                 return not_yet("what it holds in the place of others is looked at first");
