@@ -73,10 +73,8 @@ impl<const NODES: usize, const SHARDS: u32> Fixture for Redis<NODES, SHARDS> {
         Redis { dir: tempfile::tempdir().unwrap(), servers }
     }
     fn settings(&self) -> settings::Store {
-        let node = |(n, server): (usize, &redis::RedisServer)| settings::Node {
-            name: format!("r{n}"),
-            url: server.url(),
-            shards: SHARDS,
+        let node = |(n, server): (usize, &redis::RedisServer)| {
+            settings::Node::server(format!("r{n}"), server.url(), SHARDS)
         };
         settings::Store::Redis(settings::Redis {
             prefix: "dq".into(),

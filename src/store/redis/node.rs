@@ -1,100 +1,79 @@
-//! One node: its connections, whether it is down, and what its answers and errors mean.
+//! One node: its shards, how each of them stands, and which server has it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, ConnectionLike, RedisError, ServerErrorKind, Value};
+use redis::{RedisError, Value};
 
-use super::breaker::{Breaker, PAUSE};
+use super::access::Access;
+use super::breaker::PAUSE;
+pub(super) use super::call::{Call, Failure};
+use super::cluster::{Because, Cluster};
+use super::door::{Door, Entered};
+use super::endpoint::{Endpoint, Exchange};
 use super::script::Script;
 use super::standing::Standing;
-use super::wire::{Manager, Quiet, ServerId, Wire, connect, identify};
-use crate::settings;
-use crate::store::{Probe, StoreError};
-
-/// What a connection may be idle before it is asked whether it still is one: what is sent on one that the server has closed
-/// meanwhile has an unknown outcome.
-const FRESH: Duration = Duration::from_secs(1);
-
-/// Why a call brought nothing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Failure {
-    /// Nothing was changed.
-    NotRun(StoreError),
-    /// The server does not know the script, and has not run it.
-    NoScript,
-    /// It may have been done or not.
-    Unknown(StoreError),
-}
-
-impl Failure {
-    pub(super) fn into_error(self) -> StoreError {
-        match self {
-            Failure::NotRun(e) | Failure::Unknown(e) => e,
-            Failure::NoScript => StoreError::Unavailable("a server forgets its scripts at once".into()),
-        }
-    }
-}
+use super::wire::ServerId;
+use crate::settings::{self, At};
+use crate::store::{Probe, Probed, StoreError};
 
 /// A node and its shards.
 pub(super) struct Node {
     pub name: String,
     /// What the keys of each shard begin with.
     pub bases: Vec<String>,
-    pool: r2d2::Pool<Manager>,
-    client: redis::Client,
+    servers: Servers,
     timeout: Duration,
-    breaker: Mutex<Breaker>,
     /// Of each shard.
     standings: Mutex<Vec<Standing>>,
-    /// Where the node keeps how many shards it has, since it was first used.
-    shards_key: String,
-    /// It has been found to be what the settings say.
-    known: AtomicBool,
+    /// Which shards have been found to be of a node with as many as the settings say.
+    known: Vec<AtomicBool>,
 }
 
-/// A call on a shard.
-pub(super) struct Call {
-    pub shard: usize,
-    /// The script that it is of; none: it is a plain command.
-    pub script: Option<Script>,
-    pub cmd: Cmd,
+/// What a node is made of.
+enum Servers {
+    /// One at a time.
+    One(Arc<Endpoint>),
+    Many(Cluster),
 }
+
+/// A connection on which somebody waits.
+pub(super) struct Waiting {
+    pub connection: redis::Connection,
+    pub server: Arc<Endpoint>,
+}
+
+type Answer = Result<Value, Failure>;
 
 impl Node {
     /// A node as the settings have it. Does not connect yet.
     pub(super) fn new(node: &settings::Node, of: &settings::Redis) -> Result<Node, StoreError> {
         let wrong = |e: RedisError| StoreError::Unavailable(format!("node {}: {e}", node.name));
-        let client = redis::Client::open(node.url.as_str()).map_err(wrong)?;
-        let manager = Manager { client: client.clone(), timeout: of.timeout };
-        let pool = r2d2::Pool::builder()
-            .max_size(of.pool)
-            .min_idle(Some(0))
-            .test_on_check_out(false)
-            .max_lifetime(None)
-            .idle_timeout(None)
-            .connection_timeout(of.timeout)
-            .error_handler(Box::new(Quiet))
-            .build_unchecked(manager);
+        let (pool, timeout) = (node.pool.unwrap_or(of.pool), node.timeout.unwrap_or(of.timeout));
         let base = |shard| format!("{}:{{{}.{shard}}}:", of.prefix, node.name);
+        let bases: Vec<String> = (0..node.shards).map(base).collect();
+        let access = |url: &String| Access::new(url, &node.tls).map_err(wrong);
+        let all = |urls: &[String]| urls.iter().map(access).collect::<Result<Vec<_>, _>>();
+        let one = |door| Servers::One(Arc::new(Endpoint::new(node.name.clone(), door, pool, timeout)));
+        let servers = match &node.at {
+            At::Server { url } => one(Door::to(&access(url)?).map_err(wrong)?),
+            At::Sentinel { sentinels, master_name, url } => {
+                one(Door::asking(all(sentinels)?, master_name, access(url)?).map_err(wrong)?)
+            }
+            At::Cluster { seeds } => {
+                Servers::Many(Cluster::new(&node.name, &bases, all(seeds)?, pool, timeout))
+            }
+        };
         Ok(Node {
             name: node.name.clone(),
-            bases: (0..node.shards).map(base).collect(),
-            pool,
-            client,
-            timeout: of.timeout,
-            breaker: Mutex::default(),
-            standings: Mutex::new(vec![Standing::default(); node.shards as usize]),
-            // One shard there always is.
-            shards_key: format!("{}shards", base(0)),
-            known: AtomicBool::new(false),
+            servers,
+            timeout,
+            standings: Mutex::new(vec![Standing::default(); bases.len()]),
+            known: bases.iter().map(|_| AtomicBool::new(false)).collect(),
+            bases,
         })
-    }
-
-    fn breaker(&self) -> MutexGuard<'_, Breaker> {
-        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn standings(&self) -> MutexGuard<'_, Vec<Standing>> {
@@ -115,19 +94,39 @@ impl Node {
     /// Notes which server answers for some shards.
     fn meet(&self, server: &ServerId, shards: impl Iterator<Item = usize>) {
         let (mut standings, now) = (self.standings(), Instant::now());
-        let is_old = server.uptime > self.settling() + Duration::from_secs(1);
+        // Since when a master of a Cluster is one it does not say.
+        let is_new = server.took_over && matches!(self.servers, Servers::Many(_));
+        let is_old = !is_new && server.is_older_than(self.settling() + Duration::from_secs(1));
         shards.for_each(|shard| standings[shard].met(&server.run_id, is_old, now));
     }
 
+    /// Notes that shards have gone to other masters, whom nobody has met yet.
+    fn refresh(&self, cluster: &Cluster, seen: u64, because: Because<'_>) {
+        let moved = cluster.refresh(seen, because);
+        if !moved.is_empty() {
+            log::warn!("node {}: {} of its shards have another master now", self.name, moved.len());
+            let mut standings = self.standings();
+            moved.into_iter().for_each(|shard| standings[shard].failed());
+        }
+    }
+
     /// A connection of its own to the server of a shard, for whoever waits on it.
-    pub(super) fn connect(
-        &self,
-        _shard: usize,
-        read_timeout: Duration,
-    ) -> Result<redis::Connection, RedisError> {
-        let mut connection = connect(&self.client, self.timeout, read_timeout)?;
-        self.meet(&identify(&mut connection)?, 0..self.bases.len());
-        Ok(connection)
+    pub(super) fn connect(&self, shard: usize, read_timeout: Duration) -> Result<Waiting, RedisError> {
+        let server = match &self.servers {
+            Servers::One(server) => Arc::clone(server),
+            Servers::Many(cluster) => {
+                let seen = cluster.map().version;
+                self.refresh(cluster, seen, Because::Away);
+                let home = cluster.map().homes.get(shard).cloned().flatten();
+                home.ok_or_else(|| std::io::Error::other("no master has its slot"))?
+            }
+        };
+        let Entered { connection, server: who, .. } = server.door.enter(self.timeout, read_timeout)?;
+        match &self.servers {
+            Servers::One(_) => self.meet(&who, 0..self.bases.len()),
+            Servers::Many(_) => self.meet(&who, std::iter::once(shard)),
+        }
+        Ok(Waiting { connection, server })
     }
 
     /// A call of a script on a shard, to which its arguments are to be added.
@@ -144,264 +143,225 @@ impl Node {
         Call { shard, script: None, cmd }
     }
 
-    /// Makes all calls in one round trip. Each is answered by itself.
-    pub(super) fn run(&self, calls: &[Call]) -> Vec<Result<Value, Failure>> {
-        let fail = |failure: Failure| calls.iter().map(|_| Err(failure.clone())).collect();
-        if !self.breaker().admit(Instant::now()) {
-            return fail(Failure::NotRun(self.down("it was a moment ago")));
+    /// Makes all calls, in one round trip to each server. Each is answered by itself.
+    pub(super) fn run(&self, calls: &[Call]) -> Vec<Answer> {
+        if let Err(e) = self.know(calls) {
+            return calls.iter().map(|_| Err(Failure::NotRun(e.clone()))).collect();
         }
-        let mut wire = match self.checkout() {
-            Ok(wire) => wire,
-            Err(e) => {
-                self.trip(&e, calls);
-                return fail(Failure::NotRun(self.down(&e)));
-            }
-        };
-        if let Err(e) = self.know(&mut wire) {
-            return fail(Failure::NotRun(e));
-        }
-        let mut answers = match self.exchange(&mut wire, calls.iter().map(|c| &c.cmd)) {
-            Ok(answers) => answers,
-            Err(e) => {
-                self.trip_unless_closed(&e, calls);
-                return fail(self.unknown(&e));
-            }
-        };
-        // A server that was started anew knows no scripts: what it did not know it has not run.
-        let missing: Vec<(usize, Script)> = calls
-            .iter()
-            .enumerate()
-            .filter(|(i, _)| answers[*i] == Err(Failure::NoScript))
-            .filter_map(|(i, call)| Some((i, call.script?)))
-            .collect();
-        if !missing.is_empty() {
-            let loads = missing.iter().map(|(_, script)| load(*script));
-            let again = missing.iter().map(|(i, _)| calls[*i].cmd.clone());
-            let cmds: Vec<Cmd> = loads.chain(again).collect();
-            match self.exchange(&mut wire, cmds.iter()) {
-                Ok(second) => {
-                    for ((i, _), answer) in missing.iter().zip(second.into_iter().skip(missing.len())) {
-                        answers[*i] = answer;
-                    }
-                }
-                Err(e) => {
-                    self.trip_unless_closed(&e, calls);
-                    missing.iter().for_each(|(i, _)| answers[*i] = Err(self.unknown(&e)));
-                }
-            }
-        }
-        self.judge(calls, &answers);
-        answers
-    }
-
-    /// Notes what answers say of the node and of its shards.
-    fn judge(&self, calls: &[Call], answers: &[Result<Value, Failure>]) {
-        let now = Instant::now();
-        let mut standings = self.standings();
-        for (call, answer) in calls.iter().zip(answers) {
-            if is_down(answer) {
-                standings[call.shard].failed();
-            } else {
-                standings[call.shard].answered(now);
-            }
-        }
-        drop(standings);
-        match answers.iter().find(|a| is_down(a)) {
-            Some(Err(Failure::NotRun(e))) => self.open_breaker(&e.to_string()),
-            _ if self.breaker().succeeded() => log::warn!("node {} answers again", self.name),
-            _ => {}
-        }
+        self.ask(&calls.iter().collect::<Vec<_>>())
     }
 
     /// One call, alone.
-    pub(super) fn run_one(&self, call: Call) -> Result<Value, Failure> {
+    pub(super) fn run_one(&self, call: Call) -> Answer {
         self.run(&[call]).pop().unwrap_or_else(|| Err(Failure::NotRun(self.down("no answer"))))
     }
 
-    /// Whether the node answers.
+    fn ask(&self, calls: &[&Call]) -> Vec<Answer> {
+        let cluster = match &self.servers {
+            Servers::One(server) => {
+                let exchange = server.run(calls);
+                self.judge(calls, &exchange);
+                return exchange.answers;
+            }
+            Servers::Many(cluster) => cluster,
+        };
+        if cluster.map().version == 0 {
+            self.refresh(cluster, 0, Because::Away);
+        }
+        let map = cluster.map();
+        let (mut answers, silent) = self.ask_masters(cluster, calls);
+        if silent {
+            self.refresh(cluster, map.version, Because::Away);
+        }
+        // Those were not run. They are asked once more, where they are.
+        let elsewhere = |i: &usize| matches!(answers[*i], Err(Failure::Elsewhere(_)));
+        let moved: Vec<usize> = (0..calls.len()).filter(elsewhere).collect();
+        if let Some(by) = moved.first().and_then(|i| map.homes.get(calls[*i].shard)?.as_ref()) {
+            self.refresh(cluster, map.version, Because::Moved(by));
+            let again: Vec<&Call> = moved.iter().map(|i| calls[*i]).collect();
+            let (second, _) = self.ask_masters(cluster, &again);
+            moved.iter().zip(second).for_each(|(i, answer)| answers[*i] = answer);
+        }
+        answers
+    }
+
+    /// Asks the master of each shard. Tells whether there is one that is silent, or none at all.
+    fn ask_masters(&self, cluster: &Cluster, calls: &[&Call]) -> (Vec<Answer>, bool) {
+        let map = cluster.map();
+        let mut answers: Vec<Answer> =
+            calls.iter().map(|_| Err(Failure::NotRun(self.down("no master has its slot")))).collect();
+        let mut groups: BTreeMap<&str, (&Arc<Endpoint>, Vec<usize>)> = BTreeMap::new();
+        let mut silent = false;
+        for (i, call) in calls.iter().enumerate() {
+            match map.homes.get(call.shard).and_then(Option::as_ref) {
+                Some(home) => groups.entry(&home.name).or_insert((home, Vec::new())).1.push(i),
+                None => {
+                    silent = true;
+                    self.standings()[call.shard].failed();
+                }
+            }
+        }
+        for (master, members) in groups.into_values() {
+            let some: Vec<&Call> = members.iter().map(|i| calls[*i]).collect();
+            let exchange = master.run(&some);
+            self.judge(&some, &exchange);
+            silent |= exchange.was_silent;
+            members.into_iter().zip(exchange.answers).for_each(|(i, answer)| answers[i] = answer);
+        }
+        (answers, silent)
+    }
+
+    /// Notes what answers say of the shards.
+    fn judge(&self, calls: &[&Call], exchange: &Exchange) {
+        if let Some((server, is_new)) = &exchange.server {
+            match &self.servers {
+                Servers::One(_) if *is_new => self.meet(server, 0..self.bases.len()),
+                _ => self.meet(server, calls.iter().map(|call| call.shard)),
+            }
+        }
+        let now = Instant::now();
+        let mut standings = self.standings();
+        for (call, answer) in calls.iter().zip(&exchange.answers) {
+            match answer {
+                _ if exchange.was_silent => standings[call.shard].failed(),
+                Err(failure) if failure.is_away() => standings[call.shard].failed(),
+                // The connection was closed.
+                Err(Failure::Unknown(_)) => {}
+                _ => standings[call.shard].answered(now),
+            }
+        }
+    }
+
+    /// Whether the node answers: of a Cluster, any of its masters.
     pub(super) fn ping(&self) -> Result<(), StoreError> {
-        let mut wire = self.checkout().map_err(|e| self.down(&e))?;
-        let pong: redis::RedisResult<Value> = redis::cmd("PING").query(&mut wire.connection);
-        pong.map(drop).map_err(|e| self.down(&e.to_string()))
-    }
-
-    /// Ends the waiting of these connections.
-    pub(super) fn unblock(&self, numbers: &[i64]) {
-        if numbers.is_empty() {
-            return;
-        }
-        // Where the node does not answer, nobody is told anything there either.
-        let Ok(mut wire) = self.checkout() else { return };
-        for number in numbers {
-            let ended: redis::RedisResult<Value> =
-                redis::cmd("CLIENT").arg("UNBLOCK").arg(number).query(&mut wire.connection);
-            if let Err(e) = ended {
-                return log::debug!("node {}: cannot end a wait: {e}", self.name);
+        let mut failed = Err(self.down("no master is known"));
+        for server in self.masters(false) {
+            match server.ask::<Value>(&redis::cmd("PING")) {
+                Ok(_) => return Ok(()),
+                Err(e) => failed = Err(e),
             }
         }
+        failed
     }
 
-    /// Asks the node about itself, whether it is taken for down or not.
-    pub(super) fn probe(&self, probe: Probe) -> Result<BTreeMap<String, String>, StoreError> {
-        let down = |e: RedisError| self.down(&e.to_string());
-        let mut wire = self.checkout().map_err(|e| self.down(&e))?;
-        let connection = &mut wire.connection;
-        match probe {
-            Probe::Time => {
-                let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(connection).map_err(down)?;
-                Ok(BTreeMap::from([("us".to_owned(), (seconds * 1_000_000 + micros).to_string())]))
-            }
-            Probe::Info => {
-                let text: String = redis::cmd("INFO").query(connection).map_err(down)?;
-                let pair =
-                    |line: &str| line.trim().split_once(':').map(|(k, v)| (k.to_owned(), v.to_owned()));
-                Ok(text.lines().filter_map(pair).collect())
-            }
-            Probe::Config => {
-                let mut get = redis::cmd("CONFIG");
-                get.arg("GET").arg("maxmemory-policy").arg("appendonly").arg("save");
-                get.query(connection).map_err(down)
+    /// Ends the waiting of connections, by the numbers that their servers know them by.
+    pub(super) fn unblock<'a>(&self, waiting: impl Iterator<Item = &'a (Arc<Endpoint>, i64)>) {
+        // Where a server does not answer, nobody is told anything there either.
+        let mut silent: Vec<&str> = Vec::new();
+        for (server, number) in waiting {
+            let mut cmd = redis::cmd("CLIENT");
+            cmd.arg("UNBLOCK").arg(number);
+            if !silent.contains(&server.name.as_str())
+                && let Err(e) = server.ask_briefly::<Value>(&cmd)
+            {
+                log::debug!("node {}: cannot end a wait: {e}", server.name);
+                silent.push(&server.name);
             }
         }
     }
 
-    /// Checks, once, that the node has as many shards as when it was first used: jobs would not be found otherwise.
-    fn know(&self, wire: &mut Wire) -> Result<(), StoreError> {
-        if self.known.load(Ordering::Relaxed) {
-            return Ok(());
+    /// Asks each server of the node about itself, whether it is taken for down or not.
+    pub(super) fn probe(&self, probe: Probe) -> Vec<Probed> {
+        let masters = self.masters(probe == Probe::Cluster);
+        if masters.is_empty() {
+            return vec![Probed { server: String::new(), told: Err(self.down("no master is known")) }];
         }
-        let own = self.bases.len();
-        let mut first = redis::cmd("SET");
-        first.arg(&self.shards_key).arg(own).arg("NX").arg("GET");
-        let before: Option<usize> = first.query(&mut wire.connection).map_err(|e| {
-            self.open_breaker(&e.to_string());
-            self.down(&e.to_string())
-        })?;
-        match before {
-            Some(shards) if shards != own => {
-                let name = &self.name;
-                Err(StoreError::Unavailable(format!(
-                    "node {name} has had {shards} shards since it was first used: store.shards_per_node cannot be {own}"
-                )))
-            }
-            _ => {
-                self.known.store(true, Ordering::Relaxed);
-                Ok(())
+        let ask =
+            |server: Arc<Endpoint>| Probed { told: probe_one(&server, probe), server: server.door.address() };
+        let probed: Vec<Probed> = masters.into_iter().map(ask).collect();
+        if probed.iter().any(|p| p.told.is_err()) {
+            self.masters(true);
+        }
+        probed
+    }
+
+    /// Who can be asked; found out anew, or as it is known.
+    fn masters(&self, anew: bool) -> Vec<Arc<Endpoint>> {
+        match &self.servers {
+            Servers::One(server) => vec![Arc::clone(server)],
+            Servers::Many(cluster) => {
+                let map = cluster.map();
+                if map.version == 0 || anew {
+                    self.refresh(cluster, map.version, Because::Away);
+                }
+                cluster.map().masters.values().cloned().collect()
             }
         }
     }
 
-    fn checkout(&self) -> Result<r2d2::PooledConnection<Manager>, String> {
-        loop {
-            let mut wire = self.pool.get().map_err(|e| e.to_string())?;
-            if let Some(server) = wire.server.take() {
-                self.meet(&server, 0..self.bases.len());
-            }
-            if wire.used_at.elapsed() < FRESH {
-                return Ok(wire);
-            }
-            let alive: redis::RedisResult<Value> = redis::cmd("PING").query(&mut wire.connection);
-            match alive {
-                Ok(_) => return Ok(wire),
-                // One that was closed meanwhile goes; the next is perhaps a new one.
-                Err(e) if e.is_connection_dropped() => {}
-                Err(e) => return Err(e.to_string()),
-            }
-        }
+    /// Checks, once, that the node has as many shards as when it was first used: jobs would not be found otherwise. One shard
+    /// says so of a server; each its own of a Cluster, where some may be away, and are asked when they are back.
+    fn know(&self, calls: &[Call]) -> Result<(), StoreError> {
+        let is_known = |shard: usize| self.known[shard].load(Ordering::Relaxed);
+        let shards: Vec<usize> = match self.servers {
+            Servers::One(_) if is_known(0) => return Ok(()),
+            Servers::One(_) => vec![0],
+            Servers::Many(_) if calls.iter().all(|call| is_known(call.shard)) => return Ok(()),
+            Servers::Many(_) => (0..self.bases.len()).filter(|shard| !is_known(*shard)).collect(),
+        };
+        // A server that is full, or short of replicas, can still be read.
+        let (unmarked, away) = self.marks(&shards, false)?;
+        let (_, unset) = self.marks(&unmarked, true)?;
+        let some = self.known.iter().any(|known| known.load(Ordering::Relaxed));
+        away.or(unset).filter(|_| !some).map_or(Ok(()), Err)
     }
 
-    fn exchange<'a>(
-        &self,
-        wire: &mut Wire,
-        cmds: impl Iterator<Item = &'a Cmd>,
-    ) -> Result<Vec<Result<Value, Failure>>, RedisError> {
-        let mut packed = Vec::new();
-        let mut count = 0;
-        for cmd in cmds {
-            cmd.write_packed_command(&mut packed);
-            count += 1;
-        }
-        match wire.connection.req_packed_commands(&packed, 0, count) {
-            Ok(values) if values.len() == count => {
-                wire.used_at = Instant::now();
-                let answers: Vec<_> = values.into_iter().map(|value| self.understand(value)).collect();
-                wire.stale = answers.iter().any(is_down);
-                Ok(answers)
+    /// Asks shards how many there are of them, or tells them. Gives those that do not know, and why some could not be asked.
+    fn marks(&self, shards: &[usize], tells: bool) -> Result<(Vec<usize>, Option<StoreError>), StoreError> {
+        let call = |shard: &usize| {
+            let mut call = self.plain(if tells { "SET" } else { "GET" }, *shard, "shards");
+            if tells {
+                call.cmd.arg(self.bases.len()).arg("NX").arg("GET");
             }
-            Ok(values) => {
-                let why = format!("{} answers to {count} calls", values.len());
-                Err(RedisError::from((redis::ErrorKind::UnexpectedReturnType, "strange answer", why)))
+            call
+        };
+        let calls: Vec<Call> = shards.iter().map(call).collect();
+        let (mut unmarked, mut away) = (Vec::new(), None);
+        for (shard, answer) in shards.iter().zip(self.ask(&calls.iter().collect::<Vec<_>>())) {
+            let before = answer.map(redis::from_redis_value::<Option<usize>>);
+            match (before, self.bases.len()) {
+                (Ok(Ok(Some(before))), own) if before != own => {
+                    let name = &self.name;
+                    return Err(StoreError::Unavailable(format!(
+                        "node {name} has had {before} shards since it was first used: they cannot be {own}"
+                    )));
+                }
+                (Ok(Ok(None)), _) if !tells => unmarked.push(*shard),
+                (Ok(Ok(_)), _) => self.known[*shard].store(true, Ordering::Relaxed),
+                (Ok(Err(e)), _) => away = Some(self.down(&e.to_string())),
+                (Err(failure), _) => away = Some(failure.into_error()),
             }
-            Err(e) => Err(e),
         }
-    }
-
-    fn unknown(&self, why: &RedisError) -> Failure {
-        Failure::Unknown(StoreError::Unknown(format!("node {}: {why}", self.name)))
-    }
-
-    /// An error that a server answers with says that nothing was changed: a script's first change is what is refused, and
-    /// what a script does after its first change is never refused.
-    fn understand(&self, value: Value) -> Result<Value, Failure> {
-        let Value::ServerError(error) = value else { return Ok(value) };
-        let kind = error.kind();
-        let text = format!("node {}: {} {}", self.name, error.code(), error.details().unwrap_or_default());
-        if kind == Some(ServerErrorKind::NoScript) {
-            return Err(Failure::NoScript);
-        }
-        Err(Failure::NotRun(match (kind, error.code()) {
-            (_, "OOM") => StoreError::Full,
-            (_, "BUSY") => StoreError::Busy,
-            (
-                Some(
-                    ServerErrorKind::ReadOnly
-                    | ServerErrorKind::BusyLoading
-                    | ServerErrorKind::MasterDown
-                    | ServerErrorKind::ClusterDown
-                    | ServerErrorKind::TryAgain
-                    | ServerErrorKind::Moved
-                    | ServerErrorKind::Ask,
-                ),
-                _,
-            )
-            | (_, "NOREPLICAS") => StoreError::NodeDown(text),
-            _ => StoreError::Unavailable(text),
-        }))
+        Ok((unmarked, away))
     }
 
     fn down(&self, why: &str) -> StoreError {
         StoreError::NodeDown(format!("{}: {why}", self.name))
     }
-
-    /// Notes that the node does not answer, and what of it was asked.
-    fn trip(&self, why: &str, calls: &[Call]) {
-        let mut standings = self.standings();
-        calls.iter().for_each(|call| standings[call.shard].failed());
-        drop(standings);
-        self.open_breaker(why);
-    }
-
-    /// A connection that was closed says nothing of the node; the next one says who answers.
-    fn trip_unless_closed(&self, why: &RedisError, calls: &[Call]) {
-        if !why.is_connection_dropped() {
-            self.trip(&why.to_string(), calls);
-        }
-    }
-
-    fn open_breaker(&self, why: &str) {
-        if self.breaker().failed(Instant::now()) {
-            log::error!("node {} is down: {why}", self.name);
-        }
-    }
 }
 
-/// Whether a server has answered that it can do nothing.
-fn is_down(answer: &Result<Value, Failure>) -> bool {
-    matches!(answer, Err(Failure::NotRun(StoreError::NodeDown(_))))
-}
-
-fn load(script: Script) -> Cmd {
-    let mut cmd = redis::cmd("SCRIPT");
-    cmd.arg("LOAD").arg(script.text());
-    cmd
+fn probe_one(server: &Endpoint, probe: Probe) -> Result<BTreeMap<String, String>, StoreError> {
+    let lines = |text: String| {
+        let pair = |line: &str| line.trim().split_once(':').map(|(k, v)| (k.to_owned(), v.to_owned()));
+        text.lines().filter_map(pair).collect()
+    };
+    match probe {
+        Probe::Time => {
+            let (seconds, micros): (u64, u64) = server.ask(&redis::cmd("TIME"))?;
+            Ok(BTreeMap::from([("us".to_owned(), (seconds * 1_000_000 + micros).to_string())]))
+        }
+        Probe::Info => {
+            let told: BTreeMap<String, String> = server.ask(&redis::cmd("INFO")).map(lines)?;
+            if told.get("role").is_some_and(|role| role == "slave") {
+                // Perhaps there is another master by now.
+                server.door.forget();
+            }
+            Ok(told)
+        }
+        Probe::Cluster => server.ask(redis::cmd("CLUSTER").arg("INFO")).map(lines),
+        Probe::Config => {
+            let mut get = redis::cmd("CONFIG");
+            server.ask(get.arg("GET").arg("maxmemory-policy").arg("appendonly").arg("save"))
+        }
+    }
 }

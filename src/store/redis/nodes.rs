@@ -1,13 +1,12 @@
 //! The nodes of a store, and which of them and of their shards a job belongs to.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::node::Node;
 use crate::job::JobKey;
 use crate::rendezvous;
 use crate::settings;
-use crate::store::{Probe, Result};
+use crate::store::{Probe, Probed, Result};
 
 /// The nodes of a store, shared by all handles of a process.
 pub struct Nodes {
@@ -43,8 +42,8 @@ impl Nodes {
         self.names.get(lane).map(String::as_str)
     }
 
-    /// Asks a node about itself.
-    pub fn probe(&self, lane: usize, probe: Probe) -> Result<BTreeMap<String, String>> {
+    /// Asks each server of a node about itself.
+    pub fn probe(&self, lane: usize, probe: Probe) -> Vec<Probed> {
         self.nodes[lane].probe(probe)
     }
 
