@@ -34,6 +34,8 @@ pub(super) struct Endpoint {
     timeout: Duration,
     breaker: Mutex<Breaker>,
     refusals: Arc<Refusals>,
+    /// Why it was taken for down at last.
+    why: Mutex<String>,
 }
 
 /// What came of some calls.
@@ -59,7 +61,7 @@ impl Endpoint {
             .connection_timeout(PAUSE)
             .error_handler(Box::new(Listening(Arc::clone(&refusals))))
             .build_unchecked(manager);
-        Endpoint { name, door, pool, timeout, breaker: Mutex::default(), refusals }
+        Endpoint { name, door, pool, timeout, breaker: Mutex::default(), refusals, why: Mutex::default() }
     }
 
     fn breaker(&self) -> MutexGuard<'_, Breaker> {
@@ -79,7 +81,8 @@ impl Endpoint {
             was_silent: true,
         };
         if !self.breaker().admit(Instant::now()) {
-            return silent("it was a moment ago");
+            let why = self.why.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            return silent(&format!("it was a moment ago: {why}"));
         }
         let mut wire = match self.checkout(self.patience()) {
             Ok(wire) => wire,
@@ -247,6 +250,7 @@ impl Endpoint {
     }
 
     fn open_breaker(&self, why: &str) {
+        why.clone_into(&mut self.why.lock().unwrap_or_else(PoisonError::into_inner));
         if self.breaker().failed(Instant::now()) {
             log::error!("node {} is down: {why}", self.name);
         }
