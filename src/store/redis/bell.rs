@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 
 use redis::{ConnectionLike, Value};
 
-use super::endpoint::Endpoint;
-use super::node::{Node, Waiting};
+use super::node::{Endpoint, Node, Waiting};
 use super::{BELL_ROUND, Nodes};
 use crate::store::{Bell, BellKind};
 

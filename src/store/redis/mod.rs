@@ -4,23 +4,15 @@
 //!
 //! Batches go out grouped: one call a shard and operation, one round trip a node.
 
-mod access;
 mod answer;
 mod bell;
 mod breaker;
 mod browse;
-mod call;
-mod cluster;
-mod door;
-mod endpoint;
 mod lease;
 mod node;
 mod nodes;
-mod rules;
 mod script;
-mod slots;
 mod standing;
-mod wire;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

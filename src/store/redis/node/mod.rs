@@ -1,5 +1,14 @@
 //! One node: its shards, how each of them stands, and which server has it.
 
+mod access;
+mod call;
+mod cluster;
+mod door;
+mod endpoint;
+mod rules;
+mod slots;
+mod wire;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,15 +16,16 @@ use std::time::{Duration, Instant};
 
 use redis::{RedisError, Value};
 
-use super::access::Access;
+use self::access::Access;
+pub(super) use self::call::{Call, Failure};
+use self::cluster::{Because, Cluster};
+use self::door::{Door, Entered};
+pub(super) use self::endpoint::Endpoint;
+use self::endpoint::Exchange;
+use self::wire::ServerId;
 use super::breaker::PAUSE;
-pub(super) use super::call::{Call, Failure};
-use super::cluster::{Because, Cluster};
-use super::door::{Door, Entered};
-use super::endpoint::{Endpoint, Exchange};
 use super::script::Script;
 use super::standing::Standing;
-use super::wire::ServerId;
 use crate::settings::{self, At};
 use crate::store::{Probe, Probed, StoreError};
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
+use super::super::breaker::PAUSE;
 use super::access::Access;
-use super::breaker::PAUSE;
 use super::door::Door;
 use super::endpoint::Endpoint;
 use super::slots::{self, Range};

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, ConnectionLike, RedisError, Value};
 
-use super::breaker::{Breaker, PAUSE};
+use super::super::breaker::{Breaker, PAUSE};
+use super::super::script::Script;
 use super::call::{Call, Failure};
 use super::door::Door;
 use super::rules::{self, Wires};
-use super::script::Script;
 use super::wire::{Listening, Manager, Refusals, ServerId, Wire};
 use crate::store::StoreError;
 
@@ -26,7 +26,7 @@ const TRIAL: Duration = Duration::from_millis(10);
 type Pooled = r2d2::PooledConnection<Manager>;
 
 /// A server, or whichever one is the master now.
-pub(super) struct Endpoint {
+pub(in super::super) struct Endpoint {
     /// What logs call it: the node, and of a Cluster its address.
     pub name: String,
     pub door: Arc<Door>,

@@ -2,12 +2,12 @@
 
 use redis::Cmd;
 
-use super::script::Script;
+use super::super::script::Script;
 use crate::store::StoreError;
 
 /// A call on a shard.
 #[derive(Clone)]
-pub(super) struct Call {
+pub(in super::super) struct Call {
     pub shard: usize,
     /// The script that it is of; none: it is a plain command.
     pub script: Option<Script>,
@@ -16,7 +16,7 @@ pub(super) struct Call {
 
 /// Why a call brought nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(in super::super) enum Failure {
     /// Nothing was changed.
     NotRun(StoreError),
     /// The server does not know the script, and has not run it.
@@ -28,7 +28,7 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    pub(super) fn into_error(self) -> StoreError {
+    pub(in super::super) fn into_error(self) -> StoreError {
         match self {
             Failure::NotRun(e) | Failure::Unknown(e) => e,
             Failure::NoScript => StoreError::Unavailable("a server forgets its scripts at once".into()),
@@ -37,7 +37,7 @@ impl Failure {
     }
 
     /// Whether the shard can do nothing now.
-    pub(super) fn is_away(&self) -> bool {
+    pub(in super::super) fn is_away(&self) -> bool {
         matches!(self, Failure::NotRun(StoreError::NodeDown(_)) | Failure::Elsewhere(_))
     }
 }
