@@ -14,7 +14,7 @@ use dq::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName}
 use dq::rendezvous;
 use dq::settings::{self, At, Node};
 use dq::store::{Added, BellKind, Result, Store, StoreError, hang_bell};
-use redis::{ClusterGroup, TcpServer, wait_until_old};
+use redis::{ClusterGroup, MASTER, SentinelGroup, TcpServer, wait_until_old};
 
 fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + Duration::from_secs(20);
@@ -164,6 +164,60 @@ fn a_bell_on_a_server_that_was_a_replica_for_a_while_rings_again() {
     });
     store.run(&key("i")).unwrap();
     eventually("a ring", || bell.answer().unwrap().then_some(()));
+}
+
+fn by_sentinels(sentinels: Vec<String>) -> settings::Store {
+    on(Node::new("s", At::Sentinel { sentinels, master_name: MASTER.into(), url: "redis://m/".into() }, 2))
+}
+
+#[test]
+fn a_sentinel_that_is_down_or_wrong_is_passed_over() {
+    let group = SentinelGroup::start(1, &[]);
+    // It takes the replica for the master.
+    let wrong = SentinelGroup::sentinel(&group.servers[1]);
+    eventually("a sentinel that answers", || wrong.info("redis_mode"));
+    let gone = format!("redis://{}:1", wrong.host);
+    let mut store = open(&by_sentinels(vec![gone, wrong.url(), group.urls()[0].clone()]));
+    assert_eq!(add(&mut *store, "i"), Ok(Added::New));
+    assert_eq!(group.master(), Some(0));
+    group.servers[0].hang(true);
+    let error = add(&mut *store, "j").unwrap_err();
+    assert_eq!(error.code(), "unknown", "{error}");
+    let error = add(&mut *store, "j").unwrap_err();
+    assert_eq!(error.code(), "node_down", "{error}");
+}
+
+/// A master that hangs and is replaced takes adds again for a moment when it wakes, until it is told; what it takes is lost.
+#[test]
+fn a_master_that_wakes_after_it_was_replaced_is_given_nothing() {
+    let group = SentinelGroup::start(1, &[]);
+    let settings = by_sentinels(group.urls());
+    let (settings, group) = (&settings, &group);
+    let run = |name: &'static str, until: Instant| -> Vec<String> {
+        std::thread::scope(|scope| {
+            let adder = |c: usize| {
+                scope.spawn(move || {
+                    let mut store = open(settings);
+                    let ids = (0..).map(|n| format!("{name}-{c}-{n}")).take_while(|_| Instant::now() < until);
+                    ids.filter(|id| add(&mut *store, id).is_ok()).collect::<Vec<_>>()
+                })
+            };
+            let adders: Vec<_> = (0..4).map(adder).collect();
+            adders.into_iter().flat_map(|a| a.join().unwrap()).collect()
+        })
+    };
+    let soon = |ms| Instant::now() + Duration::from_millis(ms);
+    // Four connections lie idle after this.
+    assert!(!run("before", soon(300)).is_empty());
+    group.servers[0].hang(true);
+    let mut store = open(settings);
+    eventually("an add that another master has taken", || add(&mut *store, "x").ok());
+    group.servers[0].hang(false);
+    let taken = run("after", soon(3000));
+    assert!(taken.len() > 100);
+    eventually("a replica", || (group.servers[0].info("role")? == "slave").then_some(()));
+    let lost: Vec<&String> = taken.iter().filter(|id| store.get(&key(id)).unwrap().is_none()).collect();
+    assert!(lost.is_empty(), "{} of {} are lost", lost.len(), taken.len());
 }
 
 /// A Cluster, and a store on it.

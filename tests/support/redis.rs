@@ -325,17 +325,7 @@ impl SentinelGroup {
             });
             online && servers[1..].iter().all(|s| s.info("master_link_status").as_deref() == Some("up"))
         });
-        let sentinel = |_| {
-            let dir = tempfile::tempdir().unwrap();
-            let file = dir.path().join("sentinel.conf");
-            let (host, port) = (&master.host, master.port);
-            let text = format!(
-                "sentinel monitor {MASTER} {host} {port} 2\nsentinel down-after-milliseconds {MASTER} 500\n\
-                 sentinel failover-timeout {MASTER} 3000\nsentinel announce-ip {host}\n"
-            );
-            std::fs::write(&file, text).unwrap();
-            TcpServer::spawn(dir, Some(&file), &["--sentinel"])
-        };
+        let sentinel = |_| SentinelGroup::sentinel(master);
         let sentinels: Vec<TcpServer> = (0..3).map(sentinel).collect();
         let group = SentinelGroup { servers, sentinels };
         let number = |sentinel: &TcpServer, what| group.about(sentinel, what)?.parse::<usize>().ok();
@@ -346,6 +336,19 @@ impl SentinelGroup {
             });
         }
         group
+    }
+
+    /// Starts a sentinel that is told that this server is the master.
+    pub fn sentinel(master: &TcpServer) -> TcpServer {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("sentinel.conf");
+        let (host, port) = (&master.host, master.port);
+        let text = format!(
+            "sentinel monitor {MASTER} {host} {port} 2\nsentinel down-after-milliseconds {MASTER} 500\n\
+                 sentinel failover-timeout {MASTER} 3000\nsentinel announce-ip {host}\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        TcpServer::spawn(dir, Some(&file), &["--sentinel"])
     }
 
     /// What a sentinel says of the master.

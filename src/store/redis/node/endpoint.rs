@@ -29,7 +29,7 @@ type Pooled = r2d2::PooledConnection<Manager>;
 pub(in super::super) struct Endpoint {
     /// What logs call it: the node, and of a Cluster its address.
     pub name: String,
-    pub door: Arc<Door>,
+    pub(super) door: Arc<Door>,
     pool: r2d2::Pool<Manager>,
     timeout: Duration,
     breaker: Mutex<Breaker>,
