@@ -122,10 +122,61 @@ impl fmt::Debug for Redis {
 pub struct Node {
     /// What dq calls it, and by which jobs find it: it stays, whatever its address.
     pub name: String,
-    /// Its address, with user, password and database.
-    pub url: String,
+    /// Where it is.
+    pub at: At,
     /// How many shards it has.
     pub shards: u32,
+    /// How long it may take to connect and to answer; none: as the store has it.
+    pub timeout: Option<Duration>,
+    /// Connections to each of its servers, per process; none: as the store has it.
+    pub pool: Option<u32>,
+    /// What servers prove themselves by, and dq to them.
+    pub tls: Tls,
+}
+
+/// Where a node is. URLs say user, password and database as well.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum At {
+    /// One server.
+    Server {
+        /// Its address.
+        url: String,
+    },
+    /// Whichever server some sentinels call the master of that name.
+    Sentinel {
+        /// Where they are.
+        sentinels: Vec<String>,
+        /// What they call it.
+        master_name: String,
+        /// How to speak with the master, whose host this is not.
+        url: String,
+    },
+    /// The masters of a Redis Cluster.
+    Cluster {
+        /// Where some of its servers are; they tell of the others.
+        seeds: Vec<String>,
+    },
+}
+
+/// Certificates and a key, as PEM files have them.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tls {
+    /// Whom servers have to be certified by; none: one whom this host trusts.
+    pub ca: Option<String>,
+    /// What dq shows of itself, and the key to it.
+    pub own: Option<(String, String)>,
+}
+
+impl Node {
+    /// A node that is one server, and has nothing of its own.
+    pub fn server(name: impl Into<String>, url: impl Into<String>, shards: u32) -> Node {
+        Node::new(name, At::Server { url: url.into() }, shards)
+    }
+
+    /// A node that has nothing of its own.
+    pub fn new(name: impl Into<String>, at: At, shards: u32) -> Node {
+        Node { name: name.into(), at, shards, timeout: None, pool: None, tls: Tls::default() }
+    }
 }
 
 /// Which one it is, in words: what a running daemon cannot change.

@@ -138,11 +138,8 @@ impl Target {
             0 => settings::Store::Embedded { path: self.dir.path().join("var/dq.db") },
             _ => {
                 let nodes = self.nodes.iter().enumerate();
-                let node = |(n, s): (usize, &RedisServer)| settings::Node {
-                    name: format!("r{n}"),
-                    url: s.url(),
-                    shards: 2,
-                };
+                let node =
+                    |(n, s): (usize, &RedisServer)| settings::Node::server(format!("r{n}"), s.url(), 2);
                 let (prefix, nodes) = ("dq".to_owned(), nodes.map(node).collect());
                 settings::Store::Redis(settings::Redis { prefix, timeout: SECOND, pool: 2, nodes })
             }

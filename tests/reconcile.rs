@@ -30,11 +30,8 @@ struct Process {
 impl Process {
     /// `number`: processes with another share nothing.
     fn start(servers: &[RedisServer], number: u32) -> Process {
-        let node = |(n, server): (usize, &RedisServer)| settings::Node {
-            name: format!("r{n}"),
-            url: server.url(),
-            shards: 2,
-        };
+        let node =
+            |(n, server): (usize, &RedisServer)| settings::Node::server(format!("r{n}"), server.url(), 2);
         let nodes = servers.iter().enumerate().map(node).collect();
         let redis = settings::Redis { prefix: "dq".into(), timeout: TIMEOUT, pool: 2 + number, nodes };
         let store = settings::Store::Redis(redis);

@@ -25,13 +25,14 @@ struct Pair {
 impl Pair {
     fn start(topics: &str) -> Pair {
         let nodes = [RedisServer::start(), RedisServer::start()];
-        let node = |n: usize| settings::Node { name: format!("r{n}"), url: nodes[n].url(), shards: 2 };
+        let node = |n: usize| settings::Node::server(format!("r{n}"), nodes[n].url(), 2);
         let redis =
             settings::Redis { prefix: "dq".into(), timeout: SECOND, pool: 4, nodes: vec![node(0), node(1)] };
         let sections: String = redis
             .nodes
             .iter()
-            .map(|n| format!("[[store.node]]\nname = \"{}\"\nurl = \"{}\"\n", n.name, n.url))
+            .zip(&nodes)
+            .map(|(n, server)| format!("[[store.node]]\nname = \"{}\"\nurl = \"{}\"\n", n.name, server.url()))
             .collect();
         let config = format!("[store]\nbackend = \"redis\"\ntimeout = \"1s\"\n{sections}{topics}");
         let lanes = Lanes::new(&settings::Store::Redis(redis)).unwrap();
@@ -266,7 +267,7 @@ fn a_node_that_is_full_refuses_adds_and_still_delivers_what_it_has() {
 fn the_shards_of_a_node_stay_as_many_as_they_were() {
     let node = RedisServer::start();
     let open = |shards| {
-        let nodes = vec![settings::Node { name: "r".into(), url: node.url(), shards }];
+        let nodes = vec![settings::Node::server("r", node.url(), shards)];
         let redis = settings::Redis { prefix: "dq".into(), timeout: SECOND, pool: 1, nodes };
         dq::store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap()
     };
@@ -288,7 +289,7 @@ fn commands(node: &RedisServer) -> (u64, u64) {
 #[test]
 fn a_thousand_jobs_cost_few_round_trips_and_few_commands() {
     let node = RedisServer::start();
-    let nodes = vec![settings::Node { name: "r".into(), url: node.url(), shards: 2 }];
+    let nodes = vec![settings::Node::server("r", node.url(), 2)];
     let redis = settings::Redis { prefix: "dq".into(), timeout: SECOND, pool: 1, nodes };
     let mut store =
         dq::store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap();
@@ -366,7 +367,7 @@ fn a_pending_job_costs_little_more_memory_than_its_id_and_its_body() {
     let plain_each = (used(&plain) - base) / jobs as f64;
 
     let node = RedisServer::start();
-    let nodes = vec![settings::Node { name: "r".into(), url: node.url(), shards: 2 }];
+    let nodes = vec![settings::Node::server("r", node.url(), 2)];
     let redis = settings::Redis { prefix: "dq".into(), timeout: SECOND * 10, pool: 1, nodes };
     let mut store =
         dq::store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap();

@@ -6,6 +6,8 @@
 mod redis;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{LazyLock, Once};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dq::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
@@ -61,34 +63,100 @@ impl Fixture for Embedded {
     const SHARDS: usize = 1;
 }
 
-/// So many nodes of Redis, with so many shards each.
+/// Servers that all tests share, each with a prefix of its own.
+static PAIR: LazyLock<[redis::RedisServer; 2]> = LazyLock::new(|| {
+    let pair = [redis::RedisServer::start_for_all(), redis::RedisServer::start_for_all()];
+    pair.iter().for_each(|server| server.wait_until_old(OLD));
+    pair
+});
+static SENTINELS: LazyLock<redis::SentinelGroup> = LazyLock::new(|| {
+    let group = redis::SentinelGroup::start(1, &[]);
+    group.wait_until_old(OLD);
+    group
+});
+static CLUSTER: LazyLock<redis::ClusterGroup> = LazyLock::new(|| {
+    let cluster = redis::ClusterGroup::start();
+    redis::wait_until_old(&cluster.servers, OLD);
+    cluster
+});
+
+/// A server that has been running for more seconds than this is relied on at once: the time-out, two pauses, and a second.
+const OLD: u64 = TIMEOUT.as_secs() + 2;
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A store of this test's own on nodes that it shares. The first that comes has all of them started at once.
+fn on_redis(nodes: impl FnOnce() -> Vec<settings::Node>) -> settings::Store {
+    static FIRST: Once = Once::new();
+    FIRST.call_once(|| {
+        std::thread::spawn(|| LazyLock::force(&PAIR));
+        std::thread::spawn(|| LazyLock::force(&SENTINELS));
+        std::thread::spawn(|| LazyLock::force(&CLUSTER));
+    });
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let prefix = format!("dq{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    settings::Store::Redis(settings::Redis { prefix, timeout: TIMEOUT, pool: 8, nodes: nodes() })
+}
+
+/// So many servers, with so many shards each.
 struct Redis<const NODES: usize, const SHARDS: u32> {
     dir: tempfile::TempDir,
-    servers: Vec<redis::RedisServer>,
+    settings: settings::Store,
 }
 
 impl<const NODES: usize, const SHARDS: u32> Fixture for Redis<NODES, SHARDS> {
     fn new() -> Self {
-        let servers = (0..NODES).map(|_| redis::RedisServer::start()).collect();
-        Redis { dir: tempfile::tempdir().unwrap(), servers }
+        let node = |n: usize| settings::Node::server(format!("r{n}"), PAIR[n].url(), SHARDS);
+        let settings = on_redis(|| (0..NODES).map(node).collect());
+        Redis { dir: tempfile::tempdir().unwrap(), settings }
     }
     fn settings(&self) -> settings::Store {
-        let node = |(n, server): (usize, &redis::RedisServer)| settings::Node {
-            name: format!("r{n}"),
-            url: server.url(),
-            shards: SHARDS,
-        };
-        settings::Store::Redis(settings::Redis {
-            prefix: "dq".into(),
-            timeout: Duration::from_secs(2),
-            pool: 8,
-            nodes: self.servers.iter().enumerate().map(node).collect(),
-        })
+        self.settings.clone()
     }
     fn run_dir(&self) -> &Path {
         self.dir.path()
     }
     const SHARDS: usize = NODES * SHARDS as usize;
+}
+
+/// A master that sentinels know.
+struct Sentinel(tempfile::TempDir, settings::Store);
+
+impl Fixture for Sentinel {
+    fn new() -> Self {
+        let at = || settings::At::Sentinel {
+            sentinels: SENTINELS.urls(),
+            master_name: redis::MASTER.into(),
+            url: "redis://master/".into(),
+        };
+        Sentinel(tempfile::tempdir().unwrap(), on_redis(|| vec![settings::Node::new("s", at(), 2)]))
+    }
+    fn settings(&self) -> settings::Store {
+        self.1.clone()
+    }
+    fn run_dir(&self) -> &Path {
+        self.0.path()
+    }
+    const SHARDS: usize = 2;
+}
+
+/// A Cluster, with as many shards as one has.
+struct Cluster(tempfile::TempDir, settings::Store);
+
+impl Fixture for Cluster {
+    fn new() -> Self {
+        let node = || {
+            let seeds = CLUSTER.urls()[..1].to_vec();
+            settings::Node::new("c", settings::At::Cluster { seeds }, Self::SHARDS as u32)
+        };
+        Cluster(tempfile::tempdir().unwrap(), on_redis(|| vec![node()]))
+    }
+    fn settings(&self) -> settings::Store {
+        self.1.clone()
+    }
+    fn run_dir(&self) -> &Path {
+        self.0.path()
+    }
+    const SHARDS: usize = 64;
 }
 
 const HOLD: Duration = Duration::from_secs(60);
@@ -253,18 +321,19 @@ fn no_job_is_promoted_early_and_none_is_forgotten<F: Fixture>(f: &F) {
 
 fn a_promotion_is_bounded_and_tells_when_to_come_again<F: Fixture>(f: &F) {
     let mut s = f.open();
-    let at = now_ms() + 20;
-    add(&mut *s, &(0..25).map(|i| job("t", &i.to_string(), Due::At(at))).collect::<Vec<_>>());
+    // So many that no shard has them all moved by its first three.
+    let (jobs, at) = (25 * F::SHARDS, now_ms() + 20 + 4 * F::SHARDS as i64);
+    add(&mut *s, &(0..jobs).map(|i| job("t", &i.to_string(), Due::At(at))).collect::<Vec<_>>());
     add(&mut *s, &[job("u", "x", Due::At(at + 100_000))]);
     let first = s.promote(10).unwrap();
     assert_eq!((first.jobs, first.next_ms), (0, Some(at)));
     sleep_past(at);
     let full = s.promote(3).unwrap();
     assert!((3..=3 * F::SHARDS).contains(&full.jobs) && full.next_ms == Some(at), "{full:?}");
-    assert_eq!(s.promote(100).unwrap().jobs, 25 - full.jobs);
+    assert_eq!(s.promote(100).unwrap().jobs, jobs - full.jobs);
     assert_eq!(s.promote(10).unwrap().next_ms, Some(at + 100_000));
     all(s.delete(&[key("u", "x")]));
-    assert_eq!(counts(&mut *s, "t"), [0, 25, 0, 0]);
+    assert_eq!(counts(&mut *s, "t"), [0, jobs as u64, 0, 0]);
 }
 
 fn an_id_that_is_taken_goes_by_on_conflict<F: Fixture>(f: &F) {
@@ -758,6 +827,8 @@ macro_rules! contract {
         contract! { @ redis_with_one_shard, super::Redis<1, 1>: $($name)* }
         contract! { @ one_redis, super::Redis<1, 2>: $($name)* }
         contract! { @ two_redis, super::Redis<2, 2>: $($name)* }
+        contract! { @ sentinel, super::Sentinel: $($name)* }
+        contract! { @ cluster, super::Cluster: $($name)* }
     };
     (@ $store:ident, $fixture:ty: $($name:ident)*) => {
         mod $store {

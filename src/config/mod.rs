@@ -3,6 +3,7 @@
 //! Only dq-master and the command line read it; children get the checked settings.
 
 mod environment;
+mod nodes;
 mod raw;
 mod units;
 mod validate;
@@ -196,6 +197,76 @@ mod tests {
             assert!(message.starts_with(key), "{text}: {message}");
             assert!(message.contains(value) && message.contains(hint), "{text}: {message}");
         }
+    }
+
+    #[test]
+    fn a_bad_node_names_what_is_wrong_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            std::fs::write(dir.path().join(name), text).unwrap();
+            dir.path().join(name).display().to_string()
+        };
+        let (empty, certificate) = (file("empty", "\n"), file("ca", "-----BEGIN CERTIFICATE-----\n"));
+        let secret = file("secret", "s3cr:t/\n");
+        let node = |more: &str| format!("[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"a\"\n{more}");
+        let sentinel = "sentinels = [\"redis://h:26379\"]\nmaster_name = \"m\"\n";
+        let tls = "url = \"rediss://h\"\n";
+        for (more, key, hint) in [
+            ("", "url", "redis://"),
+            ("url = \"http://x\"", "url", "redis://"),
+            ("url = \"redis://:hunter2@h:x\"", "url", "redis://:password"),
+            ("url = \"rediss://h/#insecure\"", "url", "ca_file"),
+            ("url = \"redis://h\"\nmaster_name = \"m\"", "master_name", "sentinels = ["),
+            ("sentinels = [\"redis://h:26379\"]", "master_name", "mymaster"),
+            ("sentinels = [\"http://h\"]\nmaster_name = \"m\"", "sentinels", "redis://"),
+            (&format!("{sentinel}url = \"redis://:p@h/0\""), "url", "@m/0"),
+            (&format!("{sentinel}url = \"redis+unix:///s\""), "url", "rediss://"),
+            (&format!("{sentinel}cluster = true"), "cluster", "master_name"),
+            ("cluster = true", "url", "redis://"),
+            ("cluster = true\nurl = \"redis+unix:///s\"", "url", "rediss://"),
+            ("cluster = true\nurl = \"redis://h/3\"", "url", "database"),
+            ("cluster = true\nurl = \"redis://h\"\nseeds = [\"rediss://h\"]", "seeds", "begin"),
+            ("url = \"redis://h\"\nseeds = [\"redis://g\"]", "seeds", "cluster = true"),
+            ("url = \"redis://h\"\nshards = 0", "shards", "1 to 1024"),
+            ("url = \"redis://h\"\npool = 0", "pool", "1 to 1024"),
+            ("url = \"redis://h\"\ntimeout = \"1ms\"", "timeout", "100ms"),
+            ("url = \"redis://h\"\nca_file = \"ca.pem\"", "ca_file", "rediss://"),
+            (&format!("{tls}ca_file = \"/nowhere/ca.pem\""), "ca_file", "/nowhere/ca.pem"),
+            (&format!("{tls}ca_file = \"{empty}\""), "ca_file", "BEGIN CERTIFICATE"),
+            (&format!("{tls}cert_file = \"{certificate}\""), "key_file", "cert_file"),
+            (&format!("{tls}key_file = \"{certificate}\""), "cert_file", "key_file"),
+            (
+                &format!("{tls}cert_file = \"{certificate}\"\nkey_file = \"{empty}\""),
+                "key_file",
+                "BEGIN PRIVATE KEY",
+            ),
+            ("url = \"redis://h\"\npassword_file = \"nowhere\"", "password_file", "/etc/dq/nowhere"),
+            (&format!("url = \"redis://h\"\npassword_file = \"{empty}\""), "password_file", "empty"),
+            (&format!("url = \"redis://:p@h\"\npassword_file = \"{secret}\""), "password_file", "leave"),
+            (&format!("url = \"redis+unix:///s\"\npassword_file = \"{secret}\""), "password_file", "pass="),
+        ] {
+            let message = refused(&node(more));
+            assert!(message.starts_with(&format!("store.node[0].{key}: ")), "{more}: {message}");
+            assert!(message.contains(hint), "{more}: {message}");
+            assert!(!message.contains("hunter2") && !message.contains("s3cr"), "{message}");
+        }
+        let redis = |more: &str| match parse(&node(more)).unwrap().store {
+            crate::settings::Store::Redis(redis) => redis.nodes[0].clone(),
+            other => panic!("{other}"),
+        };
+        let with_password = redis(&format!("{sentinel}password_file = \"{secret}\"\npool = 3\nshards = 5"));
+        let crate::settings::At::Sentinel { sentinels, url, .. } = &with_password.at else {
+            panic!("a Sentinel")
+        };
+        assert_eq!(
+            (sentinels[0].as_str(), with_password.pool, with_password.shards),
+            ("redis://h:26379", Some(3), 5)
+        );
+        use ::redis::IntoConnectionInfo;
+        let info = url.as_str().into_connection_info().unwrap();
+        assert_eq!(info.redis_settings().password(), Some("s3cr:t/"));
+        assert_eq!(redis("cluster = true\nurl = \"redis://h\"").shards, 64);
+        assert_eq!(redis("url = \"redis://h\"").shards, 2);
     }
 
     #[test]

@@ -72,11 +72,22 @@ pub(super) struct Store {
     pub node: Vec<Node>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub(super) struct Node {
     pub name: String,
     pub url: String,
+    pub sentinels: Vec<String>,
+    pub master_name: String,
+    pub cluster: bool,
+    pub seeds: Vec<String>,
+    pub shards: Option<u32>,
+    pub timeout: Option<Span>,
+    pub pool: Option<u32>,
+    pub password_file: String,
+    pub ca_file: String,
+    pub cert_file: String,
+    pub key_file: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

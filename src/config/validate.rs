@@ -9,11 +9,12 @@ use ipnet::IpNet;
 use ureq::http::Uri;
 
 use super::ConfigError;
+use super::nodes;
 use super::raw::{self, Raw};
 use super::units::Span;
 use crate::job::TopicName;
 use crate::retry::RetryPolicy;
-use crate::settings::{Callback, Consume, Http, Node, Redis, Server, Settings, Store, Timer};
+use crate::settings::{Callback, Consume, Http, Server, Settings, Store, Timer};
 use crate::topic::{Method, Payload, Topic};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -65,7 +66,7 @@ pub fn validate(raw: Raw, base: &Path) -> Result<Settings, ConfigError> {
                 return Err(ConfigError::key("store.backend", problem));
             }
             "embedded" => Store::Embedded { path: path("store.path", &raw.store.path)? },
-            "redis" => Store::Redis(redis(raw.store)?),
+            "redis" => Store::Redis(nodes::redis(raw.store, base)?),
             other => {
                 let problem = format!("{other:?} is no store; \"embedded\" and \"redis\" are");
                 return Err(ConfigError::key("store.backend", problem));
@@ -87,49 +88,6 @@ pub fn validate(raw: Raw, base: &Path) -> Result<Settings, ConfigError> {
         return Err(ConfigError::key("http.listen", problem));
     }
     Ok(settings)
-}
-
-fn redis(raw: raw::Store) -> Result<Redis, ConfigError> {
-    let is_name = |name: &str| {
-        let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
-        (1..=32).contains(&name.len()) && name.bytes().all(allowed)
-    };
-    if !is_name(&raw.prefix) {
-        let problem = format!("{:?} is not 1 to 32 of letters, digits, `_`, `-`", raw.prefix);
-        return Err(ConfigError::key("store.prefix", problem));
-    }
-    if raw.node.is_empty() {
-        let problem =
-            "\"redis\" needs a [[store.node]] with a name and a url, such as \"redis://127.0.0.1:6379/0\"";
-        return Err(ConfigError::key("store.node", problem));
-    }
-    let shards = count("store.shards_per_node", raw.shards_per_node, 1, 1024)?;
-    let mut seen = HashSet::new();
-    let mut nodes = Vec::new();
-    for (i, node) in raw.node.into_iter().enumerate() {
-        let key = |name: &str| format!("store.node[{i}].{name}");
-        if !is_name(&node.name) {
-            let problem = format!("{:?} is not 1 to 32 of letters, digits, `_`, `-`", node.name);
-            return Err(ConfigError::key(key("name"), problem));
-        }
-        if !seen.insert(node.name.clone()) {
-            let problem = format!("{:?} is another node's name already", node.name);
-            return Err(ConfigError::key(key("name"), problem));
-        }
-        let scheme = node.url.split_once("://").map(|(scheme, _)| scheme);
-        if !matches!(scheme, Some("redis" | "redis+unix" | "unix")) {
-            // What may hold a password is not shown.
-            let problem = "a url begins with \"redis://\" or \"redis+unix://\", such as \"redis://:password@127.0.0.1:6379/0\"";
-            return Err(ConfigError::key(key("url"), problem));
-        }
-        nodes.push(Node { name: node.name, url: node.url, shards });
-    }
-    Ok(Redis {
-        prefix: raw.prefix,
-        timeout: within("store.timeout", raw.timeout, Duration::from_millis(100), Duration::from_secs(60))?,
-        pool: count("store.pool", raw.pool, 1, 1024)?,
-        nodes,
-    })
 }
 
 fn server(raw: raw::Server) -> Result<Server, ConfigError> {
@@ -194,7 +152,7 @@ fn networks(key: &str, values: &[String]) -> Result<Vec<IpNet>, ConfigError> {
     values.iter().map(parse).collect()
 }
 
-fn count<N: PartialOrd + std::fmt::Display>(
+pub(super) fn count<N: PartialOrd + std::fmt::Display>(
     key: &str,
     value: N,
     least: N,
@@ -206,7 +164,12 @@ fn count<N: PartialOrd + std::fmt::Display>(
     Ok(value)
 }
 
-fn within(key: &str, value: Span, least: Duration, most: Duration) -> Result<Duration, ConfigError> {
+pub(super) fn within(
+    key: &str,
+    value: Span,
+    least: Duration,
+    most: Duration,
+) -> Result<Duration, ConfigError> {
     if value.0 < least || value.0 > most {
         let [value, least, most] = [value.0, least, most].map(humantime::format_duration);
         return Err(ConfigError::key(key, format!("{value} is not within {least} to {most}")));

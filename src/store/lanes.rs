@@ -62,6 +62,17 @@ pub enum Probe {
     Info,
     /// How it is set, as far as jobs hang on it: `maxmemory-policy`, `appendonly`, `save`.
     Config,
+    /// How the Cluster is that it belongs to: what CLUSTER INFO tells.
+    Cluster,
+}
+
+/// What a server of a node tells of itself.
+#[derive(Debug, Clone)]
+pub struct Probed {
+    /// Its address; empty where it is not known.
+    pub server: String,
+    /// Names and values; or why it tells nothing.
+    pub told: Result<BTreeMap<String, String>>,
 }
 
 /// The lanes of a store: its parts that may hang or fail each by itself. The embedded store is one, of Redis each node is.
@@ -87,12 +98,10 @@ impl Lanes {
         self.0.as_ref().and_then(|nodes| nodes.name(lane))
     }
 
-    /// Asks a lane's node about itself, whether it is taken for down or not.
-    pub fn probe(&self, lane: usize, probe: Probe) -> Result<BTreeMap<String, String>> {
-        match &self.0 {
-            Some(nodes) => nodes.probe(lane, probe),
-            None => Ok(BTreeMap::new()),
-        }
+    /// Asks the servers of a lane's node about themselves, whether they are taken for down or not. One answers for a node,
+    /// each master for a Cluster.
+    pub fn probe(&self, lane: usize, probe: Probe) -> Vec<Probed> {
+        self.0.as_ref().map_or_else(Vec::new, |nodes| nodes.probe(lane, probe))
     }
 
     /// How the nodes are to each other; of the embedded store there are none.

@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-pub use lanes::{Lanes, Probe, hang_bell, open, open_lane, unhang};
+pub use lanes::{Lanes, Probe, Probed, hang_bell, open, open_lane, unhang};
 pub use redis::{NodeState, RedisStore};
 pub use sqlite::SqliteStore;
 

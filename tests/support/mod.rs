@@ -1,12 +1,12 @@
 //! What the tests of the running daemon share: a daemon of their own, a webhook sink, waiting without hoping.
 #![allow(dead_code, missing_docs)]
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dq::cli::{Answer, Call, Client, Receiver};
@@ -15,6 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+pub mod proxy;
 pub mod redis;
 pub mod steps;
 
@@ -312,9 +313,6 @@ impl Drop for Daemon {
         // Those that lost their master, too; unless another daemon of the test's goes on in this folder.
         let last = Arc::strong_count(&self.dir) == 1;
         let lost = if last { self.processes() } else { Vec::new() };
-        if last {
-            SERVERS.lock().unwrap().remove(self.dir.path());
-        }
         for pid in children.into_values().chain(lost) {
             let _ = kill(pid, Signal::SIGKILL);
         }
@@ -423,18 +421,25 @@ pub fn on_redis() -> bool {
     std::env::var("TEST_STORE").is_ok_and(|store| store == "redis")
 }
 
-/// The nodes of the daemons in a folder, as long as there is one.
-static SERVERS: Mutex<BTreeMap<PathBuf, Vec<redis::RedisServer>>> = Mutex::new(BTreeMap::new());
+/// The nodes of all daemons. They have been running for a while, as nodes have.
+static NODES: LazyLock<[redis::RedisServer; 2]> = LazyLock::new(|| {
+    let nodes = [redis::RedisServer::start_for_all(), redis::RedisServer::start_for_all()];
+    nodes.iter().for_each(|server| server.wait_until_old(3));
+    nodes
+});
+
+/// The folders of daemons: the jobs of each are apart from the others'.
+static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 fn store_section(dir: &Path) -> String {
-    let mut all = SERVERS.lock().unwrap();
-    let servers = all.entry(dir.to_owned()).or_insert_with(|| {
-        let started: Vec<_> = (0..2).map(|_| redis::RedisServer::start()).collect();
-        started
+    let mut folders = FOLDERS.lock().unwrap();
+    let place = folders.iter().position(|known| known == dir).unwrap_or_else(|| {
+        folders.push(dir.to_owned());
+        folders.len() - 1
     });
     let node = |(n, server): (usize, &redis::RedisServer)| {
         format!("[[store.node]]\nname = \"r{n}\"\nurl = \"{}\"\n", server.url())
     };
-    let nodes: String = servers.iter().enumerate().map(node).collect();
-    format!("[store]\nbackend = \"redis\"\n{nodes}")
+    let nodes: String = NODES.iter().enumerate().map(node).collect();
+    format!("[store]\nbackend = \"redis\"\nprefix = \"dq{place}\"\n{nodes}")
 }

@@ -1,8 +1,12 @@
-//! A redis-server of a test's own, on a Unix socket in a folder of its own.
+//! A redis-server of a test's own, on a Unix socket in a folder of its own; groups of them with sentinels, and Clusters, on
+//! addresses that no other process uses.
 
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 /// A server that ends with the test.
@@ -15,6 +19,16 @@ impl RedisServer {
     pub fn start() -> RedisServer {
         let dir = tempfile::tempdir().unwrap();
         let process = spawn(&dir);
+        let server = RedisServer { dir, process };
+        server.wait();
+        server
+    }
+
+    /// One that lives as long as this process.
+    pub fn start_for_all() -> RedisServer {
+        let dir = tempfile::tempdir().unwrap();
+        sweep_at_exit(dir.path());
+        let process = spawn_for_all(command(dir.path()));
         let server = RedisServer { dir, process };
         server.wait();
         server
@@ -53,6 +67,16 @@ impl RedisServer {
         String::from_utf8(out.stdout).unwrap()
     }
 
+    /// Waits until it has been running for so long that a process that has just begun may rely on it at once.
+    pub fn wait_until_old(&self, seconds: u64) {
+        let up = || {
+            let info = self.cli(&["info", "server"]);
+            let up = info.lines().find_map(|l| l.strip_prefix("uptime_in_seconds:"));
+            up.and_then(|up| up.trim().parse::<u64>().ok())
+        };
+        until("an old server", || up().is_some_and(|up| up > seconds));
+    }
+
     fn wait(&self) {
         let until = Instant::now() + Duration::from_secs(20);
         while self.cli(&["ping"]).trim() != "PONG" {
@@ -62,15 +86,56 @@ impl RedisServer {
     }
 }
 
-fn spawn(dir: &tempfile::TempDir) -> Child {
+fn command(dir: &Path) -> Command {
     let mut command = Command::new("redis-server");
     command.args(["--port", "0", "--save", "", "--appendonly", "yes", "--appendfsync", "always"]);
-    command.arg("--unixsocket").arg(dir.path().join("redis.sock")).arg("--dir").arg(dir.path());
-    // It ends with the thread of its test, whatever becomes of that.
+    command.arg("--unixsocket").arg(dir.join("redis.sock")).arg("--dir").arg(dir);
+    command
+}
+
+/// It ends with the thread of its test, whatever becomes of that.
+fn spawn(dir: &tempfile::TempDir) -> Child {
+    spawn_here(command(dir.path()))
+}
+
+fn spawn_here(mut command: Command) -> Child {
     let ends = || Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?);
     // SAFETY: makes one system call.
     unsafe { command.pre_exec(ends) };
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// It ends with this process, even when that is killed: the thread that it is tied to never ends before.
+fn spawn_for_all(command: Command) -> Child {
+    type Order = (Command, Sender<Child>);
+    static SPAWNER: LazyLock<Mutex<Sender<Order>>> = LazyLock::new(|| {
+        let (orders, taken) = channel::<Order>();
+        std::thread::spawn(move || {
+            for (command, answer) in taken {
+                let _ = answer.send(spawn_here(command));
+            }
+        });
+        Mutex::new(orders)
+    });
+    let (answer, child) = channel();
+    SPAWNER.lock().unwrap().send((command, answer)).unwrap();
+    child.recv().unwrap()
+}
+
+/// Removes a folder when this process ends: what is in a static is never dropped.
+fn sweep_at_exit(dir: &Path) {
+    static DIRS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+    extern "C" fn sweep() {
+        for dir in DIRS.lock().map(|d| d.clone()).unwrap_or_default() {
+            let _ = std::fs::remove_dir_all(dir);
+        }
+    }
+    let mut dirs = DIRS.lock().unwrap();
+    if dirs.is_empty() {
+        // SAFETY: the function needs nothing but a static.
+        unsafe { nix::libc::atexit(sweep) };
+    }
+    dirs.push(dir.to_owned());
 }
 
 impl Drop for RedisServer {
@@ -78,4 +143,307 @@ impl Drop for RedisServer {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// A redis-server, or a sentinel, on a TCP port.
+pub struct TcpServer {
+    pub host: String,
+    pub port: u16,
+    dir: tempfile::TempDir,
+    arguments: Vec<String>,
+    is_tls: bool,
+    process: Mutex<Child>,
+}
+
+/// An address of the loopback network that is this process's own, so that all of its ports are.
+fn own_host() -> String {
+    let pid = std::process::id();
+    format!("127.{}.{}.{}", 64 + (pid >> 16), (pid >> 8) & 255, pid & 255)
+}
+
+fn next_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(7000);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl TcpServer {
+    /// Starts one with these arguments, and waits until it answers.
+    pub fn start(more: &[&str]) -> TcpServer {
+        let server = TcpServer::spawn(tempfile::tempdir().unwrap(), None, more);
+        server.wait();
+        server
+    }
+
+    /// Starts one that is spoken with by TLS alone, with these certificates: ca.pem, server.pem, server.key.
+    pub fn start_tls(certificates: &Path, more: &[&str]) -> TcpServer {
+        let file = |name: &str| certificates.join(name).display().to_string();
+        let (ca, cert, key) = (file("ca.pem"), file("server.pem"), file("server.key"));
+        let tls = ["--tls-ca-cert-file", &ca, "--tls-cert-file", &cert, "--tls-key-file", &key];
+        let server =
+            TcpServer::spawn_with(tempfile::tempdir().unwrap(), None, &[&tls[..], more].concat(), true);
+        server.wait();
+        server
+    }
+
+    fn spawn(dir: tempfile::TempDir, first: Option<&Path>, more: &[&str]) -> TcpServer {
+        TcpServer::spawn_with(dir, first, more, false)
+    }
+
+    fn spawn_with(dir: tempfile::TempDir, first: Option<&Path>, more: &[&str], is_tls: bool) -> TcpServer {
+        let (host, port) = (own_host(), next_port());
+        let first = first.map(|f| f.display().to_string());
+        let (plain, tls) = if is_tls { (0, port) } else { (port, 0) };
+        let own =
+            ["--bind", &host, "--port", &plain.to_string(), "--tls-port", &tls.to_string(), "--save", ""]
+                .map(str::to_owned);
+        let (dir_name, more) = (dir.path().display().to_string(), more.iter().map(|m| (*m).to_owned()));
+        let arguments: Vec<String> =
+            first.into_iter().chain(own).chain(["--dir".to_owned(), dir_name]).chain(more).collect();
+        let process = Mutex::new(spawn_for_all(TcpServer::command(&arguments)));
+        sweep_at_exit(dir.path());
+        TcpServer { host, port, dir, arguments, is_tls, process }
+    }
+
+    fn command(arguments: &[String]) -> Command {
+        let mut command = Command::new("redis-server");
+        command.args(arguments);
+        command
+    }
+
+    pub fn address(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+
+    pub fn url(&self) -> String {
+        format!("{}://{}", if self.is_tls { "rediss" } else { "redis" }, self.address())
+    }
+
+    /// Kills it without a word, as a crash does.
+    pub fn kill(&self) {
+        let mut process = self.process.lock().unwrap();
+        let _ = process.kill();
+        process.wait().unwrap();
+    }
+
+    pub fn start_again(&self) {
+        self.begin_again();
+        self.wait();
+    }
+
+    /// Starts it again and does not wait.
+    pub fn begin_again(&self) {
+        *self.process.lock().unwrap() = spawn_for_all(TcpServer::command(&self.arguments));
+    }
+
+    pub fn hang(&self, hangs: bool) {
+        use nix::sys::signal::{Signal, kill};
+        let signal = if hangs { Signal::SIGSTOP } else { Signal::SIGCONT };
+        kill(nix::unistd::Pid::from_raw(self.process.lock().unwrap().id() as i32), signal).unwrap();
+    }
+
+    /// Runs a command at it.
+    pub fn cli(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new("redis-cli");
+        command.args(["-h", &self.host, "-p", &self.port.to_string()]);
+        if self.is_tls {
+            command.args(["--tls", "--insecure"]);
+            let of = |name: &str| self.arguments.iter().skip_while(|a| *a != name).nth(1);
+            command.arg("--cert").arg(of("--tls-cert-file").unwrap());
+            command.arg("--key").arg(of("--tls-key-file").unwrap());
+        }
+        String::from_utf8(command.args(arguments).output().unwrap().stdout).unwrap()
+    }
+
+    /// What INFO says of something.
+    pub fn info(&self, what: &str) -> Option<String> {
+        let all = self.cli(&["info"]);
+        let line = all.lines().find_map(|l| l.strip_prefix(what)?.strip_prefix(':'))?;
+        Some(line.trim().to_owned())
+    }
+
+    fn wait(&self) {
+        until(&format!("an answer of {}", self.address()), || self.cli(&["ping"]).trim() == "PONG");
+    }
+}
+
+impl Drop for TcpServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Waits until something is so.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < end, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Waits until servers have been running for so long that a process that has just begun may rely on them at once.
+pub fn wait_until_old(servers: &[TcpServer], seconds: u64) {
+    for server in servers {
+        let up = || server.info("uptime_in_seconds").and_then(|up| up.parse::<u64>().ok());
+        until("an old server", || up().is_some_and(|up| up > seconds));
+    }
+}
+
+/// A master with replicas, and three sentinels.
+pub struct SentinelGroup {
+    /// The first is the master at first.
+    pub servers: Vec<TcpServer>,
+    pub sentinels: Vec<TcpServer>,
+}
+
+/// What the sentinels call it.
+pub const MASTER: &str = "mymaster";
+
+impl SentinelGroup {
+    /// Starts one, and waits until all know of each other.
+    pub fn start(replicas: usize, more: &[&str]) -> SentinelGroup {
+        let server = |master: Option<&TcpServer>| {
+            let host = own_host();
+            let mut arguments = vec!["--appendonly", "yes", "--replica-announce-ip", &host];
+            arguments.extend(["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]);
+            arguments.extend(more);
+            let of = master.map(|m| (m.host.clone(), m.port.to_string()));
+            if let Some((host, port)) = &of {
+                arguments.extend(["--replicaof", host, port]);
+            }
+            TcpServer::start(&arguments)
+        };
+        let mut servers = vec![server(None)];
+        for _ in 0..replicas {
+            let replica = server(servers.first());
+            servers.push(replica);
+        }
+        let master = &servers[0];
+        until("replicas in sync", || {
+            let online = (0..replicas).all(|n| {
+                master.info(&format!("slave{n}")).is_some_and(|slave| slave.contains("state=online"))
+            });
+            online && servers[1..].iter().all(|s| s.info("master_link_status").as_deref() == Some("up"))
+        });
+        let sentinel = |_| SentinelGroup::sentinel(master);
+        let sentinels: Vec<TcpServer> = (0..3).map(sentinel).collect();
+        let group = SentinelGroup { servers, sentinels };
+        let number = |sentinel: &TcpServer, what| group.about(sentinel, what)?.parse::<usize>().ok();
+        for sentinel in &group.sentinels {
+            until("sentinels that know each other", || {
+                number(sentinel, "num-other-sentinels") == Some(2)
+                    && number(sentinel, "num-slaves") == Some(replicas)
+            });
+        }
+        group
+    }
+
+    /// Starts a sentinel that is told that this server is the master.
+    pub fn sentinel(master: &TcpServer) -> TcpServer {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("sentinel.conf");
+        let (host, port) = (&master.host, master.port);
+        let text = format!(
+            "sentinel monitor {MASTER} {host} {port} 2\nsentinel down-after-milliseconds {MASTER} 500\n\
+                 sentinel failover-timeout {MASTER} 3000\nsentinel announce-ip {host}\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        TcpServer::spawn(dir, Some(&file), &["--sentinel"])
+    }
+
+    /// What a sentinel says of the master.
+    fn about(&self, sentinel: &TcpServer, what: &str) -> Option<String> {
+        let told = sentinel.cli(&["sentinel", "master", MASTER]);
+        told.lines().skip_while(|l| *l != what).nth(1).map(str::to_owned)
+    }
+
+    /// Waits until processes that have just begun may rely on it at once.
+    pub fn wait_until_old(&self, seconds: u64) {
+        wait_until_old(&self.servers, seconds);
+        for sentinel in &self.sentinels {
+            let age = || self.about(sentinel, "role-reported-time")?.parse::<u64>().ok();
+            until("an old master", || age().is_some_and(|ms| ms > seconds * 1000));
+        }
+    }
+
+    pub fn urls(&self) -> Vec<String> {
+        self.sentinels.iter().map(TcpServer::url).collect()
+    }
+
+    /// Which of the servers the sentinels call the master.
+    pub fn master(&self) -> Option<usize> {
+        let told = self.sentinels[0].cli(&["sentinel", "get-master-addr-by-name", MASTER]);
+        let address = told.lines().collect::<Vec<_>>().join(":");
+        self.servers.iter().position(|s| s.address() == address)
+    }
+}
+
+/// A Cluster of three masters with a replica each.
+pub struct ClusterGroup {
+    pub servers: Vec<TcpServer>,
+}
+
+impl ClusterGroup {
+    /// Starts one, and waits until all of its servers find it good.
+    pub fn start() -> ClusterGroup {
+        let host = own_host();
+        let server = |_| {
+            let more = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--appendonly", "yes"];
+            // One master that is lost is not all of them.
+            let rest = ["--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0"];
+            let announce = ["--cluster-announce-ip", &host, rest[0], rest[1], rest[2], rest[3]];
+            TcpServer::start(&[&more[..], &announce[..]].concat())
+        };
+        let servers: Vec<TcpServer> = (0..6).map(server).collect();
+        let mut create = Command::new("redis-cli");
+        create.args(["--cluster", "create"]).args(servers.iter().map(TcpServer::address));
+        let made = create.args(["--cluster-replicas", "1", "--cluster-yes"]).output().unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stdout));
+        let cluster = ClusterGroup { servers };
+        cluster.wait_until_good();
+        cluster
+    }
+
+    /// Waits until all find it good, and each master has its replica in sync.
+    pub fn wait_until_good(&self) {
+        for server in &self.servers {
+            until("a good Cluster", || {
+                let is_good = server.cli(&["cluster", "info"]).contains("cluster_state:ok");
+                let slots = server.cli(&["cluster", "slots"]);
+                // Of each range: two numbers, and a master and a replica of at least three lines each.
+                let servers = slots.lines().filter(|l| l.trim() == server.host).count();
+                let link = server.info("role").as_deref() == Some("master")
+                    || server.info("master_link_status").as_deref() == Some("up");
+                is_good && servers >= 6 && link
+            });
+        }
+    }
+
+    /// The servers that are masters now.
+    pub fn masters(&self) -> Vec<usize> {
+        let is_master = |n: &usize| self.servers[*n].info("role").as_deref() == Some("master");
+        (0..self.servers.len()).filter(is_master).collect()
+    }
+
+    pub fn urls(&self) -> Vec<String> {
+        self.servers.iter().map(TcpServer::url).collect()
+    }
+}
+
+/// Makes ca.pem, and server.pem with server.key that it certifies for this process's own address; and other.pem, which
+/// certifies nobody.
+pub fn certificates(dir: &Path) {
+    let openssl = |arguments: &str| {
+        let made = Command::new("openssl").args(arguments.split(' ')).current_dir(dir).output().unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    };
+    let new = "req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+    for name in ["ca", "other"] {
+        openssl(&format!("{new} -x509 -days 2 -subj /CN={name} -keyout {name}.key -out {name}.pem"));
+    }
+    openssl(&format!("{new} -subj /CN=server -keyout server.key -out server.csr"));
+    std::fs::write(dir.join("names"), format!("subjectAltName=IP:{}\n", own_host())).unwrap();
+    openssl(
+        "x509 -req -days 2 -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -extfile names -out server.pem",
+    );
 }

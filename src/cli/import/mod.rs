@@ -20,7 +20,7 @@ use self::progress::Progress;
 use self::source::Source;
 use self::take::Import;
 use crate::job::TopicName;
-use crate::settings;
+use crate::settings::{self, At};
 use crate::store;
 
 /// Take over the jobs of another delay queue
@@ -123,7 +123,13 @@ fn describe(settings: &settings::Settings) -> String {
     match &settings.store {
         embedded @ settings::Store::Embedded { .. } => format!("{embedded} on {}", settings.instance),
         settings::Store::Redis(redis) => {
-            let node = |n: &settings::Node| format!("{} at {}", n.name, without_secrets(&n.url));
+            let at = |n: &settings::Node| match &n.at {
+                At::Server { url } => without_secrets(url),
+                At::Sentinel { master_name, .. } => master_name.clone(),
+                // Its seeds come and go.
+                At::Cluster { .. } => "a cluster".to_owned(),
+            };
+            let node = |n: &settings::Node| format!("{} at {}", n.name, at(n));
             let nodes: Vec<String> = redis.nodes.iter().map(node).collect();
             format!("redis under {}: {}", redis.prefix, nodes.join(", "))
         }

@@ -26,6 +26,7 @@ pub(super) enum NodeCondition {
     MemoryShort,
     ReplicaLost,
     ClockOff,
+    SlotsAway,
 }
 
 impl Condition {
@@ -48,6 +49,7 @@ impl Condition {
                 NodeCondition::MemoryShort => "node_memory_short",
                 NodeCondition::ReplicaLost => "node_replica_lost",
                 NodeCondition::ClockOff => "node_clock_off",
+                NodeCondition::SlotsAway => "node_slots_away",
             },
         }
     }
@@ -93,6 +95,7 @@ impl fmt::Display for Condition {
                     NodeCondition::MemoryShort => "is short of memory",
                     NodeCondition::ReplicaLost => "has lost a replica",
                     NodeCondition::ClockOff => "has another clock than this host",
+                    NodeCondition::SlotsAway => "does not serve all of its slots",
                 };
                 return write!(f, "node {name} {text}");
             }

@@ -10,7 +10,7 @@ use anyhow::Result;
 use super::condition::{Condition, NodeCondition};
 use super::findings::Found;
 use crate::role;
-use crate::store::{Lanes, Probe};
+use crate::store::{Lanes, Probe, Probed};
 
 /// How often a node is asked whether it answers; and how many such rounds lie between looks at how it is, and how it is set.
 const ROUND: Duration = Duration::from_secs(1);
@@ -26,9 +26,15 @@ const CLOCK_MAX: Duration = Duration::from_millis(50);
 /// A node that uses more of its memory than so many hundredths is short of it.
 const MEMORY_MAX: u64 = 90;
 
-/// What is known of a node.
+/// What is known of a node: of each of its servers.
 #[derive(Debug, Default)]
 struct Known {
+    servers: BTreeMap<String, KnownServer>,
+}
+
+/// What is known of a server.
+#[derive(Debug, Default)]
+struct KnownServer {
     misses: u32,
     why: String,
     found: BTreeMap<NodeCondition, String>,
@@ -82,46 +88,75 @@ fn watch(lanes: &Lanes, lane: usize, name: &str, tell: &Sender<(String, BTreeMap
 impl Known {
     fn look(&mut self, lanes: &Lanes, lane: usize, round: u64) {
         let asked = (SystemTime::now(), Instant::now());
-        let now_us = match lanes.probe(lane, Probe::Time) {
-            Ok(told) => told.get("us").and_then(|us| us.parse().ok()),
-            Err(e) => {
-                self.misses = self.misses.saturating_add(1);
-                self.why = e.to_string();
-                return;
-            }
-        };
-        self.misses = 0;
+        let probed = lanes.probe(lane, Probe::Time);
         let way = asked.1.elapsed();
-        if let Some(now_us) = now_us {
-            self.put(NodeCondition::ClockOff, judge_clock(now_us, asked.0, way));
-        }
-        if round.is_multiple_of(INFO_EACH)
-            && let Ok(info) = lanes.probe(lane, Probe::Info)
-        {
-            let replicas = number(&info, "connected_slaves");
-            self.replicas = self.replicas.max(replicas);
-            for (what, detail) in judge_info(&info, self.replicas) {
-                self.put(what, detail);
+        // A Cluster's master that is one no longer is not a server that is missed.
+        self.servers.retain(|name, _| probed.iter().any(|p| p.server == *name));
+        for Probed { server, told } in probed {
+            let server = self.servers.entry(server).or_default();
+            match told {
+                Ok(told) => {
+                    server.misses = 0;
+                    if let Some(now_us) = told.get("us").and_then(|us| us.parse().ok()) {
+                        server.put(vec![(NodeCondition::ClockOff, judge_clock(now_us, asked.0, way))]);
+                    }
+                }
+                Err(e) => {
+                    server.misses = server.misses.saturating_add(1);
+                    server.why = e.to_string();
+                }
             }
         }
-        // A server may forbid it to be asked.
-        if round.is_multiple_of(CONFIG_EACH)
-            && let Ok(config) = lanes.probe(lane, Probe::Config)
-        {
-            for (what, detail) in judge_config(&config) {
-                self.put(what, detail);
+        // A server may forbid it to be asked, and one that is no Cluster's has nothing to say of it.
+        if round.is_multiple_of(INFO_EACH) {
+            self.judge(lanes.probe(lane, Probe::Info), |server, info| {
+                server.replicas = server.replicas.max(number(info, "connected_slaves"));
+                judge_info(info, server.replicas)
+            });
+            self.judge(lanes.probe(lane, Probe::Cluster), |_, info| judge_cluster(info));
+        }
+        if round.is_multiple_of(CONFIG_EACH) {
+            self.judge(lanes.probe(lane, Probe::Config), |_, config| judge_config(config));
+        }
+    }
+
+    fn judge(
+        &mut self,
+        probed: Vec<Probed>,
+        judge: impl Fn(&mut KnownServer, &BTreeMap<String, String>) -> Judged,
+    ) {
+        for Probed { server, told } in probed {
+            if let (Some(server), Ok(told)) = (self.servers.get_mut(&server), told) {
+                let judged = judge(server, &told);
+                server.put(judged);
             }
         }
     }
 
-    fn put(&mut self, what: NodeCondition, detail: Option<String>) {
-        match detail {
-            Some(detail) => drop(self.found.insert(what, detail)),
-            None => drop(self.found.remove(&what)),
+    /// What is found of the node. Of several servers, each tells its own.
+    fn told(&self) -> BTreeMap<NodeCondition, String> {
+        let mut told: BTreeMap<NodeCondition, Vec<String>> = BTreeMap::new();
+        for (name, server) in &self.servers {
+            for (what, detail) in server.told() {
+                let detail = if self.servers.len() > 1 { format!("{name}: {detail}") } else { detail };
+                told.entry(what).or_default().push(detail);
+            }
+        }
+        told.into_iter().map(|(what, details)| (what, details.join("; "))).collect()
+    }
+}
+
+impl KnownServer {
+    fn put(&mut self, judged: Judged) {
+        for (what, detail) in judged {
+            match detail {
+                Some(detail) => drop(self.found.insert(what, detail)),
+                None => drop(self.found.remove(&what)),
+            }
         }
     }
 
-    /// Of a node that is down nothing else is known.
+    /// Of a server that is down nothing else is known.
     fn told(&self) -> BTreeMap<NodeCondition, String> {
         if self.misses >= MISSES {
             return BTreeMap::from([(NodeCondition::Down, self.why.clone())]);
@@ -176,6 +211,17 @@ fn judge_info(info: &BTreeMap<String, String>, replicas: u64) -> Judged {
             (connected < replicas).then(|| format!("{connected} of {replicas} are connected")),
         ),
     ]
+}
+
+/// What a server tells of its Cluster.
+fn judge_cluster(info: &BTreeMap<String, String>) -> Judged {
+    let all = 16384;
+    let (served, state) =
+        (number(info, "cluster_slots_ok"), info.get("cluster_state").map_or("", String::as_str));
+    let known = info.contains_key("cluster_slots_ok");
+    let away = known && (served < all || state != "ok");
+    let detail = || format!("cluster_state is {state}; {served} of {all} slots are served");
+    vec![(NodeCondition::SlotsAway, away.then(detail))]
 }
 
 /// What a node tells of how it is set.
@@ -255,8 +301,19 @@ mod tests {
     }
 
     #[test]
+    fn a_cluster_that_lacks_slots_is_found() {
+        let good = [("cluster_state", "ok"), ("cluster_slots_ok", "16384")];
+        assert_eq!(holds(judge_cluster(&told(&good))), []);
+        for bad in [("fail", "16384"), ("ok", "16000"), ("fail", "0")] {
+            let info = [("cluster_state", bad.0), ("cluster_slots_ok", bad.1)];
+            assert_eq!(holds(judge_cluster(&told(&info))), [NodeCondition::SlotsAway]);
+        }
+        assert_eq!(holds(judge_cluster(&told(&[]))), []);
+    }
+
+    #[test]
     fn a_node_is_down_after_some_misses_and_up_at_the_first_answer() {
-        let mut known = Known { why: "refused".into(), ..Known::default() };
+        let mut known = KnownServer { why: "refused".into(), ..KnownServer::default() };
         for misses in 0..MISSES {
             known.misses = misses;
             assert_eq!(known.told().len(), 0);
@@ -265,5 +322,16 @@ mod tests {
         assert_eq!(known.told(), BTreeMap::from([(NodeCondition::Down, "refused".to_owned())]));
         known.misses = 0;
         assert_eq!(known.told().len(), 0);
+    }
+
+    #[test]
+    fn of_several_servers_each_is_named() {
+        let server = |misses| KnownServer { misses, why: "refused".into(), ..KnownServer::default() };
+        let alone = Known { servers: BTreeMap::from([("h:1".to_owned(), server(MISSES))]) };
+        assert_eq!(alone.told()[&NodeCondition::Down], "refused");
+        let servers = [("h:1", MISSES), ("h:2", 0), ("h:3", MISSES)];
+        let several =
+            Known { servers: servers.map(|(name, misses)| (name.to_owned(), server(misses))).into() };
+        assert_eq!(several.told()[&NodeCondition::Down], "h:1: refused; h:3: refused");
     }
 }

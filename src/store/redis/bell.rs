@@ -4,6 +4,7 @@
 //! A ring goes to one of those who listen, so that work for one wakes one, however many wait. So only who could take work
 //! listens, and who was told of what it may not take passes it on, and rests for a moment before it listens again.
 
+use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use redis::{ConnectionLike, Value};
 
-use super::node::Node;
+use super::node::{Endpoint, Node, Waiting};
 use super::{BELL_ROUND, Nodes};
 use crate::store::{Bell, BellKind};
 
@@ -21,6 +22,9 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// How long one that has passed a ring on leaves the bell to the others.
 const REST: Duration = Duration::from_millis(10);
+
+/// A listener's stack. A Cluster has many of them; what a thread does not touch of it costs nothing but addresses.
+const STACK: usize = 256 << 10;
 
 /// A bell over all shards of a node.
 pub struct RedisBell {
@@ -34,8 +38,8 @@ pub struct RedisBell {
 struct Shared {
     mood: Mutex<Mood>,
     changed: Condvar,
-    /// The numbers by which the server knows the connections that wait.
-    waiting: Mutex<Vec<i64>>,
+    /// Of each shard, the server and the number by which it knows the connection that waits there.
+    waiting: Mutex<BTreeMap<usize, (Arc<Endpoint>, i64)>>,
 }
 
 /// What the bell's owner wants of its listeners.
@@ -67,7 +71,8 @@ impl RedisBell {
             let (nodes, ring, shared) = (Arc::clone(nodes), ring.try_clone()?, Arc::clone(&shared));
             shared.mood().listeners += 1;
             let listener = Listener { nodes, node: lane, shard, key, ring, shared };
-            std::thread::Builder::new().name("bell".into()).spawn(move || listener.listen())?;
+            let thread = std::thread::Builder::new().name("bell".into()).stack_size(STACK);
+            thread.spawn(move || listener.listen())?;
         }
         Ok(RedisBell { rung, shared, nodes: Arc::clone(nodes), lane })
     }
@@ -121,7 +126,7 @@ impl Drop for RedisBell {
         self.shared.changed.notify_all();
         let waiting =
             std::mem::take(&mut *self.shared.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-        self.nodes.nodes[self.lane].unblock(&waiting);
+        self.nodes.nodes[self.lane].unblock(waiting.values());
         let mut mood = self.shared.mood();
         while mood.listeners > 0 && Instant::now() < until {
             let left = until.saturating_duration_since(Instant::now());
@@ -157,9 +162,11 @@ impl Listener {
     }
 
     fn listen_on(&self, node: &Node) -> redis::RedisResult<()> {
-        let mut connection = node.connect(self.shard, BELL_ROUND * 2)?;
+        let Waiting { mut connection, server } = node.connect(self.shard, BELL_ROUND * 2)?;
         let number: i64 = redis::cmd("CLIENT").arg("ID").query(&mut connection)?;
-        self.shared.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(number);
+        let mut waiting = self.shared.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.insert(self.shard, (server, number));
+        drop(waiting);
         let mut wait = redis::cmd("BZPOPMIN");
         wait.arg(&self.key).arg(BELL_ROUND.as_secs());
         while self.may_listen() {

@@ -17,7 +17,6 @@ mod reconcile;
 mod scout;
 mod script;
 mod standing;
-mod wire;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -14,7 +14,7 @@ use super::script::Script;
 use crate::job::JobKey;
 use crate::rendezvous;
 use crate::settings;
-use crate::store::{Probe, Result, StoreError};
+use crate::store::{Probe, Probed, Result, StoreError};
 
 /// The nodes of a store, shared by all handles of a process.
 pub struct Nodes {
@@ -127,8 +127,8 @@ impl Nodes {
         self.names.get(lane).map(String::as_str)
     }
 
-    /// Asks a node about itself.
-    pub fn probe(&self, lane: usize, probe: Probe) -> Result<BTreeMap<String, String>> {
+    /// Asks each server of a node about itself.
+    pub fn probe(&self, lane: usize, probe: Probe) -> Vec<Probed> {
         self.nodes[lane].probe(probe)
     }
 

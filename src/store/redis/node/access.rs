@@ -1,0 +1,54 @@
+//! How servers are spoken with: user, password, database, certificates, at whichever address.
+
+use redis::{ConnectionAddr, ConnectionInfo, RedisError, TlsCertificates};
+
+use crate::settings::Tls;
+
+/// All that a URL and certificates say.
+#[derive(Clone)]
+pub(super) struct Access(ConnectionInfo);
+
+impl Access {
+    /// As a URL has it.
+    pub(super) fn new(url: &str, tls: &Tls) -> Result<Access, RedisError> {
+        if !url.starts_with("rediss:") || *tls == Tls::default() {
+            return Ok(Access(redis::Client::open(url)?.get_connection_info().clone()));
+        }
+        let own = tls.own.as_ref().map(|(cert, key)| redis::ClientTlsConfig {
+            client_cert: cert.clone().into_bytes(),
+            client_key: key.clone().into_bytes(),
+        });
+        let certificates =
+            TlsCertificates { client_tls: own, root_cert: tls.ca.as_ref().map(|ca| ca.clone().into_bytes()) };
+        Ok(Access(redis::Client::build_with_tls(url, certificates)?.get_connection_info().clone()))
+    }
+
+    /// The same, at another address.
+    pub(super) fn at(&self, host: &str, port: u16) -> Access {
+        let host = host.to_owned();
+        let there = match self.0.addr().clone() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+            }
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        Access(self.0.clone().set_addr(there))
+    }
+
+    /// Where that is, for people.
+    pub(super) fn address(&self) -> String {
+        self.0.addr().to_string()
+    }
+
+    /// The host of the address; none: it is a socket.
+    pub(super) fn host(&self) -> Option<&str> {
+        match self.0.addr() {
+            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => Some(host),
+            _ => None,
+        }
+    }
+
+    pub(super) fn client(&self) -> Result<redis::Client, RedisError> {
+        redis::Client::open(self.0.clone())
+    }
+}

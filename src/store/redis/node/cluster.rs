@@ -1,0 +1,162 @@
+//! A Redis Cluster: which of its masters has which shard, found out from any of its servers, and found out anew when they say
+//! otherwise, or when one of them does not answer.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use redis::Value;
+
+use super::super::breaker::PAUSE;
+use super::access::Access;
+use super::door::Door;
+use super::endpoint::Endpoint;
+use super::slots::{self, Range};
+use super::wire::connect;
+
+/// The servers of a Cluster.
+pub(super) struct Cluster {
+    node: String,
+    seeds: Vec<Access>,
+    /// Of each shard.
+    slots: Vec<u16>,
+    pool: u32,
+    timeout: Duration,
+    map: Mutex<Arc<Map>>,
+    /// When it was last found out. One at a time does so.
+    asked_at: Mutex<Option<Instant>>,
+}
+
+/// Where the shards are.
+#[derive(Default)]
+pub(super) struct Map {
+    /// Rises each time it is found out.
+    pub version: u64,
+    /// The master of each shard; none: nobody has its slot.
+    pub homes: Vec<Option<Arc<Endpoint>>>,
+    /// All masters, by address.
+    pub masters: BTreeMap<String, Arc<Endpoint>>,
+}
+
+/// Why a map is found out anew.
+#[derive(Clone, Copy)]
+pub(super) enum Because<'a> {
+    /// That master has said that a shard is elsewhere.
+    Moved(&'a Endpoint),
+    /// A shard cannot be asked: now and then its slot is looked for.
+    Away,
+}
+
+impl Cluster {
+    pub(super) fn new(
+        node: &str,
+        bases: &[String],
+        seeds: Vec<Access>,
+        pool: u32,
+        timeout: Duration,
+    ) -> Cluster {
+        Cluster {
+            node: node.to_owned(),
+            seeds,
+            slots: bases.iter().map(|base| slots::slot_of(base)).collect(),
+            pool,
+            timeout,
+            map: Mutex::default(),
+            asked_at: Mutex::default(),
+        }
+    }
+
+    pub(super) fn map(&self) -> Arc<Map> {
+        Arc::clone(&self.map.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Finds out anew where the shards are, unless somebody has since `seen`, or a moment ago. Gives the shards that have
+    /// gone to another master.
+    pub(super) fn refresh(&self, seen: u64, because: Because<'_>) -> Vec<usize> {
+        let mut asked_at = self.asked_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.map();
+        let is_early = asked_at.is_some_and(|at| at.elapsed() < PAUSE);
+        if before.version > seen || (matches!(because, Because::Away) && is_early) {
+            return Vec::new();
+        }
+        let ranges = self.ask(&before, because);
+        *asked_at = Some(Instant::now());
+        let Some(ranges) = ranges else { return Vec::new() };
+        let after = self.draw(&before, &ranges);
+        let moved = |shard: &usize| match (before.homes.get(*shard), &after.homes[*shard]) {
+            (Some(Some(old)), Some(new)) => !Arc::ptr_eq(old, new),
+            _ => false,
+        };
+        let moved = (0..self.slots.len()).filter(moved).collect();
+        *self.map.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(after);
+        moved
+    }
+
+    fn draw(&self, before: &Map, ranges: &[Range]) -> Map {
+        let mut after = Map { version: before.version + 1, ..Map::default() };
+        for range in ranges {
+            let access = self.seeds[0].at(&range.host, range.port);
+            let address = access.address();
+            if after.masters.contains_key(&address) {
+                continue;
+            }
+            let known = before.masters.get(&address).cloned();
+            let new = || {
+                let name = format!("{} ({address})", self.node);
+                Some(Arc::new(Endpoint::new(name, Door::to(&access).ok()?, self.pool, self.timeout)))
+            };
+            if let Some(master) = known.or_else(new) {
+                after.masters.insert(address, master);
+            }
+        }
+        let home = |slot: &u16| {
+            let range = ranges.iter().find(|r| (r.from..=r.to).contains(slot))?;
+            after.masters.get(&self.seeds[0].at(&range.host, range.port).address()).cloned()
+        };
+        after.homes = self.slots.iter().map(home).collect();
+        after
+    }
+
+    /// Asks one server after the other: who has said that a shard is elsewhere, masters that answer, the seeds.
+    fn ask(&self, map: &Map, because: Because<'_>) -> Option<Vec<Range>> {
+        let mut cmd = redis::cmd("CLUSTER");
+        cmd.arg("SLOTS");
+        let mut masters: Vec<&Arc<Endpoint>> = map.masters.values().collect();
+        masters.sort_by_key(|m| match because {
+            Because::Moved(by) if std::ptr::eq(Arc::as_ptr(m), by) => 0,
+            _ => 1 + u8::from(m.is_down()),
+        });
+        let mut why = String::new();
+        for master in masters {
+            match master.ask_briefly::<Value>(&cmd) {
+                Ok(answer) => {
+                    let found = slots::ranges(&answer, host_of(&master.door.address()));
+                    if !found.is_empty() {
+                        return Some(found);
+                    }
+                }
+                Err(e) => why = e.to_string(),
+            }
+        }
+        for seed in self.seeds.iter().filter(|seed| !map.masters.contains_key(&seed.address())) {
+            let asked = seed.client().and_then(|client| connect(&client, self.timeout, self.timeout));
+            match asked.and_then(|mut connection| cmd.query::<Value>(&mut connection)) {
+                Ok(answer) => {
+                    let found = slots::ranges(&answer, seed.host().unwrap_or_default());
+                    if !found.is_empty() {
+                        return Some(found);
+                    }
+                    why = format!("{} knows of no slots", seed.address());
+                }
+                Err(e) => why = format!("{}: {e}", seed.address()),
+            }
+        }
+        log::debug!("node {}: nobody tells where its slots are: {why}", self.node);
+        None
+    }
+}
+
+/// The host of an address with a port.
+fn host_of(address: &str) -> &str {
+    address.rsplit_once(':').map_or(address, |(host, _)| host)
+}

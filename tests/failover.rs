@@ -1,0 +1,314 @@
+//! The daemon on nodes that fail over, hang, forget, and speak TLS.
+//!
+//! What an asynchronous failover promises: what was acknowledged and replicated before it, and what was acknowledged after it,
+//! is not lost. In between, a master may acknowledge what no replica has yet; so these tests hold back their load until
+//! replicas have all, and kill then.
+#![allow(missing_docs)]
+
+mod support;
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use dq::rendezvous;
+use support::proxy::Proxy;
+use support::redis::{ClusterGroup, MASTER, RedisServer, SentinelGroup, TcpServer, certificates};
+use support::{Daemon, SECOND, SLOTS, Sink, add, eventually, now_ms, pending, topic};
+
+fn store(nodes: &str, topics: &str) -> String {
+    format!("[store]\nbackend = \"redis\"\ntimeout = \"1s\"\n{nodes}{topics}")
+}
+
+fn quoted(texts: &[String]) -> String {
+    texts.iter().map(|t| format!("\"{t}\"")).collect::<Vec<_>>().join(", ")
+}
+
+/// Adds jobs from four connections until `enough` says so of how many were taken. Gives those that were. What is refused is
+/// refused by one of these names.
+fn load(
+    daemon: &Daemon,
+    name: &str,
+    refusals: &[&str],
+    enough: impl Fn(usize) -> bool + Sync,
+) -> HashSet<String> {
+    let (stop, count) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let adders: Vec<_> = (0..4)
+            .map(|c| {
+                let (stop, count) = (&stop, &count);
+                scope.spawn(move || {
+                    let (mut taken, mut client) = (Vec::new(), daemon.client());
+                    for n in 0.. {
+                        if stop.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        let batch: Vec<_> =
+                            (0..10).map(|i| add("t", &format!("{name}-{c}-{n}-{i}"), i * 20)).collect();
+                        client.send(&batch).unwrap();
+                        for request in &batch {
+                            let answer = client.receive().unwrap();
+                            if answer["code"] == 1 {
+                                taken.push(request["id"].as_str().unwrap().to_owned());
+                                count.fetch_add(1, Ordering::Relaxed);
+                            } else {
+                                let err = answer["err"].as_str().unwrap();
+                                assert!(refusals.contains(&err), "{answer}");
+                            }
+                        }
+                    }
+                    taken
+                })
+            })
+            .collect();
+        eventually(60 * SECOND, &format!("enough jobs; log:\n{}", daemon.log()), || {
+            enough(count.load(Ordering::Relaxed)).then_some(())
+        });
+        stop.store(true, Ordering::Relaxed);
+        adders.into_iter().flat_map(|a| a.join().unwrap()).collect()
+    })
+}
+
+fn all_come(sink: &Sink, daemon: &Daemon, taken: &HashSet<String>) {
+    eventually(60 * SECOND, &format!("all of {}; log:\n{}", taken.len(), daemon.log()), || {
+        let come = sink.deliveries();
+        taken.iter().all(|id| come.contains_key(id)).then_some(())
+    });
+    let mut client = daemon.client();
+    eventually(20 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
+}
+
+/// Waits until a server's replicas have all that it has.
+fn in_sync(master: &TcpServer, replicas: &[&TcpServer]) {
+    eventually(20 * SECOND, "replicas in sync", || {
+        let offset = master.info("master_repl_offset")?;
+        let same = replicas.iter().all(|r| r.info("slave_repl_offset").as_ref() == Some(&offset));
+        (same && master.info("master_repl_offset")? == offset).then_some(())
+    });
+}
+
+#[test]
+fn a_master_that_sentinels_replace_under_load_loses_nothing_that_was_replicated_or_comes_after() {
+    let sink = Sink::start();
+    let group = SentinelGroup::start(2, &["--min-replicas-to-write", "1"]);
+    let node = format!(
+        "[[store.node]]\nname = \"s\"\nsentinels = [{}]\nmaster_name = \"{MASTER}\"\n",
+        quoted(&group.urls())
+    );
+    let daemon = Daemon::start(&store(&node, &topic("t", &sink, "")));
+    daemon.wait_all_up(SLOTS);
+    let mut taken = load(&daemon, "before", &["node_down"], |taken| taken > 500);
+    let mut client = daemon.client();
+    for n in 0..20 {
+        let id = format!("waits-{n}");
+        assert_eq!(client.ask(&add("t", &id, 6000)).unwrap()["code"], 1);
+        taken.insert(id);
+    }
+    // Deliveries may still go on, and change what lies there; what is added does not.
+    in_sync(&group.servers[0], &[&group.servers[1], &group.servers[2]]);
+    group.servers[0].kill();
+    let killed = now_ms();
+    // Only another master can have taken these.
+    taken.extend(load(&daemon, "after", &["node_down", "unknown"], |taken| taken > 500));
+    println!("adds were taken again, and 500 of them, {} ms after the master was killed", now_ms() - killed);
+    assert!(group.master().is_some_and(|n| n != 0));
+    all_come(&sink, &daemon, &taken);
+    // The old one comes back as a replica, and nobody takes it for the master.
+    group.servers[0].start_again();
+    eventually(20 * SECOND, "a replica", || (group.servers[0].info("role")? == "slave").then_some(()));
+    let more = load(&daemon, "last", &[], |taken| taken > 200);
+    all_come(&sink, &daemon, &more);
+    assert!(daemon.log().contains("node s answers again"), "{}", daemon.log());
+}
+
+#[test]
+fn a_master_of_a_cluster_that_is_lost_under_load_costs_its_shards_until_its_replica_is_there() {
+    let sink = Sink::start();
+    let cluster = ClusterGroup::start();
+    let node =
+        format!("[[store.node]]\nname = \"c\"\ncluster = true\nurl = \"{}\"\n", cluster.servers[1].url());
+    let daemon = Daemon::start(&store(&node, &topic("t", &sink, "")));
+    daemon.wait_all_up(SLOTS);
+    // The masters are the first three at first, with the slots in thirds.
+    let homes: Vec<usize> = (0..64)
+        .map(|shard| {
+            let slot = cluster.servers[0].cli(&["cluster", "keyslot", &format!("dq:{{c.{shard}}}:")]);
+            (slot.trim().parse::<usize>().unwrap() / 5461).min(2)
+        })
+        .collect();
+    let home = |id: &str| homes[rendezvous::first_of(64, &[b"t", id.as_bytes()]) as usize];
+    let id_on = |master: usize, name: &str| {
+        (0..).map(|n| format!("{name}.{n}")).find(|id| home(id) == master).unwrap()
+    };
+    let mut taken = load(&daemon, "before", &[], |taken| taken > 500);
+    let mut client = daemon.client();
+    for n in 0..20 {
+        let id = id_on(0, &format!("waits-{n}"));
+        assert_eq!(client.ask(&add("t", &id, 5000)).unwrap()["code"], 1);
+        taken.insert(id);
+    }
+    eventually(20 * SECOND, "deliveries", || (sink.deliveries().len() >= taken.len() - 20).then_some(()));
+    let replica = |n: usize| {
+        let port = format!("master_port:{}", cluster.servers[n].port);
+        cluster.servers.iter().find(|s| s.cli(&["info", "replication"]).contains(&port)).unwrap()
+    };
+    in_sync(&cluster.servers[0], &[replica(0)]);
+    let before = sink.count();
+    cluster.servers[0].kill();
+    let killed = now_ms();
+    let (mut lost, mut others) = (0, 0);
+    let back_at = eventually(30 * SECOND, &format!("the lost shards; log:\n{}", daemon.log()), || {
+        others += 1;
+        let id = id_on(1 + others % 2, &format!("others-{others}"));
+        let answer = client.ask(&add("t", &id, 50)).unwrap();
+        assert_eq!(answer["code"], 1, "the other masters take jobs: {answer}");
+        taken.insert(id);
+        let id = id_on(0, &format!("lost-{others}"));
+        let answer = client.ask(&add("t", &id, 50)).unwrap();
+        if answer["code"] == 1 {
+            taken.insert(id);
+            return Some(now_ms());
+        }
+        lost += 1;
+        assert!(["node_down", "unknown"].contains(&answer["err"].as_str().unwrap()), "{answer}");
+        None
+    });
+    println!("{others} rounds, {lost} refusals; its shards were away for {} ms", back_at - killed);
+    assert!(lost > 0 && back_at - killed < 15_000);
+    taken.extend(load(&daemon, "after", &["node_down", "unknown"], |taken| taken > 500));
+    all_come(&sink, &daemon, &taken);
+    let mut late: Vec<i64> = sink.calls()[before..]
+        .iter()
+        .filter(|c| c.header("dq-job-id").starts_with("others-"))
+        .map(|c| c.late_ms().unwrap())
+        .collect();
+    late.sort_unstable();
+    assert!(late[0] >= 0 && late[late.len() * 9 / 10] < 900, "the others come in time: {late:?}");
+    // The checker named who was away; the old master comes back as a replica.
+    cluster.servers[0].start_again();
+    cluster.wait_until_good();
+    let more = load(&daemon, "last", &[], |taken| taken > 200);
+    all_come(&sink, &daemon, &more);
+}
+
+#[test]
+fn the_checker_says_which_master_of_a_cluster_is_down_and_that_slots_are_not_served() {
+    let cluster = ClusterGroup::start();
+    let node =
+        format!("[[store.node]]\nname = \"c\"\ncluster = true\nurl = \"{}\"\n", cluster.servers[1].url());
+    let daemon = Daemon::start(&store(&node, ""));
+    let found = |what: &str| -> Option<String> {
+        let status = daemon.status()?;
+        let finding = status["findings"].as_array()?.iter().find(|f| f["name"] == what)?.clone();
+        Some(finding["detail"].as_str()?.to_owned())
+    };
+    // Nothing that keeps quorum takes over from the first: its replica goes, too.
+    let port = format!("master_port:{}", cluster.servers[0].port);
+    let replica = cluster.servers.iter().find(|s| s.cli(&["info", "replication"]).contains(&port)).unwrap();
+    replica.kill();
+    cluster.servers[0].kill();
+    let detail =
+        eventually(30 * SECOND, &format!("who is down; log:\n{}", daemon.log()), || found("node_down"));
+    assert!(detail.contains(&cluster.servers[0].address()), "{detail}");
+    assert!(!detail.contains(&cluster.servers[1].address()), "{detail}");
+    let detail = eventually(30 * SECOND, "slots that are away", || found("node_slots_away"));
+    assert!(detail.contains("of 16384 slots are served"), "{detail}");
+    cluster.servers[0].start_again();
+    eventually(40 * SECOND, "no finding", || {
+        (found("node_down").is_none() && found("node_slots_away").is_none()).then_some(())
+    });
+}
+
+#[test]
+fn a_server_that_forgets_its_scripts_again_and_again_under_load_loses_nothing() {
+    let sink = Sink::start();
+    let server = RedisServer::start();
+    let node = format!("[[store.node]]\nname = \"r\"\nurl = \"{}\"\n", server.url());
+    let daemon = Daemon::start(&store(&node, &topic("t", &sink, "")));
+    let stop = AtomicBool::new(false);
+    let taken = std::thread::scope(|scope| {
+        let flushes = scope.spawn(|| {
+            let mut flushes = 0;
+            while !stop.load(Ordering::Relaxed) {
+                server.cli(&["script", "flush"]);
+                flushes += 1;
+            }
+            flushes
+        });
+        // One that is forgotten between its loading and its call has not run.
+        let taken = load(&daemon, "x", &["store_unavailable"], |taken| taken > 3000);
+        stop.store(true, Ordering::Relaxed);
+        let flushes = flushes.join().unwrap();
+        assert!(flushes > 20, "{flushes}");
+        taken
+    });
+    all_come(&sink, &daemon, &taken);
+}
+
+#[test]
+fn a_connection_that_hangs_costs_no_other_node() {
+    let sink = Sink::start();
+    let (near, far) = (RedisServer::start(), TcpServer::start(&[]));
+    let proxy = Proxy::to(far.address());
+    let nodes = format!(
+        "[[store.node]]\nname = \"r0\"\nurl = \"{}\"\n[[store.node]]\nname = \"r1\"\nurl = \"redis://{}\"\ntimeout = \"500ms\"\n",
+        near.url(),
+        proxy.address
+    );
+    let daemon = Daemon::start(&store(&nodes, &topic("t", &sink, "")));
+    daemon.wait_all_up(SLOTS);
+    let names = ["r0".to_owned(), "r1".to_owned()];
+    let id_on = |node: usize, name: &str| {
+        let home = |id: &String| rendezvous::order(&names, &[b"t", id.as_bytes()])[0];
+        (0..).map(|n| format!("{name}.{n}")).find(|id| home(id) == node).unwrap()
+    };
+    let mut client = daemon.client();
+    let waiting = id_on(1, "waiting");
+    assert_eq!(client.ask(&add("t", &waiting, 1000)).unwrap()["code"], 1);
+    proxy.hang(true);
+    for n in 0..40 {
+        assert_eq!(client.ask(&add("t", &id_on(0, &format!("near-{n}")), 100)).unwrap()["code"], 1);
+        if n % 10 == 0 {
+            let begun = now_ms();
+            let answer = client.ask(&add("t", &id_on(1, &format!("far-{n}")), 0)).unwrap();
+            assert!(["node_down", "unknown"].contains(&answer["err"].as_str().unwrap_or("none")), "{answer}");
+            assert!(now_ms() - begun < 1500, "{} ms", now_ms() - begun);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    eventually(5 * SECOND, "the other node's jobs", || (sink.count() >= 40).then_some(()));
+    let mut late: Vec<i64> = sink.calls().iter().map(|c| c.late_ms().unwrap()).collect();
+    late.sort_unstable();
+    assert!(late[0] >= 0 && late[late.len() * 9 / 10] < 900, "{late:?}");
+    assert!(!sink.deliveries().contains_key(&waiting));
+    proxy.hang(false);
+    eventually(10 * SECOND, &format!("the job that waited; log:\n{}", daemon.log()), || {
+        sink.deliveries().contains_key(&waiting).then_some(())
+    });
+    eventually(10 * SECOND, "a job that is taken", || {
+        (client.ask(&add("t", &id_on(1, "after"), 0)).unwrap()["code"] == 1).then_some(())
+    });
+}
+
+#[test]
+fn jobs_come_from_a_server_that_speaks_tls_and_wants_a_password_from_a_file() {
+    let sink = Sink::start();
+    let dir = tempfile::tempdir().unwrap();
+    certificates(dir.path());
+    let server = TcpServer::start_tls(dir.path(), &[]);
+    std::fs::write(dir.path().join("password"), "p@ss/word\n").unwrap();
+    server.cli(&["config", "set", "requirepass", "p@ss/word"]);
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    let node = format!(
+        "[[store.node]]\nname = \"r\"\nurl = \"{}\"\npassword_file = \"{}\"\nca_file = \"{}\"\ncert_file = \"{}\"\nkey_file = \"{}\"\n",
+        server.url(),
+        file("password"),
+        file("ca.pem"),
+        file("server.pem"),
+        file("server.key")
+    );
+    let daemon = Daemon::start(&store(&node, &topic("t", &sink, "")));
+    let taken = load(&daemon, "x", &[], |taken| taken > 200);
+    all_come(&sink, &daemon, &taken);
+    assert!(!daemon.log().contains("p@ss"), "{}", daemon.log());
+}

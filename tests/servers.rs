@@ -1,0 +1,388 @@
+//! The store on servers that refuse, that move their slots, that speak TLS alone.
+#![allow(missing_docs)]
+
+#[path = "support/redis.rs"]
+#[allow(dead_code)]
+mod redis;
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use dq::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
+use dq::rendezvous;
+use dq::settings::{self, At, Node};
+use dq::store::{Added, BellKind, Result, Store, StoreError, hang_bell};
+use redis::{ClusterGroup, MASTER, SentinelGroup, TcpServer, wait_until_old};
+
+fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < until, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Settings of a store that shares nothing in this process with any other.
+fn on(node: Node) -> settings::Store {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let prefix = format!("dq{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    let timeout = Duration::from_secs(1);
+    settings::Store::Redis(settings::Redis { prefix, timeout, pool: 4, nodes: vec![node] })
+}
+
+fn open(settings: &settings::Store) -> Box<dyn Store> {
+    dq::store::open(settings, Path::new("/nowhere")).unwrap()
+}
+
+fn key(id: &str) -> JobKey {
+    JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new(id).unwrap() }
+}
+
+fn add(store: &mut dyn Store, id: &str) -> Result<Added> {
+    let job = NewJob {
+        key: key(id),
+        body: Body::parse("{}").unwrap(),
+        due: Due::In(Duration::from_secs(3600)),
+        priority: Priority::Normal,
+        on_conflict: OnConflict::Replace,
+        max_attempts: None,
+        attempts: 0,
+    };
+    store.add(&[job]).remove(0)
+}
+
+/// While something is so, adds are refused by that word; and taken when it is over.
+fn refuses(server: &TcpServer, word: &str, code: &str, begin: impl FnOnce(), end: impl FnOnce()) {
+    let mut store = open(&on(Node::server("r", server.url(), 2)));
+    assert_eq!(add(&mut *store, "before"), Ok(Added::New), "{word}");
+    begin();
+    let error = add(&mut *store, "while").unwrap_err();
+    assert_eq!(error.code(), code, "{word}: {error}");
+    if matches!(error, StoreError::NodeDown(_)) {
+        assert!(error.to_string().contains(word), "{error}");
+        // It is left alone then.
+        assert!(add(&mut *store, "while").unwrap_err().to_string().contains("a moment ago"), "{word}");
+    }
+    end();
+    eventually(&format!("an add after {word}"), || add(&mut *store, "after").ok());
+    assert_eq!(store.get(&key("while")).unwrap(), None, "{word}: what was refused was not done");
+}
+
+#[test]
+fn what_a_server_refuses_is_named_and_has_changed_nothing() {
+    let server = TcpServer::start(&["--enable-protected-configs", "yes"]);
+    let set = |key: &str, value: &str| drop(server.cli(&["config", "set", key, value]));
+    let follow = |host: &str, port: &str| drop(server.cli(&["replicaof", host, port]));
+    refuses(&server, "READONLY", "node_down", || follow("127.0.0.1", "1"), || follow("no", "one"));
+    refuses(
+        &server,
+        "MASTERDOWN",
+        "node_down",
+        || {
+            set("replica-serve-stale-data", "no");
+            follow("127.0.0.1", "1");
+        },
+        || follow("no", "one"),
+    );
+    let replicas = |n: &'static str| move || set("min-replicas-to-write", n);
+    refuses(&server, "NOREPLICAS", "node_down", replicas("1"), replicas("0"));
+    refuses(
+        &server,
+        "MISCONF",
+        "node_down",
+        || {
+            // Where nobody can write, not even root.
+            set("dir", "/proc");
+            set("save", "3600 1000000");
+            server.cli(&["bgsave"]);
+            eventually("a failed snapshot", || {
+                (server.info("rdb_last_bgsave_status")? == "err").then_some(())
+            });
+        },
+        || set("save", ""),
+    );
+    refuses(&server, "OOM", "store_full", || set("maxmemory", "1mb"), || set("maxmemory", "0"));
+    refuses(
+        &server,
+        "BUSY",
+        "store_busy",
+        || {
+            set("busy-reply-threshold", "50");
+            let (host, port) = (server.host.clone(), server.port.to_string());
+            let mut endless = Command::new("redis-cli");
+            endless.args(["-h", &host, "-p", &port, "eval", "while true do end", "0"]);
+            std::thread::spawn(move || endless.output());
+            eventually("a busy server", || server.cli(&["get", "x"]).contains("BUSY").then_some(()));
+        },
+        || drop(server.cli(&["script", "kill"])),
+    );
+    let mut store = open(&on(Node::server("r", server.url(), 1)));
+    for n in 0..3 {
+        server.cli(&["script", "flush"]);
+        assert_eq!(add(&mut *store, &n.to_string()), Ok(Added::New), "NOSCRIPT is no refusal");
+    }
+}
+
+#[test]
+fn a_server_that_loads_its_data_is_away_until_it_has_them() {
+    let slow = ["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"];
+    let server = TcpServer::start(&slow);
+    let mut store = open(&on(Node::server("r", server.url(), 2)));
+    assert_eq!(add(&mut *store, "before"), Ok(Added::New));
+    server.cli(&["eval", "for i = 1, 3000 do redis.call('set', 'k' .. i, i) end", "0"]);
+    server.cli(&["save"]);
+    server.kill();
+    server.begin_again();
+    let error = eventually("a server that loads", || {
+        let error = add(&mut *store, "while").expect_err("it has nothing yet");
+        error.to_string().contains("LOADING").then_some(error)
+    });
+    assert_eq!(error.code(), "node_down");
+    eventually("an add", || add(&mut *store, "after").ok());
+    assert!(store.get(&key("before")).unwrap().is_some());
+}
+
+#[test]
+fn a_bell_on_a_server_that_was_a_replica_for_a_while_rings_again() {
+    let server = TcpServer::start(&[]);
+    let settings = on(Node::server("r", server.url(), 2));
+    let mut store = open(&settings);
+    let bell = hang_bell(&settings, Path::new("/nowhere"), 0, BellKind::Push, "test").unwrap();
+    server.cli(&["replicaof", "127.0.0.1", "1"]);
+    server.cli(&["replicaof", "no", "one"]);
+    eventually("an add", || add(&mut *store, "i").ok());
+    // Whoever listens has begun anew, and has looked.
+    let mut quiet = 0;
+    eventually("a quiet bell", || {
+        quiet = if bell.answer().unwrap() { 0 } else { quiet + 1 };
+        (quiet > 100).then_some(())
+    });
+    store.run(&key("i")).unwrap();
+    eventually("a ring", || bell.answer().unwrap().then_some(()));
+}
+
+fn by_sentinels(sentinels: Vec<String>) -> settings::Store {
+    on(Node::new("s", At::Sentinel { sentinels, master_name: MASTER.into(), url: "redis://m/".into() }, 2))
+}
+
+#[test]
+fn a_sentinel_that_is_down_or_wrong_is_passed_over() {
+    let group = SentinelGroup::start(1, &[]);
+    // It takes the replica for the master.
+    let wrong = SentinelGroup::sentinel(&group.servers[1]);
+    eventually("a sentinel that answers", || wrong.info("redis_mode"));
+    let gone = format!("redis://{}:1", wrong.host);
+    let mut store = open(&by_sentinels(vec![gone, wrong.url(), group.urls()[0].clone()]));
+    assert_eq!(add(&mut *store, "i"), Ok(Added::New));
+    assert_eq!(group.master(), Some(0));
+    group.servers[0].hang(true);
+    let error = add(&mut *store, "j").unwrap_err();
+    assert_eq!(error.code(), "unknown", "{error}");
+    let error = add(&mut *store, "j").unwrap_err();
+    assert_eq!(error.code(), "node_down", "{error}");
+}
+
+/// A master that hangs and is replaced takes adds again for a moment when it wakes, until it is told; what it takes is lost.
+#[test]
+fn a_master_that_wakes_after_it_was_replaced_is_given_nothing() {
+    let group = SentinelGroup::start(1, &[]);
+    let settings = by_sentinels(group.urls());
+    let (settings, group) = (&settings, &group);
+    let run = |name: &'static str, until: Instant| -> Vec<String> {
+        std::thread::scope(|scope| {
+            let adder = |c: usize| {
+                scope.spawn(move || {
+                    let mut store = open(settings);
+                    let ids = (0..).map(|n| format!("{name}-{c}-{n}")).take_while(|_| Instant::now() < until);
+                    ids.filter(|id| add(&mut *store, id).is_ok()).collect::<Vec<_>>()
+                })
+            };
+            let adders: Vec<_> = (0..4).map(adder).collect();
+            adders.into_iter().flat_map(|a| a.join().unwrap()).collect()
+        })
+    };
+    let soon = |ms| Instant::now() + Duration::from_millis(ms);
+    // Four connections lie idle after this.
+    assert!(!run("before", soon(300)).is_empty());
+    group.servers[0].hang(true);
+    let mut store = open(settings);
+    eventually("an add that another master has taken", || add(&mut *store, "x").ok());
+    group.servers[0].hang(false);
+    let taken = run("after", soon(3000));
+    assert!(taken.len() > 100);
+    eventually("a replica", || (group.servers[0].info("role")? == "slave").then_some(()));
+    let lost: Vec<&String> = taken.iter().filter(|id| store.get(&key(id)).unwrap().is_none()).collect();
+    assert!(lost.is_empty(), "{} of {} are lost", lost.len(), taken.len());
+}
+
+/// A Cluster, and a store on it.
+struct OnCluster {
+    cluster: ClusterGroup,
+    settings: settings::Store,
+    prefix: String,
+}
+
+const SHARDS: u32 = 64;
+
+impl OnCluster {
+    fn start() -> OnCluster {
+        let cluster = ClusterGroup::start();
+        let settings = on(Node::new("c", At::Cluster { seeds: cluster.urls()[..1].to_vec() }, SHARDS));
+        let settings::Store::Redis(redis) = &settings else { unreachable!() };
+        let prefix = redis.prefix.clone();
+        OnCluster { cluster, settings, prefix }
+    }
+
+    /// The slot of a job's shard.
+    fn slot(&self, id: &str) -> u16 {
+        let shard = rendezvous::first_of(SHARDS, &[b"t", id.as_bytes()]);
+        let base = format!("{}:{{c.{shard}}}:", self.prefix);
+        self.cluster.servers[0].cli(&["cluster", "keyslot", &base]).trim().parse().unwrap()
+    }
+
+    /// The keys of a slot that a server has.
+    fn keys(&self, server: usize, slot: u16) -> Vec<String> {
+        let told = self.cluster.servers[server].cli(&["cluster", "getkeysinslot", &slot.to_string(), "100"]);
+        told.lines().filter(|l| !l.is_empty()).map(str::to_owned).collect()
+    }
+}
+
+/// docs/REDIS.md tells why ASK is not followed.
+#[test]
+fn a_slot_that_moves_takes_its_shard_away_until_it_is_there_and_splits_nothing() {
+    let on = OnCluster::start();
+    let mut store = open(&on.settings);
+    let ids: Vec<String> = (0..200).map(|n| n.to_string()).collect();
+    ids.iter().for_each(|id| assert_eq!(add(&mut *store, id), Ok(Added::New)));
+    let slot = on.slot(&ids[0]);
+    let elsewhere = ids.iter().find(|id| on.slot(id) / 5461 != slot / 5461).unwrap();
+    // Masters are the first three, with the slots in thirds.
+    let from = usize::from(slot / 5461).min(2);
+    let (from, to) = (from, (from + 1) % 3);
+    let servers = &on.cluster.servers;
+    let id = |n: usize| servers[n].cli(&["cluster", "myid"]).trim().to_owned();
+    let (from_id, to_id, text) = (id(from), id(to), slot.to_string());
+    let set = |n: usize, words: &[&str]| {
+        let answer = servers[n].cli(&[&["cluster", "setslot", &text], words].concat());
+        assert_eq!(answer.trim(), "OK");
+    };
+    set(to, &["importing", &from_id]);
+    set(from, &["migrating", &to_id]);
+    let keys = on.keys(from, slot);
+    assert!(keys.len() > 2, "{keys:?}");
+    let move_key = |key: &String| {
+        let port = servers[to].port.to_string();
+        let moved = servers[from].cli(&["migrate", &servers[to].host, &port, key, "0", "5000"]);
+        assert_eq!(moved.trim(), "OK", "{key}");
+    };
+    // Half of the shard is here, and half there.
+    keys[..keys.len() / 2].iter().for_each(move_key);
+    let before = [on.keys(from, slot), on.keys(to, slot)];
+    let error = add(&mut *store, &ids[0]).unwrap_err();
+    assert!(error.code() == "node_down" && error.to_string().contains("ASK"), "{error}");
+    assert_eq!(store.get(&key(&ids[0])).unwrap_err().code(), "node_down");
+    assert_eq!([on.keys(from, slot), on.keys(to, slot)], before, "nothing was done anywhere");
+    // Its server's other shards go on.
+    assert_eq!(add(&mut *store, elsewhere), Ok(Added::Replaced));
+    let beside = ids.iter().find(|id| usize::from(on.slot(id) / 5461).min(2) == from && on.slot(id) != slot);
+    assert_eq!(add(&mut *store, beside.unwrap()), Ok(Added::Replaced));
+    keys[keys.len() / 2..].iter().for_each(move_key);
+    set(to, &["node", &to_id]);
+    set(from, &["node", &to_id]);
+    // MOVED is followed by the very call that meets it.
+    assert_eq!(add(&mut *store, &ids[0]), Ok(Added::Replaced));
+    assert_eq!(on.keys(from, slot), Vec::<String>::new());
+    let all = store.counts().unwrap();
+    assert_eq!(all[0].delayed, 200, "no job was lost, and none doubled");
+}
+
+#[test]
+fn the_shards_of_a_cluster_stay_as_many_as_they_were_whichever_master_is_away() {
+    let on = OnCluster::start();
+    wait_until_old(&on.cluster.servers, 3);
+    assert_eq!(add(&mut *open(&on.settings), "i"), Ok(Added::New));
+    let with = |shards| {
+        let settings::Store::Redis(mut redis) = on.settings.clone() else { unreachable!() };
+        redis.nodes[0].shards = shards;
+        redis.nodes[0].at = At::Cluster { seeds: on.cluster.urls() };
+        settings::Store::Redis(redis)
+    };
+    let shard_0 = format!("{}:{{c.0}}:", on.prefix);
+    let slot: usize = on.cluster.servers[0].cli(&["cluster", "keyslot", &shard_0]).trim().parse().unwrap();
+    // The one that has the first shard is away; the others know as well.
+    on.cluster.servers[(slot / 5461).min(2)].hang(true);
+    let error = open(&with(65)).counts().unwrap_err().to_string();
+    on.cluster.servers[(slot / 5461).min(2)].hang(false);
+    assert!(error.contains("has had 64 shards") && error.contains("cannot be 65"), "{error}");
+}
+
+/// `BELL_COST=1 cargo test --test servers -- bells --nocapture` shows what threads cost.
+#[test]
+fn the_bells_of_a_cluster_cost_a_thread_a_shard_and_little_else() {
+    let on = OnCluster::start();
+    let mut store = open(&on.settings);
+    add(&mut *store, "i").unwrap();
+    let status = |what: &str| -> u64 {
+        let all = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = all.lines().find_map(|l| l.strip_prefix(what)).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    let pss = || -> u64 {
+        let all = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+        let line = all.lines().find_map(|l| l.strip_prefix("Pss:")).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    let before = (status("Threads:"), pss());
+    let bell = hang_bell(&on.settings, Path::new("/nowhere"), 0, BellKind::Push, "test").unwrap();
+    let waiting = || {
+        let of = |n: usize| on.cluster.servers[n].info("blocked_clients").unwrap().parse::<u32>().unwrap();
+        (0..3).map(of).sum::<u32>()
+    };
+    eventually("a listener on each shard", || (waiting() == SHARDS).then_some(()));
+    let after = (status("Threads:"), pss());
+    println!("a bell over {SHARDS} shards: {} threads, {} KiB", after.0 - before.0, after.1 - before.1);
+    assert!(after.1 - before.1 < 64 * u64::from(SHARDS), "{} KiB", after.1 - before.1);
+    let mut rang = 0;
+    eventually("quiet", || {
+        rang = if bell.answer().unwrap() { 0 } else { rang + 1 };
+        (rang > 50).then_some(())
+    });
+    store.run(&key("i")).unwrap();
+    eventually("a ring", || bell.answer().unwrap().then_some(()));
+    let begun = Instant::now();
+    drop(bell);
+    assert!(begun.elapsed() < Duration::from_millis(900), "listeners are ended on each of the servers");
+    assert_eq!(waiting(), 0);
+}
+
+#[test]
+fn a_server_that_speaks_tls_is_believed_by_its_certificate_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = {
+        redis::certificates(dir.path());
+        TcpServer::start_tls(dir.path(), &[])
+    };
+    let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+    let with = |ca: Option<String>, own: Option<(String, String)>| {
+        let tls = settings::Tls { ca, own };
+        open(&on(Node { tls, ..Node::server("r", server.url(), 2) }))
+    };
+    let own = || Some((read("server.pem"), read("server.key")));
+    let mut store = with(Some(read("ca.pem")), own());
+    assert_eq!(add(&mut *store, "i"), Ok(Added::New));
+    assert_eq!(store.counts().unwrap()[0].delayed, 1);
+    // The server wants a certificate of who comes, and the system's list has none who has certified this one.
+    for (ca, own) in [(Some(read("ca.pem")), None), (None, own()), (Some(read("other.pem")), own())] {
+        let mut store = with(ca, own);
+        eventually("a refusal that says why", || {
+            let error = add(&mut *store, "j").unwrap_err();
+            assert_eq!(error.code(), "node_down", "{error}");
+            error.to_string().to_lowercase().contains("certificate").then_some(())
+        });
+    }
+}
