@@ -56,8 +56,8 @@ struct Model {
     nodes: usize,
     down: Option<usize>,
     last_down: usize,
-    /// Adds and deletes.
-    front: Process,
+    /// Add and delete, as two hosts do.
+    fronts: [Process; 2],
     /// Moves, leases and settles.
     back: Process,
     processes: u32,
@@ -81,10 +81,10 @@ impl Model {
         }
         Model {
             random: fastrand::Rng::with_seed(seed),
-            front: Process::start(&servers[..nodes[0]], 0),
-            back: Process::start(&servers[..nodes[0]], 1),
+            fronts: [0, 1].map(|n| Process::start(&servers[..nodes[0]], n)),
+            back: Process::start(&servers[..nodes[0]], 2),
             nodes: nodes[0],
-            processes: 2,
+            processes: 3,
             servers,
             down: None,
             last_down: 0,
@@ -105,6 +105,10 @@ impl Model {
         self.story[self.story.len().saturating_sub(400)..].join("\n")
     }
 
+    fn front(&mut self) -> &mut Process {
+        &mut self.fronts[self.random.usize(0..2)]
+    }
+
     fn add(&mut self, id: usize) {
         self.version += 1;
         let version = self.version;
@@ -123,7 +127,7 @@ impl Model {
             max_attempts: None,
             attempts: 0,
         };
-        let added = self.front.any.add(&[job]).remove(0);
+        let added = self.front().any.add(&[job]).remove(0);
         self.tell(format!("add {id} v{version} {on_conflict:?} {due:?}: {added:?}"));
         match added {
             Ok(Added::New | Added::Replaced) => {
@@ -145,7 +149,7 @@ impl Model {
     }
 
     fn delete(&mut self, id: usize) {
-        let deleted = self.front.any.delete(&[key(id)]).remove(0);
+        let deleted = self.front().any.delete(&[key(id)]).remove(0);
         self.tell(format!("delete {id}: {deleted:?}"));
         match deleted {
             Ok(_) => {
@@ -164,7 +168,7 @@ impl Model {
     }
 
     fn run(&mut self, id: usize) {
-        let changed = self.front.any.run(&key(id));
+        let changed = self.front().any.run(&key(id));
         self.tell(format!("run {id}: {changed:?}"));
         if changed == Ok(Changed::NotFound) {
             assert!(!self.must.contains_key(&id), "it was there:\n{}", self.story());
@@ -172,7 +176,7 @@ impl Model {
     }
 
     fn look(&mut self, id: usize) {
-        let found = self.front.any.get(&key(id));
+        let found = self.front().any.get(&key(id));
         let Ok(found) = found else { return };
         let live = found.filter(|view| view.state != State::Dead);
         let seen: Option<u64> = live.map(|view| view.body.as_str().parse().unwrap());
@@ -268,8 +272,9 @@ impl Model {
     fn restart(&mut self) {
         self.processes += 1;
         if self.random.bool() {
-            self.front = Process::start(&self.servers[..self.nodes], self.processes);
-            self.tell("new front".into());
+            let n = self.random.usize(0..2);
+            self.fronts[n] = Process::start(&self.servers[..self.nodes], self.processes);
+            self.tell(format!("new front {n}"));
         } else {
             self.back = Process::start(&self.servers[..self.nodes], self.processes);
             self.tell("new back".into());
@@ -282,9 +287,13 @@ impl Model {
         if self.nodes < self.servers.len() {
             self.nodes += 1;
             self.tell(format!("{} nodes", self.nodes));
-            return self.restart();
+            // Hosts that go by other nodes do not find each other's jobs: they are changed one right after the other.
+            let numbers = [self.processes + 1, self.processes + 2];
+            self.fronts = numbers.map(|n| Process::start(&self.servers, n));
+            self.processes += 2;
+            return;
         }
-        let nodes = self.front.nodes();
+        let nodes = self.fronts[0].nodes();
         let lane = self.random.usize(0..nodes.count());
         let drained = nodes.nodes().iter().position(|n| !n.is_home);
         let (lane, drain) = drained.map_or((lane, true), |lane| (lane, false));
@@ -316,7 +325,8 @@ impl Model {
         if self.down.is_some() {
             self.outage();
         }
-        self.back = Process::start(&self.servers[..self.nodes], self.processes + 1);
+        self.processes += 1;
+        self.back = Process::start(&self.servers[..self.nodes], self.processes);
         let until = Instant::now() + Duration::from_secs(30);
         while !self.must.is_empty() || !self.held.is_empty() {
             assert!(Instant::now() < until, "{:?} did not come:\n{}", self.must, self.story());

@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::answer::{self, strange};
 use super::nodes::{Place, Survey};
 use super::reconcile::Elsewhere;
+use super::scout::Report;
 use super::script::Script;
 use super::{BYTES, RedisStore};
 use crate::job::{Due, JobKey, NewJob, OnConflict};
@@ -21,14 +22,22 @@ impl RedisStore {
     /// What is known of the nodes, as new as it must be for a change: right after a node's return as of now.
     fn survey_for_change(&self) -> Survey {
         let survey = self.nodes.survey();
-        let unsure = |(n, r): (usize, &super::scout::Report)| {
+        if self.is_unsure(&survey) { self.nodes.survey_since(Instant::now()) } else { survey }
+    }
+
+    /// Whether a node that answers has only just come back.
+    fn is_unsure(&self, survey: &Survey) -> bool {
+        let unsure = |(n, r): (usize, &Report)| {
             let node = &self.nodes.nodes[n];
             r.holdings.is_some() && (0..node.bases.len()).any(|shard| node.known_since(shard).is_none())
         };
-        if survey.reports.iter().enumerate().any(unsure) {
-            return self.nodes.survey_since(Instant::now());
-        }
-        survey
+        survey.reports.iter().enumerate().any(unsure)
+    }
+
+    /// What is known as of now, where a change was made by what was known before a node's return, which only the change itself
+    /// has shown: others may have known it for down.
+    fn survey_again(&self, before: &Survey, was_unsure: bool) -> Option<Survey> {
+        (!was_unsure && self.is_unsure(before)).then(|| self.nodes.survey_since(Instant::now()))
     }
 
     fn silent(&self, node: usize) -> StoreError {
@@ -38,6 +47,7 @@ impl RedisStore {
     /// Adds jobs, as many in one call as a script may hold the bodies of.
     pub(super) fn add_all(&self, jobs: &[NewJob]) -> Vec<Result<Added>> {
         let survey = self.survey_for_change();
+        let was_unsure = self.is_unsure(&survey);
         let (mut added, mut left) = (Vec::with_capacity(jobs.len()), jobs);
         while !left.is_empty() {
             let mut bytes = 0;
@@ -48,6 +58,14 @@ impl RedisStore {
             let (some, rest) = left.split_at(fitting.count().max(1));
             added.append(&mut self.add_some(some, &survey));
             left = rest;
+        }
+        if let Some(survey) = self.survey_again(&survey, was_unsure) {
+            // Older copies go home, where they are no match for these.
+            let keys: Vec<&JobKey> = jobs.iter().map(|job| &job.key).collect();
+            let elsewhere = self.bring_home(&keys, &survey);
+            self.remove_replaced(&keys, &elsewhere, &survey, |i| {
+                matches!(added[i], Ok(Added::New | Added::Replaced))
+            });
         }
         added
     }
@@ -169,8 +187,23 @@ impl RedisStore {
     /// Deletes jobs, each at its home; where they are not there, wherever they are.
     pub(super) fn delete_all(&self, keys: &[JobKey]) -> Vec<Result<bool>> {
         let survey = self.survey_for_change();
+        let was_unsure = self.is_unsure(&survey);
         let keys: Vec<&JobKey> = keys.iter().collect();
-        let elsewhere = self.bring_home(&keys, &survey);
+        let mut deleted = self.delete_by(&keys, &survey);
+        if let Some(survey) = self.survey_again(&survey, was_unsure) {
+            let again = self.delete_by(&keys, &survey);
+            for (first, again) in deleted.iter_mut().zip(again) {
+                *first = match (&*first, again) {
+                    (Ok(true), Ok(_)) => Ok(true),
+                    (_, again) => again,
+                };
+            }
+        }
+        deleted
+    }
+
+    fn delete_by(&self, keys: &[&JobKey], survey: &Survey) -> Vec<Result<bool>> {
+        let elsewhere = self.bring_home(keys, survey);
         let homes: Vec<usize> = keys.iter().map(|key| survey.map.order(key).next().unwrap_or(0)).collect();
         let mut out: Vec<Result<bool>> = elsewhere
             .iter()
@@ -182,8 +215,8 @@ impl RedisStore {
             })
             .collect();
         let known: Vec<usize> = (0..keys.len()).filter(|i| out[*i].is_ok()).collect();
-        self.delete_at(&keys, known.iter().map(|i| (*i, homes[*i])).collect(), &mut out);
-        self.remove_replaced(&keys, &elsewhere, &survey, |i| out[i].is_ok());
+        self.delete_at(keys, known.iter().map(|i| (*i, homes[*i])).collect(), &mut out);
+        self.remove_replaced(keys, &elsewhere, survey, |i| out[i].is_ok());
         for (i, place) in elsewhere.iter().enumerate() {
             if let (Ok(there), Elsewhere::Leased(_)) = (&mut out[i], place) {
                 *there = true;
@@ -194,7 +227,7 @@ impl RedisStore {
             let missing = |i: &usize| out[*i] == Ok(false) && homes[*i] != other && !survey.is_silent(other);
             let missing: Vec<(usize, usize)> = (0..keys.len()).filter(missing).map(|i| (i, other)).collect();
             let mut found = out.clone();
-            self.delete_at(&keys, missing, &mut found);
+            self.delete_at(keys, missing, &mut found);
             for (was, is) in out.iter_mut().zip(found) {
                 if is == Ok(true) {
                     *was = is;

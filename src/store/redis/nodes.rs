@@ -1,7 +1,7 @@
 //! The nodes of a store, which of them and of their shards a job belongs to, and when a shard may deliver.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use redis::Value;
@@ -21,16 +21,25 @@ pub struct Nodes {
     pub(super) nodes: Vec<Node>,
     pub(super) names: Vec<String>,
     boards: Vec<Board>,
-    map: RwLock<Arc<Map>>,
-    /// What each node has said of nodes that are being drained.
-    flags: Mutex<Vec<Flags>>,
+    plan: RwLock<Plan>,
     /// Since when a shard's own displaced jobs are known not to be older than what their homes have.
     cleared: Mutex<HashMap<Place, Instant>>,
     me: Weak<Nodes>,
 }
 
-/// Of each node that has ever been drained: since when it is, or is no longer, Unix milliseconds.
+/// Of each node that has ever been drained: when it was said that it is, or is no longer, Unix milliseconds.
 type Flags = BTreeMap<String, (i64, bool)>;
+
+/// How long it takes until everybody knows that a node is being drained, and all go by it at one moment.
+const NOTICE_MS: i64 = 2000;
+
+/// Which nodes are homes, and which will be.
+struct Plan {
+    map: Arc<Map>,
+    flags: Flags,
+    /// When a flag begins to count.
+    changes_at_ms: Option<i64>,
+}
 
 /// The nodes that are homes of jobs: all but those that are being drained.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,8 +115,11 @@ impl Nodes {
         let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
         let nodes = Arc::new_cyclic(|me| Nodes {
             boards: nodes.iter().map(|_| Board::default()).collect(),
-            map: RwLock::new(Arc::new(Map::new(&names, |_| false))),
-            flags: Mutex::new(vec![Flags::new(); nodes.len()]),
+            plan: RwLock::new(Plan {
+                map: Arc::new(Map::new(&names, |_| false)),
+                flags: Flags::new(),
+                changes_at_ms: None,
+            }),
             cleared: Mutex::default(),
             me: me.clone(),
             nodes,
@@ -138,7 +150,36 @@ impl Nodes {
     }
 
     pub(super) fn map(&self) -> Arc<Map> {
-        Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
+        let plan = self.plan.read().unwrap_or_else(PoisonError::into_inner);
+        if plan.changes_at_ms.is_none_or(|at| at > super::now_ms()) {
+            return Arc::clone(&plan.map);
+        }
+        drop(plan);
+        self.change_plan(&Flags::new())
+    }
+
+    /// Goes by what has been said of nodes that are drained, now that it counts.
+    fn change_plan(&self, told: &Flags) -> Arc<Map> {
+        let mut plan = self.plan.write().unwrap_or_else(PoisonError::into_inner);
+        for (name, flag) in told {
+            // The latest word on each counts, whoever has it.
+            let known = plan.flags.entry(name.clone()).or_insert(*flag);
+            *known = (*known).max(*flag);
+        }
+        let now_ms = super::now_ms();
+        let drained = |name: &str| match plan.flags.get(name) {
+            Some((at, drained)) if at + NOTICE_MS <= now_ms => *drained,
+            Some(_) => !plan.map.names.iter().any(|home| home == name),
+            None => false,
+        };
+        let map = Map::new(&self.names, drained);
+        plan.changes_at_ms =
+            plan.flags.values().map(|(at, _)| at + NOTICE_MS).filter(|at| *at > now_ms).min();
+        if *plan.map != map {
+            log::info!("the homes of jobs are {}", map.fingerprint);
+            plan.map = Arc::new(map);
+        }
+        Arc::clone(&plan.map)
     }
 
     /// Where a job lies, or would, on a node.
@@ -277,35 +318,13 @@ impl Nodes {
         }
         let flags: BTreeMap<String, String> =
             redis::from_redis_value(flags).map_err(|_| answer::strange("an answer"))?;
-        self.learn(lane, &flags);
+        let parse = |(name, flag): (String, String)| {
+            let (at, drained) = flag.split_once(' ')?;
+            Some((name, (at.parse().ok()?, drained == "1")))
+        };
+        self.change_plan(&flags.into_iter().filter_map(parse).collect());
         self.contest(lane, &holdings.mark);
         Ok(holdings)
-    }
-
-    /// Takes note of what a node says of nodes that are being drained.
-    fn learn(&self, lane: usize, told: &BTreeMap<String, String>) {
-        let parse = |(name, flag): (&String, &String)| {
-            let (at, drained) = flag.split_once(' ')?;
-            Some((name.clone(), (at.parse().ok()?, drained == "1")))
-        };
-        let mut flags = self.flags();
-        flags[lane] = told.iter().filter_map(parse).collect();
-        // The latest word on each counts, whoever has it.
-        let mut latest = Flags::new();
-        for (name, flag) in flags.iter().flatten() {
-            let known = latest.entry(name.clone()).or_insert(*flag);
-            *known = (*known).max(*flag);
-        }
-        let map = Map::new(&self.names, |name| latest.get(name).is_some_and(|(_, drained)| *drained));
-        let mut current = self.map.write().unwrap_or_else(PoisonError::into_inner);
-        if **current != map {
-            log::info!("the homes of jobs are {}", map.fingerprint);
-            *current = Arc::new(map);
-        }
-    }
-
-    fn flags(&self) -> MutexGuard<'_, Vec<Flags>> {
-        self.flags.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A node that was looked through for other homes than this process goes by has to be looked through again: as long as
