@@ -184,11 +184,8 @@ impl fmt::Display for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Store::Embedded { path } => write!(f, "embedded in {}", path.display()),
-            // Nodes may come and go.
-            Store::Redis(redis) => {
-                let shards = redis.nodes.first().map_or(0, |node| node.shards);
-                write!(f, "redis under {}, {shards} shards a node", redis.prefix)
-            }
+            // Nodes may come and go. Each knows by itself how many shards it has.
+            Store::Redis(redis) => write!(f, "redis under {}", redis.prefix),
         }
     }
 }

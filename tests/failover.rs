@@ -148,11 +148,7 @@ fn a_master_of_a_cluster_that_is_lost_under_load_costs_its_shards_until_its_repl
         taken.insert(id);
     }
     eventually(20 * SECOND, "deliveries", || (sink.deliveries().len() >= taken.len() - 20).then_some(()));
-    let replica = |n: usize| {
-        let port = format!("master_port:{}", cluster.servers[n].port);
-        cluster.servers.iter().find(|s| s.cli(&["info", "replication"]).contains(&port)).unwrap()
-    };
-    in_sync(&cluster.servers[0], &[replica(0)]);
+    in_sync(&cluster.servers[0], &[cluster.replica_of(&cluster.servers[0])]);
     let before = sink.count();
     cluster.servers[0].kill();
     let killed = now_ms();
@@ -203,8 +199,7 @@ fn the_checker_says_which_master_of_a_cluster_is_down_and_that_slots_are_not_ser
         Some(finding["detail"].as_str()?.to_owned())
     };
     // Nothing that keeps quorum takes over from the first: its replica goes, too.
-    let port = format!("master_port:{}", cluster.servers[0].port);
-    let replica = cluster.servers.iter().find(|s| s.cli(&["info", "replication"]).contains(&port)).unwrap();
+    let replica = cluster.replica_of(&cluster.servers[0]);
     replica.kill();
     cluster.servers[0].kill();
     let detail =

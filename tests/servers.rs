@@ -167,8 +167,12 @@ fn a_bell_on_a_server_that_was_a_replica_for_a_while_rings_again() {
 }
 
 fn by_sentinels(sentinels: Vec<String>) -> settings::Store {
-    on(Node::new("s", At::Sentinel { sentinels, master_name: MASTER.into(), url: "redis://m/".into() }, 2))
+    let at = At::Sentinel { sentinels, master_name: MASTER.into(), url: "redis://m/".into() };
+    on(Node { pool: Some(IDLE as u32), ..Node::new("s", at, 2) })
 }
+
+/// So many connections.
+const IDLE: usize = 16;
 
 #[test]
 fn a_sentinel_that_is_down_or_wrong_is_passed_over() {
@@ -202,16 +206,18 @@ fn a_master_that_wakes_after_it_was_replaced_is_given_nothing() {
                     ids.filter(|id| add(&mut *store, id).is_ok()).collect::<Vec<_>>()
                 })
             };
-            let adders: Vec<_> = (0..4).map(adder).collect();
+            let adders: Vec<_> = (0..IDLE).map(adder).collect();
             adders.into_iter().flat_map(|a| a.join().unwrap()).collect()
         })
     };
     let soon = |ms| Instant::now() + Duration::from_millis(ms);
-    // Four connections lie idle after this.
+    // Many connections lie idle after this.
     assert!(!run("before", soon(300)).is_empty());
+    let used = Instant::now();
     group.servers[0].hang(true);
     let mut store = open(settings);
     eventually("an add that another master has taken", || add(&mut *store, "x").ok());
+    assert!(used.elapsed() < Duration::from_secs(12), "they were asked one after the other");
     group.servers[0].hang(false);
     let taken = run("after", soon(3000));
     assert!(taken.len() > 100);
@@ -240,9 +246,14 @@ impl OnCluster {
 
     /// The slot of a job's shard.
     fn slot(&self, id: &str) -> u16 {
+        self.slot_by(&self.cluster.servers[0], id)
+    }
+
+    /// The same, asked of that server.
+    fn slot_by(&self, server: &TcpServer, id: &str) -> u16 {
         let shard = rendezvous::first_of(SHARDS, &[b"t", id.as_bytes()]);
         let base = format!("{}:{{c.{shard}}}:", self.prefix);
-        self.cluster.servers[0].cli(&["cluster", "keyslot", &base]).trim().parse().unwrap()
+        server.cli(&["cluster", "keyslot", &base]).trim().parse().unwrap()
     }
 
     /// The keys of a slot that a server has.
@@ -314,10 +325,18 @@ fn the_shards_of_a_cluster_stay_as_many_as_they_were_whichever_master_is_away() 
     };
     let shard_0 = format!("{}:{{c.0}}:", on.prefix);
     let slot: usize = on.cluster.servers[0].cli(&["cluster", "keyslot", &shard_0]).trim().parse().unwrap();
-    // The one that has the first shard is away; the others know as well.
-    on.cluster.servers[(slot / 5461).min(2)].hang(true);
+    // The one that has the first shard is away, and nobody takes over; the others know as well.
+    let lost = &on.cluster.servers[(slot / 5461).min(2)];
+    on.cluster.replica_of(lost).kill();
+    lost.hang(true);
+    let beside = &on.cluster.servers[((slot / 5461).min(2) + 1) % 3];
+    let home = |id: &String| usize::from(on.slot_by(beside, id) / 5461).min(2);
+    let elsewhere = (0..).map(|n| n.to_string()).find(|id| home(id) != (slot / 5461).min(2)).unwrap();
+    let mut begins = open(&with(SHARDS));
+    let (taken, moved) = (add(&mut *begins, &elsewhere), begins.promote(10));
     let error = open(&with(65)).counts().unwrap_err().to_string();
-    on.cluster.servers[(slot / 5461).min(2)].hang(false);
+    lost.hang(false);
+    assert!(taken.is_ok() && moved.is_ok(), "who begins now has to do with the others: {taken:?} {moved:?}");
     assert!(error.contains("has had 64 shards") && error.contains("cannot be 65"), "{error}");
 }
 

@@ -419,6 +419,12 @@ impl ClusterGroup {
         }
     }
 
+    /// The replica of a master.
+    pub fn replica_of(&self, master: &TcpServer) -> &TcpServer {
+        let port = format!("master_port:{}", master.port);
+        self.servers.iter().find(|s| s.cli(&["info", "replication"]).contains(&port)).unwrap()
+    }
+
     /// The servers that are masters now.
     pub fn masters(&self) -> Vec<usize> {
         let is_master = |n: &usize| self.servers[*n].info("role").as_deref() == Some("master");

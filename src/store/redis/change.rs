@@ -170,9 +170,8 @@ impl RedisStore {
         type Copies<'a> = Vec<(&'a JobKey, &'a [u8])>;
         let mut copies: BTreeMap<(Place, usize), Copies<'_>> = BTreeMap::new();
         for (i, place) in elsewhere.iter().enumerate() {
-            let (Elsewhere::Leased(places), Some(home)) = (place, survey.map.order(keys[i]).next()) else {
-                continue;
-            };
+            let Elsewhere::Leased(places) = place else { continue };
+            let home = survey.map.home(keys[i]);
             for (holder, stamp) in places.iter().filter(|_| is_gone(i)) {
                 copies.entry((*holder, home)).or_default().push((keys[i], stamp));
             }
@@ -204,7 +203,7 @@ impl RedisStore {
 
     fn delete_by(&self, keys: &[&JobKey], survey: &Survey) -> Vec<Result<bool>> {
         let elsewhere = self.bring_home(keys, survey);
-        let homes: Vec<usize> = keys.iter().map(|key| survey.map.order(key).next().unwrap_or(0)).collect();
+        let homes: Vec<usize> = keys.iter().map(|key| survey.map.home(key)).collect();
         let mut out: Vec<Result<bool>> = elsewhere
             .iter()
             .zip(&homes)
@@ -262,7 +261,7 @@ impl RedisStore {
     /// Gives a job another due time, at its home.
     pub(super) fn reschedule_at_home(&self, key: &JobKey, due: Due) -> Result<Changed> {
         let survey = self.survey_for_change();
-        let home = survey.map.order(key).next().unwrap_or(0);
+        let home = survey.map.home(key);
         if survey.is_silent(home) {
             return Err(self.silent(home));
         }

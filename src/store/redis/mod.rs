@@ -10,6 +10,7 @@ mod breaker;
 mod browse;
 mod change;
 mod lease;
+mod map;
 mod moving;
 mod node;
 mod nodes;
@@ -180,6 +181,20 @@ impl RedisStore {
         out
     }
 
+    fn hand_back_at(&self, place: Place, owner: &OwnerTag) -> Result<usize> {
+        let mut sum = 0;
+        loop {
+            let mut call = self.call(Script::HandBack, place);
+            call.cmd.arg(&owner.0).arg(CHUNK);
+            let values = array(self.ask(place, call)?)?;
+            let [jobs, more] = values.as_slice() else { return Err(strange("an answer")) };
+            sum += count(jobs)?;
+            if number(more)? == 0 {
+                return Ok(sum);
+            }
+        }
+    }
+
     /// Rings for these topics, as far as they have ready jobs; for none: for whatever there is.
     fn ring(&self, topics: &[TopicName]) {
         let call = |place| {
@@ -290,20 +305,10 @@ impl Store for RedisStore {
     }
 
     fn hand_back(&mut self, owner: &OwnerTag) -> Result<usize> {
-        let mut sum = 0;
-        for place in self.places() {
-            loop {
-                let mut call = self.call(Script::HandBack, place);
-                call.cmd.arg(&owner.0).arg(CHUNK);
-                let values = array(self.ask(place, call)?)?;
-                let [jobs, more] = values.as_slice() else { return Err(strange("an answer")) };
-                sum += count(jobs)?;
-                if number(more)? == 0 {
-                    break;
-                }
-            }
-        }
-        Ok(sum)
+        let back = self.places().map(|place| self.hand_back_at(place, owner));
+        // One that is away does not hold up the others; it is asked again.
+        let all: Vec<Result<usize>> = back.collect();
+        all.into_iter().sum()
     }
 
     fn expire(&mut self, limit: usize) -> Result<Moved> {

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::answer::{self, array, number, text};
-use super::nodes::{MARK, Map, Place, Survey, scanning};
+use super::map::Map;
+use super::nodes::{MARK, Place, Survey, scanning};
 use super::reconcile::{Entry, noted, page_of_away};
 use super::scout::FRESH;
 use super::script::Script;
@@ -103,7 +104,7 @@ impl RedisStore {
                 let taken = self.take_noted(place, noted_home, &cursor, CHUNK)?;
                 let mut by_home: BTreeMap<usize, Vec<Entry>> = BTreeMap::new();
                 for entry in taken.entries.clone() {
-                    let home = survey.map.order(&entry.key()?).next().unwrap_or(noted_home);
+                    let home = survey.map.home(&entry.key()?);
                     by_home.entry(home).or_default().push(entry);
                 }
                 for (home, entries) in by_home {
@@ -200,7 +201,7 @@ impl RedisStore {
             let mut by_home: BTreeMap<usize, Vec<JobId>> = BTreeMap::new();
             for id in values {
                 let key = JobKey { topic: topic.clone(), id: answer::id(id)? };
-                let home = map.order(&key).next().unwrap_or(place.node);
+                let home = map.home(&key);
                 if home != place.node {
                     by_home.entry(home).or_default().push(key.id);
                 }

@@ -8,6 +8,7 @@ use redis::Value;
 use serde::Serialize;
 
 use super::answer::{self, array, count};
+use super::map::{Flags, Map, Plan, parts};
 use super::node::{Call, Node};
 use super::scout::{Board, FRESH, Holdings, Report};
 use super::script::Script;
@@ -25,55 +26,6 @@ pub struct Nodes {
     /// Since when a shard's own displaced jobs are known not to be older than what their homes have.
     cleared: Mutex<HashMap<Place, Instant>>,
     me: Weak<Nodes>,
-}
-
-/// Of each node that has ever been drained: when it was said that it is, or is no longer, Unix milliseconds.
-type Flags = BTreeMap<String, (i64, bool)>;
-
-/// How long it takes until everybody knows that a node is being drained, and all go by it at one moment.
-const NOTICE_MS: i64 = 2000;
-
-/// Which nodes are homes, and which will be.
-struct Plan {
-    map: Arc<Map>,
-    flags: Flags,
-    /// When a flag begins to count.
-    changes_at_ms: Option<i64>,
-}
-
-/// The nodes that are homes of jobs: all but those that are being drained.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Map {
-    homes: Vec<usize>,
-    names: Vec<String>,
-    /// The same for all who have the same homes.
-    pub fingerprint: String,
-}
-
-impl Map {
-    fn new(all: &[String], drained: impl Fn(&str) -> bool) -> Map {
-        let left: Vec<usize> = (0..all.len()).filter(|i| !drained(&all[*i])).collect();
-        // With all of them drained, none is.
-        let homes = if left.is_empty() { (0..all.len()).collect() } else { left };
-        let names: Vec<String> = homes.iter().map(|i| all[*i].clone()).collect();
-        let mut sorted = names.clone();
-        sorted.sort();
-        Map { homes, names, fingerprint: sorted.join(",") }
-    }
-
-    /// The nodes in the order in which a job prefers them.
-    pub(super) fn order(&self, key: &JobKey) -> impl Iterator<Item = usize> + use<'_> {
-        rendezvous::order(&self.names, &parts(key)).into_iter().map(|i| self.homes[i])
-    }
-
-    /// Whether a node is a home.
-    pub(super) fn has(&self, node: usize) -> bool {
-        self.homes.contains(&node)
-    }
-}
-
-fn parts(key: &JobKey) -> [&[u8]; 2] {
-    [key.topic.as_str().as_bytes(), key.id.as_str().as_bytes()]
 }
 
 /// What is known of all nodes at a moment.
@@ -115,11 +67,7 @@ impl Nodes {
         let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
         let nodes = Arc::new_cyclic(|me| Nodes {
             boards: nodes.iter().map(|_| Board::default()).collect(),
-            plan: RwLock::new(Plan {
-                map: Arc::new(Map::new(&names, |_| false)),
-                flags: Flags::new(),
-                changes_at_ms: None,
-            }),
+            plan: RwLock::new(Plan::new(&names)),
             cleared: Mutex::default(),
             me: me.clone(),
             nodes,
@@ -146,38 +94,23 @@ impl Nodes {
 
     /// The node where a job belongs.
     pub fn lane_of(&self, key: &JobKey) -> usize {
-        self.map().order(key).next().unwrap_or(0)
+        self.map().home(key)
     }
 
     pub(super) fn map(&self) -> Arc<Map> {
         let plan = self.plan.read().unwrap_or_else(PoisonError::into_inner);
-        if plan.changes_at_ms.is_none_or(|at| at > super::now_ms()) {
+        if !plan.is_over(super::now_ms()) {
             return Arc::clone(&plan.map);
         }
         drop(plan);
-        self.change_plan(&Flags::new())
+        self.hear(&Flags::new())
     }
 
-    /// Goes by what has been said of nodes that are drained, now that it counts.
-    fn change_plan(&self, told: &Flags) -> Arc<Map> {
+    /// Takes note of what a node has said of nodes that are being drained.
+    fn hear(&self, told: &Flags) -> Arc<Map> {
         let mut plan = self.plan.write().unwrap_or_else(PoisonError::into_inner);
-        for (name, flag) in told {
-            // The latest word on each counts, whoever has it.
-            let known = plan.flags.entry(name.clone()).or_insert(*flag);
-            *known = (*known).max(*flag);
-        }
-        let now_ms = super::now_ms();
-        let drained = |name: &str| match plan.flags.get(name) {
-            Some((at, drained)) if at + NOTICE_MS <= now_ms => *drained,
-            Some(_) => !plan.map.names.iter().any(|home| home == name),
-            None => false,
-        };
-        let map = Map::new(&self.names, drained);
-        plan.changes_at_ms =
-            plan.flags.values().map(|(at, _)| at + NOTICE_MS).filter(|at| *at > now_ms).min();
-        if *plan.map != map {
-            log::info!("the homes of jobs are {}", map.fingerprint);
-            plan.map = Arc::new(map);
+        if plan.hear(told, super::now_ms()) {
+            log::info!("the homes of jobs are {}", plan.map.fingerprint);
         }
         Arc::clone(&plan.map)
     }
@@ -322,7 +255,7 @@ impl Nodes {
             let (at, drained) = flag.split_once(' ')?;
             Some((name, (at.parse().ok()?, drained == "1")))
         };
-        self.change_plan(&flags.into_iter().filter_map(parse).collect());
+        self.hear(&flags.into_iter().filter_map(parse).collect());
         self.contest(lane, &holdings.mark);
         Ok(holdings)
     }
@@ -410,29 +343,4 @@ pub(super) fn scanning(fingerprint: &str) -> String {
 pub(super) struct Place {
     pub node: usize,
     pub shard: usize,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::job::{JobId, TopicName};
-
-    #[test]
-    fn a_node_that_is_drained_is_nobodys_home_and_the_others_keep_theirs() {
-        let names = ["a".to_owned(), "b".to_owned(), "c".to_owned()];
-        let all = Map::new(&names, |_| false);
-        let two = Map::new(&names, |name| name == "b");
-        assert_eq!((all.fingerprint.as_str(), two.fingerprint.as_str()), ("a,b,c", "a,c"));
-        assert!(two.has(0) && !two.has(1) && two.has(2));
-        let mut moved = 0;
-        for n in 0..300 {
-            let key = JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new(n.to_string()).unwrap() };
-            let (before, after) = (all.order(&key).next(), two.order(&key).next());
-            assert!(after != Some(1) && (before == after || before == Some(1)));
-            moved += usize::from(before != after);
-        }
-        assert!((60..140).contains(&moved), "{moved}");
-        let none = Map::new(&names, |_| true);
-        assert_eq!(none.fingerprint, "a,b,c", "somewhere they must be");
-    }
 }

@@ -201,7 +201,7 @@ impl RedisStore {
         while !left.is_empty() {
             let mut asked: BTreeMap<(Place, usize), Vec<usize>> = BTreeMap::new();
             for i in left.drain(..) {
-                let Some(home) = survey.map.order(keys[i]).next() else { continue };
+                let home = survey.map.home(keys[i]);
                 if survey.is_silent(home) {
                     continue;
                 }

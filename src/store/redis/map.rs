@@ -1,0 +1,137 @@
+//! Which nodes are the homes of jobs: all but those that are being drained. Pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::job::JobKey;
+use crate::rendezvous;
+
+/// How long it takes until everybody has heard that a node is being drained. All go by it from one moment on.
+const NOTICE_MS: i64 = 2000;
+
+/// Of each node that has ever been drained: when it was said that it is, or is no longer, Unix milliseconds.
+pub(super) type Flags = BTreeMap<String, (i64, bool)>;
+
+/// The homes of jobs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Map {
+    homes: Vec<usize>,
+    names: Vec<String>,
+    /// The same for all who have the same homes.
+    pub fingerprint: String,
+}
+
+impl Map {
+    fn new(all: &[String], drained: impl Fn(&str) -> bool) -> Map {
+        let left: Vec<usize> = (0..all.len()).filter(|i| !drained(&all[*i])).collect();
+        // With all of them drained, none is.
+        let homes = if left.is_empty() { (0..all.len()).collect() } else { left };
+        let names: Vec<String> = homes.iter().map(|i| all[*i].clone()).collect();
+        let mut sorted = names.clone();
+        sorted.sort();
+        Map { homes, names, fingerprint: sorted.join(",") }
+    }
+
+    /// The nodes in the order in which a job prefers them.
+    pub(super) fn order(&self, key: &JobKey) -> impl Iterator<Item = usize> + use<'_> {
+        rendezvous::order(&self.names, &parts(key)).into_iter().map(|i| self.homes[i])
+    }
+
+    /// The node where a job belongs.
+    pub(super) fn home(&self, key: &JobKey) -> usize {
+        // There is always one.
+        self.order(key).next().unwrap_or(0)
+    }
+
+    /// Whether a node is a home.
+    pub(super) fn has(&self, node: usize) -> bool {
+        self.homes.contains(&node)
+    }
+}
+
+/// What a job's place is found by.
+pub(super) fn parts(key: &JobKey) -> [&[u8]; 2] {
+    [key.topic.as_str().as_bytes(), key.id.as_str().as_bytes()]
+}
+
+/// Which nodes are homes, and what has been said of which will be.
+#[derive(Debug)]
+pub(super) struct Plan {
+    all: Vec<String>,
+    pub map: Arc<Map>,
+    flags: Flags,
+    /// When a word begins to count; none: all do.
+    changes_at_ms: Option<i64>,
+}
+
+impl Plan {
+    /// All of these nodes are homes.
+    pub(super) fn new(all: &[String]) -> Plan {
+        let map = Arc::new(Map::new(all, |_| false));
+        Plan { all: all.to_vec(), map, flags: Flags::new(), changes_at_ms: None }
+    }
+
+    /// Whether the map is another by now.
+    pub(super) fn is_over(&self, now_ms: i64) -> bool {
+        self.changes_at_ms.is_some_and(|at| at <= now_ms)
+    }
+
+    /// Takes note of what a node has said, and goes by what counts now. Tells whether the map is another.
+    pub(super) fn hear(&mut self, told: &Flags, now_ms: i64) -> bool {
+        for (name, flag) in told {
+            // The latest word on each counts, whoever has it.
+            let known = self.flags.entry(name.clone()).or_insert(*flag);
+            *known = (*known).max(*flag);
+        }
+        let drained = |name: &str| match self.flags.get(name) {
+            Some((at, drained)) if at + NOTICE_MS <= now_ms => *drained,
+            Some(_) => !self.map.names.iter().any(|home| home == name),
+            None => false,
+        };
+        let map = Map::new(&self.all, drained);
+        let moments = self.flags.values().map(|(at, _)| at + NOTICE_MS);
+        self.changes_at_ms = moments.filter(|at| *at > now_ms).min();
+        let is_news = *self.map != map;
+        self.map = Arc::new(map);
+        is_news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{JobId, TopicName};
+
+    #[test]
+    fn a_node_that_is_drained_is_nobodys_home_and_the_others_keep_theirs() {
+        let names = ["a".to_owned(), "b".to_owned(), "c".to_owned()];
+        let all = Map::new(&names, |_| false);
+        let two = Map::new(&names, |name| name == "b");
+        assert_eq!((all.fingerprint.as_str(), two.fingerprint.as_str()), ("a,b,c", "a,c"));
+        assert!(two.has(0) && !two.has(1) && two.has(2));
+        let mut moved = 0;
+        for n in 0..300 {
+            let key = JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new(n.to_string()).unwrap() };
+            let (before, after) = (all.home(&key), two.home(&key));
+            assert!(after != 1 && (before == after || before == 1));
+            moved += usize::from(before != after);
+        }
+        assert!((60..140).contains(&moved), "{moved}");
+        assert_eq!(Map::new(&names, |_| true).fingerprint, "a,b,c", "somewhere they must be");
+    }
+
+    #[test]
+    fn a_drain_counts_for_all_from_one_moment_on_and_the_latest_word_counts() {
+        let names = ["a".to_owned(), "b".to_owned()];
+        let mut plan = Plan::new(&names);
+        let says = |at, drained| Flags::from([("b".to_owned(), (at, drained))]);
+        assert!(!plan.hear(&says(1000, true), 1500) && plan.map.has(1));
+        assert!(!plan.is_over(2999) && plan.is_over(3000));
+        assert!(plan.hear(&Flags::new(), 3000) && !plan.map.has(1) && !plan.is_over(9000));
+        assert!(!plan.hear(&says(5000, false), 5500) && !plan.map.has(1), "not yet");
+        assert!(!plan.hear(&says(1000, true), 6000), "an old word");
+        assert!(plan.hear(&Flags::new(), 7000) && plan.map.has(1));
+        let mut late = Plan::new(&names);
+        assert!(late.hear(&says(1000, true), 60_000), "who comes later goes by it at once");
+    }
+}
