@@ -258,6 +258,11 @@ fn a_connection_that_hangs_costs_no_other_node() {
         (0..).map(|n| format!("{name}.{n}")).find(|id| home(id) == node).unwrap()
     };
     let mut client = daemon.client();
+    for node in [0, 1] {
+        assert_eq!(client.ask(&add("t", &id_on(node, "first"), 0)).unwrap()["code"], 1);
+    }
+    sink.wait_for(2, 10 * SECOND);
+    let first = sink.count();
     let waiting = id_on(1, "waiting");
     assert_eq!(client.ask(&add("t", &waiting, 1000)).unwrap()["code"], 1);
     proxy.hang(true);
@@ -266,13 +271,14 @@ fn a_connection_that_hangs_costs_no_other_node() {
         if n % 10 == 0 {
             let begun = now_ms();
             let answer = client.ask(&add("t", &id_on(1, &format!("far-{n}")), 0)).unwrap();
-            assert!(["node_down", "unknown"].contains(&answer["err"].as_str().unwrap_or("none")), "{answer}");
+            // The first is on its way when it hangs; the others go round it.
+            assert!(answer["code"] == 1 || n == 0 && answer["err"] == "unknown", "{answer}");
             assert!(now_ms() - begun < 1500, "{} ms", now_ms() - begun);
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    eventually(5 * SECOND, "the other node's jobs", || (sink.count() >= 40).then_some(()));
-    let mut late: Vec<i64> = sink.calls().iter().map(|c| c.late_ms().unwrap()).collect();
+    eventually(5 * SECOND, "the other node's jobs", || (sink.count() >= first + 40).then_some(()));
+    let mut late: Vec<i64> = sink.calls()[first..].iter().map(|c| c.late_ms().unwrap()).collect();
     late.sort_unstable();
     assert!(late[0] >= 0 && late[late.len() * 9 / 10] < 900, "{late:?}");
     assert!(!sink.deliveries().contains_key(&waiting));

@@ -166,7 +166,8 @@ fn one_away(seconds: u64, away: impl Fn(&mut RedisServer), back: impl Fn(&mut Re
     eventually(10 * SECOND, &format!("the job that waited; log:\n{}", daemon.log()), || {
         sink.deliveries().contains_key(&waiting).then_some(())
     });
-    eventually(10 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
+    // A lease that was asked for just before may have been given to nobody, and ends by itself.
+    eventually(40 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
     let come = sink.deliveries();
     assert!(added.iter().all(|id| come.get(id).is_some_and(|calls| *calls == 1)), "each once: {come:?}");
     eventually(10 * SECOND, "the first to go home", || {

@@ -158,7 +158,7 @@ impl Nodes {
             }
         }
         let look = |(lane, board): (usize, &Board)| {
-            let in_full = now + self.nodes[lane].settling();
+            let in_full = now + self.nodes[lane].answer_time();
             match must_be {
                 true => board.insist(not_before, in_full),
                 false => board.look(not_before, now + PATIENCE, in_full),

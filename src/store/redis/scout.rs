@@ -60,8 +60,10 @@ struct State {
     report: Report,
     wanted: bool,
     has_scout: bool,
-    /// Somebody has waited in vain since it was last asked.
+    /// Somebody has waited in vain since it last answered, or failed.
     is_overdue: bool,
+    /// The same, for as long as it may take; when he gave up.
+    given_up_at: Option<Instant>,
 }
 
 impl Board {
@@ -101,15 +103,17 @@ impl Board {
         }
     }
 
-    /// The report that was asked for, or word that the node is silent, for as long as that takes.
+    /// The report that was asked for, or word that the node is silent, after as long as that may take: once.
     pub(super) fn insist(&self, not_before: Instant, until: Instant) -> Report {
         let mut state = self.state();
         loop {
-            let is_new = state.report.asked_at.is_some_and(|at| at >= not_before);
+            if state.report.asked_at.is_some_and(|at| at >= not_before) {
+                return state.report.clone();
+            }
             let now = Instant::now();
-            if is_new || now >= until {
-                let silent = Report { holdings: None, ..state.report.clone() };
-                return if is_new { state.report.clone() } else { silent };
+            if now >= until || state.given_up_at.is_some_and(|at| at >= not_before) {
+                state.given_up_at.get_or_insert(now);
+                return Report { holdings: None, ..state.report.clone() };
             }
             let left = until - now;
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -138,6 +142,7 @@ impl Board {
         state.report.asked_at = Some(asked_at);
         state.report.holdings = holdings.map(Arc::new);
         state.is_overdue = false;
+        state.given_up_at = None;
         self.changed.notify_all();
     }
 }
@@ -166,6 +171,7 @@ mod tests {
             "one that does not answer is taken at its last word"
         );
         assert!(board.insist(soon, soon).is_silent(), "but for what must be known");
+        assert!(board.insist(soon, soon + Duration::from_secs(60)).is_silent(), "for which is waited once");
         let far = Instant::now() + Duration::from_secs(60);
         assert!(board.look(far, far, far).has_away(1), "and that is waited for once");
         board.put(Instant::now(), None);

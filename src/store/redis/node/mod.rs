@@ -95,6 +95,11 @@ impl Node {
         self.standings()[shard].known_since(self.settling(), Instant::now())
     }
 
+    /// How long it may take to answer, or to be taken for down.
+    pub(super) fn answer_time(&self) -> Duration {
+        self.timeout + PAUSE / 2
+    }
+
     /// How long after its return a node may still be taken for down by somebody: who asked it just before waits that long for
     /// an answer, and then leaves it alone for a while.
     pub(super) fn settling(&self) -> Duration {
