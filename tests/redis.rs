@@ -416,7 +416,7 @@ fn a_server_that_has_forgotten_its_scripts_is_given_them_again() {
 fn two_daemons_on_one_pair_of_nodes_deliver_each_job_once_and_one_goes_on_alone() {
     let sink = Sink::start();
     let pair = Pair::start(&topic("t", &sink, ""));
-    let jobs = if std::env::var("CI").is_ok() { 6_000 } else { 20_000 };
+    let jobs = 20_000;
     let (mut a, b) = (pair.daemon(), pair.daemon());
     a.wait_all_up(SLOTS);
     b.wait_all_up(SLOTS);

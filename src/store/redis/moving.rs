@@ -25,6 +25,9 @@ const SOON: Duration = Duration::from_secs(1);
 /// How long the lock of whoever moves jobs holds, if he dies.
 const LOCK: Duration = Duration::from_secs(10);
 
+/// How long it may take from a look's beginning until it holds the lock.
+const BEGINNING: Duration = Duration::from_secs(5);
+
 /// A look at all jobs of a node, for the homes that there are.
 #[derive(Debug, Clone)]
 pub(super) struct Scan {
@@ -153,10 +156,12 @@ impl RedisStore {
         }
         let scan = match self.scan.clone().filter(|scan| scan.mark == mark) {
             Some(scan) => scan,
+            // Somebody else has begun, and is not through with the pause: then he has the lock.
+            None if is_young(&mark, &survey.map) => return Ok(()),
             None => {
-                let nonce = getrandom::u64().unwrap_or_default();
+                let begun = scanning(&survey.map.fingerprint);
                 let scan = Scan {
-                    mark: format!("{}{nonce:016x}", scanning(&survey.map.fingerprint)),
+                    mark: format!("{begun}{} {}", super::now_ms(), self.name),
                     begun_at: Instant::now(),
                 };
                 if self.set_mark(first, &mark, &scan.mark)? {
@@ -236,5 +241,28 @@ impl RedisStore {
 
     fn shards_of(&self, node: usize) -> impl Iterator<Item = Place> + use<> {
         (0..self.nodes.nodes[node].bases.len()).map(move |shard| Place { node, shard })
+    }
+}
+
+/// Whether a node's mark says that somebody has just begun to look at its jobs for these homes.
+fn is_young(mark: &str, map: &Map) -> bool {
+    let begun = mark.strip_prefix(&scanning(&map.fingerprint)).and_then(|rest| rest.split(' ').next());
+    let begun_ms = begun.and_then(|ms| ms.parse::<i64>().ok());
+    begun_ms.is_some_and(|ms| super::now_ms().abs_diff(ms) < BEGINNING.as_millis() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::map::Plan;
+    use super::*;
+
+    #[test]
+    fn a_look_that_somebody_has_just_begun_is_left_to_him() {
+        let map = Plan::new(&["a".to_owned(), "b".to_owned()]).map;
+        let now = super::super::now_ms();
+        let mark = |at_ms: i64| format!("scanning a,b {at_ms} 77c69d5a4b071460");
+        assert!(is_young(&mark(now), &map) && is_young(&mark(now + 50), &map));
+        assert!(!is_young(&mark(now - 6000), &map));
+        assert!(!is_young("a,b", &map) && !is_young("", &map) && !is_young("scanning a 1 x", &map));
     }
 }

@@ -229,13 +229,14 @@ impl Nodes {
             call.cmd.arg(&self.names);
             call
         };
-        let mut calls: Vec<Call> = (0..node.bases.len()).map(held).collect();
-        calls.push(node.plain("HGETALL", 0, DRAINED));
-        calls.push(node.plain("GET", 0, MARK));
-        let mut answers: Vec<Result<Value>> =
-            node.run(&calls).into_iter().map(|a| a.map_err(super::Failure::into_error)).collect();
-        let mark = answers.pop().unwrap_or(Ok(Value::Nil))?;
-        let flags = answers.pop().unwrap_or(Ok(Value::Nil))?;
+        let ask = |calls: &[Call]| -> Vec<Result<Value>> {
+            node.run(calls).into_iter().map(|a| a.map_err(super::Failure::into_error)).collect()
+        };
+        // The mark first: with it, all that is to be moved has been noted, and is told after it.
+        let mut first = ask(&[node.plain("HGETALL", 0, DRAINED), node.plain("GET", 0, MARK)]);
+        let mark = first.pop().unwrap_or(Ok(Value::Nil))?;
+        let flags = first.pop().unwrap_or(Ok(Value::Nil))?;
+        let answers = ask(&(0..node.bases.len()).map(held).collect::<Vec<_>>());
         let mut holdings = Holdings {
             away: vec![0; self.count()],
             stray: vec![0; self.count()],
