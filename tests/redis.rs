@@ -238,6 +238,8 @@ fn the_checker_finds_what_would_lose_jobs_and_what_is_down_and_tells_when_it_is_
         "{}",
         daemon.log()
     );
+    pair.nodes[1].cli(&["flushall"]);
+    are(&["node_evicts r0 true", "node_emptied r1 true"]);
     // As any of its processes, the checker may die: the next one finds what there is.
     daemon.kill_child("dq-redis-checke");
     are(&["node_evicts r0 true"]);
@@ -276,6 +278,23 @@ fn the_shards_of_a_node_stay_as_many_as_they_were() {
     let error = open(3).counts().unwrap_err().to_string();
     assert!(error.contains("has had 2 shards") && error.contains("cannot be 3"), "{error}");
     assert_eq!(open(2).counts().unwrap(), []);
+}
+
+#[test]
+fn a_server_is_not_taken_for_another_node() {
+    let servers = [RedisServer::start(), RedisServer::start()];
+    let open = |urls: [usize; 2]| {
+        let node = |n: usize| settings::Node::server(format!("r{n}"), servers[urls[n]].url(), 2);
+        let nodes = vec![node(0), node(1)];
+        let redis = settings::Redis { prefix: "dq".into(), timeout: SECOND, pool: 1, nodes };
+        dq::store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap()
+    };
+    assert_eq!(open([0, 1]).counts().unwrap(), []);
+    let error = open([1, 0]).counts().unwrap_err().to_string();
+    assert!(error.contains("node r0: the server at its url is node r1"), "{error}");
+    let error = open([0, 0]).counts().unwrap_err().to_string();
+    assert!(error.contains("node r1: the server at its url is node r0"), "{error}");
+    assert_eq!(open([0, 1]).counts().unwrap(), []);
 }
 
 /// What a server has done so far: how many commands, and how many calls of scripts.

@@ -58,7 +58,7 @@ pub fn unhang(bell: Box<dyn Bell>, store: &mut dyn Store) {
 pub enum Probe {
     /// Its clock: `us`, Unix microseconds.
     Time,
-    /// How it is: what INFO tells.
+    /// How it is: what INFO tells; and `dq_node`, which node it was when it was first used.
     Info,
     /// How it is set, as far as jobs hang on it: `maxmemory-policy`, `appendonly`, `save`.
     Config,

@@ -24,6 +24,7 @@ pub(super) enum NodeCondition {
     NotPersistent,
     PersistenceFails,
     MemoryShort,
+    Emptied,
     ReplicaLost,
     ClockOff,
     SlotsAway,
@@ -47,6 +48,7 @@ impl Condition {
                 NodeCondition::NotPersistent => "node_not_persistent",
                 NodeCondition::PersistenceFails => "node_persistence_fails",
                 NodeCondition::MemoryShort => "node_memory_short",
+                NodeCondition::Emptied => "node_emptied",
                 NodeCondition::ReplicaLost => "node_replica_lost",
                 NodeCondition::ClockOff => "node_clock_off",
                 NodeCondition::SlotsAway => "node_slots_away",
@@ -64,13 +66,13 @@ impl Condition {
 
     /// Whether jobs may be lost by it that were acknowledged.
     pub(super) fn loses_jobs(&self) -> bool {
-        use NodeCondition::{Evicts, NotPersistent, PersistenceFails};
+        use NodeCondition::{Emptied, Evicts, NotPersistent, PersistenceFails};
         matches!(
             self,
             Condition::FileMissing
                 | Condition::FileReplaced
                 | Condition::Damaged
-                | Condition::Node(_, Evicts | NotPersistent | PersistenceFails)
+                | Condition::Node(_, Emptied | Evicts | NotPersistent | PersistenceFails)
         )
     }
 }
@@ -93,6 +95,7 @@ impl fmt::Display for Condition {
                     NodeCondition::NotPersistent => "keeps nothing on a disk",
                     NodeCondition::PersistenceFails => "cannot write to its disk",
                     NodeCondition::MemoryShort => "is short of memory",
+                    NodeCondition::Emptied => "has lost its jobs",
                     NodeCondition::ReplicaLost => "has lost a replica",
                     NodeCondition::ClockOff => "has another clock than this host",
                     NodeCondition::SlotsAway => "does not serve all of its slots",

@@ -40,6 +40,8 @@ struct KnownServer {
     found: BTreeMap<NodeCondition, String>,
     /// How many replicas it has had at most since this process started.
     replicas: u64,
+    /// It has said which node it is.
+    is_used: bool,
 }
 
 /// The watchers, one a node, so that one that hangs holds up none of the others.
@@ -111,7 +113,8 @@ impl Known {
         if round.is_multiple_of(INFO_EACH) {
             self.judge(lanes.probe(lane, Probe::Info), |server, info| {
                 server.replicas = server.replicas.max(number(info, "connected_slaves"));
-                judge_info(info, server.replicas)
+                server.is_used |= info.contains_key("dq_node");
+                judge_info(info, server.replicas, server.is_used)
             });
             self.judge(lanes.probe(lane, Probe::Cluster), |_, info| judge_cluster(info));
         }
@@ -186,7 +189,7 @@ fn judge_clock(now_us: u64, asked: SystemTime, way: Duration) -> Option<String> 
 type Judged = Vec<(NodeCondition, Option<String>)>;
 
 /// What a node tells of how it is. `replicas`: how many it has had.
-fn judge_info(info: &BTreeMap<String, String>, replicas: u64) -> Judged {
+fn judge_info(info: &BTreeMap<String, String>, replicas: u64, is_used: bool) -> Judged {
     let is = |key: &str, value: &str| info.get(key).is_some_and(|v| v == value);
     let link = if is("master_link_status", "down") { ", and its link to the master is down" } else { "" };
     let (used, max) = (number(info, "used_memory"), number(info, "maxmemory"));
@@ -205,6 +208,11 @@ fn judge_info(info: &BTreeMap<String, String>, replicas: u64) -> Judged {
             NodeCondition::MemoryShort,
             (max > 0 && used * 100 > max * MEMORY_MAX)
                 .then(|| format!("{} of {} MiB are used (maxmemory)", used >> 20, max >> 20)),
+        ),
+        (
+            NodeCondition::Emptied,
+            (is_used && !info.contains_key("dq_node"))
+                .then(|| "what it held is gone: was it started without its files, or flushed?".to_owned()),
         ),
         (
             NodeCondition::ReplicaLost,
@@ -269,9 +277,9 @@ mod tests {
     fn how_a_node_is_is_judged() {
         let good =
             [("role", "master"), ("used_memory", "50"), ("maxmemory", "100"), ("connected_slaves", "1")];
-        assert_eq!(holds(judge_info(&told(&good), 1)), []);
+        assert_eq!(holds(judge_info(&told(&good), 1, false)), []);
         let unlimited = [("role", "master"), ("used_memory", "50"), ("maxmemory", "0")];
-        assert_eq!(holds(judge_info(&told(&unlimited), 0)), []);
+        assert_eq!(holds(judge_info(&told(&unlimited), 0, false)), []);
         let bad = [
             ("role", "slave"),
             ("master_link_status", "down"),
@@ -284,9 +292,10 @@ mod tests {
             NodeCondition::Replica,
             NodeCondition::PersistenceFails,
             NodeCondition::MemoryShort,
+            NodeCondition::Emptied,
             NodeCondition::ReplicaLost,
         ];
-        assert_eq!(holds(judge_info(&told(&bad), 1)), all);
+        assert_eq!(holds(judge_info(&told(&bad), 1, true)), all);
     }
 
     #[test]

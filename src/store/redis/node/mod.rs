@@ -5,12 +5,13 @@ mod call;
 mod cluster;
 mod door;
 mod endpoint;
+mod known;
 mod rules;
 mod slots;
 mod wire;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,8 @@ pub(super) struct Node {
     timeout: Duration,
     /// Of each shard.
     standings: Mutex<Vec<Standing>>,
+    /// What each server of the node notes its name under, where it has but one.
+    name_key: String,
     /// Which shards have been found to be of a node with as many as the settings say.
     known: Vec<AtomicBool>,
 }
@@ -78,6 +81,7 @@ impl Node {
         };
         Ok(Node {
             name: node.name.clone(),
+            name_key: format!("{}:node", of.prefix),
             servers,
             timeout,
             standings: Mutex::new(vec![Standing::default(); bases.len()]),
@@ -284,8 +288,14 @@ impl Node {
         if masters.is_empty() {
             return vec![Probed { server: String::new(), told: Err(self.down("no master is known")) }];
         }
-        let ask =
-            |server: Arc<Endpoint>| Probed { told: probe_one(&server, probe), server: server.door.address() };
+        let ask = |server: Arc<Endpoint>| {
+            let mut told = probe_one(&server, probe);
+            if let (Ok(told), Probe::Info, Servers::One(_)) = (&mut told, probe, &self.servers) {
+                let name: Result<Option<String>, _> = server.ask(redis::cmd("GET").arg(&self.name_key));
+                told.extend(name.ok().flatten().map(|name| ("dq_node".to_owned(), name)));
+            }
+            Probed { told, server: server.door.address() }
+        };
         let probed: Vec<Probed> = masters.into_iter().map(ask).collect();
         if probed.iter().any(|p| p.told.is_err()) {
             self.masters(true);
@@ -305,52 +315,6 @@ impl Node {
                 cluster.map().masters.values().cloned().collect()
             }
         }
-    }
-
-    /// Checks, once, that the node has as many shards as when it was first used: jobs would not be found otherwise. One shard
-    /// says so of a server; each its own of a Cluster, where some may be away, and are asked when they are back.
-    fn know(&self, calls: &[Call]) -> Result<(), StoreError> {
-        let is_known = |shard: usize| self.known[shard].load(Ordering::Relaxed);
-        let shards: Vec<usize> = match self.servers {
-            Servers::One(_) if is_known(0) => return Ok(()),
-            Servers::One(_) => vec![0],
-            Servers::Many(_) if calls.iter().all(|call| is_known(call.shard)) => return Ok(()),
-            Servers::Many(_) => (0..self.bases.len()).filter(|shard| !is_known(*shard)).collect(),
-        };
-        // A server that is full, or short of replicas, can still be read.
-        let (unmarked, away) = self.marks(&shards, false)?;
-        let (_, unset) = self.marks(&unmarked, true)?;
-        let some = self.known.iter().any(|known| known.load(Ordering::Relaxed));
-        away.or(unset).filter(|_| !some).map_or(Ok(()), Err)
-    }
-
-    /// Asks shards how many there are of them, or tells them. Gives those that do not know, and why some could not be asked.
-    fn marks(&self, shards: &[usize], tells: bool) -> Result<(Vec<usize>, Option<StoreError>), StoreError> {
-        let call = |shard: &usize| {
-            let mut call = self.plain(if tells { "SET" } else { "GET" }, *shard, "shards");
-            if tells {
-                call.cmd.arg(self.bases.len()).arg("NX").arg("GET");
-            }
-            call
-        };
-        let calls: Vec<Call> = shards.iter().map(call).collect();
-        let (mut unmarked, mut away) = (Vec::new(), None);
-        for (shard, answer) in shards.iter().zip(self.ask(&calls.iter().collect::<Vec<_>>())) {
-            let before = answer.map(redis::from_redis_value::<Option<usize>>);
-            match (before, self.bases.len()) {
-                (Ok(Ok(Some(before))), own) if before != own => {
-                    let name = &self.name;
-                    return Err(StoreError::Unavailable(format!(
-                        "node {name} has had {before} shards since it was first used: they cannot be {own}"
-                    )));
-                }
-                (Ok(Ok(None)), _) if !tells => unmarked.push(*shard),
-                (Ok(Ok(_)), _) => self.known[*shard].store(true, Ordering::Relaxed),
-                (Ok(Err(e)), _) => away = Some(self.down(&e.to_string())),
-                (Err(failure), _) => away = Some(failure.into_error()),
-            }
-        }
-        Ok((unmarked, away))
     }
 
     fn down(&self, why: &str) -> StoreError {
