@@ -8,13 +8,13 @@
 mod support;
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dq::rendezvous;
 use support::proxy::Proxy;
 use support::redis::{ClusterGroup, MASTER, RedisServer, SentinelGroup, TcpServer, certificates};
-use support::{Daemon, SECOND, SLOTS, Sink, add, eventually, now_ms, pending, topic};
+use support::{Daemon, SECOND, SLOTS, Sink, add, eventually, load, now_ms, pending, topic};
 
 fn store(nodes: &str, topics: &str) -> String {
     format!("[store]\nbackend = \"redis\"\ntimeout = \"1s\"\n{nodes}{topics}")
@@ -22,51 +22,6 @@ fn store(nodes: &str, topics: &str) -> String {
 
 fn quoted(texts: &[String]) -> String {
     texts.iter().map(|t| format!("\"{t}\"")).collect::<Vec<_>>().join(", ")
-}
-
-/// Adds jobs from four connections until `enough` says so of how many were taken. Gives those that were. What is refused is
-/// refused by one of these names.
-fn load(
-    daemon: &Daemon,
-    name: &str,
-    refusals: &[&str],
-    enough: impl Fn(usize) -> bool + Sync,
-) -> HashSet<String> {
-    let (stop, count) = (AtomicBool::new(false), AtomicUsize::new(0));
-    std::thread::scope(|scope| {
-        let adders: Vec<_> = (0..4)
-            .map(|c| {
-                let (stop, count) = (&stop, &count);
-                scope.spawn(move || {
-                    let (mut taken, mut client) = (Vec::new(), daemon.client());
-                    for n in 0.. {
-                        if stop.load(Ordering::Relaxed) {
-                            break;
-                        }
-                        let batch: Vec<_> =
-                            (0..10).map(|i| add("t", &format!("{name}-{c}-{n}-{i}"), i * 20)).collect();
-                        client.send(&batch).unwrap();
-                        for request in &batch {
-                            let answer = client.receive().unwrap();
-                            if answer["code"] == 1 {
-                                taken.push(request["id"].as_str().unwrap().to_owned());
-                                count.fetch_add(1, Ordering::Relaxed);
-                            } else {
-                                let err = answer["err"].as_str().unwrap();
-                                assert!(refusals.contains(&err), "{answer}");
-                            }
-                        }
-                    }
-                    taken
-                })
-            })
-            .collect();
-        eventually(60 * SECOND, &format!("enough jobs; log:\n{}", daemon.log()), || {
-            enough(count.load(Ordering::Relaxed)).then_some(())
-        });
-        stop.store(true, Ordering::Relaxed);
-        adders.into_iter().flat_map(|a| a.join().unwrap()).collect()
-    })
 }
 
 fn all_come(sink: &Sink, daemon: &Daemon, taken: &HashSet<String>) {

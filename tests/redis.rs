@@ -13,7 +13,7 @@ use dq::settings;
 use dq::store::Lanes;
 use nix::sys::signal::{Signal, kill};
 use support::redis::RedisServer;
-use support::{Daemon, SECOND, SLOTS, Sink, add, eventually, now_ms, pending, stats, topic};
+use support::{Daemon, SECOND, SLOTS, Sink, add, eventually, load, now_ms, pending, stats, topic};
 
 /// Two nodes, and a daemon on them.
 struct Pair {
@@ -59,35 +59,13 @@ fn a_node_that_is_killed_and_restarted_under_load_loses_nothing_that_was_acknowl
     let sink = Sink::start();
     let mut pair = Pair::start(&topic("t", &sink, ""));
     let daemon = pair.daemon();
-    let stop = AtomicBool::new(false);
-    let taken: HashSet<String> = std::thread::scope(|scope| {
-        let adders: Vec<_> = (0..4)
-            .map(|c| {
-                let (daemon, stop) = (&daemon, &stop);
-                scope.spawn(move || {
-                    let (mut taken, mut client) = (Vec::new(), daemon.client());
-                    for n in 0.. {
-                        if stop.load(Ordering::Relaxed) {
-                            break;
-                        }
-                        let batch: Vec<_> =
-                            (0..10).map(|i| add("t", &format!("{c}-{n}-{i}"), i * 5)).collect();
-                        client.send(&batch).unwrap();
-                        for request in &batch {
-                            let answer = client.receive().unwrap();
-                            if answer["code"] == 1 {
-                                taken.push(request["id"].as_str().unwrap().to_owned());
-                            } else {
-                                let err = answer["err"].as_str().unwrap();
-                                assert!(["node_down", "unknown"].contains(&err), "{answer}");
-                            }
-                        }
-                        std::thread::sleep(Duration::from_millis(10));
-                    }
-                    taken
-                })
+    let done = AtomicBool::new(false);
+    let taken = std::thread::scope(|scope| {
+        let adders = scope.spawn(|| {
+            load(&daemon, "x", &["node_down", "unknown"], |taken| {
+                taken > 20_000 || done.load(Ordering::Relaxed)
             })
-            .collect();
+        });
         for round in 0..3 {
             let so_far = sink.count();
             eventually(20 * SECOND, "deliveries", || (sink.count() > so_far + 200).then_some(()));
@@ -96,8 +74,8 @@ fn a_node_that_is_killed_and_restarted_under_load_loses_nothing_that_was_acknowl
             eventually(5 * SECOND, "half a second without it", || (now_ms() > until).then_some(()));
             pair.nodes[round % 2].start_again();
         }
-        stop.store(true, Ordering::Relaxed);
-        adders.into_iter().flat_map(|a| a.join().unwrap()).collect()
+        done.store(true, Ordering::Relaxed);
+        adders.join().unwrap()
     });
     eventually(40 * SECOND, &format!("all of {}; log:\n{}", taken.len(), daemon.log()), || {
         let come = sink.deliveries();

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -442,4 +442,51 @@ fn store_section(dir: &Path) -> String {
     };
     let nodes: String = NODES.iter().enumerate().map(node).collect();
     format!("[store]\nbackend = \"redis\"\nprefix = \"dq{place}\"\n{nodes}")
+}
+
+/// Adds jobs from four connections until `enough` says so of how many were taken. Gives those that were. What is refused is
+/// refused by one of these names.
+pub fn load(
+    daemon: &Daemon,
+    name: &str,
+    refusals: &[&str],
+    enough: impl Fn(usize) -> bool + Sync,
+) -> HashSet<String> {
+    let (stop, count) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let adders: Vec<_> = (0..4)
+            .map(|c| {
+                let (stop, count) = (&stop, &count);
+                scope.spawn(move || {
+                    let (mut taken, mut client) = (Vec::new(), daemon.client());
+                    for n in 0.. {
+                        if stop.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        let batch: Vec<_> =
+                            (0..10).map(|i| add("t", &format!("{name}-{c}-{n}-{i}"), i * 20)).collect();
+                        client.send(&batch).unwrap();
+                        for request in &batch {
+                            let answer = client.receive().unwrap();
+                            if answer["code"] == 1 {
+                                taken.push(request["id"].as_str().unwrap().to_owned());
+                                count.fetch_add(1, Ordering::Relaxed);
+                            } else {
+                                let err = answer["err"].as_str().unwrap();
+                                assert!(refusals.contains(&err), "{answer}");
+                            }
+                        }
+                        // Some thousand jobs a second are load enough.
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                    taken
+                })
+            })
+            .collect();
+        eventually(60 * SECOND, &format!("enough jobs; log:\n{}", daemon.log()), || {
+            enough(count.load(Ordering::Relaxed)).then_some(())
+        });
+        stop.store(true, Ordering::Relaxed);
+        adders.into_iter().flat_map(|a| a.join().unwrap()).collect()
+    })
 }

@@ -11,6 +11,9 @@ use super::{BYTES, CHUNK, RedisStore};
 use crate::job::{JobKey, Priority, TopicName};
 use crate::store::{Batch, Leased, OwnerTag, Result, StoreError, Token, Wanted};
 
+/// More shards than this are looked at before they are asked one after the other.
+const FEW: usize = 4;
+
 /// The token of the lease on a shard: what the script knows (20 bytes), the shard (2), the node's name.
 pub(super) const SCRIPT_TOKEN: usize = 20;
 
@@ -85,6 +88,28 @@ impl RedisStore {
         Ok((token as usize, told))
     }
 
+    /// Those of many shards that may have ready jobs, by one look at all of them.
+    fn with_work(
+        &self,
+        places: Vec<Place>,
+        worked: &mut bool,
+        failed: &mut Option<StoreError>,
+    ) -> Vec<Place> {
+        let look =
+            |place: Place| (place, self.nodes.nodes[place.node].plain("EXISTS", place.shard, "leasable"));
+        let mut found = Vec::new();
+        for (place, answer) in self.ask_all(places.into_iter().map(look).collect()) {
+            match answer.and_then(|n| number(&n)) {
+                Ok(n) => {
+                    *worked = true;
+                    found.extend((n > 0).then_some(place));
+                }
+                Err(e) => *failed = Some(e),
+            }
+        }
+        found
+    }
+
     /// Leases on all shards, from another one on each time.
     pub(super) fn lease_all(
         &mut self,
@@ -93,9 +118,13 @@ impl RedisStore {
         owner: Option<&OwnerTag>,
     ) -> Result<Batch> {
         let (places, mut failed) = self.delivering();
+        let mut worked = false;
+        let places = match places.len() {
+            ..=FEW => places,
+            _ => self.with_work(places, &mut worked, &mut failed),
+        };
         self.turn = (self.turn + 1) % places.len().max(1);
         let (mut jobs, mut left) = (Vec::new(), BTreeMap::<TopicName, u64>::new());
-        let mut worked = false;
         for i in 0..places.len() {
             let place = places[(self.turn + i) % places.len()];
             loop {
