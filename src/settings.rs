@@ -179,13 +179,27 @@ impl Node {
     }
 }
 
+/// Whether the stores that these words say are one and the same: nodes may come and go, and each keeps its shards.
+pub fn is_one_store(before: &str, after: &str) -> bool {
+    let parts = |text: &str| -> (String, Vec<(String, String)>) {
+        let mut parts = text.split(", ").map(str::to_owned);
+        let first = parts.next().unwrap_or_default();
+        (first, parts.filter_map(|p| p.split_once(": ").map(|(a, b)| (a.to_owned(), b.to_owned()))).collect())
+    };
+    let ((store, nodes), (other, others)) = (parts(before), parts(after));
+    let is_same = |(name, shards): &(String, String)| others.iter().all(|(n, s)| n != name || s == shards);
+    before == after || store == other && store.starts_with("redis") && nodes.iter().all(is_same)
+}
+
 /// Which one it is, in words: what a running daemon cannot change.
 impl fmt::Display for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Store::Embedded { path } => write!(f, "embedded in {}", path.display()),
-            // Nodes may come and go. Each knows by itself how many shards it has.
-            Store::Redis(redis) => write!(f, "redis under {}", redis.prefix),
+            Store::Redis(redis) => {
+                write!(f, "redis under {}", redis.prefix)?;
+                redis.nodes.iter().try_for_each(|n| write!(f, ", {}: {} shards", n.name, n.shards))
+            }
         }
     }
 }

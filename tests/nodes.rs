@@ -139,6 +139,12 @@ fn what_cannot_be_drained_is_told() {
     let daemon = Daemon::start(&fleet.config(&[0, 1]));
     let (code, _, err) = nodes(&daemon, &["drain", "r7"]);
     assert!(code == Some(1) && err.contains("there is no node \"r7\"; there are r0, r1"), "{err}");
+    // How many shards a node has is what it had at first.
+    let other = fleet.config(&[0, 1]).replace("[store]\n", "[store]\nshards_per_node = 4\n");
+    Daemon::write_config(daemon.dir.path(), daemon.port, daemon.http, &other);
+    daemon.signal(Signal::SIGHUP);
+    eventually(10 * SECOND, "a refusal", || daemon.log().contains("store cannot be changed").then_some(()));
+    Daemon::write_config(daemon.dir.path(), daemon.port, daemon.http, &fleet.config(&[0, 1]));
     fleet.nodes[1].kill();
     let (code, _, err) = nodes(&daemon, &["drain", "r1"]);
     assert!(code == Some(1) && err.contains("r1 does not answer"), "{err}");

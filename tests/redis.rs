@@ -77,7 +77,8 @@ fn a_node_that_is_killed_and_restarted_under_load_loses_nothing_that_was_acknowl
         done.store(true, Ordering::Relaxed);
         adders.join().unwrap()
     });
-    eventually(40 * SECOND, &format!("all of {}; log:\n{}", taken.len(), daemon.log()), || {
+    // What was leased or on its way when a node died comes when that ends by itself.
+    eventually(75 * SECOND, &format!("all of {}; log:\n{}", taken.len(), daemon.log()), || {
         let come = sink.deliveries();
         taken.iter().all(|id| come.contains_key(id)).then_some(())
     });
@@ -390,6 +391,51 @@ fn a_pending_job_costs_little_more_memory_than_its_id_and_its_body() {
         each / plain_each
     );
     assert!(each <= 1.3 * plain_each, "{each} bytes are more than 1.3 times {plain_each}");
+}
+
+#[test]
+fn an_add_that_must_know_whether_its_id_is_taken_waits_for_its_home() {
+    let sink = Sink::start();
+    let mut pair = Pair::start(&topic("t", &sink, ""));
+    let daemon = pair.daemon();
+    let mut client = daemon.client();
+    let id = pair.id_on(1, "taken");
+    assert_eq!(client.ask(&add("t", &id, 600_000)).unwrap()["code"], 1);
+    pair.nodes[1].kill();
+    let mut ask = |rule: &str| {
+        let mut request = add("t", &id, 600_000);
+        request["on_conflict"] = rule.into();
+        let answer = client.ask(&request).unwrap();
+        answer["err"].as_str().map_or_else(|| answer["code"].to_string(), str::to_owned)
+    };
+    eventually(5 * SECOND, "a node that is known to be down", || {
+        (ask("reject") == "node_down").then_some(())
+    });
+    assert_eq!((ask("keep"), ask("replace")), ("node_down".to_owned(), "1".to_owned()));
+    pair.nodes[1].start_again();
+    eventually(10 * SECOND, "an answer", || (ask("reject") == "exists").then_some(()));
+}
+
+#[test]
+fn bells_rest_while_a_server_refuses_them() {
+    let pair = Pair::start("");
+    let daemon = pair.daemon();
+    daemon.wait_all_up(SLOTS);
+    pair.nodes[1].cli(&["replicaof", "127.0.0.1", "1"]);
+    let refused = || {
+        let stats = pair.nodes[1].cli(&["info", "commandstats"]);
+        let line = stats.lines().find(|l| l.starts_with("cmdstat_bzpopmin:")).unwrap_or_default().to_owned();
+        line.split_once("rejected_calls=")
+            .map_or(0, |(_, n)| n.split(',').next().unwrap().parse::<u64>().unwrap())
+    };
+    eventually(20 * SECOND, "a refusal", || (refused() > 0).then_some(()));
+    let (before, begun) = (refused(), Instant::now());
+    eventually(20 * SECOND, "two seconds", || (begun.elapsed() > 2 * SECOND).then_some(()));
+    let each_second = (refused() - before) as f64 / begun.elapsed().as_secs_f64();
+    // Three bells of two shards, each twice a second.
+    assert!(each_second < 30.0, "{each_second} a second");
+    let told = daemon.log().lines().filter(|l| l.contains("node r1 is down")).count();
+    assert!(told < 12, "{told} times in {}", daemon.log());
 }
 
 #[test]

@@ -180,6 +180,7 @@ fn drain(arguments: &Drain) -> Result<()> {
     let mut store = store::open_lane(&settings.store, &settings.run_dir, lane)?;
     let left = wait_until_drained(&lanes, lane, store.as_mut())?;
     println!("{name} has no pending jobs any more: take it out of the configuration, and reload every host");
+    println!("(to use it again one day: dq nodes drain {name} --undo)");
     if left.dead > 0 {
         println!(
             "{} dead letters are left on {name}: redrive or purge them first, or they are lost with it",

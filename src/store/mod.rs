@@ -28,7 +28,7 @@ pub enum StoreError {
     #[error("the store is locked by another program")]
     Busy,
     /// No room left.
-    #[error("the store's disk is full")]
+    #[error("the store is full")]
     Full,
     /// The store's file is damaged, or not a database.
     #[error("the store is damaged: {0}")]

@@ -11,7 +11,7 @@ use nix::libc;
 
 use super::plan::Plan;
 use crate::process;
-use crate::settings::Settings;
+use crate::settings::{Settings, is_one_store};
 
 /// What children of a generation have in common.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub fn check_successor(now: &Plan, next: &Plan) -> Result<()> {
     if next.run_dir != now.run_dir {
         return refuse("run_dir");
     }
-    if next.store != now.store {
+    if !is_one_store(&now.store, &next.store) {
         return refuse("store");
     }
     Ok(())

@@ -10,7 +10,7 @@ use anyhow::Result;
 use super::condition::{Condition, NodeCondition};
 use super::findings::Found;
 use crate::role;
-use crate::store::{Lanes, Probe, Probed};
+use crate::store::{Lanes, Probe, Probed, StoreError};
 
 /// How often a node is asked whether it answers; and how many such rounds lie between looks at how it is, and how it is set.
 const ROUND: Duration = Duration::from_secs(1);
@@ -105,7 +105,10 @@ impl Known {
                 }
                 Err(e) => {
                     server.misses = server.misses.saturating_add(1);
-                    server.why = e.to_string();
+                    server.why = match e {
+                        StoreError::NodeDown(why) => why,
+                        e => e.to_string(),
+                    };
                 }
             }
         }
@@ -182,7 +185,10 @@ fn judge_clock(now_us: u64, asked: SystemTime, way: Duration) -> Option<String> 
     let most = CLOCK_MAX.as_micros() as i128;
     (beyond.abs() > most).then(|| {
         let word = if beyond > 0 { "ahead" } else { "behind" };
-        format!("{} ms {word}: jobs are due by the node's clock", beyond.abs() / 1000)
+        format!(
+            "{} ms {word}: jobs are due by the node's clock, and of two copies of a job the wrong one may win",
+            beyond.abs() / 1000
+        )
     })
 }
 

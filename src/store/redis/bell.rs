@@ -170,7 +170,8 @@ impl Listener {
         let mut wait = redis::cmd("BZPOPMIN");
         wait.arg(&self.key).arg(BELL_ROUND.as_secs());
         while self.may_listen() {
-            let Value::Array(rung) = connection.req_command(&wait)? else { continue };
+            // What a server refuses comes as a value.
+            let Value::Array(rung) = connection.req_command(&wait)?.extract_error()? else { continue };
             let mood = *self.shared.mood();
             if mood.listens && !mood.over {
                 self.wake();
@@ -178,7 +179,7 @@ impl Listener {
                 // Somebody else is to hear it.
                 let mut again = redis::cmd("ZADD");
                 again.arg(&self.key).arg("NX").arg(0).arg(&what[..]);
-                connection.req_command(&again)?;
+                connection.req_command(&again)?.extract_error()?;
             }
         }
         Ok(())

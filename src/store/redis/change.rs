@@ -1,5 +1,6 @@
 //! What clients change: add, delete, reschedule; each at the job's home, after what other nodes hold of it has been brought
-//! there. An add whose home is down goes to the next node in the job's order, which remembers whose place it took.
+//! there. An add that replaces goes to the next node in the job's order while its home is down, which remembers whose place it
+//! took; one that must know whether the id is taken does not.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -83,7 +84,12 @@ impl RedisStore {
         };
         let mut out: Vec<Option<Result<Added>>> =
             jobs.iter().zip(&elsewhere).map(|(job, place)| taken(job, place)).collect();
-        let orders: Vec<Vec<usize>> = keys.iter().map(|key| survey.map.order(key).collect()).collect();
+        // Whether an id is taken only its home knows.
+        let order = |job: &NewJob| {
+            let nodes = if job.on_conflict == OnConflict::Replace { usize::MAX } else { 1 };
+            survey.map.order(&job.key).take(nodes).collect()
+        };
+        let orders: Vec<Vec<usize>> = jobs.iter().map(order).collect();
         let mut left: Vec<usize> = (0..jobs.len()).filter(|i| out[*i].is_none()).collect();
         for place in 0.. {
             // By whose place it is that is taken; nobody's, at first.

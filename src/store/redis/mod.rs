@@ -14,6 +14,7 @@ mod map;
 mod moving;
 mod node;
 mod nodes;
+mod promote;
 mod reconcile;
 mod scout;
 mod script;
@@ -21,7 +22,7 @@ mod standing;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use redis::Value;
 
@@ -58,6 +59,10 @@ pub struct RedisStore {
     turn: usize,
     /// What this handle calls itself where it moves jobs.
     name: String,
+    /// Some of its shards could not be promoted from.
+    partial: bool,
+    /// When it last looked for what is to be moved.
+    looked_at: Option<Instant>,
     /// A look at all jobs of its node that it has begun.
     scan: Option<moving::Scan>,
 }
@@ -83,7 +88,15 @@ impl RedisStore {
         let random =
             getrandom::u64().map_err(|e| StoreError::Unavailable(format!("no random numbers: {e}")))?;
         let name = format!("{random:016x}");
-        let mut store = RedisStore { nodes: Nodes::of(settings)?, lane, turn: 0, name, scan: None };
+        let mut store = RedisStore {
+            nodes: Nodes::of(settings)?,
+            lane,
+            turn: 0,
+            name,
+            partial: false,
+            looked_at: None,
+            scan: None,
+        };
         store.announce();
         Ok(store)
     }
@@ -94,20 +107,6 @@ impl RedisStore {
         let nodes =
             shards.into_iter().enumerate().filter(move |(node, _)| lane.is_none_or(|lane| lane == *node));
         nodes.flat_map(|(node, n)| (0..n).map(move |shard| Place { node, shard }))
-    }
-
-    /// The shards that may deliver now, and why others may not.
-    fn delivering(&self) -> (Vec<Place>, Option<StoreError>) {
-        let survey = self.nodes.survey();
-        let mut not_yet = None;
-        let may = |place: &Place| match self.nodes.may_deliver(*place, &survey) {
-            Ok(()) => true,
-            Err(e) => {
-                not_yet = Some(e);
-                false
-            }
-        };
-        (self.places().filter(may).collect(), not_yet)
     }
 
     fn call(&self, script: Script, place: Place) -> Call {
@@ -206,43 +205,13 @@ impl RedisStore {
         };
         for (_, answer) in self.ask_all(self.places().map(call).collect()) {
             if let Err(e) = answer {
-                log::warn!("cannot ring: {e}");
+                let level = match e {
+                    // Of a node that is down others say so, and what it has is looked at when it is back.
+                    StoreError::NodeDown(_) => log::Level::Debug,
+                    _ => log::Level::Warn,
+                };
+                log::log!(level, "cannot ring: {e}");
             }
-        }
-    }
-
-    /// Calls a script of a timer's on these shards: how many jobs moved, and when the next is due.
-    fn move_jobs(&self, script: Script, places: Vec<Place>, limit: usize) -> Result<Moved> {
-        let mut moved = Moved::default();
-        let (mut failed, mut worked) = (None, false);
-        let asked_ms = now_ms();
-        let calls = places.into_iter().map(|place| {
-            let mut call = self.call(script, place);
-            call.cmd.arg(limit).arg(TOPICS);
-            (place, call)
-        });
-        for (_, answer) in self.ask_all(calls.collect()) {
-            let one = answer.and_then(array).and_then(|values| match values.as_slice() {
-                [jobs, next, now] => Ok((count(jobs)?, number(next)?, number(now)?)),
-                _ => Err(strange("an answer")),
-            });
-            match one {
-                Ok((jobs, next_ms, shard_now_ms)) => {
-                    worked = true;
-                    moved.jobs += jobs;
-                    // By the clock of this host, by which it is waited for. One that was right when it was asked is right.
-                    let answered_ms = now_ms();
-                    let agrees = (asked_ms - 1..=answered_ms + 1).contains(&shard_now_ms);
-                    let ahead_ms = if agrees { 0 } else { shard_now_ms - answered_ms };
-                    let here = (next_ms >= 0).then(|| next_ms - ahead_ms);
-                    moved.next_ms = [moved.next_ms, here].into_iter().flatten().min();
-                }
-                Err(e) => failed = Some(e),
-            }
-        }
-        match failed {
-            Some(e) if !worked => Err(e),
-            Some(_) | None => Ok(moved),
         }
     }
 }
@@ -270,11 +239,7 @@ impl Store for RedisStore {
     }
 
     fn promote(&mut self, limit: usize) -> Result<Moved> {
-        let (places, not_yet) = self.delivering();
-        match not_yet {
-            Some(e) if places.is_empty() => Err(e),
-            _ => self.move_jobs(Script::Promote, places, limit),
-        }
+        self.promote_delivering(limit)
     }
 
     fn lease(&mut self, wanted: &[Wanted], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
@@ -312,7 +277,7 @@ impl Store for RedisStore {
     }
 
     fn expire(&mut self, limit: usize) -> Result<Moved> {
-        self.move_jobs(Script::Expire, self.places().collect(), limit)
+        Ok(self.move_jobs(Script::Expire, self.places().collect(), limit)?.0)
     }
 
     fn list(&mut self, topic: &TopicName, state: State, cursor: Option<&str>, limit: usize) -> Result<Page> {

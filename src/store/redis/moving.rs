@@ -22,6 +22,9 @@ const SELDOM: Duration = Duration::from_secs(10);
 /// The same while there is something that cannot be moved now.
 const SOON: Duration = Duration::from_secs(1);
 
+/// How often it is looked at most, however often it is rung for.
+const PAUSE: Duration = Duration::from_millis(200);
+
 /// How long the lock of whoever moves jobs holds, if he dies.
 const LOCK: Duration = Duration::from_secs(10);
 
@@ -42,7 +45,13 @@ impl RedisStore {
         if self.nodes.count() == 1 {
             return Ok(SELDOM);
         }
-        let survey = self.nodes.survey();
+        // As of now: there is something new, or it is long ago that somebody looked.
+        let wait = self.looked_at.map_or(Duration::ZERO, |at| PAUSE.saturating_sub(at.elapsed()));
+        if !wait.is_zero() {
+            return Ok(wait);
+        }
+        self.looked_at = Some(Instant::now());
+        let survey = self.nodes.survey_since(Instant::now());
         let report = survey.reports[holder].clone();
         let Some(holdings) = &report.holdings else { return Ok(SOON) };
         let homes: Vec<usize> =

@@ -16,10 +16,10 @@ use crate::job::JobKey;
 use crate::store::{Result, StoreError};
 
 /// After how long a job may be taken again that somebody took and did not bring home.
-const AGAIN_AFTER: Duration = Duration::from_secs(60);
+const AGAIN_AFTER: Duration = Duration::from_secs(25);
 
 /// How long somebody may take to bring home what he took. Less than half of [`AGAIN_AFTER`].
-const MAX_AGE: Duration = Duration::from_secs(20);
+const MAX_AGE: Duration = Duration::from_secs(10);
 
 /// How long a job that somebody else brings home is waited for.
 const ON_ITS_WAY: Duration = Duration::from_secs(1);

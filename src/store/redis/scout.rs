@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 /// How old a report may be that is relied on.
 pub(super) const FRESH: Duration = Duration::from_secs(1);
 
+/// For how long a node that did not answer is not waited for.
+const MEMORY: Duration = Duration::from_secs(4);
+
 /// What a node said when it was asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Holdings {
@@ -90,7 +93,10 @@ impl Board {
         loop {
             let is_new = state.report.asked_at.is_some_and(|at| at >= not_before);
             let now = Instant::now();
-            if is_new || state.report.is_silent() || state.is_overdue && state.report.asked_at.is_some() {
+            // One that was silent long ago may be back.
+            let is_silent =
+                state.report.is_silent() && state.report.asked_at.is_some_and(|at| at + MEMORY > now);
+            if is_new || is_silent || state.is_overdue && state.report.asked_at.is_some() {
                 return state.report.clone();
             }
             if now >= until {

@@ -23,6 +23,9 @@ const LOOK: Duration = Duration::from_millis(50);
 /// How long a server that is left alone is waited for when it is tried again: connections to it are being made meanwhile.
 const TRIAL: Duration = Duration::from_millis(10);
 
+/// How long nothing more is told of a server that fails again.
+const QUIET: Duration = Duration::from_secs(10);
+
 type Pooled = r2d2::PooledConnection<Manager>;
 
 /// A server, or whichever one is the master now.
@@ -36,6 +39,31 @@ pub(in super::super) struct Endpoint {
     refusals: Arc<Refusals>,
     /// Why it was taken for down at last.
     why: Mutex<String>,
+    news: Mutex<News>,
+}
+
+/// What has been told of a server: one that answers and fails by turns, as a replica does, is told of now and then.
+#[derive(Debug, Default)]
+struct News {
+    told_at: Option<Instant>,
+    is_open: bool,
+}
+
+impl News {
+    /// Whether it is told that the server is down.
+    fn begins(&mut self) -> bool {
+        let is_old = self.told_at.is_none_or(|at| at.elapsed() > QUIET);
+        let tells = is_old && !self.is_open;
+        if tells {
+            (self.told_at, self.is_open) = (Some(Instant::now()), true);
+        }
+        tells
+    }
+
+    /// Whether it is told that it is no longer.
+    fn is_over(&mut self) -> bool {
+        std::mem::take(&mut self.is_open)
+    }
 }
 
 /// What came of some calls.
@@ -61,7 +89,16 @@ impl Endpoint {
             .connection_timeout(PAUSE)
             .error_handler(Box::new(Listening(Arc::clone(&refusals))))
             .build_unchecked(manager);
-        Endpoint { name, door, pool, timeout, breaker: Mutex::default(), refusals, why: Mutex::default() }
+        Endpoint {
+            name,
+            door,
+            pool,
+            timeout,
+            breaker: Mutex::default(),
+            refusals,
+            why: Mutex::default(),
+            news: Mutex::default(),
+        }
     }
 
     fn breaker(&self) -> MutexGuard<'_, Breaker> {
@@ -124,7 +161,7 @@ impl Endpoint {
                 }
             }
         }
-        if !is_down && self.breaker().succeeded() {
+        if !is_down && self.breaker().succeeded() && self.news.lock().is_ok_and(|mut news| news.is_over()) {
             log::warn!("node {} answers again", self.name);
         }
         Exchange { answers, server, was_silent: false }
@@ -149,7 +186,7 @@ impl Endpoint {
         let answer = cmd.query(&mut wire.connection);
         answer.map_err(|e| {
             wire.broken |= e.is_io_error();
-            self.down(&e.to_string())
+            self.down(&words(&e))
         })
     }
 
@@ -182,7 +219,7 @@ impl Endpoint {
                 Err(e) if e.is_connection_dropped() => wire.broken = true,
                 Err(e) => {
                     wire.broken = true;
-                    return Err(e.to_string());
+                    return Err(words(&e));
                 }
             }
         }
@@ -230,7 +267,7 @@ impl Endpoint {
     }
 
     fn unknown(&self, why: &RedisError) -> Failure {
-        Failure::Unknown(StoreError::Unknown(format!("node {}: {why}", self.name)))
+        Failure::Unknown(StoreError::Unknown(format!("node {}: {}", self.name, words(why))))
     }
 
     fn down(&self, why: &str) -> StoreError {
@@ -245,16 +282,21 @@ impl Endpoint {
         }
         // Nor will it on the others.
         self.door.forget();
-        self.open_breaker(&why.to_string());
+        self.open_breaker(&words(why));
         true
     }
 
     fn open_breaker(&self, why: &str) {
         why.clone_into(&mut self.why.lock().unwrap_or_else(PoisonError::into_inner));
-        if self.breaker().failed(Instant::now()) {
+        if self.breaker().failed(Instant::now()) && self.news.lock().is_ok_and(|mut news| news.begins()) {
             log::error!("node {} is down: {why}", self.name);
         }
     }
+}
+
+/// What went wrong, for people.
+fn words(e: &RedisError) -> String {
+    if e.is_timeout() { "no answer in time".to_owned() } else { e.to_string() }
 }
 
 fn load(script: Script) -> Cmd {
