@@ -5,6 +5,7 @@
 mod environment;
 mod nodes;
 mod raw;
+mod registry;
 mod units;
 mod validate;
 
