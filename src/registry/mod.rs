@@ -67,7 +67,7 @@ pub struct Registered {
 }
 
 /// What stands in the database, and is no topic of which dq could make use.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[error("{which}: {why}")]
 pub struct Unusable {
     /// Which row.
