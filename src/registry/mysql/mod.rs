@@ -106,7 +106,7 @@ fn at_change(e: ::mysql::Error) -> RegistryError {
 
 /// The rows of that name, the first of which counts. (A comparison as the console's would pass over case and spaces.)
 fn rows_of(db: &mut Conn, name: &TopicName) -> Result<Vec<Row>> {
-    Ok(db.exec_map(row::select("WHERE BINARY topic = ?"), (name.as_str(),), Row::of)?)
+    Ok(db.exec_map(row::select("WHERE CAST(topic AS BINARY) = ?"), (name.as_str(),), Row::of)?)
 }
 
 fn check(name: &TopicName, found: Option<&Row>, expected: Expected) -> Result<()> {
@@ -213,19 +213,30 @@ impl Registry for MysqlRegistry {
             let Some(first) = rows.first() else { return Err(RegistryError::NotFound(name.clone())) };
             let delete = "DELETE FROM dq_topic WHERE id = ?";
             change(db, name, delete, vec![first.id.into()], expected)?;
-            db.exec_drop("DELETE FROM dq_topic WHERE BINARY topic = ?", (name.as_str(),)).map_err(at_change)
+            db.exec_drop("DELETE FROM dq_topic WHERE CAST(topic AS BINARY) = ?", (name.as_str(),))
+                .map_err(at_change)
         })
     }
 
     fn php_nodes(&mut self) -> Result<Vec<PhpNode>> {
         let query = "SELECT id, t_name, t_content FROM dq_redis ORDER BY id";
-        let node = |(id, name, content)| PhpNode { id, name, content };
+        let node = |mut row: ::mysql::Row| PhpNode {
+            id: row::get(&mut row, 0),
+            name: row::get(&mut row, 1),
+            content: row::get(&mut row, 2),
+        };
         self.db.query_map(query, node).map_err(|e| self.failed(e))
     }
 
     fn php_alert(&mut self) -> Result<Option<PhpAlert>> {
         let query = "SELECT host, port, user, pwd, ext FROM dq_alert ORDER BY id LIMIT 1";
-        let alert = |(host, port, user, password, ext)| PhpAlert { host, port, user, password, ext };
+        let alert = |mut row: ::mysql::Row| PhpAlert {
+            host: row::get(&mut row, 0),
+            port: row::get(&mut row, 1),
+            user: row::get(&mut row, 2),
+            password: row::get(&mut row, 3),
+            ext: row::get(&mut row, 4),
+        };
         let rows = self.db.query_map(query, alert).map_err(|e| self.failed(e))?;
         Ok(rows.into_iter().next())
     }

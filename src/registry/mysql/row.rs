@@ -81,6 +81,11 @@ fn take<T: FromValue>(row: &mut ::mysql::Row, at: usize, default: T) -> std::res
     }
 }
 
+/// A column of a table that dq only reads; what cannot be read is as if nothing were there.
+pub(super) fn get<T: FromValue + Default>(row: &mut ::mysql::Row, at: usize) -> T {
+    take(row, at, T::default()).unwrap_or_default()
+}
+
 impl Row {
     pub(super) fn of(mut row: ::mysql::Row) -> Row {
         let row = &mut row;
