@@ -8,6 +8,7 @@ mod mariadb;
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use dq::job::TopicName;
@@ -101,23 +102,30 @@ fn a_topic_that_is_registered_changed_taken_offline_and_deleted_is_so_everywhere
 
 #[test]
 fn a_topic_that_is_deleted_while_its_callback_runs_ends_its_job() {
-    let slow = Sink::answering(|_| {
-        std::thread::sleep(Duration::from_millis(2500));
+    let (began, end) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (begins, ends) = (Arc::clone(&began), Arc::clone(&end));
+    let slow = Sink::answering(move |_| {
+        begins.store(true, Ordering::Relaxed);
+        eventually(9 * SECOND, "the word to end", || ends.load(Ordering::Relaxed).then_some(()));
         dq::cli::Answer::new(200, "ok")
     });
     let (daemon, mut registry) = daemon(MariaDb::shared(), "");
     let topic = Topic { timeout: 10 * SECOND, ..calling("t", &slow) };
     registry.put(&topic, Expected::Absent).unwrap();
     answers(&daemon, &add("t", "1", 0), None);
-    slow.wait_for(1, SOON);
+    eventually(SOON, "the callback", || began.load(Ordering::Relaxed).then_some(()));
     registry.delete(&name("t"), Expected::Any).unwrap();
     answers(&daemon, &add("t", "x", 0), Some("unknown_topic"));
+    eventually(SOON, "consumers without topics", || {
+        (daemon.log().matches(" 0 topics are served").count() == 2).then_some(())
+    });
+    end.store(true, Ordering::Relaxed);
     let mut client = daemon.client();
     eventually(SOON, "the end of the job", || {
         let answer = client.ask(&json!({"cmd": "get", "topic": "t", "id": "1"})).unwrap();
         (answer["err"] == "not_found").then_some(())
     });
-    assert_eq!(slow.count(), 1);
+    assert_eq!(slow.deliveries()["1"], 1);
 }
 
 #[test]

@@ -103,8 +103,10 @@ impl MariaDb {
 
 impl Drop for MariaDb {
     fn drop(&mut self) {
-        self.hang(false);
-        self.kill();
+        // Also one that hangs, or that was killed by the test.
+        let mut process = self.process.lock().unwrap();
+        let _ = process.kill();
+        let _ = process.wait();
     }
 }
 
