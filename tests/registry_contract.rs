@@ -412,6 +412,25 @@ fn a_statement_that_fails_in_the_middle_of_a_migration_leaves_it_undone() {
 }
 
 #[test]
+fn once_the_tables_are_up_to_date_a_user_who_may_not_change_them_is_enough() {
+    let database = MariaDb::shared().database();
+    let mut console = database.console();
+    let user = format!("u{}", database.name);
+    console.query_drop(format!("CREATE USER {user}@localhost IDENTIFIED BY 'pw'")).unwrap();
+    let grant = format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {}.* TO {user}@localhost", database.name);
+    console.query_drop(grant).unwrap();
+    let settings::Registry::Mysql(mut server) = database.settings() else { panic!("it is MySQL") };
+    server.url = server.url.replace("root@", &format!("{user}:pw@"));
+    let settings = settings::Registry::Mysql(server);
+    let refused = open(&settings).unwrap_err().to_string();
+    assert!(refused.contains("CREATE command denied") && !refused.contains("pw@"), "{refused}");
+    open(&database.settings()).unwrap();
+    let mut registry = open(&settings).unwrap();
+    let revision = registry.put(&topic("t"), Expected::Absent).unwrap();
+    registry.delete(&name("t"), Expected::At(revision)).unwrap();
+}
+
+#[test]
 fn names_that_mysql_takes_for_one_are_two() {
     let database = MariaDb::shared().database_of("CHARACTER SET utf8");
     let mut registry = open(&database.settings()).unwrap();

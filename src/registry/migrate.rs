@@ -1,6 +1,7 @@
 //! Runs migrations over a connection that has locked out all others. refinery keeps the history and says what is to be run; its own
 //! drivers begin transactions of their own, and the one for MySQL passes over errors behind the first statement of a file.
 
+use refinery_core::error::WrapMigrationError;
 use refinery_core::traits::sync::{Migrate, Query, Transaction};
 use refinery_core::{Migration, Runner};
 use time::OffsetDateTime;
@@ -56,4 +57,13 @@ impl<S: Session> Query<Vec<Migration>> for Migrating<S> {
     }
 }
 
-impl<S: Session> Migrate for Migrating<S> {}
+impl<S: Session> Migrate for Migrating<S> {
+    /// To make a table that is there already needs a right as well, which a daemon does not have everywhere.
+    fn assert_migrations_table(&mut self, table: &str) -> std::result::Result<usize, refinery_core::Error> {
+        if self.0.history(&Self::get_applied_migrations_query(table)).is_ok() {
+            return Ok(0);
+        }
+        let create = Self::assert_migrations_table_query(table);
+        self.execute([create.as_str()].into_iter()).migration_err("cannot make its history", None)
+    }
+}
