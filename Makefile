@@ -50,6 +50,8 @@ tools:
 	@command -v cc >/dev/null || $(APT) gcc libc6-dev
 	@command -v unshare >/dev/null && command -v nsenter >/dev/null || $(APT) util-linux
 	@command -v redis-server >/dev/null && command -v redis-cli >/dev/null || $(APT) redis-server
+# The package of the executables alone: it has no service. Tests start their own.
+	@command -v mariadbd >/dev/null && command -v mariadb-install-db >/dev/null || $(APT) mariadb-server-core mariadb-client-core
 	@command -v openssl >/dev/null || $(APT) openssl
 	@command -v systemd-analyze >/dev/null || $(APT) systemd
 	@$(CARGO) fmt --version >/dev/null || rustup component add rustfmt

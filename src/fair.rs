@@ -29,9 +29,18 @@ pub struct Fair {
 
 impl Fair {
     /// A planner for these topics; of none of them is anything known.
-    pub fn new(mut topics: Vec<TopicName>) -> Fair {
+    pub fn new(topics: Vec<TopicName>) -> Fair {
+        let none = (HashMap::new(), HashMap::new());
+        let mut fair = Fair { topics: Vec::new(), start: 0, ready: none.0, in_flight: none.1 };
+        fair.serve(topics);
+        fair
+    }
+
+    /// From now on these are served. Callbacks in flight count on, whatever their topic.
+    pub fn serve(&mut self, mut topics: Vec<TopicName>) {
         topics.sort();
-        Fair { topics, start: 0, ready: HashMap::new(), in_flight: HashMap::new() }
+        self.ready.retain(|topic, _| topics.binary_search(topic).is_ok());
+        self.topics = topics;
     }
 
     /// Notes what the store told at the last lease: the topics with ready jobs left, and how many. Topics that this
@@ -156,6 +165,19 @@ mod tests {
         assert_eq!(f.plan(4).len(), 200);
         f.left([(name("t7"), 100)]);
         assert!(max_of(&f.plan(4), "t7") >= 1);
+    }
+
+    #[test]
+    fn a_topic_that_is_new_is_asked_and_one_that_is_gone_is_not() {
+        let mut f = fair(&["a", "b"]);
+        f.left([(name("a"), 3), (name("b"), 3)]);
+        f.began(&name("a"));
+        f.serve(vec![name("c"), name("b")]);
+        let plan = f.plan(8);
+        assert_eq!((max_of(&plan, "a"), max_of(&plan, "b"), max_of(&plan, "c")), (0, 3, 1));
+        f.ended(&name("a"));
+        f.serve(Vec::new());
+        assert!(f.plan(8).is_empty() && !f.more(8));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! The map, from the bottom up; a module uses only what stands above its own group in this list:
 //!
 //! - pure: [`job`], [`topic`], [`retry`], [`fair`], [`fields`], [`rendezvous`], [`slot`], [`settings`], [`status`]
-//! - one concern each: [`config`], [`process`], [`store`], [`callback`], [`protocol`]
+//! - one concern each: [`config`], [`process`], [`store`], [`registry`], [`callback`], [`protocol`]
 //! - what every child shares: [`role`]
 //! - on top: [`roles`], [`supervisor`], [`cli`]
 
@@ -16,6 +16,7 @@ pub mod fields;
 pub mod job;
 pub mod process;
 pub mod protocol;
+pub mod registry;
 pub mod rendezvous;
 pub mod retry;
 pub mod role;

@@ -40,6 +40,8 @@ pub struct Settings {
     pub consume: Consume,
     /// Where jobs are stored.
     pub store: Store,
+    /// Where topics are that may change at any time; none: only those of the file.
+    pub registry: Option<Registry>,
     /// What may be called, and defaults for topics.
     pub callback: Callback,
     /// The topics of the configuration file.
@@ -201,6 +203,43 @@ impl fmt::Display for Store {
                 redis.nodes.iter().try_for_each(|n| write!(f, ", {}: {} shards", n.name, n.shards))
             }
         }
+    }
+}
+
+/// A database with topics.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Registry {
+    /// A SQLite file.
+    Sqlite {
+        /// The file.
+        path: PathBuf,
+    },
+    /// MySQL or MariaDB.
+    Mysql(MysqlServer),
+}
+
+/// Which one it is, without its password.
+impl fmt::Display for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Registry::Sqlite { path } => write!(f, "sqlite:{}", path.display()),
+            Registry::Mysql(server) => f.write_str(&server.name),
+        }
+    }
+}
+
+/// A database of a MySQL server.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MysqlServer {
+    /// What it is called where people see it: no password.
+    pub name: String,
+    /// Where it is, with user, password and database.
+    pub url: String,
+}
+
+impl fmt::Debug for MysqlServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
     }
 }
 

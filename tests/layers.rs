@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 fn allowed(module: &str) -> Option<&'static [&'static str]> {
     const PURE: &[&str] =
         &["job", "topic", "retry", "fair", "fields", "rendezvous", "slot", "settings", "status"];
-    const KITS: &[&str] = &["config", "process", "store", "callback", "protocol"];
+    const KITS: &[&str] = &["config", "process", "store", "registry", "callback", "protocol"];
     const SUPERVISOR: &[&str] = &[
         "job",
         "topic",
@@ -35,6 +35,7 @@ fn allowed(module: &str) -> Option<&'static [&'static str]> {
         "config",
         "process",
         "store",
+        "registry",
         "callback",
         "protocol",
         "role",

@@ -5,6 +5,7 @@
 mod environment;
 mod nodes;
 mod raw;
+mod registry;
 mod units;
 mod validate;
 
@@ -267,6 +268,72 @@ mod tests {
         assert_eq!(info.redis_settings().password(), Some("s3cr:t/"));
         assert_eq!(redis("cluster = true\nurl = \"redis://h\"").shards, 64);
         assert_eq!(redis("url = \"redis://h\"").shards, 2);
+    }
+
+    #[test]
+    fn the_registry_is_beside_the_store_or_where_it_is_said_to_be() {
+        use crate::settings::Registry;
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path.display().to_string()
+        };
+        let (secret, empty) = (file("secret", "s3cr:t@/\n"), file("empty", "\n"));
+        let whole = file("whole", "mysql://dq:hunter2@db/dq\n");
+        let registry = |text: &str| parse(text).unwrap_or_else(|e| panic!("{text}: {e}")).registry;
+        let sqlite = |path: &str| Some(Registry::Sqlite { path: path.into() });
+        let redis = "[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"a\"\nurl = \"redis://h\"\n";
+        assert_eq!(registry(""), sqlite("/etc/dq/var/registry.db"));
+        assert_eq!(registry("[store]\npath = \"/data/dq.db\""), sqlite("/data/registry.db"));
+        assert_eq!(registry("[registry]\nurl = \"sqlite:x.db\""), sqlite("/etc/dq/x.db"));
+        assert_eq!(registry("[registry]\nurl = \"none\""), None);
+        assert_eq!(registry(redis), None);
+        for (text, user, password, port) in [
+            ("url = \"mysql://dq:hunter2@db:3307/dq\"", "dq", Some("hunter2"), 3307),
+            ("url = \"mysql://dq@db/dq\"", "dq", None, 3306),
+            (
+                &format!("url = \"mysql://dq@db/dq\"\npassword_file = \"{secret}\""),
+                "dq",
+                Some("s3cr:t@/"),
+                3306,
+            ),
+            (&format!("url_file = \"{whole}\""), "dq", Some("hunter2"), 3306),
+        ] {
+            for store in ["", redis] {
+                let Some(Registry::Mysql(server)) = registry(&format!("{store}[registry]\n{text}")) else {
+                    panic!("{text}")
+                };
+                let opts = ::mysql::Opts::from_url(&server.url).unwrap();
+                assert_eq!((opts.get_user(), opts.get_pass()), (Some(user), password));
+                assert_eq!((opts.get_tcp_port(), opts.get_db_name()), (port, Some("dq")));
+                assert_eq!(server.name, format!("mysql://db:{port}/dq"));
+                assert_eq!(format!("{server:?}"), server.name, "no password is shown");
+            }
+        }
+        for (store, text, key, hint) in [
+            ("", "url = \"postgres://dq:hunter2@db/dq\"", "url", "mysql://"),
+            ("", "url = \"sqlite:\"", "url", "names no file"),
+            ("", "url = \"sqlite:var/dq.db\"", "url", "store.path"),
+            ("", "url = \"mysql://dq:hunter2@db\"", "url", "database"),
+            ("", "url = \"mysql://dq:hunter2@db:x/dq\"", "url", "cannot be read"),
+            (redis, "url = \"sqlite:x.db\"", "url", "MySQL"),
+            ("", "url_file = \"nowhere\"", "url_file", "/etc/dq/nowhere"),
+            ("", &format!("url_file = \"{empty}\""), "url_file", "empty"),
+            ("", &format!("url = \"none\"\nurl_file = \"{whole}\""), "url_file", "leave"),
+            ("", &format!("password_file = \"{secret}\""), "password_file", "mysql://"),
+            (
+                "",
+                &format!("url = \"mysql://dq:hunter2@db/dq\"\npassword_file = \"{secret}\""),
+                "password_file",
+                "leave",
+            ),
+        ] {
+            let message = refused(&format!("{store}[registry]\n{text}"));
+            assert!(message.starts_with(&format!("registry.{key}: ")), "{text}: {message}");
+            assert!(message.contains(hint), "{text}: {message}");
+            assert!(!message.contains("hunter2") && !message.contains("s3cr"), "{message}");
+        }
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub struct Raw {
     pub(super) timer: Timer,
     pub(super) consume: Consume,
     pub(super) store: Store,
+    pub(super) registry: Registry,
     pub(super) callback: Callback,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) topic: Vec<Topic>,
@@ -88,6 +89,14 @@ pub(super) struct Node {
     pub ca_file: String,
     pub cert_file: String,
     pub key_file: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Registry {
+    pub url: String,
+    pub url_file: String,
+    pub password_file: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -172,6 +181,7 @@ impl Default for Raw {
             timer: Timer::default(),
             consume: Consume::default(),
             store: Store::default(),
+            registry: Registry::default(),
             callback: Callback::default(),
             topic: Vec::new(),
         }

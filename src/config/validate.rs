@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use ureq::http::Uri;
 
 use super::ConfigError;
 use super::nodes;
 use super::raw::{self, Raw};
+use super::registry;
 use super::units::Span;
 use crate::job::TopicName;
 use crate::retry::RetryPolicy;
 use crate::settings::{Callback, Consume, Http, Server, Settings, Store, Timer};
-use crate::topic::{Method, Payload, Topic};
+use crate::topic::Topic;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -40,6 +40,19 @@ pub fn validate(raw: Raw, base: &Path) -> Result<Settings, ConfigError> {
             format!("{} is {length} bytes long; sockets need at most {RUN_DIR_MAX}", run_dir.display());
         return Err(ConfigError::key("run_dir", problem));
     }
+    let store = match raw.store.backend.as_str() {
+        "embedded" if !raw.store.node.is_empty() => {
+            let problem = "\"embedded\" has no nodes; with them it is \"redis\"";
+            return Err(ConfigError::key("store.backend", problem));
+        }
+        "embedded" => Store::Embedded { path: path("store.path", &raw.store.path)? },
+        "redis" => Store::Redis(nodes::redis(raw.store, base)?),
+        other => {
+            let problem = format!("{other:?} is no store; \"embedded\" and \"redis\" are");
+            return Err(ConfigError::key("store.backend", problem));
+        }
+    };
+    let registry = registry::registry(raw.registry, &store, base)?;
     let raw_http_listen = raw.http.listen.clone();
     let settings = Settings {
         instance: if raw.instance.is_empty() { host_name() } else { raw.instance },
@@ -60,18 +73,8 @@ pub fn validate(raw: Raw, base: &Path) -> Result<Settings, ConfigError> {
             processes: count("consume.processes", raw.consume.processes, 0, 64)?,
             concurrency: count("consume.concurrency", raw.consume.concurrency, 1, 4096)?,
         },
-        store: match raw.store.backend.as_str() {
-            "embedded" if !raw.store.node.is_empty() => {
-                let problem = "\"embedded\" has no nodes; with them it is \"redis\"";
-                return Err(ConfigError::key("store.backend", problem));
-            }
-            "embedded" => Store::Embedded { path: path("store.path", &raw.store.path)? },
-            "redis" => Store::Redis(nodes::redis(raw.store, base)?),
-            other => {
-                let problem = format!("{other:?} is no store; \"embedded\" and \"redis\" are");
-                return Err(ConfigError::key("store.backend", problem));
-            }
-        },
+        store,
+        registry,
         callback: Callback {
             guard: raw.callback.guard,
             allow: networks("callback.allow", &raw.callback.allow)?,
@@ -212,79 +215,46 @@ fn topics(raw: Vec<raw::Topic>, max_attempts: u32) -> Result<Vec<Topic>, ConfigE
 
 fn topic(at: &str, raw: raw::Topic, max_attempts: u32) -> Result<Topic, ConfigError> {
     let key = |name: &str| format!("{at}.{name}");
-    if raw.method == Method::Get && raw.payload == Payload::Json {
-        let problem = "GET carries no JSON body: set payload = \"form\", or method = \"POST\"";
-        return Err(ConfigError::key(key("method"), problem));
-    }
-    check_url(&key("callback"), &raw.callback)?;
-    Ok(Topic {
-        name: TopicName::new(&raw.name).map_err(|e| ConfigError::key(key("name"), e.to_string()))?,
+    let name = TopicName::new(&raw.name).map_err(|e| ConfigError::key(key("name"), e.to_string()))?;
+    let topic = Topic {
         title: raw.title,
-        callback: raw.callback,
         method: raw.method,
         payload: raw.payload,
         success: raw.success,
-        delay: within(&key("delay"), raw.delay, Duration::ZERO, 24 * 366 * 10 * HOUR)?,
-        timeout: within(&key("timeout"), raw.timeout, Duration::from_millis(10), HOUR)?,
-        retry: retry(&key("retry"), raw.retry, raw.retry_base, raw.retry_cap)?,
-        max_attempts: count(&key("max_attempts"), raw.max_attempts.unwrap_or(max_attempts), 1, 1000)?,
+        delay: raw.delay.0,
+        timeout: raw.timeout.0,
+        retry: retry(at, raw.retry, raw.retry_base, raw.retry_cap)?,
+        max_attempts: raw.max_attempts.unwrap_or(max_attempts),
         status: raw.status,
-    })
-}
-
-fn check_url(key: &str, url: &str) -> Result<(), ConfigError> {
-    let uri: Option<Uri> = url.parse().ok();
-    let good = uri.is_some_and(|u| {
-        let authority = u.authority().map_or("", |a| a.as_str());
-        let behind_host = authority.rsplit('@').next().unwrap_or("").rsplit(']').next().unwrap_or("");
-        // A port that is none would be taken for the scheme's own.
-        let port = !behind_host.contains(':') || u.port_u16().is_some_and(|p| p > 0);
-        matches!(u.scheme_str(), Some("http" | "https")) && u.host().is_some_and(|h| !h.is_empty()) && port
-    });
-    if good {
-        return Ok(());
-    }
-    Err(ConfigError::key(key, format!("{url:?} is no URL, such as \"http://127.0.0.1:9000/hook\"")))
+        ..Topic::new(name, raw.callback)
+    };
+    topic.check().map_err(|unfit| ConfigError::key(key(unfit.field), unfit.problem))?;
+    Ok(topic)
 }
 
 fn retry(
-    key: &str,
+    at: &str,
     raw: raw::Retry,
     base: Option<Span>,
     cap: Option<Span>,
 ) -> Result<RetryPolicy, ConfigError> {
-    let least = Duration::from_millis(1);
-    let span = |name: &str, span: Option<Span>, default: Duration| {
-        within(
-            &key.replace(".retry", &format!(".{name}")),
-            span.unwrap_or(Span(default)),
-            least,
-            24 * 366 * HOUR,
-        )
-    };
-    let unused = |name: &str, given: bool, why: &str| match given {
-        true => Err(ConfigError::key(key.replace(".retry", &format!(".{name}")), why)),
+    let unused = |name: &str, given: bool| match given {
+        true => Err(ConfigError::key(format!("{at}.{name}"), "means nothing beside a list: leave it out")),
         false => Ok(()),
     };
     let listed = matches!(raw, raw::Retry::List(_));
-    unused("retry_base", listed && base.is_some(), "means nothing beside a list: leave it out")?;
-    unused("retry_cap", listed && cap.is_some(), "means nothing beside a list: leave it out")?;
-    let base = span("retry_base", base, Duration::from_secs(60))?;
-    let cap = span("retry_cap", cap, HOUR)?;
+    unused("retry_base", listed && base.is_some())?;
+    unused("retry_cap", listed && cap.is_some())?;
+    let base = base.map_or(Duration::from_secs(60), |span| span.0);
+    let cap = cap.map_or(HOUR, |span| span.0);
     match raw {
         raw::Retry::Name(name) if name == "2n+1" => Ok(RetryPolicy::TwoNPlusOne { base }),
         raw::Retry::Name(name) if name == "exponential" => Ok(RetryPolicy::Exponential { base, cap }),
         raw::Retry::Name(name) => {
             let problem =
                 format!("{name:?} is none of \"2n+1\", \"exponential\" or a list such as [\"1m\", \"5m\"]");
-            Err(ConfigError::key(key, problem))
+            Err(ConfigError::key(format!("{at}.retry"), problem))
         }
-        raw::Retry::List(list) if list.is_empty() => {
-            Err(ConfigError::key(key, "an empty list is no policy; [\"1m\", \"5m\"] is"))
-        }
-        raw::Retry::List(list) => {
-            let delays = list.into_iter().map(|s| within(key, s, least, 24 * 366 * HOUR));
-            Ok(RetryPolicy::List(delays.collect::<Result<_, _>>()?))
-        }
+        raw::Retry::List(list) => Ok(RetryPolicy::List(list.into_iter().map(|s| s.0).collect())),
     }
 }

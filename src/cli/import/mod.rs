@@ -20,6 +20,7 @@ use self::progress::Progress;
 use self::source::Source;
 use self::take::Import;
 use crate::job::TopicName;
+use crate::registry::{self, Snapshot};
 use crate::settings::{self, At};
 use crate::store;
 
@@ -107,8 +108,8 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
         with_jobs.try_for_each(|(source, _)| source.claim(&name))?;
         Some(store)
     };
-    let registered: HashSet<TopicName> = settings.topics.iter().map(|topic| topic.name.clone()).collect();
-    let mut import = Import::new(store, registered, only, Progress::begin(total));
+    let mut import =
+        Import::new(store, registered(&settings, arguments.dry_run), only, Progress::begin(total));
     import.take_over(&mut sources);
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&import.summary)?);
@@ -116,6 +117,22 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
         print!("{}", import.summary.table());
     }
     Ok(import.summary.is_whole())
+}
+
+/// The topics that dq knows, or will when it runs. A trial opens no registry, which would bring its tables up to date.
+fn registered(settings: &settings::Settings, is_trial: bool) -> HashSet<TopicName> {
+    let mut names: HashSet<TopicName> = settings.topics.iter().map(|topic| topic.name.clone()).collect();
+    let Some(at) = &settings.registry else { return names };
+    let known =
+        Snapshot::read(&settings.run_dir).ok().flatten().filter(|(known, _)| known.source == at.to_string());
+    names.extend(known.into_iter().flat_map(|(known, _)| known.topics).map(|topic| topic.name));
+    if !is_trial {
+        match registry::open(at).and_then(|mut registry| registry.list()) {
+            Ok(listing) => names.extend(listing.topics.into_iter().map(|registered| registered.topic.name)),
+            Err(e) => eprintln!("dq: the registry: {e}; going on with the topics that are known"),
+        }
+    }
+    names
 }
 
 /// Which store it is, so that another one is told from it.

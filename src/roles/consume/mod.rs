@@ -9,7 +9,7 @@ mod workers;
 
 use std::collections::HashMap;
 use std::io::Read;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,9 +22,9 @@ use crate::callback::{Caller, Rules, Verdict};
 use crate::fair::Fair;
 use crate::job::{Due, JobKey, TopicName};
 use crate::process::{Owner, wait_readable};
-use crate::role::{Context, Drain, Trouble};
+use crate::role::{Context, Drain, LiveTopics, Trouble};
 use crate::store::{Batch, BellKind, Leased, Outcome, OwnerTag, Settlement, StoreError, Token, Wanted};
-use crate::topic::{Topic, Topics};
+use crate::topic::{Mode, Topic};
 
 /// How much longer than a callback may take its lease holds: for names that are slow to resolve, and for settling.
 const LEASE_MARGIN: Duration = Duration::from_secs(15);
@@ -45,6 +45,8 @@ pub fn run(mut context: Context) -> Result<()> {
 /// A callback that runs.
 struct Flight {
     leased: Leased,
+    /// As it was when it was called.
+    topic: Arc<Topic>,
     /// The lane that it was leased from.
     lane: usize,
     /// When it should have ended.
@@ -60,8 +62,8 @@ struct Counter {
     look: bool,
     /// An exchange is under way, since then; and it may bring so many jobs.
     busy: Option<(Instant, u32)>,
-    /// The topics that it was asked for.
-    asked: Vec<TopicName>,
+    /// The topics that it was asked for, as they were then.
+    asked: HashMap<TopicName, Arc<Topic>>,
     /// When it is tried again, after the store failed.
     again: Option<Instant>,
     trouble: Trouble,
@@ -81,7 +83,7 @@ impl Counter {
 }
 
 struct Consumer {
-    topics: Topics,
+    topics: LiveTopics,
     /// None: nothing is held under it any more.
     owner: Option<Owner>,
     counters: Vec<Counter>,
@@ -101,7 +103,7 @@ impl Consumer {
         let concurrency = settings.consume.concurrency;
         let caller = Caller::new(concurrency, Rules::new(&settings.callback), context.zone()?);
         let owner = Owner::claim(&settings.run_dir).context("cannot become an owner of leases")?;
-        let names = context.topics.iter().map(|t| t.name.clone()).collect();
+        let topics = context.topics()?;
         let (inbox, told) = Inbox::new()?;
         let mut counters = Vec::new();
         for number in 0..context.lanes()?.count() {
@@ -113,7 +115,7 @@ impl Consumer {
                 unsettled: Vec::new(),
                 look: true,
                 busy: None,
-                asked: Vec::new(),
+                asked: HashMap::new(),
                 again: None,
                 trouble: Trouble::default(),
                 left: Vec::new(),
@@ -123,14 +125,14 @@ impl Consumer {
             });
         }
         Ok(Consumer {
-            topics: context.topics.clone(),
+            fair: Fair::new(served(&topics)),
+            topics,
             owner: Some(owner),
             counters,
             inbox,
             told,
             workers: Workers::new(caller, concurrency)?,
             in_flight: HashMap::new(),
-            fair: Fair::new(names),
             drains: false,
         })
     }
@@ -175,12 +177,28 @@ impl Consumer {
         context.workers_by(self.in_flight.values().map(|flight| flight.by).chain(slow).min());
         let drain_ends = context.drain().and_then(|Drain { until, .. }| until?.checked_sub(LAST_CALL));
         let until = self.counters.iter().filter_map(|c| c.again).chain(drain_ends).min();
-        context.wait(&[self.workers.as_fd(), self.told.as_fd()], until)?;
+        let fds: Vec<BorrowedFd<'_>> =
+            [self.workers.as_fd(), self.told.as_fd()].into_iter().chain(self.topics.fd()).collect();
+        let changed = context.wait(&fds, until)?.get(2).is_some_and(|readable| *readable);
+        if changed && self.topics.look().is_some() {
+            self.serve();
+        }
         let mut buffer = [0; 64];
         while let Ok(n) = (&self.told).read(&mut buffer)
             && n == buffer.len()
         {}
         Ok(())
+    }
+
+    /// Serves the topics as they are now. Of new ones there may be ready jobs.
+    fn serve(&mut self) {
+        let names = served(&self.topics);
+        log::info!("{} topics are served", names.len());
+        for counter in &mut self.counters {
+            counter.left.retain(|(topic, _)| self.topics.now().get(topic.as_str()).is_some());
+            counter.look = true;
+        }
+        self.fair.serve(names);
     }
 
     /// Takes the outcomes of the callbacks that ended.
@@ -190,10 +208,9 @@ impl Consumer {
             return;
         }
         for Finished { token, verdict, attempt } in finished {
-            let Some(Flight { leased, lane, .. }) = self.in_flight.remove(&token) else { continue };
+            let Some(Flight { leased, topic, lane, .. }) = self.in_flight.remove(&token) else { continue };
             self.fair.ended(&leased.key.topic);
-            let Some(topic) = self.topics.get(leased.key.topic.as_str()) else { continue };
-            let outcome = outcome(topic, &leased, &verdict);
+            let outcome = outcome(&topic, &leased, &verdict);
             note(&leased, &verdict, &outcome);
             let attempt = (outcome != Outcome::Ack).then_some(attempt);
             self.counters[lane].unsettled.push(Settlement { key: leased.key, token, outcome, attempt });
@@ -226,19 +243,18 @@ impl Consumer {
         // A lane that hangs must not hold all workers that are free.
         let limit = if leases { free.div_ceil(share).min(lane::BATCH as u32) } else { 0 };
         let quotas = if leases { self.fair.plan(limit) } else { Vec::new() };
-        let wanted: Vec<Wanted> = quotas
-            .into_iter()
-            .filter_map(|quota| {
-                let topic = self.topics.get(quota.topic.as_str())?;
-                Some(Wanted {
-                    topic: quota.topic,
-                    max: quota.max,
-                    hold: topic.timeout + LEASE_MARGIN,
-                    max_attempts: topic.max_attempts,
-                })
-            })
-            .collect();
-        counter.asked = wanted.iter().map(|w| w.topic.clone()).collect();
+        counter.asked.clear();
+        let mut wanted = Vec::new();
+        for quota in quotas {
+            let Some(topic) = self.topics.now().get(quota.topic.as_str()) else { continue };
+            wanted.push(Wanted {
+                topic: quota.topic.clone(),
+                max: quota.max,
+                hold: topic.timeout + LEASE_MARGIN,
+                max_attempts: topic.max_attempts,
+            });
+            counter.asked.insert(quota.topic, Arc::clone(topic));
+        }
         counter.busy = Some((now, limit));
         counter.look &= !leases;
         counter.lane.order(Order::Exchange { settle, wanted, limit: limit as usize });
@@ -290,13 +306,14 @@ impl Consumer {
         }
         let brought = batch.jobs.len();
         for leased in batch.jobs {
-            let Some(topic) = self.topics.get(leased.key.topic.as_str()) else { continue };
+            // Also when it has changed or gone meanwhile: the lease is as it was then.
+            let Some(topic) = counter.asked.get(&leased.key.topic).map(Arc::clone) else { continue };
             self.fair.began(&leased.key.topic);
-            self.workers.call(topic, &leased);
+            self.workers.call(&topic, &leased);
             let by = Instant::now() + topic.timeout + LEASE_MARGIN;
-            self.in_flight.insert(leased.token.clone(), Flight { leased, lane: number, by });
+            self.in_flight.insert(leased.token.clone(), Flight { leased, topic, lane: number, by });
         }
-        let served = |(topic, _): &(TopicName, u64)| self.topics.get(topic.as_str()).is_some();
+        let served = |(topic, _): &(TopicName, u64)| self.topics.now().get(topic.as_str()).is_some();
         self.counters[number].left = batch.left.into_iter().filter(served).collect();
         let mut left: HashMap<TopicName, u64> = HashMap::new();
         for (topic, n) in self.counters.iter().flat_map(|c| &c.left) {
@@ -308,7 +325,7 @@ impl Consumer {
         // What is left although it was asked for is not for the asking: the next bell or callback brings the next try.
         counter.look |= brought > 0 && more && !counter.left.is_empty();
         // What was not asked for may be for others; and what this one may not take.
-        let asked = |topic: &TopicName| counter.asked.contains(topic);
+        let asked = |topic: &TopicName| counter.asked.contains_key(topic);
         let topics: Vec<TopicName> =
             counter.left.iter().map(|(topic, _)| topic).filter(|t| !asked(t)).cloned().collect();
         let rest = !more && !counter.left.is_empty();
@@ -343,6 +360,11 @@ impl Consumer {
         }
         Ok(())
     }
+}
+
+/// The topics whose jobs are delivered.
+fn served(topics: &LiveTopics) -> Vec<TopicName> {
+    topics.now().iter().filter(|t| t.mode == Mode::Push).map(|t| t.name.clone()).collect()
 }
 
 /// What becomes of a job whose callback ended so.

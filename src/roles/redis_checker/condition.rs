@@ -12,6 +12,7 @@ pub(super) enum Condition {
     StoreFails,
     Damaged,
     RunDirGone,
+    RegistryAway,
     Node(String, NodeCondition),
 }
 
@@ -41,6 +42,7 @@ impl Condition {
             Condition::StoreFails => "store_fails",
             Condition::Damaged => "damaged",
             Condition::RunDirGone => "run_dir_gone",
+            Condition::RegistryAway => "registry_away",
             Condition::Node(_, what) => match what {
                 NodeCondition::Down => "node_down",
                 NodeCondition::Replica => "node_is_replica",
@@ -87,6 +89,7 @@ impl fmt::Display for Condition {
             Condition::StoreFails => "the store does not answer",
             Condition::Damaged => "the store is damaged",
             Condition::RunDirGone => "run_dir is gone",
+            Condition::RegistryAway => "the registry does not answer",
             Condition::Node(name, what) => {
                 let text = match what {
                     NodeCondition::Down => "is down",

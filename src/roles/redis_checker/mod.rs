@@ -1,10 +1,11 @@
 //! dq-redis-checker: watches what the jobs are stored in. With the embedded store: the database file, and the disk that
-//! it lies on. Of Redis: each node. A finding is logged when it opens, and again when it closes; those that are open lie in
+//! it lies on. Of Redis: each node. And it passes on what the registry holds. A finding is logged when it opens, and again when it closes; those that are open lie in
 //! `run_dir/findings.json`, and are shown by `dq status`.
 
 mod condition;
 mod findings;
 mod nodes;
+mod registry;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -45,6 +46,7 @@ pub fn run(mut context: Context) -> Result<()> {
     let mut findings = Findings::default();
     let damage = inspect(context.store()?)?;
     let mut nodes = Watchers::start(&context.lanes()?)?;
+    let registry = registry::follow(&context.settings)?;
     context.ready()?;
     while context.drain().is_none() {
         let mut found = nodes.found();
@@ -62,6 +64,9 @@ pub fn run(mut context: Context) -> Result<()> {
         }
         if let Some(what) = lock(&damage).clone() {
             found.insert(Condition::Damaged, what);
+        }
+        if let Some(what) = lock(&registry).clone() {
+            found.insert(Condition::RegistryAway, what);
         }
         for change in findings.update(found, now_ms()) {
             match change {

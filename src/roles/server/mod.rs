@@ -34,6 +34,7 @@ const SIGNALS: Token = Token(usize::MAX - 3);
 const HEIR: Token = Token(usize::MAX - 4);
 const PASSAGE: Token = Token(usize::MAX - 5);
 const TESTATOR: Token = Token(usize::MAX - 6);
+const TOPICS: Token = Token(usize::MAX - 7);
 
 /// How long a drain waits for clients to take their last answers, once the store has given them.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
@@ -75,7 +76,7 @@ impl Server {
         let poll = Poll::new().context("cannot poll")?;
         let settings = Arc::clone(&context.settings);
         let zone = context.zone()?;
-        let front = Front { settings, topics: context.topics.clone(), zone: zone.clone() };
+        let front = Front { settings, topics: context.topics()?, zone: zone.clone() };
         let waker = Waker::new(poll.registry(), WAKER).context("cannot make a waker")?;
         let lanes = context.lanes()?;
         let stores = (0..lanes.count()).map(|_| context.store()).collect::<Result<_>>()?;
@@ -85,6 +86,9 @@ impl Server {
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
         for (fd, token) in context.fds().into_iter().zip([LINK, SIGNALS]) {
             poll.registry().register(&mut SourceFd(&fd.as_raw_fd()), token, Interest::READABLE)?;
+        }
+        if let Some(fd) = front.topics.fd() {
+            poll.registry().register(&mut SourceFd(&fd.as_raw_fd()), TOPICS, Interest::READABLE)?;
         }
         let heir = Heir::new(&context.settings.run_dir)
             .context("cannot listen for connections that are passed on")?;
@@ -142,6 +146,7 @@ impl Server {
                     HEIR => self.accept_passages(),
                     PASSAGE => self.take_over(),
                     TESTATOR => self.hear_successor(),
+                    TOPICS => drop(self.front.topics.look()),
                     LINK | SIGNALS => drop(context.heed()?),
                     Token(place) => self.serve(place),
                 }

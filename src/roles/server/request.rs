@@ -13,9 +13,10 @@ use super::submit::{Ask, Ticket};
 use crate::fields::{Fields, Marks};
 use crate::job::{Attempt, Due, JobKey, NewJob, State, TopicName};
 use crate::protocol::dq::{self, Add, Answer, Command, DIGITS_MAX, Framing, Refusal};
+use crate::role::LiveTopics;
 use crate::settings::Settings;
 use crate::store::{Added, Changed, Counts, Result, StoreError, View};
-use crate::topic::{Status, Topics};
+use crate::topic::Status;
 
 /// An answer's JSON.
 pub(super) type Json = Cow<'static, [u8]>;
@@ -48,7 +49,7 @@ pub(super) enum Taken {
 /// What the event loop knows without the store.
 pub(super) struct Front {
     pub settings: Arc<Settings>,
-    pub topics: Topics,
+    pub topics: LiveTopics,
     pub zone: TimeZone,
 }
 
@@ -102,7 +103,7 @@ impl Front {
             Command::Get(key) => Ask::Get { key, most: longest(framing) },
             Command::Del(key) => Ask::Del(key),
             Command::Run(key) => Ask::Run(key),
-            Command::Stats(Some(topic)) if self.topics.get(topic.as_str()).is_none() => {
+            Command::Stats(Some(topic)) if self.topics.now().get(topic.as_str()).is_none() => {
                 return Err(unregistered(&topic));
             }
             Command::Stats(topic) => Ask::Stats(topic),
@@ -112,7 +113,7 @@ impl Front {
 
     fn job(&self, add: Add) -> Result<NewJob, Refusal> {
         let name = &add.key.topic;
-        let Some(topic) = self.topics.get(name.as_str()) else {
+        let Some(topic) = self.topics.now().get(name.as_str()) else {
             return Err(unregistered(name));
         };
         if topic.status == Status::Offline {

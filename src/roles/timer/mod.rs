@@ -11,7 +11,7 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -19,8 +19,9 @@ use anyhow::{Context as _, Result};
 use self::tender::{Dead, Handle, Tender};
 use self::turn_of_duty::TurnOfDuty;
 use crate::process::{Owners, random_name};
-use crate::role::{self, Context, Trouble};
+use crate::role::{self, Context, LiveTopics, Trouble};
 use crate::store::{BellKind, OwnerTag, Store, StoreError};
+use crate::topic::Topics;
 
 /// How long housekeeping waits for a node that is down.
 const NODE_AWAY: Duration = Duration::from_secs(1);
@@ -34,15 +35,14 @@ const LAST_STEPS: Duration = Duration::from_secs(2);
 /// Runs the role.
 pub fn run(mut context: Context) -> Result<()> {
     // Opened before it stands by, so that it can take over at once.
-    let mut store = context.store()?;
+    let store = context.store()?;
     let duty = TurnOfDuty::await_in(&context.settings.run_dir).context("cannot stand by")?;
     context.ready()?;
     while context.drain().is_none() {
         if context.wait(&[duty.as_fd()], None)?[0] {
             log::info!("active");
-            tell_unregistered(&context, store.as_mut());
-            drop(store);
-            return Timer::start(&mut context)?.run(&mut context);
+            let told = tell_unregistered(store)?;
+            return Timer::start(&mut context, told)?.run(&mut context);
         }
     }
     Ok(())
@@ -55,10 +55,15 @@ struct Timer {
     /// Why a tender has ended, and what wakes the main loop then.
     failed: Receiver<anyhow::Error>,
     woken: UnixStream,
+    topics: LiveTopics,
+    /// Told of them when they change.
+    told: Sender<Topics>,
 }
 
 impl Timer {
-    fn start(context: &mut Context) -> Result<Timer> {
+    fn start(context: &mut Context, told: Sender<Topics>) -> Result<Timer> {
+        let topics = context.topics()?;
+        let _ = told.send(topics.now().clone());
         let run_dir = &context.settings.run_dir.clone();
         let (woken, wake) = UnixStream::pair()?;
         let (fail, failed) = channel();
@@ -76,7 +81,7 @@ impl Timer {
             tenders.push(handle);
         }
         let owners = Owners::watch(run_dir).context("cannot watch the owners of leases")?;
-        Ok(Timer { owners, tenders, failed, woken })
+        Ok(Timer { owners, tenders, failed, woken, topics, told })
     }
 
     fn run(&mut self, context: &mut Context) -> Result<()> {
@@ -90,9 +95,14 @@ impl Timer {
                 }
             }
             context.workers_by(self.tenders.iter().filter_map(Handle::due_by).min());
-            let fds: Vec<BorrowedFd<'_>> =
-                std::iter::once(self.woken.as_fd()).chain(self.owners.fds()).collect();
+            let fds: Vec<BorrowedFd<'_>> = std::iter::once(self.woken.as_fd())
+                .chain(self.owners.fds())
+                .chain(self.topics.fd())
+                .collect();
             context.wait(&fds, Some(Instant::now() + LONGEST_SLEEP))?;
+            if let Some(topics) = self.topics.look() {
+                let _ = self.told.send(topics.clone());
+            }
             if let Ok(e) = self.failed.try_recv() {
                 return Err(e);
             }
@@ -110,17 +120,26 @@ impl Timer {
     }
 }
 
-/// Says which topics have jobs that nobody delivers.
-fn tell_unregistered(context: &Context, store: &mut dyn Store) {
-    let counts = match store.counts() {
-        Ok(counts) => counts,
-        Err(e) => return log::warn!("cannot count the jobs: {e}"),
-    };
-    for counts in counts.iter().filter(|c| context.topics.get(c.topic.as_str()).is_none()) {
-        if let pending @ 1.. = counts.delayed + counts.ready + counts.leased {
-            log::warn!("{pending} jobs of topic {} wait until it is registered", counts.topic);
+/// A thread that says which topics have jobs that nobody delivers, for each set of topics that it is told of.
+fn tell_unregistered(mut store: Box<dyn Store>) -> Result<Sender<Topics>> {
+    let (tell, told) = channel::<Topics>();
+    role::vital_thread("unregistered", move || {
+        for topics in told {
+            let counts = match store.counts() {
+                Ok(counts) => counts,
+                Err(e) => {
+                    log::warn!("cannot count the jobs: {e}");
+                    continue;
+                }
+            };
+            for counts in counts.iter().filter(|c| topics.get(c.topic.as_str()).is_none()) {
+                if let pending @ 1.. = counts.delayed + counts.ready + counts.leased {
+                    log::warn!("{pending} jobs of topic {} wait until it is registered", counts.topic);
+                }
+            }
         }
-    }
+    })?;
+    Ok(tell)
 }
 
 /// A thread that does the own housekeeping of a lane, which may take long, when it is told and when it said it would.

@@ -1,13 +1,27 @@
 //! Topics: what a registered kind of job is called back with, and by which rules. Pure.
 
-use std::collections::HashMap;
+mod check;
+
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::TopicName;
+pub use self::check::Unfit;
+use crate::job::{Priority, TopicName};
 use crate::retry::RetryPolicy;
+
+/// Who begins a delivery.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// dq calls the callback.
+    #[default]
+    Push,
+    /// Workers ask for jobs: dq calls nobody.
+    Pull,
+}
 
 /// The HTTP method of a callback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,28 +72,77 @@ pub struct Topic {
     pub name: TopicName,
     /// What people call it.
     pub title: String,
+    /// Who begins a delivery.
+    pub mode: Mode,
     /// The URL that is called, `http` or `https`.
     pub callback: String,
     /// How it is called.
     pub method: Method,
     /// What it is sent.
     pub payload: Payload,
-    /// Which answers accept a job.
-    pub success: Success,
+    /// Headers beside dq's own.
+    pub headers: BTreeMap<String, String>,
     /// When a job is due whose add does not say.
     pub delay: Duration,
     /// The longest that one callback may take, all in all.
     pub timeout: Duration,
+    /// Which answers accept a job.
+    pub success: Success,
+    /// When it is true of an answer that was a success, the job is delivered again; empty: never.
+    pub re_notify_flag: String,
     /// When a failed delivery comes again.
     pub retry: RetryPolicy,
     /// How many deliveries are tried before the job is a dead letter.
     pub max_attempts: u32,
+    /// How many callbacks run at the same time, at most.
+    pub max_in_flight: Option<u32>,
+    /// How many callbacks begin in a second, at most.
+    pub rate: Option<u32>,
+    /// Which topics are served before which.
+    pub priority: Priority,
+    /// Who is told of dead letters.
+    pub alert: Vec<String>,
+    /// Who registered it.
+    pub creator: String,
     /// Whether it takes new jobs.
     pub status: Status,
+    /// What callbacks are signed with.
+    pub secrets: Vec<String>,
+    /// For how long jobs are kept that were accepted.
+    pub keep_done: Duration,
+}
+
+impl Topic {
+    /// A topic that calls `callback`, and is otherwise as new topics are.
+    pub fn new(name: TopicName, callback: impl Into<String>) -> Topic {
+        Topic {
+            name,
+            title: String::new(),
+            mode: Mode::Push,
+            callback: callback.into(),
+            method: Method::Post,
+            payload: Payload::Json,
+            headers: BTreeMap::new(),
+            delay: Duration::ZERO,
+            timeout: Duration::from_secs(3),
+            success: Success::Status,
+            re_notify_flag: String::new(),
+            retry: RetryPolicy::default(),
+            max_attempts: 10,
+            max_in_flight: None,
+            rate: None,
+            priority: Priority::Normal,
+            alert: Vec::new(),
+            creator: String::new(),
+            status: Status::Online,
+            secrets: Vec::new(),
+            keep_done: Duration::ZERO,
+        }
+    }
 }
 
 /// All topics that a process knows, by name. Cheap to clone.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Topics(Arc<HashMap<TopicName, Arc<Topic>>>);
 
 impl Topics {
@@ -94,8 +157,13 @@ impl Topics {
     }
 }
 
+/// Of two with the same name, the one that comes first counts.
 impl FromIterator<Topic> for Topics {
     fn from_iter<I: IntoIterator<Item = Topic>>(topics: I) -> Topics {
-        Topics(Arc::new(topics.into_iter().map(|t| (t.name.clone(), Arc::new(t))).collect()))
+        let mut all = HashMap::new();
+        for topic in topics {
+            all.entry(topic.name.clone()).or_insert_with(|| Arc::new(topic));
+        }
+        Topics(Arc::new(all))
     }
 }

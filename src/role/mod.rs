@@ -3,6 +3,8 @@
 //! A role's loop waits with [`Context::wait`], or waits by its own means on [`Context::fds`] and then calls
 //! [`Context::heed`]. When that says to drain, it takes nothing new, finishes what is in hand, and returns.
 
+mod live;
+
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,11 +15,11 @@ use anyhow::{Context as _, Result, bail};
 use jiff::tz::TimeZone;
 use nix::sys::signal::Signal;
 
+pub use self::live::LiveTopics;
 use crate::process::{self, Inherited, Link, Received, Signals, ToChild, ToMaster};
 use crate::settings::Settings;
 use crate::slot::Slot;
 use crate::store::{self, Bell, BellKind, Lanes, Store, StoreError};
-use crate::topic::Topics;
 
 /// How long a store that is busy at the start is waited for.
 const STORE_PATIENCE: Duration = Duration::from_secs(20);
@@ -38,8 +40,6 @@ pub struct Context {
     pub slot: Slot,
     /// The settings of its generation.
     pub settings: Arc<Settings>,
-    /// The topics.
-    pub topics: Topics,
     link: Link,
     signals: Signals,
     sockets: HashMap<String, OwnedFd>,
@@ -61,7 +61,6 @@ impl Context {
         let Some(slot) = Slot::from_name(&name) else { bail!("{name:?} is no slot") };
         Ok(Context {
             slot,
-            topics: settings.topics.iter().cloned().collect(),
             settings: Arc::new(settings),
             link: inherited.link,
             signals: Signals::catch(&[Signal::SIGTERM]).context("cannot catch signals")?,
@@ -105,6 +104,11 @@ impl Context {
                 other => return other.context("cannot open the store"),
             }
         }
+    }
+
+    /// The topics, which change as the registry does.
+    pub fn topics(&self) -> Result<LiveTopics> {
+        LiveTopics::begin(&self.settings).context("cannot follow the topics")
     }
 
     /// The zone in which the TCP protocol's and the forms' times are written.

@@ -1,0 +1,107 @@
+//! Checks where the registry is.
+
+use std::path::{Path, PathBuf};
+
+use ::mysql::Opts;
+
+use super::ConfigError;
+use super::raw;
+use crate::settings::{MysqlServer, Registry, Store};
+
+const FORMS: &str = "\"sqlite:var/registry.db\" and \"mysql://user:password@127.0.0.1:3306/dq\" are";
+
+/// Where it is; relative paths resolve against `base`.
+pub(super) fn registry(
+    raw: raw::Registry,
+    store: &Store,
+    base: &Path,
+) -> Result<Option<Registry>, ConfigError> {
+    let wrong = |key: &str, problem: String| ConfigError::key(format!("registry.{key}"), problem);
+    let secret = |key: &str, name: &str| -> Result<Option<String>, ConfigError> {
+        if name.is_empty() {
+            return Ok(None);
+        }
+        let path = base.join(name);
+        let text = std::fs::read_to_string(&path)
+            .map_err(|e| wrong(key, format!("cannot read {:?}: {e}", path.display().to_string())))?;
+        match text.trim_end_matches(['\r', '\n']) {
+            "" => Err(wrong(key, format!("{name:?} is empty"))),
+            text => Ok(Some(text.to_owned())),
+        }
+    };
+    let password = secret("password_file", &raw.password_file)?;
+    let (key, url) = match secret("url_file", &raw.url_file)? {
+        Some(_) if !raw.url.is_empty() => {
+            return Err(wrong("url_file", "there is a url as well: leave one of them out".to_owned()));
+        }
+        Some(url) => ("url_file", url),
+        None => ("url", raw.url),
+    };
+    if password.is_some() && !url.starts_with("mysql://") {
+        let problem = "is for a url that begins with \"mysql://\"".to_owned();
+        return Err(wrong("password_file", problem));
+    }
+    if url.is_empty() {
+        return Ok(match store {
+            Store::Embedded { path } => Some(Registry::Sqlite { path: path.with_file_name("registry.db") }),
+            Store::Redis(_) => None,
+        });
+    }
+    if url == "none" {
+        return Ok(None);
+    }
+    if let Some(path) = url.strip_prefix("sqlite:") {
+        return sqlite(path, store, base).map(Some).map_err(|problem| wrong(key, problem));
+    }
+    if url.starts_with("mysql://") {
+        return mysql(&url, password)
+            .map(|server| Some(Registry::Mysql(server)))
+            .map_err(|(password, problem)| wrong(if password { "password_file" } else { key }, problem));
+    }
+    // What may hold a password is not shown.
+    Err(wrong(key, format!("it is no registry; {FORMS}")))
+}
+
+fn sqlite(path: &str, store: &Store, base: &Path) -> Result<Registry, String> {
+    let path: PathBuf = match path {
+        "" => return Err(format!("\"sqlite:\" names no file; {FORMS}")),
+        path => base.join(path),
+    };
+    match store {
+        Store::Redis(_) => {
+            Err("the hosts on one store of Redis need one registry, and SQLite is a file of one host: take \
+                                MySQL, or leave it out"
+                .to_owned())
+        }
+        Store::Embedded { path: jobs } if *jobs == path => {
+            Err("it is store.path already; take another file".to_owned())
+        }
+        Store::Embedded { .. } => Ok(Registry::Sqlite { path }),
+    }
+}
+
+/// Whether it is the password that is wrong, and what.
+fn mysql(url: &str, password: Option<String>) -> Result<MysqlServer, (bool, String)> {
+    let problem = |what: &str| (false, format!("a url that cannot be read: {what}; {FORMS}"));
+    let opts = Opts::from_url(url).map_err(|e| problem(&e.to_string()))?;
+    let Some(database) = opts.get_db_name().filter(|name| !name.is_empty()) else {
+        return Err(problem("it names no database"));
+    };
+    let name = format!("mysql://{}:{}/{database}", opts.get_ip_or_hostname(), opts.get_tcp_port());
+    let url = match password {
+        None => url.to_owned(),
+        Some(_) if opts.get_pass().is_some() => {
+            return Err((true, "the url has a password already: leave one of them out".to_owned()));
+        }
+        Some(password) => with_password(url, &password).ok_or_else(|| problem("it names no user"))?,
+    };
+    Ok(MysqlServer { name, url })
+}
+
+/// The URL with a password behind its user.
+fn with_password(url: &str, password: &str) -> Option<String> {
+    let rest = url.strip_prefix("mysql://")?;
+    let (user, rest) = rest.split_once('@')?;
+    let escaped: String = password.bytes().map(|b| format!("%{b:02X}")).collect();
+    Some(format!("mysql://{}:{escaped}@{rest}", user.trim_end_matches(':')))
+}

@@ -1,0 +1,171 @@
+//! The registry: topics in a database, which people and programs change while dq runs. One trait, two databases: SQLite, and
+//! MySQL or MariaDB in the tables of the PHP daemon. A database that is away is told of, and never waited for in a loop.
+
+mod migrate;
+mod mysql;
+mod record;
+mod snapshot;
+mod sqlite;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::mysql::MysqlRegistry;
+pub use self::snapshot::{Snapshot, SnapshotError, folder as snapshot_folder};
+pub use self::sqlite::SqliteRegistry;
+use crate::job::TopicName;
+use crate::settings;
+use crate::topic::{Status, Topic, Unfit};
+
+/// What a registry gives.
+pub type Result<T> = std::result::Result<T, RegistryError>;
+
+/// Why the registry did not do something. Nothing was changed then, unless it says so.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    /// The database does not answer, or refuses.
+    #[error("{0}")]
+    Away(String),
+    /// The connection broke after a change was sent: it was made, or it was not.
+    #[error("whether it was changed is unknown: {0}")]
+    Unknown(String),
+    /// Somebody else has changed the topic meanwhile.
+    #[error("topic {0} was changed meanwhile: read it again")]
+    Changed(TopicName),
+    /// There is a topic of that name already.
+    #[error("topic {0} is registered already")]
+    Exists(TopicName),
+    /// There is none.
+    #[error("topic {0} is not registered")]
+    NotFound(TopicName),
+    /// The topic cannot be.
+    #[error("{0}")]
+    Unfit(#[from] Unfit),
+    /// The database holds what is no topic.
+    #[error("{0}")]
+    Unusable(Unusable),
+}
+
+/// A number that changes with whatever it is of: all topics, or one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revision(pub u64);
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}", self.0)
+    }
+}
+
+/// A topic that is registered, and in which state it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registered {
+    /// It.
+    pub topic: Topic,
+    /// Its revision.
+    pub revision: Revision,
+}
+
+/// What stands in the database, and is no topic of which dq could make use.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+#[error("{which}: {why}")]
+pub struct Unusable {
+    /// Which row.
+    pub which: String,
+    /// What is wrong with it, and what would do.
+    pub why: String,
+}
+
+/// All that is registered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listing {
+    /// Of this state.
+    pub revision: Revision,
+    /// The topics, one of each name.
+    pub topics: Vec<Registered>,
+    /// The rest.
+    pub unusable: Vec<Unusable>,
+}
+
+/// What has to be there for a change to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    /// Whatever is there.
+    Any,
+    /// No topic of that name.
+    Absent,
+    /// The topic as it was read.
+    At(Revision),
+}
+
+/// A node of the PHP daemon: a row of `dq_redis`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PhpNode {
+    /// Its number, by which the PHP daemon orders its nodes.
+    pub id: i64,
+    /// What people call it.
+    pub name: String,
+    /// `host:port:auth`, or two of them with a comma between: master and slave.
+    pub content: String,
+}
+
+/// The mail settings of the PHP daemon: a row of `dq_alert`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PhpAlert {
+    /// The mail server.
+    pub host: String,
+    /// Its port.
+    pub port: i64,
+    /// Who sends.
+    pub user: String,
+    /// The password.
+    pub password: String,
+    /// JSON: `{"redis": "mail,mail"}`, who hears of a node that is down.
+    pub ext: String,
+}
+
+/// The password is not shown.
+impl fmt::Debug for PhpAlert {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PhpAlert").field("host", &self.host).field("port", &self.port).finish_non_exhaustive()
+    }
+}
+
+/// A database with topics. Each call is one round, and one transaction where it changes something.
+pub trait Registry: Send + fmt::Debug {
+    /// A number that changes whenever a topic does, whoever changes it. Cheap: it is asked for each second.
+    fn revision(&mut self) -> Result<Revision>;
+
+    /// All that is there.
+    fn list(&mut self) -> Result<Listing>;
+
+    /// The topic of that name.
+    fn get(&mut self, name: &TopicName) -> Result<Option<Registered>>;
+
+    /// Writes a topic, new or in the place of the one that is expected. Gives its revision.
+    fn put(&mut self, topic: &Topic, expected: Expected) -> Result<Revision>;
+
+    /// Sets a topic's status alone. Gives its revision.
+    fn set_status(&mut self, name: &TopicName, status: Status) -> Result<Revision>;
+
+    /// Removes a topic. Its jobs stay in the store.
+    fn delete(&mut self, name: &TopicName, expected: Expected) -> Result<()>;
+
+    /// The nodes of a PHP daemon that lived here; in the order that its jobs go by.
+    fn php_nodes(&mut self) -> Result<Vec<PhpNode>> {
+        Ok(Vec::new())
+    }
+
+    /// The mail settings of a PHP daemon that lived here.
+    fn php_alert(&mut self) -> Result<Option<PhpAlert>> {
+        Ok(None)
+    }
+}
+
+/// Opens a registry, and brings its tables up to date.
+pub fn open(settings: &settings::Registry) -> Result<Box<dyn Registry>> {
+    Ok(match settings {
+        settings::Registry::Sqlite { path } => Box::new(SqliteRegistry::open(path)?),
+        settings::Registry::Mysql(server) => Box::new(MysqlRegistry::open(server)?),
+    })
+}

@@ -1,0 +1,264 @@
+//! The registry in MySQL or MariaDB, in the tables of the PHP daemon: its console reads and writes them as well. What the PHP daemon
+//! does not have lies as JSON in the column `dq_spec`, which is null in rows of the console's.
+//!
+//! The console knows nothing of revisions: so they are made of what a row holds. dq's own writers take turns by a named lock.
+
+mod row;
+
+use std::fmt;
+use std::time::Duration;
+
+use ::mysql::consts::CapabilityFlags;
+use ::mysql::prelude::Queryable;
+use ::mysql::{Conn, Opts, OptsBuilder};
+
+use self::row::{FINGERPRINT, Row, Values};
+use super::migrate::{Session, migrate};
+use super::{
+    Expected, Listing, PhpAlert, PhpNode, Registered, Registry, RegistryError, Result, Revision, Unusable,
+};
+use crate::job::TopicName;
+use crate::settings;
+use crate::topic::{Status, Topic};
+
+mod migrations {
+    refinery::embed_migrations!("migrations/registry/mysql");
+    pub(super) use self::migrations::runner;
+}
+
+/// How long the server may take to connect, and to answer.
+const CONNECT: Duration = Duration::from_secs(3);
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// How long another one that writes or migrates is waited for, in seconds: less than for an answer.
+const TURN: u32 = 8;
+
+/// The lock by which writers take turns: of this database on this server.
+const LOCK: &str = "CONCAT('dq_', MD5(DATABASE()))";
+
+/// A handle to the database: one connection.
+pub struct MysqlRegistry {
+    db: Conn,
+    name: String,
+}
+
+impl fmt::Debug for MysqlRegistry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MysqlRegistry").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl MysqlRegistry {
+    /// Connects, and brings the tables up to date.
+    pub fn open(server: &settings::MysqlServer) -> Result<MysqlRegistry> {
+        let away = |e: &dyn fmt::Display| RegistryError::Away(format!("{}: {e}", server.name));
+        let opts = Opts::from_url(&server.url).map_err(|e| away(&e))?;
+        let opts = OptsBuilder::from_opts(opts)
+            .tcp_connect_timeout(Some(CONNECT))
+            .read_timeout(Some(ANSWER))
+            .write_timeout(Some(ANSWER))
+            // Where a socket is meant, the URL says so.
+            .prefer_socket(false)
+            // An update that changes nothing has found its row all the same.
+            .additional_capabilities(CapabilityFlags::CLIENT_FOUND_ROWS)
+            // What does not fit is refused, and never cut.
+            .init(vec!["SET SESSION sql_mode = 'STRICT_ALL_TABLES'"]);
+        let db = Conn::new(opts).map_err(|e| away(&e))?;
+        let mut registry = MysqlRegistry { db, name: server.name.clone() };
+        registry.in_turn(|db| migrate(Locked(db), migrations::runner().get_migrations()))?;
+        Ok(registry)
+    }
+
+    /// Runs `work` while no other dq writes. A connection that breaks gives its lock up.
+    fn in_turn<T>(&mut self, work: impl FnOnce(&mut Conn) -> Result<T>) -> Result<T> {
+        let taken: Option<Option<i64>> =
+            self.db.query_first(format!("SELECT GET_LOCK({LOCK}, {TURN})")).map_err(|e| self.failed(e))?;
+        if taken.flatten() != Some(1) {
+            let problem = format!("{}: another one writes for more than {TURN} s", self.name);
+            return Err(RegistryError::Away(problem));
+        }
+        let out = work(&mut self.db);
+        let released = self.db.query_drop(format!("DO RELEASE_LOCK({LOCK})"));
+        let out = out?;
+        // It is done; and with a connection that broke the lock is free.
+        drop(released);
+        Ok(out)
+    }
+
+    fn failed(&self, e: ::mysql::Error) -> RegistryError {
+        RegistryError::Away(format!("{}: {e}", self.name))
+    }
+}
+
+impl From<::mysql::Error> for RegistryError {
+    fn from(e: ::mysql::Error) -> RegistryError {
+        RegistryError::Away(e.to_string())
+    }
+}
+
+/// What a change that failed means: the server's refusal changed nothing; of anything else nobody knows.
+fn at_change(e: ::mysql::Error) -> RegistryError {
+    match e {
+        ::mysql::Error::MySqlError(e) => RegistryError::Away(e.to_string()),
+        other => RegistryError::Unknown(other.to_string()),
+    }
+}
+
+/// The rows of that name, the first of which counts. (A comparison as the console's would pass over case and spaces.)
+fn rows_of(db: &mut Conn, name: &TopicName) -> Result<Vec<Row>> {
+    Ok(db.exec_map(row::select("WHERE CAST(topic AS BINARY) = ?"), (name.as_str(),), Row::of)?)
+}
+
+fn check(name: &TopicName, found: Option<&Row>, expected: Expected) -> Result<()> {
+    match (expected, found) {
+        (Expected::Any, _) | (Expected::Absent, None) => Ok(()),
+        (Expected::Absent, Some(_)) => Err(RegistryError::Exists(name.clone())),
+        (Expected::At(revision), Some(row)) if row.revision == revision => Ok(()),
+        (Expected::At(_), Some(_)) => Err(RegistryError::Changed(name.clone())),
+        (Expected::At(_), None) => Err(RegistryError::NotFound(name.clone())),
+    }
+}
+
+fn revision_of(db: &mut Conn, name: &TopicName) -> Result<Revision> {
+    let rows = rows_of(db, name).map_err(|e| RegistryError::Unknown(e.to_string()))?;
+    rows.first().map(|row| row.revision).ok_or_else(|| RegistryError::NotFound(name.clone()))
+}
+
+/// Changes a row if it still is what is expected: the console does not take turns.
+fn change(db: &mut Conn, name: &TopicName, sql: &str, mut values: Values, expected: Expected) -> Result<()> {
+    let sql = match expected {
+        Expected::At(revision) => {
+            values.push(revision.0.into());
+            format!("{sql} AND {FINGERPRINT} = ?")
+        }
+        _ => sql.to_owned(),
+    };
+    db.exec_drop(sql, values).map_err(at_change)?;
+    match db.affected_rows() {
+        0 => Err(RegistryError::Changed(name.clone())),
+        _ => Ok(()),
+    }
+}
+
+impl Registry for MysqlRegistry {
+    fn revision(&mut self) -> Result<Revision> {
+        let query = format!("SELECT COALESCE(BIT_XOR({FINGERPRINT}), 0) FROM dq_topic");
+        let revision: Option<u64> = self.db.query_first(query).map_err(|e| self.failed(e))?;
+        Ok(Revision(revision.unwrap_or(0)))
+    }
+
+    fn list(&mut self) -> Result<Listing> {
+        let rows = self.db.query_map(row::select(""), Row::of).map_err(|e| self.failed(e))?;
+        let mut listing = Listing {
+            revision: Revision(rows.iter().fold(0, |all, row: &Row| all ^ row.revision.0)),
+            topics: Vec::new(),
+            unusable: Vec::new(),
+        };
+        let mut seen = std::collections::HashMap::new();
+        for row in rows {
+            let (id, name) = (row.id, row.topic.clone());
+            if let Some(first) = seen.get(&name) {
+                let which = format!("dq_topic row {id}, topic {name:?}");
+                listing.unusable.push(Unusable { which, why: format!("row {first} has that name already") });
+                continue;
+            }
+            seen.insert(name, id);
+            match row.into_registered() {
+                Ok(registered) => listing.topics.push(registered),
+                Err(unusable) => listing.unusable.push(unusable),
+            }
+        }
+        Ok(listing)
+    }
+
+    fn get(&mut self, name: &TopicName) -> Result<Option<Registered>> {
+        let rows = rows_of(&mut self.db, name)?;
+        rows.into_iter().next().map(Row::into_registered).transpose().map_err(RegistryError::Unusable)
+    }
+
+    fn put(&mut self, topic: &Topic, expected: Expected) -> Result<Revision> {
+        topic.check()?;
+        self.in_turn(|db| {
+            let rows = rows_of(db, &topic.name)?;
+            check(&topic.name, rows.first(), expected)?;
+            let values = row::values(topic, rows.first())?;
+            match rows.first() {
+                None => db.exec_drop(row::INSERT, values).map_err(at_change)?,
+                Some(before) => {
+                    let mut values = values;
+                    values.push(before.id.into());
+                    change(db, &topic.name, row::UPDATE, values, expected)?;
+                }
+            }
+            revision_of(db, &topic.name)
+        })
+    }
+
+    fn set_status(&mut self, name: &TopicName, status: Status) -> Result<Revision> {
+        self.in_turn(|db| {
+            let Some(before) = rows_of(db, name)?.into_iter().next() else {
+                return Err(RegistryError::NotFound(name.clone()));
+            };
+            let values = vec![row::status_number(status).into(), before.id.into()];
+            change(db, name, "UPDATE dq_topic SET status = ? WHERE id = ?", values, Expected::Any)?;
+            revision_of(db, name)
+        })
+    }
+
+    /// Also others of that name, which would come to light.
+    fn delete(&mut self, name: &TopicName, expected: Expected) -> Result<()> {
+        self.in_turn(|db| {
+            let rows = rows_of(db, name)?;
+            check(name, rows.first(), expected)?;
+            let Some(first) = rows.first() else { return Err(RegistryError::NotFound(name.clone())) };
+            let delete = "DELETE FROM dq_topic WHERE id = ?";
+            change(db, name, delete, vec![first.id.into()], expected)?;
+            db.exec_drop("DELETE FROM dq_topic WHERE CAST(topic AS BINARY) = ?", (name.as_str(),))
+                .map_err(at_change)
+        })
+    }
+
+    fn php_nodes(&mut self) -> Result<Vec<PhpNode>> {
+        let query = "SELECT id, t_name, t_content FROM dq_redis ORDER BY id";
+        let node = |mut row: ::mysql::Row| PhpNode {
+            id: row::get(&mut row, 0),
+            name: row::get(&mut row, 1),
+            content: row::get(&mut row, 2),
+        };
+        self.db.query_map(query, node).map_err(|e| self.failed(e))
+    }
+
+    fn php_alert(&mut self) -> Result<Option<PhpAlert>> {
+        let query = "SELECT host, port, user, pwd, ext FROM dq_alert ORDER BY id LIMIT 1";
+        let alert = |mut row: ::mysql::Row| PhpAlert {
+            host: row::get(&mut row, 0),
+            port: row::get(&mut row, 1),
+            user: row::get(&mut row, 2),
+            password: row::get(&mut row, 3),
+            ext: row::get(&mut row, 4),
+        };
+        let rows = self.db.query_map(query, alert).map_err(|e| self.failed(e))?;
+        Ok(rows.into_iter().next())
+    }
+}
+
+/// A connection that holds the lock.
+struct Locked<'a>(&'a mut Conn);
+
+impl Session for Locked<'_> {
+    fn run(&mut self, sql: &str) -> Result<()> {
+        let mut all = self.0.query_iter(sql)?;
+        // An error of a later statement comes with its results.
+        while let Some(results) = all.iter() {
+            for row in results {
+                row?;
+            }
+        }
+        Ok(())
+    }
+
+    fn history(&mut self, query: &str) -> Result<Vec<(i64, String, String)>> {
+        let columns = |(version, name, _, checksum): (i64, String, String, String)| (version, name, checksum);
+        Ok(self.0.query_map(query, columns)?)
+    }
+}

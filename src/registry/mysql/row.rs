@@ -1,0 +1,217 @@
+//! A row of `dq_topic`, as the PHP daemon means it and as dq does, and a topic as such a row.
+
+use ::mysql::Value;
+use ::mysql::prelude::FromValue;
+
+use crate::job::{Priority, TopicName};
+use crate::registry::record::Record;
+use crate::registry::{Registered, RegistryError, Result, Revision, Unusable};
+use crate::topic::{Method, Payload, Status, Success, Topic, Unfit};
+
+/// The values of a statement.
+pub(super) type Values = Vec<Value>;
+
+/// A number made of all that a row holds, 64 bits.
+pub(super) const FINGERPRINT: &str = "CAST(CONV(LEFT(MD5(CONCAT_WS(',', id, IFNULL(HEX(topic), '-'), \
+    IFNULL(HEX(t_name), '-'), IFNULL(delay, '-'), IFNULL(HEX(callback), '-'), IFNULL(timeout, '-'), \
+    IFNULL(HEX(email), '-'), IFNULL(HEX(re_notify_flag), '-'), IFNULL(HEX(createor), '-'), IFNULL(status, '-'), \
+    IFNULL(HEX(method), '-'), IFNULL(priority, '-'), IFNULL(HEX(dq_spec), '-'))), 16), 16, 10) AS UNSIGNED)";
+
+/// A new row.
+pub(super) const INSERT: &str = "INSERT INTO dq_topic (topic, t_name, delay, callback, timeout, email, re_notify_flag, \
+    createor, status, method, priority, dq_spec) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+
+/// A row with its number in the place of what it was.
+pub(super) const UPDATE: &str = "UPDATE dq_topic SET topic = ?, t_name = ?, delay = ?, callback = ?, timeout = ?, \
+    email = ?, re_notify_flag = ?, createor = ?, status = ?, method = ?, priority = ?, dq_spec = ? WHERE id = ?";
+
+/// Rows as [`Row::of`] reads them; `which` are they.
+pub(super) fn select(which: &str) -> String {
+    format!(
+        "SELECT id, {FINGERPRINT}, topic, t_name, delay, callback, timeout, email, re_notify_flag, createor, status, \
+         method, priority, dq_spec FROM dq_topic {which} ORDER BY id"
+    )
+}
+
+/// How long the texts of the PHP daemon's columns may be, in characters.
+const TEXT_MAX: usize = 1024;
+
+/// What a column of the PHP daemon's schema says when nobody has said anything.
+const NO_FLAG: &str = "重试标记";
+
+/// The fields that have a column of their own.
+const PHP_FIELDS: [&str; 9] =
+    ["title", "callback", "timeout_ms", "alert", "re_notify_flag", "creator", "status", "method", "priority"];
+
+/// A row as it stands there.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub id: i64,
+    pub revision: Revision,
+    /// Empty, where it cannot be read.
+    pub topic: String,
+    columns: std::result::Result<Columns, String>,
+}
+
+#[derive(Debug)]
+struct Columns {
+    title: String,
+    delay: i64,
+    callback: String,
+    timeout: i64,
+    email: String,
+    re_notify_flag: String,
+    creator: String,
+    status: i64,
+    method: String,
+    priority: i64,
+    spec: Option<String>,
+}
+
+/// The next column, with a default in the place of null.
+fn take<T: FromValue>(row: &mut ::mysql::Row, at: usize, default: T) -> std::result::Result<T, String> {
+    match row.take_opt::<Option<T>, _>(at) {
+        Some(Ok(value)) => Ok(value.unwrap_or(default)),
+        Some(Err(e)) => {
+            let columns = row.columns_ref();
+            let name = columns.get(at).map_or_else(String::new, |c| c.name_str().into_owned());
+            Err(format!("{name}: {e}"))
+        }
+        None => Err("a column is missing".to_owned()),
+    }
+}
+
+/// A column of a table that dq only reads; what cannot be read is as if nothing were there.
+pub(super) fn get<T: FromValue + Default>(row: &mut ::mysql::Row, at: usize) -> T {
+    take(row, at, T::default()).unwrap_or_default()
+}
+
+impl Row {
+    pub(super) fn of(mut row: ::mysql::Row) -> Row {
+        let row = &mut row;
+        Row {
+            id: take(row, 0, 0).unwrap_or(0),
+            revision: Revision(take(row, 1, 0).unwrap_or(0)),
+            topic: take(row, 2, String::new()).unwrap_or_default(),
+            columns: Columns::of(row),
+        }
+    }
+
+    pub(super) fn into_registered(self) -> std::result::Result<Registered, Unusable> {
+        let which = format!("dq_topic row {}, topic {:?}", self.id, self.topic);
+        let topic = self.into_topic();
+        topic.map_err(|why| Unusable { which, why })
+    }
+
+    fn into_topic(self) -> std::result::Result<Registered, String> {
+        let name = TopicName::new(&self.topic).map_err(|e| e.to_string())?;
+        let record = self.columns?.into_record()?;
+        let topic = record.into_topic(name).map_err(|e| e.to_string())?;
+        Ok(Registered { topic, revision: self.revision })
+    }
+}
+
+impl Columns {
+    fn of(row: &mut ::mysql::Row) -> std::result::Result<Columns, String> {
+        let empty = String::new;
+        Ok(Columns {
+            title: take(row, 3, empty())?,
+            delay: take(row, 4, 0)?,
+            callback: take(row, 5, empty())?,
+            timeout: take(row, 6, 0)?,
+            email: take(row, 7, empty())?,
+            re_notify_flag: take(row, 8, empty())?,
+            creator: take(row, 9, empty())?,
+            status: take(row, 10, 1)?,
+            method: take(row, 11, empty())?,
+            priority: take(row, 12, 2)?,
+            spec: take(row, 13, None)?,
+        })
+    }
+
+    /// What the columns of the PHP daemon say counts; the rest is as dq wrote it, or as the PHP daemon does it.
+    fn into_record(self) -> std::result::Result<Record, String> {
+        let record = match self.spec.as_deref().filter(|spec| !spec.trim().is_empty()) {
+            Some(spec) => serde_json::from_str(spec).map_err(|e| format!("dq_spec: {e}"))?,
+            None => Record { payload: Payload::Form, success: Success::NonEmpty, ..Record::default() },
+        };
+        let delay_s = u64::try_from(self.delay).unwrap_or(0);
+        let method = match self.method.trim().to_ascii_uppercase().as_str() {
+            "" | "GET" => Method::Get,
+            "POST" => Method::Post,
+            _ => return Err(format!("method: {:?} is neither GET nor POST", self.method)),
+        };
+        Ok(Record {
+            title: self.title,
+            callback: self.callback.trim().to_owned(),
+            method,
+            // Finer than a second, as long as nobody has changed the seconds.
+            delay_ms: if seconds(record.delay_ms) == delay_s { record.delay_ms } else { delay_s * 1000 },
+            // 0 is the PHP daemon's own default.
+            timeout_ms: u64::try_from(self.timeout).ok().filter(|ms| *ms > 0).unwrap_or(3000),
+            alert: list(&self.email),
+            re_notify_flag: match self.re_notify_flag.trim() {
+                NO_FLAG => String::new(),
+                flag => flag.to_owned(),
+            },
+            creator: self.creator,
+            status: if self.status == 1 { Status::Online } else { Status::Offline },
+            priority: Priority::from_number(self.priority).unwrap_or_default(),
+            ..record
+        })
+    }
+}
+
+fn list(text: &str) -> Vec<String> {
+    text.split(',').map(str::trim).filter(|one| !one.is_empty()).map(str::to_owned).collect()
+}
+
+fn seconds(ms: u64) -> u64 {
+    ms.div_ceil(1000)
+}
+
+/// The number that the PHP daemon has for it.
+pub(super) fn status_number(status: Status) -> i64 {
+    match status {
+        Status::Online => 1,
+        Status::Offline => 2,
+    }
+}
+
+/// A topic as the values of [`INSERT`] and [`UPDATE`]; what another release has written is kept.
+pub(super) fn values(topic: &Topic, before: Option<&Row>) -> Result<Values> {
+    let record = Record::of(topic);
+    let spec = before.and_then(|row| row.columns.as_ref().ok()?.spec.as_deref());
+    let email = record.alert.join(",");
+    let texts = [
+        ("title", &record.title),
+        ("callback", &record.callback),
+        ("alert", &email),
+        ("re_notify_flag", &record.re_notify_flag),
+        ("creator", &record.creator),
+    ];
+    for (field, text) in texts {
+        let length = text.chars().count();
+        if length > TEXT_MAX {
+            let problem = format!("it is {length} characters long; the PHP daemon's table takes {TEXT_MAX}");
+            return Err(RegistryError::Unfit(Unfit { field, problem }));
+        }
+    }
+    Ok(vec![
+        topic.name.as_str().into(),
+        (&record.title).into(),
+        seconds(record.delay_ms).into(),
+        (&record.callback).into(),
+        record.timeout_ms.into(),
+        email.into(),
+        (&record.re_notify_flag).into(),
+        (&record.creator).into(),
+        status_number(record.status).into(),
+        match record.method {
+            Method::Get => "GET".into(),
+            Method::Post => "POST".into(),
+        },
+        (record.priority as i64).into(),
+        record.over(spec, &PHP_FIELDS).into(),
+    ])
+}

@@ -1,0 +1,234 @@
+//! The registry in a SQLite file of its own, for a single host. It is small and seldom written: no log beside it, no turn.
+
+use std::fmt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
+
+use super::migrate::{Session, migrate};
+use super::record::Record;
+use super::{Expected, Listing, Registered, Registry, RegistryError, Result, Revision, Unusable};
+use crate::job::TopicName;
+use crate::topic::{Status, Topic};
+
+refinery::embed_migrations!("migrations/registry/sqlite");
+
+/// How long another one that writes is waited for.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// A handle to the file.
+pub struct SqliteRegistry {
+    db: Connection,
+    path: PathBuf,
+    /// Which file that was when it was opened: device and inode.
+    file: (u64, u64),
+}
+
+impl fmt::Debug for SqliteRegistry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteRegistry").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl SqliteRegistry {
+    /// Opens the file, makes it if it is not there, and brings it up to date.
+    pub fn open(path: &Path) -> Result<SqliteRegistry> {
+        let at = |e: &dyn fmt::Display| RegistryError::Away(format!("cannot open {}: {e}", path.display()));
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).map_err(|e| at(&e))?;
+        }
+        // Secrets lie in it. Only one that is made here is opened outside SQLite, before anybody has locks on it.
+        match std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+            Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(at(&e)),
+            _ => {}
+        }
+        let connect = || -> rusqlite::Result<Connection> {
+            let db = Connection::open(path)?;
+            db.busy_timeout(BUSY)?;
+            db.pragma_update(None, "synchronous", "full")?;
+            Ok(db)
+        };
+        let mut db = connect().map_err(|e| at(&e))?;
+        // Whoever else migrates waits here, and then finds it done.
+        let tx = db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(|e| at(&e))?;
+        migrate(Within(&tx), migrations::runner().get_migrations()).map_err(|e| at(&e))?;
+        tx.commit().map_err(|e| at(&e))?;
+        let file = file_at(path).map_err(|e| at(&e))?;
+        Ok(SqliteRegistry { db, path: path.to_owned(), file })
+    }
+
+    /// What is written to a file that is not there any more would be lost with it.
+    fn check_file(&self) -> Result<()> {
+        match file_at(&self.path) {
+            Ok(file) if file == self.file => Ok(()),
+            Ok(_) => Err(RegistryError::Away(format!("{} is another file by now", self.path.display()))),
+            Err(e) => Err(RegistryError::Away(format!("{}: {e}", self.path.display()))),
+        }
+    }
+
+    fn failed(&self, e: rusqlite::Error) -> RegistryError {
+        RegistryError::Away(format!("{}: {e}", self.path.display()))
+    }
+
+    /// Runs `work` in one transaction, with nobody else writing.
+    fn write<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
+        self.check_file()?;
+        let shown = self.path.display().to_string();
+        let tx = self
+            .db
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .map_err(|e| RegistryError::Away(format!("{shown}: {e}")))?;
+        let out = work(&tx)?;
+        tx.commit().map_err(|e| RegistryError::Away(format!("{shown}: {e}")))?;
+        Ok(out)
+    }
+}
+
+fn file_at(path: &Path) -> std::io::Result<(u64, u64)> {
+    std::fs::metadata(path).map(|m| (m.dev(), m.ino()))
+}
+
+impl From<rusqlite::Error> for RegistryError {
+    fn from(e: rusqlite::Error) -> RegistryError {
+        RegistryError::Away(e.to_string())
+    }
+}
+
+/// A row as it stands there.
+struct Row {
+    name: String,
+    spec: String,
+    revision: i64,
+}
+
+impl Row {
+    fn of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
+        Ok(Row { name: row.get(0)?, spec: row.get(1)?, revision: row.get(2)? })
+    }
+
+    fn into_registered(self) -> std::result::Result<Registered, Unusable> {
+        let Row { name, spec, revision } = self;
+        let unusable = |why: String| Unusable { which: format!("topic {name:?}"), why };
+        let checked = TopicName::new(&name).map_err(|e| unusable(e.to_string()))?;
+        let record: Record = serde_json::from_str(&spec).map_err(|e| unusable(format!("spec: {e}")))?;
+        let topic = record.into_topic(checked).map_err(|e| unusable(e.to_string()))?;
+        Ok(Registered { topic, revision: Revision(revision as u64) })
+    }
+}
+
+fn row(db: &Connection, name: &TopicName) -> rusqlite::Result<Option<Row>> {
+    let query = "SELECT name, spec, revision FROM topic WHERE name = ?1";
+    db.prepare_cached(query)?.query_row([name.as_str()], Row::of).optional()
+}
+
+/// Whether what is there is what is expected.
+fn check(name: &TopicName, found: Option<&Row>, expected: Expected) -> Result<()> {
+    match (expected, found) {
+        (Expected::Any, _) | (Expected::Absent, None) => Ok(()),
+        (Expected::Absent, Some(_)) => Err(RegistryError::Exists(name.clone())),
+        (Expected::At(revision), Some(row)) if row.revision as u64 == revision.0 => Ok(()),
+        (Expected::At(_), Some(_)) => Err(RegistryError::Changed(name.clone())),
+        (Expected::At(_), None) => Err(RegistryError::NotFound(name.clone())),
+    }
+}
+
+fn revision_of(db: &Connection, name: &TopicName) -> Result<Revision> {
+    match row(db, name)? {
+        Some(row) => Ok(Revision(row.revision as u64)),
+        None => Err(RegistryError::NotFound(name.clone())),
+    }
+}
+
+fn revision(db: &Connection) -> rusqlite::Result<Revision> {
+    let n: i64 = db.prepare_cached("SELECT n FROM revision")?.query_row([], |row| row.get(0))?;
+    Ok(Revision(n as u64))
+}
+
+impl Registry for SqliteRegistry {
+    fn revision(&mut self) -> Result<Revision> {
+        self.check_file()?;
+        revision(&self.db).map_err(|e| self.failed(e))
+    }
+
+    fn list(&mut self) -> Result<Listing> {
+        self.check_file()?;
+        let shown = self.path.display().to_string();
+        let read = || -> rusqlite::Result<(Revision, Vec<Row>)> {
+            // Both of one state.
+            let tx = self.db.transaction()?;
+            let rows = tx
+                .prepare("SELECT name, spec, revision FROM topic ORDER BY name")?
+                .query_map([], Row::of)?
+                .collect::<rusqlite::Result<_>>()?;
+            Ok((revision(&tx)?, rows))
+        };
+        let mut read = read;
+        let (revision, rows) = read().map_err(|e| RegistryError::Away(format!("{shown}: {e}")))?;
+        let mut listing = Listing { revision, topics: Vec::new(), unusable: Vec::new() };
+        for row in rows {
+            match row.into_registered() {
+                Ok(registered) => listing.topics.push(registered),
+                Err(unusable) => listing.unusable.push(unusable),
+            }
+        }
+        Ok(listing)
+    }
+
+    fn get(&mut self, name: &TopicName) -> Result<Option<Registered>> {
+        self.check_file()?;
+        let found = row(&self.db, name).map_err(|e| self.failed(e))?;
+        found.map(Row::into_registered).transpose().map_err(RegistryError::Unusable)
+    }
+
+    fn put(&mut self, topic: &Topic, expected: Expected) -> Result<Revision> {
+        topic.check()?;
+        self.write(|tx| {
+            let before = row(tx, &topic.name)?;
+            check(&topic.name, before.as_ref(), expected)?;
+            let spec = Record::of(topic).over(before.as_ref().map(|row| row.spec.as_str()), &[]);
+            let write = "INSERT INTO topic (name, spec) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET spec = ?2";
+            tx.execute(write, (topic.name.as_str(), spec))?;
+            revision_of(tx, &topic.name)
+        })
+    }
+
+    fn set_status(&mut self, name: &TopicName, status: Status) -> Result<Revision> {
+        let status = match status {
+            Status::Online => "online",
+            Status::Offline => "offline",
+        };
+        self.write(|tx| {
+            let write = "UPDATE topic SET spec = json_set(spec, '$.status', ?2) WHERE name = ?1";
+            tx.execute(write, (name.as_str(), status))?;
+            revision_of(tx, name)
+        })
+    }
+
+    fn delete(&mut self, name: &TopicName, expected: Expected) -> Result<()> {
+        self.write(|tx| {
+            let found = row(tx, name)?;
+            check(name, found.as_ref(), expected)?;
+            match tx.execute("DELETE FROM topic WHERE name = ?1", [name.as_str()])? {
+                0 => Err(RegistryError::NotFound(name.clone())),
+                _ => Ok(()),
+            }
+        })
+    }
+}
+
+/// A transaction that began with the right to write.
+struct Within<'a>(&'a Transaction<'a>);
+
+impl Session for Within<'_> {
+    fn run(&mut self, sql: &str) -> Result<()> {
+        Ok(self.0.execute_batch(sql)?)
+    }
+
+    fn history(&mut self, query: &str) -> Result<Vec<(i64, String, String)>> {
+        let mut statement = self.0.prepare(query)?;
+        let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(3)?)))?;
+        Ok(rows.collect::<rusqlite::Result<_>>()?)
+    }
+}

@@ -1,0 +1,127 @@
+//! Passes on what the registry holds: asks it each second whether it has changed, and writes the snapshot that all processes of
+//! the host follow. The one place of a host that opens the database; on a thread of its own, which a database may hold up.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+
+use crate::job::TopicName;
+use crate::registry::{self, Listing, Registry, Revision, Snapshot};
+use crate::role::{self, Trouble, lock};
+use crate::settings::{self, Settings};
+use crate::topic::{Mode, Topic};
+
+/// How often it asks.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Why the registry cannot be read now; none: it can.
+pub(super) type Away = Arc<Mutex<Option<String>>>;
+
+/// Starts the thread, if there is a registry.
+pub(super) fn follow(settings: &Arc<Settings>) -> Result<Away> {
+    let away = Away::default();
+    if let Some(registry) = settings.registry.clone() {
+        let mut follower = Follower {
+            settings: Arc::clone(settings),
+            registry,
+            open: None,
+            passed_on: None,
+            told: HashSet::new(),
+        };
+        let told = Arc::clone(&away);
+        role::vital_thread("registry", move || follower.run(&told))?;
+    }
+    Ok(away)
+}
+
+struct Follower {
+    settings: Arc<Settings>,
+    registry: settings::Registry,
+    /// None: it failed, and is opened anew.
+    open: Option<Box<dyn Registry>>,
+    /// What all processes know.
+    passed_on: Option<Revision>,
+    /// What was said already.
+    told: HashSet<String>,
+}
+
+impl Follower {
+    fn run(&mut self, away: &Away) {
+        let mut trouble = Trouble::default();
+        loop {
+            let begun = Instant::now();
+            let next = begun + PERIOD;
+            let next = match self.step() {
+                Ok(()) => {
+                    trouble.over();
+                    *lock(away) = None;
+                    next
+                }
+                Err(e) => {
+                    self.open = None;
+                    let problem = format!("{e:#}; going on with the topics that are known");
+                    let again = trouble.again_at(&format_args!("the registry: {problem}"));
+                    *lock(away) = Some(problem);
+                    again.min(next)
+                }
+            };
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    fn step(&mut self) -> Result<()> {
+        let open = match &mut self.open {
+            Some(open) => open,
+            None => self.open.insert(registry::open(&self.registry)?),
+        };
+        if self.passed_on == Some(open.revision()?) {
+            return Ok(());
+        }
+        let listing = open.list()?;
+        self.tell(&listing);
+        let snapshot = Snapshot {
+            source: self.registry.to_string(),
+            revision: listing.revision,
+            topics: listing.topics.into_iter().map(|registered| registered.topic).collect(),
+        };
+        // After a start it may be there as it is: nobody needs to be woken.
+        let known = Snapshot::read(&self.settings.run_dir).ok().flatten().map(|(known, _)| known);
+        if known.as_ref() != Some(&snapshot) {
+            snapshot.write(&self.settings.run_dir).context("cannot write the snapshot")?;
+            log::info!("{} topics of the registry are passed on", snapshot.topics.len());
+        }
+        self.passed_on = Some(snapshot.revision);
+        Ok(())
+    }
+
+    /// Says what is not done as somebody may expect, once.
+    fn tell(&mut self, listing: &Listing) {
+        let of_file: HashSet<&TopicName> = self.settings.topics.iter().map(|t| &t.name).collect();
+        let mut says: Vec<String> =
+            listing.unusable.iter().map(|unusable| format!("left out of the topics: {unusable}")).collect();
+        for Topic { name, mode, re_notify_flag, .. } in listing.topics.iter().map(|r| &r.topic) {
+            if of_file.contains(name) {
+                says.push(format!(
+                    "topic {name} is as the configuration file has it, not as the registry does"
+                ));
+                continue;
+            }
+            if !re_notify_flag.is_empty() {
+                says.push(format!(
+                    "topic {name}: re_notify_flag {re_notify_flag:?} is not looked at by this release: an answer that is a success ends the job"
+                ));
+            }
+            if *mode == Mode::Pull {
+                says.push(format!("topic {name}: nobody can pull its jobs from this release: they wait"));
+            }
+        }
+        for line in says {
+            if !self.told.contains(&line) {
+                log::warn!("{line}");
+                self.told.insert(line);
+            }
+        }
+    }
+}

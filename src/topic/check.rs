@@ -1,0 +1,97 @@
+//! Which topics can be: one set of rules for those of the configuration file and those of the registry.
+
+use std::time::Duration;
+
+use ureq::http::Uri;
+
+use super::{Method, Mode, Payload, Topic};
+use crate::retry::RetryPolicy;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// The longest span that a topic may name: ten years.
+const LONGEST: Duration = HOUR.saturating_mul(24 * 366 * 10);
+
+/// How often a delivery may be tried.
+const ATTEMPTS_MAX: u32 = 1000;
+
+/// What is wrong with a topic: which of its fields, the value, and what would do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct Unfit {
+    /// The field, as the configuration file calls it.
+    pub field: &'static str,
+    /// The value, and what would do.
+    pub problem: String,
+}
+
+impl Unfit {
+    fn new(field: &'static str, problem: impl Into<String>) -> Unfit {
+        Unfit { field, problem: problem.into() }
+    }
+}
+
+impl Topic {
+    /// Checks every value and every combination.
+    pub fn check(&self) -> Result<(), Unfit> {
+        if self.method == Method::Get && self.payload == Payload::Json {
+            let problem = "GET carries no JSON body: set payload = \"form\", or method = \"POST\"";
+            return Err(Unfit::new("method", problem));
+        }
+        if self.mode == Mode::Push || !self.callback.is_empty() {
+            check_url(&self.callback)?;
+        }
+        within("delay", self.delay, Duration::ZERO, LONGEST)?;
+        within("timeout", self.timeout, Duration::from_millis(10), HOUR)?;
+        check_retry(&self.retry)?;
+        within("keep_done", self.keep_done, Duration::ZERO, LONGEST)?;
+        count("max_attempts", self.max_attempts, ATTEMPTS_MAX)?;
+        self.max_in_flight.map_or(Ok(()), |n| count("max_in_flight", n, 1_000_000))?;
+        self.rate.map_or(Ok(()), |n| count("rate", n, 1_000_000))
+    }
+}
+
+fn count(field: &'static str, value: u32, most: u32) -> Result<(), Unfit> {
+    if (1..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(Unfit::new(field, format!("{value} is not within 1 to {most}")))
+}
+
+fn within(field: &'static str, value: Duration, least: Duration, most: Duration) -> Result<(), Unfit> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    let [value, least, most] = [value, least, most].map(humantime::format_duration);
+    Err(Unfit::new(field, format!("{value} is not within {least} to {most}")))
+}
+
+fn check_url(url: &str) -> Result<(), Unfit> {
+    let uri: Option<Uri> = url.parse().ok();
+    let good = uri.is_some_and(|u| {
+        let authority = u.authority().map_or("", |a| a.as_str());
+        let behind_host = authority.rsplit('@').next().unwrap_or("").rsplit(']').next().unwrap_or("");
+        // A port that is none would be taken for the scheme's own.
+        let port = !behind_host.contains(':') || u.port_u16().is_some_and(|p| p > 0);
+        matches!(u.scheme_str(), Some("http" | "https")) && u.host().is_some_and(|h| !h.is_empty()) && port
+    });
+    if good {
+        return Ok(());
+    }
+    Err(Unfit::new("callback", format!("{url:?} is no URL, such as \"http://127.0.0.1:9000/hook\"")))
+}
+
+fn check_retry(retry: &RetryPolicy) -> Result<(), Unfit> {
+    let span = |field, value| within(field, value, Duration::from_millis(1), 24 * 366 * HOUR);
+    match retry {
+        RetryPolicy::TwoNPlusOne { base } => span("retry_base", *base),
+        RetryPolicy::Exponential { base, cap } => {
+            span("retry_base", *base)?;
+            span("retry_cap", *cap)
+        }
+        RetryPolicy::List(delays) if delays.is_empty() => {
+            Err(Unfit::new("retry", "an empty list is no policy; [\"1m\", \"5m\"] is"))
+        }
+        RetryPolicy::List(delays) => delays.iter().try_for_each(|delay| span("retry", *delay)),
+    }
+}

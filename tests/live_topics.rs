@@ -1,0 +1,204 @@
+//! Topics that change while the daemon runs: what is written to the registry holds in all processes within two seconds, and a
+//! database that is away changes nothing.
+#![allow(missing_docs)]
+
+#[path = "support/mariadb.rs"]
+#[allow(dead_code)]
+mod mariadb;
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use dq::job::TopicName;
+use dq::registry::{Expected, Registry, Snapshot, open};
+use dq::settings;
+use dq::topic::{Mode, Status, Topic};
+use mariadb::MariaDb;
+use serde_json::json;
+use support::{Daemon, SECOND, Sink, add, eventually, free_port, on_redis, topic};
+
+/// What is promised, and some more for a machine on which all tests run.
+const SOON: Duration = Duration::from_secs(5);
+
+fn name(n: &str) -> TopicName {
+    TopicName::new(n).unwrap()
+}
+
+fn calling(n: &str, sink: &Sink) -> Topic {
+    Topic::new(name(n), sink.url())
+}
+
+/// A daemon with a registry, and the test's own handle to that.
+fn daemon(server: &MariaDb, more: &str) -> (Daemon, Box<dyn Registry>) {
+    if on_redis() {
+        let database = server.database();
+        let daemon = Daemon::start(&format!("[registry]\nurl = \"{}\"\n{more}", database.url()));
+        return (daemon, open(&database.settings()).unwrap());
+    }
+    let daemon = Daemon::start(more);
+    let path = daemon.dir.path().join("var/registry.db");
+    (daemon, open(&settings::Registry::Sqlite { path }).unwrap())
+}
+
+/// Asks for the same thing until the answer is as it should be; and tells how long that took.
+fn answers(daemon: &Daemon, request: &serde_json::Value, err: Option<&str>) -> Duration {
+    let begun = Instant::now();
+    let mut client = daemon.client();
+    eventually(SOON, &format!("{err:?} to {request}; log:\n{}", daemon.log()), || {
+        let answer = client.ask(request).unwrap();
+        match err {
+            None => (answer["code"] == 1).then_some(()),
+            Some(err) => (answer["err"] == err).then_some(()),
+        }
+    });
+    begun.elapsed()
+}
+
+#[test]
+fn a_topic_that_is_registered_changed_taken_offline_and_deleted_is_so_everywhere_within_two_seconds() {
+    let (first, second) = (Sink::start(), Sink::start());
+    let (daemon, mut registry) = daemon(MariaDb::shared(), "");
+    answers(&daemon, &add("t", "0", 0), Some("unknown_topic"));
+
+    registry.put(&calling("t", &first), Expected::Absent).unwrap();
+    let took = answers(&daemon, &add("t", "1", 0), None);
+    println!("registered: {took:?}");
+    assert!(took < 2 * SECOND, "{took:?}");
+    first.wait_for(1, SOON);
+
+    let revision = registry.get(&name("t")).unwrap().unwrap().revision;
+    let moved = Topic { delay: Duration::from_millis(1), ..calling("t", &second) };
+    registry.put(&moved, Expected::At(revision)).unwrap();
+    let begun = Instant::now();
+    let mut client = daemon.client();
+    let mut id = 2;
+    eventually(SOON, "a job at the second callback", || {
+        client.ask(&add("t", &id.to_string(), 0)).unwrap();
+        id += 1;
+        (second.count() > 0).then_some(())
+    });
+    println!("callback changed: {:?}", begun.elapsed());
+
+    registry.set_status(&name("t"), Status::Offline).unwrap();
+    println!("offline: {:?}", answers(&daemon, &add("t", "late", 0), Some("topic_offline")));
+    registry.set_status(&name("t"), Status::Online).unwrap();
+    answers(&daemon, &add("t", "waits", 4000), None);
+
+    // Its jobs wait, and come when it is there again.
+    registry.delete(&name("t"), Expected::Any).unwrap();
+    answers(&daemon, &add("t", "x", 0), Some("unknown_topic"));
+    eventually(SOON, "a word on the jobs that wait", || {
+        daemon.log().contains("jobs of topic t wait until it is registered").then_some(())
+    });
+    let due = Instant::now() + 5 * SECOND;
+    eventually(8 * SECOND, "the due time", || (Instant::now() > due).then_some(()));
+    assert!(!second.deliveries().contains_key("waits"));
+    registry.put(&calling("t", &second), Expected::Absent).unwrap();
+    eventually(SOON, "the job that waited", || second.deliveries().contains_key("waits").then_some(()));
+    assert_eq!(second.deliveries()["waits"], 1);
+}
+
+#[test]
+fn a_topic_that_is_deleted_while_its_callback_runs_ends_its_job() {
+    let (began, end) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (begins, ends) = (Arc::clone(&began), Arc::clone(&end));
+    let slow = Sink::answering(move |_| {
+        begins.store(true, Ordering::Relaxed);
+        eventually(9 * SECOND, "the word to end", || ends.load(Ordering::Relaxed).then_some(()));
+        dq::cli::Answer::new(200, "ok")
+    });
+    let (daemon, mut registry) = daemon(MariaDb::shared(), "");
+    let topic = Topic { timeout: 10 * SECOND, ..calling("t", &slow) };
+    registry.put(&topic, Expected::Absent).unwrap();
+    answers(&daemon, &add("t", "1", 0), None);
+    eventually(SOON, "the callback", || began.load(Ordering::Relaxed).then_some(()));
+    registry.delete(&name("t"), Expected::Any).unwrap();
+    answers(&daemon, &add("t", "x", 0), Some("unknown_topic"));
+    eventually(SOON, "consumers without topics", || {
+        (daemon.log().matches(" 0 topics are served").count() == 2).then_some(())
+    });
+    end.store(true, Ordering::Relaxed);
+    let mut client = daemon.client();
+    eventually(SOON, "the end of the job", || {
+        let answer = client.ask(&json!({"cmd": "get", "topic": "t", "id": "1"})).unwrap();
+        (answer["err"] == "not_found").then_some(())
+    });
+    assert_eq!(slow.deliveries()["1"], 1);
+}
+
+#[test]
+fn the_configuration_file_wins_and_what_cannot_be_is_told_once() {
+    let (mine, other) = (Sink::start(), Sink::start());
+    let (daemon, mut registry) = daemon(MariaDb::shared(), &topic("t", &mine, ""));
+    registry.put(&calling("t", &other), Expected::Absent).unwrap();
+    let flagged = Topic { re_notify_flag: "{res.code} != 0".into(), ..calling("flagged", &other) };
+    registry.put(&flagged, Expected::Absent).unwrap();
+    registry.put(&Topic { mode: Mode::Pull, ..calling("pulled", &other) }, Expected::Absent).unwrap();
+    answers(&daemon, &add("flagged", "1", 0), None);
+    answers(&daemon, &add("pulled", "1", 0), None);
+    answers(&daemon, &add("t", "1", 0), None);
+    mine.wait_for(1, SOON);
+    other.wait_for(1, SOON);
+    registry.put(&Topic { title: "x".into(), ..flagged }, Expected::Any).unwrap();
+    let file = Snapshot::file(&daemon.dir.path().join("var/run"));
+    eventually(SOON, "the next snapshot", || {
+        std::fs::read_to_string(&file).unwrap().contains("\"title\":\"x\"").then_some(())
+    });
+    for line in [
+        "topic t is as the configuration file has it",
+        "topic flagged: re_notify_flag",
+        "topic pulled: nobody",
+    ] {
+        assert_eq!(daemon.log().matches(line).count(), 1, "{line}: {}", daemon.log());
+    }
+    assert_eq!(other.deliveries().len(), 1, "neither the file's nor the pulled one");
+}
+
+#[test]
+fn with_the_database_away_dq_goes_on_also_when_it_starts_and_takes_changes_when_it_is_back() {
+    let sink = Sink::start();
+    let server = MariaDb::start();
+    let database = server.database();
+    let config = format!("[registry]\nurl = \"{}\"\n", database.url());
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let mut daemon = Daemon::spawn(Arc::clone(&dir), free_port(), &config, &[]);
+    daemon.wait_ready();
+    let mut registry = open(&database.settings()).unwrap();
+    registry.put(&calling("t", &sink), Expected::Absent).unwrap();
+    answers(&daemon, &add("t", "1", 0), None);
+    drop(registry);
+
+    server.kill();
+    eventually(15 * SECOND, "a finding", || {
+        let findings = std::fs::read_to_string(dir.path().join("var/run/findings.json")).ok()?;
+        findings.contains("registry_away").then_some(())
+    });
+    answers(&daemon, &add("t", "2", 0), None);
+    sink.wait_for(2, SOON);
+    for child in ["dq-server", "dq-consume-0", "dq-consume-1", "dq-redis-checke"] {
+        daemon.kill_child(child);
+    }
+    daemon.wait_ready();
+    answers(&daemon, &add("t", "3", 0), None);
+    sink.wait_for(3, SOON);
+    daemon.stop();
+    let mut daemon = Daemon::again(&daemon);
+    daemon.wait_ready();
+    answers(&daemon, &add("t", "4", 0), None);
+    sink.wait_for(4, SOON);
+
+    server.start_again();
+    let mut registry = open(&database.settings()).unwrap();
+    registry.put(&calling("u", &sink), Expected::Absent).unwrap();
+    println!("back again: {:?}", answers(&daemon, &add("u", "5", 0), None));
+    sink.wait_for(5, SOON);
+
+    // One that hangs is no different.
+    server.hang(true);
+    answers(&daemon, &add("u", "6", 0), None);
+    sink.wait_for(6, SOON);
+    daemon.stop();
+    server.hang(false);
+}

@@ -1,0 +1,447 @@
+//! What every registry keeps to, and what the one in the PHP daemon's tables does beside.
+#![allow(missing_docs)]
+
+#[path = "support/mariadb.rs"]
+#[allow(dead_code)]
+mod mariadb;
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Barrier;
+use std::time::Duration;
+
+use dq::job::{Priority, TopicName};
+use dq::registry::{Expected, Registry, RegistryError, Revision, open};
+use dq::retry::RetryPolicy;
+use dq::settings;
+use dq::topic::{Method, Mode, Payload, Status, Success, Topic};
+use mariadb::{Database, MariaDb};
+use mysql::prelude::Queryable;
+
+/// Runs a test on a fresh registry of each kind.
+fn on_each(test: impl Fn(&settings::Registry)) {
+    let dir = tempfile::tempdir().unwrap();
+    test(&settings::Registry::Sqlite { path: dir.path().join("new/registry.db") });
+    test(&MariaDb::shared().database().settings());
+}
+
+fn name(n: &str) -> TopicName {
+    TopicName::new(n).unwrap()
+}
+
+fn topic(n: &str) -> Topic {
+    Topic::new(name(n), format!("http://127.0.0.1:9000/{n}"))
+}
+
+/// One that has something in every field.
+fn full() -> Topic {
+    Topic {
+        title: "关闭订单".into(),
+        mode: Mode::Push,
+        method: Method::Post,
+        payload: Payload::Json,
+        headers: [("x-shop".to_owned(), "7".to_owned())].into(),
+        delay: Duration::from_millis(1500),
+        timeout: Duration::from_millis(750),
+        success: Success::Status,
+        re_notify_flag: "{res.code} != 0".into(),
+        retry: RetryPolicy::List(vec![Duration::from_secs(1), Duration::from_millis(2500)]),
+        max_attempts: 4,
+        max_in_flight: Some(8),
+        rate: Some(100),
+        priority: Priority::High,
+        alert: vec!["a@example.com".into(), "b@example.com".into()],
+        creator: "张三".into(),
+        status: Status::Offline,
+        secrets: vec!["whsec_1".into(), "whsec_2".into()],
+        keep_done: Duration::from_secs(3600),
+        ..topic("full")
+    }
+}
+
+fn names(registry: &mut dyn Registry) -> Vec<String> {
+    let mut names: Vec<String> =
+        registry.list().unwrap().topics.iter().map(|r| r.topic.name.to_string()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_topic_is_read_as_it_was_written_with_all_of_its_fields() {
+    on_each(|settings| {
+        let mut registry = open(settings).unwrap();
+        assert_eq!(registry.list().unwrap().topics, []);
+        let revision = registry.put(&full(), Expected::Absent).unwrap();
+        registry.put(&topic("plain"), Expected::Any).unwrap();
+        let read = open(settings).unwrap().get(&name("full")).unwrap().unwrap();
+        assert_eq!((read.topic, read.revision), (full(), revision));
+        assert_eq!(names(registry.as_mut()), ["full", "plain"]);
+        let listing = registry.list().unwrap();
+        assert!(listing.unusable.is_empty());
+        assert_eq!(listing.revision, registry.revision().unwrap());
+        assert_eq!(registry.get(&name("other")).unwrap(), None);
+        let wrong = Topic { callback: "nowhere".into(), ..topic("wrong") };
+        let refused = registry.put(&wrong, Expected::Any).unwrap_err();
+        assert!(matches!(&refused, RegistryError::Unfit(u) if u.field == "callback"), "{refused}");
+        assert_eq!(names(registry.as_mut()), ["full", "plain"]);
+    });
+}
+
+#[test]
+fn the_revision_changes_with_each_change_and_with_nothing_else() {
+    on_each(|settings| {
+        let (mut writer, mut reader) = (open(settings).unwrap(), open(settings).unwrap());
+        let mut seen = Vec::new();
+        let mut look = |what: &str, changed: bool| {
+            let revision = reader.revision().unwrap();
+            assert_eq!(revision, reader.revision().unwrap(), "{what}");
+            assert_eq!(!seen.contains(&revision), changed, "{what}");
+            seen.push(revision);
+        };
+        look("the beginning", true);
+        writer.put(&topic("a"), Expected::Any).unwrap();
+        look("a new topic", true);
+        writer.put(&Topic { title: "x".into(), ..topic("a") }, Expected::Any).unwrap();
+        look("a changed one", true);
+        writer.put(&Topic { rate: Some(3), ..topic("a") }, Expected::Any).unwrap();
+        look("a changed field that PHP does not have", true);
+        writer.set_status(&name("a"), Status::Offline).unwrap();
+        look("a status", true);
+        writer.get(&name("a")).unwrap();
+        writer.put(&topic("a"), Expected::Absent).unwrap_err();
+        look("nothing", false);
+        writer.put(&topic("b"), Expected::Any).unwrap();
+        look("another topic", true);
+        writer.delete(&name("a"), Expected::Any).unwrap();
+        look("a deleted one", true);
+    });
+}
+
+#[test]
+fn a_change_of_what_somebody_else_has_changed_is_refused() {
+    on_each(|settings| {
+        let (mut a, mut b) = (open(settings).unwrap(), open(settings).unwrap());
+        let first = a.put(&topic("t"), Expected::Absent).unwrap();
+        let second = b.put(&Topic { title: "b".into(), ..topic("t") }, Expected::At(first)).unwrap();
+        assert_ne!(first, second);
+        let late = a.put(&Topic { title: "a".into(), ..topic("t") }, Expected::At(first));
+        assert!(matches!(late, Err(RegistryError::Changed(_))), "{late:?}");
+        assert!(matches!(a.delete(&name("t"), Expected::At(first)), Err(RegistryError::Changed(_))));
+        assert!(matches!(a.put(&topic("t"), Expected::Absent), Err(RegistryError::Exists(_))));
+        assert_eq!(a.get(&name("t")).unwrap().unwrap().topic.title, "b");
+        a.delete(&name("t"), Expected::At(second)).unwrap();
+        assert!(matches!(b.put(&topic("t"), Expected::At(second)), Err(RegistryError::NotFound(_))));
+        assert!(matches!(b.delete(&name("t"), Expected::Any), Err(RegistryError::NotFound(_))));
+        assert!(matches!(b.set_status(&name("t"), Status::Online), Err(RegistryError::NotFound(_))));
+    });
+}
+
+#[test]
+fn of_many_that_change_a_topic_at_once_each_one_counts() {
+    on_each(|settings| {
+        let (writers, each) = (4, 10);
+        open(settings).unwrap().put(&topic("t"), Expected::Absent).unwrap();
+        let created = std::sync::atomic::AtomicUsize::new(0);
+        let (created, barrier) = (&created, &Barrier::new(writers));
+        std::thread::scope(|scope| {
+            for _ in 0..writers {
+                scope.spawn(move || {
+                    let mut registry = open(settings).unwrap();
+                    barrier.wait();
+                    if registry.put(&topic("new"), Expected::Absent).is_ok() {
+                        created.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    }
+                    for _ in 0..each {
+                        loop {
+                            let mut read = registry.get(&name("t")).unwrap().unwrap();
+                            read.topic.max_attempts += 1;
+                            match registry.put(&read.topic, Expected::At(read.revision)) {
+                                Ok(_) => break,
+                                Err(RegistryError::Changed(_)) => {}
+                                Err(e) => panic!("{e}"),
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        let read = open(settings).unwrap().get(&name("t")).unwrap().unwrap();
+        assert_eq!(read.topic.max_attempts as usize, 10 + writers * each);
+        assert_eq!(created.load(std::sync::atomic::Ordering::Relaxed), 1, "one of them was the first");
+        assert_eq!(names(open(settings).unwrap().as_mut()), ["new", "t"]);
+    });
+}
+
+#[test]
+fn eight_that_migrate_at_once_do_so_once() {
+    for _ in 0..3 {
+        on_each(|settings| {
+            let barrier = Barrier::new(8);
+            let revisions: Vec<Revision> = std::thread::scope(|scope| {
+                let open_one = || {
+                    barrier.wait();
+                    open(settings).unwrap().revision().unwrap()
+                };
+                let threads: Vec<_> = (0..8).map(|_| scope.spawn(open_one)).collect();
+                threads.into_iter().map(|t| t.join().unwrap()).collect()
+            });
+            assert_eq!(revisions.iter().map(|r| r.0).collect::<HashSet<_>>().len(), 1);
+        });
+    }
+}
+
+#[test]
+fn what_a_later_release_has_written_beside_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("registry.db");
+    let mut registry = open(&settings::Registry::Sqlite { path: path.clone() }).unwrap();
+    registry.put(&topic("t"), Expected::Absent).unwrap();
+    let db = rusqlite::Connection::open(&path).unwrap();
+    db.execute("UPDATE topic SET spec = json_set(spec, '$.of_later', 5)", []).unwrap();
+    registry.put(&Topic { title: "x".into(), ..topic("t") }, Expected::Any).unwrap();
+    let kept: i64 = db.query_row("SELECT spec ->> '$.of_later' FROM topic", [], |r| r.get(0)).unwrap();
+    assert_eq!(kept, 5);
+
+    let database = MariaDb::shared().database();
+    let mut registry = open(&database.settings()).unwrap();
+    registry.put(&topic("t"), Expected::Absent).unwrap();
+    let mut console = database.console();
+    console.query_drop("UPDATE dq_topic SET dq_spec = JSON_SET(dq_spec, '$.of_later', 5)").unwrap();
+    registry.put(&Topic { title: "x".into(), ..topic("t") }, Expected::Any).unwrap();
+    let kept: Option<i64> =
+        console.query_first("SELECT JSON_VALUE(dq_spec, '$.of_later') FROM dq_topic").unwrap();
+    assert_eq!(kept, Some(5));
+}
+
+#[test]
+fn a_row_of_sqlite_that_is_no_topic_is_told_and_harms_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("registry.db");
+    let mut registry = open(&settings::Registry::Sqlite { path: path.clone() }).unwrap();
+    registry.put(&topic("good"), Expected::Absent).unwrap();
+    let db = rusqlite::Connection::open(&path).unwrap();
+    for (n, spec) in
+        [("bad name", "{}"), ("no-url", "{}"), ("odd", "{\"payload\":\"smoke signals\"}"), ("list", "[]")]
+    {
+        db.execute("INSERT INTO topic (name, spec) VALUES (?1, ?2)", (n, spec)).unwrap();
+    }
+    let listing = registry.list().unwrap();
+    assert_eq!(names(registry.as_mut()), ["good"]);
+    let told: Vec<String> = listing.unusable.iter().map(ToString::to_string).collect();
+    assert_eq!(told.len(), 4, "{told:?}");
+    for hint in ["\"bad name\"", "callback", "smoke signals"] {
+        assert!(told.iter().any(|t| t.contains(hint)), "{hint}: {told:?}");
+    }
+    assert!(matches!(registry.get(&name("no-url")), Err(RegistryError::Unusable(_))));
+    // It can be mended, and removed.
+    registry.put(&topic("no-url"), Expected::Any).unwrap();
+    registry.delete(&name("odd"), Expected::Any).unwrap();
+    assert_eq!(names(registry.as_mut()), ["good", "no-url"]);
+}
+
+#[test]
+fn a_file_that_is_replaced_takes_nothing_more_and_is_for_nobody_else_to_read() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("registry.db");
+    let settings = settings::Registry::Sqlite { path: path.clone() };
+    let mut registry = open(&settings).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    std::fs::rename(&path, dir.path().join("old.db")).unwrap();
+    assert!(matches!(registry.put(&topic("t"), Expected::Any), Err(RegistryError::Away(_))));
+    let mut other = open(&settings).unwrap();
+    assert!(matches!(registry.revision(), Err(RegistryError::Away(_))));
+    other.put(&topic("t"), Expected::Absent).unwrap();
+}
+
+fn load(database: &Database, dumps: &[&str]) {
+    let mut console = database.console();
+    for dump in dumps {
+        let text = std::fs::read_to_string(Path::new("tests/php").join(dump)).unwrap();
+        for statement in text.split(";\n") {
+            console.query_drop(statement).unwrap_or_else(|e| {
+                assert!(statement.trim().is_empty(), "{statement}: {e}");
+            });
+        }
+    }
+}
+
+/// A new topic, as the console inserts it.
+const CONSOLE_INSERT: &str = "INSERT INTO dq_topic (t_name, delay, callback, timeout, email, topic, re_notify_flag, createor, \
+    status, method) VALUES ('新', '5', 'http://127.0.0.1:9000/new', '2000', 'c@example.com', 'by_console', '', 'wang', '1', 'GET')";
+
+#[test]
+fn a_database_of_the_php_daemon_is_taken_over_and_goes_on_serving_its_console() {
+    for dumps in [&["old.sql"][..], &["old.sql", "new.sql"]] {
+        let database = MariaDb::shared().database_of("CHARACTER SET utf8");
+        load(&database, dumps);
+        let mut registry = open(&database.settings()).unwrap();
+        let listing = registry.list().unwrap();
+        assert_eq!(names(registry.as_mut()), ["order_close", "order_openvip_checker"]);
+        let told: Vec<String> = listing.unusable.iter().map(ToString::to_string).collect();
+        assert_eq!(told.len(), 3, "{told:?}");
+        for hint in [
+            "row 3, topic \"nowhere\": callback",
+            "row 4, topic \"order_close\": row 1",
+            "row 5, topic \"order close\"",
+        ] {
+            assert!(told.iter().any(|t| t.contains(hint)), "{hint}: {told:?}");
+        }
+        let close = registry.get(&name("order_close")).unwrap().unwrap();
+        let as_php_does = |n: &str| Topic {
+            payload: Payload::Form,
+            success: Success::NonEmpty,
+            retry: RetryPolicy::TwoNPlusOne { base: Duration::from_secs(60) },
+            max_attempts: 10,
+            ..topic(n)
+        };
+        let priority = if dumps.len() == 2 { Priority::High } else { Priority::Normal };
+        let wanted = Topic {
+            title: "关闭订单".into(),
+            callback: "http://127.0.0.1:9000/close".into(),
+            delay: Duration::from_secs(1800),
+            timeout: Duration::from_secs(3),
+            alert: vec!["a@example.com".into(), "b@example.com".into()],
+            re_notify_flag: "{res.code} != 0".into(),
+            creator: "张三".into(),
+            priority,
+            ..as_php_does("order_close")
+        };
+        assert_eq!(close.topic, wanted);
+        let vip = registry.get(&name("order_openvip_checker")).unwrap().unwrap();
+        let wanted = Topic {
+            title: "vip".into(),
+            callback: "http://127.0.0.1:9000/vip?k=1".into(),
+            method: Method::Get,
+            delay: Duration::from_secs(60),
+            timeout: Duration::from_millis(500),
+            creator: "li".into(),
+            status: Status::Offline,
+            ..as_php_does("order_openvip_checker")
+        };
+        assert_eq!(vip.topic, wanted, "what the schema says of a flag is no flag");
+
+        // What else is there.
+        let nodes = registry.php_nodes().unwrap();
+        assert_eq!(nodes.iter().map(|n| (n.id, n.name.as_str())).collect::<Vec<_>>(), [(1, "一"), (2, "二")]);
+        assert_eq!(nodes[0].content, "10.0.0.1:6379:pw,10.0.0.9:6379:pw");
+        let alert = registry.php_alert().unwrap().unwrap();
+        assert_eq!(
+            (alert.host.as_str(), alert.port, alert.password.as_str()),
+            ("smtp.example.com", 465, "s3cret")
+        );
+
+        // The console inserts, changes and deletes as before, and each of these is seen.
+        let mut console = database.console();
+        let mut revision = registry.revision().unwrap();
+        let mut changed = |registry: &mut dyn Registry| {
+            let before = std::mem::replace(&mut revision, registry.revision().unwrap());
+            assert_ne!(before, revision);
+        };
+        console.query_drop(CONSOLE_INSERT).unwrap();
+        changed(registry.as_mut());
+        let new = registry.get(&name("by_console")).unwrap().unwrap().topic;
+        assert_eq!(
+            (new.payload, new.delay, new.title.as_str()),
+            (Payload::Form, Duration::from_secs(5), "新")
+        );
+        assert_eq!(new.priority, Priority::Normal);
+        console.query_drop("UPDATE dq_topic SET status = 2 WHERE topic = 'by_console'").unwrap();
+        changed(registry.as_mut());
+        assert_eq!(registry.get(&name("by_console")).unwrap().unwrap().topic.status, Status::Offline);
+        console
+            .query_drop("INSERT INTO dq_stat (u_key, num, create_time) VALUES ('1:total_notfiy', 1, NOW())")
+            .unwrap();
+        assert_eq!(revision, registry.revision().unwrap());
+
+        // What dq has that the console does not know outlasts what the console does.
+        let mine = Topic { name: name("full2"), ..full() };
+        let written = registry.put(&mine, Expected::Absent).unwrap();
+        console.query_drop("UPDATE dq_topic SET t_name = 'x', delay = 2 WHERE topic = 'full2'").unwrap();
+        let read = registry.get(&name("full2")).unwrap().unwrap();
+        assert_eq!(
+            read.topic,
+            Topic { title: "x".into(), delay: Duration::from_millis(1500), ..mine.clone() }
+        );
+        let late = registry.put(&mine, Expected::At(written));
+        assert!(matches!(late, Err(RegistryError::Changed(_))), "the console's change counts: {late:?}");
+        console.query_drop("UPDATE dq_topic SET delay = 9 WHERE topic = 'full2'").unwrap();
+        assert_eq!(registry.get(&name("full2")).unwrap().unwrap().topic.delay, Duration::from_secs(9));
+        let shown: Option<(String, i64, String, i64)> = console
+            .query_first("SELECT email, status, method, priority FROM dq_topic WHERE topic = 'full2'")
+            .unwrap();
+        assert_eq!(shown, Some(("a@example.com,b@example.com".into(), 2, "POST".into(), 1)));
+
+        // A duplicate does not come to light when the first goes.
+        registry.delete(&name("order_close"), Expected::Any).unwrap();
+        assert!(registry.get(&name("order_close")).unwrap().is_none());
+        drop(registry);
+        open(&database.settings()).unwrap();
+    }
+}
+
+#[test]
+fn a_migration_that_died_half_way_is_finished_by_the_next_one() {
+    let database = MariaDb::shared().database_of("CHARACTER SET utf8");
+    load(&database, &["old.sql"]);
+    let mut console = database.console();
+    console.query_drop("ALTER TABLE dq_topic ADD COLUMN priority INT NOT NULL DEFAULT 2").unwrap();
+    let mut registry = open(&database.settings()).unwrap();
+    assert_eq!(names(registry.as_mut()), ["order_close", "order_openvip_checker"]);
+    let columns: Option<u32> = console
+        .query_first("SELECT COUNT(*) FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = 'dq_topic'")
+        .unwrap();
+    assert_eq!(columns, Some(13));
+    let history: Vec<i64> = console.query("SELECT version FROM dq_schema_history").unwrap();
+    assert_eq!(history, [1]);
+}
+
+#[test]
+fn a_statement_that_fails_in_the_middle_of_a_migration_leaves_it_undone() {
+    let database = MariaDb::shared().database();
+    let mut console = database.console();
+    // The first statements find their tables; a view cannot be altered.
+    console.query_drop("CREATE TABLE rows_of_php (id INT, topic VARCHAR(255))").unwrap();
+    console.query_drop("CREATE VIEW dq_topic AS SELECT * FROM rows_of_php").unwrap();
+    let failed = open(&database.settings()).unwrap_err();
+    assert!(failed.to_string().contains("VIEW") || failed.to_string().contains("BASE TABLE"), "{failed}");
+    let history: Vec<i64> = console.query("SELECT version FROM dq_schema_history").unwrap();
+    assert_eq!(history, [0_i64; 0]);
+    console.query_drop("DROP VIEW dq_topic").unwrap();
+    open(&database.settings()).unwrap();
+}
+
+#[test]
+fn once_the_tables_are_up_to_date_a_user_who_may_not_change_them_is_enough() {
+    let database = MariaDb::shared().database();
+    let mut console = database.console();
+    let user = format!("u{}", database.name);
+    console.query_drop(format!("CREATE USER {user}@localhost IDENTIFIED BY 'pw'")).unwrap();
+    let grant = format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {}.* TO {user}@localhost", database.name);
+    console.query_drop(grant).unwrap();
+    let settings::Registry::Mysql(mut server) = database.settings() else { panic!("it is MySQL") };
+    server.url = server.url.replace("root@", &format!("{user}:pw@"));
+    let settings = settings::Registry::Mysql(server);
+    let refused = open(&settings).unwrap_err().to_string();
+    assert!(refused.contains("CREATE command denied") && !refused.contains("pw@"), "{refused}");
+    open(&database.settings()).unwrap();
+    let mut registry = open(&settings).unwrap();
+    let revision = registry.put(&topic("t"), Expected::Absent).unwrap();
+    registry.delete(&name("t"), Expected::At(revision)).unwrap();
+}
+
+#[test]
+fn names_that_mysql_takes_for_one_are_two() {
+    let database = MariaDb::shared().database_of("CHARACTER SET utf8");
+    let mut registry = open(&database.settings()).unwrap();
+    registry.put(&topic("orders"), Expected::Absent).unwrap();
+    registry.put(&topic("Orders"), Expected::Absent).unwrap();
+    registry.delete(&name("orders"), Expected::Any).unwrap();
+    assert_eq!(names(registry.as_mut()), ["Orders"]);
+    let long = Topic { title: "x".repeat(1025), ..topic("long") };
+    let refused = registry.put(&long, Expected::Absent).unwrap_err();
+    assert!(
+        matches!(&refused, RegistryError::Unfit(u) if u.field == "title" && u.problem.contains("1024")),
+        "{refused}"
+    );
+}
