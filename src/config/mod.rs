@@ -173,6 +173,36 @@ mod tests {
             ("[store]\nbackend = \"redis\"", "store.node", "redis", "redis://127.0.0.1:6379/0"),
             ("[[store.node]]\nname = \"a\"\nurl = \"redis://x\"", "store.backend", "embedded", "redis"),
             (
+                "[store]\nbackend = \"redis\"\n[[store.node]]\nurl = \"redis://x\"",
+                "store.node[0].name",
+                "is missing",
+                "1 to 32",
+            ),
+            (
+                "[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"a\"",
+                "store.node[0].url",
+                "is missing",
+                "redis://",
+            ),
+            (
+                "[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"a\"\nurl = \"redis://x\"\n[[store.node]]\nname = \"b\"\nurl = \"redis://x\"",
+                "store.node[1].url",
+                "node a",
+                "two databases",
+            ),
+            (
+                "[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"a\"\nurl = \"redis://:p/w@h:1\"",
+                "store.node[0].url",
+                "password",
+                "percent-encoded",
+            ),
+            (
+                "[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"a\"\nurl = \"redis://h:1/-1\"",
+                "store.node[0].url",
+                "database",
+                "from 0",
+            ),
+            (
                 "[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"a b\"\nurl = \"redis://x\"",
                 "store.node[0].name",
                 "a b",

@@ -32,11 +32,17 @@ pub(super) fn redis(raw: raw::Store, base: &Path) -> Result<Redis, ConfigError> 
     let mut nodes = Vec::new();
     for (i, raw) in raw.node.into_iter().enumerate() {
         let written = Written { at: format!("store.node[{i}]"), raw, base };
-        if !seen.insert(written.raw.name.clone()) {
+        if !written.raw.name.is_empty() && !seen.insert(written.raw.name.clone()) {
             let problem = format!("{:?} is another node's name already", written.raw.name);
             return Err(written.wrong("name", problem));
         }
-        nodes.push(written.node(shards)?);
+        let node = written.node(shards)?;
+        if let Some(same) = nodes.iter().find(|n: &&Node| n.at == node.at) {
+            let problem =
+                format!("is that of node {} already: two nodes are two servers, or two databases", same.name);
+            return Err(written.wrong("url", problem));
+        }
+        nodes.push(node);
     }
     Ok(Redis {
         prefix: raw.prefix,
@@ -52,6 +58,9 @@ fn check_name(key: &str, name: &str) -> Result<(), ConfigError> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
     if (1..=32).contains(&name.len()) && name.bytes().all(allowed) {
         return Ok(());
+    }
+    if name.is_empty() {
+        return Err(ConfigError::key(key, "is missing: 1 to 32 of letters, digits, `_`, `-`"));
     }
     Err(ConfigError::key(key, format!("{name:?} is not 1 to 32 of letters, digits, `_`, `-`")))
 }
@@ -148,12 +157,19 @@ impl Written<'_> {
     ) -> Result<String, ConfigError> {
         let begins = schemes.iter().map(|s| format!("\"{s}://\"")).collect::<Vec<_>>().join(" or ");
         let example = "such as \"redis://:password@127.0.0.1:6379/0\"";
+        if written.is_empty() {
+            return Err(self.wrong(key, format!("is missing, {example}")));
+        }
         if !written.split_once("://").is_some_and(|(scheme, _)| schemes.contains(&scheme)) {
             return Err(self.wrong(key, format!("a url begins with {begins}, {example}")));
         }
         let problem = |e: &str| self.wrong(key, format!("a url that cannot be read: {e}; one is {example}"));
-        let mut url = redis::parse_redis_url(written).ok_or_else(|| problem("no URL"))?;
-        let info = written.into_connection_info().map_err(|e| problem(&e.to_string()))?;
+        let parts = "is there a port above 65535, or a `/`, `@` or space that is not percent-encoded in the password?";
+        let mut url = redis::parse_redis_url(written).ok_or_else(|| problem(parts))?;
+        let info = written.into_connection_info().map_err(|e| problem(e.detail().unwrap_or(parts)))?;
+        if info.redis_settings().db() < 0 {
+            return Err(problem("its database is a number from 0"));
+        }
         if url.fragment().is_some() {
             return Err(
                 self.wrong(key, "\"#…\" means nothing here; a certificate of one's own goes by ca_file")
