@@ -255,11 +255,13 @@ impl Model {
                 // may go at any moment.
                 let read_at = Instant::now();
                 while read_at.elapsed() < Duration::from_millis(1100) {
-                    // What is known may be a second old.
+                    // What is known may be a second old, and each process knows for itself.
                     self.deliver();
+                    self.fronts.iter().for_each(|front| drop(front.nodes().nodes()));
                     std::thread::sleep(Duration::from_millis(20));
                 }
-                let states = self.back.nodes().nodes();
+                let all = [&self.fronts[0], &self.fronts[1], &self.back];
+                let states: Vec<_> = all.iter().flat_map(|process| process.nodes().nodes()).collect();
                 let told = states.iter().all(|n| n.answers && n.held_for_others == 0);
                 let node = if told { self.random.usize(0..self.servers.len()) } else { self.last_down };
                 self.servers[node].kill();
