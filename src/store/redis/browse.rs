@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::answer::{self, array, count, number, strange};
-use super::nodes::Place;
+use super::nodes::{Place, Survey};
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
 use crate::job::{JobId, JobKey, State, TopicName};
@@ -38,8 +38,17 @@ fn order(view: &View, state: State) -> (i64, i64) {
 impl RedisStore {
     /// The job of that key: at its home, or in the order in which it prefers nodes; of several copies the newest.
     pub(super) fn find(&self, key: &JobKey) -> Result<Option<View>> {
-        let survey = self.nodes.survey();
-        self.bring_home(&[key], &survey);
+        let survey = self.survey_for_change();
+        let was_unsure = self.is_unsure(&survey);
+        let found = self.find_by(key, &survey)?;
+        match self.survey_again(&survey, was_unsure) {
+            Some(survey) => self.find_by(key, &survey),
+            None => Ok(found),
+        }
+    }
+
+    fn find_by(&self, key: &JobKey, survey: &Survey) -> Result<Option<View>> {
+        self.bring_home(&[key], survey);
         let (mut found, mut failed): (Option<View>, _) = (None, None);
         let mut order: Vec<usize> = survey.map.order(key).collect();
         let home = order[0];

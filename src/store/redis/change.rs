@@ -21,13 +21,13 @@ fn on_its_way() -> StoreError {
 
 impl RedisStore {
     /// What is known of the nodes, as new as it must be for a change: right after a node's return as of now.
-    fn survey_for_change(&self) -> Survey {
+    pub(super) fn survey_for_change(&self) -> Survey {
         let survey = self.nodes.survey();
         if self.is_unsure(&survey) { self.nodes.survey_since(Instant::now()) } else { survey }
     }
 
     /// Whether a node that answers has only just come back.
-    fn is_unsure(&self, survey: &Survey) -> bool {
+    pub(super) fn is_unsure(&self, survey: &Survey) -> bool {
         let unsure = |(n, r): (usize, &Report)| {
             let node = &self.nodes.nodes[n];
             r.holdings.is_some() && (0..node.bases.len()).any(|shard| node.known_since(shard).is_none())
@@ -37,7 +37,7 @@ impl RedisStore {
 
     /// What is known as of now, where a change was made by what was known before a node's return, which only the change itself
     /// has shown: others may have known it for down.
-    fn survey_again(&self, before: &Survey, was_unsure: bool) -> Option<Survey> {
+    pub(super) fn survey_again(&self, before: &Survey, was_unsure: bool) -> Option<Survey> {
         (!was_unsure && self.is_unsure(before)).then(|| self.nodes.survey_since(Instant::now()))
     }
 
@@ -267,11 +267,20 @@ impl RedisStore {
     /// Gives a job another due time, at its home.
     pub(super) fn reschedule_at_home(&self, key: &JobKey, due: Due) -> Result<Changed> {
         let survey = self.survey_for_change();
+        let was_unsure = self.is_unsure(&survey);
+        let changed = self.reschedule_by(key, due, &survey)?;
+        match self.survey_again(&survey, was_unsure) {
+            Some(survey) => self.reschedule_by(key, due, &survey),
+            None => Ok(changed),
+        }
+    }
+
+    fn reschedule_by(&self, key: &JobKey, due: Due, survey: &Survey) -> Result<Changed> {
         let home = survey.map.home(key);
         if survey.is_silent(home) {
             return Err(self.silent(home));
         }
-        if self.bring_home(&[key], &survey) != [Elsewhere::No] {
+        if self.bring_home(&[key], survey) != [Elsewhere::No] {
             return Ok(Changed::Conflict);
         }
         let place = self.nodes.place(home, key);
