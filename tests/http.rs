@@ -274,6 +274,9 @@ fn a_listing_goes_on_where_the_page_before_ended_and_stats_count() {
     }
 }
 
+/// Method, path and body; status, code and field.
+type Row<'a> = (&'a str, &'a str, &'a str, u16, &'a str, Option<&'a str>);
+
 #[test]
 fn whatever_is_wrong_with_a_request_is_named() {
     let (_sink, daemon) = sink_and("[server]\nmax_frame = \"4KiB\"\n");
@@ -285,7 +288,7 @@ fn whatever_is_wrong_with_a_request_is_named() {
         (0..100).map(|n| format!("\"f{n}\": 1")).collect::<Vec<_>>().join(",")
     );
     #[rustfmt::skip]
-    let table: &[(&str, &str, &str, u16, &str, Option<&str>)] = &[
+    let table: &[Row] = &[
         ("POST", jobs, "", 400, "bad_json", None),
         ("POST", jobs, "{", 400, "bad_json", None),
         ("POST", jobs, "[]", 400, "bad_json", None),
@@ -322,6 +325,7 @@ fn whatever_is_wrong_with_a_request_is_named() {
         ("GET", "/v1/topics/t/jobs?state=done", "", 422, "bad_field", Some("state")),
         ("GET", "/v1/topics/t/jobs?state=dead&limit=0", "", 422, "bad_field", Some("limit")),
         ("GET", "/v1/topics/t/jobs?state=dead&limit=1001", "", 422, "bad_field", Some("limit")),
+        ("GET", "/v1/topics/t/jobs?state=dead&cursor=2.1", "", 422, "bad_field", Some("cursor")),
         ("GET", "/v1/topics/t/jobs?state=dead&page=2", "", 422, "unknown_field", Some("page")),
         ("GET", "/v1/topics/nobody/jobs?state=dead", "", 404, "unknown_topic", None),
         ("GET", &format!("{jobs}/{long}"), "", 422, "bad_field", Some("id")),

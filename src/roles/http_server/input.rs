@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::cursor;
 use super::problem::Problem;
 use crate::job::{Body, Due, JobId, JobKey, LATEST_MS, NewJob, OnConflict, Priority, State, TopicName};
 use crate::topic::{Status, Topic};
@@ -220,7 +221,9 @@ pub(super) fn listing(query: &str) -> Result<Listing, Problem> {
                 let named = State::ALL.into_iter().find(|s| s.to_string() == value);
                 state = Some(named.ok_or_else(|| wrong(STATES))?);
             }
-            "cursor" => cursor = Some(value.into_owned()),
+            "cursor" => {
+                cursor = Some(cursor::read(&value).ok_or_else(|| wrong("what another page gave in next"))?);
+            }
             "limit" => {
                 let number = value.parse().ok().filter(|n| (1..=LIMITS[1]).contains(n));
                 limit = number.ok_or_else(|| wrong(&format!("a whole number from 1 to {}", LIMITS[1])))?;

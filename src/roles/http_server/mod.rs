@@ -5,6 +5,7 @@
 
 mod admission;
 mod connections;
+mod cursor;
 mod desk;
 mod health;
 mod input;

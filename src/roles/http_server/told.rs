@@ -9,6 +9,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::cursor;
 use super::problem::Problem;
 use crate::job::{Attempt, JobId, JobKey, Priority, State, TopicName};
 use crate::store::{Added, Changed, Counts, Result, StoreError, View};
@@ -96,7 +97,7 @@ pub(super) fn told(manner: &Manner, answer: Answer) -> Result<Told, Problem> {
                 return Err(Problem::unknown_topic(topic));
             }
             let jobs = page.jobs.iter().map(Shown::of).collect();
-            Ok(Told::new(StatusCode::OK, &Listed { jobs, next: page.next }))
+            Ok(Told::new(StatusCode::OK, &Listed { jobs, next: page.next.as_deref().map(cursor::shown) }))
         }
         (Answer::Counted(counts), Manner::Stats(registered)) => Ok(counted(counts?, registered)),
         (answer, manner) => unreachable!("{answer:?} is no answer to {manner:?}"),
