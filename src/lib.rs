@@ -5,7 +5,7 @@
 //!
 //! - pure: [`job`], [`topic`], [`retry`], [`fair`], [`fields`], [`rendezvous`], [`slot`], [`settings`], [`status`]
 //! - one concern each: [`config`], [`process`], [`store`], [`registry`], [`callback`], [`protocol`]
-//! - what every child shares: [`role`]
+//! - what every child shares: [`role`]; what both servers do: [`submit`]
 //! - on top: [`roles`], [`supervisor`], [`cli`]
 
 pub mod callback;
@@ -25,5 +25,6 @@ pub mod settings;
 pub mod slot;
 pub mod status;
 pub mod store;
+pub mod submit;
 pub mod supervisor;
 pub mod topic;

@@ -39,10 +39,12 @@ fn allowed(module: &str) -> Option<&'static [&'static str]> {
         "callback",
         "protocol",
         "role",
+        "submit",
     ];
     match module {
         m if PURE.contains(&m) || KITS.contains(&m) => Some(PURE),
-        "role" => Some(&TOP[..TOP.len() - 1]),
+        "role" => Some(&TOP[..TOP.len() - 2]),
+        "submit" => Some(&TOP[..TOP.len() - 1]),
         "supervisor" => Some(SUPERVISOR),
         "roles" | "cli" => Some(TOP),
         _ => None,

@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use dq::cli::{Answer, Client};
 use dq::protocol::dq::Framing;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::Value;
 use support::{
     Daemon, SECOND, SLOTS, Sink, add, all_new, children_of, eventually, faulty, free_port, install, now_ms,

@@ -18,12 +18,13 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::role::Drain;
+use crate::submit::STORE_TIMEOUT;
 
 /// How long a drain for a successor waits for the last requests of kept connections.
 const LAST_REQUESTS: Duration = Duration::from_secs(5);
 
-/// How long a drain waits for requests that are being answered.
-const LAST_ANSWERS: Duration = Duration::from_secs(5);
+/// How long a drain waits for requests that are being answered: the store may take its time.
+const LAST_ANSWERS: Duration = STORE_TIMEOUT.saturating_add(Duration::from_secs(5));
 
 /// Where connections come in.
 pub(super) struct Doors {
@@ -35,21 +36,27 @@ pub(super) struct Doors {
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
+/// One that has come in, and by which door.
+pub(super) enum Entered {
+    Tcp(Box<dyn Stream>),
+    Unix(Box<dyn Stream>),
+}
+
 impl Doors {
     /// The next one.
-    pub(super) async fn enter(&self) -> std::io::Result<Box<dyn Stream>> {
+    pub(super) async fn enter(&self) -> std::io::Result<Entered> {
         tokio::select! {
             tcp = self.tcp.accept() => {
                 let (stream, _) = tcp?;
                 stream.set_nodelay(true)?;
-                Ok(Box::new(stream))
+                Ok(Entered::Tcp(Box::new(stream)))
             }
-            unix = self.unix.accept() => Ok(Box::new(unix?.0)),
+            unix = self.unix.accept() => Ok(Entered::Unix(Box::new(unix?.0))),
         }
     }
 
     /// One that has come in already.
-    pub(super) async fn enter_now(&self) -> Option<Box<dyn Stream>> {
+    pub(super) async fn enter_now(&self) -> Option<Entered> {
         tokio::select! {
             biased;
             stream = self.enter() => stream.ok(),
@@ -71,14 +78,17 @@ pub(super) enum Stage {
 
 /// The open connections.
 pub(super) struct Connections {
-    app: Router,
+    /// What is served to whom comes in by TCP.
+    tcp: Router,
+    /// And by the Unix socket.
+    unix: Router,
     stage: watch::Sender<Stage>,
     pub open: JoinSet<()>,
 }
 
 impl Connections {
-    pub(super) fn new(app: Router) -> Connections {
-        Connections { app, stage: watch::Sender::new(Stage::Open), open: JoinSet::new() }
+    pub(super) fn new(tcp: Router, unix: Router) -> Connections {
+        Connections { tcp, unix, stage: watch::Sender::new(Stage::Open), open: JoinSet::new() }
     }
 
     pub(super) fn enter_stage(&self, stage: Stage) {
@@ -86,7 +96,11 @@ impl Connections {
     }
 
     /// Serves a connection to its end.
-    pub(super) fn attend(&mut self, stream: Box<dyn Stream>) {
+    pub(super) fn attend(&mut self, entered: Entered) {
+        let (stream, app) = match entered {
+            Entered::Tcp(stream) => (stream, &self.tcp),
+            Entered::Unix(stream) => (stream, &self.unix),
+        };
         let (mut stage, at_answer) = (self.stage.subscribe(), self.stage.subscribe());
         let close_at_last = move |mut answer: Response| {
             if *at_answer.borrow() != Stage::Open {
@@ -94,7 +108,7 @@ impl Connections {
             }
             std::future::ready(answer)
         };
-        let service = TowerToHyperService::new(self.app.clone().layer(map_response(close_at_last)));
+        let service = TowerToHyperService::new(app.clone().layer(map_response(close_at_last)));
         self.open.spawn(async move {
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())

@@ -1,79 +1,81 @@
-//! dq-http-server: HTTP on its port and on a Unix socket. In this release: `/healthz` (the process answers) and `/readyz`
-//! (the store answers too).
+//! dq-http-server: HTTP on its port and on a Unix socket: the API of jobs, and whether the daemon is well.
 //!
-//! tokio and axum live here alone. Handlers reach the store by a channel to a thread: a blocking call on tokio's thread
+//! tokio and axum live here alone. Handlers reach the store by its threads (`desk`): a blocking call on tokio's thread
 //! would stall every other request.
 
+mod admission;
 mod connections;
+mod cursor;
+mod desk;
+mod followed;
+mod health;
+mod input;
+mod jobs;
+mod problem;
+mod told;
 
-use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
-use axum::extract::State;
-use axum::http::StatusCode;
-use axum::routing::get;
-use axum::{Json, Router};
-use serde_json::{Value, json};
-use tokio::io::unix::AsyncFd;
-use tokio::sync::oneshot;
+use anyhow::{Context as _, Result, bail};
+use axum::Router;
+use axum::http::{Method, StatusCode, Uri};
+use axum::middleware::from_fn;
 
-use self::connections::{Connections, Doors, End, Stream};
-use crate::role::{self, Context, Trouble};
-use crate::settings::{self, Settings};
-use crate::store::{Store, StoreError};
+use self::connections::{Connections, Doors, End, Entered};
+use self::desk::Desk;
+use self::followed::{Followed, watched};
+use self::problem::Problem;
+use crate::role::{Context, Trouble};
 
-/// How long the store may take to answer before it is not ready.
-const STORE_PATIENCE: Duration = Duration::from_secs(2);
+/// How long answers may take that were given just before a process ends.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Runs the role.
 pub fn run(mut context: Context) -> Result<()> {
     let tcp = context.socket("http")?;
     let unix = context.socket("http.unix")?;
-    let state =
-        AppState { health: health_thread(context.store()?)?, settings: Arc::clone(&context.settings) };
+    let desk = Desk::start(&mut context)?;
+    let health = health::routes(context.store()?, Arc::clone(&context.settings))?;
+    let max_body = context.settings.server.max_frame;
+    let topics = Followed::new(context.topics()?);
+    let api = jobs::Api { desk: desk.clone(), topics: topics.now(), max_body };
+    let app = jobs::routes(api).merge(health).fallback(no_route).method_not_allowed_fallback(no_method);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start tokio")?;
-    runtime.block_on(serve(&mut context, state, tcp, unix))
+    runtime.block_on(serve(&mut context, app, desk, topics, (tcp, unix)))
 }
 
-/// A question to the store, and where its answer goes.
-type Question = oneshot::Sender<Result<(), StoreError>>;
-
-#[derive(Clone)]
-struct AppState {
-    health: mpsc::SyncSender<Question>,
-    settings: Arc<Settings>,
+/// There is nothing at that path.
+async fn no_route(uri: Uri) -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "no_route", format!("there is nothing at {}", uri.path()))
 }
 
-/// A thread that asks the store whether it is well.
-fn health_thread(mut store: Box<dyn Store>) -> Result<mpsc::SyncSender<Question>> {
-    let (ask, asked) = mpsc::sync_channel::<Question>(16);
-    let work = move || {
-        while let Ok(question) = asked.recv() {
-            // Whoever asked may have stopped waiting.
-            let _ = question.send(store.health());
-        }
-    };
-    role::vital_thread("health", work)?;
-    Ok(ask)
+/// That is not done at that path.
+async fn no_method(method: Method, uri: Uri) -> Problem {
+    let detail = format!("{method} is not done at {}", uri.path());
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no_method", detail)
 }
 
-async fn serve(context: &mut Context, state: AppState, tcp: OwnedFd, unix: OwnedFd) -> Result<()> {
-    let app = Router::new().route("/healthz", get(healthz)).route("/readyz", get(readyz)).with_state(state);
+async fn serve(
+    context: &mut Context,
+    app: Router,
+    desk: Desk,
+    mut topics: Followed,
+    (tcp, unix): (OwnedFd, OwnedFd),
+) -> Result<()> {
+    topics.watch().context("cannot watch the topics")?;
     let tcp = tokio::net::TcpListener::from_std(TcpListener::from(tcp)).context("cannot listen")?;
     let unix = tokio::net::UnixListener::from_std(UnixListener::from(unix)).context("cannot listen")?;
     let mut doors = Some(Doors { tcp, unix });
-    let mut connections = Connections::new(app);
-    let [link, signals] = context.fds().map(|fd| -> std::io::Result<AsyncFd<OwnedFd>> {
-        let fd = fd.try_clone_to_owned()?;
-        // SAFETY: an owned descriptor stays what it is until it is dropped, with its registration.
-        Ok(unsafe { AsyncFd::register(fd) }?)
-    });
+    let mut connections = Connections::new(
+        app.clone().layer(from_fn(admission::of_this_host)).layer(from_fn(admission::with_id)),
+        app.layer(from_fn(admission::with_id)),
+    );
+    let [link, signals] = context.fds().map(|fd| watched(fd.try_clone_to_owned()?));
     let (link, signals) = (link.context("cannot watch the link")?, signals.context("cannot watch signals")?);
     let mut accepting = Trouble::default();
     let mut accept_at: Option<Instant> = None;
@@ -81,11 +83,17 @@ async fn serve(context: &mut Context, state: AppState, tcp: OwnedFd, unix: Owned
     context.ready()?;
     loop {
         let now = Instant::now();
+        if desk.is_gone() {
+            // Whoever was answered so has a moment to hear of it.
+            tokio::time::sleep(LAST_WORDS).await;
+            bail!("the store's file is another: another start opens the one that is there");
+        }
+        context.workers_by(desk.due_by());
         if let Some(drain) = context.heed()? {
             if let Some(doors) = doors.take() {
                 // Whoever has come in is served, and not reset.
-                while let Some(stream) = doors.enter_now().await {
-                    connections.attend(stream);
+                while let Some(entered) = doors.enter_now().await {
+                    connections.attend(entered);
                 }
             }
             let stage = end.get_or_insert_with(|| End::begin(now)).stage(drain, now);
@@ -101,14 +109,16 @@ async fn serve(context: &mut Context, state: AppState, tcp: OwnedFd, unix: Owned
         let next = end.as_ref().map(|end| end.next(now)).or(accept_at);
         tokio::select! {
             entered = enter(doors.as_ref().filter(|_| accept_at.is_none())) => match entered {
-                Ok(stream) => {
+                Ok(entered) => {
                     accepting.over();
-                    connections.attend(stream);
+                    connections.attend(entered);
                 }
                 Err(e) => accept_at = Some(accepting.again_at(&format_args!("cannot accept: {e}"))),
             },
             ready = link.readable() => ready?.clear_ready(),
             ready = signals.readable() => ready?.clear_ready(),
+            looked = topics.follow() => looked.context("cannot watch the topics")?,
+            () = desk.answered() => desk.hand_out(),
             Some(_) = connections.open.join_next() => {}
             () = until(next) => accept_at = None,
         }
@@ -116,7 +126,7 @@ async fn serve(context: &mut Context, state: AppState, tcp: OwnedFd, unix: Owned
 }
 
 /// The next connection, where there is a door; else, never.
-async fn enter(doors: Option<&Doors>) -> std::io::Result<Box<dyn Stream>> {
+async fn enter(doors: Option<&Doors>) -> std::io::Result<Entered> {
     match doors {
         Some(doors) => doors.enter().await,
         None => std::future::pending().await,
@@ -129,37 +139,4 @@ async fn until(moment: Option<Instant>) {
         Some(moment) => tokio::time::sleep_until(moment.into()).await,
         None => std::future::pending().await,
     }
-}
-
-/// The process answers.
-async fn healthz() -> &'static str {
-    "ok\n"
-}
-
-/// The parts answer: 200, or 503 and which one does not.
-async fn readyz(State(state): State<AppState>) -> (StatusCode, Json<Value>) {
-    let (answer, answered) = oneshot::channel();
-    let problem = match state.health.try_send(answer) {
-        Err(_) => Some("too many questions are waiting".to_owned()),
-        Ok(()) => match tokio::time::timeout(STORE_PATIENCE, answered).await {
-            Ok(Ok(Ok(()))) => None,
-            Ok(Ok(Err(e))) => Some(e.to_string()),
-            Ok(Err(_)) => Some("nobody asks it any more".to_owned()),
-            Err(_) => Some(format!("no answer within {STORE_PATIENCE:?}")),
-        },
-    };
-    let settings = &state.settings;
-    let bells = settings.run_dir.join("bells");
-    let embedded = matches!(settings.store, settings::Store::Embedded { .. });
-    let parts = [
-        ("store", problem),
-        ("run_dir", (embedded && !bells.is_dir()).then(|| format!("{} is gone", bells.display()))),
-        ("timer", (settings.timer.processes == 0).then(|| "timer.processes is 0".to_owned())),
-        ("consume", (settings.consume.processes == 0).then(|| "consume.processes is 0".to_owned())),
-    ];
-    let ready = parts.iter().all(|(_, problem)| problem.is_none());
-    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let told: BTreeMap<&str, String> =
-        parts.into_iter().map(|(part, problem)| (part, problem.unwrap_or_else(|| "ok".to_owned()))).collect();
-    (status, Json(json!({ "ready": ready, "parts": told })))
 }

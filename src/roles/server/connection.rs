@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
 
-use super::lanes::Submits;
-use super::request::{Front, Json, Taken, refused};
-use super::submit::Ticket;
+use super::answer::{Json, Tcp, Ticket, refused};
+use super::request::{Front, Taken};
 use super::succession::Estate;
 use crate::protocol::dq::{Framing, Refusal};
+use crate::submit::Submits;
 
 /// How much is read of one connection before the others have their turn.
 const TURN: usize = 64 << 10;
@@ -121,7 +121,7 @@ impl Connection {
     }
 
     /// Reads, understands, hands in, and writes, as far as it goes without waiting.
-    pub(super) fn turn(&mut self, place: usize, front: &Front, submit: &mut Submits) -> Progress {
+    pub(super) fn turn(&mut self, place: usize, front: &Front, submit: &mut Submits<Tcp>) -> Progress {
         if self.input == Input::Offered {
             return Progress::Waits;
         }
@@ -142,7 +142,12 @@ impl Connection {
         }
     }
 
-    fn exchange(&mut self, place: usize, front: &Front, submit: &mut Submits) -> std::io::Result<Progress> {
+    fn exchange(
+        &mut self,
+        place: usize,
+        front: &Front,
+        submit: &mut Submits<Tcp>,
+    ) -> std::io::Result<Progress> {
         let mut taken = 0;
         loop {
             if self.input != Input::Passing {
@@ -213,7 +218,7 @@ impl Connection {
     }
 
     /// Takes the frames that have arrived out of the inbox.
-    fn understand(&mut self, place: usize, front: &Front, submit: &mut Submits) {
+    fn understand(&mut self, place: usize, front: &Front, submit: &mut Submits<Tcp>) {
         let mut done = 0;
         self.held = false;
         while done < self.inbox.len() {

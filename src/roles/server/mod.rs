@@ -1,11 +1,10 @@
-//! dq-server: the TCP port. One event loop for all connections; it never waits for the store, which a thread of its own
-//! asks (`submit`), and never for a client.
+//! dq-server: the TCP port. One event loop for all connections; it never waits for the store, which threads of its own
+//! ask (`submit`), and never for a client.
 
+mod answer;
 mod connection;
 mod drain;
-mod lanes;
 mod request;
-mod submit;
 mod succession;
 
 use std::io::ErrorKind;
@@ -20,12 +19,12 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 use slab::Slab;
 
+use self::answer::{Asked, Tcp};
 use self::connection::{Connection, Progress};
-use self::lanes::Submits;
 use self::request::Front;
-use self::submit::STORE_TIMEOUT;
 use self::succession::{Heir, Testator};
 use crate::role::{Context, Trouble};
+use crate::submit::{STORE_TIMEOUT, Submits};
 
 const LISTENER: Token = Token(usize::MAX);
 const WAKER: Token = Token(usize::MAX - 1);
@@ -58,7 +57,7 @@ struct Server {
     unfinished: Vec<usize>,
     /// Connections that are not read from until the store has answered some of what it was handed.
     stalled: Vec<usize>,
-    submit: Submits,
+    submit: Submits<Tcp>,
     front: Front,
     /// Where the server before this one passes its connections on.
     heir: Heir,
@@ -79,9 +78,7 @@ impl Server {
         let front = Front { settings, topics: context.topics()?, zone: zone.clone() };
         let waker = Waker::new(poll.registry(), WAKER).context("cannot make a waker")?;
         let lanes = context.lanes()?;
-        let stores = (0..lanes.count()).map(|_| context.store()).collect::<Result<_>>()?;
-        let submit =
-            Submits::start(lanes, stores, &zone, waker).context("cannot start the submit threads")?;
+        let submit = Submits::start(lanes, Tcp { zone, waker }, || context.store())?;
         let mut listener = TcpListener::from_std(StdListener::from(context.socket("server")?));
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
         for (fd, token) in context.fds().into_iter().zip([LINK, SIGNALS]) {
@@ -253,7 +250,7 @@ impl Server {
     /// Takes the store's answers to their connections.
     fn complete(&mut self) {
         let mut touched = Vec::new();
-        for (ticket, json) in self.submit.completions() {
+        for (Asked { ticket, .. }, json) in self.submit.completions() {
             if let Some(connection) = self.connections.get_mut(ticket.place)
                 && connection.serial == ticket.serial
             {

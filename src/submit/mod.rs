@@ -1,0 +1,161 @@
+//! Asks the store on behalf of many clients, whichever server has them. A thread for each lane of the store, so that a node that
+//! hangs holds up its own jobs alone; what has come together while one was busy goes to the store as one batch.
+//!
+//! A server hands requests in, each with a ticket, and flushes; it is woken when there are answers, which it then takes.
+//! Neither waits for the store.
+
+mod lane;
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use self::lane::Lane;
+use crate::job::{Due, JobKey, NewJob, State, TopicName};
+use crate::store::{Added, Changed, Counts, Lanes, Page, Result, Store, View};
+
+/// A store that has not answered for so long is taken to hang: what it has is answered with `unknown`, and nothing more
+/// is handed to it until it answers.
+pub const STORE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the store is asked.
+#[derive(Debug)]
+pub enum Ask {
+    /// Store a job.
+    Add(NewJob),
+    /// Store many.
+    AddMany(Vec<NewJob>),
+    /// Show a job.
+    Get(JobKey),
+    /// Remove a job.
+    Delete(JobKey),
+    /// Give a job another due time.
+    Reschedule(JobKey, Due),
+    /// Deliver a job now.
+    Run(JobKey),
+    /// Show some of a topic's jobs in one state. Where they are large, fewer than `limit` are shown, and where to go on.
+    List {
+        /// The topic.
+        topic: TopicName,
+        /// The state.
+        state: State,
+        /// What the page before gave.
+        cursor: Option<String>,
+        /// How many jobs at most.
+        limit: usize,
+    },
+    /// Count the jobs of all topics.
+    Count,
+}
+
+/// What the store said, and of which job where it was asked of one.
+#[derive(Debug)]
+pub enum Answer {
+    /// To an add.
+    Added(Result<Added>),
+    /// To an add of many: to each by itself, in their order.
+    AddedMany(Vec<Result<Added>>),
+    /// To a get. (Boxed: it is much larger than the others.)
+    Got(JobKey, Result<Option<Box<View>>>),
+    /// To a delete: whether it was there.
+    Deleted(JobKey, Result<bool>),
+    /// To a reschedule or a run.
+    Changed(JobKey, Result<Changed>),
+    /// To a listing.
+    Listed(Result<Page>),
+    /// To a count.
+    Counted(Result<Vec<Counts>>),
+}
+
+/// A server, as those who ask the store for it see it. All but [`Asker::wake`] and [`Asker::told`] is theirs alone.
+pub trait Asker: Send + Sync + 'static {
+    /// Which request of whom, and what its answer is made by.
+    type Ticket: Send;
+    /// An answer as the client gets it.
+    type Told: Send;
+
+    /// The line that a request stands in: those of one line are done in their order.
+    fn line(ticket: &Self::Ticket) -> u64;
+
+    /// The answer as the client gets it. It is made on the store's thread, so that a long one holds up no other client.
+    fn told(&self, ticket: &Self::Ticket, answer: Answer) -> Self::Told;
+
+    /// The length of such an answer, in bytes.
+    fn bytes(told: &Self::Told) -> usize;
+
+    /// Lets the server know that there are answers.
+    fn wake(&self);
+}
+
+/// The lane hangs: nothing was handed to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the store does not answer; nothing was handed to it")]
+pub struct Hung;
+
+/// The server's side of all lanes.
+pub struct Submits<A: Asker> {
+    lanes: Lanes,
+    /// One for each lane; and one for what is asked of all of them together, where there are several.
+    threads: Vec<Lane<A>>,
+}
+
+impl<A: Asker> Submits<A> {
+    /// Starts the threads. `open` gives a handle to the whole store for each.
+    pub fn start<E: From<io::Error>>(
+        lanes: Lanes,
+        asker: A,
+        mut open: impl FnMut() -> Result<Box<dyn Store>, E>,
+    ) -> Result<Submits<A>, E> {
+        let asker = Arc::new(asker);
+        let count = if lanes.count() == 1 { 1 } else { lanes.count() + 1 };
+        let cannot = |e: io::Error| io::Error::new(e.kind(), format!("cannot start a submit thread: {e}"));
+        let threads = (0..count).map(|_| Ok(Lane::start(open()?, Arc::clone(&asker)).map_err(cannot)?));
+        Ok(Submits { threads: threads.collect::<Result<_, E>>()?, lanes })
+    }
+
+    fn lane_of(&self, ask: &Ask) -> usize {
+        let key = match ask {
+            Ask::Add(job) => Some(&job.key),
+            Ask::AddMany(jobs) => jobs.first().map(|job| &job.key),
+            Ask::Get(key) | Ask::Delete(key) | Ask::Reschedule(key, _) | Ask::Run(key) => Some(key),
+            Ask::List { .. } | Ask::Count => None,
+        };
+        key.map_or(self.threads.len() - 1, |key| self.lanes.of(key))
+    }
+
+    /// Takes a request of so many bytes; it goes to the store at the next flush.
+    pub fn hand_in(&mut self, ticket: A::Ticket, ask: Ask, bytes: usize) -> Result<(), Hung> {
+        let lane = self.lane_of(&ask);
+        let lane = &mut self.threads[lane];
+        if lane.is_hung() {
+            return Err(Hung);
+        }
+        lane.hand_in(ticket, ask, bytes);
+        Ok(())
+    }
+
+    /// Hands over what has come together.
+    pub fn flush(&mut self) {
+        self.threads.iter_mut().for_each(Lane::flush);
+    }
+
+    /// Whether this process must be started anew to find the store.
+    pub fn is_gone(&self) -> bool {
+        self.threads.iter().any(Lane::is_gone)
+    }
+
+    /// Whether the store has enough to do, so that what comes is better left with the clients.
+    pub fn is_full(&self) -> bool {
+        self.threads.iter().any(Lane::is_full)
+    }
+
+    /// By when the store should have answered; none: it has nothing to answer.
+    pub fn due_by(&self) -> Option<Instant> {
+        self.threads.iter().filter_map(Lane::due_by).min()
+    }
+
+    /// The store's answers since the last call.
+    pub fn completions(&mut self) -> Vec<(A::Ticket, A::Told)> {
+        self.threads.iter_mut().flat_map(Lane::completions).collect()
+    }
+}

@@ -1,0 +1,505 @@
+//! The HTTP API of jobs: a real daemon, asked over TCP and over its Unix socket.
+#![allow(missing_docs)]
+
+mod support;
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use support::{Daemon, SECOND, SLOTS, Sink, all_new, eventually, now_ms, on_redis, topic};
+
+trait Stream: Read + Write + Send {}
+impl<T: Read + Write + Send> Stream for T {}
+
+/// A kept connection to dq-http-server.
+struct Http {
+    reader: BufReader<Box<dyn Stream>>,
+    host: String,
+}
+
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    headers: HashMap<String, String>,
+    json: Value,
+}
+
+impl Http {
+    fn tcp(daemon: &Daemon) -> Http {
+        let stream =
+            eventually(10 * SECOND, "the HTTP port", || TcpStream::connect(("127.0.0.1", daemon.http)).ok());
+        stream.set_read_timeout(Some(30 * SECOND)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Http { reader: BufReader::new(Box::new(stream)), host: format!("127.0.0.1:{}", daemon.http) }
+    }
+
+    fn unix(daemon: &Daemon) -> Http {
+        let stream = UnixStream::connect(daemon.dir.path().join("var/run/http.sock")).unwrap();
+        stream.set_read_timeout(Some(30 * SECOND)).unwrap();
+        Http { reader: BufReader::new(Box::new(stream)), host: "dq".to_owned() }
+    }
+
+    fn doors(daemon: &Daemon) -> [Http; 2] {
+        [Http::tcp(daemon), Http::unix(daemon)]
+    }
+
+    fn ask(&mut self, method: &str, path: &str, body: &Value) -> Answer {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        self.send(method, path, "", body.as_bytes())
+    }
+
+    fn get(&mut self, path: &str) -> Answer {
+        self.ask("GET", path, &Value::Null)
+    }
+
+    /// Asks, with these lines of headers.
+    fn send(&mut self, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
+        let host = match headers.to_ascii_lowercase().contains("host:") {
+            true => String::new(),
+            false => format!("Host: {}\r\n", self.host),
+        };
+        let head =
+            format!("{method} {path} HTTP/1.1\r\n{host}Content-Length: {}\r\n{headers}\r\n", body.len());
+        let stream = self.reader.get_mut();
+        // One that is refused before it has sent all may find nobody who reads the rest.
+        let _ = stream.write_all(&[head.as_bytes(), body].concat());
+        self.receive()
+    }
+
+    fn receive(&mut self) -> Answer {
+        let mut headers = HashMap::new();
+        let mut status = 0;
+        loop {
+            let mut line = String::new();
+            assert!(self.reader.read_line(&mut line).unwrap() > 0, "cut off after {status}, {headers:?}");
+            match line.trim_end().split_once(": ") {
+                Some((name, value)) => drop(headers.insert(name.to_ascii_lowercase(), value.to_owned())),
+                None if line == "\r\n" => break,
+                None => status = line.split(' ').nth(1).unwrap().parse().unwrap(),
+            }
+        }
+        let length = headers.get("content-length").map_or(0, |n| n.parse().unwrap());
+        let mut body = vec![0; length];
+        self.reader.read_exact(&mut body).unwrap();
+        let json = if body.is_empty() { Value::Null } else { serde_json::from_slice(&body).unwrap() };
+        Answer { status, headers, json }
+    }
+}
+
+impl Answer {
+    #[track_caller]
+    fn is(self, status: u16) -> Value {
+        assert_eq!(self.status, status, "{self:?}");
+        self.json
+    }
+
+    /// That it is a problem of that status, code and field, told as RFC 9457 has it.
+    #[track_caller]
+    fn is_problem(&self, status: u16, code: &str, field: Option<&str>) {
+        assert_eq!((self.status, self.json["code"].as_str()), (status, Some(code)), "{self:?}");
+        assert_eq!(self.json["field"].as_str(), field, "{self:?}");
+        assert_eq!(self.headers["content-type"], "application/problem+json");
+        assert_eq!(self.json["status"], status);
+        for text in ["type", "title", "detail"] {
+            assert!(self.json[text].as_str().is_some_and(|t| !t.is_empty()), "{self:?}");
+        }
+    }
+}
+
+const FAR: &str = "10h";
+
+fn sink_and(more: &str) -> (Sink, Daemon) {
+    let sink = Sink::start();
+    let daemon = Daemon::start(&format!(
+        "{more}{}{}",
+        topic("t", &sink, "delay = \"5h\""),
+        topic("off", &sink, "status = \"offline\"")
+    ));
+    (sink, daemon)
+}
+
+#[test]
+fn a_job_that_is_added_over_http_is_delivered_when_it_is_due() {
+    let (sink, daemon) = sink_and("");
+    for (n, mut http) in Http::doors(&daemon).into_iter().enumerate() {
+        let body = json!({"order": n, "text": "中"});
+        let added = http.ask("POST", "/v1/topics/t/jobs", &json!({"body": body, "delay": 0.2})).is(201);
+        sink.wait_for(n + 1, 10 * SECOND);
+        let call = sink.calls().pop().unwrap();
+        assert_eq!((call.header("dq-topic"), call.header("dq-job-id")), ("t", added["id"].as_str().unwrap()));
+        assert_eq!(serde_json::from_str::<Value>(&call.body).unwrap(), body);
+        assert!(call.late_ms().unwrap() >= 0);
+    }
+}
+
+#[test]
+fn every_route_of_jobs_does_what_it_says_by_both_doors() {
+    let (sink, daemon) = sink_and("");
+    for (door, mut http) in Http::doors(&daemon).into_iter().enumerate() {
+        // Ids may hold anything: what a path would be cut at, what a query begins with, what is no ASCII.
+        for (id, path) in [
+            (format!("plain-{door}"), format!("plain-{door}")),
+            (format!("a/b?c#d%e:f g+h/{door}"), format!("a%2Fb%3Fc%23d%25e%3Af%20g%2Bh%2F{door}")),
+            (format!("中\n\"{door}"), format!("%E4%B8%AD%0A%22{door}")),
+            ("batch".to_owned(), "batch".to_owned()),
+        ] {
+            let at = format!("/v1/topics/t/jobs/{path}");
+            let job = json!({"id": id, "body": [1, {"a": null}], "delay": FAR, "priority": "high", "max_attempts": 3});
+            let answer = http.ask("POST", "/v1/topics/t/jobs", &job);
+            assert_eq!(answer.headers["location"].replace("%2D", "-"), at);
+            assert_eq!(answer.is(201), json!({"topic": "t", "id": id, "outcome": "new"}));
+
+            let shown = http.get(&at).is(200);
+            let due = shown["due_ms"].as_i64().unwrap();
+            assert!((35_990_000..=36_000_010).contains(&(due - now_ms())), "{shown}");
+            assert!((now_ms() - shown["added_ms"].as_i64().unwrap()).abs() < 10_000, "{shown}");
+            let told = ["topic", "id", "state", "priority", "attempts", "max_attempts", "log", "body"];
+            assert_eq!(
+                told.map(|name| shown[name].clone()),
+                [
+                    json!("t"),
+                    json!(id),
+                    json!("delayed"),
+                    json!("high"),
+                    json!(0),
+                    json!(3),
+                    json!([]),
+                    json!([1, {"a": null}])
+                ]
+            );
+
+            let again =
+                |on_conflict: &str| json!({"id": id, "body": on_conflict, "on_conflict": on_conflict});
+            let answer = http.ask("POST", "/v1/topics/t/jobs", &again("reject"));
+            answer.is_problem(409, "exists", None);
+            let answer = http.ask("POST", "/v1/topics/t/jobs", &again("keep"));
+            assert!(!answer.headers.contains_key("location"));
+            assert_eq!(answer.is(200)["outcome"], "kept");
+            let answer = http.ask("POST", "/v1/topics/t/jobs", &again("replace"));
+            assert_eq!(answer.is(200)["outcome"], "replaced");
+            let shown = http.get(&at).is(200);
+            assert_eq!(shown["body"], "replace");
+            let in_ms = shown["due_ms"].as_i64().unwrap() - now_ms();
+            assert!((17_990_000..=18_000_010).contains(&in_ms), "the topic's delay: {shown}");
+
+            http.ask("PATCH", &at, &json!({"run_at": "2199-01-01T00:00:00Z"})).is(204);
+            assert_eq!(http.get(&at).is(200)["due_ms"], 7_226_582_400_000_i64);
+            http.ask("PATCH", &at, &json!({"run_at": 7_226_582_400_001_i64})).is(204);
+            assert_eq!(http.get(&at).is(200)["due_ms"], 7_226_582_400_001_i64);
+
+            http.ask("DELETE", &at, &Value::Null).is(204);
+            for (method, body) in
+                [("GET", Value::Null), ("DELETE", Value::Null), ("PATCH", json!({"delay": 1}))]
+            {
+                http.ask(method, &at, &body).is_problem(404, "not_found", None);
+            }
+            http.ask("POST", &format!("{at}/run"), &Value::Null).is_problem(404, "not_found", None);
+
+            let before = sink.count();
+            http.ask("POST", "/v1/topics/t/jobs", &json!({"id": id, "body": 1, "delay": FAR})).is(201);
+            http.ask("POST", &format!("{at}/run"), &Value::Null).is(204);
+            eventually(10 * SECOND, "the delivery", || (sink.count() > before).then_some(()));
+        }
+    }
+}
+
+#[test]
+fn a_batch_is_answered_job_by_job() {
+    let (_sink, daemon) = sink_and("");
+    for (door, mut http) in Http::doors(&daemon).into_iter().enumerate() {
+        let (a, b) = (format!("a{door}"), format!("b{door}"));
+        let jobs = json!({"jobs": [
+            {"id": a, "body": 1},
+            {"id": b, "body": 1, "delay": "soon"},
+            {"id": a, "body": 2, "on_conflict": "reject"},
+            {"body": 3},
+            7,
+            {"id": a, "body": 4},
+        ]});
+        let answer = http.ask("POST", "/v1/topics/t/jobs/batch", &jobs).is(200);
+        let results = answer["results"].as_array().unwrap();
+        let statuses: Vec<_> = results.iter().map(|r| r["status"].as_u64().unwrap()).collect();
+        assert_eq!(statuses, [201, 422, 409, 201, 400, 200], "{answer}");
+        assert_eq!(results[0], json!({"status": 201, "topic": "t", "id": a, "outcome": "new"}));
+        assert_eq!((&results[1]["code"], &results[1]["field"]), (&json!("bad_field"), &json!("delay")));
+        assert_eq!((&results[2]["code"], &results[2]["id"]), (&json!("exists"), &json!(a)));
+        let made = results[3]["id"].as_str().unwrap();
+        assert_eq!(http.get(&format!("/v1/topics/t/jobs/{made}")).is(200)["body"], 3);
+        assert_eq!(http.get(&format!("/v1/topics/t/jobs/{a}")).is(200)["body"], 4);
+        http.get(&format!("/v1/topics/t/jobs/{b}")).is_problem(404, "not_found", None);
+        let none = http.ask("POST", "/v1/topics/t/jobs/batch", &json!({"jobs": []}));
+        assert_eq!(none.is(200), json!({"results": []}));
+    }
+}
+
+#[test]
+fn a_listing_goes_on_where_the_page_before_ended_and_stats_count() {
+    let (_sink, daemon) = sink_and("");
+    let mut http = Http::tcp(&daemon);
+    let jobs: Vec<Value> = (0..230)
+        .map(|n| json!({"id": format!("{n:03}"), "body": "x".repeat(n * 100), "delay": 3600 + n}))
+        .collect();
+    for some in jobs.chunks(40) {
+        http.ask("POST", "/v1/topics/t/jobs/batch", &json!({"jobs": some})).is(200);
+    }
+    for mut http in Http::doors(&daemon) {
+        for limit in [7, 100, 1000] {
+            let (mut ids, mut cursor) = (Vec::new(), String::new());
+            loop {
+                let path = format!("/v1/topics/t/jobs?state=delayed&limit={limit}{cursor}");
+                let page = http.get(&path).is(200);
+                let some = page["jobs"].as_array().unwrap();
+                assert!(some.len() <= limit);
+                ids.extend(some.iter().map(|job| job["id"].as_str().unwrap().to_owned()));
+                match page["next"].as_str() {
+                    Some(next) => cursor = format!("&cursor={next}"),
+                    None => break,
+                }
+            }
+            if !on_redis() {
+                assert!(ids.is_sorted(), "by due time: {ids:?}");
+            }
+            ids.sort();
+            assert_eq!(ids, (0..230).map(|n| format!("{n:03}")).collect::<Vec<_>>());
+        }
+        assert_eq!(http.get("/v1/topics/t/jobs?state=dead").is(200), json!({"jobs": [], "next": null}));
+        let empty = |topic: &str, delayed: u64| json!({"topic": topic, "delayed": delayed, "ready": 0, "leased": 0, "dead": 0});
+        assert_eq!(http.get("/v1/stats").is(200), json!({"topics": [empty("off", 0), empty("t", 230)]}));
+    }
+}
+
+/// Method, path and body; status, code and field.
+type Row<'a> = (&'a str, &'a str, &'a str, u16, &'a str, Option<&'a str>);
+
+#[test]
+fn whatever_is_wrong_with_a_request_is_named() {
+    let (_sink, daemon) = sink_and("[server]\nmax_frame = \"4KiB\"\n");
+    let long = "x".repeat(257);
+    let (jobs, job, batch) = ("/v1/topics/t/jobs", "/v1/topics/t/jobs/1", "/v1/topics/t/jobs/batch");
+    let huge = format!(r#"{{"body": "{}"}}"#, "x".repeat(5000));
+    let many = format!(
+        r#"{{"body": 1, {}}}"#,
+        (0..100).map(|n| format!("\"f{n}\": 1")).collect::<Vec<_>>().join(",")
+    );
+    #[rustfmt::skip]
+    let table: &[Row] = &[
+        ("POST", jobs, "", 400, "bad_json", None),
+        ("POST", jobs, "{", 400, "bad_json", None),
+        ("POST", jobs, "[]", 400, "bad_json", None),
+        ("POST", jobs, "null", 400, "bad_json", None),
+        ("POST", jobs, r#"{"body": 1} x"#, 400, "bad_json", None),
+        ("POST", jobs, r#"{"id": "a", "body": 1, "id": "b"}"#, 400, "bad_json", None),
+        ("POST", jobs, r#"{}"#, 422, "missing_field", Some("body")),
+        ("POST", jobs, r#"{"id": 7, "body": 1}"#, 422, "bad_field", Some("id")),
+        ("POST", jobs, r#"{"id": "", "body": 1}"#, 422, "bad_field", Some("id")),
+        ("POST", jobs, r#"{"body": 1, "dealy": 1}"#, 422, "unknown_field", Some("dealy")),
+        ("POST", jobs, r#"{"body": 1, "headers": {}}"#, 422, "unknown_field", Some("headers")),
+        ("POST", jobs, &many, 422, "unknown_field", Some("f0")),
+        ("POST", jobs, r#"{"body": 1, "delay": -1}"#, 422, "bad_field", Some("delay")),
+        ("POST", jobs, r#"{"body": 1, "delay": "90"}"#, 422, "bad_field", Some("delay")),
+        ("POST", jobs, r#"{"body": 1, "delay": true}"#, 422, "bad_field", Some("delay")),
+        ("POST", jobs, r#"{"body": 1, "delay": 1e300}"#, 422, "bad_field", Some("delay")),
+        ("POST", jobs, r#"{"body": 1, "run_at": "tomorrow"}"#, 422, "bad_field", Some("run_at")),
+        ("POST", jobs, r#"{"body": 1, "run_at": 1.5}"#, 422, "bad_field", Some("run_at")),
+        ("POST", jobs, r#"{"body": 1, "delay": 1, "run_at": 1}"#, 422, "bad_field", Some("run_at")),
+        ("POST", jobs, r#"{"body": 1, "priority": "urgent"}"#, 422, "bad_field", Some("priority")),
+        ("POST", jobs, r#"{"body": 1, "on_conflict": 1}"#, 422, "bad_field", Some("on_conflict")),
+        ("POST", jobs, r#"{"body": 1, "max_attempts": 0}"#, 422, "bad_field", Some("max_attempts")),
+        ("POST", jobs, r#"{"body": 1, "max_attempts": "3"}"#, 422, "bad_field", Some("max_attempts")),
+        ("POST", jobs, &huge, 413, "too_large", None),
+        ("POST", "/v1/topics/nobody/jobs", r#"{"body": 1}"#, 404, "unknown_topic", None),
+        ("POST", "/v1/topics/off/jobs", r#"{"body": 1}"#, 409, "topic_offline", None),
+        ("POST", "/v1/topics/a%20b/jobs", r#"{"body": 1}"#, 422, "bad_field", Some("topic")),
+        ("POST", batch, r#"{}"#, 422, "missing_field", Some("jobs")),
+        ("POST", batch, r#"{"jobs": {}}"#, 422, "bad_field", Some("jobs")),
+        ("POST", batch, r#"{"jobs": [], "topic": "t"}"#, 422, "unknown_field", Some("topic")),
+        ("POST", "/v1/topics/nobody/jobs/batch", r#"{"jobs": []}"#, 404, "unknown_topic", None),
+        ("POST", "/v1/topics/off/jobs/batch", r#"{"jobs": []}"#, 409, "topic_offline", None),
+        ("GET", jobs, "", 422, "missing_field", Some("state")),
+        ("GET", "/v1/topics/t/jobs?state=done", "", 422, "bad_field", Some("state")),
+        ("GET", "/v1/topics/t/jobs?state=dead&limit=0", "", 422, "bad_field", Some("limit")),
+        ("GET", "/v1/topics/t/jobs?state=dead&limit=1001", "", 422, "bad_field", Some("limit")),
+        ("GET", "/v1/topics/t/jobs?state=dead&cursor=2.1", "", 422, "bad_field", Some("cursor")),
+        ("GET", "/v1/topics/t/jobs?state=dead&page=2", "", 422, "unknown_field", Some("page")),
+        ("GET", "/v1/topics/nobody/jobs?state=dead", "", 404, "unknown_topic", None),
+        ("GET", &format!("{jobs}/{long}"), "", 422, "bad_field", Some("id")),
+        ("GET", &format!("{jobs}/%FF"), "", 400, "bad_path", None),
+        ("GET", job, "", 404, "not_found", None),
+        ("GET", "/v1/topics/t/jobs/batch", "", 404, "not_found", None),
+        ("GET", "/v1/topics/nobody/jobs/1", "", 404, "not_found", None),
+        ("PATCH", job, r#"{}"#, 422, "missing_field", Some("delay")),
+        ("PATCH", job, r#"{"body": 1}"#, 422, "unknown_field", Some("body")),
+        ("PATCH", job, r#"{"delay": 1, "run_at": 1}"#, 422, "bad_field", Some("run_at")),
+        ("PATCH", jobs, r#"{}"#, 405, "no_method", None),
+        ("PUT", job, r#"{}"#, 405, "no_method", None),
+        ("GET", "/v1/topics/t/jobs/1/run", "", 405, "no_method", None),
+        ("GET", "/v1/nothing", "", 404, "no_route", None),
+        ("GET", "/v1/topics/t/jobs/", "", 404, "no_route", None),
+        ("GET", "/v1/topics/t/jobs/a/b", "", 404, "no_route", None),
+    ];
+    for (method, path, body, status, code, field) in table {
+        for mut http in Http::doors(&daemon) {
+            let answer = http.send(method, path, "", body.as_bytes());
+            println!("{method} {path} {body:.60} -> {}", answer.json["detail"]);
+            answer.is_problem(*status, code, *field);
+            assert!(!answer.headers["x-request-id"].is_empty());
+        }
+    }
+    let mut http = Http::tcp(&daemon);
+    http.send("PUT", job, "", b"").headers.get("allow").expect("what would be allowed");
+    http.send("POST", jobs, "Content-Type: text/plain\r\n", b"{}").is_problem(415, "not_json", None);
+    let added =
+        http.send("POST", jobs, "Content-Type: application/json; charset=utf-8\r\n", br#"{"body": null}"#);
+    assert_eq!(added.is(201)["topic"], "t");
+    http.send("POST", jobs, "", b"{\"body\": \"\xff\"}").is_problem(400, "bad_json", None);
+}
+
+#[test]
+fn a_request_has_an_id_its_own_or_one_that_is_made() {
+    let (_sink, daemon) = sink_and("");
+    for mut http in Http::doors(&daemon) {
+        let answer = http.send("GET", "/v1/stats", "X-Request-Id: abc-1\r\n", b"");
+        assert_eq!(answer.headers["x-request-id"], "abc-1");
+        let made = http.get("/v1/stats").headers["x-request-id"].clone();
+        assert!(made.len() >= 16 && made != http.get("/v1/stats").headers["x-request-id"]);
+        let bad = http.send("GET", "/v1/nothing", "X-Request-Id: a b\r\n", b"");
+        assert_ne!(bad.headers["x-request-id"], "a b");
+        http.send("GET", "/v1/nothing", "X-Request-Id: find-me\r\n", b"").is(404);
+    }
+    assert!(daemon.log().contains("[find-me]"), "{}", daemon.log());
+}
+
+#[test]
+fn a_web_page_of_somebody_elses_reaches_nothing() {
+    let (_sink, daemon) = sink_and("");
+    let mut http = Http::tcp(&daemon);
+    let own = format!("Host: localhost:{}\r\n", daemon.http);
+    http.send("GET", "/v1/stats", &own, b"").is(200);
+    let rebound = http.send("GET", "/v1/stats", "Host: evil.example\r\n", b"");
+    rebound.is_problem(403, "foreign", None);
+    let job = br#"{"body": 1}"#;
+    let answer = http.send("POST", "/v1/topics/t/jobs", "Origin: http://evil.example\r\n", job);
+    answer.is_problem(403, "foreign", None);
+    let mut unix = Http::unix(&daemon);
+    unix.send("GET", "/v1/stats", "Host: whatever\r\n", b"").is(200);
+}
+
+/// The transactions in a SQLite log: a frame that ends one tells how large the database is then.
+fn commits(daemon: &Daemon) -> usize {
+    let log = std::fs::read(daemon.dir.path().join("var/dq.db-wal")).unwrap();
+    let number = |at: usize| u32::from_be_bytes(log[at..at + 4].try_into().unwrap());
+    let (page, salt) = (number(8) as usize, &log[16..24]);
+    let frames = log[32..].chunks_exact(24 + page);
+    frames.filter(|f| f[8..16] == *salt && f[4..8] != [0; 4]).count()
+}
+
+#[test]
+fn adds_that_come_at_the_same_time_share_transactions() {
+    if on_redis() {
+        return; // It is about the embedded store's log.
+    }
+    let (_sink, daemon) = sink_and("");
+    Http::tcp(&daemon).ask("POST", "/v1/topics/t/jobs", &json!({"body": 1})).is(201);
+    let before = commits(&daemon);
+    // Few enough that the log is not carried over meanwhile, whatever they come to.
+    const CONNECTIONS: usize = 20;
+    const EACH: usize = 5;
+    let all_there = std::sync::Barrier::new(CONNECTIONS);
+    std::thread::scope(|scope| {
+        for _ in 0..CONNECTIONS {
+            scope.spawn(|| {
+                let mut http = Http::tcp(&daemon);
+                all_there.wait();
+                for _ in 0..EACH {
+                    http.ask("POST", "/v1/topics/t/jobs", &json!({"body": 1})).is(201);
+                }
+            });
+        }
+    });
+    let commits = commits(&daemon) - before;
+    println!("{} adds in {commits} transactions", CONNECTIONS * EACH);
+    assert!((1..CONNECTIONS * EACH * 2 / 3).contains(&commits), "{commits}");
+    let stats = Http::tcp(&daemon).get("/v1/stats").is(200);
+    assert_eq!(stats["topics"][1]["delayed"], 1 + CONNECTIONS * EACH);
+}
+
+#[test]
+fn no_request_fails_across_a_restart() {
+    let (_sink, daemon) = sink_and("");
+    let before = daemon.wait_all_up(SLOTS);
+    let (stop, added) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for connection in 0..8 {
+            let (stop, added, daemon) = (&stop, &added, &daemon);
+            scope.spawn(move || {
+                let open = || if connection % 2 == 0 { Http::tcp(daemon) } else { Http::unix(daemon) };
+                let mut http = open();
+                while !stop.load(Ordering::Relaxed) {
+                    let answer = http.ask("POST", "/v1/topics/t/jobs", &json!({"body": 1}));
+                    let last = answer.headers.get("connection").is_some_and(|c| c == "close");
+                    let path = answer.headers.get("location").cloned();
+                    answer.is(201);
+                    added.fetch_add(1, Ordering::Relaxed);
+                    if last {
+                        http = open();
+                    }
+                    if connection == 0 {
+                        let shown = http.get(&path.unwrap());
+                        if shown.headers.get("connection").is_some_and(|c| c == "close") {
+                            http = open();
+                        }
+                        shown.is(200);
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+        }
+        for _ in 0..2 {
+            let before = daemon.children();
+            daemon.signal(Signal::SIGUSR2);
+            all_new(&daemon, &before);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(before.len(), daemon.children().len());
+    let added = added.load(Ordering::Relaxed);
+    println!("{added} adds");
+    let stats = Http::tcp(&daemon).get("/v1/stats").is(200);
+    assert_eq!(stats["topics"][1]["delayed"], added);
+}
+
+#[test]
+fn a_store_that_cannot_take_a_job_is_told_and_works_again_after() {
+    if on_redis() {
+        return; // It is about the embedded store's file.
+    }
+    let (_sink, daemon) = sink_and("");
+    let mut http = Http::tcp(&daemon);
+    http.ask("POST", "/v1/topics/t/jobs", &json!({"id": "a", "body": 1})).is(201);
+    let other = rusqlite::Connection::open(daemon.dir.path().join("var/dq.db")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let answer = http.ask("POST", "/v1/topics/t/jobs", &json!({"id": "b", "body": 1}));
+    answer.is_problem(503, "store_busy", None);
+    assert_eq!(answer.headers["retry-after"], "1");
+    http.get("/v1/topics/t/jobs/a").is(200);
+    other.execute_batch("ROLLBACK").unwrap();
+    http.ask("POST", "/v1/topics/t/jobs", &json!({"id": "b", "body": 1})).is(201);
+}
+
+#[test]
+fn a_job_that_is_being_delivered_cannot_be_moved() {
+    let sink = Sink::answering(|_| dq::cli::Answer::new(200, "ok").after(3 * SECOND));
+    let daemon = Daemon::start(&topic("t", &sink, "timeout = \"20s\""));
+    let mut http = Http::tcp(&daemon);
+    http.ask("POST", "/v1/topics/t/jobs", &json!({"id": "a", "body": 1})).is(201);
+    eventually(10 * SECOND, "the callback", || (sink.count() == 1).then_some(()));
+    assert_eq!(http.get("/v1/topics/t/jobs/a").is(200)["state"], "leased");
+    http.ask("PATCH", "/v1/topics/t/jobs/a", &json!({"delay": 1})).is_problem(409, "conflict", None);
+    http.ask("POST", "/v1/topics/t/jobs/a/run", &Value::Null).is_problem(409, "conflict", None);
+}
