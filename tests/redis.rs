@@ -4,13 +4,14 @@
 mod support;
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use dq::job::{JobId, JobKey, TopicName};
+use dq::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
 use dq::settings;
-use dq::store::Lanes;
+use dq::store::{self, Lanes, Store, Wanted};
 use nix::sys::signal::{Signal, kill};
 use support::redis::RedisServer;
 use support::{Daemon, SECOND, SLOTS, Sink, add, eventually, load, now_ms, pending, stats, topic};
@@ -20,6 +21,7 @@ struct Pair {
     nodes: [RedisServer; 2],
     lanes: Lanes,
     config: String,
+    settings: settings::Store,
 }
 
 impl Pair {
@@ -35,12 +37,18 @@ impl Pair {
             .map(|(n, server)| format!("[[store.node]]\nname = \"{}\"\nurl = \"{}\"\n", n.name, server.url()))
             .collect();
         let config = format!("[store]\nbackend = \"redis\"\ntimeout = \"1s\"\n{sections}{topics}");
-        let lanes = Lanes::new(&settings::Store::Redis(redis)).unwrap();
-        Pair { nodes, lanes, config }
+        let settings = settings::Store::Redis(redis);
+        let lanes = Lanes::new(&settings).unwrap();
+        Pair { nodes, lanes, config, settings }
     }
 
     fn daemon(&self) -> Daemon {
         Daemon::start(&self.config)
+    }
+
+    /// A handle to them, without a daemon.
+    fn store(&self) -> Box<dyn Store> {
+        store::open(&self.settings, Path::new("/nowhere")).unwrap()
     }
 
     /// An id of a job whose home is that node, made of this name.
@@ -414,6 +422,45 @@ fn an_add_that_must_know_whether_its_id_is_taken_waits_for_its_home() {
     assert_eq!((ask("keep"), ask("replace")), ("node_down".to_owned(), "1".to_owned()));
     pair.nodes[1].start_again();
     eventually(10 * SECOND, "an answer", || (ask("reject") == "exists").then_some(()));
+}
+
+#[test]
+fn a_node_that_was_away_when_a_topic_was_paused_delivers_nothing_of_it() {
+    let mut pair = Pair::start("");
+    let mut store = pair.store();
+    let key = JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new(pair.id_on(1, "waits")).unwrap() };
+    let job = NewJob {
+        key: key.clone(),
+        body: Body::parse("1").unwrap(),
+        due: Due::In(Duration::ZERO),
+        priority: Priority::Normal,
+        on_conflict: OnConflict::Replace,
+        max_attempts: None,
+        attempts: 0,
+    };
+    eventually(10 * SECOND, "a stored job", || store.add(std::slice::from_ref(&job)).remove(0).ok());
+    let mut lease = |store: &mut Box<dyn Store>| {
+        let wanted = Wanted { topic: key.topic.clone(), max: 9, hold: 60 * SECOND, max_attempts: 10 };
+        store.lease(&[wanted], 9, None).map_or(0, |batch| batch.jobs.len())
+    };
+    pair.nodes[1].kill();
+    store.pause(&key.topic, true).unwrap();
+    assert_eq!(store.paused().unwrap(), [key.topic.clone()]);
+    pair.nodes[1].start_again();
+    let knows = |pair: &Pair| {
+        let keys = pair.nodes[1].cli(&["keys", "*paused"]);
+        !keys.trim().is_empty()
+    };
+    eventually(20 * SECOND, "a node that has been told", || {
+        assert_eq!(lease(&mut store), 0);
+        knows(&pair).then_some(())
+    });
+    let until = Instant::now() + 2 * SECOND;
+    while Instant::now() < until {
+        assert_eq!(lease(&mut store), 0);
+    }
+    store.pause(&key.topic, false).unwrap();
+    eventually(5 * SECOND, "the job", || (lease(&mut store) == 1).then_some(()));
 }
 
 #[test]

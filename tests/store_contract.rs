@@ -683,6 +683,50 @@ fn reschedule_and_run_move_what_is_not_leased<F: Fixture>(f: &F) {
     assert_eq!(s.run(&key("nobody", "i")).unwrap(), Changed::NotFound);
 }
 
+fn a_paused_topic_is_not_leased_until_it_is_resumed<F: Fixture>(f: &F) {
+    let (mut a, mut b) = (f.open(), f.open());
+    let bell = f.bell(BellKind::Push);
+    add(&mut *a, &(0..20).map(|n| job("t", &format!("{n}"), NOW)).collect::<Vec<_>>());
+    let held = lease_one(&mut *a, "t");
+    a.pause(&topic("t"), true).unwrap();
+    // Before it has ever had a job, too.
+    b.pause(&topic("u"), true).unwrap();
+    assert_eq!(b.paused().unwrap(), [topic("t"), topic("u")]);
+    add(
+        &mut *b,
+        &[
+            job("t", "new", NOW),
+            job("t", "soon", Due::In(Duration::from_millis(5))),
+            job("u", "i", NOW),
+            job("v", "i", NOW),
+        ],
+    );
+    let soon = b.get(&key("t", "soon")).unwrap().unwrap().due_ms;
+    sleep_past(soon);
+    a.promote(100).unwrap();
+    quiet(&bell);
+    let batch = b.lease(&[want("t", 9), want("u", 9), want("v", 9)], 20, None).unwrap();
+    assert_eq!(batch.jobs.iter().map(|j| j.key.clone()).collect::<Vec<_>>(), [key("v", "i")]);
+    assert_eq!(batch.left, []);
+    assert_eq!(b.lease(&[want("v", 9)], 20, None).unwrap().left, [], "nobody is told of what is paused");
+    assert_eq!(counts(&mut *b, "t"), [0, 21, 1, 0]);
+    // What is held is settled, and what comes back waits as well.
+    assert_eq!(settle(&mut *b, &held, Outcome::Retry(NOW)), Settled::Done);
+    assert_eq!(lease(&mut *a, "t", 9), []);
+    quiet(&bell);
+    b.pause(&topic("t"), false).unwrap();
+    assert!(rings(&bell), "whoever waits is told");
+    assert_eq!(a.paused().unwrap(), [topic("u")]);
+    assert_eq!(lease(&mut *a, "t", 100).len(), 22);
+    assert_eq!(lease(&mut *a, "u", 100), []);
+    // Said twice is said once.
+    a.pause(&topic("u"), true).unwrap();
+    a.pause(&topic("u"), false).unwrap();
+    a.pause(&topic("u"), false).unwrap();
+    assert_eq!(lease(&mut *b, "u", 100).len(), 1);
+    assert_eq!(b.paused().unwrap(), []);
+}
+
 fn a_list_is_paged_in_its_order<F: Fixture>(f: &F) {
     let mut s = f.open();
     let base = now_ms() + 1_000_000;
@@ -861,6 +905,7 @@ contract! {
     a_lease_keeps_to_its_quotas_and_tells_what_is_left
     leases_go_by_priority_and_then_by_due_time
     reschedule_and_run_move_what_is_not_leased
+    a_paused_topic_is_not_leased_until_it_is_resumed
     a_list_is_paged_in_its_order
     bells_ring_when_there_is_work
     many_handles_at_once_lose_and_double_nothing

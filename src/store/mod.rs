@@ -174,7 +174,7 @@ pub struct Leased {
 pub struct Batch {
     /// The jobs, by priority and due time within a topic.
     pub jobs: Vec<Leased>,
-    /// The topics with ready jobs that are left, and how many.
+    /// The topics with ready jobs that are left, and how many; but for paused ones.
     pub left: Vec<(TopicName, u64)>,
 }
 
@@ -298,7 +298,7 @@ pub trait Store: Send {
     /// Moves up to `limit` due jobs of each shard to ready. `next_ms` is the next due time.
     fn promote(&mut self, limit: usize) -> Result<Moved>;
 
-    /// Leases up to `limit` ready jobs in all, topic by topic in the given order. Never waits for work.
+    /// Leases up to `limit` ready jobs in all, topic by topic in the given order; of paused topics none. Never waits for work.
     fn lease(&mut self, wanted: &[Wanted], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch>;
 
     /// Settles leased jobs, each answered by itself, in their order.
@@ -324,6 +324,13 @@ pub trait Store: Send {
 
     /// The counts of all topics that ever had a job, by name.
     fn counts(&mut self) -> Result<Vec<Counts>>;
+
+    /// Has a topic's jobs no longer leased; or leased again. What is leased goes on. On several nodes those that are away are told
+    /// when they are back; with any error it may hold in part, until it is said again.
+    fn pause(&mut self, topic: &TopicName, paused: bool) -> Result<()>;
+
+    /// The topics that are paused, by name.
+    fn paused(&mut self) -> Result<Vec<TopicName>>;
 
     /// Whether the store answers; how is told by the error.
     fn health(&mut self) -> Result<()>;

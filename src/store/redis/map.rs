@@ -1,16 +1,13 @@
 //! Which nodes are the homes of jobs: all but those that are being drained. Pure.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::flags::{self, Flags};
 use crate::job::JobKey;
 use crate::rendezvous;
 
 /// How long it takes until everybody has heard that a node is being drained. All go by it from one moment on.
 const NOTICE_MS: i64 = 2000;
-
-/// Of each node that has ever been drained: when it was said that it is, or is no longer, Unix milliseconds.
-pub(super) type Flags = BTreeMap<String, (i64, bool)>;
 
 /// The homes of jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +56,7 @@ pub(super) fn parts(key: &JobKey) -> [&[u8]; 2] {
 pub(super) struct Plan {
     all: Vec<String>,
     pub map: Arc<Map>,
+    /// Of each node that has ever been drained, whether it is.
     flags: Flags,
     /// When a word begins to count; none: all do.
     changes_at_ms: Option<i64>,
@@ -78,11 +76,7 @@ impl Plan {
 
     /// Takes note of what a node has said, and goes by what counts now. Tells whether the map is another.
     pub(super) fn hear(&mut self, told: &Flags, now_ms: i64) -> bool {
-        for (name, flag) in told {
-            // The latest word on each counts, whoever has it.
-            let known = self.flags.entry(name.clone()).or_insert(*flag);
-            *known = (*known).max(*flag);
-        }
+        flags::hear(&mut self.flags, told);
         let drained = |name: &str| match self.flags.get(name) {
             Some((at, drained)) if at + NOTICE_MS <= now_ms => *drained,
             Some(_) => !self.map.names.iter().any(|home| home == name),

@@ -9,11 +9,13 @@ mod bell;
 mod breaker;
 mod browse;
 mod change;
+mod flags;
 mod lease;
 mod map;
 mod moving;
 mod node;
 mod nodes;
+mod pauses;
 mod promote;
 mod reconcile;
 mod scout;
@@ -310,6 +312,14 @@ impl Store for RedisStore {
 
     fn counts(&mut self) -> Result<Vec<Counts>> {
         self.count()
+    }
+
+    fn pause(&mut self, topic: &TopicName, paused: bool) -> Result<()> {
+        self.say_paused(topic, paused)
+    }
+
+    fn paused(&mut self) -> Result<Vec<TopicName>> {
+        self.paused_topics()
     }
 
     fn health(&mut self) -> Result<()> {

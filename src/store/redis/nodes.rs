@@ -1,6 +1,6 @@
 //! The nodes of a store, which of them and of their shards a job belongs to, and when a shard may deliver.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,10 @@ use redis::Value;
 use serde::Serialize;
 
 use super::answer::{self, array, count};
-use super::map::{Flags, Map, Plan, parts};
+use super::flags::{self, Flags};
+use super::map::{Map, Plan, parts};
 use super::node::{Call, Node};
+use super::pauses::PAUSES;
 use super::scout::{Board, FRESH, Holdings, Report};
 use super::script::Script;
 use crate::job::JobKey;
@@ -25,6 +27,8 @@ pub struct Nodes {
     plan: RwLock<Plan>,
     /// Since when a shard's own displaced jobs are known not to be older than what their homes have.
     cleared: Mutex<HashMap<Place, Instant>>,
+    /// What any node has heard of topics that are paused.
+    pub(super) pauses: Mutex<Flags>,
     me: Weak<Nodes>,
 }
 
@@ -44,6 +48,21 @@ impl Survey {
             (some && report.holdings.is_some()).then_some(node)
         };
         self.reports.iter().enumerate().filter_map(holds)
+    }
+
+    /// Whether a node has not heard of a topic what another has.
+    fn has_missed_a_pause(&self, node: usize) -> bool {
+        let of = |r: &Report| r.holdings.clone();
+        let Some(own) = of(&self.reports[node]) else { return false };
+        self.reports
+            .iter()
+            .filter_map(of)
+            .any(|other| flags::unheard(&other.pauses, &own.pauses).next().is_some())
+    }
+
+    /// When the node was asked that was asked last.
+    fn asked_at(&self) -> Instant {
+        self.reports.iter().filter_map(|r| r.asked_at).max().unwrap_or_else(Instant::now)
     }
 
     /// Whether a node did not answer.
@@ -69,6 +88,7 @@ impl Nodes {
             boards: nodes.iter().map(|_| Board::default()).collect(),
             plan: RwLock::new(Plan::new(&names)),
             cleared: Mutex::default(),
+            pauses: Mutex::default(),
             me: me.clone(),
             nodes,
             names,
@@ -190,6 +210,18 @@ impl Nodes {
             }
             _ => survey,
         };
+        let refreshed;
+        let survey = match survey.has_missed_a_pause(place.node) {
+            // It was asked before it was told, perhaps.
+            true => {
+                refreshed = self.survey_since(survey.asked_at());
+                &refreshed
+            }
+            false => survey,
+        };
+        if survey.has_missed_a_pause(place.node) {
+            return not_yet("it is told first which topics are paused");
+        }
         let others = || survey.reports.iter().enumerate().filter(|(other, _)| *other != place.node);
         if let Some((other, _)) = others().find(|(_, r)| r.has_away(place.node)) {
             return not_yet(&format!(
@@ -233,14 +265,16 @@ impl Nodes {
             node.run(calls).into_iter().map(|a| a.map_err(super::Failure::into_error)).collect()
         };
         // The mark first: with it, all that is to be moved has been noted, and is told after it.
-        let mut first = ask(&[node.plain("HGETALL", 0, DRAINED), node.plain("GET", 0, MARK)]);
-        let mark = first.pop().unwrap_or(Ok(Value::Nil))?;
-        let flags = first.pop().unwrap_or(Ok(Value::Nil))?;
+        let read = |command, key| node.plain(command, 0, key);
+        let first = ask(&[read("HGETALL", DRAINED), read("HGETALL", PAUSES), read("GET", MARK)]);
+        let first: Vec<Value> = first.into_iter().collect::<Result<_>>()?;
+        let [drained, pauses, mark] = first.try_into().map_err(|_| answer::strange("an answer"))?;
         let answers = ask(&(0..node.bases.len()).map(held).collect::<Vec<_>>());
         let mut holdings = Holdings {
             away: vec![0; self.count()],
             stray: vec![0; self.count()],
-            mark: if mark == Value::Nil { String::new() } else { answer::text(mark)? },
+            mark: answer::optional_text(mark)?,
+            pauses: self.agree_on_pauses(lane, flags::read(pauses)?),
         };
         // Of a Cluster some shards may be away, whose jobs wait with them.
         for values in answers.into_iter().flatten() {
@@ -250,13 +284,7 @@ impl Nodes {
                 holdings.stray[i] += count(stray)? as u64;
             }
         }
-        let flags: BTreeMap<String, String> =
-            redis::from_redis_value(flags).map_err(|_| answer::strange("an answer"))?;
-        let parse = |(name, flag): (String, String)| {
-            let (at, drained) = flag.split_once(' ')?;
-            Some((name, (at.parse().ok()?, drained == "1")))
-        };
-        self.hear(&flags.into_iter().filter_map(parse).collect());
+        self.hear(&flags::read(drained)?);
         self.contest(lane, &holdings.mark);
         Ok(holdings)
     }
@@ -296,7 +324,7 @@ impl Nodes {
 
     /// Has a node drained of its jobs, or no longer: tells all nodes that answer.
     pub fn drain(&self, lane: usize, drained: bool) -> Result<()> {
-        let flag = format!("{} {}", super::now_ms(), u8::from(drained));
+        let flag = flags::shown((super::now_ms(), drained));
         let mut told = Err(StoreError::NodeDown("none answers".into()));
         for node in &self.nodes {
             let mut call = node.plain("HSET", 0, DRAINED);

@@ -4,6 +4,8 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::flags::Flags;
+
 /// How old a report may be that is relied on.
 pub(super) const FRESH: Duration = Duration::from_secs(1);
 
@@ -19,6 +21,8 @@ pub(super) struct Holdings {
     pub stray: Vec<u64>,
     /// For which set of nodes all of its jobs have been looked at.
     pub mark: String,
+    /// Which topics it knows to be paused, or to be so no longer.
+    pub pauses: Flags,
 }
 
 /// The last that is known of a node.

@@ -18,6 +18,7 @@ pub(super) enum Script {
     Lease,
     List,
     Mark,
+    Pause,
     Promote,
     Purge,
     ReconcileDemote,
@@ -39,7 +40,7 @@ macro_rules! sources {
 }
 
 /// In the order of [`Script`].
-const SOURCES: [(&str, &str); 24] = sources!(
+const SOURCES: [(&str, &str); 25] = sources!(
     "lua/",
     "add",
     "announce",
@@ -53,6 +54,7 @@ const SOURCES: [(&str, &str); 24] = sources!(
     "lease",
     "list",
     "mark",
+    "pause",
     "promote",
     "purge",
     "reconcile_demote",

@@ -1,4 +1,4 @@
-//! What clients and operators change: add, delete, reschedule, redrive, purge. Each function is the part of one job, or
+//! What clients and operators change: add, delete, reschedule, redrive, purge, pause. Each function is the part of one job, or
 //! of one bounded batch, in a transaction.
 
 use rusqlite::{OptionalExtension, params};
@@ -6,6 +6,19 @@ use rusqlite::{OptionalExtension, params};
 use super::write::Write;
 use crate::job::{Due, JobId, JobKey, NewJob, OnConflict, State, TopicName};
 use crate::store::{Added, Changed, Which};
+
+/// Has a topic's jobs no longer leased; or leased again, of which those are told who do.
+pub(super) fn pause(w: &mut Write<'_>, topic: &TopicName, paused: bool) -> rusqlite::Result<()> {
+    let sql = match paused {
+        true => "INSERT INTO pause (name) VALUES (?1) ON CONFLICT DO NOTHING",
+        false => "DELETE FROM pause WHERE name = ?1",
+    };
+    let changed = w.db.prepare_cached(sql)?.execute([topic.as_str()])? > 0;
+    if changed && !paused {
+        w.ring_push();
+    }
+    Ok(())
+}
 
 /// Adds one job. A leased job that is replaced stays leased: the row holds the replacement, which becomes leasable when
 /// the lease has ended.

@@ -305,6 +305,14 @@ impl Store for SqliteStore {
         browse::counts(&self.db).map_err(refused)
     }
 
+    fn pause(&mut self, topic: &TopicName, paused: bool) -> Result<()> {
+        self.write(Durability::Full, |w| change::pause(w, topic, paused))
+    }
+
+    fn paused(&mut self) -> Result<Vec<TopicName>> {
+        browse::paused(&self.db).map_err(refused)
+    }
+
     fn health(&mut self) -> Result<()> {
         let one: i64 = self.db.query_row("SELECT one FROM shard", [], |row| row.get(0)).map_err(refused)?;
         debug_assert_eq!(one, 1);

@@ -114,6 +114,11 @@ impl<'c> Write<'c> {
         }
     }
 
+    /// Rings for work that there may be.
+    pub(super) fn ring_push(&mut self) {
+        self.rings.push = true;
+    }
+
     /// Notes that a lease ends then.
     pub(super) fn deadline(&mut self, at_ms: i64) {
         self.deadline_ms = Some(self.deadline_ms.map_or(at_ms, |d| d.min(at_ms)));

@@ -1,5 +1,5 @@
 --@ use clock bells scores places records leases sizes
--- Leases ready jobs, topic by topic, by priority and due time.
+-- Leases ready jobs, topic by topic, by priority and due time; of paused topics none.
 --
 -- KEYS  1 the shard's base
 -- ARGV  1 how many jobs at most   2 16 random bytes, never given twice   3 the owner's tag, '' for none
@@ -77,6 +77,13 @@ end
 
 local leasable, idle = {}, {}
 for _, topic in ipairs(call('SMEMBERS', base .. 'leasable')) do leasable[topic] = true end
+-- What is paused stays as it is, until it is resumed; whoever is told of it meanwhile is told in vain.
+for _, topic in ipairs(call('SMEMBERS', base .. 'paused')) do
+  if leasable[topic] then
+    leasable[topic] = nil
+    call('ZREM', base .. 'bell', topic)
+  end
+end
 for i = 6, #ARGV, 4 do
   local topic, n = ARGV[i], math.min(tonumber(ARGV[i + 1]), room)
   if leasable[topic] then

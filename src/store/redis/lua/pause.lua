@@ -1,0 +1,24 @@
+--@ use clock bells
+-- Notes which topics are paused, where this shard has not heard a later word of them. What is paused is not leased.
+--
+-- KEYS  1 the shard's base
+-- ARGV  for each topic: topic, when it was said (Unix ms), 1 paused or 0 not
+-- Gives nothing
+--
+-- Moves nothing.
+
+for i = 1, #ARGV, 3 do
+  local topic, at, is = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  local known = string.match(call('HGET', base .. 'pauses', topic) or '', '^%d+')
+  if not known or tonumber(known) <= tonumber(at) then
+    call('HSET', base .. 'pauses', topic, at .. ' ' .. is)
+    -- A removal comes first: see moves.
+    call('ZREM', base .. 'bell', topic)
+    if is == '1' then
+      call('SADD', base .. 'paused', topic)
+    elseif call('SREM', base .. 'paused', topic) == 1 and call('EXISTS', base .. 'r:' .. topic) == 1 then
+      ring(topic)
+    end
+  end
+end
+return redis.status_reply('OK')
