@@ -1,4 +1,5 @@
-//! The daemon: dq-master by its command line, or executed in place by the image before it; or one of its children.
+//! The daemon: dq-master by its command line, or executed in place by the image before it; or one of its children, or who reads
+//! the nodes for it.
 
 use std::io;
 use std::process::ExitCode;
@@ -13,6 +14,9 @@ fn main() -> ExitCode {
             supervisor::preflight(&inherited)
         }
         (_, Ok(Some(inherited))) => roles::main(inherited),
+        (Ok(None), Ok(None)) if std::env::args().next().as_deref() == Some(supervisor::NODES) => {
+            roles::tell_nodes()
+        }
         (Ok(None), Ok(None)) => supervisor::main(),
         (Err(e), _) | (_, Err(e)) => cannot_begin(&e),
     }

@@ -3,7 +3,8 @@
 //!
 //! The map, from the bottom up; a module uses only what stands above its own group in this list:
 //!
-//! - pure: [`job`], [`topic`], [`retry`], [`fair`], [`fields`], [`rendezvous`], [`slot`], [`settings`], [`status`]
+//! - pure: [`job`], [`topic`], [`retry`], [`fair`], [`fields`], [`rendezvous`], [`slot`], [`settings`], [`status`],
+//!   [`php_node`]
 //! - one concern each: [`config`], [`process`], [`store`], [`registry`], [`callback`], [`protocol`]
 //! - what every child shares: [`role`]; what both servers do: [`submit`]
 //! - on top: [`roles`], [`supervisor`], [`cli`]
@@ -14,6 +15,7 @@ pub mod config;
 pub mod fair;
 pub mod fields;
 pub mod job;
+pub mod php_node;
 pub mod process;
 pub mod protocol;
 pub mod registry;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Which modules of the crate a top-level module may use, beside itself.
 fn allowed(module: &str) -> Option<&'static [&'static str]> {
     const PURE: &[&str] =
-        &["job", "topic", "retry", "fair", "fields", "rendezvous", "slot", "settings", "status"];
+        &["job", "topic", "retry", "fair", "fields", "rendezvous", "slot", "settings", "status", "php_node"];
     const KITS: &[&str] = &["config", "process", "store", "registry", "callback", "protocol"];
     const SUPERVISOR: &[&str] = &[
         "job",
@@ -19,6 +19,7 @@ fn allowed(module: &str) -> Option<&'static [&'static str]> {
         "slot",
         "settings",
         "status",
+        "php_node",
         "config",
         "process",
     ];
@@ -32,6 +33,7 @@ fn allowed(module: &str) -> Option<&'static [&'static str]> {
         "slot",
         "settings",
         "status",
+        "php_node",
         "config",
         "process",
         "store",

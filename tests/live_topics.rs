@@ -16,8 +16,11 @@ use dq::registry::{Expected, Registry, Snapshot, open};
 use dq::settings;
 use dq::topic::{Mode, Status, Topic};
 use mariadb::MariaDb;
+use mysql::prelude::Queryable;
+use nix::sys::signal::Signal;
 use serde_json::json;
-use support::{Daemon, SECOND, Sink, add, eventually, free_port, on_redis, topic};
+use support::redis::TcpServer;
+use support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, free_port, on_redis, topic};
 
 /// What is promised, and some more for a machine on which all tests run.
 const SOON: Duration = Duration::from_secs(5);
@@ -201,4 +204,52 @@ fn with_the_database_away_dq_goes_on_also_when_it_starts_and_takes_changes_when_
     sink.wait_for(6, SOON);
     daemon.stop();
     server.hang(false);
+}
+
+#[test]
+fn nodes_of_the_php_daemon_are_taken_from_its_table_also_while_the_database_is_away() {
+    let (sink, server) = (Sink::start(), MariaDb::start());
+    let database = server.database();
+    let nodes = [TcpServer::start(&[]), TcpServer::start(&[])];
+    // The tables are made when the registry is opened first.
+    drop(open(&database.settings()).unwrap());
+    let mut console = database.console();
+    let mut insert = |node: &TcpServer| {
+        let row = format!("INSERT INTO dq_redis (t_name, t_content) VALUES ('一', '{}:')", node.address());
+        console.query_drop(row).unwrap();
+    };
+    insert(&nodes[0]);
+    let config = format!(
+        "[store]\nbackend = \"redis\"\nnodes_from_registry = true\n[registry]\nurl = \"{}\"\n{}",
+        database.url(),
+        topic("t", &sink, "")
+    );
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let mut daemon = Daemon::spawn(Arc::clone(&dir), free_port(), &config, &[]);
+    let before = daemon.wait_all_up(SLOTS);
+    answers(&daemon, &add("t", "1", 0), None);
+    sink.wait_for(1, SOON);
+    let is_used = |node: &TcpServer| !node.cli(&["keys", "dq*"]).trim().is_empty();
+    assert!(is_used(&nodes[0]) && !is_used(&nodes[1]));
+
+    insert(&nodes[1]);
+    daemon.signal(Signal::SIGHUP);
+    let before = all_new(&daemon, &before);
+    for n in 2..30 {
+        answers(&daemon, &add("t", &n.to_string(), 0), None);
+    }
+    sink.wait_for(29, 2 * SOON);
+    assert!(is_used(&nodes[1]), "a node that was added takes its share at HUP");
+
+    server.kill();
+    daemon.signal(Signal::SIGUSR2);
+    all_new(&daemon, &before);
+    daemon.stop();
+    let mut daemon = Daemon::again(&daemon);
+    daemon.wait_ready();
+    answers(&daemon, &add("t", "30", 0), None);
+    sink.wait_for(30, 2 * SOON);
+    // The master reads no database, and leaves nobody behind who does.
+    assert!(!daemon.children().contains_key("dq-nodes"));
+    daemon.stop();
 }

@@ -439,7 +439,7 @@ fn a_node_that_was_away_when_a_topic_was_paused_delivers_nothing_of_it() {
         attempts: 0,
     };
     eventually(10 * SECOND, "a stored job", || store.add(std::slice::from_ref(&job)).remove(0).ok());
-    let mut lease = |store: &mut Box<dyn Store>| {
+    let lease = |store: &mut Box<dyn Store>| {
         let wanted = Wanted { topic: key.topic.clone(), max: 9, hold: 60 * SECOND, max_attempts: 10 };
         store.lease(&[wanted], 9, None).map_or(0, |batch| batch.jobs.len())
     };

@@ -16,6 +16,7 @@ use clap::{Parser, Subcommand};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 use crate::config;
+use crate::registry;
 use crate::settings::Settings;
 
 pub use client::Client;
@@ -66,5 +67,7 @@ pub fn main() -> ExitCode {
 
 /// The settings of that configuration file, as dq-master has them.
 fn settings(file: &Path) -> Result<Settings> {
-    Ok(config::load(file, config::environment())?)
+    Ok(config::load(file, config::environment(), &|registry, _| {
+        registry::php_nodes(registry).map_err(|e| e.to_string())
+    })?)
 }

@@ -15,7 +15,8 @@ use toml::Table;
 
 pub use raw::Raw;
 
-use crate::settings::Settings;
+use crate::php_node::PhpNode;
+use crate::settings::{Registry, Settings};
 
 /// Why a configuration was refused. Each message names the key, the value, and what would do.
 #[derive(Debug, thiserror::Error)]
@@ -57,10 +58,15 @@ pub fn environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
 }
 
+/// Tells the nodes that stand in a registry, for the daemon with that `run_dir`; or why it cannot. It is asked when the
+/// configuration says that they count.
+pub type AskNodes<'a> = &'a dyn Fn(&Registry, &Path) -> Result<Vec<PhpNode>, String>;
+
 /// Reads and checks the file at `path`. Relative paths in it resolve against its folder.
 pub fn load(
     path: &Path,
     environment: impl Iterator<Item = (String, String)>,
+    nodes: AskNodes<'_>,
 ) -> Result<Settings, ConfigError> {
     let read = |reason| ConfigError::Read { path: path.to_owned(), reason };
     // Whoever reads a pipe waits for its writer.
@@ -73,21 +79,23 @@ pub fn load(
         message: e.to_string().trim_end().replace('\n', "\n  "),
     })?;
     let base = std::path::absolute(path).map_err(read)?;
-    check(table, base.parent().unwrap_or(Path::new("/")), environment)
+    check(table, base.parent().unwrap_or(Path::new("/")), environment, nodes)
 }
 
 /// The settings of `--dev`: all defaults, everything below a folder `var` of `base`.
 pub fn development(
     base: &Path,
     environment: impl Iterator<Item = (String, String)>,
+    nodes: AskNodes<'_>,
 ) -> Result<Settings, ConfigError> {
-    check(Table::new(), base, environment)
+    check(Table::new(), base, environment, nodes)
 }
 
 fn check(
     mut table: Table,
     base: &Path,
     environment: impl Iterator<Item = (String, String)>,
+    nodes: AskNodes<'_>,
 ) -> Result<Settings, ConfigError> {
     environment::apply(&mut table, environment)?;
     let raw: Raw = serde_path_to_error::deserialize(toml::Value::Table(table)).map_err(|e| {
@@ -95,7 +103,7 @@ fn check(
         let message = e.into_inner().to_string();
         ConfigError::key(key, message.trim_end().replace('\n', ", "))
     })?;
-    validate::validate(raw, base)
+    validate::validate(raw, base, nodes)
 }
 
 /// The defaults as a table, as `conf/dq.toml` documents them.
@@ -113,7 +121,8 @@ mod tests {
 
     fn parse_with(text: &str, environment: &[(&str, &str)]) -> Result<Settings, ConfigError> {
         let environment = environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
-        check(text.parse().unwrap(), Path::new("/etc/dq"), environment)
+        let rows = |_: &Registry, _: &Path| Err("nobody was to be asked".to_owned());
+        check(text.parse().unwrap(), Path::new("/etc/dq"), environment, &rows)
     }
 
     fn refused(text: &str) -> String {
@@ -364,6 +373,49 @@ mod tests {
             assert!(message.contains(hint), "{text}: {message}");
             assert!(!message.contains("hunter2") && !message.contains("s3cr"), "{message}");
         }
+    }
+
+    #[test]
+    fn nodes_may_stand_in_the_tables_of_the_php_daemon() {
+        let row = |id, content: &str| PhpNode { id, name: "一".into(), content: content.into() };
+        let parse = |more: &str, rows: Result<Vec<PhpNode>, String>| {
+            let text = format!(
+                "[store]\nbackend = \"redis\"\nnodes_from_registry = true\nshards_per_node = 3\n{more}"
+            );
+            let asked = |registry: &Registry, run_dir: &Path| {
+                assert_eq!(registry.to_string(), "mysql://db:3306/dq");
+                assert_eq!(run_dir, Path::new("/etc/dq/var/run"));
+                rows.clone()
+            };
+            check(text.parse().unwrap(), Path::new("/etc/dq"), std::iter::empty(), &asked)
+        };
+        let mysql = "[registry]\nurl = \"mysql://dq@db/dq\"\n";
+        let rows = vec![row(3, "10.0.0.1:6379:p/w@,10.0.0.2:6379:p/w@"), row(7, "10.0.0.3:6380")];
+        let settings = parse(mysql, Ok(rows)).unwrap();
+        let crate::settings::Store::Redis(redis) = settings.store else { panic!("Redis") };
+        let nodes = redis.nodes;
+        let node = crate::settings::Node::server;
+        let wanted =
+            [node("r3", "redis://:p%2Fw%40@10.0.0.1:6379/0", 3), node("r7", "redis://10.0.0.3:6380/0", 3)];
+        assert!(nodes == wanted);
+        let node = "[[store.node]]\nname = \"a\"\nurl = \"redis://h\"\n";
+        for (more, rows, hint) in [
+            ("", Ok(vec![]), "registry.url = \"mysql://"),
+            (mysql, Ok(vec![]), "dq_redis is empty"),
+            (mysql, Ok(vec![row(3, "h:6379"), row(4, "nonsense:s3cr")]), "row 4 of dq_redis"),
+            (mysql, Ok(vec![row(3, "h:6379"), row(4, "h:6379")]), "that of node r3"),
+            (mysql, Err("it is away".to_owned()), "it is away"),
+            (&format!("{node}{mysql}"), Ok(vec![]), "leave one of them out"),
+        ] {
+            let message = parse(more, rows).expect_err(hint).to_string();
+            assert!(message.starts_with("store.nodes_from_registry: "), "{message}");
+            assert!(message.contains(hint) && !message.contains("s3cr"), "{hint}: {message}");
+        }
+        let message = refused("[store]\nnodes_from_registry = true");
+        assert!(
+            message.starts_with("store.nodes_from_registry: ") && message.contains("\"redis\""),
+            "{message}"
+        );
     }
 
     #[test]

@@ -9,7 +9,8 @@ use redis::IntoConnectionInfo;
 use super::ConfigError;
 use super::raw;
 use super::validate::{count, within};
-use crate::settings::{At, Node, Redis, Tls};
+use crate::php_node::{self, PhpNode};
+use crate::settings::{At, Node, Redis, Registry, Tls};
 
 /// How many shards a Cluster has when nothing else is said: enough to be spread over many servers.
 const SHARDS_OF_CLUSTER: u32 = 64;
@@ -22,10 +23,13 @@ const NETWORK: [&str; 2] = ["redis", "rediss"];
 
 pub(super) fn redis(raw: raw::Store, base: &Path) -> Result<Redis, ConfigError> {
     check_name("store.prefix", &raw.prefix)?;
-    if raw.node.is_empty() {
-        let problem =
-            "\"redis\" needs a [[store.node]] with a name and a url, such as \"redis://127.0.0.1:6379/0\"";
-        return Err(ConfigError::key("store.node", problem));
+    match (raw.nodes_from_registry, raw.node.is_empty()) {
+        (false, true) => {
+            let problem = "\"redis\" needs a [[store.node]] with a name and a url, such as \"redis://127.0.0.1:6379/0\"";
+            return Err(ConfigError::key("store.node", problem));
+        }
+        (true, false) => return Err(unlisted("there are [[store.node]] as well: leave one of them out")),
+        _ => {}
     }
     let shards = count("store.shards_per_node", raw.shards_per_node, 1, SHARDS_MAX)?;
     let mut seen = HashSet::new();
@@ -50,6 +54,45 @@ pub(super) fn redis(raw: raw::Store, base: &Path) -> Result<Redis, ConfigError> 
         pool: count("store.pool", raw.pool, 1, 1024)?,
         nodes,
     })
+}
+
+fn unlisted(problem: impl Into<String>) -> ConfigError {
+    ConfigError::key("store.nodes_from_registry", problem)
+}
+
+/// The nodes in the tables of the PHP daemon. Each is called by the number of its row, which stays when people call it
+/// otherwise; of a master and its slave the master counts.
+pub(super) fn from_registry(
+    shards: u32,
+    registry: Option<&Registry>,
+    ask: impl FnOnce(&Registry) -> Result<Vec<PhpNode>, String>,
+) -> Result<Vec<Node>, ConfigError> {
+    let Some(registry @ Registry::Mysql(_)) = registry else {
+        let problem =
+            "true needs the PHP daemon's database: registry.url = \"mysql://user:password@host:3306/dq\"";
+        return Err(unlisted(problem));
+    };
+    let rows = ask(registry).map_err(unlisted)?;
+    if rows.is_empty() {
+        return Err(unlisted("the table dq_redis is empty: add a row, or take [[store.node]]"));
+    }
+    let mut nodes: Vec<Node> = Vec::new();
+    for row in rows {
+        let wrong =
+            |problem: String| unlisted(format!("row {} of dq_redis ({}) {problem}", row.id, row.name));
+        let url = php_node::master(&row.content).and_then(|(host, port, password)| {
+            let mut url = redis::parse_redis_url(&format!("redis://{host}:{port}/0"))?;
+            let password = Some(password).filter(|p| !p.is_empty());
+            url.set_password(password).ok().map(|()| String::from(url))
+        });
+        let url = url.ok_or_else(|| wrong("is not \"host:port\" or \"host:port:password\"".to_owned()))?;
+        let node = Node::server(format!("r{}", row.id), url, shards);
+        if let Some(same) = nodes.iter().find(|n| n.at == node.at) {
+            return Err(wrong(format!("is that of node {} already", same.name)));
+        }
+        nodes.push(node);
+    }
+    Ok(nodes)
 }
 
 const TIMEOUT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));

@@ -69,6 +69,7 @@ pub(super) struct Store {
     pub timeout: Span,
     pub pool: u32,
     pub shards_per_node: u32,
+    pub nodes_from_registry: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub node: Vec<Node>,
 }
@@ -228,6 +229,7 @@ impl Default for Store {
             timeout: seconds(2),
             pool: 8,
             shards_per_node: 2,
+            nodes_from_registry: false,
             node: Vec::new(),
         }
     }

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::ConfigError;
 use super::nodes;
 use super::raw::{self, Raw};
 use super::registry;
 use super::units::Span;
+use super::{AskNodes, ConfigError};
 use crate::job::TopicName;
 use crate::retry::RetryPolicy;
 use crate::settings::{Callback, Consume, Http, Server, Settings, Store, Timer};
@@ -26,7 +26,7 @@ const FRAME_MAX: usize = 15 << 20;
 const RUN_DIR_MAX: usize = 107 - 30;
 
 /// Checks a configuration; relative paths resolve against `base`.
-pub fn validate(raw: Raw, base: &Path) -> Result<Settings, ConfigError> {
+pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settings, ConfigError> {
     let path = |key: &str, value: &str| -> Result<PathBuf, ConfigError> {
         if value.is_empty() {
             return Err(ConfigError::key(key, "\"\" is no path"));
@@ -40,7 +40,12 @@ pub fn validate(raw: Raw, base: &Path) -> Result<Settings, ConfigError> {
             format!("{} is {length} bytes long; sockets need at most {RUN_DIR_MAX}", run_dir.display());
         return Err(ConfigError::key("run_dir", problem));
     }
-    let store = match raw.store.backend.as_str() {
+    let (from_registry, shards) = (raw.store.nodes_from_registry, raw.store.shards_per_node);
+    let mut store = match raw.store.backend.as_str() {
+        "embedded" if raw.store.nodes_from_registry => {
+            let problem = "true is for store.backend = \"redis\"; \"embedded\" has no nodes";
+            return Err(ConfigError::key("store.nodes_from_registry", problem));
+        }
         "embedded" if !raw.store.node.is_empty() => {
             let problem = "\"embedded\" has no nodes; with them it is \"redis\"";
             return Err(ConfigError::key("store.backend", problem));
@@ -53,6 +58,10 @@ pub fn validate(raw: Raw, base: &Path) -> Result<Settings, ConfigError> {
         }
     };
     let registry = registry::registry(raw.registry, &store, base)?;
+    if let (true, Store::Redis(redis)) = (from_registry, &mut store) {
+        redis.nodes =
+            nodes::from_registry(shards, registry.as_ref(), |registry| ask_nodes(registry, &run_dir))?;
+    }
     let raw_http_listen = raw.http.listen.clone();
     let settings = Settings {
         instance: if raw.instance.is_empty() { host_name() } else { raw.instance },

@@ -15,6 +15,7 @@ pub use self::mysql::MysqlRegistry;
 pub use self::snapshot::{Snapshot, SnapshotError, folder as snapshot_folder};
 pub use self::sqlite::SqliteRegistry;
 use crate::job::TopicName;
+use crate::php_node::PhpNode;
 use crate::settings;
 use crate::topic::{Status, Topic, Unfit};
 
@@ -98,17 +99,6 @@ pub enum Expected {
     At(Revision),
 }
 
-/// A node of the PHP daemon: a row of `dq_redis`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PhpNode {
-    /// Its number, by which the PHP daemon orders its nodes.
-    pub id: i64,
-    /// What people call it.
-    pub name: String,
-    /// `host:port:auth`, or two of them with a comma between: master and slave.
-    pub content: String,
-}
-
 /// The mail settings of the PHP daemon: a row of `dq_alert`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PhpAlert {
@@ -160,6 +150,11 @@ pub trait Registry: Send + fmt::Debug {
     fn php_alert(&mut self) -> Result<Option<PhpAlert>> {
         Ok(None)
     }
+}
+
+/// The nodes of a PHP daemon that lived in a registry.
+pub fn php_nodes(settings: &settings::Registry) -> Result<Vec<PhpNode>> {
+    open(settings)?.php_nodes()
 }
 
 /// Opens a registry, and brings its tables up to date.

@@ -2,6 +2,7 @@
 
 mod consume;
 mod http_server;
+mod php_nodes;
 mod redis_checker;
 mod server;
 mod timer;
@@ -9,6 +10,8 @@ mod timer;
 use std::process::ExitCode;
 
 use anyhow::Result;
+
+pub use php_nodes::main as tell_nodes;
 
 use crate::process::{Inherited, ToMaster};
 use crate::role::Context;

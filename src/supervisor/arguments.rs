@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use clap::Parser;
 
+use super::php_nodes;
 use crate::config;
 use crate::settings::Settings;
 use crate::slot::Role;
@@ -45,10 +46,10 @@ impl Arguments {
     pub fn settings(&self) -> Result<Settings> {
         let environment = config::environment();
         match &self.config {
-            Some(path) => Ok(config::load(path, environment)?),
+            Some(path) => Ok(config::load(path, environment, &php_nodes::ask)?),
             None => {
                 let here = std::env::current_dir().context("cannot find the working directory")?;
-                Ok(config::development(&here, environment)?)
+                Ok(config::development(&here, environment, &php_nodes::ask)?)
             }
         }
     }

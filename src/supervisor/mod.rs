@@ -11,6 +11,7 @@ mod control;
 mod generation;
 mod handover;
 mod history;
+mod php_nodes;
 mod plan;
 mod preflight;
 mod renewal;
@@ -32,6 +33,7 @@ use clap::Parser;
 use nix::sys::signal::Signal;
 
 pub use child::EXIT_CONFIG;
+pub use php_nodes::NAME as NODES;
 pub use preflight::{NAME as PREFLIGHT, resume, run as preflight};
 
 use self::arguments::Arguments;

@@ -4,6 +4,8 @@
 use anyhow::{Result, bail};
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnectionInfo};
 
+use crate::php_node;
+
 /// What is asked for where nothing else would do.
 const EXAMPLE: &str =
     "such as redis://:password@10.0.0.1:6379 or, as the table dq_redis has it, 10.0.0.1:6379:password";
@@ -51,16 +53,10 @@ fn url(text: &str, scheme: &str) -> Result<Address> {
 }
 
 fn row(text: &str) -> Result<Address> {
-    let parts = text.split(',').map(|part| endpoint(part.trim()));
-    // Both are to be understood, or a password with a comma would be cut off.
-    let parts: Vec<_> = match parts.collect::<Option<_>>() {
-        Some(parts) => parts,
-        None => {
-            let host = text.split(':').next().unwrap_or_default();
-            bail!("--from {host}…: neither a url nor host:port:password; give one {EXAMPLE}");
-        }
+    let Some((host, port, password)) = php_node::master(text) else {
+        let host = text.split(':').next().unwrap_or_default();
+        bail!("--from {host}…: neither a url nor host:port:password; give one {EXAMPLE}");
     };
-    let (host, port, password) = parts[0];
     let secret = RedisConnectionInfo::default();
     let secret = if password.is_empty() { secret } else { secret.set_password(password) };
     match ConnectionAddr::Tcp(host.to_owned(), port).into_connection_info() {
@@ -69,14 +65,6 @@ fn row(text: &str) -> Result<Address> {
         }
         Err(e) => bail!("--from redis://{host}:{port}: {e}"),
     }
-}
-
-/// `host:port` or `host:port:password`.
-fn endpoint(text: &str) -> Option<(&str, u16, &str)> {
-    let mut parts = text.splitn(3, ':');
-    let host = parts.next().filter(|h| !h.is_empty() && !h.contains(['/', '@', ' ', '[']))?;
-    let port = parts.next()?.parse().ok().filter(|port| *port > 0)?;
-    Some((host, port, parts.next().unwrap_or_default()))
 }
 
 #[cfg(test)]

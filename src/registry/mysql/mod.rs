@@ -14,10 +14,9 @@ use ::mysql::{Conn, Opts, OptsBuilder};
 
 use self::row::{FINGERPRINT, Row, Values};
 use super::migrate::{Session, migrate};
-use super::{
-    Expected, Listing, PhpAlert, PhpNode, Registered, Registry, RegistryError, Result, Revision, Unusable,
-};
+use super::{Expected, Listing, PhpAlert, Registered, Registry, RegistryError, Result, Revision, Unusable};
 use crate::job::TopicName;
+use crate::php_node::PhpNode;
 use crate::settings;
 use crate::topic::{Status, Topic};
 

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     fn holdings(away: u64) -> Holdings {
-        Holdings { away: vec![0, away], stray: vec![0, 0], mark: String::new() }
+        Holdings { away: vec![0, away], stray: vec![0, 0], ..Holdings::default() }
     }
 
     #[test]

@@ -1,0 +1,53 @@
+//! A node of the PHP daemon, as its table `dq_redis` has it. Pure.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A row of `dq_redis`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PhpNode {
+    /// Its number, by which the PHP daemon orders its nodes.
+    pub id: i64,
+    /// What people call it.
+    pub name: String,
+    /// `host:port:password`, or two of them with a comma between: master and slave.
+    pub content: String,
+}
+
+/// The password is not shown.
+impl fmt::Debug for PhpNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PhpNode").field("id", &self.id).field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Host, port and password (empty: none) of the master that a row's content names; none: it is not understood.
+pub fn master(content: &str) -> Option<(&str, u16, &str)> {
+    let endpoints = content.split(',').map(|part| endpoint(part.trim()));
+    // All are to be understood, or a password with a comma would be cut off.
+    endpoints.collect::<Option<Vec<_>>>()?.into_iter().next()
+}
+
+/// `host:port` or `host:port:password`.
+fn endpoint(text: &str) -> Option<(&str, u16, &str)> {
+    let mut parts = text.splitn(3, ':');
+    let host = parts.next().filter(|h| !h.is_empty() && !h.contains(['/', '@', ' ', '[']))?;
+    let port = parts.next()?.parse().ok().filter(|port| *port > 0)?;
+    Some((host, port, parts.next().unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_a_row_is_the_master() {
+        assert_eq!(master("10.0.0.1:6379"), Some(("10.0.0.1", 6379, "")));
+        assert_eq!(master("h:1:a:b"), Some(("h", 1, "a:b")));
+        assert_eq!(master(" h:1:pw , g:2:pw "), Some(("h", 1, "pw")));
+        for wrong in ["", "h", "h:0", "h:x:pw", ":1", "redis://h:1", "h:1:p,w"] {
+            assert_eq!(master(wrong), None, "{wrong}");
+        }
+    }
+}
