@@ -114,8 +114,8 @@ impl RedisStore {
             let mut cursor = "0".to_owned();
             loop {
                 let taken = self.take_noted(place, noted_home, &cursor, CHUNK)?;
-                let mut by_home: BTreeMap<usize, Vec<Entry>> = BTreeMap::new();
-                for entry in taken.entries.clone() {
+                let mut by_home: BTreeMap<usize, Vec<&Entry>> = BTreeMap::new();
+                for entry in &taken.entries {
                     let home = survey.map.home(&entry.key()?);
                     by_home.entry(home).or_default().push(entry);
                 }
@@ -123,7 +123,7 @@ impl RedisStore {
                     if home == holder {
                         self.keep(place, noted_home, &entries)?;
                     } else {
-                        self.carry(place, home, &taken, entries.clone())?;
+                        self.carry(place, home, &taken.clock, &entries)?;
                         if home != noted_home {
                             self.unnote(place, noted_home, &entries)?;
                         }
@@ -140,12 +140,12 @@ impl RedisStore {
     }
 
     /// What was to be moved is at home after all, since the nodes have become others.
-    fn keep(&self, place: Place, noted_home: usize, entries: &[Entry]) -> Result<()> {
+    fn keep(&self, place: Place, noted_home: usize, entries: &[&Entry]) -> Result<()> {
         self.give_back(place, entries)?;
         self.unnote(place, noted_home, entries)
     }
 
-    fn unnote(&self, place: Place, noted_home: usize, entries: &[Entry]) -> Result<()> {
+    fn unnote(&self, place: Place, noted_home: usize, entries: &[&Entry]) -> Result<()> {
         let key = format!("stray:{}", self.nodes.names[noted_home]);
         let mut call = self.nodes.nodes[place.node].plain("HDEL", place.shard, &key);
         for e in entries {

@@ -25,7 +25,7 @@ const MAX_AGE: Duration = Duration::from_secs(10);
 const ON_ITS_WAY: Duration = Duration::from_secs(1);
 
 /// A job as the node that holds it gives it.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Entry {
     pub topic: Vec<u8>,
     pub id: Vec<u8>,
@@ -53,7 +53,7 @@ pub(super) struct Taken {
     /// Where to go on; `0`: all was seen.
     pub cursor: String,
     /// The holder's clock, as it gives it.
-    clock: Vec<u8>,
+    pub clock: Vec<u8>,
     pub entries: Vec<Entry>,
 }
 
@@ -99,22 +99,15 @@ impl RedisStore {
         Ok(Taken { cursor, clock, entries })
     }
 
-    /// Brings home what was taken from a shard, all of which has that home. Tells whether all of it is there.
-    pub(super) fn carry(
-        &self,
-        holder: Place,
-        home: usize,
-        taken: &Taken,
-        entries: Vec<Entry>,
-    ) -> Result<bool> {
-        let mut by_shard: BTreeMap<Place, Vec<Entry>> = BTreeMap::new();
+    /// Brings home what was taken from a shard when its clock was that, as far as it can be; all of it has that home.
+    pub(super) fn carry(&self, holder: Place, home: usize, clock: &[u8], entries: &[&Entry]) -> Result<()> {
+        let mut by_shard: BTreeMap<Place, Vec<&Entry>> = BTreeMap::new();
         for entry in entries {
             by_shard.entry(self.nodes.place(home, &entry.key()?)).or_default().push(entry);
         }
-        let mut all = true;
         for (place, entries) in by_shard {
             let mut put = self.call(Script::ReconcilePut, place);
-            put.cmd.arg(self.nodes.shard_name(holder)).arg(&taken.clock).arg(MAX_AGE.as_millis() as u64);
+            put.cmd.arg(self.nodes.shard_name(holder)).arg(clock).arg(MAX_AGE.as_millis() as u64);
             for e in &entries {
                 put.cmd.arg(&e.topic).arg(&e.id).arg(&e.stamp).arg(&e.record).arg(&e.due).arg(&e.notes);
             }
@@ -126,11 +119,10 @@ impl RedisStore {
                         self.nodes.names[home]
                     );
                     self.give_back(holder, &entries)?;
-                    all = false;
                 }
                 Ok(answer) => {
                     letters(answer, entries.len())?;
-                    all &= self.let_go(holder, place, &entries)?;
+                    self.let_go(holder, place, &entries)?;
                 }
                 Err(Failure::Unknown(e)) => return Err(e),
                 Err(e) => {
@@ -140,28 +132,27 @@ impl RedisStore {
                 }
             }
         }
-        Ok(all)
+        Ok(())
     }
 
     /// Lets a holder forget jobs that are at home now, and the home that it has put them.
-    fn let_go(&self, holder: Place, place: Place, entries: &[Entry]) -> Result<bool> {
-        let mut drop = self.call(Script::ReconcileDrop, holder);
-        drop.cmd.arg(&self.nodes.names[place.node]);
+    fn let_go(&self, holder: Place, place: Place, entries: &[&Entry]) -> Result<()> {
+        let mut remove = self.call(Script::ReconcileDrop, holder);
+        remove.cmd.arg(&self.nodes.names[place.node]);
         for e in entries {
-            drop.cmd.arg(&e.topic).arg(&e.id).arg(&e.stamp).arg(&e.token);
+            remove.cmd.arg(&e.topic).arg(&e.id).arg(&e.stamp).arg(&e.token);
         }
-        let gone = letters(self.ask(holder, drop)?, entries.len())?;
+        let gone = letters(self.ask(holder, remove)?, entries.len())?;
         let mut forget = self.call(Script::ReconcileForget, place);
         forget.cmd.arg(self.nodes.shard_name(holder));
         for (e, _) in entries.iter().zip(&gone).filter(|(_, letter)| **letter == b'g') {
             forget.cmd.arg(&e.topic).arg(&e.id).arg(&e.stamp);
         }
-        self.ask(place, forget)?;
-        Ok(gone.iter().all(|letter| *letter == b'g'))
+        self.ask(place, forget).map(drop)
     }
 
     /// Puts jobs back into delivery that cannot be brought home now.
-    pub(super) fn give_back(&self, holder: Place, entries: &[Entry]) -> Result<()> {
+    pub(super) fn give_back(&self, holder: Place, entries: &[&Entry]) -> Result<()> {
         let mut call = self.call(Script::Settle, holder);
         let mut topics: BTreeMap<&[u8], Vec<&Entry>> = BTreeMap::new();
         entries.iter().filter(|e| e.is_taken()).for_each(|e| topics.entry(&e.topic).or_default().push(e));
@@ -259,11 +250,11 @@ impl RedisStore {
                 b"" => left.push((*i, Some(entry.stamp.clone()))),
                 b"?" => left.push((*i, None)),
                 b"-" => ended.push([entry.topic.clone(), entry.id.clone(), entry.stamp.clone()]),
-                _ => carried.push(entry.clone()),
+                _ => carried.push(entry),
             }
         }
         if !carried.is_empty() {
-            self.carry(holder, home, &taken, carried)?;
+            self.carry(holder, home, &taken.clock, &carried)?;
         }
         self.tell_of(holder, home, &ended)?;
         Ok(left)
