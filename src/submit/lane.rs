@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
+use super::refused::Refused;
 use super::{Answer, Ask, Asker, STORE_TIMEOUT};
 use crate::job::{NewJob, State, TopicName};
 use crate::role::{self, lock};
@@ -72,7 +73,7 @@ impl<A: Asker> Lane<A> {
             done: Mutex::default(),
             gone: AtomicBool::new(false),
         });
-        let worker = Worker { shared: Arc::clone(&shared), store, asker };
+        let worker = Worker { shared: Arc::clone(&shared), store, asker, refused: Refused::default() };
         role::vital_thread("submit", move || worker.run())?;
         Ok(Lane { shared, fresh: Vec::new(), unanswered: 0, bytes: 0, moved_at: Instant::now() })
     }
@@ -140,6 +141,7 @@ struct Worker<A: Asker> {
     shared: Arc<Shared<A>>,
     store: Box<dyn Store>,
     asker: Arc<A>,
+    refused: Refused,
 }
 
 /// The kinds of asks that go to the store together.
@@ -279,11 +281,14 @@ impl<A: Asker> Worker<A> {
     }
 
     /// Logs what the store refused; clients are told as well.
-    fn note<T>(&self, what: &str, results: &[Result<T>]) {
+    fn note<T>(&mut self, what: &str, results: &[Result<T>]) {
         let failed = || results.iter().filter_map(|r| r.as_ref().err());
         if let Some(e) = failed().next() {
-            log::error!("{what}, {} of {}: {e}", failed().count(), results.len());
+            self.refused.note(what, (failed().count(), results.len()), e);
             self.shared.gone.fetch_or(matches!(e, StoreError::Gone(_)), Ordering::Relaxed);
+        }
+        if let Some(line) = self.refused.told(Instant::now()) {
+            log::error!("{line}");
         }
     }
 

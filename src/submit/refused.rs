@@ -1,0 +1,59 @@
+//! What the log is told of requests that the store refused: the first at once, then a line a second at most, with how many more there
+//! were. (Clients are told of each.) Pure.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// How far lines are apart.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What has been refused and not told.
+#[derive(Debug, Default)]
+pub(super) struct Refused {
+    told_at: Option<Instant>,
+    untold: usize,
+    /// The last of it, and how many requests that was.
+    last: Option<(String, usize)>,
+}
+
+impl Refused {
+    /// Notes that the store refused so many of a batch, and why the first of them.
+    pub(super) fn note(&mut self, what: &str, (refused, of): (usize, usize), why: &dyn fmt::Display) {
+        self.untold += refused;
+        self.last = Some((format!("{what}, {refused} of {of}: {why}"), refused));
+    }
+
+    /// What is to be told now. To be asked after each batch.
+    pub(super) fn told(&mut self, now: Instant) -> Option<String> {
+        if self.told_at.is_some_and(|at| now < at + PAUSE) {
+            return None;
+        }
+        let (last, refused) = self.last.take()?;
+        self.told_at = Some(now);
+        let more = std::mem::take(&mut self.untold) - refused;
+        Some(if more == 0 { last } else { format!("{last} (and {more} more since the line before)") })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_is_told_at_once_and_the_others_together() {
+        let (start, mut refused) = (Instant::now(), Refused::default());
+        let mut at = |ms: u64, count: usize| {
+            if count > 0 {
+                refused.note("add", (count, 9), &"full");
+            }
+            refused.told(start + Duration::from_millis(ms))
+        };
+        assert_eq!(at(0, 0), None);
+        assert_eq!(at(1, 2).as_deref(), Some("add, 2 of 9: full"));
+        assert_eq!((at(2, 3), at(500, 4), at(900, 0)), (None, None, None));
+        assert_eq!(at(1001, 1).as_deref(), Some("add, 1 of 9: full (and 7 more since the line before)"));
+        assert_eq!(at(1500, 5), None);
+        assert_eq!(at(3000, 0).as_deref(), Some("add, 5 of 9: full"));
+        assert_eq!(at(9000, 0), None);
+    }
+}
