@@ -12,6 +12,7 @@ mod health;
 mod input;
 mod jobs;
 mod problem;
+mod registrar;
 mod told;
 
 use std::net::TcpListener;
