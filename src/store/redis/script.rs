@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 pub(super) enum Script {
     Add,
     Announce,
+    Change,
     Counts,
     Delete,
     Expire,
@@ -16,6 +17,7 @@ pub(super) enum Script {
     Held,
     Ids,
     Lease,
+    Letters,
     List,
     Mark,
     Promote,
@@ -28,7 +30,6 @@ pub(super) enum Script {
     ReconcileTake,
     ReconcileYield,
     Redrive,
-    Reschedule,
     Settle,
 }
 
@@ -39,10 +40,11 @@ macro_rules! sources {
 }
 
 /// In the order of [`Script`].
-const SOURCES: [(&str, &str); 24] = sources!(
+const SOURCES: [(&str, &str); 25] = sources!(
     "lua/",
     "add",
     "announce",
+    "change",
     "counts",
     "delete",
     "expire",
@@ -51,6 +53,7 @@ const SOURCES: [(&str, &str); 24] = sources!(
     "held",
     "ids",
     "lease",
+    "letters",
     "list",
     "mark",
     "promote",
@@ -63,7 +66,6 @@ const SOURCES: [(&str, &str); 24] = sources!(
     "reconcile_take",
     "reconcile_yield",
     "redrive",
-    "reschedule",
     "settle"
 );
 
