@@ -79,7 +79,7 @@ struct Wanted {
 
 impl Wanted {
     fn of(json: &[u8]) -> Result<Wanted, Problem> {
-        let fields = Fields::of(if json.is_empty() { b"{}" } else { json }, &["ids", "limit", "dry_run"])?;
+        let fields = Fields::of(input::or_empty(json), &["ids", "limit", "dry_run"])?;
         let ids: Option<Vec<&RawValue>> = fields.plain("ids", "a list of ids")?;
         if ids.as_ref().is_some_and(|ids| ids.len() > IDS_MAX) {
             return Err(Problem::field("ids", format!("ids holds more than {IDS_MAX} of them")));

@@ -285,6 +285,11 @@ fn page_with(
     Ok((cursor, limit))
 }
 
+/// A body that may be missing.
+pub(super) fn or_empty(json: &[u8]) -> &[u8] {
+    if json.is_empty() || json.trim_ascii() == b"null" { b"{}" } else { json }
+}
+
 /// A topic's name, as a path has it.
 pub(super) fn topic(name: &str) -> Result<TopicName, Problem> {
     TopicName::new(name).map_err(|e| Problem::invalid("topic", &e))

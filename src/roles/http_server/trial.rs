@@ -15,7 +15,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::api::{Api, InTopic, Sent};
-use super::input::Fields;
+use super::input::{Fields, or_empty};
 use super::problem::Problem;
 use super::schema;
 use super::told::Told;
@@ -96,7 +96,7 @@ pub(super) enum Outcome {
     responses((status = 200, body = Came, description = "What came of it"), schema::ChangeProblems))]
 async fn test(State(api): State<Api>, InTopic(name): InTopic, Sent(json): Sent) -> Result<Told, Problem> {
     let topic = api.topic(&name)?;
-    let fields = Fields::of(if json.is_empty() { b"{}" } else { &json }, &["body"])?;
+    let fields = Fields::of(or_empty(&json), &["body"])?;
     let body = match fields.raw("body") {
         Some(raw) => Body::from(raw),
         None => Body::trusted("{\"test\":true}"),
