@@ -22,6 +22,7 @@ mod replays;
 mod schema;
 mod told;
 mod topic_fields;
+mod topic_shown;
 mod topics;
 mod trial;
 

@@ -86,7 +86,10 @@ impl Follower {
     fn rest(&mut self, until: Instant) {
         let nudged = match &self.nudges {
             Some(nudges) => wait_readable(&[nudges.as_fd()], Some(until)).map(drop),
-            None => Ok(std::thread::sleep(until.saturating_duration_since(Instant::now()))),
+            None => {
+                std::thread::sleep(until.saturating_duration_since(Instant::now()));
+                Ok(())
+            }
         };
         // What comes after this is told again.
         let taken = nudged.and_then(|()| self.nudges.as_mut().map_or(Ok(false), Changes::take));
