@@ -2,6 +2,9 @@
 
 CARGO ?= cargo
 DENY_VERSION := 0.20.2
+# What asks the API what its document promises.
+SCHEMATHESIS_VERSION := 4.32.5
+SPEC_VALIDATOR_VERSION := 0.9.0
 
 .PHONY: run test check tools fmt clippy doc deny advisories tests bench crashes
 
@@ -54,6 +57,12 @@ tools:
 	@command -v mariadbd >/dev/null && command -v mariadb-install-db >/dev/null || $(APT) mariadb-server-core mariadb-client-core
 	@command -v openssl >/dev/null || $(APT) openssl
 	@command -v systemd-analyze >/dev/null || $(APT) systemd
+	@command -v ip >/dev/null || $(APT) iproute2
+	@command -v python3 >/dev/null && python3 -c 'import ensurepip' 2>/dev/null || $(APT) python3 python3-venv
+	@target/tools/python/bin/pip freeze 2>/dev/null | grep -qx 'schemathesis==$(SCHEMATHESIS_VERSION)' \
+		&& target/tools/python/bin/pip freeze | grep -qx 'openapi-spec-validator==$(SPEC_VALIDATOR_VERSION)' \
+		|| { python3 -m venv --clear target/tools/python && target/tools/python/bin/pip install --quiet \
+			schemathesis==$(SCHEMATHESIS_VERSION) openapi-spec-validator==$(SPEC_VALIDATOR_VERSION); }
 	@$(CARGO) fmt --version >/dev/null || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null || rustup component add clippy
 	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny --locked --version $(DENY_VERSION)

@@ -3,114 +3,13 @@
 
 mod support;
 
-use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use support::http::Http;
 use support::{Daemon, SECOND, SLOTS, Sink, all_new, eventually, now_ms, on_redis, topic};
-
-trait Stream: Read + Write + Send {}
-impl<T: Read + Write + Send> Stream for T {}
-
-/// A kept connection to dq-http-server.
-struct Http {
-    reader: BufReader<Box<dyn Stream>>,
-    host: String,
-}
-
-#[derive(Debug)]
-struct Answer {
-    status: u16,
-    headers: HashMap<String, String>,
-    json: Value,
-}
-
-impl Http {
-    fn tcp(daemon: &Daemon) -> Http {
-        let stream =
-            eventually(10 * SECOND, "the HTTP port", || TcpStream::connect(("127.0.0.1", daemon.http)).ok());
-        stream.set_read_timeout(Some(30 * SECOND)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        Http { reader: BufReader::new(Box::new(stream)), host: format!("127.0.0.1:{}", daemon.http) }
-    }
-
-    fn unix(daemon: &Daemon) -> Http {
-        let stream = UnixStream::connect(daemon.dir.path().join("var/run/http.sock")).unwrap();
-        stream.set_read_timeout(Some(30 * SECOND)).unwrap();
-        Http { reader: BufReader::new(Box::new(stream)), host: "dq".to_owned() }
-    }
-
-    fn doors(daemon: &Daemon) -> [Http; 2] {
-        [Http::tcp(daemon), Http::unix(daemon)]
-    }
-
-    fn ask(&mut self, method: &str, path: &str, body: &Value) -> Answer {
-        let body = if body.is_null() { String::new() } else { body.to_string() };
-        self.send(method, path, "", body.as_bytes())
-    }
-
-    fn get(&mut self, path: &str) -> Answer {
-        self.ask("GET", path, &Value::Null)
-    }
-
-    /// Asks, with these lines of headers.
-    fn send(&mut self, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
-        let host = match headers.to_ascii_lowercase().contains("host:") {
-            true => String::new(),
-            false => format!("Host: {}\r\n", self.host),
-        };
-        let head =
-            format!("{method} {path} HTTP/1.1\r\n{host}Content-Length: {}\r\n{headers}\r\n", body.len());
-        let stream = self.reader.get_mut();
-        // One that is refused before it has sent all may find nobody who reads the rest.
-        let _ = stream.write_all(&[head.as_bytes(), body].concat());
-        self.receive()
-    }
-
-    fn receive(&mut self) -> Answer {
-        let mut headers = HashMap::new();
-        let mut status = 0;
-        loop {
-            let mut line = String::new();
-            assert!(self.reader.read_line(&mut line).unwrap() > 0, "cut off after {status}, {headers:?}");
-            match line.trim_end().split_once(": ") {
-                Some((name, value)) => drop(headers.insert(name.to_ascii_lowercase(), value.to_owned())),
-                None if line == "\r\n" => break,
-                None => status = line.split(' ').nth(1).unwrap().parse().unwrap(),
-            }
-        }
-        let length = headers.get("content-length").map_or(0, |n| n.parse().unwrap());
-        let mut body = vec![0; length];
-        self.reader.read_exact(&mut body).unwrap();
-        let json = if body.is_empty() { Value::Null } else { serde_json::from_slice(&body).unwrap() };
-        Answer { status, headers, json }
-    }
-}
-
-impl Answer {
-    #[track_caller]
-    fn is(self, status: u16) -> Value {
-        assert_eq!(self.status, status, "{self:?}");
-        self.json
-    }
-
-    /// That it is a problem of that status, code and field, told as RFC 9457 has it.
-    #[track_caller]
-    fn is_problem(&self, status: u16, code: &str, field: Option<&str>) {
-        assert_eq!((self.status, self.json["code"].as_str()), (status, Some(code)), "{self:?}");
-        assert_eq!(self.json["field"].as_str(), field, "{self:?}");
-        assert_eq!(self.headers["content-type"], "application/problem+json");
-        assert_eq!(self.json["status"], status);
-        for text in ["type", "title", "detail"] {
-            assert!(self.json[text].as_str().is_some_and(|t| !t.is_empty()), "{self:?}");
-        }
-    }
-}
 
 const FAR: &str = "10h";
 
@@ -192,6 +91,18 @@ fn every_route_of_jobs_does_what_it_says_by_both_doors() {
             assert_eq!(http.get(&at).is(200)["due_ms"], 7_226_582_400_000_i64);
             http.ask("PATCH", &at, &json!({"run_at": 7_226_582_400_001_i64})).is(204);
             assert_eq!(http.get(&at).is(200)["due_ms"], 7_226_582_400_001_i64);
+
+            let before = http.get(&at).is(200);
+            let change = json!({"body": {"a": [1]}, "priority": "low", "max_attempts": 7});
+            http.ask("PATCH", &at, &change).is(204);
+            http.ask("PATCH", &at, &json!({"body": null})).is(204);
+            let mut expected = before;
+            expected["body"] = Value::Null;
+            expected["priority"] = json!("low");
+            expected["max_attempts"] = json!(7);
+            assert_eq!(http.get(&at).is(200), expected);
+            http.ask("PATCH", &at, &json!({"max_attempts": null})).is(204);
+            assert_eq!(http.get(&at).is(200).get("max_attempts"), None);
 
             http.ask("DELETE", &at, &Value::Null).is(204);
             for (method, body) in
@@ -334,7 +245,9 @@ fn whatever_is_wrong_with_a_request_is_named() {
         ("GET", "/v1/topics/t/jobs/batch", "", 404, "not_found", None),
         ("GET", "/v1/topics/nobody/jobs/1", "", 404, "not_found", None),
         ("PATCH", job, r#"{}"#, 422, "missing_field", Some("delay")),
-        ("PATCH", job, r#"{"body": 1}"#, 422, "unknown_field", Some("body")),
+        ("PATCH", job, r#"{"id": 1}"#, 422, "unknown_field", Some("id")),
+        ("PATCH", job, r#"{"priority": "urgent"}"#, 422, "bad_field", Some("priority")),
+        ("PATCH", job, r#"{"max_attempts": 0}"#, 422, "bad_field", Some("max_attempts")),
         ("PATCH", job, r#"{"delay": 1, "run_at": 1}"#, 422, "bad_field", Some("run_at")),
         ("PATCH", jobs, r#"{}"#, 405, "no_method", None),
         ("PUT", job, r#"{}"#, 405, "no_method", None),
@@ -500,6 +413,8 @@ fn a_job_that_is_being_delivered_cannot_be_moved() {
     http.ask("POST", "/v1/topics/t/jobs", &json!({"id": "a", "body": 1})).is(201);
     eventually(10 * SECOND, "the callback", || (sink.count() == 1).then_some(()));
     assert_eq!(http.get("/v1/topics/t/jobs/a").is(200)["state"], "leased");
-    http.ask("PATCH", "/v1/topics/t/jobs/a", &json!({"delay": 1})).is_problem(409, "conflict", None);
+    for change in [json!({"delay": 1}), json!({"body": 2})] {
+        http.ask("PATCH", "/v1/topics/t/jobs/a", &change).is_problem(409, "conflict", None);
+    }
     http.ask("POST", "/v1/topics/t/jobs/a/run", &Value::Null).is_problem(409, "conflict", None);
 }

@@ -13,8 +13,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use dq::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
 use dq::settings;
 use dq::store::{
-    Added, Batch, Bell, BellKind, Changed, Counts, Lanes, Leased, Outcome, OwnerTag, Settled, Settlement,
-    Store, Token, Wanted, Which,
+    Added, Batch, Bell, BellKind, Change, Changed, Counts, Lanes, Leased, Letters, Outcome, OwnerTag,
+    Settled, Settlement, Store, Token, Wanted, Which,
 };
 
 struct Bells(Vec<Box<dyn Bell>>);
@@ -727,6 +727,73 @@ fn a_paused_topic_is_not_leased_until_it_is_resumed<F: Fixture>(f: &F) {
     assert_eq!(b.paused().unwrap(), []);
 }
 
+fn a_change_of_body_priority_or_limit_keeps_the_job_and_its_due_time<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let at = now_ms() + 3_600_000;
+    add(&mut *s, &[job("t", "i", Due::At(at)), job("t", "j", NOW), job("t", "k", NOW)]);
+    let body = |text: &str| Change { body: Some(Body::parse(text).unwrap()), ..Change::default() };
+    let view = |s: &mut dyn Store, id: &str| s.get(&key("t", id)).unwrap().unwrap();
+    let before = view(&mut *s, "i");
+    assert_eq!(s.change(&key("t", "i"), &body("[2]")).unwrap(), Changed::Done);
+    let expected = dq::store::View { body: Body::parse("[2]").unwrap(), ..before };
+    assert_eq!(view(&mut *s, "i"), expected);
+    let all_else =
+        Change { priority: Some(Priority::High), max_attempts: Some(Some(3)), ..Change::default() };
+    assert_eq!(s.change(&key("t", "i"), &all_else).unwrap(), Changed::Done);
+    let expected = dq::store::View { priority: Priority::High, max_attempts: Some(3), ..expected };
+    assert_eq!(view(&mut *s, "i"), expected);
+    // A body beside a limit, the limit taken away beside a body, and both with a due time.
+    assert_eq!(s.change(&key("t", "i"), &body("{\"a\":3}")).unwrap(), Changed::Done);
+    let none = Change { max_attempts: Some(None), ..Change::default() };
+    assert_eq!(s.change(&key("t", "i"), &none).unwrap(), Changed::Done);
+    let expected =
+        dq::store::View { body: Body::parse("{\"a\":3}").unwrap(), max_attempts: None, ..expected };
+    assert_eq!(view(&mut *s, "i"), expected);
+    assert_eq!(s.promote(9).unwrap().next_ms, Some(at));
+
+    // One that is ready stays so, and comes before others when it is of high priority.
+    let ready = Change { priority: Some(Priority::High), ..body("7") };
+    assert_eq!(s.change(&key("t", "k"), &ready).unwrap(), Changed::Done);
+    assert_eq!(counts(&mut *s, "t"), [1, 2, 0, 0]);
+    if F::SHARDS == 1 {
+        assert_eq!(lease_one(&mut *s, "t").key.id.as_str(), "k");
+    } else {
+        lease(&mut *s, "t", 9);
+    }
+    assert_eq!(view(&mut *s, "k").body, Body::parse("7").unwrap());
+    assert_eq!(s.change(&key("t", "k"), &body("8")).unwrap(), Changed::Conflict);
+    assert_eq!(view(&mut *s, "k").body, Body::parse("7").unwrap());
+    assert_eq!(s.change(&key("t", "nobody"), &body("8")).unwrap(), Changed::NotFound);
+
+    // A large one, in its own time, is delivered as it is now.
+    let large = format!("\"{}\"", "x".repeat(200_000));
+    let now = Change { due: Some(NOW), ..body(&large) };
+    assert_eq!(s.change(&key("t", "i"), &now).unwrap(), Changed::Done);
+    let leased = lease(&mut *s, "t", 9);
+    let one = leased.iter().find(|l| l.key.id.as_str() == "i").unwrap();
+    assert_eq!((one.body.as_str(), one.attempt, one.stamp_us), (&*large, 1, expected.stamp_us));
+}
+
+fn dead_letters_of_some_ids_are_counted_and_removed_and_live_jobs_stay<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let ids = |all: &[&str]| all.iter().map(|id| JobId::new(*id).unwrap()).collect::<Vec<_>>();
+    for id in ["a", "a", "a", "b", "c"] {
+        add(&mut *s, &[job("t", id, NOW)]);
+        let held = lease_one(&mut *s, "t");
+        assert_eq!(settle(&mut *s, &held, Outcome::Bury), Settled::Done);
+    }
+    add(&mut *s, &[job("t", "a", LONG), job("t", "d", LONG)]);
+    let some = ids(&["a", "b", "d", "nobody"]);
+    assert_eq!(s.letters(&topic("t"), &some, Letters::Count).unwrap(), 4);
+    assert_eq!(counts(&mut *s, "t"), [2, 0, 0, 5]);
+    assert_eq!(s.letters(&topic("t"), &some, Letters::Remove).unwrap(), 4);
+    assert_eq!(counts(&mut *s, "t"), [2, 0, 0, 1], "what is live again stays, and what was not named");
+    assert_eq!(state(&mut *s, "t", "a"), Some(State::Delayed));
+    assert_eq!(s.letters(&topic("t"), &some, Letters::Count).unwrap(), 0);
+    assert_eq!(s.letters(&topic("nobody"), &some, Letters::Remove).unwrap(), 0);
+    assert_eq!(s.redrive(&topic("t"), &Which::All, 9).unwrap(), 1);
+}
+
 fn a_list_is_paged_in_its_order<F: Fixture>(f: &F) {
     let mut s = f.open();
     let base = now_ms() + 1_000_000;
@@ -906,6 +973,8 @@ contract! {
     leases_go_by_priority_and_then_by_due_time
     reschedule_and_run_move_what_is_not_leased
     a_paused_topic_is_not_leased_until_it_is_resumed
+    a_change_of_body_priority_or_limit_keeps_the_job_and_its_due_time
+    dead_letters_of_some_ids_are_counted_and_removed_and_live_jobs_stay
     a_list_is_paged_in_its_order
     bells_ring_when_there_is_work
     many_handles_at_once_lose_and_double_nothing

@@ -83,8 +83,17 @@ impl Caller {
 
     /// Makes one delivery. Takes no longer than the topic's timeout, by and large.
     pub fn call(&self, topic: &Topic, delivery: &Delivery) -> (Verdict, Attempt) {
+        self.make(topic, delivery, false)
+    }
+
+    /// Calls as if for a delivery, and lets the receiver know that it is a test: `dq-test: 1`.
+    pub fn test(&self, topic: &Topic, delivery: &Delivery) -> (Verdict, Attempt) {
+        self.make(topic, delivery, true)
+    }
+
+    fn make(&self, topic: &Topic, delivery: &Delivery, is_test: bool) -> (Verdict, Attempt) {
         let (started, at_ms) = (Instant::now(), now_ms());
-        let answer = self.request(topic, delivery);
+        let answer = self.request(topic, delivery, is_test);
         let mut attempt = Attempt {
             number: delivery.attempt,
             at_ms,
@@ -112,7 +121,7 @@ impl Caller {
         (verdict, attempt)
     }
 
-    fn request(&self, topic: &Topic, delivery: &Delivery) -> Result<Answer, ureq::Error> {
+    fn request(&self, topic: &Topic, delivery: &Delivery, is_test: bool) -> Result<Answer, ureq::Error> {
         let form = || {
             let marks = Marks {
                 due_ms: delivery.due_ms,
@@ -141,6 +150,9 @@ impl Caller {
             .header("dq-job-id", header_text(delivery.key.id.as_str()))
             .header("dq-attempt", delivery.attempt.to_string())
             .header("dq-due-at", delivery.due_ms.to_string());
+        if is_test {
+            request = request.header("dq-test", "1");
+        }
         if let Some(content_type) = content_type {
             request = request.header("content-type", content_type);
         }

@@ -1,15 +1,13 @@
 //! `dq status`: what the daemon's processes do, by its control socket.
 
 use std::fmt::Write as _;
-use std::io::Read;
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow};
 
-use crate::process::{now_ms, usage_of};
-use crate::status::{Phase, Process, ProcessState, Status, control_socket, findings_file};
+use crate::process::{now_ms, whole_status};
+use crate::status::{Phase, Process, ProcessState, Status, control_socket};
 
 /// How long the master may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -39,7 +37,8 @@ pub struct Arguments {
 
 /// Runs `dq status`. Tells whether all is well.
 pub fn run(arguments: &Arguments) -> Result<bool> {
-    let status = ask(&run_dir(arguments)?)?;
+    let status = whole_status(&run_dir(arguments)?, PATIENCE)
+        .map_err(|e| anyhow!("{e} (--run-dir or --config say where it runs)"))?;
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&status)?);
     } else {
@@ -65,36 +64,6 @@ fn run_dir(arguments: &Arguments) -> Result<PathBuf> {
             Ok(if control_socket(&here).exists() { here } else { PathBuf::from("/run/dq") })
         }
     }
-}
-
-/// Asks the daemon of that folder, and adds what its processes use.
-fn ask(run_dir: &Path) -> Result<Status> {
-    let path = control_socket(run_dir);
-    let answer = || -> std::io::Result<Vec<u8>> {
-        let mut stream = UnixStream::connect(&path)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let mut bytes = Vec::new();
-        stream.read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    let bytes = match answer() {
-        Ok(bytes) => bytes,
-        Err(e) => {
-            bail!("no dq-master answers at {}: {e} (--run-dir or --config say where it runs)", path.display())
-        }
-    };
-    let mut status: Status =
-        serde_json::from_slice(&bytes).context("cannot understand dq-master's answer")?;
-    // Where there are none, nobody has written any.
-    let findings = std::fs::read(findings_file(run_dir)).unwrap_or_default();
-    status.findings = serde_json::from_slice(&findings).unwrap_or_default();
-    for process in &mut status.processes {
-        if let Some(usage) = process.pid.and_then(usage_of) {
-            process.memory_bytes = Some(usage.memory_bytes);
-            process.cpu_ms = Some(usage.cpu.as_millis() as u64);
-        }
-    }
-    Ok(status)
 }
 
 fn table(status: &Status, now_ms: i64) -> String {

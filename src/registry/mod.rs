@@ -3,6 +3,7 @@
 
 mod migrate;
 mod mysql;
+mod nudge;
 mod record;
 mod snapshot;
 mod sqlite;
@@ -12,6 +13,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 pub use self::mysql::MysqlRegistry;
+pub use self::nudge::{nudge, nudge_file};
 pub use self::snapshot::{Snapshot, SnapshotError, folder as snapshot_folder};
 pub use self::sqlite::SqliteRegistry;
 use crate::job::TopicName;

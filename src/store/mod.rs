@@ -82,6 +82,28 @@ pub enum Added {
     Rejected,
 }
 
+/// What is changed of a job that waits; the rest stays as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Change {
+    /// When it is due.
+    pub due: Option<Due>,
+    /// Its body.
+    pub body: Option<Body>,
+    /// Its place among the ready jobs.
+    pub priority: Option<Priority>,
+    /// Its own limit of attempts, or from now on the topic's.
+    pub max_attempts: Option<Option<u32>>,
+}
+
+/// What becomes of dead letters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Letters {
+    /// They are counted.
+    Count,
+    /// They are removed.
+    Remove,
+}
+
 /// What became of a change to one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Changed {
@@ -287,8 +309,13 @@ pub trait Store: Send {
     /// whether it was there.
     fn delete(&mut self, keys: &[JobKey]) -> Vec<Result<bool>>;
 
+    /// Changes a delayed or ready job. It stays the same one, with its attempts and its stamp.
+    fn change(&mut self, key: &JobKey, change: &Change) -> Result<Changed>;
+
     /// Gives a delayed or ready job a new due time.
-    fn reschedule(&mut self, key: &JobKey, due: Due) -> Result<Changed>;
+    fn reschedule(&mut self, key: &JobKey, due: Due) -> Result<Changed> {
+        self.change(key, &Change { due: Some(due), ..Change::default() })
+    }
 
     /// Makes a delayed job ready now.
     fn run(&mut self, key: &JobKey) -> Result<Changed> {
@@ -321,6 +348,10 @@ pub trait Store: Send {
 
     /// Removes up to `limit` jobs of a topic that are in `state`.
     fn purge(&mut self, topic: &TopicName, state: State, limit: usize) -> Result<usize>;
+
+    /// Counts or removes all dead letters of some ids, also of one that is live again: the live job stays. Tells how many
+    /// there were.
+    fn letters(&mut self, topic: &TopicName, ids: &[JobId], what: Letters) -> Result<usize>;
 
     /// The counts of all topics that ever had a job, by name.
     fn counts(&mut self) -> Result<Vec<Counts>>;

@@ -9,10 +9,10 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
 use super::refused::Refused;
-use super::{Answer, Ask, Asker, STORE_TIMEOUT};
-use crate::job::{NewJob, State, TopicName};
+use super::{Answer, Ask, Asker, STORE_TIMEOUT, Undertake};
+use crate::job::{JobKey, NewJob, State, TopicName};
 use crate::role::{self, lock};
-use crate::store::{Added, Page, Result, Store, StoreError, View};
+use crate::store::{Added, Letters, Page, Result, Store, StoreError, View, Which};
 
 /// So many adds go into one transaction.
 const GROUP: usize = 256;
@@ -157,7 +157,12 @@ impl Ask {
         match self {
             Ask::Add(_) | Ask::AddMany(_) => Kind::Add,
             Ask::Delete(_) => Kind::Delete,
-            Ask::Get(_) | Ask::Reschedule(..) | Ask::Run(_) | Ask::List { .. } | Ask::Count => Kind::Other,
+            Ask::Get(_)
+            | Ask::Change(..)
+            | Ask::Run(_)
+            | Ask::List { .. }
+            | Ask::Count
+            | Ask::Dead { .. } => Kind::Other,
         }
     }
 }
@@ -305,14 +310,18 @@ impl<A: Asker> Worker<A> {
                     let changed = self.store.run(&key);
                     Answer::Changed(key, changed)
                 }
-                Ask::Reschedule(key, due) => {
-                    let changed = self.store.reschedule(&key, due);
+                Ask::Change(key, change) => {
+                    let changed = self.store.change(&key, &change);
                     Answer::Changed(key, changed)
                 }
                 Ask::List { topic, state, cursor, limit } => {
                     Answer::Listed(self.list(&topic, state, cursor, limit))
                 }
                 Ask::Count => Answer::Counted(self.store.counts()),
+                Ask::Dead { topic, which, limit, what } => {
+                    let done = undertake(&mut *self.store, topic, &which, limit, what);
+                    Answer::Dead(done)
+                }
                 Ask::Add(_) | Ask::AddMany(_) | Ask::Delete(_) => {
                     unreachable!("those have steps of their own")
                 }
@@ -353,6 +362,34 @@ impl<A: Asker> Worker<A> {
                 return Ok(page);
             }
         }
+    }
+}
+
+/// Does something with dead letters.
+fn undertake(
+    store: &mut dyn Store,
+    topic: TopicName,
+    which: &Which,
+    limit: usize,
+    what: Undertake,
+) -> Result<usize> {
+    match (what, which) {
+        (Undertake::CountForRedrive | Undertake::CountForPurge, Which::All) => {
+            let counts = store.counts()?;
+            Ok(counts.iter().find(|c| c.topic == topic).map_or(0, |c| c.dead as usize))
+        }
+        (Undertake::CountForRedrive, Which::Ids(ids)) => {
+            let mut sum = 0;
+            for id in ids {
+                let found = store.get(&JobKey { topic: topic.clone(), id: id.clone() })?;
+                sum += usize::from(found.is_some_and(|view| view.state == State::Dead));
+            }
+            Ok(sum)
+        }
+        (Undertake::CountForPurge, Which::Ids(ids)) => store.letters(&topic, ids, Letters::Count),
+        (Undertake::Redrive, which) => store.redrive(&topic, which, limit),
+        (Undertake::Purge, Which::All) => store.purge(&topic, State::Dead, limit),
+        (Undertake::Purge, Which::Ids(ids)) => store.letters(&topic, ids, Letters::Remove),
     }
 }
 

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::lane::Lane;
-use crate::job::{Due, JobKey, NewJob, State, TopicName};
-use crate::store::{Added, Changed, Counts, Lanes, Page, Result, Store, View};
+use crate::job::{JobKey, NewJob, State, TopicName};
+use crate::store::{Added, Change, Changed, Counts, Lanes, Page, Result, Store, View, Which};
 
 /// A store that has not answered for so long is taken to hang: what it has is answered with `unknown`, and nothing more
 /// is handed to it until it answers.
@@ -30,8 +30,8 @@ pub enum Ask {
     Get(JobKey),
     /// Remove a job.
     Delete(JobKey),
-    /// Give a job another due time.
-    Reschedule(JobKey, Due),
+    /// Change a job that waits.
+    Change(JobKey, Change),
     /// Deliver a job now.
     Run(JobKey),
     /// Show some of a topic's jobs in one state. Where they are large, fewer than `limit` are shown, and where to go on.
@@ -47,6 +47,31 @@ pub enum Ask {
     },
     /// Count the jobs of all topics.
     Count,
+    /// Do something with some of a topic's dead letters. Large numbers are asked for in several steps, so that others have
+    /// their turn.
+    Dead {
+        /// The topic.
+        topic: TopicName,
+        /// Which of them.
+        which: Which,
+        /// How many at most; of named ids all are removed, or counted.
+        limit: usize,
+        /// What.
+        what: Undertake,
+    },
+}
+
+/// What is done with dead letters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Undertake {
+    /// It is counted how many a redrive would find: of an id one, and none whose job is live. Of all: how many letters there are.
+    CountForRedrive,
+    /// It is counted how many a purge would find.
+    CountForPurge,
+    /// They are made ready.
+    Redrive,
+    /// They are removed.
+    Purge,
 }
 
 /// What the store said, and of which job where it was asked of one.
@@ -60,12 +85,14 @@ pub enum Answer {
     Got(JobKey, Result<Option<Box<View>>>),
     /// To a delete: whether it was there.
     Deleted(JobKey, Result<bool>),
-    /// To a reschedule or a run.
+    /// To a change or a run.
     Changed(JobKey, Result<Changed>),
     /// To a listing.
     Listed(Result<Page>),
     /// To a count.
     Counted(Result<Vec<Counts>>),
+    /// To what was done with dead letters: with how many.
+    Dead(Result<usize>),
 }
 
 /// A server, as those who ask the store for it see it. All but [`Asker::wake`] and [`Asker::told`] is theirs alone.
@@ -118,8 +145,8 @@ impl<A: Asker> Submits<A> {
         let key = match ask {
             Ask::Add(job) => Some(&job.key),
             Ask::AddMany(jobs) => jobs.first().map(|job| &job.key),
-            Ask::Get(key) | Ask::Delete(key) | Ask::Reschedule(key, _) | Ask::Run(key) => Some(key),
-            Ask::List { .. } | Ask::Count => None,
+            Ask::Get(key) | Ask::Delete(key) | Ask::Change(key, _) | Ask::Run(key) => Some(key),
+            Ask::List { .. } | Ask::Count | Ask::Dead { .. } => None,
         };
         key.map_or(self.threads.len() - 1, |key| self.lanes.of(key))
     }

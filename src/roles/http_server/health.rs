@@ -1,81 +1,157 @@
-//! `/healthz` (the process answers) and `/readyz` (the store answers too).
+//! `/healthz` (the process answers) and `/readyz` (the store answers too, and processes run that deliver).
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, mpsc};
+use std::path::Path;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::Result;
+use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::routing::get;
-use axum::{Json, Router};
-use serde_json::{Value, json};
+use serde::Serialize;
 use tokio::sync::oneshot;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
+use super::api::Api;
+use crate::process::{ask_master, findings};
 use crate::role;
-use crate::settings::{self, Settings};
+use crate::settings;
+use crate::slot::{Role, Slot};
+use crate::status::{ProcessState, Status};
 use crate::store::{Store, StoreError};
 
 /// How long the store may take to answer before it is not ready.
 const STORE_PATIENCE: Duration = Duration::from_secs(2);
 
+/// How long the master may take to tell of the processes.
+const MASTER_PATIENCE: Duration = Duration::from_secs(1);
+
 /// A question to the store, and where its answer goes.
 type Question = oneshot::Sender<Result<(), StoreError>>;
 
+/// Where the store is asked whether it is well. Cheap to clone.
 #[derive(Clone)]
-struct Health {
+pub(super) struct Health {
     questions: mpsc::SyncSender<Question>,
-    settings: Arc<Settings>,
 }
 
-/// A thread that asks the store whether it is well.
-fn health_thread(mut store: Box<dyn Store>) -> Result<mpsc::SyncSender<Question>> {
-    let (ask, asked) = mpsc::sync_channel::<Question>(16);
-    let work = move || {
-        while let Ok(question) = asked.recv() {
-            // Whoever asked may have stopped waiting.
-            let _ = question.send(store.health());
+impl Health {
+    /// Starts a thread that asks the store.
+    pub(super) fn start(mut store: Box<dyn Store>) -> Result<Health> {
+        let (questions, asked) = mpsc::sync_channel::<Question>(16);
+        let work = move || {
+            while let Ok(question) = asked.recv() {
+                // Whoever asked may have stopped waiting.
+                let _ = question.send(store.health());
+            }
+        };
+        role::vital_thread("health", work)?;
+        Ok(Health { questions })
+    }
+
+    /// What is wrong with the store.
+    async fn problem(&self) -> Option<String> {
+        let (answer, answered) = oneshot::channel();
+        if self.questions.try_send(answer).is_err() {
+            return Some("too many questions are waiting".to_owned());
         }
-    };
-    role::vital_thread("health", work)?;
-    Ok(ask)
-}
-
-/// The routes; `store` is asked by a thread of its own.
-pub(super) fn routes(store: Box<dyn Store>, settings: Arc<Settings>) -> Result<Router> {
-    let state = Health { questions: health_thread(store)?, settings };
-    Ok(Router::new().route("/healthz", get(healthz)).route("/readyz", get(readyz)).with_state(state))
-}
-
-/// The process answers.
-async fn healthz() -> &'static str {
-    "ok\n"
-}
-
-/// The parts answer: 200, or 503 and which one does not.
-async fn readyz(State(state): State<Health>) -> (StatusCode, Json<Value>) {
-    let (answer, answered) = oneshot::channel();
-    let problem = match state.questions.try_send(answer) {
-        Err(_) => Some("too many questions are waiting".to_owned()),
-        Ok(()) => match tokio::time::timeout(STORE_PATIENCE, answered).await {
+        match tokio::time::timeout(STORE_PATIENCE, answered).await {
             Ok(Ok(Ok(()))) => None,
             Ok(Ok(Err(e))) => Some(e.to_string()),
             Ok(Err(_)) => Some("nobody asks it any more".to_owned()),
             Err(_) => Some(format!("no answer within {STORE_PATIENCE:?}")),
-        },
-    };
-    let settings = &state.settings;
-    let bells = settings.run_dir.join("bells");
-    let embedded = matches!(settings.store, settings::Store::Embedded { .. });
-    let parts = [
-        ("store", problem),
-        ("run_dir", (embedded && !bells.is_dir()).then(|| format!("{} is gone", bells.display()))),
-        ("timer", (settings.timer.processes == 0).then(|| "timer.processes is 0".to_owned())),
-        ("consume", (settings.consume.processes == 0).then(|| "consume.processes is 0".to_owned())),
+        }
+    }
+}
+
+pub(super) fn routes() -> OpenApiRouter<Api> {
+    OpenApiRouter::new().routes(routes!(healthz)).routes(routes!(readyz))
+}
+
+/// Whether dq can do its work.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({"ready": true, "parts": {"store": "ok", "timer": "ok", "consume": "ok", "processes": "ok", "registry": "ok"}}))]
+struct Ready {
+    ready: bool,
+    /// Of each part `ok`, or what is wrong. Of nodes, processes and the registry some may be away: dq goes on.
+    parts: BTreeMap<String, String>,
+}
+
+/// The process answers.
+#[utoipa::path(get, path = "/healthz", tag = "daemon", operation_id = "get_healthz", security(()),
+    responses((status = 200, body = String, content_type = "text/plain", description = "It does")))]
+async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// The store answers, and processes run that deliver: 200, or 503 and which part is not ready.
+#[utoipa::path(get, path = "/readyz", tag = "daemon", operation_id = "get_readyz", security(()),
+    responses((status = 200, body = Ready, description = "dq can do its work"), (status = 503, body = Ready, description = "It cannot")))]
+async fn readyz(State(api): State<Api>) -> (StatusCode, Json<Ready>) {
+    let settings = api.settings.clone();
+    let lanes = api.nodes.lanes();
+    let looked = tokio::task::spawn_blocking(move || {
+        let status = ask_master(&settings.run_dir, MASTER_PATIENCE);
+        (status.map_err(|e| e.to_string()), registry_away(&settings.run_dir), lanes.nodes())
+    });
+    let (store, looked) = tokio::join!(api.health.problem(), looked);
+    let (status, away, nodes) = looked.unwrap_or_else(|e| (Err(e.to_string()), None, Vec::new()));
+    let status = status.as_ref();
+    let settings = &api.settings;
+    let mut needed = vec![
+        ("store", store),
+        ("timer", none_of(Role::Timer, settings.timer.processes, "timer", status.ok())),
+        ("consume", none_of(Role::Consume, settings.consume.processes, "consume", status.ok())),
     ];
-    let ready = parts.iter().all(|(_, problem)| problem.is_none());
+    if matches!(settings.store, settings::Store::Embedded { .. }) {
+        let bells = settings.run_dir.join("bells");
+        needed.push(("run_dir", (!bells.is_dir()).then(|| format!("{} is gone", bells.display()))));
+    }
+    let ready = needed.iter().all(|(_, problem)| problem.is_none());
+    let word = |problem: Option<String>| problem.unwrap_or_else(|| "ok".to_owned());
+    let mut parts: BTreeMap<String, String> =
+        needed.into_iter().map(|(part, problem)| (part.to_owned(), word(problem))).collect();
+    for node in nodes {
+        let problem = (!node.answers).then(|| "does not answer; its jobs wait".to_owned());
+        parts.insert(format!("node {}", node.name), word(problem));
+    }
+    if settings.registry.is_some() {
+        parts.insert(
+            "registry".to_owned(),
+            away.map_or_else(|| "ok".to_owned(), |why| format!("away: {why}")),
+        );
+    }
+    parts.insert("processes".to_owned(), status.map_or_else(|e| format!("not known: {e}"), not_up));
+    parts.entry("run_dir".to_owned()).or_insert_with(|| "ok".to_owned());
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let told: BTreeMap<&str, String> =
-        parts.into_iter().map(|(part, problem)| (part, problem.unwrap_or_else(|| "ok".to_owned()))).collect();
-    (status, Json(json!({ "ready": ready, "parts": told })))
+    (status, Json(Ready { ready, parts }))
+}
+
+/// Why the registry cannot be read.
+fn registry_away(run_dir: &Path) -> Option<String> {
+    findings(run_dir).into_iter().find(|f| f.name == "registry_away").map(|f| f.detail)
+}
+
+/// The processes of the generation that serves, and whether each is up.
+fn serving(status: &Status) -> impl Iterator<Item = (&str, bool)> {
+    let own = status.processes.iter().filter(|p| p.generation == status.generation);
+    own.map(|p| (p.name.as_str(), matches!(p.state, ProcessState::Up | ProcessState::Draining)))
+}
+
+/// Those that are not up.
+fn not_up(status: &Status) -> String {
+    let names: Vec<&str> = serving(status).filter(|(_, up)| !up).map(|(name, _)| name).collect();
+    if names.is_empty() { "ok".to_owned() } else { format!("not up: {}", names.join(", ")) }
+}
+
+/// Why no process of a role does its work; a master that does not answer is no reason to think so.
+fn none_of(role: Role, count: u32, section: &str, status: Option<&Status>) -> Option<String> {
+    if count == 0 {
+        return Some(format!("{section}.processes is 0"));
+    }
+    let mut own = serving(status?).filter(|(name, _)| Slot::from_name(name).is_some_and(|s| s.role == role));
+    (!own.any(|(_, up)| up)).then(|| "no process of it is up".to_owned())
 }

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use super::cursor;
 use super::problem::Problem;
 use crate::job::{Body, Due, JobId, JobKey, LATEST_MS, NewJob, OnConflict, Priority, State, TopicName};
+use crate::store::Change;
 use crate::topic::{Status, Topic};
 
 /// The most jobs that one batch may hold.
@@ -21,8 +22,20 @@ const LIMITS: [usize; 2] = [50, 1000];
 /// The fields of a new job.
 const JOB: &[&str] = &["id", "body", "delay", "run_at", "priority", "on_conflict", "max_attempts"];
 
+/// No object has so many fields that mean something.
+const FIELDS_MAX: usize = 32;
+
+/// What a span of time is to be.
+pub(super) const SPAN: &str = "a duration such as \"90s\" or \"1h30m\", or a number of seconds";
+
+/// What a job's place is to be.
+const PRIORITY: &str = "\"high\", \"normal\" or \"low\"";
+
+/// What a job's own limit of attempts is to be.
+const LIMIT: &str = "a whole number from 1 to 1000";
+
 /// The fields of an object, as they were sent.
-struct Fields<'a>(Vec<(String, &'a RawValue)>);
+pub(super) struct Fields<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Fields<'a>, D::Error> {
@@ -39,7 +52,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
                         return Err(de::Error::custom(format!("{name:?} stands in it twice")));
                     }
                     // Whoever sends thousands of fields is told of the first that is unknown.
-                    if fields.len() <= JOB.len() {
+                    if fields.len() <= FIELDS_MAX {
                         fields.push((name, value));
                     }
                 }
@@ -51,7 +64,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    fn of(json: &'a [u8], known: &[&str]) -> Result<Fields<'a>, Problem> {
+    pub(super) fn of(json: &'a [u8], known: &[&str]) -> Result<Fields<'a>, Problem> {
         let fields: Fields<'a> = serde_json::from_slice(json).map_err(Problem::bad_json)?;
         match fields.0.iter().find(|(name, _)| !known.contains(&name.as_str())) {
             Some((name, _)) => Err(Problem::unknown_field(&short(name), known)),
@@ -60,17 +73,17 @@ impl<'a> Fields<'a> {
     }
 
     /// A field as it was sent; a null is a value.
-    fn raw(&self, name: &str) -> Option<&'a RawValue> {
+    pub(super) fn raw(&self, name: &str) -> Option<&'a RawValue> {
         self.0.iter().find(|(n, _)| n == name).map(|(_, value)| *value)
     }
 
     /// A field; a null is one that is not there.
-    fn get(&self, name: &str) -> Option<&'a RawValue> {
+    pub(super) fn get(&self, name: &str) -> Option<&'a RawValue> {
         self.raw(name).filter(|value| value.get() != "null")
     }
 
     /// A field of one of some kinds; where it is not there, what stands for it.
-    fn plain<T: Default + Deserialize<'a>>(&self, name: &str, wanted: &str) -> Result<T, Problem> {
+    pub(super) fn plain<T: Default + Deserialize<'a>>(&self, name: &str, wanted: &str) -> Result<T, Problem> {
         let parse = |raw: &'a RawValue| serde_json::from_str(raw.get()).map_err(|_| wrong(name, raw, wanted));
         self.get(name).map_or_else(|| Ok(T::default()), parse)
     }
@@ -80,8 +93,7 @@ impl<'a> Fields<'a> {
         match (self.get("delay"), self.get("run_at")) {
             (None, None) => Ok(None),
             (Some(raw), None) => {
-                let wanted = "a duration such as \"90s\" or \"1h30m\", or a number of seconds";
-                span(raw).map(|span| Some(Due::In(span))).ok_or_else(|| wrong("delay", raw, wanted))
+                span(raw).map(|span| Some(Due::In(span))).ok_or_else(|| wrong("delay", raw, SPAN))
             }
             (None, Some(raw)) => {
                 let wanted = "a moment such as \"2026-12-01T23:50:50+08:00\", or Unix milliseconds";
@@ -92,9 +104,18 @@ impl<'a> Fields<'a> {
             }
         }
     }
+
+    /// A job's own limit of attempts.
+    fn max_attempts(&self) -> Result<Option<u32>, Problem> {
+        let max_attempts: Option<u32> = self.plain("max_attempts", LIMIT)?;
+        match (max_attempts, self.get("max_attempts")) {
+            (Some(n), Some(raw)) if !(1..=1000).contains(&n) => Err(wrong("max_attempts", raw, LIMIT)),
+            _ => Ok(max_attempts),
+        }
+    }
 }
 
-fn wrong(field: &str, raw: &RawValue, wanted: &str) -> Problem {
+pub(super) fn wrong(field: &str, raw: &RawValue, wanted: &str) -> Problem {
     Problem::field(field, format!("{field} is {}, and not {wanted}", short(raw.get())))
 }
 
@@ -106,7 +127,7 @@ fn short(text: &str) -> Cow<'_, str> {
     }
 }
 
-fn span(raw: &RawValue) -> Option<Duration> {
+pub(super) fn span(raw: &RawValue) -> Option<Duration> {
     let text = raw.get();
     let span = match text.parse() {
         Ok(seconds) => Duration::from_secs(seconds),
@@ -145,30 +166,33 @@ fn made_id() -> Result<JobId, Problem> {
     JobId::new(parts.join("-")).map_err(|e| failed(&e))
 }
 
-/// A new job of a topic that takes some.
-pub(super) fn job(json: &[u8], topic: &Topic) -> Result<NewJob, Problem> {
+/// A new job of a topic that takes some. One that is given no id has the key for one, if there is one: the same add again finds
+/// its job, and keeps it.
+pub(super) fn job(json: &[u8], topic: &Topic, key: Option<&str>) -> Result<NewJob, Problem> {
     let fields = Fields::of(json, JOB)?;
-    let id = match fields.get("id") {
-        None => made_id()?,
-        Some(raw) => {
+    let mut if_taken = OnConflict::default();
+    let id = match (fields.get("id"), key) {
+        (None, Some(key)) => {
+            if_taken = OnConflict::Keep;
+            // Nobody's own id is likely to be one.
+            id(format!("~{key}"))?
+        }
+        (None, None) => made_id()?,
+        (Some(raw), _) => {
             let id: String = serde_json::from_str(raw.get()).map_err(|_| wrong("id", raw, "a string"))?;
             JobId::new(id).map_err(|e| Problem::invalid("id", &e))?
         }
     };
     let body = fields.raw("body").ok_or_else(|| Problem::missing("body", "any JSON value, null as well"))?;
-    let max_attempts: Option<u32> = fields.plain("max_attempts", "a whole number from 1 to 1000")?;
-    if let (Some(n), Some(raw)) = (max_attempts, fields.get("max_attempts"))
-        && !(1..=1000).contains(&n)
-    {
-        return Err(wrong("max_attempts", raw, "a whole number from 1 to 1000"));
-    }
+    let on_conflict: Option<OnConflict> =
+        fields.plain("on_conflict", "\"replace\", \"reject\" or \"keep\"")?;
     Ok(NewJob {
         key: JobKey { topic: topic.name.clone(), id },
         body: Body::from(body),
         due: fields.due()?.unwrap_or(Due::In(topic.delay)),
-        priority: fields.plain::<Priority>("priority", "\"high\", \"normal\" or \"low\"")?,
-        on_conflict: fields.plain::<OnConflict>("on_conflict", "\"replace\", \"reject\" or \"keep\"")?,
-        max_attempts,
+        priority: fields.plain::<Priority>("priority", PRIORITY)?,
+        on_conflict: on_conflict.unwrap_or(if_taken),
+        max_attempts: fields.max_attempts()?,
         attempts: 0,
     })
 }
@@ -193,13 +217,23 @@ pub(super) fn batch(json: &[u8], topic: &Topic) -> Result<Vec<Result<NewJob, Pro
         let problem = format!("jobs holds {} of them, which is more than {BATCH_MAX}", jobs.len());
         return Err(Problem::field("jobs", problem));
     }
-    Ok(jobs.iter().map(|raw| job(raw.get().as_bytes(), topic)).collect())
+    Ok(jobs.iter().map(|raw| job(raw.get().as_bytes(), topic, None)).collect())
 }
 
-/// The due time that a job is given.
-pub(super) fn new_due(json: &[u8]) -> Result<Due, Problem> {
-    let fields = Fields::of(json, &["delay", "run_at"])?;
-    fields.due()?.ok_or_else(|| Problem::missing("delay", "give it, or run_at"))
+/// What is changed of a job. A limit that is null is the topic's; a body may be any value, null as well.
+pub(super) fn change(json: &[u8]) -> Result<Change, Problem> {
+    let fields = Fields::of(json, &["delay", "run_at", "body", "priority", "max_attempts"])?;
+    let change = Change {
+        due: fields.due()?,
+        body: fields.raw("body").map(Body::from),
+        priority: fields.plain("priority", PRIORITY)?,
+        max_attempts: fields.raw("max_attempts").map(|_| fields.max_attempts()).transpose()?,
+    };
+    if change == Change::default() {
+        let others = "give it, or run_at, body, priority or max_attempts";
+        return Err(Problem::missing("delay", others));
+    }
+    Ok(change)
 }
 
 /// Which jobs a listing shows.
@@ -212,27 +246,48 @@ pub(super) struct Listing {
 /// Which jobs a listing shows, as the query says it.
 pub(super) fn listing(query: &str) -> Result<Listing, Problem> {
     const STATES: &str = "delayed, ready, leased or dead";
-    let (mut state, mut cursor, mut limit) = (None, None, LIMITS[0]);
+    let mut state = None;
+    let (cursor, limit) = page_with(query, &["state", "limit", "cursor"], |value| {
+        let named = State::ALL.into_iter().find(|s| s.to_string() == value);
+        state = Some(named.ok_or(STATES)?);
+        Ok(())
+    })?;
+    let state = state.ok_or_else(|| Problem::missing("state", STATES))?;
+    Ok(Listing { state, cursor, limit })
+}
+
+/// Which page is shown, where nothing else is to be said: where it begins, and how long it is.
+pub(super) fn page(query: &str) -> Result<(Option<String>, usize), Problem> {
+    page_with(query, &["limit", "cursor"], |_| Ok(()))
+}
+
+fn page_with(
+    query: &str,
+    known: &[&str],
+    mut state: impl FnMut(&str) -> Result<(), &'static str>,
+) -> Result<(Option<String>, usize), Problem> {
+    let (mut cursor, mut limit) = (None, LIMITS[0]);
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         let wrong =
             |wanted: &str| Problem::field(&name, format!("{name} is {:?}, and not {wanted}", short(&value)));
         match name.as_ref() {
-            "state" => {
-                let named = State::ALL.into_iter().find(|s| s.to_string() == value);
-                state = Some(named.ok_or_else(|| wrong(STATES))?);
-            }
+            other if !known.contains(&other) => return Err(Problem::unknown_field(&short(other), known)),
+            "state" => state(&value).map_err(wrong)?,
             "cursor" => {
                 cursor = Some(cursor::read(&value).ok_or_else(|| wrong("what another page gave in next"))?);
             }
-            "limit" => {
+            _ => {
                 let number = value.parse().ok().filter(|n| (1..=LIMITS[1]).contains(n));
                 limit = number.ok_or_else(|| wrong(&format!("a whole number from 1 to {}", LIMITS[1])))?;
             }
-            other => return Err(Problem::unknown_field(&short(other), &["state", "limit", "cursor"])),
         }
     }
-    let state = state.ok_or_else(|| Problem::missing("state", STATES))?;
-    Ok(Listing { state, cursor, limit })
+    Ok((cursor, limit))
+}
+
+/// A body that may be missing.
+pub(super) fn or_empty(json: &[u8]) -> &[u8] {
+    if json.is_empty() || json.trim_ascii() == b"null" { b"{}" } else { json }
 }
 
 /// A topic's name, as a path has it.

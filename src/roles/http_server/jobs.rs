@@ -1,115 +1,55 @@
 //! The routes of jobs: each takes its request apart, and asks the store.
 
-use std::sync::Arc;
-use std::time::Duration;
+use axum::extract::{RawQuery, State};
+use axum::http::HeaderMap;
+use axum::routing::get;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
-use axum::Router;
-use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, RawQuery, Request, State};
-use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
-use axum::http::request::Parts;
-use axum::routing::{get, post};
-use tokio::sync::watch;
-
-use super::desk::Desk;
+use super::api::{Api, InTopic, OfJob, Sent};
 use super::input;
 use super::problem::Problem;
+use super::replays;
+use super::schema;
 use super::told::{Manner, Told};
-use crate::job::{JobKey, TopicName};
 use crate::submit::Ask;
-use crate::topic::{Topic, Topics};
 
-/// How long a client may take to send a body.
-const BODY_PATIENCE: Duration = Duration::from_secs(30);
-
-/// What the routes need.
-#[derive(Clone)]
-pub(super) struct Api {
-    pub desk: Desk,
-    /// As they are now.
-    pub topics: watch::Receiver<Topics>,
-    /// The longest body, in bytes.
-    pub max_body: usize,
-}
-
-impl Api {
-    fn topic(&self, name: &TopicName) -> Result<Arc<Topic>, Problem> {
-        self.topics.borrow().get(name.as_str()).cloned().ok_or_else(|| Problem::unknown_topic(name))
-    }
-}
-
-pub(super) fn routes(api: Api) -> Router {
-    let max_body = api.max_body;
-    Router::new()
-        .route("/v1/topics/{topic}/jobs", post(add).get(list))
-        .route("/v1/topics/{topic}/jobs/batch", post(add_batch).get(show).patch(reschedule).delete(delete))
-        .route("/v1/topics/{topic}/jobs/{id}", get(show).patch(reschedule).delete(delete))
-        .route("/v1/topics/{topic}/jobs/{id}/run", post(run))
-        .route("/v1/stats", get(stats))
-        .layer(DefaultBodyLimit::max(max_body))
-        .with_state(api)
-}
-
-/// The topic that a path names.
-struct InTopic(TopicName);
-
-impl<S: Send + Sync> FromRequestParts<S> for InTopic {
-    type Rejection = Problem;
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<InTopic, Problem> {
-        let Path(topic) = Path::<String>::from_request_parts(parts, state).await?;
-        Ok(InTopic(input::topic(&topic)?))
-    }
-}
-
-/// The job that a path names.
-struct OfJob(JobKey);
-
-impl<S: Send + Sync> FromRequestParts<S> for OfJob {
-    type Rejection = Problem;
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<OfJob, Problem> {
+pub(super) fn routes() -> OpenApiRouter<Api> {
+    OpenApiRouter::new()
+        .routes(routes!(add, list))
+        .routes(routes!(add_batch))
         // The path of batches is that of a job with this id, too.
-        let Path((topic, id)) = match parts.uri.path().ends_with("/jobs/batch") {
-            true => Path((Path::<String>::from_request_parts(parts, state).await?.0, "batch".to_owned())),
-            false => Path::<(String, String)>::from_request_parts(parts, state).await?,
-        };
-        Ok(OfJob(JobKey { topic: input::topic(&topic)?, id: input::id(id)? }))
-    }
+        .route("/v1/topics/{topic}/jobs/batch", get(show).patch(change).delete(delete))
+        .routes(routes!(show, change, delete))
+        .routes(routes!(run))
+        .routes(routes!(stats))
 }
 
-/// A body that may be JSON.
-struct Sent(Bytes);
-
-impl FromRequest<Api> for Sent {
-    type Rejection = Problem;
-    async fn from_request(request: Request, api: &Api) -> Result<Sent, Problem> {
-        if let Some(kind) = request.headers().get(CONTENT_TYPE) {
-            let text = String::from_utf8_lossy(kind.as_bytes()).to_ascii_lowercase();
-            let kind = text.split(';').next().unwrap_or_default().trim();
-            if kind != "application/json" && !kind.ends_with("+json") {
-                let detail = format!("content-type is {kind:?}, and not \"application/json\"");
-                return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not_json", detail));
-            }
-        }
-        match tokio::time::timeout(BODY_PATIENCE, Bytes::from_request(request, api)).await {
-            Ok(Ok(bytes)) => Ok(Sent(bytes)),
-            Ok(Err(rejection)) => Err(Problem::body(&rejection, api.max_body)),
-            Err(_) => {
-                let detail = format!("the body did not arrive within {BODY_PATIENCE:?}");
-                Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "too_slow", detail))
-            }
-        }
-    }
-}
-
-async fn add(State(api): State<Api>, InTopic(name): InTopic, Sent(json): Sent) -> Result<Told, Problem> {
+/// Stores a job.
+#[utoipa::path(post, path = "/v1/topics/{topic}/jobs", tag = "jobs", operation_id = "add_job",
+    params(schema::TopicPath, schema::IdempotencyKey), request_body = schema::NewJob,
+    responses(
+        (status = 201, body = schema::AddedJob, description = "It is stored", headers(("Location" = String, description = "Where it is shown"))),
+        (status = 200, body = schema::AddedJob, description = "It took the place of one with its id, or that one was kept"),
+        schema::ChangeProblems))]
+async fn add(
+    State(api): State<Api>,
+    InTopic(name): InTopic,
+    headers: HeaderMap,
+    Sent(json): Sent,
+) -> Result<Told, Problem> {
     let topic = api.topic(&name)?;
-    let job = input::job(&json, &topic)?;
+    let key = replays::key_of(&headers)?;
+    let job = input::job(&json, &topic, key)?;
     input::takes_jobs(&topic)?;
     let manner = Manner::Job(job.key.clone());
     api.desk.ask(Ask::Add(job), manner, json.len()).await
 }
 
+/// Stores many jobs, each answered by itself.
+#[utoipa::path(post, path = "/v1/topics/{topic}/jobs/batch", tag = "jobs", operation_id = "add_jobs",
+    params(schema::TopicPath, schema::IdempotencyKey), request_body = schema::NewJobs,
+    responses((status = 200, body = schema::AddedJobs, description = "What became of each"), schema::ChangeProblems))]
 async fn add_batch(
     State(api): State<Api>,
     InTopic(name): InTopic,
@@ -129,6 +69,10 @@ async fn add_batch(
     api.desk.ask(Ask::AddMany(jobs), Manner::Batch { topic: name, items }, json.len()).await
 }
 
+/// Lists a topic's jobs that are in one state.
+#[utoipa::path(get, path = "/v1/topics/{topic}/jobs", tag = "jobs", operation_id = "list_jobs",
+    params(schema::TopicPath, schema::ListQuery),
+    responses((status = 200, body = schema::Jobs, description = "A page of them"), schema::FindProblems))]
 async fn list(
     State(api): State<Api>,
     InTopic(topic): InTopic,
@@ -140,23 +84,42 @@ async fn list(
     api.desk.ask(Ask::List { topic, state, cursor, limit }, manner, 0).await
 }
 
+/// Shows a job; where there is none, its latest dead letter.
+#[utoipa::path(get, path = "/v1/topics/{topic}/jobs/{id}", tag = "jobs", operation_id = "get_job",
+    params(schema::JobPath),
+    responses((status = 200, body = schema::Job, description = "It"), schema::FindProblems))]
 async fn show(State(api): State<Api>, OfJob(key): OfJob) -> Result<Told, Problem> {
     api.desk.ask(Ask::Get(key), Manner::Plain, 0).await
 }
 
-async fn reschedule(State(api): State<Api>, OfJob(key): OfJob, Sent(json): Sent) -> Result<Told, Problem> {
-    let due = input::new_due(&json)?;
-    api.desk.ask(Ask::Reschedule(key, due), Manner::Plain, json.len()).await
+/// Changes a job that waits: when it is due, its body, its priority, its limit of attempts.
+#[utoipa::path(patch, path = "/v1/topics/{topic}/jobs/{id}", tag = "jobs", operation_id = "change_job",
+    params(schema::JobPath), request_body = schema::JobChange,
+    responses((status = 204, description = "It is changed"), schema::ChangeProblems))]
+async fn change(State(api): State<Api>, OfJob(key): OfJob, Sent(json): Sent) -> Result<Told, Problem> {
+    let change = input::change(&json)?;
+    api.desk.ask(Ask::Change(key, change), Manner::Plain, json.len()).await
 }
 
+/// Removes a job, in whichever state it is.
+#[utoipa::path(delete, path = "/v1/topics/{topic}/jobs/{id}", tag = "jobs", operation_id = "delete_job",
+    params(schema::JobPath),
+    responses((status = 204, description = "It is gone"), schema::FindProblems))]
 async fn delete(State(api): State<Api>, OfJob(key): OfJob) -> Result<Told, Problem> {
     api.desk.ask(Ask::Delete(key), Manner::Plain, 0).await
 }
 
+/// Delivers a delayed job now.
+#[utoipa::path(post, path = "/v1/topics/{topic}/jobs/{id}/run", tag = "jobs", operation_id = "run_job",
+    params(schema::JobPath, schema::IdempotencyKey),
+    responses((status = 204, description = "It is ready"), schema::ChangeProblems))]
 async fn run(State(api): State<Api>, OfJob(key): OfJob) -> Result<Told, Problem> {
     api.desk.ask(Ask::Run(key), Manner::Plain, 0).await
 }
 
+/// Counts the jobs of all topics.
+#[utoipa::path(get, path = "/v1/stats", tag = "daemon", operation_id = "get_stats",
+    responses((status = 200, body = schema::Stats, description = "By topic"), schema::ShowProblems))]
 async fn stats(State(api): State<Api>) -> Result<Told, Problem> {
     let registered = api.topics.borrow().iter().map(|topic| topic.name.clone()).collect();
     api.desk.ask(Ask::Count, Manner::Stats(registered), 0).await

@@ -1,18 +1,30 @@
-//! dq-http-server: HTTP on its port and on a Unix socket: the API of jobs, and whether the daemon is well.
+//! dq-http-server: HTTP on its port and on a Unix socket: the API of jobs, topics and dead letters, and how the daemon is.
 //!
 //! tokio and axum live here alone. Handlers reach the store by its threads (`desk`): a blocking call on tokio's thread
 //! would stall every other request.
 
 mod admission;
+mod api;
 mod connections;
 mod cursor;
+mod dead;
 mod desk;
 mod followed;
 mod health;
 mod input;
 mod jobs;
+mod limits;
+mod nodes;
+mod openapi;
 mod problem;
+mod registrar;
+mod replays;
+mod schema;
 mod told;
+mod topic_fields;
+mod topic_shown;
+mod topics;
+mod trial;
 
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
@@ -22,13 +34,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use axum::Router;
+use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, StatusCode, Uri};
-use axum::middleware::from_fn;
+use axum::middleware::{from_fn, from_fn_with_state};
+use utoipa_axum::router::OpenApiRouter;
 
+use self::api::Api;
 use self::connections::{Connections, Doors, End, Entered};
 use self::desk::Desk;
 use self::followed::{Followed, watched};
+use self::health::Health;
+use self::nodes::Nodes;
 use self::problem::Problem;
+use self::registrar::Registrar;
+use self::replays::Replays;
+use self::trial::Trials;
 use crate::role::{Context, Trouble};
 
 /// How long answers may take that were given just before a process ends.
@@ -39,14 +59,48 @@ pub fn run(mut context: Context) -> Result<()> {
     let tcp = context.socket("http")?;
     let unix = context.socket("http.unix")?;
     let desk = Desk::start(&mut context)?;
-    let health = health::routes(context.store()?, Arc::clone(&context.settings))?;
-    let max_body = context.settings.server.max_frame;
     let topics = Followed::new(context.topics()?);
-    let api = jobs::Api { desk: desk.clone(), topics: topics.now(), max_body };
-    let app = jobs::routes(api).merge(health).fallback(no_route).method_not_allowed_fallback(no_method);
+    let settings = Arc::clone(&context.settings);
+    let app = app(Api {
+        desk: desk.clone(),
+        topics: topics.now(),
+        max_body: settings.server.max_frame,
+        registrar: Registrar::start(&settings)?,
+        nodes: Nodes::new(context.lanes()?, Arc::clone(&settings)),
+        trials: Trials::new(&settings, context.zone()?),
+        health: Health::start(context.store()?)?,
+        document: Arc::default(),
+        settings,
+    })?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start tokio")?;
-    runtime.block_on(serve(&mut context, app, desk, topics, (tcp, unix)))
+    let served = runtime.block_on(serve(&mut context, app, desk, topics, (tcp, unix)));
+    // A callback that is tested, or a node that hangs, is not waited for.
+    runtime.shutdown_background();
+    served
+}
+
+/// All routes, and what each request keeps to.
+fn app(api: Api) -> Result<Router> {
+    let routes = OpenApiRouter::with_openapi(openapi::beginning())
+        .merge(jobs::routes())
+        .merge(topics::routes())
+        .merge(trial::routes())
+        .merge(dead::routes())
+        .merge(nodes::routes())
+        .merge(health::routes())
+        .merge(openapi::routes());
+    let (router, document) = routes.split_for_parts();
+    let json = document.to_json().context("cannot write the document of the API")?;
+    let _ = api.document.set(json.into());
+    let max_body = api.max_body;
+    Ok(router
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        .layer(DefaultBodyLimit::max(max_body))
+        .with_state(api)
+        .layer(from_fn_with_state((Replays::default(), max_body), replays::replay))
+        .layer(from_fn(limits::keep)))
 }
 
 /// There is nothing at that path.

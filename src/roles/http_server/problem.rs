@@ -6,16 +6,19 @@ use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::job::{Invalid, JobKey, TopicName};
+use crate::registry::RegistryError;
 use crate::store::StoreError;
 
 /// Why a request was not done.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub(super) struct Problem {
     /// It says no more than the status does; what tells problems apart is `code`.
     r#type: &'static str,
     title: &'static str,
+    #[schema(minimum = 400, maximum = 599)]
     status: u16,
     /// The reason, for people.
     pub detail: String,
@@ -23,6 +26,7 @@ pub(super) struct Problem {
     code: &'static str,
     /// The field that is wrong, of the body, the query or the path.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     field: Option<String>,
 }
 
@@ -85,6 +89,14 @@ impl Problem {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, code, detail)
     }
 
+    /// The same, when some of what was to be done had been done before.
+    pub(super) fn after(self, done: usize) -> Problem {
+        match done {
+            0 => self,
+            _ => Problem { detail: format!("{}; {done} were done before", self.detail), ..self },
+        }
+    }
+
     pub(super) fn bad_json(detail: impl std::fmt::Display) -> Problem {
         let detail = format!("the body is not a JSON object: {detail}");
         Problem::new(StatusCode::BAD_REQUEST, "bad_json", detail)
@@ -93,18 +105,48 @@ impl Problem {
     /// A body that cannot be taken; `most` is how many bytes one may have.
     pub(super) fn body(rejection: &BytesRejection, most: usize) -> Problem {
         match rejection.status() {
-            status @ StatusCode::PAYLOAD_TOO_LARGE => {
-                let detail = format!("the body is longer than {most} bytes (server.max_frame)");
-                Problem::new(status, "too_large", detail)
-            }
-            status => Problem::new(status, "bad_body", rejection.body_text()),
+            StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large(most),
+            _ => Problem::bad_body(rejection.body_text()),
         }
+    }
+
+    pub(super) fn too_large(most: usize) -> Problem {
+        let detail = format!("the body is longer than {most} bytes (server.max_frame)");
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail)
+    }
+
+    /// A body that breaks off.
+    pub(super) fn bad_body(why: impl std::fmt::Display) -> Problem {
+        Problem::new(StatusCode::BAD_REQUEST, "bad_body", why.to_string())
+    }
+
+    /// A body that does not come.
+    pub(super) fn slow_body(patience: std::time::Duration) -> Problem {
+        let detail = format!("the body did not arrive within {patience:?}");
+        Problem::new(StatusCode::REQUEST_TIMEOUT, "too_slow", detail)
     }
 }
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Problem {
         Problem::unavailable(error.code(), error.to_string())
+    }
+}
+
+impl From<RegistryError> for Problem {
+    fn from(error: RegistryError) -> Problem {
+        let detail = error.to_string();
+        match error {
+            RegistryError::Away(_) => {
+                Problem::unavailable("registry_away", format!("the registry cannot be asked: {detail}"))
+            }
+            RegistryError::Unknown(_) => Problem::unavailable("unknown", detail),
+            RegistryError::Changed(_) => Problem::new(StatusCode::PRECONDITION_FAILED, "changed", detail),
+            RegistryError::Exists(_) => Problem::conflict("exists", detail),
+            RegistryError::NotFound(topic) => Problem::unknown_topic(&topic),
+            RegistryError::Unfit(unfit) => Problem::field(unfit.field, detail),
+            RegistryError::Unusable(_) => Problem::conflict("unusable", detail),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::http::header::{CONTENT_TYPE, LOCATION};
+use axum::http::header::{CONTENT_TYPE, ETAG, LOCATION};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -38,17 +38,31 @@ pub(super) enum Manner {
 pub(super) struct Told {
     status: StatusCode,
     location: Option<String>,
+    etag: Option<String>,
     pub json: Vec<u8>,
+    /// Of dead letters: how many there were.
+    pub count: usize,
 }
 
 impl Told {
-    fn new(status: StatusCode, value: &impl Serialize) -> Told {
+    pub(super) fn new(status: StatusCode, value: &impl Serialize) -> Told {
         let json = serde_json::to_vec(value).expect("answers are plain values");
-        Told { status, location: None, json }
+        Told { status, location: None, etag: None, json, count: 0 }
     }
 
-    fn done() -> Told {
-        Told { status: StatusCode::NO_CONTENT, location: None, json: Vec::new() }
+    /// It is done, and there is nothing to say about it.
+    pub(super) fn done() -> Told {
+        Told { status: StatusCode::NO_CONTENT, location: None, etag: None, json: Vec::new(), count: 0 }
+    }
+
+    /// Of this revision.
+    pub(super) fn with_etag(self, revision: String) -> Told {
+        Told { etag: Some(format!("\"{revision}\"")), ..self }
+    }
+
+    /// Made there.
+    pub(super) fn at(self, location: String) -> Told {
+        Told { location: Some(location), ..self }
     }
 }
 
@@ -62,6 +76,9 @@ impl IntoResponse for Told {
         // It is percent-encoded: any of it may stand in a header.
         if let Some(Ok(location)) = self.location.map(HeaderValue::try_from) {
             response.headers_mut().insert(LOCATION, location);
+        }
+        if let Some(Ok(etag)) = self.etag.map(HeaderValue::try_from) {
+            response.headers_mut().insert(ETAG, etag);
         }
         response
     }
@@ -100,6 +117,7 @@ pub(super) fn told(manner: &Manner, answer: Answer) -> Result<Told, Problem> {
             Ok(Told::new(StatusCode::OK, &Listed { jobs, next: page.next.as_deref().map(cursor::shown) }))
         }
         (Answer::Counted(counts), Manner::Stats(registered)) => Ok(counted(counts?, registered)),
+        (Answer::Dead(count), _) => Ok(Told { count: count?, ..Told::done() }),
         (answer, manner) => unreachable!("{answer:?} is no answer to {manner:?}"),
     }
 }

@@ -1,13 +1,15 @@
-//! Passes on what the registry holds: asks it each second whether it has changed, and writes the snapshot that all processes of
+//! Passes on what the registry holds: asks it each second, and when it is nudged, whether it has changed, and writes the snapshot that all processes of
 //! the host follow. The one place of a host that opens the database; on a thread of its own, which a database may hold up.
 
 use std::collections::HashSet;
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
 use crate::job::TopicName;
+use crate::process::{Changes, wait_readable};
 use crate::registry::{self, Listing, Registry, Revision, Snapshot};
 use crate::role::{self, Trouble, lock};
 use crate::settings::{self, Settings};
@@ -29,6 +31,7 @@ pub(super) fn follow(settings: &Arc<Settings>) -> Result<Away> {
             open: None,
             passed_on: None,
             told: HashSet::new(),
+            nudges: nudges(settings),
         };
         let told = Arc::clone(&away);
         role::vital_thread("registry", move || follower.run(&told))?;
@@ -45,6 +48,14 @@ struct Follower {
     passed_on: Option<Revision>,
     /// What was said already.
     told: HashSet<String>,
+    /// Readable when somebody on this host has changed it; none: it cannot be watched.
+    nudges: Option<Changes>,
+}
+
+/// Where others say that they have changed the registry.
+fn nudges(settings: &Settings) -> Option<Changes> {
+    let watch = || Changes::of(&registry::nudge_file(&settings.run_dir)?);
+    watch().map_err(|e| log::warn!("cannot watch for nudges: {e}; the registry is asked each second")).ok()
 }
 
 impl Follower {
@@ -67,7 +78,24 @@ impl Follower {
                     again.min(next)
                 }
             };
-            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            self.rest(next);
+        }
+    }
+
+    /// Waits until then, or for a nudge.
+    fn rest(&mut self, until: Instant) {
+        let nudged = match &self.nudges {
+            Some(nudges) => wait_readable(&[nudges.as_fd()], Some(until)).map(drop),
+            None => {
+                std::thread::sleep(until.saturating_duration_since(Instant::now()));
+                Ok(())
+            }
+        };
+        // What comes after this is told again.
+        let taken = nudged.and_then(|()| self.nudges.as_mut().map_or(Ok(false), Changes::take));
+        if let Err(e) = taken {
+            log::warn!("cannot watch for nudges: {e}; the registry is asked each second");
+            self.nudges = None;
         }
     }
 

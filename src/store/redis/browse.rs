@@ -9,7 +9,7 @@ use super::nodes::{Place, Survey};
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
 use crate::job::{JobId, JobKey, State, TopicName};
-use crate::store::{Counts, Page, Result, View};
+use crate::store::{Counts, Letters, Page, Result, View};
 
 /// Where a listing stands on one shard.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -218,16 +218,44 @@ impl RedisStore {
         Ok(sum)
     }
 
-    /// Makes the dead letters of these ids ready.
-    pub(super) fn redrive_ids(&self, topic: &TopicName, ids: &[JobId], limit: usize) -> Result<usize> {
+    /// Where dead letters of these ids may be: they lie where they died, which need not be at home.
+    fn graves<'a>(&self, topic: &TopicName, ids: &'a [JobId]) -> BTreeMap<Place, Vec<&'a JobId>> {
         let mut by_place: BTreeMap<Place, Vec<&JobId>> = BTreeMap::new();
-        // They lie where they died, which need not be at home.
         for (node, id) in (0..self.nodes.count()).flat_map(|node| ids.iter().map(move |id| (node, id))) {
             let key = JobKey { topic: topic.clone(), id: id.clone() };
             by_place.entry(self.nodes.place(node, &key)).or_default().push(id);
         }
+        by_place
+    }
+
+    /// Counts or removes the dead letters of these ids.
+    pub(super) fn letters_of(&self, topic: &TopicName, ids: &[JobId], what: Letters) -> Result<usize> {
+        let word = if what == Letters::Count { "count" } else { "remove" };
         let mut sum = 0;
-        for (place, ids) in by_place {
+        for (place, ids) in self.graves(topic, ids) {
+            for some in ids.chunks(CHUNK) {
+                loop {
+                    let mut call = self.call(Script::Letters, place);
+                    call.cmd.arg(topic.as_str()).arg(word);
+                    for id in some {
+                        call.cmd.arg(id.as_str());
+                    }
+                    let values = array(self.ask(place, call)?)?;
+                    let [found, left] = values.as_slice() else { return Err(strange("an answer")) };
+                    sum += count(found)?;
+                    if number(left)? == 0 {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Makes the dead letters of these ids ready.
+    pub(super) fn redrive_ids(&self, topic: &TopicName, ids: &[JobId], limit: usize) -> Result<usize> {
+        let mut sum = 0;
+        for (place, ids) in self.graves(topic, ids) {
             let mut left = &ids[..];
             while !left.is_empty() && sum < limit {
                 let some = &left[..left.len().min(CHUNK)];

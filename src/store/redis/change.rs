@@ -1,4 +1,4 @@
-//! What clients change: add, delete, reschedule; each at the job's home, after what other nodes hold of it has been brought
+//! What clients change: add, delete, change; each at the job's home, after what other nodes hold of it has been brought
 //! there. An add that replaces goes to the next node in the job's order while its home is down, which remembers whose place it
 //! took; one that must know whether the id is taken does not.
 
@@ -11,8 +11,8 @@ use super::reconcile::Elsewhere;
 use super::scout::Report;
 use super::script::Script;
 use super::{BYTES, RedisStore};
-use crate::job::{Due, JobKey, NewJob, OnConflict};
-use crate::store::{Added, Changed, Result, StoreError};
+use crate::job::{JobKey, NewJob, OnConflict};
+use crate::store::{Added, Change, Changed, Result, StoreError};
 
 /// A job that another node is about to hand to its home cannot be changed for that moment.
 fn on_its_way() -> StoreError {
@@ -264,18 +264,18 @@ impl RedisStore {
         }
     }
 
-    /// Gives a job another due time, at its home.
-    pub(super) fn reschedule_at_home(&self, key: &JobKey, due: Due) -> Result<Changed> {
+    /// Changes a job that waits, at its home.
+    pub(super) fn change_at_home(&self, key: &JobKey, change: &Change) -> Result<Changed> {
         let survey = self.survey_for_change();
         let was_unsure = self.is_unsure(&survey);
-        let changed = self.reschedule_by(key, due, &survey)?;
+        let changed = self.change_by(key, change, &survey)?;
         match self.survey_again(&survey, was_unsure) {
-            Some(survey) => self.reschedule_by(key, due, &survey),
+            Some(survey) => self.change_by(key, change, &survey),
             None => Ok(changed),
         }
     }
 
-    fn reschedule_by(&self, key: &JobKey, due: Due, survey: &Survey) -> Result<Changed> {
+    fn change_by(&self, key: &JobKey, change: &Change, survey: &Survey) -> Result<Changed> {
         let home = survey.map.home(key);
         if survey.is_silent(home) {
             return Err(self.silent(home));
@@ -284,8 +284,16 @@ impl RedisStore {
             return Ok(Changed::Conflict);
         }
         let place = self.nodes.place(home, key);
-        let mut call = self.call(Script::Reschedule, place);
-        call.cmd.arg(key.topic.as_str()).arg(key.id.as_str()).arg(answer::due(due));
+        let mut call = self.call(Script::Change, place);
+        call.cmd.arg(key.topic.as_str()).arg(key.id.as_str());
+        call.cmd.arg(change.due.map(answer::due).unwrap_or_default());
+        call.cmd.arg(change.priority.map(|p| (p as u8).to_string()).unwrap_or_default());
+        call.cmd.arg(change.body.as_ref().map_or("", |body| body.as_str()));
+        call.cmd.arg(match change.max_attempts {
+            None => String::new(),
+            Some(None) => "-".to_owned(),
+            Some(Some(limit)) => limit.to_string(),
+        });
         match answer::text(self.ask(place, call)?)?.as_str() {
             "d" => Ok(Changed::Done),
             "n" => Ok(Changed::NotFound),

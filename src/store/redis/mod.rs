@@ -37,10 +37,10 @@ use self::node::{Call, Failure};
 use self::nodes::Place;
 use self::script::Script;
 use super::{
-    Added, Batch, Changed, Counts, Moved, OwnerTag, Page, Result, Settled, Settlement, Store, StoreError,
-    View, Wanted, Which,
+    Added, Batch, Change, Changed, Counts, Letters, Moved, OwnerTag, Page, Result, Settled, Settlement,
+    Store, StoreError, View, Wanted, Which,
 };
-use crate::job::{Due, JobKey, NewJob, State, TopicName};
+use crate::job::{JobId, JobKey, NewJob, State, TopicName};
 use crate::settings;
 
 /// How many jobs a script touches at most, so that others have their turn at the server.
@@ -236,8 +236,8 @@ impl Store for RedisStore {
         self.delete_all(keys)
     }
 
-    fn reschedule(&mut self, key: &JobKey, due: Due) -> Result<Changed> {
-        self.reschedule_at_home(key, due)
+    fn change(&mut self, key: &JobKey, change: &Change) -> Result<Changed> {
+        self.change_at_home(key, change)
     }
 
     fn promote(&mut self, limit: usize) -> Result<Moved> {
@@ -308,6 +308,10 @@ impl Store for RedisStore {
             }
         }
         Ok(sum)
+    }
+
+    fn letters(&mut self, topic: &TopicName, ids: &[JobId], what: Letters) -> Result<usize> {
+        self.letters_of(topic, ids, what)
     }
 
     fn counts(&mut self) -> Result<Vec<Counts>> {

@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 pub(super) enum Script {
     Add,
     Announce,
+    Change,
     Counts,
     Delete,
     Expire,
@@ -16,6 +17,7 @@ pub(super) enum Script {
     Held,
     Ids,
     Lease,
+    Letters,
     List,
     Mark,
     Pause,
@@ -29,7 +31,6 @@ pub(super) enum Script {
     ReconcileTake,
     ReconcileYield,
     Redrive,
-    Reschedule,
     Settle,
 }
 
@@ -40,10 +41,11 @@ macro_rules! sources {
 }
 
 /// In the order of [`Script`].
-const SOURCES: [(&str, &str); 25] = sources!(
+const SOURCES: [(&str, &str); 26] = sources!(
     "lua/",
     "add",
     "announce",
+    "change",
     "counts",
     "delete",
     "expire",
@@ -52,6 +54,7 @@ const SOURCES: [(&str, &str); 25] = sources!(
     "held",
     "ids",
     "lease",
+    "letters",
     "list",
     "mark",
     "pause",
@@ -65,7 +68,6 @@ const SOURCES: [(&str, &str); 25] = sources!(
     "reconcile_take",
     "reconcile_yield",
     "redrive",
-    "reschedule",
     "settle"
 );
 

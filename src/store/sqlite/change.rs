@@ -4,8 +4,8 @@
 use rusqlite::{OptionalExtension, params};
 
 use super::write::Write;
-use crate::job::{Due, JobId, JobKey, NewJob, OnConflict, State, TopicName};
-use crate::store::{Added, Changed, Which};
+use crate::job::{JobId, JobKey, NewJob, OnConflict, State, TopicName};
+use crate::store::{Added, Change, Changed, Letters, Which};
 
 /// Has a topic's jobs no longer leased; or leased again, of which those are told who do.
 pub(super) fn pause(w: &mut Write<'_>, topic: &TopicName, paused: bool) -> rusqlite::Result<()> {
@@ -100,17 +100,32 @@ pub(super) fn delete(w: &mut Write<'_>, key: &JobKey) -> rusqlite::Result<bool> 
     Ok(dead > 0)
 }
 
-/// Gives a delayed or ready job a new due time.
-pub(super) fn reschedule(w: &mut Write<'_>, key: &JobKey, due: Due) -> rusqlite::Result<Changed> {
+/// Changes a delayed or ready job.
+pub(super) fn change(w: &mut Write<'_>, key: &JobKey, change: &Change) -> rusqlite::Result<Changed> {
     let Some(tid) = w.topic(&key.topic)? else { return Ok(Changed::NotFound) };
     let Some((seq, old)) = live(w, tid, &key.id)? else { return Ok(Changed::NotFound) };
     if old == State::Leased {
         return Ok(Changed::Conflict);
     }
-    let (state, at_ms) = w.place(due);
-    w.db.prepare_cached("UPDATE job SET state = ?2, at_ms = ?3, due_ms = ?3 WHERE seq = ?1")?
-        .execute(params![seq, state as i64, at_ms])?;
-    w.moved(tid, Some(old), Some((state, at_ms)));
+    let body = change.body.as_ref().map(|body| body.as_str());
+    let priority = change.priority.map(|priority| priority as i64);
+    if body.is_some() || priority.is_some() || change.max_attempts.is_some() {
+        let write = "UPDATE job SET body = coalesce(?2, body), priority = coalesce(?3, priority),
+                                    max_attempts = CASE WHEN ?4 THEN ?5 ELSE max_attempts END WHERE seq = ?1";
+        w.db.prepare_cached(write)?.execute(params![
+            seq,
+            body,
+            priority,
+            change.max_attempts.is_some(),
+            change.max_attempts.flatten()
+        ])?;
+    }
+    if let Some(due) = change.due {
+        let (state, at_ms) = w.place(due);
+        w.db.prepare_cached("UPDATE job SET state = ?2, at_ms = ?3, due_ms = ?3 WHERE seq = ?1")?
+            .execute(params![seq, state as i64, at_ms])?;
+        w.moved(tid, Some(old), Some((state, at_ms)));
+    }
     Ok(Changed::Done)
 }
 
@@ -172,6 +187,34 @@ pub(super) fn redrive(
         w.moved_many(tid, Some(State::Dead), Some((State::Ready, now_ms)), moved as i64);
     }
     Ok(Redriven { found: seqs.len(), moved })
+}
+
+/// Counts or removes the dead letters of some ids.
+pub(super) fn letters(
+    w: &mut Write<'_>,
+    topic: &TopicName,
+    ids: &[JobId],
+    what: Letters,
+) -> rusqlite::Result<usize> {
+    let Some(tid) = w.topic(topic)? else { return Ok(0) };
+    let mut sum = 0;
+    for id in ids {
+        let key = params![tid, id.as_str()];
+        sum += match what {
+            Letters::Count => {
+                w.db.prepare_cached("SELECT count(*) FROM job WHERE tid = ?1 AND id = ?2 AND state = 4")?
+                    .query_row(key, |row| row.get(0))?
+            }
+            Letters::Remove => {
+                w.db.prepare_cached("DELETE FROM job WHERE tid = ?1 AND id = ?2 AND state = 4")?
+                    .execute(key)?
+            }
+        };
+    }
+    if what == Letters::Remove {
+        w.moved_many(tid, Some(State::Dead), None, sum as i64);
+    }
+    Ok(sum)
 }
 
 /// Removes up to `limit` jobs of a topic that are in `state`.

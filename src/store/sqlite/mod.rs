@@ -29,10 +29,10 @@ use self::bell::{Ringer, Rings};
 use self::turn::Turn;
 use self::write::{TopicIds, Write};
 use super::{
-    Added, Batch, Changed, Counts, Moved, OwnerTag, Page, Result, Settled, Settlement, Store, StoreError,
-    View, Wanted, Which,
+    Added, Batch, Change, Changed, Counts, Letters, Moved, OwnerTag, Page, Result, Settled, Settlement,
+    Store, StoreError, View, Wanted, Which,
 };
-use crate::job::{Due, JobKey, NewJob, State, TopicName};
+use crate::job::{JobId, JobKey, NewJob, State, TopicName};
 
 refinery::embed_migrations!("migrations/store/sqlite");
 
@@ -230,8 +230,8 @@ impl Store for SqliteStore {
         self.in_chunks(Durability::Full, keys, change::delete)
     }
 
-    fn reschedule(&mut self, key: &JobKey, due: Due) -> Result<Changed> {
-        self.write(Durability::Full, |w| change::reschedule(w, key, due))
+    fn change(&mut self, key: &JobKey, change: &Change) -> Result<Changed> {
+        self.write(Durability::Full, |w| change::change(w, key, change))
     }
 
     fn promote(&mut self, limit: usize) -> Result<Moved> {
@@ -299,6 +299,14 @@ impl Store for SqliteStore {
             left -= gone;
             Ok((gone, More::if_full(gone, step)))
         })
+    }
+
+    fn letters(&mut self, topic: &TopicName, ids: &[JobId], what: Letters) -> Result<usize> {
+        let mut sum = 0;
+        for some in ids.chunks(CHUNK) {
+            sum += self.write(Durability::Full, |w| change::letters(w, topic, some, what))?;
+        }
+        Ok(sum)
     }
 
     fn counts(&mut self) -> Result<Vec<Counts>> {

@@ -1,0 +1,42 @@
+//! What every request keeps to: the size of its head, and the time that it may take.
+
+use std::time::Duration;
+
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::problem::Problem;
+
+/// The longest path with its query, in bytes.
+const URI_MAX: usize = 8 << 10;
+
+/// All names and values of headers together, in bytes.
+const HEADERS_MAX: usize = 16 << 10;
+
+/// How long a request may take: a body that comes slowly, and a store that answers late, have limits of their own before it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Refuses what is too large, and gives up what takes too long.
+pub(super) async fn keep(request: Request, next: Next) -> Response {
+    let uri = request.uri().path_and_query().map_or(0, |u| u.as_str().len());
+    if uri > URI_MAX {
+        let detail = format!("the path and its query are {uri} bytes long, which is more than {URI_MAX}");
+        return Problem::new(StatusCode::URI_TOO_LONG, "uri_too_long", detail).into_response();
+    }
+    let headers: usize =
+        request.headers().iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    if headers > HEADERS_MAX {
+        let detail = format!("the headers are {headers} bytes long, which is more than {HEADERS_MAX}");
+        let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        return Problem::new(status, "headers_too_large", detail).into_response();
+    }
+    match tokio::time::timeout(PATIENCE, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => {
+            let detail = format!("it was not done within {PATIENCE:?}: the outcome is unknown");
+            Problem::new(StatusCode::GATEWAY_TIMEOUT, "timeout", detail).into_response()
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! `/openapi.json`: what the routes are, made of the handlers themselves, so that it cannot say anything else.
+
+use axum::extract::State;
+use axum::http::HeaderValue;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::tag::TagBuilder;
+use utoipa::openapi::{Components, InfoBuilder, OpenApi, OpenApiBuilder};
+use utoipa::{PartialSchema, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::api::Api;
+use super::problem::Problem;
+use super::schema;
+
+/// What the document begins with: the routes are added to it.
+pub(super) fn beginning() -> OpenApi {
+    let info = InfoBuilder::new()
+        .title("dq")
+        .version(env!("CARGO_PKG_VERSION"))
+        .description(Some("The HTTP API of dq, a delay-queue daemon. docs/HTTP.md has examples."))
+        .build();
+    let mut components = Components::new();
+    components.schemas.insert(Problem::name().into_owned(), Problem::schema());
+    let bearer = HttpBuilder::new()
+        .scheme(HttpAuthScheme::Bearer)
+        .description(Some(
+            "A token; not needed where `http.auth` is \"none\", nor on the Unix socket by the daemon's user.",
+        ))
+        .build();
+    components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
+    let tag = |name: &str, what: &str| TagBuilder::new().name(name).description(Some(what)).build();
+    OpenApiBuilder::new()
+        .info(info)
+        .components(Some(components))
+        .security(Some([
+            SecurityRequirement::default(),
+            SecurityRequirement::new::<_, [&str; 0], &str>("bearer", []),
+        ]))
+        .tags(Some([
+            tag("jobs", "Jobs: added, shown, changed, removed"),
+            tag("topics", "Topics: registered, changed, tried"),
+            tag("dead letters", "Jobs that used up their attempts"),
+            tag("daemon", "The daemon itself"),
+        ]))
+        .build()
+}
+
+pub(super) fn routes() -> OpenApiRouter<Api> {
+    OpenApiRouter::new().routes(routes!(document))
+}
+
+/// Shows this document.
+#[utoipa::path(get, path = "/openapi.json", tag = "daemon", operation_id = "get_openapi",
+    responses((status = 200, body = serde_json::Value, description = "OpenAPI 3.1"), schema::ShowProblems))]
+async fn document(State(api): State<Api>) -> Response {
+    let json = api.document.get().cloned().unwrap_or_default();
+    ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], json).into_response()
+}

@@ -1,0 +1,161 @@
+//! Where handlers ask the registry: one thread, which opens the database when it is first needed, and again when it broke. tokio's
+//! thread never waits for it, and nobody waits for longer than a few seconds.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::sync::oneshot;
+
+use crate::registry::{self, Registry, RegistryError};
+use crate::role;
+use crate::settings::Settings;
+
+/// How long the database may take. (SQLite itself waits for 5 s for somebody else who writes, and then says so.)
+const PATIENCE: Duration = Duration::from_millis(5500);
+
+/// So many questions may wait for the thread.
+const WAITING_MAX: usize = 64;
+
+/// How far a question is.
+const WAITS: u8 = 0;
+const BEGUN: u8 = 1;
+const GIVEN_UP: u8 = 2;
+
+/// What the thread does with a registry, or is told why there is none. Tells whether the handle is still good.
+type Work = Box<dyn FnOnce(std::result::Result<&mut dyn Registry, RegistryError>) -> bool + Send>;
+
+/// Where handlers ask the registry. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Registrar {
+    /// None: there is no registry.
+    work: Option<mpsc::SyncSender<Work>>,
+    run_dir: Arc<PathBuf>,
+}
+
+impl Registrar {
+    /// Starts the thread, if there is a registry.
+    pub(super) fn start(settings: &Settings) -> Result<Registrar> {
+        let run_dir = Arc::new(settings.run_dir.clone());
+        let Some(settings) = settings.registry.clone() else {
+            return Ok(Registrar { work: None, run_dir });
+        };
+        let (work, works) = mpsc::sync_channel::<Work>(WAITING_MAX);
+        let run = move || {
+            let mut open: Option<Box<dyn Registry>> = None;
+            while let Ok(work) = works.recv() {
+                let opened = match open.take() {
+                    Some(registry) => Ok(registry),
+                    None => registry::open(&settings),
+                };
+                open = match opened {
+                    Ok(mut registry) => work(Ok(registry.as_mut())).then_some(registry),
+                    Err(e) => {
+                        work(Err(e));
+                        None
+                    }
+                };
+            }
+        };
+        role::vital_thread("registrar", run)?;
+        Ok(Registrar { work: Some(work), run_dir })
+    }
+
+    /// Whether there is a registry.
+    pub(super) fn is_there(&self) -> bool {
+        self.work.is_some()
+    }
+
+    /// Asks the registry. One that has not answered after 5 s is away; unless it had begun with what may be a change, whose
+    /// outcome is unknown then.
+    pub(super) async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut dyn Registry) -> Result<T, RegistryError> + Send + 'static,
+    ) -> Result<T, RegistryError> {
+        let away = |why: &str| RegistryError::Away(why.to_owned());
+        let work = self.work.as_ref().ok_or_else(|| away("registry.url is \"none\""))?;
+        let (to, answered) = oneshot::channel();
+        let progress = Arc::new(AtomicU8::new(WAITS));
+        let state = Arc::clone(&progress);
+        let asked: Work = Box::new(move |registry| {
+            let begin = state.compare_exchange(WAITS, BEGUN, Ordering::AcqRel, Ordering::Acquire);
+            if begin.is_err() {
+                // Nobody waits for it any more. The handle is as good as it was.
+                return registry.is_ok();
+            }
+            let answer = registry.and_then(question);
+            let good = !matches!(answer, Err(RegistryError::Away(_) | RegistryError::Unknown(_)));
+            let _ = to.send(answer);
+            good
+        });
+        work.try_send(asked).map_err(|_| away("too many questions wait for the registry"))?;
+        match tokio::time::timeout(PATIENCE, answered).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(away("nobody asks the registry any more")),
+            Err(_) => match progress.compare_exchange(WAITS, GIVEN_UP, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => Err(away("the registry is busy with what was asked before")),
+                Err(_) => Err(RegistryError::Unknown("the registry has not answered in time".to_owned())),
+            },
+        }
+    }
+
+    /// Changes the registry; and lets dq-redis-checker know, which passes the change on.
+    pub(super) async fn change<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&mut dyn Registry) -> Result<T, RegistryError> + Send + 'static,
+    ) -> Result<T, RegistryError> {
+        let run_dir = Arc::clone(&self.run_dir);
+        // On the thread: files are not written on tokio's.
+        self.ask(move |registry| {
+            let changed = change(registry);
+            if changed.is_ok()
+                && let Err(e) = registry::nudge(&run_dir)
+            {
+                log::warn!("cannot nudge dq-redis-checker: {e}; it looks within a second");
+            }
+            changed
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+
+    fn asked<T: Send + 'static>(
+        registrar: &Registrar,
+        question: impl FnOnce(&mut dyn Registry) -> Result<T, RegistryError> + Send + 'static,
+    ) -> Result<T, RegistryError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(registrar.ask(question))
+    }
+
+    #[test]
+    fn a_registry_that_broke_is_opened_anew_and_one_that_hangs_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = config::development(dir.path(), std::iter::empty(), &|_, _| Ok(Vec::new())).unwrap();
+        let registrar = Registrar::start(&settings).unwrap();
+        assert!(registrar.is_there());
+        let count = |registrar: &Registrar| asked(registrar, |r| r.list().map(|l| l.topics.len()));
+        assert_eq!(count(&registrar).unwrap(), 0);
+        let file = dir.path().join("var/registry.db");
+        std::fs::rename(&file, dir.path().join("gone")).unwrap();
+        assert!(matches!(count(&registrar), Err(RegistryError::Away(_))));
+        assert_eq!(count(&registrar).unwrap(), 0, "another file is made and opened");
+
+        let (go_on, goes_on) = mpsc::channel::<()>();
+        let hung = asked(&registrar, move |_| {
+            let _ = goes_on.recv();
+            Ok(())
+        });
+        assert!(matches!(hung, Err(RegistryError::Unknown(_))), "{hung:?}");
+        assert!(matches!(count(&registrar), Err(RegistryError::Away(_))), "it waits for the one before");
+        drop(go_on);
+        assert_eq!(count(&registrar).unwrap(), 0);
+    }
+}

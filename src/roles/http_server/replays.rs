@@ -1,0 +1,254 @@
+//! `Idempotency-Key`: a POST that is sent again, because its answer got lost, is not done again. What was answered is kept in
+//! memory for ten minutes; of an add without an id, the key is the id as well, so that it is kept as long as its job.
+
+use std::collections::hash_map::{DefaultHasher, Entry};
+use std::collections::{HashMap, VecDeque};
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, Bytes, HttpBody, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::api::BODY_PATIENCE;
+use super::problem::Problem;
+use crate::role::lock;
+
+const KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+
+/// The longest key, in bytes.
+const KEY_MAX: usize = 255;
+
+/// For how long an answer is kept.
+const KEPT: Duration = Duration::from_secs(600);
+
+/// So many answers are kept, and so many bytes of them; of one, so many.
+const ANSWERS_MAX: usize = 10_000;
+const BYTES_MAX: usize = 16 << 20;
+const ANSWER_MAX: usize = 256 << 10;
+
+/// The key of a request, if it has one.
+pub(super) fn key_of(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+    let Some(value) = headers.get(KEY) else { return Ok(None) };
+    let good = (1..=KEY_MAX).contains(&value.len()) && value.as_bytes().iter().all(u8::is_ascii_graphic);
+    match value.to_str() {
+        Ok(key) if good => Ok(Some(key)),
+        _ => {
+            let detail = format!("Idempotency-Key is not 1 to {KEY_MAX} letters of visible ASCII");
+            Err(Problem::field("Idempotency-Key", detail))
+        }
+    }
+}
+
+/// Where a request went, and its key.
+type Place = (Box<str>, Box<str>);
+
+/// An answer that is final.
+#[derive(Clone)]
+struct Answer {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+enum Record {
+    /// It is being done.
+    Running {
+        of: u64,
+    },
+    Done {
+        of: u64,
+        answer: Answer,
+    },
+}
+
+#[derive(Default)]
+struct Records {
+    all: HashMap<Place, Record>,
+    /// Those that are done, the oldest first.
+    order: VecDeque<(Instant, Place, usize)>,
+    bytes: usize,
+}
+
+/// The answers that are kept. Cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct Replays(Arc<Mutex<Records>>);
+
+/// What a key says of a request.
+enum Seen {
+    New,
+    Running,
+    OtherBody,
+    Answered(Answer),
+}
+
+impl Records {
+    /// Looks for the key, and takes its place if it is new.
+    fn begin(&mut self, place: &Place, of: u64, now: Instant) -> Seen {
+        self.forget_old(now);
+        match self.all.entry(place.clone()) {
+            Entry::Vacant(free) => {
+                free.insert(Record::Running { of });
+                Seen::New
+            }
+            Entry::Occupied(taken) => match taken.get() {
+                Record::Running { of: other } | Record::Done { of: other, .. } if *other != of => {
+                    Seen::OtherBody
+                }
+                Record::Running { .. } => Seen::Running,
+                Record::Done { answer, .. } => Seen::Answered(answer.clone()),
+            },
+        }
+    }
+
+    fn keep(&mut self, place: &Place, of: u64, answer: Answer, now: Instant) {
+        let bytes = answer.body.len() + place.0.len() + place.1.len() + 512;
+        self.bytes += bytes;
+        self.order.push_back((now, place.clone(), bytes));
+        self.all.insert(place.clone(), Record::Done { of, answer });
+        self.forget_old(now);
+    }
+
+    fn forget_old(&mut self, now: Instant) {
+        while let Some((at, ..)) = self.order.front()
+            && (now.saturating_duration_since(*at) >= KEPT
+                || self.order.len() > ANSWERS_MAX
+                || self.bytes > BYTES_MAX)
+        {
+            if let Some((_, place, bytes)) = self.order.pop_front() {
+                self.all.remove(&place);
+                self.bytes -= bytes;
+            }
+        }
+    }
+}
+
+/// A request that is being done; one that is given up leaves nothing behind.
+struct Begun {
+    replays: Replays,
+    place: Place,
+    kept: bool,
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        if !self.kept {
+            lock(&self.replays.0).all.remove(&self.place);
+        }
+    }
+}
+
+/// Whether an answer says what holds for whoever asks again: something was done, or is in conflict with what there is.
+fn is_final(status: StatusCode) -> bool {
+    status.is_success() || status == StatusCode::CONFLICT
+}
+
+/// Answers a POST with a key that was done already as it was then.
+pub(super) async fn replay(
+    State((replays, max_body)): State<(Replays, usize)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    // The answer to one for a token holds the token, which is told once.
+    let is_for_token = request.uri().path() == "/v1/tokens";
+    if request.method() != Method::POST || !request.headers().contains_key(KEY) || is_for_token {
+        return next.run(request).await;
+    }
+    match replayed(replays, max_body, request, next).await {
+        Ok(response) => response,
+        Err(problem) => problem.into_response(),
+    }
+}
+
+async fn replayed(
+    replays: Replays,
+    max_body: usize,
+    request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    let key = key_of(request.headers())?.unwrap_or_default();
+    let place: Place = (request.uri().path().into(), key.into());
+    let (head, body) = request.into_parts();
+    let body = match tokio::time::timeout(BODY_PATIENCE, to_bytes(body, max_body)).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(e)) => {
+            let too_long =
+                std::error::Error::source(&e).is_some_and(|e| e.is::<http_body_util::LengthLimitError>());
+            return Err(if too_long { Problem::too_large(max_body) } else { Problem::bad_body(e) });
+        }
+        Err(_) => return Err(Problem::slow_body(BODY_PATIENCE)),
+    };
+    let mut hasher = DefaultHasher::new();
+    (&body[..], head.uri.query()).hash(&mut hasher);
+    let of = hasher.finish();
+    match lock(&replays.0).begin(&place, of, Instant::now()) {
+        Seen::New => {}
+        Seen::Running => {
+            let detail = "a request with this Idempotency-Key is being done: ask again in a moment";
+            return Err(Problem::conflict("in_progress", detail));
+        }
+        Seen::OtherBody => {
+            let detail = "this Idempotency-Key was given to a request with another body: take a new one";
+            return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "key_reused", detail));
+        }
+        Seen::Answered(Answer { status, headers, body }) => {
+            let mut response = (status, headers, body).into_response();
+            response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+            return Ok(response);
+        }
+    }
+    let mut begun = Begun { replays: replays.clone(), place, kept: false };
+    let response = next.run(Request::from_parts(head, Body::from(body))).await;
+    let small = response.body().size_hint().exact().is_some_and(|n| n <= ANSWER_MAX as u64);
+    if !is_final(response.status()) || !small {
+        return Ok(response);
+    }
+    let (head, body) = response.into_parts();
+    let body = to_bytes(body, ANSWER_MAX).await.map_err(Problem::bad_body)?;
+    let answer = Answer { status: head.status, headers: head.headers.clone(), body: body.clone() };
+    begun.kept = true;
+    lock(&replays.0).keep(&begun.place, of, answer, Instant::now());
+    Ok(Response::from_parts(head, Body::from(body)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(bytes: usize) -> Answer {
+        Answer { status: StatusCode::CREATED, headers: HeaderMap::new(), body: vec![0; bytes].into() }
+    }
+
+    #[test]
+    fn answers_are_kept_for_a_while_and_only_so_many() {
+        let start = Instant::now();
+        let at = |s: u64| start + Duration::from_secs(s);
+        let place = |n: usize| -> Place { ("/v1/topics".into(), n.to_string().into()) };
+        let mut records = Records::default();
+        assert!(matches!(records.begin(&place(0), 7, at(0)), Seen::New));
+        assert!(matches!(records.begin(&place(0), 7, at(0)), Seen::Running));
+        assert!(matches!(records.begin(&place(0), 8, at(0)), Seen::OtherBody));
+        records.keep(&place(0), 7, answer(1), at(0));
+        assert!(matches!(records.begin(&place(0), 7, at(599)), Seen::Answered(_)));
+        assert!(matches!(records.begin(&place(0), 8, at(599)), Seen::OtherBody));
+        assert!(matches!(records.begin(&place(0), 8, at(600)), Seen::New));
+        for n in 1..=100 {
+            records.begin(&place(n), 7, at(600));
+            records.keep(&place(n), 7, answer(ANSWER_MAX), at(600));
+        }
+        assert!(records.bytes <= BYTES_MAX && records.order.len() < 70, "{}", records.bytes);
+        assert!(matches!(records.begin(&place(1), 7, at(600)), Seen::New));
+        assert!(matches!(records.begin(&place(100), 7, at(600)), Seen::Answered(_)));
+        for n in 1000..1000 + ANSWERS_MAX + 10 {
+            records.begin(&place(n), 7, at(601));
+            records.keep(&place(n), 7, answer(0), at(601));
+        }
+        assert_eq!(records.order.len(), ANSWERS_MAX);
+        // Those that are being done are among them.
+        assert!(records.all.len() <= ANSWERS_MAX + 3);
+    }
+}

@@ -1,0 +1,354 @@
+//! What `/openapi.json` says of requests and answers that are taken apart or made by hand. Tests hold it equal to what is done.
+// None of these is ever made: the document is made of them.
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, Type};
+use utoipa::openapi::{ContentBuilder, Ref, RefOr, Response, ResponseBuilder};
+use utoipa::{IntoParams, IntoResponses, ToSchema};
+
+/// A duration such as `90s` or `1h30m`, or a number of seconds.
+pub(super) fn span() -> Schema {
+    let text = ObjectBuilder::new().schema_type(Type::String).examples(["1h30m"]);
+    let seconds = ObjectBuilder::new().schema_type(Type::Number).minimum(Some(0));
+    let null = ObjectBuilder::new().schema_type(Type::Null);
+    OneOfBuilder::new()
+        .item(text)
+        .item(seconds)
+        .item(null)
+        .description(Some("A duration such as \"90s\" or \"1h30m\", or a number of seconds."))
+        .into()
+}
+
+/// A moment: RFC 3339, or Unix milliseconds.
+fn moment() -> Schema {
+    let text = ObjectBuilder::new().schema_type(Type::String).examples(["2026-12-01T23:50:50+08:00"]);
+    let ms = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0));
+    let null = ObjectBuilder::new().schema_type(Type::Null);
+    OneOfBuilder::new()
+        .item(text)
+        .item(ms)
+        .item(null)
+        .description(Some("A moment such as \"2026-12-01T23:50:50+08:00\", or Unix milliseconds."))
+        .into()
+}
+
+/// Which of a topic's ready jobs are delivered first.
+#[derive(ToSchema, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = Priority)]
+pub(super) enum PriorityWord {
+    High,
+    Normal,
+    Low,
+}
+
+/// What an add does when a job of its id is there already.
+#[derive(ToSchema, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = OnConflict)]
+pub(super) enum OnConflictWord {
+    Replace,
+    Reject,
+    Keep,
+}
+
+/// Where a job is in its life.
+#[derive(ToSchema, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = State)]
+pub(super) enum StateWord {
+    Delayed,
+    Ready,
+    Leased,
+    Dead,
+}
+
+/// A new job. Of `delay` and `run_at` at most one may be given; without them the topic's delay holds.
+#[derive(ToSchema, Serialize)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"id": "42", "delay": "30m", "body": {"order": 42}}))]
+pub(super) struct NewJob {
+    /// Unique in its topic, up to 256 bytes. Made, if it is missing: of the Idempotency-Key if there is one.
+    #[schema(min_length = 1)]
+    id: Option<String>,
+    /// Any JSON value.
+    body: Value,
+    #[schema(schema_with = span, required = false)]
+    delay: Value,
+    #[schema(schema_with = moment, required = false)]
+    run_at: Value,
+    /// `normal`, if it is missing.
+    priority: Option<PriorityWord>,
+    /// `replace`, if it is missing.
+    on_conflict: Option<OnConflictWord>,
+    /// The topic's, if it is missing.
+    #[schema(minimum = 1, maximum = 1000)]
+    max_attempts: Option<u32>,
+}
+
+/// Jobs to add.
+#[derive(ToSchema, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewJobs {
+    #[schema(max_items = 10000)]
+    jobs: Vec<NewJob>,
+}
+
+/// What became of an added job.
+#[derive(ToSchema, Serialize)]
+#[schema(example = json!({"topic": "orders", "id": "42", "outcome": "new"}))]
+pub(super) struct AddedJob {
+    topic: String,
+    id: String,
+    outcome: OutcomeWord,
+}
+
+/// `kept`: there is one with the id, and it stays.
+#[derive(ToSchema, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = AddOutcome)]
+pub(super) enum OutcomeWord {
+    New,
+    Replaced,
+    Kept,
+}
+
+/// Each job by itself, in their order: what became of it, or a problem; each with its `status`.
+#[derive(ToSchema, Serialize)]
+pub(super) struct AddedJobs {
+    results: Vec<AddedOrNot>,
+}
+
+/// What became of one of many.
+#[derive(ToSchema, Serialize)]
+pub(super) struct AddedOrNot {
+    /// The status that an add of this job alone would have had.
+    status: u16,
+    topic: Option<String>,
+    id: Option<String>,
+    outcome: Option<OutcomeWord>,
+    /// Of one that was refused: why.
+    code: Option<String>,
+    detail: Option<String>,
+    field: Option<String>,
+}
+
+/// What is changed of a job that waits; what is not given stays. At most one of `delay` and `run_at`.
+#[derive(ToSchema, Serialize)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"delay": "2h"}))]
+pub(super) struct JobChange {
+    #[schema(schema_with = span, required = false)]
+    delay: Value,
+    #[schema(schema_with = moment, required = false)]
+    run_at: Value,
+    /// Any JSON value, null as well.
+    #[schema(required = false)]
+    body: Value,
+    priority: Option<PriorityWord>,
+    /// Null: the topic's.
+    #[schema(minimum = 1, maximum = 1000)]
+    max_attempts: Option<u32>,
+}
+
+/// A job as it is.
+#[derive(ToSchema, Serialize)]
+pub(super) struct Job {
+    topic: String,
+    id: String,
+    state: StateWord,
+    /// When the coming, the current or (of a dead letter) the last attempt is or was due, Unix milliseconds.
+    due_ms: i64,
+    /// Leased: until when. Dead: when it died.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    until_ms: Option<i64>,
+    /// When it was added.
+    added_ms: i64,
+    priority: PriorityWord,
+    /// Attempts that were begun and count.
+    attempts: u32,
+    /// Its own limit; else the topic's holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    max_attempts: Option<u32>,
+    /// The last attempts, the oldest first.
+    log: Vec<AttemptMade>,
+    body: Value,
+}
+
+/// One delivery that was tried.
+#[derive(ToSchema, Serialize)]
+#[schema(as = Attempt)]
+pub(super) struct AttemptMade {
+    number: u32,
+    at_ms: i64,
+    took_ms: u64,
+    /// The status of the receiver's answer, if there was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
+    /// Its first characters.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    answer: String,
+    /// What went wrong.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    error: String,
+}
+
+/// A page of jobs.
+#[derive(ToSchema, Serialize)]
+pub(super) struct Jobs {
+    jobs: Vec<Job>,
+    /// What the next page's `cursor` is; null: this was the last.
+    #[schema(required = true)]
+    next: Option<String>,
+}
+
+/// How many jobs there are.
+#[derive(ToSchema, Serialize)]
+pub(super) struct Stats {
+    topics: Vec<TopicStats>,
+}
+
+/// How many jobs of a topic are in each state.
+#[derive(ToSchema, Serialize)]
+pub(super) struct TopicStats {
+    topic: String,
+    delayed: u64,
+    ready: u64,
+    leased: u64,
+    dead: u64,
+}
+
+/// A topic of a path.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(super) struct TopicPath {
+    /// The topic's name.
+    #[param(pattern = "^[A-Za-z0-9_.-]+$", min_length = 1, max_length = 128, example = "orders")]
+    topic: String,
+}
+
+/// A job of a path.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(super) struct JobPath {
+    /// The topic's name.
+    #[param(pattern = "^[A-Za-z0-9_.-]+$", min_length = 1, max_length = 128, example = "orders")]
+    topic: String,
+    /// The job's id, percent-encoded.
+    #[param(min_length = 1, max_length = 256, example = "42")]
+    id: String,
+}
+
+/// Which jobs are shown.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListQuery {
+    /// In which state.
+    #[param(inline)]
+    state: StateWord,
+    /// How many at most; 50, if it is missing. A page of large jobs is shorter.
+    #[param(minimum = 1, maximum = 1000, required = false)]
+    limit: u32,
+    /// What the page before gave as `next`.
+    #[param(required = false)]
+    cursor: String,
+}
+
+/// Which dead letters are shown.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct DeadQuery {
+    /// How many at most; 50, if it is missing. A page of large jobs is shorter.
+    #[param(minimum = 1, maximum = 1000, required = false)]
+    limit: u32,
+    /// What the page before gave as `next`.
+    #[param(required = false)]
+    cursor: String,
+}
+
+/// How a repeated request is told from a new one.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+pub(super) struct IdempotencyKey {
+    /// A request with a key that was done in the last ten minutes is answered as it was then, with
+    /// `Idempotency-Replayed: true`.
+    #[param(
+        rename = "Idempotency-Key",
+        min_length = 1,
+        max_length = 255,
+        pattern = "^[!-~]+$",
+        required = false
+    )]
+    key: String,
+}
+
+/// A set of problems that a route may answer with.
+fn problems(of: &[(u16, &str)]) -> BTreeMap<String, RefOr<Response>> {
+    // What any route may answer with: before it is asked, or when it takes too long.
+    let always: &[(u16, &str)] = &[
+        (400, "It could not be read: `bad_path`, `bad_json`, `bad_body`"),
+        (401, "Who asks is not known: `unauthorized`"),
+        (403, "It is not allowed: `forbidden`, `foreign`"),
+        (431, "Its headers are too large: `headers_too_large`"),
+        (503, "It cannot be done now: the `code` says which part is away; `unknown`: it may have been done"),
+        (504, "It was not done in time, or its outcome is not known: `timeout`"),
+    ];
+    let one = |(status, what): &(u16, &str)| {
+        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+        let response =
+            ResponseBuilder::new().description(*what).content("application/problem+json", content).build();
+        (status.to_string(), RefOr::T(response))
+    };
+    always.iter().chain(of).map(one).collect()
+}
+
+const BODY: [(u16, &str); 3] = [
+    (408, "The body did not come in time: `too_slow`"),
+    (413, "The body is too long: `too_large`"),
+    (415, "The body is not JSON: `not_json`"),
+];
+const FIELD: (u16, &str) =
+    (422, "A field is wrong, and named: `bad_field`, `missing_field`, `unknown_field`");
+
+/// Of a route that shows what is there anyway.
+pub(super) struct ShowProblems;
+impl IntoResponses for ShowProblems {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        problems(&[])
+    }
+}
+
+/// Of a route whose path or query names something.
+pub(super) struct FindProblems;
+impl IntoResponses for FindProblems {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        problems(&[
+            (404, "It is not there: `unknown_topic`, `not_found`"),
+            (409, "It is in another state: `unusable`"),
+            FIELD,
+        ])
+    }
+}
+
+/// Of a route that changes something.
+pub(super) struct ChangeProblems;
+impl IntoResponses for ChangeProblems {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        let own = [
+            (404, "It is not there: `unknown_topic`, `not_found`"),
+            (
+                409,
+                "It is in another state: `exists`, `conflict`, `topic_offline`, `read_only`, `in_progress`, `no_registry`",
+            ),
+            (412, "It was changed meanwhile: `changed`"),
+            FIELD,
+        ];
+        problems(&[&own[..], &BODY[..]].concat())
+    }
+}

@@ -1,0 +1,314 @@
+//! A topic as it is given to the API: the fields of `[[topic]]`, each checked by itself, so that a problem can name it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+
+use super::input::{Fields, SPAN, span, wrong};
+use super::problem::Problem;
+use super::topic_shown::{Retry, text};
+use crate::job::{Priority, TopicName};
+use crate::retry::RetryPolicy;
+use crate::topic::Topic;
+
+/// The fields of a topic that is given.
+const GIVEN: &[&str] = &[
+    "name",
+    "title",
+    "mode",
+    "callback",
+    "method",
+    "payload",
+    "headers",
+    "delay",
+    "timeout",
+    "success",
+    "re_notify_flag",
+    "retry",
+    "retry_base",
+    "retry_cap",
+    "max_attempts",
+    "max_in_flight",
+    "rate",
+    "priority",
+    "alert",
+    "creator",
+    "status",
+    "secrets",
+    "keep_done",
+];
+
+/// The longest texts, in bytes: what every registry can keep.
+const TEXT_MAX: usize = 255;
+const URL_MAX: usize = 1024;
+
+/// How many headers, addresses and secrets there may be.
+const LIST_MAX: usize = 32;
+
+/// What a body says of a topic.
+pub(super) struct Parts<'a>(Fields<'a>);
+
+impl<'a> Parts<'a> {
+    pub(super) fn of(json: &'a [u8]) -> Result<Parts<'a>, Problem> {
+        Fields::of(json, GIVEN).map(Parts)
+    }
+
+    /// The name that it gives; one that differs from the path's is a mistake.
+    pub(super) fn name(&self, of_path: Option<&TopicName>) -> Result<TopicName, Problem> {
+        let given: Option<String> = self.0.plain("name", "a text")?;
+        let given =
+            given.map(|n| TopicName::new(&n).map_err(|e| Problem::invalid("name", &e))).transpose()?;
+        match (given, of_path) {
+            (Some(given), Some(path)) if given != *path => {
+                let detail = format!("name is \"{given}\", and the path says \"{path}\": leave it out");
+                Err(Problem::field("name", detail))
+            }
+            (Some(name), _) => Ok(name),
+            (None, Some(path)) => Ok(path.clone()),
+            (None, None) => Err(Problem::missing("name", "1 to 128 letters, digits, _ . -")),
+        }
+    }
+
+    /// The field's value; where it is not given what there was, where it is null the default.
+    fn value<T>(
+        &self,
+        field: &str,
+        was: T,
+        default: T,
+        read: impl FnOnce(&'a RawValue) -> Result<T, Problem>,
+    ) -> Result<T, Problem> {
+        match self.0.raw(field) {
+            None => Ok(was),
+            Some(raw) if raw.get() == "null" => Ok(default),
+            Some(raw) => read(raw),
+        }
+    }
+
+    fn plain<T: DeserializeOwned>(
+        &self,
+        field: &str,
+        was: T,
+        default: T,
+        wanted: &str,
+    ) -> Result<T, Problem> {
+        let read = |raw: &RawValue| serde_json::from_str(raw.get()).map_err(|_| wrong(field, raw, wanted));
+        self.value(field, was, default, read)
+    }
+
+    fn text(&self, field: &str, was: String, most: usize) -> Result<String, Problem> {
+        let text = self.plain(field, was, String::new(), "a text")?;
+        check_text(field, &text, most)?;
+        Ok(text)
+    }
+
+    fn list(&self, field: &str, was: Vec<String>) -> Result<Vec<String>, Problem> {
+        let list = self.plain(field, was, Vec::new(), "a list of texts")?;
+        if list.len() > LIST_MAX {
+            return Err(Problem::field(
+                field,
+                format!("{field} holds {}, which is more than {LIST_MAX}", list.len()),
+            ));
+        }
+        list.iter().try_for_each(|text| check_text(field, text, TEXT_MAX))?;
+        Ok(list)
+    }
+
+    fn span(&self, field: &str, was: Duration, default: Duration) -> Result<Duration, Problem> {
+        self.value(field, was, default, |raw| span(raw).ok_or_else(|| wrong(field, raw, SPAN)))
+    }
+
+    fn number(&self, field: &str, was: Option<u32>) -> Result<Option<u32>, Problem> {
+        self.plain(field, was, None, "a whole number, or null")
+    }
+
+    fn headers(&self, was: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Problem> {
+        let headers = self.plain("headers", was, BTreeMap::new(), "an object of texts")?;
+        if headers.len() > LIST_MAX {
+            return Err(Problem::field("headers", format!("headers holds more than {LIST_MAX}")));
+        }
+        for (name, value) in &headers {
+            let name_fits = axum::http::HeaderName::try_from(name.as_str()).is_ok();
+            let value_fits =
+                axum::http::HeaderValue::try_from(value.as_str()).is_ok_and(|v| v.len() <= URL_MAX);
+            if !name_fits || !value_fits {
+                return Err(Problem::field(
+                    "headers",
+                    format!("headers: {name:?} with this value is no header"),
+                ));
+            }
+        }
+        Ok(headers)
+    }
+
+    fn retry(&self, was: RetryPolicy) -> Result<RetryPolicy, Problem> {
+        let default = || (Retry::Name("2n+1".to_owned()), Duration::from_secs(60), Duration::from_secs(3600));
+        let (kind, base, cap) = match &was {
+            RetryPolicy::TwoNPlusOne { base } => (Retry::Name("2n+1".into()), *base, default().2),
+            RetryPolicy::Exponential { base, cap } => (Retry::Name("exponential".into()), *base, *cap),
+            RetryPolicy::List(list) => {
+                (Retry::List(list.iter().copied().map(text).collect()), default().1, default().2)
+            }
+        };
+        let wanted = "\"2n+1\", \"exponential\" or a list of durations such as [\"1m\", \"5m\"]";
+        let none = |field: &str, beside: &str| match self.0.get(field) {
+            Some(_) => {
+                Err(Problem::field(field, format!("{field} means nothing beside {beside}: leave it out")))
+            }
+            None => Ok(()),
+        };
+        let raw = self.0.get("retry");
+        let given = raw.filter(|raw| raw.get().starts_with('['));
+        let listed = given.is_some()
+            || raw.is_none() && matches!(kind, Retry::List(_)) && self.0.raw("retry").is_none();
+        if listed {
+            none("retry_base", "a list")?;
+            none("retry_cap", "a list")?;
+            let Some(raw) = given else { return Ok(was) };
+            let delays: Vec<&RawValue> =
+                serde_json::from_str(raw.get()).map_err(|_| wrong("retry", raw, wanted))?;
+            if delays.len() > LIST_MAX {
+                return Err(Problem::field("retry", format!("retry lists more than {LIST_MAX} delays")));
+            }
+            let delays = delays.into_iter().map(|d| span(d).ok_or_else(|| wrong("retry", d, SPAN)));
+            return Ok(RetryPolicy::List(delays.collect::<Result<_, _>>()?));
+        }
+        let name = match kind {
+            Retry::Name(name) => name,
+            Retry::List(_) => "2n+1".to_owned(),
+        };
+        let name = self.plain("retry", name, "2n+1".to_owned(), wanted)?;
+        let base = self.span("retry_base", base, default().1)?;
+        let cap = self.span("retry_cap", cap, default().2)?;
+        match name.as_str() {
+            "2n+1" => {
+                none("retry_cap", "\"2n+1\"")?;
+                Ok(RetryPolicy::TwoNPlusOne { base })
+            }
+            "exponential" => Ok(RetryPolicy::Exponential { base, cap }),
+            _ => {
+                Err(raw.map_or_else(|| Problem::missing("retry", wanted), |raw| wrong("retry", raw, wanted)))
+            }
+        }
+    }
+
+    /// The topic that comes of `was` by what is given. By the rules of the configuration.
+    pub(super) fn topic(&self, was: Topic) -> Result<Topic, Problem> {
+        let new = Topic::new(was.name.clone(), "");
+        let topic = Topic {
+            title: self.text("title", was.title, TEXT_MAX)?,
+            mode: self.plain("mode", was.mode, new.mode, "\"push\" or \"pull\"")?,
+            callback: self.text("callback", was.callback, URL_MAX)?,
+            method: self.plain("method", was.method, new.method, "\"POST\" or \"GET\"")?,
+            payload: self.plain("payload", was.payload, new.payload, "\"json\" or \"form\"")?,
+            headers: self.headers(was.headers)?,
+            delay: self.span("delay", was.delay, new.delay)?,
+            timeout: self.span("timeout", was.timeout, new.timeout)?,
+            success: self.plain("success", was.success, new.success, "\"status\" or \"non_empty\"")?,
+            re_notify_flag: self.text("re_notify_flag", was.re_notify_flag, TEXT_MAX)?,
+            retry: self.retry(was.retry)?,
+            max_attempts: self.plain("max_attempts", was.max_attempts, new.max_attempts, "a whole number")?,
+            max_in_flight: self.number("max_in_flight", was.max_in_flight)?,
+            rate: self.number("rate", was.rate)?,
+            priority: self.plain(
+                "priority",
+                was.priority,
+                Priority::Normal,
+                "\"high\", \"normal\" or \"low\"",
+            )?,
+            alert: self.list("alert", was.alert)?,
+            creator: self.text("creator", was.creator, TEXT_MAX)?,
+            status: self.plain("status", was.status, new.status, "\"online\" or \"offline\"")?,
+            secrets: self.list("secrets", was.secrets)?,
+            keep_done: self.span("keep_done", was.keep_done, new.keep_done)?,
+            name: new.name,
+        };
+        topic.check().map_err(|unfit| Problem::field(unfit.field, unfit.to_string()))?;
+        Ok(topic)
+    }
+}
+
+/// A text that every registry takes and gives back as it was.
+fn check_text(field: &str, text: &str, most: usize) -> Result<(), Problem> {
+    if text.len() > most {
+        return Err(Problem::field(
+            field,
+            format!("{field} is {} bytes long, which is more than {most}", text.len()),
+        ));
+    }
+    match text.chars().find(|c| c.is_control()) {
+        Some(c) => Err(Problem::field(field, format!("{field} holds {c:?}, which is no letter"))),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::topic_shown::{Shown, Source};
+    use super::*;
+    use crate::topic::Status;
+
+    fn topic(json: &str, was: &Topic) -> Result<Topic, String> {
+        let parts = Parts::of(json.as_bytes()).map_err(|p| p.detail)?;
+        parts.topic(was.clone()).map_err(|p| p.detail)
+    }
+
+    #[test]
+    fn a_patch_changes_what_it_gives_and_null_is_the_default() {
+        let name = TopicName::new("t").unwrap();
+        let was = Topic {
+            delay: Duration::from_secs(5),
+            secrets: vec!["s".into()],
+            retry: RetryPolicy::List(vec![Duration::from_secs(1)]),
+            status: Status::Offline,
+            ..Topic::new(name, "http://h/")
+        };
+        assert_eq!(topic("{}", &was).unwrap(), was);
+        let new = topic(r#"{"delay": null, "status": null, "timeout": 1.5, "retry": null}"#, &was).unwrap();
+        let expected = Topic {
+            delay: Duration::ZERO,
+            status: Status::Online,
+            timeout: Duration::from_millis(1500),
+            retry: RetryPolicy::default(),
+            ..was.clone()
+        };
+        assert_eq!(new, expected);
+        let policy = |json: &str, was: &Topic| topic(json, was).unwrap().retry;
+        let exponential = policy(r#"{"retry": "exponential", "retry_base": "2s"}"#, &was);
+        let base = Duration::from_secs(2);
+        assert_eq!(exponential, RetryPolicy::Exponential { base, cap: Duration::from_secs(3600) });
+        let was_exponential = Topic { retry: exponential, ..was.clone() };
+        assert_eq!(policy(r#"{"retry": "2n+1"}"#, &was_exponential), RetryPolicy::TwoNPlusOne { base });
+        assert_eq!(policy(r#"{"retry": ["1s"]}"#, &was_exponential), was.retry);
+        for (json, word) in [
+            (r#"{"retry_base": "1s"}"#, "retry_base"),
+            (r#"{"retry": "2n+1", "retry_cap": "1s"}"#, "retry_cap"),
+            (r#"{"retry": []}"#, "retry"),
+            (r#"{"retry": "often"}"#, "retry"),
+            (r#"{"retry": 3}"#, "retry"),
+            (r#"{"title": "a\nb"}"#, "title"),
+            (r#"{"headers": {"a b": "c"}}"#, "headers"),
+            (r#"{"headers": {"a": "c\nd"}}"#, "headers"),
+            (r#"{"max_attempts": 0}"#, "max_attempts"),
+            (r#"{"secrets": 1}"#, "secrets"),
+            (r#"{"source": "file"}"#, "source"),
+        ] {
+            let refused = topic(json, &was).unwrap_err();
+            assert!(refused.contains(word), "{json}: {refused}");
+        }
+    }
+
+    #[test]
+    fn what_is_shown_can_be_given_again() {
+        let name = TopicName::new("t").unwrap();
+        let retry =
+            RetryPolicy::Exponential { base: Duration::from_millis(1500), cap: Duration::from_secs(90) };
+        let was = Topic { delay: Duration::from_secs(5400), retry, ..Topic::new(name.clone(), "http://h/") };
+        let mut shown = serde_json::to_value(Shown::of(&was, Source::Registry, None)).unwrap();
+        for own in ["secrets", "source", "revision", "paused"] {
+            shown.as_object_mut().unwrap().remove(own);
+        }
+        assert_eq!(topic(&shown.to_string(), &Topic::new(name, "")).unwrap(), was);
+    }
+}

@@ -1,0 +1,207 @@
+//! A topic as the API shows it, and what the document says of one that is given. Secrets go in and never come out.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::schema;
+use crate::registry::Revision;
+use crate::retry::RetryPolicy;
+use crate::topic::Topic;
+
+/// Where a topic comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Source {
+    /// The configuration file: it cannot be changed here.
+    File,
+    /// The registry.
+    Registry,
+}
+
+/// A retry policy: its name, or a list of delays.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[serde(untagged)]
+pub(super) enum Retry {
+    /// `2n+1`: 1, 3, 5 … times retry_base later; `exponential`: 1, 2, 4 … times, up to retry_cap.
+    Name(String),
+    /// These delays in turn.
+    List(Vec<String>),
+}
+
+/// A topic as it is shown. Durations are texts such as `5m`.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Topic)]
+pub(super) struct Shown {
+    name: String,
+    title: String,
+    /// `push` or `pull`.
+    mode: String,
+    callback: String,
+    /// `POST` or `GET`.
+    method: String,
+    /// `json` or `form`.
+    payload: String,
+    headers: BTreeMap<String, String>,
+    delay: String,
+    timeout: String,
+    /// `status` or `non_empty`.
+    success: String,
+    re_notify_flag: String,
+    retry: Retry,
+    #[schema(required = true)]
+    retry_base: Option<String>,
+    #[schema(required = true)]
+    retry_cap: Option<String>,
+    max_attempts: u32,
+    #[schema(required = true)]
+    max_in_flight: Option<u32>,
+    #[schema(required = true)]
+    rate: Option<u32>,
+    /// `high`, `normal` or `low`.
+    priority: String,
+    alert: Vec<String>,
+    creator: String,
+    /// `online` or `offline`.
+    status: String,
+    /// How many there are.
+    secrets: usize,
+    keep_done: String,
+    source: Source,
+    /// What If-Match takes; null: it is the file's, or the registry is away.
+    #[schema(required = true)]
+    revision: Option<String>,
+    paused: bool,
+}
+
+/// A topic to register, or the fields that are changed of one. What is null has its default.
+#[derive(ToSchema, Serialize)]
+#[serde(deny_unknown_fields)]
+#[allow(dead_code)]
+#[schema(as = NewTopic, example = json!({"name": "orders", "callback": "http://127.0.0.1:9000/hook", "delay": "30m"}))]
+pub(super) struct Given {
+    /// Needed by POST; elsewhere the path's.
+    #[schema(pattern = "^[A-Za-z0-9_.-]+$", min_length = 1, max_length = 128)]
+    name: Option<String>,
+    #[schema(max_length = 255)]
+    title: Option<String>,
+    mode: Option<ModeWord>,
+    /// An http or https URL, unless the mode is `pull`.
+    callback: Option<String>,
+    method: Option<MethodWord>,
+    /// `json` needs the method POST.
+    payload: Option<PayloadWord>,
+    headers: Option<BTreeMap<String, String>>,
+    #[schema(schema_with = schema::span, required = false)]
+    delay: String,
+    #[schema(schema_with = schema::span, required = false)]
+    timeout: String,
+    success: Option<SuccessWord>,
+    #[schema(max_length = 255)]
+    re_notify_flag: Option<String>,
+    retry: Option<Retry>,
+    #[schema(schema_with = schema::span, required = false)]
+    retry_base: String,
+    #[schema(schema_with = schema::span, required = false)]
+    retry_cap: String,
+    #[schema(minimum = 1, maximum = 1000)]
+    max_attempts: Option<u32>,
+    #[schema(minimum = 1, maximum = 1000000)]
+    max_in_flight: Option<u32>,
+    #[schema(minimum = 1, maximum = 1000000)]
+    rate: Option<u32>,
+    priority: Option<schema::PriorityWord>,
+    #[schema(max_items = 32)]
+    alert: Option<Vec<String>>,
+    #[schema(max_length = 255)]
+    creator: Option<String>,
+    status: Option<StatusWord>,
+    /// What callbacks are signed with. They are never shown.
+    #[schema(max_items = 32)]
+    secrets: Option<Vec<String>>,
+    #[schema(schema_with = schema::span, required = false)]
+    keep_done: String,
+}
+
+macro_rules! words {
+    ($($name:ident = $($word:ident $text:literal)|+;)*) => {$(
+        #[allow(dead_code, missing_docs)]
+        #[derive(ToSchema, Serialize)]
+        pub(super) enum $name { $(#[serde(rename = $text)] $word),+ }
+    )*};
+}
+words! {
+    ModeWord = Push "push" | Pull "pull";
+    MethodWord = Post "POST" | Get "GET";
+    PayloadWord = Json "json" | Form "form";
+    SuccessWord = Status "status" | NonEmpty "non_empty";
+    StatusWord = Online "online" | Offline "offline";
+}
+
+/// All topics.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Topics {
+    pub topics: Vec<Shown>,
+    /// What stands in the registry and cannot be a topic, and why.
+    pub unusable: Vec<String>,
+    /// Why the registry cannot be read, so that these are the topics as they were last known; null: it can.
+    #[schema(required = true)]
+    pub away: Option<String>,
+}
+
+/// A word of the configuration, as text.
+fn word(value: &impl Serialize) -> String {
+    serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+pub(super) fn text(span: Duration) -> String {
+    humantime::format_duration(span).to_string().replace(' ', "")
+}
+
+impl Shown {
+    pub(super) fn of(topic: &Topic, source: Source, revision: Option<Revision>) -> Shown {
+        let (retry, base, cap) = match &topic.retry {
+            RetryPolicy::TwoNPlusOne { base } => (Retry::Name("2n+1".into()), Some(*base), None),
+            RetryPolicy::Exponential { base, cap } => {
+                (Retry::Name("exponential".into()), Some(*base), Some(*cap))
+            }
+            RetryPolicy::List(delays) => {
+                (Retry::List(delays.iter().copied().map(text).collect()), None, None)
+            }
+        };
+        Shown {
+            name: topic.name.to_string(),
+            title: topic.title.clone(),
+            mode: word(&topic.mode),
+            callback: topic.callback.clone(),
+            method: word(&topic.method),
+            payload: word(&topic.payload),
+            headers: topic.headers.clone(),
+            delay: text(topic.delay),
+            timeout: text(topic.timeout),
+            success: word(&topic.success),
+            re_notify_flag: topic.re_notify_flag.clone(),
+            retry,
+            retry_base: base.map(text),
+            retry_cap: cap.map(text),
+            max_attempts: topic.max_attempts,
+            max_in_flight: topic.max_in_flight,
+            rate: topic.rate,
+            priority: word(&topic.priority),
+            alert: topic.alert.clone(),
+            creator: topic.creator.clone(),
+            status: word(&topic.status),
+            secrets: topic.secrets.len(),
+            keep_done: text(topic.keep_done),
+            source,
+            revision: revision.map(|r| r.to_string()),
+            paused: false,
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+}

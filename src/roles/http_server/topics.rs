@@ -1,0 +1,332 @@
+//! The routes of topics. They are read from the registry, and written there; what is answered holds in this process by then, and
+//! everywhere a moment later.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::header::{IF_MATCH, IF_NONE_MATCH};
+use axum::http::{HeaderMap, HeaderName, StatusCode};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::api::{Api, InTopic, Sent};
+use super::problem::Problem;
+use super::schema;
+use super::told::Told;
+use super::topic_fields::Parts;
+use super::topic_shown::{Given, Shown, Source, Topics};
+use crate::job::TopicName;
+use crate::registry::{Expected, Registry, RegistryError, Revision};
+use crate::topic::Topic;
+
+/// How long an answer waits until this process knows what it says.
+const SEEN: Duration = Duration::from_secs(2);
+
+/// How often a change is made again that somebody else's came before.
+const TRIES: usize = 5;
+
+pub(super) fn routes() -> OpenApiRouter<Api> {
+    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(show, put, patch, delete))
+}
+
+/// Which state of a topic a request is meant for.
+#[derive(Debug, Clone, Default)]
+struct Condition {
+    /// One of these revisions; none of them: any, as long as it is there.
+    of: Option<Vec<String>>,
+    /// It must not be there.
+    absent: bool,
+}
+
+impl Condition {
+    fn of(headers: &HeaderMap) -> Result<Condition, Problem> {
+        let tags = |name: HeaderName| -> Result<Option<Vec<String>>, Problem> {
+            let values: Vec<_> = headers.get_all(&name).iter().collect();
+            if values.is_empty() {
+                return Ok(None);
+            }
+            let mut tags = Vec::new();
+            for value in values.iter().flat_map(|v| v.as_bytes().split(|b| *b == b',')) {
+                let tag = std::str::from_utf8(value).unwrap_or_default().trim();
+                match tag.strip_prefix('"').and_then(|t| t.strip_suffix('"')) {
+                    Some(tag) => tags.push(tag.to_owned()),
+                    None if tag == "*" => tags.push("*".to_owned()),
+                    None => {
+                        let detail =
+                            format!("{name} is {tag:?}, and not an ETag such as \"1a2b\", in quotes, or *");
+                        return Err(Problem::field(name.as_str(), detail));
+                    }
+                }
+            }
+            Ok(Some(tags))
+        };
+        let absent = match tags(IF_NONE_MATCH)? {
+            None => false,
+            Some(tags) if tags == ["*"] => true,
+            Some(_) => return Err(Problem::field("if-none-match", "if-none-match is only understood as *")),
+        };
+        let of = tags(IF_MATCH)?.map(|tags| if tags.contains(&"*".to_owned()) { Vec::new() } else { tags });
+        Ok(Condition { of, absent })
+    }
+
+    fn is_any(&self) -> bool {
+        self.of.is_none() && !self.absent
+    }
+
+    /// Whether it holds; what is there is told by its revision, where that is known.
+    fn check(&self, name: &TopicName, there: Option<Option<Revision>>) -> Result<(), RegistryError> {
+        let changed = || RegistryError::Changed(name.clone());
+        if self.absent && there.is_some() {
+            return Err(changed());
+        }
+        match (&self.of, there) {
+            (None, _) => Ok(()),
+            (Some(_), None) => Err(changed()),
+            (Some(tags), Some(_)) if tags.is_empty() => Ok(()),
+            (Some(tags), Some(Some(revision))) if tags.contains(&revision.to_string()) => Ok(()),
+            (Some(_), Some(_)) => Err(changed()),
+        }
+    }
+}
+
+/// What a change came to.
+struct Written {
+    topic: Topic,
+    revision: Revision,
+    created: bool,
+}
+
+impl Written {
+    fn told(&self, created: StatusCode) -> Told {
+        let shown = Shown::of(&self.topic, Source::Registry, Some(self.revision));
+        let status = if self.created { created } else { StatusCode::OK };
+        let told = Told::new(status, &shown).with_etag(self.revision.to_string());
+        if self.created { told.at(format!("/v1/topics/{}", self.topic.name)) } else { told }
+    }
+}
+
+impl Api {
+    /// Refuses what the registry has no say in.
+    fn check_writable(&self, name: &TopicName) -> Result<(), Problem> {
+        if self.settings.topics.iter().any(|topic| topic.name == *name) {
+            let detail = format!("topic {name} is as the configuration file has it: change it there");
+            return Err(Problem::conflict("read_only", detail));
+        }
+        if !self.registrar.is_there() {
+            let detail =
+                "there is no registry: name one as registry.url, or put topics into the configuration file";
+            return Err(Problem::conflict("no_registry", detail));
+        }
+        Ok(())
+    }
+
+    /// Waits until this process knows a topic as it was written, or that it is gone; not for ever.
+    async fn seen(&self, name: &TopicName, topic: Option<&Topic>) {
+        let mut topics = self.topics.clone();
+        let as_written = topics.wait_for(|now| now.get(name.as_str()).map(AsRef::as_ref) == topic);
+        if tokio::time::timeout(SEEN, as_written).await.is_err() {
+            log::warn!("topic {name} was changed, and {SEEN:?} later this process has not seen it");
+        }
+    }
+
+    async fn write(
+        &self,
+        name: &TopicName,
+        step: impl Fn(&mut dyn Registry) -> Result<Written, RegistryError> + Send + 'static,
+    ) -> Result<Written, Problem> {
+        let written = self.registrar.change(move |registry| step(registry)).await?;
+        self.seen(name, Some(&written.topic)).await;
+        Ok(written)
+    }
+}
+
+/// What is there: with its revision, where it can be made out. What is no topic is there, too.
+fn found(
+    registry: &mut dyn Registry,
+    name: &TopicName,
+) -> Result<Option<Option<(Topic, Revision)>>, RegistryError> {
+    match registry.get(name) {
+        Ok(found) => Ok(found.map(|r| Some((r.topic, r.revision)))),
+        Err(RegistryError::Unusable(_)) => Ok(Some(None)),
+        Err(e) => Err(e),
+    }
+}
+
+/// Lists all topics: those of the configuration file and those of the registry, by name.
+#[utoipa::path(get, path = "/v1/topics", tag = "topics", operation_id = "list_topics",
+    responses((status = 200, body = Topics, description = "All of them"), schema::ShowProblems))]
+async fn list(State(api): State<Api>) -> Result<Told, Problem> {
+    let of_file = |name: &TopicName| api.settings.topics.iter().any(|t| t.name == *name);
+    let mut topics: Vec<Shown> =
+        api.settings.topics.iter().map(|t| Shown::of(t, Source::File, None)).collect();
+    let (mut unusable, mut away) = (Vec::new(), None);
+    if api.registrar.is_there() {
+        match api.registrar.ask(|registry| registry.list()).await {
+            Ok(listing) => {
+                let own = listing.topics.iter().filter(|r| !of_file(&r.topic.name));
+                topics.extend(own.map(|r| Shown::of(&r.topic, Source::Registry, Some(r.revision))));
+                unusable = listing.unusable.iter().map(ToString::to_string).collect();
+            }
+            Err(e) => {
+                let known = api.topics.borrow().clone();
+                let own = known.iter().filter(|topic| !of_file(&topic.name));
+                topics.extend(own.map(|topic| Shown::of(topic, Source::Registry, None)));
+                away = Some(e.to_string());
+            }
+        }
+    }
+    topics.sort_by(|a, b| a.name().cmp(b.name()));
+    Ok(Told::new(StatusCode::OK, &Topics { topics, unusable, away }))
+}
+
+/// Shows a topic.
+#[utoipa::path(get, path = "/v1/topics/{topic}", tag = "topics", operation_id = "get_topic",
+    params(schema::TopicPath),
+    responses((status = 200, body = Shown, description = "It", headers(("ETag" = String, description = "Its revision, which If-Match takes"))),
+        schema::FindProblems))]
+async fn show(State(api): State<Api>, InTopic(name): InTopic) -> Result<Told, Problem> {
+    if let Some(topic) = api.settings.topics.iter().find(|topic| topic.name == name) {
+        return Ok(Told::new(StatusCode::OK, &Shown::of(topic, Source::File, None)));
+    }
+    if !api.registrar.is_there() {
+        return Err(Problem::unknown_topic(&name));
+    }
+    let asked = name.clone();
+    match api.registrar.ask(move |registry| registry.get(&asked)).await {
+        Ok(Some(found)) => {
+            let shown = Shown::of(&found.topic, Source::Registry, Some(found.revision));
+            Ok(Told::new(StatusCode::OK, &shown).with_etag(found.revision.to_string()))
+        }
+        Ok(None) => Err(Problem::unknown_topic(&name)),
+        // What is known will do.
+        Err(RegistryError::Away(why) | RegistryError::Unknown(why)) => match api.topic(&name) {
+            Ok(topic) => Ok(Told::new(StatusCode::OK, &Shown::of(&topic, Source::Registry, None))),
+            Err(_) => Err(RegistryError::Away(why).into()),
+        },
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Registers a topic.
+#[utoipa::path(post, path = "/v1/topics", tag = "topics", operation_id = "create_topic",
+    params(schema::IdempotencyKey), request_body = Given,
+    responses((status = 201, body = Shown, description = "It is registered",
+            headers(("Location" = String, description = "Where it is shown"), ("ETag" = String, description = "Its revision"))),
+        schema::ChangeProblems))]
+async fn create(State(api): State<Api>, Sent(json): Sent) -> Result<Told, Problem> {
+    let parts = Parts::of(&json)?;
+    let name = parts.name(None)?;
+    let topic = parts.topic(Topic::new(name.clone(), ""))?;
+    if api.settings.topics.iter().any(|t| t.name == name) {
+        return Err(RegistryError::Exists(name).into());
+    }
+    api.check_writable(&name)?;
+    let write = move |registry: &mut dyn Registry| {
+        let revision = registry.put(&topic, Expected::Absent)?;
+        Ok(Written { topic: topic.clone(), revision, created: true })
+    };
+    Ok(api.write(&name, write).await?.told(StatusCode::CREATED))
+}
+
+/// Registers a topic, or puts another in its place. What is not given has its default.
+#[utoipa::path(put, path = "/v1/topics/{topic}", tag = "topics", operation_id = "put_topic",
+    params(schema::TopicPath,
+        ("If-Match" = Option<String>, Header, description = "Only in the place of this revision, in quotes; *: only if it is there"),
+        ("If-None-Match" = Option<String>, Header, description = "*: only if it is not there")),
+    request_body = Given,
+    responses((status = 201, body = Shown, description = "It is new"), (status = 200, body = Shown, description = "It is as it was given"),
+        schema::ChangeProblems))]
+async fn put(
+    State(api): State<Api>,
+    InTopic(name): InTopic,
+    headers: HeaderMap,
+    Sent(json): Sent,
+) -> Result<Told, Problem> {
+    let condition = Condition::of(&headers)?;
+    let parts = Parts::of(&json)?;
+    let topic = parts.topic(Topic::new(parts.name(Some(&name))?, ""))?;
+    api.check_writable(&name)?;
+    let write = move |registry: &mut dyn Registry| {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let there = found(registry, &topic.name)?;
+            condition.check(&topic.name, there.as_ref().map(|t| t.as_ref().map(|(_, r)| *r)))?;
+            let expected = match &there {
+                None => Expected::Absent,
+                Some(Some((_, revision))) if !condition.is_any() => Expected::At(*revision),
+                Some(_) => Expected::Any,
+            };
+            match registry.put(&topic, expected) {
+                Ok(revision) => {
+                    return Ok(Written { topic: topic.clone(), revision, created: there.is_none() });
+                }
+                Err(RegistryError::Exists(_) | RegistryError::Changed(_) | RegistryError::NotFound(_))
+                    if tries < TRIES => {}
+                Err(e) => return Err(e),
+            }
+        }
+    };
+    Ok(api.write(&name, write).await?.told(StatusCode::CREATED))
+}
+
+/// Changes some fields of a topic; null puts one back to its default.
+#[utoipa::path(patch, path = "/v1/topics/{topic}", tag = "topics", operation_id = "change_topic",
+    params(schema::TopicPath, ("If-Match" = Option<String>, Header, description = "Only this revision, in quotes")),
+    request_body = Given,
+    responses((status = 200, body = Shown, description = "As it is now"), schema::ChangeProblems))]
+async fn patch(
+    State(api): State<Api>,
+    InTopic(name): InTopic,
+    headers: HeaderMap,
+    Sent(json): Sent,
+) -> Result<Told, Problem> {
+    let condition = Condition::of(&headers)?;
+    Parts::of(&json)?.name(Some(&name))?;
+    api.check_writable(&name)?;
+    let of = name.clone();
+    // What is wrong with it together with what is there: a problem of its own.
+    type Patched = Result<Written, Problem>;
+    let step = move |registry: &mut dyn Registry| -> Result<Patched, RegistryError> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let there = registry.get(&of)?.ok_or_else(|| RegistryError::NotFound(of.clone()))?;
+            condition.check(&of, Some(Some(there.revision)))?;
+            let topic = match Parts::of(&json).and_then(|parts| parts.topic(there.topic)) {
+                Ok(topic) => topic,
+                Err(problem) => return Ok(Err(problem)),
+            };
+            match registry.put(&topic, Expected::At(there.revision)) {
+                Ok(revision) => return Ok(Ok(Written { topic, revision, created: false })),
+                Err(RegistryError::Changed(_)) if tries < TRIES => {}
+                Err(e) => return Err(e),
+            }
+        }
+    };
+    let written = api.registrar.change(step).await??;
+    api.seen(&name, Some(&written.topic)).await;
+    Ok(written.told(StatusCode::OK))
+}
+
+/// Removes a topic. Its jobs stay in the store, and wait until it is registered again.
+#[utoipa::path(delete, path = "/v1/topics/{topic}", tag = "topics", operation_id = "delete_topic",
+    params(schema::TopicPath, ("If-Match" = Option<String>, Header, description = "Only this revision, in quotes")),
+    responses((status = 204, description = "It is gone"), schema::ChangeProblems))]
+async fn delete(State(api): State<Api>, InTopic(name): InTopic, headers: HeaderMap) -> Result<Told, Problem> {
+    let condition = Condition::of(&headers)?;
+    api.check_writable(&name)?;
+    let of = name.clone();
+    let step = move |registry: &mut dyn Registry| {
+        if condition.is_any() {
+            return registry.delete(&of, Expected::Any);
+        }
+        let there = found(registry, &of)?.ok_or_else(|| RegistryError::NotFound(of.clone()))?;
+        let revision = there.map(|(_, revision)| revision);
+        condition.check(&of, Some(revision))?;
+        registry.delete(&of, revision.map_or(Expected::Any, Expected::At))
+    };
+    api.registrar.change(step).await?;
+    api.seen(&name, None).await;
+    Ok(Told::done())
+}

@@ -1,0 +1,52 @@
+--@ use clock bells scores places
+-- Changes a delayed or ready job: its due time, its body, its priority, its limit of attempts. It keeps its stamp.
+--
+-- KEYS  1 the shard's base
+-- ARGV  1 topic   2 id   3 due, as for add   4 priority (1 2 3)   5 body   6 its own limit of attempts, or '-' for none
+--       of each: '' leaves it as it is
+-- Gives d done, n not found, c it is leased
+--
+-- Moves a job: delayed, ready -> delayed, ready
+
+-- A topic that had a body of more is in `big` for ever: see sizes.
+local BIG = 65536
+local topic, id = ARGV[1], ARGV[2]
+local delayed, ready, bodies = base .. 'd:' .. topic, base .. 'r:' .. topic, base .. 'b:' .. topic
+local rank, from, was
+local score = call('ZSCORE', delayed, id)
+if score then
+  was, rank = from_delayed(tonumber(score))
+  from = delayed
+else
+  score = call('ZSCORE', ready, id)
+  if not score then return call('HEXISTS', base .. 'L:' .. topic, id) == 1 and 'c' or 'n' end
+  was, rank = from_ready(tonumber(score))
+  from = ready
+end
+if ARGV[4] ~= '' then rank = tonumber(ARGV[4]) end
+
+-- What may be refused comes first. See records for the layout.
+if ARGV[4] ~= '' or ARGV[5] ~= '' or ARGV[6] ~= '' then
+  local record = call('HGET', bodies, id)
+  local limited = string.byte(record) >= 4
+  local limit = limited and string.sub(record, 9, 12) or ''
+  local body = string.sub(record, limited and 13 or 9)
+  if ARGV[6] ~= '' then limit = ARGV[6] == '-' and '' or struct.pack('>I4', tonumber(ARGV[6])) end
+  if ARGV[5] ~= '' then body = ARGV[5] end
+  if #body > BIG then call('SADD', base .. 'big', topic) end
+  local head = struct.pack('B', limit == '' and rank or rank + 4)
+  call('HSET', bodies, id, head .. string.sub(record, 2, 8) .. limit .. body)
+end
+local due = ARGV[3] == '' and was or moment(ARGV[3])
+-- What is ready stays so as long as nobody moves it.
+local to = (due <= now or ARGV[3] == '' and from == ready) and ready or delayed
+if from ~= to then call('ZREM', from, id) end
+if to == ready then
+  call('ZADD', ready, text(rank * 1e15 + due), id)
+  ring(topic)
+else
+  score = text(due * 4 + rank)
+  call('ZADD', delayed, score, id)
+  lower('due', topic, score)
+end
+return 'd'

@@ -1,0 +1,681 @@
+//! The HTTP API beside jobs: topics, dead letters, the daemon itself; a real daemon, asked over TCP and over its Unix socket.
+#![allow(missing_docs)]
+
+#[path = "support/mariadb.rs"]
+#[allow(dead_code)]
+mod mariadb;
+mod support;
+
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use dq::cli::Answer as Answered;
+use mariadb::MariaDb;
+use serde_json::{Value, json};
+use support::http::{Answer, Http};
+use support::redis::RedisServer;
+use support::{Daemon, SECOND, Sink, add, eventually, now_ms, on_redis, topic};
+
+/// A daemon with a registry, and one topic of the file.
+fn daemon_with(sink: &Sink, more: &str) -> Daemon {
+    let of_file = topic("filed", sink, "delay = \"5h\"");
+    if on_redis() {
+        let url = MariaDb::shared().database().url().to_owned();
+        return Daemon::start(&format!("{more}[registry]\nurl = \"{url}\"\n{of_file}"));
+    }
+    Daemon::start(&format!("{more}{of_file}"))
+}
+
+fn new_topic(name: &str, sink: &Sink) -> Value {
+    json!({"name": name, "callback": sink.url()})
+}
+
+fn etag(answer: &Answer) -> String {
+    answer.headers["etag"].clone()
+}
+
+#[test]
+fn a_topic_that_is_registered_is_usable_by_the_next_request() {
+    let sink = Sink::start();
+    let daemon = daemon_with(&sink, "");
+    for (n, mut http) in Http::doors(&daemon).into_iter().enumerate() {
+        for round in 0..3 {
+            let name = format!("t{n}{round}");
+            let answer = http.ask("POST", "/v1/topics", &new_topic(&name, &sink));
+            assert_eq!(answer.headers["location"], format!("/v1/topics/{name}"));
+            let revision = etag(&answer);
+            let shown = answer.is(201);
+            assert_eq!((&shown["name"], &shown["source"]), (&json!(name), &json!("registry")));
+            assert_eq!(format!("{:?}", shown["revision"].as_str().unwrap()), revision);
+            let before = sink.count();
+            http.ask("POST", &format!("/v1/topics/{name}/jobs"), &json!({"body": 1})).is(201);
+            eventually(10 * SECOND, "the delivery", || (sink.count() > before).then_some(()));
+            // dq-server follows by itself.
+            let mut client = daemon.client();
+            let begun = Instant::now();
+            eventually(5 * SECOND, "an add over TCP", || {
+                (client.ask(&add(&name, "1", 0)).unwrap()["code"] == 1).then_some(())
+            });
+            assert!(begun.elapsed() < 2 * SECOND, "{:?}", begun.elapsed());
+            http.ask("DELETE", &format!("/v1/topics/{name}"), &Value::Null).is(204);
+            http.ask("POST", &format!("/v1/topics/{name}/jobs"), &json!({"body": 1})).is_problem(
+                404,
+                "unknown_topic",
+                None,
+            );
+        }
+    }
+}
+
+#[test]
+fn a_topic_is_shown_as_it_was_given_and_its_secrets_never() {
+    let sink = Sink::start();
+    let daemon = daemon_with(&sink, "");
+    let given = json!({
+        "name": "t", "title": "中 \"orders\"", "mode": "push", "callback": sink.url(), "method": "POST",
+        "payload": "form", "headers": {"x-shop": "7"}, "delay": "1h30m", "timeout": "1s500ms", "success": "non_empty",
+        "re_notify_flag": "{res.code} != 0", "retry": "exponential", "retry_base": "2s", "retry_cap": "10m",
+        "max_attempts": 4, "max_in_flight": 5, "rate": 6, "priority": "high", "alert": ["a@example.com"],
+        "creator": "somebody", "status": "offline", "secrets": ["one-secret", "two-secrets"], "keep_done": "1day"
+    });
+    for mut http in Http::doors(&daemon) {
+        let answer = http.ask("POST", "/v1/topics", &given);
+        assert_eq!(answer.status, 201, "{answer:?}");
+        let shown = answer.json;
+        let mut expected = given.clone();
+        expected["secrets"] = json!(2);
+        for (field, value) in
+            [("source", json!("registry")), ("revision", shown["revision"].clone()), ("paused", json!(false))]
+        {
+            expected[field] = value;
+        }
+        assert_eq!(shown, expected);
+        let again = http.get("/v1/topics/t");
+        assert_eq!(etag(&again), format!("{:?}", shown["revision"].as_str().unwrap()));
+        assert_eq!(again.is(200), shown);
+        let all = http.get("/v1/topics").is(200);
+        let names: Vec<_> = all["topics"].as_array().unwrap().iter().map(|t| t["name"].clone()).collect();
+        assert_eq!(names, ["filed", "t"]);
+        assert_eq!(all["topics"][1], shown);
+        assert_eq!((&all["away"], &all["unusable"]), (&Value::Null, &json!([])));
+        assert!(!all.to_string().contains("-secret"), "{all}");
+
+        // Some fields; null is the default; what is not given of a whole topic is.
+        let patched =
+            http.ask("PATCH", "/v1/topics/t", &json!({"delay": 2, "retry": ["1m", 90], "rate": null}));
+        let patched = patched.is(200);
+        expected["delay"] = json!("2s");
+        expected["retry"] = json!(["1m", "1m30s"]);
+        expected["rate"] = Value::Null;
+        expected["revision"] = patched["revision"].clone();
+        for field in ["retry_base", "retry_cap"] {
+            expected[field] = Value::Null;
+        }
+        assert_eq!(patched, expected);
+        let put = http.ask("PUT", "/v1/topics/t", &json!({"callback": sink.url()})).is(200);
+        assert_eq!(
+            (&put["delay"], &put["secrets"], &put["status"]),
+            (&json!("0s"), &json!(0), &json!("online"))
+        );
+        http.ask("DELETE", "/v1/topics/t", &Value::Null).is(204);
+        http.get("/v1/topics/t").is_problem(404, "unknown_topic", None);
+    }
+    assert!(!daemon.log().contains("-secret"), "{}", daemon.log());
+}
+
+#[test]
+fn whoever_was_slower_is_told_and_changes_nothing() {
+    let sink = Sink::start();
+    let daemon = daemon_with(&sink, "");
+    let [mut http, mut other] = Http::doors(&daemon);
+    let first = etag(&http.ask("POST", "/v1/topics", &new_topic("t", &sink)));
+    http.ask("POST", "/v1/topics", &new_topic("t", &sink)).is_problem(409, "exists", None);
+    let with = |tag: &str| format!("If-Match: {tag}\r\n");
+    let change = |n: u32| json!({"callback": sink.url(), "max_attempts": n}).to_string();
+    let second = other.send("PUT", "/v1/topics/t", &with(&first), change(2).as_bytes());
+    let second = etag(&second);
+    assert_ne!(first, second);
+    for (method, body) in [("PUT", change(3)), ("PATCH", change(3)), ("DELETE", String::new())] {
+        let answer = http.send(method, "/v1/topics/t", &with(&first), body.as_bytes());
+        answer.is_problem(412, "changed", None);
+        // A weak or a foreign one is none of its revisions.
+        http.send(method, "/v1/topics/t", &with("\"\""), body.as_bytes()).is_problem(412, "changed", None);
+        http.send(method, "/v1/topics/t", &with("abc"), body.as_bytes()).is_problem(
+            422,
+            "bad_field",
+            Some("if-match"),
+        );
+    }
+    http.send("PUT", "/v1/topics/t", "If-None-Match: *\r\n", change(3).as_bytes())
+        .is_problem(412, "changed", None);
+    http.send("PUT", "/v1/topics/u", &with("*"), change(3).as_bytes()).is_problem(412, "changed", None);
+    assert_eq!(http.get("/v1/topics/t").is(200)["max_attempts"], 2);
+    let listed = format!("\"nothing\", {second}");
+    http.send("PATCH", "/v1/topics/t", &with(&listed), br#"{"max_attempts": 4}"#).is(200);
+    http.send("PUT", "/v1/topics/u", "If-None-Match: *\r\n", change(3).as_bytes()).is(201);
+    http.send("DELETE", "/v1/topics/u", &with("*"), b"").is(204);
+
+    // Of many at once by one revision, one is the first; without one, none is refused and none is lost.
+    let tag = etag(&http.get("/v1/topics/t"));
+    const MANY: u32 = 6;
+    let barrier = Barrier::new(MANY as usize);
+    let race = |headers: &str, body: &(dyn Fn(u32) -> String + Sync)| -> Vec<u16> {
+        std::thread::scope(|scope| {
+            let racers: Vec<_> = (0..MANY)
+                .map(|n| {
+                    let (barrier, daemon) = (&barrier, &daemon);
+                    scope.spawn(move || {
+                        let mut http = Http::tcp(daemon);
+                        barrier.wait();
+                        http.send("PATCH", "/v1/topics/t", headers, body(n).as_bytes()).status
+                    })
+                })
+                .collect();
+            racers.into_iter().map(|r| r.join().unwrap()).collect()
+        })
+    };
+    let mut statuses = race(&with(&tag), &|n| format!("{{\"rate\": {}}}", n + 1));
+    statuses.sort();
+    assert_eq!(statuses, [200, 412, 412, 412, 412, 412]);
+    let fields = ["title", "creator", "re_notify_flag", "rate", "max_in_flight", "max_attempts"];
+    let body = |n: u32| match n {
+        0..=2 => format!("{{{:?}: \"9\"}}", fields[n as usize]),
+        _ => format!("{{{:?}: 9}}", fields[n as usize]),
+    };
+    assert_eq!(race("", &body), [200; MANY as usize]);
+    let shown = http.get("/v1/topics/t").is(200);
+    for field in fields {
+        assert_eq!(shown[field].to_string().trim_matches('"'), "9", "{field}: {shown}");
+    }
+}
+
+#[test]
+fn a_topic_of_the_configuration_file_is_shown_and_not_changed() {
+    let sink = Sink::start();
+    let daemon = daemon_with(&sink, "");
+    for mut http in Http::doors(&daemon) {
+        let answer = http.get("/v1/topics/filed");
+        assert!(!answer.headers.contains_key("etag"));
+        let shown = answer.is(200);
+        assert_eq!(
+            (&shown["source"], &shown["revision"], &shown["delay"]),
+            (&json!("file"), &Value::Null, &json!("5h"))
+        );
+        let whole = json!({"callback": sink.url()});
+        for (method, body) in [("PUT", &whole), ("PATCH", &json!({"delay": 1})), ("DELETE", &Value::Null)] {
+            http.ask(method, "/v1/topics/filed", body).is_problem(409, "read_only", None);
+        }
+        http.ask("POST", "/v1/topics", &new_topic("filed", &sink)).is_problem(409, "exists", None);
+    }
+}
+
+#[test]
+fn without_a_registry_topics_are_those_of_the_file() {
+    let sink = Sink::start();
+    let daemon = Daemon::start(&format!("[registry]\nurl = \"none\"\n{}", topic("filed", &sink, "")));
+    let mut http = Http::tcp(&daemon);
+    assert_eq!(http.get("/v1/topics").is(200)["topics"].as_array().unwrap().len(), 1);
+    http.get("/v1/topics/filed").is(200);
+    http.get("/v1/topics/other").is_problem(404, "unknown_topic", None);
+    http.ask("POST", "/v1/topics", &new_topic("other", &sink)).is_problem(409, "no_registry", None);
+    assert!(http.get("/readyz").is(200)["parts"].get("registry").is_none());
+}
+
+/// Method, path and body; status, code and field.
+type Row<'a> = (&'a str, &'a str, &'a str, u16, &'a str, Option<&'a str>);
+
+#[test]
+fn whatever_is_wrong_with_a_request_is_named() {
+    let sink = Sink::start();
+    let daemon = daemon_with(&sink, "[server]\nmax_frame = \"4KiB\"\n");
+    let mut http = Http::tcp(&daemon);
+    http.ask("POST", "/v1/topics", &new_topic("t", &sink)).is(201);
+    let url = "\"callback\": \"http://127.0.0.1:9/\"";
+    let with = |more: &str| format!("{{\"name\": \"n\", {url}, {more}}}");
+    let bad: Vec<(String, &str)> = [
+        (r#""delay": "soon""#, "delay"),
+        (r#""delay": -1"#, "delay"),
+        (r#""delay": "4000days""#, "delay"),
+        (r#""timeout": "1ms""#, "timeout"),
+        (r#""timeout": "2h""#, "timeout"),
+        (r#""timeout": []"#, "timeout"),
+        (r#""retry": "often""#, "retry"),
+        (r#""retry": []"#, "retry"),
+        (r#""retry": ["x"]"#, "retry"),
+        (r#""retry": ["1m"], "retry_base": "1m""#, "retry_base"),
+        (r#""retry_cap": "1m""#, "retry_cap"),
+        (r#""method": "PUT""#, "method"),
+        (r#""method": "GET""#, "method"),
+        (r#""payload": 1"#, "payload"),
+        (r#""success": "always""#, "success"),
+        (r#""mode": "poll""#, "mode"),
+        (r#""status": "on""#, "status"),
+        (r#""priority": 1"#, "priority"),
+        (r#""max_attempts": 1001"#, "max_attempts"),
+        (r#""rate": 0"#, "rate"),
+        (r#""max_attempts": 1.5"#, "max_attempts"),
+        (r#""max_in_flight": "3""#, "max_in_flight"),
+        (r#""headers": []"#, "headers"),
+        (r#""headers": {"a b": "c"}"#, "headers"),
+        (r#""headers": {"a": 1}"#, "headers"),
+        (r#""alert": "a@b""#, "alert"),
+        (r#""alert": [1]"#, "alert"),
+        (r#""secrets": 2"#, "secrets"),
+        (r#""title": 1"#, "title"),
+        (r#""title": "a\u0000b""#, "title"),
+        (r#""keep_done": "x""#, "keep_done"),
+    ]
+    .map(|(field, name)| (with(field), name))
+    .into();
+    for (body, field) in &bad {
+        for (method, path) in [("POST", "/v1/topics"), ("PUT", "/v1/topics/n")] {
+            http.send(method, path, "", body.as_bytes()).is_problem(422, "bad_field", Some(field));
+        }
+        let patch = body.replace("\"name\": \"n\", ", "");
+        let answer = http.send("PATCH", "/v1/topics/t", "", patch.as_bytes());
+        answer.is_problem(422, "bad_field", Some(field));
+        assert!(answer.json["detail"].as_str().unwrap().contains(field), "{answer:?}");
+    }
+    let huge = with(&format!("\"title\": \"{}\"", "x".repeat(5000)));
+    let long = with(&format!("\"title\": \"{}\"", "x".repeat(300)));
+    let many = format!("{{\"ids\": [{}]}}", vec!["\"1\""; 1001].join(","));
+    let (redrive, purge, test) =
+        ("/v1/topics/t/dead/redrive", "/v1/topics/t/dead/purge", "/v1/topics/t/test");
+    #[rustfmt::skip]
+    let table: &[Row] = &[
+        ("POST", "/v1/topics", "", 400, "bad_json", None),
+        ("POST", "/v1/topics", "[]", 400, "bad_json", None),
+        ("POST", "/v1/topics", r#"{"name": "a", "name": "b"}"#, 400, "bad_json", None),
+        ("POST", "/v1/topics", "{}", 422, "missing_field", Some("name")),
+        ("POST", "/v1/topics", r#"{"name": "a b"}"#, 422, "bad_field", Some("name")),
+        ("POST", "/v1/topics", r#"{"name": 7}"#, 422, "bad_field", Some("name")),
+        ("POST", "/v1/topics", r#"{"name": "n"}"#, 422, "bad_field", Some("callback")),
+        ("POST", "/v1/topics", r#"{"name": "n", "callback": "nowhere"}"#, 422, "bad_field", Some("callback")),
+        ("POST", "/v1/topics", r#"{"name": "n", "callback": "file:///etc/passwd"}"#, 422, "bad_field", Some("callback")),
+        ("POST", "/v1/topics", &with("\"colour\": 1"), 422, "unknown_field", Some("colour")),
+        ("POST", "/v1/topics", &with("\"source\": \"file\""), 422, "unknown_field", Some("source")),
+        ("POST", "/v1/topics", &huge, 413, "too_large", None),
+        ("POST", "/v1/topics", &long, 422, "bad_field", Some("title")),
+        ("PUT", "/v1/topics/other", &with("\"delay\": 1"), 422, "bad_field", Some("name")),
+        ("PUT", "/v1/topics/a%20b", &with("\"delay\": 1"), 422, "bad_field", Some("topic")),
+        ("PATCH", "/v1/topics/t", r#"{"name": "u"}"#, 422, "bad_field", Some("name")),
+        ("PATCH", "/v1/topics/nobody", r#"{"delay": 1}"#, 404, "unknown_topic", None),
+        ("DELETE", "/v1/topics/nobody", "", 404, "unknown_topic", None),
+        ("GET", "/v1/topics/nobody", "", 404, "unknown_topic", None),
+        ("DELETE", "/v1/topics", "", 405, "no_method", None),
+        ("GET", "/v1/topics/nobody/dead", "", 404, "unknown_topic", None),
+        ("GET", "/v1/topics/t/dead?limit=0", "", 422, "bad_field", Some("limit")),
+        ("GET", "/v1/topics/t/dead?state=ready", "", 422, "unknown_field", Some("state")),
+        ("GET", "/v1/topics/t/dead?cursor=x", "", 422, "bad_field", Some("cursor")),
+        ("POST", "/v1/topics/nobody/dead/redrive", "{}", 404, "unknown_topic", None),
+        ("POST", "/v1/topics/nobody/dead/purge", "", 404, "unknown_topic", None),
+        ("POST", redrive, "7", 400, "bad_json", None),
+        ("POST", redrive, r#"{"ids": "1"}"#, 422, "bad_field", Some("ids")),
+        ("POST", redrive, r#"{"ids": [1]}"#, 422, "bad_field", Some("ids")),
+        ("POST", redrive, r#"{"ids": [""]}"#, 422, "bad_field", Some("ids")),
+        ("POST", purge, &many, 422, "bad_field", Some("ids")),
+        ("POST", purge, r#"{"limit": 0}"#, 422, "bad_field", Some("limit")),
+        ("POST", purge, r#"{"limit": 100001}"#, 422, "bad_field", Some("limit")),
+        ("POST", purge, r#"{"dry_run": "yes"}"#, 422, "bad_field", Some("dry_run")),
+        ("POST", purge, r#"{"state": "dead"}"#, 422, "unknown_field", Some("state")),
+        ("POST", "/v1/topics/nobody/test", "", 404, "unknown_topic", None),
+        ("POST", test, r#"{"url": "http://127.0.0.1/"}"#, 422, "unknown_field", Some("url")),
+        ("POST", "/v1/nodes", "{}", 405, "no_method", None),
+        ("POST", "/v1/processes", "{}", 405, "no_method", None),
+        ("POST", "/v1/alerts", "{}", 405, "no_method", None),
+    ];
+    for (method, path, body, status, code, field) in table {
+        for mut http in Http::doors(&daemon) {
+            let answer = http.send(method, path, "", body.as_bytes());
+            println!("{method} {path} {body:.60} -> {}", answer.json["detail"]);
+            answer.is_problem(*status, code, *field);
+        }
+    }
+    let text = http.send("POST", "/v1/topics", "Content-Type: text/plain\r\n", b"{}");
+    text.is_problem(415, "not_json", None);
+    let fat = format!("x-fat: {}\r\n", "x".repeat(17 << 10));
+    http.send("GET", "/v1/topics", &fat, b"").is_problem(431, "headers_too_large", None);
+    let mut http = Http::tcp(&daemon);
+    let path = format!("/v1/topics?{}", "x".repeat(9000));
+    http.get(&path).is_problem(414, "uri_too_long", None);
+}
+
+#[test]
+fn with_the_registry_away_or_hanging_topics_are_shown_as_they_are_known_and_not_changed() {
+    let sink = Sink::start();
+    let (server, database);
+    let more = if on_redis() {
+        return; // The daemon would share its nodes' store with a registry of another name: the embedded one will do.
+    } else {
+        server = MariaDb::start();
+        database = server.database();
+        format!("[registry]\nurl = \"{}\"\n{}", database.url(), topic("filed", &sink, ""))
+    };
+    let daemon = Daemon::start(&more);
+    let mut http = Http::tcp(&daemon);
+    http.ask("POST", "/v1/topics", &new_topic("t", &sink)).is(201);
+    let check = |http: &mut Http, what: &str| {
+        let begun = Instant::now();
+        let answer = http.ask("POST", "/v1/topics", &new_topic("late", &sink));
+        println!("{what}: {:?} after {:?}", answer.json, begun.elapsed());
+        assert_eq!(answer.status, 503);
+        assert!(["registry_away", "unknown"].contains(&answer.json["code"].as_str().unwrap()), "{answer:?}");
+        assert!(begun.elapsed() < 8 * SECOND);
+        let shown = http.get("/v1/topics/t").is(200);
+        assert_eq!((&shown["source"], &shown["revision"]), (&json!("registry"), &Value::Null));
+        http.get("/v1/topics/nobody").is_problem(503, "registry_away", None);
+        let all = http.get("/v1/topics").is(200);
+        assert!(all["away"].is_string(), "{all}");
+        assert_eq!(all["topics"].as_array().unwrap().len(), 2);
+        http.ask("POST", "/v1/topics/t/jobs", &json!({"body": 1})).is(201);
+        let ready = eventually(20 * SECOND, "a registry that is known to be away", || {
+            let ready = http.get("/readyz").is(200);
+            ready["parts"]["registry"].as_str().unwrap().starts_with("away").then_some(ready)
+        });
+        assert_eq!(ready["ready"], true, "dq goes on: {ready}");
+    };
+    server.hang(true);
+    check(&mut http, "it hangs");
+    // While it hangs, nobody else is held up.
+    let begun = Instant::now();
+    http.get("/v1/stats").is(200);
+    assert!(begun.elapsed() < SECOND, "{:?}", begun.elapsed());
+    server.hang(false);
+    server.kill();
+    check(&mut http, "it is away");
+    server.start_again();
+    eventually(20 * SECOND, "a change", || {
+        (http.ask("PUT", "/v1/topics/t", &json!({"callback": sink.url()})).status == 200).then_some(())
+    });
+    assert!(http.get("/v1/topics/t").is(200)["revision"].is_string());
+}
+
+#[test]
+fn a_registry_that_somebody_else_holds_is_told_after_five_seconds() {
+    if on_redis() {
+        return; // It is about the file.
+    }
+    let sink = Sink::start();
+    let daemon = daemon_with(&sink, "");
+    let mut http = Http::tcp(&daemon);
+    http.ask("POST", "/v1/topics", &new_topic("t", &sink)).is(201);
+    let other = rusqlite::Connection::open(daemon.dir.path().join("var/registry.db")).unwrap();
+    other.execute_batch("BEGIN EXCLUSIVE").unwrap();
+    let begun = Instant::now();
+    http.ask("POST", "/v1/topics", &new_topic("u", &sink)).is_problem(503, "registry_away", None);
+    assert!((4 * SECOND..7 * SECOND).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    other.execute_batch("ROLLBACK").unwrap();
+    http.ask("POST", "/v1/topics", &new_topic("u", &sink)).is(201);
+}
+
+/// A daemon whose jobs become dead letters at once, as long as `refuses` says so.
+fn with_dead_letters(ids: &[&str]) -> (Sink, Daemon, Http) {
+    let sink = Sink::answering(|call| {
+        Answered::new(
+            if call.header("dq-test").is_empty() && call.body == "\"bad\"" { 500 } else { 200 },
+            "so",
+        )
+    });
+    let daemon = Daemon::start(&topic("t", &sink, "max_attempts = 1"));
+    let mut http = Http::tcp(&daemon);
+    for id in ids {
+        http.ask("POST", "/v1/topics/t/jobs", &json!({"id": id, "body": "bad"})).is(201);
+        // One after the other: of one id there may be several.
+        eventually(10 * SECOND, "a dead letter", || {
+            (http.get(&format!("/v1/topics/t/jobs/{id}")).is(200)["state"] == "dead").then_some(())
+        });
+    }
+    (sink, daemon, http)
+}
+
+fn dead(http: &mut Http) -> Vec<String> {
+    let page = http.get("/v1/topics/t/dead").is(200);
+    let mut ids: Vec<String> =
+        page["jobs"].as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap().to_owned()).collect();
+    ids.sort();
+    ids
+}
+
+#[test]
+fn dead_letters_are_listed_redriven_and_purged() {
+    let (sink, _daemon, mut http) = with_dead_letters(&["a", "a", "b", "c", "d", "e"]);
+    assert_eq!(dead(&mut http), ["a", "a", "b", "c", "d", "e"]);
+    let first = http.get("/v1/topics/t/dead?limit=4").is(200);
+    let next = http.get(&format!("/v1/topics/t/dead?cursor={}", first["next"].as_str().unwrap())).is(200);
+    assert_eq!((first["jobs"].as_array().unwrap().len(), next["jobs"].as_array().unwrap().len()), (4, 2));
+    assert_eq!(first["jobs"][0]["log"][0]["status"], 500);
+
+    // One that is live again.
+    http.ask("POST", "/v1/topics/t/jobs", &json!({"id": "a", "body": 1, "delay": "1h"})).is(201);
+    let mut ask =
+        |what: &str, body: Value| http.ask("POST", &format!("/v1/topics/t/dead/{what}"), &body).is(200);
+    let dry = json!({"ids": ["a", "b", "nobody"], "dry_run": true});
+    assert_eq!(ask("redrive", dry.clone()), json!({"matched": 1, "redriven": 0}));
+    assert_eq!(ask("purge", dry), json!({"matched": 3, "purged": 0}));
+    assert_eq!(ask("redrive", json!({"dry_run": true, "limit": 1})), json!({"matched": 6, "redriven": 0}));
+    assert_eq!(ask("purge", json!({"ids": ["a", "nobody"]})), json!({"matched": 2, "purged": 2}));
+    assert_eq!(ask("purge", json!({"ids": ["a"]})), json!({"matched": 0, "purged": 0}));
+    assert_eq!(ask("redrive", json!({"ids": ["b", "a"]})), json!({"matched": 1, "redriven": 1}));
+    eventually(10 * SECOND, "the job that was redriven", || (sink.deliveries()["b"] == 2).then_some(()));
+    eventually(10 * SECOND, "its end", || (dead(&mut http) == ["b", "c", "d", "e"]).then_some(()));
+    assert_eq!(http.get("/v1/topics/t/jobs/a").is(200)["state"], "delayed", "the live one stays");
+    let mut ask =
+        |what: &str, body: Value| http.ask("POST", &format!("/v1/topics/t/dead/{what}"), &body).is(200);
+    assert_eq!(ask("purge", json!({"limit": 1})), json!({"matched": 4, "purged": 1}));
+    assert_eq!(ask("purge", Value::Null), json!({"matched": 3, "purged": 3}));
+    assert_eq!(http.get("/v1/topics/t/dead").is(200), json!({"jobs": [], "next": null}));
+}
+
+#[test]
+fn a_callback_is_tested_as_a_job_would_call_it_and_nothing_is_left_of_that() {
+    let sink = Sink::answering(|call| match &call.body[..] {
+        "\"refuse\"" => Answered::new(410, "gone"),
+        "\"fail\"" => Answered::new(500, "oh no"),
+        _ => Answered::new(200, "fine"),
+    });
+    let guarded =
+        format!("[callback]\nguard = \"strict\"\nallow = [\"127.0.0.1/32\"]\n{}", topic("t", &sink, ""));
+    let away = "[[topic]]\nname = \"meta\"\ncallback = \"http://169.254.169.254/\"\n[[topic]]\nname = \"denied\"\ncallback = \"http://127.0.0.2:1/\"\n";
+    let daemon = Daemon::start(&format!("{guarded}{away}"));
+    let mut http = Http::unix(&daemon);
+    let mut test =
+        |topic: &str, body: Value| http.ask("POST", &format!("/v1/topics/{topic}/test"), &body).is(200);
+    let came = test("t", json!({"body": {"order": 1}}));
+    let of = |came: &Value| ["outcome", "status", "answer", "error", "url"].map(|f| came[f].clone());
+    assert_eq!(of(&came), [json!("accepted"), json!(200), json!("fine"), Value::Null, json!(sink.url())]);
+    assert!(came["duration_ms"].as_u64().unwrap() < 3000);
+    let call = sink.calls().pop().unwrap();
+    assert_eq!(
+        (&call.body[..], call.header("dq-test"), call.header("dq-topic")),
+        ("{\"order\":1}", "1", "t")
+    );
+    assert!((call.header("dq-due-at").parse::<i64>().unwrap() - now_ms()).abs() < 10_000);
+    assert_eq!(of(&test("t", json!({"body": "fail"})))[..3], [json!("failed"), json!(500), json!("oh no")]);
+    assert_eq!(test("t", json!({"body": "refuse"}))["outcome"], "refused");
+    assert_eq!(test("t", Value::Null)["outcome"], "accepted");
+    for guarded in ["meta", "denied"] {
+        let came = test(guarded, json!({}));
+        assert_eq!((&came["outcome"], &came["status"]), (&json!("failed"), &Value::Null), "{came}");
+        println!("{came}");
+    }
+    assert_eq!(sink.count(), 4, "nothing is tried again");
+    let stats = http.get("/v1/stats").is(200);
+    assert!(
+        stats["topics"].as_array().unwrap().iter().all(|t| t["dead"] == 0 && t["delayed"] == 0),
+        "{stats}"
+    );
+
+    http.ask("POST", "/v1/topics/t/jobs", &json!({"body": 1})).is(201);
+    eventually(5 * SECOND, "a job", || (sink.count() == 5).then_some(()));
+    assert_eq!(sink.calls().pop().unwrap().header("dq-test"), "", "a job is no test");
+}
+
+#[test]
+fn only_a_few_callbacks_are_tested_at_a_time_and_nobody_else_waits_for_them() {
+    let sink = Sink::answering(|_| Answered::new(200, "late").after(2 * SECOND));
+    let daemon = Daemon::start(&topic("t", &sink, "timeout = \"10s\""));
+    let mut statuses: Vec<u16> = std::thread::scope(|scope| {
+        let many: Vec<_> = (0..8)
+            .map(|_| scope.spawn(|| Http::tcp(&daemon).ask("POST", "/v1/topics/t/test", &Value::Null).status))
+            .collect();
+        eventually(SECOND, "calls", || (sink.count() >= 4).then_some(()));
+        let begun = Instant::now();
+        Http::tcp(&daemon).get("/v1/stats").is(200);
+        assert!(begun.elapsed() < SECOND);
+        many.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    statuses.sort();
+    assert_eq!(statuses, [200, 200, 200, 200, 503, 503, 503, 503]);
+    Http::tcp(&daemon).ask("POST", "/v1/topics/t/test", &Value::Null).is(200);
+}
+
+#[test]
+fn the_daemon_shows_its_nodes_processes_and_alerts_and_which_part_is_not_ready() {
+    let sink = Sink::start();
+    let daemon = daemon_with(&sink, "");
+    for mut http in Http::doors(&daemon) {
+        let status = http.get("/v1/processes").is(200);
+        assert_eq!((&status["phase"], &status["pid"]), (&json!("steady"), &json!(daemon.pid().as_raw())));
+        let processes = status["processes"].as_array().unwrap();
+        assert!(
+            processes.iter().any(|p| p["name"] == "dq-http-server" && p["memory_bytes"].as_u64() > Some(0))
+        );
+        assert!(http.get("/v1/alerts").is(200)["alerts"].is_array());
+        let ready = http.get("/readyz").is(200);
+        for part in ["store", "timer", "consume", "processes", "registry"] {
+            assert_eq!(ready["parts"][part], "ok", "{ready}");
+        }
+    }
+    let mut http = Http::tcp(&daemon);
+    http.ask("POST", "/v1/topics/filed/jobs", &json!({"body": 1})).is(201);
+    let nodes = http.get("/v1/nodes").is(200)["nodes"].clone();
+    let sum = |field: &str| nodes.as_array().unwrap().iter().map(|n| n[field].as_u64().unwrap()).sum::<u64>();
+    assert_eq!((sum("delayed"), sum("dead")), (1, 0), "{nodes}");
+    if !on_redis() {
+        assert_eq!((&nodes[0]["name"], &nodes[0]["answers"]), (&json!("embedded"), &json!(true)));
+    }
+}
+
+#[test]
+fn with_one_of_two_nodes_down_the_other_is_shown_and_what_needs_both_says_so() {
+    if on_redis() {
+        return; // It brings its own.
+    }
+    let sink = Sink::start();
+    let mut servers = [RedisServer::start(), RedisServer::start()];
+    let nodes: String = servers
+        .iter()
+        .enumerate()
+        .map(|(n, s)| format!("[[store.node]]\nname = \"r{n}\"\nurl = \"{}\"\n", s.url()))
+        .collect();
+    let daemon = Daemon::start(&format!(
+        "[store]\nbackend = \"redis\"\ntimeout = \"500ms\"\n{nodes}{}",
+        topic("t", &sink, "delay = \"5h\"")
+    ));
+    let mut http = Http::tcp(&daemon);
+    let both = http.get("/v1/nodes").is(200);
+    assert!(
+        both["nodes"].as_array().unwrap().iter().all(|n| n["answers"] == true && n["delayed"] == 0),
+        "{both}"
+    );
+    http.get("/v1/topics/t/dead").is(200);
+    servers[1].kill();
+    let one = eventually(10 * SECOND, "a node that is known to be down", || {
+        let one = http.get("/v1/nodes").is(200);
+        (one["nodes"][1]["answers"] == false).then_some(one)
+    });
+    assert_eq!(
+        (&one["nodes"][0]["answers"], &one["nodes"][1]["delayed"]),
+        (&json!(true), &Value::Null),
+        "{one}"
+    );
+    assert!(one["nodes"][1]["detail"].is_string());
+    eventually(10 * SECOND, "a node that is told to be down", || {
+        let ready = http.get("/readyz").is(200);
+        assert_eq!(ready["parts"]["node r0"], "ok");
+        (ready["parts"]["node r1"] != "ok").then_some(())
+    });
+    http.get("/v1/topics/t/dead").is_problem(503, "node_down", None);
+    http.get("/v1/stats").is_problem(503, "node_down", None);
+    http.ask("POST", "/v1/topics/t/dead/purge", &Value::Null).is_problem(503, "node_down", None);
+    // Adds go round it.
+    for id in 0..10 {
+        http.ask("POST", "/v1/topics/t/jobs", &json!({"id": id.to_string(), "body": 1})).is(201);
+    }
+}
+
+#[test]
+fn a_post_that_is_sent_again_with_its_key_is_not_done_again() {
+    let sink = Sink::answering(|_| Answered::new(200, "ok").after(Duration::from_millis(700)));
+    let daemon = daemon_with(&sink, "");
+    let mut http = Http::tcp(&daemon);
+    let key = |key: &str| format!("Idempotency-Key: {key}\r\n");
+    let jobs = "/v1/topics/filed/jobs";
+    let first = http.send("POST", jobs, &key("k1"), br#"{"body": 1}"#);
+    assert!(!first.headers.contains_key("idempotency-replayed"));
+    let again = http.send("POST", jobs, &key("k1"), br#"{"body": 1}"#);
+    assert_eq!(again.headers["idempotency-replayed"], "true");
+    assert_eq!(
+        (first.headers["location"].clone(), first.status),
+        (again.headers["location"].clone(), again.status)
+    );
+    assert_ne!(first.headers["x-request-id"], again.headers["x-request-id"]);
+    let id = first.is(201)["id"].as_str().unwrap().to_owned();
+    assert_eq!(again.json["id"], id);
+    let other = http.send("POST", jobs, &key("k1"), br#"{"body": 2}"#);
+    other.is_problem(422, "key_reused", None);
+    http.send("POST", jobs, &key("k 1"), br#"{"body": 1}"#).is_problem(
+        422,
+        "bad_field",
+        Some("Idempotency-Key"),
+    );
+    http.send("POST", jobs, &key(&"k".repeat(256)), br#"{"body": 1}"#).is_problem(
+        422,
+        "bad_field",
+        Some("Idempotency-Key"),
+    );
+    http.send("POST", jobs, &key(&"k".repeat(255)), br#"{"body": 1}"#).is(201);
+
+    // What has failed is done when it is sent again; what was done is not, whatever it was.
+    let topic = new_topic("made", &sink).to_string();
+    http.send("POST", "/v1/topics/made/jobs", &key("k2"), br#"{"body": 1}"#).is_problem(
+        404,
+        "unknown_topic",
+        None,
+    );
+    let made = http.send("POST", "/v1/topics", &key("k2"), topic.as_bytes());
+    let again = http.send("POST", "/v1/topics", &key("k2"), topic.as_bytes());
+    assert_eq!(etag(&made), etag(&again));
+    assert_eq!(made.is(201), again.is(201));
+    http.send("POST", "/v1/topics/made/jobs", &key("k2"), br#"{"body": 1, "delay": "1h"}"#).is(201);
+
+    // While it is being done.
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
+        let send = || Http::tcp(&daemon).send("POST", "/v1/topics/made/test", &key("k3"), b"{}").status;
+        let slow = scope.spawn(send);
+        eventually(5 * SECOND, "the call", || (sink.count() == 1).then_some(()));
+        let meanwhile = Http::tcp(&daemon).send("POST", "/v1/topics/made/test", &key("k3"), b"{}");
+        meanwhile.is_problem(409, "in_progress", None);
+        vec![slow.join().unwrap(), send()]
+    });
+    assert_eq!((statuses, sink.count()), (vec![200, 200], 1));
+    // Whoever went away before the answer has left no mark.
+    drop({
+        let mut gone = Http::tcp(&daemon);
+        gone.begin("POST", "/v1/topics/made/test", &key("k4"), b"{}");
+        eventually(5 * SECOND, "the call", || (sink.count() == 2).then_some(()));
+        gone
+    });
+    eventually(5 * SECOND, "the key to be free", || {
+        (http.send("POST", "/v1/topics/made/test", &key("k4"), b"{}").status == 200).then_some(())
+    });
+
+    // Of an add without an id, the job itself knows it: also after the process is another.
+    daemon.kill_child("dq-http-server");
+    let mut http = Http::tcp(&daemon);
+    let kept = http.send("POST", jobs, &key("k1"), br#"{"body": 1}"#);
+    assert!(!kept.headers.contains_key("idempotency-replayed"));
+    assert_eq!(kept.is(200), json!({"topic": "filed", "id": id, "outcome": "kept"}));
+    let listed = http.get(&format!("{jobs}?state=delayed")).is(200);
+    assert_eq!(listed["jobs"].as_array().unwrap().iter().filter(|j| j["id"] == id).count(), 1);
+}
