@@ -6,8 +6,20 @@ use std::path::{Path, PathBuf};
 
 /// Which modules of the crate a top-level module may use, beside itself.
 fn allowed(module: &str) -> Option<&'static [&'static str]> {
-    const PURE: &[&str] =
-        &["job", "topic", "retry", "fair", "fields", "rendezvous", "slot", "settings", "status"];
+    const PURE: &[&str] = &[
+        "job",
+        "topic",
+        "retry",
+        "fair",
+        "fields",
+        "rendezvous",
+        "slot",
+        "settings",
+        "status",
+        "scope",
+        "token",
+        "strikes",
+    ];
     const KITS: &[&str] = &["config", "process", "store", "registry", "callback", "protocol"];
     const SUPERVISOR: &[&str] = &[
         "job",
@@ -19,6 +31,9 @@ fn allowed(module: &str) -> Option<&'static [&'static str]> {
         "slot",
         "settings",
         "status",
+        "scope",
+        "token",
+        "strikes",
         "config",
         "process",
     ];
@@ -32,6 +47,9 @@ fn allowed(module: &str) -> Option<&'static [&'static str]> {
         "slot",
         "settings",
         "status",
+        "scope",
+        "token",
+        "strikes",
         "config",
         "process",
         "store",
