@@ -53,6 +53,7 @@ tools:
 # The package of the executables alone: it has no service. Tests start their own.
 	@command -v mariadbd >/dev/null && command -v mariadb-install-db >/dev/null || $(APT) mariadb-server-core mariadb-client-core
 	@command -v openssl >/dev/null || $(APT) openssl
+	@command -v curl >/dev/null || $(APT) curl
 	@command -v systemd-analyze >/dev/null || $(APT) systemd
 	@$(CARGO) fmt --version >/dev/null || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null || rustup component add clippy

@@ -3,6 +3,7 @@
 //! tokio and axum live here alone. Handlers reach the store by its threads (`desk`): a blocking call on tokio's thread
 //! would stall every other request.
 
+mod access;
 mod admission;
 mod connections;
 mod cursor;
@@ -11,7 +12,11 @@ mod followed;
 mod health;
 mod input;
 mod jobs;
+mod patience;
 mod problem;
+mod registrar;
+mod tls;
+mod tokens;
 mod told;
 
 use std::net::TcpListener;
@@ -21,14 +26,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
-use axum::middleware::from_fn;
+use axum::middleware::{from_fn, from_fn_with_state};
 
+use self::access::Access;
+use self::admission::Hosts;
 use self::connections::{Connections, Doors, End, Entered};
 use self::desk::Desk;
 use self::followed::{Followed, watched};
 use self::problem::Problem;
+use self::registrar::Registrar;
 use crate::role::{Context, Trouble};
 
 /// How long answers may take that were given just before a process ends.
@@ -43,10 +50,21 @@ pub fn run(mut context: Context) -> Result<()> {
     let max_body = context.settings.server.max_frame;
     let topics = Followed::new(context.topics()?);
     let api = jobs::Api { desk: desk.clone(), topics: topics.now(), max_body };
-    let app = jobs::routes(api).merge(health).fallback(no_route).method_not_allowed_fallback(no_method);
+    let registrar = Registrar::start(&context.settings)?;
+    let settings = Arc::clone(&context.settings);
+    let hosts = Hosts::of(settings.http.listen, settings.http.tls.is_some(), &settings.instance);
+    let access = Access::new(&settings.http, topics.tokens(), hosts);
+    let app = jobs::routes(api)
+        .merge(tokens::routes(registrar, topics.tokens()))
+        .merge(health)
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        .layer(from_fn_with_state(access, access::let_in))
+        .layer(from_fn(admission::with_id));
+    let connections = Connections::new(app, &settings.http)?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start tokio")?;
-    runtime.block_on(serve(&mut context, app, desk, topics, (tcp, unix)))
+    runtime.block_on(serve(&mut context, connections, desk, topics, (tcp, unix)))
 }
 
 /// There is nothing at that path.
@@ -62,7 +80,7 @@ async fn no_method(method: Method, uri: Uri) -> Problem {
 
 async fn serve(
     context: &mut Context,
-    app: Router,
+    mut connections: Connections,
     desk: Desk,
     mut topics: Followed,
     (tcp, unix): (OwnedFd, OwnedFd),
@@ -71,10 +89,6 @@ async fn serve(
     let tcp = tokio::net::TcpListener::from_std(TcpListener::from(tcp)).context("cannot listen")?;
     let unix = tokio::net::UnixListener::from_std(UnixListener::from(unix)).context("cannot listen")?;
     let mut doors = Some(Doors { tcp, unix });
-    let mut connections = Connections::new(
-        app.clone().layer(from_fn(admission::of_this_host)).layer(from_fn(admission::with_id)),
-        app.layer(from_fn(admission::with_id)),
-    );
     let [link, signals] = context.fds().map(|fd| watched(fd.try_clone_to_owned()?));
     let (link, signals) = (link.context("cannot watch the link")?, signals.context("cannot watch signals")?);
     let mut accepting = Trouble::default();
