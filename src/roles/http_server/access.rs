@@ -256,12 +256,14 @@ pub(super) async fn let_in(State(access): State<Access>, request: Request, next:
         Ok(known) => known,
         Err(refusal) => return *refusal,
     };
-    let topic = topic(&mut parts).await.unwrap_or_default();
     // To whom it may tell anything, it tells that there is nothing.
-    if let (Some(need), Some(token)) = (rule.and_then(|rule| rule.need(&topic)), &token)
-        && !token.permits(need)
-    {
-        return forbidden(&caller, need);
+    if let (Some(rule), Some(token)) = (rule, &token) {
+        let topic = topic(&mut parts).await.unwrap_or_default();
+        if let Some(need) = rule.need(&topic)
+            && !token.permits(need)
+        {
+            return forbidden(&caller, need);
+        }
     }
     let room = access.requests.try_acquire();
     // Whoever is called when nothing works any more finds a way in.
