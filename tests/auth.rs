@@ -162,8 +162,11 @@ fn wait_past(expires_ms: i64) {
 
 const NOBODYS: &str = "dq_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 
+/// Something, and what it is called.
+type Named<T> = (&'static str, T);
+
 /// The tokens of the tables below, by their scopes, and those that nobody is let in by.
-fn all_tokens(daemon: &Daemon) -> (Vec<(&'static str, String)>, Vec<(&'static str, Option<String>)>) {
+fn all_tokens(daemon: &Daemon) -> (Vec<Named<String>>, Vec<Named<Option<String>>>) {
     let scopes =
         ["admin", "read", "produce:a", "produce:b", "produce:*", "consume:a", "consume:b", "consume:*"];
     let good = scopes.map(|scope| (scope, make(daemon, &scope.replace([':', '*'], "_"), &[scope], None)));
@@ -652,7 +655,7 @@ fn a_connection_that_was_let_in_stays_so_in_the_next_dq_server_as_long_as_its_to
 
 #[test]
 fn one_connection_too_many_is_closed_and_one_request_too_many_is_told_so() {
-    let more = "max_connections = 2\nmax_requests = 1\nidle_timeout = \"1s\"\n";
+    let more = "max_connections = 2\nmax_requests = 1\nidle_timeout = \"3s\"\n";
     let (_sink, daemon) = shut(more);
     let token = make(&daemon, "ops", &["admin"], None);
     // It is being answered until its body has come.
@@ -678,17 +681,17 @@ fn one_connection_too_many_is_closed_and_one_request_too_many_is_told_so() {
     // Whoever says nothing is closed, and whoever says it too slowly.
     let mut rest = Vec::new();
     slow.read_to_end(&mut rest).unwrap();
-    eventually(SOON, "room", || {
+    eventually(20 * SECOND, "room", || {
         Http::tcp(&daemon, Some(&token)).send("GET", "/v1/stats", "", &Value::Null).ok()
     });
-    let mut drip = eventually(SOON, "room", || {
+    let mut drip = eventually(20 * SECOND, "room", || {
         let mut drip = connect(daemon.http);
         drip.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         drip.write_all(b"G").ok()?;
         (drip.read(&mut [0; 1]).is_err_and(|e| e.kind() == ErrorKind::WouldBlock)).then_some(drip)
     });
     let mut head = b"ET / HTTP/1.1\r\nx: ".iter().chain(std::iter::repeat(&b'x'));
-    eventually(SOON, "an end", || {
+    eventually(20 * SECOND, "an end", || {
         let _ = drip.write_all(&[*head.next().unwrap()]);
         (!matches!(drip.read(&mut [0; 1]), Err(e) if e.kind() == ErrorKind::WouldBlock)).then_some(())
     });
