@@ -56,6 +56,7 @@ tools:
 # The package of the executables alone: it has no service. Tests start their own.
 	@command -v mariadbd >/dev/null && command -v mariadb-install-db >/dev/null || $(APT) mariadb-server-core mariadb-client-core
 	@command -v openssl >/dev/null || $(APT) openssl
+	@command -v curl >/dev/null || $(APT) curl
 	@command -v systemd-analyze >/dev/null || $(APT) systemd
 	@command -v ip >/dev/null || $(APT) iproute2
 	@command -v python3 >/dev/null && python3 -c 'import ensurepip' 2>/dev/null || $(APT) python3 python3-venv

@@ -4,7 +4,7 @@
 //! The map, from the bottom up; a module uses only what stands above its own group in this list:
 //!
 //! - pure: [`job`], [`topic`], [`retry`], [`fair`], [`fields`], [`rendezvous`], [`slot`], [`settings`], [`status`],
-//!   [`php_node`]
+//!   [`php_node`], [`scope`], [`token`], [`strikes`]
 //! - one concern each: [`config`], [`process`], [`store`], [`registry`], [`callback`], [`protocol`]
 //! - what every child shares: [`role`]; what both servers do: [`submit`]
 //! - on top: [`roles`], [`supervisor`], [`cli`]
@@ -23,10 +23,13 @@ pub mod rendezvous;
 pub mod retry;
 pub mod role;
 pub mod roles;
+pub mod scope;
 pub mod settings;
 pub mod slot;
 pub mod status;
 pub mod store;
+pub mod strikes;
 pub mod submit;
 pub mod supervisor;
+pub mod token;
 pub mod topic;

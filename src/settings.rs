@@ -53,6 +53,8 @@ pub struct Settings {
 pub struct Server {
     /// Where it listens; none: no dq-server.
     pub listen: Option<SocketAddr>,
+    /// What a client has to show.
+    pub auth: Auth,
     /// Which clients may connect; empty: all that can reach it.
     pub allow: Vec<IpNet>,
     /// Connections open at the same time.
@@ -68,6 +70,44 @@ pub struct Server {
 pub struct Http {
     /// Where it listens; none: no dq-http-server.
     pub listen: Option<SocketAddr>,
+    /// What a client has to show; the Unix socket knows root and the daemon's user.
+    pub auth: Auth,
+    /// Which clients may connect; empty: all that can reach it.
+    pub allow: Vec<IpNet>,
+    /// Connections open at the same time.
+    pub max_connections: usize,
+    /// Requests that are being answered at the same time.
+    pub max_requests: usize,
+    /// A connection on which no request has come in full for so long is closed.
+    pub idle_timeout: Duration,
+    /// What it proves itself by; none: it speaks plainly.
+    pub tls: Option<Certificate>,
+}
+
+/// What a client has to show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Auth {
+    /// Nothing.
+    None,
+    /// A token.
+    Token,
+}
+
+/// A certificate and its key, as PEM files have them.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Certificate {
+    /// It, and those by which it is certified.
+    pub chain: String,
+    /// Its key.
+    pub key: String,
+}
+
+/// The key is not shown.
+impl fmt::Debug for Certificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Certificate(..)")
+    }
 }
 
 /// The timers.

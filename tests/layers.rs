@@ -5,50 +5,30 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Which modules of the crate a top-level module may use, beside itself.
-fn allowed(module: &str) -> Option<&'static [&'static str]> {
-    const PURE: &[&str] =
-        &["job", "topic", "retry", "fair", "fields", "rendezvous", "slot", "settings", "status", "php_node"];
+fn allowed(module: &str) -> Option<Vec<&'static str>> {
+    const PURE: &[&str] = &[
+        "job",
+        "topic",
+        "retry",
+        "fair",
+        "fields",
+        "rendezvous",
+        "slot",
+        "settings",
+        "status",
+        "php_node",
+        "scope",
+        "token",
+        "strikes",
+    ];
     const KITS: &[&str] = &["config", "process", "store", "registry", "callback", "protocol"];
-    const SUPERVISOR: &[&str] = &[
-        "job",
-        "topic",
-        "retry",
-        "fair",
-        "fields",
-        "rendezvous",
-        "slot",
-        "settings",
-        "status",
-        "php_node",
-        "config",
-        "process",
-    ];
-    const TOP: &[&str] = &[
-        "job",
-        "topic",
-        "retry",
-        "fair",
-        "fields",
-        "rendezvous",
-        "slot",
-        "settings",
-        "status",
-        "php_node",
-        "config",
-        "process",
-        "store",
-        "registry",
-        "callback",
-        "protocol",
-        "role",
-        "submit",
-    ];
+    let role = || [PURE, KITS].concat();
     match module {
-        m if PURE.contains(&m) || KITS.contains(&m) => Some(PURE),
-        "role" => Some(&TOP[..TOP.len() - 2]),
-        "submit" => Some(&TOP[..TOP.len() - 1]),
-        "supervisor" => Some(SUPERVISOR),
-        "roles" | "cli" => Some(TOP),
+        m if PURE.contains(&m) || KITS.contains(&m) => Some(PURE.to_vec()),
+        "role" => Some(role()),
+        "submit" => Some([&role()[..], &["role"]].concat()),
+        "supervisor" => Some([PURE, &["config", "process"]].concat()),
+        "roles" | "cli" => Some([&role()[..], &["role", "submit"]].concat()),
         _ => None,
     }
 }

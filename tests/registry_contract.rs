@@ -13,7 +13,9 @@ use std::time::Duration;
 use dq::job::{Priority, TopicName};
 use dq::registry::{Expected, Registry, RegistryError, Revision, open};
 use dq::retry::RetryPolicy;
+use dq::scope::Scope;
 use dq::settings;
+use dq::token::{Secret, Token, TokenName};
 use dq::topic::{Method, Mode, Payload, Status, Success, Topic};
 use mariadb::{Database, MariaDb};
 use mysql::prelude::Queryable;
@@ -114,6 +116,110 @@ fn the_revision_changes_with_each_change_and_with_nothing_else() {
         look("another topic", true);
         writer.delete(&name("a"), Expected::Any).unwrap();
         look("a deleted one", true);
+    });
+}
+
+/// A token of that name, whose secret is made of that byte.
+fn token(n: &str, random: u8) -> Token {
+    Token {
+        name: TokenName::new(n).unwrap(),
+        digest: Secret::of([random; 32]).digest(),
+        scopes: vec![Scope::Read, "produce:orders".parse().unwrap(), "consume:*".parse().unwrap()],
+        created_ms: 1_796_140_250_000,
+        expires_ms: Some(1_796_140_250_001),
+        creator: "运维".into(),
+    }
+}
+
+#[test]
+fn a_token_is_read_as_it_was_written_and_each_change_of_one_is_a_change_of_the_registry() {
+    on_each(|settings| {
+        let (mut registry, mut reader) = (open(settings).unwrap(), open(settings).unwrap());
+        let mut seen = vec![registry.revision().unwrap()];
+        let mut changed = |what: &str| {
+            let revision = reader.revision().unwrap();
+            assert!(!seen.contains(&revision), "{what}");
+            assert_eq!(revision, reader.list().unwrap().revision, "{what}");
+            seen.push(revision);
+        };
+        assert_eq!(registry.tokens().unwrap(), []);
+        registry.put_token(&token("ops", 1)).unwrap();
+        changed("a token");
+        let plain =
+            Token { scopes: vec![Scope::Admin], expires_ms: None, creator: "".into(), ..token("Ops", 2) };
+        registry.put_token(&plain).unwrap();
+        changed("another one");
+        assert_eq!(registry.tokens().unwrap(), [plain.clone(), token("ops", 1)]);
+        let mut listed = registry.list().unwrap().tokens;
+        listed.sort_by(|a, b| a.name.cmp(&b.name));
+        assert_eq!(listed, [plain, token("ops", 1)]);
+        assert_eq!(names(registry.as_mut()), [] as [String; 0]);
+
+        let taken = registry.put_token(&token("ops", 3)).unwrap_err();
+        assert!(matches!(&taken, RegistryError::TokenExists(n) if n.as_str() == "ops"), "{taken}");
+        assert_eq!(registry.tokens().unwrap()[1].digest, token("ops", 1).digest);
+        registry.delete_token(&TokenName::new("ops").unwrap()).unwrap();
+        changed("one that is gone");
+        let gone = registry.delete_token(&TokenName::new("ops").unwrap()).unwrap_err();
+        assert!(matches!(&gone, RegistryError::NoToken(_)), "{gone}");
+        registry.put_token(&token("ops", 3)).unwrap();
+        changed("one of a name that is free again");
+    });
+}
+
+#[test]
+fn of_many_that_make_a_token_of_one_name_one_does() {
+    on_each(|settings| {
+        let barrier = Barrier::new(4);
+        let made = std::thread::scope(|scope| {
+            let each = (0..4).map(|n| {
+                let barrier = &barrier;
+                scope.spawn(move || {
+                    let mut registry = open(settings).unwrap();
+                    barrier.wait();
+                    match registry.put_token(&token("ops", n)) {
+                        Ok(()) => 1,
+                        Err(RegistryError::TokenExists(_)) => 0,
+                        Err(e) => panic!("{e}"),
+                    }
+                })
+            });
+            each.collect::<Vec<_>>().into_iter().map(|t| t.join().unwrap()).sum::<u32>()
+        });
+        assert_eq!((made, open(settings).unwrap().tokens().unwrap().len()), (1, 1));
+    });
+}
+
+#[test]
+fn a_row_that_is_no_token_lets_nobody_in_and_is_told() {
+    on_each(|settings| {
+        let mut registry = open(settings).unwrap();
+        registry.put_token(&token("good", 1)).unwrap();
+        let digest = token("x", 2).digest.to_string();
+        for (name, digest, scopes) in
+            [("a b", &*digest, "read"), ("later", &*digest, "read fly:*"), ("broken", "123", "admin")]
+        {
+            let values = format!("VALUES ('{name}', '{digest}', '{scopes}', 1)");
+            match settings {
+                settings::Registry::Sqlite { path } => {
+                    let insert = format!("INSERT INTO token (name, digest, scopes, created_ms) {values}");
+                    rusqlite::Connection::open(path).unwrap().execute(&insert, ()).unwrap();
+                }
+                settings::Registry::Mysql(server) => {
+                    let insert = format!("INSERT INTO dq_token (name, digest, scopes, created_ms) {values}");
+                    mysql::Conn::new(mysql::Opts::from_url(&server.url).unwrap())
+                        .unwrap()
+                        .query_drop(insert)
+                        .unwrap();
+                }
+            }
+        }
+        let listing = registry.list().unwrap();
+        assert_eq!(listing.tokens, [token("good", 1)]);
+        let told: Vec<String> = listing.unusable.iter().map(ToString::to_string).collect();
+        for part in ["token \"a b\": ", "token \"later\": scope \"fly:*\"", "token \"broken\": digest"] {
+            assert!(told.iter().any(|t| t.contains(part)), "{part}: {told:?}");
+        }
     });
 }
 
@@ -393,7 +499,9 @@ fn a_migration_that_died_half_way_is_finished_by_the_next_one() {
         .unwrap();
     assert_eq!(columns, Some(13));
     let history: Vec<i64> = console.query("SELECT version FROM dq_schema_history").unwrap();
-    assert_eq!(history, [1]);
+    let files =
+        std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/migrations/registry/mysql")).unwrap().count();
+    assert_eq!(history, (1..=files as i64).collect::<Vec<_>>());
 }
 
 #[test]

@@ -45,6 +45,18 @@ pub(super) struct Server {
 pub(super) struct Http {
     pub listen: String,
     pub auth: String,
+    pub allow: Vec<String>,
+    pub max_connections: usize,
+    pub max_requests: usize,
+    pub idle_timeout: Span,
+    pub tls: HttpTls,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct HttpTls {
+    pub cert: String,
+    pub key: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -204,7 +216,15 @@ impl Default for Server {
 
 impl Default for Http {
     fn default() -> Http {
-        Http { listen: "127.0.0.1:8088".into(), auth: "none".into() }
+        Http {
+            listen: "127.0.0.1:8088".into(),
+            auth: "none".into(),
+            allow: Vec::new(),
+            max_connections: 1000,
+            max_requests: 500,
+            idle_timeout: seconds(60),
+            tls: HttpTls::default(),
+        }
     }
 }
 

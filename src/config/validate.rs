@@ -5,8 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ipnet::IpNet;
-
+use super::doors;
 use super::nodes;
 use super::raw::{self, Raw};
 use super::registry;
@@ -14,13 +13,10 @@ use super::units::Span;
 use super::{AskNodes, ConfigError};
 use crate::job::TopicName;
 use crate::retry::RetryPolicy;
-use crate::settings::{Callback, Consume, Http, Server, Settings, Store, Timer};
+use crate::settings::{Callback, Consume, Settings, Store, Timer};
 use crate::topic::Topic;
 
-const HOUR: Duration = Duration::from_secs(3600);
-
-/// The longest frame that the binary framing can announce and still be told apart from the other: its first byte is 0.
-const FRAME_MAX: usize = 15 << 20;
+pub(super) const HOUR: Duration = Duration::from_secs(3600);
 
 /// A Unix socket's path is at most 107 bytes long; `run_dir` holds sockets of names up to 30.
 const RUN_DIR_MAX: usize = 107 - 30;
@@ -75,8 +71,8 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settin
             _ => Some(within("watchdog", raw.watchdog, Duration::from_secs(1), HOUR)?),
         },
         watch_config: raw.watch_config,
-        server: server(raw.server)?,
-        http: http(raw.http)?,
+        server: doors::server(raw.server, registry.is_some())?,
+        http: doors::http(raw.http, registry.is_some(), base)?,
         timer: Timer { processes: count("timer.processes", raw.timer.processes, 0, 64)? },
         consume: Consume {
             processes: count("consume.processes", raw.consume.processes, 0, 64)?,
@@ -86,7 +82,7 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settin
         registry,
         callback: Callback {
             guard: raw.callback.guard,
-            allow: networks("callback.allow", &raw.callback.allow)?,
+            allow: doors::networks("callback.allow", &raw.callback.allow)?,
         },
         topics: topics(raw.topic, count("callback.max_attempts", raw.callback.max_attempts, 1, 1000)?)?,
     };
@@ -100,68 +96,6 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settin
         return Err(ConfigError::key("http.listen", problem));
     }
     Ok(settings)
-}
-
-fn server(raw: raw::Server) -> Result<Server, ConfigError> {
-    no_auth("server.auth", &raw.auth)?;
-    let listen = address("server.listen", &raw.listen, "127.0.0.1:6789")?;
-    let allow = networks("server.allow", &raw.allow)?;
-    if listen.is_some_and(|a| !a.ip().is_loopback()) && allow.is_empty() {
-        let problem = format!(
-            "\"{}\" is wider than loopback: say who may connect, such as server.allow = [\"10.0.0.0/8\"]",
-            raw.listen
-        );
-        return Err(ConfigError::key("server.listen", problem));
-    }
-    if !(256..=FRAME_MAX).contains(&raw.max_frame.0) {
-        let shown = serde_json::to_string(&raw.max_frame).unwrap_or_default();
-        return Err(ConfigError::key(
-            "server.max_frame",
-            format!("{shown} is not within \"256B\" and \"15MiB\""),
-        ));
-    }
-    Ok(Server {
-        listen,
-        allow,
-        max_connections: count("server.max_connections", raw.max_connections, 1, 1_000_000)?,
-        max_frame: raw.max_frame.0,
-        idle_timeout: within("server.idle_timeout", raw.idle_timeout, Duration::from_millis(100), 24 * HOUR)?,
-    })
-}
-
-fn http(raw: raw::Http) -> Result<Http, ConfigError> {
-    no_auth("http.auth", &raw.auth)?;
-    let listen = address("http.listen", &raw.listen, "127.0.0.1:8088")?;
-    if listen.is_some_and(|a| !a.ip().is_loopback()) {
-        let problem =
-            format!("\"{}\" is wider than loopback, which needs tokens; this release has none", raw.listen);
-        return Err(ConfigError::key("http.listen", problem));
-    }
-    Ok(Http { listen })
-}
-
-fn no_auth(key: &str, value: &str) -> Result<(), ConfigError> {
-    if value == "none" {
-        return Ok(());
-    }
-    Err(ConfigError::key(key, format!("{value:?} is not supported by this release; \"none\" is")))
-}
-
-fn address(key: &str, value: &str, example: &str) -> Result<Option<SocketAddr>, ConfigError> {
-    if value.is_empty() {
-        return Ok(None);
-    }
-    let address: Option<SocketAddr> = value.parse().ok().filter(|a: &SocketAddr| a.port() != 0);
-    let problem =
-        || ConfigError::key(key, format!("{value:?} is no address and port, such as \"{example}\""));
-    address.map(Some).ok_or_else(problem)
-}
-
-fn networks(key: &str, values: &[String]) -> Result<Vec<IpNet>, ConfigError> {
-    let parse = |v: &String| {
-        v.parse().map_err(|_| ConfigError::key(key, format!("{v:?} is no range, such as \"10.0.0.0/8\"")))
-    };
-    values.iter().map(parse).collect()
 }
 
 pub(super) fn count<N: PartialOrd + std::fmt::Display>(

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::job::{Body, Due, JobId, JobKey, LATEST_MS, OnConflict, Priority, TopicName};
+use crate::token::Shown;
 
 /// The bytes of a frame's length.
 pub const HEADER: usize = 4;
@@ -143,6 +144,8 @@ pub enum Command {
     Ping,
     /// Count jobs by topic and state; of one topic, if it is named.
     Stats(Option<TopicName>),
+    /// Let this connection in, by this token.
+    Auth(Shown),
 }
 
 /// The fields of a request, or of a job in a `madd`, each taken apart by itself, so that a refusal can name it. A null is
@@ -172,6 +175,8 @@ struct Request<'a> {
     on_conflict: Option<&'a RawValue>,
     #[serde(borrow, default)]
     max_attempts: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    token: Option<&'a RawValue>,
 }
 
 fn any_value<'a, D: serde::Deserializer<'a>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
@@ -200,8 +205,15 @@ pub fn parse(json: &[u8], zone: &TimeZone) -> Result<Command, Refusal> {
         "run" => Ok(Command::Run(request.key(None)?)),
         "ping" => Ok(Command::Ping),
         "stats" => Ok(Command::Stats(request.topic.map(topic).transpose()?)),
+        "auth" => {
+            // What is no string is not repeated: it may be a part of a secret.
+            let token = request.token.ok_or_else(|| missing("token"))?;
+            let shown = serde_json::from_str(token.get());
+            let shown = shown.map_err(|_| Refusal::new("bad_field", "token is not a string"))?;
+            Ok(Command::Auth(Shown(shown)))
+        }
         other => {
-            let known = "add, madd, get, del, run, ping, stats";
+            let known = "add, madd, get, del, run, ping, stats, auth";
             Err(Refusal::new("unknown_command", format!("cmd {:?} is none of {known}", short(other))))
         }
     }
@@ -471,6 +483,11 @@ mod tests {
         assert_eq!(jobs[2].as_ref().unwrap().key.to_string(), "u:b");
         assert_eq!(parse_text(r#"{"cmd":"ping"}"#), Ok(Command::Ping));
         assert_eq!(parse_text(r#"{"cmd":"stats"}"#), Ok(Command::Stats(None)));
+        let auth = parse_text(r#"{"cmd":"auth","token":"dq_x"}"#);
+        assert_eq!(auth, Ok(Command::Auth(Shown("dq_x".into()))));
+        assert!(!format!("{auth:?}").contains("dq_x"));
+        let refused = parse_text(r#"{"cmd":"auth","token":["dq_x"]}"#).unwrap_err();
+        assert!(refused.msg.contains("token") && !refused.msg.contains("dq_x"), "{}", refused.msg);
     }
 
     #[test]

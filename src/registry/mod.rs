@@ -1,4 +1,4 @@
-//! The registry: topics in a database, which people and programs change while dq runs. One trait, two databases: SQLite, and
+//! The registry: topics and tokens in a database, which people and programs change while dq runs. One trait, two databases: SQLite, and
 //! MySQL or MariaDB in the tables of the PHP daemon. A database that is away is told of, and never waited for in a loop.
 
 mod migrate;
@@ -7,6 +7,7 @@ mod nudge;
 mod record;
 mod snapshot;
 mod sqlite;
+mod token;
 
 use std::fmt;
 
@@ -19,6 +20,7 @@ pub use self::sqlite::SqliteRegistry;
 use crate::job::TopicName;
 use crate::php_node::PhpNode;
 use crate::settings;
+use crate::token::{Token, TokenName};
 use crate::topic::{Status, Topic, Unfit};
 
 /// What a registry gives.
@@ -42,6 +44,12 @@ pub enum RegistryError {
     /// There is none.
     #[error("topic {0} is not registered")]
     NotFound(TopicName),
+    /// There is a token of that name already.
+    #[error("there is a token {0} already: take another name, or revoke it first")]
+    TokenExists(TokenName),
+    /// There is none.
+    #[error("there is no token {0}")]
+    NoToken(TokenName),
     /// The topic cannot be.
     #[error("{0}")]
     Unfit(#[from] Unfit),
@@ -50,7 +58,7 @@ pub enum RegistryError {
     Unusable(Unusable),
 }
 
-/// A number that changes with whatever it is of: all topics, or one.
+/// A number that changes with whatever it is of: all topics and tokens, or one topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revision(pub u64);
 
@@ -69,7 +77,7 @@ pub struct Registered {
     pub revision: Revision,
 }
 
-/// What stands in the database, and is no topic of which dq could make use.
+/// What stands in the database, and is no topic or token of which dq could make use.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[error("{which}: {why}")]
 pub struct Unusable {
@@ -86,6 +94,8 @@ pub struct Listing {
     pub revision: Revision,
     /// The topics, one of each name.
     pub topics: Vec<Registered>,
+    /// The tokens.
+    pub tokens: Vec<Token>,
     /// The rest.
     pub unusable: Vec<Unusable>,
 }
@@ -125,7 +135,7 @@ impl fmt::Debug for PhpAlert {
 
 /// A database with topics. Each call is one round, and one transaction where it changes something.
 pub trait Registry: Send + fmt::Debug {
-    /// A number that changes whenever a topic does, whoever changes it. Cheap: it is asked for each second.
+    /// A number that changes whenever a topic or a token does, whoever changes it. Cheap: it is asked for each second.
     fn revision(&mut self) -> Result<Revision>;
 
     /// All that is there.
@@ -142,6 +152,19 @@ pub trait Registry: Send + fmt::Debug {
 
     /// Removes a topic. Its jobs stay in the store.
     fn delete(&mut self, name: &TopicName, expected: Expected) -> Result<()>;
+
+    /// The tokens, by name.
+    fn tokens(&mut self) -> Result<Vec<Token>> {
+        let mut tokens = self.list()?.tokens;
+        tokens.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(tokens)
+    }
+
+    /// Writes a new token. A name that is taken is refused.
+    fn put_token(&mut self, token: &Token) -> Result<()>;
+
+    /// Removes a token.
+    fn delete_token(&mut self, name: &TokenName) -> Result<()>;
 
     /// The nodes of a PHP daemon that lived here; in the order that its jobs go by.
     fn php_nodes(&mut self) -> Result<Vec<PhpNode>> {

@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 use super::record::Record;
 use super::{Revision, Unusable};
 use crate::job::TopicName;
+use crate::token::Token;
 use crate::topic::Topic;
 
 /// What the file's layout is called. A release that changes it so that this one cannot read it calls it otherwise.
@@ -21,7 +22,7 @@ pub fn folder(run_dir: &Path) -> PathBuf {
     run_dir.join("registry")
 }
 
-/// The topics of a registry at one moment.
+/// The topics and tokens of a registry at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
     /// Which registry it is, as its settings show it.
@@ -30,6 +31,8 @@ pub struct Snapshot {
     pub revision: Revision,
     /// The topics.
     pub topics: Vec<Topic>,
+    /// The tokens; none: the release that has written it knows of none, which says nothing about those that there are.
+    pub tokens: Option<Vec<Token>>,
 }
 
 /// Why a snapshot could not be read.
@@ -57,6 +60,9 @@ struct File {
     source: String,
     revision: Revision,
     topics: Vec<Box<RawValue>>,
+    /// The release before knows nothing of this, and passes over it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tokens: Option<Vec<Box<RawValue>>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -85,6 +91,12 @@ impl Snapshot {
             source: self.source.clone(),
             revision: self.revision,
             topics: self.topics.iter().map(text).collect::<Result<_, _>>()?,
+            tokens: match &self.tokens {
+                None => None,
+                Some(tokens) => {
+                    Some(tokens.iter().map(serde_json::value::to_raw_value).collect::<Result<_, _>>()?)
+                }
+            },
         };
         let path = Snapshot::file(run_dir);
         // During a restart two processes write.
@@ -97,7 +109,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Reads it; none: there is none yet. A topic of another release's that this one cannot use is left out, and told of.
+    /// Reads it; none: there is none yet. What is of another release, and this one cannot use, is left out and told of.
     pub fn read(run_dir: &Path) -> Result<Option<(Snapshot, Vec<Unusable>)>, SnapshotError> {
         let text = match std::fs::read(Snapshot::file(run_dir)) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -115,7 +127,18 @@ impl Snapshot {
                 Err(why) => unusable.push(Unusable { which: format!("topic {at} of the snapshot"), why }),
             }
         }
-        let snapshot = Snapshot { source: file.source, revision: file.revision, topics };
+        let tokens = file.tokens.map(|texts| {
+            let mut tokens = Vec::new();
+            for (at, text) in texts.iter().enumerate() {
+                match serde_json::from_str(text.get()) {
+                    Ok(token) => tokens.push(token),
+                    Err(e) => unusable
+                        .push(Unusable { which: format!("token {at} of the snapshot"), why: e.to_string() }),
+                }
+            }
+            tokens
+        });
+        let snapshot = Snapshot { source: file.source, revision: file.revision, topics, tokens };
         Ok(Some((snapshot, unusable)))
     }
 }
@@ -131,6 +154,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use crate::token::{Secret, TokenName};
 
     #[test]
     fn a_snapshot_is_read_as_it_was_written_by_nobody_else_and_one_of_another_layout_is_refused() {
@@ -140,10 +164,32 @@ mod tests {
         std::fs::create_dir(folder(run_dir)).unwrap();
         let topic = Topic::new(TopicName::new("a").unwrap(), "http://h/");
         let source = "sqlite:/x".to_owned();
-        let snapshot = Snapshot { source, revision: Revision(u64::MAX), topics: vec![topic] };
+        let token = Token {
+            name: TokenName::new("ops").unwrap(),
+            digest: Secret::of([1; 32]).digest(),
+            scopes: vec!["produce:a".parse().unwrap()],
+            created_ms: 1,
+            expires_ms: Some(2),
+            creator: "root".into(),
+        };
+        let snapshot =
+            Snapshot { source, revision: Revision(u64::MAX), topics: vec![topic], tokens: Some(vec![token]) };
         snapshot.write(run_dir).unwrap();
-        assert_eq!(Snapshot::read(run_dir).unwrap(), Some((snapshot, Vec::new())));
+        assert_eq!(Snapshot::read(run_dir).unwrap(), Some((snapshot.clone(), Vec::new())));
         let path = Snapshot::file(run_dir);
+        // The release before has no tokens, and says nothing of them; it reads what this one writes.
+        #[derive(Deserialize)]
+        struct Before {
+            format: u32,
+            topics: Vec<Box<RawValue>>,
+        }
+        let before: Before = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        assert_eq!((before.format, before.topics.len()), (1, 1));
+        let without = Snapshot { tokens: None, ..snapshot.clone() };
+        without.write(run_dir).unwrap();
+        assert!(!std::fs::read_to_string(&path).unwrap().contains("tokens"));
+        assert_eq!(Snapshot::read(run_dir).unwrap(), Some((without, Vec::new())));
+        snapshot.write(run_dir).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, text.replace("http://h/", "nowhere")).unwrap();

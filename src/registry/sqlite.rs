@@ -9,8 +9,10 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 
 use super::migrate::{Session, migrate};
 use super::record::Record;
+use super::token::{self, Row as TokenRow};
 use super::{Expected, Listing, Registered, Registry, RegistryError, Result, Revision, Unusable};
 use crate::job::TopicName;
+use crate::token::{Token, TokenName};
 use crate::topic::{Status, Topic};
 
 refinery::embed_migrations!("migrations/registry/sqlite");
@@ -146,6 +148,21 @@ fn revision(db: &Connection) -> rusqlite::Result<Revision> {
     Ok(Revision(n as u64))
 }
 
+fn tokens(db: &Connection) -> rusqlite::Result<Vec<TokenRow>> {
+    db.prepare("SELECT name, digest, scopes, created_ms, expires_ms, creator FROM token ORDER BY name")?
+        .query_map([], |row| {
+            Ok(TokenRow {
+                name: row.get(0)?,
+                digest: row.get(1)?,
+                scopes: row.get(2)?,
+                created_ms: row.get(3)?,
+                expires_ms: row.get(4)?,
+                creator: row.get(5)?,
+            })
+        })?
+        .collect()
+}
+
 impl Registry for SqliteRegistry {
     fn revision(&mut self) -> Result<Revision> {
         self.check_file()?;
@@ -155,18 +172,18 @@ impl Registry for SqliteRegistry {
     fn list(&mut self) -> Result<Listing> {
         self.check_file()?;
         let shown = self.path.display().to_string();
-        let read = || -> rusqlite::Result<(Revision, Vec<Row>)> {
-            // Both of one state.
+        let mut read = || -> rusqlite::Result<(Revision, Vec<Row>, Vec<TokenRow>)> {
+            // All of one state.
             let tx = self.db.transaction()?;
             let rows = tx
                 .prepare("SELECT name, spec, revision FROM topic ORDER BY name")?
                 .query_map([], Row::of)?
                 .collect::<rusqlite::Result<_>>()?;
-            Ok((revision(&tx)?, rows))
+            Ok((revision(&tx)?, rows, tokens(&tx)?))
         };
-        let mut read = read;
-        let (revision, rows) = read().map_err(|e| RegistryError::Away(format!("{shown}: {e}")))?;
-        let mut listing = Listing { revision, topics: Vec::new(), unusable: Vec::new() };
+        let (revision, rows, tokens) = read().map_err(|e| RegistryError::Away(format!("{shown}: {e}")))?;
+        let (tokens, unusable) = token::sorted(tokens);
+        let mut listing = Listing { revision, topics: Vec::new(), tokens, unusable };
         for row in rows {
             match row.into_registered() {
                 Ok(registered) => listing.topics.push(registered),
@@ -214,6 +231,25 @@ impl Registry for SqliteRegistry {
                 0 => Err(RegistryError::NotFound(name.clone())),
                 _ => Ok(()),
             }
+        })
+    }
+
+    fn put_token(&mut self, token: &Token) -> Result<()> {
+        let TokenRow { name, digest, scopes, created_ms, expires_ms, creator } = TokenRow::of(token);
+        self.write(|tx| {
+            let write = "INSERT INTO token (name, digest, scopes, created_ms, expires_ms, creator) \
+                VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO NOTHING";
+            match tx.execute(write, (name, digest, scopes, created_ms, expires_ms, creator))? {
+                0 => Err(RegistryError::TokenExists(token.name.clone())),
+                _ => Ok(()),
+            }
+        })
+    }
+
+    fn delete_token(&mut self, name: &TokenName) -> Result<()> {
+        self.write(|tx| match tx.execute("DELETE FROM token WHERE name = ?1", [name.as_str()])? {
+            0 => Err(RegistryError::NoToken(name.clone())),
+            _ => Ok(()),
         })
     }
 }

@@ -1,5 +1,5 @@
-//! The topics as they are now: those of the configuration file, and those of the registry as the last snapshot has them. Nobody here
-//! asks the database: dq-redis-checker does, and writes the snapshot.
+//! The topics and tokens as they are now: topics of the configuration file, and what the registry has, as the last snapshot says.
+//! Nobody here asks the database: dq-redis-checker does, and writes the snapshot.
 
 use std::collections::HashSet;
 use std::fs::{DirBuilder, Metadata};
@@ -15,15 +15,17 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use crate::process::Changes;
 use crate::registry::{Snapshot, Unusable, snapshot_folder};
 use crate::settings::Settings;
+use crate::token::Tokens;
 use crate::topic::{Topic, Topics};
 
 /// How often the file is looked at where it cannot be watched.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The topics of a process that goes on when they change. Readable when they may have.
+/// The topics and tokens of a process that goes on when they change. Readable when they may have.
 #[derive(Debug)]
 pub struct LiveTopics {
     topics: Topics,
+    tokens: Tokens,
     registry: Option<Followed>,
 }
 
@@ -55,7 +57,11 @@ impl LiveTopics {
     pub(super) fn begin(settings: &Settings) -> io::Result<LiveTopics> {
         let file = settings.topics.clone();
         let Some(registry) = &settings.registry else {
-            return Ok(LiveTopics { topics: file.into_iter().collect(), registry: None });
+            return Ok(LiveTopics {
+                topics: file.into_iter().collect(),
+                tokens: Tokens::default(),
+                registry: None,
+            });
         };
         let run_dir = settings.run_dir.clone();
         DirBuilder::new().recursive(true).mode(0o700).create(snapshot_folder(&run_dir))?;
@@ -64,7 +70,7 @@ impl LiveTopics {
         let watch = Watch::of(&Snapshot::file(&run_dir))?;
         let topics = file.iter().cloned().collect();
         let registry = Followed { file, source, run_dir, watch, seen: None, told };
-        let mut live = LiveTopics { topics, registry: Some(registry) };
+        let mut live = LiveTopics { topics, tokens: Tokens::default(), registry: Some(registry) };
         live.look();
         Ok(live)
     }
@@ -74,9 +80,17 @@ impl LiveTopics {
         &self.topics
     }
 
-    /// Looks whether they have changed. To be called when this is readable.
+    /// The tokens as they are known now. Cheap to clone.
+    pub fn tokens(&self) -> &Tokens {
+        &self.tokens
+    }
+
+    /// Looks whether they have changed, and gives the topics if those have. To be called when this is readable.
     pub fn look(&mut self) -> Option<&Topics> {
-        let topics = self.registry.as_mut()?.look()?;
+        let (topics, tokens) = self.registry.as_mut()?.look()?;
+        if let Some(tokens) = tokens {
+            self.tokens = tokens;
+        }
         if topics == self.topics {
             return None;
         }
@@ -94,7 +108,8 @@ impl LiveTopics {
 }
 
 impl Followed {
-    fn look(&mut self) -> Option<Topics> {
+    /// What a new snapshot says; of tokens it may say nothing.
+    fn look(&mut self) -> Option<(Topics, Option<Tokens>)> {
         if let Err(e) = self.watch.take() {
             log::warn!("cannot watch the snapshot of the registry: {e}");
         }
@@ -116,10 +131,11 @@ impl Followed {
         }
         for unusable in unusable {
             if self.told.insert(unusable.clone()) {
-                log::warn!("left out of the topics: {unusable}");
+                log::warn!("left out of what the registry has: {unusable}");
             }
         }
-        Some(self.file.iter().cloned().chain(snapshot.topics).collect())
+        let topics = self.file.iter().cloned().chain(snapshot.topics).collect();
+        Some((topics, snapshot.tokens.map(Tokens::from_iter)))
     }
 }
 
@@ -154,6 +170,7 @@ mod tests {
     use super::*;
     use crate::job::TopicName;
     use crate::registry::Revision;
+    use crate::token::{Secret, Token, TokenName};
 
     fn topic(name: &str, callback: &str) -> Topic {
         Topic::new(TopicName::new(name).unwrap(), callback)
@@ -172,10 +189,12 @@ mod tests {
             seen: None,
             told: HashSet::new(),
         };
-        let mut live = LiveTopics { topics: Topics::default(), registry: Some(followed) };
+        let mut live =
+            LiveTopics { topics: Topics::default(), tokens: Tokens::default(), registry: Some(followed) };
         assert!(live.look().is_none());
         let write = |source: &str, topics: Vec<Topic>| {
-            let snapshot = Snapshot { source: source.into(), revision: Revision(1), topics };
+            let snapshot =
+                Snapshot { source: source.into(), revision: Revision(1), topics, tokens: Some(Vec::new()) };
             snapshot.write(&run_dir).unwrap();
         };
         write("sqlite:/x", vec![topic("a", "http://registry/"), topic("b", "http://b/")]);
@@ -190,5 +209,38 @@ mod tests {
         assert_eq!(*live.now(), topics);
         write("sqlite:/x", vec![]);
         assert!(live.look().unwrap().get("b").is_none());
+    }
+
+    #[test]
+    fn a_token_goes_with_a_snapshot_that_has_it_not_and_stays_with_one_that_says_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let run_dir = dir.path().to_owned();
+        DirBuilder::new().recursive(true).create(snapshot_folder(&run_dir)).unwrap();
+        let path = run_dir.join("registry.db");
+        let mut settings =
+            crate::config::development(&run_dir, std::iter::empty()).expect("the defaults are valid");
+        settings.registry = Some(crate::settings::Registry::Sqlite { path });
+        let source = settings.registry.as_ref().unwrap().to_string();
+        settings.run_dir = run_dir.clone();
+        let mut live = LiveTopics::begin(&settings).unwrap();
+        let secret = Secret::of([9; 32]);
+        let token = Token {
+            name: TokenName::new("ops").unwrap(),
+            digest: secret.digest(),
+            scopes: vec![],
+            created_ms: 0,
+            expires_ms: None,
+            creator: String::new(),
+        };
+        let mut write = |tokens: Option<Vec<Token>>| {
+            let (source, revision) = (source.clone(), Revision(1));
+            Snapshot { source, revision, topics: Vec::new(), tokens }.write(&run_dir).unwrap();
+            assert!(live.look().is_none(), "no topic has changed");
+            live.tokens().shown(secret.reveal(), 0).is_some()
+        };
+        assert!(!write(Some(vec![])));
+        assert!(write(Some(vec![token])));
+        assert!(write(None), "a release without tokens");
+        assert!(!write(Some(vec![])));
     }
 }

@@ -49,7 +49,7 @@ impl Arguments {
             Some(path) => Ok(config::load(path, environment, &php_nodes::ask)?),
             None => {
                 let here = std::env::current_dir().context("cannot find the working directory")?;
-                Ok(config::development(&here, environment, &php_nodes::ask)?)
+                Ok(config::development(&here, environment)?)
             }
         }
     }

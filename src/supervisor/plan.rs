@@ -117,9 +117,7 @@ mod tests {
 
     fn plan(text: &[(&str, &str)], only: &[Role], more: i32) -> Plan {
         let environment = text.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
-        let settings =
-            crate::config::development(std::path::Path::new("/tmp"), environment, &|_, _| Err(String::new()))
-                .unwrap();
+        let settings = crate::config::development(std::path::Path::new("/tmp"), environment).unwrap();
         Plan::of(&settings, only, more)
     }
 

@@ -4,6 +4,7 @@
 //! The console knows nothing of revisions: so they are made of what a row holds. dq's own writers take turns by a named lock.
 
 mod row;
+mod token;
 
 use std::fmt;
 use std::time::Duration;
@@ -17,7 +18,9 @@ use super::migrate::{Session, migrate};
 use super::{Expected, Listing, PhpAlert, Registered, Registry, RegistryError, Result, Revision, Unusable};
 use crate::job::TopicName;
 use crate::php_node::PhpNode;
+use crate::registry::token::sorted;
 use crate::settings;
+use crate::token::{Token, TokenName};
 use crate::topic::{Status, Topic};
 
 mod migrations {
@@ -141,17 +144,21 @@ fn change(db: &mut Conn, name: &TopicName, sql: &str, mut values: Values, expect
 
 impl Registry for MysqlRegistry {
     fn revision(&mut self) -> Result<Revision> {
-        let query = format!("SELECT COALESCE(BIT_XOR({FINGERPRINT}), 0) FROM dq_topic");
+        let topics = format!("(SELECT COALESCE(BIT_XOR({FINGERPRINT}), 0) FROM dq_topic)");
+        let query = format!("SELECT {topics} ^ {}", token::of_all());
         let revision: Option<u64> = self.db.query_first(query).map_err(|e| self.failed(e))?;
         Ok(Revision(revision.unwrap_or(0)))
     }
 
     fn list(&mut self) -> Result<Listing> {
         let rows = self.db.query_map(row::select(""), Row::of).map_err(|e| self.failed(e))?;
+        let (of_tokens, tokens) = token::rows(&mut self.db).map_err(|e| self.failed(e))?;
+        let (tokens, unusable) = sorted(tokens);
         let mut listing = Listing {
-            revision: Revision(rows.iter().fold(0, |all, row: &Row| all ^ row.revision.0)),
+            revision: Revision(rows.iter().fold(of_tokens, |all, row: &Row| all ^ row.revision.0)),
             topics: Vec::new(),
-            unusable: Vec::new(),
+            tokens,
+            unusable,
         };
         let mut seen = std::collections::HashMap::new();
         for row in rows {
@@ -215,6 +222,14 @@ impl Registry for MysqlRegistry {
             db.exec_drop("DELETE FROM dq_topic WHERE CAST(topic AS BINARY) = ?", (name.as_str(),))
                 .map_err(at_change)
         })
+    }
+
+    fn put_token(&mut self, token: &Token) -> Result<()> {
+        self.in_turn(|db| token::put(db, token))
+    }
+
+    fn delete_token(&mut self, name: &TokenName) -> Result<()> {
+        self.in_turn(|db| token::delete(db, name))
     }
 
     fn php_nodes(&mut self) -> Result<Vec<PhpNode>> {

@@ -1,14 +1,15 @@
-//! What every request goes through: it has an id, and comes from no web page of somebody else's.
+//! What every request goes through: it has an id; and where nobody has to show anything, it comes from no web page of somebody
+//! else's.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use axum::extract::Request;
 use axum::http::header::{HOST, ORIGIN};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 
-use super::problem::{Problem, Reason};
+use super::problem::Reason;
 use crate::process;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -35,40 +36,67 @@ pub(super) async fn with_id(request: Request, next: Next) -> Response {
     response
 }
 
-/// Lets in only who has asked for this host by its own name. A web page that somebody on this host looks at can ask here as
-/// well, by a name of its own (DNS rebinding) or from its own origin; such a browser says so.
-pub(super) async fn of_this_host(request: Request, next: Next) -> Response {
-    // These change nothing and tell nothing.
-    if !matches!(request.uri().path(), "/healthz" | "/readyz")
-        && let Err(why) = is_of_this_host(request.headers())
-    {
-        return Problem::new(StatusCode::FORBIDDEN, "foreign", why).into_response();
-    }
-    next.run(request).await
+/// The names by which this host may be asked where nobody has to show anything. A web page that somebody looks at who may come in
+/// can ask here as well, by a name of its own (DNS rebinding) or from its own origin; such a browser says so.
+#[derive(Debug)]
+pub(super) struct Hosts {
+    /// What a page of this host's own begins with.
+    scheme: &'static str,
+    /// Beside loopback: any address, and this name. None: loopback alone.
+    wide: Option<String>,
 }
 
-fn is_of_this_host(headers: &HeaderMap) -> Result<(), String> {
-    let text = |name: HeaderName| headers.get(name).map(|v| String::from_utf8_lossy(v.as_bytes()));
-    let host = text(HOST).unwrap_or_default();
-    if !is_loopback(&host) {
-        return Err(format!("host is {host:?}, and not \"localhost\" or a loopback address"));
+impl Hosts {
+    /// Those of an instance that listens there, with TLS or without.
+    pub(super) fn of(listen: Option<SocketAddr>, with_tls: bool, instance: &str) -> Hosts {
+        let scheme = if with_tls { "https://" } else { "http://" };
+        let is_wide = listen.is_some_and(|a| !a.ip().to_canonical().is_loopback());
+        Hosts { scheme, wide: is_wide.then(|| instance.to_owned()) }
     }
-    match text(ORIGIN) {
-        Some(origin) if origin.strip_prefix("http://") != Some(&*host) => {
-            Err(format!("origin is {origin:?}, and not \"http://{host}\""))
+
+    /// Whether a request is of this host; or why not.
+    pub(super) fn check(&self, headers: &HeaderMap) -> Result<(), String> {
+        let text = |name: HeaderName| headers.get(name).map(|v| String::from_utf8_lossy(v.as_bytes()));
+        let host = text(HOST).unwrap_or_default();
+        match &self.wide {
+            None if !is_loopback(&host) => {
+                return Err(format!("host is {host:?}, and not \"localhost\" or a loopback address"));
+            }
+            // Nobody can make an address lead elsewhere.
+            Some(name)
+                if !is_loopback(&host)
+                    && address(&host).is_none()
+                    && !without_port(&host).eq_ignore_ascii_case(name) =>
+            {
+                return Err(format!("host is {host:?}, and neither an address nor {name:?} (instance)"));
+            }
+            _ => {}
         }
-        _ => Ok(()),
+        let scheme = self.scheme;
+        match text(ORIGIN) {
+            Some(origin) if origin.strip_prefix(scheme) != Some(&*host) => {
+                Err(format!("origin is {origin:?}, and not \"{scheme}{host}\""))
+            }
+            _ => Ok(()),
+        }
     }
+}
+
+fn without_port(authority: &str) -> &str {
+    match authority.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) => host,
+        _ => authority,
+    }
+}
+
+fn address(authority: &str) -> Option<IpAddr> {
+    without_port(authority).trim_start_matches('[').trim_end_matches(']').parse().ok()
 }
 
 /// Whether a host, with or without a port, is this one.
 fn is_loopback(authority: &str) -> bool {
-    let host = match authority.rsplit_once(':') {
-        Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) => host,
-        _ => authority,
-    };
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|ip| ip.to_canonical().is_loopback())
+    without_port(authority).eq_ignore_ascii_case("localhost")
+        || address(authority).is_some_and(|ip| ip.to_canonical().is_loopback())
 }
 
 #[cfg(test)]
@@ -77,13 +105,28 @@ mod tests {
 
     #[test]
     fn only_this_host_and_its_own_pages_are_let_in() {
-        let check = |host: &str, origin: Option<&str>| {
+        let loopback = Hosts::of(Some("127.0.0.1:8088".parse().unwrap()), false, "host-a");
+        let wide = Hosts::of(Some("0.0.0.0:8088".parse().unwrap()), true, "host-a");
+        let check_of = |hosts: &Hosts, host: &str, origin: Option<&str>| {
             let mut headers = HeaderMap::from_iter([(HOST, HeaderValue::try_from(host).unwrap())]);
             if let Some(origin) = origin {
                 headers.insert(ORIGIN, HeaderValue::try_from(origin).unwrap());
             }
-            is_of_this_host(&headers)
+            hosts.check(&headers)
         };
+        let check = |host: &str, origin: Option<&str>| check_of(&loopback, host, origin);
+        for host in ["127.0.0.1:8088", "localhost", "10.0.0.1:8088", "[2001:db8::1]:8088", "Host-A:8088"] {
+            assert_eq!(check_of(&wide, host, None), Ok(()), "{host}");
+        }
+        assert_eq!(check_of(&wide, "10.0.0.1:8088", Some("https://10.0.0.1:8088")), Ok(()));
+        for (host, origin) in [
+            ("", None),
+            ("evil.example", None),
+            ("host-a.evil.example", None),
+            ("10.0.0.1", Some("http://10.0.0.1")),
+        ] {
+            assert!(check_of(&wide, host, origin).is_err(), "{host}");
+        }
         for host in ["127.0.0.1:8088", "localhost:8088", "LOCALHOST", "[::1]:8088", "127.0.0.1"] {
             assert_eq!(check(host, None), Ok(()), "{host}");
         }

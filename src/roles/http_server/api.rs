@@ -19,6 +19,7 @@ use super::registrar::Registrar;
 use super::trial::Trials;
 use crate::job::{JobKey, TopicName};
 use crate::settings::Settings;
+use crate::token::Tokens;
 use crate::topic::{Topic, Topics};
 
 /// How long a client may take to send a body.
@@ -30,6 +31,7 @@ pub(super) struct Api {
     pub desk: Desk,
     /// As they are now.
     pub topics: watch::Receiver<Topics>,
+    pub tokens: watch::Receiver<Tokens>,
     /// The longest body, in bytes.
     pub max_body: usize,
     pub settings: Arc<Settings>,

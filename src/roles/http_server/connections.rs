@@ -1,23 +1,32 @@
-//! Kept connections, and their end. A dq-http-server that another one takes the place of answers each of its connections once
+//! Connections: who is let in, how they are kept, and their end. A dq-http-server that another one takes the place of answers each of its connections once
 //! more, with `Connection: close`, so that no client finds a connection closed on which it was about to ask; one that is idle
 //! for too long meanwhile is closed, as HTTP allows at any time.
 
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
 use axum::Router;
-use axum::http::HeaderValue;
 use axum::http::header::CONNECTION;
-use axum::middleware::map_response;
-use axum::response::Response;
+use axum::http::{HeaderValue, Request};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::watch;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 
+use super::access::Peer;
+use super::patience::Patient;
+use super::tls;
 use crate::role::Drain;
+use crate::settings::Http;
 use crate::submit::STORE_TIMEOUT;
 
 /// How long a drain for a successor waits for the last requests of kept connections.
@@ -38,20 +47,16 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 /// One that has come in, and by which door.
 pub(super) enum Entered {
-    Tcp(Box<dyn Stream>),
-    Unix(Box<dyn Stream>),
+    Tcp(TcpStream, IpAddr),
+    Unix(UnixStream),
 }
 
 impl Doors {
     /// The next one.
     pub(super) async fn enter(&self) -> std::io::Result<Entered> {
         tokio::select! {
-            tcp = self.tcp.accept() => {
-                let (stream, _) = tcp?;
-                stream.set_nodelay(true)?;
-                Ok(Entered::Tcp(Box::new(stream)))
-            }
-            unix = self.unix.accept() => Ok(Entered::Unix(Box::new(unix?.0))),
+            tcp = self.tcp.accept() => tcp.map(|(stream, peer)| Entered::Tcp(stream, peer.ip().to_canonical())),
+            unix = self.unix.accept() => unix.map(|(stream, _)| Entered::Unix(stream)),
         }
     }
 
@@ -78,60 +83,134 @@ pub(super) enum Stage {
 
 /// The open connections.
 pub(super) struct Connections {
-    /// What is served to whom comes in by TCP.
-    tcp: Router,
-    /// And by the Unix socket.
-    unix: Router,
+    app: TowerToHyperService<Router>,
+    http: Http,
+    tls: Option<TlsAcceptor>,
+    /// One is taken by each connection of the port.
+    room: Arc<Semaphore>,
+    turned_away: u64,
     stage: watch::Sender<Stage>,
     pub open: JoinSet<()>,
 }
 
 impl Connections {
-    pub(super) fn new(tcp: Router, unix: Router) -> Connections {
-        Connections { tcp, unix, stage: watch::Sender::new(Stage::Open), open: JoinSet::new() }
+    pub(super) fn new(app: Router, http: &Http) -> Result<Connections> {
+        Ok(Connections {
+            app: TowerToHyperService::new(app),
+            tls: http.tls.as_ref().map(tls::acceptor).transpose()?,
+            room: Arc::new(Semaphore::new(http.max_connections)),
+            http: http.clone(),
+            turned_away: 0,
+            stage: watch::Sender::new(Stage::Open),
+            open: JoinSet::new(),
+        })
     }
 
     pub(super) fn enter_stage(&self, stage: Stage) {
         self.stage.send_if_modified(|now| std::mem::replace(now, stage) != stage);
     }
 
-    /// Serves a connection to its end.
+    /// Serves a connection to its end; or closes it, if it is not to be.
     pub(super) fn attend(&mut self, entered: Entered) {
-        let (stream, app) = match entered {
-            Entered::Tcp(stream) => (stream, &self.tcp),
-            Entered::Unix(stream) => (stream, &self.unix),
-        };
-        let (mut stage, at_answer) = (self.stage.subscribe(), self.stage.subscribe());
-        let close_at_last = move |mut answer: Response| {
-            if *at_answer.borrow() != Stage::Open {
-                answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        match entered {
+            Entered::Unix(stream) => {
+                let user = stream.peer_cred().map(|peer| peer.uid()).ok();
+                self.open.spawn(self.course(Peer::User(user)).serve(stream));
             }
-            std::future::ready(answer)
-        };
-        let service = TowerToHyperService::new(app.clone().layer(map_response(close_at_last)));
-        self.open.spawn(async move {
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .serve_connection(TokioIo::new(stream), service);
-            let mut connection = std::pin::pin!(connection);
-            let last_answer = async {
-                let _ = stage.wait_for(|stage| *stage == Stage::LastAnswer).await;
-            };
-            let ended = tokio::select! {
-                ended = connection.as_mut() => Some(ended),
-                () = last_answer => None,
-            };
-            let ended = match ended {
-                Some(ended) => ended,
-                None => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
+            Entered::Tcp(stream, ip) => match self.admit(ip) {
+                Ok(room) => {
+                    let (course, tls) = (self.course(Peer::Address(ip)), self.tls.clone());
+                    self.open.spawn(async move {
+                        let _room = room;
+                        course.begin(stream, tls).await;
+                    });
                 }
-            };
-            if let Err(e) = ended {
-                log::debug!("http: {e}");
+                Err(why) => {
+                    self.turned_away += 1;
+                    // A flood of them is not a flood of lines.
+                    if self.turned_away.is_power_of_two() {
+                        log::warn!("{ip} is turned away: {why} ({} so far)", self.turned_away);
+                    }
+                }
+            },
+        }
+    }
+
+    /// Whether a client of the port is let in.
+    fn admit(&self, ip: IpAddr) -> std::result::Result<OwnedSemaphorePermit, String> {
+        let Http { allow, max_connections, .. } = &self.http;
+        if !allow.is_empty() && !allow.iter().any(|net| net.contains(&ip)) {
+            return Err("http.allow does not name it".to_owned());
+        }
+        let full = || format!("{max_connections} connections are open (http.max_connections)");
+        Arc::clone(&self.room).try_acquire_owned().map_err(|_| full())
+    }
+
+    fn course(&self, peer: Peer) -> Course {
+        let (app, stage) = (self.app.clone(), self.stage.subscribe());
+        Course { app, peer, stage, idle_timeout: self.http.idle_timeout }
+    }
+}
+
+/// What a connection goes through.
+struct Course {
+    app: TowerToHyperService<Router>,
+    peer: Peer,
+    stage: watch::Receiver<Stage>,
+    idle_timeout: Duration,
+}
+
+impl Course {
+    /// Of one of the port: with TLS it is agreed upon first.
+    async fn begin(self, stream: TcpStream, tls: Option<TlsAcceptor>) {
+        if let Err(e) = stream.set_nodelay(true) {
+            log::debug!("http: cannot set TCP_NODELAY: {e}");
+        }
+        let Some(tls) = tls else { return self.serve(stream).await };
+        match tokio::time::timeout(tls::HANDSHAKE, tls.accept(stream)).await {
+            Ok(Ok(stream)) => self.serve(stream).await,
+            Ok(Err(e)) => log::debug!("http: no TLS: {e}"),
+            Err(_) => log::debug!("http: no TLS within {:?}", tls::HANDSHAKE),
+        }
+    }
+
+    async fn serve(self, stream: impl Stream) {
+        let Course { app, peer, mut stage, idle_timeout } = self;
+        let at_answer = stage.clone();
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(peer);
+            let (answer, stage) = (app.call(request), at_answer.clone());
+            async move {
+                let mut answer = answer.await?;
+                if *stage.borrow() != Stage::Open {
+                    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                }
+                Ok::<_, Infallible>(answer)
             }
         });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            // It counts from the answer before, too: that is how long a connection may be idle.
+            .header_read_timeout(idle_timeout)
+            .serve_connection(TokioIo::new(Patient::new(stream, idle_timeout)), service);
+        let mut connection = std::pin::pin!(connection);
+        let last_answer = async {
+            let _ = stage.wait_for(|stage| *stage == Stage::LastAnswer).await;
+        };
+        let ended = tokio::select! {
+            ended = connection.as_mut() => Some(ended),
+            () = last_answer => None,
+        };
+        let ended = match ended {
+            Some(ended) => ended,
+            None => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(e) = ended {
+            log::debug!("http: {e}");
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The topics as they are now, for all handlers.
+//! The topics and tokens as they are now, for all handlers.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -7,12 +7,14 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
 use crate::role::LiveTopics;
+use crate::token::Tokens;
 use crate::topic::Topics;
 
-/// The topics, as this process follows them.
+/// The topics and tokens, as this process follows them.
 pub(super) struct Followed {
     live: LiveTopics,
     told: watch::Sender<Topics>,
+    tokens: watch::Sender<Tokens>,
     /// None: they never change, or nobody has waited yet.
     changes: Option<AsyncFd<OwnedFd>>,
 }
@@ -20,12 +22,18 @@ pub(super) struct Followed {
 impl Followed {
     pub(super) fn new(live: LiveTopics) -> Followed {
         let told = watch::Sender::new(live.now().clone());
-        Followed { live, told, changes: None }
+        let tokens = watch::Sender::new(live.tokens().clone());
+        Followed { live, told, tokens, changes: None }
     }
 
     /// Where handlers look.
     pub(super) fn now(&self) -> watch::Receiver<Topics> {
         self.told.subscribe()
+    }
+
+    /// Where those look who let others in.
+    pub(super) fn tokens(&self) -> watch::Receiver<Tokens> {
+        self.tokens.subscribe()
     }
 
     /// Begins to watch. Needs tokio.
@@ -43,6 +51,12 @@ impl Followed {
         if let Some(topics) = self.live.look() {
             let _ = self.told.send_replace(topics.clone());
         }
+        let tokens = self.live.tokens();
+        self.tokens.send_if_modified(|known| {
+            let changed = known != tokens;
+            known.clone_from(tokens);
+            changed
+        });
         readable.clear_ready();
         Ok(())
     }

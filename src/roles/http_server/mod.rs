@@ -3,6 +3,7 @@
 //! tokio and axum live here alone. Handlers reach the store by its threads (`desk`): a blocking call on tokio's thread
 //! would stall every other request.
 
+mod access;
 mod admission;
 mod api;
 mod connections;
@@ -16,10 +17,13 @@ mod jobs;
 mod limits;
 mod nodes;
 mod openapi;
+mod patience;
 mod problem;
 mod registrar;
 mod replays;
 mod schema;
+mod tls;
+mod tokens;
 mod told;
 mod topic_fields;
 mod topic_shown;
@@ -39,6 +43,8 @@ use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::{from_fn, from_fn_with_state};
 use utoipa_axum::router::OpenApiRouter;
 
+use self::access::Access;
+use self::admission::Hosts;
 use self::api::Api;
 use self::connections::{Connections, Doors, End, Entered};
 use self::desk::Desk;
@@ -61,33 +67,38 @@ pub fn run(mut context: Context) -> Result<()> {
     let desk = Desk::start(&mut context)?;
     let topics = Followed::new(context.topics()?);
     let settings = Arc::clone(&context.settings);
-    let app = app(Api {
+    let hosts = Hosts::of(settings.http.listen, settings.http.tls.is_some(), &settings.instance);
+    let access = Access::new(&settings.http, topics.tokens(), hosts);
+    let api = Api {
         desk: desk.clone(),
         topics: topics.now(),
+        tokens: topics.tokens(),
         max_body: settings.server.max_frame,
         registrar: Registrar::start(&settings)?,
         nodes: Nodes::new(context.lanes()?, Arc::clone(&settings)),
         trials: Trials::new(&settings, context.zone()?),
         health: Health::start(context.store()?)?,
         document: Arc::default(),
-        settings,
-    })?;
+        settings: Arc::clone(&settings),
+    };
+    let connections = Connections::new(app(api, access)?, &settings.http)?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start tokio")?;
-    let served = runtime.block_on(serve(&mut context, app, desk, topics, (tcp, unix)));
+    let served = runtime.block_on(serve(&mut context, connections, desk, topics, (tcp, unix)));
     // A callback that is tested, or a node that hangs, is not waited for.
     runtime.shutdown_background();
     served
 }
 
 /// All routes, and what each request keeps to.
-fn app(api: Api) -> Result<Router> {
+fn app(api: Api, access: Access) -> Result<Router> {
     let routes = OpenApiRouter::with_openapi(openapi::beginning())
         .merge(jobs::routes())
         .merge(topics::routes())
         .merge(trial::routes())
         .merge(dead::routes())
         .merge(nodes::routes())
+        .merge(tokens::routes())
         .merge(health::routes())
         .merge(openapi::routes());
     let (router, document) = routes.split_for_parts();
@@ -100,7 +111,9 @@ fn app(api: Api) -> Result<Router> {
         .layer(DefaultBodyLimit::max(max_body))
         .with_state(api)
         .layer(from_fn_with_state((Replays::default(), max_body), replays::replay))
-        .layer(from_fn(limits::keep)))
+        .layer(from_fn(limits::keep))
+        .layer(from_fn_with_state(access, access::let_in))
+        .layer(from_fn(admission::with_id)))
 }
 
 /// There is nothing at that path.
@@ -116,7 +129,7 @@ async fn no_method(method: Method, uri: Uri) -> Problem {
 
 async fn serve(
     context: &mut Context,
-    app: Router,
+    mut connections: Connections,
     desk: Desk,
     mut topics: Followed,
     (tcp, unix): (OwnedFd, OwnedFd),
@@ -125,10 +138,6 @@ async fn serve(
     let tcp = tokio::net::TcpListener::from_std(TcpListener::from(tcp)).context("cannot listen")?;
     let unix = tokio::net::UnixListener::from_std(UnixListener::from(unix)).context("cannot listen")?;
     let mut doors = Some(Doors { tcp, unix });
-    let mut connections = Connections::new(
-        app.clone().layer(from_fn(admission::of_this_host)).layer(from_fn(admission::with_id)),
-        app.layer(from_fn(admission::with_id)),
-    );
     let [link, signals] = context.fds().map(|fd| watched(fd.try_clone_to_owned()?));
     let (link, signals) = (link.context("cannot watch the link")?, signals.context("cannot watch signals")?);
     let mut accepting = Trouble::default();

@@ -43,6 +43,7 @@ pub(super) fn beginning() -> OpenApi {
             tag("jobs", "Jobs: added, shown, changed, removed"),
             tag("topics", "Topics: registered, changed, tried"),
             tag("dead letters", "Jobs that used up their attempts"),
+            tag("tokens", "Who may do what"),
             tag("daemon", "The daemon itself"),
         ]))
         .build()

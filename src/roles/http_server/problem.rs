@@ -142,7 +142,8 @@ impl From<RegistryError> for Problem {
             }
             RegistryError::Unknown(_) => Problem::unavailable("unknown", detail),
             RegistryError::Changed(_) => Problem::new(StatusCode::PRECONDITION_FAILED, "changed", detail),
-            RegistryError::Exists(_) => Problem::conflict("exists", detail),
+            RegistryError::NoToken(_) => Problem::new(StatusCode::NOT_FOUND, "not_found", detail),
+            RegistryError::Exists(_) | RegistryError::TokenExists(_) => Problem::conflict("exists", detail),
             RegistryError::NotFound(topic) => Problem::unknown_topic(&topic),
             RegistryError::Unfit(unfit) => Problem::field(unfit.field, detail),
             RegistryError::Unusable(_) => Problem::conflict("unusable", detail),

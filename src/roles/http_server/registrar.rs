@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn a_registry_that_broke_is_opened_anew_and_one_that_hangs_is_not_waited_for() {
         let dir = tempfile::tempdir().unwrap();
-        let settings = config::development(dir.path(), std::iter::empty(), &|_, _| Ok(Vec::new())).unwrap();
+        let settings = config::development(dir.path(), std::iter::empty()).unwrap();
         let registrar = Registrar::start(&settings).unwrap();
         assert!(registrar.is_there());
         let count = |registrar: &Registrar| asked(registrar, |r| r.list().map(|l| l.topics.len()));

@@ -245,6 +245,15 @@ pub(super) struct JobPath {
     id: String,
 }
 
+/// A token of a path.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(super) struct TokenPath {
+    /// The token's name.
+    #[param(pattern = "^[A-Za-z0-9_.-]+$", min_length = 1, max_length = 128, example = "shop")]
+    name: String,
+}
+
 /// Which jobs are shown.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]

@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,7 @@ pub(super) fn follow(settings: &Arc<Settings>) -> Result<Away> {
             registry,
             open: None,
             passed_on: None,
+            looked_at: None,
             told: HashSet::new(),
             nudges: nudges(settings),
         };
@@ -46,6 +48,8 @@ struct Follower {
     open: Option<Box<dyn Registry>>,
     /// What all processes know.
     passed_on: Option<Revision>,
+    /// Which file was looked at last: inode, and when it was written.
+    looked_at: Option<(u64, i64, i64)>,
     /// What was said already.
     told: HashSet<String>,
     /// Readable when somebody on this host has changed it; none: it cannot be watched.
@@ -100,6 +104,9 @@ impl Follower {
     }
 
     fn step(&mut self) -> Result<()> {
+        if self.lacks_tokens() {
+            self.passed_on = None;
+        }
         let open = match &mut self.open {
             Some(open) => open,
             None => self.open.insert(registry::open(&self.registry)?),
@@ -113,22 +120,39 @@ impl Follower {
             source: self.registry.to_string(),
             revision: listing.revision,
             topics: listing.topics.into_iter().map(|registered| registered.topic).collect(),
+            tokens: Some(listing.tokens),
         };
         // After a start it may be there as it is: nobody needs to be woken.
         let known = Snapshot::read(&self.settings.run_dir).ok().flatten().map(|(known, _)| known);
         if known.as_ref() != Some(&snapshot) {
             snapshot.write(&self.settings.run_dir).context("cannot write the snapshot")?;
-            log::info!("{} topics of the registry are passed on", snapshot.topics.len());
+            let tokens = snapshot.tokens.as_ref().map_or(0, Vec::len);
+            let topics = snapshot.topics.len();
+            log::info!("{topics} topics and {tokens} tokens of the registry are passed on");
         }
         self.passed_on = Some(snapshot.revision);
         Ok(())
     }
 
+    /// Whether the release before, which knows of no tokens, has written over the snapshot: during a restart both are there.
+    fn lacks_tokens(&mut self) -> bool {
+        let Ok(file) = std::fs::metadata(Snapshot::file(&self.settings.run_dir)) else { return false };
+        let file = Some((file.ino(), file.mtime(), file.mtime_nsec()));
+        if std::mem::replace(&mut self.looked_at, file) == file {
+            return false;
+        }
+        let known = Snapshot::read(&self.settings.run_dir).ok().flatten();
+        known.is_some_and(|(known, _)| known.tokens.is_none() && known.source == self.registry.to_string())
+    }
+
     /// Says what is not done as somebody may expect, once.
     fn tell(&mut self, listing: &Listing) {
         let of_file: HashSet<&TopicName> = self.settings.topics.iter().map(|t| &t.name).collect();
-        let mut says: Vec<String> =
-            listing.unusable.iter().map(|unusable| format!("left out of the topics: {unusable}")).collect();
+        let mut says: Vec<String> = listing
+            .unusable
+            .iter()
+            .map(|unusable| format!("left out of what the registry has: {unusable}"))
+            .collect();
         for Topic { name, mode, re_notify_flag, .. } in listing.topics.iter().map(|r| &r.topic) {
             if of_file.contains(name) {
                 says.push(format!(

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use mio::net::TcpStream;
 
 use super::answer::{Json, Tcp, Ticket, refused};
-use super::request::{Front, Taken};
+use super::request::{Client, Front, Taken};
 use super::succession::Estate;
 use crate::protocol::dq::{Framing, Refusal};
 use crate::submit::Submits;
+use crate::token::Pass;
 
 /// How much is read of one connection before the others have their turn.
 const TURN: usize = 64 << 10;
@@ -85,6 +86,8 @@ pub(super) struct Connection {
     pub peer: SocketAddr,
     pub serial: u64,
     framing: Option<Framing>,
+    /// By what it has been let in.
+    pass: Option<Pass>,
     input: Input,
     /// Read and not yet understood.
     inbox: Vec<u8>,
@@ -109,6 +112,7 @@ impl Connection {
             peer,
             serial,
             framing: None,
+            pass: None,
             input: Input::Open,
             inbox: Vec::new(),
             outbox: Vec::new(),
@@ -229,7 +233,7 @@ impl Connection {
                 break;
             };
             self.framing = Some(framing);
-            match framing.frame(&self.inbox[done..], front.settings.server.max_frame) {
+            match framing.frame(&self.inbox[done..], front.max_frame(self.pass.as_ref())) {
                 Ok(None) => break,
                 Ok(Some(_)) if self.is_ahead() || submit.is_full() => {
                     self.held = true;
@@ -239,7 +243,8 @@ impl Connection {
                     let json = &self.inbox[done + range.start..done + range.end];
                     let ticket =
                         Ticket { place, serial: self.serial, number: self.first + self.replies.len() as u64 };
-                    let reply = match front.take(json, framing, ticket, submit) {
+                    let client = Client { peer: self.peer, pass: &mut self.pass };
+                    let reply = match front.take(json, framing, client, ticket, submit) {
                         Taken::Answered(json) => Reply::Done(json),
                         Taken::Asked { is_get } => Reply::Pending {
                             since: Instant::now(),
@@ -380,6 +385,7 @@ impl Connection {
         Estate {
             peer: self.peer,
             framing: self.framing,
+            pass: self.pass.clone(),
             inbox: self.inbox.clone(),
             outbox: self.outbox.clone(),
         }
@@ -387,7 +393,7 @@ impl Connection {
 
     /// A connection that another process had.
     pub(super) fn taken_over(stream: TcpStream, serial: u64, estate: Estate) -> Connection {
-        let Estate { peer, framing, inbox, outbox } = estate;
-        Connection { framing, inbox, outbox, ..Connection::new(stream, peer, serial) }
+        let Estate { peer, framing, pass, inbox, outbox } = estate;
+        Connection { framing, pass, inbox, outbox, ..Connection::new(stream, peer, serial) }
     }
 }

@@ -7,6 +7,7 @@ mod drain;
 mod request;
 mod succession;
 
+use std::cell::RefCell;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::os::fd::AsRawFd;
@@ -75,7 +76,8 @@ impl Server {
         let poll = Poll::new().context("cannot poll")?;
         let settings = Arc::clone(&context.settings);
         let zone = context.zone()?;
-        let front = Front { settings, topics: context.topics()?, zone: zone.clone() };
+        let topics = context.topics()?;
+        let front = Front { settings, topics, zone: zone.clone(), strikes: RefCell::default() };
         let waker = Waker::new(poll.registry(), WAKER).context("cannot make a waker")?;
         let lanes = context.lanes()?;
         let submit = Submits::start(lanes, Tcp { zone, waker }, || context.store())?;

@@ -1,20 +1,29 @@
 //! From a client's command to what the store is asked.
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use jiff::tz::TimeZone;
 
 use super::answer::{Asked, Json, Manner, SUCCESS, Tcp, Ticket, refused};
 use crate::job::{Due, NewJob, TopicName};
+use crate::process;
 use crate::protocol::dq::{self, Add, Command, DIGITS_MAX, Framing, Refusal};
 use crate::role::LiveTopics;
-use crate::settings::Settings;
+use crate::scope::Need;
+use crate::settings::{Auth, Settings};
+use crate::strikes::{Source, Strike, Strikes};
 use crate::submit::{Ask, Submits};
+use crate::token::{Pass, Shown, Token};
 use crate::topic::Status;
 
 /// The most jobs of a `madd` in the digits framing: their answers, shortened, fit into its longest frame.
 const MADD_DIGITS_MAX: usize = 200;
+
+/// The longest frame of a client that has to show a token and has not, in bytes.
+const UNKNOWN_MAX: usize = 64 << 10;
 
 /// The longest answer in bytes.
 fn longest(framing: Framing) -> usize {
@@ -40,6 +49,14 @@ pub(super) struct Front {
     pub settings: Arc<Settings>,
     pub topics: LiveTopics,
     pub zone: TimeZone,
+    pub strikes: RefCell<Strikes>,
+}
+
+/// Who asks.
+pub(super) struct Client<'a> {
+    pub peer: SocketAddr,
+    /// By what it has been let in.
+    pub pass: &'a mut Option<Pass>,
 }
 
 impl Front {
@@ -56,17 +73,36 @@ impl Front {
         Ok(())
     }
 
+    /// The longest frame that a client may send.
+    pub(super) fn max_frame(&self, pass: Option<&Pass>) -> usize {
+        let server = &self.settings.server;
+        match (server.auth, pass) {
+            (Auth::Token, None) => server.max_frame.min(UNKNOWN_MAX),
+            _ => server.max_frame,
+        }
+    }
+
     /// Takes a request: hands it to the store, or answers it at once.
     pub(super) fn take(
         &self,
         json: &[u8],
         framing: Framing,
+        client: Client<'_>,
         ticket: Ticket,
         submit: &mut Submits<Tcp>,
     ) -> Taken {
-        let (ask, manner) = match dq::parse(json, &self.zone).and_then(|command| self.ask(command, framing)) {
-            Ok(Some(ask)) => ask,
-            Ok(None) => return Taken::Answered(SUCCESS.into()),
+        let command = match dq::parse(json, &self.zone) {
+            Ok(Command::Ping) => return Taken::Answered(SUCCESS.into()),
+            Ok(Command::Auth(shown)) => return Taken::Answered(self.let_in(&shown, client)),
+            other => other,
+        };
+        let token = match self.token(client.pass.as_ref()) {
+            Ok(token) => token,
+            // Without a line in the log: there may be any number of them.
+            Err(refusal) => return Taken::Answered(refused(&refusal)),
+        };
+        let (ask, manner) = match command.and_then(|command| self.ask(command, framing, token)) {
+            Ok(ask) => ask,
             Err(refusal) => {
                 log::info!(target: "request", "refused: {}", refusal.msg);
                 return Taken::Answered(refused(&refusal));
@@ -79,11 +115,62 @@ impl Front {
         }
     }
 
-    /// What the store is asked, and how its answer is told; nothing, for a ping.
-    fn ask(&self, command: Command, framing: Framing) -> Result<Option<(Ask, Manner)>, Refusal> {
+    /// Takes a token that is shown. From then on the connection is let in as long as that is one.
+    fn let_in(&self, shown: &Shown, client: Client<'_>) -> Json {
+        if self.settings.server.auth == Auth::None {
+            return SUCCESS.into();
+        }
+        *client.pass = self.topics.tokens().shown(&shown.0, process::now_ms()).map(Pass::from);
+        if client.pass.is_some() {
+            return SUCCESS.into();
+        }
+        let source = Source::address(client.peer.ip());
+        let refusal = match self.strikes.borrow_mut().strike(source, Instant::now()) {
+            Strike::TooMany(until) => {
+                let left = until.saturating_duration_since(Instant::now()).as_secs() + 1;
+                let problem = format!("too many wrong tokens from {source}: wait {left} s");
+                return refused(&Refusal::new("too_many_failures", problem));
+            }
+            Strike::First => {
+                log::warn!(target: "request", "a wrong token from {source}");
+                UNKNOWN
+            }
+            Strike::Counted => UNKNOWN,
+        };
+        refused(&Refusal::new("unauthorized", refusal))
+    }
+
+    /// The token of a connection, as it is now; none: none is needed.
+    fn token(&self, pass: Option<&Pass>) -> Result<Option<&Token>, Refusal> {
+        if self.settings.server.auth == Auth::None {
+            return Ok(None);
+        }
+        let refuse = |why| Err(Refusal::new("unauthorized", why));
+        let Some(pass) = pass else {
+            return refuse("a token is needed: {\"cmd\":\"auth\",\"token\":\"dq_…\"}");
+        };
+        let token = self.topics.tokens().passed(pass, process::now_ms());
+        token.map_or_else(|| refuse(UNKNOWN), |token| Ok(Some(token)))
+    }
+
+    /// What the store is asked, and how its answer is told.
+    fn ask(
+        &self,
+        command: Command,
+        framing: Framing,
+        token: Option<&Token>,
+    ) -> Result<(Ask, Manner), Refusal> {
         let most = longest(framing);
-        Ok(Some(match command {
-            Command::Add(add) => (Ask::Add(self.job(add)?), Manner::Plain),
+        match &command {
+            Command::Get(key) => check(token, Need::Jobs(key.topic.as_str()))?,
+            Command::Del(key) | Command::Run(key) => check(token, Need::Produce(key.topic.as_str()))?,
+            Command::Stats(_) => check(token, Need::Read)?,
+            // Each job by itself, below.
+            Command::Add(_) | Command::Madd(_) => {}
+            Command::Ping | Command::Auth(_) => {}
+        }
+        Ok(match command {
+            Command::Add(add) => (Ask::Add(self.job(add, token)?), Manner::Plain),
             Command::Madd(adds) if framing == Framing::Digits && adds.len() > MADD_DIGITS_MAX => {
                 let problem = format!(
                     "jobs holds {} of them; the answers of {MADD_DIGITS_MAX} are what 4 digits of length can say",
@@ -93,7 +180,7 @@ impl Front {
             }
             Command::Madd(adds) => {
                 let mut jobs = Vec::new();
-                let take = |add: Result<Add, Refusal>| self.job(add?).map(|job| jobs.push(job));
+                let take = |add: Result<Add, Refusal>| self.job(add?, token).map(|job| jobs.push(job));
                 let items = adds.into_iter().map(take).collect();
                 (Ask::AddMany(jobs), Manner::Madd { items, most })
             }
@@ -104,12 +191,13 @@ impl Front {
                 return Err(unregistered(&topic));
             }
             Command::Stats(topic) => (Ask::Count, Manner::Stats(topic)),
-            Command::Ping => return Ok(None),
-        }))
+            Command::Ping | Command::Auth(_) => unreachable!("they are answered before"),
+        })
     }
 
-    fn job(&self, add: Add) -> Result<NewJob, Refusal> {
+    fn job(&self, add: Add, token: Option<&Token>) -> Result<NewJob, Refusal> {
         let name = &add.key.topic;
+        check(token, Need::Produce(name.as_str()))?;
         let Some(topic) = self.topics.now().get(name.as_str()) else {
             return Err(unregistered(name));
         };
@@ -125,6 +213,20 @@ impl Front {
             max_attempts: add.max_attempts,
             attempts: 0,
         })
+    }
+}
+
+/// Why a token lets nobody in.
+const UNKNOWN: &str = "the token is unknown, revoked or expired";
+
+/// Whether a token is enough; none: none is needed.
+fn check(token: Option<&Token>, need: Need<'_>) -> Result<(), Refusal> {
+    match token {
+        Some(token) if !token.permits(need) => {
+            let problem = format!("token {} has no scope {need}, which this needs", token.name);
+            Err(Refusal::new("forbidden", problem))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::connection::Connection;
 use crate::process::{PASSED_MAX, PassListener, Passage};
 use crate::protocol::dq::Framing;
+use crate::token::Pass;
 
 /// The most that a connection may have in hand to be passed on.
 const IN_HAND_MAX: usize = 20 << 20;
@@ -30,7 +31,10 @@ fn path(run_dir: &Path) -> PathBuf {
 
 /// How a connection and what goes with it is told. One more with every change that the release before would misread: what it
 /// does not know it does not take, and the connection stays where it was.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+
+/// The version of one that has not been let in by a token: all releases read it.
+const WITHOUT_TOKEN: u32 = 1;
 
 /// What is told of a connection; its bytes follow behind a line's end.
 #[derive(Debug, Serialize, Deserialize)]
@@ -38,6 +42,8 @@ struct Head {
     version: u32,
     peer: SocketAddr,
     binary: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pass: Option<Pass>,
     inbox: usize,
     outbox: usize,
 }
@@ -47,6 +53,8 @@ struct Head {
 pub(super) struct Estate {
     pub peer: SocketAddr,
     pub framing: Option<Framing>,
+    /// By what it was let in: the successor looks whether that still is a token.
+    pub pass: Option<Pass>,
     pub inbox: Vec<u8>,
     pub outbox: Vec<u8>,
 }
@@ -54,9 +62,10 @@ pub(super) struct Estate {
 impl Estate {
     fn to_bytes(&self) -> io::Result<Vec<u8>> {
         let head = Head {
-            version: VERSION,
+            version: if self.pass.is_some() { VERSION } else { WITHOUT_TOKEN },
             peer: self.peer,
             binary: self.framing.map(|f| f == Framing::Binary),
+            pass: self.pass.clone(),
             inbox: self.inbox.len(),
             outbox: self.outbox.len(),
         };
@@ -72,9 +81,9 @@ impl Estate {
         let wrong = |why: &str| io::Error::new(ErrorKind::InvalidData, format!("what is told of it {why}"));
         let end = bytes.iter().position(|b| *b == b'\n').ok_or_else(|| wrong("has no end"))?;
         let head: Head = serde_json::from_slice(&bytes[..end])?;
-        if head.version != VERSION {
+        if !(WITHOUT_TOKEN..=VERSION).contains(&head.version) {
             return Err(wrong(&format!(
-                "has version {}, and this release understands {VERSION}",
+                "has version {}, and this release understands {WITHOUT_TOKEN} to {VERSION}",
                 head.version
             )));
         }
@@ -86,7 +95,8 @@ impl Estate {
         }
         let (inbox, outbox) = rest.split_at(head.inbox);
         let framing = head.binary.map(|binary| if binary { Framing::Binary } else { Framing::Digits });
-        Ok(Estate { peer: head.peer, framing, inbox: inbox.to_vec(), outbox: outbox.to_vec() })
+        let (peer, pass) = (head.peer, head.pass);
+        Ok(Estate { peer, framing, pass, inbox: inbox.to_vec(), outbox: outbox.to_vec() })
     }
 }
 
@@ -292,12 +302,14 @@ impl Heir {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::token::{Secret, Token, TokenName};
 
     #[test]
     fn what_is_told_of_a_connection_is_understood_and_another_version_is_not() {
         let estate = || Estate {
             peer: "127.0.0.1:9".parse().unwrap(),
             framing: Some(Framing::Digits),
+            pass: None,
             inbox: b"00".to_vec(),
             outbox: b"answer".to_vec(),
         };
@@ -305,9 +317,9 @@ mod tests {
         let again = Estate::from_bytes(&bytes).unwrap();
         assert_eq!((again.peer, again.framing), (estate().peer, estate().framing));
         assert_eq!((again.inbox, again.outbox), (estate().inbox, estate().outbox));
-        let newer = String::from_utf8(bytes.clone()).unwrap().replace("\"version\":1", "\"version\":2");
+        let newer = String::from_utf8(bytes.clone()).unwrap().replace("\"version\":1", "\"version\":3");
         for (bytes, why) in [
-            (newer.as_bytes(), "has version 2, and this release understands 1"),
+            (newer.as_bytes(), "has version 3, and this release understands 1 to 2"),
             (&[&bytes[..], b"x"].concat()[..], "another length"),
             (b"{}", "no end"),
         ] {
@@ -315,6 +327,20 @@ mod tests {
             assert_eq!(e.kind(), ErrorKind::InvalidData);
             assert!(e.to_string().contains(why), "{e}");
         }
+        // What the release before wrote is read; what it must not take for a connection that anybody may use, it refuses.
+        assert!(bytes.starts_with(b"{\"version\":1,") && !bytes.windows(6).any(|w| w == b"\"pass\""));
+        let token = Token {
+            name: TokenName::new("ops").unwrap(),
+            digest: Secret::of([1; 32]).digest(),
+            scopes: vec![],
+            created_ms: 0,
+            expires_ms: None,
+            creator: String::new(),
+        };
+        let let_in = Estate { pass: Some(Pass::from(&token)), ..estate() };
+        let passed = let_in.to_bytes().unwrap();
+        assert!(passed.starts_with(b"{\"version\":2,"));
+        assert_eq!(Estate::from_bytes(&passed).unwrap().pass, let_in.pass);
         let part = Estate::from_bytes(&bytes[..bytes.len() - 1]).unwrap_err();
         assert_eq!(part.kind(), ErrorKind::WouldBlock);
     }

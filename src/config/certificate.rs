@@ -1,0 +1,59 @@
+//! Reads and checks what the HTTP port proves itself by.
+
+use std::path::Path;
+
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+
+use super::ConfigError;
+use super::raw;
+use crate::settings::Certificate;
+
+/// The certificate, if files are named; relative paths resolve against `base`.
+pub(super) fn certificate(raw: &raw::HttpTls, base: &Path) -> Result<Option<Certificate>, ConfigError> {
+    let wrong = |key: &str, problem: String| ConfigError::key(format!("http.tls.{key}"), problem);
+    match (raw.cert.as_str(), raw.key.as_str()) {
+        ("", "") => return Ok(None),
+        ("", _) => return Err(wrong("cert", "is missing, and goes with http.tls.key".to_owned())),
+        (_, "") => return Err(wrong("key", "is missing, and goes with http.tls.cert".to_owned())),
+        _ => {}
+    }
+    let (cert_path, key_path) = (base.join(&raw.cert), base.join(&raw.key));
+    let read = |key: &str, path: &Path| {
+        std::fs::read_to_string(path).map_err(|e| wrong(key, format!("cannot read {path:?}: {e}")))
+    };
+    let (chain, key) = (read("cert", &cert_path)?, read("key", &key_path)?);
+    let no_cert = |why: &dyn std::fmt::Display| {
+        wrong("cert", format!("{cert_path:?} holds no certificate that can be used: {why}"))
+    };
+    let certs: Vec<CertificateDer<'_>> = CertificateDer::pem_slice_iter(chain.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(|e| no_cert(&e))?;
+    if certs.is_empty() {
+        return Err(no_cert(&"one begins \"-----BEGIN CERTIFICATE-----\""));
+    }
+    // What is wrong with a key is not shown: it may be told of by its bytes.
+    let der = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|_| {
+        let problem =
+            "holds no key that can be used; one begins \"-----BEGIN PRIVATE KEY-----\", without a password";
+        wrong("key", format!("{key_path:?} {problem}"))
+    })?;
+    let provider = default_provider();
+    let signer = provider
+        .key_provider
+        .load_private_key(der)
+        .map_err(|e| wrong("key", format!("{key_path:?}: {e}")))?;
+    match CertifiedKey::new(certs, signer).keys_match() {
+        Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {}
+        Err(rustls::Error::InconsistentKeys(_)) => {
+            return Err(wrong(
+                "key",
+                format!("{key_path:?} is not the key of the certificate in {cert_path:?}"),
+            ));
+        }
+        Err(e) => return Err(no_cert(&e)),
+    }
+    Ok(Some(Certificate { chain, key }))
+}

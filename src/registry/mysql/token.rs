@@ -1,0 +1,57 @@
+//! Tokens: the table `dq_token`, of which the PHP daemon knows nothing.
+
+use ::mysql::Conn;
+use ::mysql::prelude::Queryable;
+
+use super::row::get;
+use super::{Result, at_change};
+use crate::registry::RegistryError;
+use crate::registry::token::Row;
+use crate::token::{Token, TokenName};
+
+/// A number made of all that a row holds, 64 bits; never that of a topic's row.
+const FINGERPRINT: &str = "CAST(CONV(LEFT(MD5(CONCAT_WS(',', 'token', HEX(name), HEX(digest), HEX(scopes), created_ms, \
+    IFNULL(expires_ms, '-'), HEX(creator))), 16), 16, 10) AS UNSIGNED)";
+
+/// A number made of all tokens, in brackets.
+pub(super) fn of_all() -> String {
+    format!("(SELECT COALESCE(BIT_XOR({FINGERPRINT}), 0) FROM dq_token)")
+}
+
+/// All rows, and the number that [`of_all`] would have given.
+pub(super) fn rows(db: &mut Conn) -> std::result::Result<(u64, Vec<Row>), ::mysql::Error> {
+    let query = format!(
+        "SELECT {FINGERPRINT}, name, digest, scopes, created_ms, expires_ms, creator FROM dq_token ORDER BY name"
+    );
+    let mut all = 0;
+    let rows = db.query_map(query, |mut row: ::mysql::Row| {
+        all ^= get::<u64>(&mut row, 0);
+        Row {
+            name: get(&mut row, 1),
+            digest: get(&mut row, 2),
+            scopes: get(&mut row, 3),
+            created_ms: get(&mut row, 4),
+            expires_ms: get(&mut row, 5),
+            creator: get(&mut row, 6),
+        }
+    })?;
+    Ok((all, rows))
+}
+
+pub(super) fn put(db: &mut Conn, token: &Token) -> Result<()> {
+    let there: Option<u8> = db.exec_first("SELECT 1 FROM dq_token WHERE name = ?", (token.name.as_str(),))?;
+    if there.is_some() {
+        return Err(RegistryError::TokenExists(token.name.clone()));
+    }
+    let Row { name, digest, scopes, created_ms, expires_ms, creator } = Row::of(token);
+    let insert = "INSERT INTO dq_token (name, digest, scopes, created_ms, expires_ms, creator) VALUES (?, ?, ?, ?, ?, ?)";
+    db.exec_drop(insert, (name, digest, scopes, created_ms, expires_ms, creator)).map_err(at_change)
+}
+
+pub(super) fn delete(db: &mut Conn, name: &TokenName) -> Result<()> {
+    db.exec_drop("DELETE FROM dq_token WHERE name = ?", (name.as_str(),)).map_err(at_change)?;
+    match db.affected_rows() {
+        0 => Err(RegistryError::NoToken(name.clone())),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,304 @@
+//! Who may do what: what each route needs, and whether who asks has it.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use axum::extract::{FromRequestParts, MatchedPath, RawPathParams, Request, State};
+use axum::http::header::{AUTHORIZATION, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use tokio::sync::{Semaphore, watch};
+
+use super::admission::Hosts;
+use super::problem::{Problem, Reason};
+use crate::process;
+use crate::role::lock;
+use crate::scope::Need;
+use crate::settings::{Auth, Http};
+use crate::strikes::{Source, Strike, Strikes};
+use crate::token::{Token, TokenName, Tokens};
+
+/// What a route needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rule {
+    /// Nothing.
+    Anyone,
+    Read,
+    /// To look at jobs of its topic.
+    Jobs,
+    Produce,
+    Consume,
+    Admin,
+}
+
+/// What routes need. Whatever is not here needs everything: a route that somebody forgets is shut.
+#[rustfmt::skip]
+const RULES: &[(&str, &str, Rule)] = &[
+    ("GET",    "/healthz",                        Rule::Anyone),
+    ("GET",    "/readyz",                         Rule::Anyone),
+    ("GET",    "/metrics",                        Rule::Read),
+    ("GET",    "/openapi.json",                   Rule::Read),
+    ("GET",    "/v1/stats",                       Rule::Read),
+    ("GET",    "/v1/nodes",                       Rule::Read),
+    ("GET",    "/v1/processes",                   Rule::Read),
+    ("GET",    "/v1/alerts",                      Rule::Read),
+    ("GET",    "/v1/topics",                      Rule::Read),
+    ("GET",    "/v1/topics/{t}",                  Rule::Read),
+    ("GET",    "/v1/topics/{t}/jobs",             Rule::Jobs),
+    ("POST",   "/v1/topics/{t}/jobs",             Rule::Produce),
+    // What is a batch to a POST is a job of this name to the others.
+    ("POST",   "/v1/topics/{t}/jobs/batch",       Rule::Produce),
+    ("GET",    "/v1/topics/{t}/jobs/batch",       Rule::Jobs),
+    ("PATCH",  "/v1/topics/{t}/jobs/batch",       Rule::Produce),
+    ("DELETE", "/v1/topics/{t}/jobs/batch",       Rule::Produce),
+    ("GET",    "/v1/topics/{t}/jobs/{id}",        Rule::Jobs),
+    ("PATCH",  "/v1/topics/{t}/jobs/{id}",        Rule::Produce),
+    ("DELETE", "/v1/topics/{t}/jobs/{id}",        Rule::Produce),
+    ("POST",   "/v1/topics/{t}/jobs/{id}/run",    Rule::Produce),
+    ("POST",   "/v1/topics/{t}/reserve",          Rule::Consume),
+    ("POST",   "/v1/topics/{t}/jobs/{id}/ack",    Rule::Consume),
+    ("POST",   "/v1/topics/{t}/jobs/{id}/nack",   Rule::Consume),
+    ("POST",   "/v1/topics/{t}/jobs/{id}/extend", Rule::Consume),
+    ("GET",    "/v1/topics/{t}/dead",             Rule::Jobs),
+];
+
+/// What that route needs; how its parts are called does not matter.
+fn rule(method: &Method, route: &str) -> Rule {
+    // HEAD is a GET of which the answer's body is left out.
+    let method = if method == Method::HEAD { "GET" } else { method.as_str() };
+    let same = |known: &str| {
+        let (mut known, mut parts) = (known.split('/'), route.split('/'));
+        loop {
+            match (known.next(), parts.next()) {
+                (None, None) => return true,
+                (Some(a), Some(b)) if a == b || a.starts_with('{') && b.starts_with('{') => {}
+                _ => return false,
+            }
+        }
+    };
+    let found = RULES.iter().find(|(m, route, _)| *m == method && same(route));
+    found.map_or(Rule::Admin, |(_, _, rule)| *rule)
+}
+
+impl Rule {
+    /// Of that topic; none: nobody needs anything.
+    fn need(self, topic: &str) -> Option<Need<'_>> {
+        Some(match self {
+            Rule::Anyone => return None,
+            Rule::Read => Need::Read,
+            Rule::Jobs => Need::Jobs(topic),
+            Rule::Produce => Need::Produce(topic),
+            Rule::Consume => Need::Consume(topic),
+            Rule::Admin => Need::Admin,
+        })
+    }
+}
+
+/// From where a connection has come in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Peer {
+    /// By TCP.
+    Address(IpAddr),
+    /// By the Unix socket; which user, if the system has said it.
+    User(Option<u32>),
+}
+
+impl Peer {
+    fn source(self) -> Source {
+        match self {
+            Peer::Address(ip) => Source::address(ip),
+            Peer::User(uid) => Source::User(uid.unwrap_or(u32::MAX)),
+        }
+    }
+}
+
+/// Who asks; among a request's extensions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Caller {
+    /// Root, or the daemon's own user, by the Unix socket.
+    Local(u32),
+    /// Whoever reaches a port that asks for nothing.
+    Anybody,
+    /// Who has a token.
+    Token(TokenName),
+}
+
+/// As it is written down.
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Caller::Local(0) => f.write_str("root"),
+            Caller::Local(uid) => write!(f, "user {uid}"),
+            Caller::Anybody => Ok(()),
+            Caller::Token(name) => write!(f, "token {name}"),
+        }
+    }
+}
+
+/// What is needed to let somebody in.
+#[derive(Clone)]
+pub(super) struct Access {
+    auth: Auth,
+    tokens: watch::Receiver<Tokens>,
+    strikes: Arc<Mutex<Strikes>>,
+    hosts: Arc<Hosts>,
+    requests: Arc<Semaphore>,
+    max_requests: usize,
+    own_user: u32,
+}
+
+impl Access {
+    pub(super) fn new(http: &Http, tokens: watch::Receiver<Tokens>, hosts: Hosts) -> Access {
+        Access {
+            auth: http.auth,
+            tokens,
+            strikes: Arc::default(),
+            hosts: Arc::new(hosts),
+            requests: Arc::new(Semaphore::new(http.max_requests)),
+            max_requests: http.max_requests,
+            own_user: nix::unistd::geteuid().as_raw(),
+        }
+    }
+
+    /// Who it is, and by which token; or why that is not to be known.
+    fn caller(&self, peer: Peer, headers: &HeaderMap) -> Result<(Caller, Option<Token>), Box<Response>> {
+        if let Peer::User(Some(uid)) = peer
+            && (uid == 0 || uid == self.own_user)
+        {
+            return Ok((Caller::Local(uid), None));
+        }
+        if self.auth == Auth::None {
+            if matches!(peer, Peer::Address(_)) {
+                let foreign =
+                    |why| Box::new(Problem::new(StatusCode::FORBIDDEN, "foreign", why).into_response());
+                self.hosts.check(headers).map_err(foreign)?;
+            }
+            return Ok((Caller::Anybody, None));
+        }
+        let Some(header) = headers.get(AUTHORIZATION) else {
+            let wanted = "a token is needed: \"Authorization: Bearer dq_…\"";
+            return Err(Box::new(unauthorized(wanted, "Bearer realm=\"dq\"")));
+        };
+        let shown = header.to_str().ok().and_then(|text| text.split_once(' '));
+        let shown = shown.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, t)| t.trim());
+        let tokens = self.tokens.borrow().clone();
+        match shown.and_then(|secret| tokens.shown(secret, process::now_ms())) {
+            Some(token) => Ok((Caller::Token(token.name.clone()), Some(token.clone()))),
+            None => Err(Box::new(self.wrong_token(peer))),
+        }
+    }
+
+    fn wrong_token(&self, peer: Peer) -> Response {
+        let now = Instant::now();
+        match lock(&self.strikes).strike(peer.source(), now) {
+            Strike::TooMany(until) => {
+                let left = until.saturating_duration_since(now).as_secs() + 1;
+                let detail = format!("too many wrong tokens from {}: wait {left} s", peer.source());
+                let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_failures", detail);
+                let mut response = quiet(problem);
+                response.headers_mut().insert(RETRY_AFTER, left.into());
+                return response;
+            }
+            Strike::First => log::warn!(target: "request", "a wrong token from {}", peer.source()),
+            Strike::Counted => {}
+        }
+        let why = "the token is unknown, revoked or expired";
+        unauthorized(why, "Bearer realm=\"dq\", error=\"invalid_token\"")
+    }
+}
+
+/// What is refused without a line in the log: there may be any number of them.
+fn quiet(problem: Problem) -> Response {
+    let mut response = problem.into_response();
+    response.extensions_mut().remove::<Reason>();
+    response
+}
+
+fn unauthorized(why: &str, challenge: &'static str) -> Response {
+    let mut response = quiet(Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", why));
+    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+    response
+}
+
+fn forbidden(caller: &Caller, need: Need<'_>) -> Response {
+    let detail = format!("{caller} has no scope {need}, which this needs");
+    let mut response = Problem::new(StatusCode::FORBIDDEN, "forbidden", detail).into_response();
+    let challenge = format!("Bearer realm=\"dq\", error=\"insufficient_scope\", scope=\"{need}\"");
+    // A topic is as the path names it, which may be anything.
+    if let Ok(challenge) =
+        HeaderValue::try_from(challenge.replace(|c: char| !c.is_ascii_graphic() && c != ' ', "?"))
+    {
+        response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+    }
+    response
+}
+
+/// The first part of a path that is no fixed one: a topic, where a rule is about topics.
+async fn topic(parts: &mut Parts) -> Option<String> {
+    let params = RawPathParams::from_request_parts(parts, &()).await.ok()?;
+    params.iter().next().map(|(_, topic)| topic.to_owned())
+}
+
+/// Lets in who may do what he asks for, and not more of them at once than there is room for.
+pub(super) async fn let_in(State(access): State<Access>, request: Request, next: Next) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let route = parts.extensions.get::<MatchedPath>().cloned();
+    let rule = route.as_ref().map(|route| rule(&parts.method, route.as_str()));
+    if rule == Some(Rule::Anyone) {
+        return next.run(Request::from_parts(parts, body)).await;
+    }
+    let peer = parts.extensions.get::<Peer>().copied().unwrap_or(Peer::User(None));
+    let (caller, token) = match access.caller(peer, &parts.headers) {
+        Ok(known) => known,
+        Err(refusal) => return *refusal,
+    };
+    // To whom it may tell anything, it tells that there is nothing.
+    if let (Some(rule), Some(token)) = (rule, &token) {
+        let topic = topic(&mut parts).await.unwrap_or_default();
+        if let Some(need) = rule.need(&topic)
+            && !token.permits(need)
+        {
+            return forbidden(&caller, need);
+        }
+    }
+    let room = access.requests.try_acquire();
+    // Whoever is called when nothing works any more finds a way in.
+    if room.is_err() && !matches!(caller, Caller::Local(_)) {
+        let detail = format!("{} requests are being answered (http.max_requests)", access.max_requests);
+        return quiet(Problem::unavailable("busy", detail));
+    }
+    parts.extensions.insert(caller);
+    let answer = next.run(Request::from_parts(parts, body)).await;
+    drop(room);
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_not_in_the_table_needs_everything() {
+        for (method, route, expected) in [
+            ("GET", "/healthz", Rule::Anyone),
+            ("HEAD", "/v1/stats", Rule::Read),
+            ("POST", "/v1/stats", Rule::Admin),
+            ("GET", "/v1/topics/{topic}/jobs/{id}", Rule::Jobs),
+            ("GET", "/v1/topics/{name}/jobs/{key}", Rule::Jobs),
+            ("POST", "/v1/topics/{topic}/jobs/batch", Rule::Produce),
+            ("PUT", "/v1/topics/{topic}", Rule::Admin),
+            ("POST", "/v1/topics/{topic}/dead/purge", Rule::Admin),
+            ("GET", "/v1/tokens", Rule::Admin),
+            ("GET", "/v1/topics/{topic}/jobs/{id}/more", Rule::Admin),
+            ("GET", "/", Rule::Admin),
+            ("OPTIONS", "/v1/topics", Rule::Admin),
+        ] {
+            let method = Method::from_bytes(method.as_bytes()).unwrap();
+            assert_eq!(rule(&method, route), expected, "{method} {route}");
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! The routes of tokens: they are made, shown without their secrets, and revoked. What is changed here holds in this process when
+//! it is answered, and everywhere within two seconds.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Extension, Path, State};
+use axum::http::header::CACHE_CONTROL;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::access::Caller;
+use super::api::{Api, Sent};
+use super::problem::Problem;
+use super::schema;
+use crate::process;
+use crate::scope::{NoScope, Scope};
+use crate::token::{Secret, Token, TokenName, Tokens};
+
+/// How many scopes a token may have.
+const SCOPES_MAX: usize = 100;
+
+/// The longest life of a token that has an end.
+const LONGEST: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
+
+/// How long an answer waits until this process knows of a change.
+const KNOWN_WITHIN: Duration = Duration::from_secs(2);
+
+pub(super) fn routes() -> OpenApiRouter<Api> {
+    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(revoke))
+}
+
+/// A token to be made.
+#[derive(Deserialize, ToSchema)]
+#[schema(as = NewToken, example = json!({"name": "shop", "scopes": ["produce:orders", "read"], "expires": "90d"}))]
+struct Wanted {
+    /// What to call it: 1 to 128 of letters, digits, `_`, `.`, `-`.
+    #[schema(pattern = "^[A-Za-z0-9_.-]+$", min_length = 1, max_length = 128)]
+    name: String,
+    /// What it is for: `admin`, `read`, `produce:<topic>`, `consume:<topic>`, with `*` for all topics.
+    #[schema(min_items = 1, max_items = 100)]
+    scopes: Vec<String>,
+    /// For how long it is good; for ever, if it is missing.
+    #[serde(default)]
+    #[schema(schema_with = schema::span, required = false)]
+    expires: Value,
+}
+
+impl Wanted {
+    fn read(json: &[u8]) -> Result<Wanted, Problem> {
+        let object: serde_json::Map<String, Value> =
+            serde_json::from_slice(json).map_err(Problem::bad_json)?;
+        const KNOWN: &[&str] = &["name", "scopes", "expires"];
+        if let Some(unknown) = object.keys().find(|key| !KNOWN.contains(&key.as_str())) {
+            return Err(Problem::unknown_field(&unknown.chars().take(80).collect::<String>(), KNOWN));
+        }
+        for (field, wanted) in
+            [("name", "what to call the token"), ("scopes", "what it is for, such as [\"read\"]")]
+        {
+            if !object.contains_key(field) {
+                return Err(Problem::missing(field, wanted));
+            }
+        }
+        serde_path_to_error::deserialize(Value::Object(object)).map_err(|e| {
+            let path = e.path().to_string();
+            let field = path.split(['[', '.']).next().unwrap_or_default().to_owned();
+            Problem::field(&field, format!("{path}: {}", e.into_inner()))
+        })
+    }
+
+    /// The token that is to be, of that secret.
+    fn token(self, secret: &Secret, creator: String) -> Result<Token, Problem> {
+        let name = TokenName::new(&self.name).map_err(|e| Problem::field("name", format!("name: {e}")))?;
+        let mut scopes: Vec<Scope> = Vec::new();
+        for text in &self.scopes {
+            let scope = text.parse().map_err(|e: NoScope| Problem::field("scopes", e.to_string()))?;
+            if !scopes.contains(&scope) && scopes.len() <= SCOPES_MAX {
+                scopes.push(scope);
+            }
+        }
+        if !(1..=SCOPES_MAX).contains(&scopes.len()) {
+            let detail = format!("scopes are {}, and not 1 to {SCOPES_MAX}", scopes.len());
+            return Err(Problem::field("scopes", detail));
+        }
+        let created_ms = process::now_ms();
+        let life = match &self.expires {
+            Value::Null => None,
+            value => Some(
+                span(value).filter(|life| (Duration::from_secs(1)..=LONGEST).contains(life)).ok_or_else(
+                    || {
+                        let shown: String = value.to_string().chars().take(80).collect();
+                        let wanted = "a duration such as \"90d\", or a number of seconds, up to 100 years";
+                        Problem::field("expires", format!("expires is {shown}, and not {wanted}"))
+                    },
+                )?,
+            ),
+        };
+        let expires_ms = life.map(|life| created_ms + life.as_millis() as i64);
+        Ok(Token { name, digest: secret.digest(), scopes, created_ms, expires_ms, creator })
+    }
+}
+
+fn span(value: &Value) -> Option<Duration> {
+    match value {
+        Value::String(text) => humantime::parse_duration(text).ok(),
+        Value::Number(seconds) => seconds.as_u64().map(Duration::from_secs),
+        _ => None,
+    }
+}
+
+/// A token as it is shown.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Token)]
+struct Shown<'a> {
+    #[schema(value_type = String)]
+    name: &'a TokenName,
+    /// What is sent as `Authorization: Bearer …`. It is told when it is made, and never again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    token: Option<&'a str>,
+    #[schema(value_type = Vec<String>)]
+    scopes: &'a [Scope],
+    created_ms: i64,
+    expires_ms: Option<i64>,
+    creator: &'a str,
+}
+
+impl<'a> Shown<'a> {
+    fn of(token: &'a Token, secret: Option<&'a Secret>) -> Shown<'a> {
+        let Token { name, scopes, created_ms, expires_ms, creator, .. } = token;
+        let (created_ms, expires_ms) = (*created_ms, *expires_ms);
+        Shown { name, token: secret.map(Secret::reveal), scopes, created_ms, expires_ms, creator }
+    }
+}
+
+/// All tokens.
+#[derive(ToSchema)]
+#[schema(as = Tokens)]
+#[allow(dead_code, reason = "the document is made of it")]
+struct Listed<'a> {
+    tokens: Vec<Shown<'a>>,
+}
+
+/// Shows all tokens, without what they are shown by.
+#[utoipa::path(get, path = "/v1/tokens", tag = "tokens", operation_id = "list_tokens",
+    responses((status = 200, body = Listed, description = "All of them"), schema::ShowProblems))]
+async fn list(State(api): State<Api>) -> Json<Value> {
+    let tokens = api.tokens.borrow().clone();
+    let shown: Vec<Shown<'_>> = tokens.iter().map(|token| Shown::of(token, None)).collect();
+    Json(serde_json::json!({ "tokens": shown }))
+}
+
+/// Makes a token, and tells it this once.
+#[utoipa::path(post, path = "/v1/tokens", tag = "tokens", operation_id = "create_token",
+    request_body(content = Wanted, content_type = "application/json"),
+    responses((status = 201, body = Shown, description = "The token"), schema::ChangeProblems))]
+async fn create(
+    State(api): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Sent(json): Sent,
+) -> Result<Response, Problem> {
+    let wanted = Wanted::read(&json)?;
+    let mut random = [0; 32];
+    getrandom::fill(&mut random)
+        .map_err(|e| Problem::unavailable("no_chance", format!("the system gives no random bytes: {e}")))?;
+    let secret = Secret::of(random);
+    let token = wanted.token(&secret, caller.to_string())?;
+    let written = token.clone();
+    api.registrar.change(move |registry| registry.put_token(&written)).await?;
+    log::info!("token {} is made by {caller}", token.name);
+    api.known(|tokens| tokens.named(&token.name).is_some_and(|t| t.digest == token.digest)).await;
+    let mut response = (StatusCode::CREATED, Json(Shown::of(&token, Some(&secret)))).into_response();
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+/// Revokes a token.
+#[utoipa::path(delete, path = "/v1/tokens/{name}", tag = "tokens", operation_id = "revoke_token",
+    params(schema::TokenPath),
+    responses((status = 204, description = "It is good for nothing any more"), schema::FindProblems))]
+async fn revoke(
+    State(api): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<StatusCode, Problem> {
+    let name = TokenName::new(&name).map_err(|e| Problem::field("name", format!("name: {e}")))?;
+    let gone = name.clone();
+    api.registrar.change(move |registry| registry.delete_token(&gone)).await?;
+    log::info!("token {name} is revoked by {caller}");
+    api.known(|tokens| tokens.named(&name).is_none()).await;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+impl Api {
+    /// Waits until this process knows of a change; it holds all the same where that takes too long.
+    async fn known(&self, is_known: impl Fn(&Tokens) -> bool) {
+        let mut tokens = self.tokens.clone();
+        let _ = tokio::time::timeout(KNOWN_WITHIN, tokens.wait_for(|now| is_known(now))).await;
+    }
+}

@@ -1,0 +1,875 @@
+//! Who may do what: a real daemon, asked with tokens and without, by TCP, HTTP, TLS and the Unix socket.
+#![allow(missing_docs)]
+
+mod support;
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use dq::cli::Client;
+use dq::registry::{Registry, Snapshot, open};
+use dq::settings;
+use dq::token::TokenName;
+use nix::sys::signal::Signal;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use serde_json::{Value, json};
+use support::{Daemon, SECOND, Sink, add, all_new, eventually, free_port, on_redis, topic};
+
+/// What is promised, and some more for a machine on which all tests run.
+const SOON: Duration = Duration::from_secs(5);
+
+trait Stream: Read + Write + Send {}
+impl<T: Read + Write + Send> Stream for T {}
+
+/// A kept connection to dq-http-server.
+struct Http {
+    reader: BufReader<Box<dyn Stream>>,
+    host: String,
+    token: Option<String>,
+}
+
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    headers: HashMap<String, String>,
+    json: Value,
+}
+
+impl Http {
+    fn of(stream: impl Stream + 'static, host: &str, token: Option<&str>) -> Http {
+        let token = token.map(str::to_owned);
+        Http { reader: BufReader::new(Box::new(stream)), host: host.to_owned(), token }
+    }
+
+    fn tcp(daemon: &Daemon, token: Option<&str>) -> Http {
+        Http::of(connect(daemon.http), &format!("127.0.0.1:{}", daemon.http), token)
+    }
+
+    fn unix(daemon: &Daemon, token: Option<&str>) -> Http {
+        let stream = UnixStream::connect(socket(daemon)).unwrap();
+        stream.set_read_timeout(Some(30 * SECOND)).unwrap();
+        Http::of(stream, "dq", token)
+    }
+
+    fn ask(&mut self, method: &str, path: &str, body: &Value) -> Answer {
+        self.send(method, path, "", body).expect("an answer")
+    }
+
+    fn get(&mut self, path: &str) -> Answer {
+        self.ask("GET", path, &Value::Null)
+    }
+
+    /// Asks, with these lines of headers.
+    fn send(&mut self, method: &str, path: &str, headers: &str, body: &Value) -> std::io::Result<Answer> {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let mut head = format!("{method} {path} HTTP/1.1\r\nContent-Length: {}\r\n{headers}", body.len());
+        if !headers.to_ascii_lowercase().contains("host:") {
+            head += &format!("Host: {}\r\n", self.host);
+        }
+        if let Some(token) = &self.token {
+            head += &format!("Authorization: Bearer {token}\r\n");
+        }
+        self.reader.get_mut().write_all(format!("{head}\r\n{body}").as_bytes())?;
+        self.receive(method == "HEAD")
+    }
+
+    fn receive(&mut self, head_only: bool) -> std::io::Result<Answer> {
+        let (mut headers, mut status) = (HashMap::new(), 0);
+        loop {
+            let mut line = String::new();
+            if self.reader.read_line(&mut line)? == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            match line.trim_end().split_once(": ") {
+                Some((name, value)) => drop(headers.insert(name.to_ascii_lowercase(), value.to_owned())),
+                None if line == "\r\n" => break,
+                None => status = line.split(' ').nth(1).unwrap().parse().unwrap(),
+            }
+        }
+        let length = headers.get("content-length").filter(|_| !head_only).map_or(0, |n| n.parse().unwrap());
+        let mut body = vec![0; length];
+        self.reader.read_exact(&mut body)?;
+        Ok(Answer { status, headers, json: serde_json::from_slice(&body).unwrap_or(Value::Null) })
+    }
+}
+
+impl Answer {
+    #[track_caller]
+    fn is(self, status: u16) -> Value {
+        assert_eq!(self.status, status, "{self:?}");
+        self.json
+    }
+
+    #[track_caller]
+    fn is_problem(&self, status: u16, code: &str) {
+        assert_eq!((self.status, self.json["code"].as_str()), (status, Some(code)), "{self:?}");
+        assert_eq!(self.headers["content-type"], "application/problem+json");
+    }
+}
+
+fn connect(port: u16) -> TcpStream {
+    let stream = eventually(10 * SECOND, "the HTTP port", || TcpStream::connect(("127.0.0.1", port)).ok());
+    stream.set_read_timeout(Some(30 * SECOND)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
+fn socket(daemon: &Daemon) -> PathBuf {
+    daemon.dir.path().join("var/run/http.sock")
+}
+
+/// A daemon that asks for tokens everywhere, and has topics `a` and `b`.
+fn shut(more: &str) -> (Sink, Daemon) {
+    assert!(!on_redis(), "tokens need a registry");
+    let sink = Sink::start();
+    let topics = topic("a", &sink, "") + &topic("b", &sink, "");
+    let daemon =
+        Daemon::start(&format!("[server]\nauth = \"token\"\n[http]\nauth = \"token\"\n{more}{topics}"));
+    (sink, daemon)
+}
+
+/// Makes a token, as root may by the Unix socket.
+fn make(daemon: &Daemon, name: &str, scopes: &[&str], expires: Option<&str>) -> String {
+    let wanted = json!({"name": name, "scopes": scopes, "expires": expires});
+    let made = Http::unix(daemon, None).ask("POST", "/v1/tokens", &wanted);
+    assert_eq!(made.headers["cache-control"], "no-store");
+    let made = made.is(201);
+    assert_eq!((&made["name"], &made["scopes"]), (&json!(name), &json!(scopes)));
+    made["token"].as_str().unwrap().to_owned()
+}
+
+fn revoke(daemon: &Daemon, name: &str) {
+    Http::unix(daemon, None).ask("DELETE", &format!("/v1/tokens/{name}"), &Value::Null).is(204);
+}
+
+fn registry(daemon: &Daemon) -> Box<dyn Registry> {
+    open(&settings::Registry::Sqlite { path: daemon.dir.path().join("var/registry.db") }).unwrap()
+}
+
+/// Waits until the moment has passed at which a token ends.
+fn wait_past(expires_ms: i64) {
+    eventually(SOON, "the end of a token", || (support::now_ms() > expires_ms).then_some(()));
+}
+
+const NOBODYS: &str = "dq_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+
+/// Something, and what it is called.
+type Named<T> = (&'static str, T);
+
+/// The tokens of the tables below, by their scopes, and those that nobody is let in by.
+fn all_tokens(daemon: &Daemon) -> (Vec<Named<String>>, Vec<Named<Option<String>>>) {
+    let scopes =
+        ["admin", "read", "produce:a", "produce:b", "produce:*", "consume:a", "consume:b", "consume:*"];
+    let good = scopes.map(|scope| (scope, make(daemon, &scope.replace([':', '*'], "_"), &[scope], None)));
+    let expired = make(daemon, "expired", &["admin"], Some("1s"));
+    let revoked = make(daemon, "revoked", &["admin"], None);
+    revoke(daemon, "revoked");
+    let tokens = registry(daemon).tokens().unwrap();
+    wait_past(tokens.iter().find(|t| t.name.as_str() == "expired").unwrap().expires_ms.unwrap());
+    let bad = vec![
+        ("none", None),
+        ("nobody's", Some(NOBODYS.to_owned())),
+        ("no token", Some("Zm9vOmJhcg".to_owned())),
+        ("expired", Some(expired)),
+        ("revoked", Some(revoked)),
+    ];
+    (good.into(), bad)
+}
+
+const ALL: &[&str] =
+    &["admin", "read", "produce:a", "produce:b", "produce:*", "consume:a", "consume:b", "consume:*"];
+const LOOK_A: &[&str] = &["admin", "read", "produce:a", "produce:*", "consume:a", "consume:*"];
+const PRODUCE_A: &[&str] = &["admin", "produce:a", "produce:*"];
+
+#[test]
+fn each_route_lets_in_who_has_its_scope_and_nobody_else() {
+    let (_sink, daemon) = shut("");
+    let (good, bad) = all_tokens(&daemon);
+    let job = json!({"id": "1", "body": 1, "delay": "1h"});
+    let later = json!({"delay": "2h"});
+    #[rustfmt::skip]
+    let table: &[(&str, &str, &Value, &[&str], &str)] = &[
+        ("GET", "/v1/stats", &Value::Null, &["admin", "read"], "read"),
+        ("HEAD", "/v1/stats", &Value::Null, &["admin", "read"], "read"),
+        ("POST", "/v1/stats", &Value::Null, &["admin"], "admin"),
+        ("POST", "/v1/topics/a/jobs", &job, PRODUCE_A, "produce:a"),
+        ("POST", "/v1/topics/%61/jobs", &job, PRODUCE_A, "produce:a"),
+        ("POST", "/v1/topics/b/jobs", &job, &["admin", "produce:b", "produce:*"], "produce:b"),
+        ("POST", "/v1/topics/b%2F..%2Fa/jobs", &job, &["admin", "produce:*"], "produce:b/../a"),
+        ("POST", "/v1/topics/a/jobs/batch", &json!({"jobs": []}), PRODUCE_A, "produce:a"),
+        ("GET", "/v1/topics/a/jobs?state=delayed", &Value::Null, LOOK_A, "read"),
+        ("GET", "/v1/topics/a/jobs/1", &Value::Null, LOOK_A, "read"),
+        ("GET", "/v1/topics/a/jobs/batch", &Value::Null, LOOK_A, "read"),
+        ("PATCH", "/v1/topics/a/jobs/1", &later, PRODUCE_A, "produce:a"),
+        ("PATCH", "/v1/topics/a/jobs/batch", &later, PRODUCE_A, "produce:a"),
+        ("POST", "/v1/topics/a/jobs/1/run", &Value::Null, PRODUCE_A, "produce:a"),
+        ("DELETE", "/v1/topics/a/jobs/1", &Value::Null, PRODUCE_A, "produce:a"),
+        ("DELETE", "/v1/topics/a/jobs/batch", &Value::Null, PRODUCE_A, "produce:a"),
+        ("GET", "/v1/tokens", &Value::Null, &["admin"], "admin"),
+        ("POST", "/v1/tokens", &json!({}), &["admin"], "admin"),
+        ("DELETE", "/v1/tokens/nobody", &Value::Null, &["admin"], "admin"),
+        // To whom it may tell anything, it tells that there is nothing.
+        ("GET", "/v1/nothing", &Value::Null, ALL, ""),
+    ];
+    for (method, path, body, permitted, missing) in table {
+        for (scope, token) in &good {
+            let answer = Http::tcp(&daemon, Some(token)).ask(method, path, body);
+            let what = format!("{scope}: {method} {path}: {answer:?}");
+            if permitted.contains(scope) {
+                assert!(!matches!(answer.status, 401 | 403 | 429 | 500..), "{what}");
+                continue;
+            }
+            assert_eq!(answer.status, 403, "{what}");
+            if *method != "HEAD" {
+                answer.is_problem(403, "forbidden");
+                assert!(
+                    answer.json["detail"].as_str().unwrap().contains(&format!("scope {missing},")),
+                    "{what}"
+                );
+            }
+            assert!(answer.headers["www-authenticate"].contains(&format!("scope=\"{missing}\"")), "{what}");
+        }
+        for (which, token) in &bad {
+            let answer = Http::tcp(&daemon, token.as_deref()).ask(method, path, body);
+            let what = format!("{which}: {method} {path}: {answer:?}");
+            // After ten wrong ones it is 429.
+            assert!(answer.status == 401 || token.is_some() && answer.status == 429, "{what}");
+            if answer.status == 401 {
+                assert!(answer.headers["www-authenticate"].starts_with("Bearer"), "{what}");
+            }
+        }
+        // Root needs none.
+        let status = Http::unix(&daemon, None).ask(method, path, body).status;
+        assert!(!matches!(status, 401 | 403), "{method} {path}: {status}");
+    }
+    for path in ["/healthz", "/readyz"] {
+        for (which, token) in &bad {
+            assert_eq!(Http::tcp(&daemon, token.as_deref()).get(path).status, 200, "{which}: {path}");
+        }
+    }
+    for header in
+        ["Authorization: Basic Zm9vOmJhcg==\r\n", "Authorization: Bearer\r\n", "Authorization: \r\n"]
+    {
+        let answer = Http::tcp(&daemon, None).send("GET", "/v1/stats", header, &Value::Null).unwrap();
+        assert!(matches!(answer.status, 401 | 429), "{answer:?}");
+    }
+    for (_, token) in &good {
+        assert!(!daemon.log().contains(token.as_str()));
+    }
+}
+
+fn let_in(daemon: &Daemon, token: Option<&str>) -> Client {
+    let mut client = daemon.client();
+    if let Some(token) = token {
+        client.ask(&json!({"cmd": "auth", "token": token})).unwrap();
+    }
+    client
+}
+
+#[test]
+fn each_command_lets_in_who_has_its_scope_and_nobody_else() {
+    let (_sink, daemon) = shut("");
+    let (good, bad) = all_tokens(&daemon);
+    let far = add("a", "1", 3_600_000);
+    let of = |cmd: &str| json!({"cmd": cmd, "topic": "a", "id": "1"});
+    let stats = json!({"cmd": "stats"});
+    let stats_of_a = json!({"cmd": "stats", "topic": "a"});
+    let table: &[(&Value, &[&str], &str)] = &[
+        (&far, PRODUCE_A, "produce:a"),
+        (&add("b", "1", 3_600_000), &["admin", "produce:b", "produce:*"], "produce:b"),
+        (&of("get"), LOOK_A, "read"),
+        (&of("run"), PRODUCE_A, "produce:a"),
+        (&of("del"), PRODUCE_A, "produce:a"),
+        (&stats, &["admin", "read"], "read"),
+        (&stats_of_a, &["admin", "read"], "read"),
+    ];
+    for (request, permitted, missing) in table {
+        for (scope, token) in &good {
+            let answer = let_in(&daemon, Some(token)).ask(request).unwrap();
+            let what = format!("{scope}: {request}: {answer}");
+            if permitted.contains(scope) {
+                assert!(
+                    !["forbidden", "unauthorized"].contains(&answer["err"].as_str().unwrap_or("")),
+                    "{what}"
+                );
+            } else {
+                assert_eq!((&answer["code"], &answer["err"]), (&json!(0), &json!("forbidden")), "{what}");
+                assert!(answer["msg"].as_str().unwrap().contains(missing), "{what}");
+            }
+        }
+    }
+    // Each job of many by itself.
+    let (_, token) = good.iter().find(|(scope, _)| *scope == "produce:a").unwrap();
+    let jobs = json!({"cmd": "madd", "jobs": [
+        {"topic": "a", "id": "m", "body": 1, "delay_ms": 3_600_000},
+        {"topic": "b", "id": "m", "body": 1, "delay_ms": 3_600_000},
+    ]});
+    let answer = let_in(&daemon, Some(token)).ask(&jobs).unwrap();
+    assert_eq!(
+        (&answer["data"][0]["code"], &answer["data"][1]["err"]),
+        (&json!(1), &json!("forbidden")),
+        "{answer}"
+    );
+    let (_, admin) = &good[0];
+    let lost = let_in(&daemon, Some(admin)).ask(&json!({"cmd": "get", "topic": "b", "id": "m"})).unwrap();
+    assert_eq!(lost["err"], "not_found");
+
+    for (which, token) in &bad {
+        let mut client = let_in(&daemon, token.as_deref());
+        assert_eq!(client.ask(&json!({"cmd": "ping"})).unwrap()["code"], 1);
+        for request in
+            table.iter().map(|(request, ..)| *request).chain([&jobs, &json!({"cmd": "fly"}), &json!([])])
+        {
+            let answer = client.ask(request).unwrap();
+            assert_eq!(
+                (&answer["code"], &answer["err"]),
+                (&json!(0), &json!("unauthorized")),
+                "{which}: {request}"
+            );
+        }
+        // It is not too late.
+        let answer = client.ask(&json!({"cmd": "auth", "token": admin})).unwrap();
+        assert_eq!(answer, json!({"code": 1, "msg": "succ", "data": []}));
+        assert_eq!(client.ask(&far).unwrap()["code"], 1, "{which}");
+        assert!(client.ask(&json!({"cmd": "auth", "token": NOBODYS})).unwrap()["code"] == 0);
+        assert_eq!(
+            client.ask(&far).unwrap()["err"],
+            "unauthorized",
+            "a wrong one takes the place of a good one"
+        );
+    }
+    // Requests behind it need not wait for its answer.
+    let mut client = daemon.client();
+    client.send(&[far.clone(), json!({"cmd": "auth", "token": admin}), far]).unwrap();
+    let codes: Vec<_> = (0..3).map(|_| client.receive().unwrap()["code"].as_u64().unwrap()).collect();
+    assert_eq!(codes, [0, 1, 1]);
+}
+
+#[test]
+fn a_token_that_is_revoked_is_refused_within_two_seconds_on_open_connections_too() {
+    let (_sink, daemon) = shut("");
+    let token = make(&daemon, "shop", &["produce:a", "read"], None);
+    let (mut tcp, mut http) = (let_in(&daemon, Some(&token)), Http::tcp(&daemon, Some(&token)));
+    assert_eq!(tcp.ask(&add("a", "1", 3_600_000)).unwrap()["code"], 1);
+    http.get("/v1/stats").is(200);
+    // By another host, or by hand.
+    registry(&daemon).delete_token(&TokenName::new("shop").unwrap()).unwrap();
+    let begun = Instant::now();
+    eventually(SOON, "a refusal by TCP", || {
+        (tcp.ask(&add("a", "2", 3_600_000)).unwrap()["err"] == "unauthorized").then_some(())
+    });
+    eventually(SOON, "a refusal by HTTP", || (http.get("/v1/stats").status == 401).then_some(()));
+    println!("revoked: {:?}", begun.elapsed());
+    assert!(begun.elapsed() < 2 * SECOND, "{:?}", begun.elapsed());
+
+    // By the API it holds there at once; and one that is made may be used at once.
+    let token = make(&daemon, "shop", &["read"], None);
+    let mut http = Http::tcp(&daemon, Some(&token));
+    http.get("/v1/stats").is(200);
+    revoke(&daemon, "shop");
+    http.get("/v1/stats").is_problem(401, "unauthorized");
+    // One that ends by itself.
+    let token = make(&daemon, "short", &["read"], Some("2s"));
+    let mut http = Http::tcp(&daemon, Some(&token));
+    let mut tcp = daemon.client();
+    eventually(SOON, "the token by TCP", || {
+        (tcp.ask(&json!({"cmd": "auth", "token": token})).unwrap()["code"] == 1).then_some(())
+    });
+    http.get("/v1/stats").is(200);
+    eventually(SOON, "its end", || (http.get("/v1/stats").status == 401).then_some(()));
+    assert_eq!(tcp.ask(&json!({"cmd": "stats"})).unwrap()["err"], "unauthorized");
+}
+
+#[test]
+fn with_the_database_away_the_known_tokens_go_on_also_in_processes_that_start() {
+    let (_sink, daemon) = shut("");
+    let token = make(&daemon, "ops", &["admin"], None);
+    let db = rusqlite::Connection::open(daemon.dir.path().join("var/registry.db")).unwrap();
+    db.execute_batch("BEGIN EXCLUSIVE").unwrap();
+    eventually(20 * SECOND, "a finding", || {
+        let findings = std::fs::read_to_string(daemon.dir.path().join("var/run/findings.json")).ok()?;
+        findings.contains("registry_away").then_some(())
+    });
+    for child in ["dq-server", "dq-http-server", "dq-redis-checke"] {
+        daemon.kill_child(child);
+    }
+    daemon.wait_ready();
+    assert_eq!(let_in(&daemon, Some(&token)).ask(&add("a", "1", 3_600_000)).unwrap()["code"], 1);
+    let mut http = Http::tcp(&daemon, Some(&token));
+    http.get("/v1/tokens").is(200);
+    let refused = http.ask("POST", "/v1/tokens", &json!({"name": "x", "scopes": ["read"]}));
+    assert_eq!(refused.status, 503, "{refused:?}");
+    db.execute_batch("ROLLBACK").unwrap();
+    eventually(20 * SECOND, "the database", || {
+        let made = http.ask("POST", "/v1/tokens", &json!({"name": "y", "scopes": ["read"]}));
+        (made.status == 201).then_some(())
+    });
+}
+
+#[test]
+fn a_snapshot_of_the_release_before_takes_no_token_away_and_is_mended() {
+    let (_sink, daemon) = shut("");
+    let token = make(&daemon, "ops", &["admin"], None);
+    let run_dir = daemon.dir.path().join("var/run");
+    let (known, _) = Snapshot::read(&run_dir).unwrap().unwrap();
+    let text = std::fs::read_to_string(Snapshot::file(&run_dir)).unwrap();
+    assert!(!text.contains(&token), "no secret lies in it");
+    Snapshot { tokens: None, ..known.clone() }.write(&run_dir).unwrap();
+    let mut http = Http::tcp(&daemon, Some(&token));
+    eventually(SOON, "the tokens in the snapshot", || {
+        http.get("/v1/stats").is(200);
+        (Snapshot::read(&run_dir).unwrap().unwrap().0 == known).then_some(())
+    });
+}
+
+#[test]
+fn what_is_wrong_with_a_token_that_is_asked_for_is_named() {
+    let (_sink, daemon) = shut("");
+    let mut http = Http::unix(&daemon, None);
+    for (wanted, status, code, field) in [
+        (json!({}), 422, "missing_field", "name"),
+        (json!({"name": "x"}), 422, "missing_field", "scopes"),
+        (json!({"name": "x", "scopes": []}), 422, "bad_field", "scopes"),
+        (json!({"name": "x", "scopes": ["write"]}), 422, "bad_field", "scopes"),
+        (json!({"name": "x", "scopes": "read"}), 422, "bad_field", "scopes"),
+        (json!({"name": "x", "scopes": [7]}), 422, "bad_field", "scopes"),
+        (json!({"name": "x", "scopes": ["produce:a b"]}), 422, "bad_field", "scopes"),
+        (json!({"name": "a b", "scopes": ["read"]}), 422, "bad_field", "name"),
+        (json!({"name": "", "scopes": ["read"]}), 422, "bad_field", "name"),
+        (json!({"name": 7, "scopes": ["read"]}), 422, "bad_field", "name"),
+        (json!({"name": "x", "scopes": ["read"], "expires": "soon"}), 422, "bad_field", "expires"),
+        (json!({"name": "x", "scopes": ["read"], "expires": -1}), 422, "bad_field", "expires"),
+        (json!({"name": "x", "scopes": ["read"], "expires": "0s"}), 422, "bad_field", "expires"),
+        (json!({"name": "x", "scopes": ["read"], "expires": u64::MAX}), 422, "bad_field", "expires"),
+        (json!({"name": "x", "scopes": ["read"], "token": "dq_x"}), 422, "unknown_field", "token"),
+        (json!([]), 400, "bad_json", ""),
+    ] {
+        let answer = http.ask("POST", "/v1/tokens", &wanted);
+        answer.is_problem(status, code);
+        assert_eq!(answer.json["field"].as_str().unwrap_or(""), field, "{wanted}: {answer:?}");
+    }
+    let first = make(&daemon, "x", &["read"], None);
+    http.ask("POST", "/v1/tokens", &json!({"name": "x", "scopes": ["admin"]})).is_problem(409, "exists");
+    let shown = http.get("/v1/tokens").is(200);
+    let shown = &shown["tokens"][0];
+    assert_eq!(
+        (&shown["name"], &shown["scopes"], &shown["expires_ms"], &shown["creator"]),
+        (&json!("x"), &json!(["read"]), &Value::Null, &json!("root"))
+    );
+    assert!(shown.get("token").is_none() && shown.get("digest").is_none(), "{shown}");
+    http.ask("DELETE", "/v1/tokens/y", &Value::Null).is_problem(404, "not_found");
+    let second = make(&daemon, "y", &["read"], Some("90d"));
+    assert_ne!(first, second);
+    let text = |secret: &str| secret.len() == 55 && secret.starts_with("dq_");
+    assert!(text(&first) && text(&second), "{first} {second}");
+}
+
+#[test]
+fn wrong_tokens_are_too_many_after_ten_and_logged_once_and_good_ones_go_on() {
+    let (_sink, daemon) = shut("");
+    let token = make(&daemon, "ops", &["admin"], None);
+    let mut http = Http::tcp(&daemon, Some(NOBODYS));
+    for n in 1..=10 {
+        http.get("/v1/stats").is_problem(401, "unauthorized");
+        assert!(n <= 10);
+    }
+    for _ in 0..20 {
+        let answer = http.get("/v1/stats");
+        answer.is_problem(429, "too_many_failures");
+        assert!((1..=60).contains(&answer.headers["retry-after"].parse::<u64>().unwrap()));
+    }
+    Http::tcp(&daemon, Some(&token)).get("/v1/stats").is(200);
+    let mut tcp = daemon.client();
+    let wrong = json!({"cmd": "auth", "token": NOBODYS});
+    let errs: Vec<_> =
+        (0..12).map(|_| tcp.ask(&wrong).unwrap()["err"].as_str().unwrap().to_owned()).collect();
+    assert!(
+        errs[..10].iter().all(|e| e == "unauthorized") && errs[10..].iter().all(|e| e == "too_many_failures")
+    );
+    assert_eq!(tcp.ask(&json!({"cmd": "auth", "token": token})).unwrap()["code"], 1);
+    let log = daemon.log();
+    // One of each process.
+    assert_eq!(log.matches("a wrong token from 127.0.0.1").count(), 2, "{log}");
+    assert!(!log.contains(NOBODYS) && !log.contains("unauthorized"), "{log}");
+}
+
+#[test]
+fn a_good_token_needs_no_host_of_its_own_and_without_tokens_other_peoples_pages_are_refused() {
+    let (_sink, daemon) = shut("");
+    let token = make(&daemon, "ops", &["read"], None);
+    let foreign = ["Host: evil.example\r\n", "Origin: http://evil.example\r\n"];
+    for headers in foreign {
+        let ask = |token| Http::tcp(&daemon, token).send("GET", "/v1/stats", headers, &Value::Null).unwrap();
+        ask(Some(&token)).is(200);
+        ask(None).is_problem(401, "unauthorized");
+    }
+    let open = Daemon::start("");
+    for headers in foreign {
+        let answer = Http::tcp(&open, None).send("GET", "/v1/stats", headers, &Value::Null).unwrap();
+        answer.is_problem(403, "foreign");
+    }
+    Http::tcp(&open, None).get("/v1/tokens").is(200);
+    // A client may say what nobody asks for.
+    assert_eq!(open.client().ask(&json!({"cmd": "auth", "token": NOBODYS})).unwrap()["code"], 1);
+}
+
+/// Starts dq-master with this configuration, which it refuses, and gives what it says.
+fn refused(config: &str) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("dq.toml");
+    std::fs::write(&path, config).unwrap();
+    let said = |arguments: &[&str]| {
+        let mut command = Command::new("timeout");
+        command.args(["-k", "1", "10"]).arg(env!("CARGO_BIN_EXE_dq-master")).arg("--config").arg(&path);
+        let out = command.args(arguments).output().unwrap();
+        assert!(!out.status.success() && out.status.code() != Some(124), "{config}: {out:?}");
+        String::from_utf8_lossy(&out.stderr).into_owned()
+    };
+    let checked = said(&["--check"]);
+    let started = said(&[]);
+    for text in [&checked, &started] {
+        assert!(text.contains("listen") || text.contains("auth"), "{text}");
+    }
+    checked
+}
+
+#[test]
+fn a_wide_bind_without_tokens_or_ranges_and_tokens_without_a_registry_are_refused_at_start() {
+    for (config, keys) in [
+        ("[http]\nlisten = \"0.0.0.0:18088\"", ["http.listen", "http.allow"]),
+        ("[http]\nlisten = \"[::]:18088\"", ["http.listen", "http.auth"]),
+        ("[server]\nlisten = \"0.0.0.0:16789\"", ["server.listen", "server.auth"]),
+        ("[http]\nauth = \"token\"\n[registry]\nurl = \"none\"", ["http.auth", "registry.url"]),
+        ("[server]\nauth = \"token\"\n[registry]\nurl = \"none\"", ["server.auth", "registry.url"]),
+        (
+            "[http]\nauth = \"token\"\n[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"a\"\nurl = \"redis://127.0.0.1:1\"",
+            ["http.auth", "registry.url"],
+        ),
+    ] {
+        let said = refused(config);
+        assert!(keys.iter().all(|key| said.contains(key)), "{config}: {said}");
+    }
+}
+
+#[test]
+fn who_is_not_allowed_is_turned_away_and_a_wide_bind_is_known_by_its_address() {
+    let sink = Sink::start();
+    let text = |listen: &str, allow: &str| {
+        let (port, http) = (free_port(), free_port());
+        let config = format!(
+            "[server]\nlisten = \"127.0.0.1:{port}\"\n[http]\nlisten = \"{listen}:{http}\"\nallow = [\"{allow}\"]\n{}",
+            topic("a", &sink, "")
+        );
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        std::fs::write(dir.path().join("dq.toml"), config).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dq-master"));
+        command.arg("--config").arg(dir.path().join("dq.toml"));
+        let daemon = Daemon::run(dir, port, http, command);
+        daemon.wait_ready();
+        eventually(20 * SECOND, "all processes", || (daemon.status()?["phase"] == "steady").then_some(()));
+        daemon
+    };
+    let elsewhere = text("0.0.0.0", "10.255.255.0/24");
+    let mut http = Http::tcp(&elsewhere, None);
+    assert!(http.send("GET", "/healthz", "", &Value::Null).is_err(), "it is closed");
+    Http::unix(&elsewhere, None).get("/v1/stats").is(200);
+    assert!(elsewhere.log().contains("http.allow does not name it"));
+    // A socket of both families knows an IPv4 client by its own address.
+    let here = text("[::]", "127.0.0.0/8");
+    let host = |name: &str| {
+        let header = format!("Host: {name}\r\n");
+        Http::tcp(&here, None).send("GET", "/v1/stats", &header, &Value::Null).unwrap()
+    };
+    for good in ["127.0.0.1", "10.0.0.1:8088", "localhost"] {
+        host(good).is(200);
+    }
+    host("evil.example").is_problem(403, "foreign");
+}
+
+/// Asks by the Unix socket as another user.
+fn as_nobody(daemon: &Daemon, header: &str) -> String {
+    let mut command = Command::new("curl");
+    command.args(["-sS", "-i", "--max-time", "10", "-H", header]).arg("--unix-socket").arg(socket(daemon));
+    let out = command.arg("http://dq/v1/tokens").uid(65534).gid(65534).current_dir("/").output().unwrap();
+    String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr)
+}
+
+#[test]
+fn on_the_unix_socket_root_and_the_daemons_user_need_no_token_and_others_do() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("only root can become somebody else: nothing is tested");
+        return;
+    }
+    let (_sink, daemon) = shut("");
+    let token = make(&daemon, "ops", &["admin"], None);
+    let run_dir = daemon.dir.path().join("var/run");
+    let mode = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    assert_eq!(std::fs::metadata(socket(&daemon)).unwrap().permissions().mode() & 0o777, 0o600);
+    for folder in run_dir.ancestors().take(3) {
+        mode(folder, 0o755);
+    }
+    let said = as_nobody(&daemon, "x: y");
+    assert!(!said.contains("HTTP/1.1"), "the socket is for its user alone: {said}");
+    // Somebody opens it to others: they are let in by their tokens alone.
+    mode(&socket(&daemon), 0o666);
+    let said = as_nobody(&daemon, "x: y");
+    assert!(said.starts_with("HTTP/1.1 401 "), "{said}");
+    let said = as_nobody(&daemon, &format!("Authorization: Bearer {token}"));
+    assert!(said.starts_with("HTTP/1.1 200 "), "{said}");
+    let said = as_nobody(&daemon, &format!("Authorization: Bearer {NOBODYS}"));
+    assert!(said.starts_with("HTTP/1.1 401 "), "{said}");
+    assert!(daemon.log().contains("a wrong token from user 65534"));
+    Http::unix(&daemon, None).get("/v1/tokens").is(200);
+}
+
+#[test]
+fn a_connection_that_was_let_in_stays_so_in_the_next_dq_server_as_long_as_its_token_is_one() {
+    let (_sink, daemon) = shut("");
+    let (kept, goes) = (make(&daemon, "kept", &["admin"], None), make(&daemon, "goes", &["admin"], None));
+    let job = add("a", "1", 3_600_000);
+    let mut clients = [let_in(&daemon, Some(&kept)), let_in(&daemon, Some(&goes)), let_in(&daemon, None)];
+    let mut codes =
+        || clients.each_mut().map(|c| c.ask(&job).unwrap()["err"].as_str().unwrap_or("").to_owned());
+    assert_eq!(codes(), ["", "", "unauthorized"]);
+    for signal in [Signal::SIGHUP, Signal::SIGUSR2] {
+        let before = daemon.children();
+        daemon.signal(signal);
+        all_new(&daemon, &before);
+        assert_eq!(codes(), ["", "", "unauthorized"], "{signal}");
+    }
+    revoke(&daemon, "goes");
+    let before = daemon.children();
+    daemon.signal(Signal::SIGHUP);
+    all_new(&daemon, &before);
+    assert_eq!(codes(), ["", "unauthorized", "unauthorized"]);
+}
+
+#[test]
+fn one_connection_too_many_is_closed_and_one_request_too_many_is_told_so() {
+    let more = "max_connections = 2\nmax_requests = 1\nidle_timeout = \"3s\"\n";
+    let (_sink, daemon) = shut(more);
+    let token = make(&daemon, "ops", &["admin"], None);
+    // It is being answered until its body has come.
+    let mut slow = connect(daemon.http);
+    let head = format!("POST /v1/topics/a/jobs HTTP/1.1\r\nHost: dq\r\nAuthorization: Bearer {token}\r\n");
+    slow.write_all(format!("{head}Content-Length: 10\r\n\r\n").as_bytes()).unwrap();
+    let mut second = Http::tcp(&daemon, Some(&token));
+    eventually(SOON, "a request too many", || {
+        let answer = second.get("/v1/stats");
+        (answer.status == 503).then(|| {
+            answer.is_problem(503, "busy");
+            assert_eq!(answer.headers["retry-after"], "1");
+        })
+    });
+    second.get("/healthz");
+    Http::unix(&daemon, None).get("/v1/stats").is(200);
+    let mut third = Http::tcp(&daemon, Some(&token));
+    assert!(third.send("GET", "/healthz", "", &Value::Null).is_err());
+    slow.write_all(b"{\"body\":1}").unwrap();
+    let mut answer = [0; 12];
+    slow.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 201");
+    // Whoever says nothing is closed, and whoever says it too slowly.
+    let mut rest = Vec::new();
+    slow.read_to_end(&mut rest).unwrap();
+    eventually(20 * SECOND, "room", || {
+        Http::tcp(&daemon, Some(&token)).send("GET", "/v1/stats", "", &Value::Null).ok()
+    });
+    let mut drip = eventually(20 * SECOND, "room", || {
+        let mut drip = connect(daemon.http);
+        drip.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        drip.write_all(b"G").ok()?;
+        (drip.read(&mut [0; 1]).is_err_and(|e| e.kind() == ErrorKind::WouldBlock)).then_some(drip)
+    });
+    let mut head = b"ET / HTTP/1.1\r\nx: ".iter().chain(std::iter::repeat(&b'x'));
+    eventually(20 * SECOND, "an end", || {
+        let _ = drip.write_all(&[*head.next().unwrap()]);
+        (!matches!(drip.read(&mut [0; 1]), Err(e) if e.kind() == ErrorKind::WouldBlock)).then_some(())
+    });
+}
+
+#[test]
+fn a_client_that_takes_no_answer_is_given_up() {
+    let (_sink, daemon) = shut("max_connections = 1\nidle_timeout = \"1s\"\n");
+    let token = make(&daemon, "ops", &["admin"], None);
+    let body = json!({"id": "1", "body": "x".repeat(900_000), "delay": "1h"});
+    Http::unix(&daemon, None).ask("POST", "/v1/topics/a/jobs", &body).is(201);
+    let mut deaf = connect(daemon.http);
+    let ask =
+        format!("GET /v1/topics/a/jobs/1 HTTP/1.1\r\nHost: dq\r\nAuthorization: Bearer {token}\r\n\r\n");
+    deaf.write_all(ask.repeat(100).as_bytes()).unwrap();
+    eventually(10 * SECOND, "room for another", || {
+        let mut http = Http::tcp(&daemon, Some(&token));
+        http.send("GET", "/v1/stats", "", &Value::Null).ok()
+    });
+}
+
+/// Takes any certificate, and keeps it.
+#[derive(Debug)]
+struct Anybody(Mutex<Vec<u8>>);
+
+impl rustls::client::danger::ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
+        *self.0.lock().unwrap() = certificate.to_vec();
+        Ok(rustls::client::danger::ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, &algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        rustls::crypto::ring::default_provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// A connection with TLS, and the certificate that was shown.
+fn tls(port: u16, token: Option<&str>) -> std::io::Result<(Http, Vec<u8>)> {
+    let seen = Arc::new(Anybody(Mutex::default()));
+    let mut config =
+        rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::clone(&seen) as _)
+            .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let mut socket = connect(port);
+    let mut client =
+        rustls::ClientConnection::new(Arc::new(config), ServerName::try_from("127.0.0.1").unwrap()).unwrap();
+    while client.is_handshaking() {
+        client.complete_io(&mut socket)?;
+    }
+    assert_eq!(client.alpn_protocol(), Some(&b"http/1.1"[..]));
+    let shown = seen.0.lock().unwrap().clone();
+    let stream = rustls::StreamOwned::new(client, socket);
+    Ok((Http::of(stream, &format!("127.0.0.1:{port}"), token), shown))
+}
+
+/// Writes a certificate and its key.
+fn certify(dir: &Path, name: &str) {
+    let mut command = Command::new("openssl");
+    command.args("req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -x509 -days 2".split(' '));
+    command.args(["-subj", &format!("/CN={name}"), "-keyout", "key.new", "-out", "cert.new"]);
+    let made = command.current_dir(dir).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    for file in ["key", "cert"] {
+        std::fs::rename(dir.join(format!("{file}.new")), dir.join(format!("{file}.pem"))).unwrap();
+    }
+}
+
+#[test]
+fn a_hup_shows_a_new_certificate_and_no_request_fails() {
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    certify(dir.path(), "first");
+    let sink = Sink::start();
+    let config = format!(
+        "[http]\nauth = \"token\"\ntls = {{ cert = \"cert.pem\", key = \"key.pem\" }}\n{}",
+        topic("a", &sink, "")
+    );
+    let daemon = Daemon::spawn(Arc::clone(&dir), free_port(), &config, &[]);
+    daemon.wait_ready();
+    daemon.wait_all_up(support::SLOTS);
+    // The Unix socket is as ever.
+    let token = make(&daemon, "ops", &["admin"], None);
+    let (mut http, first) = tls(daemon.http, Some(&token)).unwrap();
+    http.get("/v1/stats").is(200);
+    // Who does not agree holds up nobody, and who speaks plainly is not understood.
+    let silent: Vec<TcpStream> = (0..20).map(|_| connect(daemon.http)).collect();
+    let mut plain = connect(daemon.http);
+    plain.write_all(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").unwrap();
+    let mut said = Vec::new();
+    let _ = plain.read_to_end(&mut said);
+    assert!(!said.starts_with(b"HTTP"), "{said:?}");
+    tls(daemon.http, None).unwrap().0.get("/v1/stats").is_problem(401, "unauthorized");
+    drop(silent);
+
+    let (stop, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for kept in [true, true, false] {
+            let (stop, asked, daemon, token) = (&stop, &asked, &daemon, &token);
+            scope.spawn(move || {
+                let mut open = None;
+                while !stop.load(Ordering::Relaxed) {
+                    let http = open.get_or_insert_with(|| tls(daemon.http, Some(token)).unwrap().0);
+                    let answer = http.get("/v1/stats");
+                    assert_eq!(answer.status, 200);
+                    asked.fetch_add(1, Ordering::Relaxed);
+                    if !kept || answer.headers.get("connection").is_some_and(|c| c == "close") {
+                        open = None;
+                    }
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            });
+        }
+        let more = |n: usize| {
+            let before = asked.load(Ordering::Relaxed);
+            eventually(10 * SECOND, "requests", || {
+                (asked.load(Ordering::Relaxed) > before + n).then_some(())
+            });
+        };
+        more(50);
+        certify(dir.path(), "second");
+        let before = daemon.children();
+        daemon.signal(Signal::SIGHUP);
+        all_new(&daemon, &before);
+        more(50);
+        stop.store(true, Ordering::Relaxed);
+    });
+    let (_, second) = tls(daemon.http, Some(&token)).unwrap();
+    assert_ne!(first, second, "the certificate is the new one");
+
+    // A file that cannot be used changes nothing, and is named.
+    std::fs::write(
+        dir.path().join("key.pem"),
+        "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
+    )
+    .unwrap();
+    daemon.signal(Signal::SIGHUP);
+    eventually(SOON, "a refusal", || {
+        let log = daemon.log();
+        (log.contains("http.tls.key") && log.contains("key.pem")).then_some(())
+    });
+    certify(dir.path(), "third");
+    std::fs::copy(dir.path().join("cert.pem"), dir.path().join("cert.kept")).unwrap();
+    certify(dir.path(), "fourth");
+    std::fs::rename(dir.path().join("cert.kept"), dir.path().join("cert.pem")).unwrap();
+    daemon.signal(Signal::SIGHUP);
+    eventually(SOON, "another refusal", || {
+        daemon.log().contains("is not the key of the certificate").then_some(())
+    });
+    let (mut http, still) = tls(daemon.http, Some(&token)).unwrap();
+    assert_eq!(still, second);
+    http.get("/v1/stats").is(200);
+}
