@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 /// Which modules of the crate a top-level module may use, beside itself.
 fn allowed(module: &str) -> Option<&'static [&'static str]> {
     const PURE: &[&str] =
-        &["job", "topic", "retry", "fair", "fields", "rendezvous", "slot", "settings", "status"];
-    const KITS: &[&str] = &["config", "process", "store", "registry", "callback", "protocol"];
+        &["job", "topic", "retry", "fair", "fields", "rendezvous", "slot", "settings", "status", "metrics"];
+    const KITS: &[&str] = &["config", "process", "store", "registry", "callback", "protocol", "counters"];
     const SUPERVISOR: &[&str] = &[
         "job",
         "topic",
@@ -19,6 +19,7 @@ fn allowed(module: &str) -> Option<&'static [&'static str]> {
         "slot",
         "settings",
         "status",
+        "metrics",
         "config",
         "process",
     ];
@@ -32,12 +33,14 @@ fn allowed(module: &str) -> Option<&'static [&'static str]> {
         "slot",
         "settings",
         "status",
+        "metrics",
         "config",
         "process",
         "store",
         "registry",
         "callback",
         "protocol",
+        "counters",
         "role",
         "submit",
     ];
