@@ -312,6 +312,10 @@ pub trait Store: Send {
     /// up, dead. `next_ms` is the next deadline.
     fn expire(&mut self, limit: usize) -> Result<Moved>;
 
+    /// The topics of the dead letters that this handle has made by [`Store::hand_back`] and [`Store::expire`] since the last
+    /// call: one for each of them.
+    fn take_buried(&mut self) -> Vec<TopicName>;
+
     /// A topic's jobs in one state: delayed by due time, ready by priority and due time, leased by deadline, dead by
     /// when they died. `cursor` is what the page before gave; one that is not is an empty last page.
     fn list(&mut self, topic: &TopicName, state: State, cursor: Option<&str>, limit: usize) -> Result<Page>;

@@ -75,7 +75,8 @@ impl Server {
         let poll = Poll::new().context("cannot poll")?;
         let settings = Arc::clone(&context.settings);
         let zone = context.zone()?;
-        let front = Front { settings, topics: context.topics()?, zone: zone.clone() };
+        let counters = context.counters.clone();
+        let front = Front { settings, topics: context.topics()?, zone: zone.clone(), counters };
         let waker = Waker::new(poll.registry(), WAKER).context("cannot make a waker")?;
         let lanes = context.lanes()?;
         let submit = Submits::start(lanes, Tcp { zone, waker }, || context.store())?;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use jiff::tz::TimeZone;
 
 use super::answer::{Asked, Json, Manner, SUCCESS, Tcp, Ticket, refused};
+use crate::counters::Counters;
 use crate::job::{Due, NewJob, TopicName};
+use crate::metrics::AddOutcome;
 use crate::protocol::dq::{self, Add, Command, DIGITS_MAX, Framing, Refusal};
 use crate::role::LiveTopics;
 use crate::settings::Settings;
@@ -40,6 +42,7 @@ pub(super) struct Front {
     pub settings: Arc<Settings>,
     pub topics: LiveTopics,
     pub zone: TimeZone,
+    pub counters: Counters,
 }
 
 impl Front {
@@ -110,10 +113,13 @@ impl Front {
 
     fn job(&self, add: Add) -> Result<NewJob, Refusal> {
         let name = &add.key.topic;
+        let refused = || self.counters.known_topic(name.as_str()).added(AddOutcome::Refused, 1);
         let Some(topic) = self.topics.now().get(name.as_str()) else {
+            refused();
             return Err(unregistered(name));
         };
         if topic.status == Status::Offline {
+            refused();
             return Err(Refusal::new("topic_offline", format!("topic {name} is offline")));
         }
         Ok(NewJob {
