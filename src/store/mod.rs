@@ -228,6 +228,8 @@ pub struct Counts {
     pub leased: u64,
     /// Dead letters.
     pub dead: u64,
+    /// When the ready job that waits longest was due, Unix milliseconds; none: none is ready.
+    pub oldest_ready_ms: Option<i64>,
 }
 
 /// A page of a listing.

@@ -16,7 +16,9 @@ use super::desk::Desk;
 use super::input;
 use super::problem::Problem;
 use super::told::{Manner, Told};
+use crate::counters::Counters;
 use crate::job::{JobKey, TopicName};
+use crate::metrics::AddOutcome;
 use crate::submit::Ask;
 use crate::topic::{Topic, Topics};
 
@@ -29,11 +31,17 @@ pub(super) struct Api {
     pub desk: Desk,
     /// As they are now.
     pub topics: watch::Receiver<Topics>,
+    pub counters: Counters,
     /// The longest body, in bytes.
     pub max_body: usize,
 }
 
 impl Api {
+    /// Counts what is refused before the store is asked.
+    fn counted<T>(&self, topic: &TopicName, add: Result<T, Problem>) -> Result<T, Problem> {
+        add.inspect_err(|_| self.counters.known_topic(topic.as_str()).added(AddOutcome::Refused, 1))
+    }
+
     fn topic(&self, name: &TopicName) -> Result<Arc<Topic>, Problem> {
         self.topics.borrow().get(name.as_str()).cloned().ok_or_else(|| Problem::unknown_topic(name))
     }
@@ -103,9 +111,12 @@ impl FromRequest<Api> for Sent {
 }
 
 async fn add(State(api): State<Api>, InTopic(name): InTopic, Sent(json): Sent) -> Result<Told, Problem> {
-    let topic = api.topic(&name)?;
-    let job = input::job(&json, &topic)?;
-    input::takes_jobs(&topic)?;
+    let read = || {
+        let topic = api.topic(&name)?;
+        let job = input::job(&json, &topic)?;
+        input::takes_jobs(&topic).map(|()| job)
+    };
+    let job = api.counted(&name, read())?;
     let manner = Manner::Job(job.key.clone());
     api.desk.ask(Ask::Add(job), manner, json.len()).await
 }
@@ -115,17 +126,17 @@ async fn add_batch(
     InTopic(name): InTopic,
     Sent(json): Sent,
 ) -> Result<Told, Problem> {
-    let topic = api.topic(&name)?;
+    let topic = api.counted(&name, api.topic(&name))?;
     let mut jobs = Vec::new();
     let take = |job: Result<crate::job::NewJob, Problem>| {
-        job.map(|job| {
+        api.counted(&name, job).map(|job| {
             let id = job.key.id.clone();
             jobs.push(job);
             id
         })
     };
     let items = input::batch(&json, &topic)?.into_iter().map(take).collect();
-    input::takes_jobs(&topic)?;
+    api.counted(&name, input::takes_jobs(&topic))?;
     api.desk.ask(Ask::AddMany(jobs), Manner::Batch { topic: name, items }, json.len()).await
 }
 

@@ -11,6 +11,7 @@ mod followed;
 mod health;
 mod input;
 mod jobs;
+mod metrics;
 mod problem;
 mod told;
 
@@ -42,8 +43,14 @@ pub fn run(mut context: Context) -> Result<()> {
     let health = health::routes(context.store()?, Arc::clone(&context.settings))?;
     let max_body = context.settings.server.max_frame;
     let topics = Followed::new(context.topics()?);
-    let api = jobs::Api { desk: desk.clone(), topics: topics.now(), max_body };
-    let app = jobs::routes(api).merge(health).fallback(no_route).method_not_allowed_fallback(no_method);
+    let metrics = metrics::routes(&mut context)?;
+    let counters = context.counters.clone();
+    let api = jobs::Api { desk: desk.clone(), topics: topics.now(), counters, max_body };
+    let app = jobs::routes(api)
+        .merge(health)
+        .merge(metrics)
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start tokio")?;
     runtime.block_on(serve(&mut context, app, desk, topics, (tcp, unix)))
