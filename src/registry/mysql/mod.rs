@@ -4,6 +4,7 @@
 //! The console knows nothing of revisions: so they are made of what a row holds. dq's own writers take turns by a named lock.
 
 mod row;
+mod statistics;
 
 use std::fmt;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use super::{
     Expected, Listing, PhpAlert, PhpNode, Registered, Registry, RegistryError, Result, Revision, Unusable,
 };
 use crate::job::TopicName;
+use crate::metrics::{PageSums, Statistics};
 use crate::settings;
 use crate::topic::{Status, Topic};
 
@@ -216,6 +218,14 @@ impl Registry for MysqlRegistry {
             db.exec_drop("DELETE FROM dq_topic WHERE CAST(topic AS BINARY) = ?", (name.as_str(),))
                 .map_err(at_change)
         })
+    }
+
+    fn carry(&mut self, day: &str, pages: &[PageSums]) -> Result<usize> {
+        self.carry_pages(day, pages)
+    }
+
+    fn statistics(&mut self, since: &str) -> Result<Statistics> {
+        self.read_statistics(since)
     }
 
     fn php_nodes(&mut self) -> Result<Vec<PhpNode>> {

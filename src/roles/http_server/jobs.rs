@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use super::desk::Desk;
 use super::input;
 use super::problem::Problem;
+use super::statistics::{self, Days};
 use super::told::{Manner, Told};
 use crate::counters::Counters;
 use crate::job::{JobKey, TopicName};
@@ -32,6 +33,7 @@ pub(super) struct Api {
     /// As they are now.
     pub topics: watch::Receiver<Topics>,
     pub counters: Counters,
+    pub days: Days,
     /// The longest body, in bytes.
     pub max_body: usize,
 }
@@ -168,7 +170,12 @@ async fn run(State(api): State<Api>, OfJob(key): OfJob) -> Result<Told, Problem>
     api.desk.ask(Ask::Run(key), Manner::Plain, 0).await
 }
 
-async fn stats(State(api): State<Api>) -> Result<Told, Problem> {
+async fn stats(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<Told, Problem> {
+    let days = statistics::days(query.as_deref().unwrap_or_default())?;
     let registered = api.topics.borrow().iter().map(|topic| topic.name.clone()).collect();
-    api.desk.ask(Ask::Count, Manner::Stats(registered), 0).await
+    let mut told = api.desk.ask(Ask::Count, Manner::Stats(registered), 0).await?;
+    if let Some(days) = days {
+        told.json = api.days.put_to(&told.json, days).await?;
+    }
+    Ok(told)
 }

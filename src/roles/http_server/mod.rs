@@ -13,6 +13,8 @@ mod input;
 mod jobs;
 mod metrics;
 mod problem;
+mod registrar;
+mod statistics;
 mod told;
 
 use std::net::TcpListener;
@@ -30,6 +32,8 @@ use self::connections::{Connections, Doors, End, Entered};
 use self::desk::Desk;
 use self::followed::{Followed, watched};
 use self::problem::Problem;
+use self::registrar::Registrar;
+use self::statistics::Days;
 use crate::role::{Context, Trouble};
 
 /// How long answers may take that were given just before a process ends.
@@ -45,7 +49,9 @@ pub fn run(mut context: Context) -> Result<()> {
     let topics = Followed::new(context.topics()?);
     let metrics = metrics::routes(&mut context)?;
     let counters = context.counters.clone();
-    let api = jobs::Api { desk: desk.clone(), topics: topics.now(), counters, max_body };
+    let registrar = context.settings.registry.clone().map(Registrar::start).transpose()?;
+    let days = Days { registrar, zone: context.zone()? };
+    let api = jobs::Api { desk: desk.clone(), topics: topics.now(), counters, days, max_body };
     let app = jobs::routes(api)
         .merge(health)
         .merge(metrics)

@@ -1,5 +1,7 @@
 //! The registry in a SQLite file of its own, for a single host. It is small and seldom written: no log beside it, no turn.
 
+mod statistics;
+
 use std::fmt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -11,6 +13,7 @@ use super::migrate::{Session, migrate};
 use super::record::Record;
 use super::{Expected, Listing, Registered, Registry, RegistryError, Result, Revision, Unusable};
 use crate::job::TopicName;
+use crate::metrics::{PageSums, Statistics};
 use crate::topic::{Status, Topic};
 
 refinery::embed_migrations!("migrations/registry/sqlite");
@@ -204,6 +207,15 @@ impl Registry for SqliteRegistry {
             tx.execute(write, (name.as_str(), status))?;
             revision_of(tx, name)
         })
+    }
+
+    fn carry(&mut self, day: &str, pages: &[PageSums]) -> Result<usize> {
+        self.write(|tx| Ok(statistics::carry(tx, day, pages)?))
+    }
+
+    fn statistics(&mut self, since: &str) -> Result<Statistics> {
+        self.check_file()?;
+        statistics::read(&self.db, since).map_err(|e| self.failed(e))
     }
 
     fn delete(&mut self, name: &TopicName, expected: Expected) -> Result<()> {
