@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use dq::cli::Answer;
 use dq::counters::Counters;
 use dq::metrics::AddOutcome;
+use nix::sys::resource::{Usage, UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::time::TimeValLike;
 use serde_json::{Value, json};
 use support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, on_redis, pending, topic};
 
@@ -289,14 +291,13 @@ fn counting_costs_some_nanoseconds_and_no_system_call() {
     let names: Vec<String> = (0..100).map(|n| format!("some-topic-{n}")).collect();
     names.iter().for_each(|name| counters.topic(name).added(AddOutcome::New, 1));
     let n = 1_000_000;
-    let (begun, cpu) =
-        (Instant::now(), nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_THREAD));
+    let (begun, cpu) = (Instant::now(), getrusage(UsageWho::RUSAGE_THREAD));
     (0..n).for_each(|i| counters.topic(&names[i % names.len()]).added(AddOutcome::New, 1));
     let each = begun.elapsed() / n as u32;
-    let after = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_THREAD).unwrap();
+    let after = getrusage(UsageWho::RUSAGE_THREAD).unwrap();
     println!("{each:?} an addition, with finding its topic among {}", names.len());
     assert!(each < Duration::from_micros(2), "{each:?}");
-    let system = |usage: nix::sys::resource::Usage| usage.system_time().num_microseconds();
+    let system = |usage: Usage| usage.system_time().num_microseconds();
     // A million system calls take longer than this.
     assert!(system(after) - system(cpu.unwrap()) < 50_000);
 }
