@@ -1,6 +1,9 @@
 //! What is counted: `/metrics` and the statistics of days agree with what a run did, whoever was killed or replaced meanwhile.
 #![allow(missing_docs)]
 
+#[path = "support/mariadb.rs"]
+#[allow(dead_code)]
+mod mariadb;
 mod support;
 
 use std::collections::BTreeMap;
@@ -13,10 +16,12 @@ use std::time::{Duration, Instant};
 use dq::cli::Answer;
 use dq::counters::Counters;
 use dq::metrics::AddOutcome;
+use mariadb::MariaDb;
 use nix::sys::resource::{Usage, UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::time::TimeValLike;
 use serde_json::{Value, json};
+use support::redis::RedisServer;
 use support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, on_redis, pending, topic};
 
 /// Status, head and body of an answer.
@@ -73,13 +78,17 @@ fn eventually_says(daemon: &Daemon, what: &str, wanted: &[(&str, f64)]) {
 
 /// A sink that accepts, fails or refuses as a job's id says; and a daemon that gives a job two attempts.
 fn start() -> (Sink, Daemon) {
+    start_with("")
+}
+
+fn start_with(sections: &str) -> (Sink, Daemon) {
     let sink = Sink::answering(|call| match call.header("dq-job-id").as_bytes()[0] {
         b'f' => Answer::new(500, "no"),
         b'g' => Answer::new(410, "gone"),
         _ => Answer::new(200, "ok"),
     });
     let more = "retry = [\"10ms\"]\nmax_attempts = 2\ntimeout = \"20s\"";
-    let daemon = Daemon::start(&format!("[timer]\nprocesses = 2\n{}", topic("t", &sink, more)));
+    let daemon = Daemon::start(&format!("[timer]\nprocesses = 2\n{sections}{}", topic("t", &sink, more)));
     (sink, daemon)
 }
 
@@ -282,6 +291,61 @@ fn the_statistics_of_days_agree_with_what_was_done_whenever_the_checker_is_kille
         let (status, _, body) = ask(&daemon, &format!("GET /v1/stats?days={wrong}"), &Value::Null).unwrap();
         assert!(status == 422 && body.contains("days"), "{body}");
     }
+}
+
+#[test]
+fn with_the_database_away_what_was_done_waits_and_is_carried_when_it_is_back() {
+    let server = MariaDb::start();
+    let database = server.database();
+    let (_sink, daemon) = start_with(&format!("[registry]\nurl = \"{}\"\n", database.url()));
+    let carried = |rounds: u64| {
+        eventually(40 * SECOND, &format!("{rounds} rounds; log:\n{}", daemon.log()), || {
+            let (status, _, body) = ask(&daemon, "GET /v1/stats?days=1", &Value::Null)?;
+            let all: Value = serde_json::from_str(&body).unwrap();
+            let topic = all["topics"].as_array()?.iter().find(|t| t["topic"] == "t")?;
+            (status == 200
+                && topic["totals"]["written"] == 30 * rounds
+                && topic["totals"]["dead"] == 5 * rounds)
+                .then_some(())
+        });
+    };
+    round(&daemon, 0);
+    carried(1);
+    server.kill();
+    round(&daemon, 1);
+    let (status, _, body) = ask(&daemon, "GET /v1/stats?days=1", &Value::Null).unwrap();
+    assert!(status == 503 && body.contains("registry_away"), "{status} {body}");
+    assert_eq!(ask(&daemon, "GET /v1/stats", &Value::Null).unwrap().0, 200);
+    eventually(20 * SECOND, "a word on it", || {
+        daemon.log().contains("statistics wait in run_dir/metrics").then_some(())
+    });
+    daemon.kill_child("dq-redis-checke");
+    server.start_again();
+    round(&daemon, 2);
+    carried(3);
+}
+
+#[test]
+fn with_a_node_away_or_hung_the_page_is_told_without_it() {
+    let mut nodes = [RedisServer::start(), RedisServer::start()];
+    nodes.iter().for_each(|node| node.wait_until_old(3));
+    let node = |(n, server): (usize, &RedisServer)| {
+        format!("[[store.node]]\nname = \"own{n}\"\nurl = \"{}\"\n", server.url())
+    };
+    let store: String = nodes.iter().enumerate().map(node).collect();
+    let (_sink, daemon) = start_with(&format!("[store]\nbackend = \"redis\"\n{store}"));
+    round(&daemon, 0);
+    agrees(&daemon, 1, "with both");
+    let up = |n: f64| [("dq_store_up{node=\"own0\"}", 1.0), ("dq_store_up{node=\"own1\"}", n)];
+    eventually_says(&daemon, "both are up", &up(1.0));
+    nodes[1].hang(true);
+    eventually_says(&daemon, "one hangs", &up(0.0));
+    eventually_says(&daemon, "what was counted", &[("dq_deliveries_total{topic=\"t\"}", 20.0)]);
+    nodes[1].hang(false);
+    eventually_says(&daemon, "it goes on", &up(1.0));
+    nodes[1].kill();
+    eventually_says(&daemon, "one is dead", &up(0.0));
+    eventually_says(&daemon, "what was counted", &[("dq_deliveries_total{topic=\"t\"}", 20.0)]);
 }
 
 #[test]

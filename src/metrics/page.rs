@@ -289,15 +289,20 @@ mod tests {
     fn threads_that_claim_the_same_names_get_the_same_rows_and_lose_no_addition() {
         let words = words();
         let page = Page::of(&words).unwrap();
+        let start = std::sync::Barrier::new(4);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
+                    start.wait();
                     for n in 0..20_000 {
                         page.claim_topic(&format!("topic-{}", n % 100)).add(3, 1);
                     }
+                    start.wait();
+                    (0..500_000).for_each(|_| page.claim_topic("topic-0").add(4, 1));
                 });
             }
         });
+        assert_eq!(page.topics()["topic-0"][4], 2_000_000);
         let topics = page.topics();
         assert_eq!(topics.len(), 101, "and what has no row");
         for n in 0..100 {
