@@ -49,6 +49,8 @@ crashes:
 # What the tests need and is missing.
 APT := $(shell [ "$$(id -u)" = 0 ] || echo sudo) apt-get install -y
 
+PROMTOOL := target/tools/prometheus/usr/bin/promtool
+
 tools:
 	@command -v cc >/dev/null || $(APT) gcc libc6-dev
 	@command -v unshare >/dev/null && command -v nsenter >/dev/null || $(APT) util-linux
@@ -57,6 +59,9 @@ tools:
 	@command -v mariadbd >/dev/null && command -v mariadb-install-db >/dev/null || $(APT) mariadb-server-core mariadb-client-core
 	@command -v openssl >/dev/null || $(APT) openssl
 	@command -v curl >/dev/null || $(APT) curl
+# Of Prometheus the one tool that checks a page of metrics; its package would bring a service.
+	@command -v promtool >/dev/null || [ -x $(PROMTOOL) ] || { mkdir -p target/tools && cd target/tools && \
+		apt-get download prometheus && dpkg-deb -x prometheus_*.deb prometheus && rm prometheus_*.deb; }
 	@command -v systemd-analyze >/dev/null || $(APT) systemd
 	@command -v ip >/dev/null || $(APT) iproute2
 	@command -v python3 >/dev/null && python3 -c 'import ensurepip' 2>/dev/null || $(APT) python3 python3-venv

@@ -4,17 +4,19 @@
 //! The map, from the bottom up; a module uses only what stands above its own group in this list:
 //!
 //! - pure: [`job`], [`topic`], [`retry`], [`fair`], [`fields`], [`rendezvous`], [`slot`], [`settings`], [`status`],
-//!   [`php_node`], [`scope`], [`token`], [`strikes`]
-//! - one concern each: [`config`], [`process`], [`store`], [`registry`], [`callback`], [`protocol`]
+//!   [`php_node`], [`scope`], [`token`], [`strikes`], [`metrics`]
+//! - one concern each: [`config`], [`process`], [`store`], [`registry`], [`callback`], [`protocol`], [`counters`]
 //! - what every child shares: [`role`]; what both servers do: [`submit`]
 //! - on top: [`roles`], [`supervisor`], [`cli`]
 
 pub mod callback;
 pub mod cli;
 pub mod config;
+pub mod counters;
 pub mod fair;
 pub mod fields;
 pub mod job;
+pub mod metrics;
 pub mod php_node;
 pub mod process;
 pub mod protocol;

@@ -20,8 +20,9 @@ fn allowed(module: &str) -> Option<Vec<&'static str>> {
         "scope",
         "token",
         "strikes",
+        "metrics",
     ];
-    const KITS: &[&str] = &["config", "process", "store", "registry", "callback", "protocol"];
+    const KITS: &[&str] = &["config", "process", "store", "registry", "callback", "protocol", "counters"];
     let role = || [PURE, KITS].concat();
     match module {
         m if PURE.contains(&m) || KITS.contains(&m) => Some(PURE.to_vec()),

@@ -11,6 +11,7 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use dq::job::{Priority, TopicName};
+use dq::metrics::{PageSums, Subject, Sums};
 use dq::registry::{Expected, Registry, RegistryError, Revision, open};
 use dq::retry::RetryPolicy;
 use dq::scope::Scope;
@@ -552,4 +553,85 @@ fn names_that_mysql_takes_for_one_are_two() {
         matches!(&refused, RegistryError::Unfit(u) if u.field == "title" && u.problem.contains("1024")),
         "{refused}"
     );
+}
+
+fn topic_sums(name: &str, written: u64, failed: u64) -> (Subject, Sums) {
+    (Subject::Topic(name.into()), Sums { written, failed, delivered: written / 2, ..Sums::default() })
+}
+
+#[test]
+fn what_pages_say_is_carried_once_whoever_carries_it_again() {
+    on_each(|settings| {
+        let (mut a, mut b) = (open(settings).unwrap(), open(settings).unwrap());
+        let page = |page, sums: &[(Subject, Sums)]| PageSums { page, sums: sums.to_vec() };
+        let node = (Subject::Node("r1".into()), Sums { written: 4, ..Sums::default() });
+        let first =
+            [page(1, &[topic_sums("t", 10, 1), node.clone()]), page(u64::MAX, &[topic_sums("t", 5, 0)])];
+        assert_eq!(a.carry("2026-11-21", &first).unwrap(), 3);
+        // By somebody who does not know that it was; by two at once, one of them with an older reading.
+        assert_eq!(b.carry("2026-11-21", &first).unwrap(), 0);
+        let later = [page(1, &[topic_sums("t", 30, 3)])];
+        std::thread::scope(|scope| {
+            for (registry, pages) in [(&mut a, &later[..]), (&mut b, &first[..])] {
+                scope.spawn(move || registry.carry("2026-11-22", pages).unwrap());
+            }
+        });
+        a.carry("2026-11-22", &first).unwrap();
+        let statistics = b.statistics("2026-11-21").unwrap();
+        let (totals, days) = &statistics.0[&Subject::Topic("t".into())];
+        assert_eq!((totals.written, totals.failed, totals.delivered), (35, 3, 17));
+        let written: Vec<_> = days.iter().map(|d| (d.day.as_str(), d.sums.written)).collect();
+        assert_eq!(written, [("2026-11-21", 15), ("2026-11-22", 20)]);
+        assert_eq!(statistics.0[&Subject::Node("r1".into())].0.written, 4);
+        let (_, days) = &b.statistics("2026-11-22").unwrap().0[&Subject::Topic("t".into())];
+        assert_eq!(days.len(), 1);
+        // A page of another start begins at 0.
+        assert_eq!(a.carry("2026-11-22", &[page(2, &[topic_sums("t", 1, 0)])]).unwrap(), 1);
+        assert_eq!(a.statistics("9").unwrap().0[&Subject::Topic("t".into())].0.written, 36);
+        // More than one piece of them.
+        let many: Vec<_> = (0..600).map(|n| topic_sums(&format!("t{n}"), n + 1, 0)).collect();
+        assert_eq!(a.carry("2026-11-22", &[page(3, &many)]).unwrap(), 600);
+        assert_eq!(b.statistics("9").unwrap().0[&Subject::Topic("t599".into())].0.written, 600);
+    });
+}
+
+#[test]
+fn the_php_console_finds_its_numbers_where_it_looks_for_them() {
+    let database = MariaDb::shared().database_of("CHARACTER SET utf8");
+    load(&database, &["old.sql", "new.sql"]);
+    let mut registry = open(&database.settings()).unwrap();
+    let mut console = database.console();
+    console.query_drop("INSERT INTO dq_stat (u_key, num) VALUES ('2:total_write', 2147483647)").unwrap();
+    let all = Sums { written: 9, delivered: 5, failed: 2, deleted: 1, ..Sums::default() };
+    let sums = vec![
+        (Subject::Topic("order_close".into()), all),
+        (Subject::Topic("order_openvip_checker".into()), all),
+        (Subject::Topic("only_in_the_file".into()), all),
+        (Subject::Node("一".into()), all),
+        (Subject::Node("embedded".into()), all),
+    ];
+    registry.carry("2026-11-21", &[PageSums { page: 7, sums: sums.clone() }]).unwrap();
+    registry.carry("2026-11-21", &[PageSums { page: 7, sums }]).unwrap();
+    let numbers: Vec<(String, i64)> =
+        console.query("SELECT u_key, num FROM dq_stat WHERE u_key NOT LIKE '2:%' ORDER BY u_key").unwrap();
+    let numbers: Vec<(&str, i64)> = numbers.iter().map(|(key, n)| (key.as_str(), *n)).collect();
+    assert_eq!(
+        numbers,
+        [
+            ("1:tdel:20261121", 1),
+            ("1:te:20261121", 2),
+            ("1:tn:20261121", 5),
+            ("1:total_del", 1),
+            ("1:total_notfiy", 5),
+            // It was 7 before.
+            ("1:total_write", 16),
+            ("1:tw:20261121", 9),
+            ("redis:1:dq_del_total_nums", 1),
+            ("redis:1:dq_notify_total_nums", 5),
+            ("redis:1:dq_write_total_nums", 9),
+        ]
+    );
+    let full: Option<i64> =
+        console.query_first("SELECT num FROM dq_stat WHERE u_key = '2:total_write'").unwrap();
+    assert_eq!(full, Some(2_147_483_656));
 }

@@ -225,7 +225,13 @@ fn add(store: &mut dyn Store, jobs: &[NewJob]) -> Vec<Added> {
 fn counts(store: &mut dyn Store, t: &str) -> [u64; 4] {
     let all = store.counts().unwrap();
     let found = all.into_iter().find(|c| c.topic.as_str() == t);
-    let Some(Counts { delayed, ready, leased, dead, .. }) = found else { return [0; 4] };
+    let Some(Counts { delayed, ready, leased, dead, oldest_ready_ms, .. }) = found else { return [0; 4] };
+    let waiting = store.list(&topic(t), State::Ready, None, 100_000).unwrap().jobs;
+    assert_eq!(
+        oldest_ready_ms,
+        waiting.iter().map(|view| view.due_ms).min(),
+        "the oldest that is ready of {t}"
+    );
     // The counts are what the lists hold.
     for (state, n) in State::ALL.into_iter().zip([delayed, ready, leased, dead]) {
         assert_eq!(
@@ -553,6 +559,8 @@ fn a_lease_that_runs_out_counts_and_ends_in_the_dead_letters<F: Fixture>(f: &F) 
         assert_eq!(settle(&mut *s, &held, Outcome::Ack), Settled::Stale);
     }
     assert_eq!(counts(&mut *s, "t"), [0, 0, 1, 1]);
+    assert_eq!(s.take_buried(), [topic("t")]);
+    assert_eq!(s.take_buried(), []);
     let view = s.get(&key("t", other)).unwrap().unwrap();
     assert_eq!((view.state, view.attempts), (State::Dead, 2));
     assert_eq!(view.attempts_log.len(), 2);
@@ -598,6 +606,7 @@ fn the_leases_of_a_dead_owner_come_back_and_a_poison_job_ends<F: Fixture>(f: &F)
         assert_eq!(s.hand_back(&me).unwrap(), 1);
     }
     assert_eq!(seen, [1, 1, 1, 1, 2, 3]);
+    assert_eq!(s.take_buried(), [topic("t")]);
     assert_eq!(state(&mut *s, "t", "i"), Some(State::Dead));
 }
 

@@ -18,6 +18,7 @@ pub use self::nudge::{nudge, nudge_file};
 pub use self::snapshot::{Snapshot, SnapshotError, folder as snapshot_folder};
 pub use self::sqlite::SqliteRegistry;
 use crate::job::TopicName;
+use crate::metrics::{PageSums, Statistics};
 use crate::php_node::PhpNode;
 use crate::settings;
 use crate::token::{Token, TokenName};
@@ -165,6 +166,15 @@ pub trait Registry: Send + fmt::Debug {
 
     /// Removes a token.
     fn delete_token(&mut self, name: &TokenName) -> Result<()>;
+
+    /// Adds to the statistics what has come to pages of counters since they were last carried here: to those of all time, and of a
+    /// day, `2026-11-21`. What was carried stands beside the sums, and changes in the same transaction: a call that failed,
+    /// or of which nobody knows, is made again with the same pages or with later ones, and nothing is added twice or lost. Gives
+    /// of how many subjects something was added.
+    fn carry(&mut self, day: &str, pages: &[PageSums]) -> Result<usize>;
+
+    /// The statistics of all time, and of the days since that one.
+    fn statistics(&mut self, since: &str) -> Result<Statistics>;
 
     /// The nodes of a PHP daemon that lived here; in the order that its jobs go by.
     fn php_nodes(&mut self) -> Result<Vec<PhpNode>> {

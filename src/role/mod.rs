@@ -3,6 +3,7 @@
 //! A role's loop waits with [`Context::wait`], or waits by its own means on [`Context::fds`] and then calls
 //! [`Context::heed`]. When that says to drain, it takes nothing new, finishes what is in hand, and returns.
 
+mod counted;
 mod live;
 
 use std::collections::HashMap;
@@ -15,7 +16,10 @@ use anyhow::{Context as _, Result, bail};
 use jiff::tz::TimeZone;
 use nix::sys::signal::Signal;
 
+use self::counted::Counted;
+pub use self::counted::{ALL, EMBEDDED};
 pub use self::live::LiveTopics;
+use crate::counters::Counters;
 use crate::process::{self, Inherited, Link, Received, Signals, ToChild, ToMaster};
 use crate::settings::Settings;
 use crate::slot::Slot;
@@ -40,6 +44,8 @@ pub struct Context {
     pub slot: Slot,
     /// The settings of its generation.
     pub settings: Arc<Settings>,
+    /// What this process counts, where the ones before it in its slot stopped.
+    pub counters: Counters,
     link: Link,
     signals: Signals,
     sockets: HashMap<String, OwnedFd>,
@@ -61,6 +67,7 @@ impl Context {
         let Some(slot) = Slot::from_name(&name) else { bail!("{name:?} is no slot") };
         Ok(Context {
             slot,
+            counters: Counters::open(&settings.run_dir, &name),
             settings: Arc::new(settings),
             link: inherited.link,
             signals: Signals::catch(&[Signal::SIGTERM]).context("cannot catch signals")?,
@@ -76,14 +83,14 @@ impl Context {
         Lanes::new(&self.settings.store).context("cannot find the store's lanes")
     }
 
-    /// A handle to the store. One that is busy, or whose disk is full, is tried again for a while.
+    /// A handle to the store, whose work is counted. One that is busy, or whose disk is full, is tried again for a while.
     pub fn store(&mut self) -> Result<Box<dyn Store>> {
-        self.open(|settings| store::open(&settings.store, &settings.run_dir))
+        self.open(None, |settings| store::open(&settings.store, &settings.run_dir))
     }
 
     /// A handle to one of the store's lanes.
     pub fn lane(&mut self, lane: usize) -> Result<Box<dyn Store>> {
-        self.open(|settings| store::open_lane(&settings.store, &settings.run_dir, lane))
+        self.open(Some(lane), |settings| store::open_lane(&settings.store, &settings.run_dir, lane))
     }
 
     /// A bell of one of the store's lanes, under a name that no other process uses.
@@ -92,7 +99,12 @@ impl Context {
         store::hang_bell(store, run_dir, lane, kind, name).context("cannot hang the bell")
     }
 
-    fn open(&mut self, open: impl Fn(&Settings) -> store::Result<Box<dyn Store>>) -> Result<Box<dyn Store>> {
+    fn open(
+        &mut self,
+        lane: Option<usize>,
+        open: impl Fn(&Settings) -> store::Result<Box<dyn Store>>,
+    ) -> Result<Box<dyn Store>> {
+        let lanes = self.lanes()?;
         let until = Instant::now() + STORE_PATIENCE;
         loop {
             match open(&self.settings) {
@@ -101,7 +113,10 @@ impl Context {
                 {
                     self.wait(&[], Some(Instant::now() + Duration::from_millis(100)))?;
                 }
-                other => return other.context("cannot open the store"),
+                opened => {
+                    let store = opened.context("cannot open the store")?;
+                    return Ok(Box::new(Counted::new(store, self.counters.clone(), lanes, lane)));
+                }
             }
         }
     }

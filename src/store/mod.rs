@@ -250,6 +250,8 @@ pub struct Counts {
     pub leased: u64,
     /// Dead letters.
     pub dead: u64,
+    /// When the ready job that waits longest was due, Unix milliseconds; none: none is ready.
+    pub oldest_ready_ms: Option<i64>,
 }
 
 /// A page of a listing.
@@ -338,6 +340,10 @@ pub trait Store: Send {
     /// Ends up to `limit` leases of each shard that ran out: the attempt counts, and the job is ready again or, its attempts used
     /// up, dead. `next_ms` is the next deadline.
     fn expire(&mut self, limit: usize) -> Result<Moved>;
+
+    /// The topics of the dead letters that this handle has made by [`Store::hand_back`] and [`Store::expire`] since the last
+    /// call: one for each of them.
+    fn take_buried(&mut self) -> Vec<TopicName>;
 
     /// A topic's jobs in one state: delayed by due time, ready by priority and due time, leased by deadline, dead by
     /// when they died. `cursor` is what the page before gave; one that is not is an empty last page.

@@ -4,6 +4,7 @@
 //! The console knows nothing of revisions: so they are made of what a row holds. dq's own writers take turns by a named lock.
 
 mod row;
+mod statistics;
 mod token;
 
 use std::fmt;
@@ -17,6 +18,7 @@ use self::row::{FINGERPRINT, Row, Values};
 use super::migrate::{Session, migrate};
 use super::{Expected, Listing, PhpAlert, Registered, Registry, RegistryError, Result, Revision, Unusable};
 use crate::job::TopicName;
+use crate::metrics::{PageSums, Statistics};
 use crate::php_node::PhpNode;
 use crate::registry::token::sorted;
 use crate::settings;
@@ -230,6 +232,14 @@ impl Registry for MysqlRegistry {
 
     fn delete_token(&mut self, name: &TokenName) -> Result<()> {
         self.in_turn(|db| token::delete(db, name))
+    }
+
+    fn carry(&mut self, day: &str, pages: &[PageSums]) -> Result<usize> {
+        self.carry_pages(day, pages)
+    }
+
+    fn statistics(&mut self, since: &str) -> Result<Statistics> {
+        self.read_statistics(since)
     }
 
     fn php_nodes(&mut self) -> Result<Vec<PhpNode>> {

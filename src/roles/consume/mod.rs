@@ -131,7 +131,7 @@ impl Consumer {
             counters,
             inbox,
             told,
-            workers: Workers::new(caller, concurrency)?,
+            workers: Workers::new(caller, context.counters.clone(), concurrency)?,
             in_flight: HashMap::new(),
             drains: false,
         })

@@ -6,9 +6,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::callback::{Caller, Delivery, Verdict};
+use crate::counters::Counters;
 use crate::job::Attempt;
+use crate::metrics::AttemptOutcome;
 use crate::role::lock;
 use crate::store::{Leased, Token};
 use crate::topic::Topic;
@@ -42,6 +45,7 @@ struct Queue {
 
 struct Shared {
     caller: Caller,
+    counters: Counters,
     queue: Mutex<Queue>,
     called: Condvar,
     finished: Mutex<Vec<Finished>>,
@@ -59,12 +63,13 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    pub(super) fn new(caller: Caller, concurrency: u32) -> io::Result<Workers> {
+    pub(super) fn new(caller: Caller, counters: Counters, concurrency: u32) -> io::Result<Workers> {
         let (told, tell) = UnixStream::pair()?;
         told.set_nonblocking(true)?;
         tell.set_nonblocking(true)?;
         let shared = Shared {
             caller,
+            counters,
             queue: Mutex::default(),
             called: Condvar::new(),
             finished: Mutex::default(),
@@ -142,8 +147,10 @@ impl Drop for Workers {
 impl Shared {
     fn work(&self) {
         while let Some(call) = self.next() {
+            let (begun, late_us) = (Instant::now(), late_us(call.delivery.due_ms));
             let made = catch_unwind(AssertUnwindSafe(|| self.caller.call(&call.topic, &call.delivery)));
             let (verdict, attempt) = made.unwrap_or_else(|_| panicked(&call.delivery));
+            self.count(&call.delivery, &verdict, attempt.status, late_us, begun);
             let mut finished = lock(&self.finished);
             finished.push(Finished { token: call.token, verdict, attempt });
             let first = finished.len() == 1;
@@ -155,6 +162,23 @@ impl Shared {
                 log::error!("cannot tell of a callback's end: {e}");
             }
         }
+    }
+
+    fn count(
+        &self,
+        delivery: &Delivery,
+        verdict: &Verdict,
+        status: Option<u16>,
+        late_us: u64,
+        begun: Instant,
+    ) {
+        let outcome = match verdict {
+            Verdict::Accepted => AttemptOutcome::Accepted,
+            Verdict::Failed(_) => AttemptOutcome::Failed,
+            Verdict::Refused => AttemptOutcome::Refused,
+        };
+        let took_us = begun.elapsed().as_micros() as u64;
+        self.counters.topic(delivery.key.topic.as_str()).attempted(outcome, status, late_us, took_us);
     }
 
     fn next(&self) -> Option<Call> {
@@ -171,6 +195,13 @@ impl Shared {
             queue.idle -= 1;
         }
     }
+}
+
+/// By how much an attempt begins after its due time, in microseconds. (By this host's clock; one that is behind the store's makes
+/// it 0 at the least.)
+fn late_us(due_ms: i64) -> u64 {
+    let now_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i64);
+    now_us.saturating_sub(due_ms.saturating_mul(1000)).max(0) as u64
 }
 
 /// A bug in a call is a failed attempt of its job, and no end of the worker.

@@ -8,16 +8,20 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
+use jiff::tz::TimeZone;
 use tokio::sync::watch;
 
 use super::desk::Desk;
 use super::health::Health;
 use super::input;
+use super::metrics::Sources;
 use super::nodes::Nodes;
 use super::problem::Problem;
 use super::registrar::Registrar;
 use super::trial::Trials;
+use crate::counters::Counters;
 use crate::job::{JobKey, TopicName};
+use crate::metrics::AddOutcome;
 use crate::settings::Settings;
 use crate::token::Tokens;
 use crate::topic::{Topic, Topics};
@@ -39,11 +43,20 @@ pub(super) struct Api {
     pub nodes: Nodes,
     pub trials: Trials,
     pub health: Health,
+    pub metrics: Sources,
+    pub counters: Counters,
+    /// Whose days the statistics are of.
+    pub zone: TimeZone,
     /// What `/openapi.json` says.
     pub document: Arc<OnceLock<Bytes>>,
 }
 
 impl Api {
+    /// Counts what is refused before the store is asked.
+    pub(super) fn counted<T>(&self, topic: &TopicName, add: Result<T, Problem>) -> Result<T, Problem> {
+        add.inspect_err(|_| self.counters.known_topic(topic.as_str()).added(AddOutcome::Refused, 1))
+    }
+
     pub(super) fn topic(&self, name: &TopicName) -> Result<Arc<Topic>, Problem> {
         self.topics.borrow().get(name.as_str()).cloned().ok_or_else(|| Problem::unknown_topic(name))
     }

@@ -120,7 +120,7 @@ pub(super) fn wrong(field: &str, raw: &RawValue, wanted: &str) -> Problem {
 }
 
 /// As much of a text as a message should repeat.
-fn short(text: &str) -> Cow<'_, str> {
+pub(super) fn short(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(80) {
         None => text.into(),
         Some((end, _)) => format!("{}…", &text[..end]).into(),

@@ -11,6 +11,7 @@ use super::input;
 use super::problem::Problem;
 use super::replays;
 use super::schema;
+use super::statistics;
 use super::told::{Manner, Told};
 use crate::submit::Ask;
 
@@ -38,10 +39,13 @@ async fn add(
     headers: HeaderMap,
     Sent(json): Sent,
 ) -> Result<Told, Problem> {
-    let topic = api.topic(&name)?;
-    let key = replays::key_of(&headers)?;
-    let job = input::job(&json, &topic, key)?;
-    input::takes_jobs(&topic)?;
+    let read = || {
+        let topic = api.topic(&name)?;
+        let key = replays::key_of(&headers)?;
+        let job = input::job(&json, &topic, key)?;
+        input::takes_jobs(&topic).map(|()| job)
+    };
+    let job = api.counted(&name, read())?;
     let manner = Manner::Job(job.key.clone());
     api.desk.ask(Ask::Add(job), manner, json.len()).await
 }
@@ -55,17 +59,17 @@ async fn add_batch(
     InTopic(name): InTopic,
     Sent(json): Sent,
 ) -> Result<Told, Problem> {
-    let topic = api.topic(&name)?;
+    let topic = api.counted(&name, api.topic(&name))?;
     let mut jobs = Vec::new();
     let take = |job: Result<crate::job::NewJob, Problem>| {
-        job.map(|job| {
+        api.counted(&name, job).map(|job| {
             let id = job.key.id.clone();
             jobs.push(job);
             id
         })
     };
     let items = input::batch(&json, &topic)?.into_iter().map(take).collect();
-    input::takes_jobs(&topic)?;
+    api.counted(&name, input::takes_jobs(&topic))?;
     api.desk.ask(Ask::AddMany(jobs), Manner::Batch { topic: name, items }, json.len()).await
 }
 
@@ -117,10 +121,16 @@ async fn run(State(api): State<Api>, OfJob(key): OfJob) -> Result<Told, Problem>
     api.desk.ask(Ask::Run(key), Manner::Plain, 0).await
 }
 
-/// Counts the jobs of all topics.
+/// Counts the jobs of all topics; with `days` also what was done with them, in all and by day.
 #[utoipa::path(get, path = "/v1/stats", tag = "daemon", operation_id = "get_stats",
-    responses((status = 200, body = schema::Stats, description = "By topic"), schema::ShowProblems))]
-async fn stats(State(api): State<Api>) -> Result<Told, Problem> {
+    params(schema::StatsQuery),
+    responses((status = 200, body = schema::Stats, description = "By topic"), schema::FindProblems))]
+async fn stats(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<Told, Problem> {
+    let days = statistics::days(query.as_deref().unwrap_or_default())?;
     let registered = api.topics.borrow().iter().map(|topic| topic.name.clone()).collect();
-    api.desk.ask(Ask::Count, Manner::Stats(registered), 0).await
+    let mut told = api.desk.ask(Ask::Count, Manner::Stats(registered), 0).await?;
+    if let Some(days) = days {
+        told.json = api.with_statistics(&told.json, days).await?;
+    }
+    Ok(told)
 }

@@ -15,6 +15,7 @@ mod health;
 mod input;
 mod jobs;
 mod limits;
+mod metrics;
 mod nodes;
 mod openapi;
 mod patience;
@@ -22,6 +23,7 @@ mod problem;
 mod registrar;
 mod replays;
 mod schema;
+mod statistics;
 mod tls;
 mod tokens;
 mod told;
@@ -50,6 +52,7 @@ use self::connections::{Connections, Doors, End, Entered};
 use self::desk::Desk;
 use self::followed::{Followed, watched};
 use self::health::Health;
+use self::metrics::Sources;
 use self::nodes::Nodes;
 use self::problem::Problem;
 use self::registrar::Registrar;
@@ -78,6 +81,9 @@ pub fn run(mut context: Context) -> Result<()> {
         nodes: Nodes::new(context.lanes()?, Arc::clone(&settings)),
         trials: Trials::new(&settings, context.zone()?),
         health: Health::start(context.store()?)?,
+        metrics: Sources::start(&mut context)?,
+        counters: context.counters.clone(),
+        zone: context.zone()?,
         document: Arc::default(),
         settings: Arc::clone(&settings),
     };
@@ -100,6 +106,7 @@ fn app(api: Api, access: Access) -> Result<Router> {
         .merge(nodes::routes())
         .merge(tokens::routes())
         .merge(health::routes())
+        .merge(metrics::routes())
         .merge(openapi::routes());
     let (router, document) = routes.split_for_parts();
     let json = document.to_json().context("cannot write the document of the API")?;

@@ -208,10 +208,12 @@ pub(super) struct Jobs {
     next: Option<String>,
 }
 
-/// How many jobs there are.
+/// How many jobs there are; with `days` also what was done on each node.
 #[derive(ToSchema, Serialize)]
 pub(super) struct Stats {
     topics: Vec<TopicStats>,
+    #[schema(nullable = false)]
+    nodes: Option<Vec<NodeStats>>,
 }
 
 /// How many jobs of a topic are in each state.
@@ -222,6 +224,58 @@ pub(super) struct TopicStats {
     ready: u64,
     leased: u64,
     dead: u64,
+    /// With `days`: of all time.
+    #[schema(nullable = false)]
+    totals: Option<Sums>,
+    /// With `days`: those on which there was anything.
+    #[schema(nullable = false)]
+    days: Option<Vec<DaySums>>,
+}
+
+/// What was done on a node of the store.
+#[derive(ToSchema, Serialize)]
+pub(super) struct NodeStats {
+    node: String,
+    totals: Sums,
+    days: Vec<DaySums>,
+}
+
+/// What was done with jobs.
+#[derive(ToSchema, Serialize)]
+pub(super) struct Sums {
+    /// Jobs that were stored, new or in the place of others.
+    written: u64,
+    /// Jobs that are done.
+    delivered: u64,
+    /// Attempts that failed.
+    failed: u64,
+    /// Jobs that were deleted.
+    deleted: u64,
+    /// Jobs that became dead letters.
+    dead: u64,
+    /// By how much attempts began after their due time, all together, in microseconds.
+    late_us: u64,
+    /// How many attempts that is.
+    attempts: u64,
+}
+
+/// What was done with jobs on a day.
+#[derive(ToSchema, Serialize)]
+pub(super) struct DaySums {
+    /// In the zone of `timezone`.
+    #[schema(example = "2026-11-21")]
+    day: String,
+    #[serde(flatten)]
+    sums: Sums,
+}
+
+/// Of which days statistics are told.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct StatsQuery {
+    /// Of so many days up to today, and of all time; if it is missing, none.
+    #[param(minimum = 1, maximum = 366, required = false)]
+    days: u32,
 }
 
 /// A topic of a path.

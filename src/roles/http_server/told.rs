@@ -242,7 +242,7 @@ fn counted(counts: Vec<Counts>, registered: &[TopicName]) -> Told {
     }
     let none = |topic: &TopicName| One { topic: topic.clone(), delayed: 0, ready: 0, leased: 0, dead: 0 };
     let mut all: BTreeMap<TopicName, One> = registered.iter().map(|t| (t.clone(), none(t))).collect();
-    for Counts { topic, delayed, ready, leased, dead } in counts {
+    for Counts { topic, delayed, ready, leased, dead, .. } in counts {
         all.insert(topic.clone(), One { topic, delayed, ready, leased, dead });
     }
     Told::new(StatusCode::OK, &BTreeMap::from([("topics", all.into_values().collect::<Vec<_>>())]))

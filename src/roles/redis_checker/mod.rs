@@ -6,6 +6,7 @@ mod condition;
 mod findings;
 mod nodes;
 mod registry;
+mod statistics;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use nix::sys::statvfs::statvfs;
 use self::condition::Condition;
 use self::findings::{Change, Findings, Found};
 use self::nodes::Watchers;
+use self::statistics::Statistics;
 use crate::process::now_ms;
 use crate::role::{self, Context, lock};
 use crate::settings;
@@ -47,6 +49,7 @@ pub fn run(mut context: Context) -> Result<()> {
     let damage = inspect(context.store()?)?;
     let mut nodes = Watchers::start(&context.lanes()?)?;
     let registry = registry::follow(&context.settings)?;
+    let statistics = Statistics::start(&context)?;
     context.ready()?;
     while context.drain().is_none() {
         let mut found = nodes.found();
@@ -85,6 +88,9 @@ pub fn run(mut context: Context) -> Result<()> {
         }
         let period = if path.is_some() { PERIOD } else { NODES_PERIOD };
         context.wait(&[], Some(Instant::now() + period))?;
+    }
+    if let Some(statistics) = statistics {
+        statistics.end();
     }
     Ok(())
 }

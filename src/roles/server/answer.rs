@@ -224,7 +224,7 @@ fn counted(topic: Option<&TopicName>, counts: Result<Vec<Counts>>) -> Json {
     };
     let wanted = counts.into_iter().filter(|c| topic.is_none_or(|t| *t == c.topic));
     let one = |c: Counts| {
-        let Counts { topic, delayed, ready, leased, dead } = c;
+        let Counts { topic, delayed, ready, leased, dead, .. } = c;
         (topic.to_string(), One { delayed, ready, leased, dead })
     };
     let mut all: BTreeMap<String, One> = wanted.map(one).collect();

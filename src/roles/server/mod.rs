@@ -76,8 +76,9 @@ impl Server {
         let poll = Poll::new().context("cannot poll")?;
         let settings = Arc::clone(&context.settings);
         let zone = context.zone()?;
-        let topics = context.topics()?;
-        let front = Front { settings, topics, zone: zone.clone(), strikes: RefCell::default() };
+        let (topics, counters) = (context.topics()?, context.counters.clone());
+        let strikes = RefCell::default();
+        let front = Front { settings, topics, zone: zone.clone(), strikes, counters };
         let waker = Waker::new(poll.registry(), WAKER).context("cannot make a waker")?;
         let lanes = context.lanes()?;
         let submit = Submits::start(lanes, Tcp { zone, waker }, || context.store())?;

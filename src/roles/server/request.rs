@@ -8,7 +8,9 @@ use std::time::Instant;
 use jiff::tz::TimeZone;
 
 use super::answer::{Asked, Json, Manner, SUCCESS, Tcp, Ticket, refused};
+use crate::counters::Counters;
 use crate::job::{Due, NewJob, TopicName};
+use crate::metrics::AddOutcome;
 use crate::process;
 use crate::protocol::dq::{self, Add, Command, DIGITS_MAX, Framing, Refusal};
 use crate::role::LiveTopics;
@@ -50,6 +52,7 @@ pub(super) struct Front {
     pub topics: LiveTopics,
     pub zone: TimeZone,
     pub strikes: RefCell<Strikes>,
+    pub counters: Counters,
 }
 
 /// Who asks.
@@ -198,10 +201,13 @@ impl Front {
     fn job(&self, add: Add, token: Option<&Token>) -> Result<NewJob, Refusal> {
         let name = &add.key.topic;
         check(token, Need::Produce(name.as_str()))?;
+        let refused = || self.counters.known_topic(name.as_str()).added(AddOutcome::Refused, 1);
         let Some(topic) = self.topics.now().get(name.as_str()) else {
+            refused();
             return Err(unregistered(name));
         };
         if topic.status == Status::Offline {
+            refused();
             return Err(Refusal::new("topic_offline", format!("topic {name} is offline")));
         }
         Ok(NewJob {

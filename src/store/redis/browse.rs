@@ -35,6 +35,9 @@ fn order(view: &View, state: State) -> (i64, i64) {
     }
 }
 
+/// A topic's delayed, ready, leased and dead jobs of a shard, and when the oldest of the ready ones was due.
+type ShardCounts = ([u64; 4], Option<i64>);
+
 impl RedisStore {
     /// The job of that key: at its home, or in the order in which it prefers nodes; of several copies the newest.
     pub(super) fn find(&self, key: &JobKey) -> Result<Option<View>> {
@@ -86,7 +89,7 @@ impl RedisStore {
 
     /// The topics that have live jobs on a shard.
     pub(super) fn topics_with_jobs(&self, place: Place) -> Result<Vec<TopicName>> {
-        let live = |(topic, [delayed, ready, leased, _]): (TopicName, [u64; 4])| {
+        let live = |(topic, ([delayed, ready, leased, _], _)): (TopicName, ShardCounts)| {
             (delayed + ready + leased > 0).then_some(topic)
         };
         Ok(self.counts_at(place)?.into_iter().filter_map(live).collect())
@@ -164,20 +167,21 @@ impl RedisStore {
 
     /// The counts of all topics.
     pub(super) fn count(&self) -> Result<Vec<Counts>> {
-        let mut topics: BTreeMap<TopicName, BTreeMap<Place, [u64; 4]>> = BTreeMap::new();
+        let mut topics: BTreeMap<TopicName, BTreeMap<Place, ShardCounts>> = BTreeMap::new();
         for place in self.places() {
             for (topic, counts) in self.counts_at(place)? {
                 topics.entry(topic).or_default().insert(place, counts);
             }
         }
-        let sum = |(topic, shards): (TopicName, BTreeMap<Place, [u64; 4]>)| {
-            let of = |state: usize| shards.values().map(|counts| counts[state]).sum();
-            Counts { topic, delayed: of(0), ready: of(1), leased: of(2), dead: of(3) }
+        let sum = |(topic, shards): (TopicName, BTreeMap<Place, ShardCounts>)| {
+            let of = |state: usize| shards.values().map(|(counts, _)| counts[state]).sum();
+            let oldest_ready_ms = shards.values().filter_map(|(_, oldest_ms)| *oldest_ms).min();
+            Counts { topic, delayed: of(0), ready: of(1), leased: of(2), dead: of(3), oldest_ready_ms }
         };
         Ok(topics.into_iter().map(sum).collect())
     }
 
-    fn counts_at(&self, place: Place) -> Result<BTreeMap<TopicName, [u64; 4]>> {
+    fn counts_at(&self, place: Place) -> Result<BTreeMap<TopicName, ShardCounts>> {
         let (mut topics, mut cursor) = (BTreeMap::new(), "0".to_owned());
         loop {
             let mut call = self.call(Script::Counts, place);
@@ -190,7 +194,8 @@ impl RedisStore {
                     *n = count(&values.next().ok_or_else(|| strange("counts"))?)? as u64;
                 }
                 // A topic may be told twice.
-                topics.insert(answer::topic(topic)?, counts);
+                let oldest_ms = number(&values.next().ok_or_else(|| strange("counts"))?)?;
+                topics.insert(answer::topic(topic)?, (counts, (oldest_ms >= 0).then_some(oldest_ms)));
             }
             if cursor == "0" {
                 return Ok(topics);

@@ -67,6 +67,8 @@ pub struct RedisStore {
     looked_at: Option<Instant>,
     /// A look at all jobs of its node that it has begun.
     scan: Option<moving::Scan>,
+    /// What [`Store::take_buried`] has not told yet.
+    buried: Vec<TopicName>,
 }
 
 /// The letters that a script answers with, one an item, in the order in which it was given them.
@@ -98,6 +100,7 @@ impl RedisStore {
             partial: false,
             looked_at: None,
             scan: None,
+            buried: Vec::new(),
         };
         store.announce();
         Ok(store)
@@ -182,18 +185,28 @@ impl RedisStore {
         out
     }
 
-    fn hand_back_at(&self, place: Place, owner: &OwnerTag) -> Result<usize> {
+    fn hand_back_at(&mut self, place: Place, owner: &OwnerTag) -> Result<usize> {
         let mut sum = 0;
         loop {
             let mut call = self.call(Script::HandBack, place);
             call.cmd.arg(&owner.0).arg(CHUNK);
             let values = array(self.ask(place, call)?)?;
-            let [jobs, more] = values.as_slice() else { return Err(strange("an answer")) };
+            let [jobs, more, buried @ ..] = values.as_slice() else { return Err(strange("an answer")) };
             sum += count(jobs)?;
-            if number(more)? == 0 {
+            let is_through = number(more)? == 0;
+            self.note_buried(buried)?;
+            if is_through {
                 return Ok(sum);
             }
         }
+    }
+
+    /// Takes the topics that a script names behind its answer: one for each dead letter that it made.
+    fn note_buried(&mut self, topics: &[Value]) -> Result<()> {
+        for topic in topics {
+            self.buried.push(answer::topic(topic.clone())?);
+        }
+        Ok(())
     }
 
     /// Rings for these topics, as far as they have ready jobs; for none: for whatever there is.
@@ -272,14 +285,17 @@ impl Store for RedisStore {
     }
 
     fn hand_back(&mut self, owner: &OwnerTag) -> Result<usize> {
-        let back = self.places().map(|place| self.hand_back_at(place, owner));
         // One that is away does not hold up the others; it is asked again.
-        let all: Vec<Result<usize>> = back.collect();
+        let all: Vec<Result<usize>> = self.places().map(|place| self.hand_back_at(place, owner)).collect();
         all.into_iter().sum()
     }
 
     fn expire(&mut self, limit: usize) -> Result<Moved> {
         Ok(self.move_jobs(Script::Expire, self.places().collect(), limit)?.0)
+    }
+
+    fn take_buried(&mut self) -> Vec<TopicName> {
+        std::mem::take(&mut self.buried)
     }
 
     fn list(&mut self, topic: &TopicName, state: State, cursor: Option<&str>, limit: usize) -> Result<Page> {

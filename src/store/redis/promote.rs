@@ -52,7 +52,7 @@ impl RedisStore {
     /// Calls a script of a timer's on these shards: how many jobs moved, and when the next is due; and whether some could not
     /// be asked.
     pub(super) fn move_jobs(
-        &self,
+        &mut self,
         script: Script,
         places: Vec<Place>,
         limit: usize,
@@ -67,7 +67,10 @@ impl RedisStore {
         });
         for (_, answer) in self.ask_all(calls.collect()) {
             let one = answer.and_then(array).and_then(|values| match values.as_slice() {
-                [jobs, next, now] => Ok((count(jobs)?, number(next)?, number(now)?)),
+                [jobs, next, now, buried @ ..] => {
+                    self.note_buried(buried)?;
+                    Ok((count(jobs)?, number(next)?, number(now)?))
+                }
                 _ => Err(strange("an answer")),
             });
             match one {

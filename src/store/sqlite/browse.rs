@@ -53,14 +53,25 @@ pub(super) fn next_deadline(db: &Connection) -> rusqlite::Result<Option<i64>> {
 
 /// All topics' counts, by name.
 pub(super) fn counts(db: &Connection) -> rusqlite::Result<Vec<Counts>> {
-    db.prepare_cached("SELECT name, delayed, ready, leased, dead FROM topic ORDER BY name")?
-        .query_map([], |r| {
+    // Each of the three is one step into the index.
+    let oldest = |priority| {
+        format!("(SELECT min(at_ms) FROM job WHERE state = 2 AND tid = topic.tid AND priority = {priority})")
+    };
+    let [high, normal, low] = [1, 2, 3].map(oldest);
+    let query = format!(
+        "SELECT name, delayed, ready, leased, dead, CASE WHEN ready > 0 THEN
+             nullif(min(ifnull({high}, ?1), ifnull({normal}, ?1), ifnull({low}, ?1)), ?1) END
+         FROM topic ORDER BY name"
+    );
+    db.prepare_cached(&query)?
+        .query_map([i64::MAX], |r| {
             Ok(Counts {
                 topic: row::topic_name(r, 0)?,
                 delayed: r.get(1)?,
                 ready: r.get(2)?,
                 leased: r.get(3)?,
                 dead: r.get(4)?,
+                oldest_ready_ms: r.get(5)?,
             })
         })?
         .collect()

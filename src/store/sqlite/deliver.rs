@@ -206,8 +206,13 @@ fn end(w: &mut Write<'_>, held: &Held, (state, at_ms): (State, i64)) -> rusqlite
 }
 
 /// Where a job goes whose attempt counted and came to nothing.
-fn after_loss(w: &Write<'_>, held: &Held) -> (State, i64) {
-    if held.attempts >= held.limit { (State::Dead, w.now_ms()) } else { (State::Ready, held.due_ms) }
+fn after_loss(w: &mut Write<'_>, held: &Held) -> rusqlite::Result<(State, i64)> {
+    if held.attempts < held.limit {
+        return Ok((State::Ready, held.due_ms));
+    }
+    let mut name = w.db.prepare_cached("SELECT name FROM topic WHERE tid = ?1")?;
+    w.buried.push(name.query_row([held.tid], |r| row::topic_name(r, 0))?);
+    Ok((State::Dead, w.now_ms()))
 }
 
 fn appended(log: Option<String>, attempt: &Attempt) -> String {
@@ -236,7 +241,7 @@ pub(super) fn hand_back(w: &mut Write<'_>, owner: &OwnerTag, limit: usize) -> ru
             }
             None => {
                 held.log = Some(lost(w, &mut held, "the consumer died"));
-                after_loss(w, &held)
+                after_loss(w, &held)?
             }
         };
         end(w, &held, to)?;
@@ -254,7 +259,7 @@ pub(super) fn expire(w: &mut Write<'_>, limit: usize) -> rusqlite::Result<Moved>
             Some(due_ms) => w.place(Due::At(due_ms)),
             None => {
                 held.log = Some(lost(w, &mut held, "the lease ran out"));
-                after_loss(w, &held)
+                after_loss(w, &held)?
             }
         };
         end(w, &held, to)?;

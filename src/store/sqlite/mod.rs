@@ -71,6 +71,8 @@ pub struct SqliteStore {
     /// Pages in the log after the last commit, told by SQLite.
     log_pages: Arc<AtomicI32>,
     log_rung: i32,
+    /// What [`Store::take_buried`] has not told yet.
+    buried: Vec<TopicName>,
 }
 
 impl SqliteStore {
@@ -103,6 +105,7 @@ impl SqliteStore {
             topics: TopicIds::new(),
             log_pages,
             log_rung: 0,
+            buried: Vec::new(),
         };
         // Whoever was here before may have died after a commit and before its bells.
         store.announce();
@@ -126,13 +129,14 @@ impl SqliteStore {
         let mut write = Write::begin(&tx, &self.topics);
         let out = work(&mut write).map_err(refused)?;
         let mut rings = write.finish().map_err(refused)?;
-        let met = write.met;
+        let (met, mut buried) = (write.met, write.buried);
         if let Err(e) = tx.commit() {
             // A log that is carried over may be used again from its beginning.
             self.ringer.ring(Rings { push: false, timer: true });
             return Err(at_commit(e));
         }
         drop(turn);
+        self.buried.append(&mut buried);
         self.topics.extend(met);
         let grown = self.log_pages.load(Ordering::Relaxed) / LOG_PAGES;
         rings.timer |= grown > self.log_rung;
@@ -270,6 +274,10 @@ impl Store for SqliteStore {
             return Ok(Moved { jobs: 0, next_ms });
         }
         self.write(Durability::Normal, |w| deliver::expire(w, limit))
+    }
+
+    fn take_buried(&mut self) -> Vec<TopicName> {
+        std::mem::take(&mut self.buried)
     }
 
     fn list(&mut self, topic: &TopicName, state: State, cursor: Option<&str>, limit: usize) -> Result<Page> {

@@ -27,6 +27,8 @@ pub(super) struct Write<'c> {
     due: BTreeMap<i64, i64>,
     deadline_ms: Option<i64>,
     rings: Rings,
+    /// The topics of leases that came to nothing and whose jobs are dead letters now, one for each.
+    pub buried: Vec<TopicName>,
 }
 
 /// The clock of the embedded store's shard: this host's. Unix nanoseconds.
@@ -51,6 +53,7 @@ impl<'c> Write<'c> {
             due: BTreeMap::new(),
             deadline_ms: None,
             rings: Rings::default(),
+            buried: Vec::new(),
         }
     }
 

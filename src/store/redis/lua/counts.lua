@@ -3,8 +3,8 @@
 --
 -- KEYS  1 the shard's base
 -- ARGV  1 where to go on: '0' at first   2 about how many topics
--- Gives an array: where to go on ('0' when it is done), then for each topic: topic, delayed, ready, leased, dead. A topic
--- may be told more than once
+-- Gives an array: where to go on ('0' when it is done), then for each topic: topic, delayed, ready, leased, dead, and
+-- when the oldest of the ready ones was due, in ms (-1: none is ready). A topic may be told more than once
 --
 -- Moves nothing.
 
@@ -14,6 +14,15 @@ for i = 1, #scan[2], 2 do
   local topic = scan[2][i]
   out[n + 1] = topic
   for k, prefix in ipairs({ 'd:', 'r:', 'l:', 'x:' }) do out[n + 1 + k] = call('ZCARD', base .. prefix .. topic) end
-  n = n + 5
+  local oldest = -1
+  -- The oldest of each priority: see scores.
+  for priority = 1, out[n + 3] > 0 and 3 or 0 do
+    local from = priority * 1e15
+    local first = call('ZRANGE', base .. 'r:' .. topic, string.format('%.0f', from), string.format('(%.0f', from + 1e15),
+      'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
+    if first and (oldest < 0 or first - from < oldest) then oldest = first - from end
+  end
+  out[n + 6] = oldest
+  n = n + 6
 end
 return out

@@ -4,12 +4,12 @@
 -- KEYS  1 the shard's base
 -- ARGV  1 how many jobs at most   2 how many topics at most
 -- Gives how many leases it ended, and the next deadline in ms (in the past: there is more to do; -1: nothing is
--- leased), and the shard's now in ms
+-- leased), and the shard's now in ms; then a topic for each dead letter that it made
 --
 -- Moves a job: leased -> ready, the attempt counted; with its attempts used up -> dead; replaced while it was leased ->
 -- delayed, ready
 
-local left, jobs = tonumber(ARGV[1]), 0
+local left, jobs, dead = tonumber(ARGV[1]), 0, {}
 for _, topic in ipairs(call('ZRANGE', base .. 'end', '-inf', now, 'BYSCORE', 'LIMIT', 0, ARGV[2])) do
   if left == 0 then break end
   local ids = call('ZRANGE', base .. 'l:' .. topic, '-inf', now, 'BYSCORE', 'LIMIT', 0, left)
@@ -26,10 +26,11 @@ for _, topic in ipairs(call('ZRANGE', base .. 'end', '-inf', now, 'BYSCORE', 'LI
       end
     end
     finish(m)
+    tell_buried(m, dead)
     left, jobs = left - #ids, jobs + #ids
   end
   local next_deadline = call('ZRANGE', base .. 'l:' .. topic, 0, 0, 'WITHSCORES')[2]
   call('ZREM', base .. 'end', topic)
   if next_deadline then call('ZADD', base .. 'end', next_deadline, topic) end
 end
-return { jobs, tonumber(call('ZRANGE', base .. 'end', 0, 0, 'WITHSCORES')[2] or -1), now }
+return { jobs, tonumber(call('ZRANGE', base .. 'end', 0, 0, 'WITHSCORES')[2] or -1), now, unpack(dead) }

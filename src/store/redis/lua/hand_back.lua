@@ -3,7 +3,7 @@
 --
 -- KEYS  1 the shard's base
 -- ARGV  1 the owner's tag   2 how many jobs at most
--- Gives how many it gave back, and 1 if there are more, else 0
+-- Gives how many it gave back, and 1 if there are more, else 0; then a topic for each dead letter that it made
 --
 -- Moves a job: leased -> ready, the attempt not counted, up to three times a job; after that counted, and ready or, its
 -- attempts used up, dead. Replaced while it was leased -> delayed, ready
@@ -12,7 +12,7 @@
 local FORGIVEN = 3
 
 local owned = base .. 'o:' .. ARGV[1]
-local topics, jobs = {}, 0
+local topics, jobs, dead = {}, 0, {}
 for _, name in ipairs(call('SPOP', owned, ARGV[2])) do
   -- A topic has no zero byte, an id may have.
   local cut = string.find(name, '\0', 1, true)
@@ -40,5 +40,6 @@ for topic, ids in pairs(topics) do
     end
   end
   finish(m)
+  tell_buried(m, dead)
 end
-return { jobs, call('EXISTS', owned) }
+return { jobs, call('EXISTS', owned), unpack(dead) }

@@ -70,6 +70,11 @@ local function finish(m)
   make(m)
 end
 
+-- Puts the topic to the list once for each job that was buried.
+local function tell_buried(m, dead)
+  for _ in ipairs(m.buried or {}) do dead[#dead + 1] = m.topic end
+end
+
 -- Ends a lease whose attempt counts and came to nothing: ready again or, its attempts used up, dead.
 local function count_as_lost(m, id, lease, why)
   local log = appended(log_of(m.topic, id, lease), lost(lease.attempts, why))

@@ -1,5 +1,7 @@
 //! The registry in a SQLite file of its own, for a single host. It is small and seldom written: no log beside it, no turn.
 
+mod statistics;
+
 use std::fmt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -12,6 +14,7 @@ use super::record::Record;
 use super::token::{self, Row as TokenRow};
 use super::{Expected, Listing, Registered, Registry, RegistryError, Result, Revision, Unusable};
 use crate::job::TopicName;
+use crate::metrics::{PageSums, Statistics};
 use crate::token::{Token, TokenName};
 use crate::topic::{Status, Topic};
 
@@ -221,6 +224,15 @@ impl Registry for SqliteRegistry {
             tx.execute(write, (name.as_str(), status))?;
             revision_of(tx, name)
         })
+    }
+
+    fn carry(&mut self, day: &str, pages: &[PageSums]) -> Result<usize> {
+        self.write(|tx| Ok(statistics::carry(tx, day, pages)?))
+    }
+
+    fn statistics(&mut self, since: &str) -> Result<Statistics> {
+        self.check_file()?;
+        statistics::read(&self.db, since).map_err(|e| self.failed(e))
     }
 
     fn delete(&mut self, name: &TopicName, expected: Expected) -> Result<()> {

@@ -1,0 +1,354 @@
+//! The layout of a page: words of 64 bits, in the byte order of the host. Several processes add to one page at the same time, and
+//! any of them may die between any two instructions.
+//!
+//! ```text
+//! header    magic, version, the page's own number, rows in use of topics and of nodes
+//! indexes   of topics and of nodes: 48 bits of a name's hash, and its row
+//! nodes     rows; a row is the length of its name, its name, its cells
+//! topics    rows; those in use lie together, at the end of the file, so that the rest of it stays a hole
+//! ```
+//!
+//! A name gets its row by one compare-and-swap in the index. Whoever finds a row whose name is not written yet, because who
+//! claimed it died, writes it. Row 0 is for whatever has no row. A row is never given back.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{NODE_CELLS, OTHER, TOPIC_CELLS};
+
+/// The layout. Another number is another file: neither release writes into the other's.
+pub const VERSION: u64 = 1;
+
+const MAGIC: u64 = u64::from_be_bytes(*b"dqcounts");
+
+/// Words of the header, and which of them is what.
+const HEADER: usize = 512;
+const AT_MAGIC: usize = 0;
+const AT_VERSION: usize = 1;
+const AT_NUMBER: usize = 2;
+const AT_TOPICS: usize = 3;
+const AT_NODES: usize = 4;
+
+/// A name has so many bytes at most: that of a topic.
+const NAME_WORDS: usize = 16;
+/// Its length, and itself.
+const ROW_HEAD: usize = 1 + NAME_WORDS;
+
+/// After so many places of an index that are others', a name has none.
+const PROBES: usize = 64;
+
+/// Rows of one kind.
+#[derive(Debug, Clone, Copy)]
+struct Table {
+    /// Which word of the header has how many rows are in use.
+    used: usize,
+    index_at: usize,
+    /// A power of two.
+    index: usize,
+    rows_at: usize,
+    rows: usize,
+    row: usize,
+    cells: usize,
+}
+
+const TOPICS: Table = Table {
+    used: AT_TOPICS,
+    index_at: HEADER,
+    index: 8192,
+    rows_at: NODES.rows_at + NODES.rows * NODES.row,
+    rows: 4096,
+    row: 128,
+    cells: TOPIC_CELLS,
+};
+
+const NODES: Table = Table {
+    used: AT_NODES,
+    index_at: HEADER + 8192,
+    index: 256,
+    rows_at: HEADER + 8192 + 256,
+    rows: 64,
+    row: 256,
+    cells: NODE_CELLS,
+};
+
+const _: () = assert!(ROW_HEAD + TOPIC_CELLS <= TOPICS.row && ROW_HEAD + NODE_CELLS <= NODES.row);
+
+/// How many words a page has.
+pub const WORDS: usize = TOPICS.rows_at + TOPICS.rows * TOPICS.row;
+
+/// The same in bytes.
+pub const BYTES: usize = WORDS * 8;
+
+/// What there is before the rows of topics, in bytes.
+pub const FIXED_BYTES: usize = TOPICS.rows_at * 8;
+
+/// A topic's row, in bytes.
+pub const ROW_BYTES: usize = TOPICS.row * 8;
+
+/// A page: as many words as [`WORDS`] says.
+#[derive(Debug, Clone, Copy)]
+pub struct Page<'a>(&'a [AtomicU64]);
+
+/// The numbers of one row.
+#[derive(Debug, Clone, Copy)]
+pub struct Cells<'a>(&'a [AtomicU64]);
+
+impl Cells<'_> {
+    /// Adds to one of them: one instruction, whoever else adds.
+    #[inline]
+    pub fn add(self, cell: usize, n: u64) {
+        self.0[cell].fetch_add(n, Ordering::Relaxed);
+    }
+}
+
+/// FNV-1a.
+fn hash(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// The words of a name.
+fn words(name: &str) -> impl Iterator<Item = u64> {
+    name.as_bytes().chunks(8).map(|chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u64::from_ne_bytes(word)
+    })
+}
+
+impl<'a> Page<'a> {
+    /// Those words as a page; none: there are not as many as one has.
+    pub fn of(words: &'a [AtomicU64]) -> Option<Page<'a>> {
+        (words.len() == WORDS).then_some(Page(words))
+    }
+
+    /// Makes a page of words that are all 0 and nobody else sees yet.
+    pub fn begin(self, number: u64) {
+        for (at, value) in
+            [(AT_NUMBER, number), (AT_TOPICS, 1), (AT_NODES, 1), (AT_VERSION, VERSION), (AT_MAGIC, MAGIC)]
+        {
+            self.0[at].store(value, Ordering::Release);
+        }
+        for table in [TOPICS, NODES] {
+            self.write_name(table, 0, OTHER);
+        }
+    }
+
+    /// Whether it is one of this layout.
+    pub fn is_good(self) -> bool {
+        let at = |at: usize| self.0[at].load(Ordering::Acquire);
+        let fits = |table: Table| (1..=table.rows as u64).contains(&at(table.used));
+        at(AT_MAGIC) == MAGIC && at(AT_VERSION) == VERSION && fits(TOPICS) && fits(NODES)
+    }
+
+    /// Its own number, which no other page has.
+    pub fn number(self) -> u64 {
+        self.0[AT_NUMBER].load(Ordering::Relaxed)
+    }
+
+    /// How many rows of topics are in use.
+    pub fn topics_used(self) -> usize {
+        self.0[AT_TOPICS].load(Ordering::Relaxed) as usize
+    }
+
+    /// The numbers of a topic that has a row.
+    #[inline]
+    pub fn topic(self, name: &str) -> Option<Cells<'a>> {
+        self.look(TOPICS, name).ok().map(|row| self.cells(TOPICS, row))
+    }
+
+    /// The numbers of a topic, which gets a row if there is one left.
+    pub fn claim_topic(self, name: &str) -> Cells<'a> {
+        self.cells(TOPICS, self.claim(TOPICS, name))
+    }
+
+    /// The numbers of a node, which gets a row if there is one left.
+    pub fn claim_node(self, name: &str) -> Cells<'a> {
+        self.cells(NODES, self.claim(NODES, name))
+    }
+
+    /// Where topics are counted that have no row.
+    pub fn other_topics(self) -> Cells<'a> {
+        self.cells(TOPICS, 0)
+    }
+
+    /// All topics that have a row, and their numbers.
+    pub fn topics(self) -> BTreeMap<String, Vec<u64>> {
+        self.read(TOPICS)
+    }
+
+    /// All nodes that have a row, and their numbers.
+    pub fn nodes(self) -> BTreeMap<String, Vec<u64>> {
+        self.read(NODES)
+    }
+
+    fn row(self, table: Table, row: usize) -> &'a [AtomicU64] {
+        &self.0[table.rows_at + row * table.row..][..table.row]
+    }
+
+    fn cells(self, table: Table, row: usize) -> Cells<'a> {
+        Cells(&self.row(table, row)[ROW_HEAD..][..table.cells])
+    }
+
+    /// A name's row; or the first place of the index that nobody has, and what is there when it is taken.
+    fn look(self, table: Table, name: &str) -> Result<usize, Option<&'a AtomicU64>> {
+        let hash = hash(name);
+        for probe in 0..PROBES {
+            let place = &self.0[table.index_at + ((hash as usize + probe) & (table.index - 1))];
+            match place.load(Ordering::Acquire) {
+                0 => return Err(Some(place)),
+                // What a damaged page may hold is no row.
+                word if (word ^ hash) >> 16 == 0 && (word as usize & 0xffff) < table.rows => {
+                    let row = word as usize & 0xffff;
+                    if self.is_of(table, row, name) {
+                        return Ok(row);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Err(None)
+    }
+
+    fn claim(self, table: Table, name: &str) -> usize {
+        if name.is_empty() || name.len() > NAME_WORDS * 8 {
+            return 0;
+        }
+        loop {
+            let place = match self.look(table, name) {
+                Ok(row) => return row,
+                Err(None) => return 0,
+                Err(Some(place)) => place,
+            };
+            let used = &self.0[table.used];
+            let next = |n: u64| (n < table.rows as u64).then_some(n + 1);
+            let Ok(row) = used.fetch_update(Ordering::AcqRel, Ordering::Acquire, next) else { return 0 };
+            let word = hash(name) & !0xffff | row;
+            if place.compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                self.write_name(table, row as usize, name);
+                return row as usize;
+            }
+            // Somebody was faster, maybe with this name. The row is given back if it still is the last.
+            let _ = used.compare_exchange(row + 1, row, Ordering::AcqRel, Ordering::Acquire);
+        }
+    }
+
+    /// Whether a row is that name's. One that has no name yet is: who claimed it died, or is about to write just that.
+    fn is_of(self, table: Table, row: usize, name: &str) -> bool {
+        let words_of = self.row(table, row);
+        match words_of[0].load(Ordering::Acquire) {
+            0 => {
+                self.write_name(table, row, name);
+                true
+            }
+            length => {
+                length == name.len() as u64
+                    && words(name).zip(&words_of[1..ROW_HEAD]).all(|(w, at)| at.load(Ordering::Relaxed) == w)
+            }
+        }
+    }
+
+    fn write_name(self, table: Table, row: usize, name: &str) {
+        let words_of = self.row(table, row);
+        for (word, at) in words(name).zip(&words_of[1..ROW_HEAD]) {
+            at.store(word, Ordering::Relaxed);
+        }
+        words_of[0].store(name.len() as u64, Ordering::Release);
+    }
+
+    fn read(self, table: Table) -> BTreeMap<String, Vec<u64>> {
+        let used = (self.0[table.used].load(Ordering::Acquire) as usize).min(table.rows);
+        let mut read: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+        for row in 0..used {
+            let row = self.row(table, row);
+            let length = (row[0].load(Ordering::Acquire) as usize).min(NAME_WORDS * 8);
+            let bytes: Vec<u8> =
+                row[1..ROW_HEAD].iter().flat_map(|w| w.load(Ordering::Relaxed).to_ne_bytes()).collect();
+            let name = String::from_utf8_lossy(&bytes[..length]).into_owned();
+            let cells = row[ROW_HEAD..][..table.cells].iter().map(|cell| cell.load(Ordering::Relaxed));
+            // A row without a name was given back, or its claimer has not come to write it: nothing is in it.
+            if length > 0 {
+                let sums = read.entry(name).or_insert_with(|| vec![0; table.cells]);
+                sums.iter_mut().zip(cells).for_each(|(sum, cell)| *sum = sum.wrapping_add(cell));
+            }
+        }
+        read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words() -> Vec<AtomicU64> {
+        let words: Vec<AtomicU64> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
+        Page::of(&words).unwrap().begin(7);
+        words
+    }
+
+    #[test]
+    fn threads_that_claim_the_same_names_get_the_same_rows_and_lose_no_addition() {
+        let words = words();
+        let page = Page::of(&words).unwrap();
+        let start = std::sync::Barrier::new(4);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    start.wait();
+                    for n in 0..20_000 {
+                        page.claim_topic(&format!("topic-{}", n % 100)).add(3, 1);
+                    }
+                    start.wait();
+                    (0..500_000).for_each(|_| page.claim_topic("topic-0").add(4, 1));
+                });
+            }
+        });
+        assert_eq!(page.topics()["topic-0"][4], 2_000_000);
+        let topics = page.topics();
+        assert_eq!(topics.len(), 101, "and what has no row");
+        for n in 0..100 {
+            assert_eq!(topics[&format!("topic-{n}")][3], 800);
+        }
+        assert!(page.is_good() && page.number() == 7);
+        assert!(page.topics_used() < 150, "{}", page.topics_used());
+    }
+
+    #[test]
+    fn a_row_whose_claimer_died_before_it_wrote_the_name_is_named_by_the_next() {
+        let words = words();
+        let page = Page::of(&words).unwrap();
+        page.claim_topic("t").add(0, 5);
+        let Ok(row) = page.look(TOPICS, "t") else { panic!("it has a row") };
+        page.row(TOPICS, row)[0].store(0, Ordering::Release);
+        page.claim_topic("t").add(0, 1);
+        assert_eq!((page.topics()["t"][0], page.topics_used()), (6, 2));
+    }
+
+    #[test]
+    fn names_beyond_the_room_and_names_that_are_none_are_counted_together() {
+        let words = words();
+        let page = Page::of(&words).unwrap();
+        for n in 0..TOPICS.rows + 50 {
+            page.claim_topic(&format!("t{n}")).add(0, 1);
+        }
+        page.claim_topic("").add(0, 1);
+        page.claim_topic(&"x".repeat(129)).add(0, 1);
+        let topics = page.topics();
+        assert_eq!(topics.values().map(|cells| cells[0]).sum::<u64>(), TOPICS.rows as u64 + 52);
+        assert!(topics[OTHER][0] >= 53);
+        assert_eq!(page.topic("t7").is_some(), topics.contains_key("t7"));
+        assert!(page.topic("none").is_none());
+    }
+
+    #[test]
+    fn what_is_no_page_of_this_layout_is_none() {
+        let words = words();
+        let page = Page::of(&words).unwrap();
+        assert!(page.is_good());
+        words[AT_VERSION].store(VERSION + 1, Ordering::Relaxed);
+        assert!(!page.is_good());
+        words[AT_VERSION].store(VERSION, Ordering::Relaxed);
+        words[AT_TOPICS].store(1 << 40, Ordering::Relaxed);
+        assert!(!page.is_good());
+        assert!(Page::of(&words[1..]).is_none());
+    }
+}

@@ -1,0 +1,242 @@
+//! A store whose work is counted: what became of jobs, by topic, and how long it took, by node. Counted when the store has done it
+//! and before anybody is told: so what was acknowledged is counted, and what is counted was done.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::counters::Counters;
+use crate::job::{JobId, JobKey, NewJob, State, TopicName};
+use crate::metrics::{AddOutcome, DeathCause, DeleteOutcome, NodeCells, Operation};
+use crate::store::{
+    Added, Batch, Change, Changed, Counts, Lanes, Letters, Moved, Outcome, OwnerTag, Page, Result, Settled,
+    Settlement, Store, StoreError, View, Wanted, Which,
+};
+
+/// What the embedded store is called.
+pub const EMBEDDED: &str = "embedded";
+
+/// What all nodes together are called, where there are several.
+pub const ALL: &str = "(all)";
+
+/// A handle to the store, counted.
+pub(super) struct Counted {
+    store: Box<dyn Store>,
+    counters: Counters,
+    lanes: Lanes,
+    /// The lane that it is a handle to; none: all of them.
+    lane: Option<usize>,
+    /// What each lane is called.
+    names: Arc<[String]>,
+}
+
+impl Counted {
+    pub(super) fn new(
+        store: Box<dyn Store>,
+        counters: Counters,
+        lanes: Lanes,
+        lane: Option<usize>,
+    ) -> Counted {
+        let names = (0..lanes.count()).map(|lane| lanes.name(lane).unwrap_or(EMBEDDED).to_owned()).collect();
+        // There is nothing to choose from.
+        let lane = lane.or((lanes.count() == 1).then_some(0));
+        Counted { store, counters, lanes, lane, names }
+    }
+
+    /// The home of a job; of a lane's handle, that lane.
+    fn node_of(&self, key: &JobKey) -> NodeCells<'_> {
+        self.counters.node(&self.names[self.lane.unwrap_or_else(|| self.lanes.of(key))])
+    }
+
+    /// The node that was asked: that of the first job, where there is one.
+    fn node(&self, key: Option<&JobKey>) -> NodeCells<'_> {
+        match (self.lane, key) {
+            (None, None) => self.counters.node(ALL),
+            (Some(lane), _) => self.counters.node(&self.names[lane]),
+            (None, Some(key)) => self.node_of(key),
+        }
+    }
+
+    /// Notes how long a call took.
+    fn took(&self, operation: Operation, key: Option<&JobKey>, begun: Instant, failed: bool) {
+        self.node(key).answered(operation, begun.elapsed().as_micros() as u64, failed);
+    }
+
+    /// Makes a call, and notes how long it took.
+    fn timed<T>(
+        &mut self,
+        operation: Operation,
+        key: Option<&JobKey>,
+        call: impl FnOnce(&mut dyn Store) -> Result<T>,
+    ) -> Result<T> {
+        let begun = Instant::now();
+        let out = call(self.store.as_mut());
+        // A node that waits until it may deliver has not failed.
+        let failed = matches!(&out, Err(e) if !matches!(e, StoreError::Settling(_)));
+        self.took(operation, key, begun, failed);
+        out
+    }
+
+    /// Counts the dead letters that the last call has made.
+    fn count_dead(&mut self) {
+        for topic in self.store.take_buried() {
+            self.counters.topic(topic.as_str()).died(DeathCause::Lease);
+        }
+    }
+}
+
+fn add_outcome(added: &Result<Added>) -> AddOutcome {
+    match added {
+        Ok(Added::New) => AddOutcome::New,
+        Ok(Added::Replaced) => AddOutcome::Replaced,
+        Ok(Added::Kept) => AddOutcome::Kept,
+        Ok(Added::Rejected) => AddOutcome::Exists,
+        Err(StoreError::Unknown(_)) => AddOutcome::Unknown,
+        Err(_) => AddOutcome::Failed,
+    }
+}
+
+impl Store for Counted {
+    fn add(&mut self, jobs: &[NewJob]) -> Vec<Result<Added>> {
+        let begun = Instant::now();
+        let all = self.store.add(jobs);
+        let first = jobs.first().map(|job| &job.key);
+        self.took(Operation::Add, first, begun, all.iter().any(Result::is_err));
+        for (job, added) in jobs.iter().zip(&all) {
+            let outcome = add_outcome(added);
+            self.counters.topic(job.key.topic.as_str()).added(outcome, 1);
+            if matches!(outcome, AddOutcome::New | AddOutcome::Replaced) {
+                self.node_of(&job.key).written(1);
+            }
+        }
+        all
+    }
+
+    fn get(&mut self, key: &JobKey) -> Result<Option<View>> {
+        self.timed(Operation::Read, Some(key), |store| store.get(key))
+    }
+
+    fn delete(&mut self, keys: &[JobKey]) -> Vec<Result<bool>> {
+        let begun = Instant::now();
+        let all = self.store.delete(keys);
+        self.took(Operation::Delete, keys.first(), begun, all.iter().any(Result::is_err));
+        for (key, there) in keys.iter().zip(&all) {
+            match there {
+                Ok(true) => {
+                    self.counters.topic(key.topic.as_str()).deleted(DeleteOutcome::Deleted);
+                    self.node_of(key).deleted(1);
+                }
+                // Whoever asks for what is not there may name anything.
+                Ok(false) => {
+                    self.counters.known_topic(key.topic.as_str()).deleted(DeleteOutcome::NotFound);
+                }
+                Err(_) => self.counters.known_topic(key.topic.as_str()).deleted(DeleteOutcome::Failed),
+            }
+        }
+        all
+    }
+
+    fn change(&mut self, key: &JobKey, change: &Change) -> Result<Changed> {
+        self.timed(Operation::Change, Some(key), |store| store.change(key, change))
+    }
+
+    fn promote(&mut self, limit: usize) -> Result<Moved> {
+        self.timed(Operation::Promote, None, |store| store.promote(limit))
+    }
+
+    fn lease(&mut self, wanted: &[Wanted], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
+        self.timed(Operation::Lease, None, |store| store.lease(wanted, limit, owner))
+    }
+
+    fn settle(&mut self, settlements: &[Settlement]) -> Vec<Result<Settled>> {
+        let begun = Instant::now();
+        let all = self.store.settle(settlements);
+        if !settlements.is_empty() {
+            self.took(Operation::Settle, None, begun, all.iter().any(Result::is_err));
+        }
+        for (settlement, settled) in settlements.iter().zip(&all) {
+            // A lease that had ended settled nothing.
+            if !matches!(settled, Ok(Settled::Done)) {
+                continue;
+            }
+            let topic = self.counters.topic(settlement.key.topic.as_str());
+            match settlement.outcome {
+                Outcome::Ack => {
+                    topic.delivered();
+                    self.node(Some(&settlement.key)).delivered(1);
+                }
+                Outcome::Retry(_) => topic.retried(),
+                Outcome::Bury => topic.died(DeathCause::Callback),
+                Outcome::Extend(_) | Outcome::HandBack => {}
+            }
+        }
+        all
+    }
+
+    fn hand_back(&mut self, owner: &OwnerTag) -> Result<usize> {
+        let handed_back = self.timed(Operation::Expire, None, |store| store.hand_back(owner));
+        self.count_dead();
+        handed_back
+    }
+
+    fn expire(&mut self, limit: usize) -> Result<Moved> {
+        let expired = self.timed(Operation::Expire, None, |store| store.expire(limit));
+        self.count_dead();
+        expired
+    }
+
+    fn list(&mut self, topic: &TopicName, state: State, cursor: Option<&str>, limit: usize) -> Result<Page> {
+        self.timed(Operation::Read, None, |store| store.list(topic, state, cursor, limit))
+    }
+
+    fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize) -> Result<usize> {
+        self.timed(Operation::Change, None, |store| store.redrive(topic, which, limit))
+    }
+
+    fn purge(&mut self, topic: &TopicName, state: State, limit: usize) -> Result<usize> {
+        self.timed(Operation::Change, None, |store| store.purge(topic, state, limit))
+    }
+
+    fn letters(&mut self, topic: &TopicName, ids: &[JobId], what: Letters) -> Result<usize> {
+        let operation = match what {
+            Letters::Count => Operation::Read,
+            Letters::Remove => Operation::Change,
+        };
+        self.timed(operation, None, |store| store.letters(topic, ids, what))
+    }
+
+    fn pause(&mut self, topic: &TopicName, paused: bool) -> Result<()> {
+        self.timed(Operation::Change, None, |store| store.pause(topic, paused))
+    }
+
+    fn paused(&mut self) -> Result<Vec<TopicName>> {
+        self.timed(Operation::Read, None, |store| store.paused())
+    }
+
+    fn counts(&mut self) -> Result<Vec<Counts>> {
+        self.timed(Operation::Read, None, |store| store.counts())
+    }
+
+    fn health(&mut self) -> Result<()> {
+        self.store.health()
+    }
+
+    fn inspect(&mut self) -> Result<()> {
+        self.store.inspect()
+    }
+
+    fn take_buried(&mut self) -> Vec<TopicName> {
+        self.store.take_buried()
+    }
+
+    fn pass_on(&mut self, topics: &[TopicName]) {
+        self.store.pass_on(topics);
+    }
+
+    fn announce(&mut self) {
+        self.store.announce();
+    }
+
+    fn maintain(&mut self) -> Result<Option<Duration>> {
+        self.store.maintain()
+    }
+}

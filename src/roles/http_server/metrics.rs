@@ -1,0 +1,198 @@
+//! `/metrics`: what all processes of this host have counted, how many jobs the store has, and how the processes are. Whoever has to
+//! be asked may hang: each is asked by a thread of its own, and the page is told without what does not come in time.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
+
+use anyhow::Result;
+use axum::extract::State;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderValue};
+use axum::response::{IntoResponse, Response};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::api::Api;
+use super::schema;
+use crate::counters;
+use crate::job::TopicName;
+use crate::metrics::{Kind, Text, Totals};
+use crate::process::{ask_master, now_ms};
+use crate::role::{self, Context, EMBEDDED};
+use crate::status::{ProcessState, Status};
+use crate::store::{Counts, Store};
+
+/// How long those who are asked may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Whoever is asked by a thread of its own. A question is where the answer goes.
+struct Asked<T>(SyncSender<oneshot::Sender<T>>);
+
+impl<T: Send + 'static> Asked<T> {
+    fn start(name: &str, mut work: impl FnMut() -> T + Send + 'static) -> Result<Asked<T>> {
+        let (ask, asked) = sync_channel::<oneshot::Sender<T>>(4);
+        role::vital_thread(name, move || {
+            while let Ok(question) = asked.recv() {
+                // Whoever has stopped waiting needs no answer.
+                if !question.is_closed() {
+                    let _ = question.send(work());
+                }
+            }
+        })?;
+        Ok(Asked(ask))
+    }
+
+    /// Asks. The answer comes, or what would bring it is dropped.
+    fn ask(&self) -> oneshot::Receiver<T> {
+        let (to, answer) = oneshot::channel();
+        let _ = self.0.try_send(to);
+        answer
+    }
+}
+
+async fn by<T>(until: Instant, answer: oneshot::Receiver<T>) -> Option<T> {
+    tokio::time::timeout_at(until, answer).await.ok()?.ok()
+}
+
+/// All who are asked. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Sources(Arc<All>);
+
+struct All {
+    pages: Asked<Totals>,
+    master: Asked<Option<Status>>,
+    /// Of each node: how many jobs it has, if it answers.
+    nodes: Vec<(String, Asked<Option<Vec<Counts>>>)>,
+}
+
+impl Sources {
+    /// Starts the threads.
+    pub(super) fn start(context: &mut Context) -> Result<Sources> {
+        let (lanes, mut nodes) = (context.lanes()?, Vec::new());
+        for lane in 0..lanes.count() {
+            let name = lanes.name(lane).unwrap_or(EMBEDDED).to_owned();
+            let mut store: Box<dyn Store> = context.lane(lane)?;
+            let counts = move || {
+                let counts = store.counts();
+                counts.inspect_err(|e| log::debug!("metrics: {e}")).ok()
+            };
+            nodes.push((name, Asked::start("metrics-node", counts)?));
+        }
+        let (for_pages, for_master) = (context.settings.run_dir.clone(), context.settings.run_dir.clone());
+        Ok(Sources(Arc::new(All {
+            pages: Asked::start("metrics-pages", move || pages(&for_pages))?,
+            master: Asked::start("metrics-master", move || ask_master(&for_master, PATIENCE).ok())?,
+            nodes,
+        })))
+    }
+}
+
+pub(super) fn routes() -> OpenApiRouter<Api> {
+    OpenApiRouter::new().routes(routes!(metrics))
+}
+
+/// The sums of all pages of this host.
+fn pages(run_dir: &Path) -> Totals {
+    let mut totals = Totals::default();
+    match counters::read(run_dir) {
+        Ok(readings) => readings.into_iter().for_each(|reading| totals.join(reading.totals)),
+        Err(e) => log::warn!("cannot read the pages of counters: {e}"),
+    }
+    totals
+}
+
+/// Tells Prometheus what was counted, and how things are now.
+#[utoipa::path(get, path = "/metrics", tag = "daemon", operation_id = "get_metrics",
+    responses(
+        (status = 200, body = String, content_type = "text/plain", description = "The text format of Prometheus; to whoever accepts it, OpenMetrics"),
+        schema::ShowProblems))]
+async fn metrics(State(api): State<Api>, headers: HeaderMap) -> Response {
+    let sources = &api.metrics.0;
+    let until = Instant::now() + PATIENCE;
+    let (pages, master) = (sources.pages.ask(), sources.master.ask());
+    let nodes: Vec<_> = sources.nodes.iter().map(|(name, asked)| (name.as_str(), asked.ask())).collect();
+    let mut counted = Vec::new();
+    for (name, answer) in nodes {
+        counted.push((name, by(until, answer).await.flatten()));
+    }
+    let accept = headers.get(ACCEPT).map(|v| String::from_utf8_lossy(v.as_bytes())).unwrap_or_default();
+    let is_open_metrics = accept.contains("application/openmetrics-text");
+    let mut text = Text::new(is_open_metrics);
+    if let Some(totals) = by(until, pages).await {
+        totals.tell(&mut text);
+    }
+    tell_jobs(&mut text, &counted);
+    if let Some(status) = by(until, master).await.flatten() {
+        tell_processes(&mut text, &status);
+    }
+    text.family("dq_build_info", Kind::Gauge, "1, and which release this is.");
+    text.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1.0);
+    let kind = HeaderValue::from_static(Text::content_type(is_open_metrics));
+    ([(CONTENT_TYPE, kind)], text.end()).into_response()
+}
+
+fn tell_jobs(text: &mut Text, nodes: &[(&str, Option<Vec<Counts>>)]) {
+    text.family("dq_store_up", Kind::Gauge, "Whether the node tells how many jobs it has: 1 or 0.");
+    for (name, counts) in nodes {
+        text.sample(&[("node", name)], f64::from(u8::from(counts.is_some())));
+    }
+    let mut topics: BTreeMap<&TopicName, ([u64; 4], Option<i64>)> = BTreeMap::new();
+    for one in nodes.iter().filter_map(|(_, counts)| counts.as_ref()).flatten() {
+        let Counts { topic, delayed, ready, leased, dead, oldest_ready_ms } = one;
+        let (sums, oldest_ms) = topics.entry(topic).or_default();
+        sums.iter_mut().zip([delayed, ready, leased, dead]).for_each(|(sum, n)| *sum += n);
+        *oldest_ms = [*oldest_ms, *oldest_ready_ms].into_iter().flatten().min();
+    }
+    text.family("dq_jobs", Kind::Gauge, "Jobs in the store, on the nodes that answer.");
+    for (topic, (sums, _)) in &topics {
+        for (state, n) in ["delayed", "ready", "leased", "dead"].into_iter().zip(sums) {
+            text.sample(&[("topic", topic.as_str()), ("state", state)], *n as f64);
+        }
+    }
+    text.family(
+        "dq_oldest_ready_seconds",
+        Kind::Gauge,
+        "For how long the oldest ready job has been due; 0: none is ready.",
+    );
+    let now_ms = now_ms();
+    for (topic, (_, oldest_ms)) in &topics {
+        let waits_ms = oldest_ms.map_or(0, |due_ms| now_ms.saturating_sub(due_ms).max(0));
+        text.sample(&[("topic", topic.as_str())], waits_ms as f64 / 1e3);
+    }
+}
+
+fn tell_processes(text: &mut Text, status: &Status) {
+    // Of two generations both know all restarts of a slot.
+    let mut restarts: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut processes: BTreeMap<(&str, &str), u32> = BTreeMap::new();
+    for process in &status.processes {
+        let sum = restarts.entry(&process.name).or_default();
+        *sum = process.restarts.max(*sum);
+        let state = match process.state {
+            ProcessState::Waiting => "waiting",
+            ProcessState::Starting => "starting",
+            ProcessState::Up => "up",
+            ProcessState::Draining => "draining",
+            ProcessState::Killed => "killed",
+            ProcessState::Gone => "gone",
+        };
+        *processes.entry((&process.name, state)).or_default() += 1;
+    }
+    text.family(
+        "dq_process_restarts_total",
+        Kind::Counter,
+        "How often a slot's process ended unasked and was started again, since this dq-master was started.",
+    );
+    for (slot, n) in restarts {
+        text.sample(&[("slot", slot)], f64::from(n));
+    }
+    text.family("dq_processes", Kind::Gauge, "Processes, by slot and state.");
+    for ((slot, state), n) in processes {
+        text.sample(&[("slot", slot), ("state", state)], f64::from(n));
+    }
+}

@@ -1,0 +1,113 @@
+//! Carries what the processes of this host have counted into the registry, where it is kept by day. On a thread of its own, which a
+//! database may hold up: what is not carried waits in the pages. What was carried stands in the registry itself, and changes with
+//! the sums: who dies in between, or two at the same time, add nothing twice and lose nothing.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use crate::counters;
+use crate::metrics::{PageSums, Subject, Sums};
+use crate::registry::{self, Registry};
+use crate::role::{self, Context, Trouble};
+use crate::settings::{self, Settings};
+
+/// How often it carries.
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// How long the end waits for the last time.
+const LAST: Duration = Duration::from_secs(2);
+
+/// The thread, until it is told to end.
+pub(super) struct Statistics {
+    tell: Sender<()>,
+    ended: Receiver<()>,
+}
+
+impl Statistics {
+    /// Starts the thread; none: there is no registry.
+    pub(super) fn start(context: &Context) -> Result<Option<Statistics>> {
+        let Some(registry) = context.settings.registry.clone() else { return Ok(None) };
+        let (settings, zone) = (Arc::clone(&context.settings), context.zone()?);
+        let mut carrier = Carrier { settings, registry, zone, open: None, known: HashMap::new() };
+        let ((tell, told), (end, ended)) = (channel(), channel());
+        role::vital_thread("statistics", move || {
+            carrier.run(&told);
+            drop(end);
+        })?;
+        Ok(Some(Statistics { tell, ended }))
+    }
+
+    /// Has all carried once more, and waits for it a little.
+    pub(super) fn end(self) {
+        drop(self.tell);
+        if self.ended.recv_timeout(LAST) == Err(RecvTimeoutError::Timeout) {
+            log::info!("statistics: what is not carried waits for the next start");
+        }
+    }
+}
+
+struct Carrier {
+    settings: Arc<Settings>,
+    registry: settings::Registry,
+    zone: TimeZone,
+    /// None: it failed, and is opened anew.
+    open: Option<Box<dyn Registry>>,
+    /// What the registry has of each page, as far as this process knows.
+    known: HashMap<(u64, Subject), Sums>,
+}
+
+impl Carrier {
+    fn run(&mut self, told: &Receiver<()>) {
+        let mut trouble = Trouble::default();
+        loop {
+            let ends = told.recv_timeout(PERIOD) == Err(RecvTimeoutError::Disconnected);
+            let begun = Instant::now();
+            match self.carry() {
+                Ok(0) => {}
+                Ok(changed) => log::debug!("statistics: {changed} sums are carried in {:?}", begun.elapsed()),
+                Err(_) if ends => {}
+                Err(e) => {
+                    self.open = None;
+                    trouble.again_at(&format_args!("statistics wait in run_dir/metrics: {e:#}"));
+                    continue;
+                }
+            }
+            trouble.over();
+            if ends {
+                return;
+            }
+        }
+    }
+
+    /// Carries what has changed.
+    fn carry(&mut self) -> Result<usize> {
+        let run_dir = &self.settings.run_dir;
+        let pages = counters::read(run_dir).context("cannot read the pages of counters")?;
+        let mut news = Vec::new();
+        for PageSums { page, mut sums } in pages.iter().map(counters::Reading::sums) {
+            sums.retain(|(subject, now)| self.known.get(&(page, subject.clone())) != Some(now));
+            if !sums.is_empty() {
+                news.push(PageSums { page, sums });
+            }
+        }
+        if news.is_empty() {
+            return Ok(0);
+        }
+        let open = match &mut self.open {
+            Some(open) => open,
+            None => self.open.insert(registry::open(&self.registry)?),
+        };
+        let day = Timestamp::now().to_zoned(self.zone.clone()).date().to_string();
+        let changed = open.carry(&day, &news)?;
+        for PageSums { page, sums } in news {
+            self.known.extend(sums.into_iter().map(|(subject, now)| ((page, subject), now)));
+        }
+        Ok(changed)
+    }
+}
