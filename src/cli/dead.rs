@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(limits, [None, Some(1000), Some(1000), Some(500)]);
         let (at, asked) = stand_in(1200, 300);
         assert!(!deal(&at, &which(None, &[], false), REDRIVE).unwrap());
-        assert_eq!(asked.lock().unwrap().len(), 4);
+        assert_eq!(asked.lock().unwrap().len(), 3);
         let (at, asked) = stand_in(1200, 0);
         assert!(deal(&at, &which(Some(3), &[], false), REDRIVE).unwrap());
         assert_eq!(asked.lock().unwrap()[1..], [json!({"limit": 3})]);

@@ -10,6 +10,7 @@ mod completions;
 mod config_check;
 mod dead;
 mod demo;
+mod doctor;
 mod due;
 mod exposition;
 mod failure;
@@ -26,6 +27,7 @@ mod show;
 mod status;
 mod target;
 mod tokens;
+mod top;
 mod topics;
 
 use std::path::Path;
@@ -64,6 +66,8 @@ enum Command {
     Topics(topics::Arguments),
     Dead(dead::Arguments),
     Status(status::Arguments),
+    Top(top::Arguments),
+    Doctor(doctor::Arguments),
     Nodes(nodes::Arguments),
     Token(tokens::Arguments),
     Config(config_check::Arguments),
@@ -88,6 +92,8 @@ impl Command {
             Command::Topics(arguments) => topics::run(&arguments),
             Command::Dead(arguments) => dead::run(&arguments),
             Command::Status(arguments) => status::run(&arguments),
+            Command::Top(arguments) => done(top::run(&arguments)),
+            Command::Doctor(arguments) => doctor::run(&arguments),
             Command::Nodes(arguments) => nodes::run(&arguments),
             Command::Token(arguments) => done(tokens::run(&arguments)),
             Command::Config(arguments) => config_check::run(&arguments),

@@ -35,7 +35,6 @@ impl Table {
         self.rows.push(cells.into_iter().map(plain).collect());
     }
 
-
     /// The lines.
     pub(super) fn text(&self) -> String {
         let columns = self.numbers.len();

@@ -234,7 +234,7 @@ mod tests {
         ] {
             assert_eq!(Value::Object(of_file(text).unwrap()), topic, "{text}");
         }
-        for bad in ["[1]", "{", "[server]\n[[topic]]\nname = \"t\"", "[[topic]]\n[[topic]]"] {
+        for bad in ["1", "{", "[server]\n[[topic]]\nname = \"t\"", "[[topic]]\n[[topic]]"] {
             assert!(of_file(bad).is_err(), "{bad}");
         }
     }

@@ -143,8 +143,8 @@ mod tests {
     }
 
     fn arguments(name: &str, file: Option<PathBuf>) -> Arguments {
-        let callback = file.is_none().then(|| "http://h/".to_owned());
-        let fields = Fields { callback, ..Fields::default() };
+        let mut fields = Fields::default();
+        fields.callback.clone_from(&file.is_none().then(|| "http://h/".to_owned()));
         Arguments { name: (!name.is_empty()).then(|| name.to_owned()), file, if_revision: None, fields }
     }
 
