@@ -33,7 +33,10 @@ impl Did {
     /// One object a line.
     #[track_caller]
     fn lines(&self) -> Vec<Value> {
-        self.out.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
+        self.out
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
+            .collect()
     }
 
     /// What stderr says with --json.
@@ -136,7 +139,10 @@ fn a_job_is_added_shown_moved_run_and_removed() {
         assert_eq!(sink.calls().pop().unwrap().body, r#"{"n": 1.00}"#);
 
         let other = format!("other-{n}");
-        assert_eq!(door.run(&["add", "t", "plain text", "--text", "--id", &other]).is(0).out, format!("new: t:{other}\n"));
+        assert_eq!(
+            door.run(&["add", "t", "plain text", "--text", "--id", &other]).is(0).out,
+            format!("new: t:{other}\n")
+        );
         assert_eq!(door.run(&["get", "t", &other, "--json"]).json()["body"], "plain text");
         assert_eq!(door.run(&["del", "t", &other]).is(0).out, format!("deleted: t:{other}\n"));
         let gone = door.run(&["del", "t", &other]).is(3);
@@ -179,7 +185,8 @@ fn a_body_comes_from_a_file_or_stdin_and_what_cannot_be_meant_is_refused() {
         (&["frobnicate"], 2, "unrecognized subcommand"),
         (&["get", "t", "x", "--url", "ftp://h"], 2, "is no URL of a daemon"),
     ] {
-        let words: Vec<&str> = words.iter().chain(at.iter().filter(|_| !words.contains(&"--url"))).copied().collect();
+        let words: Vec<&str> =
+            words.iter().chain(at.iter().filter(|_| !words.contains(&"--url"))).copied().collect();
         let did = run(&words).is(code);
         assert!(did.err.contains(said), "{words:?}: {}", did.err);
         assert_eq!(did.out, "");
@@ -209,7 +216,8 @@ fn a_file_of_jobs_is_added_and_the_lines_that_are_refused_are_named() {
     let added = socket.run(&["add", "t", "--batch", &file, "--priority", "low", "--json"]).is(1);
     assert_eq!(added.json(), json!({"new": 2501, "replaced": 0, "kept": 0, "failed": 4}));
     let told: Vec<Value> = added.err.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let told: Vec<_> = told.iter().map(|l| (l["line"].as_u64().unwrap(), l["code"].as_str().unwrap())).collect();
+    let told: Vec<_> =
+        told.iter().map(|l| (l["line"].as_u64().unwrap(), l["code"].as_str().unwrap())).collect();
     let expected = [(2502, "bad_json"), (2503, "missing_field"), (2504, "exists"), (2505, "too_large")];
     assert!(expected.iter().all(|e| told.contains(e)) && told.len() == 4, "{told:?}");
     assert_eq!(socket.run(&["get", "t", "last", "--json"]).json()["priority"], "low");
@@ -217,7 +225,11 @@ fn a_file_of_jobs_is_added_and_the_lines_that_are_refused_are_named() {
     let again = url.run(&["add", "t", "--batch", &file, "--on-conflict", "keep"]).is(1);
     // A line counts before what is said for all of them.
     assert_eq!(again.out, "0 new, 0 replaced, 2501 kept, 4 failed\n");
-    assert!(again.err.contains("line 2502: it is no JSON object") && again.err.contains("(missing_field)"), "{}", again.err);
+    assert!(
+        again.err.contains("line 2502: it is no JSON object") && again.err.contains("(missing_field)"),
+        "{}",
+        again.err
+    );
 
     for door in [&socket, &url] {
         let some = door.run(&["list", "t", "--limit", "3", "--json"]).is(0).lines();
@@ -231,7 +243,8 @@ fn a_file_of_jobs_is_added_and_the_lines_that_are_refused_are_named() {
     }
     // Whoever reads no further ends it quietly.
     let run_dir = daemon.dir.path().join("var/run");
-    let shell = format!("{} list t --all --run-dir {} | head -n 1", env!("CARGO_BIN_EXE_dq"), run_dir.display());
+    let shell =
+        format!("{} list t --all --run-dir {} | head -n 1", env!("CARGO_BIN_EXE_dq"), run_dir.display());
     let piped = did(Command::new("sh").args(["-c", &shell]).output().unwrap());
     assert!(piped.out.starts_with("ID") && piped.err.is_empty(), "{piped:?}");
 }
@@ -264,7 +277,8 @@ fn a_configuration_is_checked_and_summed_up() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("dq.toml");
     let path = file.display().to_string();
-    std::fs::write(&file, "[consume]\nprocesses = 0\n[[topic]]\nname = \"t\"\ncallback = \"http://h/\"\n").unwrap();
+    std::fs::write(&file, "[consume]\nprocesses = 0\n[[topic]]\nname = \"t\"\ncallback = \"http://h/\"\n")
+        .unwrap();
     let good = run(&["config", "check", &path, "--json"]).is(0).json();
     assert_eq!((&good["good"], &good["topics"]), (&json!(true), &json!(["t"])));
     assert!(good["notes"][0].as_str().unwrap().contains("consume.processes is 0"), "{good}");
@@ -300,7 +314,8 @@ fn commands(of: &[&str]) -> Vec<String> {
     let help = run(&[of, &["--help"]].concat()).is(0).out;
     let listed = help.split("\nCommands:\n").nth(1).unwrap_or_default();
     let names = listed.lines().take_while(|line| line.starts_with("  "));
-    let names = names.filter(|line| !line.starts_with("   ")).map(|line| line.split_whitespace().next().unwrap());
+    let names =
+        names.filter(|line| !line.starts_with("   ")).map(|line| line.split_whitespace().next().unwrap());
     names.filter(|name| *name != "help").map(str::to_owned).collect()
 }
 
@@ -312,7 +327,7 @@ fn every_command_tells_what_it_does_with_examples() {
         let words: Vec<&str> = path.iter().map(String::as_str).collect();
         let help = run(&[&words[..], &["--help"]].concat()).is(0).out;
         let below = commands(&words);
-        assert!(help.contains("Example") || !below.is_empty() || words == ["demo"], "{words:?} has no example:\n{help}");
+        assert!(help.contains("Example") || !below.is_empty(), "{words:?} has no example:\n{help}");
         assert!(!help.starts_with("Which daemon") && !help.starts_with("A job."), "{words:?}:\n{help}");
         waiting.extend(below.into_iter().map(|name| [path.clone(), vec![name]].concat()));
         seen += 1;
@@ -334,14 +349,24 @@ fn the_doctor_finds_what_is_wrong_and_what_to_do() {
     };
     let well = doctor(&config).is(0);
     let found = checks(&well);
-    for check in
-        ["configuration", "daemon", "api", "port server.listen", "access run_dir", "callback", "descriptors", "clock"]
-    {
+    for check in [
+        "configuration",
+        "daemon",
+        "api",
+        "port server.listen",
+        "access run_dir",
+        "callback",
+        "descriptors",
+        "clock",
+    ] {
         let line = found.iter().find(|(c, ..)| c == check).unwrap_or_else(|| panic!("{check}: {found:?}"));
         assert!(line.1 != "fail", "{line:?}");
     }
     assert_eq!(found.iter().any(|(c, ..)| c == "node r0"), on_redis(), "{found:?}");
-    assert!(found.iter().any(|(c, _, d)| c == "port server.listen" && d.contains("held by this daemon")), "{found:?}");
+    assert!(
+        found.iter().any(|(c, _, d)| c == "port server.listen" && d.contains("held by this daemon")),
+        "{found:?}"
+    );
     assert!(found.iter().any(|(c, _, d)| c == "callback" && d.contains("accepts a connection")), "{found:?}");
 
     // Another configuration, for a daemon that does not run, with this one's port and a callback that nobody answers.
@@ -423,7 +448,10 @@ fn topics_are_made_changed_paused_tested_and_removed() {
         door.run(&["topics", "resume", &name]).is(0);
         assert_eq!(door.run(&["topics", "delete", &name, "--yes"]).is(0).out, format!("deleted: {name}\n"));
         door.run(&["topics", "show", &name]).is(3);
-        assert_eq!(door.run(&["topics", "delete", "t", "--yes", "--json"]).is(4).error()["code"], "read_only");
+        assert_eq!(
+            door.run(&["topics", "delete", "t", "--yes", "--json"]).is(4).error()["code"],
+            "read_only"
+        );
         door.run(&["topics", "set", &name, "--rate", "no"]).is(2);
         door.run(&["topics", "set", &name, "--callback", "nowhere"]).is(2);
     }
@@ -449,7 +477,10 @@ fn dead_letters_are_listed_redriven_and_purged() {
     assert_eq!((&redriven["matched"], &redriven["redriven"]), (&json!(1), &json!(1)));
     eventually(10 * SECOND, "another call", || (sink.count() > calls).then_some(()));
     eventually(10 * SECOND, "five dead letters", || (dead(&socket) == 5).then_some(()));
-    assert_eq!(url.run(&["dead", "purge", "t", "--limit", "2"]).is(0).out, "2 of 5 dead letters are purged\n");
+    assert_eq!(
+        url.run(&["dead", "purge", "t", "--limit", "2"]).is(0).out,
+        "2 of 5 dead letters are purged\n"
+    );
     assert_eq!(socket.run(&["dead", "purge", "t", "--yes"]).is(0).out, "3 of 3 dead letters are purged\n");
     assert_eq!(dead(&socket), 0);
     socket.run(&["dead", "purge", "nope", "--yes"]).is(3);
@@ -498,9 +529,12 @@ fn tokens_are_made_used_and_revoked() {
         (made.out.trim().to_owned(), file)
     };
     let (token, file) = make("shop", &["produce:t"]);
-    let by = |words: &[&str], file: &Path| url.run(&[words, &["--token-file", file.to_str().unwrap()]].concat());
+    let by =
+        |words: &[&str], file: &Path| url.run(&[words, &["--token-file", file.to_str().unwrap()]].concat());
     assert_eq!(url.run(&["add", "t", "1", "--json"]).is(4).error()["code"], "unauthorized");
-    eventually(5 * SECOND, "the token holds", || (by(&["add", "t", "1", "--id", "1"], &file).code == 0).then_some(()));
+    eventually(5 * SECOND, "the token holds", || {
+        (by(&["add", "t", "1", "--id", "1"], &file).code == 0).then_some(())
+    });
     url.run(&["get", "t", "1", "--token", &token]).is(0);
     assert_eq!(by(&["topics", "list", "--json"], &file).is(4).error()["code"], "forbidden");
     let (_, reader) = make("reader", &["read"]);

@@ -94,6 +94,11 @@ impl Batch {
             if !text.trim_ascii().is_empty() {
                 match line(&text, defaults) {
                     Ok(job) => {
+                        // One that is too long by itself is refused by itself.
+                        if bytes + job.get().len() > CHUNK.1 {
+                            self.send(&lines)?;
+                            (lines, bytes) = (Vec::new(), 0);
+                        }
                         bytes += job.get().len();
                         lines.push((number, job));
                     }
@@ -106,7 +111,7 @@ impl Batch {
                     }
                 }
             }
-            if read == 0 || lines.len() >= CHUNK.0 || bytes >= CHUNK.1 {
+            if read == 0 || lines.len() >= CHUNK.0 {
                 self.send(&lines)?;
                 (lines, bytes) = (Vec::new(), 0);
             }

@@ -1,5 +1,6 @@
 //! A client of the daemon's HTTP API: one request, one answer. Over the Unix socket as over a network.
 
+mod early;
 mod unix;
 
 use std::time::Duration;
@@ -12,8 +13,11 @@ use serde_json::value::RawValue;
 use ureq::http::Request;
 use ureq::http::header::{AUTHORIZATION, CONTENT_TYPE};
 use ureq::tls::{RootCerts, TlsConfig};
+use ureq::unversioned::resolver::DefaultResolver;
+use ureq::unversioned::transport::{Connector as _, DefaultConnector};
 use ureq::{Agent, Timeout};
 
+use self::early::Early;
 use super::failure::{Failure, Problem};
 use super::target::{Door, Target, Where};
 
@@ -85,13 +89,16 @@ impl Api {
             .tls_config(TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build());
         let (agent, base) = match &target.door {
             Door::Unix(path) => {
-                let connector = unix::Socket(path.clone());
+                let connector = unix::Socket(path.clone()).chain(Early);
                 let config = config.proxy(None).build();
                 (Agent::with_parts(config, connector, unix::Nowhere), "http://localhost".to_owned())
             }
-            // A proxy is for what is far away.
-            Door::Url(url) if is_near(url) => (config.proxy(None).build().into(), url.clone()),
-            Door::Url(url) => (config.build().into(), url.clone()),
+            Door::Url(url) => {
+                // A proxy is for what is far away.
+                let config = if is_near(url) { config.proxy(None).build() } else { config.build() };
+                let connector = DefaultConnector::default().chain(Early);
+                (Agent::with_parts(config, connector, DefaultResolver::default()), url.clone())
+            }
         };
         Ok(Api { agent, base, door: target.door.clone(), token: target.token()? })
     }
@@ -338,6 +345,35 @@ mod tests {
         let at = Where { url: Some(url), ..Where::default() };
         let told = failure(Api::of(&at).unwrap().bid("/"));
         assert!(matches!(told, Failure::Unreachable(_)), "{told}");
+    }
+
+    #[test]
+    fn an_answer_that_comes_before_the_request_was_read_is_heard() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("http.sock");
+        let answer = b"HTTP/1.1 413 Too Large\r\ncontent-length: 20\r\n\r\n{\"code\":\"too_large\"}";
+        let unix = UnixListener::bind(&path).unwrap();
+        let tcp = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let urls = [format!("unix:{}", path.display()), format!("http://{}", tcp.local_addr().unwrap())];
+        let served = std::thread::spawn(move || {
+            let (mut stream, _) = unix.accept().unwrap();
+            stream.write_all(answer).unwrap();
+            drop(stream);
+            let (mut stream, _) = tcp.accept().unwrap();
+            // Of what is sent, all that is there is read, so that the end is no reset that overtakes the answer.
+            stream.read(&mut [0; 1024]).unwrap();
+            stream.write_all(answer).unwrap();
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            let mut rest = Vec::new();
+            stream.read_to_end(&mut rest).unwrap();
+        });
+        for url in urls {
+            let api = Api::of(&Where { url: Some(url.clone()), ..Where::default() }).unwrap();
+            let told = failure(api.ask("POST", "/", &"x".repeat(8 << 20)));
+            let Failure::Refused(problem) = told else { panic!("{url}: {told:?}") };
+            assert_eq!((problem.status, problem.code.as_str()), (413, "too_large"), "{url}");
+        }
+        served.join().unwrap();
     }
 
     #[test]

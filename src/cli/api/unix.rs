@@ -77,8 +77,6 @@ impl Transport for Connected {
             match send(self.stream.as_raw_fd(), rest, MsgFlags::MSG_NOSIGNAL) {
                 Ok(sent) => rest = &rest[sent..],
                 Err(Errno::EINTR) => {}
-                // It reads no further, and may have said why.
-                Err(Errno::EPIPE | Errno::ECONNRESET) => return Ok(()),
                 Err(e) => return Err(waited(e.into(), timeout)),
             }
         }
