@@ -6,7 +6,7 @@ DENY_VERSION := 0.20.2
 SCHEMATHESIS_VERSION := 4.32.5
 SPEC_VALIDATOR_VERSION := 0.9.0
 
-.PHONY: run test check tools fmt clippy doc deny advisories tests bench crashes
+.PHONY: run test check tools fmt clippy doc deny advisories tests bench crashes completions man
 
 # Starts dq with the embedded store in a fresh folder and delivers a few jobs. ONCE=1: ends when all have arrived.
 run:
@@ -45,6 +45,16 @@ bench:
 crashes:
 	$(CARGO) build --examples
 	CRASHES=$(or $(CRASHES),300) $(CARGO) test --test restart -- killed
+
+# What a package installs beside the executables: target/dist/completions and target/dist/man.
+completions:
+	$(CARGO) build --release --bin dq
+	mkdir -p target/dist/completions
+	for shell in bash zsh fish; do target/release/dq completions $$shell > target/dist/completions/dq.$$shell || exit 1; done
+
+man:
+	$(CARGO) build --release --bin dq
+	target/release/dq man target/dist/man
 
 # What the tests need and is missing.
 APT := $(shell [ "$$(id -u)" = 0 ] || echo sudo) apt-get install -y

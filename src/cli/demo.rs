@@ -23,6 +23,7 @@ use crate::protocol::dq::Framing;
 
 /// Start dq with the embedded store in a fresh folder, and watch jobs being delivered
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  dq demo --once")]
 pub struct Arguments {
     /// End with status 0 when all jobs have arrived, and with another when they have not
     #[arg(long)]

@@ -12,6 +12,7 @@ use super::receiver::{Answer, Receiver};
 ///
 /// Register a topic with the printed URL as its callback to see what dq sends.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  dq listen\n  dq listen --listen 127.0.0.1:9001 --status 503")]
 pub struct Arguments {
     /// Where to listen
     #[arg(long, default_value = "127.0.0.1:9000", value_name = "ADDRESS")]

@@ -1,20 +1,43 @@
-//! `dq`, the command line for people.
+//! `dq`, the command line for people. It asks the daemon by its HTTP API, over the Unix socket or a network; what has to go
+//! when no daemon runs (the configuration, nodes, an import) it does itself.
 
+mod add;
+mod api;
+mod ask;
+mod batch;
 mod client;
+mod completions;
+mod config_check;
+mod dead;
 mod demo;
+mod doctor;
+mod due;
+mod exposition;
+mod failure;
 mod import;
+mod job;
+mod list;
 mod listen;
+mod man;
 mod nodes;
+mod picture;
+mod progress;
 mod receiver;
+mod show;
 mod status;
+mod target;
+mod tokens;
+mod top;
+mod topics;
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
+use self::failure::Failure;
 use crate::config;
 use crate::registry;
 use crate::settings::Settings;
@@ -22,9 +45,12 @@ use crate::settings::Settings;
 pub use client::Client;
 pub use receiver::{Answer, Call, Receiver};
 
-/// The delay queue's command line.
+/// The delay queue's command line
+///
+/// Asks the daemon by its HTTP API: over the Unix socket in its run_dir, where the daemon's user and root may do everything; or over
+/// the network, with --url and a token.
 #[derive(Debug, Parser)]
-#[command(name = "dq", version)]
+#[command(name = "dq", version, after_help = failure::EXIT_CODES, after_long_help = failure::EXIT_CODES)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -32,11 +58,53 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Demo(demo::Arguments),
+    Add(add::Arguments),
+    Get(job::get::Arguments),
+    Del(job::del::Arguments),
+    Reschedule(job::reschedule::Arguments),
+    Run(job::run::Arguments),
+    List(list::Arguments),
+    Topics(topics::Arguments),
+    Dead(dead::Arguments),
+    Status(status::Arguments),
+    Top(top::Arguments),
+    Doctor(doctor::Arguments),
+    Nodes(nodes::Arguments),
+    Token(tokens::Arguments),
+    Config(config_check::Arguments),
     Import(import::Arguments),
     Listen(listen::Arguments),
-    Nodes(nodes::Arguments),
-    Status(status::Arguments),
+    Demo(demo::Arguments),
+    Completions(completions::Arguments),
+    Man(man::Arguments),
+}
+
+impl Command {
+    /// Does it. Tells whether all is well.
+    fn run(self) -> Result<bool> {
+        let done = |result: Result<()>| result.map(|()| true);
+        match self {
+            Command::Add(arguments) => add::run(&arguments),
+            Command::Get(arguments) => done(job::get::run(&arguments)),
+            Command::Del(arguments) => done(job::del::run(&arguments)),
+            Command::Reschedule(arguments) => done(job::reschedule::run(&arguments)),
+            Command::Run(arguments) => done(job::run::run(&arguments)),
+            Command::List(arguments) => done(list::run(&arguments)),
+            Command::Topics(arguments) => topics::run(&arguments),
+            Command::Dead(arguments) => dead::run(&arguments),
+            Command::Status(arguments) => status::run(&arguments),
+            Command::Top(arguments) => done(top::run(&arguments)),
+            Command::Doctor(arguments) => doctor::run(&arguments),
+            Command::Nodes(arguments) => nodes::run(&arguments),
+            Command::Token(arguments) => done(tokens::run(&arguments)),
+            Command::Config(arguments) => config_check::run(&arguments),
+            Command::Import(arguments) => import::run(&arguments),
+            Command::Listen(arguments) => done(listen::run(&arguments)),
+            Command::Demo(arguments) => done(demo::run(&arguments)),
+            Command::Completions(arguments) => done(completions::run(&arguments)),
+            Command::Man(arguments) => done(man::run(&arguments)),
+        }
+    }
 }
 
 /// Runs `dq` by its command line.
@@ -45,23 +113,19 @@ pub fn main() -> ExitCode {
     let action = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: sets a default, before there are other threads.
     let _ = unsafe { sigaction(Signal::SIGPIPE, &action) };
-    let run = || -> Result<bool> {
-        match Arguments::parse().command {
-            Command::Demo(arguments) => demo::run(&arguments).map(|()| true),
-            Command::Import(arguments) => import::run(&arguments),
-            Command::Listen(arguments) => listen::run(&arguments).map(|()| true),
-            Command::Nodes(arguments) => nodes::run(&arguments),
-            Command::Status(arguments) => status::run(&arguments),
+    let as_json = std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json");
+    let parsed = match Arguments::try_parse() {
+        Err(e) if as_json && e.use_stderr() => {
+            return failure::tell(&Failure::Usage(e.to_string().trim_end().to_owned()).into(), true);
         }
+        Err(e) => e.exit(),
+        Ok(parsed) => parsed,
     };
-    match run() {
+    match parsed.command.run() {
         Ok(true) => ExitCode::SUCCESS,
         // It has said what is not well.
         Ok(false) => ExitCode::FAILURE,
-        Err(e) => {
-            eprintln!("dq: {e:#}");
-            ExitCode::FAILURE
-        }
+        Err(e) => failure::tell(&e, as_json),
     }
 }
 
@@ -70,4 +134,9 @@ fn settings(file: &Path) -> Result<Settings> {
     Ok(config::load(file, config::environment(), &|registry, _| {
         registry::php_nodes(registry).map_err(|e| e.to_string())
     })?)
+}
+
+/// The command line as clap knows it: what completions and pages of the manual are made of.
+fn command_line() -> clap::Command {
+    Arguments::command()
 }

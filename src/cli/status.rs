@@ -1,50 +1,39 @@
-//! `dq status`: what the daemon's processes do, by its control socket.
+//! `dq status`: what the daemon's processes do, by its control socket; and what its jobs do, by the HTTP API.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
-use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::Result;
 
-use crate::process::{now_ms, whole_status};
-use crate::status::{Phase, Process, ProcessState, Status, control_socket};
-
-/// How long the master may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+use super::picture::{Picture, Topic};
+use super::show::{Colour, NOTHING, Table, paint, plain, span};
+use super::target::Where;
+use crate::process::now_ms;
+use crate::status::{Phase, Process, ProcessState, Status};
 
 /// Show the daemon's processes: their state, how long they are up, how often and why they were started again, their memory
 /// and processor time.
 ///
-/// And what is wrong with what the jobs are stored in. Ends with 0 when all processes are up, and with 1 when some are not, or
-/// no daemon answers.
+/// And how many jobs of each topic are in each state, the nodes of the store, and what is wrong with what the jobs are stored in.
+/// Ends with 0 when all processes are up, and with 1 when some are not, or no daemon answers on this host.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  dq status\n  dq status --config /etc/dq/dq.toml\n  dq status --run-dir /run/dq --json"
 )]
-pub struct Arguments {
-    /// The daemon's configuration file: its run_dir is asked
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-
-    /// The daemon's run_dir; default: that of a daemon in the working directory, or else /run/dq
-    #[arg(long, value_name = "DIR", env = "DQ_RUN_DIR")]
-    run_dir: Option<PathBuf>,
-
-    /// One JSON object instead of a table
-    #[arg(long)]
-    json: bool,
+pub(super) struct Arguments {
+    #[command(flatten)]
+    at: Where,
 }
 
 /// Runs `dq status`. Tells whether all is well.
-pub fn run(arguments: &Arguments) -> Result<bool> {
-    let status = whole_status(&run_dir(arguments)?, PATIENCE)
-        .map_err(|e| anyhow!("{e} (--run-dir or --config say where it runs)"))?;
-    if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&status)?);
+pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+    let picture = Picture::of(&arguments.at.target()?)?;
+    if arguments.at.json {
+        println!("{}", serde_json::to_string_pretty(&picture)?);
     } else {
-        print!("{}", table(&status, now_ms()));
+        print!("{}{}", table(&picture.status, now_ms()), stored(&picture));
     }
-    Ok(status.phase != Phase::Stopping && status.processes.iter().all(|p| is_well(p, &status)))
+    let status = &picture.status;
+    Ok(status.phase != Phase::Stopping && status.processes.iter().all(|p| is_well(p, status)))
 }
 
 /// An older process may drain.
@@ -52,17 +41,6 @@ fn is_well(process: &Process, status: &Status) -> bool {
     match process.state {
         ProcessState::Up | ProcessState::Draining => process.overdue_ms == 0,
         _ => process.generation != status.generation,
-    }
-}
-
-fn run_dir(arguments: &Arguments) -> Result<PathBuf> {
-    match (&arguments.config, &arguments.run_dir) {
-        (Some(file), _) => Ok(super::settings(file)?.run_dir),
-        (None, Some(run_dir)) => Ok(run_dir.clone()),
-        (None, None) => {
-            let here = std::env::current_dir().context("cannot find the working directory")?.join("var/run");
-            Ok(if control_socket(&here).exists() { here } else { PathBuf::from("/run/dq") })
-        }
     }
 }
 
@@ -85,13 +63,14 @@ fn table(status: &Status, now_ms: i64) -> String {
     for finding in &status.findings {
         let risk = if finding.loses_jobs { ", and jobs may be lost" } else { "" };
         let since = span(now_ms - finding.since_ms);
-        let _ = writeln!(text, "  {}{risk}, for {since}: {}", finding.what, finding.detail);
+        let told = plain(&format!("{}{risk}, for {since}: {}", finding.what, finding.detail));
+        let colour = if finding.loses_jobs { Colour::Red } else { Colour::Yellow };
+        let _ = writeln!(text, "  {}", paint(&told, colour));
     }
-    let dash = || "-".to_owned();
-    let mut rows =
-        vec![["process", "pid", "gen", "state", "up", "restarts", "memory", "cpu"].map(str::to_owned)];
+    let dash = || NOTHING.to_owned();
+    let mut table = Table::new(&["process", "pid", "gen", "state", "up", "restarts", "memory", "cpu"]);
     for p in &status.processes {
-        rows.push([
+        table.row([
             p.name.clone(),
             p.pid.map_or_else(dash, |pid| pid.to_string()),
             p.generation.to_string(),
@@ -102,13 +81,8 @@ fn table(status: &Status, now_ms: i64) -> String {
             p.cpu_ms.map_or_else(dash, |ms| format!("{:.2} s", ms as f64 / 1000.0)),
         ]);
     }
-    let widths: Vec<usize> = (0..8).map(|c| rows.iter().map(|r| r[c].len()).max().unwrap_or(0)).collect();
     text.push('\n');
-    for row in rows {
-        let cells: Vec<String> =
-            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        let _ = writeln!(text, "{}", cells.join("  ").trim_end());
-    }
+    text += &table.text();
     let ends = status.processes.iter().filter(|p| p.generation == status.generation);
     for (process, end) in ends.filter_map(|p| Some((p, p.last_end.as_ref()?))) {
         let _ = writeln!(text, "\n{}, {} ago: {}", process.name, span(now_ms - end.at_ms), end.reason);
@@ -116,20 +90,48 @@ fn table(status: &Status, now_ms: i64) -> String {
     text
 }
 
-/// A word of a status, as it is in JSON.
-fn word(value: &impl serde::Serialize) -> String {
-    serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+/// What the jobs do, and where they are.
+fn stored(picture: &Picture) -> String {
+    let mut text = String::new();
+    let is_used = |t: &&Topic| t.delayed + t.ready + t.leased + t.dead > 0;
+    if let Some(topics) = &picture.topics {
+        let used: Vec<&Topic> = topics.iter().filter(is_used).collect();
+        let mut table = Table::new(&["topic", ">delayed", ">ready", ">leased", ">dead", ">late p50", ">p99"]);
+        for topic in &used {
+            let late = |ms: Option<f64>| ms.map_or(NOTHING.to_owned(), |ms| format!("{ms:.1} ms"));
+            let counts = [topic.delayed, topic.ready, topic.leased, topic.dead].map(|n| n.to_string());
+            let [delayed, ready, leased, dead] = counts;
+            let [p50, p99] = [late(topic.late_p50_ms), late(topic.late_p99_ms)];
+            table.row([topic.topic.clone(), delayed, ready, leased, dead, p50, p99]);
+        }
+        if used.is_empty() {
+            let _ = writeln!(text, "\nno jobs; {} topics", topics.len());
+        } else {
+            let _ = write!(text, "\n{}", table.text());
+        }
+        if !used.is_empty() && used.len() < topics.len() {
+            let _ = writeln!(text, "and {} topics without jobs", topics.len() - used.len());
+        }
+    }
+    if let Some(nodes) = picture.nodes.as_ref().filter(|nodes| nodes.iter().any(|n| n.name != "embedded")) {
+        let _ = write!(text, "\n{}", super::nodes::told(nodes));
+    }
+    // A daemon that has no such routes is only an older one.
+    if let Some(missing) = picture.missing.as_ref().filter(|_| picture.topics.is_none()) {
+        let _ =
+            writeln!(text, "\n{}", paint(&format!("jobs are not told: {}", plain(missing)), Colour::Yellow));
+    }
+    text
 }
 
-/// A span of time in its two largest units.
-fn span(ms: i64) -> String {
-    let seconds = Duration::from_secs(ms.max(0) as u64 / 1000);
-    let text = humantime::format_duration(seconds).to_string();
-    text.split(' ').take(2).collect::<Vec<_>>().join(" ")
+/// A word of a status, as it is in JSON.
+pub(super) fn word(value: &impl serde::Serialize) -> String {
+    serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::picture::Node;
     use super::*;
     use crate::status::{End, Finding, Renewal};
 
@@ -187,6 +189,31 @@ mod tests {
         assert!(status.processes.iter().all(|p| is_well(p, &status)));
         status.processes[1].state = ProcessState::Waiting;
         assert!(!is_well(&status.processes[1], &status));
-        assert_eq!(span(-5), "0s");
+    }
+
+    #[test]
+    fn jobs_are_shown_by_topic_and_what_is_missing_is_said() {
+        let status = r#"{"version":"1","instance":"h","pid":1,"started_ms":0,"phase":"steady","generation":1,
+            "renewal":null,"listening":[],"processes":[]}"#;
+        let topic = |topic: &str, ready| Topic { topic: topic.into(), ready, ..Topic::default() };
+        let late = Topic { late_p50_ms: Some(1.25), ..topic("orders", 12) };
+        let mut picture = Picture {
+            status: serde_json::from_str(status).unwrap(),
+            topics: Some(vec![topic("idle", 0), late]),
+            nodes: Some(vec![Node { name: "embedded".into(), answers: true, ..Node::default() }]),
+            missing: Some("no such route".into()),
+            samples: Vec::new(),
+        };
+        let text = stored(&picture);
+        assert!(text.contains("orders        0     12       0     0    1.2 ms    -\n"), "{text}");
+        assert!(text.ends_with("and 1 topics without jobs\n") && !text.contains("embedded"), "{text}");
+        picture.nodes =
+            Some(vec![Node { name: "r1".into(), detail: Some("refused".into()), ..Node::default() }]);
+        assert!(stored(&picture).contains("r1    down"), "{}", stored(&picture));
+        // What was there before stays where it was, in JSON.
+        let json = serde_json::to_value(&picture).unwrap();
+        assert_eq!((&json["phase"], &json["topics"][1]["ready"]), (&"steady".into(), &12.into()));
+        picture.topics = None;
+        assert!(stored(&picture).contains("jobs are not told: no such route"));
     }
 }

@@ -6,7 +6,9 @@ use super::ConfigError;
 
 /// Names that begin with `DQ_` and belong to the command line, or are made by container platforms for a service `dq`.
 fn is_foreign(name: &str) -> bool {
-    matches!(name, "DQ_URL" | "DQ_TOKEN") || name.starts_with("DQ_SERVICE_") || name.starts_with("DQ_PORT")
+    matches!(name, "DQ_URL" | "DQ_TOKEN" | "DQ_TOKEN_FILE")
+        || name.starts_with("DQ_SERVICE_")
+        || name.starts_with("DQ_PORT")
 }
 
 /// Puts what the environment says into the table. A value takes the type that the key's default has.

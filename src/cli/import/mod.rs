@@ -4,7 +4,6 @@
 
 mod address;
 mod pending;
-mod progress;
 mod source;
 mod summary;
 mod take;
@@ -16,9 +15,9 @@ use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
 
 use self::address::{Address, without_secrets};
-use self::progress::Progress;
 use self::source::Source;
 use self::take::Import;
+use super::progress::Progress;
 use crate::job::TopicName;
 use crate::registry::{self, Snapshot};
 use crate::settings::{self, At};
@@ -109,7 +108,7 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
         Some(store)
     };
     let mut import =
-        Import::new(store, registered(&settings, arguments.dry_run), only, Progress::begin(total));
+        Import::new(store, registered(&settings, arguments.dry_run), only, Progress::begin(total, "jobs"));
     import.take_over(&mut sources);
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&import.summary)?);

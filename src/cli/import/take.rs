@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 
 use anyhow::{Result, bail};
 
+use super::super::progress::Progress;
 use super::pending::{Entry, split};
-use super::progress::Progress;
 use super::source::Source;
 use super::summary::Summary;
 use crate::job::{NewJob, Priority, TopicName};

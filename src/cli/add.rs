@@ -1,0 +1,144 @@
+//! `dq add`: hands in a job, or a file of jobs.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
+
+use super::api::{Api, part};
+use super::batch;
+use super::due::When;
+use super::failure::Failure;
+use super::show::plain;
+use super::target::Where;
+
+/// Hand in a job, or a file of jobs
+///
+/// The topic has to be registered. A job without --id is given one, which is told. With --batch each line of the file is a job,
+/// {"id": …, "body": …, "delay": …, …}; what is said here is for the lines that say nothing of it. Lines that are refused are named,
+/// and the others are stored.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  dq add orders '{\"order\": 42}' --id 42 --delay 30m
+  dq add orders @job.json --at '2026-12-01 23:50:50'
+  echo '{\"order\": 42}' | dq add orders - --on-conflict keep
+  dq add orders --batch jobs.ndjson --delay 1h")]
+pub(super) struct Arguments {
+    /// The topic
+    topic: String,
+
+    /// Any JSON value; or @FILE, which holds it; or -: it comes from stdin
+    #[arg(required_unless_present = "batch", conflicts_with = "batch", allow_negative_numbers = true)]
+    body: Option<String>,
+
+    /// A file of jobs, one JSON object a line; -: stdin
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["id", "idempotency_key", "text"])]
+    batch: Option<String>,
+
+    /// What the job is called, unique in its topic; default: dq makes one
+    #[arg(long)]
+    id: Option<String>,
+
+    #[command(flatten)]
+    when: When,
+
+    /// high, normal or low: which of a topic's ready jobs go first
+    #[arg(long, value_name = "PRIORITY", value_parser = ["high", "normal", "low"])]
+    priority: Option<String>,
+
+    /// What happens when a job of that id is there: replace it, reject this one, or keep it and be content
+    #[arg(long, value_name = "WHAT", value_parser = ["replace", "reject", "keep"])]
+    on_conflict: Option<String>,
+
+    /// How often its delivery is tried; default: as its topic has it
+    #[arg(long, value_name = "NUMBER")]
+    max_attempts: Option<u32>,
+
+    /// A second add with this key is answered as the first one was, and adds nothing
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+
+    /// The body is a text, and not JSON
+    #[arg(long)]
+    text: bool,
+
+    #[command(flatten)]
+    at: Where,
+}
+
+/// The fields of a job that are sent, as they are written.
+pub(super) type Fields = BTreeMap<String, Box<RawValue>>;
+
+/// What became of a job.
+#[derive(Debug, Deserialize)]
+struct Outcome {
+    id: String,
+    outcome: String,
+}
+
+/// Runs `dq add`. Tells whether all was stored.
+pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+    let mut fields = arguments.fields()?;
+    let topic = part(&arguments.topic);
+    if let Some(file) = &arguments.batch {
+        return batch::run(&arguments.at, &arguments.topic, file, &fields);
+    }
+    fields.insert("body".to_owned(), arguments.body()?);
+    let key = arguments.idempotency_key.as_deref().map(|key| ("idempotency-key", key));
+    let api = Api::of(&arguments.at)?;
+    let answer = api.ask_with("POST", &format!("/v1/topics/{topic}/jobs"), key.as_slice(), &fields)?;
+    if arguments.at.json {
+        println!("{}", answer.raw()?.get());
+        return Ok(true);
+    }
+    let Outcome { id, outcome } = answer.json()?;
+    println!("{outcome}: {}:{}", arguments.topic, plain(&id));
+    Ok(true)
+}
+
+impl Arguments {
+    /// All but the body.
+    fn fields(&self) -> Result<Fields> {
+        fn put(fields: &mut Fields, name: &str, value: Option<impl Serialize>) -> Result<()> {
+            if let Some(value) = value {
+                fields.insert(name.to_owned(), to_raw_value(&value)?);
+            }
+            Ok(())
+        }
+        let mut fields = Fields::new();
+        put(&mut fields, "id", self.id.as_ref())?;
+        put(&mut fields, "priority", self.priority.as_ref())?;
+        put(&mut fields, "on_conflict", self.on_conflict.as_ref())?;
+        put(&mut fields, "max_attempts", self.max_attempts)?;
+        if let Some((name, value)) = self.when.field()? {
+            put(&mut fields, name, Some(value))?;
+        }
+        Ok(fields)
+    }
+
+    fn body(&self) -> Result<Box<RawValue>> {
+        let body = self.body.as_deref().unwrap_or_default();
+        let text = given(body)?;
+        if self.text {
+            return Ok(to_raw_value(text.trim_end_matches('\n'))?);
+        }
+        RawValue::from_string(text.trim().to_owned()).map_err(|e| {
+            Failure::Usage(format!("the body is no JSON value: {e} (--text takes it as a text)")).into()
+        })
+    }
+}
+
+/// What was given: itself, `@` and a file's name, or `-` for stdin.
+pub(super) fn given(argument: &str) -> Result<String> {
+    match (argument, argument.strip_prefix('@')) {
+        ("-", _) => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text).context("cannot read stdin")?;
+            Ok(text)
+        }
+        (_, Some(file)) => std::fs::read_to_string(file).with_context(|| format!("cannot read {file}")),
+        (text, None) => Ok(text.to_owned()),
+    }
+}

@@ -1,0 +1,387 @@
+//! A client of the daemon's HTTP API: one request, one answer. Over the Unix socket as over a network.
+
+mod early;
+mod unix;
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use ureq::http::Request;
+use ureq::http::header::{AUTHORIZATION, CONTENT_TYPE};
+use ureq::tls::{RootCerts, TlsConfig};
+use ureq::unversioned::resolver::DefaultResolver;
+use ureq::unversioned::transport::{Connector as _, DefaultConnector};
+use ureq::{Agent, Timeout};
+
+use self::early::Early;
+use super::failure::{Failure, Problem};
+use super::target::{Door, Target, Where};
+
+/// How long a connection may take to be made.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long an answer may take: longer than the daemon waits for its store.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The longest answer that is read.
+const ANSWER_MAX: u64 = 1 << 30;
+
+/// What stands for itself in a path.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// A daemon that is asked.
+#[derive(Debug)]
+pub(super) struct Api {
+    agent: Agent,
+    /// What paths stand behind.
+    base: String,
+    door: Door,
+    token: Option<String>,
+}
+
+/// What was answered, and was no problem.
+#[derive(Debug)]
+pub(super) struct Answer {
+    body: Vec<u8>,
+}
+
+impl Answer {
+    /// What it says.
+    pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T> {
+        serde_json::from_slice(&self.body).context("cannot understand the daemon's answer")
+    }
+
+    /// What it says, where that is no JSON.
+    pub(super) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// What it says, as it was sent: numbers stay as long as they are.
+    pub(super) fn raw(&self) -> Result<Box<RawValue>> {
+        self.json()
+    }
+}
+
+impl Api {
+    /// The daemon that the flags say.
+    pub(super) fn of(at: &Where) -> Result<Api> {
+        Api::new(&at.target()?, PATIENCE)
+    }
+
+    /// The same, and answers may take so long.
+    pub(super) fn patient(at: &Where, patience: Duration) -> Result<Api> {
+        Api::new(&at.target()?, patience)
+    }
+
+    /// A daemon, whose answers may take so long.
+    pub(super) fn new(target: &Target, patience: Duration) -> Result<Api> {
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .timeout_connect(Some(CONNECT_TIMEOUT.min(patience)))
+            .timeout_global(Some(patience))
+            .user_agent(concat!("dq-cli/", env!("CARGO_PKG_VERSION")))
+            .tls_config(TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build());
+        let (agent, base) = match &target.door {
+            Door::Unix(path) => {
+                let connector = unix::Socket(path.clone()).chain(Early);
+                let config = config.proxy(None).build();
+                (Agent::with_parts(config, connector, unix::Nowhere), "http://localhost".to_owned())
+            }
+            Door::Url(url) => {
+                // A proxy is for what is far away.
+                let config = if is_near(url) { config.proxy(None).build() } else { config.build() };
+                let connector = DefaultConnector::default().chain(Early);
+                (Agent::with_parts(config, connector, DefaultResolver::default()), url.clone())
+            }
+        };
+        Ok(Api { agent, base, door: target.door.clone(), token: target.token()? })
+    }
+
+    /// Reads.
+    pub(super) fn get(&self, path: &str) -> Result<Answer> {
+        self.send("GET", path, &[], None)
+    }
+
+    /// Removes.
+    pub(super) fn delete(&self, path: &str) -> Result<Answer> {
+        self.send("DELETE", path, &[], None)
+    }
+
+    /// Sends a body.
+    pub(super) fn ask(&self, method: &str, path: &str, body: &impl Serialize) -> Result<Answer> {
+        self.ask_with(method, path, &[], body)
+    }
+
+    /// Sends a body, with headers.
+    pub(super) fn ask_with(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &impl Serialize,
+    ) -> Result<Answer> {
+        let body = serde_json::to_vec(body).context("cannot write the request")?;
+        self.send(method, path, headers, Some(body))
+    }
+
+    /// Asks for something to be done that needs no words.
+    pub(super) fn bid(&self, path: &str) -> Result<Answer> {
+        self.send("POST", path, &[], Some(Vec::new()))
+    }
+
+    fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<Vec<u8>>,
+    ) -> Result<Answer> {
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        if let Some(token) = &self.token {
+            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let changes = method != "GET";
+        let response = match body {
+            None => self.agent.run(request.body(()).map_err(bad_request)?),
+            Some(body) => {
+                if !body.is_empty() {
+                    request = request.header(CONTENT_TYPE, "application/json");
+                }
+                self.agent.run(request.body(body).map_err(bad_request)?)
+            }
+        };
+        let mut response = response.map_err(|e| self.failed(e, changes))?;
+        let status = response.status().as_u16();
+        let body = response.body_mut().with_config().limit(ANSWER_MAX).read_to_vec();
+        let body = body.map_err(|e| self.failed(e, changes))?;
+        match status {
+            200..=299 => Ok(Answer { body }),
+            _ => Err(Failure::Refused(problem(status, &body)).into()),
+        }
+    }
+
+    /// Why there was no answer.
+    fn failed(&self, error: ureq::Error, changes: bool) -> Failure {
+        let told = |why: &dyn std::fmt::Display| format!("no daemon answers at {}: {why}", self.door);
+        let hint = "(--run-dir, --config or --url say where it is)";
+        match &error {
+            ureq::Error::Timeout(Timeout::Connect | Timeout::Resolve) | ureq::Error::HostNotFound => {
+                Failure::Unreachable(told(&error))
+            }
+            ureq::Error::ConnectionFailed => Failure::Unreachable(told(&format!("{error} {hint}"))),
+            ureq::Error::Io(e) if is_before_connection(e) => match (&self.door, e.kind()) {
+                (Door::Unix(_), std::io::ErrorKind::NotFound) => {
+                    Failure::Unreachable(told(&format!("there is no such socket {hint}")))
+                }
+                _ => Failure::Unreachable(told(&format!("{e} {hint}"))),
+            },
+            ureq::Error::Rustls(_) | ureq::Error::Tls(_) => Failure::Unreachable(told(&error)),
+            _ if changes => {
+                let door = &self.door;
+                Failure::Unknown(format!("no answer from {door}: {error}; it may have been done or not"))
+            }
+            _ => Failure::Unreachable(format!("no answer from {}: {error}", self.door)),
+        }
+    }
+}
+
+/// Whether nothing can have been sent.
+fn is_before_connection(e: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{
+        AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkUnreachable, NotFound, PermissionDenied,
+    };
+    matches!(
+        e.kind(),
+        NotFound
+            | ConnectionRefused
+            | PermissionDenied
+            | HostUnreachable
+            | NetworkUnreachable
+            | AddrNotAvailable
+    )
+}
+
+fn bad_request(e: ureq::http::Error) -> anyhow::Error {
+    Failure::Usage(format!("this cannot be sent: {e}")).into()
+}
+
+fn problem(status: u16, body: &[u8]) -> Problem {
+    match serde_json::from_slice::<Problem>(body) {
+        Ok(problem) => Problem { status, ..problem },
+        // Something else answers there, or a proxy before it.
+        Err(_) => {
+            let text = String::from_utf8_lossy(body);
+            let first = text.lines().next().unwrap_or_default().trim();
+            Problem { status, detail: first.chars().take(200).collect(), ..Problem::default() }
+        }
+    }
+}
+
+/// Whether a URL names this host.
+fn is_near(url: &str) -> bool {
+    let uri: Option<ureq::http::Uri> = url.parse().ok();
+    let host = uri.as_ref().and_then(|uri| uri.host()).unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|ip| ip.is_loopback())
+}
+
+/// A name or id, as it stands in a path.
+pub(super) fn part(text: &str) -> String {
+    match text {
+        // A path that is taken apart forgets these.
+        "." => "%2E".to_owned(),
+        ".." => "%2E%2E".to_owned(),
+        text => utf8_percent_encode(text, PLAIN).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::os::unix::net::UnixListener;
+    use std::thread::JoinHandle;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Answers one request with these bytes; gives what it was asked.
+    fn stand_in(dir: &tempfile::TempDir, answer: &'static [u8]) -> (Api, JoinHandle<String>) {
+        let path = dir.path().join("http.sock");
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).unwrap();
+        let serve = move || {
+            let (stream, _) = listener.accept().unwrap();
+            let mut reader = BufReader::new(&stream);
+            let (mut asked, mut length) = (String::new(), 0);
+            while !asked.ends_with("\r\n\r\n") {
+                let from = asked.len();
+                reader.read_line(&mut asked).unwrap();
+                let line = asked[from..].to_ascii_lowercase();
+                length = line.strip_prefix("content-length: ").map_or(length, |n| n.trim().parse().unwrap());
+            }
+            let mut body = vec![0; length];
+            reader.read_exact(&mut body).unwrap();
+            (&stream).write_all(answer).unwrap();
+            asked + &String::from_utf8(body).unwrap()
+        };
+        let at = Where { url: Some(format!("unix:{}", path.display())), ..Where::default() };
+        let at = Where { token: Some("secret".into()), ..at };
+        (Api::new(&at.target().unwrap(), Duration::from_secs(10)).unwrap(), std::thread::spawn(serve))
+    }
+
+    #[test]
+    fn answers_are_read_whole_whatever_their_length_is_told_by() {
+        let dir = tempfile::tempdir().unwrap();
+        for answer in [
+            &b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n{\"a\":1}"[..],
+            b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\n{\"a\r\n4\r\n\":1}\r\n0\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{\"a\":1}",
+        ] {
+            let (api, served) = stand_in(&dir, answer);
+            let answer = api.get("/v1/x?limit=3").unwrap();
+            assert_eq!(answer.json::<Value>().unwrap(), json!({"a": 1}));
+            let asked = served.join().unwrap();
+            assert!(asked.starts_with("GET /v1/x?limit=3 HTTP/1.1\r\n"), "{asked}");
+            assert!(asked.contains("authorization: Bearer secret\r\n"), "{asked}");
+        }
+    }
+
+    #[test]
+    fn a_body_is_sent_as_json_and_one_that_is_empty_is_sent_empty() {
+        let dir = tempfile::tempdir().unwrap();
+        let (api, served) = stand_in(&dir, b"HTTP/1.1 204 No Content\r\n\r\n");
+        api.ask_with("PATCH", "/v1/topics/t", &[("if-match", "\"1\"")], &json!({"delay": "5m"})).unwrap();
+        let asked = served.join().unwrap();
+        assert!(
+            asked.starts_with("PATCH /v1/topics/t ") && asked.ends_with("\r\n\r\n{\"delay\":\"5m\"}"),
+            "{asked}"
+        );
+        assert!(asked.contains("content-type: application/json\r\n") && asked.contains("if-match: \"1\""));
+        let (api, served) = stand_in(&dir, b"HTTP/1.1 204 No Content\r\n\r\n");
+        api.bid("/v1/topics/t/pause").unwrap();
+        let asked = served.join().unwrap();
+        assert!(asked.contains("content-length: 0\r\n") && asked.ends_with("\r\n\r\n"), "{asked}");
+    }
+
+    fn failure<T: std::fmt::Debug>(result: Result<T>) -> Failure {
+        result.unwrap_err().downcast().unwrap()
+    }
+
+    #[test]
+    fn problems_are_told_apart_from_daemons_that_do_not_answer_and_from_what_may_have_been_done() {
+        let dir = tempfile::tempdir().unwrap();
+        let (api, _) = stand_in(
+            &dir,
+            b"HTTP/1.1 404 Not Found\r\ncontent-length: 42\r\n\r\n{\"code\":\"unknown_topic\",\"detail\":\"no t\"}  ",
+        );
+        let Failure::Refused(problem) = failure(api.get("/")) else { panic!("a problem") };
+        assert_eq!((problem.status, problem.told().as_str()), (404, "no t (404 unknown_topic)"));
+        let (api, _) = stand_in(&dir, b"HTTP/1.1 502 Bad Gateway\r\nconnection: close\r\n\r\nnginx\nlines");
+        assert_eq!(failure(api.get("/")).to_string(), "nginx (502)");
+        // It was sent, and no answer came.
+        let (api, _) = stand_in(&dir, b"HTTP/1.1 2");
+        assert!(matches!(failure(api.bid("/")), Failure::Unknown(_)));
+        let (api, _) = stand_in(&dir, b"");
+        assert!(matches!(failure(api.get("/")), Failure::Unreachable(_)));
+        std::fs::remove_file(dir.path().join("http.sock")).unwrap();
+        let told = failure(api.bid("/"));
+        assert!(
+            matches!(told, Failure::Unreachable(_)) && told.to_string().contains("no such socket"),
+            "{told}"
+        );
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        drop(listener);
+        let at = Where { url: Some(url), ..Where::default() };
+        let told = failure(Api::of(&at).unwrap().bid("/"));
+        assert!(matches!(told, Failure::Unreachable(_)), "{told}");
+    }
+
+    #[test]
+    fn an_answer_that_comes_before_the_request_was_read_is_heard() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("http.sock");
+        let answer = b"HTTP/1.1 413 Too Large\r\ncontent-length: 20\r\n\r\n{\"code\":\"too_large\"}";
+        let unix = UnixListener::bind(&path).unwrap();
+        let tcp = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let urls = [format!("unix:{}", path.display()), format!("http://{}", tcp.local_addr().unwrap())];
+        let served = std::thread::spawn(move || {
+            let (mut stream, _) = unix.accept().unwrap();
+            stream.write_all(answer).unwrap();
+            drop(stream);
+            let (mut stream, _) = tcp.accept().unwrap();
+            // Of what is sent, all that is there is read, so that the end is no reset that overtakes the answer.
+            stream.read(&mut [0; 1024]).unwrap();
+            stream.write_all(answer).unwrap();
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            let mut rest = Vec::new();
+            stream.read_to_end(&mut rest).unwrap();
+        });
+        for url in urls {
+            let api = Api::of(&Where { url: Some(url.clone()), ..Where::default() }).unwrap();
+            let told = failure(api.ask("POST", "/", &"x".repeat(8 << 20)));
+            let Failure::Refused(problem) = told else { panic!("{url}: {told:?}") };
+            assert_eq!((problem.status, problem.code.as_str()), (413, "too_large"), "{url}");
+        }
+        served.join().unwrap();
+    }
+
+    #[test]
+    fn names_and_ids_stand_in_paths_as_they_are() {
+        for (text, path) in
+            [("a:b/c", "a%3Ab%2Fc"), ("..", "%2E%2E"), ("x y", "x%20y"), ("a.b-c_d~", "a.b-c_d~")]
+        {
+            assert_eq!(part(text), path);
+        }
+    }
+}

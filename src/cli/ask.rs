@@ -1,0 +1,38 @@
+//! Asks the person at the terminal before something is done that cannot be undone.
+
+use std::io::{IsTerminal as _, Write as _};
+
+use anyhow::{Context as _, Result};
+
+use super::failure::Failure;
+
+/// Goes on when `yes` was said already, when somebody at the terminal says it, or when nobody is there: a script means what it
+/// says.
+pub(super) fn confirm(yes: bool, question: impl FnOnce() -> String) -> Result<()> {
+    if yes || !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        return Ok(());
+    }
+    eprint!("{} [y/N] ", question());
+    std::io::stderr().flush().context("cannot ask")?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer).context("cannot read the answer")?;
+    match is_yes(&answer) {
+        true => Ok(()),
+        false => Err(Failure::Declined.into()),
+    }
+}
+
+fn is_yes(answer: &str) -> bool {
+    matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_yes_is_one() {
+        assert!(is_yes("y\n") && is_yes(" YES\n"));
+        assert!(!is_yes("") && !is_yes("\n") && !is_yes("n\n") && !is_yes("yep\n"));
+    }
+}

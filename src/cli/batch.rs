@@ -1,0 +1,210 @@
+//! `dq add --batch`: jobs of a file, a thousand at a time. What is refused is named by its line.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use serde_json::value::RawValue;
+
+use super::add::Fields;
+use super::api::{Api, part};
+use super::failure::{Failure, Problem};
+use super::progress::Progress;
+use super::show::json_line;
+use super::target::Where;
+
+/// How many jobs a request holds at most, and how many bytes of them: below the daemon's default for a request.
+const CHUNK: (usize, usize) = (1000, 512 << 10);
+
+/// A line of the file, from 1, and what is sent of it.
+type Line = (u64, Box<RawValue>);
+
+/// What became of the lines.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+struct Counts {
+    new: u64,
+    replaced: u64,
+    kept: u64,
+    failed: u64,
+}
+
+/// How one job was answered.
+#[derive(Debug, Default, Deserialize)]
+struct One {
+    #[serde(default)]
+    outcome: String,
+    #[serde(flatten)]
+    problem: Problem,
+}
+
+#[derive(Debug, Deserialize)]
+struct Results {
+    results: Vec<One>,
+}
+
+/// Hands in the jobs of a file. Tells whether all of them were stored.
+pub(super) fn run(at: &Where, topic: &str, file: &str, defaults: &Fields) -> Result<bool> {
+    let (source, bytes): (Box<dyn BufRead>, u64) = match file {
+        "-" => (Box::new(std::io::stdin().lock()), 0),
+        name => {
+            let file = File::open(name).with_context(|| format!("cannot read {name}"))?;
+            let bytes = file.metadata().map_or(0, |m| m.len());
+            (Box::new(BufReader::new(file)), bytes)
+        }
+    };
+    let mut batch = Batch {
+        api: Api::of(at)?,
+        path: format!("/v1/topics/{}/jobs/batch", part(topic)),
+        counts: Counts::default(),
+        progress: Progress::begin(bytes, "bytes"),
+        as_json: at.json,
+    };
+    let done = batch.take(source, defaults);
+    batch.progress.end();
+    // What was stored before it broke is told, too.
+    let Counts { new, replaced, kept, failed } = batch.counts;
+    if at.json {
+        json_line(&batch.counts)?;
+    } else {
+        println!("{new} new, {replaced} replaced, {kept} kept, {failed} failed");
+    }
+    done?;
+    Ok(failed == 0)
+}
+
+struct Batch {
+    api: Api,
+    path: String,
+    counts: Counts,
+    progress: Progress,
+    as_json: bool,
+}
+
+impl Batch {
+    fn take(&mut self, mut source: Box<dyn BufRead>, defaults: &Fields) -> Result<()> {
+        let (mut lines, mut bytes, mut number) = (Vec::new(), 0, 0);
+        let mut text = Vec::new();
+        loop {
+            text.clear();
+            let read = source.read_until(b'\n', &mut text).context("cannot read the file")?;
+            number += u64::from(read > 0);
+            self.progress.step(read as u64);
+            if !text.trim_ascii().is_empty() {
+                match line(&text, defaults) {
+                    Ok(job) => {
+                        // One that is too long by itself is refused by itself.
+                        if bytes + job.get().len() > CHUNK.1 {
+                            self.send(&lines)?;
+                            (lines, bytes) = (Vec::new(), 0);
+                        }
+                        bytes += job.get().len();
+                        lines.push((number, job));
+                    }
+                    Err(e) => {
+                        let detail = format!("it is no JSON object: {e}");
+                        self.failed(
+                            number,
+                            &Problem { code: "bad_json".into(), detail, ..Problem::default() },
+                        );
+                    }
+                }
+            }
+            if read == 0 || lines.len() >= CHUNK.0 {
+                self.send(&lines)?;
+                (lines, bytes) = (Vec::new(), 0);
+            }
+            if read == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sends lines; where they are too long together, each half of them by itself.
+    fn send(&mut self, lines: &[Line]) -> Result<()> {
+        let (Some((first, _)), Some((last, _))) = (lines.first(), lines.last()) else { return Ok(()) };
+        let jobs: Vec<&RawValue> = lines.iter().map(|(_, job)| &**job).collect();
+        let answer = match self.api.ask("POST", &self.path, &json!({ "jobs": jobs })) {
+            Ok(answer) => answer,
+            Err(e) => match e.downcast_ref::<Failure>() {
+                Some(Failure::Refused(problem)) if problem.status == 413 && lines.len() > 1 => {
+                    let (one, other) = lines.split_at(lines.len() / 2);
+                    self.send(one)?;
+                    return self.send(other);
+                }
+                Some(Failure::Refused(problem)) if problem.status == 413 => {
+                    let problem = problem.clone();
+                    self.failed(*first, &problem);
+                    return Ok(());
+                }
+                Some(_) => return Err(e).with_context(|| format!("stopped at lines {first} to {last}")),
+                None => return Err(e),
+            },
+        };
+        let Results { results } = answer.json()?;
+        let mut results = results.into_iter();
+        for (number, _) in lines {
+            match results.next() {
+                Some(one) => self.count(*number, one),
+                None => self.count(*number, One::default()),
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, number: u64, one: One) {
+        match one.outcome.as_str() {
+            "new" => self.counts.new += 1,
+            "replaced" => self.counts.replaced += 1,
+            "kept" => self.counts.kept += 1,
+            _ => self.failed(number, &one.problem),
+        }
+    }
+
+    fn failed(&mut self, number: u64, problem: &Problem) {
+        self.counts.failed += 1;
+        let Problem { status, code, detail, field } = problem;
+        let told = match self.as_json {
+            true => json!({"line": number, "status": status, "code": code, "detail": detail, "field": field})
+                .to_string(),
+            false => format!("line {number}: {detail} ({code})"),
+        };
+        self.progress.aside(&told);
+    }
+}
+
+/// A line, with what stands for the fields that it does not have.
+fn line(text: &[u8], defaults: &Fields) -> Result<Box<RawValue>, serde_json::Error> {
+    let mut fields: Fields = serde_json::from_slice(text)?;
+    let says_when = fields.contains_key("delay") || fields.contains_key("run_at");
+    for (name, value) in defaults {
+        if !(says_when && matches!(name.as_str(), "delay" | "run_at")) {
+            fields.entry(name.clone()).or_insert_with(|| value.clone());
+        }
+    }
+    serde_json::value::to_raw_value(&fields)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::value::to_raw_value;
+
+    use super::*;
+
+    #[test]
+    fn a_line_counts_before_what_is_said_for_all_and_its_body_stays_as_it_is() {
+        let delay = ("delay".to_owned(), to_raw_value("1h").unwrap());
+        let low = ("priority".to_owned(), to_raw_value("low").unwrap());
+        let defaults = Fields::from([delay, low]);
+        let taken = |text: &str| line(text.as_bytes(), &defaults).unwrap().get().to_owned();
+        let big = "{\"body\": {\"n\": 1.0000000000000000001e400}, \"run_at\": 5}\n";
+        assert_eq!(taken(big), r#"{"body":{"n": 1.0000000000000000001e400},"priority":"low","run_at":5}"#);
+        let own = r#"{"body":1,"delay":"5s","priority":"high"}"#;
+        assert_eq!(taken(own), own);
+        assert_eq!(taken(r#"{"body":1}"#), r#"{"body":1,"delay":"1h","priority":"low"}"#);
+        for bad in ["[]", "{", "1", "{} {}"] {
+            assert!(line(bad.as_bytes(), &defaults).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! `dq completions`: what a shell completes `dq` by.
+
+use anyhow::Result;
+use clap_complete::{Generator, Shell, generate};
+
+/// Write a shell's completions of dq to stdout
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  dq completions bash > /etc/bash_completion.d/dq
+  dq completions zsh > ~/.zfunc/_dq
+  dq completions fish > ~/.config/fish/completions/dq.fish")]
+pub(super) struct Arguments {
+    /// The shell
+    #[arg(value_enum)]
+    shell: Kind,
+}
+
+/// A shell.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Kind {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// Runs `dq completions`.
+pub(super) fn run(arguments: &Arguments) -> Result<()> {
+    write(match arguments.shell {
+        Kind::Bash => Shell::Bash,
+        Kind::Zsh => Shell::Zsh,
+        Kind::Fish => Shell::Fish,
+    });
+    Ok(())
+}
+
+fn write(shell: impl Generator) {
+    generate(shell, &mut super::command_line(), "dq", &mut std::io::stdout());
+}

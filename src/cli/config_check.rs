@@ -1,0 +1,111 @@
+//! `dq config check`: whether a configuration is good, and what a daemon would be by it.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::show::lines;
+use crate::settings::{Settings, Store};
+
+/// Check a configuration file
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Check(Check),
+}
+
+/// Check a configuration file, as `dq-master --check` does, and tell what a daemon would be by it
+///
+/// The environment counts as it does for dq-master: DQ_SERVER__LISTEN is server.listen. Ends with 0 when it is good, and with 1
+/// when it is not.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  dq config check /etc/dq/dq.toml\n  dq config check dq.toml --json")]
+struct Check {
+    /// The file
+    file: PathBuf,
+
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `dq config check`. Tells whether the file is good.
+pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+    let Command::Check(check) = &arguments.command;
+    match super::settings(&check.file) {
+        Ok(settings) if check.json => println!("{}", object(&settings)),
+        Ok(settings) => {
+            print!("{}", lines(&summary(&settings)));
+            println!("{} is good", check.file.display());
+        }
+        Err(e) if check.json => {
+            println!("{}", json!({"good": false, "problem": format!("{e:#}")}));
+            return Ok(false);
+        }
+        Err(e) => return Err(e),
+    }
+    Ok(true)
+}
+
+/// A count of 0, or no address, in words.
+fn or_none(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "none".to_owned(), |value| value.to_string())
+}
+
+fn summary(settings: &Settings) -> Vec<(&'static str, String)> {
+    let Settings { instance, server, http, timer, consume, topics, .. } = settings;
+    let mut facts = vec![
+        ("instance", instance.clone()),
+        ("run_dir", settings.run_dir.display().to_string()),
+        ("log_dir", settings.log_dir.as_ref().map_or("stderr".to_owned(), |dir| dir.display().to_string())),
+        ("server", or_none(server.listen)),
+        ("http", or_none(http.listen)),
+        ("timers", timer.processes.to_string()),
+        ("consumers", format!("{}, {} callbacks each", consume.processes, consume.concurrency)),
+        ("store", settings.store.to_string()),
+        ("registry", or_none(settings.registry.as_ref())),
+        ("topics", format!("{} in the file", topics.len())),
+    ];
+    let odd = [
+        (
+            server.listen.is_none() && http.listen.is_none(),
+            "nobody can hand in jobs: server.listen and http.listen are empty",
+        ),
+        (timer.processes == 0, "nothing becomes due on this host: timer.processes is 0"),
+        (consume.processes == 0, "nothing is delivered by this host: consume.processes is 0"),
+        (topics.is_empty() && settings.registry.is_none(), "there is no topic, and no registry to have some"),
+    ];
+    facts.extend(odd.into_iter().filter(|(is_so, _)| *is_so).map(|(_, what)| ("note", what.to_owned())));
+    facts
+}
+
+fn object(settings: &Settings) -> Value {
+    let notes: Vec<_> =
+        summary(settings).into_iter().filter(|(name, _)| *name == "note").map(|(_, what)| what).collect();
+    let nodes: Vec<&str> = match &settings.store {
+        Store::Embedded { .. } => Vec::new(),
+        Store::Redis(redis) => redis.nodes.iter().map(|node| node.name.as_str()).collect(),
+    };
+    json!({
+        "good": true,
+        "instance": settings.instance,
+        "run_dir": settings.run_dir,
+        "log_dir": settings.log_dir,
+        "server": settings.server.listen,
+        "http": settings.http.listen,
+        "timers": settings.timer.processes,
+        "consumers": settings.consume.processes,
+        "concurrency": settings.consume.concurrency,
+        "store": settings.store.to_string(),
+        "nodes": nodes,
+        "registry": settings.registry.as_ref().map(ToString::to_string),
+        "topics": settings.topics.iter().map(|topic| topic.name.as_str()).collect::<Vec<_>>(),
+        "notes": notes,
+    })
+}

@@ -1,0 +1,259 @@
+//! `dq dead`: jobs that used up their attempts.
+
+use anyhow::Result;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::api::{Api, part};
+use super::ask::confirm;
+use super::list::{self, HowMany};
+use super::progress::Progress;
+use super::show::json_line;
+use super::target::Where;
+
+/// How many dead letters one request takes, at most.
+const CHUNK: u64 = 1000;
+
+/// Dead letters: jobs that used up their attempts, and are kept to be looked at
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  dq dead list orders
+  dq dead redrive orders --dry-run
+  dq dead redrive orders --yes
+  dq dead purge orders --id 42 --id 43")]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+
+    #[command(flatten)]
+    at: Where,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    List(List),
+    Redrive(Redrive),
+    Purge(Purge),
+}
+
+/// List a topic's dead letters, in the order in which they died
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  dq dead list orders\n  dq dead list orders --all --json | jq -r .id")]
+struct List {
+    /// The topic
+    topic: String,
+
+    #[command(flatten)]
+    how_many: HowMany,
+}
+
+/// Deliver a topic's dead letters again, with all their attempts
+///
+/// One whose id has a new job meanwhile stays where it is.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  dq dead redrive orders --dry-run\n  dq dead redrive orders --limit 100 --yes"
+)]
+struct Redrive {
+    #[command(flatten)]
+    which: Which,
+}
+
+/// Remove a topic's dead letters for good
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  dq dead purge orders --dry-run\n  dq dead purge orders --yes")]
+struct Purge {
+    #[command(flatten)]
+    which: Which,
+}
+
+#[derive(Debug, clap::Args)]
+struct Which {
+    /// The topic
+    topic: String,
+
+    /// Only the one of this id; may be given again
+    #[arg(long = "id", value_name = "ID")]
+    ids: Vec<String>,
+
+    /// So many at most; default: all
+    #[arg(long, value_name = "NUMBER")]
+    limit: Option<u64>,
+
+    /// Change nothing: tell how many there are
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+}
+
+/// What is done with them, in the API's words.
+#[derive(Debug, Clone, Copy)]
+struct Deed {
+    route: &'static str,
+    done: &'static str,
+    question: &'static str,
+}
+
+const REDRIVE: Deed = Deed { route: "redrive", done: "redriven", question: "deliver again" };
+const PURGE: Deed = Deed { route: "purge", done: "purged", question: "remove for good" };
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Counts {
+    matched: u64,
+    redriven: u64,
+    purged: u64,
+}
+
+/// Runs `dq dead`. Tells whether all was done.
+pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+    let at = &arguments.at;
+    match &arguments.command {
+        Command::List(List { topic, how_many }) => {
+            let path = format!("/v1/topics/{}/dead", part(topic));
+            list::show(at, &path, how_many).map(|()| true)
+        }
+        Command::Redrive(Redrive { which }) => deal(at, which, REDRIVE),
+        Command::Purge(Purge { which }) => deal(at, which, PURGE),
+    }
+}
+
+fn deal(at: &Where, which: &Which, deed: Deed) -> Result<bool> {
+    let api = Api::of(at)?;
+    let Counts { matched, .. } = ask(&api, which, deed, &which.ids, None, true)?;
+    let wanted = which.limit.map_or(matched, |limit| limit.min(matched));
+    if which.dry_run {
+        tell(at, which, deed, matched, 0)?;
+        return Ok(true);
+    }
+    if wanted > 0 {
+        confirm(which.yes, || format!("{} {wanted} dead letters of topic {}?", deed.question, which.topic))?;
+    }
+    let mut progress = Progress::begin(wanted, "dead letters");
+    let mut done = 0;
+    let step = |ids: &[String], limit: u64| -> Result<u64> {
+        let counts = ask(&api, which, deed, ids, Some(limit), false)?;
+        Ok(counts.redriven + counts.purged)
+    };
+    let mut dealt = || -> Result<()> {
+        // Ids that were named in pieces; else, for as long as there are some.
+        for ids in which.ids.chunks(CHUNK as usize) {
+            if done >= wanted {
+                break;
+            }
+            let some = step(ids, wanted - done)?;
+            done += some;
+            progress.step(some);
+        }
+        while which.ids.is_empty() && done < wanted {
+            let some = step(&[], CHUNK.min(wanted - done))?;
+            done += some;
+            progress.step(some);
+            if some == 0 {
+                break;
+            }
+        }
+        Ok(())
+    };
+    let dealt = dealt();
+    progress.end();
+    // What was done before it broke is told, too.
+    tell(at, which, deed, matched, done)?;
+    dealt?;
+    Ok(done >= wanted)
+}
+
+fn ask(
+    api: &Api,
+    which: &Which,
+    deed: Deed,
+    ids: &[String],
+    limit: Option<u64>,
+    dry_run: bool,
+) -> Result<Counts> {
+    let mut asked = Map::new();
+    if !ids.is_empty() {
+        asked.insert("ids".into(), json!(ids));
+    }
+    if let Some(limit) = limit {
+        asked.insert("limit".into(), json!(limit));
+    }
+    if dry_run {
+        asked.insert("dry_run".into(), json!(true));
+    }
+    let path = format!("/v1/topics/{}/dead/{}", part(&which.topic), deed.route);
+    api.ask("POST", &path, &Value::Object(asked))?.json()
+}
+
+fn tell(at: &Where, which: &Which, deed: Deed, matched: u64, done: u64) -> Result<()> {
+    if at.json {
+        return json_line(
+            &json!({"topic": which.topic, "matched": matched, deed.done: done, "dry_run": which.dry_run}),
+        );
+    }
+    match which.dry_run {
+        true => println!("{matched} dead letters match"),
+        false => println!("{done} of {matched} dead letters are {}", deed.done),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::super::receiver::{Answer, Call, Receiver};
+    use super::*;
+
+    /// A topic with so many dead letters, of which some cannot be redriven.
+    fn stand_in(dead: u64, stay: u64) -> (Where, Arc<Mutex<Vec<Value>>>) {
+        let asked: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let (kept, left) = (Arc::clone(&asked), Mutex::new(dead));
+        let answer = move |call: Call| {
+            let body: Value = serde_json::from_str(&call.body).unwrap();
+            kept.lock().unwrap().push(body.clone());
+            let mut left = left.lock().unwrap();
+            let matched = body["ids"].as_array().map_or(*left, |ids| ids.len() as u64);
+            let take = match body["dry_run"] == true {
+                true => 0,
+                false => body["limit"].as_u64().unwrap().min(matched).min(left.saturating_sub(stay)),
+            };
+            *left -= take;
+            Answer::new(200, &json!({"matched": matched, "redriven": take}).to_string())
+        };
+        let receiver = Receiver::start(([127, 0, 0, 1], 0).into(), Arc::new(answer)).unwrap();
+        (Where { url: Some(format!("http://{}", receiver.address)), ..Where::default() }, asked)
+    }
+
+    fn which(limit: Option<u64>, ids: &[&str], dry_run: bool) -> Which {
+        let ids = ids.iter().map(|id| (*id).to_owned()).collect();
+        Which { topic: "t".into(), ids, limit, dry_run, yes: true }
+    }
+
+    #[test]
+    fn dead_letters_are_taken_in_pieces_until_all_are_or_no_more_can_be() {
+        let (at, asked) = stand_in(2500, 0);
+        assert!(deal(&at, &which(None, &[], false), REDRIVE).unwrap());
+        let limits: Vec<_> = asked.lock().unwrap().iter().map(|a| a["limit"].as_u64()).collect();
+        assert_eq!(limits, [None, Some(1000), Some(1000), Some(500)]);
+        let (at, asked) = stand_in(1200, 300);
+        assert!(!deal(&at, &which(None, &[], false), REDRIVE).unwrap());
+        assert_eq!(asked.lock().unwrap().len(), 3);
+        let (at, asked) = stand_in(1200, 0);
+        assert!(deal(&at, &which(Some(3), &[], false), REDRIVE).unwrap());
+        assert_eq!(asked.lock().unwrap()[1..], [json!({"limit": 3})]);
+    }
+
+    #[test]
+    fn a_dry_run_changes_nothing_and_ids_are_named() {
+        let (at, asked) = stand_in(5, 0);
+        assert!(deal(&at, &which(None, &[], true), REDRIVE).unwrap());
+        assert_eq!(*asked.lock().unwrap(), [json!({"dry_run": true})]);
+        let (at, asked) = stand_in(5, 0);
+        assert!(deal(&at, &which(None, &["a", "b"], false), REDRIVE).unwrap());
+        assert_eq!(asked.lock().unwrap()[1..], [json!({"ids": ["a", "b"], "limit": 2})]);
+    }
+}

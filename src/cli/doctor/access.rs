@@ -1,0 +1,99 @@
+//! Whether the daemon's user may write what the daemon writes. Nothing is opened: a file of SQLite's is opened by SQLite alone.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{getegid, geteuid, getgroups};
+
+use super::judge::{self, Line, Place, User};
+use crate::registry::Snapshot;
+use crate::settings::{Registry, Settings, Store};
+use crate::status::Status;
+
+/// What the daemon writes.
+pub(super) fn look(settings: &Settings, status: Option<&Status>) -> Vec<Line> {
+    // Without a daemon it is assumed that whoever asks will start it.
+    let user = status.and_then(|status| user_of(status.pid)).unwrap_or_else(this_user);
+    let mut places: Vec<(&str, PathBuf, bool)> = vec![("run_dir", settings.run_dir.clone(), false)];
+    places.extend(settings.log_dir.clone().map(|dir| ("log_dir", dir, false)));
+    if let Store::Embedded { path } = &settings.store {
+        // SQLite makes files beside it.
+        places.extend(path.parent().map(|folder| ("store's folder", folder.to_owned(), false)));
+        let beside = |end: &str| PathBuf::from(format!("{}{end}", path.display()));
+        let files = [path.clone(), beside("-wal"), beside("-shm")];
+        places.extend(files.into_iter().filter(|file| file.exists()).map(|file| ("store", file, false)));
+    }
+    if let Some(Registry::Sqlite { path }) = &settings.registry {
+        places.extend(path.parent().map(|folder| ("registry's folder", folder.to_owned(), false)));
+        places.extend(path.exists().then(|| ("registry", path.clone(), true)));
+    }
+    let snapshot = Snapshot::file(&settings.run_dir);
+    places.extend(snapshot.exists().then_some(("snapshot", snapshot, true)));
+    places.iter().map(|(what, path, secret)| line(what, path, &user, *secret)).collect()
+}
+
+fn line(what: &str, path: &Path, user: &User, secret: bool) -> Line {
+    match place(path) {
+        Ok(place) => judge::access(what, &place, user, secret),
+        Err(e) => Line::warn(&format!("access {what}"), format!("{}: {e}", path.display()))
+            .advise("run this as root, who sees more"),
+    }
+}
+
+/// What is there; or else the nearest folder above it that is.
+fn place(path: &Path) -> std::io::Result<Place> {
+    let (mut at, mut stands_for) = (path, None);
+    let meta = loop {
+        match fs::metadata(at) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                stands_for = Some(path.display().to_string());
+                at = at.parent().ok_or(e)?;
+            }
+            other => break other?,
+        }
+    };
+    Ok(Place {
+        path: at.display().to_string(),
+        uid: meta.uid(),
+        gid: meta.gid(),
+        mode: meta.mode(),
+        is_folder: meta.is_dir(),
+        stands_for,
+    })
+}
+
+/// Whom a process runs as.
+fn user_of(pid: i32) -> Option<User> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let numbers = |name: &str| -> Vec<u32> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.into_iter().flat_map(str::split_whitespace).filter_map(|n| n.parse().ok()).collect()
+    };
+    // Of each four numbers the second is the one that counts.
+    let mut gids = numbers("Groups:");
+    gids.extend(numbers("Gid:").get(1));
+    Some(User { uid: *numbers("Uid:").get(1)?, gids })
+}
+
+fn this_user() -> User {
+    let mut gids: Vec<u32> = getgroups().unwrap_or_default().into_iter().map(|gid| gid.as_raw()).collect();
+    gids.push(getegid().as_raw());
+    User { uid: geteuid().as_raw(), gids }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_judged_by_the_folder_above_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let there = place(dir.path()).unwrap();
+        assert!(there.is_folder && there.stands_for.is_none() && there.uid == geteuid().as_raw());
+        let missing = place(&dir.path().join("a/b")).unwrap();
+        assert_eq!(missing.path, dir.path().display().to_string());
+        assert!(missing.stands_for.unwrap().ends_with("a/b"));
+        assert_eq!(user_of(std::process::id() as i32).unwrap().uid, this_user().uid);
+    }
+}

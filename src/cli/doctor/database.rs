@@ -1,0 +1,94 @@
+//! The registry's database: whether it answers, and which migrations were run there. Nothing is made or migrated.
+
+use std::path::Path;
+use std::time::Duration;
+
+use ::mysql::prelude::Queryable as _;
+use ::mysql::{Conn, Opts, OptsBuilder};
+use anyhow::{Context as _, Result};
+use rusqlite::{Connection, OpenFlags};
+
+use super::judge::{self, Line};
+use crate::settings::{Registry, Settings};
+
+/// How long a database may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The newest migration that was run. The table is the registry's own.
+const NEWEST: &str = "SELECT MAX(version) FROM dq_schema_history";
+
+mod sqlite {
+    refinery::embed_migrations!("migrations/registry/sqlite");
+}
+
+mod mysql {
+    refinery::embed_migrations!("migrations/registry/mysql");
+}
+
+/// The registry's database.
+pub(super) fn look(settings: &Settings) -> Vec<Line> {
+    let Some(registry) = &settings.registry else { return Vec::new() };
+    let (run, migrations) = match registry {
+        Registry::Sqlite { path } if !path.exists() => {
+            let told = format!("{} is made when the daemon starts", path.display());
+            return vec![Line::ok("registry", told)];
+        }
+        Registry::Sqlite { path } => (of_sqlite(path), sqlite::migrations::runner()),
+        Registry::Mysql(server) => (of_mysql(&server.url), mysql::migrations::runner()),
+    };
+    let newest = migrations.get_migrations().iter().map(|m| i64::from(m.version())).max().unwrap_or(0);
+    let which = registry.to_string();
+    vec![match run {
+        Ok(run) => judge::migrations(&which, run, newest),
+        Err(e) => Line::fail("registry", format!("{which}: {e:#}"))
+            .advise("the daemon goes on with the topics that it knows, and nobody can change them"),
+    }]
+}
+
+fn of_sqlite(path: &Path) -> Result<Option<i64>> {
+    let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    db.busy_timeout(PATIENCE)?;
+    let known = "SELECT COUNT(*) FROM sqlite_master WHERE name = 'dq_schema_history'";
+    if db.query_row(known, [], |row| row.get::<_, i64>(0))? == 0 {
+        return Ok(None);
+    }
+    Ok(db.query_row(NEWEST, [], |row| row.get(0))?)
+}
+
+fn of_mysql(url: &str) -> Result<Option<i64>> {
+    let opts = Opts::from_url(url).map_err(|_| anyhow::anyhow!("its url cannot be understood"))?;
+    let opts = OptsBuilder::from_opts(opts)
+        .prefer_socket(false)
+        .tcp_connect_timeout(Some(PATIENCE))
+        .read_timeout(Some(PATIENCE))
+        .write_timeout(Some(PATIENCE));
+    let mut connection = Conn::new(opts).context("it does not answer")?;
+    let known = "SELECT COUNT(*) FROM information_schema.tables
+        WHERE table_schema = DATABASE() AND table_name = 'dq_schema_history'";
+    match connection.query_first::<i64, _>(known)? {
+        Some(1..) => Ok(connection.query_first::<Option<i64>, _>(NEWEST)?.flatten()),
+        _ => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry;
+
+    #[test]
+    fn a_database_tells_which_migrations_were_run_and_stays_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("registry.db");
+        std::fs::write(&path, "").unwrap();
+        assert_eq!(of_sqlite(&path).unwrap(), None);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
+        drop(registry::open(&Registry::Sqlite { path: path.clone() }).unwrap());
+        let newest =
+            sqlite::migrations::runner().get_migrations().iter().map(|m| i64::from(m.version())).max();
+        assert_eq!(of_sqlite(&path).unwrap(), newest);
+        std::fs::write(&path, "no database, and long enough to be seen as none by whoever reads its head")
+            .unwrap();
+        assert!(of_sqlite(&path).is_err());
+    }
+}

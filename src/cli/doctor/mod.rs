@@ -1,0 +1,159 @@
+//! `dq doctor`: looks for what keeps a daemon from working, or will. Facts are gathered here and in `look_*`; what they mean is
+//! judged purely, in `judge`.
+
+mod access;
+mod callbacks;
+mod database;
+mod judge;
+mod nodes;
+mod ports;
+mod system;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use serde::Serialize;
+use serde_json::json;
+
+use self::judge::{Line, Verdict};
+use super::api::Api;
+use super::picture;
+use super::show::{Colour, Table, paint};
+use super::target::Where;
+use crate::settings::{Settings, Store};
+use crate::status::Status;
+
+/// Where a configuration is looked for that was not named.
+const FILES: [&str; 2] = ["dq.toml", "/etc/dq/dq.toml"];
+
+/// Look for what keeps the daemon from working, or will
+///
+/// Checks the configuration, whether the daemon answers, its ports, whether it may write its files, the nodes of its store, clocks,
+/// the registry's database, whether callbacks accept a connection (nothing is sent), descriptors, and room on the disks. Changes
+/// nothing. Run it as root or as the daemon's user, who see more. Without --config, dq.toml and /etc/dq/dq.toml are looked for.
+/// Ends with 0 when nothing has failed, and with 1 otherwise.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  dq doctor\n  sudo dq doctor --config /etc/dq/dq.toml\n  dq doctor --json | jq '.checks[] | select(.verdict != \"ok\")'"
+)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    at: Where,
+}
+
+/// Runs `dq doctor`. Tells whether nothing has failed.
+pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+    let lines = look(&arguments.at);
+    let is_well = lines.iter().all(|line| line.verdict != Verdict::Fail);
+    if arguments.at.json {
+        println!("{}", json!({"ok": is_well, "checks": lines}));
+    } else {
+        print!("{}", page(&lines));
+    }
+    Ok(is_well)
+}
+
+fn look(at: &Where) -> Vec<Line> {
+    let mut lines = Vec::new();
+    let file = at.config.clone().or_else(|| found(at));
+    let settings = match file.as_deref().map(|file| (file, super::settings(file))) {
+        None => {
+            let none = "no configuration was found, so that only the daemon is looked at";
+            lines.push(Line::warn("configuration", none).advise("--config FILE names it"));
+            None
+        }
+        Some((file, Ok(settings))) => {
+            lines.push(Line::ok("configuration", format!("{} is good", file.display())));
+            Some(settings)
+        }
+        Some((file, Err(e))) => {
+            let told = format!("{}: {e:#}", file.display());
+            lines.push(
+                Line::fail("configuration", told)
+                    .advise("dq-master does not start with it, and refuses it at HUP"),
+            );
+            None
+        }
+    };
+    let status = daemon(at, settings.as_ref(), &mut lines);
+    if let Some(settings) = &settings {
+        lines.extend(ports::look(settings, status.as_ref()));
+        lines.extend(access::look(settings, status.as_ref()));
+        if let Store::Redis(_) = settings.store {
+            lines.extend(nodes::look(&settings.store));
+        }
+        lines.extend(database::look(settings));
+        lines.extend(callbacks::look(settings));
+    }
+    lines.extend(system::look(settings.as_ref(), status.as_ref()));
+    lines
+}
+
+/// The configuration that nobody named: where another daemon is meant, there is none.
+fn found(at: &Where) -> Option<PathBuf> {
+    let is_elsewhere = at.url.is_some() || at.run_dir.is_some();
+    FILES.iter().map(Path::new).find(|file| !is_elsewhere && file.is_file()).map(Path::to_owned)
+}
+
+/// Whether it runs and answers.
+fn daemon(at: &Where, settings: Option<&Settings>, lines: &mut Vec<Line>) -> Option<Status> {
+    let target = match (settings, &at.url) {
+        (Some(settings), None) => {
+            Where { config: None, run_dir: Some(settings.run_dir.clone()), ..at.clone() }
+        }
+        // A configuration that is not good does not say where its daemon is.
+        _ => Where { config: None, ..at.clone() },
+    };
+    let target = match target.target() {
+        Ok(target) => target,
+        Err(e) => {
+            lines.push(Line::fail("daemon", format!("{e:#}")));
+            return None;
+        }
+    };
+    let status = match &target.run_dir {
+        Some(run_dir) => {
+            let status = picture::master(run_dir);
+            lines.push(judge::daemon(&status));
+            status.ok()
+        }
+        None => None,
+    };
+    let has_http = status.as_ref().is_none_or(|s| s.processes.iter().any(|p| p.name == "dq-http-server"));
+    if !has_http {
+        let none = "http.listen is empty: only `dq status`, `dq doctor` and `dq nodes` work";
+        lines.push(Line::warn("api", none).advise("set http.listen for the rest of dq"));
+    } else if status.is_some() || target.run_dir.is_none() {
+        let ready = Api::new(&target, std::time::Duration::from_secs(5)).and_then(|api| api.get("/readyz"));
+        lines.push(judge::ready(&ready.map(|_| ())));
+    }
+    lines.extend(status.iter().flat_map(|status| status.findings.iter().map(judge::finding)));
+    status
+}
+
+fn page(lines: &[Line]) -> String {
+    let mut table = Table::new(&["", "CHECK", "WHAT WAS FOUND"]);
+    for line in lines {
+        table.row([line.verdict.word().to_owned(), line.check.clone(), line.detail.clone()]);
+        if let Some(advice) = &line.advice {
+            table.row(["", "", &format!("  -> {advice}")]);
+        }
+    }
+    let count = |verdict| lines.iter().filter(|line| line.verdict == verdict).count();
+    let [ok, warn, fail] = [Verdict::Ok, Verdict::Warn, Verdict::Fail].map(count);
+    let painted = |line: &str| match line.split_once(' ').map(|(word, rest)| (word, rest.to_owned())) {
+        Some(("ok", rest)) => paint("ok", Colour::Green) + " " + &rest,
+        Some(("warn", rest)) => paint("warn", Colour::Yellow) + " " + &rest,
+        Some(("FAIL", rest)) => paint("FAIL", Colour::Red) + " " + &rest,
+        _ => line.to_owned(),
+    };
+    let text: Vec<String> = table.text().lines().skip(1).map(painted).collect();
+    format!("{}\n\n{ok} ok, {warn} to look at, {fail} failed\n", text.join("\n"))
+}
+
+/// Serializes as words.
+impl Serialize for Verdict {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&self.word().to_lowercase())
+    }
+}

@@ -1,0 +1,75 @@
+//! The nodes of the store: whether they answer, how they are set, and their clocks.
+
+use std::collections::BTreeMap;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use super::judge::{self, Line, Server};
+use crate::settings::Store;
+use crate::store::{Lanes, Probe, StoreError};
+
+/// The nodes of a store.
+pub(super) fn look(store: &Store) -> Vec<Line> {
+    let lanes = match Lanes::new(store) {
+        Ok(lanes) => lanes,
+        Err(e) => return vec![Line::fail("nodes", e.to_string())],
+    };
+    // A node that hangs holds up none of the others.
+    let looks: Vec<_> = (0..lanes.count())
+        .map(|lane| {
+            let lanes = lanes.clone();
+            std::thread::spawn(move || of(&lanes, lane))
+        })
+        .collect();
+    looks.into_iter().flat_map(|look| look.join().unwrap_or_default()).collect()
+}
+
+fn of(lanes: &Lanes, lane: usize) -> Vec<Line> {
+    let name = lanes.name(lane).unwrap_or_default();
+    let mut servers: BTreeMap<String, Server> = BTreeMap::new();
+    let (asked, begun) = (SystemTime::now(), Instant::now());
+    for probed in lanes.probe(lane, Probe::Time) {
+        let server = servers.entry(probed.server).or_default();
+        match probed.told {
+            Ok(told) => {
+                let now_us = told.get("us").and_then(|us| us.parse().ok());
+                server.ahead_ms =
+                    now_us.map_or(0, |us| ahead_ms(us, asked, begun.elapsed().as_micros() as i128));
+            }
+            Err(StoreError::NodeDown(why)) => server.down = Some(why),
+            Err(e) => server.down = Some(e.to_string()),
+        }
+    }
+    for (probe, is_info) in [(Probe::Info, true), (Probe::Config, false)] {
+        for probed in lanes.probe(lane, probe) {
+            if let (Some(server), Ok(told)) = (servers.get_mut(&probed.server), probed.told) {
+                *(if is_info { &mut server.info } else { &mut server.config }) = told;
+            }
+        }
+    }
+    let is_one = servers.len() < 2;
+    let named = |at: &str| if is_one { name.to_owned() } else { format!("{name} at {at}") };
+    servers.iter().flat_map(|(at, server)| judge::node(&named(at), server)).collect()
+}
+
+/// The clock was read somewhere on the way there and back: between 0 and the whole way is no difference.
+fn ahead_ms(now_us: i128, asked: SystemTime, way_us: i128) -> i64 {
+    let asked_us = asked.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i128);
+    let off = now_us - asked_us;
+    let beyond = if off < 0 { off } else { (off - way_us).max(0) };
+    (beyond / 1000) as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_the_way_explains_is_no_difference() {
+        let asked = UNIX_EPOCH + Duration::from_secs(1000);
+        for (us, off) in [(0, 0), (80_000, 0), (100_000, 20), (-70_000, -70)] {
+            assert_eq!(ahead_ms(1_000_000_000 + us, asked, 80_000), off, "{us}");
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What the host gives: descriptors, room, the time.
+
+use std::fs;
+use std::path::Path;
+
+use nix::libc;
+use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::statvfs::statvfs;
+
+use super::judge::{self, Line};
+use crate::settings::{Settings, Store};
+use crate::status::Status;
+
+/// What the host gives.
+pub(super) fn look(settings: Option<&Settings>, status: Option<&Status>) -> Vec<Line> {
+    let mut lines = vec![judge::synchronised(synchronised())];
+    let Some(settings) = settings else { return lines };
+    let of_daemon = status.and_then(|status| descriptors_of(status.pid));
+    if let Some(limit) = of_daemon.or_else(|| getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(_, hard)| hard)) {
+        lines.push(judge::descriptors(limit, settings.server.max_connections as u64));
+    }
+    let store = match &settings.store {
+        Store::Embedded { path } => path.parent(),
+        Store::Redis(_) => None,
+    };
+    let folders =
+        [("store", store), ("run_dir", Some(&settings.run_dir)), ("log_dir", settings.log_dir.as_deref())];
+    lines.extend(folders.into_iter().filter_map(|(what, folder)| room(what, folder?)));
+    lines
+}
+
+/// The limit of a process, who raises it to what it may have.
+fn descriptors_of(pid: i32) -> Option<u64> {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// The room under a folder, or where it would be made.
+fn room(what: &str, folder: &Path) -> Option<Line> {
+    let there = folder.ancestors().find(|folder| folder.exists())?;
+    let disk = statvfs(there).ok()?;
+    let size = disk.fragment_size();
+    let (free, all) = (disk.blocks_available() * size, disk.blocks() * size);
+    (all > 0).then(|| judge::room(what, &there.display().to_string(), free, all))
+}
+
+/// Whether something keeps the kernel's clock right; none: it does not say.
+fn synchronised() -> Option<bool> {
+    // SAFETY: all of it may be zero, which asks for nothing to be changed.
+    let mut time: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes into a struct of its own layout, which lives on.
+    let state = unsafe { libc::adjtimex(&mut time) };
+    (state >= 0).then_some(time.status & libc::STA_UNSYNC == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_hosts_limits_and_room_are_seen() {
+        let limit = descriptors_of(std::process::id() as i32).unwrap();
+        assert_eq!(limit, getrlimit(Resource::RLIMIT_NOFILE).unwrap().1);
+        let dir = tempfile::tempdir().unwrap();
+        let line = room("store", &dir.path().join("not/there")).unwrap();
+        assert!(line.detail.contains(&dir.path().display().to_string()), "{line:?}");
+    }
+}

@@ -1,0 +1,173 @@
+//! Why a command did not do what it was asked, and which exit code tells it to a script.
+
+use std::process::ExitCode;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+/// What `dq --help` tells of exit codes.
+pub(super) const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  failed, or something is not well
+  2  wrong usage: an option, an argument or a value that cannot be
+  3  not found: no such job, topic, node or token
+  4  refused: a conflict, or not allowed
+  5  the daemon cannot be reached";
+
+/// Why a command did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// It cannot be meant so.
+    #[error("{0}")]
+    Usage(String),
+    /// The daemon says why it was not done.
+    #[error("{}", .0.told())]
+    Refused(Problem),
+    /// There is nothing of that name.
+    #[error("{0}")]
+    NotFound(String),
+    /// Nobody answers.
+    #[error("{0}")]
+    Unreachable(String),
+    /// Whether it was done is not known: it was sent, and no answer came.
+    #[error("{0}")]
+    Unknown(String),
+    /// Whoever was asked said no.
+    #[error("nothing was done")]
+    Declined,
+}
+
+/// What the daemon says of a request that it has not done, as `application/problem+json` has it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Problem {
+    /// The HTTP status.
+    #[serde(default)]
+    pub status: u16,
+    /// A word for programs.
+    #[serde(default)]
+    pub code: String,
+    /// The reason, for people.
+    #[serde(default)]
+    pub detail: String,
+    /// The field that is wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+}
+
+impl Problem {
+    /// As people read it.
+    pub(super) fn told(&self) -> String {
+        let Problem { status, code, detail, .. } = self;
+        let hint = match code.as_str() {
+            "unauthorized" => "; --token, --token-file or DQ_TOKEN say who asks",
+            "no_route" | "no_method" => "; is the daemon of an older release?",
+            _ => "",
+        };
+        match (detail.is_empty(), code.is_empty()) {
+            (false, false) => format!("{detail} ({status} {code}){hint}"),
+            (false, true) => format!("{detail} ({status}){hint}"),
+            (true, false) => format!("the daemon answers {status} {code}{hint}"),
+            (true, true) => format!("the daemon answers {status}"),
+        }
+    }
+
+    /// Whether the daemon does not know the request at all.
+    pub(super) fn is_no_route(&self) -> bool {
+        matches!(self.code.as_str(), "no_route" | "no_method")
+    }
+}
+
+impl Failure {
+    fn exit(&self) -> u8 {
+        match self {
+            Failure::Usage(_) => 2,
+            Failure::NotFound(_) => 3,
+            Failure::Unreachable(_) => 5,
+            Failure::Unknown(_) | Failure::Declined => 1,
+            Failure::Refused(problem) if problem.is_no_route() => 1,
+            Failure::Refused(problem) => match problem.status {
+                404 => 3,
+                401 | 403 | 409 | 412 | 428 => 4,
+                400 | 413 | 415 | 422 => 2,
+                _ => 1,
+            },
+        }
+    }
+}
+
+/// Which exit code an error ends with.
+pub(super) fn exit(error: &anyhow::Error) -> u8 {
+    error.downcast_ref().map_or(1, Failure::exit)
+}
+
+/// Tells an error on stderr; as JSON: one object in a line.
+pub(super) fn tell(error: &anyhow::Error, as_json: bool) -> ExitCode {
+    let exit = exit(error);
+    if as_json {
+        eprintln!("{}", shown(error, exit));
+    } else {
+        eprintln!("dq: {error:#}");
+    }
+    ExitCode::from(exit)
+}
+
+fn shown(error: &anyhow::Error, exit: u8) -> serde_json::Value {
+    let failure = error.downcast_ref::<Failure>();
+    let (code, detail, status, field) = match failure {
+        Some(Failure::Refused(p)) => (p.code.as_str(), p.detail.clone(), Some(p.status), p.field.clone()),
+        Some(Failure::Usage(_)) => ("usage", format!("{error:#}"), None, None),
+        Some(Failure::NotFound(_)) => ("not_found", format!("{error:#}"), None, None),
+        Some(Failure::Unreachable(_)) => ("unreachable", format!("{error:#}"), None, None),
+        Some(Failure::Unknown(_)) => ("unknown", format!("{error:#}"), None, None),
+        Some(Failure::Declined) => ("declined", format!("{error:#}"), None, None),
+        None => ("failed", format!("{error:#}"), None, None),
+    };
+    json!({"error": {"code": code, "detail": detail, "status": status, "field": field, "exit": exit}})
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context as _;
+
+    use super::*;
+
+    fn problem(status: u16, code: &str) -> Failure {
+        let detail = "topic nope is not registered".to_owned();
+        Failure::Refused(Problem { status, code: code.into(), detail, field: None })
+    }
+
+    #[test]
+    fn each_kind_of_failure_has_its_exit_code() {
+        for (status, code, exit) in [
+            (404, "unknown_topic", 3),
+            (404, "no_route", 1),
+            (409, "exists", 4),
+            (403, "forbidden", 4),
+            (401, "unauthorized", 4),
+            (412, "changed", 4),
+            (422, "bad_field", 2),
+            (413, "too_large", 2),
+            (503, "store_busy", 1),
+            (500, "", 1),
+        ] {
+            assert_eq!(problem(status, code).exit(), exit, "{status} {code}");
+        }
+        assert_eq!(Failure::Unreachable(String::new()).exit(), 5);
+        assert_eq!(exit(&anyhow::anyhow!("else")), 1);
+        // Whatever was said around it.
+        let wrapped = Err::<(), _>(Failure::Usage("x".into())).context("line 3").unwrap_err();
+        assert_eq!((exit(&wrapped), format!("{wrapped:#}").as_str()), (2, "line 3: x"));
+    }
+
+    #[test]
+    fn a_problem_is_told_as_people_read_it_and_as_programs_do() {
+        let error = anyhow::Error::from(problem(404, "unknown_topic"));
+        assert_eq!(format!("{error:#}"), "topic nope is not registered (404 unknown_topic)");
+        let shown = shown(&error, exit(&error));
+        assert_eq!(shown["error"]["code"], "unknown_topic");
+        assert_eq!((&shown["error"]["exit"], &shown["error"]["status"]), (&json!(3), &json!(404)));
+        let bare = Problem { status: 502, ..Problem::default() };
+        assert_eq!(bare.told(), "the daemon answers 502");
+    }
+}

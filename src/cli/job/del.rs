@@ -1,0 +1,20 @@
+//! `dq del`: removes a job.
+
+use anyhow::Result;
+
+use super::super::api::Api;
+use super::Key;
+
+/// Remove a job, in whichever state it is
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  dq del orders 42")]
+pub(in super::super) struct Arguments {
+    #[command(flatten)]
+    key: Key,
+}
+
+/// Runs `dq del`.
+pub(in super::super) fn run(Arguments { key }: &Arguments) -> Result<()> {
+    Api::of(&key.at)?.delete(&key.path())?;
+    key.done("deleted")
+}

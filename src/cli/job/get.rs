@@ -1,0 +1,101 @@
+//! `dq get`: shows a job.
+
+use anyhow::Result;
+
+use super::super::api::Api;
+use super::super::show::{NOTHING, Table, cut, lines, moment, moment_from};
+use super::{Job, Key};
+use crate::job::{Attempt, State};
+use crate::process::now_ms;
+
+/// Show a job: its state, when it is due, its body, and how its last deliveries came out
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  dq get orders 42\n  dq get orders 42 --json | jq .body")]
+pub(in super::super) struct Arguments {
+    #[command(flatten)]
+    key: Key,
+}
+
+/// Runs `dq get`.
+pub(in super::super) fn run(Arguments { key }: &Arguments) -> Result<()> {
+    let answer = Api::of(&key.at)?.get(&key.path())?;
+    if key.at.json {
+        println!("{}", answer.raw()?.get());
+    } else {
+        print!("{}", page(&answer.json()?, now_ms()));
+    }
+    Ok(())
+}
+
+fn page(job: &Job, now_ms: i64) -> String {
+    let until = match job.state {
+        State::Dead => "dead since",
+        _ => "leased until",
+    };
+    let limit = job.max_attempts.map_or(String::new(), |n| format!(" of {n}"));
+    let mut facts = vec![
+        ("topic", job.topic.clone()),
+        ("id", job.id.clone()),
+        ("state", job.state.to_string()),
+        ("due", moment_from(job.due_ms, now_ms)),
+    ];
+    facts.extend(job.until_ms.map(|ms| (until, moment_from(ms, now_ms))));
+    facts.extend([
+        ("added", moment(job.added_ms)),
+        ("priority", format!("{:?}", job.priority).to_lowercase()),
+        ("attempts", format!("{}{limit}", job.attempts)),
+        ("body", job.body.get().to_owned()),
+    ]);
+    let mut text = lines(&facts);
+    if !job.log.is_empty() {
+        text = text + "\n" + &attempts(&job.log);
+    }
+    text
+}
+
+fn attempts(log: &[Attempt]) -> String {
+    let mut table = Table::new(&[">ATTEMPT", "BEGAN", ">TOOK", ">STATUS", "WHAT CAME OF IT"]);
+    for attempt in log {
+        let said = if attempt.error.is_empty() { &attempt.answer } else { &attempt.error };
+        table.row([
+            attempt.number.to_string(),
+            moment(attempt.at_ms),
+            format!("{} ms", attempt.took_ms),
+            attempt.status.map_or(NOTHING.to_owned(), |status| status.to_string()),
+            cut(said, 80),
+        ]);
+    }
+    table.text()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_job_is_shown_with_its_last_attempts() {
+        let job = json!({
+            "topic": "t", "id": "a\nb", "state": "dead", "due_ms": 1000, "until_ms": 5000, "added_ms": 0,
+            "priority": "high", "attempts": 2, "max_attempts": 2, "body": {"order": 42}, "later": "unknown",
+            "log": [
+                {"number": 1, "at_ms": 1000, "took_ms": 7, "status": 503, "answer": "not yet"},
+                {"number": 2, "at_ms": 2000, "took_ms": 3000, "error": "timeout"},
+            ],
+        });
+        let text = page(&serde_json::from_value(job).unwrap(), 65_000);
+        for part in [
+            "id          a\\nb\n",
+            "state       dead\n",
+            "(1m ago)\n",
+            "priority    high\n",
+            "attempts    2 of 2\n",
+            "body        {\"order\":42}\n",
+            "7 ms     503  not yet\n",
+            "3000 ms       -  timeout\n",
+        ] {
+            assert!(text.contains(part), "{part:?}\n{text}");
+        }
+    }
+}

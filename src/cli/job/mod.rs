@@ -1,0 +1,63 @@
+//! The commands that ask about one job, and a job as the API shows it.
+
+pub(super) mod del;
+pub(super) mod get;
+pub(super) mod reschedule;
+pub(super) mod run;
+
+use anyhow::Result;
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+
+use super::api::part;
+use super::show::{json_line, plain};
+use super::target::Where;
+use crate::job::{Attempt, Priority, State};
+
+/// A job.
+#[derive(Debug, clap::Args)]
+struct Key {
+    /// The topic
+    topic: String,
+
+    /// The job's id
+    #[arg(allow_hyphen_values = true)]
+    id: String,
+
+    #[command(flatten)]
+    at: Where,
+}
+
+/// A job, as the API shows it.
+#[derive(Debug, Deserialize)]
+pub(super) struct Job {
+    pub id: String,
+    pub topic: String,
+    pub state: State,
+    pub due_ms: i64,
+    pub until_ms: Option<i64>,
+    #[serde(default)]
+    pub added_ms: i64,
+    pub priority: Priority,
+    pub attempts: u32,
+    pub max_attempts: Option<u32>,
+    #[serde(default)]
+    pub log: Vec<Attempt>,
+    pub body: Box<RawValue>,
+}
+
+impl Key {
+    fn path(&self) -> String {
+        format!("/v1/topics/{}/jobs/{}", part(&self.topic), part(&self.id))
+    }
+
+    /// Tells that it was done.
+    fn done(&self, outcome: &str) -> Result<()> {
+        if self.at.json {
+            return json_line(&json!({"topic": self.topic, "id": self.id, "outcome": outcome}));
+        }
+        println!("{outcome}: {}:{}", self.topic, plain(&self.id));
+        Ok(())
+    }
+}

@@ -1,0 +1,32 @@
+//! `dq reschedule`: another due time for a job.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+
+use super::super::api::Api;
+use super::super::due::When;
+use super::super::failure::Failure;
+use super::Key;
+
+/// Give a job another due time
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  dq reschedule orders 42 --delay 10m\n  dq reschedule orders 42 --at '2026-12-01 23:50:50'"
+)]
+pub(in super::super) struct Arguments {
+    #[command(flatten)]
+    when: When,
+
+    #[command(flatten)]
+    key: Key,
+}
+
+/// Runs `dq reschedule`.
+pub(in super::super) fn run(Arguments { when, key }: &Arguments) -> Result<()> {
+    let Some(field) = when.field()? else {
+        return Err(Failure::Usage("--delay or --at says when it is due".to_owned()).into());
+    };
+    Api::of(&key.at)?.ask("PATCH", &key.path(), &BTreeMap::from([field]))?;
+    key.done("rescheduled")
+}

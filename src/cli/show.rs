@@ -1,0 +1,179 @@
+//! How things are shown to people: tables that stay aligned whatever stands in them, moments, spans, colours.
+
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use anyhow::Result;
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use serde::Serialize;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// What a cell holds that has nothing.
+pub(super) const NOTHING: &str = "-";
+
+/// Rows of cells, of which each column is as wide as its widest cell.
+#[derive(Debug)]
+pub(super) struct Table {
+    rows: Vec<Vec<String>>,
+    /// The columns whose cells stand at their right end.
+    numbers: Vec<bool>,
+}
+
+impl Table {
+    /// A table under these words. A `>` before one: numbers stand below it.
+    pub(super) fn new(head: &[&str]) -> Table {
+        let numbers = head.iter().map(|word| word.starts_with('>')).collect();
+        let words = head.iter().map(|word| word.trim_start_matches('>').to_owned()).collect();
+        Table { rows: vec![words], numbers }
+    }
+
+    /// One row more.
+    pub(super) fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
+        // What would break the line, or tell the terminal something, is shown as what it is.
+        let plain = |cell: S| plain(&cell.into());
+        self.rows.push(cells.into_iter().map(plain).collect());
+    }
+
+    /// The lines.
+    pub(super) fn text(&self) -> String {
+        let columns = self.numbers.len();
+        let width = |c: usize| self.rows.iter().filter_map(|row| row.get(c)).map(|cell| cell.width()).max();
+        let widths: Vec<usize> = (0..columns).map(|c| width(c).unwrap_or(0)).collect();
+        let mut text = String::new();
+        for row in &self.rows {
+            let mut line = String::new();
+            for (c, cell) in row.iter().enumerate().take(columns) {
+                let gap = " ".repeat(widths[c] - cell.width());
+                let space = if c == 0 { "" } else { "  " };
+                let [before, after] = if self.numbers[c] { [gap.as_str(), ""] } else { ["", gap.as_str()] };
+                line = line + space + before + cell + after;
+            }
+            text += line.trim_end();
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// Names and values, one a line.
+pub(super) fn lines<S: AsRef<str>>(pairs: &[(&str, S)]) -> String {
+    let wide = pairs.iter().map(|(name, _)| name.width()).max().unwrap_or(0);
+    let line = |(name, value): &(&str, S)| format!("{name:wide$}  {}\n", plain(value.as_ref()));
+    pairs.iter().map(line).collect()
+}
+
+/// A text without what would tell a terminal something.
+pub(super) fn plain(text: &str) -> String {
+    if !text.chars().any(char::is_control) {
+        return text.to_owned();
+    }
+    text.chars()
+        .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
+        .collect()
+}
+
+/// As much of a text as stands in so many columns.
+pub(super) fn cut(text: &str, columns: usize) -> String {
+    let text = plain(text);
+    if text.width() <= columns {
+        return text;
+    }
+    let (mut kept, mut wide) = (String::new(), 1);
+    for c in text.chars() {
+        wide += c.width().unwrap_or(0);
+        if wide > columns {
+            break;
+        }
+        kept.push(c);
+    }
+    kept + "…"
+}
+
+/// A span of time in its two largest units.
+pub(super) fn span(ms: i64) -> String {
+    let seconds = Duration::from_secs(ms.max(0) as u64 / 1000);
+    let text = humantime::format_duration(seconds).to_string();
+    text.split(' ').take(2).collect::<Vec<_>>().join(" ")
+}
+
+/// A moment, in this host's zone.
+pub(super) fn moment(ms: i64) -> String {
+    at_zone(ms, TimeZone::system())
+}
+
+fn at_zone(ms: i64, zone: TimeZone) -> String {
+    let told = |at: Timestamp| at.to_zoned(zone).strftime("%Y-%m-%d %H:%M:%S%:z").to_string();
+    Timestamp::from_millisecond(ms).map_or_else(|_| ms.to_string(), told)
+}
+
+/// A moment, and how far from now it is.
+pub(super) fn moment_from(ms: i64, now_ms: i64) -> String {
+    let away = match ms - now_ms {
+        0..1000 => "now".to_owned(),
+        ahead @ 1000.. => format!("in {}", span(ahead)),
+        ago => format!("{} ago", span(-ago)),
+    };
+    format!("{} ({away})", moment(ms))
+}
+
+/// One object a line.
+pub(super) fn json_line(value: &impl Serialize) -> Result<()> {
+    println!("{}", serde_json::to_string(value)?);
+    Ok(())
+}
+
+/// Colours of a terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Colour {
+    Red = 31,
+    Green = 32,
+    Yellow = 33,
+}
+
+/// A text in a colour, where stdout is a terminal and nobody has asked for none (NO_COLOR).
+pub(super) fn paint(text: &str, colour: Colour) -> String {
+    let asked = std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
+    match asked && std::io::stdout().is_terminal() {
+        true => format!("\x1b[{}m{text}\x1b[0m", colour as u8),
+        false => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_aligned_whatever_stands_in_it() {
+        let mut table = Table::new(&["NAME", ">JOBS", "WHAT"]);
+        table.row(["订单", "7", "é"]);
+        table.row(["orders", "1200", "a\x1b[2Jb"]);
+        assert_eq!(
+            table.text(),
+            "NAME    JOBS  WHAT\n\
+             订单       7  é\n\
+             orders  1200  a\\u{1b}[2Jb\n"
+        );
+        assert_eq!(lines(&[("a", "1"), ("long", "2")]), "a     1\nlong  2\n");
+    }
+
+    #[test]
+    fn a_text_is_cut_by_what_it_takes_on_the_screen() {
+        assert_eq!(cut("short", 5), "short");
+        assert_eq!(cut("longer", 5), "long…");
+        assert_eq!(cut("中文字", 5), "中文…");
+        assert_eq!(cut("中文字", 4), "中…");
+    }
+
+    #[test]
+    fn spans_and_moments_are_told() {
+        assert_eq!(
+            (span(65_000), span(-5), span(3_600_000 * 25)),
+            ("1m 5s".into(), "0s".into(), "1day 1h".into())
+        );
+        assert_eq!(at_zone(0, TimeZone::UTC), "1970-01-01 00:00:00+00:00");
+        assert!(moment_from(10_000, 4_000).ends_with("(in 6s)"));
+        assert!(moment_from(4_000, 10_000).ends_with("(6s ago)"));
+    }
+}

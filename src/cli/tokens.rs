@@ -1,0 +1,148 @@
+//! `dq token`: who may ask the daemon over the network, and what.
+
+use anyhow::Result;
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+
+use super::api::{Api, part};
+use super::show::{NOTHING, Table, json_line, moment};
+use super::target::Where;
+
+/// Tokens: who may ask the daemon over the network, and what
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  dq token create shop --scope produce:orders --scope read
+  dq token create worker --scope 'consume:*' --expires 90days
+  dq token list
+  dq token revoke shop")]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+
+    #[command(flatten)]
+    at: Where,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Create(Create),
+    List(List),
+    Revoke(Revoke),
+}
+
+/// Make a token, and write it to stdout: the only time that it is shown
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  dq token create shop --scope produce:orders > shop.token
+  dq token create ops --scope admin --expires 30days")]
+struct Create {
+    /// What it is called
+    name: String,
+
+    /// What it may: admin, read, produce:TOPIC or consume:TOPIC, where * is every topic; may be given again
+    #[arg(long = "scope", value_name = "SCOPE", required = true, value_delimiter = ',')]
+    scopes: Vec<String>,
+
+    /// For how long it holds, such as "90days"; default: until it is revoked
+    #[arg(long, value_name = "SPAN")]
+    expires: Option<String>,
+}
+
+/// List the tokens: what they are called and what they may, and not what they are
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  dq token list --json")]
+struct List {}
+
+/// Revoke a token: whoever asks with it is refused
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  dq token revoke shop")]
+struct Revoke {
+    /// What it is called
+    name: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Created {
+    token: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Listed {
+    tokens: Vec<Box<RawValue>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Token {
+    name: String,
+    #[serde(default)]
+    scopes: Vec<String>,
+    created_ms: Option<i64>,
+    expires_ms: Option<i64>,
+    creator: Option<String>,
+}
+
+/// Runs `dq token`.
+pub(super) fn run(arguments: &Arguments) -> Result<()> {
+    let api = Api::of(&arguments.at)?;
+    let as_json = arguments.at.json;
+    match &arguments.command {
+        Command::Create(create) => {
+            let Create { name, scopes, expires } = create;
+            let mut asked = json!({"name": name, "scopes": scopes});
+            if let Some(expires) = expires {
+                asked["expires"] = json!(expires);
+            }
+            let answer = api.ask("POST", "/v1/tokens", &asked)?;
+            if as_json {
+                println!("{}", answer.raw()?.get());
+            } else {
+                println!("{}", answer.json::<Created>()?.token);
+                eprintln!("token {name} may {}; it is not shown again", scopes.join(", "));
+            }
+        }
+        Command::List(List {}) => {
+            let Listed { tokens } = api.get("/v1/tokens")?.json()?;
+            match as_json {
+                true => tokens.iter().for_each(|token| println!("{}", token.get())),
+                false => print!("{}", table(&tokens)?),
+            }
+        }
+        Command::Revoke(Revoke { name }) => {
+            api.delete(&format!("/v1/tokens/{}", part(name)))?;
+            match as_json {
+                true => json_line(&json!({"name": name, "outcome": "revoked"}))?,
+                false => println!("revoked: {name}"),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn table(tokens: &[Box<RawValue>]) -> Result<String> {
+    let mut table = Table::new(&["NAME", "SCOPES", "MADE", "EXPIRES", "BY"]);
+    let when = |ms: Option<i64>| ms.map_or_else(|| NOTHING.to_owned(), moment);
+    for token in tokens {
+        let Token { name, scopes, created_ms, expires_ms, creator } = serde_json::from_str(token.get())?;
+        let creator = creator.filter(|c| !c.is_empty()).unwrap_or_else(|| NOTHING.to_owned());
+        table.row([name, scopes.join(" "), when(created_ms), when(expires_ms), creator]);
+    }
+    Ok(table.text())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_listed_by_what_they_may() {
+        let token =
+            r#"{"name":"shop","scopes":["read","produce:*"],"created_ms":0,"expires_ms":null,"creator":""}"#;
+        let text = table(&[RawValue::from_string(token.to_owned()).unwrap()]).unwrap();
+        let words: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
+        assert_eq!(
+            (&words[..3], &words[words.len() - 2..]),
+            (&["shop", "read", "produce:*"][..], &["-", "-"][..])
+        );
+    }
+}

@@ -1,0 +1,239 @@
+//! What `dq top` shows, without the terminal: the last two pictures, and what lies between them. Pure.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::super::exposition::{self, Histogram};
+use super::super::picture::Picture;
+
+/// By what topics are sorted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sort {
+    Name,
+    Delayed,
+    Ready,
+    Leased,
+    Dead,
+    Adds,
+    Done,
+    Late,
+}
+
+impl Sort {
+    /// All of them: the key, and the word above the column.
+    pub(super) const ALL: [(char, Sort, &'static str); 8] = [
+        ('n', Sort::Name, "TOPIC"),
+        ('d', Sort::Delayed, "DELAYED"),
+        ('r', Sort::Ready, "READY"),
+        ('l', Sort::Leased, "LEASED"),
+        ('x', Sort::Dead, "DEAD"),
+        ('a', Sort::Adds, "ADD/S"),
+        ('o', Sort::Done, "DONE/S"),
+        ('t', Sort::Late, "LATE P99"),
+    ];
+
+    /// What that key sorts by.
+    pub(super) fn of(key: char) -> Option<Sort> {
+        Sort::ALL.into_iter().find(|(k, ..)| *k == key).map(|(_, sort, _)| sort)
+    }
+}
+
+/// A topic. What is none cannot be told.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Row {
+    pub topic: String,
+    pub delayed: u64,
+    pub ready: u64,
+    pub leased: u64,
+    pub dead: u64,
+    pub adds: Option<f64>,
+    pub done: Option<f64>,
+    pub late_ms: Option<f64>,
+}
+
+/// What is shown.
+#[derive(Debug)]
+pub(super) struct Board {
+    /// Who is watched.
+    pub door: String,
+    pub sort: Sort,
+    /// How many topics are above the first that is seen.
+    pub above: usize,
+    /// The topics, sorted.
+    pub rows: Vec<Row>,
+    /// How much of a processor each process used, by name and generation.
+    pub cpu: HashMap<(String, String), f64>,
+    /// The last picture.
+    pub picture: Option<Picture>,
+    /// Why there is no newer one.
+    pub trouble: Option<String>,
+    taken_at: Option<Instant>,
+}
+
+impl Board {
+    pub(super) fn new(door: String) -> Board {
+        Board {
+            door,
+            sort: Sort::Ready,
+            above: 0,
+            rows: Vec::new(),
+            cpu: HashMap::new(),
+            picture: None,
+            trouble: None,
+            taken_at: None,
+        }
+    }
+
+    /// Takes a picture in the place of the one before; or notes why there is none, which leaves that one.
+    pub(super) fn take(&mut self, picture: Result<Picture>, at: Instant) {
+        match picture {
+            Ok(picture) => {
+                let span = self.taken_at.map(|before| at.saturating_duration_since(before));
+                let before = self.picture.as_ref().zip(span).filter(|(_, span)| !span.is_zero());
+                self.rows = rows(&picture, before);
+                self.cpu = before.map(|(before, span)| cpu(&picture, before, span)).unwrap_or_default();
+                self.trouble = picture.missing.clone().filter(|_| picture.topics.is_none());
+                (self.picture, self.taken_at) = (Some(picture), Some(at));
+                self.arrange();
+            }
+            Err(e) => self.trouble = Some(format!("{e:#}")),
+        }
+    }
+
+    pub(super) fn sort_by(&mut self, sort: Sort) {
+        (self.sort, self.above) = (sort, 0);
+        self.arrange();
+    }
+
+    pub(super) fn scroll(&mut self, rows: isize) {
+        self.above = self.above.saturating_add_signed(rows).min(self.rows.len().saturating_sub(1));
+    }
+
+    /// The largest first; of those that are alike, by name.
+    fn arrange(&mut self) {
+        self.rows.sort_by(|a, b| a.topic.cmp(&b.topic));
+        let micro = |n: Option<f64>| Reverse((n.unwrap_or(-1.0) * 1e6) as i64);
+        match self.sort {
+            Sort::Name => {}
+            Sort::Delayed => self.rows.sort_by_key(|row| Reverse(row.delayed)),
+            Sort::Ready => self.rows.sort_by_key(|row| Reverse(row.ready)),
+            Sort::Leased => self.rows.sort_by_key(|row| Reverse(row.leased)),
+            Sort::Dead => self.rows.sort_by_key(|row| Reverse(row.dead)),
+            Sort::Adds => self.rows.sort_by_key(|row| micro(row.adds)),
+            Sort::Done => self.rows.sort_by_key(|row| micro(row.done)),
+            Sort::Late => self.rows.sort_by_key(|row| micro(row.late_ms)),
+        }
+        self.scroll(0);
+    }
+}
+
+fn rows(picture: &Picture, before: Option<(&Picture, Duration)>) -> Vec<Row> {
+    let rate = |name: &str, topic: &str| -> Option<f64> {
+        let (before, span) = before?;
+        let now = exposition::sum(&picture.samples, name, topic)?;
+        let was = exposition::sum(&before.samples, name, topic).unwrap_or(0.0);
+        Some((now - was).max(0.0) / span.as_secs_f64())
+    };
+    let late = |topic: &str| -> Option<f64> {
+        let (before, _) = before?;
+        let was: Histogram = exposition::lateness(&before.samples, topic);
+        exposition::lateness(&picture.samples, topic).since(&was).quantile(0.99).map(|s| s * 1000.0)
+    };
+    let row = |t: &super::super::picture::Topic| Row {
+        topic: t.topic.clone(),
+        delayed: t.delayed,
+        ready: t.ready,
+        leased: t.leased,
+        dead: t.dead,
+        adds: rate("dq_adds_total", &t.topic),
+        done: rate("dq_deliveries_total", &t.topic),
+        late_ms: late(&t.topic),
+    };
+    picture.topics.iter().flatten().map(row).collect()
+}
+
+fn cpu(picture: &Picture, before: &Picture, span: Duration) -> HashMap<(String, String), f64> {
+    let mut used = HashMap::new();
+    for now in &picture.status.processes {
+        let was = before.status.processes.iter().find(|p| p.pid == now.pid && p.pid.is_some());
+        if let Some((now_ms, was_ms)) = now.cpu_ms.zip(was.and_then(|p| p.cpu_ms)) {
+            let part = now_ms.saturating_sub(was_ms) as f64 / span.as_millis().max(1) as f64;
+            used.insert((now.name.clone(), now.generation.to_string()), part);
+        }
+    }
+    used
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use anyhow::anyhow;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A daemon with topics of so many delayed and ready jobs, and such counters.
+    pub(in super::super) fn picture(topics: &[(&str, u64, u64)], page: &str, cpu_ms: u64) -> Picture {
+        let status = json!({"version": "1.2.3", "instance": "host-a", "pid": 7, "started_ms": 0, "phase": "steady",
+            "generation": 3, "renewal": null, "listening": [],
+            "processes": [{"name": "dq-server", "generation": 3, "state": "up", "pid": 12, "started_ms": 0,
+                "overdue_ms": 0, "restarts": 1, "last_end": null, "memory_bytes": 3 << 20, "cpu_ms": cpu_ms}],
+            "findings": []});
+        let topic = |(name, delayed, ready): &(&str, u64, u64)| -> Value {
+            json!({"topic": name, "delayed": delayed, "ready": ready, "leased": 0, "dead": 0})
+        };
+        let topics: Vec<Value> = topics.iter().map(topic).collect();
+        Picture {
+            status: serde_json::from_value(status).unwrap(),
+            topics: Some(serde_json::from_value(json!(topics)).unwrap()),
+            nodes: None,
+            missing: None,
+            samples: exposition::read(page),
+        }
+    }
+
+    fn names(board: &Board) -> Vec<&str> {
+        board.rows.iter().map(|row| row.topic.as_str()).collect()
+    }
+
+    #[test]
+    fn rates_are_what_came_between_two_pictures() {
+        let mut board = Board::new("d".into());
+        let now = Instant::now();
+        let page = |adds, done| {
+            format!(
+                "dq_adds_total{{topic=\"a\"}} {adds}\ndq_deliveries_total{{topic=\"a\"}} {done}\n\
+                 dq_schedule_lateness_seconds_bucket{{topic=\"a\",le=\"0.001\"}} {done}\n\
+                 dq_schedule_lateness_seconds_bucket{{topic=\"a\",le=\"+Inf\"}} {done}\n"
+            )
+        };
+        board.take(Ok(picture(&[("a", 1, 2)], &page(10, 5), 1000)), now);
+        assert_eq!((board.rows[0].adds, board.rows[0].late_ms), (None, None));
+        board.take(Ok(picture(&[("a", 1, 2)], &page(30, 6), 1500)), now + Duration::from_secs(2));
+        let row = &board.rows[0];
+        assert_eq!((row.adds, row.done, row.late_ms), (Some(10.0), Some(0.5), Some(0.99)));
+        assert_eq!(board.cpu[&("dq-server".to_owned(), "3".to_owned())], 0.25);
+        // Who does not answer leaves what was known.
+        board.take(Err(anyhow!("away")), now + Duration::from_secs(3));
+        assert_eq!((board.trouble.as_deref(), board.rows.len()), (Some("away"), 1));
+        board.take(Ok(picture(&[("a", 1, 2)], "", 1500)), now + Duration::from_secs(4));
+        assert_eq!((board.trouble.as_deref(), board.rows[0].adds), (None, None));
+    }
+
+    #[test]
+    fn topics_are_sorted_by_what_a_key_says_the_largest_first() {
+        let mut board = Board::new("d".into());
+        board.take(Ok(picture(&[("c", 5, 1), ("a", 1, 1), ("b", 9, 7)], "", 0)), Instant::now());
+        assert_eq!(names(&board), ["b", "a", "c"]);
+        for (key, order) in [('n', ["a", "b", "c"]), ('d', ["b", "c", "a"]), ('a', ["a", "b", "c"])] {
+            board.sort_by(Sort::of(key).unwrap());
+            assert_eq!(names(&board), order, "{key}");
+        }
+        board.scroll(9);
+        assert_eq!(board.above, 2);
+        board.scroll(isize::MIN);
+        assert_eq!((board.above, Sort::of('z')), (0, None));
+    }
+}

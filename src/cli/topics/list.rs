@@ -1,0 +1,115 @@
+//! `dq topics list` and `show`.
+
+use anyhow::Result;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::super::api::Api;
+use super::super::show::{NOTHING, Table, cut, lines};
+use super::super::target::Where;
+
+/// List the topics: those of the configuration file, and those of the registry
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  dq topics list\n  dq topics list --json | jq -r .name")]
+pub(super) struct Arguments {}
+
+/// Show all of a topic
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  dq topics show orders\n  dq topics show orders --json > orders.json")]
+pub(super) struct Show {
+    /// The topic
+    name: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Listed {
+    topics: Vec<Box<RawValue>>,
+}
+
+/// Runs `dq topics list`.
+pub(super) fn run(at: &Where) -> Result<()> {
+    let Listed { topics } = Api::of(at)?.get("/v1/topics")?.json()?;
+    match at.json {
+        true => topics.iter().for_each(|topic| println!("{}", topic.get())),
+        false => print!("{}", table(&topics)?),
+    }
+    Ok(())
+}
+
+/// Runs `dq topics show`.
+pub(super) fn show(at: &Where, Show { name }: &Show) -> Result<()> {
+    let answer = Api::of(at)?.get(&super::path(name))?;
+    match at.json {
+        true => println!("{}", answer.raw()?.get()),
+        false => print!("{}", page(&answer.json()?)),
+    }
+    Ok(())
+}
+
+/// A field in words.
+fn words(value: &Value) -> String {
+    match value {
+        Value::Null => NOTHING.to_owned(),
+        Value::String(text) if text.is_empty() => NOTHING.to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(all) if all.is_empty() => NOTHING.to_owned(),
+        Value::Array(all) => all.iter().map(words).collect::<Vec<_>>().join(", "),
+        Value::Object(all) if all.is_empty() => NOTHING.to_owned(),
+        Value::Object(all) => {
+            all.iter().map(|(name, value)| format!("{name}: {}", words(value))).collect::<Vec<_>>().join(", ")
+        }
+        other => other.to_string(),
+    }
+}
+
+fn page(topic: &Map<String, Value>) -> String {
+    let facts: Vec<(&str, String)> =
+        topic.iter().map(|(name, value)| (name.as_str(), words(value))).collect();
+    lines(&facts)
+}
+
+fn table(topics: &[Box<RawValue>]) -> Result<String> {
+    let mut table =
+        Table::new(&["NAME", "STATUS", "SOURCE", "DELAY", "RETRY", ">ATTEMPTS", "CALLBACK", "TITLE"]);
+    for topic in topics {
+        let topic: Map<String, Value> = serde_json::from_str(topic.get())?;
+        let field = |name: &str| topic.get(name).map_or_else(|| NOTHING.to_owned(), words);
+        let is_paused = topic.get("paused") == Some(&Value::Bool(true));
+        let status = if is_paused { format!("{}, paused", field("status")) } else { field("status") };
+        let callback =
+            if field("mode") == "pull" { "(pull)".to_owned() } else { cut(&field("callback"), 60) };
+        table.row([
+            field("name"),
+            status,
+            field("source"),
+            field("delay"),
+            cut(&field("retry"), 24),
+            field("max_attempts"),
+            callback,
+            cut(&field("title"), 30),
+        ]);
+    }
+    Ok(table.text())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn topics_are_listed_and_shown_whatever_their_fields_are() {
+        let topic = json!({"name": "orders", "title": "订单", "mode": "push", "callback": "http://h/", "status": "online",
+            "source": "file", "delay": "5m", "retry": ["1s", "1m"], "max_attempts": 10, "paused": true, "rate": null,
+            "headers": {"X-A": "1"}});
+        let raw = RawValue::from_string(topic.to_string()).unwrap();
+        let text = table(&[raw]).unwrap();
+        let row: Vec<&str> =
+            text.lines().nth(1).unwrap().split("  ").map(str::trim).filter(|w| !w.is_empty()).collect();
+        assert_eq!(row, ["orders", "online, paused", "file", "5m", "1s, 1m", "10", "http://h/", "订单"]);
+        let page = page(topic.as_object().unwrap());
+        assert!(page.contains("headers       X-A: 1\n") && page.contains("rate          -\n"), "{page}");
+    }
+}

@@ -1,0 +1,110 @@
+//! `dq topics`: the registered kinds of jobs.
+
+mod fields;
+mod list;
+mod set;
+mod test;
+
+use anyhow::Result;
+use serde_json::json;
+
+use super::api::{Api, part};
+use super::ask::confirm;
+use super::show::json_line;
+use super::target::Where;
+
+/// Topics: what jobs are called back with, and by which rules
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  dq topics list
+  dq topics set orders --callback https://shop.example/hook --delay 30m
+  dq topics set orders --max-attempts 5
+  dq topics test orders '{\"order\": 42}'
+  dq topics pause orders")]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+
+    #[command(flatten)]
+    at: Where,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    List(list::Arguments),
+    Show(list::Show),
+    Set(Box<set::Arguments>),
+    Delete(Delete),
+    Pause(Pause),
+    Resume(Resume),
+    Test(test::Arguments),
+}
+
+/// Remove a topic from the registry; its jobs stay in the store, and are not delivered
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  dq topics delete orders --yes")]
+struct Delete {
+    /// The topic
+    name: String,
+
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+}
+
+/// Deliver nothing of a topic for the time being; its jobs are kept, and new ones taken
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  dq topics pause orders")]
+struct Pause {
+    /// The topic
+    name: String,
+}
+
+/// Deliver a paused topic's jobs again
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  dq topics resume orders")]
+struct Resume {
+    /// The topic
+    name: String,
+}
+
+/// Runs `dq topics`. Tells whether all is well.
+pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+    let at = &arguments.at;
+    match &arguments.command {
+        Command::List(_) => list::run(at),
+        Command::Show(show) => list::show(at, show),
+        Command::Set(set) => set::run(at, set),
+        Command::Delete(Delete { name, yes }) => delete(at, name, *yes),
+        Command::Pause(Pause { name }) => {
+            Api::of(at)?.bid(&format!("{}/pause", path(name)))?;
+            done(at, name, "paused")
+        }
+        Command::Resume(Resume { name }) => {
+            Api::of(at)?.bid(&format!("{}/resume", path(name)))?;
+            done(at, name, "resumed")
+        }
+        Command::Test(test) => return test::run(at, test),
+    }
+    .map(|()| true)
+}
+
+fn delete(at: &Where, name: &str, yes: bool) -> Result<()> {
+    confirm(yes, || format!("remove topic {name}? its jobs stay, and are not delivered"))?;
+    Api::of(at)?.delete(&path(name))?;
+    done(at, name, "deleted")
+}
+
+/// Where a topic is.
+fn path(name: &str) -> String {
+    format!("/v1/topics/{}", part(name))
+}
+
+/// Tells that it was done.
+fn done(at: &Where, name: &str, outcome: &str) -> Result<()> {
+    if at.json {
+        return json_line(&json!({"topic": name, "outcome": outcome}));
+    }
+    println!("{outcome}: {name}");
+    Ok(())
+}

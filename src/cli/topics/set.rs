@@ -1,0 +1,197 @@
+//! `dq topics set`: changes some fields of a topic, or makes it; or takes it as a file has it.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, anyhow};
+use serde_json::{Map, Value};
+
+use super::super::add::given;
+use super::super::api::{Answer, Api};
+use super::super::failure::{Failure, Problem};
+use super::super::target::Where;
+use super::fields::{self, Fields, SHOWN_ONLY};
+
+/// Register a topic, or change one
+///
+/// Only what is said is changed; a topic that is not there is made, and the rest of it is as it is by default. With --file it becomes
+/// what the file says, and what that leaves out is as by default. Takes effect everywhere within two seconds. Topics of the
+/// configuration file are changed there.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  dq topics set orders --callback https://shop.example/hook --delay 30m
+  dq topics set orders --retry 10s,1m,10m --max-attempts 3
+  dq topics set orders --unset max_in_flight
+  dq topics set --file orders.toml
+  dq topics show orders --json > orders.json; dq topics set --file orders.json")]
+pub(super) struct Arguments {
+    /// The topic
+    #[arg(required_unless_present = "file")]
+    name: Option<String>,
+
+    /// A file with the topic's fields, as JSON or TOML; -: stdin
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+
+    /// Only if nobody has changed it since it had this revision
+    #[arg(long, value_name = "REVISION")]
+    if_revision: Option<String>,
+
+    #[command(flatten)]
+    fields: Fields,
+}
+
+/// Runs `dq topics set`.
+pub(super) fn run(at: &Where, arguments: &Arguments) -> Result<()> {
+    let said = arguments.fields.object()?;
+    let (name, topic, is_whole) = match &arguments.file {
+        None => (arguments.name.clone().unwrap_or_default(), said, false),
+        Some(file) => {
+            let file = file.display().to_string();
+            let text = given(&if file == "-" { file.clone() } else { format!("@{file}") })?;
+            let wrong = |why: String| anyhow!(Failure::Usage(format!("{file}: {why}")));
+            let mut topic = fields::of_file(&text).map_err(wrong)?;
+            let name = name_of(&mut topic, arguments.name.as_deref()).map_err(wrong)?;
+            // What the API shows says how many secrets there are, and not which: they are left as they are.
+            let is_shown = topic.get("secrets").is_some_and(Value::is_number);
+            topic.retain(|name, _| !SHOWN_ONLY.contains(&name.as_str()) && !(is_shown && name == "secrets"));
+            topic.extend(said);
+            (name, topic, !is_shown)
+        }
+    };
+    if topic.is_empty() {
+        let told = "nothing is said of the topic: --callback and others do, or --file";
+        return Err(Failure::Usage(told.to_owned()).into());
+    }
+    let revision =
+        arguments.if_revision.as_ref().map(|revision| format!("\"{}\"", revision.trim_matches('"')));
+    let (outcome, answer) = send(&Api::of(at)?, &super::path(&name), topic, is_whole, revision.as_deref())?;
+    if at.json {
+        // Some answers need no words.
+        match answer.raw() {
+            Ok(raw) => println!("{}", raw.get()),
+            Err(_) => super::done(at, &name, outcome)?,
+        }
+        return Ok(());
+    }
+    super::done(at, &name, outcome)
+}
+
+/// Sends it: a whole topic takes the place of another, fields change one, or make one where there is none.
+fn send(
+    api: &Api,
+    path: &str,
+    mut topic: Map<String, Value>,
+    is_whole: bool,
+    revision: Option<&str>,
+) -> Result<(&'static str, Answer)> {
+    let expected = revision.map(|revision| ("if-match", revision));
+    if is_whole {
+        let answer = api.ask_with("PUT", path, expected.as_slice(), &topic)?;
+        return Ok(("set", answer));
+    }
+    match api.ask_with("PATCH", path, expected.as_slice(), &topic) {
+        Ok(answer) => Ok(("changed", answer)),
+        Err(e) => match e.downcast_ref::<Failure>() {
+            Some(Failure::Refused(Problem { status: 404, code, .. }))
+                if code == "unknown_topic" && revision.is_none() =>
+            {
+                topic.retain(|_, value| !value.is_null());
+                // Somebody else may make it meanwhile: theirs stays.
+                Ok(("made", api.ask_with("PUT", path, &[("if-none-match", "*")], &topic)?))
+            }
+            _ => Err(e),
+        },
+    }
+}
+
+/// The name in a file, which need not be there when it was said.
+fn name_of(topic: &mut Map<String, Value>, said: Option<&str>) -> Result<String, String> {
+    match (topic.remove("name"), said) {
+        (None, Some(said)) => Ok(said.to_owned()),
+        (Some(Value::String(name)), None) => Ok(name),
+        (Some(Value::String(name)), Some(said)) if name == said => Ok(name),
+        (Some(name), Some(said)) => Err(format!("it is of topic {name}, and not of {said:?}")),
+        (Some(name), None) => Err(format!("name is {name}, and no text")),
+        (None, None) => Err("name is missing".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use serde_json::json;
+
+    use super::super::super::receiver::{Answer as Said, Call, Receiver};
+    use super::*;
+
+    /// A daemon that has one topic, `there`.
+    fn stand_in() -> (Where, Arc<Mutex<Vec<Call>>>) {
+        let calls: Arc<Mutex<Vec<Call>>> = Arc::default();
+        let kept = Arc::clone(&calls);
+        let answer = move |call: Call| {
+            let is_there = call.path.ends_with("/there");
+            kept.lock().unwrap().push(call.clone());
+            match (call.method.as_str(), is_there) {
+                ("PATCH", false) => Said::new(404, r#"{"code":"unknown_topic","detail":"no topic"}"#),
+                _ => Said::new(200, "{}"),
+            }
+        };
+        let receiver = Receiver::start(([127, 0, 0, 1], 0).into(), Arc::new(answer)).unwrap();
+        let at = Where { url: Some(format!("http://{}", receiver.address)), ..Where::default() };
+        (at, calls)
+    }
+
+    fn arguments(name: &str, file: Option<PathBuf>) -> Arguments {
+        let mut fields = Fields::default();
+        fields.callback.clone_from(&file.is_none().then(|| "http://h/".to_owned()));
+        Arguments { name: (!name.is_empty()).then(|| name.to_owned()), file, if_revision: None, fields }
+    }
+
+    fn asked(calls: &Arc<Mutex<Vec<Call>>>) -> Vec<(String, Value)> {
+        let calls = std::mem::take(&mut *calls.lock().unwrap());
+        let one = |c: Call| {
+            let expected = c.headers.get("if-none-match").or(c.headers.get("if-match"));
+            let expected = expected.map_or(String::new(), |e| format!(" {e}"));
+            (format!("{} {}{expected}", c.method, c.path), serde_json::from_str(&c.body).unwrap())
+        };
+        calls.into_iter().map(one).collect()
+    }
+
+    #[test]
+    fn fields_change_a_topic_and_make_one_where_there_is_none() {
+        let (at, calls) = stand_in();
+        run(&at, &arguments("there", None)).unwrap();
+        let sent = json!({"callback": "http://h/"});
+        assert_eq!(asked(&calls), [("PATCH /v1/topics/there".to_owned(), sent.clone())]);
+        run(&at, &arguments("new", None)).unwrap();
+        let expected = [
+            ("PATCH /v1/topics/new".to_owned(), sent.clone()),
+            ("PUT /v1/topics/new *".to_owned(), sent.clone()),
+        ];
+        assert_eq!(asked(&calls), expected);
+        // One that has to be as it was is not made.
+        let changed = Arguments { if_revision: Some("1f".into()), ..arguments("new", None) };
+        assert!(run(&at, &changed).is_err());
+        assert_eq!(asked(&calls), [("PATCH /v1/topics/new \"1f\"".to_owned(), sent)]);
+    }
+
+    #[test]
+    fn a_file_takes_a_topics_place_and_one_that_was_shown_leaves_its_secrets() {
+        let (at, calls) = stand_in();
+        let dir = tempfile::tempdir().unwrap();
+        let file = |text: Value| {
+            let path = dir.path().join("topic.json");
+            std::fs::write(&path, text.to_string()).unwrap();
+            Some(path)
+        };
+        run(&at, &arguments("", file(json!({"name": "there", "callback": "http://x/"})))).unwrap();
+        assert_eq!(asked(&calls), [("PUT /v1/topics/there".to_owned(), json!({"callback": "http://x/"}))]);
+        let shown = json!({"name": "there", "rate": null, "secrets": 1, "source": "registry", "revision": "1", "paused": false});
+        run(&at, &arguments("there", file(shown))).unwrap();
+        assert_eq!(asked(&calls), [("PATCH /v1/topics/there".to_owned(), json!({"rate": null}))]);
+        assert!(run(&at, &arguments("other", file(json!({"name": "there"})))).is_err());
+        assert!(run(&at, &arguments("", file(json!({"rate": 1})))).is_err());
+        assert_eq!(asked(&calls), []);
+    }
+}
