@@ -69,7 +69,10 @@ async fn add_batch(
         })
     };
     let items = input::batch(&json, &topic)?.into_iter().map(take).collect();
-    api.counted(&name, input::takes_jobs(&topic))?;
+    if let Err(problem) = input::takes_jobs(&topic) {
+        api.counters.known_topic(name.as_str()).added(AddOutcome::Refused, jobs.len() as u64);
+        return Err(problem);
+    }
     api.desk.ask(Ask::AddMany(jobs), Manner::Batch { topic: name, items }, json.len()).await
 }
 
