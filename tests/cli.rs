@@ -399,7 +399,6 @@ fn the_doctor_finds_what_is_wrong_and_what_to_do() {
 }
 
 #[test]
-#[ignore = "needs the routes"]
 fn topics_are_made_changed_paused_tested_and_removed() {
     let (sink, daemon) = sink_and_daemon();
     let dir = tempfile::tempdir().unwrap();
@@ -458,7 +457,6 @@ fn topics_are_made_changed_paused_tested_and_removed() {
 }
 
 #[test]
-#[ignore = "needs the routes"]
 fn dead_letters_are_listed_redriven_and_purged() {
     let sink = Sink::answering(|_| support_answer());
     let daemon = Daemon::start(&topic("t", &sink, "max_attempts = 1"));
@@ -491,7 +489,6 @@ fn support_answer() -> dq::cli::Answer {
 }
 
 #[test]
-#[ignore = "needs the routes"]
 fn nodes_processes_and_alerts_are_told_over_a_network() {
     let (_sink, daemon) = sink_and_daemon();
     for door in &doors(&daemon) {
@@ -503,7 +500,6 @@ fn nodes_processes_and_alerts_are_told_over_a_network() {
 }
 
 #[test]
-#[ignore = "needs the routes"]
 fn a_repeated_add_is_answered_as_the_first_was() {
     let (_sink, daemon) = sink_and_daemon();
     for door in &doors(&daemon) {
@@ -513,7 +509,6 @@ fn a_repeated_add_is_answered_as_the_first_was() {
 }
 
 #[test]
-#[ignore = "needs tokens"]
 fn tokens_are_made_used_and_revoked() {
     let sink = Sink::start();
     let more = format!("[http]\nauth = \"token\"\n{}", topic("t", &sink, "delay = \"5h\""));

@@ -679,3 +679,47 @@ fn a_post_that_is_sent_again_with_its_key_is_not_done_again() {
     let listed = http.get(&format!("{jobs}?state=delayed")).is(200);
     assert_eq!(listed["jobs"].as_array().unwrap().iter().filter(|j| j["id"] == id).count(), 1);
 }
+
+#[test]
+fn a_paused_topic_takes_jobs_and_delivers_none_until_it_is_resumed() {
+    let sink = Sink::start();
+    let daemon = daemon_with(&sink, "");
+    let mut http = Http::unix(&daemon);
+    http.ask("POST", "/v1/topics/nope/pause", &Value::Null).is_problem(404, "unknown_topic", None);
+    for name in ["a", "b"] {
+        http.ask("POST", "/v1/topics", &new_topic(name, &sink)).is(201);
+    }
+    http.ask("POST", "/v1/topics/a/pause", &Value::Null).is(204);
+    http.ask("POST", "/v1/topics/a/pause", &Value::Null).is(204);
+    let paused = |http: &mut Http| {
+        let topics = http.get("/v1/topics").is(200)["topics"].clone();
+        let all = topics.as_array().unwrap().iter().filter(|topic| topic["paused"] == true);
+        all.map(|topic| topic["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(paused(&mut http), ["a"]);
+    assert_eq!(http.get("/v1/topics/a").is(200)["paused"], true);
+    // Whatever is changed of it, and whoever is started anew.
+    assert_eq!(http.ask("PATCH", "/v1/topics/a", &json!({"delay": "10ms"})).is(200)["paused"], true);
+    daemon.kill_child("dq-consume-0");
+    daemon.kill_child("dq-timer-0");
+    let add = |http: &mut Http, name: &str| {
+        http.ask("POST", &format!("/v1/topics/{name}/jobs"), &json!({"body": name})).is(201)
+    };
+    (0..20).for_each(|_| drop(add(&mut http, "a")));
+    (0..5).for_each(|_| drop(add(&mut http, "b")));
+    sink.wait_for(5, 10 * SECOND);
+    let ready = |http: &mut Http| {
+        let all = http.get("/v1/stats").is(200)["topics"].clone();
+        all.as_array().unwrap().iter().find(|t| t["topic"] == "a").unwrap()["ready"].clone()
+    };
+    eventually(10 * SECOND, "all jobs ready", || (ready(&mut http) == 20).then_some(()));
+    assert!(sink.calls().iter().all(|call| call.header("dq-topic") == "b"));
+    http.ask("POST", "/v1/topics/a/resume", &Value::Null).is(204);
+    sink.wait_for(25, 10 * SECOND);
+    assert_eq!(paused(&mut http), [""; 0]);
+    // What was said of a topic that is gone can be taken back.
+    http.ask("POST", "/v1/topics/a/pause", &Value::Null).is(204);
+    http.ask("DELETE", "/v1/topics/a", &Value::Null).is(204);
+    http.ask("POST", "/v1/topics/a/resume", &Value::Null).is(204);
+    assert_eq!(http.ask("POST", "/v1/topics", &new_topic("a", &sink)).is(201)["paused"], false);
+}

@@ -162,6 +162,8 @@ impl Ask {
             | Ask::Run(_)
             | Ask::List { .. }
             | Ask::Count
+            | Ask::Pause(..)
+            | Ask::Paused
             | Ask::Dead { .. } => Kind::Other,
         }
     }
@@ -318,6 +320,8 @@ impl<A: Asker> Worker<A> {
                     Answer::Listed(self.list(&topic, state, cursor, limit))
                 }
                 Ask::Count => Answer::Counted(self.store.counts()),
+                Ask::Pause(topic, paused) => Answer::Said(self.store.pause(&topic, paused)),
+                Ask::Paused => Answer::Paused(self.store.paused()),
                 Ask::Dead { topic, which, limit, what } => {
                     let done = undertake(&mut *self.store, topic, &which, limit, what);
                     Answer::Dead(done)

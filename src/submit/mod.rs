@@ -47,6 +47,10 @@ pub enum Ask {
     },
     /// Count the jobs of all topics.
     Count,
+    /// Have a topic's jobs delivered no more; or again.
+    Pause(TopicName, bool),
+    /// Tell which topics are paused.
+    Paused,
     /// Do something with some of a topic's dead letters. Large numbers are asked for in several steps, so that others have
     /// their turn.
     Dead {
@@ -93,6 +97,10 @@ pub enum Answer {
     Counted(Result<Vec<Counts>>),
     /// To what was done with dead letters: with how many.
     Dead(Result<usize>),
+    /// To a pause, or its end.
+    Said(Result<()>),
+    /// To the question for paused topics: them.
+    Paused(Result<Vec<TopicName>>),
 }
 
 /// A server, as those who ask the store for it see it. All but [`Asker::wake`] and [`Asker::told`] is theirs alone.
@@ -146,7 +154,7 @@ impl<A: Asker> Submits<A> {
             Ask::Add(job) => Some(&job.key),
             Ask::AddMany(jobs) => jobs.first().map(|job| &job.key),
             Ask::Get(key) | Ask::Delete(key) | Ask::Change(key, _) | Ask::Run(key) => Some(key),
-            Ask::List { .. } | Ask::Count | Ask::Dead { .. } => None,
+            Ask::List { .. } | Ask::Count | Ask::Dead { .. } | Ask::Pause(..) | Ask::Paused => None,
         };
         key.map_or(self.threads.len() - 1, |key| self.lanes.of(key))
     }

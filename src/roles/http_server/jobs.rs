@@ -13,6 +13,7 @@ use super::replays;
 use super::schema;
 use super::statistics;
 use super::told::{Manner, Told};
+use crate::metrics::AddOutcome;
 use crate::submit::Ask;
 
 pub(super) fn routes() -> OpenApiRouter<Api> {

@@ -19,6 +19,7 @@ mod metrics;
 mod nodes;
 mod openapi;
 mod patience;
+mod pauses;
 mod problem;
 mod registrar;
 mod replays;
@@ -101,6 +102,7 @@ fn app(api: Api, access: Access) -> Result<Router> {
     let routes = OpenApiRouter::with_openapi(openapi::beginning())
         .merge(jobs::routes())
         .merge(topics::routes())
+        .merge(pauses::routes())
         .merge(trial::routes())
         .merge(dead::routes())
         .merge(nodes::routes())

@@ -42,17 +42,26 @@ pub(super) struct Told {
     pub json: Vec<u8>,
     /// Of dead letters: how many there were.
     pub count: usize,
+    /// Of paused topics: which they are.
+    pub names: Vec<TopicName>,
 }
 
 impl Told {
     pub(super) fn new(status: StatusCode, value: &impl Serialize) -> Told {
         let json = serde_json::to_vec(value).expect("answers are plain values");
-        Told { status, location: None, etag: None, json, count: 0 }
+        Told { status, location: None, etag: None, json, count: 0, names: Vec::new() }
     }
 
     /// It is done, and there is nothing to say about it.
     pub(super) fn done() -> Told {
-        Told { status: StatusCode::NO_CONTENT, location: None, etag: None, json: Vec::new(), count: 0 }
+        Told {
+            status: StatusCode::NO_CONTENT,
+            location: None,
+            etag: None,
+            json: Vec::new(),
+            count: 0,
+            names: Vec::new(),
+        }
     }
 
     /// Of this revision.
@@ -116,6 +125,8 @@ pub(super) fn told(manner: &Manner, answer: Answer) -> Result<Told, Problem> {
             let jobs = page.jobs.iter().map(Shown::of).collect();
             Ok(Told::new(StatusCode::OK, &Listed { jobs, next: page.next.as_deref().map(cursor::shown) }))
         }
+        (Answer::Said(said), _) => said.map(|()| Told::done()).map_err(Problem::from),
+        (Answer::Paused(names), _) => Ok(Told { names: names?, ..Told::done() }),
         (Answer::Counted(counts), Manner::Stats(registered)) => Ok(counted(counts?, registered)),
         (Answer::Dead(count), _) => Ok(Told { count: count?, ..Told::done() }),
         (answer, manner) => unreachable!("{answer:?} is no answer to {manner:?}"),

@@ -7,6 +7,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::schema;
+use crate::job::TopicName;
 use crate::registry::Revision;
 use crate::retry::RetryPolicy;
 use crate::topic::Topic;
@@ -73,7 +74,9 @@ pub(super) struct Shown {
     /// What If-Match takes; null: it is the file's, or the registry is away.
     #[schema(required = true)]
     revision: Option<String>,
-    paused: bool,
+    /// Whether its jobs wait; null: the store does not answer.
+    #[schema(required = true)]
+    paused: Option<bool>,
 }
 
 /// A topic to register, or the fields that are changed of one. What is null has its default.
@@ -140,6 +143,9 @@ words! {
     StatusWord = Online "online" | Offline "offline";
 }
 
+/// The topics that are paused; none: the store does not answer.
+pub(super) struct Paused(pub Option<Vec<TopicName>>);
+
 /// All topics.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Topics {
@@ -197,8 +203,14 @@ impl Shown {
             keep_done: text(topic.keep_done),
             source,
             revision: revision.map(|r| r.to_string()),
-            paused: false,
+            paused: None,
         }
+    }
+
+    /// With what is known of which topics are paused.
+    pub(super) fn with(self, paused: &Paused) -> Shown {
+        let is_paused = paused.0.as_ref().map(|all| all.iter().any(|name| name.as_str() == self.name));
+        Shown { paused: is_paused, ..self }
     }
 
     pub(super) fn name(&self) -> &str {

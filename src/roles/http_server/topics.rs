@@ -14,7 +14,7 @@ use super::problem::Problem;
 use super::schema;
 use super::told::Told;
 use super::topic_fields::Parts;
-use super::topic_shown::{Given, Shown, Source, Topics};
+use super::topic_shown::{Given, Paused, Shown, Source, Topics};
 use crate::job::TopicName;
 use crate::registry::{Expected, Registry, RegistryError, Revision};
 use crate::topic::Topic;
@@ -97,8 +97,8 @@ struct Written {
 }
 
 impl Written {
-    fn told(&self, created: StatusCode) -> Told {
-        let shown = Shown::of(&self.topic, Source::Registry, Some(self.revision));
+    fn told(&self, paused: &Paused, created: StatusCode) -> Told {
+        let shown = Shown::of(&self.topic, Source::Registry, Some(self.revision)).with(paused);
         let status = if self.created { created } else { StatusCode::OK };
         let told = Told::new(status, &shown).with_etag(self.revision.to_string());
         if self.created { told.at(format!("/v1/topics/{}", self.topic.name)) } else { told }
@@ -175,6 +175,8 @@ async fn list(State(api): State<Api>) -> Result<Told, Problem> {
             }
         }
     }
+    let paused = api.paused().await;
+    let mut topics: Vec<Shown> = topics.into_iter().map(|shown| shown.with(&paused)).collect();
     topics.sort_by(|a, b| a.name().cmp(b.name()));
     Ok(Told::new(StatusCode::OK, &Topics { topics, unusable, away }))
 }
@@ -185,8 +187,9 @@ async fn list(State(api): State<Api>) -> Result<Told, Problem> {
     responses((status = 200, body = Shown, description = "It", headers(("ETag" = String, description = "Its revision, which If-Match takes"))),
         schema::FindProblems))]
 async fn show(State(api): State<Api>, InTopic(name): InTopic) -> Result<Told, Problem> {
+    let paused = api.paused().await;
     if let Some(topic) = api.settings.topics.iter().find(|topic| topic.name == name) {
-        return Ok(Told::new(StatusCode::OK, &Shown::of(topic, Source::File, None)));
+        return Ok(Told::new(StatusCode::OK, &Shown::of(topic, Source::File, None).with(&paused)));
     }
     if !api.registrar.is_there() {
         return Err(Problem::unknown_topic(&name));
@@ -194,13 +197,15 @@ async fn show(State(api): State<Api>, InTopic(name): InTopic) -> Result<Told, Pr
     let asked = name.clone();
     match api.registrar.ask(move |registry| registry.get(&asked)).await {
         Ok(Some(found)) => {
-            let shown = Shown::of(&found.topic, Source::Registry, Some(found.revision));
+            let shown = Shown::of(&found.topic, Source::Registry, Some(found.revision)).with(&paused);
             Ok(Told::new(StatusCode::OK, &shown).with_etag(found.revision.to_string()))
         }
         Ok(None) => Err(Problem::unknown_topic(&name)),
         // What is known will do.
         Err(RegistryError::Away(why) | RegistryError::Unknown(why)) => match api.topic(&name) {
-            Ok(topic) => Ok(Told::new(StatusCode::OK, &Shown::of(&topic, Source::Registry, None))),
+            Ok(topic) => {
+                Ok(Told::new(StatusCode::OK, &Shown::of(&topic, Source::Registry, None).with(&paused)))
+            }
             Err(_) => Err(RegistryError::Away(why).into()),
         },
         Err(e) => Err(e.into()),
@@ -225,7 +230,8 @@ async fn create(State(api): State<Api>, Sent(json): Sent) -> Result<Told, Proble
         let revision = registry.put(&topic, Expected::Absent)?;
         Ok(Written { topic: topic.clone(), revision, created: true })
     };
-    Ok(api.write(&name, write).await?.told(StatusCode::CREATED))
+    let written = api.write(&name, write).await?;
+    Ok(written.told(&api.paused().await, StatusCode::CREATED))
 }
 
 /// Registers a topic, or puts another in its place. What is not given has its default.
@@ -267,7 +273,8 @@ async fn put(
             }
         }
     };
-    Ok(api.write(&name, write).await?.told(StatusCode::CREATED))
+    let written = api.write(&name, write).await?;
+    Ok(written.told(&api.paused().await, StatusCode::CREATED))
 }
 
 /// Changes some fields of a topic; null puts one back to its default.
@@ -306,7 +313,7 @@ async fn patch(
     };
     let written = api.registrar.change(step).await??;
     api.seen(&name, Some(&written.topic)).await;
-    Ok(written.told(StatusCode::OK))
+    Ok(written.told(&api.paused().await, StatusCode::OK))
 }
 
 /// Removes a topic. Its jobs stay in the store, and wait until it is registered again.
