@@ -2,19 +2,17 @@
 //! not answer is left out, and holds nobody up.
 
 use std::collections::BTreeMap;
-use std::io::Read;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, anyhow};
 use serde::{Deserialize, Serialize};
 
 use super::api::Api;
 use super::exposition::{self, Sample};
 use super::target::Target;
-use crate::process::usage_of;
-use crate::status::{Finding, ProcessState, Status, control_socket, findings_file};
+use crate::process::whole_status;
+use crate::status::{Finding, ProcessState, Status};
 
 /// How long the master may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -137,32 +135,7 @@ impl Picture {
 
 /// Asks the master of the daemon of that folder, and adds what its processes use.
 pub(super) fn master(run_dir: &Path) -> Result<Status> {
-    let path = control_socket(run_dir);
-    let answer = || -> std::io::Result<Vec<u8>> {
-        let mut stream = UnixStream::connect(&path)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let mut bytes = Vec::new();
-        stream.read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    let bytes = match answer() {
-        Ok(bytes) => bytes,
-        Err(e) => {
-            bail!("no dq-master answers at {}: {e} (--run-dir or --config say where it runs)", path.display())
-        }
-    };
-    let mut status: Status =
-        serde_json::from_slice(&bytes).context("cannot understand dq-master's answer")?;
-    // Where there are none, nobody has written any.
-    let findings = std::fs::read(findings_file(run_dir)).unwrap_or_default();
-    status.findings = serde_json::from_slice(&findings).unwrap_or_default();
-    for process in &mut status.processes {
-        if let Some(usage) = process.pid.and_then(usage_of) {
-            process.memory_bytes = Some(usage.memory_bytes);
-            process.cpu_ms = Some(usage.cpu.as_millis() as u64);
-        }
-    }
-    Ok(status)
+    whole_status(run_dir, PATIENCE).map_err(|e| anyhow!("{e} (--run-dir or --config say where it runs)"))
 }
 
 /// The nodes of the store, as the daemon tells them.

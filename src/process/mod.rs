@@ -1,5 +1,6 @@
 //! The Unix kit: signals, sockets that are handed down, sealed memory, spawning, locks, logs. No business, no policy.
 
+mod ask;
 mod changes;
 mod exec;
 mod inherit;
@@ -15,6 +16,7 @@ mod sockets;
 mod spawn;
 mod usage;
 
+pub use ask::{AskError, ask_master, findings, whole_status};
 pub use changes::Changes;
 pub use exec::{HandedOver, in_place as exec_in_place, unblock_signals};
 pub use inherit::Inherited;
