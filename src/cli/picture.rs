@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::api::Api;
 use super::exposition::{self, Sample};
 use super::target::Target;
-use crate::process::whole_status;
+use crate::process::{state_of, whole_status};
 use crate::status::{Finding, ProcessState, Status};
 
 /// How long the master may take to answer.
@@ -98,7 +98,11 @@ impl Picture {
         let Some(run_dir) = &target.run_dir else { return Picture::far(target) };
         let status = master(run_dir)?;
         let mut picture = Picture { status, topics: None, nodes: None, missing: None, samples: Vec::new() };
-        let is_up = |p: &crate::status::Process| p.name == "dq-http-server" && p.state == ProcessState::Up;
+        // One that is stopped is not waited for.
+        let runs =
+            |p: &crate::status::Process| p.pid.and_then(state_of).is_some_and(|s| s != 'T' && s != 't');
+        let is_up =
+            |p: &crate::status::Process| p.name == "dq-http-server" && p.state == ProcessState::Up && runs(p);
         if picture.status.processes.iter().any(is_up) {
             let api = Api::new(target, PART_PATIENCE);
             picture.missing = api.and_then(|api| picture.complete(&api)).err().map(|e| format!("{e:#}"));

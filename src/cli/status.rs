@@ -93,7 +93,7 @@ fn table(status: &Status, now_ms: i64) -> String {
 /// What the jobs do, and where they are.
 fn stored(picture: &Picture) -> String {
     let mut text = String::new();
-    let is_used = |t: &&Topic| t.delayed + t.ready + t.leased + t.dead > 0;
+    let is_used = |t: &&Topic| t.delayed + t.ready + t.leased + t.dead > 0 || t.late_p50_ms.is_some();
     if let Some(topics) = &picture.topics {
         let used: Vec<&Topic> = topics.iter().filter(is_used).collect();
         let mut table = Table::new(&["topic", ">delayed", ">ready", ">leased", ">dead", ">late p50", ">p99"]);

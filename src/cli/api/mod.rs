@@ -361,7 +361,7 @@ mod tests {
             drop(stream);
             let (mut stream, _) = tcp.accept().unwrap();
             // Of what is sent, all that is there is read, so that the end is no reset that overtakes the answer.
-            stream.read(&mut [0; 1024]).unwrap();
+            stream.read_exact(&mut [0; 1024]).unwrap();
             stream.write_all(answer).unwrap();
             stream.shutdown(std::net::Shutdown::Write).unwrap();
             let mut rest = Vec::new();

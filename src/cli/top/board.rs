@@ -202,16 +202,17 @@ pub(super) mod tests {
     fn rates_are_what_came_between_two_pictures() {
         let mut board = Board::new("d".into());
         let now = Instant::now();
-        let page = |adds, done| {
+        // What was late before is not late now.
+        let page = |adds: u32, done: u32, early: u32| {
             format!(
                 "dq_adds_total{{topic=\"a\"}} {adds}\ndq_deliveries_total{{topic=\"a\"}} {done}\n\
-                 dq_schedule_lateness_seconds_bucket{{topic=\"a\",le=\"0.001\"}} {done}\n\
+                 dq_schedule_lateness_seconds_bucket{{topic=\"a\",le=\"0.001\"}} {early}\n\
                  dq_schedule_lateness_seconds_bucket{{topic=\"a\",le=\"+Inf\"}} {done}\n"
             )
         };
-        board.take(Ok(picture(&[("a", 1, 2)], &page(10, 5), 1000)), now);
+        board.take(Ok(picture(&[("a", 1, 2)], &page(10, 5, 0), 1000)), now);
         assert_eq!((board.rows[0].adds, board.rows[0].late_ms), (None, None));
-        board.take(Ok(picture(&[("a", 1, 2)], &page(30, 6), 1500)), now + Duration::from_secs(2));
+        board.take(Ok(picture(&[("a", 1, 2)], &page(30, 6, 1), 1500)), now + Duration::from_secs(2));
         let row = &board.rows[0];
         assert_eq!((row.adds, row.done, row.late_ms), (Some(10.0), Some(0.5), Some(0.99)));
         assert_eq!(board.cpu[&("dq-server".to_owned(), "3".to_owned())], 0.25);

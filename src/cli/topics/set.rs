@@ -53,7 +53,8 @@ pub(super) fn run(at: &Where, arguments: &Arguments) -> Result<()> {
             let name = name_of(&mut topic, arguments.name.as_deref()).map_err(wrong)?;
             // What the API shows says how many secrets there are, and not which: they are left as they are.
             let is_shown = topic.get("secrets").is_some_and(Value::is_number);
-            topic.retain(|name, _| !SHOWN_ONLY.contains(&name.as_str()) && !(is_shown && name == "secrets"));
+            let is_left_out = |name: &str| SHOWN_ONLY.contains(&name) || is_shown && name == "secrets";
+            topic.retain(|name, _| !is_left_out(name));
             topic.extend(said);
             (name, topic, !is_shown)
         }
