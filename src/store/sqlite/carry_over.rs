@@ -7,8 +7,9 @@ use std::time::Duration;
 use nix::sys::statvfs::statvfs;
 use rusqlite::Connection;
 
+use super::LOG_PAGES;
+use super::connect::{BUSY, refused};
 use super::turn::Turn;
-use super::{BUSY, LOG_PAGES, refused};
 use crate::store::{Result, StoreError};
 
 /// With less room than this, the log is carried over however short it is, so that it can be used again.

@@ -10,22 +10,23 @@ mod bell;
 mod browse;
 mod carry_over;
 mod change;
+mod connect;
 mod deliver;
 mod row;
 mod turn;
 mod write;
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
-use rusqlite::{Connection, ErrorCode, TransactionBehavior};
+use rusqlite::{Connection, TransactionBehavior};
 
 pub use bell::HungBell;
 
 use self::bell::{Ringer, Rings};
+use self::connect::{at_commit, connect, file_at, refused};
 use self::turn::Turn;
 use self::write::{TopicIds, Write};
 use super::{
@@ -34,19 +35,11 @@ use super::{
 };
 use crate::job::{JobId, JobKey, NewJob, State, TopicName};
 
-refinery::embed_migrations!("migrations/store/sqlite");
-
-/// How long SQLite waits for another program that holds the file.
-const BUSY: Duration = Duration::from_millis(500);
-
 /// How many jobs a transaction touches at most, so that it stays short.
 const CHUNK: usize = 256;
 
 /// Each time the log grows by so many pages (of 4 kB), the timer is rung to carry it over.
 const LOG_PAGES: i32 = 1000;
-
-/// The log's file is cut to this size when it starts again from its beginning.
-const LOG_BYTES: i64 = 64 << 20;
 
 /// When a transaction is on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,60 +154,6 @@ impl SqliteStore {
         let met = read.met;
         self.topics.extend(met);
         Ok(tid)
-    }
-}
-
-/// Device and inode of a file, by its metadata alone.
-fn file_at(path: &Path) -> std::io::Result<(u64, u64)> {
-    std::fs::metadata(path).map(|m| (m.dev(), m.ino()))
-}
-
-fn connect(path: &Path, log_pages: &Arc<AtomicI32>) -> Result<Connection> {
-    let mut db = Connection::open(path).map_err(refused)?;
-    let settings = |db: &mut Connection| -> rusqlite::Result<()> {
-        db.busy_timeout(BUSY)?;
-        db.set_prepared_statement_cache_capacity(64);
-        db.pragma_update(None, "journal_mode", "wal")?;
-        db.pragma_update(None, "synchronous", "full")?;
-        db.pragma_update(None, "wal_autocheckpoint", 0)?;
-        db.pragma_update(None, "journal_size_limit", LOG_BYTES)?;
-        db.pragma_update(None, "cache_size", -8192)?;
-        db.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-        let pages = Arc::clone(log_pages);
-        db.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, n| {
-            pages.store(n, Ordering::Relaxed);
-            Ok(())
-        }))
-    };
-    settings(&mut db).map_err(refused)?;
-    // The release before this one may open the file of the one after it: a migration that it does not know is no error.
-    let mut migrations = migrations::runner().set_abort_missing(false);
-    migrations = migrations.set_grouped(true);
-    migrations
-        .run(&mut db)
-        .map_err(|e| StoreError::Unavailable(format!("cannot migrate {}: {e}", path.display())))?;
-    Ok(db)
-}
-
-/// What a failure before the commit means: nothing was changed.
-fn refused(error: rusqlite::Error) -> StoreError {
-    let message = error.to_string();
-    match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Busy,
-        Some(ErrorCode::DiskFull) => StoreError::Full,
-        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => StoreError::Damaged(message),
-        _ if error.sqlite_error().is_some_and(|e| e.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE) => {
-            StoreError::Full
-        }
-        _ => StoreError::Unavailable(message),
-    }
-}
-
-/// What a failure of the commit itself means: an error of the disk may have come after the log had it all.
-fn at_commit(error: rusqlite::Error) -> StoreError {
-    match refused(error) {
-        StoreError::Unavailable(message) => StoreError::Unknown(message),
-        other => other,
     }
 }
 
