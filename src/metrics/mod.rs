@@ -1,5 +1,5 @@
 //! What is counted: the names of counters and histograms, where each lies in a page, and how they are told. Pure: a page is words
-//! that somebody else has mapped (`counters`). DESIGN calls the contract: a sum never falls while its page is there.
+//! that somebody else has mapped (`counters`). A sum never falls while its page is there.
 
 mod histogram;
 mod page;
