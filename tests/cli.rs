@@ -97,10 +97,32 @@ fn doors(daemon: &Daemon) -> [Door; 2] {
     ]
 }
 
+/// By the socket and by the port of a daemon that asks nobody who he is; and by the port of one that does, with a token.
+fn by_every_door(test: impl Fn(&Sink, &Daemon, usize, &Door)) {
+    let (sink, daemon) = sink_and_daemon();
+    for (n, door) in doors(&daemon).iter().enumerate() {
+        test(&sink, &daemon, n, door);
+    }
+    let (sink, daemon) = sink_and_daemon_with("[http]\nauth = \"token\"\n");
+    let [socket, mut url] = doors(&daemon);
+    let file = daemon.dir.path().join("token");
+    std::fs::write(&file, socket.run(&["token", "create", "all", "--scope", "admin"]).is(0).out).unwrap();
+    url.name = "token";
+    url.words.extend(["--token-file".into(), file.display().to_string()]);
+    eventually(5 * SECOND, "a token that is known", || {
+        (url.run(&["topics", "list"]).code == 0).then_some(())
+    });
+    test(&sink, &daemon, 0, &url);
+}
+
 fn sink_and_daemon() -> (Sink, Daemon) {
+    sink_and_daemon_with("")
+}
+
+fn sink_and_daemon_with(more: &str) -> (Sink, Daemon) {
     let sink = Sink::start();
     let daemon = Daemon::start(&format!(
-        "{}{}",
+        "{more}{}{}",
         topic("t", &sink, "delay = \"5h\"\nmax_attempts = 1"),
         topic("off", &sink, "status = \"offline\"")
     ));
@@ -109,8 +131,7 @@ fn sink_and_daemon() -> (Sink, Daemon) {
 
 #[test]
 fn a_job_is_added_shown_moved_run_and_removed() {
-    let (sink, daemon) = sink_and_daemon();
-    for (n, door) in doors(&daemon).iter().enumerate() {
+    by_every_door(|sink, _, n, door| {
         let id = format!("{}:订单/{n} x", door.name);
         let added = door.run(&["add", "t", r#"{"n": 1.00}"#, "--id", &id, "--priority", "high"]).is(0);
         assert_eq!(added.out, format!("new: t:{id}\n"));
@@ -147,7 +168,7 @@ fn a_job_is_added_shown_moved_run_and_removed() {
         assert_eq!(door.run(&["del", "t", &other]).is(0).out, format!("deleted: t:{other}\n"));
         let gone = door.run(&["del", "t", &other]).is(3);
         assert_eq!(gone.err, format!("dq: there is no job \"{other}\" in topic t (404 not_found)\n"));
-    }
+    });
 }
 
 #[test]
@@ -400,9 +421,8 @@ fn the_doctor_finds_what_is_wrong_and_what_to_do() {
 
 #[test]
 fn topics_are_made_changed_tested_and_removed() {
-    let (sink, daemon) = sink_and_daemon();
     let dir = tempfile::tempdir().unwrap();
-    for door in &doors(&daemon) {
+    by_every_door(|sink, _, _, door| {
         let name = format!("new-{}", door.name);
         let url = sink.url();
         door.run(&["topics", "set", &name, "--callback", &url, "--delay", "5m", "--header", "X-A: 1"]).is(0);
@@ -448,13 +468,12 @@ fn topics_are_made_changed_tested_and_removed() {
         );
         door.run(&["topics", "set", &name, "--rate", "no"]).is(2);
         door.run(&["topics", "set", &name, "--callback", "nowhere"]).is(2);
-    }
+    });
 }
 
 #[test]
 fn a_topic_is_paused_and_resumed() {
-    let (sink, daemon) = sink_and_daemon();
-    for (n, door) in doors(&daemon).iter().enumerate() {
+    by_every_door(|sink, _, n, door| {
         let id = format!("p{n}");
         door.run(&["topics", "pause", "t"]).is(0);
         eventually(5 * SECOND, "a paused topic", || {
@@ -466,7 +485,7 @@ fn a_topic_is_paused_and_resumed() {
         assert_eq!(door.run(&["topics", "resume", "t"]).is(0).out, "resumed: t\n");
         sink.wait_for(n + 1, 10 * SECOND);
         door.run(&["topics", "pause", "nope"]).is(3);
-    }
+    });
 }
 
 #[test]
@@ -503,22 +522,20 @@ fn support_answer() -> dq::cli::Answer {
 
 #[test]
 fn nodes_processes_and_alerts_are_told_over_a_network() {
-    let (_sink, daemon) = sink_and_daemon();
-    for door in &doors(&daemon) {
+    by_every_door(|_, _, _, door| {
         let nodes = door.run(&["nodes", "list", "--json"]).is(0).json();
         assert_eq!(nodes[0]["answers"], true);
         let status = door.run(&["status", "--json"]).is(0).json();
         assert!(status["nodes"].is_array() && status["topics"].is_array() && status["processes"].is_array());
-    }
+    });
 }
 
 #[test]
 fn a_repeated_add_is_answered_as_the_first_was() {
-    let (_sink, daemon) = sink_and_daemon();
-    for door in &doors(&daemon) {
+    by_every_door(|_, _, _, door| {
         let add = || door.run(&["add", "t", "1", "--idempotency-key", door.name, "--json"]).is(0).json();
         assert_eq!(add()["id"], add()["id"]);
-    }
+    });
 }
 
 #[test]
