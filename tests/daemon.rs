@@ -548,7 +548,7 @@ fn health_and_readiness_are_told_on_both_sockets() {
         || eventually(10 * SECOND, "the HTTP port", || TcpStream::connect(("127.0.0.1", daemon.http)).ok());
     assert!(ask(&mut tcp(), "/healthz").starts_with("HTTP/1.1 200"));
     let ready = ask(&mut tcp(), "/readyz");
-    assert!(ready.starts_with("HTTP/1.1 200") && ready.ends_with(r#""ready":true}"#), "{ready}");
+    assert!(ready.starts_with("HTTP/1.1 200") && ready.contains(r#""ready":true"#), "{ready}");
     let mut unix = UnixStream::connect(daemon.dir.path().join("var/run/http.sock")).unwrap();
     assert!(ask(&mut unix, "/readyz").starts_with("HTTP/1.1 200"));
     assert!(ask(&mut tcp(), "/nothing").starts_with("HTTP/1.1 404"));
