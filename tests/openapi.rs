@@ -63,7 +63,9 @@ fn the_document_and_the_routes_are_the_same() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/roles/http_server");
     let past: Vec<String> = std::fs::read_dir(folder)
         .unwrap()
-        .map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap())
+        .map(|file| file.unwrap().path())
+        .filter(|path| path.is_file())
+        .map(|path| std::fs::read_to_string(path).unwrap())
         .flat_map(|text| {
             text.lines().filter(|l| l.contains(".route(")).map(str::to_owned).collect::<Vec<_>>()
         })
