@@ -181,7 +181,10 @@ fn a_listing_goes_on_where_the_page_before_ended_and_stats_count() {
         }
         assert_eq!(http.get("/v1/topics/t/jobs?state=dead").is(200), json!({"jobs": [], "next": null}));
         let empty = |topic: &str, delayed: u64| json!({"topic": topic, "delayed": delayed, "ready": 0, "leased": 0, "dead": 0});
-        assert_eq!(http.get("/v1/stats").is(200), json!({"topics": [empty("off", 0), empty("t", 230)]}));
+        assert_eq!(
+            http.get("/v1/stats").is(200),
+            json!({"away": [], "topics": [empty("off", 0), empty("t", 230)]})
+        );
     }
 }
 

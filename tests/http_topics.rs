@@ -596,7 +596,8 @@ fn with_one_of_two_nodes_down_the_other_is_shown_and_what_needs_both_says_so() {
         (ready["parts"]["node r1"] != "ok").then_some(())
     });
     http.get("/v1/topics/t/dead").is_problem(503, "node_down", None);
-    http.get("/v1/stats").is_problem(503, "node_down", None);
+    let stats = http.get("/v1/stats").is(200);
+    assert_eq!((&stats["away"], &stats["topics"][0]["topic"]), (&json!(["r1"]), &json!("t")));
     http.ask("POST", "/v1/topics/t/dead/purge", &Value::Null).is_problem(503, "node_down", None);
     // Adds go round it.
     for id in 0..10 {
@@ -659,16 +660,19 @@ fn a_post_that_is_sent_again_with_its_key_is_not_done_again() {
         vec![slow.join().unwrap(), send()]
     });
     assert_eq!((statuses, sink.count()), (vec![200, 200], 1));
-    // Whoever went away before the answer has left no mark.
+    // What somebody has begun who does not wait for it goes on, and is answered to whoever asks again.
     drop({
         let mut gone = Http::tcp(&daemon);
         gone.begin("POST", "/v1/topics/made/test", &key("k4"), b"{}");
         eventually(5 * SECOND, "the call", || (sink.count() == 2).then_some(()));
         gone
     });
-    eventually(5 * SECOND, "the key to be free", || {
-        (http.send("POST", "/v1/topics/made/test", &key("k4"), b"{}").status == 200).then_some(())
+    let again = eventually(10 * SECOND, "its answer", || {
+        let answer = http.send("POST", "/v1/topics/made/test", &key("k4"), b"{}");
+        (answer.status != 409).then_some(answer)
     });
+    assert_eq!((again.headers["idempotency-replayed"].as_str(), sink.count()), ("true", 2));
+    again.is(200);
 
     // Of an add without an id, the job itself knows it: also after the process is another.
     daemon.kill_child("dq-http-server");
@@ -722,4 +726,72 @@ fn a_paused_topic_takes_jobs_and_delivers_none_until_it_is_resumed() {
     http.ask("DELETE", "/v1/topics/a", &Value::Null).is(204);
     http.ask("POST", "/v1/topics/a/resume", &Value::Null).is(204);
     assert_eq!(http.ask("POST", "/v1/topics", &new_topic("a", &sink)).is(201)["paused"], false);
+}
+
+#[test]
+fn a_batch_that_could_not_be_stored_is_stored_when_it_is_sent_again_and_once() {
+    if on_redis() {
+        return; // It is about the embedded store's file.
+    }
+    let sink = Sink::start();
+    let daemon = daemon_with(&sink, "");
+    let mut http = Http::tcp(&daemon);
+    let mut send = || {
+        let body = br#"{"jobs": [{"body": 1}, {"body": 2}, {"body": 3, "id": "own"}]}"#;
+        http.send("POST", "/v1/topics/filed/jobs/batch", "Idempotency-Key: b1\r\n", body)
+    };
+    let statuses = |answer: &Answer| {
+        let results = answer.json["results"].as_array().unwrap();
+        results.iter().map(|one| one["status"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    let other = rusqlite::Connection::open(daemon.dir.path().join("var/dq.db")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    assert_eq!(statuses(&send()), [503, 503, 503]);
+    other.execute_batch("ROLLBACK").unwrap();
+    let stored = send();
+    assert!(!stored.headers.contains_key("idempotency-replayed"));
+    assert_eq!(statuses(&stored), [201, 201, 201]);
+    assert_eq!(send().headers["idempotency-replayed"], "true");
+    // Also by a process that knows nothing of it.
+    daemon.kill_child("dq-http-server");
+    let mut http = eventually(10 * SECOND, "another process", || {
+        let mut http = Http::tcp(&daemon);
+        (http.get("/readyz").status == 200).then_some(http)
+    });
+    let body = br#"{"jobs": [{"body": 1}, {"body": 2}, {"body": 3, "id": "own"}]}"#;
+    let again = http.send("POST", "/v1/topics/filed/jobs/batch", "Idempotency-Key: b1\r\n", body);
+    assert_eq!(statuses(&again), [200, 200, 200]);
+    assert_eq!(http.get("/v1/stats").is(200)["topics"][0]["delayed"], 3);
+}
+
+#[test]
+fn a_registry_whose_file_is_gone_is_away_and_what_stood_in_it_holds() {
+    if on_redis() {
+        return; // It is about the file of one host.
+    }
+    let sink = Sink::start();
+    let daemon = daemon_with(&sink, "");
+    let mut http = Http::unix(&daemon);
+    http.ask("POST", "/v1/topics", &new_topic("kept", &sink)).is(201);
+    let file = daemon.dir.path().join("var/registry.db");
+    let aside = daemon.dir.path().join("aside.db");
+    std::fs::rename(&file, &aside).unwrap();
+    eventually(10 * SECOND, "a finding", || {
+        let alerts = http.get("/v1/alerts").is(200);
+        alerts["alerts"].as_array().unwrap().iter().any(|a| a["name"] == "registry_away").then_some(())
+    });
+    http.ask("PATCH", "/v1/topics/kept", &json!({"delay": "1s"})).is_problem(503, "registry_away", None);
+    daemon.kill_child("dq-redis-checke");
+    daemon.kill_child("dq-http-server");
+    let mut http = eventually(10 * SECOND, "another process", || {
+        let mut http = Http::unix(&daemon);
+        (http.get("/readyz").status == 200).then_some(http)
+    });
+    http.ask("POST", "/v1/topics/kept/jobs", &json!({"body": 1})).is(201);
+    sink.wait_for(1, 10 * SECOND);
+    assert!(!file.exists(), "nobody has made an empty one");
+    std::fs::rename(&aside, &file).unwrap();
+    eventually(10 * SECOND, "a registry that is back", || {
+        (http.ask("PATCH", "/v1/topics/kept", &json!({"delay": "1s"})).status == 200).then_some(())
+    });
 }

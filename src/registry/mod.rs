@@ -10,6 +10,7 @@ mod sqlite;
 mod token;
 
 use std::fmt;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -187,9 +188,34 @@ pub trait Registry: Send + fmt::Debug {
     }
 }
 
-/// The nodes of a PHP daemon that lived in a registry.
+/// The nodes of a PHP daemon that lived in a registry. Changes nothing there.
 pub fn php_nodes(settings: &settings::Registry) -> Result<Vec<PhpNode>> {
-    open(settings)?.php_nodes()
+    match settings {
+        // It is asked as it is, whoever asks.
+        settings::Registry::Mysql(server) => MysqlRegistry::connect(server)?.php_nodes(),
+        settings::Registry::Sqlite { .. } => Ok(Vec::new()),
+    }
+}
+
+/// Opens the registry of the daemon with that `run_dir`, and brings its tables up to date. A file that is gone is not made anew
+/// as long as the snapshot says that something stood in it: all of that would go by what an empty one says.
+pub fn open_known(settings: &settings::Registry, run_dir: &Path) -> Result<Box<dyn Registry>> {
+    if let settings::Registry::Sqlite { path } = settings
+        && !path.exists()
+        && let Ok(Some((known, _))) = Snapshot::read(run_dir)
+        && known.source == settings.to_string()
+    {
+        let (topics, tokens) = (known.topics.len(), known.tokens.as_ref().map_or(0, Vec::len));
+        if topics + tokens > 0 {
+            let snapshot = Snapshot::file(run_dir);
+            return Err(RegistryError::Away(format!(
+                "{} is gone, which held {topics} topics and {tokens} tokens: put it back; or stop dq and remove {}, to begin anew",
+                path.display(),
+                snapshot.display()
+            )));
+        }
+    }
+    open(settings)
 }
 
 /// Opens a registry, and brings its tables up to date.

@@ -254,6 +254,13 @@ pub struct Counts {
     pub oldest_ready_ms: Option<i64>,
 }
 
+impl Counts {
+    /// Those of a topic that has no jobs.
+    pub fn none(topic: TopicName) -> Counts {
+        Counts { topic, delayed: 0, ready: 0, leased: 0, dead: 0, oldest_ready_ms: None }
+    }
+}
+
 /// A page of a listing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Page {

@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
+use super::list::list;
 use super::refused::Refused;
 use super::{Answer, Ask, Asker, STORE_TIMEOUT, Undertake};
 use crate::job::{JobKey, NewJob, State, TopicName};
 use crate::role::{self, lock};
-use crate::store::{Added, Letters, Page, Result, Store, StoreError, View, Which};
+use crate::store::{Added, Letters, Result, Store, StoreError, Which};
 
 /// So many adds go into one transaction.
 const GROUP: usize = 256;
@@ -25,12 +26,6 @@ const UNANSWERED_MAX: usize = 20_000;
 
 /// With so many bytes of requests unanswered, clients are not read from.
 const BYTES_MAX: usize = 64 << 20;
-
-/// A listing asks the store for so many jobs at a time.
-const PAGE: usize = 50;
-
-/// A listing that has so many bytes of jobs is a full page.
-const PAGE_BYTES: usize = 2 << 20;
 
 struct Handed<T> {
     ticket: T,
@@ -317,7 +312,7 @@ impl<A: Asker> Worker<A> {
                     Answer::Changed(key, changed)
                 }
                 Ask::List { topic, state, cursor, limit } => {
-                    Answer::Listed(self.list(&topic, state, cursor, limit))
+                    Answer::Listed(list(self.store.as_mut(), &topic, state, cursor, limit))
                 }
                 Ask::Count => Answer::Counted(self.store.counts()),
                 Ask::Pause(topic, paused) => Answer::Said(self.store.pause(&topic, paused)),
@@ -340,32 +335,6 @@ impl<A: Asker> Worker<A> {
             }
         }
         self.finish(answers);
-    }
-
-    /// A page of jobs, taken in pieces, so that large bodies do not fill the memory.
-    fn list(
-        &mut self,
-        topic: &TopicName,
-        state: State,
-        cursor: Option<String>,
-        limit: usize,
-    ) -> Result<Page> {
-        let size = |view: &View| {
-            let log = view.attempts_log.iter().map(|a| a.answer.len() + a.error.len());
-            view.body.as_str().len() + log.sum::<usize>()
-        };
-        let mut page = Page { jobs: Vec::new(), next: cursor };
-        let mut bytes = 0;
-        loop {
-            let most = PAGE.min(limit - page.jobs.len());
-            let piece = self.store.list(topic, state, page.next.as_deref(), most)?;
-            bytes += piece.jobs.iter().map(size).sum::<usize>();
-            page.jobs.extend(piece.jobs);
-            page.next = piece.next;
-            if page.next.is_none() || page.jobs.len() >= limit || bytes >= PAGE_BYTES {
-                return Ok(page);
-            }
-        }
     }
 }
 

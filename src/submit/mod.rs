@@ -5,6 +5,7 @@
 //! Neither waits for the store.
 
 mod lane;
+mod list;
 mod refused;
 
 use std::io;

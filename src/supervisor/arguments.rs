@@ -46,7 +46,9 @@ impl Arguments {
     pub fn settings(&self) -> Result<Settings> {
         let environment = config::environment();
         match &self.config {
-            Some(path) => Ok(config::load(path, environment, &php_nodes::ask)?),
+            Some(path) => Ok(config::load(path, environment, &|registry, run_dir| {
+                php_nodes::ask(registry, run_dir, !self.check)
+            })?),
             None => {
                 let here = std::env::current_dir().context("cannot find the working directory")?;
                 Ok(config::development(&here, environment)?)

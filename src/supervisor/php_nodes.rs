@@ -20,12 +20,12 @@ pub const NAME: &str = "dq-nodes";
 /// How long it may take. The master does nothing else meanwhile.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The nodes that stand in the registry.
-pub(super) fn ask(registry: &Registry, run_dir: &Path) -> Result<Vec<PhpNode>, String> {
+/// The nodes that stand in the registry; `is_kept`: they are noted for a time when it does not answer.
+pub(super) fn ask(registry: &Registry, run_dir: &Path, is_kept: bool) -> Result<Vec<PhpNode>, String> {
     let file = known(run_dir);
     let why = match ask_process(registry) {
         Ok(Ok(nodes)) => {
-            if let Err(e) = keep(&file, registry, &nodes) {
+            if is_kept && let Err(e) = keep(&file, registry, &nodes) {
                 log::warn!("cannot write {}: {e}", file.display());
             }
             return Ok(nodes);

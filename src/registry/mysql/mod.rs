@@ -55,6 +55,13 @@ impl fmt::Debug for MysqlRegistry {
 impl MysqlRegistry {
     /// Connects, and brings the tables up to date.
     pub fn open(server: &settings::MysqlServer) -> Result<MysqlRegistry> {
+        let mut registry = MysqlRegistry::connect(server)?;
+        registry.in_turn(|db| migrate(Locked(db), migrations::runner().get_migrations()))?;
+        Ok(registry)
+    }
+
+    /// Connects, and leaves the tables as they are.
+    pub(super) fn connect(server: &settings::MysqlServer) -> Result<MysqlRegistry> {
         let away = |e: &dyn fmt::Display| RegistryError::Away(format!("{}: {e}", server.name));
         let opts = Opts::from_url(&server.url).map_err(|e| away(&e))?;
         let opts = OptsBuilder::from_opts(opts)
@@ -68,9 +75,7 @@ impl MysqlRegistry {
             // What does not fit is refused, and never cut.
             .init(vec!["SET SESSION sql_mode = 'STRICT_ALL_TABLES'"]);
         let db = Conn::new(opts).map_err(|e| away(&e))?;
-        let mut registry = MysqlRegistry { db, name: server.name.clone() };
-        registry.in_turn(|db| migrate(Locked(db), migrations::runner().get_migrations()))?;
-        Ok(registry)
+        Ok(MysqlRegistry { db, name: server.name.clone() })
     }
 
     /// Runs `work` while no other dq writes. A connection that breaks gives its lock up.

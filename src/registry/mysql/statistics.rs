@@ -128,6 +128,9 @@ fn tell_php(tx: &mut Transaction<'_>, day: &str, news: &[(&Subject, Sums)]) -> R
     let by_name = |rows: Vec<(i64, String)>| -> HashMap<String, i64> {
         rows.into_iter().map(|(id, name)| (name, id)).collect()
     };
+    // With `nodes_from_registry` a node is called by its number.
+    let numbered = nodes.iter().map(|(id, _)| (*id, format!("r{id}")));
+    let nodes = numbered.chain(nodes.iter().cloned()).collect();
     let (topics, nodes) = (by_name(topics), by_name(nodes));
     let day = day.replace('-', "");
     // In the order of their keys, as whoever else writes them would lock them.

@@ -15,7 +15,6 @@ use super::desk::Desk;
 use super::health::Health;
 use super::input;
 use super::metrics::Sources;
-use super::nodes::Nodes;
 use super::problem::Problem;
 use super::registrar::Registrar;
 use super::trial::Trials;
@@ -23,6 +22,7 @@ use crate::counters::Counters;
 use crate::job::{JobKey, TopicName};
 use crate::metrics::AddOutcome;
 use crate::settings::Settings;
+use crate::store::Lanes;
 use crate::token::Tokens;
 use crate::topic::{Topic, Topics};
 
@@ -40,7 +40,7 @@ pub(super) struct Api {
     pub max_body: usize,
     pub settings: Arc<Settings>,
     pub registrar: Registrar,
-    pub nodes: Nodes,
+    pub lanes: Lanes,
     pub trials: Trials,
     pub health: Health,
     pub metrics: Sources,

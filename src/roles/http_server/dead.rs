@@ -1,6 +1,7 @@
 //! The routes of dead letters: listed, made ready again, removed. Large numbers go in steps, so that others have their turn at
 //! the store.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use axum::extract::{RawQuery, State};
@@ -44,6 +45,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 pub(super) struct Selection {
     /// Those of these ids.
     #[schema(max_items = 1000)]
+    #[schema(nullable = false)]
     ids: Option<Vec<String>>,
     /// At most so many of the topic; 1000, if it is missing. Of named ids all are meant.
     #[schema(minimum = 1, maximum = 100000)]
@@ -81,6 +83,10 @@ impl Wanted {
     fn of(json: &[u8]) -> Result<Wanted, Problem> {
         let fields = Fields::of(input::or_empty(json), &["ids", "limit", "dry_run"])?;
         let ids: Option<Vec<&RawValue>> = fields.plain("ids", "a list of ids")?;
+        // Whoever has no ids to name may not mean all there are.
+        if let (None, Some(raw)) = (&ids, fields.raw("ids")) {
+            return Err(wrong("ids", raw, "a list of ids; without it all are meant"));
+        }
         if ids.as_ref().is_some_and(|ids| ids.len() > IDS_MAX) {
             return Err(Problem::field("ids", format!("ids holds more than {IDS_MAX} of them")));
         }
@@ -88,7 +94,8 @@ impl Wanted {
             let text: String = serde_json::from_str(raw.get()).map_err(|_| wrong("ids", raw, "a text"))?;
             JobId::new(text).map_err(|e| Problem::invalid("ids", &e))
         };
-        let ids = ids.map(|ids| ids.iter().map(id).collect::<Result<Vec<_>, _>>()).transpose()?;
+        let ids = ids.map(|ids| ids.iter().map(id).collect::<Result<BTreeSet<_>, _>>()).transpose()?;
+        let ids = ids.map(|ids| ids.into_iter().collect());
         let limits = format!("a whole number from 1 to {}", LIMITS[1]);
         let limit: Option<usize> = fields.plain("limit", &limits)?;
         if let (Some(limit), Some(raw)) = (limit, fields.get("limit"))

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::mpsc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -10,18 +10,20 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Serialize;
-use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::api::Api;
+use super::metrics::{Asked, by};
 use crate::process::{ask_master, findings};
-use crate::role;
+use crate::role::Context;
 use crate::settings;
 use crate::slot::{Role, Slot};
 use crate::status::{ProcessState, Status};
-use crate::store::{Store, StoreError};
+use crate::store::StoreError;
 
 /// How long the store may take to answer before it is not ready.
 const STORE_PATIENCE: Duration = Duration::from_secs(2);
@@ -29,41 +31,34 @@ const STORE_PATIENCE: Duration = Duration::from_secs(2);
 /// How long the master may take to tell of the processes.
 const MASTER_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A question to the store, and where its answer goes.
-type Question = oneshot::Sender<Result<(), StoreError>>;
-
 /// Where the store is asked whether it is well. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Health {
-    questions: mpsc::SyncSender<Question>,
-}
+pub(super) struct Health(Arc<[Asked<Result<(), StoreError>>]>);
 
 impl Health {
-    /// Starts a thread that asks the store.
-    pub(super) fn start(mut store: Box<dyn Store>) -> Result<Health> {
-        let (questions, asked) = mpsc::sync_channel::<Question>(16);
-        let work = move || {
-            while let Ok(question) = asked.recv() {
-                // Whoever asked may have stopped waiting.
-                let _ = question.send(store.health());
-            }
+    /// Starts a thread for each of the store's lanes.
+    pub(super) fn start(context: &mut Context) -> Result<Health> {
+        let lanes = context.lanes()?.count();
+        let start = |lane| {
+            let mut store = context.lane(lane)?;
+            Asked::start("health", move || store.health())
         };
-        role::vital_thread("health", work)?;
-        Ok(Health { questions })
+        Ok(Health((0..lanes).map(start).collect::<Result<_>>()?))
     }
 
-    /// What is wrong with the store.
+    /// What is wrong with the store. One node that is well is enough: adds go round the others.
     async fn problem(&self) -> Option<String> {
-        let (answer, answered) = oneshot::channel();
-        if self.questions.try_send(answer).is_err() {
-            return Some("too many questions are waiting".to_owned());
+        let until = Instant::now() + STORE_PATIENCE;
+        let mut answers: JoinSet<_> = self.0.iter().map(|asked| by(until, asked.ask())).collect();
+        let mut problem = format!("no answer within {STORE_PATIENCE:?}");
+        while let Some(answer) = answers.join_next().await {
+            match answer {
+                Ok(Some(Ok(()))) => return None,
+                Ok(Some(Err(e))) => problem = e.to_string(),
+                Ok(None) | Err(_) => {}
+            }
         }
-        match tokio::time::timeout(STORE_PATIENCE, answered).await {
-            Ok(Ok(Ok(()))) => None,
-            Ok(Ok(Err(e))) => Some(e.to_string()),
-            Ok(Err(_)) => Some("nobody asks it any more".to_owned()),
-            Err(_) => Some(format!("no answer within {STORE_PATIENCE:?}")),
-        }
+        Some(problem)
     }
 }
 
@@ -92,7 +87,7 @@ async fn healthz() -> &'static str {
     responses((status = 200, body = Ready, description = "dq can do its work"), (status = 503, body = Ready, description = "It cannot")))]
 async fn readyz(State(api): State<Api>) -> (StatusCode, Json<Ready>) {
     let settings = api.settings.clone();
-    let lanes = api.nodes.lanes();
+    let lanes = api.lanes.clone();
     let looked = tokio::task::spawn_blocking(move || {
         let status = ask_master(&settings.run_dir, MASTER_PATIENCE);
         (status.map_err(|e| e.to_string()), registry_away(&settings.run_dir), lanes.nodes())

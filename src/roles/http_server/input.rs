@@ -13,6 +13,9 @@ use crate::job::{Body, Due, JobId, JobKey, LATEST_MS, NewJob, OnConflict, Priori
 use crate::store::Change;
 use crate::topic::{Status, Topic};
 
+/// The longest Idempotency-Key of a batch: its jobs' ids are made of it, their number and two letters.
+const BATCH_KEY_MAX: usize = 249;
+
 /// The most jobs that one batch may hold.
 pub(super) const BATCH_MAX: usize = 10_000;
 
@@ -207,8 +210,24 @@ pub(super) fn takes_jobs(topic: &Topic) -> Result<(), Problem> {
     }
 }
 
+/// A body that has nothing to say: none, or an object without fields.
+pub(super) fn nothing(json: &[u8]) -> Result<(), Problem> {
+    Fields::of(or_empty(json), &[]).map(drop)
+}
+
 /// The jobs of a batch, each by itself.
-pub(super) fn batch(json: &[u8], topic: &Topic) -> Result<Vec<Result<NewJob, Problem>>, Problem> {
+///
+/// Of those without an id the key makes one: the batch may be sent again when only some of it was stored.
+pub(super) fn batch(
+    json: &[u8],
+    topic: &Topic,
+    key: Option<&str>,
+) -> Result<Vec<Result<NewJob, Problem>>, Problem> {
+    if key.is_some_and(|key| key.len() > BATCH_KEY_MAX) {
+        let detail =
+            format!("Idempotency-Key is longer than {BATCH_KEY_MAX} letters, of which a batch makes its ids");
+        return Err(Problem::field("Idempotency-Key", detail));
+    }
     let fields = Fields::of(json, &["jobs"])?;
     let raw = fields.get("jobs").ok_or_else(|| Problem::missing("jobs", "a list of jobs"))?;
     let jobs: Vec<&RawValue> =
@@ -217,7 +236,11 @@ pub(super) fn batch(json: &[u8], topic: &Topic) -> Result<Vec<Result<NewJob, Pro
         let problem = format!("jobs holds {} of them, which is more than {BATCH_MAX}", jobs.len());
         return Err(Problem::field("jobs", problem));
     }
-    Ok(jobs.iter().map(|raw| job(raw.get().as_bytes(), topic, None)).collect())
+    let one = |(n, raw): (usize, &&RawValue)| {
+        let key = key.map(|key| format!("{key}.{n}"));
+        job(raw.get().as_bytes(), topic, key.as_deref())
+    };
+    Ok(jobs.iter().enumerate().map(one).collect())
 }
 
 /// What is changed of a job. A limit that is null is the topic's; a body may be any value, null as well.

@@ -11,7 +11,6 @@ use super::input;
 use super::problem::Problem;
 use super::replays;
 use super::schema;
-use super::statistics;
 use super::told::{Manner, Told};
 use crate::metrics::AddOutcome;
 use crate::submit::Ask;
@@ -24,7 +23,6 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
         .route("/v1/topics/{topic}/jobs/batch", get(show).patch(change).delete(delete))
         .routes(routes!(show, change, delete))
         .routes(routes!(run))
-        .routes(routes!(stats))
 }
 
 /// Stores a job.
@@ -58,9 +56,11 @@ async fn add(
 async fn add_batch(
     State(api): State<Api>,
     InTopic(name): InTopic,
+    headers: HeaderMap,
     Sent(json): Sent,
 ) -> Result<Told, Problem> {
     let topic = api.counted(&name, api.topic(&name))?;
+    let key = replays::key_of(&headers)?;
     let mut jobs = Vec::new();
     let take = |job: Result<crate::job::NewJob, Problem>| {
         api.counted(&name, job).map(|job| {
@@ -69,7 +69,7 @@ async fn add_batch(
             id
         })
     };
-    let items = input::batch(&json, &topic)?.into_iter().map(take).collect();
+    let items = input::batch(&json, &topic, key)?.into_iter().map(take).collect();
     if let Err(problem) = input::takes_jobs(&topic) {
         api.counters.known_topic(name.as_str()).added(AddOutcome::Refused, jobs.len() as u64);
         return Err(problem);
@@ -121,20 +121,7 @@ async fn delete(State(api): State<Api>, OfJob(key): OfJob) -> Result<Told, Probl
 #[utoipa::path(post, path = "/v1/topics/{topic}/jobs/{id}/run", tag = "jobs", operation_id = "run_job",
     params(schema::JobPath, schema::IdempotencyKey),
     responses((status = 204, description = "It is ready"), schema::ChangeProblems))]
-async fn run(State(api): State<Api>, OfJob(key): OfJob) -> Result<Told, Problem> {
+async fn run(State(api): State<Api>, OfJob(key): OfJob, Sent(json): Sent) -> Result<Told, Problem> {
+    input::nothing(&json)?;
     api.desk.ask(Ask::Run(key), Manner::Plain, 0).await
-}
-
-/// Counts the jobs of all topics; with `days` also what was done with them, in all and by day.
-#[utoipa::path(get, path = "/v1/stats", tag = "daemon", operation_id = "get_stats",
-    params(schema::StatsQuery),
-    responses((status = 200, body = schema::Stats, description = "By topic"), schema::FindProblems))]
-async fn stats(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<Told, Problem> {
-    let days = statistics::days(query.as_deref().unwrap_or_default())?;
-    let registered = api.topics.borrow().iter().map(|topic| topic.name.clone()).collect();
-    let mut told = api.desk.ask(Ask::Count, Manner::Stats(registered), 0).await?;
-    if let Some(days) = days {
-        told.json = api.with_statistics(&told.json, days).await?;
-    }
-    Ok(told)
 }

@@ -30,12 +30,15 @@ use crate::store::{Counts, Store};
 /// How long those who are asked may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// So many questions may wait for one of them.
+const WAITING_MAX: usize = 256;
+
 /// Whoever is asked by a thread of its own. A question is where the answer goes.
-struct Asked<T>(SyncSender<oneshot::Sender<T>>);
+pub(super) struct Asked<T>(SyncSender<oneshot::Sender<T>>);
 
 impl<T: Send + 'static> Asked<T> {
-    fn start(name: &str, mut work: impl FnMut() -> T + Send + 'static) -> Result<Asked<T>> {
-        let (ask, asked) = sync_channel::<oneshot::Sender<T>>(4);
+    pub(super) fn start(name: &str, mut work: impl FnMut() -> T + Send + 'static) -> Result<Asked<T>> {
+        let (ask, asked) = sync_channel::<oneshot::Sender<T>>(WAITING_MAX);
         role::vital_thread(name, move || {
             while let Ok(question) = asked.recv() {
                 // Whoever has stopped waiting needs no answer.
@@ -48,16 +51,19 @@ impl<T: Send + 'static> Asked<T> {
     }
 
     /// Asks. The answer comes, or what would bring it is dropped.
-    fn ask(&self) -> oneshot::Receiver<T> {
+    pub(super) fn ask(&self) -> oneshot::Receiver<T> {
         let (to, answer) = oneshot::channel();
         let _ = self.0.try_send(to);
         answer
     }
 }
 
-async fn by<T>(until: Instant, answer: oneshot::Receiver<T>) -> Option<T> {
+pub(super) async fn by<T>(until: Instant, answer: oneshot::Receiver<T>) -> Option<T> {
     tokio::time::timeout_at(until, answer).await.ok()?.ok()
 }
+
+/// How many jobs a node has; or why that is not known.
+pub(super) type OfOne = Result<Vec<Counts>, String>;
 
 /// All who are asked. Cheap to clone.
 #[derive(Clone)]
@@ -66,8 +72,8 @@ pub(super) struct Sources(Arc<All>);
 struct All {
     pages: Asked<Totals>,
     master: Asked<Option<Status>>,
-    /// Of each node: how many jobs it has, if it answers.
-    nodes: Vec<(String, Asked<Option<Vec<Counts>>>)>,
+    /// Of each node: how many jobs it has; or why it does not say.
+    nodes: Vec<(String, Asked<OfOne>)>,
 }
 
 impl Sources {
@@ -77,10 +83,7 @@ impl Sources {
         for lane in 0..lanes.count() {
             let name = lanes.name(lane).unwrap_or(EMBEDDED).to_owned();
             let mut store: Box<dyn Store> = context.lane(lane)?;
-            let counts = move || {
-                let counts = store.counts();
-                counts.inspect_err(|e| log::debug!("metrics: {e}")).ok()
-            };
+            let counts = move || store.counts().map_err(|e| e.to_string());
             nodes.push((name, Asked::start("metrics-node", counts)?));
         }
         let (for_pages, for_master) = (context.settings.run_dir.clone(), context.settings.run_dir.clone());
@@ -90,6 +93,48 @@ impl Sources {
             nodes,
         })))
     }
+}
+
+/// A node, and how many jobs it has.
+pub(super) type OfNode<'a> = (&'a str, OfOne);
+
+impl Sources {
+    /// Asks all nodes at the same time.
+    pub(super) async fn ask_nodes(&self, until: Instant) -> Vec<OfNode<'_>> {
+        let asked: Vec<_> = self.0.nodes.iter().map(|(name, asked)| (name.as_str(), asked.ask())).collect();
+        let mut told = Vec::new();
+        for (name, answer) in asked {
+            let answer = by(until, answer).await;
+            told.push((name, answer.unwrap_or_else(|| Err("no answer in time".to_owned()))));
+        }
+        told
+    }
+
+    /// How many jobs of each topic there are on the nodes that answer, and which do not; none: no node does.
+    pub(super) async fn counts(&self) -> Option<(BTreeMap<TopicName, Counts>, Vec<String>)> {
+        let nodes = self.ask_nodes(Instant::now() + PATIENCE).await;
+        let away: Vec<String> =
+            nodes.iter().filter(|(_, counts)| counts.is_err()).map(|(name, _)| (*name).to_owned()).collect();
+        (away.len() < nodes.len()).then(|| (joined(&nodes), away))
+    }
+}
+
+/// The counts of all nodes that have told theirs, by topic.
+fn joined(nodes: &[OfNode<'_>]) -> BTreeMap<TopicName, Counts> {
+    let mut topics: BTreeMap<TopicName, Counts> = BTreeMap::new();
+    for one in nodes.iter().filter_map(|(_, counts)| counts.as_ref().ok()).flatten() {
+        match topics.get_mut(&one.topic) {
+            None => drop(topics.insert(one.topic.clone(), one.clone())),
+            Some(sum) => {
+                sum.delayed += one.delayed;
+                sum.ready += one.ready;
+                sum.leased += one.leased;
+                sum.dead += one.dead;
+                sum.oldest_ready_ms = [sum.oldest_ready_ms, one.oldest_ready_ms].into_iter().flatten().min();
+            }
+        }
+    }
+    topics
 }
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
@@ -115,11 +160,7 @@ async fn metrics(State(api): State<Api>, headers: HeaderMap) -> Response {
     let sources = &api.metrics.0;
     let until = Instant::now() + PATIENCE;
     let (pages, master) = (sources.pages.ask(), sources.master.ask());
-    let nodes: Vec<_> = sources.nodes.iter().map(|(name, asked)| (name.as_str(), asked.ask())).collect();
-    let mut counted = Vec::new();
-    for (name, answer) in nodes {
-        counted.push((name, by(until, answer).await.flatten()));
-    }
+    let counted = api.metrics.ask_nodes(until).await;
     let accept = headers.get(ACCEPT).map(|v| String::from_utf8_lossy(v.as_bytes())).unwrap_or_default();
     let is_open_metrics = accept.contains("application/openmetrics-text");
     let mut text = Text::new(is_open_metrics);
@@ -136,22 +177,17 @@ async fn metrics(State(api): State<Api>, headers: HeaderMap) -> Response {
     ([(CONTENT_TYPE, kind)], text.end()).into_response()
 }
 
-fn tell_jobs(text: &mut Text, nodes: &[(&str, Option<Vec<Counts>>)]) {
+fn tell_jobs(text: &mut Text, nodes: &[OfNode<'_>]) {
     text.family("dq_store_up", Kind::Gauge, "Whether the node tells how many jobs it has: 1 or 0.");
     for (name, counts) in nodes {
-        text.sample(&[("node", name)], f64::from(u8::from(counts.is_some())));
+        text.sample(&[("node", name)], f64::from(u8::from(counts.is_ok())));
     }
-    let mut topics: BTreeMap<&TopicName, ([u64; 4], Option<i64>)> = BTreeMap::new();
-    for one in nodes.iter().filter_map(|(_, counts)| counts.as_ref()).flatten() {
-        let Counts { topic, delayed, ready, leased, dead, oldest_ready_ms } = one;
-        let (sums, oldest_ms) = topics.entry(topic).or_default();
-        sums.iter_mut().zip([delayed, ready, leased, dead]).for_each(|(sum, n)| *sum += n);
-        *oldest_ms = [*oldest_ms, *oldest_ready_ms].into_iter().flatten().min();
-    }
+    let topics = joined(nodes);
     text.family("dq_jobs", Kind::Gauge, "Jobs in the store, on the nodes that answer.");
-    for (topic, (sums, _)) in &topics {
-        for (state, n) in ["delayed", "ready", "leased", "dead"].into_iter().zip(sums) {
-            text.sample(&[("topic", topic.as_str()), ("state", state)], *n as f64);
+    for (topic, c) in &topics {
+        for (state, n) in [("delayed", c.delayed), ("ready", c.ready), ("leased", c.leased), ("dead", c.dead)]
+        {
+            text.sample(&[("topic", topic.as_str()), ("state", state)], n as f64);
         }
     }
     text.family(
@@ -160,8 +196,8 @@ fn tell_jobs(text: &mut Text, nodes: &[(&str, Option<Vec<Counts>>)]) {
         "For how long the oldest ready job has been due; 0: none is ready.",
     );
     let now_ms = now_ms();
-    for (topic, (_, oldest_ms)) in &topics {
-        let waits_ms = oldest_ms.map_or(0, |due_ms| now_ms.saturating_sub(due_ms).max(0));
+    for (topic, counts) in &topics {
+        let waits_ms = counts.oldest_ready_ms.map_or(0, |due_ms| now_ms.saturating_sub(due_ms).max(0));
         text.sample(&[("topic", topic.as_str())], waits_ms as f64 / 1e3);
     }
 }

@@ -54,7 +54,6 @@ use self::desk::Desk;
 use self::followed::{Followed, watched};
 use self::health::Health;
 use self::metrics::Sources;
-use self::nodes::Nodes;
 use self::problem::Problem;
 use self::registrar::Registrar;
 use self::replays::Replays;
@@ -79,9 +78,9 @@ pub fn run(mut context: Context) -> Result<()> {
         tokens: topics.tokens(),
         max_body: settings.server.max_frame,
         registrar: Registrar::start(&settings)?,
-        nodes: Nodes::new(context.lanes()?, Arc::clone(&settings)),
+        lanes: context.lanes()?,
         trials: Trials::new(&settings, context.zone()?),
-        health: Health::start(context.store()?)?,
+        health: Health::start(&mut context)?,
         metrics: Sources::start(&mut context)?,
         counters: context.counters.clone(),
         zone: context.zone()?,
@@ -109,6 +108,7 @@ fn app(api: Api, access: Access) -> Result<Router> {
         .merge(tokens::routes())
         .merge(health::routes())
         .merge(metrics::routes())
+        .merge(statistics::routes())
         .merge(openapi::routes());
     let (router, document) = routes.split_for_parts();
     let json = document.to_json().context("cannot write the document of the API")?;

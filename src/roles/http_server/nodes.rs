@@ -1,25 +1,24 @@
-//! The routes that show the daemon: nodes, processes, alerts. Nodes are asked each on a thread of its own, one question at a time:
-//! one that hangs holds up nobody, and costs one thread.
+//! The routes that show the daemon: nodes, processes, alerts.
 
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Serialize;
+use tokio::time::Instant;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::api::Api;
+use super::metrics::OfNode;
 use super::problem::Problem;
 use super::schema;
 use super::told::Told;
 use crate::process::{findings, whole_status};
-use crate::settings::Settings;
 use crate::status::{Finding, Status};
-use crate::store::{self, Lanes, Store};
+use crate::store::Counts;
 
 /// How long a node may take to say how it is.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -128,85 +127,16 @@ pub(super) struct ProcessSchema {
     cpu_ms: Option<u64>,
 }
 
-/// A lane's handle; none: it has not been opened, or failed.
-type Handle = Arc<Mutex<Option<Box<dyn Store>>>>;
-
-/// The nodes, as they are asked. Cheap to clone.
-#[derive(Clone)]
-pub(super) struct Nodes {
-    lanes: Lanes,
-    settings: Arc<Settings>,
-    handles: Arc<[Handle]>,
-}
-
-impl Nodes {
-    pub(super) fn new(lanes: Lanes, settings: Arc<Settings>) -> Nodes {
-        let handles = (0..lanes.count()).map(|_| Handle::default()).collect();
-        Nodes { lanes, settings, handles }
-    }
-
-    pub(super) fn lanes(&self) -> Lanes {
-        self.lanes.clone()
-    }
-
-    fn name(&self, lane: usize) -> String {
-        self.lanes.name(lane).unwrap_or("embedded").to_owned()
-    }
-
-    /// Asks all lanes at the same time; those that have not answered in time are told of with the reason.
-    pub(super) async fn ask<T: Send + 'static>(
-        &self,
-        question: fn(&mut dyn Store) -> store::Result<T>,
-    ) -> Vec<(String, Result<T, String>)> {
-        let ask = |lane: usize| {
-            let (settings, handle) = (Arc::clone(&self.settings), Arc::clone(&self.handles[lane]));
-            let work = move || {
-                let mut handle = match handle.try_lock() {
-                    Ok(handle) => handle,
-                    // A question that panicked has left nothing half done.
-                    Err(TryLockError::Poisoned(e)) => e.into_inner(),
-                    Err(TryLockError::WouldBlock) => return Err("it is still being asked".to_owned()),
-                };
-                let store = match &mut *handle {
-                    Some(store) => store,
-                    None => {
-                        let opened = store::open_lane(&settings.store, &settings.run_dir, lane);
-                        handle.insert(opened.map_err(|e| e.to_string())?)
-                    }
-                };
-                let answer = question(store.as_mut());
-                if answer.is_err() {
-                    *handle = None;
-                }
-                answer.map_err(|e| e.to_string())
-            };
-            let asked = tokio::task::spawn_blocking(work);
-            async move {
-                match tokio::time::timeout(PATIENCE, asked).await {
-                    Ok(Ok(answer)) => answer,
-                    Ok(Err(_)) => Err("nobody could ask it".to_owned()),
-                    Err(_) => Err(format!("no answer within {PATIENCE:?}")),
-                }
-            }
-        };
-        // All are under way before the first is waited for.
-        let under_way: Vec<_> = (0..self.lanes.count()).map(ask).collect();
-        let mut answers = Vec::new();
-        for (lane, answer) in under_way.into_iter().enumerate() {
-            answers.push((self.name(lane), answer.await));
-        }
-        answers
-    }
-
-    async fn all(&self) -> Vec<Node> {
+impl Api {
+    async fn all_nodes(&self) -> Vec<Node> {
         let lanes = self.lanes.clone();
         let states = tokio::task::spawn_blocking(move || lanes.nodes());
         let states = tokio::time::timeout(PATIENCE, states);
-        let (states, counts) = tokio::join!(states, self.ask(|store| store.counts()));
+        let (states, counts) = tokio::join!(states, self.metrics.ask_nodes(Instant::now() + PATIENCE));
         let states = states.ok().and_then(Result::ok).unwrap_or_default();
-        let node = |(name, counts): (String, Result<Vec<store::Counts>, String>)| {
+        let node = |(name, counts): OfNode<'_>| {
             let state = states.iter().find(|state| state.name == name);
-            let sum = |of: fn(&store::Counts) -> u64| counts.as_ref().ok().map(|c| c.iter().map(of).sum());
+            let sum = |of: fn(&Counts) -> u64| counts.as_ref().ok().map(|c| c.iter().map(of).sum());
             let settling = state.is_some_and(|s| !s.is_looked_through);
             Node {
                 answers: counts.is_ok() && state.is_none_or(|s| s.answers),
@@ -221,7 +151,7 @@ impl Nodes {
                     .err()
                     .cloned()
                     .or(settling.then(|| "its jobs are being looked through".to_owned())),
-                name,
+                name: name.to_owned(),
             }
         };
         counts.into_iter().map(node).collect()
@@ -232,7 +162,7 @@ impl Nodes {
 #[utoipa::path(get, path = "/v1/nodes", tag = "daemon", operation_id = "get_nodes",
     responses((status = 200, body = AllNodes, description = "All of them"), schema::ShowProblems))]
 async fn nodes(State(api): State<Api>) -> Told {
-    Told::new(StatusCode::OK, &AllNodes { nodes: api.nodes.all().await })
+    Told::new(StatusCode::OK, &AllNodes { nodes: api.all_nodes().await })
 }
 
 /// Shows the daemon's processes.

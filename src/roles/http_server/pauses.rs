@@ -6,7 +6,8 @@ use axum::extract::State;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, InTopic};
+use super::api::{Api, InTopic, Sent};
+use super::input;
 use super::problem::Problem;
 use super::schema;
 use super::told::{Manner, Told};
@@ -30,8 +31,9 @@ impl Api {
 
     async fn say(&self, name: TopicName, paused: bool) -> Result<Told, Problem> {
         // What was said of a topic that was taken out can be taken back.
-        if paused {
-            self.topic(&name)?;
+        let is_known = self.topic(&name).is_ok();
+        if !is_known && (paused || self.paused().await.0.is_some_and(|all| !all.contains(&name))) {
+            return Err(Problem::unknown_topic(&name));
         }
         self.desk.ask(Ask::Pause(name, paused), Manner::Plain, 0).await
     }
@@ -41,7 +43,8 @@ impl Api {
 #[utoipa::path(post, path = "/v1/topics/{topic}/pause", tag = "topics", operation_id = "pause_topic",
     params(schema::TopicPath, schema::IdempotencyKey),
     responses((status = 204, description = "It is paused"), schema::ChangeProblems))]
-async fn pause(State(api): State<Api>, InTopic(name): InTopic) -> Result<Told, Problem> {
+async fn pause(State(api): State<Api>, InTopic(name): InTopic, Sent(json): Sent) -> Result<Told, Problem> {
+    input::nothing(&json)?;
     api.say(name, true).await
 }
 
@@ -49,6 +52,7 @@ async fn pause(State(api): State<Api>, InTopic(name): InTopic) -> Result<Told, P
 #[utoipa::path(post, path = "/v1/topics/{topic}/resume", tag = "topics", operation_id = "resume_topic",
     params(schema::TopicPath, schema::IdempotencyKey),
     responses((status = 204, description = "It is not paused"), schema::ChangeProblems))]
-async fn resume(State(api): State<Api>, InTopic(name): InTopic) -> Result<Told, Problem> {
+async fn resume(State(api): State<Api>, InTopic(name): InTopic, Sent(json): Sent) -> Result<Told, Problem> {
+    input::nothing(&json)?;
     api.say(name, false).await
 }

@@ -58,7 +58,8 @@ impl Problem {
 
     /// A field that has no meaning here.
     pub(super) fn unknown_field(field: &str, known: &[&str]) -> Problem {
-        let detail = format!("{field:?} means nothing here; {} do", known.join(", "));
+        let do_mean = if known.is_empty() { "nothing does".to_owned() } else { known.join(", ") + " do" };
+        let detail = format!("{field:?} means nothing here; {do_mean}");
         Problem::of_field(field, "unknown_field", detail)
     }
 

@@ -43,13 +43,14 @@ impl Registrar {
         let Some(settings) = settings.registry.clone() else {
             return Ok(Registrar { work: None, run_dir });
         };
+        let folder = Arc::clone(&run_dir);
         let (work, works) = mpsc::sync_channel::<Work>(WAITING_MAX);
         let run = move || {
             let mut open: Option<Box<dyn Registry>> = None;
             while let Ok(work) = works.recv() {
                 let opened = match open.take() {
                     Some(registry) => Ok(registry),
-                    None => registry::open(&settings),
+                    None => registry::open_known(&settings, &folder),
                 };
                 open = match opened {
                     Ok(mut registry) => work(Ok(registry.as_mut())).then_some(registry),

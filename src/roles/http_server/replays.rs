@@ -147,6 +147,10 @@ fn is_final(status: StatusCode) -> bool {
     status.is_success() || status == StatusCode::CONFLICT
 }
 
+/// Among an answer's extensions: some of what was asked for could not be done now, and may be asked for again.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unfinished;
+
 /// Answers a POST with a key that was done already as it was then.
 pub(super) async fn replay(
     State((replays, max_body)): State<(Replays, usize)>,
@@ -201,10 +205,24 @@ async fn replayed(
             return Ok(response);
         }
     }
-    let mut begun = Begun { replays: replays.clone(), place, kept: false };
-    let response = next.run(Request::from_parts(head, Body::from(body))).await;
+    let begun = Begun { replays: replays.clone(), place, kept: false };
+    let request = Request::from_parts(head, Body::from(body));
+    // Whoever gives up asks again: what was begun goes on without him, and its answer is kept.
+    let done = tokio::spawn(done(replays, begun, of, next.run(request)));
+    done.await.unwrap_or_else(|_| Err(Problem::unavailable("unknown", "the outcome is unknown")))
+}
+
+/// Waits for an answer, and keeps it if it is final.
+async fn done(
+    replays: Replays,
+    mut begun: Begun,
+    of: u64,
+    answer: impl Future<Output = Response>,
+) -> Result<Response, Problem> {
+    let response = answer.await;
     let small = response.body().size_hint().exact().is_some_and(|n| n <= ANSWER_MAX as u64);
-    if !is_final(response.status()) || !small {
+    let is_whole = response.extensions().get::<Unfinished>().is_none();
+    if !is_final(response.status()) || !small || !is_whole {
         return Ok(response);
     }
     let (head, body) = response.into_parts();

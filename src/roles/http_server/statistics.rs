@@ -1,19 +1,75 @@
-//! The statistics of days, put to the counts of `GET /v1/stats?days=`.
+//! The route that tells how many jobs there are, and what was done with jobs by day.
 
+use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use jiff::{Span, Timestamp};
-use serde_json::{Value, json};
+use serde::Serialize;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::api::Api;
 use super::input::short;
 use super::problem::Problem;
-use crate::metrics::{Statistics, Subject};
+use super::schema;
+use super::told::{Manner, Told};
+use crate::job::TopicName;
+use crate::metrics::{Day, Statistics, Subject, Sums};
+use crate::store::Counts;
+use crate::submit::Ask;
 
 /// The most days that are told.
 const DAYS_MAX: i64 = 366;
 
+pub(super) fn routes() -> OpenApiRouter<Api> {
+    OpenApiRouter::new().routes(routes!(stats))
+}
+
+/// How many jobs there are; with `days` also what was done.
+#[derive(Serialize, ToSchema)]
+struct Stats {
+    topics: Vec<TopicStats>,
+    /// The nodes that do not answer: what they have is not among these.
+    away: Vec<String>,
+    /// With `days`: what was done on each node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    nodes: Option<Vec<NodeStats>>,
+}
+
+/// How many jobs of a topic are in each state.
+#[derive(Serialize, ToSchema)]
+struct TopicStats {
+    #[schema(value_type = String)]
+    topic: TopicName,
+    delayed: u64,
+    ready: u64,
+    leased: u64,
+    dead: u64,
+    /// With `days`: of all time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::Sums>, nullable = false)]
+    totals: Option<Sums>,
+    /// With `days`: those on which there was anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<schema::DaySums>>, nullable = false)]
+    days: Option<Vec<Day>>,
+}
+
+/// What was done on a node of the store.
+#[derive(Serialize, ToSchema)]
+struct NodeStats {
+    node: String,
+    /// Of all time.
+    #[schema(value_type = schema::Sums)]
+    totals: Sums,
+    /// The days on which there was anything.
+    #[schema(value_type = Vec<schema::DaySums>)]
+    days: Vec<Day>,
+}
+
 /// How many days a query asks for; none: it does not.
-pub(super) fn days(query: &str) -> Result<Option<i64>, Problem> {
+fn days(query: &str) -> Result<Option<i64>, Problem> {
     let mut days = None;
     for (name, text) in form_urlencoded::parse(query.as_bytes()) {
         if name != "days" {
@@ -31,36 +87,47 @@ pub(super) fn days(query: &str) -> Result<Option<i64>, Problem> {
 }
 
 impl Api {
-    /// Puts `totals` and `days` to each topic of the counts, and `nodes` to them all.
-    pub(super) async fn with_statistics(&self, counts: &[u8], days: i64) -> Result<Vec<u8>, Problem> {
+    /// What was done, of all time and in so many days up to today.
+    async fn statistics(&self, days: i64) -> Result<Statistics, Problem> {
         if !self.registrar.is_there() {
             let detail = "there is no registry, which would keep the statistics of days";
             return Err(Problem::new(StatusCode::NOT_FOUND, "no_registry", detail));
         }
         let today = Timestamp::now().to_zoned(self.zone.clone()).date();
         let since = today.saturating_sub(Span::new().days(days - 1)).to_string();
-        let statistics = self.registrar.ask(move |registry| registry.statistics(&since)).await?;
-        let mut all: Value = serde_json::from_slice(counts).unwrap_or_default();
-        for topic in all["topics"].as_array_mut().into_iter().flatten() {
-            let name = topic["topic"].as_str().unwrap_or_default().to_owned();
-            let shown = shown(&statistics, &Subject::Topic(name));
-            topic["totals"] = shown["totals"].clone();
-            topic["days"] = shown["days"].clone();
-        }
-        let nodes = statistics.0.keys().filter_map(|subject| match subject {
-            Subject::Node(name) => {
-                let mut node = shown(&statistics, subject);
-                node["node"] = json!(name);
-                Some(node)
-            }
-            Subject::Topic(_) => None,
-        });
-        all["nodes"] = nodes.collect();
-        Ok(all.to_string().into_bytes())
+        Ok(self.registrar.ask(move |registry| registry.statistics(&since)).await?)
     }
 }
 
-fn shown(statistics: &Statistics, subject: &Subject) -> Value {
-    let (totals, days) = statistics.0.get(subject).cloned().unwrap_or_default();
-    json!({ "totals": totals, "days": days })
+/// Counts the jobs of all topics; with `days` also tells what was done with them, in all and by day.
+#[utoipa::path(get, path = "/v1/stats", tag = "daemon", operation_id = "get_stats",
+    params(schema::StatsQuery),
+    responses((status = 200, body = Stats, description = "By topic"), schema::FindProblems))]
+async fn stats(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<Told, Problem> {
+    let days = days(query.as_deref().unwrap_or_default())?;
+    let Some((mut counts, away)) = api.metrics.counts().await else {
+        // Why that is, the store says itself.
+        return api.desk.ask(Ask::Count, Manner::Plain, 0).await;
+    };
+    for name in api.topics.borrow().iter().map(|topic| &topic.name) {
+        counts.entry(name.clone()).or_insert_with(|| Counts::none(name.clone()));
+    }
+    let mut statistics = match days {
+        Some(days) => Some(api.statistics(days).await?),
+        None => None,
+    };
+    let topic = |counts: Counts| {
+        let Counts { topic, delayed, ready, leased, dead, .. } = counts;
+        let subject = Subject::Topic(topic.to_string());
+        let done = statistics.as_mut().map(|all| all.0.remove(&subject).unwrap_or_default());
+        let (totals, days) = done.unzip();
+        TopicStats { topic, delayed, ready, leased, dead, totals, days }
+    };
+    let topics = counts.into_values().map(topic).collect();
+    let node = |(subject, (totals, days)): (Subject, (Sums, Vec<Day>))| match subject {
+        Subject::Node(node) => Some(NodeStats { node, totals, days }),
+        Subject::Topic(_) => None,
+    };
+    let nodes = statistics.map(|statistics| statistics.0.into_iter().filter_map(node).collect());
+    Ok(Told::new(StatusCode::OK, &Stats { topics, away, nodes }))
 }

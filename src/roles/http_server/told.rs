@@ -11,8 +11,9 @@ use serde_json::value::RawValue;
 
 use super::cursor;
 use super::problem::Problem;
+use super::replays::Unfinished;
 use crate::job::{Attempt, JobId, JobKey, Priority, State, TopicName};
-use crate::store::{Added, Changed, Counts, Result, StoreError, View};
+use crate::store::{Added, Changed, Result, StoreError, View};
 use crate::submit::Answer;
 
 /// What stands for itself in a path.
@@ -29,8 +30,6 @@ pub(super) enum Manner {
     Batch { topic: TopicName, items: Vec<Result<JobId, Problem>> },
     /// A topic's jobs, and whether it is registered.
     List { topic: TopicName, registered: bool },
-    /// How many jobs there are: of these topics at least.
-    Stats(Vec<TopicName>),
 }
 
 /// What the client is told.
@@ -42,6 +41,8 @@ pub(super) struct Told {
     pub json: Vec<u8>,
     /// Of dead letters: how many there were.
     pub count: usize,
+    /// Of a batch: some jobs could not be stored now.
+    unfinished: bool,
     /// Of paused topics: which they are.
     pub names: Vec<TopicName>,
 }
@@ -49,7 +50,7 @@ pub(super) struct Told {
 impl Told {
     pub(super) fn new(status: StatusCode, value: &impl Serialize) -> Told {
         let json = serde_json::to_vec(value).expect("answers are plain values");
-        Told { status, location: None, etag: None, json, count: 0, names: Vec::new() }
+        Told { status, location: None, etag: None, json, count: 0, unfinished: false, names: Vec::new() }
     }
 
     /// It is done, and there is nothing to say about it.
@@ -61,6 +62,7 @@ impl Told {
             json: Vec::new(),
             count: 0,
             names: Vec::new(),
+            unfinished: false,
         }
     }
 
@@ -82,6 +84,9 @@ impl IntoResponse for Told {
             StatusCode::NO_CONTENT => self.status.into_response(),
             status => (status, [(CONTENT_TYPE, json)], self.json).into_response(),
         };
+        if self.unfinished {
+            response.extensions_mut().insert(Unfinished);
+        }
         // It is percent-encoded: any of it may stand in a header.
         if let Some(Ok(location)) = self.location.map(HeaderValue::try_from) {
             response.headers_mut().insert(LOCATION, location);
@@ -127,7 +132,7 @@ pub(super) fn told(manner: &Manner, answer: Answer) -> Result<Told, Problem> {
         }
         (Answer::Said(said), _) => said.map(|()| Told::done()).map_err(Problem::from),
         (Answer::Paused(names), _) => Ok(Told { names: names?, ..Told::done() }),
-        (Answer::Counted(counts), Manner::Stats(registered)) => Ok(counted(counts?, registered)),
+        (Answer::Counted(counts), _) => counts.map(|_| Told::done()).map_err(Problem::from),
         (Answer::Dead(count), _) => Ok(Told { count: count?, ..Told::done() }),
         (answer, manner) => unreachable!("{answer:?} is no answer to {manner:?}"),
     }
@@ -187,6 +192,7 @@ fn batch(topic: &TopicName, items: &[Result<JobId, Problem>], added: Vec<Result<
         Done(Done<'a>),
         Failed(Failed<'a>),
     }
+    let unfinished = added.iter().any(Result::is_err);
     let mut added = added.into_iter();
     let mut one = |item: &'_ Result<JobId, Problem>| -> Result<serde_json::Value, serde_json::Error> {
         let one = match item {
@@ -202,7 +208,7 @@ fn batch(topic: &TopicName, items: &[Result<JobId, Problem>], added: Vec<Result<
         serde_json::to_value(one)
     };
     let results: Vec<_> = items.iter().map(|item| one(item).expect("answers are plain values")).collect();
-    Told::new(StatusCode::OK, &BTreeMap::from([("results", results)]))
+    Told { unfinished, ..Told::new(StatusCode::OK, &BTreeMap::from([("results", results)])) }
 }
 
 /// A job as it is shown.
@@ -240,21 +246,4 @@ impl<'a> Shown<'a> {
             body: serde_json::from_str(view.body.as_str()).unwrap_or(RawValue::NULL),
         }
     }
-}
-
-fn counted(counts: Vec<Counts>, registered: &[TopicName]) -> Told {
-    #[derive(Serialize)]
-    struct One {
-        topic: TopicName,
-        delayed: u64,
-        ready: u64,
-        leased: u64,
-        dead: u64,
-    }
-    let none = |topic: &TopicName| One { topic: topic.clone(), delayed: 0, ready: 0, leased: 0, dead: 0 };
-    let mut all: BTreeMap<TopicName, One> = registered.iter().map(|t| (t.clone(), none(t))).collect();
-    for Counts { topic, delayed, ready, leased, dead, .. } in counts {
-        all.insert(topic.clone(), One { topic, delayed, ready, leased, dead });
-    }
-    Told::new(StatusCode::OK, &BTreeMap::from([("topics", all.into_values().collect::<Vec<_>>())]))
 }

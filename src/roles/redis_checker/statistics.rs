@@ -101,7 +101,7 @@ impl Carrier {
         }
         let open = match &mut self.open {
             Some(open) => open,
-            None => self.open.insert(registry::open(&self.registry)?),
+            None => self.open.insert(registry::open_known(&self.registry, &self.settings.run_dir)?),
         };
         let day = Timestamp::now().to_zoned(self.zone.clone()).date().to_string();
         let changed = open.carry(&day, &news)?;

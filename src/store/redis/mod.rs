@@ -344,8 +344,8 @@ impl Store for RedisStore {
 
     fn health(&mut self) -> Result<()> {
         let mut failed = Ok(());
-        for node in &self.nodes.nodes {
-            match node.ping() {
+        for node in self.lane.map_or(0..self.nodes.count(), |lane| lane..lane + 1) {
+            match self.nodes.nodes[node].ping() {
                 // Adds go round a node that is down.
                 Ok(()) => return Ok(()),
                 Err(e) => failed = Err(e),

@@ -16,6 +16,8 @@ mod row;
 mod turn;
 mod write;
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -80,6 +82,8 @@ impl SqliteStore {
         let taken = turn.take().map_err(io)?;
         if !path.exists() {
             log::info!("a new store is made: {}", path.display());
+            // Jobs are nobody else's business. While it is this process's turn nobody has it open, so that no lock is lost by this.
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(io)?;
         }
         let db = connect(path, &log_pages).map_err(|e| match e {
             StoreError::Damaged(why) => StoreError::Damaged(format!("{}: {why}", path.display())),

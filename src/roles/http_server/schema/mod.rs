@@ -209,38 +209,6 @@ pub(super) struct Jobs {
     next: Option<String>,
 }
 
-/// How many jobs there are; with `days` also what was done on each node.
-#[derive(ToSchema, Serialize)]
-pub(super) struct Stats {
-    topics: Vec<TopicStats>,
-    #[schema(nullable = false)]
-    nodes: Option<Vec<NodeStats>>,
-}
-
-/// How many jobs of a topic are in each state.
-#[derive(ToSchema, Serialize)]
-pub(super) struct TopicStats {
-    topic: String,
-    delayed: u64,
-    ready: u64,
-    leased: u64,
-    dead: u64,
-    /// With `days`: of all time.
-    #[schema(nullable = false)]
-    totals: Option<Sums>,
-    /// With `days`: those on which there was anything.
-    #[schema(nullable = false)]
-    days: Option<Vec<DaySums>>,
-}
-
-/// What was done on a node of the store.
-#[derive(ToSchema, Serialize)]
-pub(super) struct NodeStats {
-    node: String,
-    totals: Sums,
-    days: Vec<DaySums>,
-}
-
 /// What was done with jobs.
 #[derive(ToSchema, Serialize)]
 pub(super) struct Sums {
