@@ -81,6 +81,8 @@ impl Api {
     pub(super) fn new(target: &Target, patience: Duration) -> Result<Api> {
         let config = Agent::config_builder()
             .http_status_as_error(false)
+            // A daemon may close a connection after its answer, and a request on it would be one of unknown outcome.
+            .max_idle_connections(0)
             .max_redirects(0)
             .max_redirects_will_error(false)
             .timeout_connect(Some(CONNECT_TIMEOUT.min(patience)))
