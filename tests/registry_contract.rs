@@ -17,7 +17,7 @@ use dq::retry::RetryPolicy;
 use dq::scope::Scope;
 use dq::settings;
 use dq::token::{Secret, Token, TokenName};
-use dq::topic::{Method, Mode, Payload, Status, Success, Topic};
+use dq::topic::{Method, Mode, Payload, Rate, Status, Success, Topic};
 use mariadb::{Database, MariaDb};
 use mysql::prelude::Queryable;
 
@@ -51,7 +51,7 @@ fn full() -> Topic {
         retry: RetryPolicy::List(vec![Duration::from_secs(1), Duration::from_millis(2500)]),
         max_attempts: 4,
         max_in_flight: Some(8),
-        rate: Some(100),
+        rate: Some(Rate::per_second(100)),
         priority: Priority::High,
         alert: vec!["a@example.com".into(), "b@example.com".into()],
         creator: "张三".into(),
@@ -106,7 +106,7 @@ fn the_revision_changes_with_each_change_and_with_nothing_else() {
         look("a new topic", true);
         writer.put(&Topic { title: "x".into(), ..topic("a") }, Expected::Any).unwrap();
         look("a changed one", true);
-        writer.put(&Topic { rate: Some(3), ..topic("a") }, Expected::Any).unwrap();
+        writer.put(&Topic { rate: Some(Rate::per_second(3)), ..topic("a") }, Expected::Any).unwrap();
         look("a changed field that PHP does not have", true);
         writer.set_status(&name("a"), Status::Offline).unwrap();
         look("a status", true);

@@ -106,7 +106,7 @@ impl Caller {
             Ok(Answer { status, body, broken }) => {
                 attempt.status = Some(*status);
                 attempt.answer = String::from_utf8_lossy(body).chars().take(ANSWER_KEPT).collect();
-                match (judge::judge(topic.success, *status, body), broken) {
+                match (judge::judge(&topic.success, *status, body), broken) {
                     (Verdict::Failed(why), Some(broken)) => Verdict::Failed(format!("{why}; then {broken}")),
                     (verdict, _) => verdict,
                 }

@@ -3,8 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::units::{Size, Span};
+use std::collections::BTreeMap;
+
+use crate::job::Priority;
 use crate::settings::Guard;
-use crate::topic::{Method, Payload, Status, Success};
+use crate::topic::{CatchUp, Failure, Method, Payload, Rate, Status, Success};
 
 /// The whole file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -132,19 +135,41 @@ pub(super) struct Topic {
     pub method: Method,
     #[serde(default = "json")]
     pub payload: Payload,
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
     #[serde(default = "by_status")]
     pub success: Success,
+    #[serde(default)]
+    pub re_notify_flag: String,
     #[serde(default = "at_once")]
     pub delay: Span,
-    #[serde(default = "three_seconds")]
-    pub timeout: Span,
+    pub timeout: Option<Span>,
+    pub connect_timeout: Option<Span>,
     #[serde(default = "two_n_plus_one")]
     pub retry: Retry,
     pub retry_base: Option<Span>,
     pub retry_cap: Option<Span>,
+    #[serde(default)]
+    pub retry_on: Vec<Failure>,
     pub max_attempts: Option<u32>,
+    pub answer_later: Option<Span>,
+    pub max_in_flight: Option<u32>,
+    pub rate: Option<Rate>,
+    #[serde(default)]
+    pub priority: Priority,
+    pub breaker_failures: Option<u32>,
+    pub breaker_pause: Option<Span>,
+    #[serde(default)]
+    pub catch_up: CatchUp,
+    #[serde(default)]
+    pub alert: Vec<String>,
+    #[serde(default)]
+    pub creator: String,
     #[serde(default)]
     pub status: Status,
+    #[serde(default)]
+    pub secrets: Vec<String>,
+    pub keep_dead: Option<Span>,
 }
 
 /// A policy's name, or a list of delays.
@@ -166,9 +191,6 @@ fn by_status() -> Success {
 }
 fn at_once() -> Span {
     seconds(0)
-}
-fn three_seconds() -> Span {
-    seconds(3)
 }
 fn two_n_plus_one() -> Retry {
     Retry::Name("2n+1".into())

@@ -159,17 +159,34 @@ fn topics(raw: Vec<raw::Topic>, max_attempts: u32) -> Result<Vec<Topic>, ConfigE
 fn topic(at: &str, raw: raw::Topic, max_attempts: u32) -> Result<Topic, ConfigError> {
     let key = |name: &str| format!("{at}.{name}");
     let name = TopicName::new(&raw.name).map_err(|e| ConfigError::key(key("name"), e.to_string()))?;
+    let new = Topic::new(name, raw.callback);
+    let span = |given: Option<Span>, default| given.map_or(default, |span| span.0);
     let topic = Topic {
         title: raw.title,
         method: raw.method,
         payload: raw.payload,
-        success: raw.success,
+        headers: raw.headers,
         delay: raw.delay.0,
-        timeout: raw.timeout.0,
+        timeout: span(raw.timeout, new.timeout),
+        connect_timeout: span(raw.connect_timeout, new.connect_timeout),
+        success: raw.success,
+        re_notify_flag: raw.re_notify_flag,
         retry: retry(at, raw.retry, raw.retry_base, raw.retry_cap)?,
+        retry_on: raw.retry_on,
         max_attempts: raw.max_attempts.unwrap_or(max_attempts),
+        answer_later: span(raw.answer_later, new.answer_later),
+        max_in_flight: raw.max_in_flight,
+        rate: raw.rate,
+        priority: raw.priority,
+        breaker_failures: raw.breaker_failures.unwrap_or(new.breaker_failures),
+        breaker_pause: span(raw.breaker_pause, new.breaker_pause),
+        catch_up: raw.catch_up,
+        alert: raw.alert,
+        creator: raw.creator,
         status: raw.status,
-        ..Topic::new(name, raw.callback)
+        secrets: raw.secrets,
+        keep_dead: span(raw.keep_dead, new.keep_dead),
+        ..new
     };
     topic.check().map_err(|unfit| ConfigError::key(key(unfit.field), unfit.problem))?;
     Ok(topic)

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::job::{Priority, TopicName};
 use crate::retry::RetryPolicy;
-use crate::topic::{Method, Mode, Payload, Status, Success, Topic, Unfit};
+use crate::topic::{CatchUp, Failure, Method, Mode, Payload, Rate, Status, Success, Topic, Unfit};
 
 /// All fields but the name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -23,18 +23,25 @@ pub(super) struct Record {
     pub headers: BTreeMap<String, String>,
     pub delay_ms: u64,
     pub timeout_ms: u64,
+    pub connect_timeout_ms: u64,
     pub success: Success,
     pub re_notify_flag: String,
     pub retry: Retry,
+    pub retry_on: Vec<Failure>,
     pub max_attempts: u32,
+    pub answer_later_ms: u64,
     pub max_in_flight: Option<u32>,
-    pub rate: Option<u32>,
+    pub rate: Option<Rate>,
+    pub breaker_failures: u32,
+    pub breaker_pause_ms: u64,
+    pub catch_up: CatchUp,
     pub priority: Priority,
     pub alert: Vec<String>,
     pub creator: String,
     pub status: Status,
     pub secrets: Vec<String>,
     pub keep_done_ms: u64,
+    pub keep_dead_ms: u64,
 }
 
 /// A retry policy.
@@ -68,6 +75,7 @@ impl Record {
             headers: topic.headers,
             delay_ms: ms(topic.delay),
             timeout_ms: ms(topic.timeout),
+            connect_timeout_ms: ms(topic.connect_timeout),
             success: topic.success,
             re_notify_flag: topic.re_notify_flag,
             retry: match topic.retry {
@@ -77,15 +85,21 @@ impl Record {
                 }
                 RetryPolicy::List(delays) => Retry::List { delays_ms: delays.into_iter().map(ms).collect() },
             },
+            retry_on: topic.retry_on,
             max_attempts: topic.max_attempts,
+            answer_later_ms: ms(topic.answer_later),
             max_in_flight: topic.max_in_flight,
             rate: topic.rate,
+            breaker_failures: topic.breaker_failures,
+            breaker_pause_ms: ms(topic.breaker_pause),
+            catch_up: topic.catch_up,
             priority: topic.priority,
             alert: topic.alert,
             creator: topic.creator,
             status: topic.status,
             secrets: topic.secrets,
             keep_done_ms: ms(topic.keep_done),
+            keep_dead_ms: ms(topic.keep_dead),
         }
     }
 
@@ -102,6 +116,7 @@ impl Record {
             headers: self.headers,
             delay: span(self.delay_ms),
             timeout: span(self.timeout_ms),
+            connect_timeout: span(self.connect_timeout_ms),
             success: self.success,
             re_notify_flag: self.re_notify_flag,
             retry: match self.retry {
@@ -111,15 +126,21 @@ impl Record {
                 }
                 Retry::List { delays_ms } => RetryPolicy::List(delays_ms.into_iter().map(span).collect()),
             },
+            retry_on: self.retry_on,
             max_attempts: self.max_attempts,
+            answer_later: span(self.answer_later_ms),
             max_in_flight: self.max_in_flight,
             rate: self.rate,
+            breaker_failures: self.breaker_failures,
+            breaker_pause: span(self.breaker_pause_ms),
+            catch_up: self.catch_up,
             priority: self.priority,
             alert: self.alert,
             creator: self.creator,
             status: self.status,
             secrets: self.secrets,
             keep_done: span(self.keep_done_ms),
+            keep_dead: span(self.keep_dead_ms),
         };
         topic.check()?;
         Ok(topic)

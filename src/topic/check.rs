@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ureq::http::Uri;
 
-use super::{Method, Mode, Payload, Topic};
+use super::{CatchUp, Method, Mode, Payload, Topic};
 use crate::retry::RetryPolicy;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -43,11 +43,23 @@ impl Topic {
         }
         within("delay", self.delay, Duration::ZERO, LONGEST)?;
         within("timeout", self.timeout, Duration::from_millis(10), HOUR)?;
+        within("connect_timeout", self.connect_timeout, Duration::from_millis(1), HOUR)?;
         check_retry(&self.retry)?;
+        within("answer_later", self.answer_later, Duration::ZERO, LONGEST)?;
+        within("breaker_pause", self.breaker_pause, Duration::from_millis(10), 24 * HOUR)?;
         within("keep_done", self.keep_done, Duration::ZERO, LONGEST)?;
+        within("keep_dead", self.keep_dead, Duration::ZERO, LONGEST)?;
+        if let CatchUp::Spread(span) | CatchUp::Skip(span) = self.catch_up {
+            within("catch_up", span, Duration::from_secs(1), LONGEST)?;
+        }
         count("max_attempts", self.max_attempts, ATTEMPTS_MAX)?;
         self.max_in_flight.map_or(Ok(()), |n| count("max_in_flight", n, 1_000_000))?;
-        self.rate.map_or(Ok(()), |n| count("rate", n, 1_000_000))
+        self.rate.map_or(Ok(()), |rate| count("rate", rate.jobs, 1_000_000))?;
+        if self.breaker_failures == 0 {
+            Ok(())
+        } else {
+            count("breaker_failures", self.breaker_failures, 1_000_000)
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Topics: what a registered kind of job is called back with, and by which rules. Pure.
 
 mod check;
+mod words;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use self::check::Unfit;
+pub use self::words::{CatchUp, Failure, Rate, Success};
 use crate::job::{Priority, TopicName};
 use crate::retry::RetryPolicy;
 
@@ -44,16 +46,6 @@ pub enum Payload {
     Form,
 }
 
-/// Which answers accept a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Success {
-    /// Any status of 200 to 299.
-    Status,
-    /// Any answer whose body is not empty, whatever its status: the PHP daemon's rule.
-    NonEmpty,
-}
-
 /// Whether a topic takes new jobs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -86,18 +78,30 @@ pub struct Topic {
     pub delay: Duration,
     /// The longest that one callback may take, all in all.
     pub timeout: Duration,
+    /// The longest that a connection may take to be made.
+    pub connect_timeout: Duration,
     /// Which answers accept a job.
     pub success: Success,
     /// When it is true of an answer that was a success, the job is delivered again; empty: never.
     pub re_notify_flag: String,
     /// When a failed delivery comes again.
     pub retry: RetryPolicy,
+    /// After which failures a delivery comes again; after others the job is a dead letter at once. Empty: after all.
+    pub retry_on: Vec<Failure>,
     /// How many deliveries are tried before the job is a dead letter.
     pub max_attempts: u32,
+    /// How long a receiver may take that says that it answers later; zero: none may say so.
+    pub answer_later: Duration,
     /// How many callbacks run at the same time, at most.
     pub max_in_flight: Option<u32>,
-    /// How many callbacks begin in a second, at most.
-    pub rate: Option<u32>,
+    /// How many callbacks begin in a span, at most.
+    pub rate: Option<Rate>,
+    /// After so many failures of the receiver, one after the other, its jobs wait; 0: never.
+    pub breaker_failures: u32,
+    /// For how long they wait, the first time.
+    pub breaker_pause: Duration,
+    /// How a backlog is delivered that became due while nobody could deliver it.
+    pub catch_up: CatchUp,
     /// Which topics are served before which.
     pub priority: Priority,
     /// Who is told of dead letters.
@@ -110,6 +114,8 @@ pub struct Topic {
     pub secrets: Vec<String>,
     /// For how long jobs are kept that were accepted.
     pub keep_done: Duration,
+    /// For how long dead letters are kept; zero: for ever.
+    pub keep_dead: Duration,
 }
 
 impl Topic {
@@ -125,18 +131,25 @@ impl Topic {
             headers: BTreeMap::new(),
             delay: Duration::ZERO,
             timeout: Duration::from_secs(3),
+            connect_timeout: Duration::from_secs(1),
             success: Success::Status,
             re_notify_flag: String::new(),
             retry: RetryPolicy::default(),
+            retry_on: Vec::new(),
             max_attempts: 10,
+            answer_later: Duration::from_secs(3600),
             max_in_flight: None,
             rate: None,
+            breaker_failures: 20,
+            breaker_pause: Duration::from_secs(10),
+            catch_up: CatchUp::All,
             priority: Priority::Normal,
             alert: Vec::new(),
             creator: String::new(),
             status: Status::Online,
             secrets: Vec::new(),
             keep_done: Duration::ZERO,
+            keep_dead: Duration::ZERO,
         }
     }
 }

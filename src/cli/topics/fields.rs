@@ -44,13 +44,17 @@ pub(super) struct Fields {
     #[arg(long, value_name = "SPAN")]
     timeout: Option<String>,
 
+    /// The longest that a connection may take to be made: "1s"
+    #[arg(long, value_name = "SPAN")]
+    connect_timeout: Option<String>,
+
     /// Which answers accept a job: "status" (any 2xx), "non_empty", or an expression
     #[arg(long, value_name = "RULE")]
     success: Option<String>,
 
-    /// When it is true of an answer that was a success, the job is delivered again
+    /// When it is true of an answer that was a success, the job is delivered again: "{res.code} != 0"
     #[arg(long, value_name = "RULE")]
-    retry_rule: Option<String>,
+    re_notify_flag: Option<String>,
 
     /// When a failed delivery comes again: "2n+1", "exponential", or spans with commas between: "10s,1m,10m"
     #[arg(long, value_name = "POLICY")]
@@ -64,17 +68,37 @@ pub(super) struct Fields {
     #[arg(long, value_name = "SPAN")]
     retry_cap: Option<String>,
 
+    /// After which failures it comes again: connect, timeout, broken, answer, 503, 5xx, with commas between; else never
+    #[arg(long, value_name = "FAILURES")]
+    retry_on: Option<String>,
+
     /// How many deliveries are tried before a job is a dead letter
     #[arg(long, value_name = "NUMBER")]
     max_attempts: Option<u32>,
+
+    /// How long a receiver may take that says that it answers later: "1h"; "0s": none may
+    #[arg(long, value_name = "SPAN")]
+    answer_later: Option<String>,
 
     /// How many callbacks run at the same time, at most
     #[arg(long, value_name = "NUMBER")]
     max_in_flight: Option<u32>,
 
-    /// How many callbacks begin in a second, at most
+    /// How many callbacks begin in a span, at most: "100/s", "30/m", "500/h"
+    #[arg(long, value_name = "RATE")]
+    rate: Option<String>,
+
+    /// After so many failures of the receiver, one after the other, its jobs wait; 0: never
     #[arg(long, value_name = "NUMBER")]
-    rate: Option<u32>,
+    breaker_failures: Option<u32>,
+
+    /// For how long they wait, the first time: "10s"
+    #[arg(long, value_name = "SPAN")]
+    breaker_pause: Option<String>,
+
+    /// What became due while nobody could deliver it: "all", "spread 10m" or "skip older than 1h"
+    #[arg(long, value_name = "RULE")]
+    catch_up: Option<String>,
 
     /// Which topics are served before which
     #[arg(long, value_name = "PRIORITY", value_parser = ["high", "normal", "low"])]
@@ -100,6 +124,10 @@ pub(super) struct Fields {
     #[arg(long, value_name = "SPAN")]
     keep_done: Option<String>,
 
+    /// For how long dead letters are kept; "0s": for ever
+    #[arg(long, value_name = "SPAN")]
+    keep_dead: Option<String>,
+
     /// A field that becomes what it is by default, such as max_in_flight; may be given again
     #[arg(long, value_name = "FIELD")]
     unset: Vec<String>,
@@ -116,18 +144,27 @@ impl Fields {
             ("payload", &self.payload),
             ("delay", &self.delay),
             ("timeout", &self.timeout),
+            ("connect_timeout", &self.connect_timeout),
             ("success", &self.success),
-            ("retry_rule", &self.retry_rule),
+            ("re_notify_flag", &self.re_notify_flag),
             ("retry_base", &self.retry_base),
             ("retry_cap", &self.retry_cap),
             ("priority", &self.priority),
             ("creator", &self.creator),
             ("status", &self.status),
+            ("answer_later", &self.answer_later),
+            ("rate", &self.rate),
+            ("breaker_pause", &self.breaker_pause),
+            ("catch_up", &self.catch_up),
             ("keep_done", &self.keep_done),
+            ("keep_dead", &self.keep_dead),
         ];
         let texts = texts.into_iter().filter_map(|(name, text)| Some((name, json!(text.as_ref()?))));
-        let numbers =
-            [("max_attempts", self.max_attempts), ("max_in_flight", self.max_in_flight), ("rate", self.rate)];
+        let numbers = [
+            ("max_attempts", self.max_attempts),
+            ("max_in_flight", self.max_in_flight),
+            ("breaker_failures", self.breaker_failures),
+        ];
         let numbers = numbers.into_iter().filter_map(|(name, number)| Some((name, json!(number?))));
         object.extend(texts.chain(numbers).map(|(name, value)| (name.to_owned(), value)));
         if let Some(method) = &self.method {
@@ -135,6 +172,10 @@ impl Fields {
         }
         if let Some(retry) = &self.retry {
             object.insert("retry".into(), policy(retry));
+        }
+        if let Some(failures) = &self.retry_on {
+            let failures: Vec<&str> = failures.split(',').map(str::trim).filter(|f| !f.is_empty()).collect();
+            object.insert("retry_on".into(), json!(failures));
         }
         if !self.headers.is_empty() {
             let headers = self.headers.iter().map(|line| header(line)).collect::<Result<_>>()?;

@@ -11,7 +11,7 @@ use super::problem::Problem;
 use super::topic_shown::{Retry, text};
 use crate::job::{Priority, TopicName};
 use crate::retry::RetryPolicy;
-use crate::topic::Topic;
+use crate::topic::{Failure, Success, Topic};
 
 /// The fields of a topic that is given.
 const GIVEN: &[&str] = &[
@@ -24,20 +24,27 @@ const GIVEN: &[&str] = &[
     "headers",
     "delay",
     "timeout",
+    "connect_timeout",
     "success",
     "re_notify_flag",
     "retry",
     "retry_base",
     "retry_cap",
+    "retry_on",
     "max_attempts",
+    "answer_later",
     "max_in_flight",
     "rate",
+    "breaker_failures",
+    "breaker_pause",
+    "catch_up",
     "priority",
     "alert",
     "creator",
     "status",
     "secrets",
     "keep_done",
+    "keep_dead",
 ];
 
 /// The longest texts, in bytes: what every registry can keep.
@@ -46,6 +53,12 @@ const URL_MAX: usize = 1024;
 
 /// How many headers, addresses and secrets there may be.
 const LIST_MAX: usize = 32;
+
+/// What would do.
+const RATE: &str = "a rate such as \"100/s\", \"30/m\", \"500/h\", or null";
+const CATCH_UP: &str = "\"all\", \"spread 10m\" or \"skip older than 1h\"";
+const RETRY_ON: &str =
+    "a list of \"connect\", \"timeout\", \"broken\", \"answer\", of statuses such as \"503\" and of \"5xx\"";
 
 /// What a body says of a topic.
 pub(super) struct Parts<'a>(Fields<'a>);
@@ -119,8 +132,21 @@ impl<'a> Parts<'a> {
         self.value(field, was, default, |raw| span(raw).ok_or_else(|| wrong(field, raw, SPAN)))
     }
 
-    fn number(&self, field: &str, was: Option<u32>) -> Result<Option<u32>, Problem> {
-        self.plain(field, was, None, "a whole number, or null")
+    fn success(&self, was: Success) -> Result<Success, Problem> {
+        let wanted = "\"status\", \"non_empty\" or an expression such as \"{res.code} == 0\"";
+        let success = self.plain("success", was, Success::Status, wanted)?;
+        if let Success::When(expression) = &success {
+            check_text("success", expression, TEXT_MAX)?;
+        }
+        Ok(success)
+    }
+
+    fn retry_on(&self, was: Vec<Failure>) -> Result<Vec<Failure>, Problem> {
+        let failures = self.plain("retry_on", was, Vec::new(), RETRY_ON)?;
+        if failures.len() > LIST_MAX {
+            return Err(Problem::field("retry_on", format!("retry_on holds more than {LIST_MAX}")));
+        }
+        Ok(failures)
     }
 
     fn headers(&self, was: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Problem> {
@@ -205,12 +231,23 @@ impl<'a> Parts<'a> {
             headers: self.headers(was.headers)?,
             delay: self.span("delay", was.delay, new.delay)?,
             timeout: self.span("timeout", was.timeout, new.timeout)?,
-            success: self.plain("success", was.success, new.success, "\"status\" or \"non_empty\"")?,
+            connect_timeout: self.span("connect_timeout", was.connect_timeout, new.connect_timeout)?,
+            success: self.success(was.success)?,
             re_notify_flag: self.text("re_notify_flag", was.re_notify_flag, TEXT_MAX)?,
             retry: self.retry(was.retry)?,
+            retry_on: self.retry_on(was.retry_on)?,
             max_attempts: self.plain("max_attempts", was.max_attempts, new.max_attempts, "a whole number")?,
-            max_in_flight: self.number("max_in_flight", was.max_in_flight)?,
-            rate: self.number("rate", was.rate)?,
+            answer_later: self.span("answer_later", was.answer_later, new.answer_later)?,
+            max_in_flight: self.plain("max_in_flight", was.max_in_flight, None, "a whole number, or null")?,
+            rate: self.plain("rate", was.rate, None, RATE)?,
+            breaker_failures: self.plain(
+                "breaker_failures",
+                was.breaker_failures,
+                new.breaker_failures,
+                "a whole number",
+            )?,
+            breaker_pause: self.span("breaker_pause", was.breaker_pause, new.breaker_pause)?,
+            catch_up: self.plain("catch_up", was.catch_up, new.catch_up, CATCH_UP)?,
             priority: self.plain(
                 "priority",
                 was.priority,
@@ -222,6 +259,7 @@ impl<'a> Parts<'a> {
             status: self.plain("status", was.status, new.status, "\"online\" or \"offline\"")?,
             secrets: self.list("secrets", was.secrets)?,
             keep_done: self.span("keep_done", was.keep_done, new.keep_done)?,
+            keep_dead: self.span("keep_dead", was.keep_dead, new.keep_dead)?,
             name: new.name,
         };
         topic.check().map_err(|unfit| Problem::field(unfit.field, unfit.to_string()))?;

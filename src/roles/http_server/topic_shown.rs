@@ -48,7 +48,8 @@ pub(super) struct Shown {
     headers: BTreeMap<String, String>,
     delay: String,
     timeout: String,
-    /// `status` or `non_empty`.
+    connect_timeout: String,
+    /// `status`, `non_empty`, or an expression.
     success: String,
     re_notify_flag: String,
     retry: Retry,
@@ -56,11 +57,19 @@ pub(super) struct Shown {
     retry_base: Option<String>,
     #[schema(required = true)]
     retry_cap: Option<String>,
+    /// After which failures it is tried again; empty: after all.
+    retry_on: Vec<String>,
     max_attempts: u32,
+    answer_later: String,
     #[schema(required = true)]
     max_in_flight: Option<u32>,
+    /// Such as `100/s`.
     #[schema(required = true)]
-    rate: Option<u32>,
+    rate: Option<String>,
+    breaker_failures: u32,
+    breaker_pause: String,
+    /// `all`, `spread …` or `skip older than …`.
+    catch_up: String,
     /// `high`, `normal` or `low`.
     priority: String,
     alert: Vec<String>,
@@ -70,6 +79,7 @@ pub(super) struct Shown {
     /// How many there are.
     secrets: usize,
     keep_done: String,
+    keep_dead: String,
     source: Source,
     /// What If-Match takes; null: it is the file's, or the registry is away.
     #[schema(required = true)]
@@ -101,7 +111,11 @@ pub(super) struct Given {
     delay: String,
     #[schema(schema_with = schema::span, required = false)]
     timeout: String,
-    success: Option<SuccessWord>,
+    #[schema(schema_with = schema::span, required = false)]
+    connect_timeout: String,
+    /// `status`, `non_empty`, or an expression over `{status}` and `{res.…}`.
+    #[schema(max_length = 255, example = "status")]
+    success: Option<String>,
     #[schema(max_length = 255)]
     re_notify_flag: Option<String>,
     retry: Option<Retry>,
@@ -109,12 +123,23 @@ pub(super) struct Given {
     retry_base: String,
     #[schema(schema_with = schema::span, required = false)]
     retry_cap: String,
+    /// `connect`, `timeout`, `broken`, `answer`, statuses such as `503`, and `5xx`.
+    #[schema(max_items = 32)]
+    retry_on: Option<Vec<String>>,
     #[schema(minimum = 1, maximum = 1000)]
     max_attempts: Option<u32>,
+    #[schema(schema_with = schema::span, required = false)]
+    answer_later: String,
     #[schema(minimum = 1, maximum = 1000000)]
     max_in_flight: Option<u32>,
-    #[schema(minimum = 1, maximum = 1000000)]
-    rate: Option<u32>,
+    rate: Option<RateGiven>,
+    #[schema(minimum = 0, maximum = 1000000)]
+    breaker_failures: Option<u32>,
+    #[schema(schema_with = schema::span, required = false)]
+    breaker_pause: String,
+    /// `all`, `spread 10m` or `skip older than 1h`.
+    #[schema(example = "all")]
+    catch_up: Option<String>,
     priority: Option<schema::PriorityWord>,
     #[schema(max_items = 32)]
     alert: Option<Vec<String>>,
@@ -126,6 +151,17 @@ pub(super) struct Given {
     secrets: Option<Vec<String>>,
     #[schema(schema_with = schema::span, required = false)]
     keep_done: String,
+    #[schema(schema_with = schema::span, required = false)]
+    keep_dead: String,
+}
+
+/// So many a second, or a text such as `30/m`.
+#[derive(ToSchema, Serialize)]
+#[serde(untagged)]
+#[allow(dead_code)]
+pub(super) enum RateGiven {
+    Number(u32),
+    Text(String),
 }
 
 macro_rules! words {
@@ -139,7 +175,6 @@ words! {
     ModeWord = Push "push" | Pull "pull";
     MethodWord = Post "POST" | Get "GET";
     PayloadWord = Json "json" | Form "form";
-    SuccessWord = Status "status" | NonEmpty "non_empty";
     StatusWord = Online "online" | Offline "offline";
 }
 
@@ -187,20 +222,27 @@ impl Shown {
             headers: topic.headers.clone(),
             delay: text(topic.delay),
             timeout: text(topic.timeout),
+            connect_timeout: text(topic.connect_timeout),
             success: word(&topic.success),
             re_notify_flag: topic.re_notify_flag.clone(),
             retry,
             retry_base: base.map(text),
             retry_cap: cap.map(text),
+            retry_on: topic.retry_on.iter().map(ToString::to_string).collect(),
             max_attempts: topic.max_attempts,
+            answer_later: text(topic.answer_later),
             max_in_flight: topic.max_in_flight,
-            rate: topic.rate,
+            rate: topic.rate.map(|rate| rate.to_string()),
+            breaker_failures: topic.breaker_failures,
+            breaker_pause: text(topic.breaker_pause),
+            catch_up: topic.catch_up.to_string(),
             priority: word(&topic.priority),
             alert: topic.alert.clone(),
             creator: topic.creator.clone(),
             status: word(&topic.status),
             secrets: topic.secrets.len(),
             keep_done: text(topic.keep_done),
+            keep_dead: text(topic.keep_dead),
             source,
             revision: revision.map(|r| r.to_string()),
             paused: None,
