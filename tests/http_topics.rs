@@ -74,9 +74,11 @@ fn a_topic_is_shown_as_it_was_given_and_its_secrets_never() {
     let given = json!({
         "name": "t", "title": "中 \"orders\"", "mode": "push", "callback": sink.url(), "method": "POST",
         "payload": "form", "headers": {"x-shop": "7"}, "delay": "1h30m", "timeout": "1s500ms", "success": "non_empty",
-        "re_notify_flag": "{res.code} != 0", "retry": "exponential", "retry_base": "2s", "retry_cap": "10m",
-        "max_attempts": 4, "max_in_flight": 5, "rate": 6, "priority": "high", "alert": ["a@example.com"],
-        "creator": "somebody", "status": "offline", "secrets": ["one-secret", "two-secrets"], "keep_done": "1day"
+        "connect_timeout": "200ms", "re_notify_flag": "{res.code} != 0", "retry": "exponential", "retry_base": "2s", "retry_cap": "10m",
+        "max_attempts": 4, "retry_on": ["5xx", "connect"], "answer_later": "2h",
+        "max_in_flight": 5, "rate": "6/m", "breaker_failures": 3, "breaker_pause": "20s", "catch_up": "spread 10m", "priority": "high", "alert": ["a@example.com"],
+        "creator": "somebody", "status": "offline", "secrets": ["one-secret", "two-secrets"], "keep_done": "1day",
+        "keep_dead": "30days"
     });
     for mut http in Http::doors(&daemon) {
         let answer = http.ask("POST", "/v1/topics", &given);
@@ -177,7 +179,7 @@ fn whoever_was_slower_is_told_and_changes_nothing() {
     let mut statuses = race(&with(&tag), &|n| format!("{{\"rate\": {}}}", n + 1));
     statuses.sort();
     assert_eq!(statuses, [200, 412, 412, 412, 412, 412]);
-    let fields = ["title", "creator", "re_notify_flag", "rate", "max_in_flight", "max_attempts"];
+    let fields = ["title", "creator", "re_notify_flag", "breaker_failures", "max_in_flight", "max_attempts"];
     let body = |n: u32| match n {
         0..=2 => format!("{{{:?}: \"9\"}}", fields[n as usize]),
         _ => format!("{{{:?}: 9}}", fields[n as usize]),
@@ -247,7 +249,17 @@ fn whatever_is_wrong_with_a_request_is_named() {
         (r#""method": "PUT""#, "method"),
         (r#""method": "GET""#, "method"),
         (r#""payload": 1"#, "payload"),
-        (r#""success": "always""#, "success"),
+        (r#""success": 1"#, "success"),
+        (r#""connect_timeout": "0s""#, "connect_timeout"),
+        (r#""retry_on": "5xx""#, "retry_on"),
+        (r#""retry_on": ["6xx"]"#, "retry_on"),
+        (r#""answer_later": -1"#, "answer_later"),
+        (r#""rate": "7/d""#, "rate"),
+        (r#""breaker_failures": -1"#, "breaker_failures"),
+        (r#""breaker_pause": "0s""#, "breaker_pause"),
+        (r#""catch_up": "some""#, "catch_up"),
+        (r#""catch_up": "spread 1ms""#, "catch_up"),
+        (r#""keep_dead": "x""#, "keep_dead"),
         (r#""mode": "poll""#, "mode"),
         (r#""status": "on""#, "status"),
         (r#""priority": 1"#, "priority"),
