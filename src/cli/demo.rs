@@ -2,21 +2,18 @@
 //! each delivery with its lateness.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver as Events, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::json;
 
 use super::Client;
+use super::own_daemon::{Daemon, Folder, free_port, local};
 use super::receiver::{Answer, Call, Receiver};
 use crate::process::{Signals, wait_readable};
 use crate::protocol::dq::Framing;
@@ -49,13 +46,14 @@ enum Event {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let mut signals =
         Signals::catch(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]).context("cannot catch signals")?;
-    let folder = Folder::fresh()?;
+    let folder = Folder::fresh("demo", None)?;
     let (tell, told) = channel();
     let receiver = Receiver::start(local(0), Arc::new(receive(tell))).context("cannot start the receiver")?;
     let port = free_port()?;
     std::fs::write(folder.0.join("dq.toml"), configuration(port, receiver.address))?;
     println!("a fresh folder: {}", folder.0.display());
     let mut daemon = Daemon::start(&folder)?;
+    println!("dq-master runs as process {}", daemon.pid().unwrap_or_default());
     hand_in(port, &mut daemon)?;
     let arrived = watch(&told, &mut signals, &mut daemon, arguments.once, port)?;
     daemon.stop()?;
@@ -63,14 +61,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Some(missing) if !missing.is_empty() => bail!("not all jobs arrived: {missing:?} are missing"),
         _ => Ok(()),
     }
-}
-
-fn local(port: u16) -> SocketAddr {
-    (Ipv4Addr::LOCALHOST, port).into()
-}
-
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind(local(0)).context("no port is free")?.local_addr()?.port())
 }
 
 fn configuration(port: u16, receiver: SocketAddr) -> String {
@@ -166,75 +156,6 @@ fn watch(
         }
         if !signals.take()?.is_empty() {
             return Ok(None);
-        }
-    }
-}
-
-/// A folder that is gone after the demo.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn fresh() -> Result<Folder> {
-        let path = std::env::temp_dir().join(format!("dq-demo-{}", crate::process::random_name()?));
-        std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Folder(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if let Err(e) = std::fs::remove_dir_all(&self.0) {
-            eprintln!("cannot remove {}: {e}", self.0.display());
-        }
-    }
-}
-
-/// A dq-master of the demo's own.
-struct Daemon(Option<Child>);
-
-impl Daemon {
-    fn start(folder: &Folder) -> Result<Daemon> {
-        let program = std::env::current_exe()?.with_file_name("dq-master");
-        let mut command = Command::new(&program);
-        // What the user has set for a daemon of their own is not for this one.
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"DQ_")) {
-            command.env_remove(name);
-        }
-        let child = command
-            .arg("--config")
-            .arg(folder.0.join("dq.toml"))
-            .env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "error".into()))
-            // An interrupt from the terminal is for the demo, which then ends the daemon.
-            .process_group(0)
-            .spawn()
-            .with_context(|| format!("cannot start {}", program.display()))?;
-        println!("dq-master runs as process {}", child.id());
-        Ok(Daemon(Some(child)))
-    }
-
-    fn has_ended(&mut self) -> Result<bool> {
-        Ok(match &mut self.0 {
-            Some(child) => child.try_wait()?.is_some(),
-            None => true,
-        })
-    }
-
-    /// Drains and waits.
-    fn stop(&mut self) -> Result<()> {
-        let Some(mut child) = self.0.take() else { return Ok(()) };
-        kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).context("cannot end dq-master")?;
-        let status = child.wait()?;
-        if !status.success() {
-            bail!("dq-master ended with {status}");
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        if let Err(e) = self.stop() {
-            eprintln!("{e:#}");
         }
     }
 }

@@ -5,6 +5,7 @@ mod add;
 mod api;
 mod ask;
 mod batch;
+mod bench;
 mod client;
 mod completions;
 mod config_check;
@@ -20,6 +21,7 @@ mod list;
 mod listen;
 mod man;
 mod nodes;
+mod own_daemon;
 mod picture;
 mod progress;
 mod receiver;
@@ -75,6 +77,7 @@ enum Command {
     Import(import::Arguments),
     Listen(listen::Arguments),
     Demo(demo::Arguments),
+    Bench(bench::Arguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
 }
@@ -101,6 +104,7 @@ impl Command {
             Command::Import(arguments) => import::run(&arguments),
             Command::Listen(arguments) => done(listen::run(&arguments)),
             Command::Demo(arguments) => done(demo::run(&arguments)),
+            Command::Bench(arguments) => bench::run(&arguments),
             Command::Completions(arguments) => done(completions::run(&arguments)),
             Command::Man(arguments) => done(man::run(&arguments)),
         }

@@ -1,0 +1,183 @@
+//! What the clients of a measurement say: an add to dq over TCP or HTTP, the same work straight to Redis, a callback.
+
+use anyhow::{Result, bail};
+
+use super::volley::Dialect;
+use crate::protocol::dq::Framing;
+
+/// The longest answer that is read.
+const ANSWER_MAX: usize = 1 << 20;
+
+/// Which jobs are added.
+#[derive(Debug, Clone)]
+pub(super) struct Jobs {
+    /// What ids begin with, so that no run meets another's.
+    pub run: String,
+    /// They go round so many topics, `t0`, `t1` …
+    pub topics: u32,
+    /// The body, JSON.
+    pub body: String,
+    /// In how many milliseconds they are due: evenly over a span from the first on.
+    pub delay_ms: (u64, u64),
+}
+
+impl Jobs {
+    /// A body of so many bytes.
+    pub(super) fn body(bytes: usize) -> String {
+        format!("{{\"pad\":\"{}\"}}", "x".repeat(bytes.saturating_sub(10)))
+    }
+
+    fn topic(&self, number: u64) -> String {
+        format!("t{}", number % u64::from(self.topics))
+    }
+
+    fn delay(&self, number: u64) -> u64 {
+        let (first, span) = self.delay_ms;
+        // A stride that is no divisor of any round span.
+        first + if span == 0 { 0 } else { number.wrapping_mul(7919) % span }
+    }
+}
+
+/// Adds over dq's TCP port.
+#[derive(Debug)]
+pub(super) struct Tcp(pub Jobs);
+
+impl Dialect for Tcp {
+    fn ask(&mut self, number: u64, out: &mut Vec<u8>) {
+        let Jobs { run, body, .. } = &self.0;
+        let (topic, delay) = (self.0.topic(number), self.0.delay(number));
+        let json = format!(
+            r#"{{"cmd":"add","topic":"{topic}","id":"{run}{number}","delay_ms":{delay},"body":{body}}}"#
+        );
+        let framing = if json.len() > 9999 { Framing::Binary } else { Framing::Digits };
+        let framed = framing.append(json.as_bytes(), out);
+        debug_assert!(framed);
+    }
+
+    fn answer(&self, bytes: &[u8]) -> Result<Option<(usize, bool)>> {
+        let Some(framing) = bytes.first().and_then(|first| Framing::of(*first)) else {
+            if bytes.is_empty() {
+                return Ok(None);
+            }
+            bail!("dq-server answers {:?}", String::from_utf8_lossy(&bytes[..bytes.len().min(80)]));
+        };
+        let frame = framing.frame(bytes, ANSWER_MAX)?;
+        Ok(frame.map(|json| (json.end, bytes[json].starts_with(b"{\"code\":1"))))
+    }
+}
+
+/// Adds over HTTP.
+#[derive(Debug)]
+pub(super) struct Http(pub Jobs);
+
+impl Dialect for Http {
+    fn ask(&mut self, number: u64, out: &mut Vec<u8>) {
+        let Jobs { run, body, .. } = &self.0;
+        let (topic, delay_s) = (self.0.topic(number), self.0.delay(number) as f64 / 1000.0);
+        let json = format!(r#"{{"id":"{run}{number}","delay":{delay_s:.3},"body":{body}}}"#);
+        post(&format!("/v1/topics/{topic}/jobs"), &json, out);
+    }
+
+    fn answer(&self, bytes: &[u8]) -> Result<Option<(usize, bool)>> {
+        http_answer(bytes)
+    }
+}
+
+/// Calls a receiver as dq does, without dq: what the receiver takes by itself.
+#[derive(Debug)]
+pub(super) struct Callback(pub String);
+
+impl Dialect for Callback {
+    fn ask(&mut self, _number: u64, out: &mut Vec<u8>) {
+        post("/fast", &self.0, out);
+    }
+
+    fn answer(&self, bytes: &[u8]) -> Result<Option<(usize, bool)>> {
+        http_answer(bytes)
+    }
+}
+
+fn post(path: &str, json: &str, out: &mut Vec<u8>) {
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        json.len()
+    );
+    out.extend_from_slice(head.as_bytes());
+    out.extend_from_slice(json.as_bytes());
+}
+
+/// Where the head of a message ends, and how long the body behind it is.
+pub(super) fn head_of(bytes: &[u8]) -> Option<(usize, usize)> {
+    let end = bytes.windows(4).position(|w| w == b"\r\n\r\n")? + 4;
+    let lines = bytes[..end].split(|b| *b == b'\n');
+    let mut length = lines.filter_map(|line| {
+        let colon = line.iter().position(|b| *b == b':')?;
+        line[..colon].eq_ignore_ascii_case(b"content-length").then(|| {
+            let value = line[colon + 1..].trim_ascii();
+            value.iter().fold(0, |n, d| n * 10 + usize::from(d.wrapping_sub(b'0')))
+        })
+    });
+    Some((end, length.next_back().unwrap_or(0)))
+}
+
+fn http_answer(bytes: &[u8]) -> Result<Option<(usize, bool)>> {
+    let Some((head, body)) = head_of(bytes) else { return Ok(None) };
+    let whole = head + body;
+    Ok((bytes.len() >= whole).then(|| (whole, bytes.get(9) == Some(&b'2'))))
+}
+
+/// What an add comes to, straight to Redis: the job into a hash, its due time into a sorted set.
+#[derive(Debug)]
+pub(super) struct Redis(pub Jobs);
+
+impl Dialect for Redis {
+    fn ask(&mut self, number: u64, out: &mut Vec<u8>) {
+        let Jobs { run, body, .. } = &self.0;
+        let (topic, id) = (self.0.topic(number), format!("{run}{number}"));
+        let due = (crate::process::now_ms() as u64 + self.0.delay(number)).to_string();
+        command(&["HSET", &format!("bench:b:{topic}"), &id, body], out);
+        command(&["ZADD", &format!("bench:d:{topic}"), &due, &id], out);
+    }
+
+    fn answer(&self, bytes: &[u8]) -> Result<Option<(usize, bool)>> {
+        let mut read = 0;
+        let mut good = true;
+        // Of each request two lines.
+        for _ in 0..2 {
+            let Some(end) = bytes[read..].iter().position(|b| *b == b'\n') else { return Ok(None) };
+            good &= bytes[read] == b':';
+            read += end + 1;
+        }
+        Ok(Some((read, good)))
+    }
+}
+
+fn command(words: &[&str], out: &mut Vec<u8>) {
+    out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+    for word in words {
+        out.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_read_one_by_one_and_only_when_they_are_there_in_full() {
+        let tcp = Tcp(Jobs { run: String::new(), topics: 1, body: "1".into(), delay_ms: (0, 0) });
+        let answer = br#"0036{"code":1,"msg":"succ","data":[]}   0002{}"#;
+        assert_eq!(tcp.answer(answer).unwrap(), Some((40, true)));
+        assert_eq!(tcp.answer(&answer[40..]).unwrap(), Some((6, false)));
+        assert_eq!(tcp.answer(&answer[..39]).unwrap(), None);
+        assert!(tcp.answer(b"HTTP").is_err());
+        let http = b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\n{}HTTP/1.1 503 x\r\n\r\n";
+        assert_eq!(http_answer(http).unwrap(), Some((45, true)));
+        assert_eq!(http_answer(&http[45..]).unwrap(), Some((18, false)));
+        assert_eq!(http_answer(&http[..44]).unwrap(), None);
+        let redis = Redis(tcp.0.clone());
+        assert_eq!(redis.answer(b":1\r\n:1\r\n:0").unwrap(), Some((8, true)));
+        assert_eq!(redis.answer(b":1\r\n-ERR\r\n").unwrap(), Some((10, false)));
+        assert_eq!(redis.answer(b":1\r\n:1").unwrap(), None);
+    }
+}

@@ -1,0 +1,221 @@
+//! What a measurement is made on: a daemon in a fresh folder with topics that call the sink, on the embedded store or on nodes of
+//! Redis; of which some may be started for it.
+
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, ValueEnum};
+
+use super::super::own_daemon::{Daemon, Folder, free_port, local};
+use super::sink::Sink;
+use crate::process::{usage_of, whole_status};
+use crate::status::Process;
+
+/// How long a daemon or a server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where jobs are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Store {
+    /// One SQLite file.
+    Embedded,
+    /// Nodes of Redis.
+    Redis,
+}
+
+/// What is measured.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "The daemon")]
+pub(super) struct Options {
+    /// Where jobs are stored
+    #[arg(long, value_enum, default_value = "embedded")]
+    pub store: Store,
+
+    /// Nodes of Redis; each is a redis-server of its own (append-only file, fsync each second)
+    #[arg(long, default_value_t = 1, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub nodes: u32,
+
+    /// Topics, over which jobs go round
+    #[arg(long, default_value_t = 1, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub topics: u32,
+
+    /// Processes that make callbacks
+    #[arg(long, default_value_t = 2, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub consumers: u32,
+
+    /// Callbacks in flight, in each of them
+    #[arg(long, default_value_t = 64, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub concurrency: u32,
+
+    /// A folder on the disk that is measured; by default the host's for temporary files
+    #[arg(long, value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+}
+
+/// A daemon that runs, and what it needs.
+#[derive(Debug)]
+pub(super) struct Stage {
+    /// Its TCP port.
+    pub server: SocketAddr,
+    /// Its HTTP port.
+    pub http: SocketAddr,
+    /// Where its nodes of Redis are.
+    pub nodes: Vec<SocketAddr>,
+    /// Who is called.
+    pub sink: Sink,
+    // In the order in which they are to go.
+    daemon: Daemon,
+    _servers: Vec<RedisServer>,
+    folder: Folder,
+}
+
+impl Stage {
+    /// Starts all of it. `t0`, `t1` … call `/fast`; `slow` and `never` are there as well.
+    pub(super) fn start(options: &Options) -> Result<Stage> {
+        let folder = Folder::fresh("bench", options.folder.clone())?;
+        let sink = Sink::start()?;
+        let count = if options.store == Store::Redis { options.nodes } else { 0 };
+        let servers = (0..count).map(|n| RedisServer::start(&folder, n)).collect::<Result<Vec<_>>>()?;
+        let (server, http) = (local(free_port()?), local(free_port()?));
+        let nodes: Vec<SocketAddr> = servers.iter().map(|s| s.address).collect();
+        std::fs::write(folder.0.join("dq.toml"), configuration(options, server, http, &nodes, &sink))?;
+        let mut daemon = Daemon::start(&folder)?;
+        await_port(server, || daemon.has_ended())?;
+        await_port(http, || daemon.has_ended())?;
+        Ok(Stage { server, http, nodes, sink, daemon, _servers: servers, folder })
+    }
+
+    /// All processes of the daemon, its master first.
+    pub(super) fn processes(&self) -> Result<Vec<i32>> {
+        let status = whole_status(&self.folder.0.join("var/run"), PATIENCE)?;
+        Ok(std::iter::once(status.pid).chain(status.processes.iter().filter_map(|p| p.pid)).collect())
+    }
+
+    /// Those that fill slots.
+    pub(super) fn children(&self) -> Result<Vec<Process>> {
+        Ok(whole_status(&self.folder.0.join("var/run"), PATIENCE)?.processes)
+    }
+
+    /// Their memory (PSS) in bytes and processor time, together.
+    pub(super) fn usage(&self) -> Result<(u64, Duration)> {
+        let usages = self.processes()?.into_iter().filter_map(usage_of);
+        Ok(usages.fold((0, Duration::ZERO), |(memory, cpu), u| (memory + u.memory_bytes, cpu + u.cpu)))
+    }
+
+    /// Pauses the deliveries of all topics that jobs go round, or resumes them.
+    pub(super) fn hold(&self, topics: u32, hold: bool) -> Result<()> {
+        let word = if hold { "pause" } else { "resume" };
+        for n in 0..topics {
+            let mut stream = TcpStream::connect(self.http)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            write!(
+                stream,
+                "POST /v1/topics/t{n}/{word} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+            )?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            if !answer.starts_with("HTTP/1.1 204") {
+                bail!("cannot {word} t{n}: {}", answer.lines().next().unwrap_or_default());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it still runs.
+    pub(super) fn check(&mut self) -> Result<()> {
+        if self.daemon.has_ended()? {
+            bail!("dq-master has ended; RUST_LOG=info tells more");
+        }
+        Ok(())
+    }
+
+    /// Where its files are.
+    pub(super) fn folder(&self) -> &std::path::Path {
+        &self.folder.0
+    }
+}
+
+fn configuration(
+    options: &Options,
+    server: SocketAddr,
+    http: SocketAddr,
+    nodes: &[SocketAddr],
+    sink: &Sink,
+) -> String {
+    let mut text = format!(
+        "# Made by `dq bench`.\nrun_dir = \"var/run\"\n\
+         [server]\nlisten = \"{server}\"\nmax_connections = 20000\n\
+         [http]\nlisten = \"{http}\"\nmax_connections = 20000\nmax_requests = 20000\n\
+         [registry]\nurl = \"none\"\n\
+         [consume]\nprocesses = {}\nconcurrency = {}\n",
+        options.consumers, options.concurrency
+    );
+    match nodes {
+        [] => text += "[store]\nbackend = \"embedded\"\npath = \"var/dq.db\"\n",
+        _ => text += "[store]\nbackend = \"redis\"\n",
+    }
+    for (n, node) in nodes.iter().enumerate() {
+        let _ = write!(text, "[[store.node]]\nname = \"r{n}\"\nurl = \"redis://{node}/0\"\n");
+    }
+    let mut topic = |name: &str, path: &str| {
+        let callback = format!("http://{}/{path}", sink.address);
+        let _ = write!(text, "[[topic]]\nname = \"{name}\"\ncallback = \"{callback}\"\ntimeout = \"5s\"\n");
+    };
+    (0..options.topics).for_each(|n| topic(&format!("t{n}"), "fast"));
+    topic("slow", "slow");
+    topic("never", "never");
+    text
+}
+
+fn await_port(address: SocketAddr, mut has_ended: impl FnMut() -> Result<bool>) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match TcpStream::connect(address) {
+            Ok(_) => return Ok(()),
+            Err(e) if Instant::now() > until => {
+                return Err(e).with_context(|| format!("{address} does not answer"));
+            }
+            Err(_) if has_ended()? => {
+                bail!("a process of the measurement has ended; RUST_LOG=info tells more")
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+/// A redis-server of the measurement's own.
+#[derive(Debug)]
+struct RedisServer {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl RedisServer {
+    fn start(folder: &Folder, number: u32) -> Result<RedisServer> {
+        let dir = folder.0.join(format!("redis-{number}"));
+        std::fs::create_dir(&dir)?;
+        let address = local(free_port()?);
+        let child = Command::new("redis-server")
+            .args(["--port", &address.port().to_string(), "--bind", "127.0.0.1", "--save", ""])
+            .args(["--appendonly", "yes", "--appendfsync", "everysec", "--dir"])
+            .arg(&dir)
+            .stdout(Stdio::null())
+            .spawn()
+            .context("cannot start redis-server")?;
+        let mut server = RedisServer { child, address };
+        await_port(address, || Ok(server.child.try_wait()?.is_some()))?;
+        Ok(server)
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,81 @@
+//! `dq bench`, each work of it, short: that it measures what it says and ends well. Its figures are no business of a debug build.
+#![allow(missing_docs)]
+
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+/// Runs a work and gives its figures by name.
+fn bench(arguments: &[&str]) -> BTreeMap<String, f64> {
+    let out = Command::new(env!("CARGO_BIN_EXE_dq"))
+        .arg("bench")
+        .args(arguments)
+        .arg("--json")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{arguments:?}: {said}");
+    let report: Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {said}"));
+    assert_eq!(report["work"], arguments[0]);
+    let figures = report["figures"].as_array().unwrap().iter();
+    figures.map(|f| (f["name"].as_str().unwrap().to_owned(), f["value"].as_f64().unwrap())).collect()
+}
+
+#[test]
+fn adds_are_measured_by_both_ports_and_beside_redis() {
+    for over in ["tcp", "http"] {
+        let figures =
+            bench(&["add", "--time", "300ms", "--over", over, "--connections", "3", "--depth", "4"]);
+        assert!(figures["adds"] > 10.0 && figures["answer p50"] > 0.0, "{over}: {figures:?}");
+        assert!(!figures.contains_key("ratio"));
+    }
+    let redis =
+        ["add", "--time", "300ms", "--store", "redis", "--nodes", "2", "--pending", "500", "--topics", "3"];
+    let figures = bench(&redis);
+    let ratio = figures["adds"] / figures["HSET and ZADD straight to Redis"];
+    assert!((figures["ratio"] / ratio - 1.0).abs() < 0.01, "{figures:?}");
+}
+
+#[test]
+fn a_backlog_is_delivered_once_and_beside_the_receiver_alone() {
+    let figures = bench(&["deliver", "--jobs", "300", "--concurrency", "8"]);
+    assert_eq!((figures["missing"], figures["repeated"]), (0.0, 0.0));
+    assert!(figures["delivered"] > 1.0 && figures["ratio"] > 0.0, "{figures:?}");
+}
+
+#[test]
+fn lateness_is_measured_and_nothing_is_early() {
+    let figures = bench(&["lateness", "--rate", "50", "--time", "1s"]);
+    assert_eq!((figures["missing"], figures["early"]), (0.0, 0.0));
+    assert!(figures["late p50"] <= figures["late p99"] && figures["late p99"] <= figures["late max"]);
+    let figures = bench(&["mixed", "--time", "500ms", "--connections", "2", "--depth", "2"]);
+    assert_eq!((figures["missing"], figures["early"]), (0.0, 0.0));
+    let figures = bench(&["isolation", "--slow", "20", "--rate", "20", "--time", "1s"]);
+    assert!(figures["missing"] == 0.0 && figures["slow ones begun meanwhile"] >= 20.0, "{figures:?}");
+}
+
+#[test]
+fn what_waits_is_measured_and_a_soak_loses_nothing() {
+    let idle = std::thread::spawn(|| bench(&["idle", "--pending", "100", "--time", "1s"]));
+    let figures = bench(&["soak", "--rate", "50", "--time", "2s", "--kill", "1s"]);
+    assert_eq!((figures["missing"], figures["early"]), (0.0, 0.0));
+    assert!(figures["killed"] >= 2.0 && figures["jobs"] >= 100.0, "{figures:?}");
+    let figures = idle.join().unwrap();
+    assert!(figures["processor"] < 50.0 && figures["memory (PSS), all processes"] > 1.0, "{figures:?}");
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_with_what_would_do() {
+    for (arguments, word) in [
+        (vec!["add", "--connections", "0"], "1..=10000"),
+        (vec!["lateness", "--rate", "0"], "0.1"),
+        (vec!["add", "--time", "soon"], "--time"),
+        (vec!["juggle"], "juggle"),
+    ] {
+        let out = Command::new(env!("CARGO_BIN_EXE_dq")).arg("bench").args(&arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.code() == Some(2) && said.contains(word), "{arguments:?}: {said}");
+    }
+}
