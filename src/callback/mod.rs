@@ -1,6 +1,5 @@
 //! One delivery: the request, who may be called, and how the answer is judged.
 
-mod guard;
 mod judge;
 mod resolve;
 
@@ -13,7 +12,7 @@ use ureq::tls::{RootCerts, TlsConfig};
 use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, AsSendBody};
 
-pub use guard::Rules;
+pub use crate::guard::Rules;
 pub use judge::Verdict;
 
 use crate::fields::{Fields, Marks};

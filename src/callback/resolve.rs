@@ -12,7 +12,7 @@ use ureq::http::Uri;
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::NextTimeout;
 
-use super::guard::Rules;
+use crate::guard::Rules;
 
 /// How long a name's addresses are kept.
 const FRESH: Duration = Duration::from_secs(10);
