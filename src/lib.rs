@@ -4,7 +4,8 @@
 //! The map, from the bottom up; a module uses only what stands above its own group in this list:
 //!
 //! - pure: [`job`], [`topic`], [`retry`], [`fair`], [`fields`], [`rendezvous`], [`slot`], [`settings`], [`status`],
-//!   [`php_node`], [`scope`], [`token`], [`strikes`], [`metrics`]
+//!   [`php_node`], [`scope`], [`token`], [`strikes`], [`metrics`],
+//!   [`expression`], [`guard`]
 //! - one concern each: [`config`], [`process`], [`store`], [`registry`], [`callback`], [`protocol`], [`counters`]
 //! - what every child shares: [`role`]; what both servers do: [`submit`]
 //! - on top: [`roles`], [`supervisor`], [`cli`]
@@ -13,8 +14,10 @@ pub mod callback;
 pub mod cli;
 pub mod config;
 pub mod counters;
+pub mod expression;
 pub mod fair;
 pub mod fields;
+pub mod guard;
 pub mod job;
 pub mod metrics;
 pub mod php_node;

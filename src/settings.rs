@@ -209,6 +209,13 @@ pub struct Tls {
     pub own: Option<(String, String)>,
 }
 
+/// The key is not shown.
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tls(..)")
+    }
+}
+
 impl Node {
     /// A node that is one server, and has nothing of its own.
     pub fn server(name: impl Into<String>, url: impl Into<String>, shards: u32) -> Node {
@@ -290,6 +297,8 @@ pub struct Callback {
     pub guard: Guard,
     /// Ranges that are called whatever the guard says.
     pub allow: Vec<IpNet>,
+    /// Whom receivers are certified by, beside those whom this host trusts, and what dq shows of itself.
+    pub tls: Tls,
 }
 
 /// Which addresses are never called.

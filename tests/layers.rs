@@ -21,6 +21,8 @@ fn allowed(module: &str) -> Option<Vec<&'static str>> {
         "token",
         "strikes",
         "metrics",
+        "expression",
+        "guard",
     ];
     const KITS: &[&str] = &["config", "process", "store", "registry", "callback", "protocol", "counters"];
     let role = || [PURE, KITS].concat();

@@ -56,7 +56,7 @@ fn full() -> Topic {
         alert: vec!["a@example.com".into(), "b@example.com".into()],
         creator: "张三".into(),
         status: Status::Offline,
-        secrets: vec!["whsec_1".into(), "whsec_2".into()],
+        secrets: vec!["whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD".into(), "another secret".into()],
         keep_done: Duration::from_secs(3600),
         ..topic("full")
     }

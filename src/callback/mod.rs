@@ -1,42 +1,41 @@
-//! One delivery: the request, who may be called, and how the answer is judged.
+//! One delivery: the request, who may be called, and how the answer is judged. docs/CALLBACKS.md tells it to those who receive.
 
-mod guard;
+mod connect;
+mod failure;
 mod judge;
+mod request;
 mod resolve;
+mod sign;
+mod tls;
 
 use std::io::Read;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use ureq::http::Uri;
-use ureq::tls::{RootCerts, TlsConfig};
-use ureq::unversioned::transport::DefaultConnector;
-use ureq::{Agent, AsSendBody};
+use ureq::http::{HeaderMap, Response, Uri};
+use ureq::{Agent, AsSendBody, Body as ResponseBody};
 
-pub use guard::Rules;
-pub use judge::Verdict;
+pub use judge::{RETRY_AFTER_MAX, Verdict};
 
-use crate::fields::{Fields, Marks};
+pub use crate::guard::Rules;
+
+use self::connect::Dial;
+use self::failure::{failure, is_stale};
+use self::judge::{Answer, End, Expressions, judge};
+use self::request::Parts;
+use self::resolve::{Cached, NoAddress};
+use self::tls::Tls;
+use crate::guard::refusal;
 use crate::job::{Attempt, Body, JobKey};
-use crate::topic::{Method, Payload, Topic};
+use crate::settings::Callback;
+use crate::topic::Topic;
 
-/// How long a connection may take to be made.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// How many bytes of an answer are read; what comes after is not needed to judge it.
+/// How many bytes of an answer are read.
 const ANSWER_MAX: u64 = 64 * 1024;
 
 /// How many characters of an answer are kept with the job.
 const ANSWER_KEPT: usize = 200;
-
-/// What came back of a request.
-struct Answer {
-    status: u16,
-    /// Its first bytes. (One that is read to its end lets its connection be used again.)
-    body: Vec<u8>,
-    /// Why no more of it came.
-    broken: Option<String>,
-}
 
 /// A job to deliver.
 #[derive(Debug, Clone)]
@@ -51,34 +50,40 @@ pub struct Delivery {
     pub due_ms: i64,
     /// When the job was added, Unix microseconds: with topic and id it names the job over all its attempts.
     pub stamp_us: i64,
+    /// The job's own headers, which win over the topic's; `traceparent` is one of them.
+    pub headers: Vec<(String, String)>,
+    /// Where the receiver may tell later what came of it; none: it may not.
+    pub ack_url: Option<String>,
 }
 
 /// Makes deliveries. One per process, shared by its workers.
 #[derive(Debug)]
 pub struct Caller {
     agent: Agent,
+    resolver: Cached,
+    expressions: Expressions,
     zone: TimeZone,
 }
 
 impl Caller {
     /// A caller that keeps up to `concurrency` idle connections to a host, and writes times in `zone`.
-    pub fn new(concurrency: u32, rules: Rules, zone: TimeZone) -> Caller {
+    pub fn new(concurrency: u32, settings: &Callback, zone: TimeZone) -> Caller {
         let idle = concurrency as usize;
         let config = Agent::config_builder()
             .http_status_as_error(false)
             // A redirect is an answer like any other, and no success.
             .max_redirects(0)
             .max_redirects_will_error(false)
-            .timeout_connect(Some(CONNECT_TIMEOUT))
             .max_idle_connections(idle * 4)
             .max_idle_connections_per_host(idle)
             .user_agent(concat!("dq/", env!("CARGO_PKG_VERSION")))
             // A proxy from the environment would get round the guard.
             .proxy(None)
-            .tls_config(TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build())
             .build();
-        let agent = Agent::with_parts(config, DefaultConnector::default(), resolve::Cached::new(rules));
-        Caller { agent, zone }
+        let resolver = Cached::new(Rules::new(settings));
+        let dial = Dial { tls: Tls::new(settings.tls.clone()) };
+        let agent = Agent::with_parts(config, dial, resolver.clone());
+        Caller { agent, resolver, expressions: Expressions::default(), zone }
     }
 
     /// Makes one delivery. Takes no longer than the topic's timeout, by and large.
@@ -89,6 +94,16 @@ impl Caller {
     /// Calls as if for a delivery, and lets the receiver know that it is a test: `dq-test: 1`.
     pub fn test(&self, topic: &Topic, delivery: &Delivery) -> (Verdict, Attempt) {
         self.make(topic, delivery, true)
+    }
+
+    /// Why a URL would not be called: its host has addresses, and the guard denies all of them. A host of which nothing can be
+    /// found out within that time is no reason; it is looked up again when it is called.
+    pub fn denies(&self, url: &str, within: Duration) -> Option<String> {
+        let uri: Uri = url.parse().ok()?;
+        match self.resolver.allowed(uri.host()?, Some(within)) {
+            Err(NoAddress::Denied { address, why }) => Some(refusal(url, address, why)),
+            _ => None,
+        }
     }
 
     fn make(&self, topic: &Topic, delivery: &Delivery, is_test: bool) -> (Verdict, Attempt) {
@@ -103,77 +118,88 @@ impl Caller {
             error: String::new(),
         };
         let verdict = match &answer {
-            Ok(Answer { status, body, broken }) => {
-                attempt.status = Some(*status);
-                attempt.answer = String::from_utf8_lossy(body).chars().take(ANSWER_KEPT).collect();
-                match (judge::judge(&topic.success, *status, body), broken) {
-                    (Verdict::Failed(why), Some(broken)) => Verdict::Failed(format!("{why}; then {broken}")),
-                    (verdict, _) => verdict,
-                }
+            Ok(answer) => {
+                attempt.status = Some(answer.status);
+                attempt.answer = String::from_utf8_lossy(&answer.body).chars().take(ANSWER_KEPT).collect();
+                judge(topic, &self.expressions, answer)
             }
-            Err(e) => Verdict::Failed(reason(e)),
+            Err(e) => {
+                let (kind, reason) = failure(e, topic);
+                Verdict::failed(topic, kind, reason, None)
+            }
         };
-        match &verdict {
-            Verdict::Failed(reason) => attempt.error.clone_from(reason),
-            Verdict::Refused => attempt.error = "410: the receiver is gone".to_owned(),
-            Verdict::Accepted => {}
-        }
+        attempt.error = verdict.reason().unwrap_or_default().to_owned();
         (verdict, attempt)
     }
 
     fn request(&self, topic: &Topic, delivery: &Delivery, is_test: bool) -> Result<Answer, ureq::Error> {
-        let form = || {
-            let marks = Marks {
-                due_ms: delivery.due_ms,
-                added_ms: delivery.stamp_us / 1000,
-                failures: delivery.attempt.saturating_sub(1),
-            };
-            Fields::of(&delivery.body).with(marks, &self.zone).url_encoded()
+        let until = Instant::now() + topic.timeout;
+        let parts = Parts::of(topic, delivery, is_test, &self.zone, now_ms() / 1000)
+            .map_err(|e| ureq::Error::BadUri(e.to_string()))?;
+        let mut response = match self.send(topic, &parts, until, false) {
+            // The other side closed a connection that it had kept, as it may at any time, when the request was on its way.
+            Err(e) if is_stale(&e) => self.send(topic, &parts, until, true)?,
+            other => other?,
         };
-        let (uri, payload, content_type) = match (topic.method, topic.payload) {
-            (Method::Get, _) => (with_query(&topic.callback, &form()), None, None),
-            (Method::Post, Payload::Form) => {
-                (topic.callback.clone(), Some(form()), Some("application/x-www-form-urlencoded"))
-            }
-            (Method::Post, Payload::Json) => {
-                (topic.callback.clone(), Some(delivery.body.as_str().to_owned()), Some("application/json"))
-            }
-        };
-        let uri: Uri =
-            uri.parse().map_err(|e: ureq::http::uri::InvalidUri| ureq::Error::BadUri(e.to_string()))?;
-        let mut request = ureq::http::Request::builder()
-            .method(if payload.is_some() { ureq::http::Method::POST } else { ureq::http::Method::GET })
-            .uri(uri)
-            .header("webhook-id", webhook_id(delivery))
-            .header("webhook-timestamp", (now_ms() / 1000).to_string())
-            .header("dq-topic", delivery.key.topic.as_str())
-            .header("dq-job-id", header_text(delivery.key.id.as_str()))
-            .header("dq-attempt", delivery.attempt.to_string())
-            .header("dq-due-at", delivery.due_ms.to_string());
-        if is_test {
-            request = request.header("dq-test", "1");
-        }
-        if let Some(content_type) = content_type {
-            request = request.header("content-type", content_type);
-        }
-        let mut response = match payload {
-            Some(payload) => self.run(topic.timeout, request.body(payload)?)?,
-            None => self.run(topic.timeout, request.body(())?)?,
-        };
-        let status = response.status().as_u16();
-        // An answer that breaks off after its head is judged by what came of it.
         let mut body = Vec::new();
-        let read = response.body_mut().as_reader().take(ANSWER_MAX).read_to_end(&mut body);
-        Ok(Answer { status, body, broken: read.err().map(|e| e.to_string()) })
+        let read = response.body_mut().as_reader().take(ANSWER_MAX + 1).read_to_end(&mut body);
+        let end = match read {
+            Err(e) => {
+                let (kind, why) = failure(&ureq::Error::from(e), topic);
+                End::Broken(kind, why)
+            }
+            Ok(_) if body.len() as u64 > ANSWER_MAX => End::Cut,
+            Ok(_) => End::Whole,
+        };
+        body.truncate(ANSWER_MAX as usize);
+        let says = |name: &str, word: &str| {
+            response
+                .headers()
+                .get_all(name)
+                .iter()
+                .any(|v| v.as_bytes().eq_ignore_ascii_case(word.as_bytes()))
+        };
+        Ok(Answer {
+            status: response.status().as_u16(),
+            end,
+            retry_after: retry_after(response.headers(), now_ms()),
+            refuses: says("dq-retry", "no"),
+            later: delivery.ack_url.is_some() && says("dq-ack", "later"),
+            body,
+        })
     }
 
+    fn send(
+        &self,
+        topic: &Topic,
+        parts: &Parts,
+        until: Instant,
+        anew: bool,
+    ) -> Result<Response<ResponseBody>, ureq::Error> {
+        match parts.body() {
+            Some(body) => self.run(topic, parts.request(body), until, anew),
+            None => self.run(topic, parts.request(()), until, anew),
+        }
+    }
+
+    /// Runs a request; `anew`: over a connection of its own making.
     fn run<B: AsSendBody>(
         &self,
-        timeout: Duration,
+        topic: &Topic,
         request: ureq::http::Request<B>,
-    ) -> Result<ureq::http::Response<ureq::Body>, ureq::Error> {
-        let request = self.agent.configure_request(request).timeout_global(Some(timeout)).build();
-        self.agent.run(request)
+        until: Instant,
+        anew: bool,
+    ) -> Result<Response<ResponseBody>, ureq::Error> {
+        let mut config = self
+            .agent
+            .configure_request(request)
+            .timeout_global(Some(until.saturating_duration_since(Instant::now())))
+            .timeout_connect(Some(topic.connect_timeout));
+        if anew {
+            // Those that are kept are as old as the one that was closed.
+            config = config.max_idle_age(Duration::ZERO);
+        }
+        self.agent.run(config.build())
     }
 }
 
@@ -181,42 +207,15 @@ fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64)
 }
 
-/// The receiver's idempotency key: the same for all attempts of a job, another when the job is replaced.
-fn webhook_id(delivery: &Delivery) -> String {
-    format!("{}.{}.{:x}", delivery.key.topic, header_text(delivery.key.id.as_str()), delivery.stamp_us)
-}
-
-/// Text as a header value: what is not visible ASCII, and `%`, is percent-encoded.
-fn header_text(text: &str) -> String {
-    use std::fmt::Write;
-    let mut out = String::with_capacity(text.len());
-    for b in text.bytes() {
-        match b {
-            b'!'..=b'~' if b != b'%' => out.push(char::from(b)),
-            _ => write!(out, "%{b:02X}").expect("a string takes everything"),
-        }
+/// `Retry-After`: seconds, or a date (RFC 9110, 10.2.3).
+fn retry_after(headers: &HeaderMap, now_ms: i64) -> Option<Duration> {
+    let text = headers.get("retry-after")?.to_str().ok()?.trim();
+    if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
+        return Some(Duration::from_secs(text.parse().unwrap_or(u64::MAX)));
     }
-    out
-}
-
-fn with_query(url: &str, query: &str) -> String {
-    let url = url.split('#').next().unwrap_or(url);
-    match (query, url.contains('?')) {
-        ("", _) => url.to_owned(),
-        (_, true) => format!("{url}&{query}"),
-        (_, false) => format!("{url}?{query}"),
-    }
-}
-
-/// What went wrong, in the words that stand with the job.
-fn reason(error: &ureq::Error) -> String {
-    match error {
-        ureq::Error::Timeout(ureq::Timeout::Connect) => format!("no connection within {CONNECT_TIMEOUT:?}"),
-        ureq::Error::Timeout(_) => "no answer in time".to_owned(),
-        ureq::Error::Io(e) => e.to_string(),
-        ureq::Error::Other(e) => e.to_string(),
-        other => other.to_string(),
-    }
+    let at: Timestamp = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
+    let left_ms = at.as_millisecond().saturating_sub(now_ms);
+    Some(Duration::from_millis(u64::try_from(left_ms).unwrap_or(0)))
 }
 
 #[cfg(test)]
@@ -224,14 +223,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_query_is_put_behind_the_url() {
-        assert_eq!(with_query("http://h/p", "a=1"), "http://h/p?a=1");
-        assert_eq!(with_query("http://h/p?x=2#f", "a=1"), "http://h/p?x=2&a=1");
-        assert_eq!(with_query("http://h/p", ""), "http://h/p");
-    }
-
-    #[test]
-    fn any_id_makes_a_header() {
-        assert_eq!(header_text("a b%中\n"), "a%20b%25%E4%B8%AD%0A");
+    fn retry_after_is_read_in_both_forms() {
+        let of = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("retry-after", text.parse().unwrap());
+            retry_after(&headers, 784_111_777_000).map(|span| span.as_secs())
+        };
+        assert_eq!(of("120"), Some(120));
+        assert_eq!(of("Sun, 06 Nov 1994 08:50:37 GMT"), Some(60));
+        assert_eq!(of("Sun, 06 Nov 1994 08:40:37 GMT"), Some(0));
+        assert_eq!(of("99999999999999999999"), Some(u64::MAX));
+        for text in ["", "soon", "-5", "1.5"] {
+            assert_eq!(of(text), None, "{text}");
+        }
     }
 }

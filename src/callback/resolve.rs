@@ -2,17 +2,19 @@
 //! here is what is connected to, so that a name cannot be checked as one address and called as another.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::{Mutex, PoisonError};
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ureq::Error;
 use ureq::config::Config;
 use ureq::http::Uri;
-use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::NextTimeout;
 
-use super::guard::Rules;
+use crate::guard::Rules;
 
 /// How long a name's addresses are kept.
 const FRESH: Duration = Duration::from_secs(10);
@@ -20,71 +22,237 @@ const FRESH: Duration = Duration::from_secs(10);
 /// How many names are kept before the stale ones are thrown out.
 const NAMES: usize = 1000;
 
-/// A caching, guarding resolver. The default one, which starts a thread for each look-up, is asked for what is not in
-/// the cache.
-#[derive(Debug)]
-pub(super) struct Cached {
-    rules: Rules,
-    names: Mutex<HashMap<String, (Instant, Vec<SocketAddr>)>>,
-    resolver: DefaultResolver,
+/// How many addresses of a name are tried.
+const ADDRESSES: usize = 16;
+
+/// Why a name has no address that could be called.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoAddress {
+    #[error("{address} is not called: {why} (callback.guard)")]
+    Denied { address: IpAddr, why: &'static str },
+    #[error("{host} has no address: {why}")]
+    Unknown { host: String, why: String },
+    #[error("{host} was not resolved in time")]
+    Late { host: String },
 }
 
-/// Why a name is not called.
-#[derive(Debug, thiserror::Error)]
-#[error("{address} is not called: {why} (callback.guard)")]
-struct Denied {
-    address: IpAddr,
-    why: &'static str,
+type LookUp = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
+
+/// A caching, guarding resolver. A name is looked up once at a time, on a thread of its own: whoever wants it waits for that
+/// one, and not longer than it may.
+#[derive(Clone)]
+pub(super) struct Cached {
+    rules: Rules,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    names: Mutex<HashMap<String, Name>>,
+    found: Condvar,
+    look_up: Box<LookUp>,
+}
+
+/// What is known of a name.
+#[derive(Default)]
+struct Name {
+    /// It is being looked up.
+    asked: bool,
+    /// What came of the last time, and when.
+    told: Option<(Instant, Result<Vec<IpAddr>, String>)>,
+}
+
+impl Name {
+    fn is_fresh(&self, now: Instant) -> bool {
+        self.told.as_ref().is_some_and(|(at, told)| told.is_ok() && now.duration_since(*at) < FRESH)
+    }
+}
+
+impl fmt::Debug for Cached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cached").field("rules", &self.rules).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn names(&self) -> MutexGuard<'_, HashMap<String, Name>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the system says.
+fn ask_system(host: &str) -> io::Result<Vec<IpAddr>> {
+    Ok((host, 0).to_socket_addrs()?.map(|address| address.ip()).collect())
 }
 
 impl Cached {
     pub(super) fn new(rules: Rules) -> Cached {
-        Cached { rules, names: Mutex::default(), resolver: DefaultResolver::default() }
+        Cached::by(rules, Box::new(ask_system))
     }
 
-    fn addresses(&self, uri: &Uri, config: &Config, timeout: NextTimeout) -> Result<Vec<SocketAddr>, Error> {
-        let host = uri.host().ok_or(Error::HostNotFound)?;
-        let default_port = if uri.scheme_str() == Some("https") { 443 } else { 80 };
-        let port = uri.port_u16().unwrap_or(default_port);
+    fn by(rules: Rules, look_up: Box<LookUp>) -> Cached {
+        Cached { rules, shared: Arc::new(Shared { names: Mutex::default(), found: Condvar::new(), look_up }) }
+    }
+
+    /// The addresses of a host that may be called, of which there is one at least.
+    pub(super) fn allowed(&self, host: &str, within: Option<Duration>) -> Result<Vec<IpAddr>, NoAddress> {
+        let mut denied = None;
+        let mut allowed = Vec::new();
+        for address in self.addresses(host, within)? {
+            match self.rules.denies(address) {
+                None => allowed.push(address),
+                Some(why) => denied = Some(NoAddress::Denied { address, why }),
+            }
+        }
+        allowed.truncate(ADDRESSES);
+        let none = || NoAddress::Unknown { host: host.to_owned(), why: "there is none".to_owned() };
+        if allowed.is_empty() { Err(denied.unwrap_or_else(none)) } else { Ok(allowed) }
+    }
+
+    fn addresses(&self, host: &str, within: Option<Duration>) -> Result<Vec<IpAddr>, NoAddress> {
         if let Ok(address) = host.trim_start_matches('[').trim_end_matches(']').parse() {
-            return Ok(vec![SocketAddr::new(address, port)]);
+            return Ok(vec![address]);
         }
-        let key = format!("{host}:{port}");
-        let now = Instant::now();
-        let fresh = |at: &Instant| now.duration_since(*at) < FRESH;
-        let names = || self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, found)) = names().get(&key).filter(|(at, _)| fresh(at)) {
-            return Ok(found.clone());
+        let unknown =
+            |why: &dyn fmt::Display| NoAddress::Unknown { host: host.to_owned(), why: why.to_string() };
+        let begun = Instant::now();
+        let until = within.and_then(|within| begun.checked_add(within));
+        let mut names = self.shared.names();
+        loop {
+            if names.len() >= NAMES {
+                names.retain(|_, name| name.asked || name.is_fresh(begun));
+            }
+            let name = names.entry(host.to_owned()).or_default();
+            match &name.told {
+                Some((_, Ok(addresses))) if name.is_fresh(begun) => return Ok(addresses.clone()),
+                Some((at, told)) if *at >= begun => return told.clone().map_err(|why| unknown(&why)),
+                _ => {}
+            }
+            if !name.asked {
+                let (shared, wanted) = (Arc::clone(&self.shared), host.to_owned());
+                let thread = std::thread::Builder::new().name("resolver".to_owned());
+                let asked = thread.spawn(move || {
+                    let told = (shared.look_up)(&wanted).map_err(|e| e.to_string());
+                    let name = Name { asked: false, told: Some((Instant::now(), told)) };
+                    shared.names().insert(wanted, name);
+                    shared.found.notify_all();
+                });
+                asked.map_err(|e| unknown(&e))?;
+                name.asked = true;
+            }
+            names = match until {
+                None => self.shared.found.wait(names).unwrap_or_else(PoisonError::into_inner),
+                Some(until) => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Err(NoAddress::Late { host: host.to_owned() });
+                    }
+                    self.shared.found.wait_timeout(names, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
         }
-        let found = self.resolver.resolve(uri, config, timeout)?.to_vec();
-        let mut names = names();
-        if names.len() >= NAMES {
-            names.retain(|_, (at, _)| fresh(at));
-        }
-        names.insert(key, (now, found.clone()));
-        Ok(found)
     }
 }
 
 impl Resolver for Cached {
-    fn resolve(
-        &self,
-        uri: &Uri,
-        config: &Config,
-        timeout: NextTimeout,
-    ) -> Result<ResolvedSocketAddrs, Error> {
-        let mut allowed = self.empty();
-        let mut denied = None;
-        for address in self.addresses(uri, config, timeout)? {
-            match self.rules.denies(address.ip()) {
-                None => allowed.push(address),
-                Some(why) => denied = Some(Denied { address: address.ip(), why }),
-            }
+    fn resolve(&self, uri: &Uri, _: &Config, timeout: NextTimeout) -> Result<ResolvedSocketAddrs, Error> {
+        let host = uri.host().ok_or(Error::HostNotFound)?;
+        let default_port = if uri.scheme_str() == Some("https") { 443 } else { 80 };
+        let port = uri.port_u16().unwrap_or(default_port);
+        let within = (!timeout.after.is_not_happening()).then_some(*timeout.after);
+        let allowed = self.allowed(host, within).map_err(|e| Error::Other(Box::new(e)))?;
+        let mut resolved = self.empty();
+        allowed.into_iter().for_each(|address| resolved.push(SocketAddr::new(address, port)));
+        Ok(resolved)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::settings::{Callback, Guard, Tls};
+
+    const SECOND: Option<Duration> = Some(Duration::from_secs(1));
+
+    fn rules(guard: Guard) -> Rules {
+        Rules::new(&Callback { guard, allow: Vec::new(), tls: Tls::default() })
+    }
+
+    #[test]
+    fn what_the_system_makes_of_a_host_is_what_is_guarded() {
+        let cached = Cached::new(rules(Guard::Metadata));
+        // No name of these is looked up anywhere: the system reads them as addresses, and so does the guard.
+        for host in [
+            "2852039166",
+            "0xa9fea9fe",
+            "0251.0376.0251.0376",
+            "169.254.43518",
+            "[fe80::1]",
+            "0",
+            "[::ffff:a9fe:a9fe]",
+        ] {
+            let refused = cached.allowed(host, SECOND).unwrap_err();
+            assert!(matches!(refused, NoAddress::Denied { .. }), "{host}: {refused}");
         }
-        match denied {
-            _ if !allowed.is_empty() => Ok(allowed),
-            Some(denied) => Err(Error::Other(Box::new(denied))),
-            None => Err(Error::HostNotFound),
+        for (host, expected) in [("0x7f.1", "127.0.0.1"), ("0177.0.0.1", "127.0.0.1"), ("[::1]", "::1")] {
+            assert_eq!(
+                cached.allowed(host, SECOND).unwrap(),
+                [expected.parse::<IpAddr>().unwrap()],
+                "{host}"
+            );
+            let strict = Cached::new(rules(Guard::Strict));
+            assert!(matches!(strict.allowed(host, SECOND), Err(NoAddress::Denied { .. })), "{host}");
         }
+    }
+
+    #[test]
+    fn of_a_name_only_what_is_allowed_is_called() {
+        let both = |_: &str| Ok(vec!["10.0.0.1".parse().unwrap(), "8.8.8.8".parse().unwrap()]);
+        let cached = Cached::by(rules(Guard::Strict), Box::new(both));
+        assert_eq!(cached.allowed("h", SECOND).unwrap(), ["8.8.8.8".parse::<IpAddr>().unwrap()]);
+        let inner = |_: &str| Ok(vec!["10.0.0.1".parse().unwrap()]);
+        let refused = Cached::by(rules(Guard::Strict), Box::new(inner)).allowed("h", SECOND).unwrap_err();
+        assert_eq!(refused.to_string(), "10.0.0.1 is not called: private (callback.guard)");
+    }
+
+    #[test]
+    fn a_look_up_that_hangs_is_made_once_and_waited_for_no_longer_than_a_call_may_take() {
+        let (asked, (go, gone)) = (Arc::new(AtomicUsize::new(0)), mpsc::channel::<()>());
+        let (count, gone) = (Arc::clone(&asked), Mutex::new(gone));
+        let hangs = move |_: &str| {
+            count.fetch_add(1, Ordering::SeqCst);
+            let _ = gone.lock().unwrap().recv();
+            Ok(vec!["8.8.8.8".parse().unwrap()])
+        };
+        let cached = Cached::by(rules(Guard::Metadata), Box::new(hangs));
+        for _ in 0..3 {
+            let begun = Instant::now();
+            let late = cached.allowed("h", Some(Duration::from_millis(50))).unwrap_err();
+            assert!(matches!(late, NoAddress::Late { .. }), "{late}");
+            let took = begun.elapsed();
+            assert!(took >= Duration::from_millis(50) && took < Duration::from_secs(1), "{took:?}");
+        }
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        drop(go);
+        cached.allowed("h", Some(Duration::from_secs(10))).unwrap();
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn a_failure_is_told_to_those_who_waited_and_then_asked_for_again() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        let fails_once = move |_: &str| match count.fetch_add(1, Ordering::SeqCst) {
+            0 => Err(io::Error::other("no such name")),
+            _ => Ok(vec!["8.8.8.8".parse().unwrap()]),
+        };
+        let cached = Cached::by(rules(Guard::Metadata), Box::new(fails_once));
+        let unknown = cached.allowed("h", SECOND).unwrap_err();
+        assert_eq!(unknown.to_string(), "h has no address: no such name");
+        cached.allowed("h", SECOND).unwrap();
+        cached.allowed("h", SECOND).unwrap();
+        assert_eq!(asked.load(Ordering::SeqCst), 2, "what is found is kept");
     }
 }

@@ -1,4 +1,4 @@
-//! Reads and checks what the HTTP port proves itself by.
+//! Reads and checks what dq proves itself by: at its HTTP port, and to receivers of callbacks.
 
 use std::path::Path;
 
@@ -8,19 +8,31 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
 use super::ConfigError;
-use super::raw;
 use crate::settings::Certificate;
 
+/// A file as a key of the configuration names it.
+#[derive(Clone, Copy)]
+pub(super) struct Named<'a> {
+    pub key: &'static str,
+    pub file: &'a str,
+}
+
 /// The certificate, if files are named; relative paths resolve against `base`.
-pub(super) fn certificate(raw: &raw::HttpTls, base: &Path) -> Result<Option<Certificate>, ConfigError> {
-    let wrong = |key: &str, problem: String| ConfigError::key(format!("http.tls.{key}"), problem);
-    match (raw.cert.as_str(), raw.key.as_str()) {
+pub(super) fn certificate(
+    cert: Named<'_>,
+    key: Named<'_>,
+    base: &Path,
+) -> Result<Option<Certificate>, ConfigError> {
+    let wrong = |name: &str, problem: String| {
+        ConfigError::key(if name == "cert" { cert.key } else { key.key }, problem)
+    };
+    match (cert.file, key.file) {
         ("", "") => return Ok(None),
-        ("", _) => return Err(wrong("cert", "is missing, and goes with http.tls.key".to_owned())),
-        (_, "") => return Err(wrong("key", "is missing, and goes with http.tls.cert".to_owned())),
+        ("", _) => return Err(wrong("cert", format!("is missing, and goes with {}", key.key))),
+        (_, "") => return Err(wrong("key", format!("is missing, and goes with {}", cert.key))),
         _ => {}
     }
-    let (cert_path, key_path) = (base.join(&raw.cert), base.join(&raw.key));
+    let (cert_path, key_path) = (base.join(cert.file), base.join(key.file));
     let read = |key: &str, path: &Path| {
         std::fs::read_to_string(path).map_err(|e| wrong(key, format!("cannot read {path:?}: {e}")))
     };

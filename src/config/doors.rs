@@ -7,7 +7,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::ConfigError;
-use super::certificate;
+use super::certificate::{Named, certificate};
 use super::raw;
 use super::validate::{HOUR, count, within};
 use crate::settings::{Auth, Http, Server};
@@ -48,7 +48,11 @@ pub(super) fn http(raw: raw::Http, has_registry: bool, base: &Path) -> Result<Ht
         max_connections: count("http.max_connections", raw.max_connections, 1, 1_000_000)?,
         max_requests: count("http.max_requests", raw.max_requests, 1, 1_000_000)?,
         idle_timeout: within("http.idle_timeout", raw.idle_timeout, IDLE.0, IDLE.1)?,
-        tls: certificate::certificate(&raw.tls, base)?,
+        tls: certificate(
+            Named { key: "http.tls.cert", file: &raw.tls.cert },
+            Named { key: "http.tls.key", file: &raw.tls.key },
+            base,
+        )?,
     })
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Only dq-master and the command line read it; children get the checked settings.
 
+mod callback;
 mod certificate;
 mod doors;
 mod environment;
@@ -254,6 +255,16 @@ mod tests {
             ("[consume]\nprocesses = 1000", "consume.processes", "1000", "64"),
             ("[consume]\nconcurrency = 0", "consume.concurrency", "0", "1 to"),
             ("[callback]\nguard = \"none\"", "callback.guard", "none", "metadata"),
+            ("[callback]\nca_file = \"/nowhere/ca\"", "callback.ca_file", "/nowhere/ca", "read"),
+            ("[callback]\nca_file = \"/dev/null\"", "callback.ca_file", "/dev/null", "BEGIN CERTIFICATE"),
+            ("[callback]\ncert_file = \"a\"", "callback.key_file", "is missing", "callback.cert_file"),
+            ("[callback]\nkey_file = \"a\"", "callback.cert_file", "is missing", "callback.key_file"),
+            (
+                "[callback]\ncert_file = \"/nowhere/a\"\nkey_file = \"b\"",
+                "callback.cert_file",
+                "/nowhere/a",
+                "read",
+            ),
         ] {
             let message = refused(text);
             assert!(message.starts_with(key), "{text}: {message}");

@@ -121,6 +121,9 @@ pub(super) struct Callback {
     pub max_attempts: u32,
     pub guard: Guard,
     pub allow: Vec<String>,
+    pub ca_file: String,
+    pub cert_file: String,
+    pub key_file: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -279,6 +282,13 @@ impl Default for Store {
 
 impl Default for Callback {
     fn default() -> Callback {
-        Callback { max_attempts: 10, guard: Guard::Metadata, allow: Vec::new() }
+        Callback {
+            max_attempts: 10,
+            guard: Guard::Metadata,
+            allow: Vec::new(),
+            ca_file: String::new(),
+            cert_file: String::new(),
+            key_file: String::new(),
+        }
     }
 }

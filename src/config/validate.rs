@@ -5,15 +5,17 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::callback;
 use super::doors;
 use super::nodes;
 use super::raw::{self, Raw};
 use super::registry;
 use super::units::Span;
 use super::{AskNodes, ConfigError};
+use crate::guard::Rules;
 use crate::job::TopicName;
 use crate::retry::RetryPolicy;
-use crate::settings::{Callback, Consume, Settings, Store, Timer};
+use crate::settings::{Consume, Settings, Store, Timer};
 use crate::topic::Topic;
 
 pub(super) const HOUR: Duration = Duration::from_secs(3600);
@@ -59,6 +61,8 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settin
             nodes::from_registry(shards, registry.as_ref(), |registry| ask_nodes(registry, &run_dir))?;
     }
     let raw_http_listen = raw.http.listen.clone();
+    let max_attempts = count("callback.max_attempts", raw.callback.max_attempts, 1, 1000)?;
+    let callback = callback::callback(&raw.callback, base)?;
     let settings = Settings {
         instance: if raw.instance.is_empty() { host_name() } else { raw.instance },
         run_dir,
@@ -80,11 +84,8 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settin
         },
         store,
         registry,
-        callback: Callback {
-            guard: raw.callback.guard,
-            allow: doors::networks("callback.allow", &raw.callback.allow)?,
-        },
-        topics: topics(raw.topic, count("callback.max_attempts", raw.callback.max_attempts, 1, 1000)?)?,
+        topics: topics(raw.topic, max_attempts, &Rules::new(&callback))?,
+        callback,
     };
     let same = |a: SocketAddr, b: SocketAddr| {
         a.port() == b.port() && (a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified())
@@ -140,11 +141,15 @@ fn host_name() -> String {
     name.filter(|n| !n.is_empty()).unwrap_or_else(|| "localhost".into())
 }
 
-fn topics(raw: Vec<raw::Topic>, max_attempts: u32) -> Result<Vec<Topic>, ConfigError> {
+fn topics(raw: Vec<raw::Topic>, max_attempts: u32, rules: &Rules) -> Result<Vec<Topic>, ConfigError> {
     let mut names = HashSet::new();
     let mut topics = Vec::new();
     for (i, raw) in raw.into_iter().enumerate() {
         let topic = topic(&format!("topic[{i}]"), raw, max_attempts)?;
+        // Names are looked up when they are called, not here: the configuration is read where nobody may wait.
+        if let Some(why) = rules.denies_literal(&topic.callback) {
+            return Err(ConfigError::key(format!("topic[{i}].callback"), why));
+        }
         if !names.insert(topic.name.clone()) {
             return Err(ConfigError::key(
                 format!("topic[{i}].name"),

@@ -89,6 +89,18 @@ pub struct Unusable {
     pub why: String,
 }
 
+impl Registered {
+    /// What of a topic is left out when it is served; told beside what is no topic at all.
+    fn left_out(&self) -> impl Iterator<Item = Unusable> {
+        let which = format!("topic \"{}\"", self.topic.name);
+        let flaws = self.topic.flaws().into_iter();
+        flaws.map(move |flaw| Unusable {
+            which: which.clone(),
+            why: format!("{flaw} (the topic is served without it)"),
+        })
+    }
+}
+
 /// All that is registered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listing {

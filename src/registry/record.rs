@@ -103,7 +103,7 @@ impl Record {
         }
     }
 
-    /// The topic, if it can be one.
+    /// The topic, if it can be one. What does not keep it from being served is no reason that it is none (`Topic::flaws`).
     pub(super) fn into_topic(self, name: TopicName) -> Result<Topic, Unfit> {
         let span = Duration::from_millis;
         let topic = Topic {
@@ -142,7 +142,7 @@ impl Record {
             keep_done: span(self.keep_done_ms),
             keep_dead: span(self.keep_dead_ms),
         };
-        topic.check()?;
+        topic.check_values()?;
         Ok(topic)
     }
 

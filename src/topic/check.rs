@@ -1,10 +1,14 @@
 //! Which topics can be: one set of rules for those of the configuration file and those of the registry.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use ureq::http::Uri;
 
-use super::{CatchUp, Method, Mode, Payload, Topic};
+use super::header::refuse_header;
+use super::secret::signing_key;
+use super::{CatchUp, Method, Mode, Payload, Success, Topic};
+use crate::expression::Expression;
 use crate::retry::RetryPolicy;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -32,8 +36,44 @@ impl Unfit {
 }
 
 impl Topic {
-    /// Checks every value and every combination.
+    /// Checks every value and every combination: what a topic has to pass that is saved.
     pub fn check(&self) -> Result<(), Unfit> {
+        self.check_values()?;
+        self.flaws().into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// What is wrong with a topic that can be served all the same, without that: its expressions, headers and secrets. Others
+    /// than dq write such, as the console of the PHP daemon does.
+    pub fn flaws(&self) -> Vec<Unfit> {
+        let mut flaws = Vec::new();
+        if let Success::When(text) = &self.success
+            && let Err(mistake) = Expression::parse(text)
+        {
+            let problem =
+                format!("{text:?} is neither \"status\" nor \"non_empty\" nor an expression: {mistake}");
+            flaws.push(Unfit::new("success", problem));
+        }
+        if !self.re_notify_flag.is_empty()
+            && let Err(mistake) = Expression::parse(&self.re_notify_flag)
+        {
+            let problem = format!("{:?} is no expression: {mistake}", self.re_notify_flag);
+            flaws.push(Unfit::new("re_notify_flag", problem));
+        }
+        let refused = self.headers.iter().filter_map(|(name, value)| refuse_header(name, value));
+        flaws.extend(refused.map(|problem| Unfit::new("headers", problem)));
+        let mut seen = HashSet::new();
+        let twice = self.headers.keys().filter(|name| !seen.insert(name.to_ascii_lowercase()));
+        flaws.extend(twice.map(|name| Unfit::new("headers", format!("{name:?} stands there twice"))));
+        for (n, secret) in self.secrets.iter().enumerate() {
+            if let Err(why) = signing_key(secret) {
+                flaws.push(Unfit::new("secrets", format!("number {} {why}", n + 1)));
+            }
+        }
+        flaws
+    }
+
+    /// Checks what a topic cannot be without.
+    pub fn check_values(&self) -> Result<(), Unfit> {
         if self.method == Method::Get && self.payload == Payload::Json {
             let problem = "GET carries no JSON body: set payload = \"form\", or method = \"POST\"";
             return Err(Unfit::new("method", problem));

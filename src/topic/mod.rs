@@ -1,6 +1,8 @@
 //! Topics: what a registered kind of job is called back with, and by which rules. Pure.
 
 mod check;
+mod header;
+mod secret;
 mod words;
 
 use std::collections::{BTreeMap, HashMap};
@@ -10,6 +12,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use self::check::Unfit;
+pub use self::header::{is_own_header, refuse_header};
+pub use self::secret::signing_key;
 pub use self::words::{CatchUp, Failure, Rate, Success};
 use crate::job::{Priority, TopicName};
 use crate::retry::RetryPolicy;

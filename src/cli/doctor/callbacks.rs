@@ -104,7 +104,7 @@ mod tests {
 
     use super::*;
     use crate::job::TopicName;
-    use crate::settings::{Callback, Guard};
+    use crate::settings::{Callback, Guard, Tls};
 
     #[test]
     fn a_place_is_tried_once_for_all_of_its_topics() {
@@ -126,14 +126,14 @@ mod tests {
 
     #[test]
     fn a_place_is_reached_or_it_is_told_why_not() {
-        let rules = Rules::new(&Callback { guard: Guard::Metadata, allow: Vec::new() });
+        let rules = Rules::new(&Callback { guard: Guard::Metadata, allow: Vec::new(), tls: Tls::default() });
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         assert_eq!(reach(&("127.0.0.1".into(), port), &rules), Reached::Yes);
         drop(listener);
         assert!(matches!(reach(&("127.0.0.1".into(), port), &rules), Reached::No(_)));
         assert!(matches!(reach(&("169.254.169.254".into(), 80), &rules), Reached::Denied(_)));
-        let strict = Rules::new(&Callback { guard: Guard::Strict, allow: Vec::new() });
+        let strict = Rules::new(&Callback { guard: Guard::Strict, allow: Vec::new(), tls: Tls::default() });
         assert!(matches!(reach(&("[::1]".into(), port), &strict), Reached::Denied(_)));
         let all = reach_all(vec![("127.0.0.1".into(), port), ("[::1]".into(), port)], &strict);
         assert_eq!(all.len(), 2);

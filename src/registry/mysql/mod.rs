@@ -177,7 +177,10 @@ impl Registry for MysqlRegistry {
             }
             seen.insert(name, id);
             match row.into_registered() {
-                Ok(registered) => listing.topics.push(registered),
+                Ok(registered) => {
+                    listing.unusable.extend(registered.left_out());
+                    listing.topics.push(registered);
+                }
                 Err(unusable) => listing.unusable.push(unusable),
             }
         }

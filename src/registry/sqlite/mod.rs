@@ -189,7 +189,10 @@ impl Registry for SqliteRegistry {
         let mut listing = Listing { revision, topics: Vec::new(), tokens, unusable };
         for row in rows {
             match row.into_registered() {
-                Ok(registered) => listing.topics.push(registered),
+                Ok(registered) => {
+                    listing.unusable.extend(registered.left_out());
+                    listing.topics.push(registered);
+                }
                 Err(unusable) => listing.unusable.push(unusable),
             }
         }

@@ -5,6 +5,7 @@
 //! none waits here while another consumer is idle.
 
 mod lane;
+mod outcome;
 mod workers;
 
 use std::collections::HashMap;
@@ -17,10 +18,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 
 use self::lane::{Inbox, Lane, News, Order};
+use self::outcome::{note, outcome};
 use self::workers::{Finished, Workers};
-use crate::callback::{Caller, Rules, Verdict};
+use crate::callback::Caller;
 use crate::fair::Fair;
-use crate::job::{Due, JobKey, TopicName};
+use crate::job::TopicName;
 use crate::process::{Owner, wait_readable};
 use crate::role::{Context, Drain, LiveTopics, Trouble};
 use crate::store::{Batch, BellKind, Leased, Outcome, OwnerTag, Settlement, StoreError, Token, Wanted};
@@ -101,7 +103,7 @@ impl Consumer {
     fn start(context: &mut Context) -> Result<Consumer> {
         let settings = Arc::clone(&context.settings);
         let concurrency = settings.consume.concurrency;
-        let caller = Caller::new(concurrency, Rules::new(&settings.callback), context.zone()?);
+        let caller = Caller::new(concurrency, &settings.callback, context.zone()?);
         let owner = Owner::claim(&settings.run_dir).context("cannot become an owner of leases")?;
         let topics = context.topics()?;
         let (inbox, told) = Inbox::new()?;
@@ -365,34 +367,4 @@ impl Consumer {
 /// The topics whose jobs are delivered.
 fn served(topics: &LiveTopics) -> Vec<TopicName> {
     topics.now().iter().filter(|t| t.mode == Mode::Push).map(|t| t.name.clone()).collect()
-}
-
-/// What becomes of a job whose callback ended so.
-fn outcome(topic: &Topic, leased: &Leased, verdict: &Verdict) -> Outcome {
-    let limit = leased.max_attempts.unwrap_or(topic.max_attempts);
-    match verdict {
-        Verdict::Accepted => Outcome::Ack,
-        Verdict::Refused => Outcome::Bury,
-        Verdict::Failed(_) if leased.attempt >= limit => Outcome::Bury,
-        Verdict::Failed(_) => {
-            Outcome::Retry(Due::In(topic.retry.delay_after(leased.attempt, fastrand::f64())))
-        }
-    }
-}
-
-fn note(leased: &Leased, verdict: &Verdict, outcome: &Outcome) {
-    let (JobKey { topic, id }, attempt) = (&leased.key, leased.attempt);
-    let reason = match verdict {
-        Verdict::Accepted => {
-            return log::debug!(target: "notify", "{topic}:{id} accepted at attempt {attempt}");
-        }
-        Verdict::Refused => "410: the receiver is gone",
-        Verdict::Failed(reason) => reason,
-    };
-    match outcome {
-        Outcome::Bury => {
-            log::error!(target: "notify", "{topic}:{id} is a dead letter after attempt {attempt}: {reason}")
-        }
-        _ => log::warn!(target: "notify", "{topic}:{id} failed at attempt {attempt}: {reason}"),
-    }
 }

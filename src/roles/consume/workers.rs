@@ -14,7 +14,7 @@ use crate::job::Attempt;
 use crate::metrics::AttemptOutcome;
 use crate::role::lock;
 use crate::store::{Leased, Token};
-use crate::topic::Topic;
+use crate::topic::{Failure, Topic};
 
 /// A worker's stack: what a TLS handshake and a request need, and some more.
 const STACK: usize = 512 << 10;
@@ -96,6 +96,8 @@ impl Workers {
             attempt: leased.attempt,
             due_ms: leased.due_ms,
             stamp_us: leased.stamp_us,
+            headers: Vec::new(),
+            ack_url: None,
         };
         let call = Call { topic: Arc::clone(topic), token: leased.token.clone(), delivery };
         let mut queue = lock(&self.shared.queue);
@@ -173,9 +175,9 @@ impl Shared {
         begun: Instant,
     ) {
         let outcome = match verdict {
-            Verdict::Accepted => AttemptOutcome::Accepted,
-            Verdict::Failed(_) => AttemptOutcome::Failed,
-            Verdict::Refused => AttemptOutcome::Refused,
+            Verdict::Accepted | Verdict::Later => AttemptOutcome::Accepted,
+            Verdict::Failed { .. } => AttemptOutcome::Failed,
+            Verdict::Refused { .. } => AttemptOutcome::Refused,
         };
         let took_us = begun.elapsed().as_micros() as u64;
         self.counters.topic(delivery.key.topic.as_str()).attempted(outcome, status, late_us, took_us);
@@ -215,5 +217,5 @@ fn panicked(delivery: &Delivery) -> (Verdict, Attempt) {
         answer: String::new(),
         error: error.clone(),
     };
-    (Verdict::Failed(error), attempt)
+    (Verdict::Failed { kind: Failure::Broken, reason: error, retry_after: None }, attempt)
 }

@@ -226,6 +226,7 @@ async fn create(State(api): State<Api>, Sent(json): Sent) -> Result<Told, Proble
         return Err(RegistryError::Exists(name).into());
     }
     api.check_writable(&name)?;
+    api.trials.check(&topic.callback).await?;
     let write = move |registry: &mut dyn Registry| {
         let revision = registry.put(&topic, Expected::Absent)?;
         Ok(Written { topic: topic.clone(), revision, created: true })
@@ -252,6 +253,7 @@ async fn put(
     let parts = Parts::of(&json)?;
     let topic = parts.topic(Topic::new(parts.name(Some(&name))?, ""))?;
     api.check_writable(&name)?;
+    api.trials.check(&topic.callback).await?;
     let write = move |registry: &mut dyn Registry| {
         let mut tries = 0;
         loop {
@@ -289,8 +291,12 @@ async fn patch(
     Sent(json): Sent,
 ) -> Result<Told, Problem> {
     let condition = Condition::of(&headers)?;
-    Parts::of(&json)?.name(Some(&name))?;
+    let parts = Parts::of(&json)?;
+    parts.name(Some(&name))?;
     api.check_writable(&name)?;
+    if let Some(callback) = parts.callback()? {
+        api.trials.check(&callback).await?;
+    }
     let of = name.clone();
     // What is wrong with it together with what is there: a problem of its own.
     type Patched = Result<Written, Problem>;

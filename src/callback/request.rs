@@ -1,0 +1,233 @@
+//! The request of a delivery: what is sent, as which payload, with which headers.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::tz::TimeZone;
+use percent_encoding::percent_decode_str;
+use ureq::http::uri::InvalidUri;
+use ureq::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
+
+use super::Delivery;
+use super::sign::signatures;
+use crate::fields::{Fields, Marks};
+use crate::topic::{self, Payload, Topic, is_own_header};
+
+/// A request that may be sent more than once.
+#[derive(Debug, Clone)]
+pub(super) struct Parts {
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Option<String>,
+}
+
+impl Parts {
+    /// The request of a delivery at this moment (Unix seconds).
+    pub(super) fn of(
+        topic: &Topic,
+        delivery: &Delivery,
+        is_test: bool,
+        zone: &TimeZone,
+        now_s: i64,
+    ) -> Result<Parts, InvalidUri> {
+        let form = || {
+            let marks = Marks {
+                due_ms: delivery.due_ms,
+                added_ms: delivery.stamp_us / 1000,
+                failures: delivery.attempt.saturating_sub(1),
+            };
+            Fields::of(&delivery.body).with(marks, zone).url_encoded()
+        };
+        let (uri, body, content_type) = match (topic.method, topic.payload) {
+            (topic::Method::Get, _) => (with_query(&topic.callback, &form()), None, None),
+            (topic::Method::Post, Payload::Form) => {
+                (topic.callback.clone(), Some(form()), Some("application/x-www-form-urlencoded"))
+            }
+            (topic::Method::Post, Payload::Json) => {
+                (topic.callback.clone(), Some(delivery.body.as_str().to_owned()), Some("application/json"))
+            }
+        };
+        let uri: Uri = uri.parse()?;
+        let mut headers = HeaderMap::new();
+        let mut own = |name: &'static str, value: String| {
+            // All of them are made of visible ASCII.
+            if let Ok(value) = HeaderValue::try_from(value) {
+                headers.insert(name, value);
+            }
+        };
+        let id = webhook_id(delivery);
+        let signed = body.as_deref().unwrap_or_default().as_bytes();
+        let signatures = signatures(&topic.secrets, &id, now_s, signed);
+        own("webhook-id", id);
+        own("webhook-timestamp", now_s.to_string());
+        if let Some(signatures) = signatures {
+            own("webhook-signature", signatures);
+        }
+        own("dq-topic", delivery.key.topic.to_string());
+        own("dq-job-id", header_text(delivery.key.id.as_str(), |_| true));
+        own("dq-attempt", delivery.attempt.to_string());
+        own("dq-due-at", delivery.due_ms.to_string());
+        if let Some(url) = &delivery.ack_url {
+            own("dq-ack-url", url.clone());
+        }
+        if is_test {
+            own("dq-test", "1".to_owned());
+        }
+        if let Some(content_type) = content_type {
+            own("content-type", content_type.to_owned());
+        }
+        let of_job = delivery.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        bring_along(&mut headers, of_job);
+        let of_topic = topic.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        bring_along(&mut headers, of_topic);
+        if let Some(who) = authorization(&uri) {
+            bring_along(&mut headers, [("authorization", who.as_str())].into_iter());
+        }
+        let method = if body.is_some() { Method::POST } else { Method::GET };
+        Ok(Parts { method, uri, headers, body })
+    }
+
+    /// As ureq takes it; with a body, or without.
+    pub(super) fn request<B>(&self, body: B) -> Request<B> {
+        let mut request = Request::new(body);
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = self.uri.clone();
+        *request.headers_mut() = self.headers.clone();
+        request
+    }
+
+    pub(super) fn body(&self) -> Option<&str> {
+        self.body.as_deref()
+    }
+}
+
+/// Adds headers whose names are not taken yet. Of one name there may be several.
+fn bring_along<'a>(headers: &mut HeaderMap, more: impl Iterator<Item = (&'a str, &'a str)>) {
+    let taken: Vec<HeaderName> = headers.keys().cloned().collect();
+    for (name, value) in more.filter(|(name, _)| !is_own_header(name)) {
+        // What is no header was refused when it was given.
+        let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) else {
+            continue;
+        };
+        if !taken.contains(&name) {
+            headers.append(name, value);
+        }
+    }
+}
+
+/// What `user:password@` of a URL means, as to every client.
+fn authorization(uri: &Uri) -> Option<String> {
+    let (who, _) = uri.authority()?.as_str().rsplit_once('@')?;
+    let plain: Vec<u8> = percent_decode_str(who).collect();
+    let plain = if who.contains(':') { plain } else { [&plain[..], b":"].concat() };
+    Some(format!("Basic {}", STANDARD.encode(plain)))
+}
+
+/// The receiver's idempotency key: the same for all attempts of a job, another when the job is replaced. It holds no dot: by
+/// dots what is signed is taken apart.
+fn webhook_id(delivery: &Delivery) -> String {
+    let part = |text: &str| header_text(text, |b| !matches!(b, b'.' | b':'));
+    format!(
+        "{}:{}:{:x}",
+        part(delivery.key.topic.as_str()),
+        part(delivery.key.id.as_str()),
+        delivery.stamp_us
+    )
+}
+
+/// Text as a header value: what is not visible ASCII, `%`, and what else is not `plain`, is percent-encoded.
+fn header_text(text: &str, plain: impl Fn(u8) -> bool) -> String {
+    use std::fmt::Write;
+    let mut out = String::with_capacity(text.len());
+    for b in text.bytes() {
+        match b {
+            b'!'..=b'~' if b != b'%' && plain(b) => out.push(char::from(b)),
+            _ => write!(out, "%{b:02X}").expect("a string takes everything"),
+        }
+    }
+    out
+}
+
+fn with_query(url: &str, query: &str) -> String {
+    let url = url.split('#').next().unwrap_or(url);
+    match (query, url.contains('?')) {
+        ("", _) => url.to_owned(),
+        (_, true) => format!("{url}&{query}"),
+        (_, false) => format!("{url}?{query}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{Body, JobId, JobKey, TopicName};
+
+    fn delivery(topic: &str, id: &str) -> Delivery {
+        Delivery {
+            key: JobKey { topic: TopicName::new(topic).unwrap(), id: JobId::new(id).unwrap() },
+            body: Body::parse("{\"a\":1}").unwrap(),
+            attempt: 1,
+            due_ms: 0,
+            stamp_us: 255,
+            headers: Vec::new(),
+            ack_url: None,
+        }
+    }
+
+    #[test]
+    fn a_query_is_put_behind_the_url() {
+        assert_eq!(with_query("http://h/p", "a=1"), "http://h/p?a=1");
+        assert_eq!(with_query("http://h/p?x=2#f", "a=1"), "http://h/p?x=2&a=1");
+        assert_eq!(with_query("http://h/p", ""), "http://h/p");
+    }
+
+    #[test]
+    fn any_id_makes_a_header() {
+        assert_eq!(header_text("a b%中\n", |_| true), "a%20b%25%E4%B8%AD%0A");
+    }
+
+    #[test]
+    fn a_webhook_id_has_no_dot_and_is_of_one_job_alone() {
+        assert_eq!(webhook_id(&delivery("a.b", "1.763:x")), "a%2Eb:1%2E763%3Ax:ff");
+        assert_ne!(webhook_id(&delivery("a", "b")), webhook_id(&delivery("a.b", "b")));
+    }
+
+    #[test]
+    fn dqs_own_headers_win_and_a_jobs_win_over_the_topics() {
+        let mut topic = Topic::new(TopicName::new("t").unwrap(), "http://u:p%40@h/");
+        topic.headers = [
+            ("X-A", "topic"),
+            ("x-b", "topic"),
+            ("Dq-Topic", "topic"),
+            ("Content-Length", "7"),
+            ("bad\n", "x"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
+        let mut delivery = delivery("t", "1");
+        delivery.headers =
+            [("x-a", "job"), ("x-a", "job 2"), ("webhook-id", "job"), ("traceparent", "00-1-2-01")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into();
+        delivery.ack_url = Some("https://h/ack".to_owned());
+        let parts = Parts::of(&topic, &delivery, false, &TimeZone::UTC, 7).unwrap();
+        let all: Vec<(&str, &str)> =
+            parts.headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+        let expected = [
+            ("webhook-id", "t:1:ff"),
+            ("webhook-timestamp", "7"),
+            ("dq-topic", "t"),
+            ("dq-job-id", "1"),
+            ("dq-attempt", "1"),
+            ("dq-due-at", "0"),
+            ("dq-ack-url", "https://h/ack"),
+            ("content-type", "application/json"),
+            ("x-a", "job"),
+            ("x-a", "job 2"),
+            ("traceparent", "00-1-2-01"),
+            ("x-b", "topic"),
+            ("authorization", "Basic dTpwQA=="),
+        ];
+        assert_eq!(all, expected);
+    }
+}
