@@ -3,9 +3,8 @@
 //!
 //! The map, from the bottom up; a module uses only what stands above its own group in this list:
 //!
-//! - pure: [`job`], [`topic`], [`retry`], [`fair`], [`fields`], [`rendezvous`], [`slot`], [`settings`], [`status`],
-//!   [`php_node`], [`scope`], [`token`], [`strikes`], [`metrics`],
-//!   [`expression`], [`guard`]
+//! - pure: [`job`], [`topic`], [`retry`], [`fair`], [`flow`], [`fields`], [`rendezvous`], [`slot`], [`settings`],
+//!   [`status`], [`php_node`], [`scope`], [`token`], [`strikes`], [`metrics`], [`expression`], [`guard`]
 //! - one concern each: [`config`], [`process`], [`store`], [`registry`], [`callback`], [`protocol`], [`counters`]
 //! - what every child shares: [`role`]; what both servers do: [`submit`]
 //! - on top: [`roles`], [`supervisor`], [`cli`]
@@ -17,6 +16,7 @@ pub mod counters;
 pub mod expression;
 pub mod fair;
 pub mod fields;
+pub mod flow;
 pub mod guard;
 pub mod job;
 pub mod metrics;

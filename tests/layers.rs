@@ -11,6 +11,7 @@ fn allowed(module: &str) -> Option<Vec<&'static str>> {
         "topic",
         "retry",
         "fair",
+        "flow",
         "fields",
         "rendezvous",
         "slot",

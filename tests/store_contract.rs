@@ -13,9 +13,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use dq::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
 use dq::settings;
 use dq::store::{
-    Added, Batch, Bell, BellKind, Change, Changed, Counts, Lanes, Leased, Letters, Outcome, OwnerTag,
-    Settled, Settlement, Store, Token, Wanted, Which,
+    Added, Batch, Bell, BellKind, Change, Changed, CircuitState, Counts, Lanes, Leased, Letters, OUTAGE,
+    Opening, Outcome, OwnerTag, PermitAsk, Settled, Settlement, Store, Token, Wanted, Which,
 };
+use dq::topic::Rate;
 
 struct Bells(Vec<Box<dyn Bell>>);
 
@@ -941,6 +942,178 @@ fn a_store_outlives_its_handles<F: Fixture>(f: &F) {
     assert_eq!(counts(&mut *s, "t"), [2000, 1, 0, 0]);
 }
 
+fn ask(t: &str, held: u32, want: u32) -> PermitAsk {
+    PermitAsk { topic: topic(t), held, want, max_in_flight: Some(5), rate: None, unused: 0 }
+}
+
+fn granted(store: &mut dyn Store, who: &str, ask: PermitAsk) -> u32 {
+    store.permits(&owner(who), &[ask]).unwrap()[0].granted
+}
+
+fn permits_of_all_processes_together_are_never_more_than_the_topic_allows<F: Fixture>(f: &F) {
+    let (mut a, mut b) = (f.open(), f.open());
+    assert_eq!(granted(&mut *a, "a", ask("t", 0, 9)), 5);
+    assert_eq!(granted(&mut *b, "b", ask("t", 0, 3)), 0);
+    // Said twice, because the answer was lost, is said once.
+    assert_eq!(granted(&mut *a, "a", ask("t", 0, 9)), 5);
+    assert_eq!(granted(&mut *a, "a", ask("t", 5, 1)), 0);
+    let three = [ask("u", 0, 9), ask("t", 5, 0), ask("v", 0, 2)];
+    let permits = b.permits(&owner("c"), &three[..1]).unwrap();
+    assert_eq!(permits[0].granted, 5, "each topic has its own");
+    let permits = a.permits(&owner("a"), &three).unwrap();
+    assert_eq!(permits.iter().map(|p| p.granted).collect::<Vec<_>>(), [0, 0, 2]);
+    assert_eq!(granted(&mut *a, "a", ask("t", 2, 0)), 0);
+    assert_eq!(granted(&mut *b, "b", ask("t", 0, 9)), 3);
+    assert_eq!(granted(&mut *a, "a", ask("t", 2, 1)), 0);
+    // A process that is gone holds nothing.
+    a.hand_back(&owner("b")).unwrap();
+    assert_eq!(granted(&mut *a, "a", ask("t", 2, 9)), 3);
+    // A limit that is lowered is kept by who holds less from now on.
+    let lower = PermitAsk { max_in_flight: Some(2), ..ask("t", 4, 1) };
+    assert_eq!(granted(&mut *a, "a", lower), 0);
+}
+
+fn a_rate_is_shared_by_all_processes<F: Fixture>(f: &F) {
+    let (mut a, mut b) = (f.open(), f.open());
+    let ask = |want, unused| PermitAsk {
+        topic: topic("t"),
+        held: 0,
+        want,
+        max_in_flight: None,
+        rate: Some(Rate { jobs: 600, per: Duration::from_secs(60) }),
+        unused,
+    };
+    let first = a.permits(&owner("a"), &[ask(64, 0)]).unwrap()[0];
+    assert_eq!(first.granted, 1);
+    assert!(first.again.is_some_and(|again| again <= Duration::from_millis(100)), "{first:?}");
+    assert_eq!(b.permits(&owner("b"), &[ask(1, 0)]).unwrap()[0].granted, 0);
+    assert_eq!(b.permits(&owner("b"), &[ask(1, 1)]).unwrap()[0].granted, 1, "what was not used is there");
+    let started = std::time::Instant::now();
+    let mut sum = 0;
+    while sum < 10 {
+        for store in [&mut a, &mut b] {
+            let permit = store.permits(&owner("a"), &[ask(64, 0)]).unwrap()[0];
+            sum += permit.granted;
+            std::thread::sleep(permit.again.unwrap_or_default() / 2);
+        }
+    }
+    let took = started.elapsed();
+    assert!((900..1400).contains(&took.as_millis()), "10 came within {took:?}");
+    // Both together: what one holds back, the other does not use up.
+    let both = PermitAsk { max_in_flight: Some(1), ..ask(5, 0) };
+    let other = PermitAsk { topic: topic("u"), ..both.clone() };
+    assert_eq!(granted(&mut *a, "a", other.clone()), 1);
+    assert_eq!(granted(&mut *b, "b", other), 0);
+}
+
+fn opening(t: &str, pause_ms: u64, opens: u32) -> Opening {
+    Opening { topic: topic(t), pause: Duration::from_millis(pause_ms), opens, reason: "status 500".into() }
+}
+
+fn an_open_circuit_holds_jobs_back_and_lets_one_a_shard_through_when_its_pause_is_over<F: Fixture>(f: &F) {
+    let (mut a, mut b) = (f.open(), f.open());
+    let bell = f.bell(BellKind::Push);
+    add(&mut *a, &(0..60).map(|n| job("t", &format!("{n}"), NOW)).collect::<Vec<_>>());
+    add(&mut *a, &[job("u", "i", NOW)]);
+    assert_eq!(a.circuits().unwrap(), []);
+    assert!(a.open_circuit(&opening("t", 60_000, 1)).unwrap(), "it was closed");
+    assert!(!b.open_circuit(&opening("t", 70_000, 1)).unwrap(), "two found out");
+    quiet(&bell);
+    let batch = b.lease(&[want("t", 9), want("u", 9)], 20, None).unwrap();
+    assert_eq!(batch.jobs.iter().map(|j| j.key.clone()).collect::<Vec<_>>(), [key("u", "i")]);
+    assert_eq!(batch.left, []);
+    let [(waits, again)] = &batch.waiting[..] else { panic!("{batch:?}") };
+    assert!(*waits == topic("t") && (50_000..=60_000).contains(&again.as_millis()), "{again:?}");
+    assert_eq!(b.lease(&[], 20, None).unwrap().waiting.len(), 1, "also to whoever does not ask for it");
+    let seen = a.circuits().unwrap();
+    assert_eq!((&seen[0].topic, seen[0].state, seen[0].opens), (&topic("t"), CircuitState::Open, 1));
+    assert!(seen.len() == 1 && seen[0].reason == "status 500" && seen[0].until_ms > now_ms() + 50_000);
+    assert!((now_ms() - 5000..=now_ms()).contains(&seen[0].since_ms));
+    assert_eq!(counts(&mut *a, "t"), [0, 60, 0, 0]);
+    // Opened for the second time, for a moment.
+    assert!(!a.open_circuit(&opening("t", 30, 2)).unwrap());
+    let until = a.circuits().unwrap()[0].until_ms;
+    quiet(&bell);
+    sleep_past(until + 5);
+    assert_eq!(a.circuits().unwrap()[0].state, CircuitState::HalfOpen);
+    assert_eq!(b.lease(&[], 20, None).unwrap().left.len(), 1, "whoever does not ask for it is told");
+    let brief = Wanted { hold: Duration::from_millis(400), ..want("t", 50) };
+    let most = F::SHARDS.min(60);
+    let first = b.lease(std::slice::from_ref(&brief), 256, Some(&owner("b"))).unwrap();
+    assert!((1..=most).contains(&first.jobs.len()), "{} of {most}", first.jobs.len());
+    assert!(first.jobs.iter().all(|j| j.probe == Some(2)));
+    assert!(first.left.is_empty() && first.waiting.len() == 1);
+    assert!(first.waiting[0].1 <= Duration::from_millis(400));
+    let second = a.lease(&[want("t", 50)], 256, None).unwrap();
+    assert_eq!((second.jobs.len(), second.left.len(), second.waiting.len()), (0, 0, 1));
+    // Nobody says what came of it: another one is let through.
+    sleep_past(first.jobs.iter().map(|j| j.deadline_ms).max().unwrap() + 5);
+    let third = a.lease(&[want("t", 50)], 256, None).unwrap();
+    assert!(!third.jobs.is_empty() && third.jobs.iter().all(|j| j.probe == Some(2)));
+    // It failed, and is opened for longer.
+    assert!(!a.open_circuit(&opening("t", 60_000, 3)).unwrap());
+    assert!(!b.open_circuit(&opening("t", 1, 3)).unwrap(), "another found out as well");
+    assert_eq!((b.circuits().unwrap()[0].opens, lease(&mut *b, "t", 9)), (3, vec![]));
+    quiet(&bell);
+    assert!(b.close_circuit(&topic("t")).unwrap());
+    assert!(rings(&bell), "whoever waits is told");
+    assert!(!b.close_circuit(&topic("t")).unwrap() && !b.close_circuit(&topic("nobody")).unwrap());
+    assert_eq!(a.circuits().unwrap(), []);
+    let rest = lease(&mut *a, "t", 100);
+    assert!(
+        rest.len() >= 60_usize.saturating_sub(2 * most) && rest.iter().all(|j| j.probe.is_none()),
+        "{}",
+        rest.len()
+    );
+}
+
+fn a_circuit_and_a_pause_hold_each_by_itself<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    // Before it has ever had a job, too.
+    assert!(s.open_circuit(&opening("t", 60_000, 1)).unwrap());
+    add(&mut *s, &[job("t", "i", NOW)]);
+    s.pause(&topic("t"), true).unwrap();
+    assert_eq!(s.lease(&[want("t", 9)], 9, None).unwrap(), Batch::default());
+    s.close_circuit(&topic("t")).unwrap();
+    assert_eq!(s.lease(&[want("t", 9)], 9, None).unwrap(), Batch::default());
+    s.open_circuit(&opening("t", 60_000, 1)).unwrap();
+    s.pause(&topic("t"), false).unwrap();
+    assert_eq!((lease(&mut *s, "t", 9), s.circuits().unwrap().len()), (vec![], 1));
+    s.close_circuit(&topic("t")).unwrap();
+    assert_eq!(lease(&mut *s, "t", 9).len(), 1);
+}
+
+fn jobs_that_were_forgotten_in_an_outage_are_spread_once<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let long_ago = OUTAGE + Duration::from_secs(5);
+    // Jobs that are due are ready at once: those that were delayed, and nobody promoted, are made by a clock that goes on.
+    let due = now_ms() + 300;
+    let jobs = |t: &str| (0..200).map(|n| job(t, &format!("{n}"), Due::At(due))).collect::<Vec<_>>();
+    add(&mut *s, &jobs("t"));
+    add(&mut *s, &jobs("u"));
+    sleep_past(due + long_ago.as_millis() as i64);
+    let (before, span) = (now_ms(), Duration::from_secs(600));
+    let (mut sum, mut told) = (0, 0);
+    loop {
+        let (moved, spread) = s.promote_or_spread(64, &[(topic("t"), span)]).unwrap();
+        sum += moved.jobs;
+        told += spread.iter().map(|(t, n)| if *t == topic("t") { *n } else { 0 }).sum::<usize>();
+        if moved.jobs == 0 {
+            assert!(moved.next_ms.is_some_and(|at| at > before), "{moved:?}");
+            break;
+        }
+    }
+    assert_eq!(told, 200);
+    let [delayed, ready, ..] = counts(&mut *s, "t");
+    assert_eq!((delayed + ready, counts(&mut *s, "u")), (200, [0, 200, 0, 0]));
+    assert!((350..=400).contains(&sum) && ready < 5, "{sum} moved, {ready} are ready");
+    let page = s.list(&topic("t"), State::Delayed, None, 300).unwrap();
+    let due: Vec<i64> = page.jobs.iter().map(|view| view.due_ms).collect();
+    assert!(due.iter().all(|at| (before..=now_ms() + 601_000).contains(at)));
+    let early = due.iter().filter(|at| **at < before + 300_000).count();
+    assert!((60..140).contains(&early), "{early} of 200 in the first half");
+}
+
 macro_rules! contract {
     ($($name:ident)*) => {
         contract! { @ embedded, super::Embedded: $($name)* }
@@ -988,4 +1161,9 @@ contract! {
     bells_ring_when_there_is_work
     many_handles_at_once_lose_and_double_nothing
     a_store_outlives_its_handles
+    permits_of_all_processes_together_are_never_more_than_the_topic_allows
+    a_rate_is_shared_by_all_processes
+    an_open_circuit_holds_jobs_back_and_lets_one_a_shard_through_when_its_pause_is_over
+    a_circuit_and_a_pause_hold_each_by_itself
+    jobs_that_were_forgotten_in_an_outage_are_spread_once
 }

@@ -8,8 +8,8 @@ use crate::counters::Counters;
 use crate::job::{JobId, JobKey, NewJob, State, TopicName};
 use crate::metrics::{AddOutcome, DeathCause, DeleteOutcome, NodeCells, Operation};
 use crate::store::{
-    Added, Batch, Change, Changed, Counts, Lanes, Letters, Moved, Outcome, OwnerTag, Page, Result, Settled,
-    Settlement, Store, StoreError, View, Wanted, Which,
+    Added, Batch, Change, Changed, CircuitView, Counts, Lanes, Letters, Moved, Opening, Outcome, OwnerTag,
+    Page, Permit, PermitAsk, Result, Settled, Settlement, Spread, Store, StoreError, View, Wanted, Which,
 };
 
 /// What the embedded store is called.
@@ -139,8 +139,12 @@ impl Store for Counted {
         self.timed(Operation::Change, Some(key), |store| store.change(key, change))
     }
 
-    fn promote(&mut self, limit: usize) -> Result<Moved> {
-        self.timed(Operation::Promote, None, |store| store.promote(limit))
+    fn promote_or_spread(
+        &mut self,
+        limit: usize,
+        spread: &[(TopicName, Duration)],
+    ) -> Result<(Moved, Spread)> {
+        self.timed(Operation::Promote, None, |store| store.promote_or_spread(limit, spread))
     }
 
     fn lease(&mut self, wanted: &[Wanted], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
@@ -210,6 +214,22 @@ impl Store for Counted {
 
     fn paused(&mut self) -> Result<Vec<TopicName>> {
         self.timed(Operation::Read, None, |store| store.paused())
+    }
+
+    fn permits(&mut self, owner: &OwnerTag, asks: &[PermitAsk]) -> Result<Vec<Permit>> {
+        self.timed(Operation::Lease, None, |store| store.permits(owner, asks))
+    }
+
+    fn open_circuit(&mut self, opening: &Opening) -> Result<bool> {
+        self.timed(Operation::Change, None, |store| store.open_circuit(opening))
+    }
+
+    fn close_circuit(&mut self, topic: &TopicName) -> Result<bool> {
+        self.timed(Operation::Change, None, |store| store.close_circuit(topic))
+    }
+
+    fn circuits(&mut self) -> Result<Vec<CircuitView>> {
+        self.timed(Operation::Read, None, |store| store.circuits())
     }
 
     fn counts(&mut self) -> Result<Vec<Counts>> {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{Bell, BellKind, RedisStore, Result, SqliteStore, Store, redis, sqlite};
-use crate::job::JobKey;
+use crate::job::{JobKey, TopicName};
 use crate::settings;
 
 /// Opens the store that the settings name. `run_dir` is where its bells hang.
@@ -112,6 +112,11 @@ impl Lanes {
     /// Has a lane's node drained of its jobs, which go to the others, or no longer. The timers do it.
     pub fn drain(&self, lane: usize, drained: bool) -> Result<()> {
         self.0.as_ref().map_or(Ok(()), |nodes| nodes.drain(lane, drained))
+    }
+
+    /// The lane that grants a topic's permits, whichever are down.
+    pub fn home_of(&self, topic: &TopicName) -> usize {
+        self.0.as_ref().map_or(0, |nodes| nodes.home_of(topic))
     }
 
     /// Where a job belongs.

@@ -7,14 +7,18 @@
 //! Room for copies on a node that was not a job's home: an add carries a stamp (`stamp_us` in a [`View`]), and of two
 //! copies of an id the one with the later stamp is the job. A store that has one shard never has two.
 
+mod bell;
+mod counts;
+mod flow;
 mod lanes;
 mod redis;
 mod sqlite;
 
-use std::io;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
+pub use bell::{Bell, BellKind};
+pub use counts::Counts;
+pub use flow::{CircuitState, CircuitView, Left, Opening, PERMIT_HOLDS, Permit, PermitAsk, Waiting};
 pub use lanes::{Lanes, Probe, Probed, hang_bell, open, open_lane, unhang};
 pub use redis::{NodeState, RedisStore};
 pub use sqlite::SqliteStore;
@@ -149,6 +153,12 @@ pub struct Moved {
     pub next_ms: Option<i64>,
 }
 
+/// A job that has been due for so long, and is not ready, was forgotten in an outage.
+pub const OUTAGE: Duration = Duration::from_secs(10);
+
+/// How many jobs of which topics got a new due time.
+pub type Spread = Vec<(TopicName, usize)>;
+
 /// What a lease asks of one topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
@@ -189,6 +199,8 @@ pub struct Leased {
     pub deadline_ms: i64,
     /// Its own limit of attempts.
     pub max_attempts: Option<u32>,
+    /// It is let through to see whether its receiver is back; and so often its topic's circuit was opened.
+    pub probe: Option<u32>,
 }
 
 /// What a lease brought.
@@ -196,8 +208,11 @@ pub struct Leased {
 pub struct Batch {
     /// The jobs, by priority and due time within a topic.
     pub jobs: Vec<Leased>,
-    /// The topics with ready jobs that are left, and how many; but for paused ones.
-    pub left: Vec<(TopicName, u64)>,
+    /// The topics with ready jobs that are left, and how many; but for paused ones, and those whose circuit lets none
+    /// through now. Of one that lets one through: one.
+    pub left: Left,
+    /// The topics with ready jobs whose circuit lets none through now, and after how long it may. Nobody rings then.
+    pub waiting: Waiting,
 }
 
 /// What becomes of a leased job.
@@ -237,30 +252,6 @@ pub enum Settled {
     Stale,
 }
 
-/// How many jobs of a topic are in each state.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Counts {
-    /// The topic.
-    pub topic: TopicName,
-    /// Waiting for their due time.
-    pub delayed: u64,
-    /// May be leased.
-    pub ready: u64,
-    /// Held by a consumer.
-    pub leased: u64,
-    /// Dead letters.
-    pub dead: u64,
-    /// When the ready job that waits longest was due, Unix milliseconds; none: none is ready.
-    pub oldest_ready_ms: Option<i64>,
-}
-
-impl Counts {
-    /// Those of a topic that has no jobs.
-    pub fn none(topic: TopicName) -> Counts {
-        Counts { topic, delayed: 0, ready: 0, leased: 0, dead: 0, oldest_ready_ms: None }
-    }
-}
-
 /// A page of a listing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Page {
@@ -277,33 +268,6 @@ pub enum Which {
     All,
     /// Those of these ids.
     Ids(Vec<JobId>),
-}
-
-/// What a process waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BellKind {
-    /// Jobs to lease.
-    Push,
-    /// Jobs that are due, or will be earlier than was known.
-    Timer,
-}
-
-/// Where a process waits for work; its descriptor is readable when it rang. It may ring too often, never too seldom.
-pub trait Bell: AsFd + Send {
-    /// Takes all rings so far. Tells whether there were any: then its owner must look for work.
-    fn answer(&self) -> io::Result<bool>;
-
-    /// Says whether its owner could take work now. Where a ring goes to one of those who listen, one that could not would
-    /// keep it from the others.
-    fn listen(&self, _could: bool) {}
-
-    /// Whether a ring is lost with a process that dies before it has heeded it.
-    fn loses_rings(&self) -> bool {
-        false
-    }
-
-    /// Gives the others a moment to hear what this one was told and may not take.
-    fn rest(&self) {}
 }
 
 /// One handle to the store.
@@ -332,9 +296,20 @@ pub trait Store: Send {
     }
 
     /// Moves up to `limit` due jobs of each shard to ready. `next_ms` is the next due time.
-    fn promote(&mut self, limit: usize) -> Result<Moved>;
+    fn promote(&mut self, limit: usize) -> Result<Moved> {
+        self.promote_or_spread(limit, &[]).map(|(moved, _)| moved)
+    }
 
-    /// Leases up to `limit` ready jobs in all, topic by topic in the given order; of paused topics none. Never waits for work.
+    /// The same; but jobs of these topics that were due for more than [`OUTAGE`], because nobody promoted them, get a new due
+    /// time at random within the span from now. Tells of how many. (They count in `jobs`.)
+    fn promote_or_spread(
+        &mut self,
+        limit: usize,
+        spread: &[(TopicName, Duration)],
+    ) -> Result<(Moved, Spread)>;
+
+    /// Leases up to `limit` ready jobs in all, topic by topic in the given order; of paused topics none, and of those whose
+    /// circuit is open as many as it lets through. Never waits for work.
     fn lease(&mut self, wanted: &[Wanted], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch>;
 
     /// Settles leased jobs, each answered by itself, in their order.
@@ -375,6 +350,20 @@ pub trait Store: Send {
 
     /// The topics that are paused, by name.
     fn paused(&mut self) -> Result<Vec<TopicName>>;
+
+    /// Grants permits to begin callbacks of topics with limits, at their home; of each topic by itself, in their order. What is
+    /// held is forgotten when it is not told again for [`PERMIT_HOLDS`], and with [`Store::hand_back`].
+    fn permits(&mut self, owner: &OwnerTag, asks: &[PermitAsk]) -> Result<Vec<Permit>>;
+
+    /// Has a topic's jobs wait, and then one at a time let through. Tells whether the circuit was closed. One that was opened as
+    /// often already, and is still open, stays as it is. A handle to a lane speaks of that alone.
+    fn open_circuit(&mut self, opening: &Opening) -> Result<bool>;
+
+    /// Has a topic's jobs wait no longer. Tells whether the circuit was not closed.
+    fn close_circuit(&mut self, topic: &TopicName) -> Result<bool>;
+
+    /// The circuits that are not closed, by topic.
+    fn circuits(&mut self) -> Result<Vec<CircuitView>>;
 
     /// Whether the store answers; how is told by the error.
     fn health(&mut self) -> Result<()>;

@@ -13,7 +13,7 @@ use super::refused::Refused;
 use super::{Answer, Ask, Asker, STORE_TIMEOUT, Undertake};
 use crate::job::{JobKey, NewJob, State, TopicName};
 use crate::role::{self, lock};
-use crate::store::{Added, Letters, Result, Store, StoreError, Which};
+use crate::store::{Added, CircuitView, Letters, Result, Store, StoreError, Which};
 
 /// So many adds go into one transaction.
 const GROUP: usize = 256;
@@ -315,8 +315,9 @@ impl<A: Asker> Worker<A> {
                     Answer::Listed(list(self.store.as_mut(), &topic, state, cursor, limit))
                 }
                 Ask::Count => Answer::Counted(self.store.counts()),
-                Ask::Pause(topic, paused) => Answer::Said(self.store.pause(&topic, paused)),
-                Ask::Paused => Answer::Paused(self.store.paused()),
+                Ask::Pause(topic, true) => Answer::Said(self.store.pause(&topic, true)),
+                Ask::Pause(topic, false) => Answer::Said(resume(self.store.as_mut(), &topic)),
+                Ask::Paused => Answer::Paused(held_back(self.store.as_mut())),
                 Ask::Dead { topic, which, limit, what } => {
                     let done = undertake(&mut *self.store, topic, &which, limit, what);
                     Answer::Dead(done)
@@ -336,6 +337,17 @@ impl<A: Asker> Worker<A> {
         }
         self.finish(answers);
     }
+}
+
+/// The topics that are paused, and the circuits that are not closed.
+fn held_back(store: &mut dyn Store) -> Result<(Vec<TopicName>, Vec<CircuitView>)> {
+    Ok((store.paused()?, store.circuits()?))
+}
+
+/// Has a topic's jobs delivered again, whatever held them back.
+fn resume(store: &mut dyn Store, topic: &TopicName) -> Result<()> {
+    store.pause(topic, false)?;
+    store.close_circuit(topic).map(drop)
 }
 
 /// Does something with dead letters.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use self::lane::Lane;
 use crate::job::{JobKey, NewJob, State, TopicName};
-use crate::store::{Added, Change, Changed, Counts, Lanes, Page, Result, Store, View, Which};
+use crate::store::{Added, Change, Changed, CircuitView, Counts, Lanes, Page, Result, Store, View, Which};
 
 /// A store that has not answered for so long is taken to hang: what it has is answered with `unknown`, and nothing more
 /// is handed to it until it answers.
@@ -48,9 +48,9 @@ pub enum Ask {
     },
     /// Count the jobs of all topics.
     Count,
-    /// Have a topic's jobs delivered no more; or again.
+    /// Have a topic's jobs delivered no more; or again, whatever its circuit says.
     Pause(TopicName, bool),
-    /// Tell which topics are paused.
+    /// Tell which topics are paused, and which circuits are not closed.
     Paused,
     /// Do something with some of a topic's dead letters. Large numbers are asked for in several steps, so that others have
     /// their turn.
@@ -100,8 +100,8 @@ pub enum Answer {
     Dead(Result<usize>),
     /// To a pause, or its end.
     Said(Result<()>),
-    /// To the question for paused topics: them.
-    Paused(Result<Vec<TopicName>>),
+    /// To the question for topics whose jobs are held back: those that are paused, and circuits.
+    Paused(Result<(Vec<TopicName>, Vec<CircuitView>)>),
 }
 
 /// A server, as those who ask the store for it see it. All but [`Asker::wake`] and [`Asker::told`] is theirs alone.

@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 use super::super::failure::Failure;
 
 /// What the API shows of a topic, and nobody sets.
-pub(super) const SHOWN_ONLY: [&str; 3] = ["source", "revision", "paused"];
+pub(super) const SHOWN_ONLY: [&str; 6] =
+    ["source", "revision", "paused", "circuit", "circuit_until_ms", "circuit_reason"];
 
 /// What may be set.
 #[derive(Debug, Default, clap::Args)]

@@ -76,7 +76,15 @@ fn table(topics: &[Box<RawValue>]) -> Result<String> {
         let topic: Map<String, Value> = serde_json::from_str(topic.get())?;
         let field = |name: &str| topic.get(name).map_or_else(|| NOTHING.to_owned(), words);
         let is_paused = topic.get("paused") == Some(&Value::Bool(true));
-        let status = if is_paused { format!("{}, paused", field("status")) } else { field("status") };
+        let mut status = field("status");
+        if is_paused {
+            status += ", paused";
+        }
+        match field("circuit").as_str() {
+            "open" => status += ", circuit open",
+            "half_open" => status += ", circuit half open",
+            _ => {}
+        }
         let callback =
             if field("mode") == "pull" { "(pull)".to_owned() } else { cut(&field("callback"), 60) };
         table.row([
@@ -102,13 +110,16 @@ mod tests {
     #[test]
     fn topics_are_listed_and_shown_whatever_their_fields_are() {
         let topic = json!({"name": "orders", "title": "订单", "mode": "push", "callback": "http://h/", "status": "online",
-            "source": "file", "delay": "5m", "retry": ["1s", "1m"], "max_attempts": 10, "paused": true, "rate": null,
+            "source": "file", "delay": "5m", "retry": ["1s", "1m"], "max_attempts": 10, "paused": true, "circuit": "open", "rate": null,
             "headers": {"X-A": "1"}});
         let raw = RawValue::from_string(topic.to_string()).unwrap();
         let text = table(&[raw]).unwrap();
         let row: Vec<&str> =
             text.lines().nth(1).unwrap().split("  ").map(str::trim).filter(|w| !w.is_empty()).collect();
-        assert_eq!(row, ["orders", "online, paused", "file", "5m", "1s, 1m", "10", "http://h/", "订单"]);
+        assert_eq!(
+            row,
+            ["orders", "online, paused, circuit open", "file", "5m", "1s, 1m", "10", "http://h/", "订单"]
+        );
         let page = page(topic.as_object().unwrap());
         assert!(page.contains("headers       X-A: 1\n") && page.contains("rate          -\n"), "{page}");
     }

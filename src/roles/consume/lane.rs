@@ -12,7 +12,9 @@ use anyhow::{Context as _, Result};
 use crate::job::TopicName;
 use crate::process::wait_readable;
 use crate::role::{self, lock};
-use crate::store::{self, Batch, Bell, OwnerTag, Settled, Settlement, Store, StoreError, Wanted};
+use crate::store::{
+    self, Batch, Bell, Opening, OwnerTag, Permit, PermitAsk, Settled, Settlement, Store, StoreError, Wanted,
+};
 
 /// The most jobs that one lease or settlement takes, so that others have their turn at the store.
 pub(super) const BATCH: usize = 256;
@@ -29,6 +31,12 @@ pub(super) enum Order {
     Deaf,
     /// Hand back all that is still held.
     HandBack,
+    /// Ask for permits of topics whose home it is.
+    Permits(Vec<PermitAsk>),
+    /// Have a topic's jobs wait.
+    Open(Opening),
+    /// Have a topic's jobs wait no longer.
+    Close(TopicName),
 }
 
 /// What a lane tells.
@@ -36,11 +44,29 @@ pub(super) enum News {
     /// There is work.
     Rang,
     /// What came of an exchange: what is to be settled again, what was leased, and what went wrong.
-    Exchanged { unsettled: Vec<Settlement>, batch: Batch, failed: Option<StoreError> },
+    Exchanged {
+        unsettled: Vec<Settlement>,
+        batch: Batch,
+        failed: Option<StoreError>,
+    },
     /// The bell is taken down.
     Deaf,
     /// All is handed back, or is not, which the timers mend.
     HandedBack(Result<usize, StoreError>),
+    /// What was asked, and what is granted.
+    Permitted {
+        asks: Vec<PermitAsk>,
+        permits: Result<Vec<Permit>, StoreError>,
+    },
+    /// A topic's circuit was opened, or closed; and whether it was the other before.
+    Opened {
+        opening: Opening,
+        is_news: Result<bool, StoreError>,
+    },
+    Closed {
+        topic: TopicName,
+        is_news: Result<bool, StoreError>,
+    },
     /// It cannot go on.
     Ended(anyhow::Error),
 }
@@ -183,6 +209,18 @@ impl Worker {
             Order::HandBack => {
                 let handed_back = self.store.hand_back(&self.owner);
                 self.inbox.put(self.number, News::HandedBack(handed_back));
+            }
+            Order::Permits(asks) => {
+                let permits = self.store.permits(&self.owner, &asks);
+                self.inbox.put(self.number, News::Permitted { asks, permits });
+            }
+            Order::Open(opening) => {
+                let is_news = self.store.open_circuit(&opening);
+                self.inbox.put(self.number, News::Opened { opening, is_news });
+            }
+            Order::Close(topic) => {
+                let is_news = self.store.close_circuit(&topic);
+                self.inbox.put(self.number, News::Closed { topic, is_news });
             }
         }
     }

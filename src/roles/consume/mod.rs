@@ -4,8 +4,11 @@
 //! calls run, outcomes gather, and are settled together. A lease never holds more jobs than there are free workers, so that
 //! none waits here while another consumer is idle.
 
+mod ending;
+mod exchange;
+mod held_back;
 mod lane;
-mod outcome;
+mod limits;
 mod workers;
 
 use std::collections::HashMap;
@@ -17,15 +20,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
+use self::ending::{note, outcome, receiver_failed};
 use self::lane::{Inbox, Lane, News, Order};
-use self::outcome::{note, outcome};
+use self::limits::Limits;
 use self::workers::{Finished, Workers};
 use crate::callback::Caller;
 use crate::fair::Fair;
-use crate::job::TopicName;
+use crate::flow::Evidence;
+use crate::job::{Priority, TopicName};
 use crate::process::{Owner, wait_readable};
 use crate::role::{Context, Drain, LiveTopics, Trouble};
-use crate::store::{Batch, BellKind, Leased, Outcome, OwnerTag, Settlement, StoreError, Token, Wanted};
+use crate::store::{BellKind, Lanes, Leased, Outcome, OwnerTag, Settlement, Token};
 use crate::topic::{Mode, Topic};
 
 /// How much longer than a callback may take its lease holds: for names that are slow to resolve, and for settling.
@@ -64,13 +69,15 @@ struct Counter {
     look: bool,
     /// An exchange is under way, since then; and it may bring so many jobs.
     busy: Option<(Instant, u32)>,
-    /// The topics that it was asked for, as they were then.
-    asked: HashMap<TopicName, Arc<Topic>>,
+    /// The topics that it was asked for, as they were then, and for how many jobs.
+    asked: HashMap<TopicName, (Arc<Topic>, u32)>,
     /// When it is tried again, after the store failed.
     again: Option<Instant>,
     trouble: Trouble,
     /// The topics that have ready jobs there, and how many.
     left: Vec<(TopicName, u64)>,
+    /// When a circuit lets a job through: nobody rings then.
+    lets_through: Option<Instant>,
     listens: bool,
     /// Its bell is down.
     deaf: bool,
@@ -95,6 +102,10 @@ struct Consumer {
     /// The jobs whose callbacks run, by their leases.
     in_flight: HashMap<Token, Flight>,
     fair: Fair,
+    limits: Limits,
+    evidence: Evidence,
+    /// The lane that grants a topic's permits, and whose word counts on its circuit.
+    lanes: Lanes,
     /// It drains: no new work.
     drains: bool,
 }
@@ -108,7 +119,8 @@ impl Consumer {
         let topics = context.topics()?;
         let (inbox, told) = Inbox::new()?;
         let mut counters = Vec::new();
-        for number in 0..context.lanes()?.count() {
+        let lanes = context.lanes()?;
+        for number in 0..lanes.count() {
             let bell = context.bell(number, BellKind::Push, owner.tag())?;
             let tag = OwnerTag(owner.tag().to_owned());
             let lane = Lane::start(number, context.lane(number)?, bell, tag, &inbox)?;
@@ -121,13 +133,20 @@ impl Consumer {
                 again: None,
                 trouble: Trouble::default(),
                 left: Vec::new(),
+                lets_through: None,
                 listens: true,
                 deaf: false,
                 handed_back: false,
             });
         }
+        let now = Instant::now();
+        let mut limits = Limits::new(now, lanes.count() > 1);
+        limits.serve(topics.now(), now, |_| 0);
         Ok(Consumer {
-            fair: Fair::new(served(&topics)),
+            fair: Fair::new(lanes.count(), served(&topics)),
+            limits,
+            evidence: Evidence::default(),
+            lanes,
             topics,
             owner: Some(owner),
             counters,
@@ -148,16 +167,22 @@ impl Consumer {
                     // Whoever else waits may hear the bells.
                     self.counters.iter().for_each(|counter| counter.lane.order(Order::Deaf));
                 }
-                let done = self.in_flight.is_empty() && self.counters.iter().all(Counter::is_through);
-                if done || drain.until.is_some_and(|at| at <= Instant::now() + LAST_CALL) {
+                if self.is_through() || drain.until.is_some_and(|at| at <= Instant::now() + LAST_CALL) {
                     return self.end(drain);
                 }
             }
+            self.ask_permits();
             for number in 0..self.counters.len() {
                 self.exchange(number);
             }
             self.wait(context)?;
         }
+    }
+
+    /// Whether a drain has nothing more to do.
+    fn is_through(&self) -> bool {
+        let settled = self.in_flight.is_empty() && self.counters.iter().all(Counter::is_through);
+        settled && self.limits.is_through()
     }
 
     /// How many more callbacks may be begun: workers that are free, and that no lease under way may need.
@@ -178,7 +203,10 @@ impl Consumer {
         let slow = self.counters.iter().filter_map(|c| c.busy).map(|(since, _)| since + EXCHANGE);
         context.workers_by(self.in_flight.values().map(|flight| flight.by).chain(slow).min());
         let drain_ends = context.drain().and_then(|Drain { until, .. }| until?.checked_sub(LAST_CALL));
-        let until = self.counters.iter().filter_map(|c| c.again).chain(drain_ends).min();
+        let permits = self.limits.next(|topic| self.wants(topic));
+        let probes = self.counters.iter().filter_map(|c| c.lets_through);
+        let until = self.counters.iter().filter_map(|c| c.again).chain(drain_ends);
+        let until = until.chain(permits).chain(probes).min();
         let fds: Vec<BorrowedFd<'_>> =
             [self.workers.as_fd(), self.told.as_fd()].into_iter().chain(self.topics.fd()).collect();
         let changed = context.wait(&fds, until)?.get(2).is_some_and(|readable| *readable);
@@ -196,6 +224,8 @@ impl Consumer {
     fn serve(&mut self) {
         let names = served(&self.topics);
         log::info!("{} topics are served", names.len());
+        self.limits.serve(self.topics.now(), Instant::now(), |topic| self.fair.in_flight(topic));
+        self.evidence.keep(|topic| self.topics.now().get(topic.as_str()).is_some());
         for counter in &mut self.counters {
             counter.left.retain(|(topic, _)| self.topics.now().get(topic.as_str()).is_some());
             counter.look = true;
@@ -210,10 +240,13 @@ impl Consumer {
             return;
         }
         for Finished { token, verdict, attempt } in finished {
-            let Some(Flight { leased, topic, lane, .. }) = self.in_flight.remove(&token) else { continue };
-            self.fair.ended(&leased.key.topic);
+            let Some(flight) = self.in_flight.remove(&token) else { continue };
+            self.fair.ended(&flight.leased.key.topic);
+            self.limits.ended(&flight.leased.key.topic, true);
+            self.learn(&flight, receiver_failed(&verdict), &attempt.error);
+            let Flight { leased, topic, lane, .. } = flight;
             let outcome = outcome(&topic, &leased, &verdict);
-            note(&leased, &verdict, &outcome);
+            note(&leased, verdict.reason(), &outcome);
             let attempt = (outcome != Outcome::Ack).then_some(attempt);
             self.counters[lane].unsettled.push(Settlement { key: leased.key, token, outcome, attempt });
         }
@@ -222,44 +255,10 @@ impl Consumer {
     }
 
     fn look_where_more_is(&mut self) {
-        if self.fair.more(self.free()) {
-            self.counters.iter_mut().filter(|c| !c.left.is_empty()).for_each(|c| c.look = true);
+        let free = self.free();
+        for (number, counter) in self.counters.iter_mut().enumerate() {
+            counter.look |= self.fair.more(number, free, |topic| self.limits.allowed(topic));
         }
-    }
-
-    /// Orders what is to be done on a lane, unless it is at something.
-    fn exchange(&mut self, number: usize) {
-        let (now, free, share) = (Instant::now(), self.free(), self.counters.len() as u32);
-        let counter = &mut self.counters[number];
-        // A moment that has come is not waited for any more, whatever may be done now.
-        counter.again = counter.again.filter(|at| *at > now);
-        if counter.busy.is_some() || counter.again.is_some() {
-            return;
-        }
-        let leases = counter.look && !self.drains && free > 0;
-        if counter.unsettled.is_empty() && !leases {
-            return;
-        }
-        let count = counter.unsettled.len().min(lane::BATCH);
-        let settle: Vec<Settlement> = counter.unsettled.drain(..count).collect();
-        // A lane that hangs must not hold all workers that are free.
-        let limit = if leases { free.div_ceil(share).min(lane::BATCH as u32) } else { 0 };
-        let quotas = if leases { self.fair.plan(limit) } else { Vec::new() };
-        counter.asked.clear();
-        let mut wanted = Vec::new();
-        for quota in quotas {
-            let Some(topic) = self.topics.now().get(quota.topic.as_str()) else { continue };
-            wanted.push(Wanted {
-                topic: quota.topic.clone(),
-                max: quota.max,
-                hold: topic.timeout + LEASE_MARGIN,
-                max_attempts: topic.max_attempts,
-            });
-            counter.asked.insert(quota.topic, Arc::clone(topic));
-        }
-        counter.busy = Some((now, limit));
-        counter.look &= !leases;
-        counter.lane.order(Order::Exchange { settle, wanted, limit: limit as usize });
     }
 
     /// Takes what the lanes have told.
@@ -274,72 +273,18 @@ impl Consumer {
                 News::HandedBack(Ok(_)) => self.counters[number].handed_back = true,
                 // The timers do it, as soon as this process is gone.
                 News::HandedBack(Err(e)) => return Err(e).context("cannot hand back"),
+                News::Permitted { asks, permits } => self.permitted(&asks, permits),
+                News::Opened { opening, is_news } => self.note_opened(number, &opening, is_news),
+                News::Closed { topic, is_news } => self.note_closed(number, &topic, is_news),
                 News::Ended(e) => return Err(e),
             }
         }
         Ok(())
     }
 
-    fn exchanged(
-        &mut self,
-        number: usize,
-        mut unsettled: Vec<Settlement>,
-        batch: Batch,
-        failed: Option<StoreError>,
-    ) -> Result<()> {
-        let counter = &mut self.counters[number];
-        let (_, limit) = counter.busy.take().unwrap_or((Instant::now(), 0));
-        counter.unsettled.append(&mut unsettled);
-        match failed {
-            None => counter.trouble.over(),
-            Some(e @ StoreError::Gone(_)) => return Err(e.into()),
-            Some(e) => {
-                counter.again = Some(match e {
-                    StoreError::Settling(_) => counter.trouble.waits(&e),
-                    _ => counter.trouble.again_at(&format_args!("cannot lease or settle: {e}")),
-                });
-                // What was to be leased is looked for again.
-                counter.look = true;
-                return Ok(());
-            }
-        }
-        if limit == 0 {
-            return Ok(());
-        }
-        let brought = batch.jobs.len();
-        for leased in batch.jobs {
-            // Also when it has changed or gone meanwhile: the lease is as it was then.
-            let Some(topic) = counter.asked.get(&leased.key.topic).map(Arc::clone) else { continue };
-            self.fair.began(&leased.key.topic);
-            self.workers.call(&topic, &leased);
-            let by = Instant::now() + topic.timeout + LEASE_MARGIN;
-            self.in_flight.insert(leased.token.clone(), Flight { leased, topic, lane: number, by });
-        }
-        let served = |(topic, _): &(TopicName, u64)| self.topics.now().get(topic.as_str()).is_some();
-        self.counters[number].left = batch.left.into_iter().filter(served).collect();
-        let mut left: HashMap<TopicName, u64> = HashMap::new();
-        for (topic, n) in self.counters.iter().flat_map(|c| &c.left) {
-            *left.entry(topic.clone()).or_default() += n;
-        }
-        self.fair.left(left);
-        let more = self.fair.more(self.free());
-        let counter = &mut self.counters[number];
-        // What is left although it was asked for is not for the asking: the next bell or callback brings the next try.
-        counter.look |= brought > 0 && more && !counter.left.is_empty();
-        // What was not asked for may be for others; and what this one may not take.
-        let asked = |topic: &TopicName| counter.asked.contains_key(topic);
-        let topics: Vec<TopicName> =
-            counter.left.iter().map(|(topic, _)| topic).filter(|t| !asked(t)).cloned().collect();
-        let rest = !more && !counter.left.is_empty();
-        if !topics.is_empty() || rest {
-            counter.lane.order(Order::PassOn { topics, rest });
-        }
-        Ok(())
-    }
-
     /// Gives back what is still held, and ends.
     fn end(&mut self, drain: Drain) -> Result<()> {
-        if self.in_flight.is_empty() && self.counters.iter().all(Counter::is_through) {
+        if self.is_through() {
             if let Some(Err(e)) = self.owner.take().map(Owner::retire) {
                 log::warn!("cannot remove the owner's file: {e}");
             }
@@ -365,6 +310,6 @@ impl Consumer {
 }
 
 /// The topics whose jobs are delivered.
-fn served(topics: &LiveTopics) -> Vec<TopicName> {
-    topics.now().iter().filter(|t| t.mode == Mode::Push).map(|t| t.name.clone()).collect()
+fn served(topics: &LiveTopics) -> Vec<(TopicName, Priority)> {
+    topics.now().iter().filter(|t| t.mode == Mode::Push).map(|t| (t.name.clone(), t.priority)).collect()
 }

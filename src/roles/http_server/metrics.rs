@@ -25,7 +25,7 @@ use crate::metrics::{Kind, Text, Totals};
 use crate::process::{ask_master, now_ms};
 use crate::role::{self, Context, EMBEDDED};
 use crate::status::{ProcessState, Status};
-use crate::store::{Counts, Store};
+use crate::store::{self, CircuitState, CircuitView, Counts, Store};
 
 /// How long those who are asked may take.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -62,8 +62,8 @@ pub(super) async fn by<T>(until: Instant, answer: oneshot::Receiver<T>) -> Optio
     tokio::time::timeout_at(until, answer).await.ok()?.ok()
 }
 
-/// How many jobs a node has; or why that is not known.
-pub(super) type OfOne = Result<Vec<Counts>, String>;
+/// What a node tells: how many jobs it has, and the circuits that are not closed there; or why it does not.
+pub(super) type OfOne = Result<(Vec<Counts>, Vec<CircuitView>), String>;
 
 /// All who are asked. Cheap to clone.
 #[derive(Clone)]
@@ -83,8 +83,8 @@ impl Sources {
         for lane in 0..lanes.count() {
             let name = lanes.name(lane).unwrap_or(EMBEDDED).to_owned();
             let mut store: Box<dyn Store> = context.lane(lane)?;
-            let counts = move || store.counts().map_err(|e| e.to_string());
-            nodes.push((name, Asked::start("metrics-node", counts)?));
+            let mut told = move || -> store::Result<_> { Ok((store.counts()?, store.circuits()?)) };
+            nodes.push((name, Asked::start("metrics-node", move || told().map_err(|e| e.to_string()))?));
         }
         let (for_pages, for_master) = (context.settings.run_dir.clone(), context.settings.run_dir.clone());
         Ok(Sources(Arc::new(All {
@@ -122,7 +122,7 @@ impl Sources {
 /// The counts of all nodes that have told theirs, by topic.
 fn joined(nodes: &[OfNode<'_>]) -> BTreeMap<TopicName, Counts> {
     let mut topics: BTreeMap<TopicName, Counts> = BTreeMap::new();
-    for one in nodes.iter().filter_map(|(_, counts)| counts.as_ref().ok()).flatten() {
+    for one in nodes.iter().filter_map(|(_, told)| told.as_ref().ok()).flat_map(|(counts, _)| counts) {
         match topics.get_mut(&one.topic) {
             None => drop(topics.insert(one.topic.clone(), one.clone())),
             Some(sum) => {
@@ -189,6 +189,22 @@ fn tell_jobs(text: &mut Text, nodes: &[OfNode<'_>]) {
         {
             text.sample(&[("topic", topic.as_str()), ("state", state)], n as f64);
         }
+    }
+    let circuits = nodes.iter().filter_map(|(_, told)| told.as_ref().ok()).flat_map(|(_, c)| c.clone());
+    let circuits: BTreeMap<TopicName, CircuitState> =
+        CircuitView::join(circuits).into_iter().map(|view| (view.topic, view.state)).collect();
+    text.family(
+        "dq_circuit_state",
+        Kind::Gauge,
+        "Whether a topic's jobs wait because its receiver fails: 0 no, 1 one at a time tries it, 2 all of them.",
+    );
+    for topic in topics.keys().chain(circuits.keys().filter(|topic| !topics.contains_key(*topic))) {
+        let state = match circuits.get(topic) {
+            None => 0.0,
+            Some(CircuitState::HalfOpen) => 1.0,
+            Some(CircuitState::Open) => 2.0,
+        };
+        text.sample(&[("topic", topic.as_str())], state);
     }
     text.family(
         "dq_oldest_ready_seconds",

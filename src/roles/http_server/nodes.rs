@@ -136,7 +136,7 @@ impl Api {
         let states = states.ok().and_then(Result::ok).unwrap_or_default();
         let node = |(name, counts): OfNode<'_>| {
             let state = states.iter().find(|state| state.name == name);
-            let sum = |of: fn(&Counts) -> u64| counts.as_ref().ok().map(|c| c.iter().map(of).sum());
+            let sum = |of: fn(&Counts) -> u64| counts.as_ref().ok().map(|(c, _)| c.iter().map(of).sum());
             let settling = state.is_some_and(|s| !s.is_looked_through);
             Node {
                 answers: counts.is_ok() && state.is_none_or(|s| s.answers),

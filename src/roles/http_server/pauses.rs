@@ -23,16 +23,16 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 }
 
 impl Api {
-    /// Which topics are paused, if the store says it soon.
+    /// Which topics' jobs are held back, if the store says it soon.
     pub(super) async fn paused(&self) -> Paused {
         let asked = tokio::time::timeout(PATIENCE, self.desk.ask(Ask::Paused, Manner::Plain, 0)).await;
-        Paused(asked.ok().and_then(Result::ok).map(|told| told.names))
+        Paused(asked.ok().and_then(Result::ok).map(|told| told.held))
     }
 
     async fn say(&self, name: TopicName, paused: bool) -> Result<Told, Problem> {
         // What was said of a topic that was taken out can be taken back.
         let is_known = self.topic(&name).is_ok();
-        if !is_known && (paused || self.paused().await.0.is_some_and(|all| !all.contains(&name))) {
+        if !is_known && (paused || self.paused().await.lets_through(&name)) {
             return Err(Problem::unknown_topic(&name));
         }
         self.desk.ask(Ask::Pause(name, paused), Manner::Plain, 0).await
@@ -48,7 +48,7 @@ async fn pause(State(api): State<Api>, InTopic(name): InTopic, Sent(json): Sent)
     api.say(name, true).await
 }
 
-/// Resumes a topic: its jobs are delivered again.
+/// Resumes a topic: its jobs are delivered again, also when its circuit is open.
 #[utoipa::path(post, path = "/v1/topics/{topic}/resume", tag = "topics", operation_id = "resume_topic",
     params(schema::TopicPath, schema::IdempotencyKey),
     responses((status = 204, description = "It is not paused"), schema::ChangeProblems))]

@@ -13,7 +13,7 @@ use super::cursor;
 use super::problem::Problem;
 use super::replays::Unfinished;
 use crate::job::{Attempt, JobId, JobKey, Priority, State, TopicName};
-use crate::store::{Added, Changed, Result, StoreError, View};
+use crate::store::{Added, Changed, CircuitView, Result, StoreError, View};
 use crate::submit::Answer;
 
 /// What stands for itself in a path.
@@ -43,14 +43,22 @@ pub(super) struct Told {
     pub count: usize,
     /// Of a batch: some jobs could not be stored now.
     unfinished: bool,
-    /// Of paused topics: which they are.
-    pub names: Vec<TopicName>,
+    /// Of topics whose jobs are held back: those that are paused, and circuits that are not closed.
+    pub held: (Vec<TopicName>, Vec<CircuitView>),
 }
 
 impl Told {
     pub(super) fn new(status: StatusCode, value: &impl Serialize) -> Told {
         let json = serde_json::to_vec(value).expect("answers are plain values");
-        Told { status, location: None, etag: None, json, count: 0, unfinished: false, names: Vec::new() }
+        Told {
+            status,
+            location: None,
+            etag: None,
+            json,
+            count: 0,
+            unfinished: false,
+            held: Default::default(),
+        }
     }
 
     /// It is done, and there is nothing to say about it.
@@ -61,7 +69,7 @@ impl Told {
             etag: None,
             json: Vec::new(),
             count: 0,
-            names: Vec::new(),
+            held: Default::default(),
             unfinished: false,
         }
     }
@@ -131,7 +139,7 @@ pub(super) fn told(manner: &Manner, answer: Answer) -> Result<Told, Problem> {
             Ok(Told::new(StatusCode::OK, &Listed { jobs, next: page.next.as_deref().map(cursor::shown) }))
         }
         (Answer::Said(said), _) => said.map(|()| Told::done()).map_err(Problem::from),
-        (Answer::Paused(names), _) => Ok(Told { names: names?, ..Told::done() }),
+        (Answer::Paused(held), _) => Ok(Told { held: held?, ..Told::done() }),
         (Answer::Counted(counts), _) => counts.map(|_| Told::done()).map_err(Problem::from),
         (Answer::Dead(count), _) => Ok(Told { count: count?, ..Told::done() }),
         (answer, manner) => unreachable!("{answer:?} is no answer to {manner:?}"),

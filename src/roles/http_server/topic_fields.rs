@@ -343,7 +343,9 @@ mod tests {
             RetryPolicy::Exponential { base: Duration::from_millis(1500), cap: Duration::from_secs(90) };
         let was = Topic { delay: Duration::from_secs(5400), retry, ..Topic::new(name.clone(), "http://h/") };
         let mut shown = serde_json::to_value(Shown::of(&was, Source::Registry, None)).unwrap();
-        for own in ["secrets", "source", "revision", "paused"] {
+        for own in
+            ["secrets", "source", "revision", "paused", "circuit", "circuit_until_ms", "circuit_reason"]
+        {
             shown.as_object_mut().unwrap().remove(own);
         }
         assert_eq!(topic(&shown.to_string(), &Topic::new(name, "")).unwrap(), was);

@@ -10,6 +10,7 @@ use super::schema;
 use crate::job::TopicName;
 use crate::registry::Revision;
 use crate::retry::RetryPolicy;
+use crate::store::{CircuitState, CircuitView};
 use crate::topic::Topic;
 
 /// Where a topic comes from.
@@ -87,6 +88,27 @@ pub(super) struct Shown {
     /// Whether its jobs wait; null: the store does not answer.
     #[schema(required = true)]
     paused: Option<bool>,
+    /// Whether its jobs wait because its receiver fails; null: the store does not answer.
+    #[schema(required = true)]
+    circuit: Option<Circuit>,
+    /// Until when, Unix milliseconds; then one of them at a time tries it.
+    #[schema(required = true)]
+    circuit_until_ms: Option<i64>,
+    /// How it failed.
+    #[schema(required = true)]
+    circuit_reason: Option<String>,
+}
+
+/// Whether jobs wait because their receiver fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Circuit {
+    /// They do not.
+    Closed,
+    /// All of them do.
+    Open,
+    /// One at a time tries it.
+    HalfOpen,
 }
 
 /// A topic to register, or the fields that are changed of one. What is null has its default.
@@ -178,8 +200,17 @@ words! {
     StatusWord = Online "online" | Offline "offline";
 }
 
-/// The topics that are paused; none: the store does not answer.
-pub(super) struct Paused(pub Option<Vec<TopicName>>);
+/// The topics that are paused, and the circuits that are not closed; none: the store does not answer.
+pub(super) struct Paused(pub Option<(Vec<TopicName>, Vec<CircuitView>)>);
+
+impl Paused {
+    /// Whether nothing is said of a topic.
+    pub(super) fn lets_through(&self, name: &TopicName) -> bool {
+        self.0.as_ref().is_some_and(|(paused, circuits)| {
+            !paused.contains(name) && circuits.iter().all(|view| view.topic != *name)
+        })
+    }
+}
 
 /// All topics.
 #[derive(Debug, Serialize, ToSchema)]
@@ -246,13 +277,27 @@ impl Shown {
             source,
             revision: revision.map(|r| r.to_string()),
             paused: None,
+            circuit: None,
+            circuit_until_ms: None,
+            circuit_reason: None,
         }
     }
 
-    /// With what is known of which topics are paused.
-    pub(super) fn with(self, paused: &Paused) -> Shown {
-        let is_paused = paused.0.as_ref().map(|all| all.iter().any(|name| name.as_str() == self.name));
-        Shown { paused: is_paused, ..self }
+    /// With what is known of which topics' jobs are held back.
+    pub(super) fn with(self, held: &Paused) -> Shown {
+        let Some((paused, circuits)) = &held.0 else { return self };
+        let view = circuits.iter().find(|view| view.topic.as_str() == self.name);
+        Shown {
+            paused: Some(paused.iter().any(|name| name.as_str() == self.name)),
+            circuit: Some(match view.map(|view| view.state) {
+                None => Circuit::Closed,
+                Some(CircuitState::Open) => Circuit::Open,
+                Some(CircuitState::HalfOpen) => Circuit::HalfOpen,
+            }),
+            circuit_until_ms: view.map(|view| view.until_ms),
+            circuit_reason: view.map(|view| view.reason.clone()),
+            ..self
+        }
     }
 
     pub(super) fn name(&self) -> &str {

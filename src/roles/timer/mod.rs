@@ -10,18 +10,19 @@ mod turn_of_duty;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
 use self::tender::{Dead, Handle, Tender};
 use self::turn_of_duty::TurnOfDuty;
+use crate::job::TopicName;
 use crate::process::{Owners, random_name};
 use crate::role::{self, Context, LiveTopics, Trouble};
 use crate::store::{BellKind, OwnerTag, Store, StoreError};
-use crate::topic::Topics;
+use crate::topic::{CatchUp, Topic, Topics};
 
 /// How long housekeeping waits for a node that is down.
 const NODE_AWAY: Duration = Duration::from_secs(1);
@@ -58,6 +59,8 @@ struct Timer {
     topics: LiveTopics,
     /// Told of them when they change.
     told: Sender<Topics>,
+    /// What the tenders know of them.
+    spread: Arc<Mutex<Vec<(TopicName, Duration)>>>,
 }
 
 impl Timer {
@@ -67,10 +70,12 @@ impl Timer {
         let run_dir = &context.settings.run_dir.clone();
         let (woken, wake) = UnixStream::pair()?;
         let (fail, failed) = channel();
+        let spread = Arc::new(Mutex::new(spread_of(topics.now())));
         let mut tenders = Vec::new();
         for lane in 0..context.lanes()?.count() {
             let bell = context.bell(lane, BellKind::Timer, &random_name()?)?;
-            let (tender, handle) = Tender::new(context.lane(lane)?, bell, maintain(context.lane(lane)?)?)?;
+            let maintenance = maintain(context.lane(lane)?)?;
+            let (tender, handle) = Tender::new(context.lane(lane)?, bell, maintenance, Arc::clone(&spread))?;
             let (fail, wake) = (fail.clone(), wake.try_clone()?);
             role::vital_thread("tender", move || {
                 if let Err(e) = tender.tend() {
@@ -81,7 +86,7 @@ impl Timer {
             tenders.push(handle);
         }
         let owners = Owners::watch(run_dir).context("cannot watch the owners of leases")?;
-        Ok(Timer { owners, tenders, failed, woken, topics, told })
+        Ok(Timer { owners, tenders, failed, woken, topics, told, spread })
     }
 
     fn run(&mut self, context: &mut Context) -> Result<()> {
@@ -102,6 +107,7 @@ impl Timer {
             context.wait(&fds, Some(Instant::now() + LONGEST_SLEEP))?;
             if let Some(topics) = self.topics.look() {
                 let _ = self.told.send(topics.clone());
+                *role::lock(&self.spread) = spread_of(topics);
             }
             if let Ok(e) = self.failed.try_recv() {
                 return Err(e);
@@ -118,6 +124,15 @@ impl Timer {
             }
         }
     }
+}
+
+/// The topics whose jobs are spread that were forgotten in an outage, and over how long.
+fn spread_of(topics: &Topics) -> Vec<(TopicName, Duration)> {
+    let span = |topic: &Topic| match topic.catch_up {
+        CatchUp::Spread(span) => Some((topic.name.clone(), span)),
+        CatchUp::All | CatchUp::Skip(_) => None,
+    };
+    topics.iter().filter_map(|topic| span(topic)).collect()
 }
 
 /// A thread that says which topics have jobs that nobody delivers, for each set of topics that it is told of.

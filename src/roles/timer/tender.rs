@@ -12,6 +12,7 @@ use nix::errno::Errno;
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
+use crate::job::TopicName;
 use crate::process::{DeadOwner, wait_readable};
 use crate::role::{Trouble, lock};
 use crate::store::{self, Bell, OwnerTag, Store, StoreError};
@@ -44,6 +45,8 @@ pub(super) struct Tender {
     told: UnixStream,
     pub maintenance: SyncSender<()>,
     trouble: Trouble,
+    /// The topics whose jobs are spread that were forgotten in an outage, and over how long.
+    spread: Arc<Mutex<Vec<(TopicName, Duration)>>>,
     /// Since when it has been at a step; none: it waits.
     busy_since: Arc<Mutex<Option<Instant>>>,
 }
@@ -74,6 +77,7 @@ impl Tender {
         store: Box<dyn Store>,
         bell: Box<dyn Bell>,
         maintenance: SyncSender<()>,
+        spread: Arc<Mutex<Vec<(TopicName, Duration)>>>,
     ) -> Result<(Tender, Handle)> {
         let (told, tell) = UnixStream::pair()?;
         told.set_nonblocking(true)?;
@@ -84,7 +88,10 @@ impl Tender {
         let clock =
             TimerFd::new(ClockId::CLOCK_REALTIME, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
         let (dead, trouble) = (Vec::new(), Trouble::default());
-        Ok((Tender { store, bell, clock, dead, news, told, maintenance, trouble, busy_since }, handle))
+        Ok((
+            Tender { store, bell, clock, dead, news, told, maintenance, trouble, spread, busy_since },
+            handle,
+        ))
     }
 
     /// Until it is told to end, or cannot go on.
@@ -140,7 +147,11 @@ impl Tender {
                 log::warn!("cannot remove an owner's file: {e}");
             }
         }
-        let promoted = self.store.promote(BATCH)?;
+        let spread = lock(&self.spread).clone();
+        let (promoted, forgotten) = self.store.promote_or_spread(BATCH, &spread)?;
+        for (topic, jobs) in forgotten {
+            log::warn!("{jobs} jobs of {topic} that were due long ago are spread, as its catch_up says");
+        }
         let expired = self.store.expire(BATCH)?;
         if expired.jobs > 0 {
             log::warn!("{} leases ran out", expired.jobs);

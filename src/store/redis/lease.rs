@@ -1,6 +1,7 @@
 //! Leasing, and the tokens that prove a lease and say where it is.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use redis::Value;
 
@@ -9,7 +10,7 @@ use super::nodes::Place;
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
 use crate::job::{JobKey, Priority, TopicName};
-use crate::store::{Batch, Leased, OwnerTag, Result, StoreError, Token, Wanted};
+use crate::store::{Batch, Leased, Left, OwnerTag, Result, StoreError, Token, Waiting, Wanted};
 
 /// More shards than this are looked at before they are asked one after the other.
 const FEW: usize = 4;
@@ -35,7 +36,7 @@ impl RedisStore {
         })
     }
 
-    /// Leases on one shard, up to [`CHUNK`] jobs. Adds to what was leased. Tells how many it leased, and what is left.
+    /// Leases on one shard, up to [`CHUNK`] jobs. Adds to what was leased. Tells how many it leased, what is left, and what waits.
     fn lease_at(
         &self,
         place: Place,
@@ -43,7 +44,7 @@ impl RedisStore {
         limit: usize,
         owner: Option<&OwnerTag>,
         jobs: &mut Vec<(Priority, Leased)>,
-    ) -> Result<(usize, Vec<(TopicName, u64)>)> {
+    ) -> Result<(usize, Left, Waiting)> {
         let mut prefix = [0; 16];
         getrandom::fill(&mut prefix)
             .map_err(|e| StoreError::Unavailable(format!("no random numbers: {e}")))?;
@@ -56,8 +57,9 @@ impl RedisStore {
             let hold = want.hold.as_millis().min(u64::MAX.into()) as u64;
             call.cmd.arg(want.topic.as_str()).arg(max).arg(hold).arg(want.max_attempts);
         }
-        let [groups, left] =
-            <[Value; 2]>::try_from(array(self.ask(place, call)?)?).map_err(|_| strange("an answer"))?;
+        let before = jobs.len();
+        let [groups, left, waiting] =
+            <[Value; 3]>::try_from(array(self.ask(place, call)?)?).map_err(|_| strange("an answer"))?;
         let mut token = 0;
         for group in array(groups)? {
             let mut values = array(group)?.into_iter();
@@ -77,6 +79,7 @@ impl RedisStore {
                     stamp_us: record.stamp_us,
                     deadline_ms,
                     max_attempts: record.max_attempts,
+                    probe: None,
                 };
                 jobs.push((record.priority, leased));
             }
@@ -85,7 +88,15 @@ impl RedisStore {
         while let (Some(topic), Some(n)) = (left.next(), left.next()) {
             told.push((answer::topic(topic)?, count(&n)? as u64));
         }
-        Ok((token as usize, told))
+        let mut closed = Vec::new();
+        for three in array(waiting)?.chunks(3) {
+            let [topic, ms, opens] = three else { return Err(strange("an answer")) };
+            let (topic, opens) = (answer::topic(topic.clone())?, count(opens)? as u32);
+            let probes = jobs[before..].iter_mut().filter(|(_, j)| opens > 0 && j.key.topic == topic);
+            probes.for_each(|(_, j)| j.probe = Some(opens));
+            closed.push((topic, Duration::from_millis(count(ms)? as u64)));
+        }
+        Ok((token as usize, told, closed))
     }
 
     /// Those of many shards that may have ready jobs, by one look at all of them.
@@ -125,14 +136,20 @@ impl RedisStore {
         };
         self.turn = (self.turn + 1) % places.len().max(1);
         let (mut jobs, mut left) = (Vec::new(), BTreeMap::<TopicName, u64>::new());
+        let mut waiting = BTreeMap::<TopicName, Duration>::new();
         for i in 0..places.len() {
             let place = places[(self.turn + i) % places.len()];
             loop {
                 match self.lease_at(place, wanted, limit - jobs.len(), owner, &mut jobs) {
                     // A full answer has perhaps left some that are wanted.
-                    Ok((CHUNK, _)) if jobs.len() < limit => continue,
-                    Ok((_, told)) => {
+                    Ok((CHUNK, ..)) if jobs.len() < limit => continue,
+                    Ok((_, told, closed)) => {
                         worked = true;
+                        // The first that ends.
+                        for (topic, wait) in closed {
+                            let known = waiting.entry(topic).or_insert(wait);
+                            *known = wait.min(*known);
+                        }
                         told.into_iter().for_each(|(topic, n)| *left.entry(topic).or_default() += n);
                     }
                     Err(e) => failed = Some(e),
@@ -147,7 +164,8 @@ impl RedisStore {
                 let order = |topic: &TopicName| wanted.iter().position(|w| w.topic == *topic);
                 jobs.sort_by_cached_key(|(priority, j)| (order(&j.key.topic), *priority, j.due_ms));
                 let jobs = jobs.into_iter().map(|(_, leased)| leased).collect();
-                Ok(Batch { jobs, left: left.into_iter().collect() })
+                let (left, waiting) = (left.into_iter().collect(), waiting.into_iter().collect());
+                Ok(Batch { jobs, left, waiting })
             }
         }
     }

@@ -10,6 +10,7 @@ mod breaker;
 mod browse;
 mod change;
 mod flags;
+mod flow;
 mod lease;
 mod map;
 mod moving;
@@ -37,8 +38,8 @@ use self::node::{Call, Failure};
 use self::nodes::Place;
 use self::script::Script;
 use super::{
-    Added, Batch, Change, Changed, Counts, Letters, Moved, OwnerTag, Page, Result, Settled, Settlement,
-    Store, StoreError, View, Wanted, Which,
+    Added, Batch, Change, Changed, CircuitView, Counts, Letters, Moved, Opening, OwnerTag, Page, Permit,
+    PermitAsk, Result, Settled, Settlement, Spread, Store, StoreError, View, Wanted, Which,
 };
 use crate::job::{JobId, JobKey, NewJob, State, TopicName};
 use crate::settings;
@@ -253,8 +254,12 @@ impl Store for RedisStore {
         self.change_at_home(key, change)
     }
 
-    fn promote(&mut self, limit: usize) -> Result<Moved> {
-        self.promote_delivering(limit)
+    fn promote_or_spread(
+        &mut self,
+        limit: usize,
+        spread: &[(TopicName, Duration)],
+    ) -> Result<(Moved, Spread)> {
+        self.promote_delivering(limit, spread)
     }
 
     fn lease(&mut self, wanted: &[Wanted], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
@@ -291,7 +296,9 @@ impl Store for RedisStore {
     }
 
     fn expire(&mut self, limit: usize) -> Result<Moved> {
-        Ok(self.move_jobs(Script::Expire, self.places().collect(), limit)?.0)
+        let (moved, buried, _) = self.move_jobs(Script::Expire, self.places().collect(), limit, &[])?;
+        self.note_buried(&buried)?;
+        Ok(moved)
     }
 
     fn take_buried(&mut self) -> Vec<TopicName> {
@@ -340,6 +347,22 @@ impl Store for RedisStore {
 
     fn paused(&mut self) -> Result<Vec<TopicName>> {
         self.paused_topics()
+    }
+
+    fn permits(&mut self, owner: &OwnerTag, asks: &[PermitAsk]) -> Result<Vec<Permit>> {
+        self.ask_permits(owner, asks)
+    }
+
+    fn open_circuit(&mut self, opening: &Opening) -> Result<bool> {
+        self.say_open(opening)
+    }
+
+    fn close_circuit(&mut self, topic: &TopicName) -> Result<bool> {
+        self.say_closed(topic)
+    }
+
+    fn circuits(&mut self) -> Result<Vec<CircuitView>> {
+        self.circuits_there()
     }
 
     fn health(&mut self) -> Result<()> {

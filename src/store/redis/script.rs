@@ -9,6 +9,7 @@ pub(super) enum Script {
     Add,
     Announce,
     Change,
+    Close,
     Counts,
     Delete,
     Expire,
@@ -20,7 +21,9 @@ pub(super) enum Script {
     Letters,
     List,
     Mark,
+    Open,
     Pause,
+    Permits,
     Promote,
     Purge,
     ReconcileDemote,
@@ -41,11 +44,12 @@ macro_rules! sources {
 }
 
 /// In the order of [`Script`].
-const SOURCES: [(&str, &str); 26] = sources!(
+const SOURCES: [(&str, &str); 29] = sources!(
     "lua/",
     "add",
     "announce",
     "change",
+    "close",
     "counts",
     "delete",
     "expire",
@@ -57,7 +61,9 @@ const SOURCES: [(&str, &str); 26] = sources!(
     "letters",
     "list",
     "mark",
+    "open",
     "pause",
+    "permits",
     "promote",
     "purge",
     "reconcile_demote",

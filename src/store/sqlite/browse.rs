@@ -25,15 +25,6 @@ pub(super) fn get(db: &Connection, tid: i64, key: &JobKey) -> rusqlite::Result<O
     Ok(None)
 }
 
-/// The topics with jobs that may be leased, and how many.
-pub(super) fn ready(db: &Connection) -> rusqlite::Result<Vec<(TopicName, u64)>> {
-    db.prepare_cached(
-        "SELECT name, ready FROM topic WHERE ready > 0 AND name NOT IN (SELECT name FROM pause)",
-    )?
-    .query_map([], |r| Ok((row::topic_name(r, 0)?, r.get(1)?)))?
-    .collect()
-}
-
 /// The topics whose jobs are not leased.
 pub(super) fn paused(db: &Connection) -> rusqlite::Result<Vec<TopicName>> {
     db.prepare_cached("SELECT name FROM pause ORDER BY name")?

@@ -1,12 +1,17 @@
 //! The way of a job to its delivery: promote, lease, settle, expire, hand back. Each function is the part of one job,
 //! or of one bounded batch, in a transaction.
 
+use std::time::Duration;
+
 use rusqlite::{OptionalExtension, Row, params};
 
+use super::flow::{self, Ready};
 use super::write::Write;
 use super::{browse, row};
-use crate::job::{ATTEMPTS_KEPT, Attempt, Body, Due, JobKey, State};
-use crate::store::{Batch, Leased, Moved, Outcome, OwnerTag, Settled, Settlement, Token, Wanted};
+use crate::job::{ATTEMPTS_KEPT, Attempt, Body, Due, JobKey, State, TopicName};
+use crate::store::{
+    Batch, Leased, Moved, OUTAGE, Outcome, OwnerTag, Settled, Settlement, Spread, Token, Wanted,
+};
 
 /// A job whose consumer died is given its attempt back so often; after that, the attempt counts: the job itself may be
 /// what kills.
@@ -15,18 +20,28 @@ const CRASHES_FORGIVEN: u32 = 3;
 /// The random bytes of a token; the row's number stands before them.
 const TOKEN_RANDOM: usize = 16;
 
-/// Moves up to `limit` due jobs to ready, the topics in the order of their next due.
-pub(super) fn promote(w: &mut Write<'_>, limit: usize) -> rusqlite::Result<Moved> {
+/// Moves up to `limit` due jobs to ready, the topics in the order of their next due; or those that were forgotten in an outage
+/// to a later due time.
+pub(super) fn promote(
+    w: &mut Write<'_>,
+    limit: usize,
+    spread: &[(TopicName, Duration)],
+) -> rusqlite::Result<(Moved, Spread)> {
     let now_ms = w.now_ms();
     let mut due_topics =
-        w.db.prepare_cached("SELECT tid FROM topic WHERE next_due_ms <= ?1 ORDER BY next_due_ms")?
-            .query_map([now_ms], |row| row.get(0))?
-            .collect::<rusqlite::Result<Vec<i64>>>()?
+        w.db.prepare_cached("SELECT tid, name FROM topic WHERE next_due_ms <= ?1 ORDER BY next_due_ms")?
+            .query_map([now_ms], |row| Ok((row.get(0)?, row::topic_name(row, 1)?)))?
+            .collect::<rusqlite::Result<Vec<(i64, TopicName)>>>()?
             .into_iter();
-    let mut left = limit;
+    let (mut left, mut told) = (limit, Spread::new());
     while left > 0
-        && let Some(tid) = due_topics.next()
+        && let Some((tid, name)) = due_topics.next()
     {
+        if let Some((_, span)) = spread.iter().find(|(topic, _)| *topic == name) {
+            let moved = spread_out(w, tid, *span, left)?;
+            left -= moved;
+            told.extend((moved > 0).then_some((name, moved)));
+        }
         let moved =
             w.db.prepare_cached(
                 "UPDATE job SET state = 2 WHERE seq IN
@@ -42,7 +57,22 @@ pub(super) fn promote(w: &mut Write<'_>, limit: usize) -> rusqlite::Result<Moved
         )?
         .execute([tid])?;
     }
-    Ok(Moved { jobs: limit - left, next_ms: browse::next_due(w.db)? })
+    Ok((Moved { jobs: limit - left, next_ms: browse::next_due(w.db)? }, told))
+}
+
+/// Gives up to `limit` jobs that were due long ago a new due time, at random within the span from now.
+fn spread_out(w: &Write<'_>, tid: i64, span: Duration, limit: usize) -> rusqlite::Result<usize> {
+    let (now_ms, span_ms) = (w.now_ms(), (span.as_millis() as i64).max(1));
+    let sql = "SELECT seq FROM job WHERE tid = ?1 AND state = 1 AND at_ms < ?2 ORDER BY at_ms LIMIT ?3";
+    let forgotten =
+        w.db.prepare_cached(sql)?
+            .query_map(params![tid, now_ms - OUTAGE.as_millis() as i64, limit as i64], |row| row.get(0))?
+            .collect::<rusqlite::Result<Vec<i64>>>()?;
+    let mut update = w.db.prepare_cached("UPDATE job SET at_ms = ?2, due_ms = ?2 WHERE seq = ?1")?;
+    for seq in &forgotten {
+        update.execute(params![seq, now_ms + fastrand::i64(1..=span_ms)])?;
+    }
+    Ok(forgotten.len())
 }
 
 /// Leases up to `limit` ready jobs, topic by topic.
@@ -52,25 +82,32 @@ pub(super) fn lease(
     limit: usize,
     owner: Option<&OwnerTag>,
 ) -> rusqlite::Result<Batch> {
-    let mut left = browse::ready(w.db)?;
+    let mut found = Ready::now(w.db, w.now_ms())?;
     let mut jobs = Vec::new();
     for want in wanted {
         let room = limit - jobs.len();
-        let Some(ready) = left.iter_mut().find(|(topic, _)| *topic == want.topic).filter(|_| room > 0) else {
+        let Some((_, ready, probe)) = found.topics.iter_mut().find(|(t, ..)| *t == want.topic && room > 0)
+        else {
             continue;
         };
         let Some(tid) = w.topic(&want.topic)? else { continue };
         let deadline_ms = Due::In(want.hold).resolve(w.now_ns);
-        let mut batch = take(w, tid, want, room.min(want.max as usize), owner, deadline_ms)?;
+        let most = room.min(want.max as usize).min(if probe.is_some() { 1 } else { usize::MAX });
+        let mut batch = take(w, tid, want, most, owner, deadline_ms)?;
         if !batch.is_empty() {
             let count = batch.len() as i64;
             w.moved_many(tid, Some(State::Ready), Some((State::Leased, deadline_ms)), count);
-            ready.1 = ready.1.saturating_sub(batch.len() as u64);
+            *ready = ready.saturating_sub(batch.len() as u64);
+            if probe.is_some() {
+                flow::probe(w, &want.topic, deadline_ms)?;
+                batch.iter_mut().for_each(|job| job.probe = *probe);
+                found.waiting.push((want.topic.clone(), want.hold));
+            }
         }
         jobs.append(&mut batch);
     }
-    left.retain(|(_, ready)| *ready > 0);
-    Ok(Batch { jobs, left })
+    let (left, waiting) = found.left();
+    Ok(Batch { jobs, left, waiting })
 }
 
 fn take(
@@ -99,6 +136,7 @@ fn take(
             stamp_us: row.get(5)?,
             deadline_ms,
             max_attempts: row.get(6)?,
+            probe: None,
         };
         Ok(((row.get(8)?, job.due_ms, seq), job))
     };
@@ -230,6 +268,7 @@ fn find(w: &Write<'_>, which: &str, key: &dyn rusqlite::ToSql, limit: usize) -> 
 
 /// Hands back up to `limit` leases of a process that died.
 pub(super) fn hand_back(w: &mut Write<'_>, owner: &OwnerTag, limit: usize) -> rusqlite::Result<usize> {
+    flow::free(w, owner)?;
     let leases = find(w, "owner = ?1", &owner.0, limit)?;
     for mut held in leases.iter().map(|h| Held { log: h.log.clone(), ..*h }) {
         let to = match held.replaced_due_ms {

@@ -12,6 +12,7 @@ mod carry_over;
 mod change;
 mod connect;
 mod deliver;
+mod flow;
 mod row;
 mod turn;
 mod write;
@@ -29,11 +30,12 @@ pub use bell::HungBell;
 
 use self::bell::{Ringer, Rings};
 use self::connect::{at_commit, connect, file_at, refused};
+use self::flow::Ready;
 use self::turn::Turn;
 use self::write::{TopicIds, Write};
 use super::{
-    Added, Batch, Change, Changed, Counts, Letters, Moved, OwnerTag, Page, Result, Settled, Settlement,
-    Store, StoreError, View, Wanted, Which,
+    Added, Batch, Change, Changed, CircuitView, Counts, Letters, Moved, Opening, OwnerTag, Page, Permit,
+    PermitAsk, Result, Settled, Settlement, Spread, Store, StoreError, View, Wanted, Which,
 };
 use crate::job::{JobId, JobKey, NewJob, State, TopicName};
 
@@ -181,21 +183,26 @@ impl Store for SqliteStore {
         self.write(Durability::Full, |w| change::change(w, key, change))
     }
 
-    fn promote(&mut self, limit: usize) -> Result<Moved> {
+    fn promote_or_spread(
+        &mut self,
+        limit: usize,
+        spread: &[(TopicName, Duration)],
+    ) -> Result<(Moved, Spread)> {
         self.check_file()?;
         // What is not due yet costs no turn.
         let next_ms = browse::next_due(&self.db).map_err(refused)?;
         if next_ms.is_none_or(|at| at > write::now_ms()) {
-            return Ok(Moved { jobs: 0, next_ms });
+            return Ok((Moved { jobs: 0, next_ms }, Spread::new()));
         }
-        self.write(Durability::Normal, |w| deliver::promote(w, limit))
+        self.write(Durability::Normal, |w| deliver::promote(w, limit, spread))
     }
 
     fn lease(&mut self, wanted: &[Wanted], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
         self.check_file()?;
-        let left = browse::ready(&self.db).map_err(refused)?;
-        if limit == 0 || !wanted.iter().any(|w| left.iter().any(|(topic, _)| *topic == w.topic)) {
-            return Ok(Batch { jobs: Vec::new(), left });
+        let ready = Ready::now(&self.db, write::now_ms()).map_err(refused)?;
+        if limit == 0 || !wanted.iter().any(|w| ready.topics.iter().any(|(topic, ..)| *topic == w.topic)) {
+            let (left, waiting) = ready.left();
+            return Ok(Batch { jobs: Vec::new(), left, waiting });
         }
         self.write(Durability::Normal, |w| deliver::lease(w, wanted, limit, owner))
     }
@@ -270,6 +277,22 @@ impl Store for SqliteStore {
 
     fn paused(&mut self) -> Result<Vec<TopicName>> {
         browse::paused(&self.db).map_err(refused)
+    }
+
+    fn permits(&mut self, owner: &OwnerTag, asks: &[PermitAsk]) -> Result<Vec<Permit>> {
+        self.write(Durability::Normal, |w| asks.iter().map(|ask| flow::permit(w, owner, ask)).collect())
+    }
+
+    fn open_circuit(&mut self, opening: &Opening) -> Result<bool> {
+        self.write(Durability::Normal, |w| flow::open(w, opening))
+    }
+
+    fn close_circuit(&mut self, topic: &TopicName) -> Result<bool> {
+        self.write(Durability::Normal, |w| flow::close(w, topic))
+    }
+
+    fn circuits(&mut self) -> Result<Vec<CircuitView>> {
+        flow::circuits(&self.db, write::now_ms()).map_err(refused)
     }
 
     fn health(&mut self) -> Result<()> {

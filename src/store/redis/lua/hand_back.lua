@@ -1,5 +1,5 @@
 --@ use clock bells scores moves leases endings
--- Gives back the leases of a process that died.
+-- Gives back the leases of a process that died, and its permits.
 --
 -- KEYS  1 the shard's base
 -- ARGV  1 the owner's tag   2 how many jobs at most
@@ -20,6 +20,10 @@ for _, name in ipairs(call('SPOP', owned, ARGV[2])) do
   local ids = topics[topic] or {}
   topics[topic] = ids
   ids[#ids + 1] = string.sub(name, cut + 1)
+end
+for _, topic in ipairs(call('SMEMBERS', base .. 'flying')) do
+  local flying = base .. 'f:' .. topic
+  if call('HDEL', flying, ARGV[1]) == 1 and call('EXISTS', flying) == 0 then call('SREM', base .. 'flying', topic) end
 end
 for topic, ids in pairs(topics) do
   local m, leases = moves(topic), call('HMGET', base .. 'L:' .. topic, unpack(ids))

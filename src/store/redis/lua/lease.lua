@@ -1,19 +1,21 @@
 --@ use clock bells scores places records leases sizes
--- Leases ready jobs, topic by topic, by priority and due time; of paused topics none.
+-- Leases ready jobs, topic by topic, by priority and due time; of paused topics none, of one whose circuit is half open one.
 --
 -- KEYS  1 the shard's base
 -- ARGV  1 how many jobs at most   2 16 random bytes, never given twice   3 the owner's tag, '' for none
 --       4 of how many topics at most to tell what is left   5 how many bytes of big bodies at most
 --       then for each topic: topic, max jobs, hold in ms, limit of attempts where a job has none of its own
--- Gives two arrays
+-- Gives three arrays
 --       1 for each topic of which it leased some: an array of topic, deadline, then for each job: id, record, attempt,
 --         due. The token of the n-th job of the whole answer, from 1, is ARGV 2 and n as four bytes, high first
 --       2 topics with ready jobs that are left, each followed by how many: of those asked for all, of others some
+--       3 topics with ready jobs whose circuit lets none through: topic, for how many ms, and how often it was opened if it
+--         has let one through now, which is in the first array, else 0
 --
 -- Moves a job: ready -> leased
 
 local room, prefix, owner, others, bytes = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local groups, left, owned, number = {}, {}, {}, 0
+local groups, left, waiting, owned, number, probes = {}, {}, {}, {}, 0, {}
 local tail = ZEROS .. owner
 
 -- Leases up to `n` jobs of a topic. Tells whether it found any ready.
@@ -68,6 +70,7 @@ end
 -- Tells what is left of a topic, and gives whether anything is.
 local function tell(topic)
   local ready = call('ZCARD', base .. 'r:' .. topic)
+  if ready > 1 and probes[topic] then ready = 1 end
   if ready > 0 then
     left[#left + 1] = topic
     left[#left + 1] = ready
@@ -78,18 +81,46 @@ end
 local leasable, idle = {}, {}
 for _, topic in ipairs(call('SMEMBERS', base .. 'leasable')) do leasable[topic] = true end
 -- What is paused stays as it is, until it is resumed; whoever is told of it meanwhile is told in vain.
+local open
 for _, topic in ipairs(call('SMEMBERS', base .. 'paused')) do
-  if leasable[topic] then
+  if string.byte(topic) == 33 then
+    open = open or {}
+    open[#open + 1] = string.sub(topic, 2)
+  elseif leasable[topic] then
     leasable[topic] = nil
     call('ZREM', base .. 'bell', topic)
   end
 end
+
+-- Lets none of a topic through for so long.
+local function wait(topic, ms, opens)
+  leasable[topic] = nil
+  call('ZREM', base .. 'bell', topic)
+  local n = #waiting
+  waiting[n + 1], waiting[n + 2], waiting[n + 3] = topic, ms, opens
+end
+
+for _, topic in ipairs(open or {}) do
+  if leasable[topic] and call('EXISTS', base .. 'r:' .. topic) == 1 then
+    local till, probe, opens = string.match(call('HGET', base .. 'circuits', topic) or '', '^(%d+) (%d+) (%d+) ')
+    local ms = math.max(till or 0, probe or 0) - now
+    if ms > 0 then wait(topic, ms, 0) elseif till then probes[topic] = tonumber(opens) end
+  end
+end
 for i = 6, #ARGV, 4 do
   local topic, n = ARGV[i], math.min(tonumber(ARGV[i + 1]), room)
+  local opens, before = probes[topic], number
+  if opens then n = math.min(n, 1) end
   if leasable[topic] then
     leasable[topic] = nil
     local found = n <= 0 or bytes <= 0 or take(topic, n, ARGV[i + 2], tonumber(ARGV[i + 3]))
-    if tell(topic) then
+    if opens and number > before then
+      -- The next is let through when this one's lease has ended, if nobody has said by then what came of it.
+      local known = call('HGET', base .. 'circuits', topic)
+      local probe = string.format('%%1%.0f', moment('+' .. ARGV[i + 2]))
+      call('HSET', base .. 'circuits', topic, (string.gsub(known, '^(%d+ )%d+', probe, 1)))
+      wait(topic, tonumber(ARGV[i + 2]), opens)
+    elseif tell(topic) then
       -- A removal comes first, where none did: see moves.
       if number == 0 then call('ZREM', base .. 'bell', topic) end
       ring(topic)
@@ -110,4 +141,4 @@ for i = 1, #idle, 1000 do
   call('SREM', base .. 'leasable', unpack(idle, i, math.min(i + 999, #idle)))
   call('ZREM', base .. 'bell', unpack(idle, i, math.min(i + 999, #idle)))
 end
-return { groups, left }
+return { groups, left, waiting }

@@ -1,19 +1,47 @@
 --@ use clock bells scores places
--- Makes due jobs ready, the topics in the order of their next due.
+-- Makes due jobs ready, the topics in the order of their next due; or gives those that were forgotten in an outage a later due
+-- time.
 --
 -- KEYS  1 the shard's base
--- ARGV  1 how many jobs at most   2 how many topics at most
+-- ARGV  1 how many jobs at most   2 how many topics at most   3 how long ago a job was due that was forgotten, ms, and a
+--       number at random; or nothing more   then topics whose forgotten jobs are spread, each followed by the span, ms
 -- Gives how many jobs it moved, and the next due time in ms (in the past: there is more to do; -1: nothing waits), and the
--- shard's now in ms
+-- shard's now in ms; then topics, each followed by how many of its jobs it has spread
 --
--- Moves a job: delayed -> ready
+-- Moves a job: delayed -> ready; delayed -> delayed
 
 local left = tonumber(ARGV[1])
 local jobs = 0
 local until_now = text(now * 4 + 3)
+local spans, spread = {}, {}
+for i = 5, #ARGV, 2 do spans[ARGV[i]] = tonumber(ARGV[i + 1]) end
+if ARGV[4] then math.randomseed(tonumber(ARGV[4])) end
+
+-- Gives up to `most` jobs of a topic that were due long ago a due time within the span from now.
+local function spread_out(topic, delayed, span, most)
+  local long_ago = text((now - ARGV[3]) * 4)
+  local found = call('ZRANGE', delayed, '-inf', long_ago, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
+  local n = #found / 2
+  if n == 0 then return 0 end
+  -- A removal comes first: see moves.
+  call('ZREMRANGEBYRANK', delayed, 0, n - 1)
+  for i = 1, 2 * n, 2 do
+    local _, rank = from_delayed(tonumber(found[i + 1]))
+    found[i], found[i + 1] = text((now + 1 + math.floor(math.random() * span)) * 4 + rank), found[i]
+  end
+  call('ZADD', delayed, unpack(found))
+  spread[#spread + 1] = topic
+  spread[#spread + 1] = n
+  return n
+end
+
 for _, topic in ipairs(call('ZRANGE', base .. 'due', '-inf', until_now, 'BYSCORE', 'LIMIT', 0, ARGV[2])) do
   if left == 0 then break end
   local delayed = base .. 'd:' .. topic
+  if spans[topic] then
+    local n = spread_out(topic, delayed, spans[topic], left)
+    left, jobs = left - n, jobs + n
+  end
   local found = call('ZRANGE', delayed, '-inf', until_now, 'BYSCORE', 'LIMIT', 0, left, 'WITHSCORES')
   local n = #found / 2
   if n == 0 then
@@ -39,4 +67,4 @@ for _, topic in ipairs(call('ZRANGE', base .. 'due', '-inf', until_now, 'BYSCORE
   call('ZADD', base .. 'due', call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2] or 'inf', topic)
 end
 local first = call('ZRANGE', base .. 'due', 0, 0, 'WITHSCORES')[2]
-return { jobs, first and first ~= 'inf' and (from_delayed(tonumber(first))) or -1, now }
+return { jobs, first and first ~= 'inf' and (from_delayed(tonumber(first))) or -1, now, unpack(spread) }

@@ -1,9 +1,11 @@
-//! What becomes of a job whose callback ended, and what is said of it.
+//! What becomes of jobs: of those whose callbacks ended, and of those that are too old to be called for. Pure, but for the log.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::callback::Verdict;
-use crate::job::{Due, JobKey};
+use crate::job::{Attempt, Due, JobKey};
 use crate::store::{Leased, Outcome};
-use crate::topic::Topic;
+use crate::topic::{CatchUp, Failure, Topic};
 
 /// What becomes of a job whose callback ended so.
 pub(super) fn outcome(topic: &Topic, leased: &Leased, verdict: &Verdict) -> Outcome {
@@ -21,10 +23,10 @@ pub(super) fn outcome(topic: &Topic, leased: &Leased, verdict: &Verdict) -> Outc
     }
 }
 
-/// Logs it.
-pub(super) fn note(leased: &Leased, verdict: &Verdict, outcome: &Outcome) {
+/// Logs it. No reason: it was accepted.
+pub(super) fn note(leased: &Leased, reason: Option<&str>, outcome: &Outcome) {
     let (JobKey { topic, id }, attempt) = (&leased.key, leased.attempt);
-    let Some(reason) = verdict.reason() else {
+    let Some(reason) = reason else {
         return log::debug!(target: "notify", "{topic}:{id} accepted at attempt {attempt}");
     };
     match outcome {
@@ -33,6 +35,40 @@ pub(super) fn note(leased: &Leased, verdict: &Verdict, outcome: &Outcome) {
         }
         _ => log::warn!(target: "notify", "{topic}:{id} failed at attempt {attempt}: {reason}"),
     }
+}
+
+/// Whether the receiver failed, and not only this job at it: then others would fail as well.
+pub(super) fn receiver_failed(verdict: &Verdict) -> bool {
+    let (Verdict::Failed { kind, .. } | Verdict::Refused { kind, .. }) = verdict else { return false };
+    match kind {
+        Failure::Answer => false,
+        Failure::Connect | Failure::Timeout | Failure::Broken => true,
+        Failure::Status(status) => *status >= 500 || *status == 429,
+        Failure::Class(class) => *class == 5,
+    }
+}
+
+/// What a job is buried with that has been due for longer than its topic allows; none: it is called for.
+pub(super) fn too_old(topic: &Topic, leased: &Leased) -> Option<Attempt> {
+    let CatchUp::Skip(most) = topic.catch_up else { return None };
+    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64);
+    let late = Duration::from_millis(u64::try_from(now_ms - leased.due_ms).unwrap_or(0));
+    if late <= most {
+        return None;
+    }
+    let error = format!(
+        "not called: it has been due for {}, and catch_up is {:?}",
+        humantime::format_duration(Duration::from_secs(late.as_secs())),
+        topic.catch_up.to_string()
+    );
+    Some(Attempt {
+        number: leased.attempt,
+        at_ms: now_ms,
+        took_ms: 0,
+        status: None,
+        answer: String::new(),
+        error,
+    })
 }
 
 #[cfg(test)]
@@ -60,6 +96,7 @@ mod tests {
             stamp_us: 0,
             deadline_ms: 0,
             max_attempts: None,
+            probe: None,
         };
         outcome(&topic, &leased, verdict)
     }

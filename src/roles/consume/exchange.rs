@@ -1,0 +1,125 @@
+//! Exchanges with the lanes, in the main loop: what is settled and leased, and what follows from what that brought.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Result;
+
+use super::ending::too_old;
+use super::lane::{self, Order};
+use super::{Consumer, Flight, LEASE_MARGIN};
+use crate::job::TopicName;
+use crate::store::{Batch, Settlement, StoreError, Wanted};
+
+impl Consumer {
+    /// Orders what is to be done on a lane, unless it is at something.
+    pub(super) fn exchange(&mut self, number: usize) {
+        let (now, free, share) = (Instant::now(), self.free(), self.counters.len() as u32);
+        let counter = &mut self.counters[number];
+        // A moment that has come is not waited for any more, whatever may be done now.
+        counter.again = counter.again.filter(|at| *at > now);
+        if counter.lets_through.is_some_and(|at| at <= now) {
+            (counter.lets_through, counter.look) = (None, true);
+        }
+        if counter.busy.is_some() || counter.again.is_some() {
+            return;
+        }
+        let leases = counter.look && !self.drains && free > 0;
+        if counter.unsettled.is_empty() && !leases {
+            return;
+        }
+        let count = counter.unsettled.len().min(lane::BATCH);
+        let settle: Vec<Settlement> = counter.unsettled.drain(..count).collect();
+        // A lane that hangs must not hold all workers that are free.
+        let limit = if leases { free.div_ceil(share).min(lane::BATCH as u32) } else { 0 };
+        let allowed = |topic: &TopicName| self.limits.allowed(topic);
+        let quotas = if leases { self.fair.plan(number, limit, allowed) } else { Vec::new() };
+        counter.asked.clear();
+        let mut wanted = Vec::new();
+        for quota in quotas {
+            let Some(topic) = self.topics.now().get(quota.topic.as_str()) else { continue };
+            wanted.push(Wanted {
+                topic: quota.topic.clone(),
+                max: quota.max,
+                hold: topic.timeout + LEASE_MARGIN,
+                max_attempts: topic.max_attempts,
+            });
+            self.limits.reserve(&quota.topic, quota.max);
+            counter.asked.insert(quota.topic, (Arc::clone(topic), quota.max));
+        }
+        counter.busy = Some((now, limit));
+        counter.look &= !leases;
+        counter.lane.order(Order::Exchange { settle, wanted, limit: limit as usize });
+    }
+
+    /// Takes what came of it.
+    pub(super) fn exchanged(
+        &mut self,
+        number: usize,
+        mut unsettled: Vec<Settlement>,
+        batch: Batch,
+        failed: Option<StoreError>,
+    ) -> Result<()> {
+        let counter = &mut self.counters[number];
+        let (_, limit) = counter.busy.take().unwrap_or((Instant::now(), 0));
+        counter.unsettled.append(&mut unsettled);
+        let asked = std::mem::take(&mut counter.asked);
+        let mut begun: BTreeMap<TopicName, u32> = BTreeMap::new();
+        batch.jobs.iter().for_each(|job| *begun.entry(job.key.topic.clone()).or_default() += 1);
+        for (topic, (_, max)) in &asked {
+            self.limits.leased(topic, *max, begun.get(topic).copied().unwrap_or(0));
+        }
+        match failed {
+            None => counter.trouble.over(),
+            Some(e @ StoreError::Gone(_)) => return Err(e.into()),
+            Some(e) => {
+                counter.again = Some(match e {
+                    StoreError::Settling(_) => counter.trouble.waits(&e),
+                    _ => counter.trouble.again_at(&format_args!("cannot lease or settle: {e}")),
+                });
+                // What was to be leased is looked for again.
+                counter.look = true;
+                return Ok(());
+            }
+        }
+        if limit == 0 {
+            return Ok(());
+        }
+        let brought = batch.jobs.len();
+        for leased in batch.jobs {
+            // Also when it has changed or gone meanwhile: the lease is as it was then.
+            let Some((topic, _)) = asked.get(&leased.key.topic) else { continue };
+            if let Some(attempt) = too_old(topic, &leased) {
+                self.skip(number, topic, leased, attempt);
+                continue;
+            }
+            self.fair.began(&leased.key.topic);
+            self.workers.call(topic, &leased);
+            let by = Instant::now() + topic.timeout + LEASE_MARGIN;
+            let topic = Arc::clone(topic);
+            self.in_flight.insert(leased.token.clone(), Flight { leased, topic, lane: number, by });
+        }
+        self.note_waiting(number, batch.waiting);
+        let served = |(topic, _): &(TopicName, u64)| self.topics.now().get(topic.as_str()).is_some();
+        let left: Vec<(TopicName, u64)> = batch.left.into_iter().filter(served).collect();
+        self.fair.left(number, left.iter().cloned());
+        let more = self.fair.more(number, self.free(), |topic| self.limits.allowed(topic));
+        // What was not asked for may be for others, and what this one may not take; but where the limits hold it back, those
+        // hold others back as well, and it comes again by itself.
+        let is_ours = |topic: &TopicName| {
+            asked.contains_key(topic) || self.limits.allowed(topic).is_some() && self.wants(topic) > 0
+        };
+        let topics: Vec<TopicName> =
+            left.iter().map(|(topic, _)| topic).filter(|t| !is_ours(t)).cloned().collect();
+        let counter = &mut self.counters[number];
+        // What is left although it was asked for is not for the asking: the next bell or callback brings the next try.
+        counter.look |= brought > 0 && more;
+        let rest = !more && !left.is_empty();
+        counter.left = left;
+        if !topics.is_empty() || rest {
+            counter.lane.order(Order::PassOn { topics, rest });
+        }
+        Ok(())
+    }
+}

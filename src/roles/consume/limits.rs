@@ -1,0 +1,390 @@
+//! Topics with `max_in_flight` or `rate`: how many of their callbacks may begin here. Permits are granted by the topic's home;
+//! while that does not answer, this process goes by itself alone. Pure: takes the moment, gives what is to be asked and when.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use crate::flow::Pace;
+use crate::job::TopicName;
+use crate::store::{Permit, PermitAsk};
+use crate::topic::{Rate, Topics};
+
+/// How often what is held is said again: well before it is forgotten.
+const RENEW: Duration = Duration::from_secs(10);
+
+/// How long an answer is waited for before this process goes by itself.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long it then does, before the home is asked again.
+const ALONE: Duration = Duration::from_secs(1);
+
+/// How long permits are kept whose jobs cannot be had.
+const KEPT: Duration = Duration::from_secs(1);
+
+/// After how long who was refused asks again, at first and at last: nobody says when another process's callbacks end.
+const REFUSED: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
+
+/// A topic that has limits.
+#[derive(Debug)]
+struct Limit {
+    max_in_flight: Option<u32>,
+    rate: Option<Rate>,
+    in_flight: u32,
+    /// May begin.
+    hand: u32,
+    /// Of `hand`: since when.
+    hand_since: Instant,
+    /// May begin, and a lease is under way for them.
+    reserved: u32,
+    /// Were granted, and did not begin: the rate has them back.
+    unused: u32,
+    /// What the home takes this process to hold.
+    told: u32,
+    renew: Instant,
+    asked: Option<Instant>,
+    /// Not before.
+    again: Option<Instant>,
+    refusals: u32,
+    /// Until then this process goes by itself.
+    alone: Option<Instant>,
+    /// The rate, kept by this process alone: when that began, and what is spent.
+    spent_us: f64,
+}
+
+impl Limit {
+    fn held(&self) -> u32 {
+        self.in_flight + self.hand + self.reserved
+    }
+
+    fn give_back(&mut self) {
+        self.unused += std::mem::take(&mut self.hand);
+    }
+
+    /// Whether nothing is to be said to the home.
+    fn is_even(&self) -> bool {
+        (self.max_in_flight.is_none() || self.told == self.held())
+            && (self.rate.is_none() || self.unused == 0)
+    }
+
+    fn may_ask(&self, now: Instant) -> bool {
+        self.again.is_none_or(|again| again <= now)
+    }
+
+    /// Grants by what is known here.
+    fn grant_alone(&mut self, want: u32, now: Instant, epoch: Instant) {
+        let room = self.max_in_flight.map_or(u32::MAX, |most| most.saturating_sub(self.held()));
+        let mut granted = want.min(room);
+        self.again = Some(now + REFUSED.0);
+        if let Some(rate) = self.rate {
+            let now_us = now.duration_since(epoch).as_micros() as f64;
+            let taken =
+                Pace::from(rate).take(self.spent_us, now_us, std::mem::take(&mut self.unused), granted);
+            (granted, self.spent_us) = (taken.granted, taken.spent_us);
+            self.again = taken.again.map(|again| now + again).or(self.again);
+        }
+        self.take(granted, now);
+    }
+
+    fn take(&mut self, granted: u32, now: Instant) {
+        self.hand += granted;
+        if granted > 0 {
+            self.hand_since = now;
+            self.refusals = 0;
+        }
+    }
+}
+
+/// What is known of topics with limits.
+#[derive(Debug)]
+pub(super) struct Limits {
+    epoch: Instant,
+    /// Jobs can be had while a home is away: there is more than one lane.
+    may_go_alone: bool,
+    topics: HashMap<TopicName, Limit>,
+}
+
+impl Limits {
+    pub(super) fn new(now: Instant, may_go_alone: bool) -> Limits {
+        Limits { epoch: now, may_go_alone, topics: HashMap::new() }
+    }
+
+    /// Goes by these topics from now on. `in_flight`: what is in flight of one that had no limits.
+    pub(super) fn serve(&mut self, topics: &Topics, now: Instant, in_flight: impl Fn(&TopicName) -> u32) {
+        for topic in topics.iter() {
+            if topic.max_in_flight.is_none() && topic.rate.is_none() {
+                // What its home thinks it holds is forgotten there in time.
+                self.topics.remove(&topic.name);
+                continue;
+            }
+            let known = self.topics.entry(topic.name.clone()).or_insert_with(|| Limit {
+                max_in_flight: None,
+                rate: None,
+                in_flight: in_flight(&topic.name),
+                hand: 0,
+                hand_since: now,
+                reserved: 0,
+                unused: 0,
+                told: 0,
+                renew: now + RENEW,
+                asked: None,
+                again: None,
+                refusals: 0,
+                alone: None,
+                spent_us: 0.0,
+            });
+            if (known.max_in_flight, known.rate) != (topic.max_in_flight, topic.rate) {
+                (known.max_in_flight, known.rate, known.again) = (topic.max_in_flight, topic.rate, None);
+            }
+        }
+        // Of one that is gone, the callbacks that still run go on to count.
+        self.topics.retain(|name, limit| {
+            limit.give_back();
+            topics.get(name.as_str()).is_some() || limit.held() > 0
+        });
+    }
+
+    /// How many callbacks of a topic may begin; none: it has no limits.
+    pub(super) fn allowed(&self, topic: &TopicName) -> Option<u32> {
+        self.topics.get(topic).map(|limit| limit.hand)
+    }
+
+    /// A lease is under way for so many.
+    pub(super) fn reserve(&mut self, topic: &TopicName, jobs: u32) {
+        if let Some(limit) = self.topics.get_mut(topic) {
+            limit.hand = limit.hand.saturating_sub(jobs);
+            limit.reserved += jobs;
+        }
+    }
+
+    /// It brought so many of them, whose callbacks begin.
+    pub(super) fn leased(&mut self, topic: &TopicName, reserved: u32, jobs: u32) {
+        if let Some(limit) = self.topics.get_mut(topic) {
+            limit.reserved = limit.reserved.saturating_sub(reserved);
+            limit.in_flight += jobs;
+            limit.hand += reserved.saturating_sub(jobs);
+        }
+    }
+
+    /// A callback ended; or did not begin although its job was leased.
+    pub(super) fn ended(&mut self, topic: &TopicName, began: bool) {
+        if let Some(limit) = self.topics.get_mut(topic) {
+            limit.in_flight = limit.in_flight.saturating_sub(1);
+            limit.unused += u32::from(!began);
+            // There is room again; but for the rate.
+            if limit.max_in_flight.is_some() && limit.refusals > 0 {
+                limit.again = None;
+            }
+        }
+    }
+
+    /// What is to be asked now. `wants` gives how many more of a topic would begin, were it not for its limits. Permits that are
+    /// granted without asking are told to `granted`.
+    pub(super) fn asks(
+        &mut self,
+        now: Instant,
+        wants: impl Fn(&TopicName) -> u32,
+        mut granted: impl FnMut(&TopicName),
+    ) -> Vec<PermitAsk> {
+        let mut asks = Vec::new();
+        for (topic, limit) in &mut self.topics {
+            let want = wants(topic);
+            if limit.hand > 0 && (want == 0 || limit.hand_since + KEPT <= now) {
+                limit.give_back();
+            }
+            let want = if limit.hand == 0 && limit.may_ask(now) { want } else { 0 };
+            if self.may_go_alone && limit.asked.is_some_and(|since| since + PATIENCE <= now) {
+                limit.alone = Some(now + ALONE);
+            } else if limit.asked.is_none() && limit.alone.is_some_and(|until| until <= now) {
+                limit.alone = None;
+            }
+            if limit.alone.is_some_and(|until| until > now) {
+                if want > 0 {
+                    limit.grant_alone(want, now, self.epoch);
+                    if limit.hand > 0 {
+                        granted(topic);
+                    }
+                }
+                continue;
+            }
+            let renews = limit.max_in_flight.is_some() && limit.held() > 0 && limit.renew <= now;
+            if limit.asked.is_some() || (want == 0 && limit.is_even() && !renews) {
+                continue;
+            }
+            limit.asked = Some(now);
+            asks.push(PermitAsk {
+                topic: topic.clone(),
+                held: limit.held(),
+                want,
+                max_in_flight: limit.max_in_flight,
+                rate: limit.rate,
+                unused: std::mem::take(&mut limit.unused),
+            });
+        }
+        asks
+    }
+
+    /// Takes what the home answered; none: it could not be asked. Tells whether some may begin now.
+    pub(super) fn answered(&mut self, ask: &PermitAsk, permit: Option<Permit>, now: Instant) -> bool {
+        let Some(limit) = self.topics.get_mut(&ask.topic) else { return false };
+        let asked = limit.asked.take();
+        let Some(Permit { granted, again }) = permit else {
+            limit.unused += ask.unused;
+            limit.alone = self.may_go_alone.then_some(now + ALONE);
+            limit.again = Some(now + REFUSED.0);
+            limit.renew = limit.renew.max(now + REFUSED.1);
+            return false;
+        };
+        limit.told = ask.held + granted;
+        limit.renew = now + RENEW;
+        if self.may_go_alone && asked.is_some_and(|since| since + PATIENCE <= now) {
+            // It came too late: meanwhile this process has gone by itself. What it holds is said again.
+            limit.unused += granted;
+            limit.alone = None;
+            return false;
+        }
+        limit.alone = None;
+        limit.take(granted, now);
+        if granted < ask.want {
+            let capped = (REFUSED.0 * 2_u32.pow(limit.refusals.min(3))).min(REFUSED.1);
+            limit.again = Some(now + again.unwrap_or(capped));
+            limit.refusals += u32::from(again.is_none());
+        } else {
+            limit.again = None;
+        }
+        granted > 0
+    }
+
+    /// When it is to be asked again for what is to be asked.
+    pub(super) fn next(&self, wants: impl Fn(&TopicName) -> u32) -> Option<Instant> {
+        let next_of = |(topic, limit): (&TopicName, &Limit)| {
+            let waits = wants(topic) > 0;
+            let is_asked = limit.asked.is_some() && limit.alone.is_none();
+            let again = limit.again.filter(|_| waits && limit.hand == 0 && !is_asked);
+            let late = limit.asked.filter(|_| waits && is_asked && self.may_go_alone);
+            let late = late.map(|since| since + PATIENCE);
+            let renew = (limit.max_in_flight.is_some() && limit.held() > 0 && limit.asked.is_none())
+                .then_some(limit.renew);
+            let alone = limit.alone.filter(|_| limit.asked.is_none() && (waits || !limit.is_even()));
+            let kept = (limit.hand > 0).then_some(limit.hand_since + KEPT);
+            [again, late, renew, alone, kept].into_iter().flatten().min()
+        };
+        self.topics.iter().filter_map(next_of).min()
+    }
+
+    /// Whether every home knows that nothing is held any more, or cannot be told.
+    pub(super) fn is_through(&self) -> bool {
+        self.topics.values().all(|limit| limit.alone.is_some() || (limit.asked.is_none() && limit.is_even()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topic::Topic;
+
+    fn limits(max_in_flight: Option<u32>, rate: Option<Rate>) -> (Limits, TopicName, Instant) {
+        let (name, now) = (TopicName::new("t").unwrap(), Instant::now());
+        let mut topic = Topic::new(name.clone(), "http://h/");
+        (topic.max_in_flight, topic.rate) = (max_in_flight, rate);
+        let mut limits = Limits::new(now, true);
+        limits.serve(&[topic].into_iter().collect(), now, |_| 0);
+        (limits, name, now)
+    }
+
+    fn ask(limits: &mut Limits, now: Instant, want: u32) -> Option<PermitAsk> {
+        limits.asks(now, |_| want, |_| {}).pop()
+    }
+
+    fn permit(granted: u32) -> Option<Permit> {
+        Some(Permit { granted, again: None })
+    }
+
+    #[test]
+    fn what_is_granted_is_used_and_what_ends_is_said() {
+        let (mut l, t, now) = limits(Some(5), None);
+        assert!(ask(&mut l, now, 0).is_none() && l.next(|_| 0).is_none(), "nothing polls without a backlog");
+        let first = ask(&mut l, now, 9).unwrap();
+        assert_eq!((first.held, first.want, first.max_in_flight), (0, 9, Some(5)));
+        assert!(ask(&mut l, now, 9).is_none(), "one question at a time");
+        assert!(l.answered(&first, permit(5), now));
+        assert_eq!(l.allowed(&t), Some(5));
+        l.reserve(&t, 5);
+        assert_eq!(l.allowed(&t), Some(0));
+        l.leased(&t, 5, 3);
+        assert_eq!(l.allowed(&t), Some(2));
+        assert!(ask(&mut l, now, 9).is_none(), "there are some in hand");
+        let back = ask(&mut l, now, 0).unwrap();
+        assert_eq!((back.held, back.want), (3, 0), "which are given back where there is no more to do");
+        assert!(!l.answered(&back, permit(0), now) && l.is_through());
+        l.ended(&t, true);
+        let said = ask(&mut l, now, 0).unwrap();
+        assert_eq!(said.held, 2);
+        l.answered(&said, permit(0), now);
+        assert!(ask(&mut l, now, 0).is_none());
+        let renewed = ask(&mut l, now + RENEW, 0).unwrap();
+        assert_eq!(renewed.held, 2, "said again before it is forgotten");
+        assert_eq!(l.next(|_| 0), None, "while it is asked");
+    }
+
+    #[test]
+    fn who_was_refused_comes_again_ever_later_or_when_its_own_end() {
+        let (mut l, t, now) = limits(Some(5), None);
+        let mut at = now;
+        let mut waits = Vec::new();
+        for _ in 0..5 {
+            let asked = ask(&mut l, at, 9).unwrap();
+            l.answered(&asked, permit(0), at);
+            assert!(ask(&mut l, at, 9).is_none());
+            let next = l.next(|_| 9).unwrap();
+            waits.push(next.duration_since(at).as_millis());
+            at = next;
+        }
+        assert_eq!(waits, [200, 400, 800, 1000, 1000]);
+        let asked = ask(&mut l, at, 9).unwrap();
+        l.answered(&asked, permit(0), at);
+        l.topics.get_mut(&t).unwrap().in_flight = 1;
+        l.ended(&t, true);
+        assert!(ask(&mut l, at, 9).is_some());
+    }
+
+    #[test]
+    fn a_rate_says_when_to_come_again() {
+        let (mut l, t, now) = limits(None, Some(Rate::per_second(100)));
+        let asked = ask(&mut l, now, 9).unwrap();
+        l.answered(&asked, Some(Permit { granted: 4, again: Some(Duration::from_millis(50)) }), now);
+        l.reserve(&t, 4);
+        l.leased(&t, 4, 4);
+        (0..4).for_each(|i| l.ended(&t, i > 0));
+        let said = ask(&mut l, now, 9).unwrap();
+        assert_eq!(
+            (said.want, said.unused),
+            (0, 1),
+            "what did not begin is given back, and nothing wanted too early"
+        );
+        l.answered(&said, permit(0), now);
+        assert_eq!(l.next(|_| 9), Some(now + Duration::from_millis(50)));
+        assert!(ask(&mut l, now + Duration::from_millis(49), 9).is_none());
+        assert_eq!(ask(&mut l, now + Duration::from_millis(50), 9).unwrap().want, 9);
+    }
+
+    #[test]
+    fn a_home_that_does_not_answer_is_done_without() {
+        let (mut l, t, now) = limits(Some(5), Some(Rate::per_second(20)));
+        let asked = ask(&mut l, now, 9).unwrap();
+        assert_eq!(l.next(|_| 9), Some(now + PATIENCE));
+        let later = now + PATIENCE;
+        let mut told = 0;
+        assert!(l.asks(later, |_| 9, |_| told += 1).is_empty());
+        assert_eq!((told, l.allowed(&t)), (1, Some(2)), "by its own rate and limit");
+        l.reserve(&t, 2);
+        l.leased(&t, 2, 2);
+        // It answers after all.
+        let late = later + Duration::from_millis(10);
+        assert!(!l.answered(&asked, permit(5), late));
+        let said = ask(&mut l, late, 0).unwrap();
+        assert_eq!((said.held, said.unused), (2, 5), "what it takes this process to hold is put right");
+        l.answered(&said, None, late);
+        assert_eq!(l.next(|_| 9), Some(late + REFUSED.0));
+        assert!(l.is_through(), "nobody can be told");
+    }
+}

@@ -1,0 +1,135 @@
+//! Permits, which a topic's home shard grants, and circuits, which each shard holds, so that a lease goes by them in the same
+//! moment. A node that was away learns of a circuit by a probe of its own.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use redis::Value;
+
+use super::answer::{array, count, number, strange};
+use super::nodes::{Nodes, Place};
+use super::script::Script;
+use super::{RedisStore, now_ms};
+use crate::flow::Pace;
+use crate::job::TopicName;
+use crate::rendezvous;
+use crate::store::{
+    CircuitState, CircuitView, Opening, OwnerTag, PERMIT_HOLDS, Permit, PermitAsk, Result, StoreError,
+};
+
+/// How many characters are kept of why a circuit was opened.
+const REASON: usize = 200;
+
+impl Nodes {
+    /// The node that grants a topic's permits; all hosts say the same, whichever nodes are down.
+    pub fn home_of(&self, topic: &TopicName) -> usize {
+        rendezvous::order(&self.names, &[topic.as_str().as_bytes()]).first().copied().unwrap_or(0)
+    }
+}
+
+impl RedisStore {
+    /// The shard of a node that a topic's permits are at.
+    fn shard_of(&self, node: usize, topic: &TopicName) -> Place {
+        let shards = self.nodes.nodes[node].bases.len() as u32;
+        Place { node, shard: rendezvous::first_of(shards, &[topic.as_str().as_bytes()]) as usize }
+    }
+
+    /// Asks each topic's home.
+    pub(super) fn ask_permits(&self, owner: &OwnerTag, asks: &[PermitAsk]) -> Result<Vec<Permit>> {
+        let mut groups: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
+        for (i, ask) in asks.iter().enumerate() {
+            let node = self.lane.unwrap_or_else(|| self.nodes.home_of(&ask.topic));
+            groups.entry(self.shard_of(node, &ask.topic)).or_default().push(i);
+        }
+        let call = |(place, group): (&Place, &Vec<usize>)| {
+            let mut call = self.call(Script::Permits, *place);
+            call.cmd.arg(&owner.0).arg(PERMIT_HOLDS.as_millis() as u64);
+            for ask in group.iter().map(|i| &asks[*i]) {
+                let most = ask.max_in_flight.map_or(String::new(), |n| n.to_string());
+                let pace = ask.rate.map(Pace::from);
+                let step = pace.map_or(String::new(), |p| p.step_us.to_string());
+                call.cmd.arg(ask.topic.as_str()).arg(ask.held).arg(ask.want).arg(most);
+                call.cmd.arg(step).arg(pace.map_or(0, |p| p.burst)).arg(ask.unused);
+            }
+            (*place, call)
+        };
+        let mut permits = vec![Permit::default(); asks.len()];
+        for (place, answer) in self.ask_all(groups.iter().map(call).collect()) {
+            let values = array(answer?)?;
+            for (i, two) in groups[&place].iter().zip(values.chunks(2)) {
+                let [granted, again] = two else { return Err(strange("an answer")) };
+                let again = u64::try_from(number(again)?).ok().map(Duration::from_millis);
+                permits[*i] = Permit { granted: count(granted)? as u32, again };
+            }
+        }
+        Ok(permits)
+    }
+
+    /// Says so to all shards that answer. Gives what the topic's home shard answers, or else any of them.
+    fn say(&self, script: Script, topic: &TopicName, words: &[String]) -> Result<bool> {
+        let home = self.shard_of(self.lane.unwrap_or_else(|| self.nodes.home_of(topic)), topic);
+        let call = |place| {
+            let mut call = self.call(script, place);
+            call.cmd.arg(topic.as_str()).arg(words);
+            (place, call)
+        };
+        let mut outcome = Err(StoreError::NodeDown("none answers".into()));
+        for (place, answer) in self.ask_all(self.places().map(call).collect()) {
+            match answer.and_then(|n| number(&n)) {
+                Ok(n) if place == home || outcome.is_err() => outcome = Ok(n > 0),
+                Ok(_) => {}
+                Err(e) if outcome.is_ok() => log::debug!("a circuit of {topic}: {e}"),
+                Err(e) => outcome = Err(e),
+            }
+        }
+        outcome
+    }
+
+    pub(super) fn say_open(&self, opening: &Opening) -> Result<bool> {
+        let reason = opening.reason.chars().take(REASON).collect();
+        let pause = opening.pause.as_millis().to_string();
+        self.say(Script::Open, &opening.topic, &[pause, opening.opens.to_string(), reason])
+    }
+
+    pub(super) fn say_closed(&self, topic: &TopicName) -> Result<bool> {
+        self.say(Script::Close, topic, &[])
+    }
+
+    /// What the shards that answer hold; of a topic the one that holds back most.
+    pub(super) fn circuits_there(&self) -> Result<Vec<CircuitView>> {
+        let ask =
+            |place: Place| (place, self.nodes.nodes[place.node].plain("HGETALL", place.shard, "circuits"));
+        let (mut views, mut failed, mut worked) = (Vec::new(), None, false);
+        for (_, answer) in self.ask_all(self.places().map(ask).collect()) {
+            match answer.and_then(view) {
+                Ok(some) => {
+                    worked = true;
+                    views.extend(some);
+                }
+                Err(e) => failed = Some(e),
+            }
+        }
+        match failed {
+            Some(e) if !worked => Err(e),
+            _ => Ok(CircuitView::join(views)),
+        }
+    }
+}
+
+fn view(hash: Value) -> Result<Vec<CircuitView>> {
+    let texts: HashMap<String, String> = redis::from_redis_value(hash).map_err(|_| strange("an answer"))?;
+    let parse = |(topic, text): (String, String)| {
+        let mut words = text.splitn(5, ' ');
+        let until_ms = words.next()?.parse().ok()?;
+        let [_probe, opens, since] = [words.next()?, words.next()?, words.next()?];
+        Some(CircuitView {
+            topic: TopicName::new(&topic).ok()?,
+            state: if until_ms > now_ms() { CircuitState::Open } else { CircuitState::HalfOpen },
+            until_ms,
+            opens: opens.parse().ok()?,
+            since_ms: since.parse().ok()?,
+            reason: words.next().unwrap_or_default().to_owned(),
+        })
+    };
+    Ok(texts.into_iter().filter_map(parse).collect())
+}

@@ -1,0 +1,136 @@
+//! Permits and circuits: what holds back jobs that are ready. Each function is the part of one topic, in a transaction.
+
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::row;
+use super::write::Write;
+use crate::flow::Pace;
+use crate::job::TopicName;
+use crate::store::{
+    CircuitState, CircuitView, Left, Opening, OwnerTag, PERMIT_HOLDS, Permit, PermitAsk, Waiting,
+};
+
+/// Grants permits of one topic.
+pub(super) fn permit(w: &mut Write<'_>, owner: &OwnerTag, ask: &PermitAsk) -> rusqlite::Result<Permit> {
+    let (name, now_ms) = (ask.topic.as_str(), w.now_ms());
+    w.db.prepare_cached("DELETE FROM permit WHERE name = ?1 AND (owner = ?2 OR until_ms <= ?3)")?
+        .execute(params![name, owner.0, now_ms])?;
+    let mut permit = Permit { granted: ask.want, again: None };
+    if let Some(most) = ask.max_in_flight {
+        let others: u32 =
+            w.db.prepare_cached("SELECT ifnull(sum(held), 0) FROM permit WHERE name = ?1")?
+                .query_row([name], |r| r.get(0))?;
+        permit.granted = ask.want.min(most.saturating_sub(ask.held).saturating_sub(others));
+    }
+    if let Some(rate) = ask.rate {
+        let spent_us: Option<f64> =
+            w.db.prepare_cached("SELECT spent_us FROM rate WHERE name = ?1")?
+                .query_row([name], |r| r.get(0))
+                .optional()?;
+        let now_us = (w.now_ns / 1000) as f64;
+        let taken = Pace::from(rate).take(spent_us.unwrap_or(0.0), now_us, ask.unused, permit.granted);
+        w.db.prepare_cached("INSERT OR REPLACE INTO rate (name, spent_us) VALUES (?1, ?2)")?
+            .execute(params![name, taken.spent_us])?;
+        permit = Permit { granted: taken.granted, again: taken.again };
+    }
+    let held = ask.held + permit.granted;
+    if ask.max_in_flight.is_some() && held > 0 {
+        let until_ms = now_ms + PERMIT_HOLDS.as_millis() as i64;
+        w.db.prepare_cached("INSERT INTO permit (name, owner, held, until_ms) VALUES (?1, ?2, ?3, ?4)")?
+            .execute(params![name, owner.0, held, until_ms])?;
+    }
+    Ok(permit)
+}
+
+/// Frees what a process held that is gone.
+pub(super) fn free(w: &Write<'_>, owner: &OwnerTag) -> rusqlite::Result<()> {
+    w.db.prepare_cached("DELETE FROM permit WHERE owner = ?1")?.execute([&owner.0]).map(drop)
+}
+
+/// Has a topic's jobs wait. Tells whether they did not before.
+pub(super) fn open(w: &mut Write<'_>, opening: &Opening) -> rusqlite::Result<bool> {
+    let (name, now_ms) = (opening.topic.as_str(), w.now_ms());
+    let known: Option<(i64, u32)> =
+        w.db.prepare_cached("SELECT until_ms, opens FROM circuit WHERE name = ?1")?
+            .query_row([name], |r| Ok((r.get(0)?, r.get(1)?)))
+            .optional()?;
+    if known.is_some_and(|(until_ms, opens)| until_ms > now_ms && opens >= opening.opens) {
+        return Ok(false);
+    }
+    let until_ms = now_ms.saturating_add(opening.pause.as_millis() as i64);
+    w.db.prepare_cached(
+        "INSERT INTO circuit (name, until_ms, probe_ms, opens, since_ms, reason) VALUES (?1, ?2, 0, ?3, ?4, ?5)
+         ON CONFLICT DO UPDATE SET until_ms = ?2, probe_ms = 0, opens = ?3, reason = ?5",
+    )?
+    .execute(params![name, until_ms, opening.opens, now_ms, opening.reason])?;
+    Ok(known.is_none())
+}
+
+/// Has a topic's jobs wait no longer. Tells whether they did.
+pub(super) fn close(w: &mut Write<'_>, topic: &TopicName) -> rusqlite::Result<bool> {
+    let closed = w.db.prepare_cached("DELETE FROM circuit WHERE name = ?1")?.execute([topic.as_str()])? > 0;
+    if closed {
+        w.ring_push();
+    }
+    Ok(closed)
+}
+
+/// The circuits that are not closed.
+pub(super) fn circuits(db: &Connection, now_ms: i64) -> rusqlite::Result<Vec<CircuitView>> {
+    let view = |r: &Row<'_>| {
+        let until_ms = r.get(1)?;
+        let state = if until_ms > now_ms { CircuitState::Open } else { CircuitState::HalfOpen };
+        let (opens, since_ms, reason) = (r.get(2)?, r.get(3)?, r.get(4)?);
+        Ok(CircuitView { topic: row::topic_name(r, 0)?, state, until_ms, opens, since_ms, reason })
+    };
+    db.prepare_cached("SELECT name, until_ms, opens, since_ms, reason FROM circuit ORDER BY name")?
+        .query_map([], view)?
+        .collect()
+}
+
+/// Topics with ready jobs that are not paused, as a lease finds them.
+#[derive(Debug, Default)]
+pub(super) struct Ready {
+    /// Those of which some may be leased: how many there are; and where the circuit lets through but one, how often it was
+    /// opened.
+    pub topics: Vec<(TopicName, u64, Option<u32>)>,
+    /// Those of which none may, and for how long.
+    pub waiting: Waiting,
+}
+
+impl Ready {
+    /// As things are now.
+    pub(super) fn now(db: &Connection, now_ms: i64) -> rusqlite::Result<Ready> {
+        let mut find = db.prepare_cached(
+            "SELECT topic.name, ready, max(until_ms, probe_ms), opens FROM topic
+             LEFT JOIN circuit ON circuit.name = topic.name
+             WHERE ready > 0 AND topic.name NOT IN (SELECT name FROM pause)",
+        )?;
+        let mut rows = find.query([])?;
+        let mut found = Ready::default();
+        while let Some(r) = rows.next()? {
+            let (topic, opens) = (row::topic_name(r, 0)?, r.get(3)?);
+            match r.get::<_, Option<i64>>(2)?.map(|until_ms| until_ms - now_ms) {
+                Some(left @ 1..) => found.waiting.push((topic, Duration::from_millis(left as u64))),
+                Some(_) => found.topics.push((topic, 1, opens)),
+                None => found.topics.push((topic, r.get::<_, i64>(1)? as u64, None)),
+            }
+        }
+        Ok(found)
+    }
+
+    /// The topics of which some may be leased, and how many.
+    pub(super) fn left(self) -> (Left, Waiting) {
+        let left = self.topics.into_iter().filter(|(_, ready, _)| *ready > 0);
+        (left.map(|(topic, ready, _)| (topic, ready)).collect(), self.waiting)
+    }
+}
+
+/// Notes that a topic's job was let through; the next may be when its lease has ended.
+pub(super) fn probe(w: &Write<'_>, topic: &TopicName, deadline_ms: i64) -> rusqlite::Result<()> {
+    w.db.prepare_cached("UPDATE circuit SET probe_ms = ?2 WHERE name = ?1")?
+        .execute(params![topic.as_str(), deadline_ms])
+        .map(drop)
+}
