@@ -270,6 +270,12 @@ fn whatever_is_wrong_with_a_request_is_named() {
         (r#""headers": []"#, "headers"),
         (r#""headers": {"a b": "c"}"#, "headers"),
         (r#""headers": {"a": 1}"#, "headers"),
+        (r#""headers": {"Host": "elsewhere"}"#, "headers"),
+        (r#""headers": {"webhook-id": "1"}"#, "headers"),
+        (r#""headers": {"x-a": "1", "X-A": "2"}"#, "headers"),
+        (r#""success": "{res.code} = 0""#, "success"),
+        (r#""re_notify_flag": "isset({res.code})""#, "re_notify_flag"),
+        (r#""secrets": ["long enough", "whsec_hush"]"#, "secrets"),
         (r#""alert": "a@b""#, "alert"),
         (r#""alert": [1]"#, "alert"),
         (r#""secrets": 2"#, "secrets"),
@@ -487,9 +493,19 @@ fn a_callback_is_tested_as_a_job_would_call_it_and_nothing_is_left_of_that() {
     });
     let guarded =
         format!("[callback]\nguard = \"strict\"\nallow = [\"127.0.0.1/32\"]\n{}", topic("t", &sink, ""));
-    let away = "[[topic]]\nname = \"meta\"\ncallback = \"http://169.254.169.254/\"\n[[topic]]\nname = \"denied\"\ncallback = \"http://127.0.0.2:1/\"\n";
-    let daemon = Daemon::start(&format!("{guarded}{away}"));
+    let daemon = Daemon::start(&guarded);
+    // Whoever writes into the registry himself gets round the check when a topic is saved, and not round that of a call.
+    let path = daemon.dir.path().join("var/registry.db");
+    let mut registry = dq::registry::open(&dq::settings::Registry::Sqlite { path }).unwrap();
+    for (name, callback) in [("meta", "http://169.254.169.254/"), ("denied", "http://127.0.0.2:1/")] {
+        let name = dq::job::TopicName::new(name).unwrap();
+        registry.put(&dq::topic::Topic::new(name, callback), dq::registry::Expected::Any).unwrap();
+    }
     let mut http = Http::unix(&daemon);
+    eventually(10 * SECOND, "the topics", || {
+        let test = http.ask("POST", "/v1/topics/denied/test", &Value::Null);
+        (test.status == 200).then_some(())
+    });
     let mut test =
         |topic: &str, body: Value| http.ask("POST", &format!("/v1/topics/{topic}/test"), &body).is(200);
     let came = test("t", json!({"body": {"order": 1}}));
@@ -520,6 +536,54 @@ fn a_callback_is_tested_as_a_job_would_call_it_and_nothing_is_left_of_that() {
     http.ask("POST", "/v1/topics/t/jobs", &json!({"body": 1})).is(201);
     eventually(5 * SECOND, "a job", || (sink.count() == 5).then_some(()));
     assert_eq!(sink.calls().pop().unwrap().header("dq-test"), "", "a job is no test");
+}
+
+#[test]
+fn a_callback_that_the_guard_denies_is_not_saved() {
+    let sink = Sink::start();
+    let config = "[callback]\nguard = \"strict\"\nallow = [\"127.0.0.1/32\"]\n";
+    let daemon = Daemon::start(&format!("{config}{}", topic("filed", &sink, "")));
+    let mut http = Http::tcp(&daemon);
+    let given = |callback: &str| json!({"name": "t", "callback": callback});
+    http.ask("POST", "/v1/topics", &given(&sink.url())).is(201);
+    for (callback, address) in [
+        ("http://169.254.169.254/latest", "169.254.169.254"),
+        ("http://2852039166/", "169.254.169.254"),
+        ("http://0xa9.254.0251.0376/", "169.254.169.254"),
+        ("http://127.0.0.1@[::ffff:a9fe:a9fe]/", "::ffff:169.254.169.254"),
+        ("http://10.0.0.1:8080/hook", "10.0.0.1"),
+        ("https://[::1]/", "::1"),
+    ] {
+        let patch = json!({"callback": callback});
+        for (method, path, body) in [
+            ("POST", "/v1/topics", json!({"name": "new", "callback": callback})),
+            ("PUT", "/v1/topics/t", given(callback)),
+            ("PATCH", "/v1/topics/t", patch),
+        ] {
+            let answer = http.ask(method, path, &body);
+            answer.is_problem(422, "bad_field", Some("callback"));
+            let detail = answer.json["detail"].as_str().unwrap();
+            assert!(detail.contains(address) && detail.contains("callback.allow"), "{detail}");
+        }
+    }
+    assert_eq!(http.get("/v1/topics/t").is(200)["callback"], sink.url());
+    // A name of which nothing is known may be known when it is called; then it is guarded.
+    http.ask("PATCH", "/v1/topics/t", &json!({"callback": "http://nowhere.invalid/"})).is(200);
+    http.ask("PATCH", "/v1/topics/t", &json!({"title": "other"})).is(200);
+    let secret = http.ask("PATCH", "/v1/topics/t", &json!({"secrets": ["whsec_hush"]}));
+    secret.is_problem(422, "bad_field", Some("secrets"));
+    assert!(!secret.json.to_string().contains("hush"), "{secret:?}");
+    // The configuration file names addresses that are looked at when it is checked.
+    let file = "[[topic]]\nname = \"a\"\ncallback = \"http://2852039166/\"\n";
+    let dir = tempfile::tempdir().unwrap();
+    Daemon::write_config(dir.path(), 1, 2, file);
+    let mut check = std::process::Command::new(env!("CARGO_BIN_EXE_dq-master"));
+    let checked = check.arg("--check").arg("--config").arg(dir.path().join("dq.toml")).output().unwrap();
+    let told = String::from_utf8_lossy(&checked.stderr).into_owned();
+    assert!(
+        !checked.status.success() && told.contains("topic[0].callback") && told.contains("169.254.169.254"),
+        "{told}"
+    );
 }
 
 #[test]

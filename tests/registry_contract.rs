@@ -456,6 +456,17 @@ fn a_database_of_the_php_daemon_is_taken_over_and_goes_on_serving_its_console() 
         console.query_drop("UPDATE dq_topic SET status = 2 WHERE topic = 'by_console'").unwrap();
         changed(registry.as_mut());
         assert_eq!(registry.get(&name("by_console")).unwrap().unwrap().topic.status, Status::Offline);
+        // A flag that is no expression is told of, and the topic stays.
+        console
+            .query_drop("UPDATE dq_topic SET re_notify_flag = 'isset({res.code})' WHERE topic = 'by_console'")
+            .unwrap();
+        changed(registry.as_mut());
+        let listing = registry.list().unwrap();
+        assert!(listing.topics.iter().any(|t| t.topic.name.as_str() == "by_console"));
+        let told: Vec<String> = listing.unusable.iter().map(ToString::to_string).collect();
+        let about =
+            "topic \"by_console\": re_notify_flag: \"isset({res.code})\" is no expression: at character 1";
+        assert!(told.iter().any(|t| t.contains(about)), "{told:?}");
         console
             .query_drop("INSERT INTO dq_stat (u_key, num, create_time) VALUES ('1:total_notfiy', 1, NOW())")
             .unwrap();

@@ -1,0 +1,437 @@
+//! What a receiver is sent, byte by byte; and how connections are kept, secured and given up. Over real sockets.
+#![allow(missing_docs)]
+
+#[path = "support/raw.rs"]
+mod raw;
+
+use std::io::{Read as _, Write as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use dq::callback::{Caller, Delivery, Verdict};
+use dq::job::{Body, JobId, JobKey, TopicName};
+use dq::settings::{Callback, Guard, Tls};
+use dq::topic::{Failure, Method, Payload, Success, Topic};
+use jiff::tz::TimeZone;
+use raw::{Line, Raw, certificates, read_request};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::json;
+
+/// 2026-11-20 23:58:21 and the second before it, UTC.
+const DUE_MS: i64 = 1_795_219_101_000;
+const ADDED_US: i64 = 1_795_219_100_999_000;
+
+fn caller_with(tls: Tls) -> Caller {
+    let settings = Callback { guard: Guard::Metadata, allow: Vec::new(), tls };
+    Caller::new(4, &settings, TimeZone::UTC)
+}
+
+fn caller() -> Caller {
+    caller_with(Tls::default())
+}
+
+fn topic(url: &str) -> Topic {
+    Topic { timeout: Duration::from_secs(10), ..Topic::new(TopicName::new("t").unwrap(), url) }
+}
+
+fn delivery(body: &str) -> Delivery {
+    Delivery {
+        key: JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new("nest-2").unwrap() },
+        body: Body::parse(body).unwrap(),
+        attempt: 1,
+        due_ms: DUE_MS,
+        stamp_us: ADDED_US,
+        headers: Vec::new(),
+        ack_url: None,
+    }
+}
+
+/// Answers well, and keeps connections.
+fn good() -> Raw {
+    Raw::start(|mut line: Line| {
+        while line.request().is_some() {
+            line.answer("ok");
+        }
+    })
+}
+
+fn accepted(caller: &Caller, topic: &Topic, delivery: &Delivery) {
+    let (verdict, attempt) = caller.call(topic, delivery);
+    assert_eq!(verdict, Verdict::Accepted, "{attempt:?}");
+}
+
+/// A request with its time in the place of `@`.
+fn masked(request: &[u8]) -> String {
+    let text = String::from_utf8(request.to_vec()).unwrap();
+    let (before, after) = text.split_once("webhook-timestamp: ").unwrap();
+    let (time, after) = after.split_once("\r\n").unwrap();
+    assert!(time.parse::<i64>().unwrap() > 1_700_000_000);
+    format!("{before}webhook-timestamp: @\r\n{after}")
+}
+
+#[test]
+fn requests_are_what_is_documented_byte_by_byte() {
+    // What the PHP daemon's clients send, and what it was recorded to call with; of nested values it made the word Array.
+    const NEST: &str =
+        r#"{"id":"nest-2","a":1,"zh":"中 文&=+","t":true,"f":false,"nul":null,"fl":1.5,"n":{"x":[1,2]}}"#;
+    const FORM: &str =
+        "id=nest-2&a=1&zh=%E4%B8%AD%20%E6%96%87%26%3D%2B&t=1&f=&nul=&fl=1.5&n=%7B%22x%22%3A%5B1%2C2%5D%7D";
+    const TIMES: &str = "notify_time=2026-11-20%2023%3A58%3A21&dq_set_time=2026-11-20%2023%3A58%3A20";
+    const URL_ENCODED: &str = "application/x-www-form-urlencoded";
+    let form = |fields: &str| [fields, TIMES].join(if fields.is_empty() { "" } else { "&" });
+    let sink = good();
+    let caller = caller();
+    #[allow(clippy::type_complexity)]
+    let table: Vec<(Method, Payload, &str, u32, String, Option<(&str, String)>)> = vec![
+        (Method::Post, Payload::Json, NEST, 1, "/hook".into(), Some(("application/json", NEST.into()))),
+        // As it came: spaces, order, numbers, escapes.
+        (
+            Method::Post,
+            Payload::Json,
+            "{ \"b\":1.00, \"a\" : \"\\u4e2d\" }",
+            3,
+            "/hook".into(),
+            Some(("application/json", "{ \"b\":1.00, \"a\" : \"\\u4e2d\" }".into())),
+        ),
+        (Method::Post, Payload::Json, "\"text\"", 1, "/hook".into(), Some(("application/json", "\"text\"".into()))),
+        (Method::Post, Payload::Form, NEST, 1, "/hook".into(), Some((URL_ENCODED, form(FORM)))),
+        (Method::Get, Payload::Form, NEST, 1, format!("/hook?{}", form(FORM)), None),
+        // After failures: how many.
+        (
+            Method::Post,
+            Payload::Form,
+            "{\"a\":1}",
+            3,
+            "/hook".into(),
+            Some((URL_ENCODED, format!("{}&exp_notify_nums=2", form("a=1")))),
+        ),
+        (
+            Method::Get,
+            Payload::Form,
+            "{\"a\":1,\"exp_notify_nums\":9,\"notify_time\":\"x\"}",
+            2,
+            "/hook?a=1&exp_notify_nums=1&notify_time=2026-11-20%2023%3A58%3A21&dq_set_time=2026-11-20%2023%3A58%3A20"
+                .into(),
+            None,
+        ),
+        (Method::Post, Payload::Form, "\"a b\"", 1, "/hook".into(), Some((URL_ENCODED, form("body=a%20b")))),
+        (Method::Post, Payload::Form, "{}", 1, "/hook".into(), Some((URL_ENCODED, form("")))),
+        (Method::Get, Payload::Form, "[7,\"x\"]", 1, format!("/hook?{}", form("0=7&1=x")), None),
+    ];
+    for (n, (method, payload, body, attempt, target, content)) in table.into_iter().enumerate() {
+        let topic = Topic { method, payload, ..topic(&sink.url()) };
+        accepted(&caller, &topic, &Delivery { attempt, ..delivery(body) });
+        let (content_type, length, body) = match &content {
+            Some((kind, body)) => (
+                format!("content-type: {kind}\r\n"),
+                format!("content-length: {}\r\n", body.len()),
+                body.as_str(),
+            ),
+            None => (String::new(), String::new(), ""),
+        };
+        let name = if content.is_some() { "POST" } else { "GET" };
+        let expected = format!(
+            "{name} {target} HTTP/1.1\r\n{length}user-agent: dq/{}\r\naccept: */*\r\nhost: {}\r\n\
+             webhook-id: t:nest-2:{ADDED_US:x}\r\nwebhook-timestamp: @\r\ndq-topic: t\r\ndq-job-id: nest-2\r\n\
+             dq-attempt: {attempt}\r\ndq-due-at: {DUE_MS}\r\n{content_type}\r\n{body}",
+            env!("CARGO_PKG_VERSION"),
+            sink.address,
+        );
+        assert_eq!(masked(&sink.requests()[n]), expected);
+    }
+    assert_eq!(sink.connections(), 1, "connections are kept");
+}
+
+#[test]
+fn headers_of_topic_and_job_go_along_and_a_test_says_so() {
+    let sink = good();
+    let mut topic = topic(&sink.url());
+    topic.headers =
+        [("x-shop".to_owned(), "7".to_owned()), ("user-agent".to_owned(), "shop".to_owned())].into();
+    let mut delivery = delivery("1");
+    delivery.headers = vec![("traceparent".to_owned(), "00-0af7-b7ad-01".to_owned())];
+    delivery.ack_url = Some("https://dq.example/v1/ack/x".to_owned());
+    let (verdict, _) = caller().test(&topic, &delivery);
+    assert_eq!(verdict, Verdict::Accepted);
+    let request = masked(&sink.requests()[0]);
+    for line in [
+        "x-shop: 7",
+        "user-agent: shop",
+        "traceparent: 00-0af7-b7ad-01",
+        "dq-ack-url: https://dq.example/v1/ack/x",
+        "dq-test: 1",
+    ] {
+        assert_eq!(request.matches(&format!("\r\n{line}\r\n")).count(), 1, "{line}: {request}");
+    }
+}
+
+/// Verifies requests that come as JSON; tells a line for each.
+const VERIFIER: &str = r#"
+import base64, json, sys
+from standardwebhooks import Webhook, WebhookVerificationError
+for line in sys.stdin:
+    call = json.loads(line)
+    secret = call["secret"] if call["secret"].startswith("whsec_") else call["secret"].encode()
+    try:
+        Webhook(secret).verify(base64.b64decode(call["body"]), call["headers"], json_parse=False)
+        print("good")
+    except WebhookVerificationError as e:
+        print(f"bad: {e}")
+"#;
+
+#[test]
+fn signatures_are_verified_by_a_library_that_does_not_know_dq() {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/python/bin/python");
+    assert!(python.exists(), "{} is not there: make tools", python.display());
+    let sink = good();
+    let secrets = ["whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD", "an older secret, as text"].map(str::to_owned);
+    let body = "{\"zh\": \"中文\", \"n\":1.0}";
+    for (method, payload) in
+        [(Method::Post, Payload::Json), (Method::Post, Payload::Form), (Method::Get, Payload::Form)]
+    {
+        let topic = Topic { method, payload, secrets: secrets.to_vec(), ..topic(&sink.url()) };
+        accepted(&caller(), &topic, &delivery(body));
+    }
+    let mut child = Command::new(python)
+        .args(["-c", VERIFIER])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut expected = Vec::new();
+    for request in sink.requests() {
+        let text = String::from_utf8(request).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        let headers: serde_json::Map<_, _> = head
+            .lines()
+            .skip(1)
+            .map(|line| line.split_once(": ").unwrap())
+            .map(|(name, value)| (name.to_owned(), json!(value)))
+            .collect();
+        assert_eq!(headers["webhook-signature"].as_str().unwrap().matches("v1,").count(), 2);
+        let wrong = "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+        for (secret, body, is_good) in [
+            (&secrets[0][..], body.to_owned(), true),
+            (&secrets[1], body.to_owned(), true),
+            (wrong, body.to_owned(), false),
+            (&secrets[0], format!("{body} "), false),
+        ] {
+            let line = json!({"secret": secret, "headers": headers, "body": STANDARD.encode(body)});
+            writeln!(stdin, "{line}").unwrap();
+            expected.push(is_good);
+        }
+    }
+    drop(stdin);
+    let mut told = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut told).unwrap();
+    assert!(child.wait().unwrap().success());
+    let good: Vec<bool> = told.lines().map(|line| line == "good").collect();
+    assert_eq!((good, expected.len()), (expected, 12), "{told}");
+}
+
+#[test]
+fn a_connection_that_was_closed_while_it_was_kept_is_not_used_again() {
+    // After each answer it closes, without having said so; in the end while nobody looks.
+    let sink = Raw::start(|mut line: Line| {
+        if line.request().is_some() {
+            line.answer("ok");
+        }
+        line.close();
+    });
+    let (caller, topic) = (caller(), topic(&sink.url()));
+    for n in 1..=5 {
+        accepted(&caller, &topic, &delivery("1"));
+        assert_eq!(sink.requests().len(), n, "each request once");
+    }
+}
+
+#[test]
+fn a_request_that_meets_the_end_of_a_kept_connection_is_sent_once_more_and_is_one_attempt() {
+    for resets in [false, true] {
+        // It takes the second request of a connection, and answers nothing.
+        let sink = Raw::start(move |mut line: Line| {
+            line.request();
+            line.answer("first");
+            if line.request().is_some() {
+                if resets { line.reset() } else { line.close() }
+            }
+        });
+        let (caller, topic) = (caller(), topic(&sink.url()));
+        accepted(&caller, &topic, &delivery("1"));
+        let (verdict, attempt) = caller.call(&topic, &delivery("2"));
+        assert_eq!(verdict, Verdict::Accepted);
+        assert_eq!((attempt.number, attempt.status), (1, Some(200)));
+        let bodies: Vec<u8> = sink.requests().iter().map(|r| *r.last().unwrap()).collect();
+        assert_eq!((bodies.as_slice(), sink.connections()), (&b"122"[..], 2), "resets: {resets}");
+    }
+}
+
+#[test]
+fn what_may_have_been_answered_is_not_sent_again() {
+    // A first connection that ends without an answer.
+    let sink = Raw::start(|mut line: Line| {
+        line.request();
+        line.close();
+    });
+    let (verdict, _) = caller().call(&topic(&sink.url()), &delivery("1"));
+    assert!(matches!(verdict, Verdict::Failed { kind: Failure::Broken, .. }), "{verdict:?}");
+    assert_eq!(sink.requests().len(), 1);
+    // A kept one that ends within an answer.
+    let sink = Raw::start(|mut line: Line| {
+        line.request();
+        line.answer("first");
+        line.request();
+        line.say("HTTP/1.1 200 OK\r\ncont");
+        line.close();
+    });
+    let (caller, topic) = (caller(), topic(&sink.url()));
+    accepted(&caller, &topic, &delivery("1"));
+    let (verdict, _) = caller.call(&topic, &delivery("2"));
+    assert!(matches!(verdict, Verdict::Failed { kind: Failure::Broken, .. }), "{verdict:?}");
+    assert_eq!(sink.requests().len(), 2);
+    // A kept one on which nothing comes in time.
+    let sink = Raw::start(|mut line: Line| {
+        line.request();
+        line.answer("first");
+        line.request();
+        line.hang();
+    });
+    let topic = Topic { callback: sink.url(), timeout: Duration::from_millis(300), ..topic };
+    accepted(&caller, &topic, &delivery("1"));
+    let (verdict, _) = caller.call(&topic, &delivery("2"));
+    assert!(matches!(verdict, Verdict::Failed { kind: Failure::Timeout, .. }), "{verdict:?}");
+    assert_eq!(sink.requests().len(), 2);
+}
+
+#[test]
+fn the_second_try_has_only_what_is_left_of_the_time() {
+    let sink = Raw::start(|mut line: Line| {
+        line.request();
+        if line.number == 1 {
+            line.answer("first");
+            line.request();
+            std::thread::sleep(Duration::from_millis(400));
+            line.close();
+        } else {
+            line.hang();
+        }
+    });
+    let caller = caller();
+    let topic = Topic { timeout: Duration::from_millis(600), ..topic(&sink.url()) };
+    accepted(&caller, &topic, &delivery("1"));
+    let begun = Instant::now();
+    let (verdict, _) = caller.call(&topic, &delivery("2"));
+    assert!(matches!(verdict, Verdict::Failed { kind: Failure::Timeout, .. }), "{verdict:?}");
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_millis(600) && took < Duration::from_millis(950), "{took:?}");
+    assert_eq!(sink.requests().len(), 3);
+}
+
+#[test]
+fn a_body_is_read_up_to_its_limit_and_a_longer_one_is_judged_by_what_will_do() {
+    let sink = Raw::start(|mut line: Line| {
+        while let Some(request) = line.request() {
+            let length: usize =
+                String::from_utf8_lossy(&request).rsplit("\r\n\r\n").next().unwrap().parse().unwrap();
+            line.answer(&format!("\"{}\"", "x".repeat(length - 2)));
+        }
+    });
+    let caller = caller();
+    let by = |success: &str, length: &str| {
+        let topic = Topic { success: Success::from(success.to_owned()), ..topic(&sink.url()) };
+        let (verdict, attempt) = caller.call(&topic, &delivery(length));
+        assert_eq!(attempt.answer.len(), 200);
+        verdict
+    };
+    for length in ["65536", "65537", "1000000"] {
+        assert_eq!(by("status", length), Verdict::Accepted);
+        assert_eq!(by("non_empty", length), Verdict::Accepted);
+    }
+    assert_eq!(by("{res} > 'w'", "65536"), Verdict::Accepted);
+    assert!(matches!(by("{res} > 'w'", "65537"), Verdict::Failed { kind: Failure::Answer, .. }));
+}
+
+/// A receiver within TLS, which may ask for a certificate; answers with the number of certificates that it was shown.
+fn secure(dir: &Path, wants: bool) -> Raw {
+    let pem = |name: &str| std::fs::read(dir.join(name)).unwrap();
+    let chain = vec![CertificateDer::from_pem_slice(&pem("server.pem")).unwrap()];
+    let key = PrivateKeyDer::from_pem_slice(&pem("server.key")).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .unwrap();
+    let builder = if wants {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(&pem("ca.pem")).unwrap()).unwrap();
+        let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+            .build()
+            .unwrap();
+        builder.with_client_cert_verifier(verifier)
+    } else {
+        builder.with_no_client_auth()
+    };
+    let config = Arc::new(builder.with_single_cert(chain, key).unwrap());
+    Raw::start(move |line: Line| {
+        let connection = rustls::ServerConnection::new(Arc::clone(&config)).unwrap();
+        let mut stream = rustls::StreamOwned::new(connection, line.stream);
+        while read_request(&mut stream).is_some() {
+            let shown = stream.conn.peer_certificates().map_or(0, <[_]>::len);
+            let _ = write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{shown}");
+        }
+    })
+}
+
+#[test]
+fn https_goes_by_an_own_authority_and_by_a_certificate_of_dqs_own() {
+    let dir = tempfile::tempdir().unwrap();
+    certificates(dir.path());
+    let pem = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+    let own = || Some((pem("client.pem"), pem("client.key")));
+    let call = |tls: Tls, sink: &Raw| {
+        let caller = caller_with(tls);
+        let topic = topic(&sink.url().replace("http:", "https:"));
+        let first = caller.call(&topic, &delivery("1"));
+        (0..2).for_each(|_| assert_eq!(caller.call(&topic, &delivery("1")).0, first.0));
+        (first.0, first.1.answer)
+    };
+    let refused = |verdict: &Verdict, hint: &str| match verdict {
+        Verdict::Failed { kind: Failure::Connect, reason, .. } => assert!(reason.contains(hint), "{reason}"),
+        other => panic!("{other:?}"),
+    };
+    let plain = secure(dir.path(), false);
+    let trusts = |ca: &str| Tls { ca: Some(pem(ca)), own: None };
+    assert_eq!(call(trusts("ca.pem"), &plain), (Verdict::Accepted, "0".to_owned()));
+    assert_eq!(plain.connections(), 1, "connections within TLS are kept as well");
+    refused(&call(trusts("other.pem"), &plain).0, "certificate");
+    refused(&call(Tls::default(), &plain).0, "TLS: ");
+    let mutual = secure(dir.path(), true);
+    assert_eq!(call(Tls { own: own(), ..trusts("ca.pem") }, &mutual), (Verdict::Accepted, "1".to_owned()));
+    refused(&call(trusts("ca.pem"), &mutual).0, "CertificateRequired");
+}
+
+#[test]
+fn as_many_connections_are_kept_as_calls_run() {
+    let sink = good();
+    let (caller, topic) = (Arc::new(caller()), Arc::new(topic(&sink.url())));
+    let problems = Arc::new(Mutex::new(Vec::new()));
+    for _ in 0..5 {
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let (verdict, attempt) = caller.call(&topic, &delivery("1"));
+                    if verdict != Verdict::Accepted {
+                        problems.lock().unwrap().push(attempt);
+                    }
+                });
+            }
+        });
+    }
+    assert_eq!(*problems.lock().unwrap(), []);
+    assert!(sink.connections() <= 4, "{}", sink.connections());
+}

@@ -1,0 +1,160 @@
+//! A receiver that does what it is told, byte by byte, also what no receiver should do; and certificates for it.
+#![allow(dead_code, missing_docs)]
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// A connection to it, as the script sees it.
+pub struct Line {
+    pub stream: TcpStream,
+    /// Which connection this is, from 1.
+    pub number: usize,
+    requests: Arc<Mutex<Vec<Vec<u8>>>>,
+    gone: Arc<AtomicBool>,
+}
+
+impl Line {
+    /// The next request, whole; none: the other side has closed.
+    pub fn request(&mut self) -> Option<Vec<u8>> {
+        let request = read_request(&mut self.stream)?;
+        self.requests.lock().unwrap().push(request.clone());
+        Some(request)
+    }
+
+    pub fn say(&mut self, text: &str) {
+        let _ = self.stream.write_all(text.as_bytes());
+    }
+
+    /// Answers well, and keeps the connection.
+    pub fn answer(&mut self, body: &str) {
+        self.say(&format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
+    }
+
+    /// Nothing more, until the other side or the test ends.
+    pub fn hang(&mut self) {
+        self.stream.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+        while !self.gone.load(Ordering::Relaxed) {
+            match self.stream.read(&mut [0; 4096]) {
+                Ok(0) => return,
+                Err(e) if e.kind() != io::ErrorKind::WouldBlock => return,
+                _ => {}
+            }
+        }
+    }
+
+    /// The same piece again and again, every so often, until the other side takes no more.
+    pub fn go_on(&mut self, piece: &str, pause: Duration) {
+        while !self.gone.load(Ordering::Relaxed) && self.stream.write_all(piece.as_bytes()).is_ok() {
+            std::thread::sleep(pause);
+        }
+    }
+
+    /// Ends without a good-bye: RST.
+    pub fn reset(self) {
+        let linger = nix::libc::linger { l_onoff: 1, l_linger: 0 };
+        nix::sys::socket::setsockopt(&self.stream, nix::sys::socket::sockopt::Linger, &linger).unwrap();
+    }
+
+    pub fn close(self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+/// One request, by its content-length. Of any stream: also within TLS.
+pub fn read_request(stream: &mut impl Read) -> Option<Vec<u8>> {
+    let (mut all, mut buffer) = (Vec::new(), [0; 65536]);
+    loop {
+        if let Some(head) = all.windows(4).position(|w| w == b"\r\n\r\n") {
+            let text = String::from_utf8_lossy(&all[..head]).to_ascii_lowercase();
+            let length = text.split("content-length: ").nth(1).and_then(|t| t.lines().next()?.parse().ok());
+            if all.len() >= head + 4 + length.unwrap_or(0) {
+                return Some(all);
+            }
+        }
+        match stream.read(&mut buffer).ok()? {
+            0 => return None,
+            n => all.extend_from_slice(&buffer[..n]),
+        }
+    }
+}
+
+/// The receiver.
+pub struct Raw {
+    pub address: SocketAddr,
+    requests: Arc<Mutex<Vec<Vec<u8>>>>,
+    connections: Arc<AtomicUsize>,
+    gone: Arc<AtomicBool>,
+}
+
+impl Raw {
+    pub fn start(script: impl Fn(Line) + Send + Sync + 'static) -> Raw {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let raw = Raw {
+            address: listener.local_addr().unwrap(),
+            requests: Arc::default(),
+            connections: Arc::default(),
+            gone: Arc::default(),
+        };
+        let (requests, connections, gone) =
+            (Arc::clone(&raw.requests), Arc::clone(&raw.connections), Arc::clone(&raw.gone));
+        let script = Arc::new(script);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if gone.load(Ordering::Relaxed) {
+                    return;
+                }
+                let number = connections.fetch_add(1, Ordering::SeqCst) + 1;
+                let (requests, gone, script) =
+                    (Arc::clone(&requests), Arc::clone(&gone), Arc::clone(&script));
+                let line = Line { stream: stream.unwrap(), number, requests, gone };
+                std::thread::spawn(move || script(line));
+            }
+        });
+        raw
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}/hook", self.address)
+    }
+
+    pub fn requests(&self) -> Vec<Vec<u8>> {
+        self.requests.lock().unwrap().clone()
+    }
+
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        self.gone.store(true, Ordering::Relaxed);
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+/// Makes ca.pem; server.pem and client.pem, which it certifies, with their keys; and other.pem, which certifies nobody.
+pub fn certificates(dir: &Path) {
+    let openssl = |arguments: &str| {
+        let made = Command::new("openssl").args(arguments.split(' ')).current_dir(dir).output().unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    };
+    let new = "req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+    for name in ["ca", "other"] {
+        openssl(&format!("{new} -x509 -days 2 -subj /CN={name} -keyout {name}.key -out {name}.pem"));
+    }
+    for (name, extension) in
+        [("server", "subjectAltName=IP:127.0.0.1"), ("client", "extendedKeyUsage=clientAuth")]
+    {
+        openssl(&format!("{new} -subj /CN={name} -keyout {name}.key -out {name}.csr"));
+        std::fs::write(dir.join("extension"), extension).unwrap();
+        openssl(&format!(
+            "x509 -req -days 2 -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -extfile extension -out {name}.pem"
+        ));
+    }
+}
