@@ -10,6 +10,7 @@ pub(super) enum Script {
     Announce,
     Change,
     Counts,
+    DeadSince,
     Delete,
     Expire,
     Get,
@@ -41,12 +42,13 @@ macro_rules! sources {
 }
 
 /// In the order of [`Script`].
-const SOURCES: [(&str, &str); 26] = sources!(
+const SOURCES: [(&str, &str); 27] = sources!(
     "lua/",
     "add",
     "announce",
     "change",
     "counts",
+    "dead_since",
     "delete",
     "expire",
     "get",
