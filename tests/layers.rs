@@ -21,8 +21,10 @@ fn allowed(module: &str) -> Option<Vec<&'static str>> {
         "token",
         "strikes",
         "metrics",
+        "notice",
     ];
-    const KITS: &[&str] = &["config", "process", "store", "registry", "callback", "protocol", "counters"];
+    const KITS: &[&str] =
+        &["config", "process", "store", "registry", "callback", "protocol", "counters", "alert"];
     let role = || [PURE, KITS].concat();
     match module {
         m if PURE.contains(&m) || KITS.contains(&m) => Some(PURE.to_vec()),

@@ -1,6 +1,7 @@
 //! One delivery: the request, who may be called, and how the answer is judged.
 
 mod guard;
+mod guarded;
 mod judge;
 mod resolve;
 
@@ -14,6 +15,7 @@ use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, AsSendBody};
 
 pub use guard::Rules;
+pub use guarded::guarded_agent;
 pub use judge::Verdict;
 
 use crate::fields::{Fields, Marks};

@@ -1,5 +1,7 @@
 //! The configuration as it is written: every key with its default, unknown keys refused.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::units::{Size, Span};
@@ -25,6 +27,7 @@ pub struct Raw {
     pub(super) store: Store,
     pub(super) registry: Registry,
     pub(super) callback: Callback,
+    pub(super) alert: Alert,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) topic: Vec<Topic>,
 }
@@ -121,6 +124,43 @@ pub(super) struct Callback {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Alert {
+    pub to: Vec<String>,
+    pub gather: Span,
+    pub interval: Span,
+    pub late_after: Span,
+    pub smtp: Smtp,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub webhook: Vec<AlertWebhook>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Smtp {
+    pub host: String,
+    pub port: u16,
+    pub tls: String,
+    pub user: String,
+    pub password: String,
+    pub password_file: String,
+    pub from: String,
+    pub timeout: Span,
+    pub ca_file: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct AlertWebhook {
+    pub name: String,
+    pub url: String,
+    pub headers: BTreeMap<String, String>,
+    pub template_file: String,
+    pub kinds: Vec<String>,
+    pub topics: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Topic {
     pub name: String,
@@ -143,6 +183,8 @@ pub(super) struct Topic {
     pub retry_base: Option<Span>,
     pub retry_cap: Option<Span>,
     pub max_attempts: Option<u32>,
+    #[serde(default)]
+    pub alert: Vec<String>,
     #[serde(default)]
     pub status: Status,
 }
@@ -196,6 +238,7 @@ impl Default for Raw {
             store: Store::default(),
             registry: Registry::default(),
             callback: Callback::default(),
+            alert: Alert::default(),
             topic: Vec::new(),
         }
     }
@@ -258,5 +301,34 @@ impl Default for Store {
 impl Default for Callback {
     fn default() -> Callback {
         Callback { max_attempts: 10, guard: Guard::Metadata, allow: Vec::new() }
+    }
+}
+
+impl Default for Alert {
+    fn default() -> Alert {
+        Alert {
+            to: Vec::new(),
+            gather: seconds(10),
+            interval: seconds(60),
+            late_after: seconds(300),
+            smtp: Smtp::default(),
+            webhook: Vec::new(),
+        }
+    }
+}
+
+impl Default for Smtp {
+    fn default() -> Smtp {
+        Smtp {
+            host: String::new(),
+            port: 587,
+            tls: "starttls".into(),
+            user: String::new(),
+            password: String::new(),
+            password_file: String::new(),
+            from: String::new(),
+            timeout: seconds(10),
+            ca_file: String::new(),
+        }
     }
 }

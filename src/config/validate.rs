@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::alert;
 use super::doors;
 use super::nodes;
 use super::raw::{self, Raw};
@@ -84,6 +85,7 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settin
             guard: raw.callback.guard,
             allow: doors::networks("callback.allow", &raw.callback.allow)?,
         },
+        alert: alert::alert(raw.alert, base)?,
         topics: topics(raw.topic, count("callback.max_attempts", raw.callback.max_attempts, 1, 1000)?)?,
     };
     let same = |a: SocketAddr, b: SocketAddr| {
@@ -168,9 +170,11 @@ fn topic(at: &str, raw: raw::Topic, max_attempts: u32) -> Result<Topic, ConfigEr
         timeout: raw.timeout.0,
         retry: retry(at, raw.retry, raw.retry_base, raw.retry_cap)?,
         max_attempts: raw.max_attempts.unwrap_or(max_attempts),
+        alert: raw.alert,
         status: raw.status,
         ..Topic::new(name, raw.callback)
     };
+    alert::addresses(&key("alert"), &topic.alert)?;
     topic.check().map_err(|unfit| ConfigError::key(key(unfit.field), unfit.problem))?;
     Ok(topic)
 }
