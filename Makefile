@@ -5,6 +5,8 @@ DENY_VERSION := 0.20.2
 # What asks the API what its document promises.
 SCHEMATHESIS_VERSION := 4.32.5
 SPEC_VALIDATOR_VERSION := 0.9.0
+# The mail server that alerts are sent to.
+AIOSMTPD_VERSION := 1.4.6
 
 .PHONY: run test check tools fmt clippy doc deny advisories tests bench crashes completions man
 
@@ -77,8 +79,10 @@ tools:
 	@command -v python3 >/dev/null && python3 -c 'import ensurepip' 2>/dev/null || $(APT) python3 python3-venv
 	@target/tools/python/bin/pip freeze 2>/dev/null | grep -qx 'schemathesis==$(SCHEMATHESIS_VERSION)' \
 		&& target/tools/python/bin/pip freeze | grep -qx 'openapi-spec-validator==$(SPEC_VALIDATOR_VERSION)' \
+		&& target/tools/python/bin/pip freeze | grep -qx 'aiosmtpd==$(AIOSMTPD_VERSION)' \
 		|| { python3 -m venv --clear target/tools/python && target/tools/python/bin/pip install --quiet \
-			schemathesis==$(SCHEMATHESIS_VERSION) openapi-spec-validator==$(SPEC_VALIDATOR_VERSION); }
+			schemathesis==$(SCHEMATHESIS_VERSION) openapi-spec-validator==$(SPEC_VALIDATOR_VERSION) \
+			aiosmtpd==$(AIOSMTPD_VERSION); }
 	@$(CARGO) fmt --version >/dev/null || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null || rustup component add clippy
 	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny --locked --version $(DENY_VERSION)

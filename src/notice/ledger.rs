@@ -93,6 +93,11 @@ impl Ledger {
         }
         news.into_iter().collect()
     }
+
+    /// Whether dead letters were looked at before.
+    pub fn is_begun(&self) -> bool {
+        self.dead.is_some()
+    }
 }
 
 #[cfg(test)]

@@ -82,6 +82,12 @@ impl Alerts {
             zone,
             php,
         };
+        // What dies from now on is told, also when nobody has looked before.
+        if keeper.is_the_one() && !keeper.kept.ledger.is_begun() {
+            keeper.look_at_dead(&PhpMail::Unknown, now_ms());
+            keeper.is_changed = true;
+            keeper.keep();
+        }
         role::vital_thread("alerts", move || {
             keeper.run(&told);
             drop(end);
