@@ -1,11 +1,17 @@
 //! People are told of what is wrong, once, and of its end; whoever is killed meanwhile, and whatever a mail server does.
 #![allow(missing_docs)]
 
+#[path = "support/mariadb.rs"]
+#[allow(dead_code)]
+mod mariadb;
 mod support;
 
 use std::net::TcpListener;
 use std::process::Command;
 
+use dq::registry::{Expected, open};
+use dq::topic::Topic;
+use mysql::prelude::Queryable;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use support::http::Http;
@@ -299,4 +305,38 @@ fn where_nobody_is_told_a_test_says_so() {
     for body in [json!({}), json!({"to": OPS})] {
         http.ask("POST", "/v1/alerts/test", &body).is_problem(409, "no_channel", None);
     }
+}
+
+#[test]
+fn where_no_mail_server_is_named_that_of_the_php_daemon_s_database_is_taken_and_its_people_hear_of_nodes() {
+    let (smtp, database) = (Smtp::start(free_port()), mariadb::MariaDb::shared().database());
+    let (sink, mut nodes) = (refusing(), [RedisServer::start(), RedisServer::start()]);
+    let mut registry = open(&database.settings()).unwrap();
+    let name = dq::job::TopicName::new("t").unwrap();
+    let shop = vec!["shop@example.com".to_owned()];
+    let topic = Topic { alert: shop, max_attempts: 1, ..Topic::new(name, sink.url()) };
+    registry.put(&topic, Expected::Absent).unwrap();
+    let ext = "{\"redis\":\"r1@example.com, r2@example.com\"}";
+    let row = format!(
+        "INSERT INTO dq_alert (host, port, user, pwd, ext) VALUES ('127.0.0.1', {}, 'dq@example.com', '', '{ext}')",
+        smtp.port
+    );
+    database.console().query_drop(row).unwrap();
+    let node = |n: usize| format!("[[store.node]]\nname = \"n{n}\"\nurl = \"{}\"\n", nodes[n].url());
+    let daemon = Daemon::start(&format!(
+        "[store]\nbackend = \"redis\"\n{}{}[registry]\nurl = \"{}\"\n[alert]\ngather = \"1s\"\ninterval = \"1s\"\n",
+        node(0),
+        node(1),
+        database.url()
+    ));
+    let log = || daemon.log();
+    assert_eq!(daemon.client().ask(&add("t", "1", 0)).unwrap()["code"], 1);
+    assert_eq!(smtp.wait_for("shop@example.com", "a dead letter of topic t", log)["from"], "dq@example.com");
+    nodes[0].kill();
+    for to in ["r1@example.com", "r2@example.com"] {
+        smtp.wait_for(to, "node n0 is down", log);
+    }
+    assert_eq!(smtp.of("shop@example.com", "node n0").len(), 0);
+    let to = json!({"to": "one@example.com"});
+    assert_eq!(Http::unix(&daemon).ask("POST", "/v1/alerts/test", &to).is(200)["results"][0]["sent"], true);
 }
