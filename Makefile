@@ -7,6 +7,8 @@ SCHEMATHESIS_VERSION := 4.32.5
 SPEC_VALIDATOR_VERSION := 0.9.0
 # What verifies signatures without knowing dq.
 STANDARD_WEBHOOKS_VERSION := 1.1.0
+# The mail server that alerts are sent to.
+AIOSMTPD_VERSION := 1.4.6
 
 .PHONY: run test check tools fmt clippy doc deny advisories tests bench crashes completions man
 
@@ -80,9 +82,10 @@ tools:
 	@target/tools/python/bin/pip freeze 2>/dev/null | grep -qx 'schemathesis==$(SCHEMATHESIS_VERSION)' \
 		&& target/tools/python/bin/pip freeze | grep -qx 'openapi-spec-validator==$(SPEC_VALIDATOR_VERSION)' \
 		&& target/tools/python/bin/pip freeze | grep -qx 'standardwebhooks==$(STANDARD_WEBHOOKS_VERSION)' \
+		&& target/tools/python/bin/pip freeze | grep -qx 'aiosmtpd==$(AIOSMTPD_VERSION)' \
 		|| { python3 -m venv --clear target/tools/python && target/tools/python/bin/pip install --quiet \
 			schemathesis==$(SCHEMATHESIS_VERSION) openapi-spec-validator==$(SPEC_VALIDATOR_VERSION) \
-			standardwebhooks==$(STANDARD_WEBHOOKS_VERSION); }
+			standardwebhooks==$(STANDARD_WEBHOOKS_VERSION) aiosmtpd==$(AIOSMTPD_VERSION); }
 	@$(CARGO) fmt --version >/dev/null || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null || rustup component add clippy
 	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny --locked --version $(DENY_VERSION)

@@ -4,11 +4,12 @@
 //! The map, from the bottom up; a module uses only what stands above its own group in this list:
 //!
 //! - pure: [`job`], [`topic`], [`retry`], [`fair`], [`flow`], [`fields`], [`rendezvous`], [`slot`], [`settings`],
-//!   [`status`], [`php_node`], [`scope`], [`token`], [`strikes`], [`metrics`], [`expression`], [`guard`]
-//! - one concern each: [`config`], [`process`], [`store`], [`registry`], [`callback`], [`protocol`], [`counters`]
+//!   [`status`], [`php_node`], [`scope`], [`token`], [`strikes`], [`metrics`], [`expression`], [`guard`], [`notice`]
+//! - one concern each: [`config`], [`process`], [`store`], [`registry`], [`callback`], [`protocol`], [`counters`], [`alert`]
 //! - what every child shares: [`role`]; what both servers do: [`submit`]
 //! - on top: [`roles`], [`supervisor`], [`cli`]
 
+pub mod alert;
 pub mod callback;
 pub mod cli;
 pub mod config;
@@ -20,6 +21,7 @@ pub mod flow;
 pub mod guard;
 pub mod job;
 pub mod metrics;
+pub mod notice;
 pub mod php_node;
 pub mod process;
 pub mod protocol;

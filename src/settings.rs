@@ -1,6 +1,7 @@
 //! The validated settings, as every process sees them. Pure types: `config` makes them, dq-master seals them into
 //! memory and hands them to its children, nobody changes them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -44,6 +45,8 @@ pub struct Settings {
     pub registry: Option<Registry>,
     /// What may be called, and defaults for topics.
     pub callback: Callback,
+    /// Who is told of what is wrong, and how.
+    pub alert: Alert,
     /// The topics of the configuration file.
     pub topics: Vec<Topic>,
 }
@@ -309,4 +312,85 @@ pub enum Guard {
     Metadata,
     /// Those, and private and loopback ones.
     Strict,
+}
+
+/// Who is told of what is wrong, and how.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alert {
+    /// The mail server; none: no mail, unless the registry's database names one, as the PHP daemon's does.
+    pub smtp: Option<Smtp>,
+    /// Who gets a mail of everything.
+    pub to: Vec<String>,
+    /// What comes within so long goes into one message.
+    pub gather: Duration,
+    /// Nobody gets more than one message in so long.
+    pub interval: Duration,
+    /// A topic is late whose oldest ready job waits for longer; none: never.
+    pub late_after: Option<Duration>,
+    /// Who is told by HTTP.
+    pub webhooks: Vec<AlertWebhook>,
+}
+
+/// A mail server, and how it is spoken with.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Smtp {
+    /// Its name or address.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// Whether what is said can be read on the way.
+    pub tls: SmtpTls,
+    /// User and password, where it wants some.
+    pub login: Option<(String, String)>,
+    /// Whom mails are from.
+    pub from: String,
+    /// How long it may take to connect, and to each of its answers.
+    pub timeout: Duration,
+    /// Whom it has to be certified by, as PEM; none: one whom this host trusts.
+    pub ca: Option<String>,
+}
+
+/// The password is not shown.
+impl fmt::Debug for Smtp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Smtp").field("host", &self.host).field("port", &self.port).finish_non_exhaustive()
+    }
+}
+
+/// Whether mail is encrypted on the way to the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SmtpTls {
+    /// Not at all.
+    None,
+    /// From the first byte.
+    Tls,
+    /// After the greeting.
+    Starttls,
+    /// After the greeting, where the server offers it.
+    Opportunistic,
+}
+
+/// Somebody who is told by HTTP.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AlertWebhook {
+    /// What it is called where people see it.
+    pub name: String,
+    /// Where it is. It may hold what nobody else should know.
+    pub url: String,
+    /// Headers beside dq's own.
+    pub headers: BTreeMap<String, String>,
+    /// What it is sent; none: a plain JSON document.
+    pub template: Option<String>,
+    /// Of which kinds of alerts; empty: of all.
+    pub kinds: Vec<String>,
+    /// Of which topics; empty: of all, and of what is no topic's.
+    pub topics: Vec<String>,
+}
+
+/// Where it is, is not shown.
+impl fmt::Debug for AlertWebhook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AlertWebhook").field("name", &self.name).finish_non_exhaustive()
+    }
 }

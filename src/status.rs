@@ -12,20 +12,26 @@ pub fn control_socket(run_dir: &Path) -> PathBuf {
     run_dir.join("dq-master.sock")
 }
 
-/// Where dq-redis-checker writes what is wrong with what the jobs are stored in: a list of [`Finding`], as JSON.
+/// Where dq-redis-checker writes what is wrong with the store, with topics and processes: a list of [`Finding`], as JSON.
 pub fn findings_file(run_dir: &Path) -> PathBuf {
     run_dir.join("findings.json")
 }
 
-/// Something that is wrong with what the jobs are stored in.
+/// Something that is wrong with the store, a topic or a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// A word for machines, such as `node_down`.
     pub name: String,
     /// What it is, for people.
     pub what: String,
-    /// The node that it is about; none: the store as a whole.
+    /// The node that it is about; none: the store as a whole, or a topic or process.
     pub node: Option<String>,
+    /// The topic that it is about.
+    #[serde(default)]
+    pub topic: Option<String>,
+    /// The slot of the process that it is about.
+    #[serde(default)]
+    pub process: Option<String>,
     /// Whether jobs that were acknowledged may be lost by it.
     pub loses_jobs: bool,
     /// Figures, and what would help.

@@ -24,8 +24,10 @@ fn allowed(module: &str) -> Option<Vec<&'static str>> {
         "metrics",
         "expression",
         "guard",
+        "notice",
     ];
-    const KITS: &[&str] = &["config", "process", "store", "registry", "callback", "protocol", "counters"];
+    const KITS: &[&str] =
+        &["config", "process", "store", "registry", "callback", "protocol", "counters", "alert"];
     let role = || [PURE, KITS].concat();
     match module {
         m if PURE.contains(&m) || KITS.contains(&m) => Some(PURE.to_vec()),

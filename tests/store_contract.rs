@@ -804,6 +804,37 @@ fn dead_letters_of_some_ids_are_counted_and_removed_and_live_jobs_stay<F: Fixtur
     assert_eq!(s.redrive(&topic("t"), &Which::All, 9).unwrap(), 1);
 }
 
+fn the_latest_dead_letters_are_told_with_why_they_died<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    assert_eq!(s.dead_since(&topic("t"), 0, 9).unwrap(), []);
+    let mut died = Vec::new();
+    for n in 0..6 {
+        add(&mut *s, &[job("t", &n.to_string(), NOW)]);
+        let held = lease_one(&mut *s, "t");
+        let attempt = Attempt {
+            number: 1,
+            at_ms: now_ms(),
+            took_ms: 1,
+            status: Some(500),
+            answer: "no".into(),
+            error: format!("why {n}"),
+        };
+        let settlement = Settlement { attempt: Some(attempt), ..settlement(&held, Outcome::Bury) };
+        assert_eq!(s.settle(&[settlement]).remove(0).unwrap(), Settled::Done);
+        died.push(s.get(&key("t", &n.to_string())).unwrap().unwrap().until_ms.unwrap());
+        sleep_past(died[n]);
+    }
+    let mut told = |since_ms, limit| -> Vec<String> {
+        let dead = s.dead_since(&topic("t"), since_ms, limit).unwrap();
+        assert!(dead.iter().all(|v| v.state == State::Dead && v.until_ms >= Some(since_ms)));
+        dead.iter().map(|v| format!("{}: {}", v.key.id.as_str(), v.attempts_log[0].error)).collect()
+    };
+    assert_eq!(told(0, 3), ["5: why 5", "4: why 4", "3: why 3"]);
+    assert_eq!(told(died[4], 9), ["5: why 5", "4: why 4"]);
+    assert_eq!(told(died[5] + 1, 9), Vec::<String>::new());
+    assert_eq!(s.dead_since(&topic("nobody"), 0, 9).unwrap(), []);
+}
+
 fn a_list_is_paged_in_its_order<F: Fixture>(f: &F) {
     let mut s = f.open();
     let base = now_ms() + 1_000_000;
@@ -1157,6 +1188,7 @@ contract! {
     a_paused_topic_is_not_leased_until_it_is_resumed
     a_change_of_body_priority_or_limit_keeps_the_job_and_its_due_time
     dead_letters_of_some_ids_are_counted_and_removed_and_live_jobs_stay
+    the_latest_dead_letters_are_told_with_why_they_died
     a_list_is_paged_in_its_order
     bells_ring_when_there_is_work
     many_handles_at_once_lose_and_double_nothing

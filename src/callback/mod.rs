@@ -2,6 +2,7 @@
 
 mod connect;
 mod failure;
+mod guarded;
 mod judge;
 mod request;
 mod resolve;
@@ -16,6 +17,7 @@ use jiff::tz::TimeZone;
 use ureq::http::{HeaderMap, Response, Uri};
 use ureq::{Agent, AsSendBody, Body as ResponseBody};
 
+pub use guarded::guarded_agent;
 pub use judge::{RETRY_AFTER_MAX, Verdict};
 
 pub use crate::guard::Rules;

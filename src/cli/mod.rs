@@ -2,6 +2,7 @@
 //! when no daemon runs (the configuration, nodes, an import) it does itself.
 
 mod add;
+mod alerts;
 mod api;
 mod ask;
 mod batch;
@@ -72,6 +73,7 @@ enum Command {
     Top(top::Arguments),
     Doctor(doctor::Arguments),
     Nodes(nodes::Arguments),
+    Alerts(alerts::Arguments),
     Token(tokens::Arguments),
     Config(config_check::Arguments),
     Import(import::Arguments),
@@ -99,6 +101,7 @@ impl Command {
             Command::Top(arguments) => done(top::run(&arguments)),
             Command::Doctor(arguments) => doctor::run(&arguments),
             Command::Nodes(arguments) => nodes::run(&arguments),
+            Command::Alerts(arguments) => alerts::run(&arguments),
             Command::Token(arguments) => done(tokens::run(&arguments)),
             Command::Config(arguments) => config_check::run(&arguments),
             Command::Import(arguments) => import::run(&arguments),

@@ -170,6 +170,8 @@ mod tests {
                 name: "node_evicts".into(),
                 what: "node r1 may evict jobs".into(),
                 node: Some("r1".into()),
+                topic: None,
+                process: None,
                 loses_jobs: true,
                 detail: "maxmemory-policy is allkeys-lru".into(),
                 since_ms: 3_600_000,

@@ -2,6 +2,7 @@
 //!
 //! Only dq-master and the command line read it; children get the checked settings.
 
+mod alert;
 mod callback;
 mod certificate;
 mod doors;
@@ -264,6 +265,41 @@ mod tests {
                 "callback.cert_file",
                 "/nowhere/a",
                 "read",
+            ),
+            ("[alert]\nto = [\"ops\"]", "alert.to", "ops", "ops@example.com"),
+            ("[alert]\ngather = \"2h\"", "alert.gather", "2h", "1h"),
+            ("[alert]\nlate_after = \"1ms\"", "alert.late_after", "1ms", "1s"),
+            ("[alert.smtp]\nfrom = \"a@b.c\"", "alert.smtp.host", "from", "mail.example.com"),
+            ("[alert.smtp]\nhost = \"a:25\\n\"", "alert.smtp.host", "a:25", "alert.smtp.port"),
+            ("[alert.smtp]\nhost = \"h\"", "alert.smtp.from", "missing", "dq@example.com"),
+            ("[alert.smtp]\nhost = \"h\"\nport = 0", "alert.smtp.port", "0", "587"),
+            ("[alert.smtp]\nhost = \"h\"\nfrom = \"x\"", "alert.smtp.from", "x", "@example.com"),
+            ("[alert.smtp]\nhost = \"h\"\ntls = \"ssl\"", "alert.smtp.tls", "ssl", "\"tls\""),
+            (
+                "[alert.smtp]\nhost = \"h\"\nfrom = \"a@b.c\"\nuser = \"u\"",
+                "alert.smtp.password",
+                "u",
+                "password_file",
+            ),
+            (
+                "[alert.smtp]\nhost = \"h\"\nfrom = \"a@b.c\"\npassword_file = \"/nowhere/p\"",
+                "alert.smtp.password_file",
+                "/nowhere/p",
+                "read",
+            ),
+            ("[[alert.webhook]]\nname = \"a b\"", "alert.webhook[0].name", "a b", "letters"),
+            ("[[alert.webhook]]\nname = \"a\"\nurl = \"x\"", "alert.webhook[0].url", "URL", "https://"),
+            (
+                "[[alert.webhook]]\nname = \"a\"\nurl = \"http://h/\"\nkinds = [\"node\"]",
+                "alert.webhook[0].kinds",
+                "node",
+                "node_down",
+            ),
+            (
+                "[[topic]]\nname = \"t\"\ncallback = \"http://h/\"\nalert = [\"ops\"]",
+                "topic[0].alert",
+                "ops",
+                "ops@example.com",
             ),
         ] {
             let message = refused(text);

@@ -1,10 +1,10 @@
 //! The configuration as it is written: every key with its default, unknown keys refused.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::units::{Size, Span};
-use std::collections::BTreeMap;
-
 use crate::job::Priority;
 use crate::settings::Guard;
 use crate::topic::{CatchUp, Failure, Method, Payload, Rate, Status, Success};
@@ -28,6 +28,7 @@ pub struct Raw {
     pub(super) store: Store,
     pub(super) registry: Registry,
     pub(super) callback: Callback,
+    pub(super) alert: Alert,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) topic: Vec<Topic>,
 }
@@ -127,6 +128,43 @@ pub(super) struct Callback {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Alert {
+    pub to: Vec<String>,
+    pub gather: Span,
+    pub interval: Span,
+    pub late_after: Span,
+    pub smtp: Smtp,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub webhook: Vec<AlertWebhook>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Smtp {
+    pub host: String,
+    pub port: u16,
+    pub tls: String,
+    pub user: String,
+    pub password: String,
+    pub password_file: String,
+    pub from: String,
+    pub timeout: Span,
+    pub ca_file: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct AlertWebhook {
+    pub name: String,
+    pub url: String,
+    pub headers: BTreeMap<String, String>,
+    pub template_file: String,
+    pub kinds: Vec<String>,
+    pub topics: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Topic {
     pub name: String,
@@ -221,6 +259,7 @@ impl Default for Raw {
             store: Store::default(),
             registry: Registry::default(),
             callback: Callback::default(),
+            alert: Alert::default(),
             topic: Vec::new(),
         }
     }
@@ -289,6 +328,35 @@ impl Default for Callback {
             ca_file: String::new(),
             cert_file: String::new(),
             key_file: String::new(),
+        }
+    }
+}
+
+impl Default for Alert {
+    fn default() -> Alert {
+        Alert {
+            to: Vec::new(),
+            gather: seconds(10),
+            interval: seconds(60),
+            late_after: seconds(300),
+            smtp: Smtp::default(),
+            webhook: Vec::new(),
+        }
+    }
+}
+
+impl Default for Smtp {
+    fn default() -> Smtp {
+        Smtp {
+            host: String::new(),
+            port: 587,
+            tls: "starttls".into(),
+            user: String::new(),
+            password: String::new(),
+            password_file: String::new(),
+            from: String::new(),
+            timeout: seconds(10),
+            ca_file: String::new(),
         }
     }
 }

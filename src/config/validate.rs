@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::callback;
 use super::doors;
 use super::nodes;
 use super::raw::{self, Raw};
 use super::registry;
 use super::units::Span;
 use super::{AskNodes, ConfigError};
+use super::{alert, callback};
 use crate::guard::Rules;
 use crate::job::TopicName;
 use crate::retry::RetryPolicy;
@@ -84,6 +84,7 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settin
         },
         store,
         registry,
+        alert: alert::alert(raw.alert, base)?,
         topics: topics(raw.topic, max_attempts, &Rules::new(&callback))?,
         callback,
     };
@@ -193,6 +194,7 @@ fn topic(at: &str, raw: raw::Topic, max_attempts: u32) -> Result<Topic, ConfigEr
         keep_dead: span(raw.keep_dead, new.keep_dead),
         ..new
     };
+    alert::addresses(&key("alert"), &topic.alert)?;
     topic.check().map_err(|unfit| ConfigError::key(key(unfit.field), unfit.problem))?;
     Ok(topic)
 }

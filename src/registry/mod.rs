@@ -11,6 +11,7 @@ mod token;
 
 use std::fmt;
 use std::path::Path;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -21,9 +22,12 @@ pub use self::sqlite::SqliteRegistry;
 use crate::job::TopicName;
 use crate::metrics::{PageSums, Statistics};
 use crate::php_node::PhpNode;
-use crate::settings;
+use crate::settings::{self, Smtp, SmtpTls};
 use crate::token::{Token, TokenName};
 use crate::topic::{Status, Topic, Unfit};
+
+/// How long the mail server of the PHP daemon may take to connect, and to each of its answers.
+const MAIL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a registry gives.
 pub type Result<T> = std::result::Result<T, RegistryError>;
@@ -140,6 +144,20 @@ pub struct PhpAlert {
     pub ext: String,
 }
 
+impl PhpAlert {
+    /// The mail server that it names; none: it names none. What port 465 speaks is TLS; elsewhere that is taken where it is offered.
+    pub fn smtp(&self) -> Option<Smtp> {
+        let (host, port) = (self.host.trim(), u16::try_from(self.port).ok().filter(|port| *port > 0)?);
+        if host.is_empty() {
+            return None;
+        }
+        let login = (!self.password.is_empty()).then(|| (self.user.clone(), self.password.clone()));
+        let from = if self.user.contains('@') { self.user.clone() } else { format!("{}@{host}", self.user) };
+        let tls = if port == 465 { SmtpTls::Tls } else { SmtpTls::Opportunistic };
+        Some(Smtp { host: host.to_owned(), port, tls, login, from, timeout: MAIL_TIMEOUT, ca: None })
+    }
+}
+
 /// The password is not shown.
 impl fmt::Debug for PhpAlert {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -206,6 +224,16 @@ pub fn php_nodes(settings: &settings::Registry) -> Result<Vec<PhpNode>> {
         // It is asked as it is, whoever asks.
         settings::Registry::Mysql(server) => MysqlRegistry::connect(server)?.php_nodes(),
         settings::Registry::Sqlite { .. } => Ok(Vec::new()),
+    }
+}
+
+/// The mail server of a PHP daemon that lived in a registry. Changes nothing there.
+pub fn php_smtp(settings: &settings::Registry) -> Result<Option<Smtp>> {
+    match settings {
+        settings::Registry::Mysql(server) => {
+            Ok(MysqlRegistry::connect(server)?.php_alert()?.and_then(|row| row.smtp()))
+        }
+        settings::Registry::Sqlite { .. } => Ok(None),
     }
 }
 

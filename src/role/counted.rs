@@ -192,6 +192,10 @@ impl Store for Counted {
         self.timed(Operation::Read, None, |store| store.list(topic, state, cursor, limit))
     }
 
+    fn dead_since(&mut self, topic: &TopicName, since_ms: i64, limit: usize) -> Result<Vec<View>> {
+        self.timed(Operation::Read, None, |store| store.dead_since(topic, since_ms, limit))
+    }
+
     fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize) -> Result<usize> {
         self.timed(Operation::Change, None, |store| store.redrive(topic, which, limit))
     }

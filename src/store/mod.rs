@@ -331,6 +331,9 @@ pub trait Store: Send {
     /// when they died. `cursor` is what the page before gave; one that is not is an empty last page.
     fn list(&mut self, topic: &TopicName, state: State, cursor: Option<&str>, limit: usize) -> Result<Page>;
 
+    /// A topic's dead letters that died at that moment or later, the latest first: up to `limit`, or fewer whose bodies are big.
+    fn dead_since(&mut self, topic: &TopicName, since_ms: i64, limit: usize) -> Result<Vec<View>>;
+
     /// Makes up to `limit` dead letters ready with their attempts reset. One whose id is live stays dead.
     fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize) -> Result<usize>;
 

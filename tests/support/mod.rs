@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 pub mod http;
 pub mod proxy;
 pub mod redis;
+pub mod smtp;
 pub mod steps;
 
 pub const SECOND: Duration = Duration::from_secs(1);

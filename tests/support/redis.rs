@@ -156,7 +156,7 @@ pub struct TcpServer {
 }
 
 /// An address of the loopback network that is this process's own, so that all of its ports are.
-fn own_host() -> String {
+pub fn own_host() -> String {
     let pid = std::process::id();
     format!("127.{}.{}.{}", 64 + (pid >> 16), (pid >> 8) & 255, pid & 255)
 }

@@ -200,7 +200,16 @@ mod tests {
     fn finding(what: &str) -> Finding {
         let detail =
             "what would help, at some length that does not fit into the line of a small window".into();
-        Finding { name: "x".into(), what: what.into(), node: None, loses_jobs: true, detail, since_ms: 5_000 }
+        Finding {
+            name: "x".into(),
+            what: what.into(),
+            node: None,
+            topic: None,
+            process: None,
+            loses_jobs: true,
+            detail,
+            since_ms: 5_000,
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod access;
 mod admission;
+mod alerts;
 mod api;
 mod connections;
 mod cursor;
@@ -105,6 +106,7 @@ fn app(api: Api, access: Access) -> Result<Router> {
         .merge(trial::routes())
         .merge(dead::routes())
         .merge(nodes::routes())
+        .merge(alerts::routes())
         .merge(tokens::routes())
         .merge(health::routes())
         .merge(metrics::routes())

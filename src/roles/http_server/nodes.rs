@@ -67,7 +67,7 @@ pub(super) struct Alerts {
     alerts: Vec<Finding>,
 }
 
-/// Something that is wrong with what the jobs are stored in.
+/// Something that is wrong with the store, a topic or a process.
 #[derive(Serialize, ToSchema)]
 #[allow(dead_code)]
 #[schema(as = Finding)]
@@ -75,9 +75,14 @@ pub(super) struct FoundSchema {
     /// A word for machines, such as `node_down`.
     name: String,
     what: String,
-    /// Null: the store as a whole.
+    /// Null: the store as a whole, or it is about a topic or process.
     #[schema(required = true)]
     node: Option<String>,
+    #[schema(required = true)]
+    topic: Option<String>,
+    /// Of `process_restarting`: the process's name.
+    #[schema(required = true)]
+    process: Option<String>,
     /// Whether jobs that were acknowledged may be lost by it.
     loses_jobs: bool,
     detail: String,
@@ -174,7 +179,7 @@ async fn processes(State(api): State<Api>) -> Result<Told, Problem> {
     Ok(Told::new(StatusCode::OK, &status))
 }
 
-/// Shows what is wrong with what the jobs are stored in.
+/// Shows what is wrong with the store, with topics and processes.
 #[utoipa::path(get, path = "/v1/alerts", tag = "daemon", operation_id = "get_alerts",
     responses((status = 200, body = Alerts, description = "What is open"), schema::ShowProblems))]
 async fn alerts(State(api): State<Api>) -> Result<Told, Problem> {

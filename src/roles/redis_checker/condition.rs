@@ -1,6 +1,8 @@
-//! What may be wrong with what the jobs are stored in.
+//! What may be wrong with what the jobs are stored in, with topics and with processes.
 
 use std::fmt;
+
+use crate::status::Finding;
 
 /// What may be wrong.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,6 +16,10 @@ pub(super) enum Condition {
     RunDirGone,
     RegistryAway,
     Node(String, NodeCondition),
+    TopicLate(String),
+    CircuitOpen(String),
+    ProcessRestarting(String),
+    AlertsNotSent,
 }
 
 /// What may be wrong with a node.
@@ -31,7 +37,49 @@ pub(super) enum NodeCondition {
     SlotsAway,
 }
 
+impl NodeCondition {
+    const ALL: [NodeCondition; 10] = [
+        NodeCondition::Down,
+        NodeCondition::Replica,
+        NodeCondition::Evicts,
+        NodeCondition::NotPersistent,
+        NodeCondition::PersistenceFails,
+        NodeCondition::MemoryShort,
+        NodeCondition::Emptied,
+        NodeCondition::ReplicaLost,
+        NodeCondition::ClockOff,
+        NodeCondition::SlotsAway,
+    ];
+}
+
 impl Condition {
+    /// Those that are of nothing in particular.
+    const GENERAL: [Condition; 9] = [
+        Condition::DiskNearlyFull,
+        Condition::FileMissing,
+        Condition::FileReplaced,
+        Condition::LogTooLong,
+        Condition::StoreFails,
+        Condition::Damaged,
+        Condition::RunDirGone,
+        Condition::RegistryAway,
+        Condition::AlertsNotSent,
+    ];
+
+    /// The one that a finding tells of; none: another release's.
+    pub(super) fn of(finding: &Finding) -> Option<Condition> {
+        let Finding { node, topic, process, .. } = finding.clone();
+        let general = Condition::GENERAL.into_iter();
+        let of_node = node.into_iter().flat_map(|node| {
+            NodeCondition::ALL.into_iter().map(move |what| Condition::Node(node.clone(), what))
+        });
+        let of_topic = topic
+            .into_iter()
+            .flat_map(|topic| [Condition::TopicLate(topic.clone()), Condition::CircuitOpen(topic)]);
+        let of_process = process.map(Condition::ProcessRestarting);
+        general.chain(of_node).chain(of_topic).chain(of_process).find(|c| c.name() == finding.name)
+    }
+
     /// A word for machines.
     pub(super) fn name(&self) -> &'static str {
         match self {
@@ -43,6 +91,10 @@ impl Condition {
             Condition::Damaged => "damaged",
             Condition::RunDirGone => "run_dir_gone",
             Condition::RegistryAway => "registry_away",
+            Condition::TopicLate(_) => "topic_late",
+            Condition::CircuitOpen(_) => "circuit_open",
+            Condition::ProcessRestarting(_) => "process_restarting",
+            Condition::AlertsNotSent => "alerts_not_sent",
             Condition::Node(_, what) => match what {
                 NodeCondition::Down => "node_down",
                 NodeCondition::Replica => "node_is_replica",
@@ -62,6 +114,22 @@ impl Condition {
     pub(super) fn node(&self) -> Option<&str> {
         match self {
             Condition::Node(name, _) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// The topic that it is about.
+    pub(super) fn topic(&self) -> Option<&str> {
+        match self {
+            Condition::TopicLate(topic) | Condition::CircuitOpen(topic) => Some(topic),
+            _ => None,
+        }
+    }
+
+    /// The slot of the process that it is about.
+    pub(super) fn process(&self) -> Option<&str> {
+        match self {
+            Condition::ProcessRestarting(slot) => Some(slot),
             _ => None,
         }
     }
@@ -90,6 +158,10 @@ impl fmt::Display for Condition {
             Condition::Damaged => "the store is damaged",
             Condition::RunDirGone => "run_dir is gone",
             Condition::RegistryAway => "the registry does not answer",
+            Condition::TopicLate(topic) => return write!(f, "topic {topic} is late"),
+            Condition::CircuitOpen(topic) => return write!(f, "the circuit of topic {topic} is open"),
+            Condition::ProcessRestarting(slot) => return write!(f, "{slot} is started again and again"),
+            Condition::AlertsNotSent => "alerts cannot be sent",
             Condition::Node(name, what) => {
                 let text = match what {
                     NodeCondition::Down => "is down",
@@ -107,5 +179,40 @@ impl fmt::Display for Condition {
             }
         };
         f.write_str(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::notice::{DEAD_LETTER, KINDS};
+
+    #[test]
+    fn every_condition_is_a_kind_of_alerts_and_is_found_again_by_what_is_told_of_it() {
+        let nodes = NodeCondition::ALL.into_iter().map(|what| Condition::Node("r1".into(), what));
+        let others = [
+            Condition::TopicLate("t".into()),
+            Condition::CircuitOpen("t".into()),
+            Condition::ProcessRestarting("dq-timer-0".into()),
+        ];
+        let all: Vec<Condition> = Condition::GENERAL.into_iter().chain(nodes).chain(others).collect();
+        for condition in &all {
+            let finding = Finding {
+                name: condition.name().into(),
+                what: condition.to_string(),
+                node: condition.node().map(str::to_owned),
+                topic: condition.topic().map(str::to_owned),
+                process: condition.process().map(str::to_owned),
+                loses_jobs: false,
+                detail: String::new(),
+                since_ms: 0,
+            };
+            assert_eq!(Condition::of(&finding).as_ref(), Some(condition));
+        }
+        let mut names: Vec<&str> = all.iter().map(Condition::name).chain([DEAD_LETTER]).collect();
+        let mut kinds = KINDS.to_vec();
+        names.sort();
+        kinds.sort();
+        assert_eq!(names, kinds);
     }
 }

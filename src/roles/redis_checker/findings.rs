@@ -1,7 +1,7 @@
 //! Findings: what is wrong opens once, and closes once. Those that are open lie in a file, which other processes read.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
@@ -11,10 +11,18 @@ use crate::status::{Finding, findings_file};
 /// What was found at a look: each condition, and its details.
 pub(super) type Found = BTreeMap<Condition, String>;
 
+/// For so long what was open before a restart stays so without having been found again: a node that is down is so after some misses.
+const GRACE_MS: i64 = 15_000;
+
 /// The conditions that hold.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     open: BTreeMap<Condition, Finding>,
+    /// Those that were open before this process was there, and that it has not found yet; until when they are believed.
+    taken_up: BTreeSet<Condition>,
+    believed_until_ms: i64,
+    /// As they were written last.
+    written: Vec<u8>,
 }
 
 /// What changed from one look to the next.
@@ -26,10 +34,34 @@ pub(super) enum Change {
 }
 
 impl Findings {
+    /// Takes up what a process before this one has found.
+    pub(super) fn take_up(findings: Vec<Finding>, now_ms: i64) -> Findings {
+        let open: BTreeMap<Condition, Finding> =
+            findings.into_iter().filter_map(|f| Some((Condition::of(&f)?, f))).collect();
+        let taken_up = open.keys().cloned().collect();
+        let believed_until_ms = now_ms.saturating_add(GRACE_MS);
+        Findings { open, taken_up, believed_until_ms, written: Vec::new() }
+    }
+
+    /// Those that are open.
+    pub(super) fn open(&self) -> Vec<Finding> {
+        self.open.values().cloned().collect()
+    }
+
+    /// What is known of something that is open.
+    pub(super) fn detail(&self, condition: &Condition) -> Option<&str> {
+        self.open.get(condition).map(|finding| finding.detail.as_str())
+    }
+
     /// Compares what is found now with what was open. `now_ms` is Unix milliseconds.
     pub(super) fn update(&mut self, found: Found, now_ms: i64) -> Vec<Change> {
         let mut changes = Vec::new();
-        let over: Vec<Condition> = self.open.keys().filter(|c| !found.contains_key(c)).cloned().collect();
+        if now_ms >= self.believed_until_ms {
+            self.taken_up.clear();
+        }
+        self.taken_up.retain(|condition| !found.contains_key(condition));
+        let is_over = |c: &&Condition| !found.contains_key(c) && !self.taken_up.contains(c);
+        let over: Vec<Condition> = self.open.keys().filter(is_over).cloned().collect();
         for condition in over {
             if let Some(finding) = self.open.remove(&condition) {
                 let held_ms = now_ms - finding.since_ms;
@@ -41,6 +73,8 @@ impl Findings {
                 what: condition.to_string(),
                 name: condition.name().to_owned(),
                 node: condition.node().map(str::to_owned),
+                topic: condition.topic().map(str::to_owned),
+                process: condition.process().map(str::to_owned),
                 loses_jobs: condition.loses_jobs(),
                 detail,
                 since_ms: now_ms,
@@ -56,18 +90,24 @@ impl Findings {
         changes
     }
 
-    /// Writes those that are open where others read them.
-    pub(super) fn write(&self, run_dir: &Path) -> io::Result<()> {
+    /// Writes those that are open where others read them, if they have changed or the file is gone.
+    pub(super) fn write(&mut self, run_dir: &Path) -> io::Result<()> {
         let open: Vec<&Finding> = self.open.values().collect();
-        let path = findings_file(run_dir);
+        let (path, bytes) = (findings_file(run_dir), serde_json::to_vec(&open)?);
+        if bytes == self.written && path.exists() {
+            return Ok(());
+        }
         let draft = path.with_extension("draft");
-        std::fs::write(&draft, serde_json::to_vec(&open)?)?;
-        std::fs::rename(draft, path)
+        std::fs::write(&draft, &bytes)?;
+        std::fs::rename(draft, path)?;
+        self.written = bytes;
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::condition::NodeCondition;
     use super::*;
 
     #[test]
@@ -84,5 +124,23 @@ mod tests {
         assert_eq!((read.len(), read[0].detail.as_str(), read[0].since_ms), (1, "0 MiB", 1000));
         assert!(matches!(findings.update(Found::new(), 121_000)[..], [Change::Closed(_, 120_000)]));
         assert_eq!(findings.update(Found::new(), 122_000), []);
+    }
+
+    #[test]
+    fn what_was_open_before_a_restart_stays_so_and_is_not_told_anew() {
+        let found = |node: &str| {
+            Found::from([(Condition::Node(node.into(), NodeCondition::Down), "refused".to_owned())])
+        };
+        let mut before = Findings::default();
+        before.update(found("r1"), 1000);
+        let mut after = Findings::take_up(before.open(), 5000);
+        assert_eq!(after.update(Found::new(), 6000), [], "nobody has looked long enough");
+        assert_eq!(after.update(found("r1"), 7000), []);
+        assert!(
+            matches!(&after.update(Found::new(), 8000)[..], [Change::Closed(f, 7000)] if f.since_ms == 1000)
+        );
+        let mut after = Findings::take_up(before.open(), 5000);
+        assert_eq!(after.update(Found::new(), 19_999), []);
+        assert!(matches!(after.update(Found::new(), 20_000)[..], [Change::Closed(..)]));
     }
 }

@@ -1,11 +1,16 @@
 //! dq-redis-checker: watches what the jobs are stored in. With the embedded store: the database file, and the disk that
-//! it lies on. Of Redis: each node. And it passes on what the registry holds. A finding is logged when it opens, and again when it closes; those that are open lie in
-//! `run_dir/findings.json`, and are shown by `dq status`.
+//! it lies on. Of Redis: each node. And it passes on what the registry holds, and tells people what is wrong. A finding is logged
+//! when it opens, and again when it closes; those that are open lie in `run_dir/findings.json`, and are shown by `dq status`.
 
 mod condition;
 mod findings;
+mod keeper;
+mod late;
 mod nodes;
 mod registry;
+mod restarts;
+mod routes;
+mod senders;
 mod statistics;
 
 use std::os::unix::fs::MetadataExt;
@@ -18,18 +23,23 @@ use nix::sys::statvfs::statvfs;
 
 use self::condition::Condition;
 use self::findings::{Change, Findings, Found};
+use self::keeper::Alerts;
 use self::nodes::Watchers;
+use self::routes::SharedPhpMail;
 use self::statistics::Statistics;
-use crate::process::now_ms;
+use crate::process::{self, now_ms};
 use crate::role::{self, Context, lock};
 use crate::settings;
 use crate::store::{Store, StoreError};
 
-/// How often it looks.
+/// How often it looks at the file and the disk.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// How often it takes what the watchers of nodes have found.
-const NODES_PERIOD: Duration = Duration::from_secs(1);
+/// How often it takes what others have found: the watchers of nodes, of topics and of processes.
+const ROUND: Duration = Duration::from_secs(1);
+
+/// How often it looks whether all is told, at the end.
+const END_ROUND: Duration = Duration::from_millis(20);
 
 /// Less room than this is a finding: bytes, and hundredths of the disk.
 const ROOM: (u64, u64) = (256 << 20, 3);
@@ -45,49 +55,52 @@ pub fn run(mut context: Context) -> Result<()> {
     };
     let mut store = context.store()?;
     let inode = path.as_ref().and_then(|p| std::fs::metadata(p).map(|m| (m.dev(), m.ino())).ok());
-    let mut findings = Findings::default();
     let damage = inspect(context.store()?)?;
     let mut nodes = Watchers::start(&context.lanes()?)?;
-    let registry = registry::follow(&context.settings)?;
+    let late = late::watch(&mut context)?;
+    let php = SharedPhpMail::default();
+    let registry = registry::follow(&context.settings, &php)?;
     let statistics = Statistics::start(&context)?;
+    let mut alerts = Alerts::start(&context, php)?;
+    let mut findings = Findings::take_up(process::findings(&context.settings.run_dir), now_ms());
+    let (mut of_file, mut next_look) = (Found::new(), Instant::now());
     context.ready()?;
     while context.drain().is_none() {
-        let mut found = nodes.found();
-        if let Some(path) = &path {
-            found.extend(look(path, inode));
-            if !context.settings.run_dir.join("bells").is_dir() {
-                let detail =
-                    format!("{}: restart dq, which waits there for work", context.settings.run_dir.display());
-                found.insert(Condition::RunDirGone, detail);
-            }
-            // Of nodes, each is looked at by itself.
-            if let Err(e) = store.health() {
-                found.insert(Condition::StoreFails, e.to_string());
+        if Instant::now() >= next_look {
+            next_look = Instant::now() + PERIOD;
+            if let Some(path) = &path {
+                of_file = look_at_file(path, inode, &context.settings.run_dir, store.as_mut());
             }
         }
-        if let Some(what) = lock(&damage).clone() {
-            found.insert(Condition::Damaged, what);
+        let mut found = of_file.clone();
+        found.extend(nodes.found());
+        found.extend(lock(&late).clone());
+        found.extend(alerts.found());
+        // The author of the breaker puts in what is open.
+        found.extend(late::circuits(std::iter::empty()));
+        match &*lock(&damage) {
+            Inspected::Damaged(what) => drop(found.insert(Condition::Damaged, what.clone())),
+            // What was damaged before a restart is so until it was looked through.
+            Inspected::NotYet => {
+                let before = findings.detail(&Condition::Damaged);
+                found.extend(before.map(|what| (Condition::Damaged, what.to_owned())));
+            }
+            Inspected::Whole => {}
         }
         if let Some(what) = lock(&registry).clone() {
             found.insert(Condition::RegistryAway, what);
         }
-        for change in findings.update(found, now_ms()) {
-            match change {
-                Change::Opened(finding) => log::error!("{}: {}", finding.what, finding.detail),
-                Change::Closed(finding, held_ms) => {
-                    log::warn!(
-                        "no longer, after {:.0?}: {}",
-                        Duration::from_millis(held_ms.max(0) as u64),
-                        finding.what
-                    );
-                }
-            }
-        }
+        let changes = findings.update(found, now_ms());
         if let Err(e) = findings.write(&context.settings.run_dir) {
             log::warn!("cannot write the findings: {e}");
         }
-        let period = if path.is_some() { PERIOD } else { NODES_PERIOD };
-        context.wait(&[], Some(Instant::now() + period))?;
+        changes.into_iter().for_each(tell);
+        alerts.tell(findings.open());
+        context.wait(&[], Some(Instant::now() + ROUND))?;
+    }
+    // What is on its way arrives, and is not sent again by the next.
+    while !alerts.has_ended() {
+        context.wait(&[], Some(Instant::now() + END_ROUND))?;
     }
     if let Some(statistics) = statistics {
         statistics.end();
@@ -95,14 +108,53 @@ pub fn run(mut context: Context) -> Result<()> {
     Ok(())
 }
 
+/// Says what has changed.
+fn tell(change: Change) {
+    match change {
+        Change::Opened(finding) => log::error!("{}: {}", finding.what, finding.detail),
+        Change::Closed(finding, held_ms) => {
+            let held = Duration::from_millis(held_ms.max(0) as u64);
+            log::warn!("no longer, after {held:.0?}: {}", finding.what);
+        }
+    }
+}
+
+/// What is wrong with the embedded store, where it is.
+fn look_at_file(path: &Path, inode: Option<(u64, u64)>, run_dir: &Path, store: &mut dyn Store) -> Found {
+    let mut found = look(path, inode);
+    if !run_dir.join("bells").is_dir() {
+        let detail = format!("{}: restart dq, which waits there for work", run_dir.display());
+        found.insert(Condition::RunDirGone, detail);
+    }
+    // Of nodes, each is looked at by itself.
+    if let Err(e) = store.health() {
+        found.insert(Condition::StoreFails, e.to_string());
+    }
+    found
+}
+
+/// What came of looking at the whole store.
+#[derive(Debug)]
+enum Inspected {
+    NotYet,
+    Whole,
+    Damaged(String),
+}
+
 /// Looks at the whole store for damage, once, on a thread of its own: it may take long.
-fn inspect(mut store: Box<dyn Store>) -> Result<Arc<Mutex<Option<String>>>> {
-    let damage = Arc::new(Mutex::new(None));
+fn inspect(mut store: Box<dyn Store>) -> Result<Arc<Mutex<Inspected>>> {
+    let damage = Arc::new(Mutex::new(Inspected::NotYet));
     let found = Arc::clone(&damage);
-    role::vital_thread("inspect", move || match store.inspect() {
-        Err(e @ StoreError::Damaged(_)) => *lock(&found) = Some(e.to_string()),
-        Err(e) => log::warn!("cannot inspect the store: {e}"),
-        Ok(()) => {}
+    role::vital_thread("inspect", move || {
+        let inspected = match store.inspect() {
+            Err(e @ StoreError::Damaged(_)) => Inspected::Damaged(e.to_string()),
+            Err(e) => {
+                log::warn!("cannot inspect the store: {e}");
+                return;
+            }
+            Ok(()) => Inspected::Whole,
+        };
+        *lock(&found) = inspected;
     })?;
     Ok(damage)
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
+use super::routes::{PhpMail, SharedPhpMail};
 use crate::job::TopicName;
 use crate::process::{Changes, wait_readable};
 use crate::registry::{self, Listing, Registry, Revision, Snapshot};
@@ -19,12 +20,20 @@ use crate::topic::{Mode, Topic};
 /// How often it asks.
 const PERIOD: Duration = Duration::from_secs(1);
 
+/// How often it asks for mail settings, which change without a revision.
+const MAIL_PERIOD: Duration = Duration::from_secs(30);
+
 /// Why the registry cannot be read now; none: it can.
 pub(super) type Away = Arc<Mutex<Option<String>>>;
 
 /// Starts the thread, if there is a registry.
-pub(super) fn follow(settings: &Arc<Settings>) -> Result<Away> {
+/// What it says of mail goes to `php`.
+pub(super) fn follow(settings: &Arc<Settings>, php: &SharedPhpMail) -> Result<Away> {
     let away = Away::default();
+    let asks_for_mail = PhpMail::counts(settings);
+    if !asks_for_mail {
+        *lock(php) = PhpMail::Nothing;
+    }
     if let Some(registry) = settings.registry.clone() {
         let mut follower = Follower {
             settings: Arc::clone(settings),
@@ -34,6 +43,8 @@ pub(super) fn follow(settings: &Arc<Settings>) -> Result<Away> {
             looked_at: None,
             told: HashSet::new(),
             nudges: nudges(settings),
+            mail_at: asks_for_mail.then(Instant::now),
+            php: Arc::clone(php),
         };
         let told = Arc::clone(&away);
         role::vital_thread("registry", move || follower.run(&told))?;
@@ -54,6 +65,9 @@ struct Follower {
     told: HashSet<String>,
     /// Readable when somebody on this host has changed it; none: it cannot be watched.
     nudges: Option<Changes>,
+    /// When it is next asked for mail settings; none: never.
+    mail_at: Option<Instant>,
+    php: SharedPhpMail,
 }
 
 /// Where others say that they have changed the registry.
@@ -111,7 +125,12 @@ impl Follower {
             Some(open) => open,
             None => self.open.insert(registry::open_known(&self.registry, &self.settings.run_dir)?),
         };
-        if self.passed_on == Some(open.revision()?) {
+        let revision = open.revision()?;
+        if self.mail_at.is_some_and(|at| Instant::now() >= at) {
+            *lock(&self.php) = PhpMail::of(open.php_alert()?);
+            self.mail_at = Some(Instant::now() + MAIL_PERIOD);
+        }
+        if self.passed_on == Some(revision) {
             return Ok(());
         }
         let listing = open.list()?;

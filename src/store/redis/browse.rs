@@ -165,6 +165,25 @@ impl RedisStore {
         Ok(ShardPage { jobs, end })
     }
 
+    /// The latest dead letters over all shards; of those that answer, if some do.
+    pub(super) fn latest_dead(&self, topic: &TopicName, since_ms: i64, limit: usize) -> Result<Vec<View>> {
+        let (mut latest, mut failed) = (Vec::new(), None);
+        for place in self.places() {
+            let mut call = self.call(Script::DeadSince, place);
+            call.cmd.arg(topic.as_str()).arg(since_ms).arg(limit.min(CHUNK)).arg(BYTES);
+            match self.ask(place, call).and_then(array).and_then(|some| answer::views(topic, some)) {
+                Ok(some) => latest.extend(some),
+                Err(e) => failed = Some(e),
+            }
+        }
+        latest.sort_by_key(|view| std::cmp::Reverse(order(view, State::Dead)));
+        latest.truncate(limit);
+        match failed {
+            Some(e) if latest.is_empty() => Err(e),
+            _ => Ok(latest),
+        }
+    }
+
     /// The counts of all topics.
     pub(super) fn count(&self) -> Result<Vec<Counts>> {
         let mut topics: BTreeMap<TopicName, BTreeMap<Place, ShardCounts>> = BTreeMap::new();

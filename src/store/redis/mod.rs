@@ -309,6 +309,10 @@ impl Store for RedisStore {
         self.browse(topic, state, cursor, limit)
     }
 
+    fn dead_since(&mut self, topic: &TopicName, since_ms: i64, limit: usize) -> Result<Vec<View>> {
+        self.latest_dead(topic, since_ms, limit)
+    }
+
     fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize) -> Result<usize> {
         match which {
             Which::All => self.redrive_all(topic, limit),

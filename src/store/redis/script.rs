@@ -11,6 +11,7 @@ pub(super) enum Script {
     Change,
     Close,
     Counts,
+    DeadSince,
     Delete,
     Expire,
     Get,
@@ -44,13 +45,14 @@ macro_rules! sources {
 }
 
 /// In the order of [`Script`].
-const SOURCES: [(&str, &str); 29] = sources!(
+const SOURCES: [(&str, &str); 30] = sources!(
     "lua/",
     "add",
     "announce",
     "change",
     "close",
     "counts",
+    "dead_since",
     "delete",
     "expire",
     "get",

@@ -103,6 +103,23 @@ pub(super) fn list(
     Ok(Page { next: next.filter(|_| jobs.len() == limit), jobs })
 }
 
+/// The dead letters of a topic that died at that moment or later, the latest first.
+pub(super) fn dead_since(
+    db: &Connection,
+    tid: i64,
+    topic: &TopicName,
+    since_ms: i64,
+    limit: usize,
+) -> rusqlite::Result<Vec<View>> {
+    let columns = row::COLUMNS;
+    let sql = format!(
+        "SELECT {columns} FROM job WHERE tid = ?1 AND state = 4 AND at_ms >= ?2 ORDER BY at_ms DESC, seq DESC LIMIT ?3"
+    );
+    db.prepare_cached(&sql)?
+        .query_map(params![tid, since_ms, limit as i64], |r| row::view(topic, r))?
+        .collect()
+}
+
 fn parse_cursor(text: &str) -> Option<[i64; 3]> {
     let parts: Vec<i64> = text.split('.').map(str::parse).collect::<Result<_, _>>().ok()?;
     parts.try_into().ok()

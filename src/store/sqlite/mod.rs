@@ -237,6 +237,13 @@ impl Store for SqliteStore {
         }
     }
 
+    fn dead_since(&mut self, topic: &TopicName, since_ms: i64, limit: usize) -> Result<Vec<View>> {
+        match self.topic(topic)? {
+            Some(tid) => browse::dead_since(&self.db, tid, topic, since_ms, limit).map_err(refused),
+            None => Ok(Vec::new()),
+        }
+    }
+
     fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize) -> Result<usize> {
         let mut left = limit;
         self.until_done(|w| {

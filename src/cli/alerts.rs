@@ -1,0 +1,158 @@
+//! `dq alerts`: what is wrong now, and whether those hear of it who are to.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::api::Api;
+use super::show::{NOTHING, Table, moment, plain};
+use super::target::Where;
+
+/// How long a message to each of them may take, all in all.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Alerts: what is wrong now, and whether those hear of it who are to
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  dq alerts list
+  dq alerts test
+  dq alerts test --to ops@example.com")]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+
+    #[command(flatten)]
+    at: Where,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    List(List),
+    Test(Test),
+}
+
+/// List what is wrong now with the store, with topics and processes
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  dq alerts list --json")]
+struct List {}
+
+/// Send a test message now, to all that the configuration names or to one of them
+///
+/// Ends with 0 when all were sent, and with 1 when some were not.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  dq alerts test\n  dq alerts test --to ops@example.com\n  dq alerts test --webhook chat"
+)]
+struct Test {
+    /// To this address alone
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "webhook")]
+    to: Option<String>,
+
+    /// To the webhook of this name alone
+    #[arg(long, value_name = "NAME")]
+    webhook: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Listed {
+    alerts: Vec<Box<RawValue>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Alert {
+    name: String,
+    what: String,
+    detail: String,
+    since_ms: i64,
+}
+
+#[derive(Debug, Serialize)]
+struct Asked<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    webhook: Option<&'a str>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Tested {
+    results: Vec<Came>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Came {
+    channel: String,
+    to: String,
+    sent: bool,
+    error: Option<String>,
+    duration_ms: u64,
+}
+
+/// Runs `dq alerts`. Tells whether all is well.
+pub(super) fn run(arguments: &Arguments) -> Result<bool> {
+    let as_json = arguments.at.json;
+    match &arguments.command {
+        Command::List(List {}) => {
+            let Listed { alerts } = Api::of(&arguments.at)?.get("/v1/alerts")?.json()?;
+            match as_json {
+                true => alerts.iter().for_each(|alert| println!("{}", alert.get())),
+                false => print!("{}", listed(&alerts)?),
+            }
+            Ok(true)
+        }
+        Command::Test(Test { to, webhook }) => {
+            let asked = Asked { to: to.as_deref(), webhook: webhook.as_deref() };
+            let answer = Api::patient(&arguments.at, PATIENCE)?.ask("POST", "/v1/alerts/test", &asked)?;
+            let Tested { results } = answer.json()?;
+            match as_json {
+                true => println!("{}", answer.raw()?.get()),
+                false => print!("{}", tested(&results)),
+            }
+            Ok(results.iter().all(|came| came.sent))
+        }
+    }
+}
+
+fn listed(alerts: &[Box<RawValue>]) -> Result<String> {
+    if alerts.is_empty() {
+        return Ok("nothing is wrong\n".to_owned());
+    }
+    let mut table = Table::new(&["KIND", "SINCE", "WHAT"]);
+    for alert in alerts {
+        let Alert { name, what, detail, since_ms } = serde_json::from_str(alert.get())?;
+        table.row([name, moment(since_ms), plain(&format!("{what}: {detail}"))]);
+    }
+    Ok(table.text())
+}
+
+fn tested(results: &[Came]) -> String {
+    let mut table = Table::new(&["CHANNEL", "TO", "SENT", ">TOOK", "WHY NOT"]);
+    for Came { channel, to, sent, error, duration_ms } in results {
+        let sent = if *sent { "yes" } else { "no" };
+        let why = error.as_deref().map_or_else(|| NOTHING.to_owned(), |e| plain(e));
+        table.row([channel.clone(), to.clone(), sent.to_owned(), format!("{duration_ms} ms"), why]);
+    }
+    table.text()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alerts_are_listed_and_what_came_of_a_test_is_shown() {
+        let alert =
+            r#"{"name":"node_down","what":"node r1 is down","detail":"refused","since_ms":0,"node":"r1"}"#;
+        let text = listed(&[RawValue::from_string(alert.to_owned()).unwrap()]).unwrap();
+        assert!(text.contains("node_down") && text.contains("node r1 is down: refused"), "{text}");
+        assert_eq!(listed(&[]).unwrap(), "nothing is wrong\n");
+        let came = r#"[{"channel":"mail","to":"a@b.c","sent":false,"error":"refused","duration_ms":3}]"#;
+        let text = tested(&serde_json::from_str::<Vec<Came>>(came).unwrap());
+        assert!(
+            text.lines().nth(1).unwrap().split_whitespace().eq(["mail", "a@b.c", "no", "3", "ms", "refused"]),
+            "{text}"
+        );
+    }
+}

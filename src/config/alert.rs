@@ -1,0 +1,204 @@
+//! Checks who is told of what is wrong, and how.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::time::Duration;
+
+use lettre::message::Mailbox;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use ureq::http::{HeaderName, HeaderValue, Uri};
+
+use super::ConfigError;
+use super::raw;
+use super::validate::{HOUR, within};
+use crate::job::TopicName;
+use crate::notice::{KINDS, Template};
+use crate::settings::{Alert, AlertWebhook, Smtp, SmtpTls};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn wrong<T>(key: &str, problem: impl Into<String>) -> Result<T, ConfigError> {
+    Err(ConfigError::key(key, problem))
+}
+
+/// Relative paths resolve against `base`.
+pub(super) fn alert(raw: raw::Alert, base: &Path) -> Result<Alert, ConfigError> {
+    addresses("alert.to", &raw.to)?;
+    let mut names = HashSet::new();
+    let mut webhooks = Vec::new();
+    for (i, raw) in raw.webhook.into_iter().enumerate() {
+        let at = format!("alert.webhook[{i}]");
+        if !names.insert(raw.name.clone()) {
+            return wrong(&format!("{at}.name"), format!("{:?} is another webhook's name already", raw.name));
+        }
+        webhooks.push(webhook(&at, raw, base)?);
+    }
+    Ok(Alert {
+        smtp: smtp(raw.smtp, base)?,
+        to: raw.to,
+        gather: within("alert.gather", raw.gather, Duration::ZERO, HOUR)?,
+        interval: within("alert.interval", raw.interval, Duration::ZERO, 24 * HOUR)?,
+        late_after: match raw.late_after.0 {
+            Duration::ZERO => None,
+            _ => Some(within("alert.late_after", raw.late_after, SECOND, 24 * 366 * HOUR)?),
+        },
+        webhooks,
+    })
+}
+
+/// Checks addresses of mail.
+pub(super) fn addresses(key: &str, addresses: &[String]) -> Result<(), ConfigError> {
+    for text in addresses {
+        if text.parse::<Mailbox>().is_err() {
+            return wrong(key, format!("{text:?} is no address, such as \"ops@example.com\""));
+        }
+    }
+    Ok(())
+}
+
+fn smtp(raw: raw::Smtp, base: &Path) -> Result<Option<Smtp>, ConfigError> {
+    if raw.host.is_empty() {
+        let given = [
+            ("user", &raw.user),
+            ("password", &raw.password),
+            ("password_file", &raw.password_file),
+            ("from", &raw.from),
+            ("ca_file", &raw.ca_file),
+        ];
+        return match given.iter().find(|(_, value)| !value.is_empty()) {
+            Some((key, _)) => {
+                let problem =
+                    format!("\"\" is no mail server, and alert.smtp.{key} is for one: \"mail.example.com\"");
+                wrong("alert.smtp.host", problem)
+            }
+            None => Ok(None),
+        };
+    }
+    if raw.host.contains(|c: char| c.is_whitespace() || matches!(c, '/' | '@')) {
+        let problem =
+            format!("{:?} is no host, such as \"mail.example.com\"; its port is alert.smtp.port", raw.host);
+        return wrong("alert.smtp.host", problem);
+    }
+    if raw.port == 0 {
+        return wrong(
+            "alert.smtp.port",
+            "0 is no port; 587 with \"starttls\", 465 with \"tls\", 25 with \"none\"",
+        );
+    }
+    let tls = match raw.tls.as_str() {
+        "none" => SmtpTls::None,
+        "tls" => SmtpTls::Tls,
+        "starttls" => SmtpTls::Starttls,
+        other => {
+            return wrong(
+                "alert.smtp.tls",
+                format!("{other:?} is none of \"starttls\", \"tls\" and \"none\""),
+            );
+        }
+    };
+    if raw.from.is_empty() {
+        return wrong("alert.smtp.from", "is missing: whom mails are from, such as \"dq@example.com\"");
+    }
+    addresses("alert.smtp.from", std::slice::from_ref(&raw.from))?;
+    let ca = file("alert.smtp.ca_file", &raw.ca_file, base)?;
+    if let Some(ca) = &ca {
+        if tls == SmtpTls::None {
+            return wrong(
+                "alert.smtp.ca_file",
+                format!("{:?} means nothing with tls = \"none\"", raw.ca_file),
+            );
+        }
+        if CertificateDer::from_pem_slice(ca.as_bytes()).is_err() {
+            let problem =
+                format!("{:?} holds no certificate; one begins \"-----BEGIN CERTIFICATE-----\"", raw.ca_file);
+            return wrong("alert.smtp.ca_file", problem);
+        }
+    }
+    let timeout = within("alert.smtp.timeout", raw.timeout, SECOND, SECOND * 300)?;
+    let (host, port, from) = (raw.host.clone(), raw.port, raw.from.clone());
+    Ok(Some(Smtp { host, port, tls, login: login(&raw, base)?, from, timeout, ca }))
+}
+
+fn login(raw: &raw::Smtp, base: &Path) -> Result<Option<(String, String)>, ConfigError> {
+    let password = match (raw.password.as_str(), file("alert.smtp.password_file", &raw.password_file, base)?)
+    {
+        ("", None) => None,
+        (password, None) => Some(password.to_owned()),
+        ("", Some(text)) => match text.trim_end_matches(['\r', '\n']) {
+            "" => return wrong("alert.smtp.password_file", format!("{:?} is empty", raw.password_file)),
+            password => Some(password.to_owned()),
+        },
+        (_, Some(_)) => {
+            return wrong(
+                "alert.smtp.password_file",
+                "there is alert.smtp.password as well: leave one of them out",
+            );
+        }
+    };
+    match (raw.user.as_str(), password) {
+        ("", None) => Ok(None),
+        ("", Some(_)) => wrong("alert.smtp.user", "\"\" is no user, and there is a password"),
+        (user, None) => {
+            wrong("alert.smtp.password", format!("is missing, for the user {user:?}; or password_file"))
+        }
+        (user, Some(password)) => Ok(Some((user.to_owned(), password))),
+    }
+}
+
+fn webhook(at: &str, raw: raw::AlertWebhook, base: &Path) -> Result<AlertWebhook, ConfigError> {
+    let key = |name: &str| format!("{at}.{name}");
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
+    if !(1..=64).contains(&raw.name.len()) || !raw.name.bytes().all(allowed) {
+        return wrong(
+            &key("name"),
+            format!("{:?} is not 1 to 64 of letters, digits, `_`, `-`, `.`", raw.name),
+        );
+    }
+    let uri: Option<Uri> = raw.url.parse().ok();
+    if !uri.is_some_and(|u| {
+        matches!(u.scheme_str(), Some("http" | "https")) && u.host().is_some_and(|h| !h.is_empty())
+    }) {
+        return wrong(
+            &key("url"),
+            "is no URL that can be called, such as \"https://hooks.example.com/T0/B0/x\"",
+        );
+    }
+    for (name, value) in &raw.headers {
+        if name.parse::<HeaderName>().is_err() || HeaderValue::from_str(value).is_err() {
+            return wrong(&key("headers"), format!("{name:?} and its value are no header"));
+        }
+    }
+    if let Some(kind) = raw.kinds.iter().find(|kind| !KINDS.contains(&kind.as_str())) {
+        return wrong(
+            &key("kinds"),
+            format!("{kind:?} is no kind of alerts; there are {}", KINDS.join(", ")),
+        );
+    }
+    if let Some(topic) = raw.topics.iter().find(|topic| TopicName::new(topic).is_err()) {
+        return wrong(&key("topics"), format!("{topic:?} is no topic's name"));
+    }
+    let template = file(&key("template_file"), &raw.template_file, base)?;
+    if let Some(text) = &template {
+        let named =
+            |e: String| ConfigError::key(key("template_file"), format!("{:?}: {e}", raw.template_file));
+        let template = Template::parse(text).map_err(named)?;
+        let kind = raw.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+        if kind.is_none_or(|(_, value)| value.contains("json")) {
+            template.makes_json().map_err(named)?;
+        }
+    }
+    let raw::AlertWebhook { name, url, headers, kinds, topics, .. } = raw;
+    Ok(AlertWebhook { name, url, headers, template, kinds, topics })
+}
+
+/// What a file holds that a key names; none: it names none.
+fn file(key: &str, name: &str, base: &Path) -> Result<Option<String>, ConfigError> {
+    if name.is_empty() {
+        return Ok(None);
+    }
+    let path = base.join(name);
+    std::fs::read_to_string(&path)
+        .map(Some)
+        .map_err(|e| ConfigError::key(key, format!("cannot read {path:?}: {e}")))
+}

@@ -1,0 +1,124 @@
+//! Which topics are late: their oldest ready job waits for longer than `alert.late_after`. Asks each lane of the store by itself, on a
+//! thread of its own: one that hangs or is away changes nothing in what is known of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::condition::Condition;
+use super::findings::Found;
+use crate::job::TopicName;
+use crate::process::now_ms;
+use crate::role::{self, Context, LiveTopics, lock};
+use crate::store::{self, Counts, Store};
+
+/// How often it looks, at least and at most.
+const PERIODS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
+
+/// What one lane says: how many jobs of a topic are ready, and when the oldest of them was due.
+type Waiting = BTreeMap<TopicName, (u64, i64)>;
+
+/// What is found, as it comes.
+pub(super) type Late = Arc<Mutex<Found>>;
+
+/// Starts the thread, unless nothing is ever late.
+pub(super) fn watch(context: &mut Context) -> Result<Late> {
+    let late = Late::default();
+    let Some(after) = context.settings.alert.late_after else { return Ok(late) };
+    let lanes = (0..context.lanes()?.count()).map(|n| Ok((context.lane(n)?, Waiting::new())));
+    let mut lanes: Vec<(Box<dyn Store>, Waiting)> = lanes.collect::<Result<_>>()?;
+    let (mut topics, found) = (context.topics()?, Arc::clone(&late));
+    let period = (after / 2).clamp(PERIODS[0], PERIODS[1]);
+    role::vital_thread("late", move || {
+        loop {
+            for (store, waiting) in &mut lanes {
+                match look(store.as_mut()) {
+                    Ok(now) => *waiting = now,
+                    Err(e) => log::debug!("how long jobs wait is not known: {e}"),
+                }
+            }
+            topics.look();
+            let before: BTreeSet<String> =
+                lock(&found).keys().filter_map(|c| c.topic().map(str::to_owned)).collect();
+            let registered = |name: &str| is_delivered(&topics, name);
+            let now = judge(lanes.iter().map(|(_, w)| w), after, &before, now_ms(), registered);
+            *lock(&found) = now;
+            std::thread::sleep(period);
+        }
+    })?;
+    Ok(late)
+}
+
+/// Whether somebody still wants a topic's jobs: who has removed a topic knows that they wait.
+fn is_delivered(topics: &LiveTopics, name: &str) -> bool {
+    topics.now().get(name).is_some()
+}
+
+/// The jobs that wait on a lane; but for those of paused topics.
+fn look(store: &mut dyn Store) -> store::Result<Waiting> {
+    let paused: BTreeSet<TopicName> = store.paused()?.into_iter().collect();
+    let of = |counts: Counts| Some((counts.topic, (counts.ready, counts.oldest_ready_ms?)));
+    Ok(store.counts()?.into_iter().filter_map(of).filter(|(topic, _)| !paused.contains(topic)).collect())
+}
+
+/// Which topics are late. One that was late before is so until it waits for half as long.
+fn judge<'a>(
+    lanes: impl Iterator<Item = &'a Waiting>,
+    after: Duration,
+    before: &BTreeSet<String>,
+    now_ms: i64,
+    is_delivered: impl Fn(&str) -> bool,
+) -> Found {
+    let mut sums = Waiting::new();
+    for (topic, (ready, oldest_ms)) in lanes.flatten() {
+        let sum = sums.entry(topic.clone()).or_insert((0, *oldest_ms));
+        *sum = (sum.0 + ready, sum.1.min(*oldest_ms));
+    }
+    let tell = |(topic, (ready, oldest_ms)): (TopicName, (u64, i64))| {
+        let waits = Duration::from_millis((now_ms - oldest_ms).max(0) as u64);
+        let limit = if before.contains(topic.as_str()) { after / 2 } else { after };
+        let waits_text = humantime::format_duration(Duration::from_secs(waits.as_secs()));
+        let detail = format!("{ready} ready jobs are not delivered, the oldest for {waits_text}");
+        let is_late = waits > limit && is_delivered(topic.as_str());
+        is_late.then(|| (Condition::TopicLate(topic.as_str().to_owned()), detail))
+    };
+    sums.into_iter().filter_map(tell).collect()
+}
+
+/// The circuits that are open, of topics: each with why.
+pub(super) fn circuits(open: impl IntoIterator<Item = (TopicName, String)>) -> Found {
+    open.into_iter().map(|(topic, why)| (Condition::CircuitOpen(topic.as_str().to_owned()), why)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topic_is_late_beyond_its_time_and_no_longer_at_half_of_it() {
+        let topic = |name: &str| TopicName::new(name).unwrap();
+        let lane = |n: u64, oldest: i64| Waiting::from([(topic("t"), (n, oldest)), (topic("gone"), (1, 0))]);
+        let after = Duration::from_secs(60);
+        let judged = |lanes: &[Waiting], before: &[&str], now| {
+            let before = before.iter().map(|t| (*t).to_owned()).collect();
+            judge(lanes.iter(), after, &before, now, |name| name == "t")
+        };
+        assert!(judged(&[lane(1, 10_000)], &[], 70_000).is_empty());
+        let found = judged(&[lane(1, 10_000), lane(2, 5_000)], &[], 70_000);
+        let detail = "3 ready jobs are not delivered, the oldest for 1m 5s".to_owned();
+        assert_eq!(found, Found::from([(Condition::TopicLate("t".into()), detail)]));
+        assert_eq!(judged(&[lane(1, 10_000)], &["t"], 41_000).len(), 1);
+        assert!(judged(&[lane(1, 10_000)], &["t"], 40_000).is_empty());
+    }
+
+    #[test]
+    fn an_open_circuit_is_found_with_its_reason() {
+        let found = circuits([(TopicName::new("t").unwrap(), "5 failures: refused".to_owned())]);
+        assert_eq!(
+            found,
+            Found::from([(Condition::CircuitOpen("t".into()), "5 failures: refused".to_owned())])
+        );
+    }
+}

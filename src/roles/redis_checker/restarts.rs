@@ -1,0 +1,126 @@
+//! Which processes are started again and again. Pure: goes by what dq-master tells of each slot.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::condition::Condition;
+use super::findings::Found;
+use crate::status::Status;
+
+/// So many restarts within so long; it is over when there was none for as long.
+const MOST: usize = 3;
+const WITHIN: Duration = Duration::from_secs(300);
+
+/// The restarts of each slot. Kept over this process's own.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Restarts {
+    /// Which master told of them, by when it was started.
+    master_ms: i64,
+    slots: BTreeMap<String, Slot>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Slot {
+    /// How many there were in all.
+    seen: u32,
+    /// When the last ones were, Unix milliseconds.
+    at_ms: Vec<i64>,
+    /// Why the last one was.
+    reason: String,
+    is_open: bool,
+}
+
+impl Restarts {
+    /// Takes in what the master tells now.
+    pub(super) fn look(&mut self, status: &Status, now_ms: i64) -> Found {
+        let within = WITHIN.as_millis() as i64;
+        if self.master_ms != status.started_ms {
+            // Another master counts from 0.
+            *self = Restarts { master_ms: status.started_ms, slots: BTreeMap::new() };
+        }
+        // Of several generations, those that count are of the one that serves.
+        for process in status.processes.iter().filter(|p| p.generation == status.generation) {
+            let is_known = self.slots.contains_key(&process.name);
+            let slot = self.slots.entry(process.name.clone()).or_default();
+            let new = process.restarts.saturating_sub(slot.seen) as usize;
+            slot.seen = process.restarts;
+            let end =
+                process.last_end.as_ref().filter(|end| new > 0 && (is_known || now_ms - end.at_ms < within));
+            if let Some(end) = end {
+                slot.at_ms.extend(std::iter::repeat_n(end.at_ms, new.min(MOST)));
+                slot.reason.clone_from(&end.reason);
+            }
+            slot.at_ms.retain(|at| (now_ms - at).abs() < within);
+            slot.is_open = slot.at_ms.len() >= MOST || slot.is_open && !slot.at_ms.is_empty();
+        }
+        self.slots.retain(|name, _| status.processes.iter().any(|p| p.name == *name));
+        let tell = |(name, slot): (&String, &Slot)| {
+            let detail = format!("{} times within 5 minutes, at last: {}", slot.at_ms.len(), slot.reason);
+            slot.is_open.then(|| (Condition::ProcessRestarting(name.clone()), detail))
+        };
+        self.slots.iter().filter_map(tell).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::{End, Phase, Process, ProcessState};
+
+    fn status(started_ms: i64, restarts: u32, at_ms: i64) -> Status {
+        let process = Process {
+            name: "dq-timer-0".into(),
+            generation: 1,
+            state: ProcessState::Up,
+            pid: None,
+            started_ms: None,
+            overdue_ms: 0,
+            restarts,
+            last_end: (restarts > 0).then(|| End { at_ms, reason: "was ended by SIGKILL".into() }),
+            memory_bytes: None,
+            cpu_ms: None,
+        };
+        Status {
+            version: String::new(),
+            instance: String::new(),
+            pid: 1,
+            started_ms,
+            phase: Phase::Steady,
+            generation: 1,
+            renewal: None,
+            listening: Vec::new(),
+            processes: vec![process],
+            findings: Vec::new(),
+        }
+    }
+
+    const MINUTE: i64 = 60_000;
+
+    #[test]
+    fn three_restarts_within_five_minutes_are_too_many_until_five_minutes_are_quiet() {
+        let mut restarts = Restarts::default();
+        let mut look = |n, at_ms, now_ms| !restarts.look(&status(0, n, at_ms), now_ms).is_empty();
+        assert!(!look(0, 0, MINUTE));
+        assert!(!look(1, MINUTE, MINUTE));
+        assert!(!look(2, 4 * MINUTE, 4 * MINUTE));
+        // The first is too long ago.
+        assert!(!look(3, 6 * MINUTE + 1, 6 * MINUTE + 1));
+        assert!(look(4, 7 * MINUTE, 7 * MINUTE));
+        assert!(look(4, 7 * MINUTE, 12 * MINUTE - 1));
+        assert!(!look(4, 7 * MINUTE, 12 * MINUTE));
+        assert!(!look(5, 13 * MINUTE, 13 * MINUTE));
+    }
+
+    #[test]
+    fn a_looker_that_is_itself_restarted_goes_on_and_another_master_counts_anew() {
+        let mut restarts = Restarts::default();
+        assert!(restarts.look(&status(0, 2, MINUTE), MINUTE).is_empty());
+        let mut next: Restarts = serde_json::from_str(&serde_json::to_string(&restarts).unwrap()).unwrap();
+        assert_eq!(next.look(&status(0, 3, 2 * MINUTE), 2 * MINUTE).len(), 1);
+        assert!(next.look(&status(5, 1, 2 * MINUTE), 2 * MINUTE).is_empty());
+        // What was long before anybody looked is not told.
+        assert!(Restarts::default().look(&status(0, 30, MINUTE), 60 * MINUTE).is_empty());
+    }
+}

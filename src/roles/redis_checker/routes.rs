@@ -1,0 +1,186 @@
+//! Who is told of what: by the settings, by the topics, and by what the PHP daemon's database says of mail.
+
+use std::sync::{Arc, Mutex};
+
+use serde::Deserialize;
+
+use crate::alert::address;
+use crate::notice::{Notice, Recipient};
+use crate::registry::PhpAlert;
+use crate::settings::{self, Alert, AlertWebhook, Settings, Smtp};
+use crate::topic::Topics;
+
+/// What is known of the PHP daemon's mail settings.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) enum PhpMail {
+    /// The registry has not said yet.
+    #[default]
+    Unknown,
+    /// There are none, or they do not count.
+    Nothing,
+    /// These.
+    Row(Box<PhpMailer>),
+}
+
+/// What a row of `dq_alert` says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PhpMailer {
+    smtp: Smtp,
+    /// Who hears of nodes.
+    of_nodes: Vec<String>,
+}
+
+/// As the registry's thread tells it.
+pub(super) type SharedPhpMail = Arc<Mutex<PhpMail>>;
+
+impl PhpMail {
+    /// Whether the registry is to be asked.
+    pub(super) fn counts(settings: &Settings) -> bool {
+        settings.alert.smtp.is_none() && matches!(settings.registry, Some(settings::Registry::Mysql(_)))
+    }
+
+    /// What a row says; none: there is none.
+    pub(super) fn of(row: Option<PhpAlert>) -> PhpMail {
+        match row.and_then(|row| Some((row.smtp()?, row))) {
+            None => PhpMail::Nothing,
+            Some((smtp, row)) => PhpMail::Row(Box::new(PhpMailer { smtp, of_nodes: of_nodes(&row.ext) })),
+        }
+    }
+}
+
+fn of_nodes(ext: &str) -> Vec<String> {
+    #[derive(Deserialize)]
+    struct Ext {
+        #[serde(default)]
+        redis: String,
+    }
+    let ext: Option<Ext> = serde_json::from_str(ext).ok();
+    let addresses = ext.map(|ext| ext.redis).unwrap_or_default();
+    addresses.split([',', ';']).map(str::trim).filter(|a| !a.is_empty()).map(str::to_owned).collect()
+}
+
+/// Who is told.
+pub(super) struct Routes<'a> {
+    pub alert: &'a Alert,
+    pub topics: &'a Topics,
+    pub php: &'a PhpMail,
+}
+
+impl Routes<'_> {
+    /// The mail server; none: there is none, or it is not known yet.
+    pub(super) fn smtp(&self) -> Option<&Smtp> {
+        match self.php {
+            PhpMail::Row(row) if self.alert.smtp.is_none() => Some(&row.smtp),
+            _ => self.alert.smtp.as_ref(),
+        }
+    }
+
+    /// Whether mail is sent, or may be as soon as more is known.
+    fn has_mail(&self) -> bool {
+        self.alert.smtp.is_some() || *self.php != PhpMail::Nothing
+    }
+
+    /// Who is told of that.
+    pub(super) fn of(&self, notice: &Notice) -> Vec<Recipient> {
+        let mut to: Vec<Recipient> = Vec::new();
+        if self.has_mail() {
+            let topic = notice.topic.as_deref().and_then(|name| self.topics.get(name));
+            let own = topic.map_or(&[][..], |topic| &topic.alert);
+            let php = match self.php {
+                PhpMail::Row(row) if notice.node.is_some() => &row.of_nodes[..],
+                _ => &[],
+            };
+            for text in self.alert.to.iter().chain(own).chain(php) {
+                let mail = Recipient::Mail(text.trim().to_owned());
+                if to.contains(&mail) {
+                    continue;
+                }
+                match address(text) {
+                    None => to.push(mail),
+                    Some(why) => log::warn!("nobody there is told of {:?}: {why}", notice.title),
+                }
+            }
+        }
+        let is_told = |webhook: &&AlertWebhook| {
+            let of_kind = webhook.kinds.is_empty() || webhook.kinds.contains(&notice.kind);
+            let of_topic = webhook.topics.is_empty()
+                || notice.topic.as_ref().is_some_and(|topic| webhook.topics.contains(topic));
+            of_kind && of_topic
+        };
+        to.extend(self.alert.webhooks.iter().filter(is_told).map(|w| Recipient::Webhook(w.name.clone())));
+        to
+    }
+
+    /// Whether somebody may still be told something.
+    pub(super) fn knows(&self, to: &Recipient) -> bool {
+        match to {
+            Recipient::Mail(_) => self.has_mail(),
+            Recipient::Webhook(name) => self.alert.webhooks.iter().any(|w| w.name == *name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    use crate::job::TopicName;
+    use crate::settings::SmtpTls;
+    use crate::topic::Topic;
+
+    fn alert() -> Alert {
+        let hook = |name: &str, kinds: &[&str], topics: &[&str]| AlertWebhook {
+            name: name.into(),
+            url: String::new(),
+            headers: Default::default(),
+            template: None,
+            kinds: kinds.iter().map(|k| (*k).to_owned()).collect(),
+            topics: topics.iter().map(|t| (*t).to_owned()).collect(),
+        };
+        Alert {
+            smtp: None,
+            to: vec!["ops@example.com".into()],
+            gather: Duration::ZERO,
+            interval: Duration::ZERO,
+            late_after: None,
+            webhooks: vec![
+                hook("all", &[], &[]),
+                hook("nodes", &["node_down"], &[]),
+                hook("orders", &[], &["orders"]),
+            ],
+        }
+    }
+
+    fn told(php: &PhpMail, notice: &Notice) -> Vec<String> {
+        let mails = ["shop@example.com", "ops@example.com", "junk"].map(str::to_owned).to_vec();
+        let topic = Topic { alert: mails, ..Topic::new(TopicName::new("orders").unwrap(), "http://h/") };
+        let topics = Topics::from_iter([topic]);
+        let routes = Routes { alert: &alert(), topics: &topics, php };
+        routes.of(notice).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_topic_s_own_people_and_those_of_everything_are_told_and_webhooks_by_what_they_want() {
+        let row = PhpAlert {
+            host: "mail.example.com".into(),
+            port: 25,
+            user: "dq".into(),
+            password: "s".into(),
+            ext: r#"{"redis":"r1@example.com, r2@example.com"}"#.into(),
+        };
+        let smtp = row.smtp().unwrap();
+        assert_eq!((smtp.from.as_str(), smtp.tls), ("dq@mail.example.com", SmtpTls::Opportunistic));
+        let php = PhpMail::of(Some(row.clone()));
+        let dead = Notice::dead("orders", 1, vec![], 0);
+        let mails = ["ops@example.com", "shop@example.com"];
+        assert_eq!(told(&php, &dead), [&mails[..], &["the webhook all", "the webhook orders"]].concat());
+        assert_eq!(told(&PhpMail::Unknown, &dead)[..2], mails);
+        assert_eq!(told(&PhpMail::Nothing, &dead), ["the webhook all", "the webhook orders"]);
+        let node = Notice { kind: "node_down".into(), node: Some("r1".into()), ..Notice::test(0) };
+        let nodes =
+            ["ops@example.com", "r1@example.com", "r2@example.com", "the webhook all", "the webhook nodes"];
+        assert_eq!(told(&php, &node), nodes);
+        assert_eq!(PhpMail::of(Some(PhpAlert { host: " ".into(), ..row })), PhpMail::Nothing);
+    }
+}

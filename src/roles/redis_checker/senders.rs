@@ -1,0 +1,109 @@
+//! The threads that send: one for mail, and one for each webhook, so that a server that hangs holds up its own messages alone. What is
+//! handed to them waits in a short queue, and what became of it comes back.
+
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
+
+use anyhow::Result;
+use jiff::tz::TimeZone;
+
+use crate::alert::{Mailer, NotSent, Webhook};
+use crate::callback::{Rules, guarded_agent};
+use crate::notice::{Message, Recipient};
+use crate::role;
+use crate::settings::{Settings, Smtp};
+
+/// So many messages wait for a thread.
+const QUEUE: usize = 64;
+
+/// How long a webhook may take, all in all.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What became of a message.
+pub(super) type Became = (Recipient, std::result::Result<(), NotSent>);
+
+/// A mail to send.
+type Mail = (Smtp, String, Message);
+
+/// The threads.
+pub(super) struct Senders {
+    mail: SyncSender<Mail>,
+    webhooks: HashMap<String, SyncSender<Message>>,
+}
+
+impl Senders {
+    /// Starts them.
+    pub(super) fn start<W: Send + 'static>(
+        settings: &Settings,
+        zone: &TimeZone,
+        tell: &Sender<W>,
+        word: fn(Became) -> W,
+    ) -> Result<Senders> {
+        let (mail, queue) = sync_channel(QUEUE);
+        let told = tell.clone();
+        role::vital_thread("mail", move || send_mails(&queue, |became| drop(told.send(word(became)))))?;
+        let mut webhooks = HashMap::new();
+        for webhook in &settings.alert.webhooks {
+            let agent = guarded_agent(Rules::new(&settings.callback), PATIENCE);
+            let (sender, queue) = sync_channel::<Message>(QUEUE);
+            let (told, name) = (tell.clone(), webhook.name.clone());
+            let made = Webhook::new(agent, webhook, zone.clone());
+            role::vital_thread("webhook", move || {
+                while let Ok(message) = queue.recv() {
+                    let sent = match &made {
+                        Ok(webhook) => webhook.send(&message),
+                        Err(e) => Err(NotSent::Server(e.to_string())),
+                    };
+                    let _ = told.send(word((Recipient::Webhook(name.clone()), sent)));
+                }
+            })?;
+            webhooks.insert(webhook.name.clone(), sender);
+        }
+        Ok(Senders { mail, webhooks })
+    }
+
+    /// Hands a message over; false: its thread has enough to do, or there is none.
+    pub(super) fn send(&self, smtp: Option<&Smtp>, to: &Recipient, message: Message) -> bool {
+        match (to, smtp) {
+            (Recipient::Mail(address), Some(smtp)) => {
+                is_taken(self.mail.try_send((smtp.clone(), address.clone(), message)))
+            }
+            (Recipient::Mail(_), None) => false,
+            (Recipient::Webhook(name), _) => {
+                self.webhooks.get(name).is_some_and(|sender| is_taken(sender.try_send(message)))
+            }
+        }
+    }
+}
+
+fn is_taken<T>(sent: std::result::Result<(), TrySendError<T>>) -> bool {
+    sent.is_ok()
+}
+
+fn send_mails(queue: &Receiver<Mail>, tell: impl Fn(Became)) {
+    let mut known: Option<(Smtp, Mailer)> = None;
+    while let Ok((smtp, to, message)) = queue.recv() {
+        if known.as_ref().is_none_or(|(of, _)| *of != smtp) {
+            known = match Mailer::new(&smtp) {
+                Ok(mailer) => Some((smtp, mailer)),
+                Err(e) => {
+                    tell((Recipient::Mail(to), Err(e)));
+                    continue;
+                }
+            };
+        }
+        let sent = match &known {
+            Some((_, mailer)) => mailer.send(&to, &message),
+            None => continue,
+        };
+        // A server that does not work is not waited for by each of those who have a mail there.
+        let away = sent.as_ref().err().filter(|e| e.is_of_server()).map(ToString::to_string);
+        tell((Recipient::Mail(to), sent));
+        if let Some(why) = away {
+            for (_, to, _) in queue.try_iter() {
+                tell((Recipient::Mail(to), Err(NotSent::Server(why.clone()))));
+            }
+        }
+    }
+}

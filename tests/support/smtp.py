@@ -1,0 +1,53 @@
+"""A mail server of a test's: prints each mail that it takes as a line of JSON. Ends with its standard input.
+
+smtp.py HOST PORT [CERTIFICATE KEY USER PASSWORD]: with these it takes nothing without STARTTLS and that login.
+"""
+
+import email
+import email.policy
+import json
+import ssl
+import sys
+
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import AuthResult
+
+
+class Handler:
+    async def handle_DATA(self, server, session, envelope):
+        mail = email.message_from_bytes(envelope.content, policy=email.policy.default)
+        told = {
+            "from": envelope.mail_from,
+            "to": envelope.rcpt_tos,
+            "subject": str(mail["subject"]),
+            "text": mail.get_content().replace("\r\n", "\n"),
+            "tls": session.ssl is not None,
+            "user": session.auth_data,
+        }
+        print(json.dumps(told), flush=True)
+        return "250 taken"
+
+
+host, port, more = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+options = {}
+if more:
+    certificate, key, user, password = more
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+
+    def authenticator(server, session, envelope, mechanism, data):
+        is_good = (data.login, data.password) == (user.encode(), password.encode())
+        return AuthResult(success=is_good, auth_data=user)
+
+    options = {
+        "tls_context": context,
+        "require_starttls": True,
+        "authenticator": authenticator,
+        "auth_required": True,
+        "auth_require_tls": True,
+    }
+controller = Controller(Handler(), hostname=host, port=port, **options)
+controller.start()
+print("{}", flush=True)
+sys.stdin.read()
+controller.stop()
