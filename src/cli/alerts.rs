@@ -131,7 +131,7 @@ fn tested(results: &[Came]) -> String {
     let mut table = Table::new(&["CHANNEL", "TO", "SENT", ">TOOK", "WHY NOT"]);
     for Came { channel, to, sent, error, duration_ms } in results {
         let sent = if *sent { "yes" } else { "no" };
-        let why = error.as_deref().map_or_else(|| NOTHING.to_owned(), |e| plain(e));
+        let why = error.as_deref().map_or_else(|| NOTHING.to_owned(), plain);
         table.row([channel.clone(), to.clone(), sent.to_owned(), format!("{duration_ms} ms"), why]);
     }
     table.text()

@@ -1,5 +1,5 @@
-//! Which topics are late: their oldest ready job waits for longer than `alert.late_after`. Asks each lane of the store by itself, on a
-//! thread of its own: one that hangs or is away changes nothing in what is known of it.
+//! Which topics are late: their oldest ready job waits for longer than `alert.late_after`; and whose circuits are open. Asks each lane
+//! of the store by itself, on a thread of its own: one that hangs or is away changes nothing in what is known of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -14,36 +14,49 @@ use crate::process::now_ms;
 use crate::role::{self, Context, LiveTopics, lock};
 use crate::store::{self, Counts, Store};
 
-/// How often it looks, at least and at most.
-const PERIODS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
+/// The shortest and the longest time between two looks.
+const PERIODS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 
 /// What one lane says: how many jobs of a topic are ready, and when the oldest of them was due.
 type Waiting = BTreeMap<TopicName, (u64, i64)>;
 
+/// What one lane says of its topics.
+#[derive(Debug, Default)]
+struct Told {
+    waiting: Waiting,
+    /// The circuits that are not closed, and why.
+    open: BTreeMap<TopicName, String>,
+}
+
 /// What is found, as it comes.
 pub(super) type Late = Arc<Mutex<Found>>;
 
-/// Starts the thread, unless nothing is ever late.
+/// Starts the thread.
 pub(super) fn watch(context: &mut Context) -> Result<Late> {
     let late = Late::default();
-    let Some(after) = context.settings.alert.late_after else { return Ok(late) };
-    let lanes = (0..context.lanes()?.count()).map(|n| Ok((context.lane(n)?, Waiting::new())));
-    let mut lanes: Vec<(Box<dyn Store>, Waiting)> = lanes.collect::<Result<_>>()?;
+    let after = context.settings.alert.late_after;
+    let lanes = (0..context.lanes()?.count()).map(|n| Ok((context.lane(n)?, Told::default())));
+    let mut lanes: Vec<(Box<dyn Store>, Told)> = lanes.collect::<Result<_>>()?;
     let (mut topics, found) = (context.topics()?, Arc::clone(&late));
-    let period = (after / 2).clamp(PERIODS[0], PERIODS[1]);
+    let period = (after.unwrap_or(PERIODS[1]) / 2).clamp(PERIODS[0], PERIODS[1]);
     role::vital_thread("late", move || {
         loop {
-            for (store, waiting) in &mut lanes {
-                match look(store.as_mut()) {
-                    Ok(now) => *waiting = now,
+            for (store, told) in &mut lanes {
+                match look(store.as_mut(), after.is_some()) {
+                    Ok(now) => *told = now,
                     Err(e) => log::debug!("how long jobs wait is not known: {e}"),
                 }
             }
             topics.look();
-            let before: BTreeSet<String> =
-                lock(&found).keys().filter_map(|c| c.topic().map(str::to_owned)).collect();
+            let late = |condition: &Condition| match condition {
+                Condition::TopicLate(topic) => Some(topic.clone()),
+                _ => None,
+            };
+            let before: BTreeSet<String> = lock(&found).keys().filter_map(late).collect();
             let registered = |name: &str| is_delivered(&topics, name);
-            let now = judge(lanes.iter().map(|(_, w)| w), after, &before, now_ms(), registered);
+            let waiting = lanes.iter().map(|(_, told)| &told.waiting);
+            let mut now = judge(waiting, after.unwrap_or(Duration::MAX), &before, now_ms(), registered);
+            now.extend(circuits(lanes.iter().map(|(_, told)| &told.open), registered));
             *lock(&found) = now;
             std::thread::sleep(period);
         }
@@ -56,11 +69,16 @@ fn is_delivered(topics: &LiveTopics, name: &str) -> bool {
     topics.now().get(name).is_some()
 }
 
-/// The jobs that wait on a lane; but for those of paused topics.
-fn look(store: &mut dyn Store) -> store::Result<Waiting> {
+/// What a lane knows: the jobs that wait, but for those of paused topics, and circuits.
+fn look(store: &mut dyn Store, counts: bool) -> store::Result<Told> {
+    let open = store.circuits()?.into_iter().map(|circuit| (circuit.topic, circuit.reason)).collect();
+    if !counts {
+        return Ok(Told { open, ..Told::default() });
+    }
     let paused: BTreeSet<TopicName> = store.paused()?.into_iter().collect();
     let of = |counts: Counts| Some((counts.topic, (counts.ready, counts.oldest_ready_ms?)));
-    Ok(store.counts()?.into_iter().filter_map(of).filter(|(topic, _)| !paused.contains(topic)).collect())
+    let waiting = store.counts()?.into_iter().filter_map(of);
+    Ok(Told { waiting: waiting.filter(|(topic, _)| !paused.contains(topic)).collect(), open })
 }
 
 /// Which topics are late. One that was late before is so until it waits for half as long.
@@ -87,9 +105,13 @@ fn judge<'a>(
     sums.into_iter().filter_map(tell).collect()
 }
 
-/// The circuits that are open, of topics: each with why.
-pub(super) fn circuits(open: impl IntoIterator<Item = (TopicName, String)>) -> Found {
-    open.into_iter().map(|(topic, why)| (Condition::CircuitOpen(topic.as_str().to_owned()), why)).collect()
+/// The circuits that are open, each with why. (One that lets a job through has not closed yet.)
+fn circuits<'a>(
+    lanes: impl Iterator<Item = &'a BTreeMap<TopicName, String>>,
+    is_delivered: impl Fn(&str) -> bool,
+) -> Found {
+    let open = lanes.flatten().filter(|(topic, _)| is_delivered(topic.as_str()));
+    open.map(|(topic, why)| (Condition::CircuitOpen(topic.as_str().to_owned()), why.clone())).collect()
 }
 
 #[cfg(test)]
@@ -114,11 +136,12 @@ mod tests {
     }
 
     #[test]
-    fn an_open_circuit_is_found_with_its_reason() {
-        let found = circuits([(TopicName::new("t").unwrap(), "5 failures: refused".to_owned())]);
-        assert_eq!(
-            found,
-            Found::from([(Condition::CircuitOpen("t".into()), "5 failures: refused".to_owned())])
-        );
+    fn a_circuit_that_is_open_on_any_lane_is_found_with_its_reason() {
+        let topic = |name: &str| TopicName::new(name).unwrap();
+        let lane =
+            BTreeMap::from([(topic("t"), "5 failures: refused".to_owned()), (topic("gone"), String::new())]);
+        let found = circuits([BTreeMap::new(), lane].iter(), |name| name == "t");
+        let expected = (Condition::CircuitOpen("t".into()), "5 failures: refused".to_owned());
+        assert_eq!(found, Found::from([expected]));
     }
 }

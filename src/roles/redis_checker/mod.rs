@@ -76,8 +76,6 @@ pub fn run(mut context: Context) -> Result<()> {
         found.extend(nodes.found());
         found.extend(lock(&late).clone());
         found.extend(alerts.found());
-        // The author of the breaker puts in what is open.
-        found.extend(late::circuits(std::iter::empty()));
         match &*lock(&damage) {
             Inspected::Damaged(what) => drop(found.insert(Condition::Damaged, what.clone())),
             // What was damaged before a restart is so until it was looked through.
