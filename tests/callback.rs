@@ -273,6 +273,32 @@ fn a_request_that_meets_the_end_of_a_kept_connection_is_sent_once_more_and_is_on
 }
 
 #[test]
+fn the_second_try_does_not_meet_another_connection_that_is_as_old() {
+    // Two connections at the same time, each of which ends with its second request.
+    let both = Arc::new(std::sync::Barrier::new(2));
+    let sink = Raw::start(move |mut line: Line| {
+        line.request();
+        if line.number <= 2 {
+            both.wait();
+            line.answer("first");
+            line.request();
+            line.close();
+        } else {
+            line.answer("anew");
+        }
+    });
+    let (caller, topic) = (caller(), topic(&sink.url()));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| accepted(&caller, &topic, &delivery("1")));
+        }
+    });
+    let (verdict, attempt) = caller.call(&topic, &delivery("2"));
+    assert_eq!((verdict, attempt.answer.as_str()), (Verdict::Accepted, "anew"));
+    assert_eq!(sink.connections(), 3);
+}
+
+#[test]
 fn what_may_have_been_answered_is_not_sent_again() {
     // A first connection that ends without an answer.
     let sink = Raw::start(|mut line: Line| {

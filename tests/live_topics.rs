@@ -136,22 +136,22 @@ fn the_configuration_file_wins_and_what_cannot_be_is_told_once() {
     let (mine, other) = (Sink::start(), Sink::start());
     let (daemon, mut registry) = daemon(MariaDb::shared(), &topic("t", &mine, ""));
     registry.put(&calling("t", &other), Expected::Absent).unwrap();
-    let flagged = Topic { re_notify_flag: "{res.code} != 0".into(), ..calling("flagged", &other) };
-    registry.put(&flagged, Expected::Absent).unwrap();
+    let keeps = Topic { keep_done: SECOND, ..calling("keeps", &other) };
+    registry.put(&keeps, Expected::Absent).unwrap();
     registry.put(&Topic { mode: Mode::Pull, ..calling("pulled", &other) }, Expected::Absent).unwrap();
-    answers(&daemon, &add("flagged", "1", 0), None);
+    answers(&daemon, &add("keeps", "1", 0), None);
     answers(&daemon, &add("pulled", "1", 0), None);
     answers(&daemon, &add("t", "1", 0), None);
     mine.wait_for(1, SOON);
     other.wait_for(1, SOON);
-    registry.put(&Topic { title: "x".into(), ..flagged }, Expected::Any).unwrap();
+    registry.put(&Topic { title: "x".into(), ..keeps }, Expected::Any).unwrap();
     let file = Snapshot::file(&daemon.dir.path().join("var/run"));
     eventually(SOON, "the next snapshot", || {
         std::fs::read_to_string(&file).unwrap().contains("\"title\":\"x\"").then_some(())
     });
     for line in [
         "topic t is as the configuration file has it",
-        "topic flagged: re_notify_flag",
+        "topic keeps: this release keeps keep_done",
         "topic pulled: nobody",
     ] {
         assert_eq!(daemon.log().matches(line).count(), 1, "{line}: {}", daemon.log());

@@ -173,17 +173,12 @@ impl Follower {
             .map(|unusable| format!("left out of what the registry has: {unusable}"))
             .collect();
         for topic in listing.topics.iter().map(|r| &r.topic) {
-            let Topic { name, mode, re_notify_flag, .. } = topic;
+            let Topic { name, mode, .. } = topic;
             if of_file.contains(name) {
                 says.push(format!(
                     "topic {name} is as the configuration file has it, not as the registry does"
                 ));
                 continue;
-            }
-            if !re_notify_flag.is_empty() {
-                says.push(format!(
-                    "topic {name}: re_notify_flag {re_notify_flag:?} is not looked at by this release: an answer that is a success ends the job"
-                ));
             }
             let waits = not_yet_done(topic);
             if !waits.is_empty() {
@@ -207,12 +202,10 @@ impl Follower {
 
 /// What of a topic is kept for a later release.
 fn not_yet_done(topic: &Topic) -> Vec<&'static str> {
-    let Topic { headers, max_in_flight, rate, secrets, keep_done, .. } = topic;
+    let Topic { max_in_flight, rate, keep_done, .. } = topic;
     let set = [
-        ("headers", !headers.is_empty()),
         ("max_in_flight", max_in_flight.is_some()),
         ("rate", rate.is_some()),
-        ("secrets", !secrets.is_empty()),
         ("keep_done", !keep_done.is_zero()),
     ];
     set.into_iter().filter_map(|(name, is_set)| is_set.then_some(name)).collect()
