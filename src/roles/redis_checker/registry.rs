@@ -188,11 +188,9 @@ impl Follower {
 
 /// What of a topic is kept for a later release.
 fn not_yet_done(topic: &Topic) -> Vec<&'static str> {
-    let Topic { headers, max_in_flight, rate, secrets, keep_done, .. } = topic;
+    let Topic { headers, secrets, keep_done, .. } = topic;
     let set = [
         ("headers", !headers.is_empty()),
-        ("max_in_flight", max_in_flight.is_some()),
-        ("rate", rate.is_some()),
         ("secrets", !secrets.is_empty()),
         ("keep_done", !keep_done.is_zero()),
     ];
