@@ -8,6 +8,8 @@ mod support;
 
 use std::net::TcpListener;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use dq::registry::{Expected, open};
 use dq::topic::Topic;
@@ -197,6 +199,29 @@ fn a_late_topic_and_a_registry_that_is_away_are_told_and_taken_back() {
         smtp.wait_for(OPS, "over: the registry does not answer", log);
         is_told_once(&smtp, "the registry does not answer");
     }
+}
+
+#[test]
+fn a_circuit_that_opens_is_told_and_taken_back_when_its_receiver_is_there_again() {
+    let smtp = Smtp::start(free_port());
+    let works = Arc::new(AtomicBool::new(false));
+    let sink = Sink::answering({
+        let works = Arc::clone(&works);
+        move |_| dq::cli::Answer::new(if works.load(Ordering::Relaxed) { 200 } else { 503 }, "")
+    });
+    let breaker = "breaker_failures = 2\nbreaker_pause = \"2s\"\nretry = [\"100ms\"]";
+    let daemon = Daemon::start(&(alert(smtp.port, "late_after = \"2s\"", "") + &topic("t", &sink, breaker)));
+    let log = || daemon.log();
+    daemon.client().ask(&add("t", "1", 0)).unwrap();
+    let title = "the circuit of topic t is open";
+    let mail = smtp.wait_for(OPS, title, log);
+    assert!(mail["text"].as_str().unwrap().contains("503"), "{mail}");
+    works.store(true, Ordering::Relaxed);
+    smtp.wait_for(OPS, &format!("over: {title}"), log);
+    is_told_once(&smtp, title);
+    eventually(20 * SECOND, "the job is accepted", || {
+        sink.calls().last().filter(|c| c.header("dq-job-id") == "1").map(|_| ())
+    });
 }
 
 #[test]

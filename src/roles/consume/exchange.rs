@@ -110,16 +110,32 @@ impl Consumer {
         let is_ours = |topic: &TopicName| {
             asked.contains_key(topic) || self.limits.allowed(topic).is_some() && self.wants(topic) > 0
         };
-        let topics: Vec<TopicName> =
+        let others: Vec<TopicName> =
             left.iter().map(|(topic, _)| topic).filter(|t| !is_ours(t)).cloned().collect();
         let counter = &mut self.counters[number];
         // What is left although it was asked for is not for the asking: the next bell or callback brings the next try.
         counter.look |= brought > 0 && more;
-        let rest = !more && !left.is_empty();
         counter.left = left;
-        if !topics.is_empty() || rest {
-            counter.lane.order(Order::PassOn { topics, rest });
+        // Once: between processes that may not take it either it would go round without end.
+        let is_told = |topic: &TopicName| counter.passed_on.contains_key(topic);
+        let topics: Vec<TopicName> = others.iter().filter(|t| !is_told(t)).cloned().collect();
+        counter.passed_on.retain(|topic, _| counter.left.iter().any(|(left, _)| left == topic));
+        counter.passed_on.extend(topics.iter().map(|topic| (topic.clone(), Instant::now())));
+        if !topics.is_empty() {
+            counter.lane.order(Order::PassOn { topics, rest: !more });
         }
         Ok(())
+    }
+
+    /// Tells others once more of what this process may not take: they may have been busy.
+    pub(super) fn pass_on_again(&mut self) {
+        let now = Instant::now();
+        for counter in self.counters.iter_mut().filter(|_| !self.drains) {
+            if counter.passes_on_at().is_some_and(|at| at <= now) {
+                let topics = counter.passed_on.keys().cloned().collect();
+                counter.passed_on.values_mut().for_each(|at| *at = now);
+                counter.lane.order(Order::PassOn { topics, rest: true });
+            }
+        }
     }
 }

@@ -42,6 +42,9 @@ const EXCHANGE: Duration = Duration::from_secs(15);
 /// How long before the end of a drain the leases of callbacks that still run are handed back.
 const LAST_CALL: Duration = Duration::from_millis(500);
 
+/// How often others are told of jobs that this process may not take.
+const PASS_ON: Duration = Duration::from_secs(1);
+
 /// Runs the role.
 pub fn run(mut context: Context) -> Result<()> {
     let mut consumer = Consumer::start(&mut context)?;
@@ -78,6 +81,8 @@ struct Counter {
     left: Vec<(TopicName, u64)>,
     /// When a circuit lets a job through: nobody rings then.
     lets_through: Option<Instant>,
+    /// The topics that have ready jobs there of which this process may take no more, and when others were told so last.
+    passed_on: HashMap<TopicName, Instant>,
     listens: bool,
     /// Its bell is down.
     deaf: bool,
@@ -85,6 +90,11 @@ struct Counter {
 }
 
 impl Counter {
+    /// When others are told again of what this process may not take: some may have been busy.
+    fn passes_on_at(&self) -> Option<Instant> {
+        self.passed_on.values().min().map(|at| *at + PASS_ON)
+    }
+
     /// Whether a drain has nothing more to do there.
     fn is_through(&self) -> bool {
         self.unsettled.is_empty() && self.busy.is_none() && self.deaf
@@ -134,6 +144,7 @@ impl Consumer {
                 trouble: Trouble::default(),
                 left: Vec::new(),
                 lets_through: None,
+                passed_on: HashMap::new(),
                 listens: true,
                 deaf: false,
                 handed_back: false,
@@ -172,6 +183,7 @@ impl Consumer {
                 }
             }
             self.ask_permits();
+            self.pass_on_again();
             for number in 0..self.counters.len() {
                 self.exchange(number);
             }
@@ -206,7 +218,8 @@ impl Consumer {
         let permits = self.limits.next(|topic| self.wants(topic));
         let probes = self.counters.iter().filter_map(|c| c.lets_through);
         let until = self.counters.iter().filter_map(|c| c.again).chain(drain_ends);
-        let until = until.chain(permits).chain(probes).min();
+        let passes = self.counters.iter().filter(|_| !self.drains).filter_map(Counter::passes_on_at);
+        let until = until.chain(permits).chain(probes).chain(passes).min();
         let fds: Vec<BorrowedFd<'_>> =
             [self.workers.as_fd(), self.told.as_fd()].into_iter().chain(self.topics.fd()).collect();
         let changed = context.wait(&fds, until)?.get(2).is_some_and(|readable| *readable);

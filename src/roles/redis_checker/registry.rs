@@ -202,11 +202,7 @@ impl Follower {
 
 /// What of a topic is kept for a later release.
 fn not_yet_done(topic: &Topic) -> Vec<&'static str> {
-    let Topic { max_in_flight, rate, keep_done, .. } = topic;
-    let set = [
-        ("max_in_flight", max_in_flight.is_some()),
-        ("rate", rate.is_some()),
-        ("keep_done", !keep_done.is_zero()),
-    ];
+    let Topic { keep_done, .. } = topic;
+    let set = [("keep_done", !keep_done.is_zero())];
     set.into_iter().filter_map(|(name, is_set)| is_set.then_some(name)).collect()
 }

@@ -1,0 +1,397 @@
+//! What keeps one topic's callbacks from the others', and within its own limits: real processes, real receivers.
+#![allow(missing_docs)]
+
+mod support;
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use dq::cli::{Answer, Call, Receiver};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use support::http::Http;
+use support::redis::RedisServer;
+use support::{Daemon, SECOND, Sink, add, all_new, eventually, now_ms, pending, stats, topic};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// How many of a receiver's calls are at it at the same time. One whose caller is gone is there no more.
+#[derive(Default)]
+struct Meter {
+    now: AtomicUsize,
+    most: AtomicUsize,
+    done: Mutex<HashMap<String, u32>>,
+    /// From when to when calls were at it whose caller was there to the end.
+    whole: Mutex<Vec<(Instant, Instant)>>,
+}
+
+impl Meter {
+    fn most(&self) -> usize {
+        self.most.load(Ordering::SeqCst)
+    }
+
+    /// How many were at it at the same time, of calls whose caller was there to the end. (What a process that is killed has
+    /// written before may be read after the next one has begun.)
+    fn most_whole(&self) -> usize {
+        let whole = self.whole.lock().unwrap();
+        let mut steps: Vec<(Instant, i32)> =
+            whole.iter().flat_map(|(from, to)| [(*from, 1), (*to, -1)]).collect();
+        steps.sort();
+        let mut now = 0;
+        steps
+            .iter()
+            .map(|(_, step)| {
+                now += step;
+                now
+            })
+            .max()
+            .unwrap_or(0) as usize
+    }
+
+    fn done(&self) -> usize {
+        self.done.lock().unwrap().len()
+    }
+
+    /// A receiver that takes so long, and accepts everything.
+    fn receiver(self: &Arc<Meter>, takes: Duration) -> String {
+        struct There(Arc<Meter>);
+        impl Drop for There {
+            fn drop(&mut self) {
+                self.0.now.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        let meter = Arc::clone(self);
+        let handler = move |call: Call| {
+            let now = meter.now.fetch_add(1, Ordering::SeqCst) + 1;
+            meter.most.fetch_max(now, Ordering::SeqCst);
+            let (there, id) = (There(Arc::clone(&meter)), call.header("dq-job-id").to_owned());
+            let from = Instant::now();
+            let then = move || {
+                there.0.whole.lock().unwrap().push((from, Instant::now()));
+                *there.0.done.lock().unwrap().entry(id.clone()).or_default() += 1;
+            };
+            Answer { then: Some(Arc::new(then)), ..Answer::new(200, "ok").after(takes) }
+        };
+        let receiver = Receiver::start((Ipv4Addr::LOCALHOST, 0).into(), Arc::new(handler)).unwrap();
+        format!("http://{}/hook", receiver.address)
+    }
+}
+
+fn calling(name: &str, url: &str, more: &str) -> String {
+    format!("[[topic]]\nname = \"{name}\"\ncallback = \"{url}\"\n{more}\n")
+}
+
+/// Adds jobs that are due in so many milliseconds.
+fn fill(daemon: &Daemon, topic: &str, jobs: usize, delay_ms: u64) {
+    let mut client = daemon.client();
+    for chunk in (0..jobs).collect::<Vec<_>>().chunks(50) {
+        let requests: Vec<Value> =
+            chunk.iter().map(|n| add(topic, &format!("{topic}-{n}"), delay_ms)).collect();
+        client.send(&requests).unwrap();
+        for _ in chunk {
+            assert_eq!(client.receive().unwrap()["code"], 1);
+        }
+    }
+}
+
+fn field(daemon: &Daemon, topic: &str, name: &str) -> Value {
+    Http::unix(daemon).get(&format!("/v1/topics/{topic}")).is(200)[name].clone()
+}
+
+/// How late jobs of a fast topic come beside a backlog of a slow callback and of one that hangs.
+fn lateness_beside_backlogs(start: impl Fn(&str) -> Daemon) {
+    let (slow, hangs, fast) = (Arc::<Meter>::default(), Arc::<Meter>::default(), Sink::start());
+    let topics = [
+        calling("slow", &slow.receiver(3 * SECOND), "timeout = \"10s\""),
+        // Without its breaker: that would help, and it is not what this is about.
+        calling("hangs", &hangs.receiver(3600 * SECOND), "breaker_failures = 0"),
+        topic("fast", &fast, ""),
+    ];
+    let daemon = start(&topics.concat());
+    fill(&daemon, "slow", 1000, 0);
+    fill(&daemon, "hangs", 1000, 0);
+    eventually(10 * SECOND, "both to have their share", || {
+        (slow.most() >= 16 && hangs.most() >= 16).then_some(())
+    });
+    let (begun, mut client) = (Instant::now(), daemon.client());
+    for n in 0..500_u32 {
+        eventually(SECOND, "its turn", || (begun.elapsed() >= 20 * MS * n).then_some(()));
+        assert_eq!(client.ask(&add("fast", &n.to_string(), 50)).unwrap()["code"], 1);
+    }
+    fast.wait_for(500, 5 * SECOND);
+    let mut late: Vec<i64> = fast.calls().iter().map(|call| call.late_ms().unwrap()).collect();
+    late.sort_unstable();
+    let [p50, p99, most] = [late[250], late[495], late[499]];
+    println!("lateness beside both: p50 {p50} ms, p99 {p99} ms, at most {most} ms");
+    assert!(late[0] >= 0 && p99 < 20, "p99 is {p99} ms");
+    assert!(stats(&mut client, "slow")["ready"] > 100 && stats(&mut client, "hangs")["ready"] > 100);
+}
+
+#[test]
+fn a_thousand_jobs_of_a_slow_callback_and_of_one_that_hangs_delay_no_other() {
+    lateness_beside_backlogs(Daemon::start);
+}
+
+#[test]
+fn a_thousand_jobs_of_a_slow_callback_and_of_one_that_hangs_delay_no_other_on_two_nodes() {
+    let nodes = [RedisServer::start(), RedisServer::start()];
+    for node in &nodes {
+        node.wait_until_old(3);
+        // As it is recommended; otherwise the disk is measured.
+        node.cli(&["config", "set", "appendfsync", "everysec"]);
+    }
+    lateness_beside_backlogs(|topics| on(&nodes, topics));
+}
+
+#[test]
+fn a_rate_holds_over_two_processes() {
+    let sink = Sink::start();
+    let daemon = Daemon::start(&topic("t", &sink, "rate = \"100/s\""));
+    fill(&daemon, "t", 1000, 0);
+    let at = |n: usize| {
+        eventually(20 * SECOND, &format!("{n} calls"), || {
+            (sink.count() >= n).then(|| sink.calls()[n - 1].at_ms)
+        })
+    };
+    let (from, to) = (at(100), at(700));
+    let rate = 600_000.0 / (to - from) as f64;
+    println!("{rate:.1} a second");
+    assert!((90.0..110.0).contains(&rate), "{rate:.1} a second");
+    let mut client = daemon.client();
+    eventually(5 * SECOND, "all to be settled that came", || {
+        (pending(&mut client, "t") as usize + sink.count() <= 1030).then_some(())
+    });
+    sink.wait_for(1000, 10 * SECOND);
+    assert_eq!(sink.count(), 1000, "each came once");
+}
+
+#[test]
+fn max_in_flight_holds_over_two_processes_a_crash_and_a_rolling_restart() {
+    let meter = Arc::<Meter>::default();
+    let daemon = Daemon::start(&calling("t", &meter.receiver(50 * MS), "max_in_flight = 5"));
+    fill(&daemon, "t", 600, 0);
+    let reaches = |n: usize| {
+        eventually(20 * SECOND, &format!("{n} jobs; log:\n{}", daemon.log()), || {
+            (meter.done() >= n).then_some(())
+        });
+    };
+    reaches(100);
+    assert_eq!(meter.most(), 5, "before anything happens");
+    daemon.kill_child("dq-consume-0");
+    daemon.kill_child("dq-consume-1");
+    reaches(250);
+    let before = daemon.children();
+    daemon.signal(Signal::SIGUSR2);
+    all_new(&daemon, &before);
+    let begun = Instant::now();
+    let from = meter.done();
+    reaches(550);
+    let rate = (550 - from) as f64 / begun.elapsed().as_secs_f64();
+    println!("at most {} at the same time, {rate:.0} a second", meter.most());
+    assert_eq!(meter.most_whole(), 5, "never more, and not fewer");
+    assert!(rate > 40.0, "{rate} a second are too few for five at a time");
+    reaches(600);
+    let mut client = daemon.client();
+    eventually(5 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
+}
+
+/// A daemon on these nodes.
+fn on(nodes: &[RedisServer], topics: &str) -> Daemon {
+    let node = |(n, server): (usize, &RedisServer)| {
+        format!("[[store.node]]\nname = \"r{n}\"\nurl = \"{}\"\n", server.url())
+    };
+    let nodes: String = nodes.iter().enumerate().map(node).collect();
+    Daemon::start(&format!("[store]\nbackend = \"redis\"\n{nodes}{topics}"))
+}
+
+/// Two daemons on the same nodes, as two hosts are.
+fn two_hosts(nodes: &[RedisServer], topics: &str) -> [Daemon; 2] {
+    [on(nodes, topics), on(nodes, topics)]
+}
+
+#[test]
+fn limits_hold_over_two_hosts() {
+    let (meter, sink) = (Arc::<Meter>::default(), Sink::start());
+    let nodes = [RedisServer::start(), RedisServer::start()];
+    nodes.iter().for_each(|node| node.wait_until_old(3));
+    let topics =
+        calling("t", &meter.receiver(50 * MS), "max_in_flight = 5") + &topic("r", &sink, "rate = \"100/s\"");
+    let [a, b] = two_hosts(&nodes, &topics);
+    fill(&a, "t", 400, 0);
+    fill(&b, "r", 700, 0);
+    let at = |n: usize| {
+        eventually(20 * SECOND, &format!("{n} calls"), || {
+            (sink.count() >= n).then(|| sink.calls()[n - 1].at_ms)
+        })
+    };
+    let (from, to) = (at(100), at(400));
+    let rate = 300_000.0 / (to - from) as f64;
+    eventually(20 * SECOND, "jobs", || (meter.done() >= 200).then_some(()));
+    a.kill_child("dq-consume-0");
+    b.kill_child("dq-consume-1");
+    eventually(20 * SECOND, "all jobs", || (meter.done() >= 400).then_some(()));
+    println!("{rate:.1} a second, at most {} at the same time", meter.most());
+    assert!((90.0..110.0).contains(&rate), "{rate:.1} a second");
+    assert_eq!(meter.most_whole(), 5);
+}
+
+#[test]
+fn while_the_home_of_its_limits_is_down_a_topic_goes_on_by_each_process_alone() {
+    let meter = Arc::<Meter>::default();
+    let mut nodes = [RedisServer::start(), RedisServer::start()];
+    nodes.iter().for_each(|node| node.wait_until_old(3));
+    let [a, _b] = two_hosts(&nodes, &calling("t", &meter.receiver(50 * MS), "max_in_flight = 2"));
+    fill(&a, "t", 50, 0);
+    eventually(10 * SECOND, "all jobs", || (meter.done() >= 50).then_some(()));
+    assert_eq!(meter.most(), 2);
+    // Whichever is its home: first the one, then the other is away. What is added goes to the other.
+    for (lost, node) in nodes.iter_mut().enumerate() {
+        node.kill();
+        let (before, mut taken, mut client) = (meter.done(), 0, a.client());
+        for n in 0..40 {
+            let answer = client.ask(&add("t", &format!("{lost}-{n}"), 0)).unwrap();
+            taken += usize::from(answer["code"] == 1);
+        }
+        assert!(taken >= 20, "{taken}");
+        eventually(20 * SECOND, "all that was taken", || (meter.done() >= before + taken).then_some(()));
+        assert!(meter.most() <= 2 * 4, "{}: as many as there are processes", meter.most());
+        node.start_again();
+        eventually(20 * SECOND, "both nodes", || {
+            let answer = Http::unix(&a).get("/v1/nodes").is(200);
+            let all = answer["nodes"].as_array()?;
+            all.iter().all(|node| node["answers"] == true).then_some(())
+        });
+    }
+}
+
+/// A receiver that fails until it is told not to.
+fn failing() -> (Sink, Arc<AtomicBool>) {
+    let works = Arc::new(AtomicBool::new(false));
+    let now = Arc::clone(&works);
+    let sink = Sink::answering(move |_| match now.load(Ordering::SeqCst) {
+        true => Answer::new(200, "ok"),
+        false => Answer::new(500, "broken"),
+    });
+    (sink, works)
+}
+
+const BREAKER: &str =
+    "breaker_failures = 10\nbreaker_pause = \"1s\"\nretry = [\"100ms\"]\nmax_attempts = 1000";
+
+/// What two consumers a host may try before all know: the failures that each counts, and what each has in flight.
+fn most_before(hosts: usize) -> usize {
+    hosts * 2 * (10 + 32)
+}
+
+fn circuit_is(daemon: &Daemon, state: &str) {
+    eventually(15 * SECOND, &format!("circuit {state}; log:\n{}", daemon.log()), || {
+        (field(daemon, "t", "circuit") == state).then_some(())
+    });
+}
+
+#[test]
+fn jobs_of_a_dead_receiver_wait_and_use_up_no_attempts_and_all_come_when_it_is_back() {
+    let (sink, works) = failing();
+    let daemon = Daemon::start(&topic("t", &sink, BREAKER));
+    assert_eq!(field(&daemon, "t", "circuit"), "closed");
+    assert_eq!(field(&daemon, "t", "circuit_until_ms"), Value::Null);
+    fill(&daemon, "t", 200, 0);
+    circuit_is(&daemon, "open");
+    assert!(field(&daemon, "t", "circuit_until_ms").as_i64().unwrap() > now_ms() - 1000);
+    assert_eq!(field(&daemon, "t", "circuit_reason"), "status 500");
+    let page = Http::unix(&daemon).get("/metrics").is(200).as_str().unwrap().to_owned();
+    let state = page.lines().find(|l| l.starts_with("dq_circuit_state{topic=\"t\"}")).unwrap().to_owned();
+    assert!(state.ends_with(" 2") || state.ends_with(" 1"), "{state}");
+    // 1 s, 2 s, 4 s: three pauses are over, and one job a shard tried each time.
+    let (begun, probes) = (Instant::now(), if support::on_redis() { 4 } else { 1 });
+    eventually(15 * SECOND, "three pauses", || (begun.elapsed() >= 7500 * MS).then_some(()));
+    let tried = sink.count();
+    println!("{tried} attempts of 200 jobs in {:?}", begun.elapsed());
+    assert!(tried <= most_before(1) + 4 * probes, "{tried} attempts");
+    // Nobody who knows when the pause is over is left.
+    daemon.kill_child("dq-consume-0");
+    daemon.kill_child("dq-consume-1");
+    works.store(true, Ordering::SeqCst);
+    let mut client = daemon.client();
+    eventually(25 * SECOND, &format!("an empty store; log:\n{}", daemon.log()), || {
+        (pending(&mut client, "t") == 0).then_some(())
+    });
+    assert_eq!(sink.deliveries().len(), 200);
+    circuit_is(&daemon, "closed");
+    let log = daemon.log();
+    let lines = |what: &str| log.lines().filter(|l| l.contains(what) && l.contains("WARN")).count();
+    assert_eq!((lines("its receiver fails"), lines("its receiver is back")), (1, 1), "{log}");
+}
+
+#[test]
+fn two_hosts_share_a_breaker() {
+    let (sink, works) = failing();
+    let nodes = [RedisServer::start(), RedisServer::start()];
+    nodes.iter().for_each(|node| node.wait_until_old(3));
+    let [a, b] = two_hosts(&nodes, &topic("t", &sink, BREAKER));
+    fill(&a, "t", 200, 0);
+    circuit_is(&a, "open");
+    circuit_is(&b, "open");
+    let begun = Instant::now();
+    eventually(5 * SECOND, "two pauses", || (begun.elapsed() >= 3500 * MS).then_some(()));
+    let tried = sink.count();
+    println!("{tried} attempts of 200 jobs");
+    assert!(tried <= most_before(2) + 3 * 4, "{tried} attempts");
+    works.store(true, Ordering::SeqCst);
+    let mut client = b.client();
+    eventually(25 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
+    circuit_is(&b, "closed");
+}
+
+#[test]
+fn a_topic_is_resumed_by_hand_whatever_its_circuit_says() {
+    let (sink, works) = failing();
+    let more = "breaker_failures = 3\nbreaker_pause = \"10m\"\nretry = [\"10ms\"]\nmax_attempts = 1000";
+    let daemon = Daemon::start(&topic("t", &sink, more));
+    fill(&daemon, "t", 20, 0);
+    circuit_is(&daemon, "open");
+    works.store(true, Ordering::SeqCst);
+    Http::unix(&daemon).ask("POST", "/v1/topics/t/resume", &Value::Null).is(204);
+    assert_eq!(field(&daemon, "t", "circuit"), "closed");
+    let mut client = daemon.client();
+    eventually(5 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
+}
+
+#[test]
+fn what_became_due_in_an_outage_is_caught_up_with_as_each_topic_says() {
+    let (all, spread, skip) = (Sink::start(), Sink::start(), Sink::start());
+    let config = topic("all", &all, "")
+        + &topic("spread", &spread, "catch_up = \"spread 6s\"")
+        + &topic("skip", &skip, "catch_up = \"skip older than 5s\"");
+    let mut daemon = Daemon::start(&config);
+    for name in ["all", "spread", "skip"] {
+        fill(&daemon, name, 120, 2000);
+    }
+    let due = now_ms() + 2000;
+    assert_eq!(daemon.client().ask(&add("skip", "later", 16_000)).unwrap()["code"], 1);
+    daemon.stop();
+    assert_eq!(all.count() + spread.count() + skip.count(), 0, "it stopped in time");
+    eventually(20 * SECOND, "the outage", || (now_ms() > due + 10_500).then_some(()));
+    let again = Daemon::again(&daemon);
+    again.wait_ready();
+    all.wait_for(120, 3 * SECOND);
+    spread.wait_for(120, 9 * SECOND);
+    let mut at: Vec<i64> = spread.calls().iter().map(|call| call.at_ms).collect();
+    at.sort_unstable();
+    println!("120 jobs within {} ms, the first half within {}", at[119] - at[0], at[60] - at[0]);
+    assert!((4000..6500).contains(&(at[119] - at[0])) && (1500..4500).contains(&(at[60] - at[0])));
+    assert!(spread.calls().iter().all(|call| (0..2000).contains(&call.late_ms().unwrap())), "due anew");
+    skip.wait_for(1, 10 * SECOND);
+    let mut client = again.client();
+    eventually(5 * SECOND, "dead letters", || (stats(&mut client, "skip")["dead"] == 120).then_some(()));
+    assert_eq!(skip.calls()[0].header("dq-job-id"), "later");
+    assert_eq!(skip.count(), 1, "none of them was called for");
+    let page = Http::unix(&again).get("/v1/topics/skip/jobs?state=dead&limit=1").is(200);
+    let error = page["jobs"][0]["log"][0]["error"].as_str().unwrap().to_owned();
+    assert!(error.starts_with("not called: it has been due for 1"), "{error}");
+    assert!(again.log().contains("jobs of spread that were due long ago are spread"), "{}", again.log());
+    assert_eq!(json!(spread.count()), json!(120), "each came once");
+}
