@@ -4,7 +4,7 @@
 //! The map, from the bottom up; a module uses only what stands above its own group in this list:
 //!
 //! - pure: [`job`], [`topic`], [`retry`], [`fair`], [`fields`], [`rendezvous`], [`slot`], [`settings`], [`status`],
-//!   [`php_node`], [`scope`], [`token`], [`strikes`], [`metrics`]
+//!   [`headers`], [`php_node`], [`scope`], [`token`], [`strikes`], [`metrics`]
 //! - one concern each: [`config`], [`process`], [`store`], [`registry`], [`callback`], [`protocol`], [`counters`]
 //! - what every child shares: [`role`]; what both servers do: [`submit`]
 //! - on top: [`roles`], [`supervisor`], [`cli`]
@@ -15,6 +15,7 @@ pub mod config;
 pub mod counters;
 pub mod fair;
 pub mod fields;
+pub mod headers;
 pub mod job;
 pub mod metrics;
 pub mod php_node;

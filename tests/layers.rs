@@ -12,6 +12,7 @@ fn allowed(module: &str) -> Option<Vec<&'static str>> {
         "retry",
         "fair",
         "fields",
+        "headers",
         "rendezvous",
         "slot",
         "settings",

@@ -184,6 +184,7 @@ fn job(t: &str, id: &str, due: Due) -> NewJob {
         on_conflict: OnConflict::Replace,
         max_attempts: None,
         attempts: 0,
+        headers: dq::headers::Headers::default(),
     }
 }
 
@@ -641,6 +642,86 @@ fn attempts_that_were_made_before_count<F: Fixture>(f: &F) {
     assert_eq!([state(&mut *s, "t", "d"), state(&mut *s, "t", "e")], [Some(State::Dead); 2]);
 }
 
+fn a_job_keeps_its_headers_as_long_as_it_lives_and_no_other_has_them<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let headers = |json: &str| dq::headers::Headers::parse(json).unwrap();
+    let (some, none) = (
+        headers(
+            r#"{"x-a": "h\"{\\", "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}"#,
+        ),
+        headers("{}"),
+    );
+    let with =
+        |id: &str, headers: &dq::headers::Headers| NewJob { headers: headers.clone(), ..job("t", id, NOW) };
+    let view = |s: &mut dyn Store| s.get(&key("t", "i")).unwrap().unwrap();
+    let attempt = |number| Attempt {
+        number,
+        at_ms: 1,
+        took_ms: 5,
+        status: Some(500),
+        answer: "h no".into(),
+        error: "status 500".into(),
+    };
+    // Each has its own, also of jobs that come and are leased together.
+    add(&mut *s, &[with("i", &some), with("j", &none), with("k", &headers(r#"{"b": "7"}"#))]);
+    let mut leased = lease(&mut *s, "t", 9);
+    leased.sort_by_key(|l| l.key.clone());
+    let of: Vec<_> = leased.iter().map(|l| l.headers.clone()).collect();
+    assert_eq!(of, [some.clone(), none.clone(), headers(r#"{"b": "7"}"#)]);
+    assert!(leased.iter().all(|l| l.attempt == 1));
+    settle(&mut *s, &leased[1], Outcome::Ack);
+    settle(&mut *s, &leased[2], Outcome::Ack);
+    // Over more retries than are kept.
+    let mut held = leased.remove(0);
+    for number in 1..=12 {
+        let retry = Settlement { attempt: Some(attempt(number)), ..settlement(&held, Outcome::Retry(NOW)) };
+        assert_eq!(all(s.settle(&[retry])), [Settled::Done]);
+        assert_eq!(
+            (view(&mut *s).headers, view(&mut *s).attempts_log.len()),
+            (some.clone(), 10.min(number as usize))
+        );
+        held = lease_one(&mut *s, "t");
+        assert_eq!((&held.headers, held.attempt), (&some, number + 1));
+    }
+    assert_eq!(settle(&mut *s, &held, Outcome::HandBack), Settled::Done);
+    // Over the death of its consumer, its own, and a redrive.
+    s.lease(&[want("t", 1)], 1, Some(&owner("dies"))).unwrap();
+    assert_eq!(s.hand_back(&owner("dies")).unwrap(), 1);
+    held = lease_one(&mut *s, "t");
+    assert_eq!(held.headers, some);
+    settle(&mut *s, &held, Outcome::Bury);
+    let dead = view(&mut *s);
+    assert_eq!((dead.state, &dead.headers, dead.attempts_log.len()), (State::Dead, &some, 10));
+    assert_eq!(s.list(&topic("t"), State::Dead, None, 9).unwrap().jobs, [dead]);
+    assert_eq!(s.redrive(&topic("t"), &Which::All, 9).unwrap(), 1);
+    let redriven = view(&mut *s);
+    assert_eq!((redriven.attempts, &redriven.headers, redriven.attempts_log.len()), (0, &some, 10));
+    // They are changed and taken away, and the attempts stay.
+    let change = |headers| Change { headers: Some(headers), ..Change::default() };
+    assert_eq!(s.change(&key("t", "i"), &change(headers(r#"{"c": "1"}"#))).unwrap(), Changed::Done);
+    assert_eq!((view(&mut *s).headers, view(&mut *s).attempts_log.len()), (headers(r#"{"c": "1"}"#), 10));
+    assert_eq!(s.change(&key("t", "i"), &change(none.clone())).unwrap(), Changed::Done);
+    assert_eq!((view(&mut *s).headers, view(&mut *s).attempts_log.len()), (none.clone(), 10));
+    assert_eq!(s.change(&key("t", "i"), &change(some.clone())).unwrap(), Changed::Done);
+    // A replacement has its own or none, also of a job that is leased.
+    add(&mut *s, &[job("t", "i", NOW)]);
+    assert_eq!((view(&mut *s).headers, view(&mut *s).attempts_log), (none.clone(), vec![]));
+    assert_eq!(s.change(&key("t", "i"), &change(some.clone())).unwrap(), Changed::Done);
+    assert_eq!(s.change(&key("t", "i"), &change(none.clone())).unwrap(), Changed::Done);
+    let held = lease_one(&mut *s, "t");
+    assert_eq!((held.attempt, &held.headers), (1, &none));
+    add(&mut *s, &[with("i", &some)]);
+    assert_eq!(settle(&mut *s, &held, Outcome::Ack), Settled::Stale);
+    let held = lease_one(&mut *s, "t");
+    assert_eq!((held.attempt, &held.headers), (1, &some));
+    add(&mut *s, &[job("t", "i", NOW)]);
+    assert_eq!(settle(&mut *s, &held, Outcome::Retry(LONG)), Settled::Stale);
+    let held = lease_one(&mut *s, "t");
+    assert_eq!((held.attempt, &held.headers), (1, &none));
+    assert_eq!(settle(&mut *s, &held, Outcome::Ack), Settled::Done);
+    assert_eq!(counts(&mut *s, "t"), [0; 4]);
+}
+
 fn a_lease_keeps_to_its_quotas_and_tells_what_is_left<F: Fixture>(f: &F) {
     let mut s = f.open();
     for t in ["a", "b", "c"] {
@@ -978,6 +1059,7 @@ contract! {
     the_leases_of_a_dead_owner_come_back_and_a_poison_job_ends
     a_job_has_its_own_limit_of_attempts
     attempts_that_were_made_before_count
+    a_job_keeps_its_headers_as_long_as_it_lives_and_no_other_has_them
     a_lease_keeps_to_its_quotas_and_tells_what_is_left
     leases_go_by_priority_and_then_by_due_time
     reschedule_and_run_move_what_is_not_leased

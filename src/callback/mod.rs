@@ -51,6 +51,10 @@ pub struct Delivery {
     pub due_ms: i64,
     /// When the job was added, Unix microseconds: with topic and id it names the job over all its attempts.
     pub stamp_us: i64,
+    /// The job's own headers.
+    pub headers: Vec<(String, String)>,
+    /// Where a receiver that answers later says what came of it; none: it may not.
+    pub ack_url: Option<String>,
 }
 
 /// Makes deliveries. One per process, shared by its workers.
@@ -150,6 +154,12 @@ impl Caller {
             .header("dq-job-id", header_text(delivery.key.id.as_str()))
             .header("dq-attempt", delivery.attempt.to_string())
             .header("dq-due-at", delivery.due_ms.to_string());
+        for (name, value) in &delivery.headers {
+            request = request.header(name, value);
+        }
+        if let Some(url) = &delivery.ack_url {
+            request = request.header("dq-ack-url", url);
+        }
         if is_test {
             request = request.header("dq-test", "1");
         }

@@ -7,18 +7,19 @@
 //! Room for copies on a node that was not a job's home: an add carries a stamp (`stamp_us` in a [`View`]), and of two
 //! copies of an id the one with the later stamp is the job. A store that has one shard never has two.
 
+mod hearing;
 mod lanes;
 mod redis;
 mod sqlite;
 
-use std::io;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
+pub use hearing::{Bell, BellKind};
 pub use lanes::{Lanes, Probe, Probed, hang_bell, open, open_lane, unhang};
 pub use redis::{NodeState, RedisStore};
 pub use sqlite::SqliteStore;
 
+use crate::headers::Headers;
 use crate::job::{Attempt, Body, Due, JobId, JobKey, NewJob, Priority, State, TopicName};
 
 /// Why a store did not do what it was asked. In every case but [`StoreError::Unknown`] nothing was changed.
@@ -93,6 +94,8 @@ pub struct Change {
     pub priority: Option<Priority>,
     /// Its own limit of attempts, or from now on the topic's.
     pub max_attempts: Option<Option<u32>>,
+    /// Its headers, or from now on none.
+    pub headers: Option<Headers>,
 }
 
 /// What becomes of dead letters.
@@ -138,6 +141,8 @@ pub struct View {
     pub max_attempts: Option<u32>,
     /// The last attempts, the oldest first.
     pub attempts_log: Vec<Attempt>,
+    /// Its own headers.
+    pub headers: Headers,
 }
 
 /// The moved jobs of a promotion or an expiry, and when there is more to do.
@@ -189,6 +194,8 @@ pub struct Leased {
     pub deadline_ms: i64,
     /// Its own limit of attempts.
     pub max_attempts: Option<u32>,
+    /// Its own headers.
+    pub headers: Headers,
 }
 
 /// What a lease brought.
@@ -277,33 +284,6 @@ pub enum Which {
     All,
     /// Those of these ids.
     Ids(Vec<JobId>),
-}
-
-/// What a process waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BellKind {
-    /// Jobs to lease.
-    Push,
-    /// Jobs that are due, or will be earlier than was known.
-    Timer,
-}
-
-/// Where a process waits for work; its descriptor is readable when it rang. It may ring too often, never too seldom.
-pub trait Bell: AsFd + Send {
-    /// Takes all rings so far. Tells whether there were any: then its owner must look for work.
-    fn answer(&self) -> io::Result<bool>;
-
-    /// Says whether its owner could take work now. Where a ring goes to one of those who listen, one that could not would
-    /// keep it from the others.
-    fn listen(&self, _could: bool) {}
-
-    /// Whether a ring is lost with a process that dies before it has heeded it.
-    fn loses_rings(&self) -> bool {
-        false
-    }
-
-    /// Gives the others a moment to hear what this one was told and may not take.
-    fn rest(&self) {}
 }
 
 /// One handle to the store.

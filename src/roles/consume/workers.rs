@@ -96,6 +96,8 @@ impl Workers {
             attempt: leased.attempt,
             due_ms: leased.due_ms,
             stamp_us: leased.stamp_us,
+            headers: leased.headers.pairs(),
+            ack_url: None,
         };
         let call = Call { topic: Arc::clone(topic), token: leased.token.clone(), delivery };
         let mut queue = lock(&self.shared.queue);

@@ -225,6 +225,8 @@ struct Shown<'a> {
     attempts: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_attempts: Option<u32>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    headers: &'a BTreeMap<String, String>,
     log: &'a [Attempt],
     body: &'a RawValue,
 }
@@ -241,6 +243,7 @@ impl<'a> Shown<'a> {
             priority: view.priority,
             attempts: view.attempts,
             max_attempts: view.max_attempts,
+            headers: view.headers.by_name(),
             log: &view.attempts_log,
             // A store that is damaged shows nothing for a body.
             body: serde_json::from_str(view.body.as_str()).unwrap_or(RawValue::NULL),

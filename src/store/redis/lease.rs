@@ -8,6 +8,7 @@ use super::answer::{self, Record, array, count, number, strange};
 use super::nodes::Place;
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
+use crate::headers::Headers;
 use crate::job::{JobKey, Priority, TopicName};
 use crate::store::{Batch, Leased, OwnerTag, Result, StoreError, Token, Wanted};
 
@@ -16,6 +17,16 @@ const FEW: usize = 4;
 
 /// The token of the lease on a shard: what the script knows (20 bytes), the shard (2), the node's name.
 pub(super) const SCRIPT_TOKEN: usize = 20;
+
+/// The headers of those leased jobs that have some, by their number in the answer.
+fn headers(told: Option<Value>) -> Result<BTreeMap<u32, Headers>> {
+    let mut values = told.map_or_else(|| Ok(Vec::new()), array)?.into_iter();
+    let mut headers = BTreeMap::new();
+    while let (Some(number), Some(text)) = (values.next(), values.next()) {
+        headers.insert(count(&number)? as u32, answer::headers(&answer::bytes(text)?));
+    }
+    Ok(headers)
+}
 
 impl RedisStore {
     fn token(&self, place: Place, prefix: &[u8; 16], number: u32) -> Token {
@@ -56,8 +67,11 @@ impl RedisStore {
             let hold = want.hold.as_millis().min(u64::MAX.into()) as u64;
             call.cmd.arg(want.topic.as_str()).arg(max).arg(hold).arg(want.max_attempts);
         }
-        let [groups, left] =
-            <[Value; 2]>::try_from(array(self.ask(place, call)?)?).map_err(|_| strange("an answer"))?;
+        let mut parts = array(self.ask(place, call)?)?.into_iter();
+        let (Some(groups), Some(left)) = (parts.next(), parts.next()) else {
+            return Err(strange("an answer"));
+        };
+        let mut headers = headers(parts.next())?;
         let mut token = 0;
         for group in array(groups)? {
             let mut values = array(group)?.into_iter();
@@ -77,6 +91,7 @@ impl RedisStore {
                     stamp_us: record.stamp_us,
                     deadline_ms,
                     max_attempts: record.max_attempts,
+                    headers: headers.remove(&token).unwrap_or_default(),
                 };
                 jobs.push((record.priority, leased));
             }

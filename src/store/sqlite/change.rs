@@ -3,6 +3,7 @@
 
 use rusqlite::{OptionalExtension, params};
 
+use super::row;
 use super::write::Write;
 use crate::job::{JobId, JobKey, NewJob, OnConflict, State, TopicName};
 use crate::store::{Added, Change, Changed, Letters, Which};
@@ -27,11 +28,12 @@ pub(super) fn add(w: &mut Write<'_>, job: &NewJob) -> rusqlite::Result<Added> {
     let (state, at_ms) = w.place(job.due);
     let stamp_us = (w.now_ns / 1000) as i64;
     let (id, priority, body) = (job.key.id.as_str(), job.priority as i64, job.body.as_str());
+    let headers = row::headers_text(&job.headers, stamp_us);
     let inserted = w
         .db
         .prepare_cached(
-            "INSERT INTO job (tid, id, state, at_ms, priority, due_ms, stamp_us, max_attempts, attempts, body)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?4, ?6, ?7, ?8, ?9) ON CONFLICT DO NOTHING",
+            "INSERT INTO job (tid, id, state, at_ms, priority, due_ms, stamp_us, max_attempts, attempts, body, headers)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?4, ?6, ?7, ?8, ?9, ?10) ON CONFLICT DO NOTHING",
         )?
         .execute(params![
             tid,
@@ -42,7 +44,8 @@ pub(super) fn add(w: &mut Write<'_>, job: &NewJob) -> rusqlite::Result<Added> {
             stamp_us,
             job.max_attempts,
             job.attempts,
-            body
+            body,
+            headers
         ])?;
     if inserted == 1 {
         w.moved(tid, None, Some((state, at_ms)));
@@ -56,7 +59,7 @@ pub(super) fn add(w: &mut Write<'_>, job: &NewJob) -> rusqlite::Result<Added> {
     let (seq, old) = live(w, tid, &job.key.id)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
     let leased = old == State::Leased;
     w.db.prepare_cached(
-        "UPDATE job SET priority = ?2, due_ms = ?3, stamp_us = ?4, max_attempts = ?5, body = ?6, attempts = ?9,
+        "UPDATE job SET priority = ?2, due_ms = ?3, stamp_us = ?4, max_attempts = ?5, body = ?6, attempts = ?9, headers = ?10,
                 crashes = 0, attempts_log = NULL, replaced_due_ms = CASE WHEN ?7 THEN ?3 END,
                 state = CASE WHEN ?7 THEN state ELSE ?8 END, at_ms = CASE WHEN ?7 THEN at_ms ELSE ?3 END
          WHERE seq = ?1",
@@ -70,7 +73,8 @@ pub(super) fn add(w: &mut Write<'_>, job: &NewJob) -> rusqlite::Result<Added> {
         body,
         leased,
         state as i64,
-        job.attempts
+        job.attempts,
+        headers
     ])?;
     if !leased {
         w.moved(tid, Some(old), Some((state, at_ms)));
@@ -81,7 +85,7 @@ pub(super) fn add(w: &mut Write<'_>, job: &NewJob) -> rusqlite::Result<Added> {
 /// The row and state of the job of that id that is not dead.
 fn live(w: &Write<'_>, tid: i64, id: &JobId) -> rusqlite::Result<Option<(i64, State)>> {
     w.db.prepare_cached("SELECT seq, state FROM job WHERE tid = ?1 AND id = ?2 AND state < 4")?
-        .query_row(params![tid, id.as_str()], |row| Ok((row.get(0)?, super::row::state(row, 1)?)))
+        .query_row(params![tid, id.as_str()], |row| Ok((row.get(0)?, row::state(row, 1)?)))
         .optional()
 }
 
@@ -119,6 +123,12 @@ pub(super) fn change(w: &mut Write<'_>, key: &JobKey, change: &Change) -> rusqli
             change.max_attempts.is_some(),
             change.max_attempts.flatten()
         ])?;
+    }
+    if let Some(headers) = &change.headers {
+        let stamp = "SELECT stamp_us FROM job WHERE seq = ?1";
+        let stamp_us = w.db.prepare_cached(stamp)?.query_row([seq], |row| row.get(0))?;
+        w.db.prepare_cached("UPDATE job SET headers = ?2 WHERE seq = ?1")?
+            .execute(params![seq, row::headers_text(headers, stamp_us)])?;
     }
     if let Some(due) = change.due {
         let (state, at_ms) = w.place(due);

@@ -85,7 +85,7 @@ fn take(
         "UPDATE job SET state = 3, at_ms = ?2, attempts = attempts + 1, token = randomblob(?3), owner = ?4,
                 lease_limit = coalesce(max_attempts, ?5)
          WHERE seq IN (SELECT seq FROM job WHERE tid = ?1 AND state = 2 ORDER BY priority, at_ms LIMIT ?6)
-         RETURNING id, body, token, attempts, due_ms, stamp_us, max_attempts, seq, priority",
+         RETURNING id, body, token, attempts, due_ms, stamp_us, max_attempts, seq, priority, headers",
     )?;
     let owner = owner.map(|o| o.0.as_str());
     let leased = |row: &Row<'_>| -> rusqlite::Result<((i64, i64, i64), Leased)> {
@@ -99,6 +99,7 @@ fn take(
             stamp_us: row.get(5)?,
             deadline_ms,
             max_attempts: row.get(6)?,
+            headers: row::headers(row, 9, row.get(5)?)?,
         };
         Ok(((row.get(8)?, job.due_ms, seq), job))
     };

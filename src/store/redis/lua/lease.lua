@@ -5,15 +5,16 @@
 -- ARGV  1 how many jobs at most   2 16 random bytes, never given twice   3 the owner's tag, '' for none
 --       4 of how many topics at most to tell what is left   5 how many bytes of big bodies at most
 --       then for each topic: topic, max jobs, hold in ms, limit of attempts where a job has none of its own
--- Gives two arrays
+-- Gives two arrays, or three
 --       1 for each topic of which it leased some: an array of topic, deadline, then for each job: id, record, attempt,
 --         due. The token of the n-th job of the whole answer, from 1, is ARGV 2 and n as four bytes, high first
 --       2 topics with ready jobs that are left, each followed by how many: of those asked for all, of others some
+--       3 where some have headers: the number of each of those, as in its token, followed by them
 --
 -- Moves a job: ready -> leased
 
 local room, prefix, owner, others, bytes = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local groups, left, owned, number = {}, {}, {}, 0
+local groups, left, headers, owned, number = {}, {}, nil, {}, 0
 local tail = ZEROS .. owner
 
 -- Leases up to `n` jobs of a topic. Tells whether it found any ready.
@@ -43,6 +44,11 @@ local function take(topic, n, hold, limit)
         attempts, mark = attempts + 1, NOTED
       end
       number = number + 1
+      if mark == NOTED and string.byte(noted, 6) == 104 then -- h
+        headers = headers or {}
+        headers[#headers + 1] = number
+        headers[#headers + 1] = string.match(noted, '[^\n]*', 7)
+      end
       leases[at + 1] = id
       leases[at + 2] = prefix
         .. struct.pack('>I4I6BI4BI4', number, due, rank + mark, attempts, crashes, limit_of(record) or limit)
@@ -110,4 +116,4 @@ for i = 1, #idle, 1000 do
   call('SREM', base .. 'leasable', unpack(idle, i, math.min(i + 999, #idle)))
   call('ZREM', base .. 'bell', unpack(idle, i, math.min(i + 999, #idle)))
 end
-return { groups, left }
+return { groups, left, headers }
