@@ -4,7 +4,7 @@
 //! The map, from the bottom up; a module uses only what stands above its own group in this list:
 //!
 //! - pure: [`job`], [`topic`], [`retry`], [`fair`], [`fields`], [`rendezvous`], [`slot`], [`settings`], [`status`],
-//!   [`headers`], [`php_node`], [`scope`], [`token`], [`strikes`], [`metrics`]
+//!   [`headers`], [`letters`], [`php_node`], [`scope`], [`token`], [`ticket`], [`strikes`], [`metrics`]
 //! - one concern each: [`config`], [`process`], [`store`], [`registry`], [`callback`], [`protocol`], [`counters`]
 //! - what every child shares: [`role`]; what both servers do: [`submit`]
 //! - on top: [`roles`], [`supervisor`], [`cli`]
@@ -17,6 +17,7 @@ pub mod fair;
 pub mod fields;
 pub mod headers;
 pub mod job;
+pub mod letters;
 pub mod metrics;
 pub mod php_node;
 pub mod process;
@@ -34,5 +35,6 @@ pub mod store;
 pub mod strikes;
 pub mod submit;
 pub mod supervisor;
+pub mod ticket;
 pub mod token;
 pub mod topic;

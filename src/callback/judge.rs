@@ -11,6 +11,8 @@ pub enum Verdict {
     Failed(String),
     /// It is refused for good: the receiver is gone (410).
     Refused,
+    /// The receiver says later what came of it.
+    Later,
 }
 
 /// Judges an answer by a topic's rule.

@@ -36,6 +36,8 @@ struct Answer {
     body: Vec<u8>,
     /// Why no more of it came.
     broken: Option<String>,
+    /// It says that the receiver answers later.
+    later: bool,
 }
 
 /// A job to deliver.
@@ -107,10 +109,12 @@ impl Caller {
             error: String::new(),
         };
         let verdict = match &answer {
-            Ok(Answer { status, body, broken }) => {
+            Ok(Answer { status, body, broken, later }) => {
                 attempt.status = Some(*status);
                 attempt.answer = String::from_utf8_lossy(body).chars().take(ANSWER_KEPT).collect();
                 match (judge::judge(&topic.success, *status, body), broken) {
+                    // Whoever was not told where, cannot.
+                    _ if *later && delivery.ack_url.is_some() => Verdict::Later,
                     (Verdict::Failed(why), Some(broken)) => Verdict::Failed(format!("{why}; then {broken}")),
                     (verdict, _) => verdict,
                 }
@@ -120,7 +124,7 @@ impl Caller {
         match &verdict {
             Verdict::Failed(reason) => attempt.error.clone_from(reason),
             Verdict::Refused => attempt.error = "410: the receiver is gone".to_owned(),
-            Verdict::Accepted => {}
+            Verdict::Accepted | Verdict::Later => {}
         }
         (verdict, attempt)
     }
@@ -171,10 +175,13 @@ impl Caller {
             None => self.run(topic.timeout, request.body(())?)?,
         };
         let status = response.status().as_u16();
+        let says_later =
+            response.headers().get("dq-ack").is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"later"));
+        let later = status == 202 && says_later;
         // An answer that breaks off after its head is judged by what came of it.
         let mut body = Vec::new();
         let read = response.body_mut().as_reader().take(ANSWER_MAX).read_to_end(&mut body);
-        Ok(Answer { status, body, broken: read.err().map(|e| e.to_string()) })
+        Ok(Answer { status, body, broken: read.err().map(|e| e.to_string()), later })
     }
 
     fn run<B: AsSendBody>(

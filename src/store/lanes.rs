@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Bell, BellKind, RedisStore, Result, SqliteStore, Store, redis, sqlite};
+use super::{Bell, BellKind, RedisStore, Result, SqliteStore, Store, Token, redis, sqlite};
 use crate::job::JobKey;
 use crate::settings;
 
@@ -112,6 +112,11 @@ impl Lanes {
     /// Has a lane's node drained of its jobs, which go to the others, or no longer. The timers do it.
     pub fn drain(&self, lane: usize, drained: bool) -> Result<()> {
         self.0.as_ref().map_or(Ok(()), |nodes| nodes.drain(lane, drained))
+    }
+
+    /// The lane of a lease; none: it is no token of one.
+    pub fn of_token(&self, token: &Token) -> Option<usize> {
+        self.0.as_ref().map_or(Some(0), |nodes| nodes.lane_of_token(token))
     }
 
     /// Where a job belongs.

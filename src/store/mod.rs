@@ -21,6 +21,8 @@ pub use sqlite::SqliteStore;
 
 use crate::headers::Headers;
 use crate::job::{Attempt, Body, Due, JobId, JobKey, NewJob, Priority, State, TopicName};
+use crate::letters::Pace;
+use crate::ticket::Secret;
 
 /// Why a store did not do what it was asked. In every case but [`StoreError::Unknown`] nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -218,6 +220,8 @@ pub enum Outcome {
     Bury,
     /// It takes longer: the lease now ends this much after the store's now.
     Extend(Duration),
+    /// Its receiver answers later: the lease is nobody's from now on, and ends this much after the store's now.
+    Later(Duration),
     /// It was not begun: ready again, the attempt not counted.
     HandBack,
 }
@@ -275,6 +279,8 @@ pub struct Page {
     pub jobs: Vec<View>,
     /// Where the next page begins; none: this was the last.
     pub next: Option<String>,
+    /// The nodes that could not be asked, and whose jobs are missing.
+    pub away: Vec<String>,
 }
 
 /// Which dead letters a redrive or purge takes.
@@ -284,6 +290,17 @@ pub enum Which {
     All,
     /// Those of these ids.
     Ids(Vec<JobId>),
+    /// These.
+    Letters(Vec<Letter>),
+}
+
+/// One dead letter. Those of one id died at different times.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Letter {
+    /// The job's id.
+    pub id: JobId,
+    /// When it died, Unix milliseconds.
+    pub died_ms: i64,
 }
 
 /// One handle to the store.
@@ -336,8 +353,9 @@ pub trait Store: Send {
     /// when they died. `cursor` is what the page before gave; one that is not is an empty last page.
     fn list(&mut self, topic: &TopicName, state: State, cursor: Option<&str>, limit: usize) -> Result<Page>;
 
-    /// Makes up to `limit` dead letters ready with their attempts reset. One whose id is live stays dead.
-    fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize) -> Result<usize>;
+    /// Makes up to `limit` dead letters ready with their attempts reset, or delayed as the pace has it. One whose id is live stays
+    /// dead; of one id one is taken, if only the id is named the latest.
+    fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize, pace: Pace) -> Result<usize>;
 
     /// Removes up to `limit` jobs of a topic that are in `state`.
     fn purge(&mut self, topic: &TopicName, state: State, limit: usize) -> Result<usize>;
@@ -345,6 +363,12 @@ pub trait Store: Send {
     /// Counts or removes all dead letters of some ids, also of one that is live again: the live job stays. Tells how many
     /// there were.
     fn letters(&mut self, topic: &TopicName, ids: &[JobId], what: Letters) -> Result<usize>;
+
+    /// Removes these dead letters, and no others of their ids. Tells how many there were.
+    fn purge_letters(&mut self, topic: &TopicName, letters: &[Letter]) -> Result<usize>;
+
+    /// Removes dead letters that died so long ago, up to about `limit` of each shard; to be called until there are none.
+    fn retire(&mut self, topic: &TopicName, age: Duration, limit: usize) -> Result<usize>;
 
     /// The counts of all topics that ever had a job, by name.
     fn counts(&mut self) -> Result<Vec<Counts>>;
@@ -355,6 +379,9 @@ pub trait Store: Send {
 
     /// The topics that are paused, by name.
     fn paused(&mut self) -> Result<Vec<TopicName>>;
+
+    /// What tickets for leases of that lane are signed with: made at first use, and the same for all who ask.
+    fn secret(&mut self, lane: usize) -> Result<Secret>;
 
     /// Whether the store answers; how is told by the error.
     fn health(&mut self) -> Result<()>;

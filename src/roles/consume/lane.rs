@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
@@ -13,9 +14,13 @@ use crate::job::TopicName;
 use crate::process::wait_readable;
 use crate::role::{self, lock};
 use crate::store::{self, Batch, Bell, OwnerTag, Settled, Settlement, Store, StoreError, Wanted};
+use crate::ticket::Secret;
 
 /// The most jobs that one lease or settlement takes, so that others have their turn at the store.
 pub(super) const BATCH: usize = 256;
+
+/// How long the secret is taken for what it was.
+const SECRET_KEPT: Duration = Duration::from_secs(60);
 
 /// What a lane is to do.
 pub(super) enum Order {
@@ -37,6 +42,8 @@ pub(super) enum News {
     Rang,
     /// What came of an exchange: what is to be settled again, what was leased, and what went wrong.
     Exchanged { unsettled: Vec<Settlement>, batch: Batch, failed: Option<StoreError> },
+    /// What tickets for its leases are signed with.
+    Secret(Secret),
     /// The bell is taken down.
     Deaf,
     /// All is handed back, or is not, which the timers mend.
@@ -91,8 +98,17 @@ impl Lane {
         tell.set_nonblocking(true)?;
         let (orders, received) = std::sync::mpsc::channel();
         let inbox = Arc::clone(inbox);
-        let worker =
-            Worker { number, store, bell: Some(bell), owner, orders: received, told, inbox, listens: true };
+        let worker = Worker {
+            number,
+            store,
+            bell: Some(bell),
+            owner,
+            orders: received,
+            told,
+            inbox,
+            listens: true,
+            secret_read: None,
+        };
         role::vital_thread("lane", move || worker.run())?;
         Ok(Lane { orders, tell })
     }
@@ -113,6 +129,8 @@ struct Worker {
     told: UnixStream,
     inbox: Arc<Inbox>,
     listens: bool,
+    /// When the secret was last read.
+    secret_read: Option<Instant>,
 }
 
 impl Worker {
@@ -157,6 +175,9 @@ impl Worker {
     fn obey(&mut self, order: Order) {
         match order {
             Order::Exchange { settle, wanted, limit } => {
+                if limit > 0 {
+                    self.read_secret();
+                }
                 let exchanged = self.exchange(settle, &wanted, limit);
                 self.inbox.put(self.number, exchanged);
             }
@@ -184,6 +205,21 @@ impl Worker {
                 let handed_back = self.store.hand_back(&self.owner);
                 self.inbox.put(self.number, News::HandedBack(handed_back));
             }
+        }
+    }
+
+    /// Tells the secret before what may need it, and now and then anew: a node may have lost it with all that it had.
+    fn read_secret(&mut self) {
+        if self.secret_read.is_some_and(|at| at.elapsed() < SECRET_KEPT) {
+            return;
+        }
+        match self.store.secret(self.number) {
+            Ok(secret) => {
+                self.secret_read = Some(Instant::now());
+                self.inbox.put(self.number, News::Secret(secret));
+            }
+            // What is leased meanwhile cannot be answered later.
+            Err(e) => log::debug!("cannot read the secret of tickets: {e}"),
         }
     }
 

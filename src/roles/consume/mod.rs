@@ -5,6 +5,7 @@
 //! none waits here while another consumer is idle.
 
 mod lane;
+mod outcome;
 mod workers;
 
 use std::collections::HashMap;
@@ -18,12 +19,13 @@ use anyhow::{Context as _, Result};
 
 use self::lane::{Inbox, Lane, News, Order};
 use self::workers::{Finished, Workers};
-use crate::callback::{Caller, Rules, Verdict};
+use crate::callback::{Caller, Rules};
 use crate::fair::Fair;
-use crate::job::{Due, JobKey, TopicName};
+use crate::job::TopicName;
 use crate::process::{Owner, wait_readable};
 use crate::role::{Context, Drain, LiveTopics, Trouble};
-use crate::store::{Batch, BellKind, Leased, Outcome, OwnerTag, Settlement, StoreError, Token, Wanted};
+use crate::store::{Batch, BellKind, Leased, OwnerTag, Settlement, StoreError, Token, Wanted};
+use crate::ticket::Secret;
 use crate::topic::{Mode, Topic};
 
 /// How much longer than a callback may take its lease holds: for names that are slow to resolve, and for settling.
@@ -73,6 +75,8 @@ struct Counter {
     /// Its bell is down.
     deaf: bool,
     handed_back: bool,
+    /// What tickets for its leases are signed with.
+    secret: Option<Secret>,
 }
 
 impl Counter {
@@ -95,6 +99,8 @@ struct Consumer {
     fair: Fair,
     /// It drains: no new work.
     drains: bool,
+    /// Where receivers that answer later find the HTTP API.
+    public_url: Option<String>,
 }
 
 impl Consumer {
@@ -122,6 +128,7 @@ impl Consumer {
                 listens: true,
                 deaf: false,
                 handed_back: false,
+                secret: None,
             });
         }
         Ok(Consumer {
@@ -134,6 +141,7 @@ impl Consumer {
             workers: Workers::new(caller, context.counters.clone(), concurrency)?,
             in_flight: HashMap::new(),
             drains: false,
+            public_url: settings.http.public_url.clone(),
         })
     }
 
@@ -210,10 +218,8 @@ impl Consumer {
         for Finished { token, verdict, attempt } in finished {
             let Some(Flight { leased, topic, lane, .. }) = self.in_flight.remove(&token) else { continue };
             self.fair.ended(&leased.key.topic);
-            let outcome = outcome(&topic, &leased, &verdict);
-            note(&leased, &verdict, &outcome);
-            let attempt = (outcome != Outcome::Ack).then_some(attempt);
-            self.counters[lane].unsettled.push(Settlement { key: leased.key, token, outcome, attempt });
+            let settlement = outcome::settlement(&topic, leased, token, &verdict, attempt);
+            self.counters[lane].unsettled.push(settlement);
         }
         // Ready jobs of a topic that had its share of workers may be leased now.
         self.look_where_more_is();
@@ -268,6 +274,7 @@ impl Consumer {
                 News::Exchanged { unsettled, batch, failed } => {
                     self.exchanged(number, unsettled, batch, failed)?
                 }
+                News::Secret(secret) => self.counters[number].secret = Some(secret),
                 News::Deaf => self.counters[number].deaf = true,
                 News::HandedBack(Ok(_)) => self.counters[number].handed_back = true,
                 // The timers do it, as soon as this process is gone.
@@ -309,7 +316,8 @@ impl Consumer {
             // Also when it has changed or gone meanwhile: the lease is as it was then.
             let Some(topic) = counter.asked.get(&leased.key.topic).map(Arc::clone) else { continue };
             self.fair.began(&leased.key.topic);
-            self.workers.call(&topic, &leased);
+            let (base, secret) = (self.public_url.as_deref(), counter.secret.as_ref());
+            self.workers.call(&topic, &leased, outcome::ack_url(base, secret, &topic, &leased));
             let by = Instant::now() + topic.timeout + LEASE_MARGIN;
             self.in_flight.insert(leased.token.clone(), Flight { leased, topic, lane: number, by });
         }
@@ -365,34 +373,4 @@ impl Consumer {
 /// The topics whose jobs are delivered.
 fn served(topics: &LiveTopics) -> Vec<TopicName> {
     topics.now().iter().filter(|t| t.mode == Mode::Push).map(|t| t.name.clone()).collect()
-}
-
-/// What becomes of a job whose callback ended so.
-fn outcome(topic: &Topic, leased: &Leased, verdict: &Verdict) -> Outcome {
-    let limit = leased.max_attempts.unwrap_or(topic.max_attempts);
-    match verdict {
-        Verdict::Accepted => Outcome::Ack,
-        Verdict::Refused => Outcome::Bury,
-        Verdict::Failed(_) if leased.attempt >= limit => Outcome::Bury,
-        Verdict::Failed(_) => {
-            Outcome::Retry(Due::In(topic.retry.delay_after(leased.attempt, fastrand::f64())))
-        }
-    }
-}
-
-fn note(leased: &Leased, verdict: &Verdict, outcome: &Outcome) {
-    let (JobKey { topic, id }, attempt) = (&leased.key, leased.attempt);
-    let reason = match verdict {
-        Verdict::Accepted => {
-            return log::debug!(target: "notify", "{topic}:{id} accepted at attempt {attempt}");
-        }
-        Verdict::Refused => "410: the receiver is gone",
-        Verdict::Failed(reason) => reason,
-    };
-    match outcome {
-        Outcome::Bury => {
-            log::error!(target: "notify", "{topic}:{id} is a dead letter after attempt {attempt}: {reason}")
-        }
-        _ => log::warn!(target: "notify", "{topic}:{id} failed at attempt {attempt}: {reason}"),
-    }
 }

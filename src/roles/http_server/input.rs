@@ -281,35 +281,32 @@ pub(super) struct Listing {
 pub(super) fn listing(query: &str) -> Result<Listing, Problem> {
     const STATES: &str = "delayed, ready, leased or dead";
     let mut state = None;
-    let (cursor, limit) = page_with(query, &["state", "limit", "cursor"], |value| {
+    let (cursor, limit) = page_with(query, &["state", "limit", "cursor"], |name, value| {
         let named = State::ALL.into_iter().find(|s| s.to_string() == value);
-        state = Some(named.ok_or(STATES)?);
+        let wrong = || Problem::field(name, format!("{name} is {:?}, and not {STATES}", short(value)));
+        state = Some(named.ok_or_else(wrong)?);
         Ok(())
     })?;
     let state = state.ok_or_else(|| Problem::missing("state", STATES))?;
     Ok(Listing { state, cursor, limit })
 }
 
-/// Which page is shown, where nothing else is to be said: where it begins, and how long it is.
-pub(super) fn page(query: &str) -> Result<(Option<String>, usize), Problem> {
-    page_with(query, &["limit", "cursor"], |_| Ok(()))
-}
-
-fn page_with(
+/// Which page is shown: where it begins, and how long it is. What else the query says is taken one by one.
+pub(super) fn page_with(
     query: &str,
     known: &[&str],
-    mut state: impl FnMut(&str) -> Result<(), &'static str>,
+    mut other: impl FnMut(&str, &str) -> Result<(), Problem>,
 ) -> Result<(Option<String>, usize), Problem> {
     let (mut cursor, mut limit) = (None, LIMITS[0]);
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         let wrong =
             |wanted: &str| Problem::field(&name, format!("{name} is {:?}, and not {wanted}", short(&value)));
         match name.as_ref() {
-            other if !known.contains(&other) => return Err(Problem::unknown_field(&short(other), known)),
-            "state" => state(&value).map_err(wrong)?,
+            name if !known.contains(&name) => return Err(Problem::unknown_field(&short(name), known)),
             "cursor" => {
                 cursor = Some(cursor::read(&value).ok_or_else(|| wrong("what another page gave in next"))?);
             }
+            name if name != "limit" => other(name, &value)?,
             _ => {
                 let number = value.parse().ok().filter(|n| (1..=LIMITS[1]).contains(n));
                 limit = number.ok_or_else(|| wrong(&format!("a whole number from 1 to {}", LIMITS[1])))?;

@@ -123,7 +123,7 @@ async fn test(State(api): State<Api>, InTopic(name): InTopic, Sent(json): Sent) 
     let called = tokio::task::spawn_blocking(call).await;
     let (verdict, attempt) = called.map_err(|_| Problem::unavailable("no_thread", "nobody could call"))?;
     let outcome = match verdict {
-        Verdict::Accepted => Outcome::Accepted,
+        Verdict::Accepted | Verdict::Later => Outcome::Accepted,
         Verdict::Failed(_) => Outcome::Failed,
         Verdict::Refused => Outcome::Refused,
     };

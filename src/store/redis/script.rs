@@ -23,6 +23,7 @@ pub(super) enum Script {
     Pause,
     Promote,
     Purge,
+    PurgeLetters,
     ReconcileDemote,
     ReconcileDrop,
     ReconcileForget,
@@ -31,6 +32,7 @@ pub(super) enum Script {
     ReconcileTake,
     ReconcileYield,
     Redrive,
+    Secret,
     Settle,
 }
 
@@ -41,7 +43,7 @@ macro_rules! sources {
 }
 
 /// In the order of [`Script`].
-const SOURCES: [(&str, &str); 26] = sources!(
+const SOURCES: [(&str, &str); 28] = sources!(
     "lua/",
     "add",
     "announce",
@@ -60,6 +62,7 @@ const SOURCES: [(&str, &str); 26] = sources!(
     "pause",
     "promote",
     "purge",
+    "purge_letters",
     "reconcile_demote",
     "reconcile_drop",
     "reconcile_forget",
@@ -68,15 +71,17 @@ const SOURCES: [(&str, &str); 26] = sources!(
     "reconcile_take",
     "reconcile_yield",
     "redrive",
+    "secret",
     "settle"
 );
 
-const PARTS: [(&str, &str); 13] = sources!(
+const PARTS: [(&str, &str); 14] = sources!(
     "lua/part/",
     "bells",
     "clock",
     "copies",
     "endings",
+    "graves",
     "leases",
     "moves",
     "places",

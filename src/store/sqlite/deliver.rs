@@ -178,10 +178,12 @@ pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Re
         Outcome::Ack => unreachable!("an ack of a lease that holds has deleted the row"),
         Outcome::Retry(due) => end(w, &held, w.place(due))?,
         Outcome::Bury => end(w, &held, (State::Dead, w.now_ms()))?,
-        Outcome::Extend(span) => {
+        Outcome::Extend(span) | Outcome::Later(span) => {
             let deadline_ms = Due::In(span).resolve(w.now_ns);
-            w.db.prepare_cached("UPDATE job SET at_ms = ?2 WHERE seq = ?1")?
-                .execute(params![held.seq, deadline_ms])?;
+            let is_later = matches!(settlement.outcome, Outcome::Later(_));
+            let sql =
+                "UPDATE job SET at_ms = ?2, owner = CASE WHEN ?3 THEN NULL ELSE owner END WHERE seq = ?1";
+            w.db.prepare_cached(sql)?.execute(params![held.seq, deadline_ms, is_later])?;
             w.deadline(deadline_ms);
         }
         Outcome::HandBack => {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type};
 use utoipa::{IntoParams, ToSchema};
 
-pub(super) use self::problems::{ChangeProblems, FindProblems, ShowProblems};
+pub(super) use self::problems::{AckProblems, ChangeProblems, FindProblems, ShowProblems};
 
 /// A duration such as `90s` or `1h30m`, or a number of seconds.
 pub(super) fn span() -> Schema {
@@ -233,6 +233,9 @@ pub(super) struct Jobs {
     /// What the next page's `cursor` is; null: this was the last.
     #[schema(required = true)]
     next: Option<String>,
+    /// The nodes of the store that could not be asked, and whose jobs are missing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    away: Vec<String>,
 }
 
 /// What was done with jobs.
@@ -310,18 +313,6 @@ pub(super) struct ListQuery {
     /// In which state.
     #[param(inline)]
     state: StateWord,
-    /// How many at most; 50, if it is missing. A page of large jobs is shorter.
-    #[param(minimum = 1, maximum = 1000, required = false)]
-    limit: u32,
-    /// What the page before gave as `next`.
-    #[param(required = false)]
-    cursor: String,
-}
-
-/// Which dead letters are shown.
-#[derive(IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct DeadQuery {
     /// How many at most; 50, if it is missing. A page of large jobs is shorter.
     #[param(minimum = 1, maximum = 1000, required = false)]
     limit: u32,
