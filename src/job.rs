@@ -9,6 +9,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::headers::Headers;
+
 /// The latest moment that dq takes as a due time: the end of the year 9999.
 pub const LATEST_MS: i64 = 253_402_300_799_999;
 
@@ -264,6 +266,8 @@ pub struct NewJob {
     pub max_attempts: Option<u32>,
     /// Attempts that were made before it came here, which count.
     pub attempts: u32,
+    /// The headers that its callbacks carry beside the topic's.
+    pub headers: Headers,
 }
 
 /// One delivery that was tried, as it is kept with its job.

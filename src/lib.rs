@@ -3,8 +3,9 @@
 //!
 //! The map, from the bottom up; a module uses only what stands above its own group in this list:
 //!
-//! - pure: [`job`], [`topic`], [`retry`], [`fair`], [`flow`], [`fields`], [`rendezvous`], [`slot`], [`settings`],
-//!   [`status`], [`php_node`], [`scope`], [`token`], [`strikes`], [`metrics`], [`expression`], [`guard`], [`notice`]
+//! - pure: [`job`], [`topic`], [`retry`], [`fair`], [`flow`], [`fields`], [`headers`], [`letters`], [`ticket`], [`rendezvous`],
+//!   [`slot`], [`settings`], [`status`], [`php_node`], [`scope`], [`token`], [`strikes`], [`metrics`], [`expression`], [`guard`],
+//!   [`notice`]
 //! - one concern each: [`config`], [`process`], [`store`], [`registry`], [`callback`], [`protocol`], [`counters`], [`alert`]
 //! - what every child shares: [`role`]; what both servers do: [`submit`]
 //! - on top: [`roles`], [`supervisor`], [`cli`]
@@ -19,7 +20,9 @@ pub mod fair;
 pub mod fields;
 pub mod flow;
 pub mod guard;
+pub mod headers;
 pub mod job;
+pub mod letters;
 pub mod metrics;
 pub mod notice;
 pub mod php_node;
@@ -38,5 +41,6 @@ pub mod store;
 pub mod strikes;
 pub mod submit;
 pub mod supervisor;
+pub mod ticket;
 pub mod token;
 pub mod topic;

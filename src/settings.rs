@@ -85,6 +85,8 @@ pub struct Http {
     pub idle_timeout: Duration,
     /// What it proves itself by; none: it speaks plainly.
     pub tls: Option<Certificate>,
+    /// Where receivers find it, without a slash at its end; none: they do not.
+    pub public_url: Option<String>,
 }
 
 /// What a client has to show.

@@ -378,6 +378,7 @@ fn job(id: &str, body: &str) -> NewJob {
         on_conflict: OnConflict::Reject,
         max_attempts: None,
         attempts: 0,
+        headers: dq::headers::Headers::default(),
     }
 }
 

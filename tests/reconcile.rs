@@ -126,6 +126,7 @@ impl Model {
             on_conflict,
             max_attempts: None,
             attempts: 0,
+            headers: dq::headers::Headers::default(),
         };
         let added = self.front().any.add(&[job]).remove(0);
         self.tell(format!("add {id} v{version} {on_conflict:?} {due:?}: {added:?}"));

@@ -318,6 +318,7 @@ fn a_thousand_jobs_cost_few_round_trips_and_few_commands() {
         on_conflict: dq::job::OnConflict::Replace,
         max_attempts: None,
         attempts: 0,
+        headers: dq::headers::Headers::default(),
     };
     let mut counted = |what: &str, most: (u64, u64), work: &mut dyn FnMut(&mut dyn dq::store::Store)| {
         let before = commands(&node);
@@ -398,6 +399,7 @@ fn a_pending_job_costs_little_more_memory_than_its_id_and_its_body() {
                 on_conflict: dq::job::OnConflict::Replace,
                 max_attempts: None,
                 attempts: 0,
+                headers: dq::headers::Headers::default(),
             })
             .collect();
         assert!(store.add(&batch).iter().all(Result::is_ok));
@@ -446,6 +448,7 @@ fn a_node_that_was_away_when_a_topic_was_paused_delivers_nothing_of_it() {
         on_conflict: OnConflict::Replace,
         max_attempts: None,
         attempts: 0,
+        headers: dq::headers::Headers::default(),
     };
     eventually(10 * SECOND, "a stored job", || store.add(std::slice::from_ref(&job)).remove(0).ok());
     let lease = |store: &mut Box<dyn Store>| {

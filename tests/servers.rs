@@ -52,6 +52,7 @@ fn add(store: &mut dyn Store, id: &str) -> Result<Added> {
         on_conflict: OnConflict::Replace,
         max_attempts: None,
         attempts: 0,
+        headers: dq::headers::Headers::default(),
     };
     store.add(&[job]).remove(0)
 }

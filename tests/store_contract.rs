@@ -11,10 +11,11 @@ use std::sync::{LazyLock, Once};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dq::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
+use dq::letters::Pace;
 use dq::settings;
 use dq::store::{
-    Added, Batch, Bell, BellKind, Change, Changed, CircuitState, Counts, Lanes, Leased, Letters, OUTAGE,
-    Opening, Outcome, OwnerTag, PermitAsk, Settled, Settlement, Store, Token, Wanted, Which,
+    Added, Batch, Bell, BellKind, Change, Changed, CircuitState, Counts, Lanes, Leased, Letter, Letters,
+    OUTAGE, Opening, Outcome, OwnerTag, PermitAsk, Settled, Settlement, Store, Token, Wanted, Which,
 };
 use dq::topic::Rate;
 
@@ -185,6 +186,7 @@ fn job(t: &str, id: &str, due: Due) -> NewJob {
         on_conflict: OnConflict::Replace,
         max_attempts: None,
         attempts: 0,
+        headers: dq::headers::Headers::default(),
     }
 }
 
@@ -484,13 +486,17 @@ fn a_buried_job_stays_until_it_is_redriven_or_purged<F: Fixture>(f: &F) {
         [Added::New]
     );
     assert_eq!(state(&mut *s, "t", "a"), Some(State::Delayed), "the live one is seen first");
-    assert_eq!(s.redrive(&topic("t"), &Which::All, 10).unwrap(), 2, "the id of `a` is taken");
+    assert_eq!(
+        s.redrive(&topic("t"), &Which::All, 10, Pace::default()).unwrap(),
+        2,
+        "the id of `a` is taken"
+    );
     assert_eq!(counts(&mut *s, "t"), [1, 2, 0, 1]);
     assert_eq!(lease_one(&mut *s, "t").attempt, 1);
     all(s.delete(&[key("t", "a")]));
     assert_eq!(state(&mut *s, "t", "a"), Some(State::Dead));
     let which = Which::Ids(vec![JobId::new("a").unwrap(), JobId::new("nobody").unwrap()]);
-    assert_eq!(s.redrive(&topic("t"), &which, 10).unwrap(), 1);
+    assert_eq!(s.redrive(&topic("t"), &which, 10, Pace::default()).unwrap(), 1);
     assert_eq!(s.purge(&topic("t"), State::Ready, 1).unwrap(), 1);
     assert_eq!(s.purge(&topic("t"), State::Ready, 10).unwrap(), 1);
     assert_eq!(counts(&mut *s, "t"), [0, 0, 1, 0]);
@@ -509,11 +515,11 @@ fn all_dead_letters_are_redriven_whatever_their_number_and_their_ids<F: Fixture>
     bury_all(&mut *s, &ids);
     bury_all(&mut *s, &ids[..3]);
     assert_eq!(counts(&mut *s, "t"), [0, 0, 0, 603]);
-    assert_eq!(s.redrive(&topic("t"), &Which::All, 10_000).unwrap(), 600);
+    assert_eq!(s.redrive(&topic("t"), &Which::All, 10_000, Pace::default()).unwrap(), 600);
     assert_eq!(counts(&mut *s, "t"), [0, 600, 0, 3], "the second of an id stays until the first is gone");
     assert_eq!(s.purge(&topic("t"), State::Ready, 10_000).unwrap(), 600);
     let twice = Which::Ids(vec![JobId::new("0").unwrap(), JobId::new("0").unwrap()]);
-    assert_eq!(s.redrive(&topic("t"), &twice, 10).unwrap(), 1);
+    assert_eq!(s.redrive(&topic("t"), &twice, 10, Pace::default()).unwrap(), 1);
     assert_eq!(counts(&mut *s, "t"), [0, 1, 0, 2]);
 }
 
@@ -640,6 +646,252 @@ fn attempts_that_were_made_before_count<F: Fixture>(f: &F) {
     sleep_past(held[0].deadline_ms);
     assert_eq!(s.expire(10).unwrap().jobs, 2);
     assert_eq!([state(&mut *s, "t", "d"), state(&mut *s, "t", "e")], [Some(State::Dead); 2]);
+}
+
+fn a_job_keeps_its_headers_as_long_as_it_lives_and_no_other_has_them<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let headers = |json: &str| dq::headers::Headers::parse(json).unwrap();
+    let (some, none) = (
+        headers(
+            r#"{"x-a": "h\"{\\", "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}"#,
+        ),
+        headers("{}"),
+    );
+    let with =
+        |id: &str, headers: &dq::headers::Headers| NewJob { headers: headers.clone(), ..job("t", id, NOW) };
+    let view = |s: &mut dyn Store| s.get(&key("t", "i")).unwrap().unwrap();
+    let attempt = |number| Attempt {
+        number,
+        at_ms: 1,
+        took_ms: 5,
+        status: Some(500),
+        answer: "h no".into(),
+        error: "status 500".into(),
+    };
+    // Each has its own, also of jobs that come and are leased together.
+    add(&mut *s, &[with("i", &some), with("j", &none), with("k", &headers(r#"{"b": "7"}"#))]);
+    let mut leased = lease(&mut *s, "t", 9);
+    leased.sort_by_key(|l| l.key.clone());
+    let of: Vec<_> = leased.iter().map(|l| l.headers.clone()).collect();
+    assert_eq!(of, [some.clone(), none.clone(), headers(r#"{"b": "7"}"#)]);
+    assert!(leased.iter().all(|l| l.attempt == 1));
+    settle(&mut *s, &leased[1], Outcome::Ack);
+    settle(&mut *s, &leased[2], Outcome::Ack);
+    // Over more retries than are kept.
+    let mut held = leased.remove(0);
+    for number in 1..=12 {
+        let retry = Settlement { attempt: Some(attempt(number)), ..settlement(&held, Outcome::Retry(NOW)) };
+        assert_eq!(all(s.settle(&[retry])), [Settled::Done]);
+        assert_eq!(
+            (view(&mut *s).headers, view(&mut *s).attempts_log.len()),
+            (some.clone(), 10.min(number as usize))
+        );
+        held = lease_one(&mut *s, "t");
+        assert_eq!((&held.headers, held.attempt), (&some, number + 1));
+    }
+    assert_eq!(settle(&mut *s, &held, Outcome::HandBack), Settled::Done);
+    // Over the death of its consumer, its own, and a redrive.
+    s.lease(&[want("t", 1)], 1, Some(&owner("dies"))).unwrap();
+    assert_eq!(s.hand_back(&owner("dies")).unwrap(), 1);
+    held = lease_one(&mut *s, "t");
+    assert_eq!(held.headers, some);
+    settle(&mut *s, &held, Outcome::Bury);
+    let dead = view(&mut *s);
+    assert_eq!((dead.state, &dead.headers, dead.attempts_log.len()), (State::Dead, &some, 10));
+    assert_eq!(s.list(&topic("t"), State::Dead, None, 9).unwrap().jobs, [dead]);
+    assert_eq!(s.redrive(&topic("t"), &Which::All, 9, Pace::default()).unwrap(), 1);
+    let redriven = view(&mut *s);
+    assert_eq!((redriven.attempts, &redriven.headers, redriven.attempts_log.len()), (0, &some, 10));
+    // They are changed and taken away, and the attempts stay.
+    let change = |headers| Change { headers: Some(headers), ..Change::default() };
+    assert_eq!(s.change(&key("t", "i"), &change(headers(r#"{"c": "1"}"#))).unwrap(), Changed::Done);
+    assert_eq!((view(&mut *s).headers, view(&mut *s).attempts_log.len()), (headers(r#"{"c": "1"}"#), 10));
+    assert_eq!(s.change(&key("t", "i"), &change(none.clone())).unwrap(), Changed::Done);
+    assert_eq!((view(&mut *s).headers, view(&mut *s).attempts_log.len()), (none.clone(), 10));
+    assert_eq!(s.change(&key("t", "i"), &change(some.clone())).unwrap(), Changed::Done);
+    // A replacement has its own or none, also of a job that is leased.
+    add(&mut *s, &[job("t", "i", NOW)]);
+    assert_eq!((view(&mut *s).headers, view(&mut *s).attempts_log), (none.clone(), vec![]));
+    assert_eq!(s.change(&key("t", "i"), &change(some.clone())).unwrap(), Changed::Done);
+    assert_eq!(s.change(&key("t", "i"), &change(none.clone())).unwrap(), Changed::Done);
+    let held = lease_one(&mut *s, "t");
+    assert_eq!((held.attempt, &held.headers), (1, &none));
+    add(&mut *s, &[with("i", &some)]);
+    assert_eq!(settle(&mut *s, &held, Outcome::Ack), Settled::Stale);
+    let held = lease_one(&mut *s, "t");
+    assert_eq!((held.attempt, &held.headers), (1, &some));
+    add(&mut *s, &[job("t", "i", NOW)]);
+    assert_eq!(settle(&mut *s, &held, Outcome::Retry(LONG)), Settled::Stale);
+    let held = lease_one(&mut *s, "t");
+    assert_eq!((held.attempt, &held.headers), (1, &none));
+    assert_eq!(settle(&mut *s, &held, Outcome::Ack), Settled::Done);
+    assert_eq!(counts(&mut *s, "t"), [0; 4]);
+}
+
+fn a_lease_that_is_answered_later_is_nobodys_and_is_settled_by_its_token<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let later = |ms| Outcome::Later(Duration::from_millis(ms));
+    add(&mut *s, &["a", "b", "c", "d", "e"].map(|id| job("t", id, NOW)));
+    let mut leased = lease(&mut *s, "t", 9);
+    leased.sort_by_key(|l| l.key.clone());
+    for held in &leased[..4] {
+        assert_eq!(settle(&mut *s, held, later(3_600_000)), Settled::Done);
+    }
+    let view = s.get(&key("t", "a")).unwrap().unwrap();
+    assert_eq!((view.state, view.attempts), (State::Leased, 1));
+    assert!(view.until_ms.unwrap() > now_ms() + 3_500_000, "{view:?}");
+    // The end of whoever had it, without a word or with one, is nothing to it.
+    assert_eq!(s.hand_back(&owner("me")).unwrap(), 1, "what was not answered so");
+    assert_eq!(counts(&mut *s, "t"), [0, 1, 4, 0]);
+    // Another one settles it.
+    let mut other = f.open();
+    assert_eq!(settle(&mut *other, &leased[0], Outcome::Ack), Settled::Done);
+    assert_eq!(settle(&mut *other, &leased[0], Outcome::Ack), Settled::Stale);
+    let attempt = Attempt {
+        number: 1,
+        at_ms: 1,
+        took_ms: 5,
+        status: Some(202),
+        answer: String::new(),
+        error: "no".into(),
+    };
+    let nack = Settlement { attempt: Some(attempt.clone()), ..settlement(&leased[1], Outcome::Retry(LONG)) };
+    assert_eq!(all(other.settle(&[nack])), [Settled::Done]);
+    assert_eq!(s.get(&key("t", "b")).unwrap().unwrap().attempts_log, [attempt]);
+    assert_eq!(settle(&mut *other, &leased[2], Outcome::Extend(Duration::from_millis(1))), Settled::Done);
+    sleep_past(now_ms() + 2);
+    assert_eq!(s.expire(9).unwrap().jobs, 1);
+    let view = s.get(&key("t", "c")).unwrap().unwrap();
+    assert_eq!(
+        (view.state, view.attempts, &*view.attempts_log[0].error),
+        (State::Ready, 1, "the lease ran out")
+    );
+    // A replacement ends it, where it comes before the answer; else it waits for the answer.
+    add(&mut *s, &[job("t", "d", NOW)]);
+    assert_eq!(state(&mut *s, "t", "d"), Some(State::Leased));
+    assert_eq!(settle(&mut *s, &leased[3], Outcome::Ack), Settled::Stale);
+    assert_eq!(state(&mut *s, "t", "d"), Some(State::Ready));
+    let held = lease(&mut *s, "t", 9).into_iter().find(|l| l.key.id.as_str() == "e").unwrap();
+    add(&mut *s, &[job("t", "e", NOW)]);
+    assert_eq!(settle(&mut *s, &held, later(3_600_000)), Settled::Stale);
+    assert_eq!(state(&mut *s, "t", "e"), Some(State::Ready));
+}
+
+fn all_handles_have_one_secret_a_lane<F: Fixture>(f: &F) {
+    let lanes = Lanes::new(&f.settings()).unwrap();
+    for lane in 0..lanes.count() {
+        let secret = f.open().secret(lane).unwrap();
+        let mut own = dq::store::open_lane(&f.settings(), f.run_dir(), lane).unwrap();
+        assert_eq!(own.secret(lane).unwrap(), secret);
+        assert_eq!(f.open().secret(lane).unwrap(), secret);
+        let others = (0..lanes.count()).filter(|other| *other != lane);
+        assert!(others.into_iter().all(|other| own.secret(other).unwrap() != secret));
+    }
+    let mut s = f.open();
+    add(&mut *s, &(0..20).map(|n| job("t", &n.to_string(), NOW)).collect::<Vec<_>>());
+    for held in lease(&mut *s, "t", 99) {
+        assert_eq!(lanes.of_token(&held.token), Some(lanes.of(&held.key)));
+    }
+}
+
+fn a_letter_is_redriven_or_removed_and_the_others_of_its_id_stay<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let die = |s: &mut dyn Store, id: &str, body: &str| {
+        add(s, &[NewJob { body: Body::parse(body).unwrap(), ..job("t", id, NOW) }]);
+        let held = lease_one(s, "t");
+        settle(s, &held, Outcome::Bury);
+        // Those of one id die at different times.
+        sleep_past(now_ms() + 1);
+    };
+    for n in 0..7 {
+        die(&mut *s, "a", &n.to_string());
+    }
+    die(&mut *s, "b", "7");
+    let t = topic("t");
+    let dead = |s: &mut dyn Store| s.list(&topic("t"), State::Dead, None, 99).unwrap().jobs;
+    let letters = dead(&mut *s);
+    let letter = |n: usize| Letter { id: letters[n].key.id.clone(), died_ms: letters[n].until_ms.unwrap() };
+    let bodies = |s: &mut dyn Store| dead(s).iter().map(|v| v.body.as_str().to_owned()).collect::<Vec<_>>();
+    let nobody = Letter { died_ms: 1, ..letter(0) };
+    // One in the midst, the oldest, the latest; and each once.
+    let gone = [letter(3), letter(0), letter(6), letter(3), nobody.clone()];
+    assert_eq!(s.purge_letters(&t, &gone).unwrap(), 3);
+    assert_eq!(bodies(&mut *s), ["1", "2", "4", "5", "7"]);
+    assert_eq!(counts(&mut *s, "t"), [0, 0, 0, 5]);
+    assert_eq!(s.letters(&t, &[JobId::new("a").unwrap()], Letters::Count).unwrap(), 4);
+    let which = |letters: &[Letter]| Which::Letters(letters.to_vec());
+    assert_eq!(s.redrive(&t, &which(&[nobody]), 9, Pace::default()).unwrap(), 0);
+    // Of two of one id the second finds it live.
+    assert_eq!(s.redrive(&t, &which(&[letter(2), letter(4)]), 9, Pace::default()).unwrap(), 1);
+    assert_eq!(bodies(&mut *s), ["1", "4", "5", "7"]);
+    let held = lease_one(&mut *s, "t");
+    assert_eq!((held.body.as_str(), held.attempt), ("2", 1));
+    settle(&mut *s, &held, Outcome::Ack);
+    assert_eq!(s.get(&key("t", "a")).unwrap().unwrap().body.as_str(), "5", "the latest is shown");
+    assert_eq!(s.redrive(&t, &which(&[letter(5), letter(7)]), 9, Pace::default()).unwrap(), 2);
+    assert_eq!(bodies(&mut *s), ["1", "4"]);
+    // What is left is as before: numbered without a gap, however it came to be.
+    lease(&mut *s, "t", 9)
+        .iter()
+        .for_each(|held| assert_eq!(settle(&mut *s, held, Outcome::Ack), Settled::Done));
+    die(&mut *s, "a", "8");
+    assert_eq!(s.letters(&t, &[JobId::new("a").unwrap()], Letters::Count).unwrap(), 3);
+    assert_eq!(all(s.delete(&[key("t", "a")])), [true]);
+    assert_eq!(counts(&mut *s, "t"), [0; 4]);
+}
+
+fn redriven_letters_are_due_one_after_the_other_at_their_pace<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let t = topic("t");
+    add(&mut *s, &(0..600).map(|n| job("t", &n.to_string(), NOW)).collect::<Vec<_>>());
+    let leased = s.lease(&[want("t", 600)], 600, None).unwrap().jobs;
+    assert_eq!(leased.len(), 600);
+    let bury: Vec<_> = leased.iter().map(|held| settlement(held, Outcome::Bury)).collect();
+    assert!(all(s.settle(&bury)).iter().all(|settled| *settled == Settled::Done));
+    let pace = Pace { after: Duration::from_secs(100), every: Duration::from_micros(10_500) };
+    let before = now_ms();
+    assert_eq!(s.redrive(&t, &Which::All, 500, pace).unwrap(), 500);
+    assert_eq!(counts(&mut *s, "t"), [500, 0, 0, 100]);
+    let ids: Vec<JobId> =
+        s.list(&t, State::Dead, None, 999).unwrap().jobs.into_iter().map(|v| v.key.id).collect();
+    assert_eq!(s.redrive(&t, &Which::Ids(ids), 999, pace.behind(500, Duration::ZERO)).unwrap(), 100);
+    assert_eq!(counts(&mut *s, "t"), [600, 0, 0, 0]);
+    let due: Vec<i64> =
+        s.list(&t, State::Delayed, None, 999).unwrap().jobs.iter().map(|v| v.due_ms).collect();
+    let late = now_ms() - before;
+    for (n, due) in due.iter().enumerate() {
+        let at = before + 100_000 + n as i64 * 10_500 / 1000;
+        assert!((at..=at + late + 2).contains(due), "the {n}th: {} after {at}, {late}", due - at);
+    }
+    // The timer is told when the first of them is due.
+    let next_ms = s.promote(9).unwrap().next_ms.unwrap();
+    assert!(next_ms <= due[0] && next_ms > before + 90_000);
+}
+
+fn dead_letters_that_were_kept_long_enough_go_and_the_oldest_first<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let t = topic("t");
+    let die = |s: &mut dyn Store, ids: &[&str]| {
+        for id in ids {
+            add(s, &[job("t", id, NOW)]);
+            let held = lease_one(s, "t");
+            settle(s, &held, Outcome::Bury);
+        }
+    };
+    die(&mut *s, &["a", "b", "a", "c"]);
+    let until = now_ms() + 300;
+    sleep_past(until);
+    die(&mut *s, &["a", "d"]);
+    let age = Duration::from_millis((now_ms() - until) as u64);
+    assert_eq!(s.retire(&t, Duration::from_secs(3600), 99).unwrap(), 0);
+    assert_eq!(s.retire(&topic("nobody"), age, 99).unwrap(), 0);
+    let mut gone = 0;
+    while let some @ 1.. = s.retire(&t, age, 1).unwrap() {
+        assert!(some <= F::SHARDS, "a batch is bounded");
+        gone += some;
+    }
+    assert_eq!((gone, counts(&mut *s, "t")), (4, [0, 0, 0, 2]));
+    assert_eq!(s.letters(&t, &[JobId::new("a").unwrap()], Letters::Count).unwrap(), 1);
 }
 
 fn a_lease_keeps_to_its_quotas_and_tells_what_is_left<F: Fixture>(f: &F) {
@@ -801,7 +1053,7 @@ fn dead_letters_of_some_ids_are_counted_and_removed_and_live_jobs_stay<F: Fixtur
     assert_eq!(state(&mut *s, "t", "a"), Some(State::Delayed));
     assert_eq!(s.letters(&topic("t"), &some, Letters::Count).unwrap(), 0);
     assert_eq!(s.letters(&topic("nobody"), &some, Letters::Remove).unwrap(), 0);
-    assert_eq!(s.redrive(&topic("t"), &Which::All, 9).unwrap(), 1);
+    assert_eq!(s.redrive(&topic("t"), &Which::All, 9, Pace::default()).unwrap(), 1);
 }
 
 fn the_latest_dead_letters_are_told_with_why_they_died<F: Fixture>(f: &F) {
@@ -893,7 +1145,7 @@ fn bells_ring_when_there_is_work<F: Fixture>(f: &F) {
     let held = lease_one(&mut *s, "t");
     settle(&mut *s, &held, Outcome::Bury);
     quiet(&push);
-    s.redrive(&topic("t"), &Which::All, 10).unwrap();
+    s.redrive(&topic("t"), &Which::All, 10, Pace::default()).unwrap();
     assert!(rang(&push), "a redrive rings the consumers");
     quiet(&timer);
     s.run(&key("t", "later")).unwrap();
@@ -1182,6 +1434,12 @@ contract! {
     the_leases_of_a_dead_owner_come_back_and_a_poison_job_ends
     a_job_has_its_own_limit_of_attempts
     attempts_that_were_made_before_count
+    a_job_keeps_its_headers_as_long_as_it_lives_and_no_other_has_them
+    a_lease_that_is_answered_later_is_nobodys_and_is_settled_by_its_token
+    all_handles_have_one_secret_a_lane
+    a_letter_is_redriven_or_removed_and_the_others_of_its_id_stay
+    redriven_letters_are_due_one_after_the_other_at_their_pace
+    dead_letters_that_were_kept_long_enough_go_and_the_oldest_first
     a_lease_keeps_to_its_quotas_and_tells_what_is_left
     leases_go_by_priority_and_then_by_due_time
     reschedule_and_run_move_what_is_not_leased

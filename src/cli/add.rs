@@ -21,7 +21,7 @@ use super::target::Where;
 /// and the others are stored.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  dq add orders '{\"order\": 42}' --id 42 --delay 30m
+  dq add orders '{\"order\": 42}' --id 42 --delay 30m --header 'x-tenant: 7'
   dq add orders @job.json --at '2026-12-01 23:50:50'
   echo '{\"order\": 42}' | dq add orders - --on-conflict keep
   dq add orders --batch jobs.ndjson --delay 1h")]
@@ -55,6 +55,10 @@ pub(super) struct Arguments {
     /// How often its delivery is tried; default: as its topic has it
     #[arg(long, value_name = "NUMBER")]
     max_attempts: Option<u32>,
+
+    /// A header of its callbacks; may be given again
+    #[arg(long = "header", value_name = "NAME:VALUE", value_parser = header)]
+    headers: Vec<(String, String)>,
 
     /// A second add with this key is answered as the first one was, and adds nothing
     #[arg(long, value_name = "KEY")]
@@ -112,6 +116,9 @@ impl Arguments {
         put(&mut fields, "priority", self.priority.as_ref())?;
         put(&mut fields, "on_conflict", self.on_conflict.as_ref())?;
         put(&mut fields, "max_attempts", self.max_attempts)?;
+        let headers: BTreeMap<&str, &str> =
+            self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        put(&mut fields, "headers", (!headers.is_empty()).then_some(headers))?;
         if let Some((name, value)) = self.when.field()? {
             put(&mut fields, name, Some(value))?;
         }
@@ -128,6 +135,11 @@ impl Arguments {
             Failure::Usage(format!("the body is no JSON value: {e} (--text takes it as a text)")).into()
         })
     }
+}
+
+fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once(':').ok_or("a header is NAME:VALUE, such as \"x-tenant: 7\"")?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
 /// What was given: itself, `@` and a file's name, or `-` for stdin.

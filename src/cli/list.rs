@@ -53,6 +53,9 @@ pub(super) struct HowMany {
 struct Page {
     jobs: Vec<Box<RawValue>>,
     next: Option<String>,
+    /// The nodes that could not be asked.
+    #[serde(default)]
+    away: Vec<String>,
 }
 
 /// Runs `dq list`.
@@ -66,7 +69,7 @@ pub(super) fn show(at: &Where, path: &str, how_many: &HowMany) -> Result<()> {
     let api = Api::of(at)?;
     let most = if how_many.all { usize::MAX } else { how_many.limit };
     let and = if path.contains('?') { '&' } else { '?' };
-    let (mut shown, mut cursor) = (0, None::<String>);
+    let (mut shown, mut cursor, mut away, mut is_first) = (0, None::<String>, Vec::new(), true);
     while shown < most {
         let behind = cursor.map_or(String::new(), |cursor| format!("&cursor={}", part(&cursor)));
         let page: Page = api.get(&format!("{path}{and}limit={}{behind}", PAGE.min(most - shown)))?.json()?;
@@ -77,16 +80,16 @@ pub(super) fn show(at: &Where, path: &str, how_many: &HowMany) -> Result<()> {
         } else {
             let text = table(&jobs, now_ms())?;
             // One head for all pages.
-            print!(
-                "{}",
-                if shown == 0 { text.as_str() } else { text.split_once('\n').map_or("", |(_, t)| t) }
-            );
+            print!("{}", if is_first { text.as_str() } else { text.split_once('\n').map_or("", |(_, t)| t) });
         }
         shown += jobs.len();
-        cursor = page.next;
+        (cursor, away, is_first) = (page.next, page.away, false);
         if cursor.is_none() {
-            return Ok(());
+            break;
         }
+    }
+    if !away.is_empty() {
+        eprintln!("these nodes could not be asked, and their jobs are missing: {}", away.join(", "));
     }
     if cursor.is_some() && !at.json {
         eprintln!("there are more: --limit or --all shows them");

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::Request;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 /// One request, as it came in.
 #[derive(Debug, Clone)]
@@ -47,6 +47,8 @@ pub struct Answer {
     pub status: u16,
     /// The body.
     pub body: String,
+    /// Its headers.
+    pub headers: Vec<(&'static str, String)>,
     /// How long it takes.
     pub after: Duration,
     /// Called when that time is over and the caller is still there.
@@ -56,7 +58,13 @@ pub struct Answer {
 impl Answer {
     /// An answer without delay.
     pub fn new(status: u16, body: &str) -> Answer {
-        Answer { status, body: body.to_owned(), after: Duration::ZERO, then: None }
+        Answer { status, body: body.to_owned(), headers: Vec::new(), after: Duration::ZERO, then: None }
+    }
+
+    /// The same, with one more header.
+    pub fn with(mut self, name: &'static str, value: impl Into<String>) -> Answer {
+        self.headers.push((name, value.into()));
+        self
     }
 
     /// The same, this much later.
@@ -96,7 +104,7 @@ impl Receiver {
     }
 }
 
-async fn answer(handler: Handler, request: Request) -> (StatusCode, String) {
+async fn answer(handler: Handler, request: Request) -> (StatusCode, HeaderMap, String) {
     let (head, body) = request.into_parts();
     let body = axum::body::to_bytes(body, 64 << 20).await.unwrap_or_else(|_| Bytes::new());
     let text = |v: &axum::http::HeaderValue| String::from_utf8_lossy(v.as_bytes()).into_owned();
@@ -115,5 +123,10 @@ async fn answer(handler: Handler, request: Request) -> (StatusCode, String) {
     if let Some(then) = answer.then {
         then();
     }
-    (StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), answer.body)
+    let header = |(name, value): (&'static str, String)| {
+        Some((HeaderName::from_static(name), HeaderValue::try_from(value).ok()?))
+    };
+    let headers = answer.headers.into_iter().filter_map(header).collect();
+    let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    (status, headers, answer.body)
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use ureq::http::Uri;
 
 use super::ConfigError;
 use super::certificate::{Named, certificate};
@@ -41,19 +42,41 @@ pub(super) fn server(raw: raw::Server, has_registry: bool) -> Result<Server, Con
 pub(super) fn http(raw: raw::Http, has_registry: bool, base: &Path) -> Result<Http, ConfigError> {
     let door = Door { name: "http", example: "127.0.0.1:8088" };
     let (listen, auth, allow) = door.of(&raw.listen, &raw.auth, &raw.allow, has_registry)?;
+    let tls = certificate(
+        Named { key: "http.tls.cert", file: &raw.tls.cert },
+        Named { key: "http.tls.key", file: &raw.tls.key },
+        base,
+    )?;
     Ok(Http {
+        public_url: public_url(&raw.public_url, listen, tls.is_some())?,
         listen,
         auth,
         allow,
         max_connections: count("http.max_connections", raw.max_connections, 1, 1_000_000)?,
         max_requests: count("http.max_requests", raw.max_requests, 1, 1_000_000)?,
         idle_timeout: within("http.idle_timeout", raw.idle_timeout, IDLE.0, IDLE.1)?,
-        tls: certificate(
-            Named { key: "http.tls.cert", file: &raw.tls.cert },
-            Named { key: "http.tls.key", file: &raw.tls.key },
-            base,
-        )?,
+        tls,
     })
+}
+
+/// Where receivers find the API: where it says so, or where it listens, if that is an address that somebody can call.
+fn public_url(said: &str, listen: Option<SocketAddr>, has_tls: bool) -> Result<Option<String>, ConfigError> {
+    if said.is_empty() {
+        let scheme = if has_tls { "https" } else { "http" };
+        return Ok(listen.filter(|a| !a.ip().is_unspecified()).map(|a| format!("{scheme}://{a}")));
+    }
+    let uri: Option<Uri> = said.parse().ok();
+    let good = uri.is_some_and(|u| {
+        matches!(u.scheme_str(), Some("http" | "https"))
+            && u.host().is_some_and(|host| !host.is_empty())
+            && !said.contains(['?', '#', '@'])
+    });
+    if !good {
+        let problem =
+            format!("{said:?} is no URL that a path can be put behind, such as \"https://dq.example.com\"");
+        return Err(ConfigError::key("http.public_url", problem));
+    }
+    Ok(Some(said.trim_end_matches('/').to_owned()))
 }
 
 /// One of the ports.

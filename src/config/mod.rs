@@ -193,6 +193,8 @@ mod tests {
             ("[http]\nallow = [\"10.0.0.0/99\"]", "http.allow", "10.0.0.0/99", "10.0.0.0/8"),
             ("[http]\nmax_connections = 0", "http.max_connections", "0", "1 to"),
             ("[http]\nmax_requests = 0", "http.max_requests", "0", "1 to"),
+            ("[http]\npublic_url = \"dq.example.com\"", "http.public_url", "dq.example.com", "https://"),
+            ("[http]\npublic_url = \"http://h/?a=b\"", "http.public_url", "http://h/?a=b", "https://"),
             ("[http]\nidle_timeout = \"1ms\"", "http.idle_timeout", "1ms", "100ms"),
             (
                 "[http]\ntls = { cert = \"/nowhere/a.pem\", key = \"b\" }",

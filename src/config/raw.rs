@@ -53,6 +53,7 @@ pub(super) struct Http {
     pub max_connections: usize,
     pub max_requests: usize,
     pub idle_timeout: Span,
+    pub public_url: String,
     pub tls: HttpTls,
 }
 
@@ -287,6 +288,7 @@ impl Default for Http {
             max_connections: 1000,
             max_requests: 500,
             idle_timeout: seconds(60),
+            public_url: String::new(),
             tls: HttpTls::default(),
         }
     }

@@ -85,6 +85,19 @@ impl DeathCause {
     const NAMES: [&str; 2] = ["callback", "lease"];
 }
 
+/// Why a dead letter was removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PurgeCause {
+    /// Somebody wanted it.
+    Asked,
+    /// It was kept for as long as its topic says.
+    Retention,
+}
+
+impl PurgeCause {
+    const NAMES: [&str; 2] = ["asked", "retention"];
+}
+
 /// What a store is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
@@ -119,7 +132,9 @@ const RETRIES: usize = DELIVERED + 1;
 const DEAD: usize = RETRIES + 1;
 const LATENESS: usize = DEAD + DeathCause::NAMES.len();
 const DURATION: usize = LATENESS + Histogram::cells(&LATENESS_BOUNDS);
-const TOPIC_CELLS: usize = DURATION + Histogram::cells(&ATTEMPT_BOUNDS);
+const LATER: usize = DURATION + Histogram::cells(&ATTEMPT_BOUNDS);
+const PURGED: usize = LATER + 1;
+const TOPIC_CELLS: usize = PURGED + PurgeCause::NAMES.len();
 
 // And a node's.
 const NODE_WRITTEN: usize = 0;
@@ -150,6 +165,18 @@ impl TopicCells<'_> {
         self.0.add(ATTEMPTS + outcome as usize * CODE_CLASSES.len() + class, 1);
         Histogram::note(self.0, LATENESS, &LATENESS_BOUNDS, late_us);
         Histogram::note(self.0, DURATION, &ATTEMPT_BOUNDS, took_us);
+    }
+
+    /// An attempt whose receiver answers later; times are as in [`TopicCells::attempted`].
+    pub fn answered_later(self, late_us: u64, took_us: u64) {
+        self.0.add(LATER, 1);
+        Histogram::note(self.0, LATENESS, &LATENESS_BOUNDS, late_us);
+        Histogram::note(self.0, DURATION, &ATTEMPT_BOUNDS, took_us);
+    }
+
+    /// Dead letters that were removed.
+    pub fn purged(self, cause: PurgeCause, letters: u64) {
+        self.0.add(PURGED + cause as usize, letters);
     }
 
     /// A job that is done.
@@ -286,6 +313,9 @@ impl Totals {
                     text.sample(&[topic, ("outcome", outcome), ("code_class", class)], *n as f64);
                 }
             }
+            if cells[LATER] > 0 {
+                text.sample(&[topic, ("outcome", "later"), ("code_class", "2xx")], cells[LATER] as f64);
+            }
         }
         text.family("dq_deliveries_total", Kind::Counter, "Jobs that were accepted and are done.");
         topics().for_each(|(t, c)| text.sample(&[t], c[DELIVERED] as f64));
@@ -297,6 +327,8 @@ impl Totals {
         topics().for_each(|(t, c)| text.sample(&[t], c[RETRIES] as f64));
         text.family("dq_dead_letters_total", Kind::Counter, "Jobs that became dead letters, by why.");
         topics().for_each(|(t, c)| named(text, t, "cause", &DeathCause::NAMES, &c[DEAD..LATENESS]));
+        text.family("dq_dead_purged_total", Kind::Counter, "Dead letters that were removed, by why.");
+        topics().for_each(|(t, c)| named(text, t, "cause", &PurgeCause::NAMES, &c[PURGED..TOPIC_CELLS]));
         text.family(
             "dq_schedule_lateness_seconds",
             Kind::Histogram,

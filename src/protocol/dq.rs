@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::fix_time;
+use crate::headers::Headers;
 use crate::job::{Body, Due, JobId, JobKey, LATEST_MS, OnConflict, Priority, TopicName};
 use crate::token::Shown;
 
@@ -125,6 +126,8 @@ pub struct Add {
     pub on_conflict: OnConflict,
     /// The job's own limit.
     pub max_attempts: Option<u32>,
+    /// The job's own headers.
+    pub headers: Headers,
 }
 
 /// What a client asks for.
@@ -175,6 +178,8 @@ struct Request<'a> {
     on_conflict: Option<&'a RawValue>,
     #[serde(borrow, default)]
     max_attempts: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    headers: Option<&'a RawValue>,
     #[serde(borrow, default)]
     token: Option<&'a RawValue>,
 }
@@ -264,7 +269,15 @@ impl Request<'_> {
                 None => None,
                 Some(raw) => Some(number("max_attempts", raw, 1..=1000)? as u32),
             },
+            headers: self.headers()?,
         })
+    }
+
+    fn headers(&self) -> Result<Headers, Refusal> {
+        // PHP writes an empty array for an object without members.
+        let given = self.headers.filter(|raw| raw.get() != "[]");
+        let headers = given.map_or_else(|| Ok(Headers::default()), |raw| Headers::parse(raw.get()));
+        headers.map_err(|e| Refusal::new("bad_field", format!("headers: {e}")))
     }
 
     fn due(&self, zone: &TimeZone) -> Result<Option<Due>, Refusal> {
@@ -448,6 +461,10 @@ mod tests {
         );
         let add = add_of(r#"{"cmd":"add","topic":"t","id":"a","body":null,"fix_time":"","run_at_ms":"17"}"#);
         assert_eq!((add.due, add.body.as_str()), (Some(Due::At(17)), "null"));
+        let add = add_of(r#"{"cmd":"add","topic":"t","id":"a","body":1,"headers":{"X-A":"7"}}"#);
+        assert_eq!(add.headers.to_text(), r#"{"x-a":"7"}"#);
+        let add = add_of(r#"{"cmd":"add","topic":"t","id":"a","body":1,"headers":[]}"#);
+        assert!(add.headers.is_empty());
         let Ok(Command::Madd(jobs)) = parse_text(
             r#"{"cmd":"madd","topic":"t","jobs":[{"id":"a","body":1},{"id":"","body":1},{"topic":"u","id":"b","body":2},7]}"#,
         ) else {
@@ -488,6 +505,8 @@ mod tests {
             (job(r#","priority":"urgent""#), "bad_field", ["urgent", "high"]),
             (job(r#","on_conflict":1"#), "bad_field", ["on_conflict", "reject"]),
             (job(r#","max_attempts":0"#), "bad_field", ["max_attempts is 0", "1 to"]),
+            (job(r#","headers":{"host":"a"}"#), "bad_field", ["headers", "host"]),
+            (job(r#","headers":[1]"#), "bad_field", ["headers", "object"]),
             (r#"{"cmd":"madd","jobs":{}}"#.to_owned(), "bad_field", ["jobs", "list"]),
         ] {
             let refusal = parse_text(&json).expect_err(&json);

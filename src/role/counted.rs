@@ -6,11 +6,14 @@ use std::time::{Duration, Instant};
 
 use crate::counters::Counters;
 use crate::job::{JobId, JobKey, NewJob, State, TopicName};
-use crate::metrics::{AddOutcome, DeathCause, DeleteOutcome, NodeCells, Operation};
+use crate::letters::Pace;
+use crate::metrics::{AddOutcome, DeathCause, DeleteOutcome, NodeCells, Operation, PurgeCause};
 use crate::store::{
-    Added, Batch, Change, Changed, CircuitView, Counts, Lanes, Letters, Moved, Opening, Outcome, OwnerTag,
-    Page, Permit, PermitAsk, Result, Settled, Settlement, Spread, Store, StoreError, View, Wanted, Which,
+    Added, Batch, Change, Changed, CircuitView, Counts, Lanes, Letter, Letters, Moved, Opening, Outcome,
+    OwnerTag, Page, Permit, PermitAsk, Result, Settled, Settlement, Spread, Store, StoreError, View, Wanted,
+    Which,
 };
+use crate::ticket::Secret;
 
 /// What the embedded store is called.
 pub const EMBEDDED: &str = "embedded";
@@ -74,6 +77,12 @@ impl Counted {
         let failed = matches!(&out, Err(e) if !matches!(e, StoreError::Settling(_)));
         self.took(operation, key, begun, failed);
         out
+    }
+
+    fn count_purged(&self, topic: &TopicName, cause: PurgeCause, gone: &Result<usize>) {
+        if let Ok(gone @ 1..) = gone {
+            self.counters.topic(topic.as_str()).purged(cause, *gone as u64);
+        }
     }
 
     /// Counts the dead letters that the last call has made.
@@ -170,7 +179,7 @@ impl Store for Counted {
                 }
                 Outcome::Retry(_) => topic.retried(),
                 Outcome::Bury => topic.died(DeathCause::Callback),
-                Outcome::Extend(_) | Outcome::HandBack => {}
+                Outcome::Extend(_) | Outcome::Later(_) | Outcome::HandBack => {}
             }
         }
         all
@@ -196,12 +205,16 @@ impl Store for Counted {
         self.timed(Operation::Read, None, |store| store.dead_since(topic, since_ms, limit))
     }
 
-    fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize) -> Result<usize> {
-        self.timed(Operation::Change, None, |store| store.redrive(topic, which, limit))
+    fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize, pace: Pace) -> Result<usize> {
+        self.timed(Operation::Change, None, |store| store.redrive(topic, which, limit, pace))
     }
 
     fn purge(&mut self, topic: &TopicName, state: State, limit: usize) -> Result<usize> {
-        self.timed(Operation::Change, None, |store| store.purge(topic, state, limit))
+        let gone = self.timed(Operation::Change, None, |store| store.purge(topic, state, limit));
+        if state == State::Dead {
+            self.count_purged(topic, PurgeCause::Asked, &gone);
+        }
+        gone
     }
 
     fn letters(&mut self, topic: &TopicName, ids: &[JobId], what: Letters) -> Result<usize> {
@@ -209,7 +222,27 @@ impl Store for Counted {
             Letters::Count => Operation::Read,
             Letters::Remove => Operation::Change,
         };
-        self.timed(operation, None, |store| store.letters(topic, ids, what))
+        let letters = self.timed(operation, None, |store| store.letters(topic, ids, what));
+        if what == Letters::Remove {
+            self.count_purged(topic, PurgeCause::Asked, &letters);
+        }
+        letters
+    }
+
+    fn purge_letters(&mut self, topic: &TopicName, letters: &[Letter]) -> Result<usize> {
+        let gone = self.timed(Operation::Change, None, |store| store.purge_letters(topic, letters));
+        self.count_purged(topic, PurgeCause::Asked, &gone);
+        gone
+    }
+
+    fn retire(&mut self, topic: &TopicName, age: Duration, limit: usize) -> Result<usize> {
+        let gone = self.timed(Operation::Expire, None, |store| store.retire(topic, age, limit));
+        self.count_purged(topic, PurgeCause::Retention, &gone);
+        gone
+    }
+
+    fn secret(&mut self, lane: usize) -> Result<Secret> {
+        self.timed(Operation::Read, None, |store| store.secret(lane))
     }
 
     fn pause(&mut self, topic: &TopicName, paused: bool) -> Result<()> {

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Bell, BellKind, RedisStore, Result, SqliteStore, Store, redis, sqlite};
+use super::{Bell, BellKind, RedisStore, Result, SqliteStore, Store, Token, redis, sqlite};
 use crate::job::{JobKey, TopicName};
 use crate::settings;
 
@@ -117,6 +117,11 @@ impl Lanes {
     /// The lane that grants a topic's permits, whichever are down.
     pub fn home_of(&self, topic: &TopicName) -> usize {
         self.0.as_ref().map_or(0, |nodes| nodes.home_of(topic))
+    }
+
+    /// The lane of a lease; none: it is no token of one.
+    pub fn of_token(&self, token: &Token) -> Option<usize> {
+        self.0.as_ref().map_or(Some(0), |nodes| nodes.lane_of_token(token))
     }
 
     /// Where a job belongs.

@@ -23,7 +23,10 @@ pub use lanes::{Lanes, Probe, Probed, hang_bell, open, open_lane, unhang};
 pub use redis::{NodeState, RedisStore};
 pub use sqlite::SqliteStore;
 
+use crate::headers::Headers;
 use crate::job::{Attempt, Body, Due, JobId, JobKey, NewJob, Priority, State, TopicName};
+use crate::letters::Pace;
+use crate::ticket::Secret;
 
 /// Why a store did not do what it was asked. In every case but [`StoreError::Unknown`] nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -97,6 +100,8 @@ pub struct Change {
     pub priority: Option<Priority>,
     /// Its own limit of attempts, or from now on the topic's.
     pub max_attempts: Option<Option<u32>>,
+    /// Its headers, or from now on none.
+    pub headers: Option<Headers>,
 }
 
 /// What becomes of dead letters.
@@ -142,6 +147,8 @@ pub struct View {
     pub max_attempts: Option<u32>,
     /// The last attempts, the oldest first.
     pub attempts_log: Vec<Attempt>,
+    /// Its own headers.
+    pub headers: Headers,
 }
 
 /// The moved jobs of a promotion or an expiry, and when there is more to do.
@@ -201,6 +208,8 @@ pub struct Leased {
     pub max_attempts: Option<u32>,
     /// It is let through to see whether its receiver is back; and so often its topic's circuit was opened.
     pub probe: Option<u32>,
+    /// Its own headers.
+    pub headers: Headers,
 }
 
 /// What a lease brought.
@@ -226,6 +235,8 @@ pub enum Outcome {
     Bury,
     /// It takes longer: the lease now ends this much after the store's now.
     Extend(Duration),
+    /// Its receiver answers later: the lease is nobody's from now on, and ends this much after the store's now.
+    Later(Duration),
     /// It was not begun: ready again, the attempt not counted.
     HandBack,
 }
@@ -259,6 +270,8 @@ pub struct Page {
     pub jobs: Vec<View>,
     /// Where the next page begins; none: this was the last.
     pub next: Option<String>,
+    /// The nodes that could not be asked, and whose jobs are missing.
+    pub away: Vec<String>,
 }
 
 /// Which dead letters a redrive or purge takes.
@@ -268,6 +281,17 @@ pub enum Which {
     All,
     /// Those of these ids.
     Ids(Vec<JobId>),
+    /// These.
+    Letters(Vec<Letter>),
+}
+
+/// One dead letter. Those of one id died at different times.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Letter {
+    /// The job's id.
+    pub id: JobId,
+    /// When it died, Unix milliseconds.
+    pub died_ms: i64,
 }
 
 /// One handle to the store.
@@ -334,8 +358,9 @@ pub trait Store: Send {
     /// A topic's dead letters that died at that moment or later, the latest first: up to `limit`, or fewer whose bodies are big.
     fn dead_since(&mut self, topic: &TopicName, since_ms: i64, limit: usize) -> Result<Vec<View>>;
 
-    /// Makes up to `limit` dead letters ready with their attempts reset. One whose id is live stays dead.
-    fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize) -> Result<usize>;
+    /// Makes up to `limit` dead letters ready with their attempts reset, or delayed as the pace has it. One whose id is live stays
+    /// dead; of one id one is taken, if only the id is named the latest.
+    fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize, pace: Pace) -> Result<usize>;
 
     /// Removes up to `limit` jobs of a topic that are in `state`.
     fn purge(&mut self, topic: &TopicName, state: State, limit: usize) -> Result<usize>;
@@ -343,6 +368,12 @@ pub trait Store: Send {
     /// Counts or removes all dead letters of some ids, also of one that is live again: the live job stays. Tells how many
     /// there were.
     fn letters(&mut self, topic: &TopicName, ids: &[JobId], what: Letters) -> Result<usize>;
+
+    /// Removes these dead letters, and no others of their ids. Tells how many there were.
+    fn purge_letters(&mut self, topic: &TopicName, letters: &[Letter]) -> Result<usize>;
+
+    /// Removes dead letters that died so long ago, up to about `limit` of each shard; to be called until there are none.
+    fn retire(&mut self, topic: &TopicName, age: Duration, limit: usize) -> Result<usize>;
 
     /// The counts of all topics that ever had a job, by name.
     fn counts(&mut self) -> Result<Vec<Counts>>;
@@ -367,6 +398,9 @@ pub trait Store: Send {
 
     /// The circuits that are not closed, by topic.
     fn circuits(&mut self) -> Result<Vec<CircuitView>>;
+
+    /// What tickets for leases of that lane are signed with: made at first use, and the same for all who ask.
+    fn secret(&mut self, lane: usize) -> Result<Secret>;
 
     /// Whether the store answers; how is told by the error.
     fn health(&mut self) -> Result<()>;

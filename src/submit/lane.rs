@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
+use super::letters::{find, undertake};
 use super::list::list;
 use super::refused::Refused;
-use super::{Answer, Ask, Asker, STORE_TIMEOUT, Undertake};
-use crate::job::{JobKey, NewJob, State, TopicName};
+use super::{Answer, Ask, Asker, STORE_TIMEOUT};
+use crate::job::{NewJob, TopicName};
 use crate::role::{self, lock};
-use crate::store::{Added, CircuitView, Letters, Result, Store, StoreError, Which};
+use crate::store::{Added, CircuitView, Result, Store, StoreError};
 
 /// So many adds go into one transaction.
 const GROUP: usize = 256;
@@ -159,6 +160,9 @@ impl Ask {
             | Ask::Count
             | Ask::Pause(..)
             | Ask::Paused
+            | Ask::Settle(_)
+            | Ask::Secret(_)
+            | Ask::Find { .. }
             | Ask::Dead { .. } => Kind::Other,
         }
     }
@@ -311,9 +315,19 @@ impl<A: Asker> Worker<A> {
                     let changed = self.store.change(&key, &change);
                     Answer::Changed(key, changed)
                 }
-                Ask::List { topic, state, cursor, limit } => {
-                    Answer::Listed(list(self.store.as_mut(), &topic, state, cursor, limit))
+                Ask::List { topic, state, filter, cursor, limit } => {
+                    Answer::Listed(list(self.store.as_mut(), &topic, (state, filter), cursor, limit))
                 }
+                Ask::Find { topic, filter, cursor, limit } => {
+                    Answer::Found(find(self.store.as_mut(), &topic, &filter, cursor, limit))
+                }
+                Ask::Settle(settlement) => {
+                    let settled = self.store.settle(&[settlement]).pop();
+                    Answer::Settled(
+                        settled.unwrap_or_else(|| Err(StoreError::Unknown("no answer".to_owned()))),
+                    )
+                }
+                Ask::Secret(lane) => Answer::Secret(self.store.secret(lane)),
                 Ask::Count => Answer::Counted(self.store.counts()),
                 Ask::Pause(topic, true) => Answer::Said(self.store.pause(&topic, true)),
                 Ask::Pause(topic, false) => Answer::Said(resume(self.store.as_mut(), &topic)),
@@ -350,38 +364,10 @@ fn resume(store: &mut dyn Store, topic: &TopicName) -> Result<()> {
     store.close_circuit(topic).map(drop)
 }
 
-/// Does something with dead letters.
-fn undertake(
-    store: &mut dyn Store,
-    topic: TopicName,
-    which: &Which,
-    limit: usize,
-    what: Undertake,
-) -> Result<usize> {
-    match (what, which) {
-        (Undertake::CountForRedrive | Undertake::CountForPurge, Which::All) => {
-            let counts = store.counts()?;
-            Ok(counts.iter().find(|c| c.topic == topic).map_or(0, |c| c.dead as usize))
-        }
-        (Undertake::CountForRedrive, Which::Ids(ids)) => {
-            let mut sum = 0;
-            for id in ids {
-                let found = store.get(&JobKey { topic: topic.clone(), id: id.clone() })?;
-                sum += usize::from(found.is_some_and(|view| view.state == State::Dead));
-            }
-            Ok(sum)
-        }
-        (Undertake::CountForPurge, Which::Ids(ids)) => store.letters(&topic, ids, Letters::Count),
-        (Undertake::Redrive, which) => store.redrive(&topic, which, limit),
-        (Undertake::Purge, Which::All) => store.purge(&topic, State::Dead, limit),
-        (Undertake::Purge, Which::Ids(ids)) => store.letters(&topic, ids, Letters::Remove),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::{JobId, JobKey};
+    use crate::job::{JobId, JobKey, TopicName};
 
     /// Its line, and its number there.
     type Ticket = (u64, u64);

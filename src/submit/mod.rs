@@ -5,6 +5,7 @@
 //! Neither waits for the store.
 
 mod lane;
+mod letters;
 mod list;
 mod refused;
 
@@ -13,8 +14,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::lane::Lane;
+pub use self::letters::Found;
 use crate::job::{JobKey, NewJob, State, TopicName};
-use crate::store::{Added, Change, Changed, CircuitView, Counts, Lanes, Page, Result, Store, View, Which};
+use crate::letters::{Filter, Pace};
+use crate::store::{
+    Added, Change, Changed, CircuitView, Counts, Lanes, Page, Result, Settled, Settlement, Store, View, Which,
+};
+use crate::ticket::Secret;
 
 /// A store that has not answered for so long is taken to hang: what it has is answered with `unknown`, and nothing more
 /// is handed to it until it answers.
@@ -41,11 +47,28 @@ pub enum Ask {
         topic: TopicName,
         /// The state.
         state: State,
+        /// Of dead letters: those that this picks. There may be none of them on a page behind which there are more.
+        filter: Option<Filter>,
         /// What the page before gave.
         cursor: Option<String>,
         /// How many jobs at most.
         limit: usize,
     },
+    /// Name dead letters that a filter picks. Of a long look those are named that a step has found, and where to go on.
+    Find {
+        /// The topic.
+        topic: TopicName,
+        /// What picks them.
+        filter: Filter,
+        /// What the look before gave.
+        cursor: Option<String>,
+        /// How many at most.
+        limit: usize,
+    },
+    /// Settle a leased job.
+    Settle(Settlement),
+    /// Tell what tickets for a lane's leases are signed with.
+    Secret(usize),
     /// Count the jobs of all topics.
     Count,
     /// Have a topic's jobs delivered no more; or again, whatever its circuit says.
@@ -73,8 +96,8 @@ pub enum Undertake {
     CountForRedrive,
     /// It is counted how many a purge would find.
     CountForPurge,
-    /// They are made ready.
-    Redrive,
+    /// They are made ready, or delayed.
+    Redrive(Pace),
     /// They are removed.
     Purge,
 }
@@ -94,6 +117,12 @@ pub enum Answer {
     Changed(JobKey, Result<Changed>),
     /// To a listing.
     Listed(Result<Page>),
+    /// To a look for dead letters.
+    Found(Result<Found>),
+    /// To a settlement.
+    Settled(Result<Settled>),
+    /// To the question for a secret.
+    Secret(Result<Secret>),
     /// To a count.
     Counted(Result<Vec<Counts>>),
     /// To what was done with dead letters: with how many.
@@ -151,11 +180,25 @@ impl<A: Asker> Submits<A> {
     }
 
     fn lane_of(&self, ask: &Ask) -> usize {
+        match ask {
+            Ask::Secret(lane) => return *lane,
+            Ask::Settle(settlement) => {
+                return self.lanes.of_token(&settlement.token).unwrap_or(self.threads.len() - 1);
+            }
+            _ => {}
+        }
         let key = match ask {
             Ask::Add(job) => Some(&job.key),
             Ask::AddMany(jobs) => jobs.first().map(|job| &job.key),
             Ask::Get(key) | Ask::Delete(key) | Ask::Change(key, _) | Ask::Run(key) => Some(key),
-            Ask::List { .. } | Ask::Count | Ask::Dead { .. } | Ask::Pause(..) | Ask::Paused => None,
+            Ask::List { .. }
+            | Ask::Find { .. }
+            | Ask::Count
+            | Ask::Dead { .. }
+            | Ask::Pause(..)
+            | Ask::Paused
+            | Ask::Settle(_)
+            | Ask::Secret(_) => None,
         };
         key.map_or(self.threads.len() - 1, |key| self.lanes.of(key))
     }

@@ -123,6 +123,12 @@ pub struct Topic {
 }
 
 impl Topic {
+    /// How long after the failure of attempt `number` (from 1) of `limit` the next one comes; none: they are used up. `random` is as
+    /// for [`RetryPolicy::delay_after`].
+    pub fn again_after(&self, number: u32, limit: u32, random: f64) -> Option<Duration> {
+        (number < limit).then(|| self.retry.delay_after(number, random))
+    }
+
     /// A topic that calls `callback`, and is otherwise as new topics are.
     pub fn new(name: TopicName, callback: impl Into<String>) -> Topic {
         Topic {

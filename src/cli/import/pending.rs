@@ -5,6 +5,7 @@ use std::fmt;
 use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::headers::Headers;
 use crate::job::{Body, Due, JobId, JobKey, LATEST_MS, NewJob, OnConflict, Priority, TopicName};
 
 /// More failures than this are nobody's count: no topic allows so many attempts.
@@ -55,6 +56,7 @@ impl Entry {
         let body = std::str::from_utf8(&self.body).map_err(|_| "its body is not UTF-8")?;
         let (body, attempts) = unmarked(Body::parse(body).map_err(|e| e.to_string())?);
         Ok(NewJob {
+            headers: Headers::default(),
             key: JobKey { topic, id },
             body,
             due: self.due()?,

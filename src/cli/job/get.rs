@@ -40,6 +40,8 @@ fn page(job: &Job, now_ms: i64) -> String {
         ("due", moment_from(job.due_ms, now_ms)),
     ];
     facts.extend(job.until_ms.map(|ms| (until, moment_from(ms, now_ms))));
+    let headers: Vec<String> = job.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+    facts.extend((!headers.is_empty()).then(|| ("headers", headers.join(", "))));
     facts.extend([
         ("added", moment(job.added_ms)),
         ("priority", format!("{:?}", job.priority).to_lowercase()),
@@ -79,6 +81,7 @@ mod tests {
         let job = json!({
             "topic": "t", "id": "a\nb", "state": "dead", "due_ms": 1000, "until_ms": 5000, "added_ms": 0,
             "priority": "high", "attempts": 2, "max_attempts": 2, "body": {"order": 42}, "later": "unknown",
+            "headers": {"x-a": "7", "x-b": "8"},
             "log": [
                 {"number": 1, "at_ms": 1000, "took_ms": 7, "status": 503, "answer": "not yet"},
                 {"number": 2, "at_ms": 2000, "took_ms": 3000, "error": "timeout"},
@@ -92,6 +95,7 @@ mod tests {
             "priority    high\n",
             "attempts    2 of 2\n",
             "body        {\"order\":42}\n",
+            "headers     x-a: 7, x-b: 8\n",
             "7 ms     503  not yet\n",
             "3000 ms       -  timeout\n",
         ] {

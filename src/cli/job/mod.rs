@@ -5,6 +5,8 @@ pub(super) mod get;
 pub(super) mod reschedule;
 pub(super) mod run;
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use serde::Deserialize;
 use serde_json::json;
@@ -42,6 +44,8 @@ pub(super) struct Job {
     pub priority: Priority,
     pub attempts: u32,
     pub max_attempts: Option<u32>,
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
     #[serde(default)]
     pub log: Vec<Attempt>,
     pub body: Box<RawValue>,

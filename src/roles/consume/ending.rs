@@ -4,36 +4,78 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::callback::Verdict;
 use crate::job::{Attempt, Due, JobKey};
-use crate::store::{Leased, Outcome};
+use crate::process::now_ms;
+use crate::store::{Leased, Outcome, Settlement, Token};
+use crate::ticket::{Secret, Ticket};
 use crate::topic::{CatchUp, Failure, Topic};
 
-/// What becomes of a job whose callback ended so.
-pub(super) fn outcome(topic: &Topic, leased: &Leased, verdict: &Verdict) -> Outcome {
-    let limit = leased.max_attempts.unwrap_or(topic.max_attempts);
-    match verdict {
-        Verdict::Accepted => Outcome::Ack,
-        // Answer later: as long as no ack_url is sent, no receiver can say so.
-        Verdict::Later => Outcome::Ack,
-        Verdict::Refused { .. } => Outcome::Bury,
-        Verdict::Failed { .. } if leased.attempt >= limit => Outcome::Bury,
-        Verdict::Failed { retry_after, .. } => {
-            let own = topic.retry.delay_after(leased.attempt, fastrand::f64());
-            Outcome::Retry(Due::In(own.max(retry_after.unwrap_or_default())))
-        }
+/// Where a receiver of this attempt says what came of it; none: it may not answer later. `base` is where the HTTP API is reached.
+pub(super) fn ack_url(
+    base: Option<&str>,
+    secret: Option<&Secret>,
+    topic: &Topic,
+    leased: &Leased,
+) -> Option<String> {
+    let (base, secret) = (base?, secret?);
+    if topic.answer_later.is_zero() {
+        return None;
     }
+    let began_ms = now_ms();
+    let ticket = Ticket {
+        key: leased.key.clone(),
+        token: leased.token.0.clone(),
+        attempt: leased.attempt,
+        limit: leased.max_attempts.unwrap_or(topic.max_attempts),
+        began_ms,
+        until_ms: began_ms.saturating_add(topic.answer_later.as_millis() as i64),
+    };
+    Some(format!("{base}/v1/ack/{}", ticket.sign(secret)))
 }
 
-/// Logs it. No reason: it was accepted.
+/// What becomes of a job whose callback ended so.
+pub(super) fn settlement(
+    topic: &Topic,
+    leased: Leased,
+    token: Token,
+    verdict: &Verdict,
+    attempt: Attempt,
+) -> Settlement {
+    let limit = leased.max_attempts.unwrap_or(topic.max_attempts);
+    let outcome = match verdict {
+        Verdict::Accepted => Outcome::Ack,
+        Verdict::Refused { .. } => Outcome::Bury,
+        Verdict::Failed { retry_after, .. } => {
+            match topic.again_after(leased.attempt, limit, fastrand::f64()) {
+                Some(delay) => Outcome::Retry(Due::In(delay.max(retry_after.unwrap_or_default()))),
+                None => Outcome::Bury,
+            }
+        }
+        // Counted from when the attempt began.
+        Verdict::Later => {
+            Outcome::Later(topic.answer_later.saturating_sub(Duration::from_millis(attempt.took_ms)))
+        }
+    };
+    note(&leased, verdict.reason(), &outcome);
+    // What came of an attempt that is answered later is kept when it is known.
+    let attempt = (!matches!(outcome, Outcome::Ack | Outcome::Later(_))).then_some(attempt);
+    Settlement { key: leased.key, token, outcome, attempt }
+}
+
+/// Logs it. No reason: the receiver did not refuse it.
 pub(super) fn note(leased: &Leased, reason: Option<&str>, outcome: &Outcome) {
     let (JobKey { topic, id }, attempt) = (&leased.key, leased.attempt);
-    let Some(reason) = reason else {
-        return log::debug!(target: "notify", "{topic}:{id} accepted at attempt {attempt}");
-    };
+    let reason = reason.unwrap_or_default();
     match outcome {
         Outcome::Bury => {
             log::error!(target: "notify", "{topic}:{id} is a dead letter after attempt {attempt}: {reason}")
         }
-        _ => log::warn!(target: "notify", "{topic}:{id} failed at attempt {attempt}: {reason}"),
+        Outcome::Retry(_) => {
+            log::warn!(target: "notify", "{topic}:{id} failed at attempt {attempt}: {reason}")
+        }
+        Outcome::Later(_) => {
+            log::debug!(target: "notify", "{topic}:{id} is answered later, attempt {attempt}")
+        }
+        _ => log::debug!(target: "notify", "{topic}:{id} accepted at attempt {attempt}"),
     }
 }
 
@@ -97,8 +139,17 @@ mod tests {
             deadline_ms: 0,
             max_attempts: None,
             probe: None,
+            headers: Default::default(),
         };
-        outcome(&topic, &leased, verdict)
+        let attempt = Attempt {
+            number: attempt,
+            at_ms: 0,
+            took_ms: 0,
+            status: None,
+            answer: String::new(),
+            error: String::new(),
+        };
+        settlement(&topic, leased, Token(Box::from([7])), verdict, attempt).outcome
     }
 
     fn failed(retry_after: Option<Duration>) -> Verdict {

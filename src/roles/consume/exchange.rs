@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::ending::too_old;
+use super::ending::{ack_url, too_old};
 use super::lane::{self, Order};
 use super::{Consumer, Flight, LEASE_MARGIN};
 use crate::job::TopicName;
@@ -95,7 +95,8 @@ impl Consumer {
                 continue;
             }
             self.fair.began(&leased.key.topic);
-            self.workers.call(topic, &leased);
+            let (base, secret) = (self.public_url.as_deref(), self.counters[number].secret.as_ref());
+            self.workers.call(topic, &leased, ack_url(base, secret, topic, &leased));
             let by = Instant::now() + topic.timeout + LEASE_MARGIN;
             let topic = Arc::clone(topic);
             self.in_flight.insert(leased.token.clone(), Flight { leased, topic, lane: number, by });

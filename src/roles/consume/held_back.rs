@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::ending::note;
 use super::lane::Order;
-use super::{Consumer, Flight, LEASE_MARGIN, note};
+use super::{Consumer, Flight, LEASE_MARGIN};
 use crate::flow::Verdict;
 use crate::job::{Attempt, TopicName};
 use crate::store::{Leased, Opening, Outcome, Permit, PermitAsk, Settlement, StoreError};

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
@@ -15,9 +16,13 @@ use crate::role::{self, lock};
 use crate::store::{
     self, Batch, Bell, Opening, OwnerTag, Permit, PermitAsk, Settled, Settlement, Store, StoreError, Wanted,
 };
+use crate::ticket::Secret;
 
 /// The most jobs that one lease or settlement takes, so that others have their turn at the store.
 pub(super) const BATCH: usize = 256;
+
+/// How long the secret is taken for what it was.
+const SECRET_KEPT: Duration = Duration::from_secs(60);
 
 /// What a lane is to do.
 pub(super) enum Order {
@@ -49,6 +54,8 @@ pub(super) enum News {
         batch: Batch,
         failed: Option<StoreError>,
     },
+    /// What tickets for its leases are signed with.
+    Secret(Secret),
     /// The bell is taken down.
     Deaf,
     /// All is handed back, or is not, which the timers mend.
@@ -117,8 +124,17 @@ impl Lane {
         tell.set_nonblocking(true)?;
         let (orders, received) = std::sync::mpsc::channel();
         let inbox = Arc::clone(inbox);
-        let worker =
-            Worker { number, store, bell: Some(bell), owner, orders: received, told, inbox, listens: true };
+        let worker = Worker {
+            number,
+            store,
+            bell: Some(bell),
+            owner,
+            orders: received,
+            told,
+            inbox,
+            listens: true,
+            secret_read: None,
+        };
         role::vital_thread("lane", move || worker.run())?;
         Ok(Lane { orders, tell })
     }
@@ -139,6 +155,8 @@ struct Worker {
     told: UnixStream,
     inbox: Arc<Inbox>,
     listens: bool,
+    /// When the secret was last read.
+    secret_read: Option<Instant>,
 }
 
 impl Worker {
@@ -183,6 +201,9 @@ impl Worker {
     fn obey(&mut self, order: Order) {
         match order {
             Order::Exchange { settle, wanted, limit } => {
+                if limit > 0 {
+                    self.read_secret();
+                }
                 let exchanged = self.exchange(settle, &wanted, limit);
                 self.inbox.put(self.number, exchanged);
             }
@@ -222,6 +243,21 @@ impl Worker {
                 let is_news = self.store.close_circuit(&topic);
                 self.inbox.put(self.number, News::Closed { topic, is_news });
             }
+        }
+    }
+
+    /// Tells the secret before what may need it, and now and then anew: a node may have lost it with all that it had.
+    fn read_secret(&mut self) {
+        if self.secret_read.is_some_and(|at| at.elapsed() < SECRET_KEPT) {
+            return;
+        }
+        match self.store.secret(self.number) {
+            Ok(secret) => {
+                self.secret_read = Some(Instant::now());
+                self.inbox.put(self.number, News::Secret(secret));
+            }
+            // What is leased meanwhile cannot be answered later.
+            Err(e) => log::debug!("cannot read the secret of tickets: {e}"),
         }
     }
 

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
-use self::ending::{note, outcome, receiver_failed};
+use self::ending::{receiver_failed, settlement};
 use self::lane::{Inbox, Lane, News, Order};
 use self::limits::Limits;
 use self::workers::{Finished, Workers};
@@ -30,7 +30,8 @@ use crate::flow::Evidence;
 use crate::job::{Priority, TopicName};
 use crate::process::{Owner, wait_readable};
 use crate::role::{Context, Drain, LiveTopics, Trouble};
-use crate::store::{BellKind, Lanes, Leased, Outcome, OwnerTag, Settlement, Token};
+use crate::store::{BellKind, Lanes, Leased, OwnerTag, Settlement, Token};
+use crate::ticket::Secret;
 use crate::topic::{Mode, Topic};
 
 /// How much longer than a callback may take its lease holds: for names that are slow to resolve, and for settling.
@@ -87,6 +88,8 @@ struct Counter {
     /// Its bell is down.
     deaf: bool,
     handed_back: bool,
+    /// What tickets for its leases are signed with.
+    secret: Option<Secret>,
 }
 
 impl Counter {
@@ -118,6 +121,8 @@ struct Consumer {
     lanes: Lanes,
     /// It drains: no new work.
     drains: bool,
+    /// Where receivers that answer later find the HTTP API.
+    public_url: Option<String>,
 }
 
 impl Consumer {
@@ -148,6 +153,7 @@ impl Consumer {
                 listens: true,
                 deaf: false,
                 handed_back: false,
+                secret: None,
             });
         }
         let now = Instant::now();
@@ -166,6 +172,7 @@ impl Consumer {
             workers: Workers::new(caller, context.counters.clone(), concurrency)?,
             in_flight: HashMap::new(),
             drains: false,
+            public_url: settings.http.public_url.clone(),
         })
     }
 
@@ -258,10 +265,8 @@ impl Consumer {
             self.limits.ended(&flight.leased.key.topic, true);
             self.learn(&flight, receiver_failed(&verdict), &attempt.error);
             let Flight { leased, topic, lane, .. } = flight;
-            let outcome = outcome(&topic, &leased, &verdict);
-            note(&leased, verdict.reason(), &outcome);
-            let attempt = (outcome != Outcome::Ack).then_some(attempt);
-            self.counters[lane].unsettled.push(Settlement { key: leased.key, token, outcome, attempt });
+            let settlement = settlement(&topic, leased, token, &verdict, attempt);
+            self.counters[lane].unsettled.push(settlement);
         }
         // Ready jobs of a topic that had its share of workers may be leased now.
         self.look_where_more_is();
@@ -282,6 +287,7 @@ impl Consumer {
                 News::Exchanged { unsettled, batch, failed } => {
                     self.exchanged(number, unsettled, batch, failed)?
                 }
+                News::Secret(secret) => self.counters[number].secret = Some(secret),
                 News::Deaf => self.counters[number].deaf = true,
                 News::HandedBack(Ok(_)) => self.counters[number].handed_back = true,
                 // The timers do it, as soon as this process is gone.

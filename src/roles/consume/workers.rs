@@ -87,7 +87,7 @@ impl Workers {
     }
 
     /// Hands in a call. To be used only while workers are free.
-    pub(super) fn call(&mut self, topic: &Arc<Topic>, leased: &Leased) {
+    pub(super) fn call(&mut self, topic: &Arc<Topic>, leased: &Leased, ack_url: Option<String>) {
         debug_assert!(self.free() > 0);
         self.busy += 1;
         let delivery = Delivery {
@@ -96,8 +96,8 @@ impl Workers {
             attempt: leased.attempt,
             due_ms: leased.due_ms,
             stamp_us: leased.stamp_us,
-            headers: Vec::new(),
-            ack_url: None,
+            headers: leased.headers.pairs(),
+            ack_url,
         };
         let call = Call { topic: Arc::clone(topic), token: leased.token.clone(), delivery };
         let mut queue = lock(&self.shared.queue);
@@ -174,13 +174,15 @@ impl Shared {
         late_us: u64,
         begun: Instant,
     ) {
+        let took_us = begun.elapsed().as_micros() as u64;
+        let topic = self.counters.topic(delivery.key.topic.as_str());
         let outcome = match verdict {
-            Verdict::Accepted | Verdict::Later => AttemptOutcome::Accepted,
+            Verdict::Later => return topic.answered_later(late_us, took_us),
+            Verdict::Accepted => AttemptOutcome::Accepted,
             Verdict::Failed { .. } => AttemptOutcome::Failed,
             Verdict::Refused { .. } => AttemptOutcome::Refused,
         };
-        let took_us = begun.elapsed().as_micros() as u64;
-        self.counters.topic(delivery.key.topic.as_str()).attempted(outcome, status, late_us, took_us);
+        topic.attempted(outcome, status, late_us, took_us);
     }
 
     fn next(&self) -> Option<Call> {

@@ -11,6 +11,7 @@ use axum::http::{HeaderMap, StatusCode};
 use jiff::tz::TimeZone;
 use tokio::sync::watch;
 
+use super::acks::Acks;
 use super::desk::Desk;
 use super::health::Health;
 use super::input;
@@ -47,6 +48,7 @@ pub(super) struct Api {
     pub counters: Counters,
     /// Whose days the statistics are of.
     pub zone: TimeZone,
+    pub acks: Acks,
     /// What `/openapi.json` says.
     pub document: Arc<OnceLock<Bytes>>,
 }

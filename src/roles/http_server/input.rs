@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 
 use super::cursor;
 use super::problem::Problem;
+use crate::headers::Headers;
 use crate::job::{Body, Due, JobId, JobKey, LATEST_MS, NewJob, OnConflict, Priority, State, TopicName};
 use crate::store::Change;
 use crate::topic::{Status, Topic};
@@ -23,7 +24,7 @@ pub(super) const BATCH_MAX: usize = 10_000;
 const LIMITS: [usize; 2] = [50, 1000];
 
 /// The fields of a new job.
-const JOB: &[&str] = &["id", "body", "delay", "run_at", "priority", "on_conflict", "max_attempts"];
+const JOB: &[&str] = &["id", "body", "delay", "run_at", "priority", "on_conflict", "max_attempts", "headers"];
 
 /// No object has so many fields that mean something.
 const FIELDS_MAX: usize = 32;
@@ -106,6 +107,13 @@ impl<'a> Fields<'a> {
                 Err(Problem::field("run_at", "delay and run_at both say when: give one of them"))
             }
         }
+    }
+
+    /// A job's own headers.
+    fn headers(&self) -> Result<Headers, Problem> {
+        let parse = |raw: &RawValue| Headers::parse(raw.get());
+        let headers = self.get("headers").map_or_else(|| Ok(Headers::default()), parse);
+        headers.map_err(|e| Problem::field("headers", format!("headers: {e}")))
     }
 
     /// A job's own limit of attempts.
@@ -197,6 +205,7 @@ pub(super) fn job(json: &[u8], topic: &Topic, key: Option<&str>) -> Result<NewJo
         on_conflict: on_conflict.unwrap_or(if_taken),
         max_attempts: fields.max_attempts()?,
         attempts: 0,
+        headers: fields.headers()?,
     })
 }
 
@@ -243,17 +252,19 @@ pub(super) fn batch(
     Ok(jobs.iter().enumerate().map(one).collect())
 }
 
-/// What is changed of a job. A limit that is null is the topic's; a body may be any value, null as well.
+/// What is changed of a job. A limit that is null is the topic's, headers that are null are none; a body may be any value, null as
+/// well.
 pub(super) fn change(json: &[u8]) -> Result<Change, Problem> {
-    let fields = Fields::of(json, &["delay", "run_at", "body", "priority", "max_attempts"])?;
+    let fields = Fields::of(json, &["delay", "run_at", "body", "priority", "max_attempts", "headers"])?;
     let change = Change {
         due: fields.due()?,
         body: fields.raw("body").map(Body::from),
         priority: fields.plain("priority", PRIORITY)?,
         max_attempts: fields.raw("max_attempts").map(|_| fields.max_attempts()).transpose()?,
+        headers: fields.raw("headers").map(|_| fields.headers()).transpose()?,
     };
     if change == Change::default() {
-        let others = "give it, or run_at, body, priority or max_attempts";
+        let others = "give it, or run_at, body, priority, max_attempts or headers";
         return Err(Problem::missing("delay", others));
     }
     Ok(change)
@@ -270,35 +281,32 @@ pub(super) struct Listing {
 pub(super) fn listing(query: &str) -> Result<Listing, Problem> {
     const STATES: &str = "delayed, ready, leased or dead";
     let mut state = None;
-    let (cursor, limit) = page_with(query, &["state", "limit", "cursor"], |value| {
+    let (cursor, limit) = page_with(query, &["state", "limit", "cursor"], |name, value| {
         let named = State::ALL.into_iter().find(|s| s.to_string() == value);
-        state = Some(named.ok_or(STATES)?);
+        let wrong = || Problem::field(name, format!("{name} is {:?}, and not {STATES}", short(value)));
+        state = Some(named.ok_or_else(wrong)?);
         Ok(())
     })?;
     let state = state.ok_or_else(|| Problem::missing("state", STATES))?;
     Ok(Listing { state, cursor, limit })
 }
 
-/// Which page is shown, where nothing else is to be said: where it begins, and how long it is.
-pub(super) fn page(query: &str) -> Result<(Option<String>, usize), Problem> {
-    page_with(query, &["limit", "cursor"], |_| Ok(()))
-}
-
-fn page_with(
+/// Which page is shown: where it begins, and how long it is. What else the query says is taken one by one.
+pub(super) fn page_with(
     query: &str,
     known: &[&str],
-    mut state: impl FnMut(&str) -> Result<(), &'static str>,
+    mut other: impl FnMut(&str, &str) -> Result<(), Problem>,
 ) -> Result<(Option<String>, usize), Problem> {
     let (mut cursor, mut limit) = (None, LIMITS[0]);
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         let wrong =
             |wanted: &str| Problem::field(&name, format!("{name} is {:?}, and not {wanted}", short(&value)));
         match name.as_ref() {
-            other if !known.contains(&other) => return Err(Problem::unknown_field(&short(other), known)),
-            "state" => state(&value).map_err(wrong)?,
+            name if !known.contains(&name) => return Err(Problem::unknown_field(&short(name), known)),
             "cursor" => {
                 cursor = Some(cursor::read(&value).ok_or_else(|| wrong("what another page gave in next"))?);
             }
+            name if name != "limit" => other(name, &value)?,
             _ => {
                 let number = value.parse().ok().filter(|n| (1..=LIMITS[1]).contains(n));
                 limit = number.ok_or_else(|| wrong(&format!("a whole number from 1 to {}", LIMITS[1])))?;

@@ -89,7 +89,7 @@ async fn list(
     let input::Listing { state, cursor, limit } = input::listing(query.as_deref().unwrap_or_default())?;
     let registered = api.topics.borrow().get(topic.as_str()).is_some();
     let manner = Manner::List { topic: topic.clone(), registered };
-    api.desk.ask(Ask::List { topic, state, cursor, limit }, manner, 0).await
+    api.desk.ask(Ask::List { topic, state, filter: None, cursor, limit }, manner, 0).await
 }
 
 /// Shows a job; where there is none, its latest dead letter.

@@ -4,6 +4,7 @@
 //! would stall every other request.
 
 mod access;
+mod acks;
 mod admission;
 mod alerts;
 mod api;
@@ -21,6 +22,7 @@ mod nodes;
 mod openapi;
 mod patience;
 mod pauses;
+mod pick;
 mod problem;
 mod registrar;
 mod replays;
@@ -48,6 +50,7 @@ use axum::middleware::{from_fn, from_fn_with_state};
 use utoipa_axum::router::OpenApiRouter;
 
 use self::access::Access;
+use self::acks::Acks;
 use self::admission::Hosts;
 use self::api::Api;
 use self::connections::{Connections, Doors, End, Entered};
@@ -86,6 +89,7 @@ pub fn run(mut context: Context) -> Result<()> {
         counters: context.counters.clone(),
         zone: context.zone()?,
         document: Arc::default(),
+        acks: Acks::default(),
         settings: Arc::clone(&settings),
     };
     let connections = Connections::new(app(api, access)?, &settings.http)?;
@@ -105,6 +109,7 @@ fn app(api: Api, access: Access) -> Result<Router> {
         .merge(pauses::routes())
         .merge(trial::routes())
         .merge(dead::routes())
+        .merge(acks::routes())
         .merge(nodes::routes())
         .merge(alerts::routes())
         .merge(tokens::routes())

@@ -13,8 +13,9 @@ use super::cursor;
 use super::problem::Problem;
 use super::replays::Unfinished;
 use crate::job::{Attempt, JobId, JobKey, Priority, State, TopicName};
-use crate::store::{Added, Changed, CircuitView, Result, StoreError, View};
-use crate::submit::Answer;
+use crate::store::{Added, Changed, CircuitView, Result, Settled, StoreError, View};
+use crate::submit::{Answer, Found};
+use crate::ticket::Secret;
 
 /// What stands for itself in a path.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
@@ -39,38 +40,46 @@ pub(super) struct Told {
     location: Option<String>,
     etag: Option<String>,
     pub json: Vec<u8>,
-    /// Of dead letters: how many there were.
+    /// Of dead letters: how many there were; of a settlement: 1, or 0 if the lease was over.
     pub count: usize,
     /// Of a batch: some jobs could not be stored now.
     unfinished: bool,
     /// Of topics whose jobs are held back: those that are paused, and circuits that are not closed.
     pub held: (Vec<TopicName>, Vec<CircuitView>),
+    /// What handlers ask for themselves.
+    pub extra: Extra,
+}
+
+/// What the store has told a handler, and no client is told.
+#[derive(Debug, Default)]
+pub(super) enum Extra {
+    #[default]
+    None,
+    Secret(Secret),
+    Found(Found),
 }
 
 impl Told {
     pub(super) fn new(status: StatusCode, value: &impl Serialize) -> Told {
         let json = serde_json::to_vec(value).expect("answers are plain values");
-        Told {
-            status,
-            location: None,
-            etag: None,
-            json,
-            count: 0,
-            unfinished: false,
-            held: Default::default(),
-        }
+        Told { json, ..Told::of(status) }
     }
 
     /// It is done, and there is nothing to say about it.
     pub(super) fn done() -> Told {
+        Told::of(StatusCode::NO_CONTENT)
+    }
+
+    fn of(status: StatusCode) -> Told {
         Told {
-            status: StatusCode::NO_CONTENT,
+            status,
             location: None,
             etag: None,
             json: Vec::new(),
             count: 0,
             held: Default::default(),
             unfinished: false,
+            extra: Extra::None,
         }
     }
 
@@ -129,14 +138,24 @@ pub(super) fn told(manner: &Manner, answer: Answer) -> Result<Told, Problem> {
             struct Listed<'a> {
                 jobs: Vec<Shown<'a>>,
                 next: Option<String>,
+                #[serde(skip_serializing_if = "Vec::is_empty")]
+                away: Vec<String>,
             }
             let page = page?;
             // What is left of a topic that was taken out can still be looked at.
-            if page.jobs.is_empty() && !registered {
+            if page.jobs.is_empty() && page.next.is_none() && !registered {
                 return Err(Problem::unknown_topic(topic));
             }
             let jobs = page.jobs.iter().map(Shown::of).collect();
-            Ok(Told::new(StatusCode::OK, &Listed { jobs, next: page.next.as_deref().map(cursor::shown) }))
+            Ok(Told::new(
+                StatusCode::OK,
+                &Listed { jobs, next: page.next.as_deref().map(cursor::shown), away: page.away },
+            ))
+        }
+        (Answer::Found(found), _) => Ok(Told { extra: Extra::Found(found?), ..Told::done() }),
+        (Answer::Secret(secret), _) => Ok(Told { extra: Extra::Secret(secret?), ..Told::done() }),
+        (Answer::Settled(settled), _) => {
+            Ok(Told { count: usize::from(settled? == Settled::Done), ..Told::done() })
         }
         (Answer::Said(said), _) => said.map(|()| Told::done()).map_err(Problem::from),
         (Answer::Paused(held), _) => Ok(Told { held: held?, ..Told::done() }),
@@ -233,6 +252,8 @@ struct Shown<'a> {
     attempts: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_attempts: Option<u32>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    headers: &'a BTreeMap<String, String>,
     log: &'a [Attempt],
     body: &'a RawValue,
 }
@@ -249,6 +270,7 @@ impl<'a> Shown<'a> {
             priority: view.priority,
             attempts: view.attempts,
             max_attempts: view.max_attempts,
+            headers: view.headers.by_name(),
             log: &view.attempts_log,
             // A store that is damaged shows nothing for a body.
             body: serde_json::from_str(view.body.as_str()).unwrap_or(RawValue::NULL),

@@ -125,15 +125,8 @@ async fn test(State(api): State<Api>, InTopic(name): InTopic, Sent(json): Sent) 
     let id = JobId::new(format!("test-{id}")).map_err(|e| Problem::invalid("id", &e))?;
     let now = now_ms();
     let key = JobKey { topic: name, id };
-    let delivery = Delivery {
-        key,
-        body,
-        attempt: 1,
-        due_ms: now,
-        stamp_us: now * 1000,
-        headers: Vec::new(),
-        ack_url: None,
-    };
+    let (headers, ack_url) = (Vec::new(), None);
+    let delivery = Delivery { key, body, attempt: 1, due_ms: now, stamp_us: now * 1000, headers, ack_url };
     let topic = Topic { timeout: topic.timeout.min(PATIENCE), ..(*topic).clone() };
     let (caller, url) = (Arc::clone(&api.trials.caller), topic.callback.clone());
     let call = move || {

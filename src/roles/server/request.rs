@@ -218,6 +218,7 @@ impl Front {
             on_conflict: add.on_conflict,
             max_attempts: add.max_attempts,
             attempts: 0,
+            headers: add.headers,
         })
     }
 }

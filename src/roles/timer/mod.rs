@@ -6,6 +6,7 @@
 
 mod tender;
 mod turn_of_duty;
+mod upkeep;
 
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -42,7 +43,7 @@ pub fn run(mut context: Context) -> Result<()> {
     while context.drain().is_none() {
         if context.wait(&[duty.as_fd()], None)?[0] {
             log::info!("active");
-            let told = tell_unregistered(store)?;
+            let told = upkeep::start(store)?;
             return Timer::start(&mut context, told)?.run(&mut context);
         }
     }
@@ -133,28 +134,6 @@ fn spread_of(topics: &Topics) -> Vec<(TopicName, Duration)> {
         CatchUp::All | CatchUp::Skip(_) => None,
     };
     topics.iter().filter_map(|topic| span(topic)).collect()
-}
-
-/// A thread that says which topics have jobs that nobody delivers, for each set of topics that it is told of.
-fn tell_unregistered(mut store: Box<dyn Store>) -> Result<Sender<Topics>> {
-    let (tell, told) = channel::<Topics>();
-    role::vital_thread("unregistered", move || {
-        for topics in told {
-            let counts = match store.counts() {
-                Ok(counts) => counts,
-                Err(e) => {
-                    log::warn!("cannot count the jobs: {e}");
-                    continue;
-                }
-            };
-            for counts in counts.iter().filter(|c| topics.get(c.topic.as_str()).is_none()) {
-                if let pending @ 1.. = counts.delayed + counts.ready + counts.leased {
-                    log::warn!("{pending} jobs of topic {} wait until it is registered", counts.topic);
-                }
-            }
-        }
-    })?;
-    Ok(tell)
 }
 
 /// A thread that does the own housekeeping of a lane, which may take long, when it is told and when it said it would.

@@ -2,6 +2,7 @@
 
 use redis::Value;
 
+use crate::headers::Headers;
 use crate::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
 use crate::store::{Outcome, StoreError, View};
 
@@ -111,6 +112,7 @@ pub(super) fn views(topic: &TopicName, values: Vec<Value>) -> Result<Vec<View>, 
             attempts,
             max_attempts,
             attempts_log: attempts_of(&log),
+            headers: headers_of(&log),
         });
     }
     Ok(views)
@@ -119,6 +121,25 @@ pub(super) fn views(topic: &TopicName, values: Vec<Value>) -> Result<Vec<View>, 
 /// The kept attempts, a line each; what cannot be read is let go rather than stand in a delivery's way.
 fn attempts_of(log: &[u8]) -> Vec<Attempt> {
     log.split(|b| *b == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
+}
+
+/// A job's own headers: the first line of its log, behind this letter. (To the release before this one it is an attempt that cannot
+/// be read.)
+const HEADERS: u8 = b'h';
+
+fn headers_of(log: &[u8]) -> Headers {
+    let line = log.split(|b| *b == b'\n').next().and_then(|line| line.strip_prefix(&[HEADERS]));
+    headers(line.unwrap_or_default())
+}
+
+/// Headers as they are kept.
+pub(super) fn headers(text: &[u8]) -> Headers {
+    std::str::from_utf8(text).map_or_else(|_| Headers::default(), Headers::trusted)
+}
+
+/// Headers as scripts take them; empty: there are none.
+pub(super) fn headers_word(headers: &Headers) -> String {
+    if headers.is_empty() { String::new() } else { char::from(HEADERS).to_string() + &headers.to_text() }
 }
 
 /// An attempt as a line of the log.
@@ -135,7 +156,7 @@ pub(super) fn due(due: Due) -> String {
     }
 }
 
-/// Priority, what happens when the id is taken, the job's own limit, and attempts that were made before.
+/// Priority, what happens when the id is taken, the job's own limit, attempts that were made before, and headers.
 pub(super) fn flags(job: &NewJob) -> String {
     let rule = match job.on_conflict {
         OnConflict::Replace => 'r',
@@ -144,7 +165,7 @@ pub(super) fn flags(job: &NewJob) -> String {
     };
     let limit = job.max_attempts.map(|n| n.to_string()).unwrap_or_default();
     let attempts = if job.attempts > 0 { format!("+{}", job.attempts) } else { String::new() };
-    format!("{}{rule}{limit}{attempts}", job.priority as u8)
+    format!("{}{rule}{limit}{attempts}{}", job.priority as u8, headers_word(&job.headers))
 }
 
 /// What becomes of a leased job.
@@ -154,6 +175,7 @@ pub(super) fn outcome(outcome: &Outcome) -> String {
         Outcome::Retry(at) => format!("r{}", due(*at)),
         Outcome::Bury => "b".to_owned(),
         Outcome::Extend(span) => format!("e{}", span.as_millis()),
+        Outcome::Later(span) => format!("l{}", span.as_millis()),
         Outcome::HandBack => "h".to_owned(),
     }
 }
@@ -190,10 +212,15 @@ mod tests {
             on_conflict: OnConflict::Keep,
             max_attempts: Some(7),
             attempts: 0,
+            headers: Headers::default(),
         };
         assert_eq!(flags(&job), "3k7");
         (job.max_attempts, job.attempts) = (None, 2);
         assert_eq!(flags(&job), "3k+2");
+        job.headers = Headers::parse(r#"{"a": "7"}"#).unwrap();
+        assert_eq!(flags(&job), r#"3k+2h{"a":"7"}"#);
+        assert_eq!(headers_of(b"h{\"a\":\"7\"}\n{}\n"), job.headers);
+        assert_eq!(attempts_of(b"h{\"a\":\"7\"}\n"), []);
         assert_eq!(outcome(&Outcome::Retry(Due::At(9))), "r9");
         assert_eq!(outcome(&Outcome::Extend(Duration::from_secs(1))), "e1000");
     }

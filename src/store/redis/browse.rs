@@ -1,4 +1,4 @@
-//! What is read and changed over all shards together: lists, counts, redriving.
+//! What is read over all shards together: lists, counts.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use super::answer::{self, array, count, number, strange};
 use super::nodes::{Place, Survey};
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
-use crate::job::{JobId, JobKey, State, TopicName};
-use crate::store::{Counts, Letters, Page, Result, View};
+use crate::job::{JobKey, State, TopicName};
+use crate::store::{Counts, Page, Result, StoreError, View};
 
 /// Where a listing stands on one shard.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -18,6 +18,8 @@ enum Stand {
     Behind(String, Vec<u8>),
     /// It has told all.
     AtEnd,
+    /// It could not be asked; it stays so to the end of the listing.
+    Away,
 }
 
 /// A page of one shard.
@@ -111,11 +113,23 @@ impl RedisStore {
         };
         let Some(mut stands) = stands else { return Ok(Page::default()) };
         let mut jobs: Vec<(usize, View)> = Vec::new();
-        let mut ends = Vec::new();
+        let (mut ends, mut failed) = (Vec::new(), None);
         for (i, place) in places.iter().enumerate() {
-            let page = self.page(*place, topic, state, &stands[i], limit)?;
-            jobs.extend(page.jobs.into_iter().map(|job| (i, job)));
-            ends.push(page.end);
+            match self.page(*place, topic, state, &stands[i], limit) {
+                Ok(page) => {
+                    jobs.extend(page.jobs.into_iter().map(|job| (i, job)));
+                    ends.push(page.end);
+                }
+                Err(e @ StoreError::NodeDown(_)) => {
+                    failed = Some(e);
+                    ends.push(Stand::Away);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        match failed {
+            Some(e) if ends.iter().all(|end| matches!(end, Stand::Away)) => return Err(e),
+            _ => {}
         }
         jobs.sort_by_key(|(_, view)| order(view, state));
         let read: Vec<usize> =
@@ -133,7 +147,10 @@ impl RedisStore {
         let more = stands.iter().any(|s| matches!(s, Stand::Behind(..)));
         let next =
             more.then(|| serde_json::to_string(&stands)).transpose().map_err(|_| strange("a cursor"))?;
-        Ok(Page { jobs: jobs.into_iter().map(|(_, view)| view).collect(), next })
+        let away = places.iter().zip(&stands).filter(|(_, stand)| matches!(stand, Stand::Away));
+        let mut away: Vec<String> = away.map(|(place, _)| self.nodes.names[place.node].clone()).collect();
+        away.dedup();
+        Ok(Page { jobs: jobs.into_iter().map(|(_, view)| view).collect(), next, away })
     }
 
     fn page(
@@ -220,83 +237,5 @@ impl RedisStore {
                 return Ok(topics);
             }
         }
-    }
-
-    /// Makes dead letters ready, shard by shard.
-    pub(super) fn redrive_all(&self, topic: &TopicName, limit: usize) -> Result<usize> {
-        let mut sum = 0;
-        for place in self.places() {
-            let (mut score, mut member) = (String::new(), Vec::new());
-            while sum < limit {
-                let mut call = self.call(Script::Redrive, place);
-                call.cmd.arg(topic.as_str()).arg(CHUNK.min(limit - sum)).arg(BYTES);
-                call.cmd.arg("all").arg(&score).arg(&member[..]).arg(CHUNK);
-                let [moved, at, behind] = self.redriven(place, call)?;
-                sum += count(&moved)?;
-                (score, member) = (answer::text(at)?, answer::bytes(behind)?);
-                if score.is_empty() {
-                    break;
-                }
-            }
-        }
-        Ok(sum)
-    }
-
-    /// Where dead letters of these ids may be: they lie where they died, which need not be at home.
-    fn graves<'a>(&self, topic: &TopicName, ids: &'a [JobId]) -> BTreeMap<Place, Vec<&'a JobId>> {
-        let mut by_place: BTreeMap<Place, Vec<&JobId>> = BTreeMap::new();
-        for (node, id) in (0..self.nodes.count()).flat_map(|node| ids.iter().map(move |id| (node, id))) {
-            let key = JobKey { topic: topic.clone(), id: id.clone() };
-            by_place.entry(self.nodes.place(node, &key)).or_default().push(id);
-        }
-        by_place
-    }
-
-    /// Counts or removes the dead letters of these ids.
-    pub(super) fn letters_of(&self, topic: &TopicName, ids: &[JobId], what: Letters) -> Result<usize> {
-        let word = if what == Letters::Count { "count" } else { "remove" };
-        let mut sum = 0;
-        for (place, ids) in self.graves(topic, ids) {
-            for some in ids.chunks(CHUNK) {
-                loop {
-                    let mut call = self.call(Script::Letters, place);
-                    call.cmd.arg(topic.as_str()).arg(word);
-                    for id in some {
-                        call.cmd.arg(id.as_str());
-                    }
-                    let values = array(self.ask(place, call)?)?;
-                    let [found, left] = values.as_slice() else { return Err(strange("an answer")) };
-                    sum += count(found)?;
-                    if number(left)? == 0 {
-                        break;
-                    }
-                }
-            }
-        }
-        Ok(sum)
-    }
-
-    /// Makes the dead letters of these ids ready.
-    pub(super) fn redrive_ids(&self, topic: &TopicName, ids: &[JobId], limit: usize) -> Result<usize> {
-        let mut sum = 0;
-        for (place, ids) in self.graves(topic, ids) {
-            let mut left = &ids[..];
-            while !left.is_empty() && sum < limit {
-                let some = &left[..left.len().min(CHUNK)];
-                let mut call = self.call(Script::Redrive, place);
-                call.cmd.arg(topic.as_str()).arg(CHUNK.min(limit - sum)).arg(BYTES).arg("ids");
-                for id in some {
-                    call.cmd.arg(id.as_str());
-                }
-                let [moved, seen, _] = self.redriven(place, call)?;
-                sum += count(&moved)?;
-                left = left.get(number(&seen)?.max(1) as usize..).unwrap_or_default();
-            }
-        }
-        Ok(sum)
-    }
-
-    fn redriven(&self, place: Place, call: super::Call) -> Result<[redis::Value; 3]> {
-        array(self.ask(place, call)?)?.try_into().map_err(|_| strange("an answer"))
     }
 }

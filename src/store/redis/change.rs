@@ -53,7 +53,7 @@ impl RedisStore {
         while !left.is_empty() {
             let mut bytes = 0;
             let fitting = left.iter().take_while(|job| {
-                bytes += job.body.as_str().len();
+                bytes += job.body.as_str().len() + job.headers.to_text().len();
                 bytes <= BYTES
             });
             let (some, rest) = left.split_at(fitting.count().max(1));
@@ -293,6 +293,11 @@ impl RedisStore {
             None => String::new(),
             Some(None) => "-".to_owned(),
             Some(Some(limit)) => limit.to_string(),
+        });
+        call.cmd.arg(match &change.headers {
+            None => String::new(),
+            Some(headers) if headers.is_empty() => "-".to_owned(),
+            Some(headers) => answer::headers_word(headers),
         });
         match answer::text(self.ask(place, call)?)?.as_str() {
             "d" => Ok(Changed::Done),

@@ -6,17 +6,47 @@ use std::time::Duration;
 use redis::Value;
 
 use super::answer::{self, Record, array, count, number, strange};
-use super::nodes::Place;
+use super::nodes::{Nodes, Place};
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
+use crate::headers::Headers;
 use crate::job::{JobKey, Priority, TopicName};
 use crate::store::{Batch, Leased, Left, OwnerTag, Result, StoreError, Token, Waiting, Wanted};
+use crate::ticket::Secret;
 
 /// More shards than this are looked at before they are asked one after the other.
 const FEW: usize = 4;
 
 /// The token of the lease on a shard: what the script knows (20 bytes), the shard (2), the node's name.
 pub(super) const SCRIPT_TOKEN: usize = 20;
+
+impl Nodes {
+    /// Where the lease of a token is; none: it is no token of these nodes.
+    pub(super) fn place_of(&self, token: &Token) -> Option<Place> {
+        let parts =
+            token.0.split_at_checked(SCRIPT_TOKEN).and_then(|(_, rest)| rest.split_first_chunk::<2>());
+        parts.and_then(|(shard, name)| {
+            let node = self.nodes.iter().position(|n| n.name.as_bytes() == name)?;
+            let shard = usize::from(u16::from_be_bytes(*shard));
+            (shard < self.nodes[node].bases.len()).then_some(Place { node, shard })
+        })
+    }
+
+    /// The node of a lease.
+    pub fn lane_of_token(&self, token: &Token) -> Option<usize> {
+        self.place_of(token).map(|place| place.node)
+    }
+}
+
+/// The headers of those leased jobs that have some, by their number in the answer.
+fn headers(told: Option<Value>) -> Result<BTreeMap<u32, Headers>> {
+    let mut values = told.map_or_else(|| Ok(Vec::new()), array)?.into_iter();
+    let mut headers = BTreeMap::new();
+    while let (Some(number), Some(text)) = (values.next(), values.next()) {
+        headers.insert(count(&number)? as u32, answer::headers(&answer::bytes(text)?));
+    }
+    Ok(headers)
+}
 
 impl RedisStore {
     fn token(&self, place: Place, prefix: &[u8; 16], number: u32) -> Token {
@@ -25,15 +55,16 @@ impl RedisStore {
         Token([&prefix[..], &number.to_be_bytes(), &shard, name].concat().into())
     }
 
-    /// Where the lease of a token is; none: it is no token of this store's nodes.
-    pub(super) fn place_of(&self, token: &Token) -> Option<Place> {
-        let parts =
-            token.0.split_at_checked(SCRIPT_TOKEN).and_then(|(_, rest)| rest.split_first_chunk::<2>());
-        parts.and_then(|(shard, name)| {
-            let node = self.nodes.nodes.iter().position(|n| n.name.as_bytes() == name)?;
-            let shard = usize::from(u16::from_be_bytes(*shard));
-            (shard < self.nodes.nodes[node].bases.len()).then_some(Place { node, shard })
-        })
+    /// What tickets for a node's leases are signed with.
+    pub(super) fn secret_of(&self, node: usize) -> Result<Secret> {
+        let mut random = [0; 32];
+        getrandom::fill(&mut random)
+            .map_err(|e| StoreError::Unavailable(format!("no random numbers: {e}")))?;
+        let place = Place { node, shard: 0 };
+        let mut call = self.call(Script::Secret, place);
+        call.cmd.arg(&random[..]);
+        let secret = answer::bytes(self.ask(place, call)?)?;
+        Secret::of(&secret).ok_or_else(|| strange("the secret of tickets"))
     }
 
     /// Leases on one shard, up to [`CHUNK`] jobs. Adds to what was leased. Tells how many it leased, what is left, and what waits.
@@ -58,8 +89,11 @@ impl RedisStore {
             call.cmd.arg(want.topic.as_str()).arg(max).arg(hold).arg(want.max_attempts);
         }
         let before = jobs.len();
-        let [groups, left, waiting] =
-            <[Value; 3]>::try_from(array(self.ask(place, call)?)?).map_err(|_| strange("an answer"))?;
+        let mut parts = array(self.ask(place, call)?)?.into_iter();
+        let (Some(groups), Some(left), Some(waiting)) = (parts.next(), parts.next(), parts.next()) else {
+            return Err(strange("an answer"));
+        };
+        let mut headers = headers(parts.next())?;
         let mut token = 0;
         for group in array(groups)? {
             let mut values = array(group)?.into_iter();
@@ -80,6 +114,7 @@ impl RedisStore {
                     deadline_ms,
                     max_attempts: record.max_attempts,
                     probe: None,
+                    headers: headers.remove(&token).unwrap_or_default(),
                 };
                 jobs.push((record.priority, leased));
             }

@@ -12,6 +12,7 @@ mod change;
 mod flags;
 mod flow;
 mod lease;
+mod letters;
 mod map;
 mod moving;
 mod node;
@@ -38,11 +39,13 @@ use self::node::{Call, Failure};
 use self::nodes::Place;
 use self::script::Script;
 use super::{
-    Added, Batch, Change, Changed, CircuitView, Counts, Letters, Moved, Opening, OwnerTag, Page, Permit,
-    PermitAsk, Result, Settled, Settlement, Spread, Store, StoreError, View, Wanted, Which,
+    Added, Batch, Change, Changed, CircuitView, Counts, Letter, Letters, Moved, Opening, OwnerTag, Page,
+    Permit, PermitAsk, Result, Settled, Settlement, Spread, Store, StoreError, View, Wanted, Which,
 };
 use crate::job::{JobId, JobKey, NewJob, State, TopicName};
+use crate::letters::Pace;
 use crate::settings;
+use crate::ticket::Secret;
 
 /// How many jobs a script touches at most, so that others have their turn at the server.
 const CHUNK: usize = 256;
@@ -269,7 +272,7 @@ impl Store for RedisStore {
     fn settle(&mut self, settlements: &[Settlement]) -> Vec<Result<Settled>> {
         // What is no token settles nothing.
         let known: Vec<(Place, &Settlement)> =
-            settlements.iter().filter_map(|s| Some((self.place_of(&s.token)?, s))).collect();
+            settlements.iter().filter_map(|s| Some((self.nodes.place_of(&s.token)?, s))).collect();
         let words = |(_, s): &(Place, &Settlement), cmd: &mut redis::Cmd| {
             cmd.arg(s.key.id.as_str()).arg(&s.token.0[..SCRIPT_TOKEN]);
             cmd.arg(answer::outcome(&s.outcome)).arg(answer::line(s.attempt.as_ref()));
@@ -282,7 +285,7 @@ impl Store for RedisStore {
             _ => Err(strange("an answer")),
         };
         let mut settled = settled.into_iter();
-        let of = |s: &Settlement| match self.place_of(&s.token) {
+        let of = |s: &Settlement| match self.nodes.place_of(&s.token) {
             None => Ok(Settled::Stale),
             Some(_) => settled.next().unwrap_or_else(|| Err(strange("no answer"))).and_then(understand),
         };
@@ -313,11 +316,8 @@ impl Store for RedisStore {
         self.latest_dead(topic, since_ms, limit)
     }
 
-    fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize) -> Result<usize> {
-        match which {
-            Which::All => self.redrive_all(topic, limit),
-            Which::Ids(ids) => self.redrive_ids(topic, ids, limit),
-        }
+    fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize, pace: Pace) -> Result<usize> {
+        self.redrive_some(topic, which, limit, pace)
     }
 
     fn purge(&mut self, topic: &TopicName, state: State, limit: usize) -> Result<usize> {
@@ -339,6 +339,14 @@ impl Store for RedisStore {
 
     fn letters(&mut self, topic: &TopicName, ids: &[JobId], what: Letters) -> Result<usize> {
         self.letters_of(topic, ids, what)
+    }
+
+    fn purge_letters(&mut self, topic: &TopicName, letters: &[Letter]) -> Result<usize> {
+        self.remove_letters(topic, letters)
+    }
+
+    fn retire(&mut self, topic: &TopicName, age: Duration, limit: usize) -> Result<usize> {
+        self.retire_at(topic, age, limit)
     }
 
     fn counts(&mut self) -> Result<Vec<Counts>> {
@@ -367,6 +375,10 @@ impl Store for RedisStore {
 
     fn circuits(&mut self) -> Result<Vec<CircuitView>> {
         self.circuits_there()
+    }
+
+    fn secret(&mut self, lane: usize) -> Result<Secret> {
+        self.secret_of(lane)
     }
 
     fn health(&mut self) -> Result<()> {

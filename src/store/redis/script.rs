@@ -27,6 +27,7 @@ pub(super) enum Script {
     Permits,
     Promote,
     Purge,
+    PurgeLetters,
     ReconcileDemote,
     ReconcileDrop,
     ReconcileForget,
@@ -35,6 +36,7 @@ pub(super) enum Script {
     ReconcileTake,
     ReconcileYield,
     Redrive,
+    Secret,
     Settle,
 }
 
@@ -45,7 +47,7 @@ macro_rules! sources {
 }
 
 /// In the order of [`Script`].
-const SOURCES: [(&str, &str); 30] = sources!(
+const SOURCES: [(&str, &str); 32] = sources!(
     "lua/",
     "add",
     "announce",
@@ -68,6 +70,7 @@ const SOURCES: [(&str, &str); 30] = sources!(
     "permits",
     "promote",
     "purge",
+    "purge_letters",
     "reconcile_demote",
     "reconcile_drop",
     "reconcile_forget",
@@ -76,15 +79,17 @@ const SOURCES: [(&str, &str); 30] = sources!(
     "reconcile_take",
     "reconcile_yield",
     "redrive",
+    "secret",
     "settle"
 );
 
-const PARTS: [(&str, &str); 13] = sources!(
+const PARTS: [(&str, &str); 14] = sources!(
     "lua/part/",
     "bells",
     "clock",
     "copies",
     "endings",
+    "graves",
     "leases",
     "moves",
     "places",

@@ -100,7 +100,7 @@ pub(super) fn list(
         next = Some(format!("{}.{}.{}", view.priority as i64, r.get::<_, i64>(2)?, r.get::<_, i64>(10)?));
         jobs.push(view);
     }
-    Ok(Page { next: next.filter(|_| jobs.len() == limit), jobs })
+    Ok(Page { next: next.filter(|_| jobs.len() == limit), jobs, away: Vec::new() })
 }
 
 /// The dead letters of a topic that died at that moment or later, the latest first.

@@ -1,11 +1,12 @@
-//! What clients and operators change: add, delete, reschedule, redrive, purge, pause. Each function is the part of one job, or
+//! What clients and operators change: add, delete, reschedule, pause. Each function is the part of one job, or
 //! of one bounded batch, in a transaction.
 
 use rusqlite::{OptionalExtension, params};
 
+use super::row;
 use super::write::Write;
 use crate::job::{JobId, JobKey, NewJob, OnConflict, State, TopicName};
-use crate::store::{Added, Change, Changed, Letters, Which};
+use crate::store::{Added, Change, Changed};
 
 /// Has a topic's jobs no longer leased; or leased again, of which those are told who do.
 pub(super) fn pause(w: &mut Write<'_>, topic: &TopicName, paused: bool) -> rusqlite::Result<()> {
@@ -27,11 +28,12 @@ pub(super) fn add(w: &mut Write<'_>, job: &NewJob) -> rusqlite::Result<Added> {
     let (state, at_ms) = w.place(job.due);
     let stamp_us = (w.now_ns / 1000) as i64;
     let (id, priority, body) = (job.key.id.as_str(), job.priority as i64, job.body.as_str());
+    let headers = row::headers_text(&job.headers, stamp_us);
     let inserted = w
         .db
         .prepare_cached(
-            "INSERT INTO job (tid, id, state, at_ms, priority, due_ms, stamp_us, max_attempts, attempts, body)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?4, ?6, ?7, ?8, ?9) ON CONFLICT DO NOTHING",
+            "INSERT INTO job (tid, id, state, at_ms, priority, due_ms, stamp_us, max_attempts, attempts, body, headers)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?4, ?6, ?7, ?8, ?9, ?10) ON CONFLICT DO NOTHING",
         )?
         .execute(params![
             tid,
@@ -42,7 +44,8 @@ pub(super) fn add(w: &mut Write<'_>, job: &NewJob) -> rusqlite::Result<Added> {
             stamp_us,
             job.max_attempts,
             job.attempts,
-            body
+            body,
+            headers
         ])?;
     if inserted == 1 {
         w.moved(tid, None, Some((state, at_ms)));
@@ -56,7 +59,7 @@ pub(super) fn add(w: &mut Write<'_>, job: &NewJob) -> rusqlite::Result<Added> {
     let (seq, old) = live(w, tid, &job.key.id)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
     let leased = old == State::Leased;
     w.db.prepare_cached(
-        "UPDATE job SET priority = ?2, due_ms = ?3, stamp_us = ?4, max_attempts = ?5, body = ?6, attempts = ?9,
+        "UPDATE job SET priority = ?2, due_ms = ?3, stamp_us = ?4, max_attempts = ?5, body = ?6, attempts = ?9, headers = ?10,
                 crashes = 0, attempts_log = NULL, replaced_due_ms = CASE WHEN ?7 THEN ?3 END,
                 state = CASE WHEN ?7 THEN state ELSE ?8 END, at_ms = CASE WHEN ?7 THEN at_ms ELSE ?3 END
          WHERE seq = ?1",
@@ -70,7 +73,8 @@ pub(super) fn add(w: &mut Write<'_>, job: &NewJob) -> rusqlite::Result<Added> {
         body,
         leased,
         state as i64,
-        job.attempts
+        job.attempts,
+        headers
     ])?;
     if !leased {
         w.moved(tid, Some(old), Some((state, at_ms)));
@@ -81,7 +85,7 @@ pub(super) fn add(w: &mut Write<'_>, job: &NewJob) -> rusqlite::Result<Added> {
 /// The row and state of the job of that id that is not dead.
 fn live(w: &Write<'_>, tid: i64, id: &JobId) -> rusqlite::Result<Option<(i64, State)>> {
     w.db.prepare_cached("SELECT seq, state FROM job WHERE tid = ?1 AND id = ?2 AND state < 4")?
-        .query_row(params![tid, id.as_str()], |row| Ok((row.get(0)?, super::row::state(row, 1)?)))
+        .query_row(params![tid, id.as_str()], |row| Ok((row.get(0)?, row::state(row, 1)?)))
         .optional()
 }
 
@@ -120,6 +124,12 @@ pub(super) fn change(w: &mut Write<'_>, key: &JobKey, change: &Change) -> rusqli
             change.max_attempts.flatten()
         ])?;
     }
+    if let Some(headers) = &change.headers {
+        let stamp = "SELECT stamp_us FROM job WHERE seq = ?1";
+        let stamp_us = w.db.prepare_cached(stamp)?.query_row([seq], |row| row.get(0))?;
+        w.db.prepare_cached("UPDATE job SET headers = ?2 WHERE seq = ?1")?
+            .execute(params![seq, row::headers_text(headers, stamp_us)])?;
+    }
     if let Some(due) = change.due {
         let (state, at_ms) = w.place(due);
         w.db.prepare_cached("UPDATE job SET state = ?2, at_ms = ?3, due_ms = ?3 WHERE seq = ?1")?
@@ -127,110 +137,4 @@ pub(super) fn change(w: &mut Write<'_>, key: &JobKey, change: &Change) -> rusqli
         w.moved(tid, Some(old), Some((state, at_ms)));
     }
     Ok(Changed::Done)
-}
-
-/// What a step of a redrive came to.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Redriven {
-    /// Dead letters that could be redriven, up to the limit.
-    pub found: usize,
-    /// Those that were: of several of one id, one.
-    pub moved: usize,
-}
-
-/// Makes up to `limit` dead letters ready, attempts reset; of named ids, all of them in this step. Those whose id is live
-/// stay.
-pub(super) fn redrive(
-    w: &mut Write<'_>,
-    topic: &TopicName,
-    which: &Which,
-    limit: usize,
-) -> rusqlite::Result<Redriven> {
-    let Some(tid) = w.topic(topic)? else { return Ok(Redriven::default()) };
-    let free = "NOT EXISTS (SELECT 1 FROM job live WHERE live.tid = job.tid AND live.id = job.id AND live.state < 4)";
-    let mut seqs: Vec<i64> = Vec::new();
-    match which {
-        Which::All => {
-            let sql = format!(
-                "SELECT seq FROM job WHERE tid = ?1 AND state = 4 AND {free} ORDER BY at_ms LIMIT ?2"
-            );
-            let mut find = w.db.prepare_cached(&sql)?;
-            for seq in find.query_map(params![tid, limit as i64], |row| row.get(0))? {
-                seqs.push(seq?);
-            }
-        }
-        Which::Ids(ids) => {
-            // The latest dead letter of each id.
-            let sql = format!(
-                "SELECT seq FROM job WHERE tid = ?1 AND id = ?2 AND state = 4 AND {free} ORDER BY at_ms DESC LIMIT 1"
-            );
-            let mut find = w.db.prepare_cached(&sql)?;
-            for id in ids.iter().take(limit) {
-                seqs.extend(
-                    find.query_row(params![tid, id.as_str()], |row| row.get::<_, i64>(0)).optional()?,
-                );
-            }
-        }
-    }
-    let now_ms = w.now_ms();
-    let mut moved = 0;
-    for seq in &seqs {
-        // Of two dead letters of one id the second finds the first one live, and stays.
-        moved +=
-            w.db.prepare_cached(
-                "UPDATE OR IGNORE job SET state = 2, at_ms = ?2, due_ms = ?2, attempts = 0, crashes = 0
-                 WHERE seq = ?1 AND state = 4",
-            )?
-            .execute(params![seq, now_ms])?;
-    }
-    if moved > 0 {
-        w.moved_many(tid, Some(State::Dead), Some((State::Ready, now_ms)), moved as i64);
-    }
-    Ok(Redriven { found: seqs.len(), moved })
-}
-
-/// Counts or removes the dead letters of some ids.
-pub(super) fn letters(
-    w: &mut Write<'_>,
-    topic: &TopicName,
-    ids: &[JobId],
-    what: Letters,
-) -> rusqlite::Result<usize> {
-    let Some(tid) = w.topic(topic)? else { return Ok(0) };
-    let mut sum = 0;
-    for id in ids {
-        let key = params![tid, id.as_str()];
-        sum += match what {
-            Letters::Count => {
-                w.db.prepare_cached("SELECT count(*) FROM job WHERE tid = ?1 AND id = ?2 AND state = 4")?
-                    .query_row(key, |row| row.get(0))?
-            }
-            Letters::Remove => {
-                w.db.prepare_cached("DELETE FROM job WHERE tid = ?1 AND id = ?2 AND state = 4")?
-                    .execute(key)?
-            }
-        };
-    }
-    if what == Letters::Remove {
-        w.moved_many(tid, Some(State::Dead), None, sum as i64);
-    }
-    Ok(sum)
-}
-
-/// Removes up to `limit` jobs of a topic that are in `state`.
-pub(super) fn purge(
-    w: &mut Write<'_>,
-    topic: &TopicName,
-    state: State,
-    limit: usize,
-) -> rusqlite::Result<usize> {
-    let Some(tid) = w.topic(topic)? else { return Ok(0) };
-    let state_number = state as i64;
-    // Leased jobs have no index by topic: there are never many.
-    let sql = format!(
-        "DELETE FROM job WHERE seq IN (SELECT seq FROM job WHERE tid = ?1 AND state = {state_number} LIMIT ?2)"
-    );
-    let gone = w.db.prepare_cached(&sql)?.execute(params![tid, limit as i64])?;
-    w.moved_many(tid, Some(state), None, gone as i64);
-    Ok(gone)
 }

@@ -122,7 +122,7 @@ fn take(
         "UPDATE job SET state = 3, at_ms = ?2, attempts = attempts + 1, token = randomblob(?3), owner = ?4,
                 lease_limit = coalesce(max_attempts, ?5)
          WHERE seq IN (SELECT seq FROM job WHERE tid = ?1 AND state = 2 ORDER BY priority, at_ms LIMIT ?6)
-         RETURNING id, body, token, attempts, due_ms, stamp_us, max_attempts, seq, priority",
+         RETURNING id, body, token, attempts, due_ms, stamp_us, max_attempts, seq, priority, headers",
     )?;
     let owner = owner.map(|o| o.0.as_str());
     let leased = |row: &Row<'_>| -> rusqlite::Result<((i64, i64, i64), Leased)> {
@@ -137,6 +137,7 @@ fn take(
             deadline_ms,
             max_attempts: row.get(6)?,
             probe: None,
+            headers: row::headers(row, 9, row.get(5)?)?,
         };
         Ok(((row.get(8)?, job.due_ms, seq), job))
     };
@@ -215,10 +216,12 @@ pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Re
         Outcome::Ack => unreachable!("an ack of a lease that holds has deleted the row"),
         Outcome::Retry(due) => end(w, &held, w.place(due))?,
         Outcome::Bury => end(w, &held, (State::Dead, w.now_ms()))?,
-        Outcome::Extend(span) => {
+        Outcome::Extend(span) | Outcome::Later(span) => {
             let deadline_ms = Due::In(span).resolve(w.now_ns);
-            w.db.prepare_cached("UPDATE job SET at_ms = ?2 WHERE seq = ?1")?
-                .execute(params![held.seq, deadline_ms])?;
+            let is_later = matches!(settlement.outcome, Outcome::Later(_));
+            let sql =
+                "UPDATE job SET at_ms = ?2, owner = CASE WHEN ?3 THEN NULL ELSE owner END WHERE seq = ?1";
+            w.db.prepare_cached(sql)?.execute(params![held.seq, deadline_ms, is_later])?;
             w.deadline(deadline_ms);
         }
         Outcome::HandBack => {

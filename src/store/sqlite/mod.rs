@@ -13,7 +13,9 @@ mod change;
 mod connect;
 mod deliver;
 mod flow;
+mod letters;
 mod row;
+mod secret;
 mod turn;
 mod write;
 
@@ -34,10 +36,12 @@ use self::flow::Ready;
 use self::turn::Turn;
 use self::write::{TopicIds, Write};
 use super::{
-    Added, Batch, Change, Changed, CircuitView, Counts, Letters, Moved, Opening, OwnerTag, Page, Permit,
-    PermitAsk, Result, Settled, Settlement, Spread, Store, StoreError, View, Wanted, Which,
+    Added, Batch, Change, Changed, CircuitView, Counts, Letter, Letters, Moved, Opening, OwnerTag, Page,
+    Permit, PermitAsk, Result, Settled, Settlement, Spread, Store, StoreError, View, Wanted, Which,
 };
 use crate::job::{JobId, JobKey, NewJob, State, TopicName};
+use crate::letters::Pace;
+use crate::ticket::Secret;
 
 /// How many jobs a transaction touches at most, so that it stays short.
 const CHUNK: usize = 256;
@@ -244,13 +248,14 @@ impl Store for SqliteStore {
         }
     }
 
-    fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize) -> Result<usize> {
+    fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize, pace: Pace) -> Result<usize> {
         let mut left = limit;
         self.until_done(|w| {
             let step = left.min(CHUNK);
-            let change::Redriven { found, moved } = change::redrive(w, topic, which, step)?;
+            let letters::Redriven { found, moved } =
+                letters::redrive(w, topic, which, step, (pace, limit - left))?;
             left -= moved;
-            // Named ids are found again as long as their job is dead.
+            // What is named is found again as long as their job is dead.
             let more = if *which == Which::All { More::if_full(found, step) } else { More::No };
             Ok((moved, more))
         })
@@ -260,7 +265,7 @@ impl Store for SqliteStore {
         let mut left = limit;
         self.until_done(|w| {
             let step = left.min(CHUNK);
-            let gone = change::purge(w, topic, state, step)?;
+            let gone = letters::purge(w, topic, state, step)?;
             left -= gone;
             Ok((gone, More::if_full(gone, step)))
         })
@@ -269,9 +274,21 @@ impl Store for SqliteStore {
     fn letters(&mut self, topic: &TopicName, ids: &[JobId], what: Letters) -> Result<usize> {
         let mut sum = 0;
         for some in ids.chunks(CHUNK) {
-            sum += self.write(Durability::Full, |w| change::letters(w, topic, some, what))?;
+            sum += self.write(Durability::Full, |w| letters::letters(w, topic, some, what))?;
         }
         Ok(sum)
+    }
+
+    fn purge_letters(&mut self, topic: &TopicName, named: &[Letter]) -> Result<usize> {
+        let mut sum = 0;
+        for some in named.chunks(CHUNK) {
+            sum += self.write(Durability::Full, |w| letters::purge_letters(w, topic, some))?;
+        }
+        Ok(sum)
+    }
+
+    fn retire(&mut self, topic: &TopicName, age: Duration, limit: usize) -> Result<usize> {
+        self.write(Durability::Normal, |w| letters::retire(w, topic, age, limit))
     }
 
     fn counts(&mut self) -> Result<Vec<Counts>> {
@@ -300,6 +317,10 @@ impl Store for SqliteStore {
 
     fn circuits(&mut self) -> Result<Vec<CircuitView>> {
         flow::circuits(&self.db, write::now_ms()).map_err(refused)
+    }
+
+    fn secret(&mut self, _lane: usize) -> Result<Secret> {
+        self.shared_secret()
     }
 
     fn health(&mut self) -> Result<()> {

@@ -3,12 +3,13 @@
 use rusqlite::Row;
 use rusqlite::types::Type;
 
+use crate::headers::Headers;
 use crate::job::{Attempt, Body, JobId, JobKey, Priority, State, TopicName};
 use crate::store::View;
 
 /// The columns that [`view`] reads, in its order.
 pub(super) const COLUMNS: &str =
-    "id, state, at_ms, due_ms, stamp_us, priority, attempts, max_attempts, attempts_log, body, seq";
+    "id, state, at_ms, due_ms, stamp_us, priority, attempts, max_attempts, attempts_log, body, seq, headers";
 
 pub(super) fn view(topic: &TopicName, row: &Row<'_>) -> rusqlite::Result<View> {
     let state = state(row, 1)?;
@@ -19,6 +20,7 @@ pub(super) fn view(topic: &TopicName, row: &Row<'_>) -> rusqlite::Result<View> {
         until_ms: matches!(state, State::Leased | State::Dead).then_some(at_ms),
         due_ms: row.get(3)?,
         stamp_us: row.get(4)?,
+        headers: headers(row, 11, row.get(4)?)?,
         priority: priority(row, 5)?,
         attempts: row.get(6)?,
         max_attempts: row.get(7)?,
@@ -45,6 +47,18 @@ fn priority(row: &Row<'_>, column: usize) -> rusqlite::Result<Priority> {
 pub(super) fn topic_name(row: &Row<'_>, column: usize) -> rusqlite::Result<TopicName> {
     let name: String = row.get(column)?;
     TopicName::new(&name).map_err(|e| damaged(column, Type::Text, e))
+}
+
+/// The headers of a job, as their column has them. They are of the job of that stamp alone: the release before this one replaces
+/// a job and leaves them where they were.
+pub(super) fn headers_text(headers: &Headers, stamp_us: i64) -> Option<String> {
+    (!headers.is_empty()).then(|| format!("{stamp_us} {}", headers.to_text()))
+}
+
+pub(super) fn headers(row: &Row<'_>, column: usize, stamp_us: i64) -> rusqlite::Result<Headers> {
+    let Some(text) = row.get::<_, Option<String>>(column)? else { return Ok(Headers::default()) };
+    let own = text.split_once(' ').filter(|(stamp, _)| *stamp == stamp_us.to_string());
+    Ok(own.map_or_else(Headers::default, |(_, text)| Headers::trusted(text)))
 }
 
 /// The kept attempts; what cannot be read is let go rather than stand in a delivery's way.

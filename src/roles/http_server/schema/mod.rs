@@ -4,12 +4,14 @@
 
 mod problems;
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use serde_json::Value;
-use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, Type};
+use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type};
 use utoipa::{IntoParams, ToSchema};
 
-pub(super) use self::problems::{ChangeProblems, FindProblems, ShowProblems};
+pub(super) use self::problems::{AckProblems, ChangeProblems, FindProblems, ShowProblems};
 
 /// A duration such as `90s` or `1h30m`, or a number of seconds.
 pub(super) fn span() -> Schema {
@@ -34,6 +36,22 @@ fn moment() -> Schema {
         .item(ms)
         .item(null)
         .description(Some("A moment such as \"2026-12-01T23:50:50+08:00\", or Unix milliseconds."))
+        .into()
+}
+
+/// What a job's callbacks carry beside its topic's headers.
+fn headers() -> Schema {
+    let value = ObjectBuilder::new().schema_type(Type::String).pattern(Some("^([!-~]([ -~]*[!-~])?)?$"));
+    ObjectBuilder::new()
+        .schema_type(SchemaType::from_iter([Type::Object, Type::Null]))
+        .property_names(Some(ObjectBuilder::new().schema_type(Type::String).pattern(Some("^[xX]-[A-Za-z0-9]+$"))))
+        .additional_properties(Some(value))
+        .max_properties(Some(32))
+        .description(Some(
+            "Headers of its callbacks, 4096 bytes together. None that dq sends itself (`dq-…`, `webhook-…`, `content-type` and \
+             the like); `traceparent` as W3C has it.",
+        ))
+        .examples([serde_json::json!({"x-tenant": "7"})])
         .into()
 }
 
@@ -89,6 +107,8 @@ pub(super) struct NewJob {
     /// The topic's, if it is missing.
     #[schema(minimum = 1, maximum = 1000)]
     max_attempts: Option<u32>,
+    #[schema(schema_with = headers, required = false)]
+    headers: Value,
 }
 
 /// Jobs to add.
@@ -154,6 +174,9 @@ pub(super) struct JobChange {
     /// Null: the topic's.
     #[schema(minimum = 1, maximum = 1000)]
     max_attempts: Option<u32>,
+    /// Null: none.
+    #[schema(schema_with = headers, required = false)]
+    headers: Value,
 }
 
 /// A job as it is.
@@ -177,6 +200,9 @@ pub(super) struct Job {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     max_attempts: Option<u32>,
+    /// Its own headers, names in lower case.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    headers: BTreeMap<String, String>,
     /// The last attempts, the oldest first.
     log: Vec<AttemptMade>,
     body: Value,
@@ -207,6 +233,9 @@ pub(super) struct Jobs {
     /// What the next page's `cursor` is; null: this was the last.
     #[schema(required = true)]
     next: Option<String>,
+    /// The nodes of the store that could not be asked, and whose jobs are missing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    away: Vec<String>,
 }
 
 /// What was done with jobs.
@@ -284,18 +313,6 @@ pub(super) struct ListQuery {
     /// In which state.
     #[param(inline)]
     state: StateWord,
-    /// How many at most; 50, if it is missing. A page of large jobs is shorter.
-    #[param(minimum = 1, maximum = 1000, required = false)]
-    limit: u32,
-    /// What the page before gave as `next`.
-    #[param(required = false)]
-    cursor: String,
-}
-
-/// Which dead letters are shown.
-#[derive(IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct DeadQuery {
     /// How many at most; 50, if it is missing. A page of large jobs is shorter.
     #[param(minimum = 1, maximum = 1000, required = false)]
     limit: u32,

@@ -53,6 +53,20 @@ impl IntoResponses for FindProblems {
     }
 }
 
+/// Of the route of tickets.
+pub(in super::super) struct AckProblems;
+impl IntoResponses for AckProblems {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        let own = [
+            (404, "It is no ticket: `no_ticket`"),
+            (409, "It is being done: `in_progress`"),
+            (410, "The attempt is over: `gone`"),
+            FIELD,
+        ];
+        problems(&[&own[..], &BODY[..]].concat())
+    }
+}
+
 /// Of a route that changes something.
 pub(in super::super) struct ChangeProblems;
 impl IntoResponses for ChangeProblems {

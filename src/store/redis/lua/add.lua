@@ -7,7 +7,7 @@
 --         due    '+span_ms' or 'moment_ms'
 --         flags  priority (1 2 3), what happens when the id is taken (r replace, k keep, x reject), and the job's own
 --                limit of attempts in decimal, or nothing; and '+' and the attempts that were made before it came here,
---                if there were any: '2r', '1k7', '2k+3'
+--                if there were any; and 'h' and its headers, if it has some: '2r', '1k7', '2k+3', '2r7h{"a":"b"}'
 -- Gives one letter a job, in their order: n new, r replaced, k kept, x rejected
 --
 -- Moves a job: nothing -> delayed, ready. One that is replaced: delayed, ready -> delayed, ready; leased -> leased, where
@@ -37,9 +37,11 @@ while topic do
       rank = byte(flags) - 48
       head, noted = struct.pack('>BI7', rank, now_us), nil
       if #flags > 2 then
-        local limit, attempts = string.match(flags, '^..(%d*)%+?(%d*)$')
+        local limit, attempts, headers = string.match(flags, '^..(%d*)%+?(%d*)(.*)$')
         if limit ~= '' then head = struct.pack('>BI7I4', rank + 4, now_us, tonumber(limit)) end
-        noted = attempts ~= '' and struct.pack('>I4B', tonumber(attempts), 0)
+        if attempts .. headers ~= '' then
+          noted = struct.pack('>I4B', tonumber(attempts) or 0, 0) .. (headers ~= '' and headers .. '\n' or '')
+        end
       end
     end
     if ARGV[j + 1] ~= due then

@@ -1,8 +1,10 @@
 --@ use clock bells scores places
--- Changes a delayed or ready job: its due time, its body, its priority, its limit of attempts. It keeps its stamp.
+-- Changes a delayed or ready job: its due time, its body, its priority, its limit of attempts, its headers. It keeps its
+-- stamp.
 --
 -- KEYS  1 the shard's base
 -- ARGV  1 topic   2 id   3 due, as for add   4 priority (1 2 3)   5 body   6 its own limit of attempts, or '-' for none
+--       7 'h' and its headers, or '-' for none
 --       of each: '' leaves it as it is
 -- Gives d done, n not found, c it is leased
 --
@@ -36,6 +38,19 @@ if ARGV[4] ~= '' or ARGV[5] ~= '' or ARGV[6] ~= '' then
   if #body > BIG then call('SADD', base .. 'big', topic) end
   local head = struct.pack('B', limit == '' and rank or rank + 4)
   call('HSET', bodies, id, head .. string.sub(record, 2, 8) .. limit .. body)
+end
+if ARGV[7] ~= '' then
+  -- They are the first line of the log: see endings.
+  local notes = base .. 'm:' .. topic
+  local noted = call('HGET', notes, id) or struct.pack('>I4B', 0, 0)
+  local made = string.sub(noted, 1, 5)
+  local log = string.gsub(string.sub(noted, 6), '^h[^\n]*\n', '')
+  if ARGV[7] ~= '-' then log = ARGV[7] .. '\n' .. log end
+  if made .. log == struct.pack('>I4B', 0, 0) then
+    call('HDEL', notes, id)
+  else
+    call('HSET', notes, id, made .. log)
+  end
 end
 local due = ARGV[3] == '' and was or moment(ARGV[3])
 -- What is ready stays so as long as nobody moves it.

@@ -5,17 +5,18 @@
 -- ARGV  1 how many jobs at most   2 16 random bytes, never given twice   3 the owner's tag, '' for none
 --       4 of how many topics at most to tell what is left   5 how many bytes of big bodies at most
 --       then for each topic: topic, max jobs, hold in ms, limit of attempts where a job has none of its own
--- Gives three arrays
+-- Gives three arrays, or four
 --       1 for each topic of which it leased some: an array of topic, deadline, then for each job: id, record, attempt,
 --         due. The token of the n-th job of the whole answer, from 1, is ARGV 2 and n as four bytes, high first
 --       2 topics with ready jobs that are left, each followed by how many: of those asked for all, of others some
 --       3 topics with ready jobs whose circuit lets none through: topic, for how many ms, and how often it was opened if it
 --         has let one through now, which is in the first array, else 0
+--       4 where some have headers: the number of each of those, as in its token, followed by them
 --
 -- Moves a job: ready -> leased
 
 local room, prefix, owner, others, bytes = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local groups, left, waiting, owned, number, probes = {}, {}, {}, {}, 0, {}
+local groups, left, waiting, headers, owned, number, probes = {}, {}, {}, nil, {}, 0, {}
 local tail = ZEROS .. owner
 
 -- Leases up to `n` jobs of a topic. Tells whether it found any ready.
@@ -45,6 +46,11 @@ local function take(topic, n, hold, limit)
         attempts, mark = attempts + 1, NOTED
       end
       number = number + 1
+      if mark == NOTED and string.byte(noted, 6) == 104 then -- h
+        headers = headers or {}
+        headers[#headers + 1] = number
+        headers[#headers + 1] = string.match(noted, '[^\n]*', 7)
+      end
       leases[at + 1] = id
       leases[at + 2] = prefix
         .. struct.pack('>I4I6BI4BI4', number, due, rank + mark, attempts, crashes, limit_of(record) or limit)
@@ -141,4 +147,4 @@ for i = 1, #idle, 1000 do
   call('SREM', base .. 'leasable', unpack(idle, i, math.min(i + 999, #idle)))
   call('ZREM', base .. 'bell', unpack(idle, i, math.min(i + 999, #idle)))
 end
-return { groups, left, waiting }
+return { groups, left, waiting, headers }

@@ -2,14 +2,20 @@
 -- Removes jobs of a topic that are in one state, those first that a list shows first.
 --
 -- KEYS  1 the shard's base
--- ARGV  1 topic   2 state (1 to 4)   3 how many at most
+-- ARGV  1 topic   2 state (1 to 4)   3 how many at most   4 of dead letters, if it is given: how long ago they died, at
+--       least, in ms
 -- Gives how many it removed, and 1 if there are more, else 0
 --
 -- Moves a job: that state -> nothing
 
 local topic, state = ARGV[1], tonumber(ARGV[2])
 local order = base .. ({ 'd:', 'r:', 'l:', 'x:' })[state] .. topic
-local members = call('ZRANGE', order, 0, tonumber(ARGV[3]) - 1)
+local members
+if ARGV[4] then
+  members = call('ZRANGE', order, '-inf', text(now - tonumber(ARGV[4])), 'BYSCORE', 'LIMIT', 0, ARGV[3])
+else
+  members = call('ZRANGE', order, 0, tonumber(ARGV[3]) - 1)
+end
 if members[1] then
   if state == 4 then
     call('HDEL', base .. 'X:' .. topic, unpack(members))

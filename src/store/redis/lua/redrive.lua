@@ -1,40 +1,28 @@
---@ use clock bells scores places leases moves views seek
--- Makes dead letters ready, their attempts reset. One whose id is live stays; of several of one id, one goes.
+--@ use clock bells scores places leases moves views seek graves
+-- Makes dead letters ready, or delayed, their attempts reset. One whose id is live stays; of several of one id, one goes.
 --
 -- KEYS  1 the shard's base
 -- ARGV  1 topic   2 how many jobs at most   3 how many bytes of big bodies at most
+--       4 when the first is due, in µs from now   5 how much later each next one is
 --       then for all of the topic: 'all', where the call before ended (two values; '' and '' at first), how many to look at
 --       or for some: 'ids' and the ids; of each the latest dead letter
--- Gives how many it moved, and for 'all' where it ended: two values, '' and '' when it has seen all. For 'ids': how many
--- of the ids it has seen, and ''
+--       or for others: 'letters', and for each its id and when it died in ms
+-- Gives how many it moved, and for 'all' where it ended: two values, '' and '' when it has seen all. For the others: how
+-- many of those that are named it has seen, and ''
 --
--- Moves a job: dead -> ready
+-- Moves a job: dead -> ready, delayed
 
 local topic, left, bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local graves, letters = base .. 'X:' .. topic, base .. 'x:' .. topic
+local after, every = tonumber(ARGV[4]), tonumber(ARGV[5])
 local m, revived, jobs = moves(topic), {}, 0
 
--- Makes one dead letter ready.
+-- Makes one dead letter ready, or delayed.
 local function revive(member, id)
-  local grave = grave_of(call('HGET', graves, member))
-  call('ZREM', letters, member)
-  call('HDEL', graves, member)
-  if grave.older > 0 and string.sub(member, -4) == '\0\0\0\0' then
-    -- The one before it is the latest now, if it is still there.
-    local before = id .. struct.pack('>I4', grave.older)
-    local next_grave = call('HGET', graves, before)
-    if next_grave then
-      local number = struct.pack('>I4', grave.older - 1)
-      next_grave = string.sub(next_grave, 1, 6) .. number .. string.sub(next_grave, 11)
-      call('HSET', graves, member, next_grave)
-      call('ZADD', letters, call('ZSCORE', letters, before), member)
-      call('HDEL', graves, before)
-      call('ZREM', letters, before)
-    end
-  end
+  local grave = grave_of(take_out(graves, letters, id, member))
   add(m, 'records', id, grave.record)
   if grave.log ~= '' then add(m, 'notes', id, struct.pack('>I4B', 0, 0) .. grave.log) end
-  place(m, id, now, string.byte(grave.record) % 4)
+  place(m, id, now + math.ceil((after + jobs * every) / 1000), string.byte(grave.record) % 4)
   revived[id] = true
   jobs, left, bytes = jobs + 1, left - 1, bytes - #grave.record
 end
@@ -44,9 +32,9 @@ local function live(id)
 end
 
 local score, member = '', ''
-if ARGV[4] == 'all' then
-  local first = rank_after(letters, ARGV[5], ARGV[6])
-  local found = call('ZRANGE', letters, first, first + tonumber(ARGV[7]) - 1, 'WITHSCORES')
+if ARGV[6] == 'all' then
+  local first = rank_after(letters, ARGV[7], ARGV[8])
+  local found = call('ZRANGE', letters, first, first + tonumber(ARGV[9]) - 1, 'WITHSCORES')
   local more = first + #found / 2 < call('ZCARD', letters)
   for i = 1, #found, 2 do
     if left == 0 or bytes <= 0 then
@@ -60,11 +48,17 @@ if ARGV[4] == 'all' then
   if not more then score, member = '', '' end
 else
   score = 0
-  for i = 5, #ARGV do
+  local by_letter = ARGV[6] == 'letters'
+  for i = 7, #ARGV, by_letter and 2 or 1 do
     if left == 0 or bytes <= 0 then break end
     score = score + 1
-    local latest = ARGV[i] .. '\0\0\0\0'
-    if not live(ARGV[i]) and call('HEXISTS', graves, latest) == 1 then revive(latest, ARGV[i]) end
+    local id, name = ARGV[i], nil
+    if by_letter then
+      name = letter_of(graves, letters, id, tonumber(ARGV[i + 1]))
+    elseif call('HEXISTS', graves, id .. ZERO) == 1 then
+      name = id .. ZERO
+    end
+    if name and not live(id) then revive(name, id) end
   end
 end
 make(m)

@@ -4,19 +4,19 @@
 -- KEYS  1 the shard's base
 -- ARGV  for each topic: topic, n, and n times: id, token, outcome, attempt
 --         outcome  a (ack), r and a due time (retry: 'r+60000', 'r1767225600000'), b (bury), e and milliseconds
---                  (extend: 'e30000'), h (hand back)
+--                  (extend: 'e30000'), l and milliseconds (answered later: as extend, and nobody's from then on), h (hand back)
 --         attempt  a line to be kept with the job, without a newline; '' for none
 -- Gives one letter a settlement, in their order: d done, s stale (the token is not that of the job's lease, or the job
 -- was replaced)
 --
--- Moves a job: leased -> nothing (ack), delayed or ready (retry), dead (bury), leased (extend), ready with its attempt
--- not counted (hand back). Replaced while it was leased -> delayed, ready; extend leaves it.
+-- Moves a job: leased -> nothing (ack), delayed or ready (retry), dead (bury), leased (extend, later), ready with its
+-- attempt not counted (hand back). Replaced while it was leased -> delayed, ready; extend leaves it.
 
 local letters, sum = {}, 0
 
 -- Settles one job whose token is right. Gives its letter.
-local function settle(m, id, lease, outcome, attempt)
-  local what, argument = string.byte(outcome), string.sub(outcome, 2)
+local function settle(m, id, packed, outcome, attempt)
+  local what, argument, lease = string.byte(outcome), string.sub(outcome, 2), lease_of(packed)
   if lease.hidden or lease.replaced then
     if what ~= 101 then restore(m, id, lease) end
     return lease.replaced and 's' or 'd'
@@ -31,11 +31,16 @@ local function settle(m, id, lease, outcome, attempt)
     place(m, id, moment(argument), lease.rank)
   elseif what == 98 then -- b
     bury(m, id, lease, appended(log_of(m.topic, id, lease), attempt))
-  elseif what == 101 then -- e
+  elseif what == 101 or what == 108 then -- e, l
     call('ZREM', base .. 'l:' .. m.topic, id)
     local deadline = moment('+' .. argument)
     m.deadline = math.min(m.deadline or deadline, deadline)
     add(m, 'extended', text(deadline), id)
+    if what == 108 and lease.owner ~= '' then
+      local owned = owned_by(m, lease.owner)
+      owned[#owned + 1] = m.topic .. '\0' .. id
+      call('HSET', base .. 'L:' .. m.topic, id, string.sub(packed, 1, OWNER - 1))
+    end
   else -- h: what is noted of it is from before the lease
     restore(m, id, lease)
   end
@@ -74,7 +79,7 @@ while ARGV[i] do
             owned[o] = topic .. '\0' .. ids[k]
           end
         else
-          letter = settle(m, ids[k], lease_of(packed), ARGV[j + 2], ARGV[j + 3])
+          letter = settle(m, ids[k], packed, ARGV[j + 2], ARGV[j + 3])
           owner = ''
         end
       end

@@ -3,14 +3,16 @@
 -- So many of a job's last attempts are kept.
 local KEPT = 10
 
--- A log is one line an attempt, each ended by a newline.
+-- A log is one line an attempt, each ended by a newline. Before them stands one that begins with 'h', where the job has
+-- headers of its own; it is no attempt, and stays.
 local function appended(log, line)
   if line == '' then return log end
-  log = log .. line .. '\n'
+  local headers = string.match(log, '^h[^\n]*\n') or ''
+  log = string.sub(log, #headers + 1) .. line .. '\n'
   local _, lines = string.gsub(log, '\n', '\n')
   local start = 1
   for _ = KEPT + 1, lines do start = string.find(log, '\n', start, true) + 1 end
-  return string.sub(log, start)
+  return headers .. string.sub(log, start)
 end
 
 local function log_of(topic, id, lease)

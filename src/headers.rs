@@ -1,0 +1,253 @@
+//! The headers that a job carries to its receiver: which may be, and the text that they are kept as. Pure.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+
+/// How many headers a job may carry.
+pub const HEADERS_MAX: usize = 32;
+
+/// How many bytes their names and values may have together.
+pub const BYTES_MAX: usize = 4096;
+
+/// What is dq's to say, or is about the connection and not about the request.
+const TAKEN: [&str; 16] = [
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "expect",
+    "host",
+    "http2-settings",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "user-agent",
+];
+
+/// What dq's own headers begin with.
+const OWN: [&str; 2] = ["dq-", "webhook-"];
+
+/// Why headers were refused: which one, and what would do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadHeaders {
+    /// No object of texts.
+    #[error("they are no object of texts, such as {{\"x-tenant\": \"7\"}}")]
+    NoObject,
+    /// More than there may be.
+    #[error("there are more than {HEADERS_MAX}")]
+    TooMany,
+    /// Longer than they may be.
+    #[error("names and values have more than {BYTES_MAX} bytes together")]
+    TooLong,
+    /// The name is none.
+    #[error("{0:?} is no name of a header")]
+    Name(String),
+    /// The name is given twice.
+    #[error("{0:?} is given twice")]
+    Twice(String),
+    /// The name is not free.
+    #[error("{0:?} is dq's own, or the connection's; any other name would do")]
+    Taken(String),
+    /// The value is none.
+    #[error("the value of {0:?} is not visible ASCII")]
+    Value(String),
+    /// Not as W3C Trace Context has it.
+    #[error("traceparent is not 00-<32 hex digits>-<16 hex digits>-<2 hex digits>")]
+    Traceparent,
+}
+
+/// Headers of a job, by name; names are in lower case.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Headers(BTreeMap<String, String>);
+
+impl Headers {
+    /// Checks and takes an object of texts.
+    pub fn parse(json: &str) -> Result<Headers, BadHeaders> {
+        let Pairs(pairs) = serde_json::from_str(json).map_err(|_| BadHeaders::NoObject)?;
+        Headers::new(pairs)
+    }
+
+    /// Checks and takes names and values.
+    pub fn new(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Headers, BadHeaders> {
+        let mut headers = BTreeMap::new();
+        let mut bytes = 0;
+        for (name, value) in pairs {
+            check(&name, &value)?;
+            bytes += name.len() + value.len();
+            match headers.entry(name.to_ascii_lowercase()) {
+                Entry::Vacant(free) => drop(free.insert(value)),
+                Entry::Occupied(_) => return Err(BadHeaders::Twice(short(&name))),
+            }
+            if headers.len() > HEADERS_MAX {
+                return Err(BadHeaders::TooMany);
+            }
+        }
+        if bytes > BYTES_MAX {
+            return Err(BadHeaders::TooLong);
+        }
+        Ok(Headers(headers))
+    }
+
+    /// Takes text that [`Headers::to_text`] gave, from a store. What cannot be read is let go rather than stand in a delivery's
+    /// way.
+    pub fn trusted(text: &str) -> Headers {
+        Headers(serde_json::from_str(text).unwrap_or_default())
+    }
+
+    /// As one line of JSON; empty: there are none.
+    pub fn to_text(&self) -> String {
+        if self.0.is_empty() {
+            return String::new();
+        }
+        serde_json::to_string(&self.0).expect("texts are plain values")
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// By name.
+    pub fn by_name(&self) -> &BTreeMap<String, String> {
+        &self.0
+    }
+
+    /// Names and values.
+    pub fn pairs(&self) -> Vec<(String, String)> {
+        self.0.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+}
+
+fn check(name: &str, value: &str) -> Result<(), BadHeaders> {
+    let is_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    if name.is_empty() || !name.bytes().all(is_token) {
+        return Err(BadHeaders::Name(short(name)));
+    }
+    let lower = name.to_ascii_lowercase();
+    if TAKEN.contains(&lower.as_str()) || OWN.iter().any(|own| lower.starts_with(own)) {
+        return Err(BadHeaders::Taken(short(name)));
+    }
+    let visible = value.bytes().all(|b| matches!(b, b' '..=b'~' | b'\t'));
+    if !visible || value.trim().len() != value.len() {
+        return Err(BadHeaders::Value(short(name)));
+    }
+    if lower == "traceparent" && !is_traceparent(value) {
+        return Err(BadHeaders::Traceparent);
+    }
+    Ok(())
+}
+
+/// <https://www.w3.org/TR/trace-context/#traceparent-header>: of version 00 exactly four parts; of a later one they may be
+/// followed by others.
+fn is_traceparent(value: &str) -> bool {
+    let hex = |part: &str, digits: usize| {
+        part.len() == digits && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let some = |part: &str| part.bytes().any(|b| b != b'0');
+    let parts: Vec<&str> = value.split('-').collect();
+    let [version, trace, parent, flags, rest @ ..] = parts.as_slice() else { return false };
+    let known = hex(version, 2) && *version != "ff" && (rest.is_empty() || *version != "00");
+    known && hex(trace, 32) && some(trace) && hex(parent, 16) && some(parent) && hex(flags, 2)
+}
+
+/// As much of a name as a message should repeat.
+fn short(name: &str) -> String {
+    name.chars().take(80).collect()
+}
+
+/// The members of an object, each as often as it stands there.
+struct Pairs(Vec<(String, String)>);
+
+impl<'de> Deserialize<'de> for Pairs {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Pairs, D::Error> {
+        struct Visit;
+        impl<'de> Visitor<'de> for Visit {
+            type Value = Vec<(String, String)>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of texts")
+            }
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    // Whoever sends thousands is told that they are too many.
+                    if pairs.len() <= HEADERS_MAX {
+                        pairs.push(pair);
+                    }
+                }
+                Ok(pairs)
+            }
+        }
+        from.deserialize_map(Visit).map(Pairs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_kept_in_lower_case_and_read_again() {
+        let headers = Headers::parse(r#"{"X-Tenant": "a \"b\"\\", "tracestate": ""}"#).unwrap();
+        assert_eq!(
+            headers.pairs(),
+            [("tracestate", ""), ("x-tenant", "a \"b\"\\")].map(|(n, v)| (n.to_owned(), v.to_owned()))
+        );
+        assert_eq!(Headers::trusted(&headers.to_text()), headers);
+        assert_eq!((Headers::default().to_text(), Headers::trusted("")), (String::new(), Headers::default()));
+        assert!(Headers::parse("{}").unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_is_no_header_or_not_free_is_refused_by_name() {
+        let long = format!(r#"{{"a": "{}"}}"#, "x".repeat(4096));
+        let many = (0..33).map(|n| format!("\"a{n}\": \"\"")).collect::<Vec<_>>().join(",");
+        let many = format!("{{{many}}}");
+        for (json, word) in [
+            ("[]", "no object"),
+            ("7", "no object"),
+            (r#"{"a": 1}"#, "no object"),
+            (r#"{"": "x"}"#, "no name"),
+            (r#"{"a b": "x"}"#, "a b"),
+            (r#"{"中": "x"}"#, "中"),
+            (r#"{"a": "中"}"#, "visible"),
+            (r#"{"a": "x\ny"}"#, "visible"),
+            (r#"{"a": " x"}"#, "visible"),
+            (r#"{"Host": "x"}"#, "Host"),
+            (r#"{"Transfer-Encoding": "chunked"}"#, "Transfer-Encoding"),
+            (r#"{"dq-topic": "x"}"#, "dq-topic"),
+            (r#"{"Webhook-Signature": "x"}"#, "Webhook-Signature"),
+            (r#"{"x-a": "1", "X-A": "2"}"#, "twice"),
+            (r#"{"traceparent": "x"}"#, "traceparent"),
+            (&long, "bytes"),
+            (&many, "32"),
+        ] {
+            let why = Headers::parse(json).expect_err(json).to_string();
+            assert!(why.contains(word), "{json}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_traceparent_is_as_w3c_has_it() {
+        let of = |value: &str| is_traceparent(value);
+        let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        assert!(of(good) && of(&good.replacen("00", "01", 1)) && of(&format!("cc{}-more", &good[2..])));
+        for bad in [
+            &good[1..],
+            &good.to_uppercase(),
+            &good.replacen("00", "ff", 1),
+            &format!("{good}-more"),
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+        ] {
+            assert!(!of(bad), "{bad}");
+        }
+    }
+}

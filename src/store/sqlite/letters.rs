@@ -1,0 +1,168 @@
+//! Dead letters, and what else is removed many at a time: redrive, purge. Each function is the part of one bounded batch, in a
+//! transaction.
+
+use std::time::Duration;
+
+use rusqlite::{OptionalExtension, params};
+
+use super::write::Write;
+use crate::job::{Due, JobId, State, TopicName};
+use crate::letters::Pace;
+use crate::store::{Letter, Letters, Which};
+
+/// What a step of a redrive came to.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Redriven {
+    /// Dead letters that could be redriven, up to the limit.
+    pub found: usize,
+    /// Those that were: of several of one id, one.
+    pub moved: usize,
+}
+
+/// Makes up to `limit` dead letters ready, attempts reset; of what is named, all of them in this step. Those whose id is live
+/// stay. `done` were made so before, by the same pace.
+pub(super) fn redrive(
+    w: &mut Write<'_>,
+    topic: &TopicName,
+    which: &Which,
+    limit: usize,
+    (pace, done): (Pace, usize),
+) -> rusqlite::Result<Redriven> {
+    let Some(tid) = w.topic(topic)? else { return Ok(Redriven::default()) };
+    let free = "NOT EXISTS (SELECT 1 FROM job live WHERE live.tid = job.tid AND live.id = job.id AND live.state < 4)";
+    let mut seqs: Vec<i64> = Vec::new();
+    match which {
+        Which::All => {
+            let sql = format!(
+                "SELECT seq FROM job WHERE tid = ?1 AND state = 4 AND {free} ORDER BY at_ms LIMIT ?2"
+            );
+            let mut find = w.db.prepare_cached(&sql)?;
+            for seq in find.query_map(params![tid, limit as i64], |row| row.get(0))? {
+                seqs.push(seq?);
+            }
+        }
+        Which::Ids(ids) => {
+            // The latest dead letter of each id.
+            let sql = format!(
+                "SELECT seq FROM job WHERE tid = ?1 AND id = ?2 AND state = 4 AND {free} ORDER BY at_ms DESC LIMIT 1"
+            );
+            let mut find = w.db.prepare_cached(&sql)?;
+            for id in ids.iter().take(limit) {
+                seqs.extend(
+                    find.query_row(params![tid, id.as_str()], |row| row.get::<_, i64>(0)).optional()?,
+                );
+            }
+        }
+        Which::Letters(letters) => {
+            let sql = format!(
+                "SELECT seq FROM job WHERE tid = ?1 AND id = ?2 AND state = 4 AND at_ms = ?3 AND {free} LIMIT 1"
+            );
+            let mut find = w.db.prepare_cached(&sql)?;
+            for Letter { id, died_ms } in letters.iter().take(limit) {
+                let found = find.query_row(params![tid, id.as_str(), died_ms], |row| row.get::<_, i64>(0));
+                seqs.extend(found.optional()?);
+            }
+        }
+    }
+    let mut moved = 0;
+    for seq in &seqs {
+        // Of two dead letters of one id the second finds the first one live, and stays.
+        let (state, at_ms) = w.place(Due::In(pace.due(done + moved)));
+        let one =
+            w.db.prepare_cached(
+                "UPDATE OR IGNORE job SET state = ?3, at_ms = ?2, due_ms = ?2, attempts = 0, crashes = 0
+                 WHERE seq = ?1 AND state = 4",
+            )?
+            .execute(params![seq, at_ms, state as i64])?;
+        if one > 0 {
+            w.moved(tid, Some(State::Dead), Some((state, at_ms)));
+        }
+        moved += one;
+    }
+    Ok(Redriven { found: seqs.len(), moved })
+}
+
+/// Counts or removes the dead letters of some ids.
+pub(super) fn letters(
+    w: &mut Write<'_>,
+    topic: &TopicName,
+    ids: &[JobId],
+    what: Letters,
+) -> rusqlite::Result<usize> {
+    let Some(tid) = w.topic(topic)? else { return Ok(0) };
+    let mut sum = 0;
+    for id in ids {
+        let key = params![tid, id.as_str()];
+        sum += match what {
+            Letters::Count => {
+                w.db.prepare_cached("SELECT count(*) FROM job WHERE tid = ?1 AND id = ?2 AND state = 4")?
+                    .query_row(key, |row| row.get(0))?
+            }
+            Letters::Remove => {
+                w.db.prepare_cached("DELETE FROM job WHERE tid = ?1 AND id = ?2 AND state = 4")?
+                    .execute(key)?
+            }
+        };
+    }
+    if what == Letters::Remove {
+        w.moved_many(tid, Some(State::Dead), None, sum as i64);
+    }
+    Ok(sum)
+}
+
+/// Removes up to `limit` jobs of a topic that are in `state`.
+pub(super) fn purge(
+    w: &mut Write<'_>,
+    topic: &TopicName,
+    state: State,
+    limit: usize,
+) -> rusqlite::Result<usize> {
+    let Some(tid) = w.topic(topic)? else { return Ok(0) };
+    let state_number = state as i64;
+    // Leased jobs have no index by topic: there are never many.
+    let sql = format!(
+        "DELETE FROM job WHERE seq IN (SELECT seq FROM job WHERE tid = ?1 AND state = {state_number} LIMIT ?2)"
+    );
+    let gone = w.db.prepare_cached(&sql)?.execute(params![tid, limit as i64])?;
+    w.moved_many(tid, Some(state), None, gone as i64);
+    Ok(gone)
+}
+
+/// Removes these dead letters.
+pub(super) fn purge_letters(
+    w: &mut Write<'_>,
+    topic: &TopicName,
+    letters: &[Letter],
+) -> rusqlite::Result<usize> {
+    let Some(tid) = w.topic(topic)? else { return Ok(0) };
+    let mut gone = 0;
+    for Letter { id, died_ms } in letters {
+        gone +=
+            w.db.prepare_cached(
+                "DELETE FROM job WHERE seq IN
+                 (SELECT seq FROM job WHERE tid = ?1 AND id = ?2 AND state = 4 AND at_ms = ?3 LIMIT 1)",
+            )?
+            .execute(params![tid, id.as_str(), died_ms])?;
+    }
+    w.moved_many(tid, Some(State::Dead), None, gone as i64);
+    Ok(gone)
+}
+
+/// Removes up to `limit` dead letters that died so long ago.
+pub(super) fn retire(
+    w: &mut Write<'_>,
+    topic: &TopicName,
+    age: Duration,
+    limit: usize,
+) -> rusqlite::Result<usize> {
+    let Some(tid) = w.topic(topic)? else { return Ok(0) };
+    let before_ms = w.now_ms().saturating_sub(age.as_millis() as i64);
+    let gone =
+        w.db.prepare_cached(
+            "DELETE FROM job WHERE seq IN
+             (SELECT seq FROM job WHERE tid = ?1 AND state = 4 AND at_ms <= ?2 ORDER BY at_ms LIMIT ?3)",
+        )?
+        .execute(params![tid, before_ms, limit as i64])?;
+    w.moved_many(tid, Some(State::Dead), None, gone as i64);
+    Ok(gone)
+}

@@ -1,0 +1,29 @@
+//! What tickets are signed with: made by whoever needs it first, for all.
+
+use rusqlite::params;
+
+use super::connect::refused;
+use super::{Durability, SqliteStore};
+use crate::store::{Result, StoreError};
+use crate::ticket::Secret;
+
+impl SqliteStore {
+    pub(super) fn shared_secret(&mut self) -> Result<Secret> {
+        if let Some(secret) = self.known_secret()? {
+            return Ok(secret);
+        }
+        let mut random = [0; 32];
+        getrandom::fill(&mut random)
+            .map_err(|e| StoreError::Unavailable(format!("no random numbers: {e}")))?;
+        self.write(Durability::Full, |w| {
+            w.db.execute("UPDATE shard SET secret = ?1 WHERE secret IS NULL", params![random])
+        })?;
+        self.known_secret()?.ok_or_else(|| StoreError::Damaged("the secret of tickets is none".to_owned()))
+    }
+
+    fn known_secret(&self) -> Result<Option<Secret>> {
+        let read = |row: &rusqlite::Row<'_>| row.get::<_, Option<Vec<u8>>>(0);
+        let bytes = self.db.query_row("SELECT secret FROM shard", [], read).map_err(refused)?;
+        Ok(bytes.as_deref().and_then(Secret::of))
+    }
+}

@@ -1,0 +1,241 @@
+//! Dead letters: picked by filters, redriven at a rate, kept for a while; on the embedded store and on nodes of Redis.
+#![allow(missing_docs)]
+
+mod support;
+
+use std::process::Command;
+
+use dq::cli::Answer;
+use serde_json::{Value, json};
+use support::http::Http;
+use support::redis::RedisServer;
+use support::{Daemon, SECOND, Sink, eventually, now_ms, topic};
+
+/// A sink that refuses with the status that the job's body names; a job whose body is 200 is accepted.
+fn refusing() -> Sink {
+    Sink::answering(|call| Answer::new(call.body.parse().unwrap_or(500), "no"))
+}
+
+const ONCE: &str = "max_attempts = 1";
+
+fn store(nodes: &[RedisServer]) -> String {
+    let node = |(n, server): (usize, &RedisServer)| {
+        format!("[[store.node]]\nname = \"r{n}\"\nurl = \"{}\"\n", server.url())
+    };
+    let nodes: String = nodes.iter().enumerate().map(node).collect();
+    format!("[store]\nbackend = \"redis\"\n{nodes}")
+}
+
+fn die(http: &mut Http, jobs: &[(&str, u16)]) {
+    let before = dead(http, "").len();
+    for (id, status) in jobs {
+        http.ask("POST", "/v1/topics/t/jobs", &json!({"id": id, "body": status})).is(201);
+        let url = format!("/v1/topics/t/jobs/{id}");
+        eventually(10 * SECOND, "a dead letter", || {
+            (http.get(&url).is(200)["state"] == "dead").then_some(())
+        });
+    }
+    assert_eq!(dead(http, "").len(), before + jobs.len());
+}
+
+/// The ids of the letters that a query shows, over all pages, and how often each died.
+fn dead(http: &mut Http, query: &str) -> Vec<String> {
+    let (mut ids, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = http.get(&format!("/v1/topics/t/dead?limit=3{query}{cursor}")).is(200);
+        ids.extend(page["jobs"].as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap().to_owned()));
+        match page["next"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return ids,
+        }
+    }
+}
+
+#[test]
+fn dead_letters_are_picked_by_what_is_known_of_them() {
+    let sink = refusing();
+    picks(&Daemon::start(&topic("t", &sink, ONCE)), &sink);
+}
+
+#[test]
+fn dead_letters_are_picked_on_redis_as_well() {
+    let sink = refusing();
+    let nodes = [RedisServer::start(), RedisServer::start()];
+    nodes.iter().for_each(|node| node.wait_until_old(4));
+    picks(&Daemon::start(&format!("{}{}", topic("t", &sink, ONCE), store(&nodes))), &sink);
+}
+
+fn picks(daemon: &Daemon, sink: &Sink) {
+    let mut http = Http::tcp(daemon);
+    // Of one id there are older letters, of which others are meant.
+    die(
+        &mut http,
+        &[("order-1", 500), ("order-2", 503), ("x-order-3", 503), ("order-1", 503), ("order-1", 500)],
+    );
+    let between = now_ms() + 2;
+    eventually(SECOND, "a later moment", || (now_ms() > between).then_some(()));
+    die(&mut http, &[("order-4", 503), ("y", 404)]);
+    let all = ["order-1", "order-2", "x-order-3", "order-1", "order-1", "order-4", "y"];
+    for (query, expected) in [
+        (String::new(), &all[..]),
+        ("&id_prefix=order-".into(), &["order-1", "order-2", "order-1", "order-1", "order-4"]),
+        ("&id_contains=order-3".into(), &["x-order-3"]),
+        ("&status=503".into(), &["order-2", "x-order-3", "order-1", "order-4"]),
+        ("&reason=status%20404".into(), &["y"]),
+        (format!("&died_after={between}"), &["order-4", "y"]),
+        (format!("&died_before={between}&status=500"), &["order-1", "order-1"]),
+        ("&died_after=1h&id_prefix=y".into(), &["y"]),
+        ("&died_before=1h".into(), &[]),
+        ("&reason=nothing".into(), &[]),
+    ] {
+        assert_eq!(dead(&mut http, &query), expected, "{query}");
+    }
+    http.get("/v1/topics/t/dead?status=x").is_problem(422, "bad_field", Some("status"));
+    http.get("/v1/topics/t/dead?died_after=yesterday").is_problem(422, "bad_field", Some("died_after"));
+    http.get("/v1/topics/t/dead?colour=x").is_problem(422, "unknown_field", Some("colour"));
+    http.get("/v1/topics/nobody/dead?status=503").is_problem(404, "unknown_topic", None);
+    let redrive = "/v1/topics/t/dead/redrive";
+    for (body, code, field) in [
+        (json!({"filter": {}}), "bad_field", "filter"),
+        (json!({"filter": null}), "bad_field", "filter"),
+        (json!({"filter": "x"}), "bad_field", "filter"),
+        (json!({"filter": {"colour": 1}}), "unknown_field", "colour"),
+        (json!({"filter": {"status": "503"}}), "bad_field", "status"),
+        (json!({"filter": {"reason": 7}}), "bad_field", "reason"),
+        (json!({"filter": {"status": 503}, "ids": ["a"]}), "bad_field", "filter"),
+        (json!({"rate": "often"}), "bad_field", "rate"),
+        (json!({"rate": 0}), "bad_field", "rate"),
+    ] {
+        http.ask("POST", redrive, &body).is_problem(422, code, Some(field));
+    }
+    http.ask("POST", "/v1/topics/t/dead/purge", &json!({"rate": "1/s"})).is_problem(
+        422,
+        "unknown_field",
+        Some("rate"),
+    );
+    assert_eq!(dead(&mut http, "").len(), 7);
+
+    // Counted, and nothing done.
+    let some = json!({"filter": {"status": 503, "id_prefix": "order-"}});
+    let mut dry = some.clone();
+    dry["dry_run"] = json!(true);
+    assert_eq!(http.ask("POST", redrive, &dry).is(200), json!({"matched": 3, "redriven": 0}));
+    // The older letter of order-1 that is meant is redriven, and no other; its attempts stay with it.
+    let calls = sink.count();
+    let mut later = some.clone();
+    later["delay"] = json!("1h");
+    assert_eq!(http.ask("POST", redrive, &later).is(200), json!({"matched": 3, "redriven": 3}));
+    assert_eq!(dead(&mut http, ""), ["order-1", "x-order-3", "order-1", "y"]);
+    let job = http.get("/v1/topics/t/jobs/order-1").is(200);
+    assert_eq!([&job["body"], &job["state"], &job["attempts"]], [&json!(503), &json!("delayed"), &json!(0)]);
+    assert_eq!((&job["log"][0]["status"], job["log"].as_array().unwrap().len()), (&json!(503), 1));
+    assert_eq!(sink.count(), calls);
+    // An id that is live again keeps its letters from being redriven, and not from being removed.
+    let purge = "/v1/topics/t/dead/purge";
+    let other = json!({"filter": {"status": 500}});
+    assert_eq!(http.ask("POST", redrive, &other).is(200), json!({"matched": 2, "redriven": 0}));
+    let one = json!({"filter": {"status": 500}, "limit": 1});
+    assert_eq!(http.ask("POST", purge, &one).is(200), json!({"matched": 2, "purged": 1}));
+    assert_eq!(http.ask("POST", purge, &other).is(200), json!({"matched": 1, "purged": 1}));
+    assert_eq!(dead(&mut http, ""), ["x-order-3", "y"]);
+    assert_eq!(http.get("/v1/topics/t/jobs/order-1").is(200)["state"], "delayed");
+    let text = http.get("/metrics").is(200).as_str().unwrap().to_owned();
+    assert!(text.contains("dq_dead_purged_total{topic=\"t\",cause=\"asked\"} 2"), "{text}");
+
+    // The same at the command line.
+    let dq = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
+        command.arg("dead").args(arguments).arg("--run-dir").arg(daemon.dir.path().join("var/run"));
+        let out = command.output().unwrap();
+        assert!(out.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let listed = dq(&["list", "t", "--reason", "status 404"]);
+    assert!(listed.contains("\ny ") && !listed.contains("x-order"), "{listed}");
+    assert!(dq(&["purge", "t", "--id-contains", "order-3", "--yes"]).contains("1 of 1"));
+    assert!(dq(&["redrive", "t", "--status", "404", "--rate", "1/h", "--yes"]).contains("1 of 1"));
+    assert_eq!(dead(&mut http, ""), Vec::<String>::new());
+}
+
+#[test]
+fn a_redrive_at_a_rate_is_delivered_at_it_whoever_is_killed_meanwhile() {
+    let sink = refusing();
+    let daemon = Daemon::start(&topic("t", &sink, ONCE));
+    let mut http = Http::tcp(&daemon);
+    let jobs: Vec<Value> = (0..60).map(|n| json!({"id": n.to_string(), "body": 500})).collect();
+    http.ask("POST", "/v1/topics/t/jobs/batch", &json!({"jobs": jobs})).is(200);
+    eventually(20 * SECOND, "sixty dead letters", || (dead(&mut http, "").len() == 60).then_some(()));
+    let (calls, begun) = (sink.count(), now_ms());
+    let told = http.ask("POST", "/v1/topics/t/dead/redrive", &json!({"rate": "20/s"})).is(200);
+    assert_eq!(told, json!({"matched": 60, "redriven": 60}));
+    for name in ["dq-http-server", "dq-timer-0", "dq-timer-1"] {
+        daemon.kill_child(name);
+    }
+    eventually(20 * SECOND, "sixty calls", || (sink.count() == calls + 60).then_some(()));
+    // None before its turn.
+    let mut at: Vec<i64> = sink.calls()[calls..].iter().map(|call| call.at_ms - begun).collect();
+    at.sort_unstable();
+    for (n, at) in at.iter().enumerate() {
+        assert!(*at >= n as i64 * 50, "the {n}th after {at} ms");
+    }
+    let due: Vec<i64> =
+        sink.calls()[calls..].iter().map(|call| call.header("dq-due-at").parse().unwrap()).collect();
+    let span = due.iter().max().unwrap() - due.iter().min().unwrap();
+    assert!((2900..3000).contains(&span), "{span}");
+}
+
+#[test]
+fn dead_letters_are_let_go_when_their_topic_has_kept_them_long_enough() {
+    let sink = refusing();
+    let with = |keep: &str| {
+        let kept = topic("t", &sink, &format!("{ONCE}\nkeep_dead = \"{keep}\""));
+        format!("{kept}{}", topic("u", &sink, ONCE))
+    };
+    let daemon = Daemon::start(&with("1h"));
+    let mut http = Http::tcp(&daemon);
+    die(&mut http, &[("a", 500), ("b", 500), ("a", 500)]);
+    http.ask("POST", "/v1/topics/u/jobs", &json!({"id": "kept", "body": 500})).is(201);
+    eventually(10 * SECOND, "a dead letter", || {
+        (http.get("/v1/topics/u/jobs/kept").is(200)["state"] == "dead").then_some(())
+    });
+    Daemon::write_config(daemon.dir.path(), daemon.port, daemon.http, &with("1ms"));
+    daemon.signal(nix::sys::signal::Signal::SIGHUP);
+    let mut http = eventually(20 * SECOND, "their end", || {
+        let mut http = Http::unix(&daemon);
+        let list = http.get("/v1/topics/t/dead").json;
+        (list["jobs"] == json!([])).then_some(http)
+    });
+    assert_eq!(
+        http.get("/v1/topics/u/jobs/kept").is(200)["state"],
+        "dead",
+        "for ever, where nothing is said"
+    );
+    let text = http.get("/metrics").is(200).as_str().unwrap().to_owned();
+    assert!(text.contains("dq_dead_purged_total{topic=\"t\",cause=\"retention\"} 3"), "{text}");
+}
+
+#[test]
+fn while_a_node_is_away_the_letters_of_the_others_are_listed_and_it_is_named() {
+    let sink = refusing();
+    let mut nodes = [RedisServer::start(), RedisServer::start()];
+    nodes.iter().for_each(|node| node.wait_until_old(4));
+    let daemon = Daemon::start(&format!("{}{}", topic("t", &sink, ONCE), store(&nodes)));
+    let mut http = Http::tcp(&daemon);
+    let jobs: Vec<Value> = (0..40).map(|n| json!({"id": n.to_string(), "body": 500})).collect();
+    http.ask("POST", "/v1/topics/t/jobs/batch", &json!({"jobs": jobs})).is(200);
+    eventually(20 * SECOND, "forty dead letters", || (dead(&mut http, "").len() == 40).then_some(()));
+    assert_eq!(http.get("/v1/topics/t/dead").is(200).get("away"), None);
+    nodes[1].kill();
+    let some = dead(&mut http, "");
+    assert!((1..40).contains(&some.len()), "{}", some.len());
+    assert_eq!(http.get("/v1/topics/t/dead?status=500").is(200)["away"], json!(["r1"]));
+    let filter = json!({"filter": {"status": 500}});
+    let told = http.ask("POST", "/v1/topics/t/dead/purge", &filter).is(200);
+    assert_eq!(told, json!({"matched": some.len(), "purged": some.len(), "away": ["r1"]}));
+    nodes[1].start_again();
+    let left = eventually(20 * SECOND, "the others", || {
+        let page = http.get("/v1/topics/t/dead?limit=100").json;
+        page.get("away").is_none().then(|| page["jobs"].as_array().map_or(0, Vec::len))
+    });
+    assert_eq!(left, 40 - some.len());
+}
