@@ -37,17 +37,15 @@ pub(super) fn note(leased: &Leased, verdict: &Verdict, outcome: &Outcome) {
     }
 }
 
-/// In which way a delivery failed, as far as it says by itself; none: it did not.
+/// In which way a delivery failed, as far as it says so; none: it did not.
 fn failure(verdict: &Verdict, attempt: &Attempt) -> Option<Failure> {
     match (verdict, attempt.status) {
         (Verdict::Accepted, _) => None,
         (Verdict::Refused, _) => Some(Failure::Status(410)),
-        (Verdict::Failed(_), Some(status @ 200..=299)) if attempt.error.starts_with("status") => {
-            Some(Failure::Status(status))
-        }
+        (Verdict::Failed(_), None) => Some(Failure::Connect),
+        (Verdict::Failed(why), Some(_)) if why.contains("; then ") => Some(Failure::Broken),
         (Verdict::Failed(_), Some(200..=299)) => Some(Failure::Answer),
         (Verdict::Failed(_), Some(status)) => Some(Failure::Status(status)),
-        (Verdict::Failed(_), None) => Some(Failure::Connect),
     }
 }
 
@@ -82,4 +80,54 @@ pub(super) fn too_old(topic: &Topic, leased: &Leased) -> Option<Attempt> {
         answer: String::new(),
         error,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{Body, JobId, TopicName};
+    use crate::store::Token;
+
+    fn attempt(status: Option<u16>) -> Attempt {
+        let (answer, error) = (String::new(), String::new());
+        Attempt { number: 1, at_ms: 0, took_ms: 0, status, answer, error }
+    }
+
+    #[test]
+    fn a_receiver_fails_that_cannot_be_reached_or_cannot_answer_and_not_one_that_says_no() {
+        let failed = |why: &str, status| receiver_failed(&Verdict::Failed(why.into()), &attempt(status));
+        assert!(failed("no answer in time", None) && failed("status 500", Some(500)));
+        assert!(failed("status 503", Some(503)) && failed("status 429", Some(429)));
+        assert!(failed("an empty answer (status 200); then it broke", Some(200)));
+        assert!(!failed("status 404", Some(404)) && !failed("an empty answer (status 200)", Some(200)));
+        assert!(!receiver_failed(&Verdict::Refused, &attempt(Some(410))));
+        assert!(!receiver_failed(&Verdict::Accepted, &attempt(Some(500))), "whatever its status");
+    }
+
+    #[test]
+    fn a_job_is_too_old_by_its_own_topic_alone() {
+        let name = TopicName::new("t").unwrap();
+        let mut topic = Topic::new(name.clone(), "http://h/");
+        let leased = |due_ms| Leased {
+            key: JobKey { topic: name.clone(), id: JobId::new("i").unwrap() },
+            body: Body::trusted("1"),
+            token: Token([].into()),
+            attempt: 3,
+            due_ms,
+            stamp_us: 0,
+            deadline_ms: 0,
+            max_attempts: None,
+            probe: None,
+        };
+        assert_eq!(too_old(&topic, &leased(0)), None);
+        topic.catch_up = CatchUp::Spread(Duration::from_secs(1));
+        assert_eq!(too_old(&topic, &leased(0)), None);
+        topic.catch_up = CatchUp::Skip(Duration::from_secs(3600));
+        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as i64;
+        assert_eq!(too_old(&topic, &leased(now_ms - 3_500_000)), None);
+        assert_eq!(too_old(&topic, &leased(now_ms + 1000)), None);
+        let buried = too_old(&topic, &leased(now_ms - 3_700_000)).unwrap();
+        assert_eq!(buried.number, 3);
+        assert!(buried.error.starts_with("not called: it has been due for 1h 1m 40s"), "{}", buried.error);
+    }
 }

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::lane::Order;
-use super::{Consumer, Flight, LEASE_MARGIN, note};
-use crate::callback;
+use super::{Consumer, Flight, LEASE_MARGIN};
 use crate::flow::Verdict;
 use crate::job::{Attempt, TopicName};
 use crate::store::{Leased, Opening, Outcome, Permit, PermitAsk, Settlement, StoreError};
@@ -124,8 +123,8 @@ impl Consumer {
             let (pause, reason) = (Duration::ZERO, attempt.error.clone());
             self.open(Opening { topic: topic.name.clone(), pause, opens, reason });
         }
-        note(&leased, &callback::Verdict::Failed(attempt.error.clone()), &Outcome::Bury);
         let Leased { key, token, .. } = leased;
+        log::error!(target: "notify", "{key} is a dead letter: {}", attempt.error);
         let settlement = Settlement { key, token, outcome: Outcome::Bury, attempt: Some(attempt) };
         self.counters[lane].unsettled.push(settlement);
     }
