@@ -24,7 +24,7 @@ check: fmt clippy doc deny tests
 # Everything; and the daemon's tests once more, on two nodes of Redis.
 tests:
 	$(CARGO) test
-	TEST_STORE=redis $(CARGO) test --test daemon --test restart --test supervision
+	TEST_STORE=redis $(CARGO) test --test daemon --test restart --test supervision --test isolation
 
 fmt:
 	$(CARGO) fmt --check

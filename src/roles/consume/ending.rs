@@ -1,6 +1,6 @@
 //! What becomes of jobs: of those whose callbacks ended, and of those that are too old to be called for. Pure, but for the log.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use crate::callback::Verdict;
 use crate::job::{Attempt, Due, JobKey};
@@ -62,7 +62,7 @@ pub(super) fn settlement(
 }
 
 /// Logs it. No reason: the receiver did not refuse it.
-pub(super) fn note(leased: &Leased, reason: Option<&str>, outcome: &Outcome) {
+fn note(leased: &Leased, reason: Option<&str>, outcome: &Outcome) {
     let (JobKey { topic, id }, attempt) = (&leased.key, leased.attempt);
     let reason = reason.unwrap_or_default();
     match outcome {
@@ -93,7 +93,7 @@ pub(super) fn receiver_failed(verdict: &Verdict) -> bool {
 /// What a job is buried with that has been due for longer than its topic allows; none: it is called for.
 pub(super) fn too_old(topic: &Topic, leased: &Leased) -> Option<Attempt> {
     let CatchUp::Skip(most) = topic.catch_up else { return None };
-    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64);
+    let now_ms = now_ms();
     let late = Duration::from_millis(u64::try_from(now_ms - leased.due_ms).unwrap_or(0));
     if late <= most {
         return None;
@@ -125,31 +125,31 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn of(attempt: u32, verdict: &Verdict) -> Outcome {
-        let name = TopicName::new("t").unwrap();
-        let retry = RetryPolicy::List(vec![MINUTE]);
-        let topic = Topic { retry, max_attempts: 3, ..Topic::new(name.clone(), "http://h/") };
-        let leased = Leased {
-            key: JobKey { topic: name, id: JobId::new("1").unwrap() },
+    fn leased(attempt: u32, due_ms: i64) -> Leased {
+        Leased {
+            key: JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new("1").unwrap() },
             body: Body::trusted("1"),
             token: Token(Box::from([7])),
             attempt,
-            due_ms: 0,
+            due_ms,
             stamp_us: 0,
             deadline_ms: 0,
             max_attempts: None,
             probe: None,
             headers: Default::default(),
-        };
-        let attempt = Attempt {
-            number: attempt,
-            at_ms: 0,
-            took_ms: 0,
-            status: None,
-            answer: String::new(),
-            error: String::new(),
-        };
-        settlement(&topic, leased, Token(Box::from([7])), verdict, attempt).outcome
+        }
+    }
+
+    fn topic() -> Topic {
+        let retry = RetryPolicy::List(vec![MINUTE]);
+        Topic { retry, max_attempts: 3, ..Topic::new(TopicName::new("t").unwrap(), "http://h/") }
+    }
+
+    fn of(attempt: u32, verdict: &Verdict) -> Outcome {
+        let token = Token(Box::from([7]));
+        let (answer, error) = (String::new(), String::new());
+        let made = Attempt { number: attempt, at_ms: 0, took_ms: 1500, status: None, answer, error };
+        settlement(&topic(), leased(attempt, 0), token, verdict, made).outcome
     }
 
     fn failed(retry_after: Option<Duration>) -> Verdict {
@@ -169,5 +169,38 @@ mod tests {
         let refused = Verdict::Refused { kind: Failure::Status(410), reason: "gone".to_owned() };
         assert_eq!(of(1, &refused), Outcome::Bury);
         assert_eq!(of(1, &Verdict::Accepted), Outcome::Ack);
+    }
+
+    #[test]
+    fn a_receiver_that_answers_later_has_its_time_from_when_the_attempt_began() {
+        let hour = Duration::from_secs(3600);
+        assert_eq!(of(1, &Verdict::Later), Outcome::Later(hour - Duration::from_millis(1500)));
+    }
+
+    #[test]
+    fn a_receiver_fails_that_cannot_be_reached_or_cannot_answer_and_not_one_that_says_no() {
+        let failed =
+            |kind| receiver_failed(&Verdict::Failed { kind, reason: String::new(), retry_after: None });
+        let broken =
+            [Failure::Connect, Failure::Timeout, Failure::Broken, Failure::Status(500), Failure::Status(429)];
+        assert!(broken.into_iter().all(failed));
+        assert!(![Failure::Answer, Failure::Status(404), Failure::Status(410)].into_iter().any(failed));
+        assert!(receiver_failed(&Verdict::Refused { kind: Failure::Status(503), reason: String::new() }));
+        assert!(!receiver_failed(&Verdict::Accepted) && !receiver_failed(&Verdict::Later));
+    }
+
+    #[test]
+    fn a_job_is_too_old_by_its_own_topic_alone() {
+        let mut topic = topic();
+        assert_eq!(too_old(&topic, &leased(3, 0)), None);
+        topic.catch_up = CatchUp::Spread(Duration::from_secs(1));
+        assert_eq!(too_old(&topic, &leased(3, 0)), None);
+        topic.catch_up = CatchUp::Skip(Duration::from_secs(3600));
+        let now_ms = now_ms();
+        assert_eq!(too_old(&topic, &leased(3, now_ms - 3_500_000)), None);
+        assert_eq!(too_old(&topic, &leased(3, now_ms + 1000)), None);
+        let buried = too_old(&topic, &leased(3, now_ms - 3_700_000)).unwrap();
+        assert_eq!(buried.number, 3);
+        assert!(buried.error.starts_with("not called: it has been due for 1h 1m 40s"), "{}", buried.error);
     }
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::ending::note;
 use super::lane::Order;
 use super::{Consumer, Flight, LEASE_MARGIN};
 use crate::flow::Verdict;
@@ -124,8 +123,8 @@ impl Consumer {
             let (pause, reason) = (Duration::ZERO, attempt.error.clone());
             self.open(Opening { topic: topic.name.clone(), pause, opens, reason });
         }
-        note(&leased, Some(&attempt.error), &Outcome::Bury);
         let Leased { key, token, .. } = leased;
+        log::error!(target: "notify", "{key} is a dead letter: {}", attempt.error);
         let settlement = Settlement { key, token, outcome: Outcome::Bury, attempt: Some(attempt) };
         self.counters[lane].unsettled.push(settlement);
     }

@@ -248,7 +248,7 @@ impl Limits {
             let capped = (REFUSED.0 * 2_u32.pow(limit.refusals.min(3))).min(REFUSED.1);
             limit.again = Some(now + again.unwrap_or(capped));
             limit.refusals += u32::from(again.is_none());
-        } else {
+        } else if ask.want > 0 {
             limit.again = None;
         }
         granted > 0
@@ -260,7 +260,7 @@ impl Limits {
             let waits = wants(topic) > 0;
             let is_asked = limit.asked.is_some() && limit.alone.is_none();
             let again = limit.again.filter(|_| waits && limit.hand == 0 && !is_asked);
-            let late = limit.asked.filter(|_| waits && is_asked && self.may_go_alone);
+            let late = limit.asked.filter(|_| is_asked && self.may_go_alone);
             let late = late.map(|since| since + PATIENCE);
             let renew = (limit.max_in_flight.is_some() && limit.held() > 0 && limit.asked.is_none())
                 .then_some(limit.renew);
@@ -323,7 +323,7 @@ mod tests {
         assert!(ask(&mut l, now, 0).is_none());
         let renewed = ask(&mut l, now + RENEW, 0).unwrap();
         assert_eq!(renewed.held, 2, "said again before it is forgotten");
-        assert_eq!(l.next(|_| 0), None, "while it is asked");
+        assert_eq!(l.next(|_| 0), Some(now + RENEW + PATIENCE), "while it is asked");
     }
 
     #[test]
