@@ -20,11 +20,11 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 /// Of every call.
-const TIMEOUT: Duration = Duration::from_millis(600);
-const CONNECT_TIMEOUT: Duration = Duration::from_millis(300);
+const TIMEOUT: Duration = Duration::from_millis(1500);
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How much longer a call may take on a machine that has other things to do.
-const SLACK: Duration = Duration::from_millis(1500);
+const SLACK: Duration = Duration::from_millis(3000);
 
 /// How long a call takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -223,7 +223,7 @@ fn a_receiver_that_fails_in_any_way_leads_to_what_is_documented() {
                 let url = if secure { sink.url().replace("http:", "https:") } else { sink.url() };
                 // More than the sockets hold between them, so that not all of it can be sent.
                 let large = name.contains("before the request is read");
-                let body = if large { format!("\"{}\"", "x".repeat(32 << 20)) } else { "1".to_owned() };
+                let body = if large { format!("\"{}\"", "x".repeat(8 << 20)) } else { "1".to_owned() };
                 check(name, &url, &body, *by_status, *by_expression);
                 assert_eq!(sink.connections(), 2, "{name}: one of each call");
                 assert!(sink.requests().len() <= 2, "{name}: one of each call");
