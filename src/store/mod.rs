@@ -7,6 +7,7 @@
 //! Room for copies on a node that was not a job's home: an add carries a stamp (`stamp_us` in a [`View`]), and of two
 //! copies of an id the one with the later stamp is the job. A store that has one shard never has two.
 
+mod dead;
 mod hearing;
 mod lanes;
 mod redis;
@@ -14,6 +15,7 @@ mod sqlite;
 
 use std::time::Duration;
 
+pub use dead::{Letter, Letters, Which};
 pub use hearing::{Bell, BellKind};
 pub use lanes::{Lanes, Probe, Probed, hang_bell, open, open_lane, unhang};
 pub use redis::{NodeState, RedisStore};
@@ -98,15 +100,6 @@ pub struct Change {
     pub max_attempts: Option<Option<u32>>,
     /// Its headers, or from now on none.
     pub headers: Option<Headers>,
-}
-
-/// What becomes of dead letters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Letters {
-    /// They are counted.
-    Count,
-    /// They are removed.
-    Remove,
 }
 
 /// What became of a change to one job.
@@ -281,26 +274,6 @@ pub struct Page {
     pub next: Option<String>,
     /// The nodes that could not be asked, and whose jobs are missing.
     pub away: Vec<String>,
-}
-
-/// Which dead letters a redrive or purge takes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Which {
-    /// All of the topic.
-    All,
-    /// Those of these ids.
-    Ids(Vec<JobId>),
-    /// These.
-    Letters(Vec<Letter>),
-}
-
-/// One dead letter. Those of one id died at different times.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Letter {
-    /// The job's id.
-    pub id: JobId,
-    /// When it died, Unix milliseconds.
-    pub died_ms: i64,
 }
 
 /// One handle to the store.
