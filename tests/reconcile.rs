@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Every second job has headers, which go with it wherever it is moved.
 fn headers_of(version: u64) -> dq::headers::Headers {
-    let some = (version % 2 == 0).then(|| ("x-version".to_owned(), version.to_string()));
+    let some = version.is_multiple_of(2).then(|| ("x-version".to_owned(), version.to_string()));
     dq::headers::Headers::new(some).unwrap()
 }
 
