@@ -16,6 +16,12 @@ use redis::RedisServer;
 
 const TIMEOUT: Duration = Duration::from_millis(300);
 
+/// Every second job has headers, which go with it wherever it is moved.
+fn headers_of(version: u64) -> dq::headers::Headers {
+    let some = version.is_multiple_of(2).then(|| ("x-version".to_owned(), version.to_string()));
+    dq::headers::Headers::new(some).unwrap()
+}
+
 fn key(id: usize) -> JobKey {
     JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new(format!("job-{id}")).unwrap() }
 }
@@ -126,7 +132,7 @@ impl Model {
             on_conflict,
             max_attempts: None,
             attempts: 0,
-            headers: dq::headers::Headers::default(),
+            headers: headers_of(version),
         };
         let added = self.front().any.add(&[job]).remove(0);
         self.tell(format!("add {id} v{version} {on_conflict:?} {due:?}: {added:?}"));
@@ -180,6 +186,9 @@ impl Model {
         let found = self.front().any.get(&key(id));
         let Ok(found) = found else { return };
         let live = found.filter(|view| view.state != State::Dead);
+        if let Some(view) = &live {
+            assert_eq!(view.headers, headers_of(view.body.as_str().parse().unwrap()), "{}", self.story());
+        }
         let seen: Option<u64> = live.map(|view| view.body.as_str().parse().unwrap());
         self.tell(format!("get {id}: {seen:?}"));
         let held = self.held.iter().any(|job| job.key == key(id));
@@ -207,6 +216,7 @@ impl Model {
                 let version: u64 = job.body.as_str().parse().unwrap();
                 let id: usize = job.key.id.as_str()[4..].parse().unwrap();
                 self.tell(format!("leased {id} v{version} on r{lane}"));
+                assert_eq!(job.headers, headers_of(version), "{}", self.story());
                 let allowed = self.may.get(&id).is_some_and(|may| may.contains(&version));
                 assert!(allowed, "{id} v{version} is an old copy: {:?}\n{}", self.may.get(&id), self.story());
                 self.held.push(job);

@@ -9,6 +9,7 @@
 
 mod bell;
 mod counts;
+mod dead;
 mod flow;
 mod lanes;
 mod redis;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 pub use bell::{Bell, BellKind};
 pub use counts::Counts;
+pub use dead::{Letter, Letters, Which};
 pub use flow::{CircuitState, CircuitView, Left, Opening, PERMIT_HOLDS, Permit, PermitAsk, Waiting};
 pub use lanes::{Lanes, Probe, Probed, hang_bell, open, open_lane, unhang};
 pub use redis::{NodeState, RedisStore};
@@ -102,15 +104,6 @@ pub struct Change {
     pub max_attempts: Option<Option<u32>>,
     /// Its headers, or from now on none.
     pub headers: Option<Headers>,
-}
-
-/// What becomes of dead letters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Letters {
-    /// They are counted.
-    Count,
-    /// They are removed.
-    Remove,
 }
 
 /// What became of a change to one job.
@@ -272,26 +265,6 @@ pub struct Page {
     pub next: Option<String>,
     /// The nodes that could not be asked, and whose jobs are missing.
     pub away: Vec<String>,
-}
-
-/// Which dead letters a redrive or purge takes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Which {
-    /// All of the topic.
-    All,
-    /// Those of these ids.
-    Ids(Vec<JobId>),
-    /// These.
-    Letters(Vec<Letter>),
-}
-
-/// One dead letter. Those of one id died at different times.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Letter {
-    /// The job's id.
-    pub id: JobId,
-    /// When it died, Unix milliseconds.
-    pub died_ms: i64,
 }
 
 /// One handle to the store.

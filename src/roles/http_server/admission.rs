@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use axum::extract::Request;
 use axum::http::header::{HOST, ORIGIN};
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
 
@@ -13,6 +13,9 @@ use super::problem::Reason;
 use crate::process;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// What stands before a ticket, which is as good as a password and is not written down.
+const ACK: &str = "/v1/ack/";
 
 /// The longest id that is taken over from a client, in bytes.
 const ID_MAX: usize = 128;
@@ -24,9 +27,13 @@ pub(super) async fn with_id(request: Request, next: Next) -> Response {
     };
     let made = || HeaderValue::try_from(process::random_name().unwrap_or_default()).ok();
     let id = request.headers().get(REQUEST_ID).filter(good).cloned().or_else(made);
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let method = request.method().clone();
+    let is_ack = request.uri().path().starts_with(ACK);
+    let path = if is_ack { format!("{ACK}…") } else { request.uri().path().to_owned() };
     let mut response = next.run(request).await;
-    if let (Some(Reason(reason)), Some(id)) = (response.extensions().get(), &id) {
+    // Whoever has no ticket may ask any number of times.
+    let is_quiet = is_ack && response.status() == StatusCode::NOT_FOUND;
+    if let (Some(Reason(reason)), Some(id), false) = (response.extensions().get(), &id, is_quiet) {
         let (status, id) = (response.status().as_u16(), id.to_str().unwrap_or_default());
         log::info!(target: "request", "refused: {method} {path}: {status} {reason} [{id}]");
     }

@@ -84,9 +84,9 @@ pub(super) struct Redriving {
     limit: Option<u32>,
     /// Only counts them.
     dry_run: Option<bool>,
-    /// So many in a span, one after the other: `50/s`, `30/m`, `500/h`. They wait in `delayed`. If it is missing, all are ready.
-    #[schema(pattern = "^[1-9][0-9]{0,5}/[smh]$")]
-    rate: Option<String>,
+    /// They are due one after the other, and wait in `delayed`; if it is missing, all are ready.
+    #[schema(schema_with = schema::rate, required = false)]
+    rate: serde_json::Value,
     /// When the first is due; if it is missing, now.
     #[schema(schema_with = schema::span, required = false)]
     delay: serde_json::Value,
@@ -119,7 +119,7 @@ pub(super) struct Purged {
 pub(super) struct Looked {
     /// There are more than could be looked at in one request, and `matched` is of those that were: ask again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    #[schema(default = false)]
+    #[schema(required = false)]
     more: bool,
     /// The nodes of the store that could not be asked.
     #[serde(skip_serializing_if = "Vec::is_empty")]

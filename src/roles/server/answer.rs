@@ -160,6 +160,8 @@ fn shown(key: &JobKey, found: Result<Option<Box<View>>>, zone: &TimeZone, most: 
         until_ms: Option<i64>,
         added_ms: i64,
         attempts: u32,
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        headers: &'a BTreeMap<String, String>,
         #[serde(skip_serializing_if = "Option::is_none")]
         log: Option<&'a [Attempt]>,
     }
@@ -177,6 +179,7 @@ fn shown(key: &JobKey, found: Result<Option<Box<View>>>, zone: &TimeZone, most: 
         until_ms: view.until_ms,
         added_ms: marks.added_ms,
         attempts: view.attempts,
+        headers: view.headers.by_name(),
         log,
     };
     let mut json = Vec::new();

@@ -120,7 +120,8 @@ impl RedisStore {
                     jobs.extend(page.jobs.into_iter().map(|job| (i, job)));
                     ends.push(page.end);
                 }
-                Err(e @ StoreError::NodeDown(_)) => {
+                // What is only read was not done, whatever became of the question.
+                Err(e @ (StoreError::NodeDown(_) | StoreError::Unknown(_))) => {
                     failed = Some(e);
                     ends.push(Stand::Away);
                 }

@@ -39,12 +39,25 @@ fn moment() -> Schema {
         .into()
 }
 
+/// So many in a span.
+pub(super) fn rate() -> Schema {
+    let text = ObjectBuilder::new().schema_type(Type::String).examples(["50/s"]);
+    let number = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(1)).maximum(Some(999_999));
+    let null = ObjectBuilder::new().schema_type(Type::Null);
+    OneOfBuilder::new()
+        .item(text)
+        .item(number)
+        .item(null)
+        .description(Some("So many in a second, a minute or an hour: \"50/s\", \"30/m\", \"500/h\"; a number is of a second."))
+        .into()
+}
+
 /// What a job's callbacks carry beside its topic's headers.
 fn headers() -> Schema {
-    let value = ObjectBuilder::new().schema_type(Type::String).pattern(Some("^([!-~]([ -~]*[!-~])?)?$"));
+    let value = ObjectBuilder::new().schema_type(Type::String).pattern(Some("^([!-~]([ -~\\t]*[!-~])?)?$"));
     ObjectBuilder::new()
         .schema_type(SchemaType::from_iter([Type::Object, Type::Null]))
-        .property_names(Some(ObjectBuilder::new().schema_type(Type::String).pattern(Some("^[xX]-[A-Za-z0-9]+$"))))
+        .property_names(Some(ObjectBuilder::new().schema_type(Type::String).pattern(Some("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"))))
         .additional_properties(Some(value))
         .max_properties(Some(32))
         .description(Some(
@@ -202,6 +215,7 @@ pub(super) struct Job {
     max_attempts: Option<u32>,
     /// Its own headers, names in lower case.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(required = false)]
     headers: BTreeMap<String, String>,
     /// The last attempts, the oldest first.
     log: Vec<AttemptMade>,
@@ -235,6 +249,7 @@ pub(super) struct Jobs {
     next: Option<String>,
     /// The nodes of the store that could not be asked, and whose jobs are missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
     away: Vec<String>,
 }
 
