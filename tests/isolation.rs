@@ -108,51 +108,57 @@ fn beside_others() -> RwLockReadGuard<'static, ()> {
     ALONE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How late jobs of a fast topic come beside a backlog of a slow callback and of one that hangs.
-fn lateness_beside_backlogs(start: impl Fn(&str) -> Daemon) {
+/// How late the jobs of a round came to a sink: of a hundred, 99 were no later, in ms.
+fn p99(sink: &Sink, round: u32) -> i64 {
+    let of_round = |call: &Call| call.header("dq-job-id").starts_with(&format!("{round}-"));
+    let calls = sink.calls();
+    let mut late: Vec<i64> = calls.iter().filter(|c| of_round(c)).map(|c| c.late_ms().unwrap()).collect();
+    late.sort_unstable();
+    assert!(late.len() == 500 && late[0] >= 0);
+    late[495]
+}
+
+/// Jobs of a fast topic beside a backlog of a slow callback and of one that hangs, and at the same time those of a daemon that
+/// has nothing else to do: by them it is known how late this machine is by itself.
+fn a_fast_topic_beside_backlogs(start: impl Fn(&str, &str) -> Daemon) {
     let _alone = ALONE.write().unwrap_or_else(PoisonError::into_inner);
-    let (slow, hangs, fast) = (Arc::<Meter>::default(), Arc::<Meter>::default(), Sink::start());
+    let (slow, hangs) = (Arc::<Meter>::default(), Arc::<Meter>::default());
+    let sinks = [Sink::start(), Sink::start()];
     let topics = [
         calling("slow", &slow.receiver(3 * SECOND), "timeout = \"10s\""),
         // Without its breaker: that would help, and it is not what this is about.
         calling("hangs", &hangs.receiver(3600 * SECOND), "breaker_failures = 0"),
-        topic("fast", &fast, ""),
+        topic("fast", &sinks[0], ""),
     ];
-    let daemon = start(&topics.concat());
-    fill(&daemon, "slow", 1000, 0);
-    fill(&daemon, "hangs", 1000, 0);
+    let daemons = [start("busy", &topics.concat()), start("idle", &topic("fast", &sinks[1], ""))];
+    fill(&daemons[0], "slow", 1000, 0);
+    fill(&daemons[0], "hangs", 1000, 0);
     eventually(10 * SECOND, "both to have their share", || {
         (slow.most() >= 16 && hangs.most() >= 16).then_some(())
     });
-    // Others that keep the machine busy delay everything: of three times the best counts.
-    let mut client = daemon.client();
-    let mut best = i64::MAX;
-    for round in 0..3_u32 {
+    let mut clients = daemons.each_ref().map(Daemon::client);
+    // Others that keep the machine busy delay everything: of three times one has to be good.
+    let is_good = |round: u32| {
         let begun = Instant::now();
         for n in 0..500_u32 {
             eventually(5 * SECOND, "its turn", || (begun.elapsed() >= 20 * MS * n).then_some(()));
-            assert_eq!(client.ask(&add("fast", &format!("{round}-{n}"), 50)).unwrap()["code"], 1);
+            for client in &mut clients {
+                assert_eq!(client.ask(&add("fast", &format!("{round}-{n}"), 50)).unwrap()["code"], 1);
+            }
         }
-        fast.wait_for(500 * (round as usize + 1), 20 * SECOND);
-        let of_round = |call: &Call| call.header("dq-job-id").starts_with(&format!("{round}-"));
-        let mut late: Vec<i64> =
-            fast.calls().iter().filter(|call| of_round(call)).map(|call| call.late_ms().unwrap()).collect();
-        late.sort_unstable();
-        let [p50, p99, most] = [late[250], late[495], late[499]];
-        println!("lateness beside both: p50 {p50} ms, p99 {p99} ms, at most {most} ms");
-        assert!(late[0] >= 0);
-        best = best.min(p99);
-        if best < 20 {
-            break;
-        }
-    }
-    assert!(best < 20, "p99 is {best} ms at best");
-    assert!(stats(&mut client, "slow")["ready"] > 100 && stats(&mut client, "hangs")["ready"] > 100);
+        sinks.iter().for_each(|sink| sink.wait_for(500 * (round as usize + 1), 20 * SECOND));
+        let [busy, idle] = sinks.each_ref().map(|sink| p99(sink, round));
+        println!("p99 of lateness: {busy} ms, of a daemon that is idle {idle} ms");
+        busy < 20.max(idle + idle / 2)
+    };
+    assert!((0..3).any(is_good), "it is later than by the machine's fault");
+    let stats = stats(&mut daemons[0].client(), "slow");
+    assert!(stats["ready"] > 100, "{stats:?}");
 }
 
 #[test]
 fn a_thousand_jobs_of_a_slow_callback_and_of_one_that_hangs_delay_no_other() {
-    lateness_beside_backlogs(Daemon::start);
+    a_fast_topic_beside_backlogs(|_, topics| Daemon::start(topics));
 }
 
 #[test]
@@ -163,7 +169,7 @@ fn a_thousand_jobs_of_a_slow_callback_and_of_one_that_hangs_delay_no_other_on_tw
         // As it is recommended; otherwise the disk is measured.
         node.cli(&["config", "set", "appendfsync", "everysec"]);
     }
-    lateness_beside_backlogs(|topics| on(&nodes, topics));
+    a_fast_topic_beside_backlogs(|prefix, topics| on(&nodes, prefix, topics));
 }
 
 #[test]
@@ -221,17 +227,17 @@ fn max_in_flight_holds_over_two_processes_a_crash_and_a_rolling_restart() {
 }
 
 /// A daemon on these nodes.
-fn on(nodes: &[RedisServer], topics: &str) -> Daemon {
+fn on(nodes: &[RedisServer], prefix: &str, topics: &str) -> Daemon {
     let node = |(n, server): (usize, &RedisServer)| {
         format!("[[store.node]]\nname = \"r{n}\"\nurl = \"{}\"\n", server.url())
     };
     let nodes: String = nodes.iter().enumerate().map(node).collect();
-    Daemon::start(&format!("[store]\nbackend = \"redis\"\n{nodes}{topics}"))
+    Daemon::start(&format!("[store]\nbackend = \"redis\"\nprefix = \"{prefix}\"\n{nodes}{topics}"))
 }
 
 /// Two daemons on the same nodes, as two hosts are.
 fn two_hosts(nodes: &[RedisServer], topics: &str) -> [Daemon; 2] {
-    [on(nodes, topics), on(nodes, topics)]
+    [on(nodes, "dq", topics), on(nodes, "dq", topics)]
 }
 
 #[test]
