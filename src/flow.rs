@@ -98,7 +98,8 @@ impl Evidence {
         let opens = match (probe, failed) {
             (Some(opens), true) if topic.breaker_failures > 0 => opens.saturating_add(1),
             (Some(_), _) => {
-                self.0.remove(&topic.name);
+                // What was begun before says nothing of the receiver as it is now.
+                self.0.insert(topic.name.clone(), Seen { failures: 0, opened_at: Some(begun) });
                 return Some(Verdict::Close);
             }
             (None, false) => {

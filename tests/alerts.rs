@@ -82,8 +82,9 @@ fn dead_letters_are_told_once_with_topic_job_and_reason_over_starttls_with_a_log
         hook.url(),
         hook.url()
     );
-    let topics = topic("orders", &sink, "max_attempts = 1\nalert = [\"shop@example.com\"]")
-        + &topic("u", &sink, "max_attempts = 1");
+    let topics =
+        topic("orders", &sink, "max_attempts = 1\nbreaker_failures = 0\nalert = [\"shop@example.com\"]")
+            + &topic("u", &sink, "max_attempts = 1");
     let config = alert(smtp.port, "", &secure)
         .replace("\"none\"", "\"starttls\"")
         .replace("127.0.0.1\"", &format!("{}\"", own_host()))

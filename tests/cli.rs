@@ -395,8 +395,9 @@ fn the_doctor_finds_what_is_wrong_and_what_to_do() {
     let other = dir.path().join("dq.toml");
     let port = support::free_port();
     let text = format!(
-        "[server]\nlisten = \"127.0.0.1:{}\"\n[http]\nlisten = \"127.0.0.1:{port}\"\n[[topic]]\nname = \"a\"\n\
-         callback = \"http://127.0.0.1:{port}/\"\n[[topic]]\nname = \"b\"\ncallback = \"http://169.254.169.254/\"\n",
+        "[server]\nlisten = \"127.0.0.1:{}\"\n[http]\nlisten = \"127.0.0.1:{port}\"\n\
+         [callback]\nguard = \"strict\"\nallow = [\"127.0.0.2/32\"]\n[[topic]]\nname = \"a\"\n\
+         callback = \"http://127.0.0.2:{port}/\"\n[[topic]]\nname = \"b\"\ncallback = \"http://localhost/\"\n",
         daemon.port
     );
     std::fs::write(&other, text).unwrap();

@@ -16,7 +16,7 @@ fn refusing() -> Sink {
     Sink::answering(|call| Answer::new(call.body.parse().unwrap_or(500), "no"))
 }
 
-const ONCE: &str = "max_attempts = 1";
+const ONCE: &str = "breaker_failures = 0\nmax_attempts = 1";
 
 fn store(nodes: &[RedisServer]) -> String {
     let node = |(n, server): (usize, &RedisServer)| {

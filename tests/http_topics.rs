@@ -86,9 +86,14 @@ fn a_topic_is_shown_as_it_was_given_and_its_secrets_never() {
         let shown = answer.json;
         let mut expected = given.clone();
         expected["secrets"] = json!(2);
-        for (field, value) in
-            [("source", json!("registry")), ("revision", shown["revision"].clone()), ("paused", json!(false))]
-        {
+        for (field, value) in [
+            ("source", json!("registry")),
+            ("revision", shown["revision"].clone()),
+            ("paused", json!(false)),
+            ("circuit", json!("closed")),
+            ("circuit_reason", Value::Null),
+            ("circuit_until_ms", Value::Null),
+        ] {
             expected[field] = value;
         }
         assert_eq!(shown, expected);
@@ -671,7 +676,7 @@ fn with_one_of_two_nodes_down_the_other_is_shown_and_what_needs_both_says_so() {
         assert_eq!(ready["parts"]["node r0"], "ok");
         (ready["parts"]["node r1"] != "ok").then_some(())
     });
-    http.get("/v1/topics/t/dead").is_problem(503, "node_down", None);
+    assert_eq!(http.get("/v1/topics/t/dead").is(200)["away"], json!(["r1"]));
     let stats = http.get("/v1/stats").is(200);
     assert_eq!((&stats["away"], &stats["topics"][0]["topic"]), (&json!(["r1"]), &json!("t")));
     http.ask("POST", "/v1/topics/t/dead/purge", &Value::Null).is_problem(503, "node_down", None);

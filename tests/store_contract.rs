@@ -1232,7 +1232,12 @@ fn ask(t: &str, held: u32, want: u32) -> PermitAsk {
 }
 
 fn granted(store: &mut dyn Store, who: &str, ask: PermitAsk) -> u32 {
-    store.permits(&owner(who), &[ask]).unwrap()[0].granted
+    one(store.permits(&owner(who), &[ask])).granted
+}
+
+fn one(mut permits: Vec<dq::store::Result<dq::store::Permit>>) -> dq::store::Permit {
+    assert_eq!(permits.len(), 1);
+    permits.remove(0).unwrap()
 }
 
 fn permits_of_all_processes_together_are_never_more_than_the_topic_allows<F: Fixture>(f: &F) {
@@ -1243,10 +1248,10 @@ fn permits_of_all_processes_together_are_never_more_than_the_topic_allows<F: Fix
     assert_eq!(granted(&mut *a, "a", ask("t", 0, 9)), 5);
     assert_eq!(granted(&mut *a, "a", ask("t", 5, 1)), 0);
     let three = [ask("u", 0, 9), ask("t", 5, 0), ask("v", 0, 2)];
-    let permits = b.permits(&owner("c"), &three[..1]).unwrap();
-    assert_eq!(permits[0].granted, 5, "each topic has its own");
-    let permits = a.permits(&owner("a"), &three).unwrap();
-    assert_eq!(permits.iter().map(|p| p.granted).collect::<Vec<_>>(), [0, 0, 2]);
+    let permit = one(b.permits(&owner("c"), &three[..1]));
+    assert_eq!(permit.granted, 5, "each topic has its own");
+    let permits = a.permits(&owner("a"), &three).into_iter();
+    assert_eq!(permits.map(|p| p.unwrap().granted).collect::<Vec<_>>(), [0, 0, 2]);
     assert_eq!(granted(&mut *a, "a", ask("t", 2, 0)), 0);
     assert_eq!(granted(&mut *b, "b", ask("t", 0, 9)), 3);
     assert_eq!(granted(&mut *a, "a", ask("t", 2, 1)), 0);
@@ -1268,16 +1273,16 @@ fn a_rate_is_shared_by_all_processes<F: Fixture>(f: &F) {
         rate: Some(Rate { jobs: 600, per: Duration::from_secs(60) }),
         unused,
     };
-    let first = a.permits(&owner("a"), &[ask(64, 0)]).unwrap()[0];
+    let first = one(a.permits(&owner("a"), &[ask(64, 0)]));
     assert_eq!(first.granted, 1);
     assert!(first.again.is_some_and(|again| again <= Duration::from_millis(100)), "{first:?}");
-    assert_eq!(b.permits(&owner("b"), &[ask(1, 0)]).unwrap()[0].granted, 0);
-    assert_eq!(b.permits(&owner("b"), &[ask(1, 1)]).unwrap()[0].granted, 1, "what was not used is there");
+    assert_eq!(one(b.permits(&owner("b"), &[ask(1, 0)])).granted, 0);
+    assert_eq!(one(b.permits(&owner("b"), &[ask(1, 1)])).granted, 1, "what was not used is there");
     let started = std::time::Instant::now();
     let mut sum = 0;
     while sum < 10 {
         for store in [&mut a, &mut b] {
-            let permit = store.permits(&owner("a"), &[ask(64, 0)]).unwrap()[0];
+            let permit = one(store.permits(&owner("a"), &[ask(64, 0)]));
             sum += permit.granted;
             std::thread::sleep(permit.again.unwrap_or_default() / 2);
         }

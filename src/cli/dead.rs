@@ -166,6 +166,10 @@ struct Counts {
     matched: u64,
     redriven: u64,
     purged: u64,
+    /// It has not looked at all of them.
+    more: bool,
+    /// Nodes that could not be looked at.
+    away: Vec<String>,
 }
 
 /// Runs `dq dead`. Tells whether all was done.
@@ -187,11 +191,18 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
 
 fn deal(at: &Where, which: &Which, deed: Deed, rate: Option<Rate>) -> Result<bool> {
     let api = Api::of(at)?;
-    let Counts { matched, .. } = ask(&api, which, deed, &which.ids, None, Map::new(), true)?;
+    let Counts { matched, more, away, .. } = ask(&api, which, deed, &which.ids, None, Map::new(), true)?;
+    if more {
+        eprintln!("there are more than could be looked at in one go: run it again when this is done");
+    }
+    if !away.is_empty() {
+        eprintln!("not looked at, as they do not answer: {}", away.join(", "));
+    }
+    let seen_all = !more && away.is_empty();
     let wanted = which.limit.map_or(matched, |limit| limit.min(matched));
     if which.dry_run {
         tell(at, which, deed, matched, 0)?;
-        return Ok(true);
+        return Ok(seen_all);
     }
     if wanted > 0 {
         confirm(which.yes, || format!("{} {wanted} dead letters of topic {}?", deed.question, which.topic))?;
@@ -235,7 +246,7 @@ fn deal(at: &Where, which: &Which, deed: Deed, rate: Option<Rate>) -> Result<boo
     // What was done before it broke is told, too.
     tell(at, which, deed, matched, done)?;
     dealt?;
-    Ok(done >= wanted)
+    Ok(done >= wanted && seen_all)
 }
 
 fn ask(

@@ -145,6 +145,14 @@ impl<'a> Value<'a> {
             (Value::Array(_), _) => Some(Ordering::Greater),
             (_, Value::Array(_)) => Some(Ordering::Less),
             _ => match (self.number(), other.number()) {
+                // Two texts whose numbers have no more place for their difference are compared as texts.
+                (Some(Number::Float(x)), Some(Number::Float(y)))
+                    if x == y
+                        && x.abs() >= 9.2e18
+                        && matches!((self, other), (Value::Text(_), Value::Text(_))) =>
+                {
+                    Some(self.text().as_bytes().cmp(other.text().as_bytes()))
+                }
                 (Some(a), Some(b)) => a.compare(b),
                 _ => Some(self.text().as_bytes().cmp(other.text().as_bytes())),
             },

@@ -182,7 +182,7 @@ impl Outbox {
     pub fn tidy(&mut self, pace: Pace, now_ms: i64) {
         let is_idle = |w: &Waiting| {
             w.notices.is_empty()
-                && w.dropped == 0
+                && (w.dropped == 0 || passed(w.tried_ms, PATIENCE, now_ms))
                 && w.last_ms.is_none_or(|at| passed(at, pace.interval, now_ms))
         };
         self.waiting.retain(|w| !is_idle(w));

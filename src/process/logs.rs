@@ -75,7 +75,11 @@ impl<W: Write + AsFd> Write for Patient<W> {
 
 fn line(name: &str, pid: u32, record: &Record<'_>) -> String {
     let now = Zoned::now().strftime("%Y-%m-%d %H:%M:%S%.3f");
-    format!("{now} {:<5} {name}[{pid}] {}\n", record.level(), record.args())
+    let said = record.args().to_string();
+    // Whatever stands in a job or an answer: a record is one line.
+    let is_plain = |c: char| c == '\t' || !c.is_control();
+    let said = if said.chars().all(is_plain) { said } else { said.replace(|c| !is_plain(c), " ") };
+    format!("{now} {:<5} {name}[{pid}] {said}\n", record.level())
 }
 
 /// Which file a record goes to.

@@ -253,8 +253,11 @@ impl Store for Counted {
         self.timed(Operation::Read, None, |store| store.paused())
     }
 
-    fn permits(&mut self, owner: &OwnerTag, asks: &[PermitAsk]) -> Result<Vec<Permit>> {
-        self.timed(Operation::Lease, None, |store| store.permits(owner, asks))
+    fn permits(&mut self, owner: &OwnerTag, asks: &[PermitAsk]) -> Vec<Result<Permit>> {
+        let begun = Instant::now();
+        let all = self.store.permits(owner, asks);
+        self.took(Operation::Lease, None, begun, all.iter().any(Result::is_err));
+        all
     }
 
     fn open_circuit(&mut self, opening: &Opening) -> Result<bool> {

@@ -360,7 +360,7 @@ pub trait Store: Send {
 
     /// Grants permits to begin callbacks of topics with limits, at their home; of each topic by itself, in their order. What is
     /// held is forgotten when it is not told again for [`PERMIT_HOLDS`], and with [`Store::hand_back`].
-    fn permits(&mut self, owner: &OwnerTag, asks: &[PermitAsk]) -> Result<Vec<Permit>>;
+    fn permits(&mut self, owner: &OwnerTag, asks: &[PermitAsk]) -> Vec<Result<Permit>>;
 
     /// Has a topic's jobs wait, and then one at a time let through. Tells whether the circuit was closed. One that was opened as
     /// often already, and is still open, stays as it is. A handle to a lane speaks of that alone.

@@ -66,9 +66,7 @@ impl<'a> Look<'a> {
                 continue;
             }
             page.jobs.retain(picks);
-            if is_small {
-                self.read = (self.read * 2).min(READ[1]);
-            }
+            self.read = if is_small { (self.read * 2).min(READ[1]) } else { READ[0] };
             return Ok(page);
         }
     }

@@ -64,6 +64,12 @@ impl Topic {
         let mut seen = HashSet::new();
         let twice = self.headers.keys().filter(|name| !seen.insert(name.to_ascii_lowercase()));
         flaws.extend(twice.map(|name| Unfit::new("headers", format!("{name:?} stands there twice"))));
+        let bad = self.alert.iter().filter(|text| text.trim().parse::<lettre::message::Mailbox>().is_err());
+        flaws.extend(
+            bad.map(|text| {
+                Unfit::new("alert", format!("{text:?} is no address, such as \"ops@example.com\""))
+            }),
+        );
         for (n, secret) in self.secrets.iter().enumerate() {
             if let Err(why) = signing_key(secret) {
                 flaws.push(Unfit::new("secrets", format!("number {} {why}", n + 1)));

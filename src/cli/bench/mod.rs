@@ -91,6 +91,9 @@ fn rate(text: &str) -> Result<f64, String> {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  dq bench add --connections 10 --depth 64\n  dq bench add --store redis --pending 1000000"
+)]
 struct Add {
     #[command(flatten)]
     clients: Clients,
@@ -108,6 +111,7 @@ struct Add {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  dq bench deliver --jobs 100000 --store redis")]
 struct Deliver {
     /// How many jobs are due
     #[arg(long, default_value_t = 50_000, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
@@ -120,6 +124,7 @@ struct Deliver {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  dq bench lateness --rate 1000 --time 30s")]
 struct Lateness {
     #[command(flatten)]
     clients: Clients,
@@ -134,6 +139,7 @@ struct Lateness {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  dq bench mixed --connections 4 --depth 8")]
 struct Mixed {
     #[command(flatten)]
     clients: Clients,
@@ -148,6 +154,7 @@ struct Mixed {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  dq bench isolation --slow 1000 --rate 50")]
 struct Isolation {
     /// Ready jobs of a callback that takes 3 s, and as many of one that never answers
     #[arg(long, default_value_t = 1000, value_name = "NUMBER")]
@@ -163,6 +170,7 @@ struct Isolation {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  dq bench idle --pending 1000000 --time 1m")]
 struct Idle {
     /// So many jobs are pending
     #[arg(long, default_value_t = 10_000, value_name = "NUMBER")]
@@ -175,6 +183,7 @@ struct Idle {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  dq bench soak --rate 500 --time 10m --kill 5s")]
 struct Soak {
     /// Jobs a second
     #[arg(long, default_value = "500", value_parser = rate)]

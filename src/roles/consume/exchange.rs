@@ -34,7 +34,7 @@ impl Consumer {
         // A lane that hangs must not hold all workers that are free.
         let limit = if leases { free.div_ceil(share).min(lane::BATCH as u32) } else { 0 };
         let allowed = |topic: &TopicName| self.limits.allowed(topic);
-        let quotas = if leases { self.fair.plan(number, limit, allowed) } else { Vec::new() };
+        let quotas = if leases { self.fair.plan(number, free, limit, allowed) } else { Vec::new() };
         counter.asked.clear();
         let mut wanted = Vec::new();
         for quota in quotas {
@@ -78,8 +78,9 @@ impl Consumer {
                     StoreError::Settling(_) => counter.trouble.waits(&e),
                     _ => counter.trouble.again_at(&format_args!("cannot lease or settle: {e}")),
                 });
-                // What was to be leased is looked for again.
+                // What was to be leased is looked for again. Until then no permits are held for it.
                 counter.look = true;
+                self.fair.left(number, []);
                 return Ok(());
             }
         }

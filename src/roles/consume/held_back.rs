@@ -19,10 +19,11 @@ impl Consumer {
 
     /// Asks the homes of topics with limits for what is needed, and tells them what is not any more.
     pub(super) fn ask_permits(&mut self) {
-        let (free, drains, fair) = (self.free(), self.drains, &self.fair);
-        let wants = |topic: &TopicName| if drains { 0 } else { fair.wants(topic, free) };
+        let (free, idle, drains, fair) = (self.free(), self.workers.free(), self.drains, &self.fair);
+        let with = |free| move |topic: &TopicName| if drains { 0 } else { fair.wants(topic, free) };
         let mut granted = Vec::new();
-        let asks = self.limits.asks(Instant::now(), wants, |topic| granted.push(topic.clone()));
+        let asks =
+            self.limits.asks(Instant::now(), with(free), with(idle), |topic| granted.push(topic.clone()));
         granted.iter().for_each(|topic| self.look_for(topic));
         let mut by_home: BTreeMap<usize, Vec<PermitAsk>> = BTreeMap::new();
         for ask in asks {
@@ -41,13 +42,12 @@ impl Consumer {
     }
 
     /// Takes what a home has granted, or why it does not.
-    pub(super) fn permitted(&mut self, asks: &[PermitAsk], permits: Result<Vec<Permit>, StoreError>) {
-        if let Err(e) = &permits {
-            log::debug!("no permits: {e}");
-        }
-        let permits = permits.unwrap_or_default();
-        for (i, ask) in asks.iter().enumerate() {
-            if self.limits.answered(ask, permits.get(i).copied(), Instant::now()) {
+    pub(super) fn permitted(&mut self, asks: &[PermitAsk], permits: Vec<Result<Permit, StoreError>>) {
+        for (ask, permit) in asks.iter().zip(permits) {
+            if let Err(e) = &permit {
+                log::debug!("{}: no permits: {e}", ask.topic);
+            }
+            if self.limits.answered(ask, permit.ok(), Instant::now()) {
                 self.look_for(&ask.topic);
             }
         }
@@ -83,6 +83,9 @@ impl Consumer {
         // Where it holds, jobs wait until then, and this process may be the one that comes again.
         let counter = &mut self.counters[lane];
         counter.look = true;
+        if pause.is_zero() {
+            return;
+        }
         if self.lanes.home_of(topic) == lane && *is_news.as_ref().unwrap_or(&true) {
             log::warn!("{topic}: its receiver fails ({reason}): its jobs wait for {pause:?}");
         } else if *opens > 1 && self.lanes.home_of(topic) == lane {
@@ -119,9 +122,10 @@ impl Consumer {
     pub(super) fn skip(&mut self, lane: usize, topic: &Arc<Topic>, leased: Leased, attempt: Attempt) {
         self.limits.ended(&topic.name, false);
         if let Some(opens) = leased.probe {
-            // It told nothing of its receiver: the next one may.
+            // It told nothing of its receiver: the next one may. Elsewhere others may be on their way.
             let (pause, reason) = (Duration::ZERO, attempt.error.clone());
-            self.open(Opening { topic: topic.name.clone(), pause, opens, reason });
+            let opening = Opening { topic: topic.name.clone(), pause, opens, reason };
+            self.counters[lane].lane.order(Order::Open(opening));
         }
         let Leased { key, token, .. } = leased;
         log::error!(target: "notify", "{key} is a dead letter: {}", attempt.error);

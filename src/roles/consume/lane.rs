@@ -24,6 +24,9 @@ pub(super) const BATCH: usize = 256;
 /// How long the secret is taken for what it was.
 const SECRET_KEPT: Duration = Duration::from_secs(60);
 
+/// How long one that could not be read is left alone.
+const SECRET_AGAIN: Duration = Duration::from_secs(5);
+
 /// What a lane is to do.
 pub(super) enum Order {
     /// Settle these, then lease so many of those.
@@ -63,7 +66,7 @@ pub(super) enum News {
     /// What was asked, and what is granted.
     Permitted {
         asks: Vec<PermitAsk>,
-        permits: Result<Vec<Permit>, StoreError>,
+        permits: Vec<Result<Permit, StoreError>>,
     },
     /// A topic's circuit was opened, or closed; and whether it was the other before.
     Opened {
@@ -256,8 +259,11 @@ impl Worker {
                 self.secret_read = Some(Instant::now());
                 self.inbox.put(self.number, News::Secret(secret));
             }
-            // What is leased meanwhile cannot be answered later.
-            Err(e) => log::debug!("cannot read the secret of tickets: {e}"),
+            // What is leased meanwhile cannot be answered later. It is tried again in a while, and not with each lease.
+            Err(e) => {
+                self.secret_read = Instant::now().checked_sub(SECRET_KEPT - SECRET_AGAIN);
+                log::debug!("cannot read the secret of tickets: {e}");
+            }
         }
     }
 

@@ -74,15 +74,20 @@ impl Limit {
     fn grant_alone(&mut self, want: u32, now: Instant, epoch: Instant) {
         let room = self.max_in_flight.map_or(u32::MAX, |most| most.saturating_sub(self.held()));
         let mut granted = want.min(room);
-        self.again = Some(now + REFUSED.0);
+        self.again = None;
         if let Some(rate) = self.rate {
             let now_us = now.duration_since(epoch).as_micros() as f64;
             let taken =
                 Pace::from(rate).take(self.spent_us, now_us, std::mem::take(&mut self.unused), granted);
             (granted, self.spent_us) = (taken.granted, taken.spent_us);
-            self.again = taken.again.map(|again| now + again).or(self.again);
+            self.again = taken.again.map(|again| now + again);
         }
         self.take(granted, now);
+        if granted < want && self.again.is_none() {
+            self.again = Some(now + REFUSED.0);
+            // What ends here makes room at once.
+            self.refusals = 1;
+        }
     }
 
     fn take(&mut self, granted: u32, now: Instant) {
@@ -98,7 +103,7 @@ impl Limit {
 #[derive(Debug)]
 pub(super) struct Limits {
     epoch: Instant,
-    /// Jobs can be had while a home is away: there is more than one lane.
+    /// Jobs can be had while a home is away: it is not all of the store.
     may_go_alone: bool,
     topics: HashMap<TopicName, Limit>,
 }
@@ -133,6 +138,10 @@ impl Limits {
                 spent_us: 0.0,
             });
             if (known.max_in_flight, known.rate) != (topic.max_in_flight, topic.rate) {
+                if known.max_in_flight.is_none() {
+                    // Its home was not told what is in flight.
+                    (known.told, known.renew) = (0, now);
+                }
                 (known.max_in_flight, known.rate, known.again) = (topic.max_in_flight, topic.rate, None);
             }
         }
@@ -159,9 +168,11 @@ impl Limits {
     /// It brought so many of them, whose callbacks begin.
     pub(super) fn leased(&mut self, topic: &TopicName, reserved: u32, jobs: u32) {
         if let Some(limit) = self.topics.get_mut(topic) {
-            limit.reserved = limit.reserved.saturating_sub(reserved);
+            // A lease that was ordered before the topic had limits had no permits.
+            let had = limit.reserved.min(reserved);
+            limit.reserved -= had;
             limit.in_flight += jobs;
-            limit.hand += reserved.saturating_sub(jobs);
+            limit.hand += had.saturating_sub(jobs);
         }
     }
 
@@ -170,25 +181,30 @@ impl Limits {
         if let Some(limit) = self.topics.get_mut(topic) {
             limit.in_flight = limit.in_flight.saturating_sub(1);
             limit.unused += u32::from(!began);
-            // There is room again; but for the rate.
-            if limit.max_in_flight.is_some() && limit.refusals > 0 {
+            // There is room again; and what did not begin goes back with the next question, which may have it at once.
+            if !began || limit.max_in_flight.is_some() && limit.refusals > 0 {
                 limit.again = None;
             }
         }
     }
 
-    /// What is to be asked now. `wants` gives how many more of a topic would begin, were it not for its limits. Permits that are
-    /// granted without asking are told to `granted`.
+    /// What is to be asked now. `wants` gives how many more of a topic would begin, were it not for its limits; `could`, how many
+    /// if leases that are under way bring nothing. Permits that are granted without asking are told to `granted`.
     pub(super) fn asks(
         &mut self,
         now: Instant,
         wants: impl Fn(&TopicName) -> u32,
+        could: impl Fn(&TopicName) -> u32,
         mut granted: impl FnMut(&TopicName),
     ) -> Vec<PermitAsk> {
         let mut asks = Vec::new();
         for (topic, limit) in &mut self.topics {
             let want = wants(topic);
-            if limit.hand > 0 && (want == 0 || limit.hand_since + KEPT <= now) {
+            if limit.hand > 0 && limit.hand_since + KEPT <= now {
+                // Others may have more use for them.
+                limit.give_back();
+                limit.again = Some(now + KEPT);
+            } else if limit.hand > 0 && could(topic) == 0 {
                 limit.give_back();
             }
             let want = if limit.hand == 0 && limit.may_ask(now) { want } else { 0 };
@@ -198,7 +214,7 @@ impl Limits {
                 limit.alone = None;
             }
             if limit.alone.is_some_and(|until| until > now) {
-                if want > 0 {
+                if want > 0 && self.may_go_alone {
                     limit.grant_alone(want, now, self.epoch);
                     if limit.hand > 0 {
                         granted(topic);
@@ -229,9 +245,11 @@ impl Limits {
         let asked = limit.asked.take();
         let Some(Permit { granted, again }) = permit else {
             limit.unused += ask.unused;
-            limit.alone = self.may_go_alone.then_some(now + ALONE);
-            limit.again = Some(now + REFUSED.0);
+            limit.alone = Some(now + ALONE);
+            limit.again = Some(now + if self.may_go_alone { REFUSED.0 } else { ALONE });
             limit.renew = limit.renew.max(now + REFUSED.1);
+            // It may have granted what was asked: it is told again what is held.
+            limit.told = u32::MAX;
             return false;
         };
         limit.told = ask.held + granted;
@@ -292,7 +310,7 @@ mod tests {
     }
 
     fn ask(limits: &mut Limits, now: Instant, want: u32) -> Option<PermitAsk> {
-        limits.asks(now, |_| want, |_| {}).pop()
+        limits.asks(now, |_| want, |_| want, |_| {}).pop()
     }
 
     fn permit(granted: u32) -> Option<Permit> {
@@ -358,10 +376,10 @@ mod tests {
         let said = ask(&mut l, now, 9).unwrap();
         assert_eq!(
             (said.want, said.unused),
-            (0, 1),
-            "what did not begin is given back, and nothing wanted too early"
+            (9, 1),
+            "what did not begin is given back, and may be had again at once"
         );
-        l.answered(&said, permit(0), now);
+        l.answered(&said, Some(Permit { granted: 0, again: Some(Duration::from_millis(50)) }), now);
         assert_eq!(l.next(|_| 9), Some(now + Duration::from_millis(50)));
         assert!(ask(&mut l, now + Duration::from_millis(49), 9).is_none());
         assert_eq!(ask(&mut l, now + Duration::from_millis(50), 9).unwrap().want, 9);
@@ -374,7 +392,7 @@ mod tests {
         assert_eq!(l.next(|_| 9), Some(now + PATIENCE));
         let later = now + PATIENCE;
         let mut told = 0;
-        assert!(l.asks(later, |_| 9, |_| told += 1).is_empty());
+        assert!(l.asks(later, |_| 9, |_| 9, |_| told += 1).is_empty());
         assert_eq!((told, l.allowed(&t)), (1, Some(2)), "by its own rate and limit");
         l.reserve(&t, 2);
         l.leased(&t, 2, 2);

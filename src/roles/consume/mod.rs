@@ -30,6 +30,7 @@ use crate::flow::Evidence;
 use crate::job::{Priority, TopicName};
 use crate::process::{Owner, wait_readable};
 use crate::role::{Context, Drain, LiveTopics, Trouble};
+use crate::settings::Store;
 use crate::store::{BellKind, Lanes, Leased, OwnerTag, Settlement, Token};
 use crate::ticket::Secret;
 use crate::topic::{Mode, Topic};
@@ -157,7 +158,7 @@ impl Consumer {
             });
         }
         let now = Instant::now();
-        let mut limits = Limits::new(now, lanes.count() > 1);
+        let mut limits = Limits::new(now, matches!(settings.store, Store::Redis(_)));
         limits.serve(topics.now(), now, |_| 0);
         Ok(Consumer {
             fair: Fair::new(lanes.count(), served(&topics)),

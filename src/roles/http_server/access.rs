@@ -150,6 +150,8 @@ pub(super) struct Access {
     strikes: Arc<Mutex<Strikes>>,
     hosts: Arc<Hosts>,
     requests: Arc<Semaphore>,
+    /// Of those who show a ticket: they take no room from those who show a token.
+    tickets: Arc<Semaphore>,
     max_requests: usize,
     own_user: u32,
 }
@@ -162,6 +164,7 @@ impl Access {
             strikes: Arc::default(),
             hosts: Arc::new(hosts),
             requests: Arc::new(Semaphore::new(http.max_requests)),
+            tickets: Arc::new(Semaphore::new(http.max_requests.div_ceil(4))),
             max_requests: http.max_requests,
             own_user: nix::unistd::geteuid().as_raw(),
         }
@@ -272,7 +275,8 @@ pub(super) async fn let_in(State(access): State<Access>, request: Request, next:
             return forbidden(&caller, need);
         }
     }
-    let room = access.requests.try_acquire();
+    let rooms = if rule == Some(Rule::Ticket) { &access.tickets } else { &access.requests };
+    let room = rooms.try_acquire();
     // Whoever is called when nothing works any more finds a way in.
     if room.is_err() && !matches!(caller, Caller::Local(_)) {
         let detail = format!("{} requests are being answered (http.max_requests)", access.max_requests);

@@ -28,8 +28,10 @@ pub(super) async fn with_id(request: Request, next: Next) -> Response {
     let made = || HeaderValue::try_from(process::random_name().unwrap_or_default()).ok();
     let id = request.headers().get(REQUEST_ID).filter(good).cloned().or_else(made);
     let method = request.method().clone();
-    let is_ack = request.uri().path().starts_with(ACK);
-    let path = if is_ack { format!("{ACK}…") } else { request.uri().path().to_owned() };
+    let path = request.uri().path();
+    let is_ack = path.starts_with(ACK);
+    // Also where a proxy has left a path of its own before it.
+    let path = path.rfind(ACK).map_or_else(|| path.to_owned(), |at| format!("{}{ACK}…", &path[..at]));
     let mut response = next.run(request).await;
     // Whoever has no ticket may ask any number of times.
     let is_quiet = is_ack && response.status() == StatusCode::NOT_FOUND;

@@ -20,6 +20,7 @@ use super::schema;
 use super::told::{Extra, Manner, Told};
 use crate::job::{JobId, State as JobState, TopicName};
 use crate::letters::{Filter, Pace};
+use crate::process::now_ms;
 use crate::store::Which;
 use crate::submit::{Ask, Found, Undertake};
 use crate::topic::Rate;
@@ -226,11 +227,11 @@ impl Api {
         for piece in pieces {
             loop {
                 let all = piece == Which::All;
-                let most = if all { STEP.min(wanted.limit - done) } else { STEP };
+                let most = if all { STEP.min(wanted.limit.min(matched) - done) } else { STEP };
                 let act = act(wanted.pace.behind(done, begun.elapsed()));
                 let some = self.step(topic, piece.clone(), most, act).await.map_err(|p| p.after(done))?;
                 done += some;
-                if !all || some == 0 || done >= wanted.limit || Instant::now() >= until {
+                if !all || some == 0 || done >= wanted.limit.min(matched) || Instant::now() >= until {
                     break;
                 }
             }
@@ -247,6 +248,11 @@ impl Api {
         act: impl Fn(Pace) -> Undertake,
     ) -> Result<(usize, usize, Looked), Problem> {
         let begun = Instant::now();
+        // What dies again meanwhile is not meant.
+        let filter = Filter {
+            died_before_ms: Some(filter.died_before_ms.unwrap_or(i64::MAX).min(now_ms() + 1)),
+            ..filter
+        };
         let (mut matched, mut done, mut cursor) = (0, 0, None);
         loop {
             let (topic, filter) = (topic.clone(), filter.clone());

@@ -12,7 +12,7 @@ use super::findings::Found;
 use crate::job::TopicName;
 use crate::process::now_ms;
 use crate::role::{self, Context, LiveTopics, lock};
-use crate::store::{self, Counts, Store};
+use crate::store::{self, CircuitState, Counts, Store, StoreError};
 
 /// The shortest and the longest time between two looks.
 const PERIODS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
@@ -44,6 +44,8 @@ pub(super) fn watch(context: &mut Context) -> Result<Late> {
             for (store, told) in &mut lanes {
                 match look(store.as_mut(), after.is_some()) {
                     Ok(now) => *told = now,
+                    // How long its jobs wait cannot be told; that it is away is told by others.
+                    Err(StoreError::NodeDown(_) | StoreError::Unavailable(_)) => told.waiting.clear(),
                     Err(e) => log::debug!("how long jobs wait is not known: {e}"),
                 }
             }
@@ -71,14 +73,22 @@ fn is_delivered(topics: &LiveTopics, name: &str) -> bool {
 
 /// What a lane knows: the jobs that wait, but for those of paused topics, and circuits.
 fn look(store: &mut dyn Store, counts: bool) -> store::Result<Told> {
-    let open = store.circuits()?.into_iter().map(|circuit| (circuit.topic, circuit.reason)).collect();
-    if !counts {
-        return Ok(Told { open, ..Told::default() });
+    let mut open = store.circuits()?;
+    if !counts && open.is_empty() {
+        return Ok(Told::default());
     }
-    let paused: BTreeSet<TopicName> = store.paused()?.into_iter().collect();
     let of = |counts: Counts| Some((counts.topic, (counts.ready, counts.oldest_ready_ms?)));
-    let waiting = store.counts()?.into_iter().filter_map(of);
-    Ok(Told { waiting: waiting.filter(|(topic, _)| !paused.contains(topic)).collect(), open })
+    let mut waiting: Waiting = store.counts()?.into_iter().filter_map(of).collect();
+    // One whose pause is over closes by the next job: without one, nobody is held back by it.
+    open.retain(|circuit| circuit.state == CircuitState::Open || waiting.contains_key(&circuit.topic));
+    let open = open.into_iter().map(|circuit| (circuit.topic, circuit.reason)).collect();
+    if counts {
+        let paused = store.paused()?;
+        waiting.retain(|topic, _| !paused.contains(topic));
+    } else {
+        waiting.clear();
+    }
+    Ok(Told { waiting, open })
 }
 
 /// Which topics are late. One that was late before is so until it waits for half as long.

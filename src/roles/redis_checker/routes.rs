@@ -97,7 +97,7 @@ impl Routes<'_> {
                 }
                 match address(text) {
                     None => to.push(mail),
-                    Some(why) => log::warn!("nobody there is told of {:?}: {why}", notice.title),
+                    Some(why) => log::debug!("nobody there is told of {:?}: {why}", notice.title),
                 }
             }
         }

@@ -35,7 +35,7 @@ impl RedisStore {
     }
 
     /// Asks each topic's home.
-    pub(super) fn ask_permits(&self, owner: &OwnerTag, asks: &[PermitAsk]) -> Result<Vec<Permit>> {
+    pub(super) fn ask_permits(&self, owner: &OwnerTag, asks: &[PermitAsk]) -> Vec<Result<Permit>> {
         let mut groups: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
         for (i, ask) in asks.iter().enumerate() {
             let node = self.lane.unwrap_or_else(|| self.nodes.home_of(&ask.topic));
@@ -53,16 +53,24 @@ impl RedisStore {
             }
             (*place, call)
         };
-        let mut permits = vec![Permit::default(); asks.len()];
+        let permit = |two: &[Value]| -> Result<Permit> {
+            let [granted, again] = two else { return Err(strange("an answer")) };
+            let again = u64::try_from(number(again)?).ok().map(Duration::from_millis);
+            Ok(Permit { granted: count(granted)? as u32, again })
+        };
+        let mut permits: Vec<Result<Permit>> = asks.iter().map(|_| Err(strange("no answer"))).collect();
         for (place, answer) in self.ask_all(groups.iter().map(call).collect()) {
-            let values = array(answer?)?;
-            for (i, two) in groups[&place].iter().zip(values.chunks(2)) {
-                let [granted, again] = two else { return Err(strange("an answer")) };
-                let again = u64::try_from(number(again)?).ok().map(Duration::from_millis);
-                permits[*i] = Permit { granted: count(granted)? as u32, again };
+            match answer.and_then(array) {
+                Ok(values) => {
+                    groups[&place]
+                        .iter()
+                        .zip(values.chunks(2))
+                        .for_each(|(i, two)| permits[*i] = permit(two));
+                }
+                Err(e) => groups[&place].iter().for_each(|i| permits[*i] = Err(e.clone())),
             }
         }
-        Ok(permits)
+        permits
     }
 
     /// Says so to all shards that answer. Gives what the topic's home shard answers, or else any of them.

@@ -5,6 +5,7 @@
 //! Batches go out grouped: one call a shard and operation, one round trip a node.
 
 mod answer;
+mod batch;
 mod bell;
 mod breaker;
 mod browse;
@@ -24,7 +25,6 @@ mod scout;
 mod script;
 mod standing;
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -75,12 +75,6 @@ pub struct RedisStore {
     buried: Vec<TopicName>,
 }
 
-/// The letters that a script answers with, one an item, in the order in which it was given them.
-fn letters(value: Value, items: usize) -> Result<Vec<u8>> {
-    let letters = answer::bytes(value)?;
-    if letters.len() == items { Ok(letters) } else { Err(strange("an answer")) }
-}
-
 impl RedisStore {
     /// A handle. Rings for what there may be: whoever was here before may have died before it rang.
     pub fn open(settings: &settings::Redis) -> Result<RedisStore> {
@@ -124,69 +118,6 @@ impl RedisStore {
 
     fn ask(&self, place: Place, call: Call) -> Result<Value> {
         self.nodes.nodes[place.node].run_one(call).map_err(Failure::into_error)
-    }
-
-    /// Makes calls on many shards, one round trip a node.
-    fn ask_all(&self, calls: Vec<(Place, Call)>) -> Vec<(Place, Result<Value>)> {
-        let mut by_node: BTreeMap<usize, (Vec<Place>, Vec<Call>)> = BTreeMap::new();
-        for (place, call) in calls {
-            let (places, calls) = by_node.entry(place.node).or_default();
-            places.push(place);
-            calls.push(call);
-        }
-        let ask = |(node, (places, calls)): (usize, (Vec<Place>, Vec<Call>))| {
-            let answers = self.nodes.nodes[node].run(&calls).into_iter();
-            places.into_iter().zip(answers.map(|a| a.map_err(Failure::into_error)))
-        };
-        by_node.into_iter().flat_map(ask).collect()
-    }
-
-    /// Runs a batch script over items: grouped by shard, and there by topic. Gives each item's letter.
-    fn each<T>(
-        &self,
-        script: Script,
-        items: &[T],
-        place: impl Fn(&T) -> Result<Place>,
-        topic: impl Fn(&T) -> &TopicName,
-        first: &[&str],
-        words: impl Fn(&T, &mut redis::Cmd),
-    ) -> Vec<Result<u8>> {
-        let mut out: Vec<Result<u8>> = Vec::with_capacity(items.len());
-        for chunk in items.chunks(CHUNK) {
-            let mut groups: BTreeMap<Place, BTreeMap<&str, Vec<usize>>> = BTreeMap::new();
-            let mut results: Vec<Result<u8>> = Vec::with_capacity(chunk.len());
-            for (i, item) in chunk.iter().enumerate() {
-                match place(item) {
-                    Ok(place) => {
-                        let topics = groups.entry(place).or_default();
-                        topics.entry(topic(item).as_str()).or_default().push(i);
-                        results.push(Err(strange("no answer")));
-                    }
-                    Err(e) => results.push(Err(e)),
-                }
-            }
-            let mut orders: HashMap<Place, Vec<usize>> = HashMap::new();
-            let mut calls = Vec::new();
-            for (place, topics) in groups {
-                let mut call = self.call(script, place);
-                call.cmd.arg(first);
-                for (topic, members) in topics {
-                    call.cmd.arg(topic).arg(members.len());
-                    members.iter().for_each(|i| words(&chunk[*i], &mut call.cmd));
-                    orders.entry(place).or_default().extend(members);
-                }
-                calls.push((place, call));
-            }
-            for (place, answer) in self.ask_all(calls) {
-                let order = &orders[&place];
-                match answer.and_then(|value| letters(value, order.len())) {
-                    Ok(letters) => order.iter().zip(letters).for_each(|(i, l)| results[*i] = Ok(l)),
-                    Err(e) => order.iter().for_each(|i| results[*i] = Err(e.clone())),
-                }
-            }
-            out.append(&mut results);
-        }
-        out
     }
 
     fn hand_back_at(&mut self, place: Place, owner: &OwnerTag) -> Result<usize> {
@@ -361,7 +292,7 @@ impl Store for RedisStore {
         self.paused_topics()
     }
 
-    fn permits(&mut self, owner: &OwnerTag, asks: &[PermitAsk]) -> Result<Vec<Permit>> {
+    fn permits(&mut self, owner: &OwnerTag, asks: &[PermitAsk]) -> Vec<Result<Permit>> {
         self.ask_permits(owner, asks)
     }
 

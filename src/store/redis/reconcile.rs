@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use redis::Value;
 
 use super::answer::{self, array, bytes, strange, text};
+use super::batch::letters;
 use super::node::{Call, Failure};
 use super::nodes::{Place, Survey};
 use super::script::Script;
-use super::{BYTES, RedisStore, letters};
+use super::{BYTES, RedisStore};
 use crate::job::JobKey;
 use crate::store::{Result, StoreError};
 

@@ -52,19 +52,27 @@ pub(super) fn free(w: &Write<'_>, owner: &OwnerTag) -> rusqlite::Result<()> {
 /// Has a topic's jobs wait. Tells whether they did not before.
 pub(super) fn open(w: &mut Write<'_>, opening: &Opening) -> rusqlite::Result<bool> {
     let (name, now_ms) = (opening.topic.as_str(), w.now_ms());
-    let known: Option<(i64, u32)> =
-        w.db.prepare_cached("SELECT until_ms, opens FROM circuit WHERE name = ?1")?
-            .query_row([name], |r| Ok((r.get(0)?, r.get(1)?)))
+    let known: Option<(i64, i64, u32, String)> =
+        w.db.prepare_cached("SELECT until_ms, probe_ms, opens, reason FROM circuit WHERE name = ?1")?
+            .query_row([name], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?)))
             .optional()?;
-    if known.is_some_and(|(until_ms, opens)| until_ms > now_ms && opens >= opening.opens) {
-        return Ok(false);
-    }
+    // No pause: the one that was let through told nothing, and the next one may go.
+    let again = opening.pause.is_zero();
+    let reason = match &known {
+        None if again => return Ok(false),
+        None => &opening.reason,
+        // Several may find out at the same time; and while one was let through, it decides.
+        Some((until_ms, _, opens, _)) if *until_ms > now_ms && *opens >= opening.opens => return Ok(false),
+        Some((_, probe_ms, ..)) if opening.opens == 1 && *probe_ms > now_ms && !again => return Ok(false),
+        Some((.., reason)) if again => reason,
+        Some(_) => &opening.reason,
+    };
     let until_ms = now_ms.saturating_add(opening.pause.as_millis() as i64);
     w.db.prepare_cached(
         "INSERT INTO circuit (name, until_ms, probe_ms, opens, since_ms, reason) VALUES (?1, ?2, 0, ?3, ?4, ?5)
          ON CONFLICT DO UPDATE SET until_ms = ?2, probe_ms = 0, opens = ?3, reason = ?5",
     )?
-    .execute(params![name, until_ms, opening.opens, now_ms, opening.reason])?;
+    .execute(params![name, until_ms, opening.opens, now_ms, reason])?;
     Ok(known.is_none())
 }
 

@@ -249,16 +249,30 @@ impl Store for SqliteStore {
     }
 
     fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize, pace: Pace) -> Result<usize> {
-        let mut left = limit;
-        self.until_done(|w| {
-            let step = left.min(CHUNK);
-            let letters::Redriven { found, moved } =
-                letters::redrive(w, topic, which, step, (pace, limit - left))?;
-            left -= moved;
-            // What is named is found again as long as their job is dead.
-            let more = if *which == Which::All { More::if_full(found, step) } else { More::No };
-            Ok((moved, more))
-        })
+        // What is named is gone through once: it is found again as long as its job is dead.
+        let parts: Vec<Which> = match which {
+            Which::All => vec![Which::All],
+            Which::Ids(ids) => ids.chunks(CHUNK).map(|some| Which::Ids(some.to_vec())).collect(),
+            Which::Letters(named) => named.chunks(CHUNK).map(|some| Which::Letters(some.to_vec())).collect(),
+        };
+        let mut done = 0;
+        for part in &parts {
+            let moved = self.until_done(|w| {
+                let step = (limit - done).min(CHUNK);
+                let letters::Redriven { found, moved } =
+                    letters::redrive(w, topic, part, step, (pace, done))?;
+                done += moved;
+                let more = if *part == Which::All { More::if_full(found, step) } else { More::No };
+                Ok((moved, more))
+            });
+            match moved {
+                Err(e) if done > 0 => {
+                    return Err(StoreError::Unknown(format!("only the first {done} are done: {e}")));
+                }
+                moved => drop(moved?),
+            }
+        }
+        Ok(done)
     }
 
     fn purge(&mut self, topic: &TopicName, state: State, limit: usize) -> Result<usize> {
@@ -303,8 +317,8 @@ impl Store for SqliteStore {
         browse::paused(&self.db).map_err(refused)
     }
 
-    fn permits(&mut self, owner: &OwnerTag, asks: &[PermitAsk]) -> Result<Vec<Permit>> {
-        self.write(Durability::Normal, |w| asks.iter().map(|ask| flow::permit(w, owner, ask)).collect())
+    fn permits(&mut self, owner: &OwnerTag, asks: &[PermitAsk]) -> Vec<Result<Permit>> {
+        self.in_chunks(Durability::Normal, asks, |w, ask| flow::permit(w, owner, ask))
     }
 
     fn open_circuit(&mut self, opening: &Opening) -> Result<bool> {

@@ -1,0 +1,84 @@
+//! Calls in batches: one call a shard and operation, one round trip a node.
+
+use std::collections::{BTreeMap, HashMap};
+
+use redis::Value;
+
+use super::answer::{self, strange};
+use super::node::{Call, Failure};
+use super::nodes::Place;
+use super::script::Script;
+use super::{CHUNK, RedisStore};
+use crate::job::TopicName;
+use crate::store::Result;
+
+/// The letters that a script answers with, one an item, in the order in which it was given them.
+pub(super) fn letters(value: Value, items: usize) -> Result<Vec<u8>> {
+    let letters = answer::bytes(value)?;
+    if letters.len() == items { Ok(letters) } else { Err(strange("an answer")) }
+}
+
+impl RedisStore {
+    /// Makes calls on many shards, one round trip a node.
+    pub(super) fn ask_all(&self, calls: Vec<(Place, Call)>) -> Vec<(Place, Result<Value>)> {
+        let mut by_node: BTreeMap<usize, (Vec<Place>, Vec<Call>)> = BTreeMap::new();
+        for (place, call) in calls {
+            let (places, calls) = by_node.entry(place.node).or_default();
+            places.push(place);
+            calls.push(call);
+        }
+        let ask = |(node, (places, calls)): (usize, (Vec<Place>, Vec<Call>))| {
+            let answers = self.nodes.nodes[node].run(&calls).into_iter();
+            places.into_iter().zip(answers.map(|a| a.map_err(Failure::into_error)))
+        };
+        by_node.into_iter().flat_map(ask).collect()
+    }
+
+    /// Runs a batch script over items: grouped by shard, and there by topic. Gives each item's letter.
+    pub(super) fn each<T>(
+        &self,
+        script: Script,
+        items: &[T],
+        place: impl Fn(&T) -> Result<Place>,
+        topic: impl Fn(&T) -> &TopicName,
+        first: &[&str],
+        words: impl Fn(&T, &mut redis::Cmd),
+    ) -> Vec<Result<u8>> {
+        let mut out: Vec<Result<u8>> = Vec::with_capacity(items.len());
+        for chunk in items.chunks(CHUNK) {
+            let mut groups: BTreeMap<Place, BTreeMap<&str, Vec<usize>>> = BTreeMap::new();
+            let mut results: Vec<Result<u8>> = Vec::with_capacity(chunk.len());
+            for (i, item) in chunk.iter().enumerate() {
+                match place(item) {
+                    Ok(place) => {
+                        let topics = groups.entry(place).or_default();
+                        topics.entry(topic(item).as_str()).or_default().push(i);
+                        results.push(Err(strange("no answer")));
+                    }
+                    Err(e) => results.push(Err(e)),
+                }
+            }
+            let mut orders: HashMap<Place, Vec<usize>> = HashMap::new();
+            let mut calls = Vec::new();
+            for (place, topics) in groups {
+                let mut call = self.call(script, place);
+                call.cmd.arg(first);
+                for (topic, members) in topics {
+                    call.cmd.arg(topic).arg(members.len());
+                    members.iter().for_each(|i| words(&chunk[*i], &mut call.cmd));
+                    orders.entry(place).or_default().extend(members);
+                }
+                calls.push((place, call));
+            }
+            for (place, answer) in self.ask_all(calls) {
+                let order = &orders[&place];
+                match answer.and_then(|value| letters(value, order.len())) {
+                    Ok(letters) => order.iter().zip(letters).for_each(|(i, l)| results[*i] = Ok(l)),
+                    Err(e) => order.iter().for_each(|i| results[*i] = Err(e.clone())),
+                }
+            }
+            out.append(&mut results);
+        }
+        out
+    }
+}
