@@ -273,6 +273,9 @@ mod tests {
             ("TRUE AND True oR nULL", true),
             ("'it\\'s' == \"it's\" && '\\n' !== \"\\n\" && '{a}' != 'b'", true),
             ("1.5e3 == 1500 && .5 < 1 && 1. == 1", true),
+            // Numbers that are too long to be told apart are compared as texts.
+            ("'12345678901234567890' == '12345678901234567891'", false),
+            ("'12345678901234567890' == '12345678901234567890'", true),
         ] {
             assert_eq!(says(text), expected, "{text}");
         }

@@ -405,4 +405,43 @@ mod tests {
         assert_eq!(l.next(|_| 9), Some(late + REFUSED.0));
         assert!(l.is_through(), "nobody can be told");
     }
+
+    #[test]
+    fn a_home_that_is_all_of_the_store_is_asked_again_in_a_while_and_not_in_a_loop() {
+        let (mut l, t, now) = limits(Some(5), None);
+        l.may_go_alone = false;
+        let asked = ask(&mut l, now, 3).unwrap();
+        l.answered(&asked, permit(3), now);
+        l.reserve(&t, 3);
+        l.leased(&t, 3, 3);
+        l.ended(&t, true);
+        let said = ask(&mut l, now, 0).unwrap();
+        assert_eq!(said.held, 2);
+        l.answered(&said, None, now);
+        assert!(ask(&mut l, now, 0).is_none() && ask(&mut l, now, 9).is_none());
+        assert_eq!((l.next(|_| 9), l.is_through()), (Some(now + ALONE), true));
+        let later = now + ALONE;
+        assert_eq!(ask(&mut l, later, 0).unwrap().held, 2, "whether it was heard is not known");
+    }
+
+    #[test]
+    fn permits_are_kept_while_a_lease_is_under_way_and_given_up_when_they_are_of_no_use() {
+        let (mut l, t, now) = limits(Some(5), None);
+        let asked = ask(&mut l, now, 5).unwrap();
+        l.answered(&asked, permit(5), now);
+        assert!(l.asks(now, |_| 0, |_| 5, |_| {}).is_empty(), "all workers are promised, and none is busy");
+        assert_eq!(l.allowed(&t), Some(5));
+        let back = ask(&mut l, now + KEPT, 5).unwrap();
+        assert_eq!((back.held, back.want), (0, 0), "others may have more use for them");
+        l.answered(&back, permit(0), now + KEPT);
+        assert!(ask(&mut l, now + KEPT, 5).is_none());
+        assert_eq!(ask(&mut l, now + 2 * KEPT, 5).unwrap().want, 5);
+    }
+
+    #[test]
+    fn a_lease_that_was_ordered_before_there_were_limits_brings_no_permits() {
+        let (mut l, t, _) = limits(Some(1), None);
+        l.leased(&t, 20, 5);
+        assert_eq!((l.allowed(&t), l.topics[&t].in_flight), (Some(0), 5));
+    }
 }
