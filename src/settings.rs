@@ -329,6 +329,8 @@ pub struct Alert {
     pub interval: Duration,
     /// A topic is late whose oldest ready job waits for longer; none: never.
     pub late_after: Option<Duration>,
+    /// A process is started again and again that was so three times within this; until as long was quiet.
+    pub restarts_within: Duration,
     /// Who is told by HTTP.
     pub webhooks: Vec<AlertWebhook>,
 }

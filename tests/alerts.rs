@@ -157,6 +157,27 @@ fn a_node_that_is_down_is_told_once_and_taken_back_once_whoever_is_killed_meanwh
 }
 
 #[test]
+fn a_node_that_fills_is_told_once_and_taken_back_when_it_has_room() {
+    let smtp = Smtp::start(free_port());
+    let (sink, node) = (Sink::start(), RedisServer::start());
+    let store = format!(
+        "[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"n0\"\nurl = \"{}\"\n[registry]\nurl = \"none\"\n",
+        node.url()
+    );
+    let daemon = Daemon::start(&(store + &alert(smtp.port, "", "") + &topic("t", &sink, "")));
+    let info = node.cli(&["info", "memory"]);
+    let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap().trim();
+    let used: u64 = used.parse().unwrap();
+    node.cli(&["config", "set", "maxmemory", &(used + used / 50).to_string()]);
+    let title = "node n0 is short of memory";
+    let mail = smtp.wait_for(OPS, title, || daemon.log());
+    assert!(mail["text"].as_str().unwrap().contains("are used (maxmemory)"), "{mail}");
+    node.cli(&["config", "set", "maxmemory", "0"]);
+    smtp.wait_for(OPS, &format!("over: {title}"), || daemon.log());
+    is_told_once(&smtp, title);
+}
+
+#[test]
 fn a_late_topic_and_a_registry_that_is_away_are_told_and_taken_back() {
     let smtp = Smtp::start(free_port());
     let sink = Sink::start();
@@ -229,18 +250,23 @@ fn a_circuit_that_opens_is_told_and_taken_back_when_its_receiver_is_there_again(
 fn a_process_that_is_started_again_and_again_is_told_once() {
     let smtp = Smtp::start(free_port());
     let sink = refusing();
-    let daemon = Daemon::start(&(alert(smtp.port, "", "") + &topic("t", &sink, "max_attempts = 1")));
+    let daemon = Daemon::start(
+        &(alert(smtp.port, "restarts_within = \"25s\"", "") + &topic("t", &sink, "max_attempts = 1")),
+    );
     for _ in 0..3 {
         daemon.kill_child("dq-timer-1");
     }
     let mail = smtp.wait_for(OPS, "dq-timer-1 is started again and again", || daemon.log());
-    assert!(mail["text"].as_str().unwrap().contains("3 times within 5 minutes, at last: "), "{mail}");
+    assert!(mail["text"].as_str().unwrap().contains("3 times within 25s, at last: "), "{mail}");
     daemon.kill_child(CHECKER);
     daemon.kill_child("dq-timer-1");
     // Something that comes later.
     daemon.client().ask(&add("t", "1", 0)).unwrap();
     smtp.wait_for(OPS, "of topic t", || daemon.log());
     assert_eq!(smtp.of(OPS, "is started again").len(), 1, "{:#?}", smtp.mails());
+    // As long as that was quiet.
+    smtp.wait_for(OPS, "over: dq-timer-1 is started again and again", || daemon.log());
+    is_told_once(&smtp, "dq-timer-1 is started again and again");
 }
 
 #[test]

@@ -1418,7 +1418,8 @@ fn jobs_that_were_forgotten_in_an_outage_are_spread_once<F: Fixture>(f: &F) {
     assert_eq!(told, 200);
     let [delayed, ready, ..] = counts(&mut *s, "t");
     assert_eq!((delayed + ready, counts(&mut *s, "u")), (200, [0, 200, 0, 0]));
-    assert!((350..=400).contains(&sum) && ready < 5, "{sum} moved, {ready} are ready");
+    // What is spread may become due meanwhile.
+    assert!((400..=410).contains(&sum) && ready < 10, "{sum} moved, {ready} are ready");
     let page = s.list(&topic("t"), State::Delayed, None, 300).unwrap();
     let due: Vec<i64> = page.jobs.iter().map(|view| view.due_ms).collect();
     assert!(due.iter().all(|at| (before..=now_ms() + 601_000).contains(at)));

@@ -43,6 +43,7 @@ pub(super) fn alert(raw: raw::Alert, base: &Path) -> Result<Alert, ConfigError> 
             Duration::ZERO => None,
             _ => Some(within("alert.late_after", raw.late_after, SECOND, 24 * 366 * HOUR)?),
         },
+        restarts_within: within("alert.restarts_within", raw.restarts_within, SECOND, 24 * HOUR)?,
         webhooks,
     })
 }

@@ -135,6 +135,7 @@ pub(super) struct Alert {
     pub gather: Span,
     pub interval: Span,
     pub late_after: Span,
+    pub restarts_within: Span,
     pub smtp: Smtp,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub webhook: Vec<AlertWebhook>,
@@ -341,6 +342,7 @@ impl Default for Alert {
             gather: seconds(10),
             interval: seconds(60),
             late_after: seconds(300),
+            restarts_within: seconds(300),
             smtp: Smtp::default(),
             webhook: Vec::new(),
         }

@@ -282,7 +282,7 @@ impl Keeper {
     fn look_at_processes(&mut self, now: i64) {
         // A master that says nothing now is asked again.
         let Ok(status) = ask_master(&self.settings.run_dir, MASTER_PATIENCE) else { return };
-        let restarting = self.kept.restarts.look(&status, now);
+        let restarting = self.kept.restarts.look(&status, self.settings.alert.restarts_within, now);
         let mut found = lock(&self.shared.found);
         found.retain(|condition, _| condition.process().is_none());
         found.extend(restarting);

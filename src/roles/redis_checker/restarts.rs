@@ -9,9 +9,8 @@ use super::condition::Condition;
 use super::findings::Found;
 use crate::status::Status;
 
-/// So many restarts within so long; it is over when there was none for as long.
+/// So many restarts within some time are too many; it is over when there was none for as long.
 const MOST: usize = 3;
-const WITHIN: Duration = Duration::from_secs(300);
 
 /// The restarts of each slot. Kept over this process's own.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -34,8 +33,9 @@ struct Slot {
 
 impl Restarts {
     /// Takes in what the master tells now.
-    pub(super) fn look(&mut self, status: &Status, now_ms: i64) -> Found {
-        let within = WITHIN.as_millis() as i64;
+    pub(super) fn look(&mut self, status: &Status, within: Duration, now_ms: i64) -> Found {
+        let text = humantime::format_duration(within);
+        let within = within.as_millis() as i64;
         if self.master_ms != status.started_ms {
             // Another master counts from 0.
             *self = Restarts { master_ms: status.started_ms, slots: BTreeMap::new() };
@@ -57,7 +57,7 @@ impl Restarts {
         }
         self.slots.retain(|name, _| status.processes.iter().any(|p| p.name == *name));
         let tell = |(name, slot): (&String, &Slot)| {
-            let detail = format!("{} times within 5 minutes, at last: {}", slot.at_ms.len(), slot.reason);
+            let detail = format!("{} times within {text}, at last: {}", slot.at_ms.len(), slot.reason);
             slot.is_open.then(|| (Condition::ProcessRestarting(name.clone()), detail))
         };
         self.slots.iter().filter_map(tell).collect()
@@ -97,11 +97,12 @@ mod tests {
     }
 
     const MINUTE: i64 = 60_000;
+    const WITHIN: Duration = Duration::from_secs(300);
 
     #[test]
     fn three_restarts_within_five_minutes_are_too_many_until_five_minutes_are_quiet() {
         let mut restarts = Restarts::default();
-        let mut look = |n, at_ms, now_ms| !restarts.look(&status(0, n, at_ms), now_ms).is_empty();
+        let mut look = |n, at_ms, now_ms| !restarts.look(&status(0, n, at_ms), WITHIN, now_ms).is_empty();
         assert!(!look(0, 0, MINUTE));
         assert!(!look(1, MINUTE, MINUTE));
         assert!(!look(2, 4 * MINUTE, 4 * MINUTE));
@@ -116,11 +117,11 @@ mod tests {
     #[test]
     fn a_looker_that_is_itself_restarted_goes_on_and_another_master_counts_anew() {
         let mut restarts = Restarts::default();
-        assert!(restarts.look(&status(0, 2, MINUTE), MINUTE).is_empty());
+        assert!(restarts.look(&status(0, 2, MINUTE), WITHIN, MINUTE).is_empty());
         let mut next: Restarts = serde_json::from_str(&serde_json::to_string(&restarts).unwrap()).unwrap();
-        assert_eq!(next.look(&status(0, 3, 2 * MINUTE), 2 * MINUTE).len(), 1);
-        assert!(next.look(&status(5, 1, 2 * MINUTE), 2 * MINUTE).is_empty());
+        assert_eq!(next.look(&status(0, 3, 2 * MINUTE), WITHIN, 2 * MINUTE).len(), 1);
+        assert!(next.look(&status(5, 1, 2 * MINUTE), WITHIN, 2 * MINUTE).is_empty());
         // What was long before anybody looked is not told.
-        assert!(Restarts::default().look(&status(0, 30, MINUTE), 60 * MINUTE).is_empty());
+        assert!(Restarts::default().look(&status(0, 30, MINUTE), WITHIN, 60 * MINUTE).is_empty());
     }
 }

@@ -144,6 +144,7 @@ mod tests {
             gather: Duration::ZERO,
             interval: Duration::ZERO,
             late_after: None,
+            restarts_within: Duration::from_secs(300),
             webhooks: vec![
                 hook("all", &[], &[]),
                 hook("nodes", &["node_down"], &[]),

@@ -6,9 +6,45 @@ use std::time::Duration;
 use rusqlite::{OptionalExtension, params};
 
 use super::write::Write;
+use super::{CHUNK, More, SqliteStore};
 use crate::job::{Due, JobId, State, TopicName};
 use crate::letters::Pace;
-use crate::store::{Letter, Letters, Which};
+use crate::store::{Letter, Letters, Result, StoreError, Which};
+
+impl SqliteStore {
+    /// Makes dead letters ready, in steps.
+    pub(super) fn redrive_some(
+        &mut self,
+        topic: &TopicName,
+        which: &Which,
+        limit: usize,
+        pace: Pace,
+    ) -> Result<usize> {
+        // What is named is gone through once: it is found again as long as its job is dead.
+        let parts: Vec<Which> = match which {
+            Which::All => vec![Which::All],
+            Which::Ids(ids) => ids.chunks(CHUNK).map(|some| Which::Ids(some.to_vec())).collect(),
+            Which::Letters(named) => named.chunks(CHUNK).map(|some| Which::Letters(some.to_vec())).collect(),
+        };
+        let mut done = 0;
+        for part in &parts {
+            let moved = self.until_done(|w| {
+                let step = (limit - done).min(CHUNK);
+                let Redriven { found, moved } = redrive(w, topic, part, step, (pace, done))?;
+                done += moved;
+                let more = if *part == Which::All { More::if_full(found, step) } else { More::No };
+                Ok((moved, more))
+            });
+            match moved {
+                Err(e) if done > 0 => {
+                    return Err(StoreError::Unknown(format!("only the first {done} are done: {e}")));
+                }
+                moved => drop(moved?),
+            }
+        }
+        Ok(done)
+    }
+}
 
 /// What a step of a redrive came to.
 #[derive(Debug, Clone, Copy, Default)]

@@ -249,30 +249,7 @@ impl Store for SqliteStore {
     }
 
     fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize, pace: Pace) -> Result<usize> {
-        // What is named is gone through once: it is found again as long as its job is dead.
-        let parts: Vec<Which> = match which {
-            Which::All => vec![Which::All],
-            Which::Ids(ids) => ids.chunks(CHUNK).map(|some| Which::Ids(some.to_vec())).collect(),
-            Which::Letters(named) => named.chunks(CHUNK).map(|some| Which::Letters(some.to_vec())).collect(),
-        };
-        let mut done = 0;
-        for part in &parts {
-            let moved = self.until_done(|w| {
-                let step = (limit - done).min(CHUNK);
-                let letters::Redriven { found, moved } =
-                    letters::redrive(w, topic, part, step, (pace, done))?;
-                done += moved;
-                let more = if *part == Which::All { More::if_full(found, step) } else { More::No };
-                Ok((moved, more))
-            });
-            match moved {
-                Err(e) if done > 0 => {
-                    return Err(StoreError::Unknown(format!("only the first {done} are done: {e}")));
-                }
-                moved => drop(moved?),
-            }
-        }
-        Ok(done)
+        self.redrive_some(topic, which, limit, pace)
     }
 
     fn purge(&mut self, topic: &TopicName, state: State, limit: usize) -> Result<usize> {

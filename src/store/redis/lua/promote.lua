@@ -15,7 +15,12 @@ local jobs = 0
 local until_now = text(now * 4 + 3)
 local spans, spread = {}, {}
 for i = 5, #ARGV, 2 do spans[ARGV[i]] = tonumber(ARGV[i + 1]) end
-if ARGV[4] then math.randomseed(tonumber(ARGV[4])) end
+if ARGV[4] then
+  -- All shards are given the same number.
+  local seed = tonumber(ARGV[4])
+  for i = 1, #base do seed = (seed * 31 + string.byte(base, i)) % 2147483647 end
+  math.randomseed(seed)
+end
 
 -- Gives up to `most` jobs of a topic that were due long ago a due time within the span from now.
 local function spread_out(topic, delayed, span, most)
