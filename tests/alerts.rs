@@ -53,6 +53,25 @@ fn counted(smtp: &Smtp, to: &str, topic: &str) -> u64 {
     sum
 }
 
+/// Waits until it is written that all was sent: a checker that dies before that has the next one send it once more.
+fn all_is_written(daemon: &Daemon) {
+    fn waits(value: &Value) -> bool {
+        match value {
+            Value::Object(members) => members.iter().any(|(name, value)| match value {
+                Value::Array(list) if name == "notices" => !list.is_empty(),
+                value => waits(value),
+            }),
+            Value::Array(list) => list.iter().any(waits),
+            _ => false,
+        }
+    }
+    let kept = daemon.dir.path().join("var/run/alerts.json");
+    eventually(10 * SECOND, "what is told is written", || {
+        let kept: Value = serde_json::from_slice(&std::fs::read(&kept).ok()?).ok()?;
+        (!waits(&kept)).then_some(())
+    });
+}
+
 /// The webhook's documents, as they came in.
 fn documents(sink: &Sink) -> Vec<Value> {
     sink.calls().iter().map(|call| serde_json::from_str(&call.body).unwrap()).collect()
@@ -119,6 +138,7 @@ fn dead_letters_are_told_once_with_topic_job_and_reason_over_starttls_with_a_log
     eventually(30 * SECOND, "a hundred more", || (counted(&smtp, OPS, "orders") >= 101).then_some(()));
     assert!(smtp.of(OPS, "of topic orders").len() <= 8, "{:#?}", smtp.mails());
 
+    all_is_written(&daemon);
     // Nobody who takes up from another says it again, or leaves out what has happened meanwhile.
     daemon.kill_child(CHECKER);
     client.ask(&add("u", "1", 0)).unwrap();
@@ -147,6 +167,7 @@ fn a_node_that_is_down_is_told_once_and_taken_back_once_whoever_is_killed_meanwh
     nodes[1].kill();
     let mail = smtp.wait_for(OPS, "node n1 is down", log);
     assert!(mail["subject"].as_str().unwrap().starts_with("[dq "), "{mail}");
+    all_is_written(&daemon);
     daemon.kill_child(CHECKER);
     let before = daemon.wait_all_up(SLOTS);
     daemon.signal(Signal::SIGUSR2);
@@ -165,6 +186,8 @@ fn a_node_that_fills_is_told_once_and_taken_back_when_it_has_room() {
         node.url()
     );
     let daemon = Daemon::start(&(store + &alert(smtp.port, "", "") + &topic("t", &sink, "")));
+    // Beside it, what connections take and give back is little.
+    node.cli(&["eval", "redis.call('SET', 'ballast', string.rep('x', 50000000))", "0"]);
     let info = node.cli(&["info", "memory"]);
     let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap().trim();
     let used: u64 = used.parse().unwrap();
@@ -258,6 +281,7 @@ fn a_process_that_is_started_again_and_again_is_told_once() {
     }
     let mail = smtp.wait_for(OPS, "dq-timer-1 is started again and again", || daemon.log());
     assert!(mail["text"].as_str().unwrap().contains("3 times within 25s, at last: "), "{mail}");
+    all_is_written(&daemon);
     daemon.kill_child(CHECKER);
     daemon.kill_child("dq-timer-1");
     // Something that comes later.
