@@ -24,7 +24,8 @@ check: fmt clippy doc deny tests
 # Everything; and the daemon's tests once more, on two nodes of Redis.
 tests:
 	$(CARGO) test
-	TEST_STORE=redis $(CARGO) test --test daemon --test restart --test supervision --test isolation
+	TEST_STORE=redis $(CARGO) test --test it -- daemon:: restart:: supervision::
+	TEST_STORE=redis $(CARGO) test --test isolation
 
 fmt:
 	$(CARGO) fmt --check
@@ -48,7 +49,7 @@ bench:
 # Kills masters and children at random steps of upgrades, some hundred times. `make tests` does so a few times.
 crashes:
 	$(CARGO) build --examples
-	CRASHES=$(or $(CRASHES),300) $(CARGO) test --test restart -- killed
+	CRASHES=$(or $(CRASHES),300) $(CARGO) test --test it -- killed_at_any killed_during
 
 # What a package installs beside the executables: target/dist/completions and target/dist/man.
 completions:

@@ -1,6 +1,7 @@
 //! What keeps one topic's callbacks from the others', and within its own limits: real processes, real receivers.
 #![allow(missing_docs)]
 
+#[path = "it/support/mod.rs"]
 mod support;
 
 use std::collections::HashMap;

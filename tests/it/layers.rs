@@ -1,5 +1,4 @@
 //! Holds the layers of ARCHITECTURE.md: imports point down only.
-#![allow(missing_docs)]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,15 +1,12 @@
 //! The HTTP API of jobs: a real daemon, asked over TCP and over its Unix socket.
-#![allow(missing_docs)]
-
-mod support;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::support::http::Http;
+use crate::support::{Daemon, SECOND, SLOTS, Sink, all_new, eventually, now_ms, on_redis, topic};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use support::http::Http;
-use support::{Daemon, SECOND, SLOTS, Sink, all_new, eventually, now_ms, on_redis, topic};
 
 const FAR: &str = "10h";
 

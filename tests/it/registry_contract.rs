@@ -1,15 +1,11 @@
 //! What every registry keeps to, and what the one in the PHP daemon's tables does beside.
-#![allow(missing_docs)]
-
-#[path = "support/mariadb.rs"]
-#[allow(dead_code)]
-mod mariadb;
 
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Barrier;
 use std::time::Duration;
 
+use crate::support::mariadb::{Database, MariaDb};
 use dq::job::{Priority, TopicName};
 use dq::metrics::{PageSums, Subject, Sums};
 use dq::registry::{Expected, Registry, RegistryError, Revision, open};
@@ -18,7 +14,6 @@ use dq::scope::Scope;
 use dq::settings;
 use dq::token::{Secret, Token, TokenName};
 use dq::topic::{Method, Mode, Payload, Rate, Status, Success, Topic};
-use mariadb::{Database, MariaDb};
 use mysql::prelude::Queryable;
 
 /// Runs a test on a fresh registry of each kind.

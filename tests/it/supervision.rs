@@ -1,7 +1,4 @@
 //! What dq-master does for its children and for those who ask it: life signs, `dq status`, `watch_config`, systemd.
-#![allow(missing_docs)]
-
-mod support;
 
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
@@ -12,14 +9,14 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::support::{
+    Daemon, SECOND, SLOTS, Sink, add, all_new, children_of, eventually, faulty, free_port, install, now_ms,
+    on_redis, pending, takes, topic,
+};
 use dq::cli::{Answer, Client};
 use dq::protocol::dq::Framing;
 use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
-use support::{
-    Daemon, SECOND, SLOTS, Sink, add, all_new, children_of, eventually, faulty, free_port, install, now_ms,
-    on_redis, pending, takes, topic,
-};
 
 fn process<'a>(status: &'a Value, name: &str) -> &'a Value {
     let processes = status["processes"].as_array().unwrap();

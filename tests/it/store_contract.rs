@@ -1,10 +1,6 @@
 //! What every store promises, one suite for all of them. A store joins by a [`Fixture`] and a line at the end.
-#![allow(missing_docs)]
 
-#[path = "support/redis.rs"]
-#[allow(dead_code)]
-mod redis;
-
+use crate::support::redis;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Once};

@@ -16,7 +16,9 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 pub mod http;
+pub mod mariadb;
 pub mod proxy;
+pub mod raw;
 pub mod redis;
 pub mod smtp;
 pub mod steps;

@@ -1,5 +1,4 @@
 //! `dq bench`, each work of it, short: that it measures what it says and ends well. Its figures are no business of a debug build.
-#![allow(missing_docs)]
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};

@@ -1,20 +1,14 @@
 //! The HTTP API beside jobs: topics, dead letters, the daemon itself; a real daemon, asked over TCP and over its Unix socket.
-#![allow(missing_docs)]
-
-#[path = "support/mariadb.rs"]
-#[allow(dead_code)]
-mod mariadb;
-mod support;
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
+use crate::support::http::{Answer, Http};
+use crate::support::mariadb::MariaDb;
+use crate::support::redis::RedisServer;
+use crate::support::{Daemon, SECOND, Sink, add, eventually, now_ms, on_redis, topic};
 use dq::cli::Answer as Answered;
-use mariadb::MariaDb;
 use serde_json::{Value, json};
-use support::http::{Answer, Http};
-use support::redis::RedisServer;
-use support::{Daemon, SECOND, Sink, add, eventually, now_ms, on_redis, topic};
 
 /// A daemon with a registry, and one topic of the file.
 fn daemon_with(sink: &Sink, more: &str) -> Daemon {

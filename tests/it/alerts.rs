@@ -1,25 +1,22 @@
 //! People are told of what is wrong, once, and of its end; whoever is killed meanwhile, and whatever a mail server does.
-#![allow(missing_docs)]
-
-#[path = "support/mariadb.rs"]
-#[allow(dead_code)]
-mod mariadb;
-mod support;
 
 use std::net::TcpListener;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::support;
+use crate::support::http::Http;
+use crate::support::mariadb;
+use crate::support::redis;
+use crate::support::redis::{RedisServer, own_host};
+use crate::support::smtp::Smtp;
+use crate::support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, free_port, topic};
 use dq::registry::{Expected, open};
 use dq::topic::Topic;
 use mysql::prelude::Queryable;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use support::http::Http;
-use support::redis::{RedisServer, own_host};
-use support::smtp::Smtp;
-use support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, free_port, topic};
 
 /// As `ps` shows it: names are cut there.
 const CHECKER: &str = "dq-redis-checke";
@@ -89,7 +86,7 @@ fn is_told_once(smtp: &Smtp, title: &str) {
 #[test]
 fn dead_letters_are_told_once_with_topic_job_and_reason_over_starttls_with_a_login() {
     let tls = tempfile::tempdir().unwrap();
-    support::redis::certificates(tls.path());
+    redis::certificates(tls.path());
     let smtp = Smtp::strict(free_port(), tls.path(), "dq", "s3cret");
     let (sink, hook) = (refusing(), Sink::start());
     let folder = tls.path().display();

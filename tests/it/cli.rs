@@ -1,14 +1,12 @@
 //! The whole command line, by the real executable against a real daemon: over the Unix socket, and by --url.
-#![allow(missing_docs)]
-
-mod support;
 
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use crate::support;
+use crate::support::{Daemon, SECOND, Sink, eventually, on_redis, topic};
 use serde_json::{Value, json};
-use support::{Daemon, SECOND, Sink, eventually, on_redis, topic};
 
 /// What `dq` did.
 #[derive(Debug)]

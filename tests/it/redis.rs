@@ -1,7 +1,4 @@
 //! The daemon on nodes of Redis that are killed, stopped and forgetful.
-#![allow(missing_docs)]
-
-mod support;
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -9,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::redis::RedisServer;
+use crate::support::{Daemon, SECOND, SLOTS, Sink, add, eventually, load, now_ms, pending, stats, topic};
 use dq::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
 use dq::settings;
 use dq::store::{self, Lanes, Store, Wanted};
 use nix::sys::signal::{Signal, kill};
-use support::redis::RedisServer;
-use support::{Daemon, SECOND, SLOTS, Sink, add, eventually, load, now_ms, pending, stats, topic};
 
 /// Two nodes, and a daemon on them.
 struct Pair {

@@ -1,16 +1,13 @@
 //! Receivers that answer later, and the headers of jobs: real daemons, on the embedded store and on nodes of Redis.
-#![allow(missing_docs)]
-
-mod support;
 
 use std::time::Duration;
 
+use crate::support::http::Http;
+use crate::support::redis::RedisServer;
+use crate::support::{Daemon, SECOND, Sink, eventually, now_ms, topic};
 use dq::cli::{Answer, Call};
 use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
-use support::http::Http;
-use support::redis::RedisServer;
-use support::{Daemon, SECOND, Sink, eventually, now_ms, topic};
 
 /// A sink that answers later.
 fn later() -> Sink {

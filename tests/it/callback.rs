@@ -1,8 +1,4 @@
 //! What a receiver is sent, byte by byte; and how connections are kept, secured and given up. Over real sockets.
-#![allow(missing_docs)]
-
-#[path = "support/raw.rs"]
-mod raw;
 
 use std::io::{Read as _, Write as _};
 use std::path::Path;
@@ -10,12 +6,12 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::support::raw::{Line, Raw, certificates, read_request};
 use dq::callback::{Caller, Delivery, Verdict};
 use dq::job::{Body, JobId, JobKey, TopicName};
 use dq::settings::{Callback, Guard, Tls};
 use dq::topic::{Failure, Method, Payload, Success, Topic};
 use jiff::tz::TimeZone;
-use raw::{Line, Raw, certificates, read_request};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::json;

@@ -1,18 +1,13 @@
 //! Several nodes of Redis that come and go: a model of what may be delivered, which random steps must not leave. Of each id only
 //! the copy that was added last may fire, whatever was down when it was added, replaced or deleted.
-#![allow(missing_docs)]
-
-#[path = "support/redis.rs"]
-#[allow(dead_code)]
-mod redis;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use crate::support::redis::RedisServer;
 use dq::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
 use dq::settings;
 use dq::store::{Added, Changed, Lanes, Leased, Outcome, Settled, Settlement, Store, StoreError, Wanted};
-use redis::RedisServer;
 
 const TIMEOUT: Duration = Duration::from_millis(300);
 

@@ -1,15 +1,13 @@
 //! Nodes that are added to and taken out of a running daemon's configuration, by `dq nodes` as people use it.
-#![allow(missing_docs)]
-
-mod support;
 
 use std::process::Command;
 
+use crate::support;
+use crate::support::redis::RedisServer;
+use crate::support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, pending, topic};
 use dq::cli::Client;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use support::redis::RedisServer;
-use support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, pending, topic};
 
 /// Nodes, of which some are in the configuration of a daemon.
 struct Fleet {

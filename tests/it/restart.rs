@@ -1,7 +1,4 @@
 //! Rolling restarts by real signals, with real processes.
-#![allow(missing_docs)]
-
-mod support;
 
 use std::path::Path;
 use std::process::Command;
@@ -9,15 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::steps::Steps;
+use crate::support::{
+    Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, faulty, free_port, install, lives, pending, takes,
+    topic,
+};
 use dq::cli::{Answer, Client};
 use dq::protocol::dq::Framing;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use support::steps::Steps;
-use support::{
-    Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, faulty, free_port, install, lives, pending, takes,
-    topic,
-};
 
 /// Clients that add about 2,000 jobs a second until they are told to stop: half of them over a connection for each call, as
 /// the Java client has it; half over kept ones that pipeline, with frames cut in two. Each add must be answered with success.

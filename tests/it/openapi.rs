@@ -1,16 +1,13 @@
 //! The document of the API and the API: one says what the other does. Whether that is so is looked at by tools that know neither.
-#![allow(missing_docs)]
-
-mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use crate::support::http::Http;
+use crate::support::{Daemon, SECOND, Sink, eventually, free_port, topic};
 use serde_json::{Value, json};
-use support::http::Http;
-use support::{Daemon, SECOND, Sink, eventually, free_port, topic};
 
 const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
 

@@ -1,26 +1,20 @@
 //! Topics that change while the daemon runs: what is written to the registry holds in all processes within two seconds, and a
 //! database that is away changes nothing.
-#![allow(missing_docs)]
-
-#[path = "support/mariadb.rs"]
-#[allow(dead_code)]
-mod mariadb;
-mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::mariadb::MariaDb;
+use crate::support::redis::TcpServer;
+use crate::support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, free_port, on_redis, topic};
 use dq::job::TopicName;
 use dq::registry::{Expected, Registry, Snapshot, open};
 use dq::settings;
 use dq::topic::{Mode, Status, Topic};
-use mariadb::MariaDb;
 use mysql::prelude::Queryable;
 use nix::sys::signal::Signal;
 use serde_json::json;
-use support::redis::TcpServer;
-use support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, free_port, on_redis, topic};
 
 /// What is promised, and some more for a machine on which all tests run.
 const SOON: Duration = Duration::from_secs(5);

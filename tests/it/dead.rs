@@ -1,15 +1,12 @@
 //! Dead letters: picked by filters, redriven at a rate, kept for a while; on the embedded store and on nodes of Redis.
-#![allow(missing_docs)]
-
-mod support;
 
 use std::process::Command;
 
+use crate::support::http::Http;
+use crate::support::redis::RedisServer;
+use crate::support::{Daemon, SECOND, Sink, eventually, now_ms, topic};
 use dq::cli::Answer;
 use serde_json::{Value, json};
-use support::http::Http;
-use support::redis::RedisServer;
-use support::{Daemon, SECOND, Sink, eventually, now_ms, topic};
 
 /// A sink that refuses with the status that the job's body names; a job whose body is 200 is accepted.
 fn refusing() -> Sink {

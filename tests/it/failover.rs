@@ -3,18 +3,15 @@
 //! What an asynchronous failover promises: what was acknowledged and replicated before it, and what was acknowledged after it,
 //! is not lost. In between, a master may acknowledge what no replica has yet; so these tests hold back their load until
 //! replicas have all, and kill then.
-#![allow(missing_docs)]
-
-mod support;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::support::proxy::Proxy;
+use crate::support::redis::{ClusterGroup, MASTER, RedisServer, SentinelGroup, TcpServer, certificates};
+use crate::support::{Daemon, SECOND, SLOTS, Sink, add, eventually, load, now_ms, pending, topic};
 use dq::rendezvous;
-use support::proxy::Proxy;
-use support::redis::{ClusterGroup, MASTER, RedisServer, SentinelGroup, TcpServer, certificates};
-use support::{Daemon, SECOND, SLOTS, Sink, add, eventually, load, now_ms, pending, topic};
 
 fn store(nodes: &str, topics: &str) -> String {
     format!("[store]\nbackend = \"redis\"\ntimeout = \"1s\"\n{nodes}{topics}")

@@ -1,6 +1,5 @@
 //! Whatever bytes come in, the codecs neither panic nor lose their place. A long run: `PROPTEST_CASES=1000000 cargo test
-//! --test codecs`.
-#![allow(missing_docs)]
+//! --test it codecs`.
 
 use dq::fields::{Fields, Marks};
 use dq::job::Body;

@@ -1,7 +1,4 @@
 //! Who may do what: a real daemon, asked with tokens and without, by TCP, HTTP, TLS and the Unix socket.
-#![allow(missing_docs)]
-
-mod support;
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -15,6 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::support;
+use crate::support::{Daemon, SECOND, Sink, add, all_new, eventually, free_port, on_redis, topic};
 use dq::cli::Client;
 use dq::registry::{Registry, Snapshot, open};
 use dq::settings;
@@ -22,7 +21,6 @@ use dq::token::TokenName;
 use nix::sys::signal::Signal;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::{Value, json};
-use support::{Daemon, SECOND, Sink, add, all_new, eventually, free_port, on_redis, topic};
 
 /// What is promised, and some more for a machine on which all tests run.
 const SOON: Duration = Duration::from_secs(5);

@@ -1,7 +1,4 @@
 //! `dq import php-dq`: the real command, a real Redis with what the PHP daemon leaves in it, real stores.
-#![allow(missing_docs)]
-
-mod support;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -9,13 +6,13 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::support::redis::RedisServer;
+use crate::support::{Daemon, SECOND, Sink, eventually, free_port, now_ms, topic};
 use dq::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
 use dq::store::{Store, View};
 use dq::{cli::Answer, settings};
 use redis::Connection;
 use serde_json::Value;
-use support::redis::RedisServer;
-use support::{Daemon, SECOND, Sink, eventually, free_port, now_ms, topic};
 
 /// A Redis of the PHP daemon's.
 struct Php {

@@ -1,7 +1,4 @@
 //! The daemon as a whole: real processes, real signals, real sockets.
-#![allow(missing_docs)]
-
-mod support;
 
 use std::collections::HashSet;
 use std::io::{Read, Write};
@@ -12,13 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::{
+    Daemon, SECOND, Sink, add, eventually, free_port, lives, now_ms, on_redis, pending, stats, topic,
+};
 use dq::cli::{Answer, Client};
 use dq::protocol::dq::Framing;
 use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
-use support::{
-    Daemon, SECOND, Sink, add, eventually, free_port, lives, now_ms, on_redis, pending, stats, topic,
-};
 
 fn succ(answer: &Value) {
     assert_eq!(answer["code"], 1, "{answer}");

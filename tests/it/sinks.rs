@@ -1,21 +1,17 @@
 //! A receiver that fails in every way there is, and what docs/CALLBACKS.md says of each.
-#![allow(missing_docs)]
-
-#[path = "support/raw.rs"]
-mod raw;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::support::raw::{Line, Raw, certificates};
 use dq::callback::{Caller, Delivery, Verdict};
 use dq::job::{Body, JobId, JobKey, TopicName};
 use dq::settings::{Callback, Guard, Tls};
 use dq::topic::{Success, Topic};
 use jiff::tz::TimeZone;
 use nix::sys::socket::{Backlog, listen};
-use raw::{Line, Raw, certificates};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
@@ -196,7 +192,7 @@ fn word(verdict: &Verdict) -> String {
 }
 
 fn check(name: &str, url: &str, body: &str, by_status: (&str, Takes), by_expression: (&str, Takes)) {
-    let document = include_str!("../docs/CALLBACKS.md");
+    let document = include_str!("../../docs/CALLBACKS.md");
     let line = format!("\n| {name} | {} | {} |\n", by_status.0, by_expression.0);
     assert!(document.contains(&line), "docs/CALLBACKS.md says otherwise than{line}");
     for (success, (expected, takes)) in [("status", by_status), ("{res.ok} === true", by_expression)] {

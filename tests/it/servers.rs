@@ -1,20 +1,16 @@
 //! The store on servers that refuse, that move their slots, that speak TLS alone.
-#![allow(missing_docs)]
-
-#[path = "support/redis.rs"]
-#[allow(dead_code)]
-mod redis;
 
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::redis;
+use crate::support::redis::{ClusterGroup, MASTER, SentinelGroup, TcpServer, wait_until_old};
 use dq::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
 use dq::rendezvous;
 use dq::settings::{self, At, Node};
 use dq::store::{Added, BellKind, Result, Store, StoreError, hang_bell};
-use redis::{ClusterGroup, MASTER, SentinelGroup, TcpServer, wait_until_old};
 
 fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + Duration::from_secs(20);
@@ -341,7 +337,7 @@ fn the_shards_of_a_cluster_stay_as_many_as_they_were_whichever_master_is_away() 
     assert!(error.contains("has had 64 shards") && error.contains("cannot be 65"), "{error}");
 }
 
-/// `BELL_COST=1 cargo test --test servers -- bells --nocapture` shows what threads cost.
+/// `BELL_COST=1 cargo test --test it bells -- --nocapture` shows what threads cost.
 #[test]
 fn the_bells_of_a_cluster_cost_a_thread_a_shard_and_little_else() {
     let on = OnCluster::start();

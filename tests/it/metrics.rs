@@ -1,10 +1,4 @@
 //! What is counted: `/metrics` and the statistics of days agree with what a run did, whoever was killed or replaced meanwhile.
-#![allow(missing_docs)]
-
-#[path = "support/mariadb.rs"]
-#[allow(dead_code)]
-mod mariadb;
-mod support;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -13,16 +7,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::mariadb::MariaDb;
+use crate::support::redis::RedisServer;
+use crate::support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, on_redis, pending, topic};
 use dq::cli::Answer;
 use dq::counters::Counters;
 use dq::metrics::AddOutcome;
-use mariadb::MariaDb;
 use nix::sys::resource::{Usage, UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::time::TimeValLike;
 use serde_json::{Value, json};
-use support::redis::RedisServer;
-use support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, on_redis, pending, topic};
 
 /// Status, head and body of an answer.
 fn ask(daemon: &Daemon, request: &str, body: &Value) -> Option<(u16, String, String)> {

@@ -1,0 +1,31 @@
+//! The tests of the whole, one executable: each file links all of dq, so that many would take longer to build than to run.
+
+#![allow(missing_docs)]
+
+mod alerts;
+mod auth;
+mod bench;
+mod callback;
+mod cli;
+mod codecs;
+mod daemon;
+mod dead;
+mod failover;
+mod http;
+mod http_topics;
+mod import;
+mod later;
+mod layers;
+mod live_topics;
+mod metrics;
+mod nodes;
+mod openapi;
+mod reconcile;
+mod redis;
+mod registry_contract;
+mod restart;
+mod servers;
+mod sinks;
+mod store_contract;
+mod supervision;
+mod support;
