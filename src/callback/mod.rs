@@ -19,6 +19,7 @@ use ureq::{Agent, AsSendBody, Body as ResponseBody};
 
 pub use guarded::guarded_agent;
 pub use judge::{RETRY_AFTER_MAX, Verdict};
+pub use sign::signatures;
 
 pub use crate::guard::Rules;
 

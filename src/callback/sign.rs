@@ -9,7 +9,7 @@ use crate::topic::signing_key;
 
 /// The value of `webhook-signature`: a signature by each secret, so that a receiver may know the old one or the new one. None:
 /// there is no secret.
-pub(super) fn signatures(secrets: &[String], id: &str, timestamp_s: i64, body: &[u8]) -> Option<String> {
+pub fn signatures(secrets: &[String], id: &str, timestamp_s: i64, body: &[u8]) -> Option<String> {
     let keys = secrets.iter().filter_map(|secret| signing_key(secret).ok());
     let signed: Vec<String> = keys
         .map(|key| {

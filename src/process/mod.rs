@@ -30,7 +30,7 @@ pub use service::{NotifyState, notify, sockets_from_service_manager, watchdog_pe
 pub use signals::Signals;
 pub use sockets::{bind_tcp, bind_unix};
 pub use spawn::{Exit, Spawn, own_executable, reap};
-pub use usage::{Usage, state_of, usage_of};
+pub use usage::{Usage, state_of, usage_of, waits_of};
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

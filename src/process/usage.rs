@@ -32,6 +32,18 @@ pub fn state_of(pid: i32) -> Option<char> {
     stat_of(pid)?.first()?.chars().next()
 }
 
+/// How often the threads of a process have waited so far, each time for something that woke them; none: there is no such
+/// process. (Of threads that have ended nothing is known.)
+pub fn waits_of(pid: i32) -> Option<u64> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let waits = |thread: std::fs::DirEntry| {
+        let status = std::fs::read_to_string(thread.path().join("status")).ok()?;
+        let line = status.lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"))?;
+        line.trim().parse::<u64>().ok()
+    };
+    Some(threads.flatten().filter_map(waits).sum())
+}
+
 fn stat_of(pid: i32) -> Option<Vec<String>> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name may hold anything, parentheses too.
@@ -54,6 +66,9 @@ mod tests {
         let usage = usage_of(pid).unwrap();
         assert!((1 << 16..1 << 36).contains(&usage.memory_bytes), "{usage:?}");
         assert!(matches!(state_of(pid), Some('R' | 'S')));
-        assert_eq!(usage_of(i32::MAX), None);
+        assert_eq!((usage_of(i32::MAX), waits_of(i32::MAX)), (None, None));
+        let before = waits_of(pid).unwrap();
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(waits_of(pid).unwrap() > before);
     }
 }

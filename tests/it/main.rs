@@ -8,6 +8,7 @@ mod bench;
 mod callback;
 mod cli;
 mod codecs;
+mod counts;
 mod daemon;
 mod dead;
 mod failover;

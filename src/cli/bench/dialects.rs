@@ -27,11 +27,18 @@ impl Jobs {
         format!("{{\"pad\":\"{}\"}}", "x".repeat(bytes.saturating_sub(10)))
     }
 
-    fn topic(&self, number: u64) -> String {
+    /// The topic of a job.
+    pub(super) fn topic(&self, number: u64) -> String {
         format!("t{}", number % u64::from(self.topics))
     }
 
-    fn delay(&self, number: u64) -> u64 {
+    /// The id of a job.
+    pub(super) fn id(&self, number: u64) -> String {
+        format!("{}{number}", self.run)
+    }
+
+    /// When a job is due, in milliseconds from now.
+    pub(super) fn delay(&self, number: u64) -> u64 {
         let (first, span) = self.delay_ms;
         // A stride that is no divisor of any round span.
         first + if span == 0 { 0 } else { number.wrapping_mul(7919) % span }
@@ -83,13 +90,13 @@ impl Dialect for Http {
     }
 }
 
-/// Calls a receiver as dq does, without dq: what the receiver takes by itself.
+/// Calls a receiver without dq: what the receiver takes by itself. (To a path of its own: it is nobody's job.)
 #[derive(Debug)]
 pub(super) struct Callback(pub String);
 
 impl Dialect for Callback {
     fn ask(&mut self, _number: u64, out: &mut Vec<u8>) {
-        post("/fast", &self.0, out);
+        post("/alone", &self.0, out);
     }
 
     fn answer(&self, bytes: &[u8]) -> Result<Option<(usize, bool)>> {
@@ -132,8 +139,8 @@ pub(super) struct Redis(pub Jobs);
 
 impl Dialect for Redis {
     fn ask(&mut self, number: u64, out: &mut Vec<u8>) {
-        let Jobs { run, body, .. } = &self.0;
-        let (topic, id) = (self.0.topic(number), format!("{run}{number}"));
+        let body = &self.0.body;
+        let (topic, id) = (self.0.topic(number), self.0.id(number));
         let due = (crate::process::now_ms() as u64 + self.0.delay(number)).to_string();
         command(&["HSET", &format!("bench:b:{topic}"), &id, body], out);
         command(&["ZADD", &format!("bench:d:{topic}"), &due, &id], out);

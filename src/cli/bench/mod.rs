@@ -2,6 +2,7 @@
 //! two machines, or of two hours, cannot be compared, and ratios can.
 
 mod dialects;
+mod floors;
 mod report;
 mod sink;
 mod stage;
@@ -34,7 +35,7 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Work {
-    /// Adds, as fast as they are answered; beside HSET and ZADD straight to Redis
+    /// Adds, as fast as they are answered; beside HSET and ZADD straight to Redis, bare inserts into SQLite, an HTTP handler that does nothing
     Add(Add),
     /// A backlog of due jobs to the receiver; beside what a client posts to that receiver directly
     Deliver(Deliver),
@@ -183,7 +184,9 @@ struct Idle {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  dq bench soak --rate 500 --time 10m --kill 5s")]
+#[command(
+    after_help = "Examples:\n  dq bench soak --rate 500 --time 10m --kill 5s\n  dq bench soak --rate 5000 --time 1m --restart 10s"
+)]
 struct Soak {
     /// Jobs a second
     #[arg(long, default_value = "500", value_parser = rate)]
@@ -191,9 +194,12 @@ struct Soak {
     /// For how long
     #[arg(long, default_value = "1m", value_parser = span)]
     time: Duration,
-    /// How often one of the daemon's timers and consumers is killed
+    /// How often one of the daemon's processes is killed, by turns
     #[arg(long, default_value = "3s", value_parser = span)]
     kill: Duration,
+    /// Instead of killing: how often the daemon is restarted in place (USR2), in which no connection may break
+    #[arg(long, conflicts_with = "kill", value_parser = span)]
+    restart: Option<Duration>,
     #[command(flatten)]
     daemon: Options,
 }

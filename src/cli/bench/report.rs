@@ -36,9 +36,9 @@ impl Report {
     }
 
     /// A figure as a ratio of its floor, measured in the same run.
-    pub(super) fn ratio(&mut self, value: f64, floor: f64, of: &str) {
+    pub(super) fn ratio(&mut self, name: &str, value: f64, floor: f64, of: &str) {
         let ratio = value / floor.max(1e-9);
-        self.figures.push(Figure { name: "ratio".into(), value: ratio, unit: "x", of: Some(of.to_owned()) });
+        self.figures.push(Figure { name: name.to_owned(), value: ratio, unit: "x", of: Some(of.to_owned()) });
     }
 
     /// What most stayed under, in milliseconds.

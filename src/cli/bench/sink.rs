@@ -43,7 +43,19 @@ pub(super) struct Arrived {
     seen: HashSet<u64>,
 }
 
+/// What a job is known by.
+fn mark(topic: &str, id: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (topic, id).hash(&mut hasher);
+    hasher.finish()
+}
+
 impl Arrived {
+    /// Whether a job has come.
+    pub(super) fn has(&self, topic: &str, id: &str) -> bool {
+        self.seen.contains(&mark(topic, id))
+    }
+
     fn none() -> Arrived {
         Arrived { calls: 0, jobs: 0, late_us: histogram(), early: 0, between: None, seen: HashSet::new() }
     }
@@ -246,12 +258,10 @@ impl Call {
             let is_it = |line: &&str| line.get(..name.len()).is_some_and(|n| n.eq_ignore_ascii_case(name));
             head.lines().find(is_it).map(|line| line[name.len()..].trim())
         };
-        let mut hasher = DefaultHasher::new();
-        (header("dq-topic:"), header("dq-job-id:")).hash(&mut hasher);
         Call {
             path: path.split('?').next().unwrap_or_default().to_owned(),
             due_ms: header("dq-due-at:").and_then(|at| at.parse().ok()),
-            job: hasher.finish(),
+            job: mark(header("dq-topic:").unwrap_or_default(), header("dq-job-id:").unwrap_or_default()),
         }
     }
 }

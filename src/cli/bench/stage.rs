@@ -10,11 +10,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::super::own_daemon::{Daemon, Folder, free_port, local};
 use super::sink::Sink;
 use crate::process::{usage_of, whole_status};
-use crate::status::Process;
+use crate::status::{Renewal, Status};
 
 /// How long a daemon or a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -70,7 +72,7 @@ pub(super) struct Stage {
     pub sink: Sink,
     // In the order in which they are to go.
     daemon: Daemon,
-    _servers: Vec<RedisServer>,
+    servers: Vec<RedisServer>,
     folder: Folder,
 }
 
@@ -87,23 +89,17 @@ impl Stage {
         let mut daemon = Daemon::start(&folder)?;
         await_port(server, || daemon.has_ended())?;
         await_port(http, || daemon.has_ended())?;
-        Ok(Stage { server, http, nodes, sink, daemon, _servers: servers, folder })
+        Ok(Stage { server, http, nodes, sink, daemon, servers, folder })
     }
 
-    /// All processes of the daemon, its master first.
-    pub(super) fn processes(&self) -> Result<Vec<i32>> {
-        let status = whole_status(&self.folder.0.join("var/run"), PATIENCE)?;
-        Ok(std::iter::once(status.pid).chain(status.processes.iter().filter_map(|p| p.pid)).collect())
-    }
-
-    /// Those that fill slots.
-    pub(super) fn children(&self) -> Result<Vec<Process>> {
-        Ok(whole_status(&self.folder.0.join("var/run"), PATIENCE)?.processes)
+    /// The daemon as its master tells of it.
+    pub(super) fn control(&self) -> Control {
+        Control { run_dir: self.folder.0.join("var/run") }
     }
 
     /// Their memory (PSS) in bytes and processor time, together.
     pub(super) fn usage(&self) -> Result<(u64, Duration)> {
-        let usages = self.processes()?.into_iter().filter_map(usage_of);
+        let usages = self.control().processes()?.into_iter().filter_map(usage_of);
         Ok(usages.fold((0, Duration::ZERO), |(memory, cpu), u| (memory + u.memory_bytes, cpu + u.cpu)))
     }
 
@@ -134,9 +130,65 @@ impl Stage {
         Ok(())
     }
 
+    /// How many bytes of memory the nodes of Redis use for what is in them, together.
+    pub(super) fn redis_bytes(&self) -> Result<u64> {
+        let used = |server: &RedisServer| -> Result<u64> {
+            let info: redis::InfoDict = redis::cmd("INFO").arg("memory").query(&mut server.connection()?)?;
+            info.get("used_memory").context("INFO without used_memory")
+        };
+        self.servers.iter().map(used).sum()
+    }
+
     /// Where its files are.
     pub(super) fn folder(&self) -> &std::path::Path {
         &self.folder.0
+    }
+}
+
+/// A running daemon, to be asked and to be disturbed.
+#[derive(Debug, Clone)]
+pub(super) struct Control {
+    run_dir: PathBuf,
+}
+
+impl Control {
+    fn status(&self) -> Result<Status> {
+        Ok(whole_status(&self.run_dir, PATIENCE)?)
+    }
+
+    /// All processes of the daemon, its master first.
+    pub(super) fn processes(&self) -> Result<Vec<i32>> {
+        let status = self.status()?;
+        Ok(std::iter::once(status.pid).chain(status.processes.iter().filter_map(|p| p.pid)).collect())
+    }
+
+    /// Kills one of the children, a different one for each number. Tells which.
+    pub(super) fn kill(&self, number: usize) -> Result<String> {
+        let children: Vec<(String, i32)> =
+            self.status()?.processes.into_iter().filter_map(|p| Some((p.name, p.pid?))).collect();
+        let Some((name, pid)) = children.get(number % children.len().max(1)) else {
+            bail!("it has no children")
+        };
+        kill(Pid::from_raw(*pid), Signal::SIGKILL).with_context(|| format!("cannot kill {name}"))?;
+        Ok(name.clone())
+    }
+
+    /// Restarts it in place, as USR2 does. Waits until the new processes serve.
+    pub(super) fn restart(&self) -> Result<()> {
+        let before = self.status()?;
+        kill(Pid::from_raw(before.pid), Signal::SIGUSR2).context("cannot restart dq-master")?;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            // While it goes over to the executable there may be nobody who answers.
+            let renewal =
+                self.status().ok().and_then(|now| now.renewal).filter(|r| before.renewal.as_ref() != Some(r));
+            match renewal {
+                Some(Renewal { refused: Some(why), .. }) => bail!("the restart was refused: {why}"),
+                Some(_) => return Ok(()),
+                None if Instant::now() > until => bail!("the restart is not over after {PATIENCE:?}"),
+                None => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
     }
 }
 
@@ -202,7 +254,9 @@ impl RedisServer {
         let address = local(free_port()?);
         let child = Command::new("redis-server")
             .args(["--port", &address.port().to_string(), "--bind", "127.0.0.1", "--save", ""])
-            .args(["--appendonly", "yes", "--appendfsync", "everysec", "--dir"])
+            .args(["--appendonly", "yes", "--appendfsync", "everysec"])
+            // Its file would be rewritten at some moment, in whatever is measured then.
+            .args(["--auto-aof-rewrite-percentage", "0", "--dir"])
             .arg(&dir)
             .stdout(Stdio::null())
             .spawn()
@@ -210,6 +264,12 @@ impl RedisServer {
         let mut server = RedisServer { child, address };
         await_port(address, || Ok(server.child.try_wait()?.is_some()))?;
         Ok(server)
+    }
+}
+
+impl RedisServer {
+    fn connection(&self) -> Result<redis::Connection> {
+        Ok(redis::Client::open(format!("redis://{}/", self.address))?.get_connection()?)
     }
 }
 

@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use hdrhistogram::Histogram;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
@@ -52,6 +52,22 @@ pub(super) enum Until {
     Time(Duration),
 }
 
+/// Whom requests are sent to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Target {
+    pub address: SocketAddr,
+    pub connections: usize,
+    /// Whether a connection that breaks is made anew, and what was in flight on it counted as unknown; otherwise it is an error.
+    pub survives: bool,
+}
+
+impl Target {
+    /// One that no connection to is to break.
+    pub(super) fn new(address: SocketAddr, connections: u32) -> Target {
+        Target { address, connections: connections as usize, survives: false }
+    }
+}
+
 /// What came of it.
 #[derive(Debug)]
 pub(super) struct Volley {
@@ -59,6 +75,8 @@ pub(super) struct Volley {
     pub done: u64,
     /// Those that were refused.
     pub failed: u64,
+    /// The numbers of those whose connection broke before they were answered.
+    pub unknown: Vec<u64>,
     /// From the first request to the last answer.
     pub took: Duration,
     /// Of each request, in microseconds.
@@ -91,9 +109,17 @@ struct Connection {
     stream: TcpStream,
     out: Vec<u8>,
     input: Vec<u8>,
-    /// When each request in flight was sent, or was to be.
-    in_flight: VecDeque<Instant>,
+    /// The number of each request in flight, and when it was sent, or was to be.
+    in_flight: VecDeque<(u64, Instant)>,
     writable: bool,
+}
+
+/// Why a connection is of no more use.
+enum Break {
+    /// It has ended.
+    Ended(anyhow::Error),
+    /// What came on it cannot be understood.
+    Strange(anyhow::Error),
 }
 
 /// Where the requests stand.
@@ -124,19 +150,20 @@ impl Schedule {
     }
 }
 
-/// Sends requests over so many connections, and gathers the answers.
+/// Sends requests over some connections, and gathers the answers.
 pub(super) fn fire(
-    address: SocketAddr,
-    connections: usize,
+    target: Target,
     manner: Manner,
     until: Until,
     dialect: &mut dyn Dialect,
 ) -> Result<Volley> {
     let mut progress = until.progress();
     let mut poll = Poll::new()?;
-    let mut all = (0..connections).map(|n| connect(&poll, address, n)).collect::<Result<Vec<_>>>()?;
+    let mut all =
+        (0..target.connections).map(|n| connect(&poll, target.address, n)).collect::<Result<Vec<_>>>()?;
     let mut events = Events::with_capacity(1024);
-    let mut volley = Volley { done: 0, failed: 0, took: Duration::ZERO, latency_us: histogram() };
+    let mut volley =
+        Volley { done: 0, failed: 0, unknown: Vec::new(), took: Duration::ZERO, latency_us: histogram() };
     let mut schedule = Schedule { manner, until, began: Instant::now(), sent: 0 };
     let (mut turn, mut last, mut told) = (0, Instant::now(), 0);
     loop {
@@ -149,7 +176,7 @@ pub(super) fn fire(
             if due.is_some_and(|at| at > now) {
                 break;
             }
-            let connection = &mut all[turn % connections];
+            let connection = &mut all[turn % target.connections];
             turn += 1;
             if connection.in_flight.len() >= depth {
                 unlucky += 1;
@@ -157,11 +184,14 @@ pub(super) fn fire(
             }
             unlucky = 0;
             dialect.ask(schedule.sent, &mut connection.out);
-            connection.in_flight.push_back(due.unwrap_or(now));
+            connection.in_flight.push_back((schedule.sent, due.unwrap_or(now)));
             schedule.sent += 1;
         }
-        for connection in all.iter_mut().filter(|c| c.writable && !c.out.is_empty()) {
-            flush(connection)?;
+        for (n, connection) in all.iter_mut().enumerate() {
+            if connection.writable && !connection.out.is_empty() {
+                let flushed = flush(connection);
+                mend(connection, flushed, (&poll, &target, n), &mut volley)?;
+            }
         }
         if schedule.is_over() && all.iter().all(|c| c.in_flight.is_empty()) {
             volley.took = last.saturating_duration_since(schedule.began);
@@ -169,7 +199,7 @@ pub(super) fn fire(
             return Ok(volley);
         }
         if last.elapsed() > PATIENCE && all.iter().any(|c| !c.in_flight.is_empty()) {
-            bail!("{address} has not answered for {PATIENCE:?}");
+            bail!("{} has not answered for {PATIENCE:?}", target.address);
         }
         let wait = match schedule.next().filter(|_| !schedule.is_over()) {
             Some(at) => at.saturating_duration_since(Instant::now()),
@@ -180,19 +210,39 @@ pub(super) fn fire(
             other => other?,
         }
         for event in &events {
-            let connection = &mut all[event.token().0];
+            let n = event.token().0;
+            let connection = &mut all[n];
             connection.writable |= event.is_writable();
             if event.is_readable() {
-                take(connection, dialect, &mut volley)?;
+                let taken = take(connection, event.is_read_closed(), dialect, &mut volley);
+                mend(connection, taken, (&poll, &target, n), &mut volley)?;
                 last = Instant::now();
             }
         }
         let far = match until {
-            Until::Count(_) => volley.done + volley.failed,
+            Until::Count(_) => volley.done + volley.failed + volley.unknown.len() as u64,
             Until::Time(time) => schedule.began.elapsed().min(time).as_secs(),
         };
         progress.step(far - told);
         told = far;
+    }
+}
+
+/// Makes a connection anew that has broken, where that is meant to happen.
+fn mend(
+    connection: &mut Connection,
+    came: Result<(), Break>,
+    (poll, target, number): (&Poll, &Target, usize),
+    volley: &mut Volley,
+) -> Result<()> {
+    match came {
+        Ok(()) => Ok(()),
+        Err(Break::Ended(_)) if target.survives => {
+            volley.unknown.extend(connection.in_flight.drain(..).map(|(number, _)| number));
+            *connection = connect(poll, target.address, number)?;
+            Ok(())
+        }
+        Err(Break::Ended(e) | Break::Strange(e)) => Err(e),
     }
 }
 
@@ -206,7 +256,11 @@ fn connect(poll: &Poll, address: SocketAddr, number: usize) -> Result<Connection
     Ok(Connection { stream, out: Vec::new(), input: Vec::new(), in_flight: VecDeque::new(), writable: true })
 }
 
-fn flush(connection: &mut Connection) -> Result<()> {
+fn broke(e: std::io::Error) -> Break {
+    Break::Ended(anyhow::Error::new(e).context("a connection broke"))
+}
+
+fn flush(connection: &mut Connection) -> Result<(), Break> {
     let mut written = 0;
     while written < connection.out.len() {
         match connection.stream.write(&connection.out[written..]) {
@@ -216,37 +270,53 @@ fn flush(connection: &mut Connection) -> Result<()> {
                 break;
             }
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            Err(e) => return Err(e).context("a connection broke"),
+            Err(e) => return Err(broke(e)),
         }
     }
     connection.out.drain(..written);
     Ok(())
 }
 
-fn take(connection: &mut Connection, dialect: &dyn Dialect, volley: &mut Volley) -> Result<()> {
+/// Reads what has come. Where the other side has ended, up to that: nothing tells of it again.
+fn take(
+    connection: &mut Connection,
+    has_ended: bool,
+    dialect: &dyn Dialect,
+    volley: &mut Volley,
+) -> Result<(), Break> {
     let mut buffer = [0; 64 << 10];
+    let mut end = Ok(());
     loop {
         match connection.stream.read(&mut buffer) {
-            Ok(0) => bail!("a connection was closed with {} requests in flight", connection.in_flight.len()),
+            Ok(0) => {
+                let left = connection.in_flight.len();
+                end = Err(Break::Ended(anyhow!("a connection was closed with {left} requests in flight")));
+                break;
+            }
             Ok(n) => {
                 connection.input.extend_from_slice(&buffer[..n]);
-                if n < buffer.len() {
+                if n < buffer.len() && !has_ended {
                     break;
                 }
             }
             Err(e) if e.kind() == ErrorKind::WouldBlock => break,
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            Err(e) => return Err(e).context("a connection broke"),
+            Err(e) => {
+                end = Err(broke(e));
+                break;
+            }
         }
     }
     let (mut read, now) = (0, Instant::now());
-    while let Some((bytes, is_success)) = dialect.answer(&connection.input[read..])? {
+    while let Some((bytes, is_success)) = dialect.answer(&connection.input[read..]).map_err(Break::Strange)? {
         read += bytes;
-        let Some(sent) = connection.in_flight.pop_front() else { bail!("an answer to no request") };
+        let Some((_, sent)) = connection.in_flight.pop_front() else {
+            return Err(Break::Strange(anyhow!("an answer to no request")));
+        };
         let took = now.saturating_duration_since(sent).as_micros() as u64;
         volley.latency_us.saturating_record(took.max(1));
         *(if is_success { &mut volley.done } else { &mut volley.failed }) += 1;
     }
     connection.input.drain(..read);
-    Ok(())
+    end
 }

@@ -1,18 +1,21 @@
 //! The works that are measured.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use anyhow::{Result, anyhow, bail};
 
 use super::super::progress::Progress;
 use super::dialects::{Callback, Http, Jobs, Redis, Tcp};
+use super::floors;
+
 use super::report::Report;
-use super::stage::{Options, Stage, Store};
-use super::volley::{Dialect, Manner, Until, Volley, fire};
+use super::stage::{Control, Options, Stage, Store};
+use super::volley::{Dialect, Manner, Target, Until, Volley, fire, histogram};
 use super::{Add, Clients, Deliver, Idle, Isolation, Lateness, Mixed, Over, Soak};
+use crate::process::waits_of;
 
 /// How long nothing may arrive before what is missing is given up.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -40,7 +43,7 @@ fn send(stage: &Stage, clients: &Clients, jobs: Jobs, manner: Manner, until: Unt
         Over::Tcp => (stage.server, Box::new(Tcp(jobs))),
         Over::Http => (stage.http, Box::new(Http(jobs))),
     };
-    let volley = fire(address, clients.connections as usize, manner, until, dialect.as_mut())?;
+    let volley = fire(Target::new(address, clients.connections), manner, until, dialect.as_mut())?;
     if volley.failed > 0 {
         bail!("{} of {} adds were refused", volley.failed, volley.done + volley.failed);
     }
@@ -53,7 +56,7 @@ fn fill(stage: &Stage, jobs: Jobs, count: u64) -> Result<()> {
         return Ok(());
     }
     let (manner, until) = (Manner::Closed { depth: 200 }, Until::Count(count));
-    let volley = fire(stage.server, 10, manner, until, &mut Tcp(jobs))?;
+    let volley = fire(Target::new(stage.server, 10), manner, until, &mut Tcp(jobs))?;
     if volley.failed > 0 { bail!("{} adds were refused", volley.failed) } else { Ok(()) }
 }
 
@@ -76,13 +79,21 @@ fn await_jobs(stage: &mut Stage, path: &str, count: u64) -> Result<u64> {
     }
 }
 
+/// How often a work and what it is compared with take turns: what else the machine does hits both.
+const ROUNDS: u32 = 5;
+
+/// The middle one.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
 pub(super) fn add(add: &Add) -> Outcome {
     let Add { clients, depth, time, pending, daemon } = add;
     let stage = Stage::start(daemon)?;
-    fill(&stage, jobs("p", daemon.topics, clients.size, (DAY_MS, DAY_MS)), *pending)?;
-    let (manner, until) = (Manner::Closed { depth: *depth as usize }, Until::Time(*time));
-    let work = jobs("a", daemon.topics, clients.size, (DAY_MS, DAY_MS));
-    let volley = send(&stage, clients, work.clone(), manner, until)?;
+    let before = jobs("p", daemon.topics, clients.size, (DAY_MS, DAY_MS));
+    let empty = stage.redis_bytes()?;
+    fill(&stage, before.clone(), *pending)?;
     let over = if clients.over == Over::Tcp { "tcp" } else { "http" };
     let settings = format!(
         "{}, {over}, {} connections, {depth} in flight each, {} bytes, {pending} pending, {} topics",
@@ -92,20 +103,62 @@ pub(super) fn add(add: &Add) -> Outcome {
         daemon.topics
     );
     let mut report = Report::new("add", settings);
-    report.figure("adds", volley.per_second(), "/s");
-    report.percentiles("answer", &volley.latency_us);
-    if let Some(node) = stage.nodes.first() {
-        // At the same depth of what is pending.
-        if *pending > 0 {
-            let (manner, until) = (Manner::Closed { depth: 200 }, Until::Count(*pending));
-            let work = jobs("p", daemon.topics, clients.size, (DAY_MS, DAY_MS));
-            fire(*node, 10, manner, until, &mut Redis(work))?;
+    // What one transaction of dq may hold at most: nobody groups better.
+    let commit = (u64::from(clients.connections) * u64::from(*depth)).min(256);
+    let (floor, what) = match (clients.over, stage.nodes.first().copied()) {
+        (Over::Http, _) => (Floor::Http(floors::handler()?), "a handler that does nothing".to_owned()),
+        (Over::Tcp, Some(node)) => {
+            if *pending > 0 {
+                let filled = stage.redis_bytes()?;
+                let (manner, until) = (Manner::Closed { depth: 200 }, Until::Count(*pending));
+                fire(Target::new(node, 10), manner, until, &mut Redis(before))?;
+                let (ours, theirs) =
+                    (filled.saturating_sub(empty), stage.redis_bytes()?.saturating_sub(filled));
+                let each = |bytes: u64| bytes as f64 / *pending as f64;
+                report.figure("memory of Redis, a pending job", each(ours), "bytes");
+                report.figure("the same of HSET and ZADD", each(theirs), "bytes");
+                report.ratio("ratio of memory", each(ours), each(theirs), "HSET and ZADD");
+            }
+            (Floor::Redis(node), "HSET and ZADD straight to Redis".to_owned())
         }
-        let floor = fire(*node, clients.connections as usize, manner, until, &mut Redis(work))?;
-        report.figure("HSET and ZADD straight to Redis", floor.per_second(), "/s");
-        report.ratio(volley.per_second(), floor.per_second(), "straight Redis");
+        (Over::Tcp, None) => (Floor::Sqlite(commit), format!("bare inserts, {commit} a commit")),
+    };
+    let (manner, until) = (Manner::Closed { depth: *depth as usize }, Until::Time(*time / ROUNDS));
+    let (mut ours, mut theirs, mut latency_us) = (Vec::new(), Vec::new(), histogram());
+    let (mut done, mut cpu) = (0, Duration::ZERO);
+    for round in 0..ROUNDS {
+        let work = jobs(&format!("a{round}-"), daemon.topics, clients.size, (DAY_MS, DAY_MS));
+        let (_, cpu_before) = stage.usage()?;
+        let volley = send(&stage, clients, work.clone(), manner, until)?;
+        cpu += stage.usage()?.1.saturating_sub(cpu_before);
+        done += volley.done;
+        ours.push(volley.per_second());
+        latency_us.add(&volley.latency_us)?;
+        let straight = |address, dialect: &mut dyn Dialect| {
+            fire(Target::new(address, clients.connections), manner, until, dialect).map(|v| v.per_second())
+        };
+        theirs.push(match floor {
+            Floor::Http(address) => straight(address, &mut Http(work))?,
+            Floor::Redis(address) => straight(address, &mut Redis(work))?,
+            Floor::Sqlite(commit) => floors::sqlite(stage.folder(), &work, commit, *time / ROUNDS)?,
+        });
     }
+    let ratios = ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect();
+    report.figure("adds", median(ours), "/s");
+    report.percentiles("answer", &latency_us);
+    report.figure("processor of dq, an add", cpu.as_secs_f64() * 1e6 / done.max(1) as f64, "us");
+    report.figure(what.clone(), median(theirs), "/s");
+    report.ratio("ratio", median(ratios), 1.0, &what);
     Ok((report, true))
+}
+
+/// What adds are compared with.
+#[derive(Debug, Clone, Copy)]
+enum Floor {
+    Http(SocketAddr),
+    Redis(SocketAddr),
+    /// So many inserts a commit.
+    Sqlite(u64),
 }
 
 pub(super) fn deliver(deliver: &Deliver) -> Outcome {
@@ -113,9 +166,18 @@ pub(super) fn deliver(deliver: &Deliver) -> Outcome {
     let mut stage = Stage::start(daemon)?;
     stage.hold(daemon.topics, true)?;
     fill(&stage, jobs("d", daemon.topics, *size, (0, 0)), *count)?;
+    let (manner, until) = (Manner::Closed { depth: 1 }, Until::Time(Duration::from_secs(2)));
+    let body = Jobs::body(*size as usize);
+    let floor = |stage: &Stage| {
+        fire(Target::new(stage.sink.address, 64), manner, until, &mut Callback(body.clone()))
+            .map(|volley| volley.per_second())
+    };
+    let floor_before = floor(&stage)?;
+    let (_, cpu_before) = stage.usage()?;
     let began = Instant::now();
     stage.hold(daemon.topics, false)?;
     let missing = await_jobs(&mut stage, "/fast", *count)?;
+    let cpu = stage.usage()?.1.saturating_sub(cpu_before);
     let arrived = stage.sink.arrived("/fast");
     let took = arrived.between.map_or(Duration::ZERO, |(_, last)| last.saturating_duration_since(began));
     let per_second = arrived.jobs as f64 / took.as_secs_f64().max(1e-9);
@@ -129,11 +191,11 @@ pub(super) fn deliver(deliver: &Deliver) -> Outcome {
     report.figure("delivered", per_second, "/s");
     report.figure("missing", missing as f64, "jobs");
     report.figure("repeated", (arrived.calls - arrived.jobs) as f64, "calls");
-    let (manner, until) = (Manner::Closed { depth: 1 }, Until::Time(Duration::from_secs(3)));
-    let body = Jobs::body(*size as usize);
-    let floor = fire(stage.sink.address, 64, manner, until, &mut Callback(body))?;
-    report.figure("64 connections to the receiver", floor.per_second(), "/s");
-    report.ratio(per_second, floor.per_second(), "the receiver alone");
+    report.figure("processor of dq, a job", cpu.as_secs_f64() * 1e6 / *count as f64, "us");
+    // Before and after: what else the machine does may hit one of them.
+    let floor = f64::midpoint(floor_before, floor(&stage)?);
+    report.figure("64 connections to the receiver", floor, "/s");
+    report.ratio("ratio", per_second, floor, "the receiver alone");
     Ok((report, missing == 0))
 }
 
@@ -143,8 +205,10 @@ pub(super) fn lateness(lateness: &Lateness) -> Outcome {
     let count = (rate * time.as_secs_f64()) as u64;
     let (manner, until) = (Manner::Open { per_second: *rate }, Until::Count(count));
     let work = jobs("l", daemon.topics, clients.size, (1000, 1000));
+    let sleeper = floors::Sleeper::start()?;
     let volley = send(&stage, clients, work, manner, until)?;
     let missing = await_jobs(&mut stage, "/fast", count)?;
+    let asleep = sleeper.end()?;
     let arrived = stage.sink.arrived("/fast");
     let settings = format!("{}, {rate} jobs/s for {time:?}, due 1 to 2 s later", store(daemon));
     let mut report = Report::new("lateness", settings);
@@ -152,6 +216,7 @@ pub(super) fn lateness(lateness: &Lateness) -> Outcome {
     report.figure("early", arrived.early as f64, "jobs");
     report.figure("missing", missing as f64, "jobs");
     report.percentiles("answer to an add", &volley.latency_us);
+    report.percentiles("a thread that only sleeps, late", &asleep);
     Ok((report, missing == 0 && arrived.early == 0))
 }
 
@@ -185,7 +250,7 @@ pub(super) fn isolation(isolation: &Isolation) -> Outcome {
     let count = (rate * time.as_secs_f64()) as u64;
     let (manner, until) = (Manner::Open { per_second: *rate }, Until::Count(count));
     let work = jobs("f", daemon.topics, 125, (100, 400));
-    fire(stage.server, 2, manner, until, &mut Tcp(work))?;
+    fire(Target::new(stage.server, 2), manner, until, &mut Tcp(work))?;
     let missing = await_jobs(&mut stage, "/fast", count)?;
     let arrived = stage.sink.arrived("/fast");
     let settings = format!(
@@ -219,66 +284,100 @@ fn add_ready(stage: &Stage, topic: &str, count: u64) -> Result<()> {
         return Ok(());
     }
     let (manner, until) = (Manner::Closed { depth: 100 }, Until::Count(count));
-    fire(stage.server, 1, manner, until, &mut Named(topic))?;
+    fire(Target::new(stage.server, 1), manner, until, &mut Named(topic))?;
     Ok(())
 }
 
 pub(super) fn idle(idle: &Idle) -> Outcome {
     let Idle { pending, time, daemon } = idle;
     let stage = Stage::start(daemon)?;
+    let empty = stage.redis_bytes()?;
     fill(&stage, jobs("i", daemon.topics, 125, (DAY_MS, DAY_MS)), *pending)?;
     // What the adds have begun (carrying the log over, statistics) ends.
     std::thread::sleep(Duration::from_secs(12));
-    let (_, before) = stage.usage()?;
+    let waits =
+        || Ok::<u64, anyhow::Error>(stage.control().processes()?.into_iter().filter_map(waits_of).sum());
+    let ((_, before), waits_before) = (stage.usage()?, waits()?);
     let began = Instant::now();
     std::thread::sleep(*time);
-    let (memory, after) = stage.usage()?;
-    let share = (after - before).as_secs_f64() / began.elapsed().as_secs_f64() * 100.0;
+    let (waits_after, (memory, after)) = (waits()?, stage.usage()?);
+    let seconds = began.elapsed().as_secs_f64();
+    let share = (after - before).as_secs_f64() / seconds * 100.0;
     let settings = format!("{}, {pending} pending, for {time:?}", store(daemon));
     let mut report = Report::new("idle", settings);
     report.figure("processor", share, "% of one core");
+    report.figure("wake-ups", waits_after.saturating_sub(waits_before) as f64 / seconds, "/s");
     report.figure("memory (PSS), all processes", memory as f64 / f64::from(1 << 20), "MiB");
-    report.figure("processes", stage.processes()?.len() as f64, "");
-    if daemon.store == Store::Embedded && *pending > 0 {
-        let bytes = std::fs::metadata(stage.folder().join("var/dq.db")).map_or(0, |m| m.len());
-        report.figure("on the disk, a pending job", bytes as f64 / *pending as f64, "bytes");
+    report.figure("processes", stage.control().processes()?.len() as f64, "");
+    if *pending > 0 {
+        let (bytes, what) = match daemon.store {
+            Store::Embedded => (
+                std::fs::metadata(stage.folder().join("var/dq.db")).map_or(0, |m| m.len()),
+                "on the disk, a pending job",
+            ),
+            Store::Redis => (stage.redis_bytes()?.saturating_sub(empty), "memory of Redis, a pending job"),
+        };
+        report.figure(what, bytes as f64 / *pending as f64, "bytes");
     }
     Ok((report, true))
 }
 
 pub(super) fn soak(soak: &Soak) -> Outcome {
-    let Soak { rate, time, kill: pause, daemon } = soak;
+    let Soak { rate, time, kill, restart, daemon } = soak;
     let mut stage = Stage::start(daemon)?;
-    let (began, mut number, mut kills, mut sum) = (Instant::now(), 0_u32, 0_u32, 0);
-    let mut memory = 0;
-    while began.elapsed() < *time {
-        // Runs of adds; between two of them somebody dies.
-        let count = (rate * pause.as_secs_f64()).max(1.0) as u64;
-        let (manner, until) = (Manner::Open { per_second: *rate }, Until::Count(count));
-        let work = jobs(&format!("s{number}-"), daemon.topics, 125, (200, 2000));
-        let volley = fire(stage.server, 10, manner, until, &mut Tcp(work))?;
-        sum += volley.done;
-        memory = memory.max(stage.usage()?.0);
-        // (dq-server is left: an add whose connection breaks is not acknowledged, and not counted.)
-        let killable = |name: &str| name.starts_with("dq-consume") || name.starts_with("dq-timer");
-        let children: Vec<i32> =
-            stage.children()?.into_iter().filter(|p| killable(&p.name)).filter_map(|p| p.pid).collect();
-        if let Some(pid) = children.get(number as usize % children.len().max(1)) {
-            kill(Pid::from_raw(*pid), Signal::SIGKILL)?;
-            kills += 1;
-        }
-        number += 1;
-    }
-    let missing = await_jobs(&mut stage, "/fast", sum)?;
+    let control = stage.control();
+    let over = AtomicBool::new(false);
+    let (manner, until) = (Manner::Open { per_second: *rate }, Until::Time(*time));
+    let work = jobs("s", daemon.topics, 125, (200, 2000));
+    // Who restarts in place breaks no connection; who is killed breaks those that it has.
+    let target = Target { survives: restart.is_none(), ..Target::new(stage.server, 10) };
+    let (volley, disturbed) = std::thread::scope(|scope| {
+        let disturb = scope.spawn(|| disturb(&control, *kill, *restart, &over));
+        let volley = fire(target, manner, until, &mut Tcp(work.clone()));
+        over.store(true, Ordering::Relaxed);
+        let disturbed = disturb.join().map_err(|_| anyhow!("the thread that disturbs has panicked"));
+        anyhow::Ok((volley?, disturbed??))
+    })?;
+    await_jobs(&mut stage, "/fast", volley.done)?;
     let arrived = stage.sink.arrived("/fast");
-    let settings = format!("{}, {rate} jobs/s for {time:?}, a kill each {pause:?}", store(daemon));
+    // What was acknowledged must have come; of what was not, nobody knows.
+    let unknown: HashSet<u64> = volley.unknown.iter().copied().collect();
+    let sent = volley.done + volley.failed + unknown.len() as u64;
+    let is_missing = |n: &u64| !unknown.contains(n) && !arrived.has(&work.topic(*n), &work.id(*n));
+    let missing = (0..sent).filter(is_missing).count() as u64;
+    let missing = missing.saturating_sub(volley.failed);
+    let (pause, what) = restart.map_or((*kill, "a kill"), |pause| (pause, "a restart"));
+    let settings = format!("{}, {rate} jobs/s for {time:?}, {what} each {pause:?}", store(daemon));
     let mut report = Report::new("soak", settings);
-    report.figure("jobs", sum as f64, "");
-    report.figure("killed", f64::from(kills), "processes");
+    report.figure("acknowledged", volley.done as f64, "jobs");
+    report.figure("refused", volley.failed as f64, "jobs");
+    report.figure("connection broke before the answer", volley.unknown.len() as f64, "jobs");
+    let name = if restart.is_some() { "restarted" } else { "killed" };
+    report.figure(name, disturbed as f64, "times");
     report.figure("missing", missing as f64, "jobs");
     report.figure("early", arrived.early as f64, "jobs");
     report.figure("repeated", (arrived.calls - arrived.jobs) as f64, "calls");
+    report.percentiles("answer", &volley.latency_us);
     report.percentiles("late", &arrived.late_us);
-    report.figure("most memory (PSS)", memory as f64 / f64::from(1 << 20), "MiB");
-    Ok((report, missing == 0 && arrived.early == 0))
+    report.figure("memory (PSS) at the end", stage.usage()?.0 as f64 / f64::from(1 << 20), "MiB");
+    Ok((report, missing == 0 && arrived.early == 0 && (restart.is_none() || volley.failed == 0)))
+}
+
+/// Kills a child after each pause, or restarts all of them, until it is over. Gives how often.
+fn disturb(control: &Control, kill: Duration, restart: Option<Duration>, over: &AtomicBool) -> Result<usize> {
+    let mut times = 0;
+    let mut next = Instant::now() + restart.unwrap_or(kill);
+    while !over.load(Ordering::Relaxed) {
+        if Instant::now() < next {
+            std::thread::sleep(Duration::from_millis(20));
+            continue;
+        }
+        match restart {
+            Some(_) => control.restart()?,
+            None => drop(control.kill(times)?),
+        }
+        times += 1;
+        next = Instant::now() + restart.unwrap_or(kill);
+    }
+    Ok(times)
 }

@@ -36,7 +36,7 @@ impl Smtp {
         let python = root.join("target/tools/python/bin/python");
         assert!(python.exists(), "{} is not there: make tools", python.display());
         let mut command = Command::new(python);
-        command.arg(root.join("tests/support/smtp.py")).args([host, &port.to_string()]).args(more);
+        command.arg(root.join("tests/it/support/smtp.py")).args([host, &port.to_string()]).args(more);
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         lines.next().expect("aiosmtpd starts").unwrap();

@@ -1,0 +1,97 @@
+//! What the same work costs without dq, beside [`super::dialects::Redis`] and [`super::dialects::Callback`]: a program that does
+//! nothing but insert into SQLite, a handler of HTTP requests that does nothing at all, a thread that only sleeps.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow};
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::post;
+use hdrhistogram::Histogram;
+use rusqlite::{Connection, TransactionBehavior, params};
+
+use super::super::own_daemon::local;
+use super::dialects::Jobs;
+use super::volley::histogram;
+
+/// Inserts jobs for so long, so many a commit, each commit on the disk: the id, the due time and the body, found by id and by due
+/// time. Gives how many a second.
+pub(super) fn sqlite(folder: &Path, jobs: &Jobs, commit: u64, time: Duration) -> Result<f64> {
+    let mut db = Connection::open(folder.join("bare.db")).context("cannot open the file to compare with")?;
+    db.pragma_update(None, "journal_mode", "wal")?;
+    db.pragma_update(None, "synchronous", "full")?;
+    db.execute_batch(
+        "CREATE TABLE IF NOT EXISTS job (topic TEXT NOT NULL, id TEXT NOT NULL, due_ms INTEGER NOT NULL, body TEXT NOT NULL,
+                           PRIMARY KEY (topic, id));
+         CREATE INDEX IF NOT EXISTS job_by_due ON job (due_ms);",
+    )?;
+    let (mut number, began) = (0, Instant::now());
+    while began.elapsed() < time {
+        let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        {
+            let mut insert = transaction.prepare_cached("INSERT OR REPLACE INTO job VALUES (?, ?, ?, ?)")?;
+            for _ in 0..commit {
+                let (id, due_ms) = (jobs.id(number), crate::process::now_ms() + jobs.delay(number) as i64);
+                insert.execute(params![jobs.topic(number), id, due_ms, jobs.body])?;
+                number += 1;
+            }
+        }
+        transaction.commit()?;
+    }
+    Ok(number as f64 / began.elapsed().as_secs_f64())
+}
+
+/// Starts a server whose one handler answers an add at once. It ends with the process.
+pub(super) fn handler() -> Result<SocketAddr> {
+    let listener = TcpListener::bind(local(0)).context("cannot start the handler to compare with")?;
+    let address = listener.local_addr()?;
+    listener.set_nonblocking(true)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let serve = async move {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        // It takes the body, as whoever answers a request has to.
+        let nothing = |_body: axum::body::Bytes| async { (StatusCode::CREATED, "{}") };
+        axum::serve(listener, Router::new().route("/v1/topics/{topic}/jobs", post(nothing))).await
+    };
+    std::thread::Builder::new().name("handler".into()).spawn(move || {
+        if let Err(e) = runtime.block_on(serve) {
+            eprintln!("the handler to compare with has ended: {e}");
+        }
+    })?;
+    Ok(address)
+}
+
+/// A thread that only sleeps, a millisecond at a time.
+#[derive(Debug)]
+pub(super) struct Sleeper {
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<Histogram<u64>>,
+}
+
+impl Sleeper {
+    pub(super) fn start() -> Result<Sleeper> {
+        let over = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&over);
+        let thread = std::thread::Builder::new().name("sleeper".into()).spawn(move || {
+            let (mut late_us, step) = (histogram(), Duration::from_millis(1));
+            while !told.load(Ordering::Relaxed) {
+                let due = Instant::now() + step;
+                std::thread::sleep(step);
+                late_us.saturating_record(due.elapsed().as_micros().max(1) as u64);
+            }
+            late_us
+        })?;
+        Ok(Sleeper { over, thread })
+    }
+
+    /// How much later than it wanted it was awake, in microseconds: what this machine lets nobody be better than.
+    pub(super) fn end(self) -> Result<Histogram<u64>> {
+        self.over.store(true, Ordering::Relaxed);
+        self.thread.join().map_err(|_| anyhow!("the thread that sleeps has panicked"))
+    }
+}

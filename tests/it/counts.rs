@@ -1,0 +1,189 @@
+//! What must not slide back, as counts that no machine's load changes: system calls and commands of Redis for a thousand jobs on
+//! each path, allocations for each job in the codec. `cargo test --test it counts -- --nocapture` tells them.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+
+use dq::protocol::dq::{Framing, parse};
+use jiff::tz::TimeZone;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::support::http::Http;
+use crate::support::redis::RedisServer;
+use crate::support::{Daemon, SECOND, SLOTS, Sink, add, eventually, stats, topic};
+
+const JOBS: usize = 1000;
+
+/// What the threads of some processes call while a work is done, by name.
+fn system_calls(pids: &[Pid], work: impl FnOnce()) -> BTreeMap<String, u64> {
+    let out = tempfile::NamedTempFile::new().unwrap();
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-q", "-c", "-o"]).arg(out.path()).stderr(Stdio::null());
+    for pid in pids {
+        strace.args(["-p", &pid.to_string()]);
+    }
+    let mut strace = strace.spawn().expect("strace; make tools installs it");
+    let is_traced = |pid: &Pid| {
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        threads.flatten().all(|thread| {
+            let status = std::fs::read_to_string(thread.path().join("status")).unwrap_or_default();
+            status.lines().any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0"))
+        })
+    };
+    eventually(20 * SECOND, "strace attached", || pids.iter().all(is_traced).then_some(()));
+    work();
+    kill(Pid::from_raw(strace.id() as i32), Signal::SIGINT).unwrap();
+    strace.wait().unwrap();
+    let table = std::fs::read_to_string(out.path()).unwrap();
+    // % time, seconds, usecs/call, calls, errors or nothing, name
+    let row = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (name, calls) = (*words.last()?, words.get(3)?.parse().ok()?);
+        (words.len() >= 5 && name != "total").then(|| (name.to_owned(), calls))
+    };
+    table.lines().filter_map(row).collect()
+}
+
+/// The calls of scripts that a server has run, and the commands in all, those of the scripts among them.
+fn commands(server: &RedisServer) -> (u64, u64) {
+    let (mut scripts, mut all) = (0, 0);
+    for line in server.cli(&["INFO", "commandstats"]).lines() {
+        let Some((name, rest)) = line.strip_prefix("cmdstat_").and_then(|l| l.split_once(":calls=")) else {
+            continue;
+        };
+        let calls: u64 = rest.split(',').next().unwrap().parse().unwrap();
+        all += calls;
+        scripts += if name == "evalsha" { calls } else { 0 };
+    }
+    (scripts, all)
+}
+
+fn on(server: &RedisServer) -> String {
+    format!("[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"r1\"\nurl = \"{}\"\n", server.url())
+}
+
+/// Counts what each thread allocates.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: all is handed to the system's allocator as it came; the counter is a plain number of the thread's own.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
+        // SAFETY: as the caller promises.
+        unsafe { System.realloc(place, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn allocations<T>(work: impl FnOnce() -> T) -> (T, u64) {
+    let before = ALLOCATIONS.get();
+    let done = work();
+    (done, ALLOCATIONS.get() - before)
+}
+
+/// Adds jobs as a program does that does not wait for each answer.
+fn add_all(daemon: &Daemon, delay_ms: u64) {
+    let mut client = daemon.client();
+    let jobs: Vec<_> = (0..JOBS).map(|n| add("a", &format!("j{n}"), delay_ms)).collect();
+    client.send(&jobs).unwrap();
+    for _ in 0..JOBS {
+        assert_eq!(client.receive().unwrap()["code"], 1);
+    }
+}
+
+/// What a thousand jobs cost.
+#[derive(Debug, Default)]
+struct Cost {
+    system_calls: u64,
+    scripts: u64,
+    commands: u64,
+}
+
+fn cost(what: &str, pids: &[Pid], server: Option<&RedisServer>, work: impl FnOnce()) -> Cost {
+    let before = server.map(commands).unwrap_or_default();
+    let calls = system_calls(pids, work);
+    let after = server.map(commands).unwrap_or_default();
+    let cost = Cost {
+        system_calls: calls.values().sum(),
+        scripts: after.0 - before.0,
+        commands: after.1 - before.1,
+    };
+    println!("{what}, {JOBS} jobs: {cost:?}, {calls:?}");
+    cost
+}
+
+/// What adding and delivering cost on a daemon.
+fn costs(store: &str, server: Option<&RedisServer>) -> [Cost; 3] {
+    let sink = Sink::start();
+    let daemon = Daemon::start(&format!(
+        "{store}[consume]\nprocesses = 1\nconcurrency = 16\n{}",
+        topic("a", &sink, "")
+    ));
+    let slots = daemon.wait_all_up(SLOTS - 1);
+    let mut http = Http::tcp(&daemon);
+    let name = if server.is_some() { "redis" } else { "embedded" };
+    let over_tcp =
+        cost(&format!("{name}, add over TCP"), &[slots["dq-server"]], server, || add_all(&daemon, 60_000));
+    let jobs: Vec<_> =
+        (0..JOBS).map(|n| json!({"id": format!("h{n}"), "delay": "1h", "body": {"n": n}})).collect();
+    let over_http = cost(&format!("{name}, add over HTTP"), &[slots["dq-http-server"]], server, || {
+        for some in jobs.chunks(100) {
+            http.ask("POST", "/v1/topics/a/jobs/batch", &json!({"jobs": some})).is(200);
+        }
+    });
+    http.ask("POST", "/v1/topics/a/pause", &Value::Null).is(204);
+    add_all(&daemon, 0);
+    let workers = [slots["dq-consume-0"], slots["dq-timer-0"], slots["dq-timer-1"]];
+    let delivered = cost(&format!("{name}, deliver"), &workers, server, || {
+        http.ask("POST", "/v1/topics/a/resume", &Value::Null).is(204);
+        sink.wait_for(JOBS, 60 * SECOND);
+        eventually(20 * SECOND, "all are settled", || {
+            let counts = stats(&mut daemon.client(), "a");
+            (counts["leased"] == 0).then_some(())
+        });
+    });
+    [over_tcp, over_http, delivered]
+}
+
+#[test]
+fn a_thousand_jobs_cost_few_system_calls_and_commands() {
+    let server = RedisServer::start();
+    let [tcp, http, delivered] = costs(&on(&server), Some(&server));
+    assert!(tcp.scripts > 0, "{tcp:?} {http:?} {delivered:?}");
+    let [tcp, http, delivered] = costs("", None);
+    assert!(tcp.system_calls > 0, "{tcp:?} {http:?} {delivered:?}");
+}
+
+#[test]
+fn an_add_is_taken_apart_with_few_allocations() {
+    let frame =
+        br#"{"cmd":"add","topic":"orders","id":"10042","delay_ms":60000,"body":{"order":10042,"paid":true}}"#;
+    let (parsed, n) = allocations(|| parse(frame, &TimeZone::UTC));
+    assert!(parsed.is_ok());
+    println!("an add: {n} allocations");
+    let mut out = Vec::with_capacity(256);
+    let (fits, n) = allocations(|| Framing::Digits.append(br#"{"code":1,"msg":"succ","data":[]}"#, &mut out));
+    assert!(fits);
+    println!("an answer: {n} allocations");
+}
