@@ -6,6 +6,11 @@ use std::process::ExitCode;
 
 use dq::process::{HandedOver, Inherited};
 use dq::{roles, supervisor};
+use mimalloc::MiMalloc;
+
+/// Each job is a handful of small allocations, often freed by another thread: docs/PERFORMANCE.md tells what it brings.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     match (HandedOver::take(), Inherited::take()) {

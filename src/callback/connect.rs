@@ -1,133 +1,157 @@
-//! Connections: made by TCP, wrapped in TLS for https, and watched for what ureq alone does not tell: that a kept connection
-//! was closed by the other side before it answered, and that an answer came although not all of the request could be sent.
+//! Connections: made by TCP, wrapped in TLS for https, and watched for what an exchange alone does not tell: whether anything of
+//! an answer came, and that one may have come although not all of the request could be sent.
 
-use std::io::{self, ErrorKind};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
-use ureq::Error;
-use ureq::unversioned::transport::{
-    Buffers, ConnectionDetails, Connector, Either, NextTimeout, TcpConnector, Transport,
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::client::TlsStream;
 
+use super::failure::{Failed, is_closed};
 use super::tls::Tls;
 
-/// No connection came about. Whatever the reason, nothing of the request was sent.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct NoConnection(pub Error);
+/// What a connection has heard; shared with whoever waits for an answer on it.
+#[derive(Debug, Default)]
+pub(super) struct Ear(AtomicBool);
 
-/// A connection that had served before ended without a word about this request.
-#[derive(Debug, thiserror::Error)]
-#[error("the connection, which was kept, was closed without an answer")]
-pub(super) struct Stale;
+impl Ear {
+    /// Forgets what came before.
+    pub(super) fn listen(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
 
-/// Makes connections.
+    /// Whether anything has come since.
+    pub(super) fn has_heard(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 #[derive(Debug)]
-pub(super) struct Dial {
-    pub tls: Tls,
+enum Stream {
+    Plain(TcpStream),
+    Secure(Box<TlsStream<TcpStream>>),
 }
 
-impl Connector<()> for Dial {
-    type Out = Watched;
-
-    fn connect(&self, details: &ConnectionDetails<'_>, _: Option<()>) -> Result<Option<Watched>, Error> {
-        let made = self.dial(details).map_err(|e| Error::Other(Box::new(NoConnection(e))))?;
-        Ok(Some(Watched { inner: made, heard: false, served: false }))
-    }
-}
-
-impl Dial {
-    fn dial(&self, details: &ConnectionDetails<'_>) -> Result<Box<dyn Transport>, Error> {
-        let made: Option<Either<(), _>> = TcpConnector::default().connect(details, None)?;
-        let tcp = Sending { inner: Box::new(made.ok_or(Error::ConnectionFailed)?), failed: false };
-        Ok(if details.needs_tls() { Box::new(self.tls.wrap(Box::new(tcp), details)?) } else { Box::new(tcp) })
-    }
-}
-
-/// Whether the other side has closed.
-fn is_closed(e: &io::Error) -> bool {
-    use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof};
-    matches!(e.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof)
-}
-
-/// A socket. When the other side takes no more, it may have answered before: that is read, and counts.
+/// A connection. When the other side takes no more, it may have answered before: that is read, and counts.
 #[derive(Debug)]
-struct Sending {
-    inner: Box<dyn Transport>,
-    failed: bool,
+pub(super) struct Socket {
+    stream: Stream,
+    ear: Arc<Ear>,
+    takes_no_more: bool,
 }
 
-impl Transport for Sending {
-    fn buffers(&mut self) -> &mut dyn Buffers {
-        self.inner.buffers()
-    }
-
-    fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), Error> {
-        if self.failed {
-            return Ok(());
+impl Socket {
+    /// Connects to the first of these addresses that takes it, within that time in all; the handshake of TLS counts as well.
+    /// Each address has its part of the time.
+    pub(super) async fn connect(
+        addresses: &[IpAddr],
+        port: u16,
+        secure: Option<(&Tls, &str)>,
+        within: Duration,
+    ) -> Result<Socket, Failed> {
+        let begun = Instant::now();
+        let left = || within.saturating_sub(begun.elapsed());
+        let late =
+            || Failed::no_connection(format!("no connection within {}", humantime::format_duration(within)));
+        let mut failed = late();
+        for (n, address) in addresses.iter().enumerate() {
+            let part = left() / (addresses.len() - n) as u32;
+            match timeout(part, TcpStream::connect(SocketAddr::new(*address, port))).await {
+                Ok(Ok(tcp)) => return Socket::secured(tcp, secure, left(), late).await,
+                Ok(Err(e)) => failed = Failed::of_connection(&e),
+                Err(_) => failed = late(),
+            }
         }
-        match self.inner.transmit_output(amount, timeout) {
-            Err(Error::Io(e)) if is_closed(&e) => {
-                self.failed = true;
-                Ok(())
+        Err(failed)
+    }
+
+    async fn secured(
+        tcp: TcpStream,
+        secure: Option<(&Tls, &str)>,
+        within: Duration,
+        late: impl Fn() -> Failed,
+    ) -> Result<Socket, Failed> {
+        // A request is written as a whole.
+        tcp.set_nodelay(true).map_err(|e| Failed::of_connection(&e))?;
+        let stream = match secure {
+            None => Stream::Plain(tcp),
+            Some((tls, host)) => match timeout(within, tls.wrap(tcp, host)).await {
+                Ok(wrapped) => Stream::Secure(Box::new(wrapped?)),
+                Err(_) => return Err(late()),
+            },
+        };
+        Ok(Socket { stream, ear: Arc::default(), takes_no_more: false })
+    }
+
+    pub(super) fn ear(&self) -> Arc<Ear> {
+        Arc::clone(&self.ear)
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = into.filled().len();
+        let read = match &mut self.stream {
+            Stream::Plain(tcp) => Pin::new(tcp).poll_read(cx, into),
+            Stream::Secure(tls) => Pin::new(tls).poll_read(cx, into),
+        };
+        if into.filled().len() > before {
+            self.ear.0.store(true, Ordering::Relaxed);
+        }
+        read
+    }
+}
+
+impl Socket {
+    /// Writes; as if it were done, to one that takes no more.
+    fn write<T>(
+        &mut self,
+        all: T,
+        write: impl FnOnce(&mut Stream) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if self.takes_no_more {
+            return Poll::Ready(Ok(all));
+        }
+        match write(&mut self.stream) {
+            Poll::Ready(Err(e)) if is_closed(&e) => {
+                self.takes_no_more = true;
+                Poll::Ready(Ok(all))
             }
             other => other,
         }
     }
-
-    fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, Error> {
-        self.inner.await_input(timeout)
-    }
-
-    fn is_open(&mut self) -> bool {
-        !self.failed && self.inner.is_open()
-    }
 }
 
-/// A connection that knows whether it has served before, and whether anything of the current answer came.
-#[derive(Debug)]
-pub(super) struct Watched {
-    inner: Box<dyn Transport>,
-    heard: bool,
-    served: bool,
-}
-
-impl Watched {
-    fn is_stale(&self) -> bool {
-        self.served && !self.heard
-    }
-}
-
-impl Transport for Watched {
-    fn buffers(&mut self) -> &mut dyn Buffers {
-        self.inner.buffers()
+impl AsyncWrite for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.write(bytes.len(), |stream| match stream {
+            Stream::Plain(tcp) => Pin::new(tcp).poll_write(cx, bytes),
+            Stream::Secure(tls) => Pin::new(tls).poll_write(cx, bytes),
+        })
     }
 
-    fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), Error> {
-        // After an answer, what is sent is the next request.
-        self.served |= std::mem::take(&mut self.heard);
-        match self.inner.transmit_output(amount, timeout) {
-            Err(Error::Io(e)) if self.is_stale() && is_closed(&e) => Err(Error::Other(Box::new(Stale))),
-            other => other,
-        }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.write((), |stream| match stream {
+            Stream::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+            Stream::Secure(tls) => Pin::new(tls).poll_flush(cx),
+        })
     }
 
-    fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, Error> {
-        match self.inner.await_input(timeout) {
-            Ok(false) if self.is_stale() => Err(Error::Other(Box::new(Stale))),
-            Err(Error::Io(e)) if self.is_stale() && is_closed(&e) => Err(Error::Other(Box::new(Stale))),
-            Ok(came) => {
-                self.heard |= came;
-                Ok(came)
-            }
-            Err(e) => Err(e),
-        }
-    }
-
-    fn is_open(&mut self) -> bool {
-        self.inner.is_open()
-    }
-
-    fn is_tls(&self) -> bool {
-        self.inner.is_tls()
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.write((), |stream| match stream {
+            Stream::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            Stream::Secure(tls) => Pin::new(tls).poll_shutdown(cx),
+        })
     }
 }

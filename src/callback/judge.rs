@@ -89,6 +89,13 @@ pub(super) struct Answer {
     pub later: bool,
 }
 
+impl Answer {
+    /// Whether all of it came.
+    pub(super) fn is_whole(&self) -> bool {
+        self.end == End::Whole
+    }
+}
+
 /// The expressions of topics, each read once.
 #[derive(Debug, Default)]
 pub(super) struct Expressions(Mutex<HashMap<String, Arc<Result<Expression, Mistake>>>>);

@@ -1,21 +1,27 @@
 //! One delivery: the request, who may be called, and how the answer is judged. docs/CALLBACKS.md tells it to those who receive.
+//!
+//! All calls of a process run on one thread, as tasks: what waits for a receiver costs neither a thread nor a switch between them.
 
+mod call;
 mod connect;
 mod failure;
 mod guarded;
 mod judge;
+mod line;
 mod request;
 mod resolve;
 mod sign;
 mod tls;
 
-use std::io::Read;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::io;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
-use jiff::Timestamp;
+use hyper::http::Uri;
 use jiff::tz::TimeZone;
-use ureq::http::{HeaderMap, Response, Uri};
-use ureq::{Agent, AsSendBody, Body as ResponseBody};
+use tokio::runtime::Builder;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::timeout;
 
 pub use guarded::guarded_agent;
 pub use judge::{RETRY_AFTER_MAX, Verdict};
@@ -23,22 +29,13 @@ pub use sign::signatures;
 
 pub use crate::guard::Rules;
 
-use self::connect::Dial;
-use self::failure::{failure, is_stale};
-use self::judge::{Answer, End, Expressions, judge};
-use self::request::Parts;
+use self::call::Calls;
+use self::line::IDLE;
 use self::resolve::{Cached, NoAddress};
-use self::tls::Tls;
 use crate::guard::refusal;
 use crate::job::{Attempt, Body, JobKey};
 use crate::settings::Callback;
-use crate::topic::Topic;
-
-/// How many bytes of an answer are read.
-const ANSWER_MAX: u64 = 64 * 1024;
-
-/// How many characters of an answer are kept with the job.
-const ANSWER_KEPT: usize = 200;
+use crate::topic::{Failure, Topic};
 
 /// A job to deliver.
 #[derive(Debug, Clone)]
@@ -59,37 +56,73 @@ pub struct Delivery {
     pub ack_url: Option<String>,
 }
 
-/// Makes deliveries. One per process, shared by its workers.
+/// A call that ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// How the answer was judged.
+    pub verdict: Verdict,
+    /// What is kept of it.
+    pub attempt: Attempt,
+    /// When it began, Unix microseconds.
+    pub began_us: i64,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Who is told of a call's end, on the thread of the calls.
+type Tell = Box<dyn FnOnce(Ended) + Send>;
+
+/// A call to be made.
+pub struct Call {
+    /// As it is now.
+    pub topic: Arc<Topic>,
+    /// What is delivered.
+    pub delivery: Delivery,
+    /// The receiver learns that it is a test: `dq-test: 1`.
+    pub is_test: bool,
+    /// Who is told of its end.
+    pub tell: Tell,
+}
+
+/// Makes deliveries. One per process.
 #[derive(Debug)]
 pub struct Caller {
-    agent: Agent,
+    calls: UnboundedSender<Vec<Call>>,
     resolver: Cached,
-    expressions: Expressions,
-    zone: TimeZone,
 }
 
 impl Caller {
-    /// A caller that keeps up to `concurrency` idle connections to a host, and writes times in `zone`.
-    pub fn new(concurrency: u32, settings: &Callback, zone: TimeZone) -> Caller {
-        let idle = concurrency as usize;
-        let config = Agent::config_builder()
-            .http_status_as_error(false)
-            // A redirect is an answer like any other, and no success.
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .max_idle_connections(idle * 4)
-            .max_idle_connections_per_host(idle)
-            .user_agent(concat!("dq/", env!("CARGO_PKG_VERSION")))
-            // A proxy from the environment would get round the guard.
-            .proxy(None)
-            .build();
-        let resolver = Cached::new(Rules::new(settings));
-        let dial = Dial { tls: Tls::new(settings.tls.clone()) };
-        let agent = Agent::with_parts(config, dial, resolver.clone());
-        Caller { agent, resolver, expressions: Expressions::default(), zone }
+    /// A caller that keeps up to `idle` idle connections to a receiver, and writes times in `zone`.
+    pub fn new(idle: u32, settings: &Callback, zone: TimeZone) -> io::Result<Caller> {
+        Caller::resting(idle, settings, zone, || {})
     }
 
-    /// Makes one delivery. Takes no longer than the topic's timeout, by and large.
+    /// One that says, on its thread, each time that nothing more can be done at the moment: what ended until then may be told
+    /// together.
+    pub fn resting(
+        idle: u32,
+        settings: &Callback,
+        zone: TimeZone,
+        rests: impl Fn() + Send + Sync + 'static,
+    ) -> io::Result<Caller> {
+        let resolver = Cached::new(Rules::new(settings));
+        let calls = Arc::new(Calls::new(idle as usize, settings, zone, resolver.clone()));
+        let runtime =
+            Builder::new_current_thread().enable_io().enable_time().on_thread_park(rests).build()?;
+        let (sender, receiver) = unbounded_channel();
+        let work = move || runtime.block_on(make_all(&calls, receiver));
+        std::thread::Builder::new().name("calls".to_owned()).spawn(work)?;
+        Ok(Caller { calls: sender, resolver })
+    }
+
+    /// Begins some calls.
+    pub fn begin(&self, calls: Vec<Call>) {
+        // The thread ends with the last sender, and so not before this.
+        let handed = self.calls.send(calls);
+        debug_assert!(handed.is_ok(), "the thread of the calls has ended");
+    }
+
+    /// Makes one delivery, and waits for its end. Takes no longer than the topic's timeout, by and large.
     pub fn call(&self, topic: &Topic, delivery: &Delivery) -> (Verdict, Attempt) {
         self.make(topic, delivery, false)
     }
@@ -97,6 +130,19 @@ impl Caller {
     /// Calls as if for a delivery, and lets the receiver know that it is a test: `dq-test: 1`.
     pub fn test(&self, topic: &Topic, delivery: &Delivery) -> (Verdict, Attempt) {
         self.make(topic, delivery, true)
+    }
+
+    fn make(&self, topic: &Topic, delivery: &Delivery, is_test: bool) -> (Verdict, Attempt) {
+        let (told, ended) = mpsc::channel();
+        let tell = Box::new(move |ended| {
+            // Who asked waits.
+            let _ = told.send(ended);
+        });
+        let (topic, delivery) = (Arc::new(topic.clone()), delivery.clone());
+        let number = delivery.attempt;
+        self.begin(vec![Call { topic, delivery, is_test, tell }]);
+        let ended = ended.recv().unwrap_or_else(|_| broke_off(number, "nobody made the call"));
+        (ended.verdict, ended.attempt)
     }
 
     /// Why a URL would not be called: its host has addresses, and the guard denies all of them. A host of which nothing can be
@@ -108,136 +154,55 @@ impl Caller {
             _ => None,
         }
     }
+}
 
-    fn make(&self, topic: &Topic, delivery: &Delivery, is_test: bool) -> (Verdict, Attempt) {
-        let (started, at_ms) = (Instant::now(), now_ms());
-        let answer = self.request(topic, delivery, is_test);
-        let mut attempt = Attempt {
-            number: delivery.attempt,
-            at_ms,
-            took_ms: started.elapsed().as_millis() as u64,
-            status: None,
-            answer: String::new(),
-            error: String::new(),
-        };
-        let verdict = match &answer {
-            Ok(answer) => {
-                attempt.status = Some(answer.status);
-                attempt.answer = String::from_utf8_lossy(&answer.body).chars().take(ANSWER_KEPT).collect();
-                judge(topic, &self.expressions, answer)
+/// Makes calls until nobody can ask for more.
+async fn make_all(calls: &Arc<Calls>, mut asked: UnboundedReceiver<Vec<Call>>) {
+    let mut idle = false;
+    loop {
+        let next = if idle { timeout(IDLE, asked.recv()).await } else { Ok(asked.recv().await) };
+        match next {
+            Ok(None) => return,
+            Ok(Some(some)) => {
+                for call in some {
+                    tokio::spawn(make_one(Arc::clone(calls), call));
+                }
+                idle = true;
             }
-            Err(e) => {
-                let (kind, reason) = failure(e, topic);
-                Verdict::failed(topic, kind, reason, None)
-            }
-        };
-        attempt.error = verdict.reason().unwrap_or_default().to_owned();
-        (verdict, attempt)
-    }
-
-    fn request(&self, topic: &Topic, delivery: &Delivery, is_test: bool) -> Result<Answer, ureq::Error> {
-        let until = Instant::now() + topic.timeout;
-        let parts = Parts::of(topic, delivery, is_test, &self.zone, now_ms() / 1000)
-            .map_err(|e| ureq::Error::BadUri(e.to_string()))?;
-        let mut response = match self.send(topic, &parts, until, false) {
-            // The other side closed a connection that it had kept, as it may at any time, when the request was on its way.
-            Err(e) if is_stale(&e) => self.send(topic, &parts, until, true)?,
-            other => other?,
-        };
-        let mut body = Vec::new();
-        let read = response.body_mut().as_reader().take(ANSWER_MAX + 1).read_to_end(&mut body);
-        let end = match read {
-            Err(e) => {
-                let (kind, why) = failure(&ureq::Error::from(e), topic);
-                End::Broken(kind, why)
-            }
-            Ok(_) if body.len() as u64 > ANSWER_MAX => End::Cut,
-            Ok(_) => End::Whole,
-        };
-        body.truncate(ANSWER_MAX as usize);
-        let says = |name: &str, word: &str| {
-            response
-                .headers()
-                .get_all(name)
-                .iter()
-                .any(|v| v.as_bytes().eq_ignore_ascii_case(word.as_bytes()))
-        };
-        Ok(Answer {
-            status: response.status().as_u16(),
-            end,
-            retry_after: retry_after(response.headers(), now_ms()),
-            refuses: says("dq-retry", "no"),
-            later: delivery.ack_url.is_some() && says("dq-ack", "later"),
-            body,
-        })
-    }
-
-    fn send(
-        &self,
-        topic: &Topic,
-        parts: &Parts,
-        until: Instant,
-        anew: bool,
-    ) -> Result<Response<ResponseBody>, ureq::Error> {
-        match parts.body() {
-            Some(body) => self.run(topic, parts.request(body), until, anew),
-            None => self.run(topic, parts.request(()), until, anew),
+            Err(_) => idle = calls.let_go(),
         }
-    }
-
-    /// Runs a request; `anew`: over a connection of its own making.
-    fn run<B: AsSendBody>(
-        &self,
-        topic: &Topic,
-        request: ureq::http::Request<B>,
-        until: Instant,
-        anew: bool,
-    ) -> Result<Response<ResponseBody>, ureq::Error> {
-        let mut config = self
-            .agent
-            .configure_request(request)
-            .timeout_global(Some(until.saturating_duration_since(Instant::now())))
-            .timeout_connect(Some(topic.connect_timeout));
-        if anew {
-            // Those that are kept are as old as the one that was closed.
-            config = config.max_idle_age(Duration::ZERO);
-        }
-        self.agent.run(config.build())
     }
 }
 
-fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64)
-}
-
-/// `Retry-After`: seconds, or a date (RFC 9110, 10.2.3).
-fn retry_after(headers: &HeaderMap, now_ms: i64) -> Option<Duration> {
-    let text = headers.get("retry-after")?.to_str().ok()?.trim();
-    if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
-        return Some(Duration::from_secs(text.parse().unwrap_or(u64::MAX)));
+async fn make_one(calls: Arc<Calls>, call: Call) {
+    let Call { topic, delivery, is_test, tell } = call;
+    let mut untold = Untold { tell: Some(tell), number: delivery.attempt };
+    let ended = calls.make(&topic, &delivery, is_test).await;
+    if let Some(tell) = untold.tell.take() {
+        tell(ended);
     }
-    let at: Timestamp = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
-    let left_ms = at.as_millisecond().saturating_sub(now_ms);
-    Some(Duration::from_millis(u64::try_from(left_ms).unwrap_or(0)))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// A bug in a call is a failed attempt of its job, and no end of the others.
+struct Untold {
+    tell: Option<Tell>,
+    number: u32,
+}
 
-    #[test]
-    fn retry_after_is_read_in_both_forms() {
-        let of = |text: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert("retry-after", text.parse().unwrap());
-            retry_after(&headers, 784_111_777_000).map(|span| span.as_secs())
-        };
-        assert_eq!(of("120"), Some(120));
-        assert_eq!(of("Sun, 06 Nov 1994 08:50:37 GMT"), Some(60));
-        assert_eq!(of("Sun, 06 Nov 1994 08:40:37 GMT"), Some(0));
-        assert_eq!(of("99999999999999999999"), Some(u64::MAX));
-        for text in ["", "soon", "-5", "1.5"] {
-            assert_eq!(of(text), None, "{text}");
+impl Drop for Untold {
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Some(tell) = self.tell.take()
+        {
+            tell(broke_off(self.number, "the delivery panicked; see the log"));
         }
     }
+}
+
+fn broke_off(number: u32, why: &str) -> Ended {
+    let (answer, error) = (String::new(), why.to_owned());
+    let attempt =
+        Attempt { number, at_ms: crate::process::now_ms(), took_ms: 0, status: None, answer, error };
+    let verdict = Verdict::Failed { kind: Failure::Broken, reason: why.to_owned(), retry_after: None };
+    Ended { verdict, began_us: attempt.at_ms * 1000, attempt, took: Duration::ZERO }
 }

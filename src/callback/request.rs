@@ -2,23 +2,48 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use jiff::tz::TimeZone;
 use percent_encoding::percent_decode_str;
-use ureq::http::uri::InvalidUri;
-use ureq::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 
 use super::Delivery;
 use super::sign::signatures;
 use crate::fields::{Fields, Marks};
 use crate::topic::{self, Payload, Topic, is_own_header};
 
-/// A request that may be sent more than once.
-#[derive(Debug, Clone)]
+/// A request, and where to.
+#[derive(Debug)]
 pub(super) struct Parts {
-    method: Method,
-    uri: Uri,
-    headers: HeaderMap,
-    body: Option<String>,
+    pub receiver: Receiver,
+    pub request: Request<Full<Bytes>>,
+}
+
+/// Where a request goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Receiver {
+    /// Scheme, host and port, as the URL has them: whoever has the same may share connections.
+    pub origin: String,
+    /// A name or an address, as a URL has it.
+    pub host: String,
+    pub port: u16,
+    pub is_secure: bool,
+}
+
+impl Receiver {
+    /// Of a URL. None: it has no host, or is neither http nor https.
+    fn of(uri: &Uri) -> Option<Receiver> {
+        let is_secure = match uri.scheme_str()? {
+            "https" => true,
+            "http" => false,
+            _ => return None,
+        };
+        let host = uri.host().filter(|host| !host.is_empty())?;
+        let port = uri.port_u16().unwrap_or(if is_secure { 443 } else { 80 });
+        let origin = format!("{}://{host}:{port}", if is_secure { "https" } else { "http" });
+        Some(Receiver { origin, host: host.to_owned(), port, is_secure })
+    }
 }
 
 impl Parts {
@@ -29,7 +54,7 @@ impl Parts {
         is_test: bool,
         zone: &TimeZone,
         now_s: i64,
-    ) -> Result<Parts, InvalidUri> {
+    ) -> Result<Parts, String> {
         let form = || {
             let marks = Marks {
                 due_ms: delivery.due_ms,
@@ -47,14 +72,30 @@ impl Parts {
                 (topic.callback.clone(), Some(delivery.body.as_str().to_owned()), Some("application/json"))
             }
         };
-        let uri: Uri = uri.parse()?;
-        let mut headers = HeaderMap::new();
+        let uri: Uri = uri.parse().map_err(|e| format!("{uri:?} is no URL: {e}"))?;
+        let receiver = Receiver::of(&uri).ok_or_else(|| format!("{uri} is no URL that could be called"))?;
+        let mut headers = HeaderMap::with_capacity(20);
         let mut own = |name: &'static str, value: String| {
             // All of them are made of visible ASCII.
             if let Ok(value) = HeaderValue::try_from(value) {
                 headers.insert(name, value);
             }
         };
+        if let Some(body) = &body {
+            own("content-length", body.len().to_string());
+        }
+        // Of these, what the job or the topic says goes.
+        let says = |wanted: &str| {
+            let is_it = |name: &str| name.eq_ignore_ascii_case(wanted);
+            delivery.headers.iter().any(|(name, _)| is_it(name))
+                || topic.headers.keys().any(|name| is_it(name))
+        };
+        for (name, value) in [("user-agent", concat!("dq/", env!("CARGO_PKG_VERSION"))), ("accept", "*/*")] {
+            if !says(name) {
+                own(name, value.to_owned());
+            }
+        }
+        own("host", host_header(&uri));
         let id = webhook_id(delivery);
         let signed = body.as_deref().unwrap_or_default().as_bytes();
         let signatures = signatures(&topic.secrets, &id, now_s, signed);
@@ -84,21 +125,21 @@ impl Parts {
             bring_along(&mut headers, [("authorization", who.as_str())].into_iter());
         }
         let method = if body.is_some() { Method::POST } else { Method::GET };
-        Ok(Parts { method, uri, headers, body })
+        // The receiver is known by its address: what is left of the URL is the target.
+        let target = uri.path_and_query().map_or("/", |target| target.as_str());
+        let target = target.parse().map_err(|e| format!("{target:?} is no target: {e}"))?;
+        let mut request = Request::new(Full::from(body.unwrap_or_default()));
+        *request.method_mut() = method;
+        *request.uri_mut() = target;
+        *request.headers_mut() = headers;
+        Ok(Parts { receiver, request })
     }
+}
 
-    /// As ureq takes it; with a body, or without.
-    pub(super) fn request<B>(&self, body: B) -> Request<B> {
-        let mut request = Request::new(body);
-        *request.method_mut() = self.method.clone();
-        *request.uri_mut() = self.uri.clone();
-        *request.headers_mut() = self.headers.clone();
-        request
-    }
-
-    pub(super) fn body(&self) -> Option<&str> {
-        self.body.as_deref()
-    }
+/// Host and port as they are in the URL, without who asks.
+fn host_header(uri: &Uri) -> String {
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    authority.rsplit_once('@').map_or(authority, |(_, host)| host).to_owned()
 }
 
 /// Adds headers whose names are not taken yet. Of one name there may be several.
@@ -211,9 +252,17 @@ mod tests {
                 .into();
         delivery.ack_url = Some("https://h/ack".to_owned());
         let parts = Parts::of(&topic, &delivery, false, &TimeZone::UTC, 7).unwrap();
-        let all: Vec<(&str, &str)> =
-            parts.headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+        let all: Vec<(&str, &str)> = parts
+            .request
+            .headers()
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.to_str().unwrap()))
+            .collect();
         let expected = [
+            ("content-length", "7"),
+            ("user-agent", concat!("dq/", env!("CARGO_PKG_VERSION"))),
+            ("accept", "*/*"),
+            ("host", "h"),
             ("webhook-id", "t:1:ff"),
             ("webhook-timestamp", "7"),
             ("dq-topic", "t"),

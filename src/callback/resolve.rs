@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
 use ureq::Error;
 use ureq::config::Config;
 use ureq::http::Uri;
@@ -39,7 +40,7 @@ pub(super) enum NoAddress {
 type LookUp = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
 
 /// A caching, guarding resolver. A name is looked up once at a time, on a thread of its own: whoever wants it waits for that
-/// one, and not longer than it may.
+/// one, and not longer than it may; a thread, or a task.
 #[derive(Clone)]
 pub(super) struct Cached {
     rules: Rules,
@@ -48,7 +49,9 @@ pub(super) struct Cached {
 
 struct Shared {
     names: Mutex<HashMap<String, Name>>,
+    /// Told to threads and to tasks.
     found: Condvar,
+    found_for_tasks: Notify,
     look_up: Box<LookUp>,
 }
 
@@ -90,14 +93,43 @@ impl Cached {
     }
 
     fn by(rules: Rules, look_up: Box<LookUp>) -> Cached {
-        Cached { rules, shared: Arc::new(Shared { names: Mutex::default(), found: Condvar::new(), look_up }) }
+        Cached {
+            rules,
+            shared: Arc::new(Shared {
+                names: Mutex::default(),
+                found: Condvar::new(),
+                found_for_tasks: Notify::new(),
+                look_up,
+            }),
+        }
     }
 
     /// The addresses of a host that may be called, of which there is one at least.
     pub(super) fn allowed(&self, host: &str, within: Option<Duration>) -> Result<Vec<IpAddr>, NoAddress> {
+        self.guarded(host, self.addresses(host, within)?)
+    }
+
+    /// The same, for tasks: no thread waits.
+    pub(super) async fn allowed_soon(&self, host: &str, within: Duration) -> Result<Vec<IpAddr>, NoAddress> {
+        let begun = Instant::now();
+        let found = async {
+            loop {
+                // Who listens before asking misses nothing.
+                let found = self.shared.found_for_tasks.notified();
+                if let Some(known) = self.known(&mut self.shared.names(), host, begun) {
+                    return known;
+                }
+                found.await;
+            }
+        };
+        let addresses = tokio::time::timeout(within, found).await;
+        self.guarded(host, addresses.unwrap_or_else(|_| Err(NoAddress::Late { host: host.to_owned() }))?)
+    }
+
+    fn guarded(&self, host: &str, addresses: Vec<IpAddr>) -> Result<Vec<IpAddr>, NoAddress> {
         let mut denied = None;
         let mut allowed = Vec::new();
-        for address in self.addresses(host, within)? {
+        for address in addresses {
             match self.rules.denies(address) {
                 None => allowed.push(address),
                 Some(why) => denied = Some(NoAddress::Denied { address, why }),
@@ -109,35 +141,12 @@ impl Cached {
     }
 
     fn addresses(&self, host: &str, within: Option<Duration>) -> Result<Vec<IpAddr>, NoAddress> {
-        if let Ok(address) = host.trim_start_matches('[').trim_end_matches(']').parse() {
-            return Ok(vec![address]);
-        }
-        let unknown =
-            |why: &dyn fmt::Display| NoAddress::Unknown { host: host.to_owned(), why: why.to_string() };
         let begun = Instant::now();
         let until = within.and_then(|within| begun.checked_add(within));
         let mut names = self.shared.names();
         loop {
-            if names.len() >= NAMES {
-                names.retain(|_, name| name.asked || name.is_fresh(begun));
-            }
-            let name = names.entry(host.to_owned()).or_default();
-            match &name.told {
-                Some((_, Ok(addresses))) if name.is_fresh(begun) => return Ok(addresses.clone()),
-                Some((at, told)) if *at >= begun => return told.clone().map_err(|why| unknown(&why)),
-                _ => {}
-            }
-            if !name.asked {
-                let (shared, wanted) = (Arc::clone(&self.shared), host.to_owned());
-                let thread = std::thread::Builder::new().name("resolver".to_owned());
-                let asked = thread.spawn(move || {
-                    let told = (shared.look_up)(&wanted).map_err(|e| e.to_string());
-                    let name = Name { asked: false, told: Some((Instant::now(), told)) };
-                    shared.names().insert(wanted, name);
-                    shared.found.notify_all();
-                });
-                asked.map_err(|e| unknown(&e))?;
-                name.asked = true;
+            if let Some(known) = self.known(&mut names, host, begun) {
+                return known;
             }
             names = match until {
                 None => self.shared.found.wait(names).unwrap_or_else(PoisonError::into_inner),
@@ -150,6 +159,45 @@ impl Cached {
                 }
             };
         }
+    }
+
+    /// The addresses of a host as they are kept, or what came of a look-up since `begun`; none: it is being looked up.
+    fn known(
+        &self,
+        names: &mut HashMap<String, Name>,
+        host: &str,
+        begun: Instant,
+    ) -> Option<Result<Vec<IpAddr>, NoAddress>> {
+        if let Ok(address) = host.trim_start_matches('[').trim_end_matches(']').parse() {
+            return Some(Ok(vec![address]));
+        }
+        let unknown =
+            |why: &dyn fmt::Display| NoAddress::Unknown { host: host.to_owned(), why: why.to_string() };
+        if names.len() >= NAMES {
+            names.retain(|_, name| name.asked || name.is_fresh(begun));
+        }
+        let name = names.entry(host.to_owned()).or_default();
+        match &name.told {
+            Some((_, Ok(addresses))) if name.is_fresh(begun) => return Some(Ok(addresses.clone())),
+            Some((at, told)) if *at >= begun => return Some(told.clone().map_err(|why| unknown(&why))),
+            _ => {}
+        }
+        if !name.asked {
+            let (shared, wanted) = (Arc::clone(&self.shared), host.to_owned());
+            let thread = std::thread::Builder::new().name("resolver".to_owned());
+            let asked = thread.spawn(move || {
+                let told = (shared.look_up)(&wanted).map_err(|e| e.to_string());
+                let name = Name { asked: false, told: Some((Instant::now(), told)) };
+                shared.names().insert(wanted, name);
+                shared.found.notify_all();
+                shared.found_for_tasks.notify_waiters();
+            });
+            if let Err(e) = asked {
+                return Some(Err(unknown(&e)));
+            }
+            name.asked = true;
+        }
+        None
     }
 }
 

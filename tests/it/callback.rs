@@ -22,7 +22,7 @@ const ADDED_US: i64 = 1_795_219_100_999_000;
 
 fn caller_with(tls: Tls) -> Caller {
     let settings = Callback { guard: Guard::Metadata, allow: Vec::new(), tls };
-    Caller::new(4, &settings, TimeZone::UTC)
+    Caller::new(4, &settings, TimeZone::UTC).unwrap()
 }
 
 fn caller() -> Caller {

@@ -173,7 +173,7 @@ fn call(url: &str, success: &str, body: &str) -> (Verdict, Duration) {
         headers: Vec::new(),
         ack_url: None,
     };
-    let caller = Caller::new(1, &settings, TimeZone::UTC);
+    let caller = Caller::new(1, &settings, TimeZone::UTC).unwrap();
     let begun = Instant::now();
     let (verdict, attempt) = caller.call(&topic, &delivery);
     let took = begun.elapsed();

@@ -16,6 +16,7 @@ impl Consumer {
     /// Orders what is to be done on a lane, unless it is at something.
     pub(super) fn exchange(&mut self, number: usize) {
         let (now, free, share) = (Instant::now(), self.free(), self.counters.len() as u32);
+        let enough = self.enough();
         let counter = &mut self.counters[number];
         // A moment that has come is not waited for any more, whatever may be done now.
         counter.again = counter.again.filter(|at| *at > now);
@@ -29,8 +30,12 @@ impl Consumer {
         if counter.unsettled.is_empty() && !leases {
             return;
         }
+        if counter.gathers_until(enough).is_some_and(|until| until > now) {
+            return;
+        }
         let count = counter.unsettled.len().min(lane::BATCH);
         let settle: Vec<Settlement> = counter.unsettled.drain(..count).collect();
+        counter.gathers_since = (!counter.unsettled.is_empty()).then_some(now);
         // A lane that hangs must not hold all workers that are free.
         let limit = if leases { free.div_ceil(share).min(lane::BATCH as u32) } else { 0 };
         let allowed = |topic: &TopicName| self.limits.allowed(topic);
@@ -50,6 +55,7 @@ impl Consumer {
         }
         counter.busy = Some((now, limit));
         counter.look &= !leases;
+        counter.rang &= !leases;
         counter.lane.order(Order::Exchange { settle, wanted, limit: limit as usize });
     }
 
@@ -63,7 +69,7 @@ impl Consumer {
     ) -> Result<()> {
         let counter = &mut self.counters[number];
         let (_, limit) = counter.busy.take().unwrap_or((Instant::now(), 0));
-        counter.unsettled.append(&mut unsettled);
+        unsettled.drain(..).for_each(|settlement| counter.owe(settlement));
         let asked = std::mem::take(&mut counter.asked);
         let mut begun: BTreeMap<TopicName, u32> = BTreeMap::new();
         batch.jobs.iter().for_each(|job| *begun.entry(job.key.topic.clone()).or_default() += 1);
@@ -100,8 +106,10 @@ impl Consumer {
             self.workers.call(topic, &leased, ack_url(base, secret, topic, &leased));
             let by = Instant::now() + topic.timeout + LEASE_MARGIN;
             let topic = Arc::clone(topic);
+            self.counters[number].flying += 1;
             self.in_flight.insert(leased.token.clone(), Flight { leased, topic, lane: number, by });
         }
+        self.workers.begin();
         self.note_waiting(number, batch.waiting);
         let served = |(topic, _): &(TopicName, u64)| self.topics.now().get(topic.as_str()).is_some();
         let left: Vec<(TopicName, u64)> = batch.left.into_iter().filter(served).collect();

@@ -130,6 +130,6 @@ impl Consumer {
         let Leased { key, token, .. } = leased;
         log::error!(target: "notify", "{key} is a dead letter: {}", attempt.error);
         let settlement = Settlement { key, token, outcome: Outcome::Bury, attempt: Some(attempt) };
-        self.counters[lane].unsettled.push(settlement);
+        self.counters[lane].owe(settlement);
     }
 }

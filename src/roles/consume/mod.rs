@@ -1,6 +1,6 @@
 //! dq-consume: leases ready jobs, calls their callbacks, settles what came of it.
 //!
-//! Each lane of the store has a thread that talks to it (`lane`), and workers make the calls; the main loop decides. While
+//! Each lane of the store has a thread that talks to it (`lane`), one more makes the calls (`workers`); the main loop decides. While
 //! calls run, outcomes gather, and are settled together. A lease never holds more jobs than there are free workers, so that
 //! none waits here while another consumer is idle.
 
@@ -24,7 +24,6 @@ use self::ending::{receiver_failed, settlement};
 use self::lane::{Inbox, Lane, News, Order};
 use self::limits::Limits;
 use self::workers::{Finished, Workers};
-use crate::callback::Caller;
 use crate::fair::Fair;
 use crate::flow::Evidence;
 use crate::job::{Priority, TopicName};
@@ -43,6 +42,9 @@ const EXCHANGE: Duration = Duration::from_secs(15);
 
 /// How long before the end of a drain the leases of callbacks that still run are handed back.
 const LAST_CALL: Duration = Duration::from_millis(500);
+
+/// How long outcomes gather while other callbacks run, to be settled together. It delays nobody where workers are free: what is rung for is leased at once.
+const GATHER: Duration = Duration::from_millis(1);
 
 /// How often others are told of jobs that this process may not take.
 const PASS_ON: Duration = Duration::from_secs(1);
@@ -70,8 +72,14 @@ struct Counter {
     lane: Lane,
     /// Outcomes that the store does not have yet.
     unsettled: Vec<Settlement>,
+    /// When the first of them came.
+    gathers_since: Option<Instant>,
+    /// How many callbacks of its jobs run.
+    flying: u32,
     /// Whether there may be ready jobs that a free worker could take.
     look: bool,
+    /// They were rung for since the last lease: none waits for outcomes to gather.
+    rang: bool,
     /// An exchange is under way, since then; and it may bring so many jobs.
     busy: Option<(Instant, u32)>,
     /// The topics that it was asked for, as they were then, and for how many jobs.
@@ -97,6 +105,21 @@ impl Counter {
     /// When others are told again of what this process may not take: some may have been busy.
     fn passes_on_at(&self) -> Option<Instant> {
         self.passed_on.values().min().map(|at| *at + PASS_ON)
+    }
+
+    /// Takes an outcome, for the next exchange.
+    fn owe(&mut self, settlement: Settlement) {
+        self.gathers_since.get_or_insert_with(Instant::now);
+        self.unsettled.push(settlement);
+    }
+
+    /// Until when it waits for more outcomes, to settle them together; none: for no more, or there are none. `enough`: how many
+    /// are not waited with, and with how many callbacks in flight a process is busy: one that is not heeds each ring at once. (A
+    /// lease that leaves work behind rings as well, so that busy processes are rung for all the time.)
+    fn gathers_until(&self, enough: usize) -> Option<Instant> {
+        let heeds = self.rang && self.look && (self.flying as usize) < enough;
+        let waits = self.flying > 0 && self.unsettled.len() < enough && !heeds;
+        self.gathers_since.filter(|_| waits).map(|since| since + GATHER)
     }
 
     /// Whether a drain has nothing more to do there.
@@ -129,8 +152,7 @@ struct Consumer {
 impl Consumer {
     fn start(context: &mut Context) -> Result<Consumer> {
         let settings = Arc::clone(&context.settings);
-        let concurrency = settings.consume.concurrency;
-        let caller = Caller::new(concurrency, &settings.callback, context.zone()?);
+        let workers = Workers::new(&settings, context.zone()?, context.counters.clone())?;
         let owner = Owner::claim(&settings.run_dir).context("cannot become an owner of leases")?;
         let topics = context.topics()?;
         let (inbox, told) = Inbox::new()?;
@@ -143,6 +165,9 @@ impl Consumer {
             counters.push(Counter {
                 lane,
                 unsettled: Vec::new(),
+                gathers_since: None,
+                flying: 0,
+                rang: false,
                 look: true,
                 busy: None,
                 asked: HashMap::new(),
@@ -170,7 +195,7 @@ impl Consumer {
             counters,
             inbox,
             told,
-            workers: Workers::new(caller, context.counters.clone(), concurrency)?,
+            workers,
             in_flight: HashMap::new(),
             drains: false,
             public_url: settings.http.public_url.clone(),
@@ -211,11 +236,19 @@ impl Consumer {
         self.workers.free().saturating_sub(reserved)
     }
 
+    /// How many outcomes are settled without waiting for more: when half of the workers are free again the other half is still
+    /// busy, and the receivers never wait for dq.
+    fn enough(&self) -> usize {
+        (self.workers.count() / 2).clamp(1, lane::BATCH as u32) as usize
+    }
+
     /// Waits for a callback's end, a lane, or the master; when the store failed, for its next try.
     fn wait(&mut self, context: &mut Context) -> Result<()> {
         let free = self.free() > 0 && !self.drains;
-        for counter in &mut self.counters {
-            let could = free && counter.again.is_none();
+        // (During an exchange nothing is changed: what it brings may change it back.)
+        for counter in self.counters.iter_mut().filter(|counter| counter.busy.is_none()) {
+            // Who knows of work need not be told of any: a ring is better heard by others.
+            let could = free && counter.again.is_none() && !counter.look;
             if std::mem::replace(&mut counter.listens, could) != could {
                 counter.lane.order(Order::Listen(could));
             }
@@ -225,9 +258,12 @@ impl Consumer {
         let drain_ends = context.drain().and_then(|Drain { until, .. }| until?.checked_sub(LAST_CALL));
         let permits = self.limits.next(|topic| self.wants(topic));
         let probes = self.counters.iter().filter_map(|c| c.lets_through);
+        let enough = self.enough();
+        let gathered =
+            self.counters.iter().filter(|c| c.busy.is_none()).filter_map(|c| c.gathers_until(enough));
         let until = self.counters.iter().filter_map(|c| c.again).chain(drain_ends);
         let passes = self.counters.iter().filter(|_| !self.drains).filter_map(Counter::passes_on_at);
-        let until = until.chain(permits).chain(probes).chain(passes).min();
+        let until = until.chain(permits).chain(probes).chain(passes).chain(gathered).min();
         let fds: Vec<BorrowedFd<'_>> =
             [self.workers.as_fd(), self.told.as_fd()].into_iter().chain(self.topics.fd()).collect();
         let changed = context.wait(&fds, until)?.get(2).is_some_and(|readable| *readable);
@@ -267,7 +303,9 @@ impl Consumer {
             self.learn(&flight, receiver_failed(&verdict), &attempt.error);
             let Flight { leased, topic, lane, .. } = flight;
             let settlement = settlement(&topic, leased, token, &verdict, attempt);
-            self.counters[lane].unsettled.push(settlement);
+            let counter = &mut self.counters[lane];
+            counter.flying -= 1;
+            counter.owe(settlement);
         }
         // Ready jobs of a topic that had its share of workers may be leased now.
         self.look_where_more_is();
@@ -284,7 +322,10 @@ impl Consumer {
     fn hear(&mut self) -> Result<()> {
         for (number, news) in self.inbox.take() {
             match news {
-                News::Rang => self.counters[number].look = true,
+                News::Rang => {
+                    let counter = &mut self.counters[number];
+                    (counter.look, counter.rang) = (true, true);
+                }
                 News::Exchanged { unsettled, batch, failed } => {
                     self.exchanged(number, unsettled, batch, failed)?
                 }

@@ -1,23 +1,24 @@
-//! The workers: threads that make the calls. They are started as they are needed, up to the concurrency.
+//! The workers, as many as callbacks may be in flight at a time: tasks of the one thread that makes the calls.
 
-use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
-use crate::callback::{Caller, Delivery, Verdict};
+use jiff::tz::TimeZone;
+
+use crate::callback::{Call, Caller, Delivery, Ended, Verdict};
 use crate::counters::Counters;
-use crate::job::Attempt;
+use crate::job::{Attempt, TopicName};
 use crate::metrics::AttemptOutcome;
 use crate::role::lock;
+use crate::settings::Settings;
 use crate::store::{Leased, Token};
-use crate::topic::{Failure, Topic};
+use crate::topic::Topic;
 
-/// A worker's stack: what a TLS handshake and a request need, and some more.
-const STACK: usize = 512 << 10;
+/// With so many callbacks ended the main loop is told, whether others end at the same moment or not.
+const MANY: usize = 32;
 
 /// A callback that ended.
 #[derive(Debug)]
@@ -30,55 +31,40 @@ pub(super) struct Finished {
     pub attempt: Attempt,
 }
 
-struct Call {
-    topic: Arc<Topic>,
-    token: Token,
-    delivery: Delivery,
-}
-
-#[derive(Default)]
-struct Queue {
-    calls: VecDeque<Call>,
-    idle: usize,
-    closed: bool,
-}
-
 struct Shared {
-    caller: Caller,
     counters: Counters,
-    queue: Mutex<Queue>,
-    called: Condvar,
     finished: Mutex<Vec<Finished>>,
-    /// Written to when `finished` is no longer empty.
+    /// The main loop has been told of what is in `finished`.
+    told: AtomicBool,
     tell: UnixStream,
 }
 
 /// The main loop's side of the workers.
 pub(super) struct Workers {
     shared: Arc<Shared>,
+    caller: Caller,
     told: UnixStream,
     concurrency: u32,
-    started: u32,
     busy: u32,
+    /// Not handed over yet.
+    fresh: Vec<Call>,
 }
 
 impl Workers {
-    pub(super) fn new(caller: Caller, counters: Counters, concurrency: u32) -> io::Result<Workers> {
+    pub(super) fn new(settings: &Settings, zone: TimeZone, counters: Counters) -> io::Result<Workers> {
         let (told, tell) = UnixStream::pair()?;
         told.set_nonblocking(true)?;
         tell.set_nonblocking(true)?;
-        let shared = Shared {
-            caller,
-            counters,
-            queue: Mutex::default(),
-            called: Condvar::new(),
-            finished: Mutex::default(),
-            tell,
-        };
-        let mut workers = Workers { shared: Arc::new(shared), told, concurrency, started: 0, busy: 0 };
-        // Without a single worker there is no consumer.
-        workers.start()?;
-        Ok(workers)
+        let shared =
+            Arc::new(Shared { counters, finished: Mutex::default(), told: AtomicBool::new(false), tell });
+        let (concurrency, resting) = (settings.consume.concurrency, Arc::clone(&shared));
+        let caller = Caller::resting(concurrency, &settings.callback, zone, move || resting.tell())?;
+        Ok(Workers { shared, caller, told, concurrency, busy: 0, fresh: Vec::new() })
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> u32 {
+        self.concurrency
     }
 
     /// How many more calls may be handed in.
@@ -86,7 +72,7 @@ impl Workers {
         self.concurrency.saturating_sub(self.busy)
     }
 
-    /// Hands in a call. To be used only while workers are free.
+    /// Hands in a call, which begins with the next [`Workers::begin`]. To be used only while workers are free.
     pub(super) fn call(&mut self, topic: &Arc<Topic>, leased: &Leased, ack_url: Option<String>) {
         debug_assert!(self.free() > 0);
         self.busy += 1;
@@ -99,24 +85,17 @@ impl Workers {
             headers: leased.headers.pairs(),
             ack_url,
         };
-        let call = Call { topic: Arc::clone(topic), token: leased.token.clone(), delivery };
-        let mut queue = lock(&self.shared.queue);
-        queue.calls.push_back(call);
-        let another = queue.calls.len() > queue.idle && self.started < self.concurrency;
-        drop(queue);
-        self.shared.called.notify_one();
-        if another && let Err(e) = self.start() {
-            log::error!("cannot start another worker: {e}; going on with {}", self.started);
-            self.concurrency = self.started;
-        }
+        let (shared, token) = (Arc::clone(&self.shared), leased.token.clone());
+        let (name, due_ms) = (leased.key.topic.clone(), leased.due_ms);
+        let tell = Box::new(move |ended| shared.ended(token, &name, due_ms, ended));
+        self.fresh.push(Call { topic: Arc::clone(topic), delivery, is_test: false, tell });
     }
 
-    fn start(&mut self) -> io::Result<()> {
-        let shared = Arc::clone(&self.shared);
-        let name = format!("worker-{}", self.started);
-        std::thread::Builder::new().name(name).stack_size(STACK).spawn(move || shared.work())?;
-        self.started += 1;
-        Ok(())
+    /// Begins the calls that were handed in.
+    pub(super) fn begin(&mut self) {
+        if !self.fresh.is_empty() {
+            self.caller.begin(std::mem::take(&mut self.fresh));
+        }
     }
 
     /// The calls that ended since the last time.
@@ -126,6 +105,7 @@ impl Workers {
         while let Ok(n) = (&self.told).read(&mut buffer)
             && n == buffer.len()
         {}
+        self.shared.told.store(false, Ordering::SeqCst);
         let finished = std::mem::take(&mut *lock(&self.shared.finished));
         self.busy -= finished.len() as u32;
         finished
@@ -139,85 +119,42 @@ impl AsFd for Workers {
     }
 }
 
-impl Drop for Workers {
-    fn drop(&mut self) {
-        lock(&self.shared.queue).closed = true;
-        self.shared.called.notify_all();
-    }
-}
-
 impl Shared {
-    fn work(&self) {
-        while let Some(call) = self.next() {
-            let (begun, late_us) = (Instant::now(), late_us(call.delivery.due_ms));
-            let made = catch_unwind(AssertUnwindSafe(|| self.caller.call(&call.topic, &call.delivery)));
-            let (verdict, attempt) = made.unwrap_or_else(|_| panicked(&call.delivery));
-            self.count(&call.delivery, &verdict, attempt.status, late_us, begun);
-            let mut finished = lock(&self.finished);
-            finished.push(Finished { token: call.token, verdict, attempt });
-            let first = finished.len() == 1;
-            drop(finished);
-            if first
-                && let Err(e) = (&self.tell).write(&[1])
-                && e.kind() != ErrorKind::WouldBlock
-            {
-                log::error!("cannot tell of a callback's end: {e}");
-            }
+    fn ended(&self, token: Token, topic: &TopicName, due_ms: i64, ended: Ended) {
+        self.count(topic, due_ms, &ended);
+        let Ended { verdict, attempt, .. } = ended;
+        let mut finished = lock(&self.finished);
+        finished.push(Finished { token, verdict, attempt });
+        let many = finished.len() >= MANY;
+        drop(finished);
+        if many {
+            self.tell();
         }
     }
 
-    fn count(
-        &self,
-        delivery: &Delivery,
-        verdict: &Verdict,
-        status: Option<u16>,
-        late_us: u64,
-        begun: Instant,
-    ) {
-        let took_us = begun.elapsed().as_micros() as u64;
-        let topic = self.counters.topic(delivery.key.topic.as_str());
-        let outcome = match verdict {
+    /// Tells the main loop, if there is anything of which it has not been told.
+    fn tell(&self) {
+        if lock(&self.finished).is_empty() || self.told.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        if let Err(e) = (&self.tell).write(&[1])
+            && e.kind() != ErrorKind::WouldBlock
+        {
+            log::error!("cannot tell of a callback's end: {e}");
+        }
+    }
+
+    fn count(&self, topic: &TopicName, due_ms: i64, ended: &Ended) {
+        // By this host's clock: one that is behind the store's makes it 0 at the least.
+        let late_us = ended.began_us.saturating_sub(due_ms.saturating_mul(1000)).max(0) as u64;
+        let took_us = ended.took.as_micros() as u64;
+        let topic = self.counters.topic(topic.as_str());
+        let outcome = match ended.verdict {
             Verdict::Later => return topic.answered_later(late_us, took_us),
             Verdict::Accepted => AttemptOutcome::Accepted,
             Verdict::Failed { .. } => AttemptOutcome::Failed,
             Verdict::Refused { .. } => AttemptOutcome::Refused,
         };
-        topic.attempted(outcome, status, late_us, took_us);
+        topic.attempted(outcome, ended.attempt.status, late_us, took_us);
     }
-
-    fn next(&self) -> Option<Call> {
-        let mut queue = lock(&self.queue);
-        loop {
-            if let Some(call) = queue.calls.pop_front() {
-                return Some(call);
-            }
-            if queue.closed {
-                return None;
-            }
-            queue.idle += 1;
-            queue = self.called.wait(queue).unwrap_or_else(PoisonError::into_inner);
-            queue.idle -= 1;
-        }
-    }
-}
-
-/// By how much an attempt begins after its due time, in microseconds. (By this host's clock; one that is behind the store's makes
-/// it 0 at the least.)
-fn late_us(due_ms: i64) -> u64 {
-    let now_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i64);
-    now_us.saturating_sub(due_ms.saturating_mul(1000)).max(0) as u64
-}
-
-/// A bug in a call is a failed attempt of its job, and no end of the worker.
-fn panicked(delivery: &Delivery) -> (Verdict, Attempt) {
-    let error = "the delivery panicked; see the log".to_owned();
-    let attempt = Attempt {
-        number: delivery.attempt,
-        at_ms: delivery.due_ms,
-        took_ms: 0,
-        status: None,
-        answer: String::new(),
-        error: error.clone(),
-    };
-    (Verdict::Failed { kind: Failure::Broken, reason: error, retry_after: None }, attempt)
 }

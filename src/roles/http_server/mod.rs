@@ -83,7 +83,7 @@ pub fn run(mut context: Context) -> Result<()> {
         max_body: settings.server.max_frame,
         registrar: Registrar::start(&settings)?,
         lanes: context.lanes()?,
-        trials: Trials::new(&settings, context.zone()?),
+        trials: Trials::new(&settings, context.zone()?).context("cannot start the thread of tests")?,
         health: Health::start(&mut context)?,
         metrics: Sources::start(&mut context)?,
         counters: context.counters.clone(),

@@ -1,6 +1,7 @@
 //! `test`: calls a topic's callback once, now, by the rules by which jobs are delivered, and tells what came of it. It is no job:
 //! nothing is stored, counted or tried again, and the receiver sees that by a header.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,9 +43,9 @@ pub(super) struct Trials {
 }
 
 impl Trials {
-    pub(super) fn new(settings: &Settings, zone: TimeZone) -> Trials {
-        let caller = Caller::new(1, &settings.callback, zone);
-        Trials { caller: Arc::new(caller), free: Arc::new(Semaphore::new(MOST)) }
+    pub(super) fn new(settings: &Settings, zone: TimeZone) -> io::Result<Trials> {
+        let caller = Caller::new(1, &settings.callback, zone)?;
+        Ok(Trials { caller: Arc::new(caller), free: Arc::new(Semaphore::new(MOST)) })
     }
 
     /// Refuses a callback that the guard would not call. One whose name nobody knows now may be saved.

@@ -1,0 +1,172 @@
+//! A call, from the request to the verdict.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use hyper::http::HeaderMap;
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use super::connect::Socket;
+use super::failure::Failed;
+use super::judge::{Answer, Expressions, judge};
+use super::line::{Came, Idle, Line, late};
+use super::request::{Parts, Receiver};
+use super::resolve::{Cached, NoAddress};
+use super::tls::Tls;
+use super::{Delivery, Ended, Verdict};
+use crate::job::Attempt;
+use crate::settings::Callback;
+use crate::topic::Topic;
+
+/// How many bytes of an answer are read.
+const ANSWER_MAX: usize = 64 * 1024;
+
+/// How many characters of an answer are kept with the job.
+const ANSWER_KEPT: usize = 200;
+
+/// What all calls share.
+pub(super) struct Calls {
+    idle: Idle,
+    resolver: Cached,
+    tls: Tls,
+    expressions: Expressions,
+    zone: TimeZone,
+}
+
+impl Calls {
+    pub(super) fn new(idle: usize, settings: &Callback, zone: TimeZone, resolver: Cached) -> Calls {
+        let (idle, tls) = (Idle::new(idle), Tls::new(settings.tls.clone()));
+        Calls { idle, resolver, tls, expressions: Expressions::default(), zone }
+    }
+
+    /// Lets connections go that have been idle for long. Tells whether there are others.
+    pub(super) fn let_go(&self) -> bool {
+        self.idle.purge()
+    }
+
+    /// Makes one delivery.
+    pub(super) async fn make(&self, topic: &Topic, delivery: &Delivery, is_test: bool) -> Ended {
+        let (started, began_us) = (Instant::now(), now_us());
+        let answer = self.request(topic, delivery, is_test, started, began_us).await;
+        let took = started.elapsed();
+        let mut attempt = Attempt {
+            number: delivery.attempt,
+            at_ms: began_us / 1000,
+            took_ms: took.as_millis() as u64,
+            status: None,
+            answer: String::new(),
+            error: String::new(),
+        };
+        let verdict = match answer {
+            Ok(answer) => {
+                attempt.status = Some(answer.status);
+                attempt.answer = String::from_utf8_lossy(&answer.body).chars().take(ANSWER_KEPT).collect();
+                judge(topic, &self.expressions, &answer)
+            }
+            Err(Failed { kind, why, .. }) => Verdict::failed(topic, kind, why, None),
+        };
+        attempt.error = verdict.reason().unwrap_or_default().to_owned();
+        Ended { verdict, attempt, began_us, took }
+    }
+
+    async fn request(
+        &self,
+        topic: &Topic,
+        delivery: &Delivery,
+        is_test: bool,
+        started: Instant,
+        began_us: i64,
+    ) -> Result<Answer, Failed> {
+        let until = (started + topic.timeout).into();
+        let parts = || {
+            let parts = Parts::of(topic, delivery, is_test, &self.zone, began_us / 1_000_000);
+            parts.map_err(Failed::no_connection)
+        };
+        let late = || late(topic.timeout);
+        let Parts { receiver, mut request } = parts()?;
+        let mut kept = self.idle.take(&receiver.origin).await;
+        let (mut line, head, body) = loop {
+            let may_be_stale = kept.is_some();
+            let mut line = match kept.take() {
+                Some(line) => line,
+                // (Apart: it is seldom needed, and large.)
+                None => Box::pin(self.connect(&receiver, topic, started)).await?,
+            };
+            match line.send(request, until, late).await {
+                Ok((head, body)) => break (line, head, body),
+                // The other side closed a connection that it had kept, as it may at any time, when the request was on its way.
+                // (Others that are kept are as old.)
+                Err(failed) if failed.is_stale && may_be_stale => request = parts()?.request,
+                Err(failed) => return Err(failed),
+            }
+        };
+        let Came { bytes, end } = line.read(body, ANSWER_MAX, until, late).await;
+        let says = |name: &str, word: &str| {
+            head.headers.get_all(name).iter().any(|v| v.as_bytes().eq_ignore_ascii_case(word.as_bytes()))
+        };
+        let answer = Answer {
+            status: head.status.as_u16(),
+            end,
+            retry_after: retry_after(&head.headers, began_us / 1000),
+            refuses: says("dq-retry", "no"),
+            later: delivery.ack_url.is_some() && says("dq-ack", "later"),
+            body: bytes,
+        };
+        if answer.is_whole() && line.runs() {
+            self.idle.put(&receiver.origin, line);
+        }
+        Ok(answer)
+    }
+
+    /// Makes a connection, within what is left of the call's time.
+    async fn connect(
+        &self,
+        receiver: &Receiver,
+        topic: &Topic,
+        started: Instant,
+    ) -> Result<Box<Line>, Failed> {
+        let left = || topic.timeout.saturating_sub(started.elapsed());
+        let found = self.resolver.allowed_soon(&receiver.host, left()).await;
+        let addresses = found.map_err(|e: NoAddress| Failed::no_connection(e.to_string()))?;
+        let within = topic.connect_timeout.min(left());
+        let host = receiver.host.trim_start_matches('[').trim_end_matches(']');
+        let secure = receiver.is_secure.then_some((&self.tls, host));
+        Line::over(Socket::connect(&addresses, receiver.port, secure, within).await?).await
+    }
+}
+
+fn now_us() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i64)
+}
+
+/// `Retry-After`: seconds, or a date (RFC 9110, 10.2.3).
+fn retry_after(headers: &HeaderMap, now_ms: i64) -> Option<Duration> {
+    let text = headers.get("retry-after")?.to_str().ok()?.trim();
+    if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
+        return Some(Duration::from_secs(text.parse().unwrap_or(u64::MAX)));
+    }
+    let at: Timestamp = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
+    let left_ms = at.as_millisecond().saturating_sub(now_ms);
+    Some(Duration::from_millis(u64::try_from(left_ms).unwrap_or(0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_read_in_both_forms() {
+        let of = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("retry-after", text.parse().unwrap());
+            retry_after(&headers, 784_111_777_000).map(|span| span.as_secs())
+        };
+        assert_eq!(of("120"), Some(120));
+        assert_eq!(of("Sun, 06 Nov 1994 08:50:37 GMT"), Some(60));
+        assert_eq!(of("Sun, 06 Nov 1994 08:40:37 GMT"), Some(0));
+        assert_eq!(of("99999999999999999999"), Some(u64::MAX));
+        for text in ["", "soon", "-5", "1.5"] {
+            assert_eq!(of(text), None, "{text}");
+        }
+    }
+}
