@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -45,6 +45,10 @@ pub(super) struct Socket {
     stream: Stream,
     ear: Arc<Ear>,
     takes_no_more: bool,
+    /// Something has been sent. Until then nothing is read: an answer that comes before its request is one all the same.
+    has_spoken: bool,
+    /// Who wanted to read before.
+    reader: Option<Waker>,
 }
 
 impl Socket {
@@ -87,7 +91,7 @@ impl Socket {
                 Err(_) => return Err(late()),
             },
         };
-        Ok(Socket { stream, ear: Arc::default(), takes_no_more: false })
+        Ok(Socket { stream, ear: Arc::default(), takes_no_more: false, has_spoken: false, reader: None })
     }
 
     pub(super) fn ear(&self) -> Arc<Ear> {
@@ -101,6 +105,10 @@ impl AsyncRead for Socket {
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.has_spoken {
+            self.reader = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
         let before = into.filled().len();
         let read = match &mut self.stream {
             Stream::Plain(tcp) => Pin::new(tcp).poll_read(cx, into),
@@ -135,6 +143,10 @@ impl Socket {
 
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.has_spoken = true;
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
         self.write(bytes.len(), |stream| match stream {
             Stream::Plain(tcp) => Pin::new(tcp).poll_write(cx, bytes),
             Stream::Secure(tls) => Pin::new(tls).poll_write(cx, bytes),
