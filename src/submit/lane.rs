@@ -47,6 +47,8 @@ type Done<A> = (<A as Asker>::Ticket, <A as Asker>::Told, usize);
 
 struct Queue<T> {
     asks: Vec<Handed<T>>,
+    /// The thread waits for some, and nobody has woken it yet: to wake one that works is a system call for nothing.
+    waits: bool,
     closed: bool,
 }
 
@@ -64,7 +66,7 @@ pub(super) struct Lane<A: Asker> {
 impl<A: Asker> Lane<A> {
     pub(super) fn start(store: Box<dyn Store>, asker: Arc<A>) -> io::Result<Lane<A>> {
         let shared = Arc::new(Shared {
-            queue: Mutex::new(Queue { asks: Vec::new(), closed: false }),
+            queue: Mutex::new(Queue { asks: Vec::new(), waits: false, closed: false }),
             handed: Condvar::new(),
             done: Mutex::default(),
             gone: AtomicBool::new(false),
@@ -87,8 +89,13 @@ impl<A: Asker> Lane<A> {
     /// Hands over what has come together.
     pub(super) fn flush(&mut self) {
         if !self.fresh.is_empty() {
-            lock(&self.shared.queue).asks.append(&mut self.fresh);
-            self.shared.handed.notify_one();
+            let mut queue = lock(&self.shared.queue);
+            queue.asks.append(&mut self.fresh);
+            let waits = mem::take(&mut queue.waits);
+            drop(queue);
+            if waits {
+                self.shared.handed.notify_one();
+            }
         }
     }
 
@@ -207,6 +214,7 @@ impl<A: Asker> Worker<A> {
             if queue.closed {
                 return None;
             }
+            queue.waits = true;
             queue = self.shared.handed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
         Some(mem::take(&mut queue.asks))
@@ -222,8 +230,14 @@ impl<A: Asker> Worker<A> {
         if answers.is_empty() {
             return;
         }
-        lock(&self.shared.done).extend(answers);
-        self.asker.wake();
+        let mut done = lock(&self.shared.done);
+        // Whoever has not taken the ones before has been woken for them, and takes these with them.
+        let is_first = done.is_empty();
+        done.extend(answers);
+        drop(done);
+        if is_first {
+            self.asker.wake();
+        }
     }
 
     fn add(&mut self, step: Vec<Handed<A::Ticket>>) {

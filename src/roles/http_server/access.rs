@@ -2,14 +2,13 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Instant;
 
-use axum::extract::{FromRequestParts, MatchedPath, RawPathParams, Request, State};
+use axum::extract::{FromRequestParts, MatchedPath, RawPathParams, Request};
 use axum::http::header::{AUTHORIZATION, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::sync::{Semaphore, watch};
 
@@ -143,15 +142,14 @@ impl fmt::Display for Caller {
 }
 
 /// What is needed to let somebody in.
-#[derive(Clone)]
 pub(super) struct Access {
     auth: Auth,
     tokens: watch::Receiver<Tokens>,
-    strikes: Arc<Mutex<Strikes>>,
-    hosts: Arc<Hosts>,
-    requests: Arc<Semaphore>,
+    strikes: Mutex<Strikes>,
+    hosts: Hosts,
+    requests: Semaphore,
     /// Of those who show a ticket: they take no room from those who show a token.
-    tickets: Arc<Semaphore>,
+    tickets: Semaphore,
     max_requests: usize,
     own_user: u32,
 }
@@ -161,10 +159,10 @@ impl Access {
         Access {
             auth: http.auth,
             tokens,
-            strikes: Arc::default(),
-            hosts: Arc::new(hosts),
-            requests: Arc::new(Semaphore::new(http.max_requests)),
-            tickets: Arc::new(Semaphore::new(http.max_requests.div_ceil(4))),
+            strikes: Mutex::default(),
+            hosts,
+            requests: Semaphore::new(http.max_requests),
+            tickets: Semaphore::new(http.max_requests.div_ceil(4)),
             max_requests: http.max_requests,
             own_user: nix::unistd::geteuid().as_raw(),
         }
@@ -250,12 +248,16 @@ async fn topic(parts: &mut Parts) -> Option<String> {
 }
 
 /// Lets in who may do what he asks for, and not more of them at once than there is room for.
-pub(super) async fn let_in(State(access): State<Access>, request: Request, next: Next) -> Response {
+pub(super) async fn let_in<F: Future<Output = Response>>(
+    access: &Access,
+    request: Request,
+    next: impl FnOnce(Request) -> F,
+) -> Response {
     let (mut parts, body) = request.into_parts();
     let route = parts.extensions.get::<MatchedPath>().cloned();
     let rule = route.as_ref().map(|route| rule(&parts.method, route.as_str()));
     if rule == Some(Rule::Anyone) {
-        return next.run(Request::from_parts(parts, body)).await;
+        return next(Request::from_parts(parts, body)).await;
     }
     let peer = parts.extensions.get::<Peer>().copied().unwrap_or(Peer::User(None));
     let known = match rule {
@@ -283,7 +285,7 @@ pub(super) async fn let_in(State(access): State<Access>, request: Request, next:
         return quiet(Problem::unavailable("busy", detail));
     }
     parts.extensions.insert(caller);
-    let answer = next.run(Request::from_parts(parts, body)).await;
+    let answer = next(Request::from_parts(parts, body)).await;
     drop(room);
     answer
 }

@@ -2,15 +2,15 @@
 //! else's.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::extract::Request;
 use axum::http::header::{HOST, ORIGIN};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use axum::middleware::Next;
 use axum::response::Response;
 
 use super::problem::Reason;
-use crate::process;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -21,28 +21,43 @@ const ACK: &str = "/v1/ack/";
 const ID_MAX: usize = 128;
 
 /// Gives an answer the id of its request, which the client may have given. What is refused is logged under it.
-pub(super) async fn with_id(request: Request, next: Next) -> Response {
+pub(super) async fn with_id<F: Future<Output = Response>>(
+    request: Request,
+    next: impl FnOnce(Request) -> F,
+) -> Response {
     let good = |id: &&HeaderValue| {
         (1..=ID_MAX).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
     };
-    let made = || HeaderValue::try_from(process::random_name().unwrap_or_default()).ok();
+    let made = || HeaderValue::try_from(made_id()).ok();
     let id = request.headers().get(REQUEST_ID).filter(good).cloned().or_else(made);
     let method = request.method().clone();
-    let path = request.uri().path();
-    let is_ack = path.starts_with(ACK);
-    // Also where a proxy has left a path of its own before it.
-    let path = path.rfind(ACK).map_or_else(|| path.to_owned(), |at| format!("{}{ACK}…", &path[..at]));
-    let mut response = next.run(request).await;
+    let uri = request.uri().clone();
+    let mut response = next(request).await;
     // Whoever has no ticket may ask any number of times.
-    let is_quiet = is_ack && response.status() == StatusCode::NOT_FOUND;
+    let is_quiet = uri.path().starts_with(ACK) && response.status() == StatusCode::NOT_FOUND;
     if let (Some(Reason(reason)), Some(id), false) = (response.extensions().get(), &id, is_quiet) {
         let (status, id) = (response.status().as_u16(), id.to_str().unwrap_or_default());
+        let path = uri.path();
+        // Also where a proxy has left a path of its own before it.
+        let path = path.rfind(ACK).map_or_else(|| path.to_owned(), |at| format!("{}{ACK}…", &path[..at]));
         log::info!(target: "request", "refused: {method} {path}: {status} {reason} [{id}]");
     }
     if let Some(id) = id {
         response.headers_mut().insert(REQUEST_ID, id);
     }
     response
+}
+
+/// An id that no other request of any process has: random bits of the process, and a number of the request's own, mixed (the
+/// finisher of splitmix64, by which no two numbers become one). Random bits for each request are a system call for each.
+fn made_id() -> String {
+    static FIRST: LazyLock<u64> = LazyLock::new(|| getrandom::u64().unwrap_or_else(|_| fastrand::u64(..)));
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut bits = FIRST.wrapping_add(number);
+    bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    format!("{:016x}", bits ^ bits >> 31)
 }
 
 /// The names by which this host may be asked where nobody has to show anything. A web page that somebody looks at who may come in
@@ -111,6 +126,12 @@ fn is_loopback(authority: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ids_of_requests_are_sixteen_letters_and_never_the_same() {
+        let ids: std::collections::HashSet<String> = (0..10_000).map(|_| made_id()).collect();
+        assert!(ids.len() == 10_000 && ids.iter().all(|id| id.len() == 16));
+    }
 
     #[test]
     fn only_this_host_and_its_own_pages_are_let_in() {

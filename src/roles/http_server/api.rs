@@ -1,12 +1,13 @@
 //! What all routes share: their state, and what they take from a request.
 
+use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::header::CONTENT_TYPE;
-use axum::http::request::Parts;
+use axum::http::request;
 use axum::http::{HeaderMap, StatusCode};
 use jiff::tz::TimeZone;
 use tokio::sync::watch;
@@ -30,9 +31,12 @@ use crate::topic::{Topic, Topics};
 /// How long a client may take to send a body.
 pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the routes need. Cheap to clone.
+/// What the routes need. A clone is one count: each request takes some.
 #[derive(Clone)]
-pub(super) struct Api {
+pub(super) struct Api(Arc<Parts>);
+
+/// What it is made of.
+pub(super) struct Parts {
     pub desk: Desk,
     /// As they are now.
     pub topics: watch::Receiver<Topics>,
@@ -50,7 +54,20 @@ pub(super) struct Api {
     pub zone: TimeZone,
     pub acks: Acks,
     /// What `/openapi.json` says.
-    pub document: Arc<OnceLock<Bytes>>,
+    pub document: OnceLock<Bytes>,
+}
+
+impl Deref for Api {
+    type Target = Parts;
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+impl From<Parts> for Api {
+    fn from(parts: Parts) -> Api {
+        Api(Arc::new(parts))
+    }
 }
 
 impl Api {
@@ -69,7 +86,7 @@ pub(super) struct InTopic(pub TopicName);
 
 impl<S: Send + Sync> FromRequestParts<S> for InTopic {
     type Rejection = Problem;
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<InTopic, Problem> {
+    async fn from_request_parts(parts: &mut request::Parts, state: &S) -> Result<InTopic, Problem> {
         let Path(topic) = Path::<String>::from_request_parts(parts, state).await?;
         Ok(InTopic(input::topic(&topic)?))
     }
@@ -80,7 +97,7 @@ pub(super) struct OfJob(pub JobKey);
 
 impl<S: Send + Sync> FromRequestParts<S> for OfJob {
     type Rejection = Problem;
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<OfJob, Problem> {
+    async fn from_request_parts(parts: &mut request::Parts, state: &S) -> Result<OfJob, Problem> {
         // The path of batches is that of a job with this id, too.
         let Path((topic, id)) = match parts.uri.path().ends_with("/jobs/batch") {
             true => Path((Path::<String>::from_request_parts(parts, state).await?.0, "batch".to_owned())),

@@ -50,6 +50,7 @@ impl Asker for Http {
 pub(super) struct Desk {
     submits: Arc<Mutex<Submits<Http>>>,
     answers: Arc<Notify>,
+    asked: Arc<Notify>,
     next: Arc<AtomicU64>,
 }
 
@@ -58,7 +59,17 @@ impl Desk {
         let answers = Arc::new(Notify::new());
         let asker = Http { answers: Arc::clone(&answers) };
         let submits = Submits::start(context.lanes()?, asker, || context.store())?;
-        Ok(Desk { submits: Arc::new(Mutex::new(submits)), answers, next: Arc::default() })
+        let asked = Arc::default();
+        Ok(Desk { submits: Arc::new(Mutex::new(submits)), answers, asked, next: Arc::default() })
+    }
+
+    /// Hands over what is asked, for ever. A task of its own, which has its turn after those that are asking now: what they ask
+    /// goes to the store's threads together, and wakes them once.
+    pub(super) async fn hand_over(self) {
+        loop {
+            self.asked.notified().await;
+            lock(&self.submits).flush();
+        }
     }
 
     /// Asks the store, for a request of so many bytes.
@@ -73,8 +84,8 @@ impl Desk {
             submits
                 .hand_in(ticket, ask, bytes)
                 .map_err(|hung| Problem::unavailable("store_busy", hung.to_string()))?;
-            submits.flush();
         }
+        self.asked.notify_one();
         let unknown = "the store has not answered in time: the outcome is unknown";
         match tokio::time::timeout(STORE_TIMEOUT, answered).await {
             Ok(Ok(told)) => told,

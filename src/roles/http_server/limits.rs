@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::StatusCode;
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::problem::Problem;
@@ -19,7 +18,10 @@ const HEADERS_MAX: usize = 16 << 10;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Refuses what is too large, and gives up what takes too long.
-pub(super) async fn keep(request: Request, next: Next) -> Response {
+pub(super) async fn keep<F: Future<Output = Response>>(
+    request: Request,
+    next: impl FnOnce(Request) -> F,
+) -> Response {
     let uri = request.uri().path_and_query().map_or(0, |u| u.as_str().len());
     if uri > URI_MAX {
         let detail = format!("the path and its query are {uri} bytes long, which is more than {URI_MAX}");
@@ -32,7 +34,7 @@ pub(super) async fn keep(request: Request, next: Next) -> Response {
         let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
         return Problem::new(status, "headers_too_large", detail).into_response();
     }
-    match tokio::time::timeout(PATIENCE, next.run(request)).await {
+    match tokio::time::timeout(PATIENCE, next(request)).await {
         Ok(response) => response,
         Err(_) => {
             let detail = format!("it was not done within {PATIENCE:?}: the outcome is unknown");

@@ -39,20 +39,21 @@ mod trial;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{Method, StatusCode, Uri};
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
 use utoipa_axum::router::OpenApiRouter;
 
 use self::access::Access;
 use self::acks::Acks;
 use self::admission::Hosts;
-use self::api::Api;
+use self::api::{Api, Parts};
 use self::connections::{Connections, Doors, End, Entered};
 use self::desk::Desk;
 use self::followed::{Followed, watched};
@@ -76,7 +77,7 @@ pub fn run(mut context: Context) -> Result<()> {
     let settings = Arc::clone(&context.settings);
     let hosts = Hosts::of(settings.http.listen, settings.http.tls.is_some(), &settings.instance);
     let access = Access::new(&settings.http, topics.tokens(), hosts);
-    let api = Api {
+    let api = Api::from(Parts {
         desk: desk.clone(),
         topics: topics.now(),
         tokens: topics.tokens(),
@@ -88,10 +89,10 @@ pub fn run(mut context: Context) -> Result<()> {
         metrics: Sources::start(&mut context)?,
         counters: context.counters.clone(),
         zone: context.zone()?,
-        document: Arc::default(),
+        document: OnceLock::new(),
         acks: Acks::default(),
         settings: Arc::clone(&settings),
-    };
+    });
     let connections = Connections::new(app(api, access)?, &settings.http)?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start tokio")?;
@@ -126,10 +127,23 @@ fn app(api: Api, access: Access) -> Result<Router> {
         .method_not_allowed_fallback(no_method)
         .layer(DefaultBodyLimit::max(max_body))
         .with_state(api)
-        .layer(from_fn_with_state((Replays::default(), max_body), replays::replay))
-        .layer(from_fn(limits::keep))
-        .layer(from_fn_with_state(access, access::let_in))
-        .layer(from_fn(admission::with_id)))
+        .layer(from_fn_with_state(Arc::new(Gate { access, replays: Replays::default(), max_body }), pass)))
+}
+
+/// What every request passes.
+struct Gate {
+    access: Access,
+    replays: Replays,
+    max_body: usize,
+}
+
+/// Has a request pass it. One layer for all of it: axum boxes and clones each anew for each request.
+async fn pass(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
+    let gate = &*gate;
+    let replayed = |request| replays::replay(&gate.replays, gate.max_body, request, next);
+    let kept = |request| limits::keep(request, replayed);
+    let let_in = |request| access::let_in(&gate.access, request, kept);
+    admission::with_id(request, let_in).await
 }
 
 /// There is nothing at that path.
@@ -154,6 +168,7 @@ async fn serve(
     let tcp = tokio::net::TcpListener::from_std(TcpListener::from(tcp)).context("cannot listen")?;
     let unix = tokio::net::UnixListener::from_std(UnixListener::from(unix)).context("cannot listen")?;
     let mut doors = Some(Doors { tcp, unix });
+    tokio::spawn(desk.clone().hand_over());
     let [link, signals] = context.fds().map(|fd| watched(fd.try_clone_to_owned()?));
     let (link, signals) = (link.context("cannot watch the link")?, signals.context("cannot watch signals")?);
     let mut accepting = Trouble::default();

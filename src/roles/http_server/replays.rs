@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes, HttpBody, to_bytes};
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -152,17 +152,13 @@ fn is_final(status: StatusCode) -> bool {
 pub(super) struct Unfinished;
 
 /// Answers a POST with a key that was done already as it was then.
-pub(super) async fn replay(
-    State((replays, max_body)): State<(Replays, usize)>,
-    request: Request,
-    next: Next,
-) -> Response {
+pub(super) async fn replay(replays: &Replays, max_body: usize, request: Request, next: Next) -> Response {
     // The answer to one for a token holds the token, which is told once.
     let is_for_token = request.uri().path() == "/v1/tokens";
     if request.method() != Method::POST || !request.headers().contains_key(KEY) || is_for_token {
         return next.run(request).await;
     }
-    match replayed(replays, max_body, request, next).await {
+    match replayed(replays.clone(), max_body, request, next).await {
         Ok(response) => response,
         Err(problem) => problem.into_response(),
     }

@@ -1,7 +1,6 @@
 //! One client's connection: its buffers, its framing, and its answers in the order of its requests.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -9,13 +8,14 @@ use mio::net::TcpStream;
 
 use super::answer::{Json, Tcp, Ticket, refused};
 use super::request::{Client, Front, Taken};
+use super::socket::{Came, Socket, consume};
 use super::succession::Estate;
 use crate::protocol::dq::{Framing, Refusal};
 use crate::submit::Submits;
 use crate::token::Pass;
 
 /// How much is read of one connection before the others have their turn.
-const TURN: usize = 64 << 10;
+pub(super) const TURN: usize = 64 << 10;
 
 /// A client that leaves so many bytes of answers unread is not read from until it takes some.
 const UNREAD_MAX: usize = 1 << 20;
@@ -82,7 +82,7 @@ impl Reply {
 
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub stream: TcpStream,
+    pub socket: Socket,
     pub peer: SocketAddr,
     pub serial: u64,
     framing: Option<Framing>,
@@ -101,14 +101,12 @@ pub(super) struct Connection {
     owed: usize,
     /// Frames have arrived in full that wait for the client to take answers, or for the store.
     held: bool,
-    /// When a byte last moved, either way.
-    moved_at: Instant,
 }
 
 impl Connection {
     pub(super) fn new(stream: TcpStream, peer: SocketAddr, serial: u64) -> Connection {
         Connection {
-            stream,
+            socket: Socket::new(stream),
             peer,
             serial,
             framing: None,
@@ -120,16 +118,22 @@ impl Connection {
             first: 0,
             owed: 0,
             held: false,
-            moved_at: Instant::now(),
         }
     }
 
     /// Reads, understands, hands in, and writes, as far as it goes without waiting.
-    pub(super) fn turn(&mut self, place: usize, front: &Front, submit: &mut Submits<Tcp>) -> Progress {
+    /// `buffer` is what is read into, of any contents.
+    pub(super) fn turn(
+        &mut self,
+        place: usize,
+        front: &Front,
+        submit: &mut Submits<Tcp>,
+        buffer: &mut [u8],
+    ) -> Progress {
         if self.input == Input::Offered {
             return Progress::Waits;
         }
-        let progress = self.exchange(place, front, submit).unwrap_or_else(|e| {
+        let progress = self.exchange(place, front, submit, buffer).unwrap_or_else(|e| {
             log::debug!("{}: {e}", self.peer);
             Progress::Ended
         });
@@ -138,7 +142,7 @@ impl Connection {
             Input::Shut if owes_nothing && !self.held => Progress::Ended,
             Input::Lost(None) if owes_nothing => {
                 // The client learns that nothing more will come; its own end is waited for.
-                let _ = self.stream.shutdown(Shutdown::Write);
+                let _ = self.socket.stream.shutdown(Shutdown::Write);
                 self.input = Input::Lost(Some(Instant::now() + FAREWELL));
                 progress
             }
@@ -151,6 +155,7 @@ impl Connection {
         place: usize,
         front: &Front,
         submit: &mut Submits<Tcp>,
+        buffer: &mut [u8],
     ) -> std::io::Result<Progress> {
         let mut taken = 0;
         loop {
@@ -158,7 +163,7 @@ impl Connection {
                 self.understand(place, front, submit);
             }
             self.line_up();
-            self.write()?;
+            self.socket.write(&mut self.outbox)?;
             if self.input == Input::Passing {
                 return Ok(if self.replies.is_empty() { Progress::Passes } else { Progress::Waits });
             }
@@ -181,9 +186,18 @@ impl Connection {
             if let Some(progress) = progress {
                 return Ok(progress);
             }
-            match self.read()? {
-                0 => return Ok(Progress::Waits),
-                n => taken += n,
+            match self.socket.read(buffer)? {
+                Came::Some(n) => {
+                    if !matches!(self.input, Input::Lost(_)) {
+                        self.inbox.extend_from_slice(&buffer[..n]);
+                    }
+                    taken += n;
+                }
+                Came::Nothing if self.input != Input::Last => return Ok(Progress::Waits),
+                Came::Nothing | Came::End => {
+                    self.input = Input::Shut;
+                    return Ok(Progress::Waits);
+                }
             }
         }
     }
@@ -191,34 +205,6 @@ impl Connection {
     /// Whether the client has asked for more than it takes.
     fn is_ahead(&self) -> bool {
         self.outbox.len() + self.owed >= UNREAD_MAX || self.replies.len() >= OWED_MAX
-    }
-
-    /// Reads once. 0: there is nothing more for now, or ever.
-    fn read(&mut self) -> std::io::Result<usize> {
-        let mut buffer = [0; 16 << 10];
-        loop {
-            return match self.stream.read(&mut buffer) {
-                Ok(0) => {
-                    self.input = Input::Shut;
-                    Ok(0)
-                }
-                Ok(n) => {
-                    self.moved_at = Instant::now();
-                    if !matches!(self.input, Input::Lost(_)) {
-                        self.inbox.extend_from_slice(&buffer[..n]);
-                    }
-                    Ok(n)
-                }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                    if self.input == Input::Last {
-                        self.input = Input::Shut;
-                    }
-                    Ok(0)
-                }
-                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                Err(e) => Err(e),
-            };
-        }
     }
 
     /// Takes the frames that have arrived out of the inbox.
@@ -268,10 +254,7 @@ impl Connection {
         if matches!(self.input, Input::Lost(_)) {
             done = self.inbox.len();
         }
-        self.inbox.drain(..done);
-        if self.inbox.is_empty() && self.inbox.capacity() > TURN {
-            self.inbox = Vec::new();
-        }
+        consume(&mut self.inbox, done);
     }
 
     /// Moves the answers whose turn has come to the outbox.
@@ -290,27 +273,6 @@ impl Connection {
         }
     }
 
-    fn write(&mut self) -> std::io::Result<()> {
-        let mut done = 0;
-        while done < self.outbox.len() {
-            match self.stream.write(&self.outbox[done..]) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(n) => {
-                    done += n;
-                    self.moved_at = Instant::now();
-                }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
-        }
-        self.outbox.drain(..done);
-        if self.outbox.is_empty() && self.outbox.capacity() > TURN {
-            self.outbox = Vec::new();
-        }
-        Ok(())
-    }
-
     /// Takes the store's answer to a request; one that was given up on has been answered.
     pub(super) fn answer(&mut self, number: u64, json: Json) {
         let index = number.checked_sub(self.first).and_then(|i| usize::try_from(i).ok());
@@ -326,9 +288,9 @@ impl Connection {
             (Input::Lost(Some(until)), _) => until,
             // It is the store that is silent, and that is looked at for itself.
             (_, Some(Reply::Pending { since, .. })) => {
-                (*since).max(self.moved_at) + idle.max(Duration::from_secs(60))
+                (*since).max(self.socket.moved_at) + idle.max(Duration::from_secs(60))
             }
-            _ => self.moved_at + idle,
+            _ => self.socket.moved_at + idle,
         }
     }
 
@@ -356,8 +318,13 @@ impl Connection {
     /// Takes what has arrived already, and nothing after that.
     pub(super) fn drain(&mut self) {
         if matches!(self.input, Input::Open | Input::Passing) {
-            self.input = Input::Last;
+            self.take_the_last();
         }
+    }
+
+    fn take_the_last(&mut self) {
+        self.input = Input::Last;
+        self.socket.read_to_the_end();
     }
 
     /// Takes nothing more: another process will.
@@ -376,7 +343,7 @@ impl Connection {
     /// It was not taken: what has arrived is answered, and that is all.
     pub(super) fn not_taken(&mut self) {
         debug_assert_eq!(self.input, Input::Offered);
-        self.input = Input::Last;
+        self.take_the_last();
     }
 
     /// What is passed on with the socket.

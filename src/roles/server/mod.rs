@@ -5,6 +5,7 @@ mod answer;
 mod connection;
 mod drain;
 mod request;
+mod socket;
 mod succession;
 
 use std::cell::RefCell;
@@ -21,7 +22,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use slab::Slab;
 
 use self::answer::{Asked, Tcp};
-use self::connection::{Connection, Progress};
+use self::connection::{Connection, Progress, TURN};
 use self::request::Front;
 use self::succession::{Heir, Testator};
 use crate::role::{Context, Trouble};
@@ -58,6 +59,8 @@ struct Server {
     unfinished: Vec<usize>,
     /// Connections that are not read from until the store has answered some of what it was handed.
     stalled: Vec<usize>,
+    /// What clients' bytes are read into.
+    buffer: Box<[u8]>,
     submit: Submits<Tcp>,
     front: Front,
     /// Where the server before this one passes its connections on.
@@ -104,6 +107,7 @@ impl Server {
             next_serial: 0,
             unfinished: Vec::new(),
             stalled: Vec::new(),
+            buffer: vec![0; TURN].into(),
             submit,
             front,
             sweep_at: None,
@@ -148,7 +152,12 @@ impl Server {
                     TESTATOR => self.hear_successor(),
                     TOPICS => drop(self.front.topics.look()),
                     LINK | SIGNALS => drop(context.heed()?),
-                    Token(place) => self.serve(place),
+                    Token(place) => {
+                        if let Some(connection) = self.connections.get_mut(place) {
+                            connection.socket.told(event);
+                        }
+                        self.serve(place);
+                    }
                 }
             }
             let mut unfinished = std::mem::take(&mut self.unfinished);
@@ -238,7 +247,7 @@ impl Server {
     /// Reads, understands, hands in and writes as much as is this connection's turn.
     fn serve(&mut self, place: usize) {
         let Some(connection) = self.connections.get_mut(place) else { return };
-        match connection.turn(place, &self.front, &mut self.submit) {
+        match connection.turn(place, &self.front, &mut self.submit, &mut self.buffer) {
             Progress::Waits => {}
             Progress::MoreToRead => self.unfinished.push(place),
             Progress::Stalled => self.stalled.push(place),
@@ -274,7 +283,7 @@ impl Server {
     fn close(&mut self, place: usize) {
         if let Some(mut connection) = self.connections.try_remove(place) {
             // Closing it takes it out of the poll as well, should this fail.
-            let _ = self.poll.registry().deregister(&mut connection.stream);
+            let _ = self.poll.registry().deregister(&mut connection.socket.stream);
         }
     }
 

@@ -142,7 +142,7 @@ impl Testator {
         }
         let mut kind = BEGIN;
         for part in estate.to_bytes()?.chunks(PASSED_MAX - 1) {
-            let fd = (kind == BEGIN).then(|| connection.stream.as_fd());
+            let fd = (kind == BEGIN).then(|| connection.socket.stream.as_fd());
             self.passage.send(&[&[kind][..], part].concat(), fd)?;
             kind = MORE;
         }

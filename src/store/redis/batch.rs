@@ -34,7 +34,8 @@ impl RedisStore {
         by_node.into_iter().flat_map(ask).collect()
     }
 
-    /// Runs a batch script over items: grouped by shard, and there by topic. Gives each item's letter.
+    /// Runs a batch script over items: grouped by shard, and there by topic. `words` says those of a topic, which are never none,
+    /// in their order. Gives each item's letter.
     pub(super) fn each<T>(
         &self,
         script: Script,
@@ -42,7 +43,7 @@ impl RedisStore {
         place: impl Fn(&T) -> Result<Place>,
         topic: impl Fn(&T) -> &TopicName,
         first: &[&str],
-        words: impl Fn(&T, &mut redis::Cmd),
+        words: impl Fn(&[&T], &mut redis::Cmd),
     ) -> Vec<Result<u8>> {
         let mut out: Vec<Result<u8>> = Vec::with_capacity(items.len());
         for chunk in items.chunks(CHUNK) {
@@ -65,7 +66,7 @@ impl RedisStore {
                 call.cmd.arg(first);
                 for (topic, members) in topics {
                     call.cmd.arg(topic).arg(members.len());
-                    members.iter().for_each(|i| words(&chunk[*i], &mut call.cmd));
+                    words(&members.iter().map(|i| &chunk[*i]).collect::<Vec<_>>(), &mut call.cmd);
                     orders.entry(place).or_default().extend(members);
                 }
                 calls.push((place, call));

@@ -19,6 +19,12 @@ fn on_its_way() -> StoreError {
     StoreError::Busy
 }
 
+/// Whether a script is told the same of both, beside their ids and bodies.
+fn are_alike(a: &NewJob, b: &NewJob) -> bool {
+    let common = |job: &NewJob| (job.due, job.priority, job.on_conflict, job.max_attempts, job.attempts);
+    common(a) == common(b) && a.headers == b.headers
+}
+
 impl RedisStore {
     /// What is known of the nodes, as new as it must be for a change: right after a node's return as of now.
     pub(super) fn survey_for_change(&self) -> Survey {
@@ -147,9 +153,24 @@ impl RedisStore {
     ) -> Vec<Result<Added>> {
         let items: Vec<(&NewJob, usize)> =
             members.iter().map(|i| &jobs[*i]).zip(nodes.iter().copied()).collect();
-        let words = |(job, _): &(&NewJob, usize), cmd: &mut redis::Cmd| {
-            cmd.arg(job.key.id.as_str()).arg(answer::due(job.due));
-            cmd.arg(answer::flags(job)).arg(job.body.as_str());
+        // Most have all but id and body in common, which is then said once.
+        let words = |jobs: &[&(&NewJob, usize)], cmd: &mut redis::Cmd| {
+            let (first, _) = jobs[0];
+            let alike = jobs.iter().all(|(job, _)| are_alike(job, first));
+            let common = |job: &NewJob, cmd: &mut redis::Cmd| {
+                cmd.arg(answer::flags(job)).arg(answer::due(job.due));
+            };
+            if alike {
+                common(first, cmd);
+            } else {
+                cmd.arg("").arg("");
+            }
+            for (job, _) in jobs {
+                cmd.arg(job.key.id.as_str()).arg(job.body.as_str());
+                if !alike {
+                    common(job, cmd);
+                }
+            }
         };
         let place = |(job, node): &(&NewJob, usize)| Ok(self.nodes.place(*node, &job.key));
         let home = home.map_or("", |home| &self.nodes.names[home]);
@@ -247,8 +268,10 @@ impl RedisStore {
         while !left.is_empty() {
             let items: Vec<(&JobKey, usize)> = left.iter().map(|(i, node)| (keys[*i], *node)).collect();
             let place = |(key, node): &(&JobKey, usize)| Ok(self.nodes.place(*node, key));
-            let words = |(key, _): &(&JobKey, usize), cmd: &mut redis::Cmd| {
-                cmd.arg(key.id.as_str());
+            let words = |keys: &[&(&JobKey, usize)], cmd: &mut redis::Cmd| {
+                for (key, _) in keys {
+                    cmd.arg(key.id.as_str());
+                }
             };
             let digits = self.each(Script::Delete, &items, place, |(key, _)| &key.topic, &[], words);
             // One that had very many dead letters has some left.

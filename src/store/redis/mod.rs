@@ -204,9 +204,11 @@ impl Store for RedisStore {
         // What is no token settles nothing.
         let known: Vec<(Place, &Settlement)> =
             settlements.iter().filter_map(|s| Some((self.nodes.place_of(&s.token)?, s))).collect();
-        let words = |(_, s): &(Place, &Settlement), cmd: &mut redis::Cmd| {
-            cmd.arg(s.key.id.as_str()).arg(&s.token.0[..SCRIPT_TOKEN]);
-            cmd.arg(answer::outcome(&s.outcome)).arg(answer::line(s.attempt.as_ref()));
+        let words = |some: &[&(Place, &Settlement)], cmd: &mut redis::Cmd| {
+            for (_, s) in some {
+                cmd.arg(s.key.id.as_str()).arg(&s.token.0[..SCRIPT_TOKEN]);
+                cmd.arg(answer::outcome(&s.outcome)).arg(answer::line(s.attempt.as_ref()));
+            }
         };
         let settled =
             self.each(Script::Settle, &known, |(place, _)| Ok(*place), |(_, s)| &s.key.topic, &[], words);

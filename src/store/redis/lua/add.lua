@@ -3,11 +3,12 @@
 --
 -- KEYS  1 the shard's base
 -- ARGV  1 the node whose place this shard takes; '' when it is their home
---       then for each topic: topic, n, and n times: id, due, flags, body
---         due    '+span_ms' or 'moment_ms'
+--       then for each topic: topic, n, flags, due, and n times: id, body; where they differ: topic, n, '', '', and n times:
+--       id, body, flags, due
 --         flags  priority (1 2 3), what happens when the id is taken (r replace, k keep, x reject), and the job's own
 --                limit of attempts in decimal, or nothing; and '+' and the attempts that were made before it came here,
 --                if there were any; and 'h' and its headers, if it has some: '2r', '1k7', '2k+3', '2r7h{"a":"b"}'
+--         due    '+span_ms' or 'moment_ms'
 -- Gives one letter a job, in their order: n new, r replaced, k kept, x rejected
 --
 -- Moves a job: nothing -> delayed, ready. One that is replaced: delayed, ready -> delayed, ready; leased -> leased, where
@@ -16,103 +17,128 @@
 -- A topic that had a body of more is in `big` for ever: see sizes.
 local BIG = 65536
 local REPLACE, KEEP = 114, 107
-local byte = string.byte
-local home, out = ARGV[1], ''
--- The job looked at: most jobs of a call have flags and due time of the one before.
-local flags, due, rank, head, at, waiting, score, noted
+local argv, byte = ARGV, string.byte
+local home, out = argv[1], ''
+-- What the flags and the due time come to that were looked at last: most jobs of a call have those of the one before.
+local flags, due, rank, rule, head, noted, at, waiting, score
 
-local i, topic = 2, ARGV[2]
+local function look(its_flags, its_due)
+  if its_flags ~= flags then
+    flags, due = its_flags, nil
+    rank, rule = byte(flags, 1, 2)
+    rank = rank - 48
+    head, noted = struct.pack('>BI7', rank, now_us), false
+    if #flags > 2 then
+      local limit, attempts, headers = string.match(flags, '^..(%d*)%+?(%d*)(.*)$')
+      if limit ~= '' then head = struct.pack('>BI7I4', rank + 4, now_us, tonumber(limit)) end
+      if attempts .. headers ~= '' then
+        noted = struct.pack('>I4B', tonumber(attempts) or 0, 0) .. (headers ~= '' and headers .. '\n' or '')
+      end
+    end
+  end
+  if its_due ~= due then
+    due = its_due
+    at = moment(due)
+    waiting = at > now
+    score = text(waiting and at * 4 + rank or rank * 1e15 + at)
+  end
+end
+
+local i, topic = 2, argv[2]
 while topic do
-  local n = tonumber(ARGV[i + 1])
-  local first, last = i + 2, i + 4 * n - 2
-  i = last + 4
+  local n, alike, first = tonumber(argv[i + 1]), argv[i + 2] ~= '', i + 4
+  local step = alike and 2 or 4
+  local last = first + step * n - 1
   local bodies, delayed, ready = base .. 'b:' .. topic, base .. 'd:' .. topic, base .. 'r:' .. topic
-  local records, moments, scores, to_delayed, to_ready, d, r, earliest = nil, nil, nil, nil, nil, 0, 0, nil
-  if n > 1 then records, moments, scores, to_delayed, to_ready = {}, {}, {}, {}, {} end
-  local all_replace, big, record, notes = true, false, nil, nil
-  local k = 0
-  for j = first, last, 4 do
-    if ARGV[j + 2] ~= flags then
-      flags, due = ARGV[j + 2], nil
-      rank = byte(flags) - 48
-      head, noted = struct.pack('>BI7', rank, now_us), nil
-      if #flags > 2 then
-        local limit, attempts, headers = string.match(flags, '^..(%d*)%+?(%d*)(.*)$')
-        if limit ~= '' then head = struct.pack('>BI7I4', rank + 4, now_us, tonumber(limit)) end
-        if attempts .. headers ~= '' then
-          noted = struct.pack('>I4B', tonumber(attempts) or 0, 0) .. (headers ~= '' and headers .. '\n' or '')
-        end
-      end
+  -- So many of them wait, the first of those until then.
+  local all_replace, some_noted, big, wait, earliest = true, false, false, 0, nil
+  -- From `from` to `to` stand each id and its record, so that they need not be put together anew.
+  local list, from, to, scores = argv, first, last, nil
+  if alike then
+    look(argv[i + 2], argv[i + 3])
+    all_replace, some_noted = rule == REPLACE, noted
+    if waiting then wait, earliest = n, at * 4 + rank end
+    for j = first + 1, last, 2 do
+      local body = argv[j]
+      if #body > BIG then big = true end
+      argv[j] = head .. body
     end
-    if ARGV[j + 1] ~= due then
-      due = ARGV[j + 1]
-      at = moment(due)
-      waiting = at > now
-      score = text(waiting and at * 4 + rank or rank * 1e15 + at)
-    end
-    if byte(flags, 2) ~= REPLACE then all_replace = false end
-    record = ARGV[j + 3]
-    if #record > BIG then big = true end
-    record = head .. record
-    k = k + 1
-    if noted then
-      notes = notes or {}
-      notes[k] = noted
-    end
-    if records then
-      local id = ARGV[j]
-      records[2 * k - 1], records[2 * k] = id, record
-      moments[k], scores[k] = at, score
+  else
+    list, from, to, scores = {}, 1, 2 * n, {}
+    local k = 0
+    for j = first, last, 4 do
+      look(argv[j + 2], argv[j + 3])
+      if rule ~= REPLACE then all_replace = false end
+      if noted then some_noted = true end
       if waiting then
-        to_delayed[d + 1], to_delayed[d + 2] = score, id
-        d = d + 2
+        wait = wait + 1
         if not earliest or at * 4 + rank < earliest then earliest = at * 4 + rank end
-      else
-        to_ready[r + 1], to_ready[r + 2] = score, id
-        r = r + 2
       end
+      local body = argv[j + 1]
+      if #body > BIG then big = true end
+      k = k + 1
+      list[2 * k - 1], list[2 * k], scores[k] = argv[j], head .. body, score
     end
   end
   if big then call('SADD', base .. 'big', topic) end
   -- With all of them to replace, the number of new fields tells whether any id was taken.
   local fresh
   if n == 1 then
-    fresh = call(all_replace and 'HSET' or 'HSETNX', bodies, ARGV[first], record) == 1
+    fresh = call(all_replace and 'HSET' or 'HSETNX', bodies, list[from], list[to]) == 1
   else
-    fresh = all_replace and call('HSET', bodies, unpack(records)) == n
+    fresh = all_replace and call('HSET', bodies, unpack(list, from, to)) == n
   end
-  -- Of those that are stored, when not all are: their ids; and of each id, which of them is the job.
+  -- Of those that are stored, when not all are, or some have more to be stored: their ids; and of each id, which of them
+  -- is the job.
   local stored, is
-  if fresh then
+  if fresh and not some_noted and (wait == n or wait == 0) then
     out = out .. string.rep('n', n)
+    -- Before each id its score, where the record of the one before stood.
+    if alike then
+      for k = from, to, 2 do list[k - 1] = score end
+    else
+      for k = 1, n do list[2 * k - 2] = scores[k] end
+    end
+    call('ZADD', wait > 0 and delayed or ready, unpack(list, from - 1, to - 1))
+    if wait > 0 then lower('due', topic, text(earliest)) else ring(topic) end
   else
-    -- Some id is taken, or may be, or comes twice.
-    local ids, was, letters, old = {}, {}, {}, {}
+    local records, moments, ranks, rules, notes = {}, {}, {}, {}, {}
+    scores = {}
+    for k = 1, n do
+      local j = first + step * k - step
+      if not alike then look(argv[j + 2], argv[j + 3]) end
+      records[k] = list[from + 2 * k - 1]
+      moments[k], scores[k], ranks[k], rules[k], notes[k] = at, score, rank, rule, noted
+    end
+    local ids = {}
+    for k = 1, n do ids[k] = argv[first + step * k - step] end
+    local was, letters, old = {}, {}, {}
     stored, is = {}, {}
-    for j = first, last, 4 do ids[#ids + 1] = ARGV[j] end
-    local in_delayed = call('ZMSCORE', delayed, unpack(ids))
-    local in_ready = call('ZMSCORE', ready, unpack(ids))
-    local in_leased = call('ZMSCORE', base .. 'l:' .. topic, unpack(ids))
-    for x, id in ipairs(ids) do
-      was[id] = in_delayed[x] and delayed or in_ready[x] and ready or in_leased[x] and 'leased'
+    if not fresh then
+      -- Some id is taken, or may be, or comes twice.
+      local in_delayed = call('ZMSCORE', delayed, unpack(ids))
+      local in_ready = call('ZMSCORE', ready, unpack(ids))
+      local in_leased = call('ZMSCORE', base .. 'l:' .. topic, unpack(ids))
+      for x, id in ipairs(ids) do
+        was[id] = in_delayed[x] and delayed or in_ready[x] and ready or in_leased[x] and 'leased'
+      end
     end
     -- Of several with one id, the last that may have it is the job.
     for x, id in ipairs(ids) do
-      local rule, taken = byte(ARGV[first + 4 * x - 2], 2), was[id] or is[id]
-      letters[x] = not taken and 'n' or rule == REPLACE and 'r' or rule == KEEP and 'k' or 'x'
-      if not taken or rule == REPLACE then
+      local taken = was[id] or is[id]
+      letters[x] = not taken and 'n' or rules[x] == REPLACE and 'r' or rules[x] == KEEP and 'k' or 'x'
+      if not taken or rules[x] == REPLACE then
         if not is[id] then stored[#stored + 1] = id end
         is[id] = x
       end
     end
     out = out .. table.concat(letters)
-    local chosen, from_delayed, from_ready = {}, {}, {}
-    to_delayed, to_ready, d, r, earliest = {}, {}, 0, 0, nil
-    if n == 1 then records, moments, scores = { ids[1], record }, { at }, { score } end
+    local chosen, from_delayed, from_ready, to_delayed, to_ready, d, r = {}, {}, {}, {}, {}, 0, 0
+    earliest = nil
     for x, id in ipairs(stored) do
       local k = is[id]
-      local own_rank, to = byte(ARGV[first + 4 * k - 2]) - 48, moments[k] > now and delayed or ready
-      chosen[2 * x - 1], chosen[2 * x] = id, records[2 * k]
+      local zset = moments[k] > now and delayed or ready
+      chosen[2 * x - 1], chosen[2 * x] = id, records[k]
       if was[id] then old[#old + 1] = id end
       if was[id] == 'leased' then
         -- The lease keeps its token (20 bytes) and, from the 33rd on, what it ends by; due, priority and the mark
@@ -120,14 +146,14 @@ while topic do
         local lease = call('HGET', base .. 'L:' .. topic, id)
         local marks = byte(lease, 27) >= 16 and 24 or 8
         lease = string.sub(lease, 1, 20)
-          .. struct.pack('>I6BI4B', moments[k], own_rank + marks, 0, 0)
+          .. struct.pack('>I6BI4B', moments[k], ranks[k] + marks, 0, 0)
           .. string.sub(lease, 33)
         call('HSET', base .. 'L:' .. topic, id, lease)
-      elseif to == delayed then
+      elseif zset == delayed then
         if was[id] == ready then from_ready[#from_ready + 1] = id end
         to_delayed[d + 1], to_delayed[d + 2] = scores[k], id
         d = d + 2
-        local value = moments[k] * 4 + own_rank
+        local value = moments[k] * 4 + ranks[k]
         if not earliest or value < earliest then earliest = value end
       else
         if was[id] == delayed then from_delayed[#from_delayed + 1] = id end
@@ -139,17 +165,9 @@ while topic do
     if from_ready[1] then call('ZREM', ready, unpack(from_ready)) end
     if stored[1] and not all_replace then call('HSET', bodies, unpack(chosen)) end
     if old[1] then call('HDEL', base .. 'm:' .. topic, unpack(old)) end
-  end
-  if notes then
-    for x = 1, stored and #stored or n do
-      local k = stored and is[stored[x]] or x
-      if notes[k] then call('HSET', base .. 'm:' .. topic, ARGV[first + 4 * k - 4], notes[k]) end
+    for _, id in ipairs(stored) do
+      if notes[is[id]] then call('HSET', base .. 'm:' .. topic, id, notes[is[id]]) end
     end
-  end
-  if n == 1 and fresh then
-    call('ZADD', waiting and delayed or ready, score, ARGV[first])
-    if waiting then lower('due', topic, score) else ring(topic) end
-  else
     if d > 0 then
       call('ZADD', delayed, unpack(to_delayed))
       lower('due', topic, text(earliest))
@@ -165,7 +183,10 @@ while topic do
     if stored then
       for x, id in ipairs(stored) do entries[2 * x - 1], entries[2 * x] = topic .. '\0' .. id, stamp end
     else
-      for k = 1, n do entries[2 * k - 1], entries[2 * k] = topic .. '\0' .. ARGV[first + 4 * k - 4], stamp end
+      for x = first, last, step do
+        entries[#entries + 1] = topic .. '\0' .. argv[x]
+        entries[#entries + 1] = stamp
+      end
     end
     if entries[1] then
       call('HSET', base .. 'away:' .. home, unpack(entries))
@@ -173,6 +194,7 @@ while topic do
       call('ZADD', base .. 'tbell', 0, 'timer')
     end
   end
-  topic = ARGV[i]
+  i = last + 1
+  topic = argv[i]
 end
 return out
