@@ -79,6 +79,7 @@ tools:
 		apt-get download prometheus && dpkg-deb -x prometheus_*.deb prometheus && rm prometheus_*.deb; }
 	@command -v systemd-analyze >/dev/null || $(APT) systemd
 	@command -v ip >/dev/null || $(APT) iproute2
+	@command -v strace >/dev/null || $(APT) strace
 	@command -v python3 >/dev/null && python3 -c 'import ensurepip' 2>/dev/null || $(APT) python3 python3-venv
 	@target/tools/python/bin/pip freeze 2>/dev/null | grep -qx 'schemathesis==$(SCHEMATHESIS_VERSION)' \
 		&& target/tools/python/bin/pip freeze | grep -qx 'openapi-spec-validator==$(SPEC_VALIDATOR_VERSION)' \

@@ -84,7 +84,10 @@ impl Framing {
     pub fn append(self, json: &[u8], out: &mut Vec<u8>) -> bool {
         match self {
             Framing::Digits if json.len() > DIGITS_MAX => return false,
-            Framing::Digits => out.extend_from_slice(format!("{:04}", json.len()).as_bytes()),
+            Framing::Digits => {
+                let digit = |of: usize| b'0' + (json.len() / of % 10) as u8;
+                out.extend_from_slice(&[digit(1000), digit(100), digit(10), digit(1)]);
+            }
             Framing::Binary => match u32::try_from(json.len()) {
                 Ok(length) => out.extend_from_slice(&length.to_be_bytes()),
                 Err(_) => return false,
