@@ -43,8 +43,10 @@ deny:
 advisories:
 	$(CARGO) deny check advisories
 
+# Writes docs/PERFORMANCE.md: half an hour in which nothing else should run here. SHORT=1 leaves out what takes minutes.
 bench:
-	$(CARGO) bench --bench embedded_store
+	$(CARGO) bench --bench hot_paths
+	$(CARGO) bench --bench performance
 
 # Kills masters and children at random steps of upgrades, some hundred times. `make tests` does so a few times.
 crashes:

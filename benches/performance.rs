@@ -1,0 +1,268 @@
+//! Measures the marks and the growth of docs/PERFORMANCE.md with `dq bench`, and writes what came out into it, between its two
+//! markers. `make bench`; `SHORT=1 make bench` leaves out what takes minutes. Nothing else should run on the machine meanwhile.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+const BEGIN: &str = "<!-- measured: make bench writes from here -->";
+const END: &str = "<!-- to here -->";
+
+/// What is measured for a mark.
+struct Mark {
+    work: &'static str,
+    mark: &'static str,
+    command: &'static str,
+    /// Which figures are told.
+    figures: &'static [&'static str],
+}
+
+const MARKS: &[Mark] = &[
+    Mark {
+        work: "TCP add, 10 connections, one request in flight each",
+        mark: ">= 0.65 x straight Redis",
+        command: "add --store redis --connections 10 --depth 1 --time 10s",
+        figures: &["ratio", "adds", "answer p50", "answer p99"],
+    },
+    Mark {
+        work: "TCP add, 10 connections, 64 in flight each",
+        mark: ">= 0.65 x straight Redis",
+        command: "add --store redis --connections 10 --depth 64 --time 10s",
+        figures: &["ratio", "adds", "processor of dq, an add"],
+    },
+    Mark {
+        work: "backlog of due jobs to callbacks, one node of Redis",
+        mark: ">= 0.4 x the receiver alone",
+        command: "deliver --store redis --jobs 200000",
+        figures: &["ratio", "delivered", "processor of dq, a job", "missing"],
+    },
+    Mark {
+        work: "the same, embedded",
+        mark: "",
+        command: "deliver --jobs 200000",
+        figures: &["ratio", "delivered", "processor of dq, a job", "missing"],
+    },
+    Mark {
+        work: "lateness at 1,000 jobs/s, embedded",
+        mark: "p50 <= 2 ms, p99 <= 10 ms, none early",
+        command: "lateness --rate 1000 --time 20s",
+        figures: &[
+            "late p50",
+            "late p99",
+            "early",
+            "a thread that only sleeps, late p50",
+            "a thread that only sleeps, late p99",
+        ],
+    },
+    Mark {
+        work: "the same, one node of Redis",
+        mark: "p50 <= 2 ms, p99 <= 10 ms, none early",
+        command: "lateness --store redis --rate 1000 --time 20s",
+        figures: &[
+            "late p50",
+            "late p99",
+            "early",
+            "a thread that only sleeps, late p50",
+            "a thread that only sleeps, late p99",
+        ],
+    },
+    Mark {
+        work: "a quick topic beside 1,000 ready jobs of a callback of 3 s, and as many that are never answered",
+        mark: "p99 <= 20 ms late",
+        command: "isolation --store redis --time 20s",
+        figures: &["late p50", "late p99", "missing"],
+    },
+    Mark {
+        work: "embedded add, 50 connections, each on the disk",
+        mark: ">= 0.5 x bare inserts, >= 20k/s",
+        command: "add --connections 50 --time 10s",
+        figures: &["ratio", "adds", "answer p99"],
+    },
+    Mark {
+        work: "HTTP add, 50 connections, each on the disk",
+        mark: ">= 0.5 x a handler that does nothing, >= 20k/s",
+        command: "add --over http --connections 50 --time 10s",
+        figures: &["ratio", "adds", "processor of dq, an add"],
+    },
+    Mark {
+        work: "idle, a million pending, embedded",
+        mark: "<= 0.2 % of one core, <= 80 MB",
+        command: "idle --pending 1000000 --time 30s",
+        figures: &["processor", "wake-ups", "memory (PSS), all processes", "on the disk, a pending job"],
+    },
+    Mark {
+        work: "the same, one node of Redis",
+        mark: "<= 0.2 % of one core, <= 80 MB",
+        command: "idle --store redis --pending 1000000 --time 30s",
+        figures: &["processor", "wake-ups", "memory (PSS), all processes", "memory of Redis, a pending job"],
+    },
+    Mark {
+        work: "USR2 under 5,000 adds/s on kept connections",
+        mark: "0 failed, 0 lost, 0 early",
+        command: "soak --rate 5000 --time 30s --restart 5s",
+        figures: &[
+            "acknowledged",
+            "restarted",
+            "refused",
+            "connection broke before the answer",
+            "missing",
+            "early",
+        ],
+    },
+    Mark {
+        work: "kill -9 of any role, again and again",
+        mark: "0 lost",
+        command: "soak --rate 500 --time 60s --kill 2s",
+        figures: &["acknowledged", "killed", "missing", "early", "repeated"],
+    },
+];
+
+/// How something grows: its name, the column, the commands, and which figures are told.
+struct Growth {
+    title: &'static str,
+    column: &'static str,
+    command: &'static str,
+    steps: &'static [&'static str],
+    /// Those that take minutes.
+    long: &'static [&'static str],
+    figures: &'static [&'static str],
+}
+
+const GROWTH: &[Growth] = &[
+    Growth {
+        title: "Pending jobs (TCP add, one node of Redis, 10 connections, 64 in flight each)",
+        column: "pending",
+        command: "add --store redis --connections 10 --depth 64 --pending {}",
+        steps: &["10000", "100000", "1000000"],
+        long: &["10000000"],
+        figures: &["adds", "ratio", "memory of Redis, a pending job", "ratio of memory"],
+    },
+    Growth {
+        title: "Topics (TCP add, one node of Redis, 10 connections, 64 in flight each)",
+        column: "topics",
+        command: "add --store redis --connections 10 --depth 64 --topics {}",
+        steps: &["1", "10", "100", "1000"],
+        long: &[],
+        figures: &["adds", "ratio"],
+    },
+    Growth {
+        title: "Topics (backlog to callbacks, one node of Redis)",
+        column: "topics",
+        command: "deliver --store redis --jobs 50000 --topics {}",
+        steps: &["1", "10", "100", "1000"],
+        long: &[],
+        figures: &["delivered", "ratio", "processor of dq, a job"],
+    },
+    Growth {
+        title: "Bytes of a body (TCP add, one node of Redis, 10 connections, 16 in flight each)",
+        column: "bytes",
+        command: "add --store redis --connections 10 --depth 16 --size {}",
+        steps: &["64", "1024", "8192", "65536"],
+        long: &[],
+        figures: &["adds", "ratio"],
+    },
+    Growth {
+        title: "Connections (TCP add, embedded, one in flight each)",
+        column: "connections",
+        command: "add --connections {}",
+        steps: &["1", "10", "100", "1000", "10000"],
+        long: &[],
+        figures: &["adds", "answer p50", "answer p99"],
+    },
+    Growth {
+        title: "Nodes of Redis (TCP add, 10 connections, 64 in flight each; all of them on this machine's two cores)",
+        column: "nodes",
+        command: "add --store redis --connections 10 --depth 64 --nodes {}",
+        steps: &["1", "2", "4"],
+        long: &[],
+        figures: &["adds", "processor of dq, an add"],
+    },
+];
+
+/// Runs a command of `dq bench`; gives its figures as they are told, none: it failed.
+fn measure(command: &str, figures: &[&str]) -> Option<Vec<String>> {
+    eprintln!("dq bench {command}");
+    let out = Command::new(env!("CARGO_BIN_EXE_dq"))
+        .args(["bench", "--json"])
+        .args(command.split(' '))
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("dq can be run");
+    let report: Value = serde_json::from_slice(&out.stdout).ok()?;
+    let of = |name: &&str| {
+        let figure = report["figures"].as_array()?.iter().find(|f| f["name"] == **name)?;
+        let (value, unit) = (figure["value"].as_f64()?, figure["unit"].as_str()?);
+        Some(match (unit, value.abs()) {
+            ("x", _) => format!("{value:.2} x"),
+            (unit, 1000.0..) => format!("{value:.0} {unit}"),
+            (unit, 0.0) => format!("0 {unit}"),
+            (unit, _) => format!("{value:.2} {unit}"),
+        })
+    };
+    Some(figures.iter().map(|name| of(name).unwrap_or_else(|| "-".to_owned())).collect())
+}
+
+fn word(path: &str, key: &str) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(key));
+    line.map_or_else(|| "unknown".to_owned(), |line| line.trim_start_matches([':', ' ', '\t']).to_owned())
+}
+
+fn said(program: &str) -> String {
+    let out = Command::new(program).arg("--version").output();
+    out.map_or_else(
+        |_| "none".to_owned(),
+        |out| String::from_utf8_lossy(&out.stdout).lines().next().unwrap_or("").to_owned(),
+    )
+}
+
+fn main() {
+    let is_short = std::env::var_os("SHORT").is_some();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut text = format!(
+        "Machine: {} cores of {}, {}; Linux {}. {}; {}; dq {}, `cargo build --release`.\n\n\
+         | work | mark | reached | `dq bench …` |\n|---|---|---|---|\n",
+        cores,
+        word("/proc/cpuinfo", "model name"),
+        word("/proc/meminfo", "MemTotal"),
+        kernel.trim(),
+        said("redis-server"),
+        said("rustc"),
+        env!("CARGO_PKG_VERSION"),
+    );
+    for Mark { work, mark, command, figures } in MARKS {
+        let reached = match measure(command, figures) {
+            None => "failed".to_owned(),
+            Some(told) => {
+                let told = figures.iter().zip(told).map(|(name, value)| match *name {
+                    "ratio" => format!("**{value}**"),
+                    name => format!("{name} {value}"),
+                });
+                told.collect::<Vec<_>>().join(", ")
+            }
+        };
+        let _ = writeln!(text, "| {work} | {mark} | {reached} | `{command}` |");
+    }
+    for Growth { title, column, command, steps, long, figures } in GROWTH {
+        let _ = write!(
+            text,
+            "\n{title}:\n\n| {column} | {} |\n|{}\n",
+            figures.join(" | "),
+            "---|".repeat(figures.len() + 1)
+        );
+        for step in steps.iter().chain(long.iter().filter(|_| !is_short)) {
+            let told = measure(&command.replace("{}", step), figures);
+            let told = told.map_or_else(|| "failed".to_owned(), |told| told.join(" | "));
+            let _ = writeln!(text, "| {step} | {told} |");
+        }
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/PERFORMANCE.md");
+    let document = std::fs::read_to_string(&path).expect("docs/PERFORMANCE.md is there");
+    let (before, rest) = document.split_once(BEGIN).expect("it holds the first marker");
+    let (_, after) = rest.split_once(END).expect("it holds the second marker");
+    std::fs::write(&path, format!("{before}{BEGIN}\n\n{text}\n{END}{after}")).expect("it can be written");
+}
