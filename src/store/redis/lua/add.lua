@@ -19,31 +19,6 @@ local BIG = 65536
 local REPLACE, KEEP = 114, 107
 local argv, byte = ARGV, string.byte
 local home, out = argv[1], ''
--- What the flags and the due time come to that were looked at last: most jobs of a call have those of the one before.
-local flags, due, rank, rule, head, noted, at, waiting, score
-
-local function look(its_flags, its_due)
-  if its_flags ~= flags then
-    flags, due = its_flags, nil
-    rank, rule = byte(flags, 1, 2)
-    rank = rank - 48
-    head, noted = struct.pack('>BI7', rank, now_us), false
-    if #flags > 2 then
-      local limit, attempts, headers = string.match(flags, '^..(%d*)%+?(%d*)(.*)$')
-      if limit ~= '' then head = struct.pack('>BI7I4', rank + 4, now_us, tonumber(limit)) end
-      if attempts .. headers ~= '' then
-        noted = struct.pack('>I4B', tonumber(attempts) or 0, 0) .. (headers ~= '' and headers .. '\n' or '')
-      end
-    end
-  end
-  if its_due ~= due then
-    due = its_due
-    at = moment(due)
-    waiting = at > now
-    score = text(waiting and at * 4 + rank or rank * 1e15 + at)
-  end
-end
-
 local i, topic = 2, argv[2]
 while topic do
   local n, alike, first = tonumber(argv[i + 1]), argv[i + 2] ~= '', i + 4
@@ -53,31 +28,46 @@ while topic do
   -- So many of them wait, the first of those until then.
   local all_replace, some_noted, big, wait, earliest = true, false, false, 0, nil
   -- From `from` to `to` stand each id and its record, so that they need not be put together anew.
-  local list, from, to, scores = argv, first, last, nil
-  if alike then
-    look(argv[i + 2], argv[i + 3])
-    all_replace, some_noted = rule == REPLACE, noted
-    if waiting then wait, earliest = n, at * 4 + rank end
-    for j = first + 1, last, 2 do
-      local body = argv[j]
-      if #body > BIG then big = true end
-      argv[j] = head .. body
-    end
-  else
-    list, from, to, scores = {}, 1, 2 * n, {}
-    local k = 0
-    for j = first, last, 4 do
-      look(argv[j + 2], argv[j + 3])
-      if rule ~= REPLACE then all_replace = false end
-      if noted then some_noted = true end
-      if waiting then
-        wait = wait + 1
-        if not earliest or at * 4 + rank < earliest then earliest = at * 4 + rank end
+  local list, from, to = argv, first, last
+  -- Of each job, where they differ.
+  local scores, moments, ranks, rules, notes
+  if not alike then list, from, to, scores, moments, ranks, rules, notes = {}, 1, 2 * n, {}, {}, {}, {}, {} end
+  -- What the flags and the due time come to that were looked at last: most jobs have those of the one before.
+  local flags, due, rank, rule, head, noted, at, waiting, score
+  local k, its_flags, its_due = 0, argv[i + 2], argv[i + 3]
+  for j = first, last, step do
+    if not alike then its_flags, its_due = argv[j + 2], argv[j + 3] end
+    if its_flags ~= flags then
+      flags, due = its_flags, nil
+      rank, rule = byte(flags, 1, 2)
+      rank = rank - 48
+      head, noted = struct.pack('>BI7', rank, now_us), false
+      if #flags > 2 then
+        local limit, attempts, headers = string.match(flags, '^..(%d*)%+?(%d*)(.*)$')
+        if limit ~= '' then head = struct.pack('>BI7I4', rank + 4, now_us, tonumber(limit)) end
+        if attempts .. headers ~= '' then
+          noted = struct.pack('>I4B', tonumber(attempts) or 0, 0) .. (headers ~= '' and headers .. '\n' or '')
+          some_noted = true
+        end
       end
-      local body = argv[j + 1]
-      if #body > BIG then big = true end
+      if rule ~= REPLACE then all_replace = false end
+    end
+    if its_due ~= due then
+      due = its_due
+      at = moment(due)
+      waiting = at > now
+      score = text(waiting and at * 4 + rank or rank * 1e15 + at)
+      if waiting and (not earliest or at * 4 + rank < earliest) then earliest = at * 4 + rank end
+    end
+    if waiting then wait = wait + 1 end
+    local body = argv[j + 1]
+    if #body > BIG then big = true end
+    if alike then
+      argv[j + 1] = head .. body
+    else
       k = k + 1
-      list[2 * k - 1], list[2 * k], scores[k] = argv[j], head .. body, score
+      list[2 * k - 1], list[2 * k] = argv[j], head .. body
+      scores[k], moments[k], ranks[k], rules[k], notes[k] = score, at, rank, rule, noted
     end
   end
   if big then call('SADD', base .. 'big', topic) end
@@ -92,7 +82,7 @@ while topic do
   -- is the job.
   local stored, is
   if fresh and not some_noted and (wait == n or wait == 0) then
-    out = out .. string.rep('n', n)
+    out = out .. (n == 1 and 'n' or string.rep('n', n))
     -- Before each id its score, where the record of the one before stood.
     if alike then
       for k = from, to, 2 do list[k - 1] = score end
@@ -100,15 +90,11 @@ while topic do
       for k = 1, n do list[2 * k - 2] = scores[k] end
     end
     call('ZADD', wait > 0 and delayed or ready, unpack(list, from - 1, to - 1))
-    if wait > 0 then lower('due', topic, text(earliest)) else ring(topic) end
+    if wait > 0 then lower('due', topic, alike and score or text(earliest)) else ring(topic) end
   else
-    local records, moments, ranks, rules, notes = {}, {}, {}, {}, {}
-    scores = {}
-    for k = 1, n do
-      local j = first + step * k - step
-      if not alike then look(argv[j + 2], argv[j + 3]) end
-      records[k] = list[from + 2 * k - 1]
-      moments[k], scores[k], ranks[k], rules[k], notes[k] = at, score, rank, rule, noted
+    if alike then
+      scores, moments, ranks, rules, notes = {}, {}, {}, {}, {}
+      for x = 1, n do scores[x], moments[x], ranks[x], rules[x], notes[x] = score, at, rank, rule, noted end
     end
     local ids = {}
     for k = 1, n do ids[k] = argv[first + step * k - step] end
@@ -138,7 +124,7 @@ while topic do
     for x, id in ipairs(stored) do
       local k = is[id]
       local zset = moments[k] > now and delayed or ready
-      chosen[2 * x - 1], chosen[2 * x] = id, records[k]
+      chosen[2 * x - 1], chosen[2 * x] = id, list[from + 2 * k - 1]
       if was[id] then old[#old + 1] = id end
       if was[id] == 'leased' then
         -- The lease keeps its token (20 bytes) and, from the 33rd on, what it ends by; due, priority and the mark
