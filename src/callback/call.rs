@@ -1,10 +1,12 @@
 //! A call, from the request to the verdict.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use hyper::http::HeaderMap;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use tokio::sync::Notify;
 
 use super::connect::Socket;
 use super::failure::Failed;
@@ -16,7 +18,7 @@ use super::tls::Tls;
 use super::{Delivery, Ended, Verdict};
 use crate::job::Attempt;
 use crate::settings::Callback;
-use crate::topic::Topic;
+use crate::topic::{Failure, Topic};
 
 /// How many bytes of an answer are read.
 const ANSWER_MAX: usize = 64 * 1024;
@@ -31,17 +33,41 @@ pub(super) struct Calls {
     tls: Tls,
     expressions: Expressions,
     zone: TimeZone,
+    flying: AtomicUsize,
+    ended: Notify,
+}
+
+/// A call that is being made.
+pub(super) struct Flying<'a>(&'a Calls);
+
+impl Drop for Flying<'_> {
+    fn drop(&mut self) {
+        self.0.flying.fetch_sub(1, Ordering::Relaxed);
+        self.0.ended.notify_one();
+    }
 }
 
 impl Calls {
     pub(super) fn new(idle: usize, settings: &Callback, zone: TimeZone, resolver: Cached) -> Calls {
         let (idle, tls) = (Idle::new(idle), Tls::new(settings.tls.clone()));
-        Calls { idle, resolver, tls, expressions: Expressions::default(), zone }
+        let (expressions, flying, ended) = (Expressions::default(), AtomicUsize::new(0), Notify::new());
+        Calls { idle, resolver, tls, expressions, zone, flying, ended }
     }
 
-    /// Lets connections go that have been idle for long. Tells whether there are others.
+    /// Notes that a call is being made, until what it gives is dropped.
+    pub(super) fn begin(&self) -> Flying<'_> {
+        self.flying.fetch_add(1, Ordering::Relaxed);
+        Flying(self)
+    }
+
+    /// Waits until some have ended since the last time.
+    pub(super) async fn some_ended(&self) {
+        self.ended.notified().await;
+    }
+
+    /// Lets connections go that have been idle for long. Tells whether there are others, or may be soon.
     pub(super) fn let_go(&self) -> bool {
-        self.idle.purge()
+        self.idle.purge() || self.flying.load(Ordering::Relaxed) > 0
     }
 
     /// Makes one delivery.
@@ -85,18 +111,24 @@ impl Calls {
         let late = || late(topic.timeout);
         let Parts { receiver, mut request } = parts()?;
         let mut kept = self.idle.take(&receiver.origin).await;
+        let mut may_have_come = false;
         let (mut line, head, body) = loop {
             let may_be_stale = kept.is_some();
             let mut line = match kept.take() {
                 Some(line) => line,
                 // (Apart: it is seldom needed, and large.)
-                None => Box::pin(self.connect(&receiver, topic, started)).await?,
+                None => Box::pin(self.connect(&receiver, topic, started)).await.map_err(|failed| {
+                    // It was sent before, on a connection that was kept.
+                    if may_have_come { Failed::new(Failure::Broken, failed.why) } else { failed }
+                })?,
             };
             match line.send(request, until, late).await {
                 Ok((head, body)) => break (line, head, body),
                 // The other side closed a connection that it had kept, as it may at any time, when the request was on its way.
                 // (Others that are kept are as old.)
-                Err(failed) if failed.is_stale && may_be_stale => request = parts()?.request,
+                Err(failed) if failed.is_stale && may_be_stale => {
+                    (request, may_have_come) = (parts()?.request, true);
+                }
                 Err(failed) => return Err(failed),
             }
         };
@@ -128,10 +160,13 @@ impl Calls {
         let left = || topic.timeout.saturating_sub(started.elapsed());
         let found = self.resolver.allowed_soon(&receiver.host, left()).await;
         let addresses = found.map_err(|e: NoAddress| Failed::no_connection(e.to_string()))?;
-        let within = topic.connect_timeout.min(left());
+        let (within, said) = match left() {
+            left if left < topic.connect_timeout => (left, topic.timeout),
+            _ => (topic.connect_timeout, topic.connect_timeout),
+        };
         let host = receiver.host.trim_start_matches('[').trim_end_matches(']');
         let secure = receiver.is_secure.then_some((&self.tls, host));
-        Line::over(Socket::connect(&addresses, receiver.port, secure, within).await?).await
+        Line::over(Socket::connect(&addresses, receiver.port, secure, (within, said)).await?).await
     }
 }
 

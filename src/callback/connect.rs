@@ -1,11 +1,11 @@
 //! Connections: made by TCP, wrapped in TLS for https, and watched for what an exchange alone does not tell: whether anything of
 //! an answer came, and that one may have come although not all of the request could be sent.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -14,22 +14,39 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
 
-use super::failure::{Failed, is_closed};
+use super::failure::{Failed, HEAD_MAX, is_closed};
 use super::tls::Tls;
+
+/// So many bytes may come before the head of an answer is through, early hints (1xx) and all: who sends those without end would
+/// keep the thread of all calls busy.
+const BEFORE_BODY_MAX: usize = 4 * HEAD_MAX;
 
 /// What a connection has heard; shared with whoever waits for an answer on it.
 #[derive(Debug, Default)]
-pub(super) struct Ear(AtomicBool);
+pub(super) struct Ear {
+    bytes: AtomicUsize,
+    in_body: AtomicBool,
+}
 
 impl Ear {
     /// Forgets what came before.
     pub(super) fn listen(&self) {
-        self.0.store(false, Ordering::Relaxed);
+        self.bytes.store(0, Ordering::Relaxed);
+        self.in_body.store(false, Ordering::Relaxed);
+    }
+
+    /// The head is through: who reads the body knows how much of it is wanted.
+    pub(super) fn hear_body(&self) {
+        self.in_body.store(true, Ordering::Relaxed);
     }
 
     /// Whether anything has come since.
     pub(super) fn has_heard(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.bytes.load(Ordering::Relaxed) > 0
+    }
+
+    fn is_flooded(&self) -> bool {
+        !self.in_body.load(Ordering::Relaxed) && self.bytes.load(Ordering::Relaxed) > BEFORE_BODY_MAX
     }
 }
 
@@ -53,17 +70,17 @@ pub(super) struct Socket {
 
 impl Socket {
     /// Connects to the first of these addresses that takes it, within that time in all; the handshake of TLS counts as well.
-    /// Each address has its part of the time.
+    /// Each address has its part of the time. `within`: the time that is left, and the one that is told of.
     pub(super) async fn connect(
         addresses: &[IpAddr],
         port: u16,
         secure: Option<(&Tls, &str)>,
-        within: Duration,
+        (within, said): (Duration, Duration),
     ) -> Result<Socket, Failed> {
         let begun = Instant::now();
         let left = || within.saturating_sub(begun.elapsed());
         let late =
-            || Failed::no_connection(format!("no connection within {}", humantime::format_duration(within)));
+            || Failed::no_connection(format!("no connection within {}", humantime::format_duration(said)));
         let mut failed = late();
         for (n, address) in addresses.iter().enumerate() {
             let part = left() / (addresses.len() - n) as u32;
@@ -109,19 +126,29 @@ impl AsyncRead for Socket {
             self.reader = Some(cx.waker().clone());
             return Poll::Pending;
         }
+        if self.ear.is_flooded() {
+            let why = format!("more than {BEFORE_BODY_MAX} bytes came before the head of an answer");
+            return Poll::Ready(Err(io::Error::other(why)));
+        }
         let before = into.filled().len();
         let read = match &mut self.stream {
             Stream::Plain(tcp) => Pin::new(tcp).poll_read(cx, into),
             Stream::Secure(tls) => Pin::new(tls).poll_read(cx, into),
         };
-        if into.filled().len() > before {
-            self.ear.0.store(true, Ordering::Relaxed);
-        }
+        self.ear.bytes.fetch_add(into.filled().len() - before, Ordering::Relaxed);
         read
     }
 }
 
 impl Socket {
+    /// Something is sent: from now on it is read.
+    fn speak(&mut self) {
+        self.has_spoken = true;
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+    }
+
     /// Writes; as if it were done, to one that takes no more.
     fn write<T>(
         &mut self,
@@ -143,14 +170,31 @@ impl Socket {
 
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.has_spoken = true;
-        if let Some(reader) = self.reader.take() {
-            reader.wake();
-        }
+        self.speak();
         self.write(bytes.len(), |stream| match stream {
             Stream::Plain(tcp) => Pin::new(tcp).poll_write(cx, bytes),
             Stream::Secure(tls) => Pin::new(tls).poll_write(cx, bytes),
         })
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.speak();
+        self.write(parts.iter().map(|part| part.len()).sum(), |stream| match stream {
+            Stream::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, parts),
+            Stream::Secure(tls) => Pin::new(tls).poll_write_vectored(cx, parts),
+        })
+    }
+
+    /// So that a large body is not copied behind the head, into a buffer that stays with the connection.
+    fn is_write_vectored(&self) -> bool {
+        match &self.stream {
+            Stream::Plain(tcp) => tcp.is_write_vectored(),
+            Stream::Secure(tls) => tls.is_write_vectored(),
+        }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -49,7 +49,9 @@ impl Failed {
             return Failed::new(kind, format!("TLS: {tls}"));
         }
         let why = match cause {
-            _ if e.is_parse_too_large() => format!("the head of the answer is longer than {HEAD_MAX} bytes"),
+            _ if e.is_parse_too_large() => {
+                format!("the head of the answer is longer than {HEAD_MAX} bytes, or 100 lines")
+            }
             _ if e.is_parse() => format!("this is no HTTP answer: {}", root(e)),
             Some(cause) => cause.to_string(),
             None if is_end(e) && heard => "the connection was closed within the answer".to_owned(),

@@ -75,10 +75,14 @@ impl Line {
         let answer = self.sender.send_request(request);
         match timeout_at(until, drive(&mut self.driver, answer)).await {
             Err(_) => Err(late()),
-            Ok(Ok(response)) => Ok(response.into_parts()),
+            Ok(Ok(response)) => {
+                self.ear.hear_body();
+                Ok(response.into_parts())
+            }
             Ok(Err(e)) => {
                 let heard = self.ear.has_heard();
-                let is_stale = self.served && !heard && ended(&e);
+                // (What is cancelled was never begun: what was heard is a farewell, and no answer.)
+                let is_stale = self.served && (!heard && ended(&e) || e.is_canceled());
                 Err(Failed { is_stale, ..Failed::of_exchange(&e, heard) })
             }
         }

@@ -21,7 +21,7 @@ use hyper::http::Uri;
 use jiff::tz::TimeZone;
 use tokio::runtime::Builder;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 pub use guarded::guarded_agent;
 pub use judge::{RETRY_AFTER_MAX, Verdict};
@@ -36,6 +36,9 @@ use crate::guard::refusal;
 use crate::job::{Attempt, Body, JobKey};
 use crate::settings::Callback;
 use crate::topic::{Failure, Topic};
+
+/// How much longer than a call may take its end is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A job to deliver.
 #[derive(Debug, Clone)]
@@ -94,30 +97,32 @@ pub struct Caller {
 impl Caller {
     /// A caller that keeps up to `idle` idle connections to a receiver, and writes times in `zone`.
     pub fn new(idle: u32, settings: &Callback, zone: TimeZone) -> io::Result<Caller> {
-        Caller::resting(idle, settings, zone, || {})
+        Caller::telling(idle, settings, zone, || {})
     }
 
-    /// One that says, on its thread, each time that nothing more can be done at the moment: what ended until then may be told
-    /// together.
-    pub fn resting(
+    /// One that says, on its thread, when calls have ended: once for all that end at the same moment.
+    pub fn telling(
         idle: u32,
         settings: &Callback,
         zone: TimeZone,
-        rests: impl Fn() + Send + Sync + 'static,
+        some_ended: impl Fn() + Send + 'static,
     ) -> io::Result<Caller> {
         let resolver = Cached::new(Rules::new(settings));
         let calls = Arc::new(Calls::new(idle as usize, settings, zone, resolver.clone()));
-        let runtime =
-            Builder::new_current_thread().enable_io().enable_time().on_thread_park(rests).build()?;
+        let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
         let (sender, receiver) = unbounded_channel();
-        let work = move || runtime.block_on(make_all(&calls, receiver));
+        let work = move || {
+            let _vital = Vital;
+            runtime.spawn(tell_all(Arc::clone(&calls), some_ended));
+            runtime.block_on(make_all(&calls, receiver));
+        };
         std::thread::Builder::new().name("calls".to_owned()).spawn(work)?;
         Ok(Caller { calls: sender, resolver })
     }
 
     /// Begins some calls.
     pub fn begin(&self, calls: Vec<Call>) {
-        // The thread ends with the last sender, and so not before this.
+        // The thread ends with the last sender, and so not before this; or with the whole process.
         let handed = self.calls.send(calls);
         debug_assert!(handed.is_ok(), "the thread of the calls has ended");
     }
@@ -139,9 +144,10 @@ impl Caller {
             let _ = told.send(ended);
         });
         let (topic, delivery) = (Arc::new(topic.clone()), delivery.clone());
-        let number = delivery.attempt;
+        let (number, patience) = (delivery.attempt, topic.timeout + PATIENCE);
         self.begin(vec![Call { topic, delivery, is_test, tell }]);
-        let ended = ended.recv().unwrap_or_else(|_| broke_off(number, "nobody made the call"));
+        let ended = ended.recv_timeout(patience);
+        let ended = ended.unwrap_or_else(|_| broke_off(number, "the call did not end"));
         (ended.verdict, ended.attempt)
     }
 
@@ -156,30 +162,55 @@ impl Caller {
     }
 }
 
+/// A process whose calls cannot be made any more is of no use: it is started anew.
+struct Vital;
+
+impl Drop for Vital {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
 /// Makes calls until nobody can ask for more.
 async fn make_all(calls: &Arc<Calls>, mut asked: UnboundedReceiver<Vec<Call>>) {
-    let mut idle = false;
+    // When connections are let go that have been idle for long; none: there are none.
+    let mut tidy_at: Option<Instant> = None;
     loop {
-        let next = if idle { timeout(IDLE, asked.recv()).await } else { Ok(asked.recv().await) };
+        let next = match tidy_at {
+            Some(at) => timeout_at(at, asked.recv()).await,
+            None => Ok(asked.recv().await),
+        };
         match next {
             Ok(None) => return,
             Ok(Some(some)) => {
                 for call in some {
                     tokio::spawn(make_one(Arc::clone(calls), call));
                 }
-                idle = true;
+                tidy_at = tidy_at.or_else(|| Some(Instant::now() + IDLE));
             }
-            Err(_) => idle = calls.let_go(),
+            Err(_) => tidy_at = calls.let_go().then(|| Instant::now() + IDLE),
         }
     }
 }
 
 async fn make_one(calls: Arc<Calls>, call: Call) {
     let Call { topic, delivery, is_test, tell } = call;
+    let _flying = calls.begin();
     let mut untold = Untold { tell: Some(tell), number: delivery.attempt };
     let ended = calls.make(&topic, &delivery, is_test).await;
     if let Some(tell) = untold.tell.take() {
         tell(ended);
+    }
+}
+
+/// Tells that calls have ended. Its turn comes after those of all that can go on when the first has ended, so that what ends
+/// at the same moment is told together.
+async fn tell_all(calls: Arc<Calls>, some_ended: impl Fn()) {
+    loop {
+        calls.some_ended().await;
+        some_ended();
     }
 }
 

@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http_body_util::Full;
 use hyper::body::Bytes;
+use hyper::http::uri::PathAndQuery;
 use hyper::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use jiff::tz::TimeZone;
 use percent_encoding::percent_decode_str;
@@ -72,8 +73,10 @@ impl Parts {
                 (topic.callback.clone(), Some(delivery.body.as_str().to_owned()), Some("application/json"))
             }
         };
-        let uri: Uri = uri.parse().map_err(|e| format!("{uri:?} is no URL: {e}"))?;
-        let receiver = Receiver::of(&uri).ok_or_else(|| format!("{uri} is no URL that could be called"))?;
+        // What is wrong with a URL is told without it: it may hold a password, and the body.
+        let uri: Uri = uri.parse().map_err(|e| format!("the URL cannot be called: {e}"))?;
+        let receiver =
+            Receiver::of(&uri).ok_or("the URL cannot be called: it names no host, by http or https")?;
         let mut headers = HeaderMap::with_capacity(20);
         let mut own = |name: &'static str, value: String| {
             // All of them are made of visible ASCII.
@@ -125,12 +128,12 @@ impl Parts {
             bring_along(&mut headers, [("authorization", who.as_str())].into_iter());
         }
         let method = if body.is_some() { Method::POST } else { Method::GET };
-        // The receiver is known by its address: what is left of the URL is the target.
-        let target = uri.path_and_query().map_or("/", |target| target.as_str());
-        let target = target.parse().map_err(|e| format!("{target:?} is no target: {e}"))?;
+        // The receiver is known by its address: what is left of the URL is the target. (Where it is a query alone, hyper writes
+        // the path before it.)
+        let target = uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
         let mut request = Request::new(Full::from(body.unwrap_or_default()));
         *request.method_mut() = method;
-        *request.uri_mut() = target;
+        *request.uri_mut() = Uri::from(target);
         *request.headers_mut() = headers;
         Ok(Parts { receiver, request })
     }
@@ -220,6 +223,32 @@ mod tests {
         assert_eq!(with_query("http://h/p", "a=1"), "http://h/p?a=1");
         assert_eq!(with_query("http://h/p?x=2#f", "a=1"), "http://h/p?x=2&a=1");
         assert_eq!(with_query("http://h/p", ""), "http://h/p");
+    }
+
+    #[test]
+    fn any_url_has_a_target_and_one_that_cannot_be_called_is_not_repeated() {
+        let of = |url: &str, method: topic::Method| {
+            let topic = Topic { method, ..Topic::new(TopicName::new("t").unwrap(), url) };
+            Parts::of(&topic, &delivery("t", "1"), false, &TimeZone::UTC, 7)
+        };
+        for (url, origin, path_and_query) in [
+            ("http://h", "http://h:80", "/"),
+            ("http://h#f", "http://h:80", "/"),
+            ("http://h?x=1", "http://h:80", "/?x=1"),
+            ("https://u:p@h:8443/a?x", "https://h:8443", "/a?x"),
+            ("HTTP://[::1]:9/", "http://[::1]:9", "/"),
+        ] {
+            let Parts { receiver, request } = of(url, topic::Method::Post).unwrap();
+            let target = request.uri().to_string();
+            assert_eq!((receiver.origin.as_str(), target.as_str()), (origin, path_and_query), "{url}");
+        }
+        let form = of("http://h", topic::Method::Get).unwrap().request;
+        assert!(form.uri().to_string().starts_with("/?a=1&"), "{}", form.uri());
+        for url in [format!("http://u:secret@h/{}", "x".repeat(70_000)), "http://u:secret@h:port/".to_owned()]
+        {
+            let why = of(&url, topic::Method::Post).unwrap_err();
+            assert!(why.contains("cannot be called") && !why.contains("secret"), "{why}");
+        }
     }
 
     #[test]

@@ -32,8 +32,15 @@ impl Tls {
         Tls { settings, config: OnceLock::new() }
     }
 
-    fn config(&self) -> Result<Arc<ClientConfig>, String> {
-        self.config.get_or_init(|| configure(&self.settings).map(Arc::new)).clone()
+    /// The configuration. The system's certificates are read on another thread: the one of the calls waits for no file.
+    async fn config(&self) -> Result<Arc<ClientConfig>, String> {
+        if let Some(made) = self.config.get() {
+            return made.clone();
+        }
+        let settings = self.settings.clone();
+        let made = tokio::task::spawn_blocking(move || configure(&settings).map(Arc::new)).await;
+        let made = made.unwrap_or_else(|e| Err(format!("the certificates cannot be read: {e}")));
+        self.config.get_or_init(|| made).clone()
     }
 
     /// The handshake.
@@ -41,7 +48,7 @@ impl Tls {
         let name = ServerName::try_from(host.to_owned()).map_err(|_| {
             Failed::no_connection(format!("{host:?} is no name that a certificate could have"))
         })?;
-        let connector = TlsConnector::from(self.config().map_err(Failed::no_connection)?);
+        let connector = TlsConnector::from(self.config().await.map_err(Failed::no_connection)?);
         connector.connect(name, tcp).await.map_err(|e| Failed::of_connection(&e))
     }
 }

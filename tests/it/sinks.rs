@@ -116,6 +116,9 @@ const ROWS: &[Row] = &[
     ("sends 100 without end", ("`timeout`", Timeout), ("`timeout`", Timeout), |line| {
         after(line, |mut line| line.go_on("HTTP/1.1 100 Continue\r\n\r\n", Duration::from_millis(1)))
     }),
+    ("sends 100 without end, as fast as it can", ("`broken`", Little), ("`broken`", Little), |line| {
+        after(line, |mut line| line.go_on(&"HTTP/1.1 100 Continue\r\n\r\n".repeat(100), Duration::ZERO))
+    }),
     ("answers 101", ("`101`", Little), ("`101`", Little), |line| {
         says(line, "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n")
     }),

@@ -118,7 +118,7 @@ impl Counter {
     /// lease that leaves work behind rings as well, so that busy processes are rung for all the time.)
     fn gathers_until(&self, enough: usize) -> Option<Instant> {
         let heeds = self.rang && self.look && (self.flying as usize) < enough;
-        let waits = self.flying > 0 && self.unsettled.len() < enough && !heeds;
+        let waits = self.flying > 0 && self.unsettled.len() < enough && !heeds && self.again.is_none();
         self.gathers_since.filter(|_| waits).map(|since| since + GATHER)
     }
 

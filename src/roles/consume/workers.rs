@@ -17,9 +17,6 @@ use crate::settings::Settings;
 use crate::store::{Leased, Token};
 use crate::topic::Topic;
 
-/// With so many callbacks ended the main loop is told, whether others end at the same moment or not.
-const MANY: usize = 32;
-
 /// A callback that ended.
 #[derive(Debug)]
 pub(super) struct Finished {
@@ -57,8 +54,8 @@ impl Workers {
         tell.set_nonblocking(true)?;
         let shared =
             Arc::new(Shared { counters, finished: Mutex::default(), told: AtomicBool::new(false), tell });
-        let (concurrency, resting) = (settings.consume.concurrency, Arc::clone(&shared));
-        let caller = Caller::resting(concurrency, &settings.callback, zone, move || resting.tell())?;
+        let (concurrency, telling) = (settings.consume.concurrency, Arc::clone(&shared));
+        let caller = Caller::telling(concurrency, &settings.callback, zone, move || telling.tell())?;
         Ok(Workers { shared, caller, told, concurrency, busy: 0, fresh: Vec::new() })
     }
 
@@ -123,13 +120,7 @@ impl Shared {
     fn ended(&self, token: Token, topic: &TopicName, due_ms: i64, ended: Ended) {
         self.count(topic, due_ms, &ended);
         let Ended { verdict, attempt, .. } = ended;
-        let mut finished = lock(&self.finished);
-        finished.push(Finished { token, verdict, attempt });
-        let many = finished.len() >= MANY;
-        drop(finished);
-        if many {
-            self.tell();
-        }
+        lock(&self.finished).push(Finished { token, verdict, attempt });
     }
 
     /// Tells the main loop, if there is anything of which it has not been told.

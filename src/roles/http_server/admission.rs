@@ -48,7 +48,7 @@ pub(super) async fn with_id<F: Future<Output = Response>>(
     response
 }
 
-/// An id that no other request of any process has: random bits of the process, and a number of the request's own, mixed (the
+/// An id that hardly any other request has, and no other of this process: random bits of the process, and a number of the request's own, mixed (the
 /// finisher of splitmix64, by which no two numbers become one). Random bits for each request are a system call for each.
 fn made_id() -> String {
     static FIRST: LazyLock<u64> = LazyLock::new(|| getrandom::u64().unwrap_or_else(|_| fastrand::u64(..)));
