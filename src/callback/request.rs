@@ -130,7 +130,8 @@ impl Parts {
         let method = if body.is_some() { Method::POST } else { Method::GET };
         // The receiver is known by its address: what is left of the URL is the target. (Where it is a query alone, hyper writes
         // the path before it.)
-        let target = uri.path_and_query().filter(|target| !target.as_str().is_empty());
+        // (One that is empty calls itself "/", and writes itself as nothing.)
+        let target = uri.path_and_query().filter(|target| target.as_str() != "/");
         let target = target.cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
         let mut request = Request::new(Full::from(body.unwrap_or_default()));
         *request.method_mut() = method;
