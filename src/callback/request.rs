@@ -33,7 +33,7 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    /// Of a URL. None: it has no host, or is neither http nor https.
+    /// Of a URL. None: it has no host, no port that is one, or is neither http nor https.
     fn of(uri: &Uri) -> Option<Receiver> {
         let is_secure = match uri.scheme_str()? {
             "https" => true,
@@ -41,7 +41,13 @@ impl Receiver {
             _ => return None,
         };
         let host = uri.host().filter(|host| !host.is_empty())?;
-        let port = uri.port_u16().unwrap_or(if is_secure { 443 } else { 80 });
+        let port = match uri.port_u16() {
+            Some(port) => port,
+            // What stands there is none.
+            None if host_header(uri).len() > host.len() + 1 => return None,
+            None if is_secure => 443,
+            None => 80,
+        };
         let origin = format!("{}://{host}:{port}", if is_secure { "https" } else { "http" });
         Some(Receiver { origin, host: host.to_owned(), port, is_secure })
     }
@@ -75,8 +81,8 @@ impl Parts {
         };
         // What is wrong with a URL is told without it: it may hold a password, and the body.
         let uri: Uri = uri.parse().map_err(|e| format!("the URL cannot be called: {e}"))?;
-        let receiver =
-            Receiver::of(&uri).ok_or("the URL cannot be called: it names no host, by http or https")?;
+        let receiver = Receiver::of(&uri)
+            .ok_or("the URL cannot be called: it names no host and port, by http or https")?;
         let mut headers = HeaderMap::with_capacity(20);
         let mut own = |name: &'static str, value: String| {
             // All of them are made of visible ASCII.
