@@ -170,7 +170,7 @@ impl Calls {
     }
 }
 
-fn now_us() -> i64 {
+pub(super) fn now_us() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i64)
 }
 

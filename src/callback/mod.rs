@@ -29,7 +29,7 @@ pub use sign::signatures;
 
 pub use crate::guard::Rules;
 
-use self::call::Calls;
+use self::call::{Calls, now_us};
 use self::line::IDLE;
 use self::resolve::{Cached, NoAddress};
 use crate::guard::refusal;
@@ -235,5 +235,5 @@ fn broke_off(number: u32, why: &str) -> Ended {
     let attempt =
         Attempt { number, at_ms: crate::process::now_ms(), took_ms: 0, status: None, answer, error };
     let verdict = Verdict::Failed { kind: Failure::Broken, reason: why.to_owned(), retry_after: None };
-    Ended { verdict, began_us: attempt.at_ms * 1000, attempt, took: Duration::ZERO }
+    Ended { verdict, began_us, attempt, took: Duration::ZERO }
 }
