@@ -231,9 +231,8 @@ impl Drop for Untold {
 }
 
 fn broke_off(number: u32, why: &str) -> Ended {
-    let (answer, error) = (String::new(), why.to_owned());
-    let attempt =
-        Attempt { number, at_ms: crate::process::now_ms(), took_ms: 0, status: None, answer, error };
+    let (began_us, answer, error) = (now_us(), String::new(), why.to_owned());
+    let attempt = Attempt { number, at_ms: began_us / 1000, took_ms: 0, status: None, answer, error };
     let verdict = Verdict::Failed { kind: Failure::Broken, reason: why.to_owned(), retry_after: None };
-    Ended { verdict, began_us, attempt, took: Duration::ZERO }
+    Ended { verdict, attempt, began_us, took: Duration::ZERO }
 }
