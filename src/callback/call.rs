@@ -113,7 +113,6 @@ impl Calls {
         let mut kept = self.idle.take(&receiver.origin).await;
         let mut may_have_come = false;
         let (mut line, head, body) = loop {
-            let may_be_stale = kept.is_some();
             let mut line = match kept.take() {
                 Some(line) => line,
                 // (Apart: it is seldom needed, and large.)
@@ -125,8 +124,8 @@ impl Calls {
             match line.send(request, until, late).await {
                 Ok((head, body)) => break (line, head, body),
                 // The other side closed a connection that it had kept, as it may at any time, when the request was on its way.
-                // (Others that are kept are as old.)
-                Err(failed) if failed.is_stale && may_be_stale => {
+                // (Others that are kept are as old; a new one has not served, and is never stale.)
+                Err(failed) if failed.is_stale => {
                     (request, may_have_come) = (parts()?.request, true);
                 }
                 Err(failed) => return Err(failed),

@@ -114,33 +114,7 @@ impl Socket {
     pub(super) fn ear(&self) -> Arc<Ear> {
         Arc::clone(&self.ear)
     }
-}
 
-impl AsyncRead for Socket {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if !self.has_spoken {
-            self.reader = Some(cx.waker().clone());
-            return Poll::Pending;
-        }
-        if self.ear.is_flooded() {
-            let why = format!("more than {BEFORE_BODY_MAX} bytes came before the head of an answer");
-            return Poll::Ready(Err(io::Error::other(why)));
-        }
-        let before = into.filled().len();
-        let read = match &mut self.stream {
-            Stream::Plain(tcp) => Pin::new(tcp).poll_read(cx, into),
-            Stream::Secure(tls) => Pin::new(tls).poll_read(cx, into),
-        };
-        self.ear.bytes.fetch_add(into.filled().len() - before, Ordering::Relaxed);
-        read
-    }
-}
-
-impl Socket {
     /// Something is sent: from now on it is read.
     fn speak(&mut self) {
         self.has_spoken = true;
@@ -165,6 +139,30 @@ impl Socket {
             }
             other => other,
         }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.has_spoken {
+            self.reader = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        if self.ear.is_flooded() {
+            let why = format!("more than {BEFORE_BODY_MAX} bytes came before the head of an answer");
+            return Poll::Ready(Err(io::Error::other(why)));
+        }
+        let before = into.filled().len();
+        let read = match &mut self.stream {
+            Stream::Plain(tcp) => Pin::new(tcp).poll_read(cx, into),
+            Stream::Secure(tls) => Pin::new(tls).poll_read(cx, into),
+        };
+        self.ear.bytes.fetch_add(into.filled().len() - before, Ordering::Relaxed);
+        read
     }
 }
 

@@ -120,6 +120,11 @@ impl Line {
         came
     }
 
+    /// Whether its connection still runs, as far as is known.
+    pub(super) fn runs(&self) -> bool {
+        self.driver.is_some() && !self.sender.is_closed()
+    }
+
     /// Whether another request may go over it.
     async fn is_good(&mut self) -> bool {
         let Some(driver) = &mut self.driver else { return false };
@@ -202,13 +207,6 @@ impl Idle {
             _ => return,
         }
         lines.count += 1;
-    }
-}
-
-impl Line {
-    /// Whether its connection still runs, as far as is known.
-    pub(super) fn runs(&self) -> bool {
-        self.driver.is_some() && !self.sender.is_closed()
     }
 }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support;
+use crate::support::certificates::certificates;
 use crate::support::http::Http;
 use crate::support::mariadb;
-use crate::support::redis;
 use crate::support::redis::{RedisServer, own_host};
 use crate::support::smtp::Smtp;
 use crate::support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, free_port, topic};
@@ -86,7 +86,7 @@ fn is_told_once(smtp: &Smtp, title: &str) {
 #[test]
 fn dead_letters_are_told_once_with_topic_job_and_reason_over_starttls_with_a_login() {
     let tls = tempfile::tempdir().unwrap();
-    redis::certificates(tls.path());
+    certificates(tls.path());
     let smtp = Smtp::strict(free_port(), tls.path(), "dq", "s3cret");
     let (sink, hook) = (refusing(), Sink::start());
     let folder = tls.path().display();

@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::support::raw::{Line, Raw, certificates, read_request};
+use crate::support::certificates::certificates;
+use crate::support::raw::{Line, Raw, read_request};
 use dq::callback::{Caller, Delivery, Verdict};
 use dq::job::{Body, JobId, JobKey, TopicName};
 use dq::settings::{Callback, Guard, Tls};

@@ -181,11 +181,11 @@ fn a_thousand_jobs_cost_few_system_calls_and_commands() {
     let [tcp, http, delivered] = costs(&on(&server), Some(&server));
     holds("redis, add over TCP", &tcp, most(300, 100, 400));
     holds("redis, add over HTTP", &http, most(400, 60, 300));
-    holds("redis, deliver", &delivered, most(16_000, 1_200, 11_000));
+    holds("redis, deliver", &delivered, most(10_000, 700, 5_500));
     let [tcp, http, delivered] = costs("", None);
     holds("embedded, add over TCP", &tcp, most(700, 0, 0));
     holds("embedded, add over HTTP", &http, most(1_000, 0, 0));
-    holds("embedded, deliver", &delivered, most(20_000, 0, 0));
+    holds("embedded, deliver", &delivered, most(12_000, 0, 0));
 }
 
 #[test]

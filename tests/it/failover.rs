@@ -8,8 +8,9 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::support::certificates::certificates;
 use crate::support::proxy::Proxy;
-use crate::support::redis::{ClusterGroup, MASTER, RedisServer, SentinelGroup, TcpServer, certificates};
+use crate::support::redis::{ClusterGroup, MASTER, RedisServer, SentinelGroup, TcpServer};
 use crate::support::{Daemon, SECOND, SLOTS, Sink, add, eventually, load, now_ms, pending, topic};
 use dq::rendezvous;
 

@@ -5,23 +5,16 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::redis;
+use crate::support::certificates::certificates;
+use crate::support::eventually;
 use crate::support::redis::{ClusterGroup, MASTER, SentinelGroup, TcpServer, wait_until_old};
 use dq::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
 use dq::rendezvous;
 use dq::settings::{self, At, Node};
 use dq::store::{Added, BellKind, Result, Store, StoreError, hang_bell};
 
-fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let until = Instant::now() + Duration::from_secs(20);
-    loop {
-        if let Some(answer) = ask() {
-            return answer;
-        }
-        assert!(Instant::now() < until, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
+/// Each is done within that, whatever else the machine does.
+const SOON: Duration = Duration::from_secs(20);
 
 /// Settings of a store that shares nothing in this process with any other.
 fn on(node: Node) -> settings::Store {
@@ -66,7 +59,7 @@ fn refuses(server: &TcpServer, word: &str, code: &str, begin: impl FnOnce(), end
         assert!(add(&mut *store, "while").unwrap_err().to_string().contains("a moment ago"), "{word}");
     }
     end();
-    eventually(&format!("an add after {word}"), || add(&mut *store, "after").ok());
+    eventually(SOON, &format!("an add after {word}"), || add(&mut *store, "after").ok());
     assert_eq!(store.get(&key("while")).unwrap(), None, "{word}: what was refused was not done");
 }
 
@@ -97,7 +90,7 @@ fn what_a_server_refuses_is_named_and_has_changed_nothing() {
             set("dir", "/proc");
             set("save", "3600 1000000");
             server.cli(&["bgsave"]);
-            eventually("a failed snapshot", || {
+            eventually(SOON, "a failed snapshot", || {
                 (server.info("rdb_last_bgsave_status")? == "err").then_some(())
             });
         },
@@ -114,7 +107,7 @@ fn what_a_server_refuses_is_named_and_has_changed_nothing() {
             let mut endless = Command::new("redis-cli");
             endless.args(["-h", &host, "-p", &port, "eval", "while true do end", "0"]);
             std::thread::spawn(move || endless.output());
-            eventually("a busy server", || server.cli(&["get", "x"]).contains("BUSY").then_some(()));
+            eventually(SOON, "a busy server", || server.cli(&["get", "x"]).contains("BUSY").then_some(()));
         },
         || drop(server.cli(&["script", "kill"])),
     );
@@ -135,12 +128,12 @@ fn a_server_that_loads_its_data_is_away_until_it_has_them() {
     server.cli(&["save"]);
     server.kill();
     server.begin_again();
-    let error = eventually("a server that loads", || {
+    let error = eventually(SOON, "a server that loads", || {
         let error = add(&mut *store, "while").expect_err("it has nothing yet");
         error.to_string().contains("LOADING").then_some(error)
     });
     assert_eq!(error.code(), "node_down");
-    eventually("an add", || add(&mut *store, "after").ok());
+    eventually(SOON, "an add", || add(&mut *store, "after").ok());
     assert!(store.get(&key("before")).unwrap().is_some());
 }
 
@@ -152,15 +145,15 @@ fn a_bell_on_a_server_that_was_a_replica_for_a_while_rings_again() {
     let bell = hang_bell(&settings, Path::new("/nowhere"), 0, BellKind::Push, "test").unwrap();
     server.cli(&["replicaof", "127.0.0.1", "1"]);
     server.cli(&["replicaof", "no", "one"]);
-    eventually("an add", || add(&mut *store, "i").ok());
+    eventually(SOON, "an add", || add(&mut *store, "i").ok());
     // Whoever listens has begun anew, and has looked.
     let mut quiet = 0;
-    eventually("a quiet bell", || {
+    eventually(SOON, "a quiet bell", || {
         quiet = if bell.answer().unwrap() { 0 } else { quiet + 1 };
         (quiet > 100).then_some(())
     });
     store.run(&key("i")).unwrap();
-    eventually("a ring", || bell.answer().unwrap().then_some(()));
+    eventually(SOON, "a ring", || bell.answer().unwrap().then_some(()));
 }
 
 fn by_sentinels(sentinels: Vec<String>) -> settings::Store {
@@ -176,7 +169,7 @@ fn a_sentinel_that_is_down_or_wrong_is_passed_over() {
     let group = SentinelGroup::start(1, &[]);
     // It takes the replica for the master.
     let wrong = SentinelGroup::sentinel(&group.servers[1]);
-    eventually("a sentinel that answers", || wrong.info("redis_mode"));
+    eventually(SOON, "a sentinel that answers", || wrong.info("redis_mode"));
     let gone = format!("redis://{}:1", wrong.host);
     let mut store = open(&by_sentinels(vec![gone, wrong.url(), group.urls()[0].clone()]));
     assert_eq!(add(&mut *store, "i"), Ok(Added::New));
@@ -213,12 +206,12 @@ fn a_master_that_wakes_after_it_was_replaced_is_given_nothing() {
     let used = Instant::now();
     group.servers[0].hang(true);
     let mut store = open(settings);
-    eventually("an add that another master has taken", || add(&mut *store, "x").ok());
+    eventually(SOON, "an add that another master has taken", || add(&mut *store, "x").ok());
     assert!(used.elapsed() < Duration::from_secs(12), "they were asked one after the other");
     group.servers[0].hang(false);
     let taken = run("after", soon(3000));
     assert!(taken.len() > 100);
-    eventually("a replica", || (group.servers[0].info("role")? == "slave").then_some(()));
+    eventually(SOON, "a replica", || (group.servers[0].info("role")? == "slave").then_some(()));
     let lost: Vec<&String> = taken.iter().filter(|id| store.get(&key(id)).unwrap().is_none()).collect();
     assert!(lost.is_empty(), "{} of {} are lost", lost.len(), taken.len());
 }
@@ -359,17 +352,17 @@ fn the_bells_of_a_cluster_cost_a_thread_a_shard_and_little_else() {
         let of = |n: usize| on.cluster.servers[n].info("blocked_clients").unwrap().parse::<u32>().unwrap();
         (0..3).map(of).sum::<u32>()
     };
-    eventually("a listener on each shard", || (waiting() == SHARDS).then_some(()));
+    eventually(SOON, "a listener on each shard", || (waiting() == SHARDS).then_some(()));
     let after = (status("Threads:"), pss());
     println!("a bell over {SHARDS} shards: {} threads, {} KiB", after.0 - before.0, after.1 - before.1);
     assert!(after.1 - before.1 < 64 * u64::from(SHARDS), "{} KiB", after.1 - before.1);
     let mut rang = 0;
-    eventually("quiet", || {
+    eventually(SOON, "quiet", || {
         rang = if bell.answer().unwrap() { 0 } else { rang + 1 };
         (rang > 50).then_some(())
     });
     store.run(&key("i")).unwrap();
-    eventually("a ring", || bell.answer().unwrap().then_some(()));
+    eventually(SOON, "a ring", || bell.answer().unwrap().then_some(()));
     let begun = Instant::now();
     drop(bell);
     assert!(begun.elapsed() < Duration::from_millis(900), "listeners are ended on each of the servers");
@@ -380,7 +373,7 @@ fn the_bells_of_a_cluster_cost_a_thread_a_shard_and_little_else() {
 fn a_server_that_speaks_tls_is_believed_by_its_certificate_alone() {
     let dir = tempfile::tempdir().unwrap();
     let server = {
-        redis::certificates(dir.path());
+        certificates(dir.path());
         TcpServer::start_tls(dir.path(), &[])
     };
     let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
@@ -395,7 +388,7 @@ fn a_server_that_speaks_tls_is_believed_by_its_certificate_alone() {
     // The server wants a certificate of who comes, and the system's list has none who has certified this one.
     for (ca, own) in [(Some(read("ca.pem")), None), (None, own()), (Some(read("other.pem")), own())] {
         let mut store = with(ca, own);
-        eventually("a refusal that says why", || {
+        eventually(SOON, "a refusal that says why", || {
             let error = add(&mut *store, "j").unwrap_err();
             assert_eq!(error.code(), "node_down", "{error}");
             error.to_string().to_lowercase().contains("certificate").then_some(())

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::support::raw::{Line, Raw, certificates};
+use crate::support::certificates::certificates;
+use crate::support::raw::{Line, Raw};
 use dq::callback::{Caller, Delivery, Verdict};
 use dq::job::{Body, JobId, JobKey, TopicName};
 use dq::settings::{Callback, Guard, Tls};

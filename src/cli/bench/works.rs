@@ -338,11 +338,12 @@ pub(super) fn soak(soak: &Soak) -> Outcome {
         let disturbed = disturb.join().map_err(|_| anyhow!("the thread that disturbs has panicked"));
         anyhow::Ok((volley?, disturbed??))
     })?;
-    await_jobs(&mut stage, "/fast", volley.done)?;
-    let arrived = stage.sink.arrived("/fast");
-    // What was acknowledged must have come; of what was not, nobody knows.
+    // What was acknowledged must have come; of what was not, nobody knows. (So all of it is waited for: some of what comes is not
+    // of those that must.)
     let unknown: HashSet<u64> = volley.unknown.iter().copied().collect();
     let sent = volley.done + volley.failed + unknown.len() as u64;
+    await_jobs(&mut stage, "/fast", sent)?;
+    let arrived = stage.sink.arrived("/fast");
     let is_missing = |n: &u64| !unknown.contains(n) && !arrived.has(&work.topic(*n), &work.id(*n));
     let missing = (0..sent).filter(is_missing).count() as u64;
     let missing = missing.saturating_sub(volley.failed);

@@ -63,13 +63,13 @@ impl Consumer {
     pub(super) fn exchanged(
         &mut self,
         number: usize,
-        mut unsettled: Vec<Settlement>,
+        unsettled: Vec<Settlement>,
         batch: Batch,
         failed: Option<StoreError>,
     ) -> Result<()> {
         let counter = &mut self.counters[number];
         let (_, limit) = counter.busy.take().unwrap_or((Instant::now(), 0));
-        unsettled.drain(..).for_each(|settlement| counter.owe(settlement));
+        unsettled.into_iter().for_each(|settlement| counter.owe(settlement));
         let asked = std::mem::take(&mut counter.asked);
         let mut begun: BTreeMap<TopicName, u32> = BTreeMap::new();
         batch.jobs.iter().for_each(|job| *begun.entry(job.key.topic.clone()).or_default() += 1);

@@ -3,8 +3,6 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -135,26 +133,5 @@ impl Drop for Raw {
     fn drop(&mut self) {
         self.gone.store(true, Ordering::Relaxed);
         let _ = TcpStream::connect(self.address);
-    }
-}
-
-/// Makes ca.pem; server.pem and client.pem, which it certifies, with their keys; and other.pem, which certifies nobody.
-pub fn certificates(dir: &Path) {
-    let openssl = |arguments: &str| {
-        let made = Command::new("openssl").args(arguments.split(' ')).current_dir(dir).output().unwrap();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    };
-    let new = "req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
-    for name in ["ca", "other"] {
-        openssl(&format!("{new} -x509 -days 2 -subj /CN={name} -keyout {name}.key -out {name}.pem"));
-    }
-    for (name, extension) in
-        [("server", "subjectAltName=IP:127.0.0.1"), ("client", "extendedKeyUsage=clientAuth")]
-    {
-        openssl(&format!("{new} -subj /CN={name} -keyout {name}.key -out {name}.csr"));
-        std::fs::write(dir.join("extension"), extension).unwrap();
-        openssl(&format!(
-            "x509 -req -days 2 -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -extfile extension -out {name}.pem"
-        ));
     }
 }

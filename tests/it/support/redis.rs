@@ -435,21 +435,3 @@ impl ClusterGroup {
         self.servers.iter().map(TcpServer::url).collect()
     }
 }
-
-/// Makes ca.pem, and server.pem with server.key that it certifies for this process's own address; and other.pem, which
-/// certifies nobody.
-pub fn certificates(dir: &Path) {
-    let openssl = |arguments: &str| {
-        let made = Command::new("openssl").args(arguments.split(' ')).current_dir(dir).output().unwrap();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    };
-    let new = "req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
-    for name in ["ca", "other"] {
-        openssl(&format!("{new} -x509 -days 2 -subj /CN={name} -keyout {name}.key -out {name}.pem"));
-    }
-    openssl(&format!("{new} -subj /CN=server -keyout server.key -out server.csr"));
-    std::fs::write(dir.join("names"), format!("subjectAltName=IP:{}\n", own_host())).unwrap();
-    openssl(
-        "x509 -req -days 2 -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -extfile names -out server.pem",
-    );
-}
