@@ -45,6 +45,12 @@ const MARKS: &[Mark] = &[
         figures: &["ratio", "delivered", "processor of dq, a job", "missing"],
     },
     Mark {
+        work: "the same, one node of Redis, a receiver made with axum",
+        mark: ">= 0.4 x the receiver alone",
+        command: "deliver --store redis --jobs 200000 --receiver axum",
+        figures: &["ratio", "delivered", "64 connections to the receiver"],
+    },
+    Mark {
         work: "lateness at 1,000 jobs/s, embedded",
         mark: "p50 <= 2 ms, p99 <= 10 ms, none early",
         command: "lateness --rate 1000 --time 20s",

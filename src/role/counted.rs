@@ -85,6 +85,25 @@ impl Counted {
         }
     }
 
+    fn count_settled(&self, settlements: &[Settlement], all: &[Result<Settled>]) {
+        for (settlement, settled) in settlements.iter().zip(all) {
+            // A lease that had ended settled nothing.
+            if !matches!(settled, Ok(Settled::Done)) {
+                continue;
+            }
+            let topic = self.counters.topic(settlement.key.topic.as_str());
+            match settlement.outcome {
+                Outcome::Ack => {
+                    topic.delivered();
+                    self.node(Some(&settlement.key)).delivered(1);
+                }
+                Outcome::Retry(_) => topic.retried(),
+                Outcome::Bury => topic.died(DeathCause::Callback),
+                Outcome::Extend(_) | Outcome::Later(_) | Outcome::HandBack => {}
+            }
+        }
+    }
+
     /// Counts the dead letters that the last call has made.
     fn count_dead(&mut self) {
         for topic in self.store.take_buried() {
@@ -166,23 +185,24 @@ impl Store for Counted {
         if !settlements.is_empty() {
             self.took(Operation::Settle, None, begun, all.iter().any(Result::is_err));
         }
-        for (settlement, settled) in settlements.iter().zip(&all) {
-            // A lease that had ended settled nothing.
-            if !matches!(settled, Ok(Settled::Done)) {
-                continue;
-            }
-            let topic = self.counters.topic(settlement.key.topic.as_str());
-            match settlement.outcome {
-                Outcome::Ack => {
-                    topic.delivered();
-                    self.node(Some(&settlement.key)).delivered(1);
-                }
-                Outcome::Retry(_) => topic.retried(),
-                Outcome::Bury => topic.died(DeathCause::Callback),
-                Outcome::Extend(_) | Outcome::Later(_) | Outcome::HandBack => {}
-            }
-        }
+        self.count_settled(settlements, &all);
         all
+    }
+
+    fn exchange(
+        &mut self,
+        settlements: &[Settlement],
+        wanted: &[Wanted],
+        limit: usize,
+        owner: Option<&OwnerTag>,
+    ) -> (Vec<Result<Settled>>, Result<Batch>) {
+        let begun = Instant::now();
+        let (settled, leased) = self.store.exchange(settlements, wanted, limit, owner);
+        let waits = matches!(leased, Err(StoreError::Settling(_)));
+        let failed = leased.is_err() && !waits || settled.iter().any(Result::is_err);
+        self.took(Operation::Lease, None, begun, failed);
+        self.count_settled(settlements, &settled);
+        (settled, leased)
     }
 
     fn hand_back(&mut self, owner: &OwnerTag) -> Result<usize> {

@@ -267,6 +267,20 @@ pub struct Page {
     pub away: Vec<String>,
 }
 
+/// An exchange in two turns at the store. What cannot be settled is not followed by a lease.
+fn exchange_apart(
+    store: &mut dyn Store,
+    settlements: &[Settlement],
+    wanted: &[Wanted],
+    limit: usize,
+    owner: Option<&OwnerTag>,
+) -> (Vec<Result<Settled>>, Result<Batch>) {
+    let settled = store.settle(settlements);
+    let failed = settled.iter().find_map(|settled| settled.as_ref().err().cloned());
+    let leased = failed.map_or_else(|| store.lease(wanted, limit, owner), Err);
+    (settled, leased)
+}
+
 /// One handle to the store.
 pub trait Store: Send {
     /// Stores jobs durably, each answered by itself, in their order.
@@ -311,6 +325,16 @@ pub trait Store: Send {
 
     /// Settles leased jobs, each answered by itself, in their order.
     fn settle(&mut self, settlements: &[Settlement]) -> Vec<Result<Settled>>;
+
+    /// Settles, and then leases, as these two do; where the store can, with one turn at it. What is leased may be there although
+    /// some could not be settled.
+    fn exchange(
+        &mut self,
+        settlements: &[Settlement],
+        wanted: &[Wanted],
+        limit: usize,
+        owner: Option<&OwnerTag>,
+    ) -> (Vec<Result<Settled>>, Result<Batch>);
 
     /// Makes the jobs that a dead process held ready again. The attempt is refunded, up to three times a job; after
     /// that it counts. Tells how many there were.

@@ -4,48 +4,30 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::process::{Command, Stdio};
 
 use dq::protocol::dq::{Framing, parse};
 use jiff::tz::TimeZone;
-use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::support::http::Http;
 use crate::support::redis::RedisServer;
+use crate::support::strace::Strace;
 use crate::support::{Daemon, SECOND, SLOTS, Sink, add, eventually, stats, topic};
 
 const JOBS: usize = 1000;
 
 /// What the threads of some processes call while a work is done, by name.
 fn system_calls(pids: &[Pid], work: impl FnOnce()) -> BTreeMap<String, u64> {
-    let out = tempfile::NamedTempFile::new().unwrap();
-    let mut strace = Command::new("strace");
-    strace.args(["-f", "-q", "-c", "-o"]).arg(out.path()).stderr(Stdio::null());
-    for pid in pids {
-        strace.args(["-p", &pid.to_string()]);
-    }
-    let mut strace = strace.spawn().expect("strace; make tools installs it");
-    let is_traced = |pid: &Pid| {
-        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-        threads.flatten().all(|thread| {
-            let status = std::fs::read_to_string(thread.path().join("status")).unwrap_or_default();
-            status.lines().any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0"))
-        })
-    };
-    eventually(20 * SECOND, "strace attached", || pids.iter().all(is_traced).then_some(()));
+    let strace = Strace::attach(pids, &["-c"]);
     work();
-    kill(Pid::from_raw(strace.id() as i32), Signal::SIGINT).unwrap();
-    strace.wait().unwrap();
-    let table = std::fs::read_to_string(out.path()).unwrap();
     // % time, seconds, usecs/call, calls, errors or nothing, name
     let row = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let (name, calls) = (*words.last()?, words.get(3)?.parse().ok()?);
         (words.len() >= 5 && name != "total").then(|| (name.to_owned(), calls))
     };
-    table.lines().filter_map(row).collect()
+    strace.end().lines().filter_map(row).collect()
 }
 
 /// The calls of scripts that a server has run, and the commands in all, those of the scripts among them.

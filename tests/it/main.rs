@@ -11,6 +11,7 @@ mod codecs;
 mod counts;
 mod daemon;
 mod dead;
+mod durability;
 mod failover;
 mod http;
 mod http_topics;

@@ -613,6 +613,39 @@ fn the_leases_of_a_dead_owner_come_back_and_a_poison_job_ends<F: Fixture>(f: &F)
     assert_eq!(state(&mut *s, "t", "i"), Some(State::Dead));
 }
 
+fn an_exchange_settles_and_then_leases<F: Fixture>(f: &F) {
+    let mut store = f.open();
+    let store = store.as_mut();
+    let jobs: Vec<NewJob> =
+        (0..4).map(|n| job("t", &format!("j{n}"), NOW)).chain([job("u", "x", NOW)]).collect();
+    add(store, &jobs);
+    let mut held: Vec<Leased> = Vec::new();
+    for _ in 0..4 {
+        held.push(lease_one(store, "t"));
+    }
+    let stale = Settlement { token: held[3].token.clone(), ..settlement(&held[2], Outcome::Ack) };
+    let settlements = [
+        settlement(&held[0], Outcome::Ack),
+        stale,
+        settlement(&held[1], Outcome::HandBack),
+        settlement(&held[2], Outcome::Retry(LONG)),
+    ];
+    let wanted = [want("t", 5), want("u", 5)];
+    let (settled, leased) = store.exchange(&settlements, &wanted, 9, Some(&owner("me")));
+    assert_eq!(all(settled), [Settled::Done, Settled::Stale, Settled::Done, Settled::Done]);
+    // What the settling has made ready as well.
+    let mut got: Vec<String> = leased.unwrap().jobs.iter().map(|job| job.key.to_string()).collect();
+    got.sort();
+    assert_eq!(got, [held[1].key.to_string(), key("u", "x").to_string()]);
+    assert_eq!((counts(store, "t"), counts(store, "u")), ([1, 0, 2, 0], [0, 0, 1, 0]));
+    // Nothing to settle; nothing to lease.
+    let (settled, leased) = store.exchange(&[], &wanted, 9, None);
+    assert_eq!((settled.len(), leased.unwrap().jobs.len()), (0, 0));
+    let (settled, leased) = store.exchange(&[settlement(&held[3], Outcome::Ack)], &[], 9, None);
+    assert_eq!((all(settled), leased.unwrap().jobs.len()), (vec![Settled::Done], 0));
+    assert_eq!(counts(store, "t"), [1, 0, 1, 0]);
+}
+
 fn a_job_has_its_own_limit_of_attempts<F: Fixture>(f: &F) {
     let mut s = f.open();
     add(&mut *s, &[NewJob { max_attempts: Some(1), ..job("t", "i", NOW) }]);
@@ -1458,6 +1491,7 @@ contract! {
     an_extended_lease_holds_longer
     a_job_handed_back_unused_has_its_attempt_back
     the_leases_of_a_dead_owner_come_back_and_a_poison_job_ends
+    an_exchange_settles_and_then_leases
     a_job_has_its_own_limit_of_attempts
     attempts_that_were_made_before_count
     a_job_keeps_its_headers_as_long_as_it_lives_and_no_other_has_them

@@ -17,7 +17,7 @@ pub(super) struct Jobs {
     pub topics: u32,
     /// The body, JSON.
     pub body: String,
-    /// In how many milliseconds they are due: evenly over a span from the first on.
+    /// In how many milliseconds they are due: at random within a span from the first on.
     pub delay_ms: (u64, u64),
 }
 
@@ -37,11 +37,11 @@ impl Jobs {
         format!("{}{number}", self.run)
     }
 
-    /// When a job is due, in milliseconds from now.
+    /// When a job is due, in milliseconds from now: by its number, and as if at random. (Of any fixed stride and rate some share
+    /// a divisor, and many jobs would be due at one moment.)
     pub(super) fn delay(&self, number: u64) -> u64 {
         let (first, span) = self.delay_ms;
-        // A stride that is no divisor of any round span.
-        first + if span == 0 { 0 } else { number.wrapping_mul(7919) % span }
+        first + if span == 0 { 0 } else { fastrand::Rng::with_seed(number).u64(..span) }
     }
 }
 

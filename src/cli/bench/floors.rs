@@ -46,21 +46,23 @@ pub(super) fn sqlite(folder: &Path, jobs: &Jobs, commit: u64, time: Duration) ->
     Ok(number as f64 / began.elapsed().as_secs_f64())
 }
 
-/// Starts a server whose one handler answers an add at once. It ends with the process.
-pub(super) fn handler() -> Result<SocketAddr> {
-    let listener = TcpListener::bind(local(0)).context("cannot start the handler to compare with")?;
+/// A handler that answers an add at once.
+pub(super) fn handler() -> Router {
+    // It takes the body, as whoever answers a request has to.
+    let nothing = |_body: axum::body::Bytes| async { (StatusCode::CREATED, "{}") };
+    Router::new().route("/v1/topics/{topic}/jobs", post(nothing))
+}
+
+/// Starts a server on a thread of that name. It ends with the process.
+pub(super) fn serve(name: &'static str, router: Router) -> Result<SocketAddr> {
+    let listener = TcpListener::bind(local(0)).with_context(|| format!("cannot start the {name}"))?;
     let address = listener.local_addr()?;
     listener.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let serve = async move {
-        let listener = tokio::net::TcpListener::from_std(listener)?;
-        // It takes the body, as whoever answers a request has to.
-        let nothing = |_body: axum::body::Bytes| async { (StatusCode::CREATED, "{}") };
-        axum::serve(listener, Router::new().route("/v1/topics/{topic}/jobs", post(nothing))).await
-    };
-    std::thread::Builder::new().name("handler".into()).spawn(move || {
+    let serve = async move { axum::serve(tokio::net::TcpListener::from_std(listener)?, router).await };
+    std::thread::Builder::new().name(name.into()).spawn(move || {
         if let Err(e) = runtime.block_on(serve) {
-            eprintln!("the handler to compare with has ended: {e}");
+            eprintln!("the {name} has ended: {e}");
         }
     })?;
     Ok(address)

@@ -1,5 +1,6 @@
-//! A receiver of callbacks that does next to nothing: one thread, no parser, no task for each request, so that it is not what
-//! limits. It answers `/fast` at once, `/slow` after three seconds, and `/never` never.
+//! Receivers of callbacks: one that does next to nothing (one thread, no parser, no task for each request), so that it is not
+//! what limits; and one as a business has it, a handler of axum. They answer `/fast` at once, `/slow` after three seconds, and
+//! `/never` never.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,6 +10,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
+use axum::Router;
+use axum::body::Bytes;
+use axum::http::{HeaderMap, Uri};
+use clap::ValueEnum;
 use hdrhistogram::Histogram;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
@@ -16,6 +21,7 @@ use slab::Slab;
 
 use super::super::own_daemon::local;
 use super::dialects::head_of;
+use super::floors;
 use super::volley::histogram;
 use crate::role::lock;
 
@@ -61,45 +67,100 @@ impl Arrived {
     }
 }
 
+/// What receives callbacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Receiver {
+    /// One thread that does next to nothing.
+    Bare,
+    /// A handler of axum on one thread of tokio.
+    Axum,
+}
+
 /// A running receiver.
 #[derive(Debug)]
 pub(super) struct Sink {
     /// Where it listens.
     pub address: SocketAddr,
-    arrived: Arc<Mutex<HashMap<String, Arrived>>>,
+    arrivals: Arrivals,
 }
 
 impl Sink {
     /// Starts one on a free port; it ends with the process.
-    pub(super) fn start() -> Result<Sink> {
+    pub(super) fn start(receiver: Receiver) -> Result<Sink> {
+        let arrivals = Arrivals::default();
+        let address = match receiver {
+            Receiver::Bare => Server::start(arrivals.clone())?,
+            Receiver::Axum => floors::serve("sink", handler(arrivals.clone()))?,
+        };
+        Ok(Sink { address, arrivals })
+    }
+
+    /// What has come to a path so far.
+    pub(super) fn arrived(&self, path: &str) -> Arrived {
+        lock(&self.arrivals.0).get(path).cloned().unwrap_or_else(Arrived::none)
+    }
+
+    /// How many different jobs have come to a path.
+    pub(super) fn jobs(&self, path: &str) -> u64 {
+        lock(&self.arrivals.0).get(path).map_or(0, |arrived| arrived.jobs)
+    }
+}
+
+/// What has come so far, by path.
+#[derive(Debug, Clone, Default)]
+struct Arrivals(Arc<Mutex<HashMap<String, Arrived>>>);
+
+impl Arrivals {
+    fn note(&self, calls: impl IntoIterator<Item = Call>) {
+        let now_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i64);
+        let now = Instant::now();
+        let mut arrived = lock(&self.0);
+        for call in calls {
+            let entry = arrived.entry(call.path).or_insert_with(Arrived::none);
+            entry.calls += 1;
+            entry.jobs += u64::from(entry.seen.insert(call.job));
+            entry.between = Some((entry.between.map_or(now, |(first, _)| first), now));
+            if let Some(due_ms) = call.due_ms {
+                let late_us = now_us - due_ms * 1000;
+                entry.early += u64::from(late_us < 0);
+                entry.late_us.saturating_record(late_us.max(1) as u64);
+            }
+        }
+    }
+}
+
+/// The handler of axum.
+fn handler(arrivals: Arrivals) -> Router {
+    let receive = move |uri: Uri, headers: HeaderMap, _body: Bytes| {
+        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let call = Call::new(uri.path(), header);
+        let path = call.path.clone();
+        arrivals.note([call]);
+        async move {
+            match path.as_str() {
+                "/slow" => tokio::time::sleep(SLOW).await,
+                "/never" => std::future::pending().await,
+                _ => {}
+            }
+        }
+    };
+    Router::new().fallback(receive)
+}
+
+impl Server {
+    fn start(arrivals: Arrivals) -> Result<SocketAddr> {
         let mut listener = TcpListener::bind(local(0)).context("cannot start the receiver")?;
         let address = listener.local_addr()?;
-        let arrived = Arc::new(Mutex::new(HashMap::new()));
         let poll = Poll::new()?;
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
-        let mut server = Server {
-            poll,
-            listener,
-            connections: Slab::new(),
-            later: BTreeMap::new(),
-            arrived: Arc::clone(&arrived),
-        };
+        let mut server =
+            Server { poll, listener, connections: Slab::new(), later: BTreeMap::new(), arrivals };
         std::thread::Builder::new().name("sink".into()).spawn(move || {
             if let Err(e) = server.run() {
                 eprintln!("the receiver has ended: {e:#}");
             }
         })?;
-        Ok(Sink { address, arrived })
-    }
-
-    /// What has come to a path so far.
-    pub(super) fn arrived(&self, path: &str) -> Arrived {
-        lock(&self.arrived).get(path).cloned().unwrap_or_else(Arrived::none)
-    }
-
-    /// How many different jobs have come to a path.
-    pub(super) fn jobs(&self, path: &str) -> u64 {
-        lock(&self.arrived).get(path).map_or(0, |arrived| arrived.jobs)
+        Ok(address)
     }
 }
 
@@ -115,7 +176,7 @@ struct Server {
     connections: Slab<Connection>,
     /// Who is answered when.
     later: BTreeMap<Instant, VecDeque<usize>>,
-    arrived: Arc<Mutex<HashMap<String, Arrived>>>,
+    arrivals: Arrivals,
 }
 
 /// A call, as far as it matters.
@@ -141,7 +202,9 @@ impl Server {
                     Token(n) => self.serve(n, &mut calls),
                 }
             }
-            self.note(calls);
+            if !calls.is_empty() {
+                self.arrivals.note(calls);
+            }
             let due: Vec<Instant> = self.later.range(..=Instant::now()).map(|(at, _)| *at).collect();
             for n in due.iter().filter_map(|at| self.later.remove(at)).flatten().collect::<Vec<_>>() {
                 self.answer(n);
@@ -216,26 +279,6 @@ impl Server {
             self.connections.remove(n);
         }
     }
-
-    fn note(&self, calls: Vec<Call>) {
-        if calls.is_empty() {
-            return;
-        }
-        let now_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i64);
-        let now = Instant::now();
-        let mut arrived = lock(&self.arrived);
-        for call in calls {
-            let entry = arrived.entry(call.path).or_insert_with(Arrived::none);
-            entry.calls += 1;
-            entry.jobs += u64::from(entry.seen.insert(call.job));
-            entry.between = Some((entry.between.map_or(now, |(first, _)| first), now));
-            if let Some(due_ms) = call.due_ms {
-                let late_us = now_us - due_ms * 1000;
-                entry.early += u64::from(late_us < 0);
-                entry.late_us.saturating_record(late_us.max(1) as u64);
-            }
-        }
-    }
 }
 
 /// Writes what there is to write. False: the connection has broken.
@@ -251,17 +294,24 @@ fn flush(connection: &mut Connection) -> bool {
 }
 
 impl Call {
+    fn new<'a>(path: &str, header: impl Fn(&str) -> Option<&'a str>) -> Call {
+        Call {
+            path: path.to_owned(),
+            due_ms: header("dq-due-at").and_then(|at| at.parse().ok()),
+            job: mark(header("dq-topic").unwrap_or_default(), header("dq-job-id").unwrap_or_default()),
+        }
+    }
+
+    /// Of a request's head, as it came.
     fn of(head: &[u8]) -> Call {
         let head = String::from_utf8_lossy(head);
         let path = head.split(' ').nth(1).unwrap_or_default();
         let header = |name: &str| {
-            let is_it = |line: &&str| line.get(..name.len()).is_some_and(|n| n.eq_ignore_ascii_case(name));
-            head.lines().find(is_it).map(|line| line[name.len()..].trim())
+            head.lines().find_map(|line| {
+                let (known, value) = line.split_once(':')?;
+                known.eq_ignore_ascii_case(name).then(|| value.trim())
+            })
         };
-        Call {
-            path: path.split('?').next().unwrap_or_default().to_owned(),
-            due_ms: header("dq-due-at:").and_then(|at| at.parse().ok()),
-            job: mark(header("dq-topic:").unwrap_or_default(), header("dq-job-id:").unwrap_or_default()),
-        }
+        Call::new(path.split('?').next().unwrap_or_default(), header)
     }
 }

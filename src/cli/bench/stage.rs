@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::super::own_daemon::{Daemon, Folder, free_port, local};
-use super::sink::Sink;
+use super::sink::{Receiver, Sink};
 use crate::process::{usage_of, whole_status};
 use crate::status::{Renewal, Status};
 
@@ -54,6 +54,10 @@ pub(super) struct Options {
     #[arg(long, default_value_t = 64, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub concurrency: u32,
 
+    /// What receives callbacks: next to nothing, or a handler of axum, as a business has it
+    #[arg(long, value_enum, default_value = "bare")]
+    pub receiver: Receiver,
+
     /// A folder on the disk that is measured; by default the host's for temporary files
     #[arg(long, value_name = "DIR")]
     pub folder: Option<PathBuf>,
@@ -80,7 +84,7 @@ impl Stage {
     /// Starts all of it. `t0`, `t1` … call `/fast`; `slow` and `never` are there as well.
     pub(super) fn start(options: &Options) -> Result<Stage> {
         let folder = Folder::fresh("bench", options.folder.clone())?;
-        let sink = Sink::start()?;
+        let sink = Sink::start(options.receiver)?;
         let count = if options.store == Store::Redis { options.nodes } else { 0 };
         let servers = (0..count).map(|n| RedisServer::start(&folder, n)).collect::<Result<Vec<_>>>()?;
         let (server, http) = (local(free_port()?), local(free_port()?));

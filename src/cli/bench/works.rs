@@ -10,7 +10,6 @@ use anyhow::{Result, anyhow, bail};
 use super::super::progress::Progress;
 use super::dialects::{Callback, Http, Jobs, Redis, Tcp};
 use super::floors;
-
 use super::report::Report;
 use super::stage::{Control, Options, Stage, Store};
 use super::volley::{Dialect, Manner, Target, Until, Volley, fire, histogram};
@@ -106,7 +105,10 @@ pub(super) fn add(add: &Add) -> Outcome {
     // What one transaction of dq may hold at most: nobody groups better.
     let commit = (u64::from(clients.connections) * u64::from(*depth)).min(256);
     let (floor, what) = match (clients.over, stage.nodes.first().copied()) {
-        (Over::Http, _) => (Floor::Http(floors::handler()?), "a handler that does nothing".to_owned()),
+        (Over::Http, _) => (
+            Floor::Http(floors::serve("handler", floors::handler())?),
+            "a handler that does nothing".to_owned(),
+        ),
         (Over::Tcp, Some(node)) => {
             if *pending > 0 {
                 let filled = stage.redis_bytes()?;
@@ -182,10 +184,11 @@ pub(super) fn deliver(deliver: &Deliver) -> Outcome {
     let took = arrived.between.map_or(Duration::ZERO, |(_, last)| last.saturating_duration_since(began));
     let per_second = arrived.jobs as f64 / took.as_secs_f64().max(1e-9);
     let settings = format!(
-        "{}, {count} due jobs of {size} bytes, {} x {} callbacks in flight",
+        "{}, {count} due jobs of {size} bytes, {} x {} callbacks in flight, {:?} receiver",
         store(daemon),
         daemon.consumers,
-        daemon.concurrency
+        daemon.concurrency,
+        daemon.receiver
     );
     let mut report = Report::new("deliver", settings);
     report.figure("delivered", per_second, "/s");

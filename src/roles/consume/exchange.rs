@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use super::ending::{ack_url, too_old};
 use super::lane::{self, Order};
-use super::{Consumer, Flight, LEASE_MARGIN};
+use super::{Consumer, Flight, GATHER, LEASE_MARGIN};
 use crate::job::TopicName;
 use crate::store::{Batch, Settlement, StoreError, Wanted};
 
@@ -16,7 +16,6 @@ impl Consumer {
     /// Orders what is to be done on a lane, unless it is at something.
     pub(super) fn exchange(&mut self, number: usize) {
         let (now, free, share) = (Instant::now(), self.free(), self.counters.len() as u32);
-        let enough = self.enough();
         let counter = &mut self.counters[number];
         // A moment that has come is not waited for any more, whatever may be done now.
         counter.again = counter.again.filter(|at| *at > now);
@@ -30,7 +29,7 @@ impl Consumer {
         if counter.unsettled.is_empty() && !leases {
             return;
         }
-        if counter.gathers_until(enough).is_some_and(|until| until > now) {
+        if counter.gathers_until().is_some_and(|until| until > now) {
             return;
         }
         let count = counter.unsettled.len().min(lane::BATCH);
@@ -86,8 +85,10 @@ impl Consumer {
                 });
                 // What was to be leased is looked for again. Until then no permits are held for it.
                 counter.look = true;
-                self.fair.left(number, []);
-                return Ok(());
+                if batch.jobs.is_empty() {
+                    self.fair.left(number, []);
+                    return Ok(());
+                }
             }
         }
         if limit == 0 {
@@ -125,6 +126,7 @@ impl Consumer {
         let counter = &mut self.counters[number];
         // What is left although it was asked for is not for the asking: the next bell or callback brings the next try.
         counter.look |= brought > 0 && more;
+        counter.knows_until = (!left.is_empty()).then(|| Instant::now() + GATHER);
         counter.left = left;
         // Once: between processes that may not take it either it would go round without end.
         let is_told = |topic: &TopicName| counter.passed_on.contains_key(topic);

@@ -268,8 +268,15 @@ impl Worker {
     }
 
     fn exchange(&mut self, settle: Vec<Settlement>, wanted: &[Wanted], limit: usize) -> News {
-        let settled = self.store.settle(&settle);
-        let (mut unsettled, mut failed) = (Vec::new(), None);
+        let (settled, leased) = match limit {
+            0 => (self.store.settle(&settle), Ok(Batch::default())),
+            _ => self.store.exchange(&settle, wanted, limit, Some(&self.owner)),
+        };
+        let (batch, mut failed) = match leased {
+            Ok(batch) => (batch, None),
+            Err(e) => (Batch::default(), Some(e)),
+        };
+        let mut unsettled = Vec::new();
         for (settlement, settled) in settle.into_iter().zip(settled) {
             match settled {
                 Ok(Settled::Done) => {}
@@ -282,12 +289,6 @@ impl Worker {
                 }
             }
         }
-        let leases = failed.is_none() && limit > 0;
-        let leased = leases.then(|| self.store.lease(wanted, limit, Some(&self.owner))).transpose();
-        let batch = leased.unwrap_or_else(|e| {
-            failed = Some(e);
-            None
-        });
-        News::Exchanged { unsettled, batch: batch.unwrap_or_default(), failed }
+        News::Exchanged { unsettled, batch, failed }
     }
 }

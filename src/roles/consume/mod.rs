@@ -93,6 +93,8 @@ struct Counter {
     lets_through: Option<Instant>,
     /// The topics that have ready jobs there of which this process may take no more, and when others were told so last.
     passed_on: HashMap<TopicName, Instant>,
+    /// The last lease left work behind: until then the next comes by itself, and nobody need ring.
+    knows_until: Option<Instant>,
     listens: bool,
     /// Its bell is down.
     deaf: bool,
@@ -113,12 +115,12 @@ impl Counter {
         self.unsettled.push(settlement);
     }
 
-    /// Until when it waits for more outcomes, to settle them together; none: for no more, or there are none. `enough`: how many
-    /// are not waited with, and with how many callbacks in flight a process is busy: one that is not heeds each ring at once. (A
-    /// lease that leaves work behind rings as well, so that busy processes are rung for all the time.)
-    fn gathers_until(&self, enough: usize) -> Option<Instant> {
-        let heeds = self.rang && self.look && (self.flying as usize) < enough;
-        let waits = self.flying > 0 && self.unsettled.len() < enough && !heeds && self.again.is_none();
+    /// Until when it waits for more outcomes, to settle them together; none: for no more, or there are none. When as many have
+    /// come as still fly, one half of them is exchanged while the other is out. A ring hurries who knows of no work alone: a
+    /// lease that leaves some behind rings as well, so that who is busy is rung for all the time.
+    fn gathers_until(&self) -> Option<Instant> {
+        let heeds = self.rang && self.look && self.left.is_empty();
+        let waits = !is_enough(self.unsettled.len(), self.flying) && !heeds && self.again.is_none();
         self.gathers_since.filter(|_| waits).map(|since| since + GATHER)
     }
 
@@ -126,6 +128,11 @@ impl Counter {
     fn is_through(&self) -> bool {
         self.unsettled.is_empty() && self.busy.is_none() && self.deaf
     }
+}
+
+/// Whether so many outcomes are exchanged without waiting for more, while so many callbacks still fly.
+fn is_enough(unsettled: usize, flying: u32) -> bool {
+    unsettled >= lane::BATCH.min(flying as usize)
 }
 
 struct Consumer {
@@ -176,6 +183,7 @@ impl Consumer {
                 left: Vec::new(),
                 lets_through: None,
                 passed_on: HashMap::new(),
+                knows_until: None,
                 listens: true,
                 deaf: false,
                 handed_back: false,
@@ -236,19 +244,14 @@ impl Consumer {
         self.workers.free().saturating_sub(reserved)
     }
 
-    /// How many outcomes are settled without waiting for more: when half of the workers are free again the other half is still
-    /// busy, and the receivers never wait for dq.
-    fn enough(&self) -> usize {
-        (self.workers.count() / 2).clamp(1, lane::BATCH as u32) as usize
-    }
-
     /// Waits for a callback's end, a lane, or the master; when the store failed, for its next try.
     fn wait(&mut self, context: &mut Context) -> Result<()> {
-        let free = self.free() > 0 && !self.drains;
+        let (now, free) = (Instant::now(), self.free() > 0 && !self.drains);
         // (During an exchange nothing is changed: what it brings may change it back.)
         for counter in self.counters.iter_mut().filter(|counter| counter.busy.is_none()) {
             // Who knows of work need not be told of any: a ring is better heard by others.
-            let could = free && counter.again.is_none() && !counter.look;
+            counter.knows_until = counter.knows_until.filter(|until| *until > now);
+            let could = free && counter.again.is_none() && !counter.look && counter.knows_until.is_none();
             if std::mem::replace(&mut counter.listens, could) != could {
                 counter.lane.order(Order::Listen(could));
             }
@@ -258,9 +261,8 @@ impl Consumer {
         let drain_ends = context.drain().and_then(|Drain { until, .. }| until?.checked_sub(LAST_CALL));
         let permits = self.limits.next(|topic| self.wants(topic));
         let probes = self.counters.iter().filter_map(|c| c.lets_through);
-        let enough = self.enough();
-        let gathered =
-            self.counters.iter().filter(|c| c.busy.is_none()).filter_map(|c| c.gathers_until(enough));
+        let idle = self.counters.iter().filter(|c| c.busy.is_none());
+        let gathered = idle.flat_map(|c| [c.gathers_until(), c.knows_until]).flatten();
         let until = self.counters.iter().filter_map(|c| c.again).chain(drain_ends);
         let passes = self.counters.iter().filter(|_| !self.drains).filter_map(Counter::passes_on_at);
         let until = until.chain(permits).chain(probes).chain(passes).chain(gathered).min();
@@ -373,4 +375,20 @@ impl Consumer {
 /// The topics whose jobs are delivered.
 fn served(topics: &LiveTopics) -> Vec<(TopicName, Priority)> {
     topics.now().iter().filter(|t| t.mode == Mode::Push).map(|t| (t.name.clone(), t.priority)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_half_of_the_callbacks_is_exchanged_while_the_other_is_out() {
+        // (Unsettled, in flight): the last one that lands waits for nobody.
+        for (unsettled, flying) in [(1, 0), (1, 1), (16, 16), (17, 15), (lane::BATCH, 4096)] {
+            assert!(is_enough(unsettled, flying), "{unsettled} {flying}");
+        }
+        for (unsettled, flying) in [(1, 2), (15, 17), (lane::BATCH - 1, 4096)] {
+            assert!(!is_enough(unsettled, flying), "{unsettled} {flying}");
+        }
+    }
 }

@@ -59,11 +59,6 @@ impl Workers {
         Ok(Workers { shared, caller, told, concurrency, busy: 0, fresh: Vec::new() })
     }
 
-    /// How many there are.
-    pub(super) fn count(&self) -> u32 {
-        self.concurrency
-    }
-
     /// How many more calls may be handed in.
     pub(super) fn free(&self) -> u32 {
         self.concurrency.saturating_sub(self.busy)

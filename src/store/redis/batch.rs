@@ -47,39 +47,67 @@ impl RedisStore {
     ) -> Vec<Result<u8>> {
         let mut out: Vec<Result<u8>> = Vec::with_capacity(items.len());
         for chunk in items.chunks(CHUNK) {
-            let mut groups: BTreeMap<Place, BTreeMap<&str, Vec<usize>>> = BTreeMap::new();
-            let mut results: Vec<Result<u8>> = Vec::with_capacity(chunk.len());
-            for (i, item) in chunk.iter().enumerate() {
-                match place(item) {
-                    Ok(place) => {
-                        let topics = groups.entry(place).or_default();
-                        topics.entry(topic(item).as_str()).or_default().push(i);
-                        results.push(Err(strange("no answer")));
-                    }
-                    Err(e) => results.push(Err(e)),
-                }
-            }
-            let mut orders: HashMap<Place, Vec<usize>> = HashMap::new();
-            let mut calls = Vec::new();
-            for (place, topics) in groups {
-                let mut call = self.call(script, place);
-                call.cmd.arg(first);
-                for (topic, members) in topics {
-                    call.cmd.arg(topic).arg(members.len());
-                    words(&members.iter().map(|i| &chunk[*i]).collect::<Vec<_>>(), &mut call.cmd);
-                    orders.entry(place).or_default().extend(members);
-                }
-                calls.push((place, call));
-            }
-            for (place, answer) in self.ask_all(calls) {
-                let order = &orders[&place];
-                match answer.and_then(|value| letters(value, order.len())) {
-                    Ok(letters) => order.iter().zip(letters).for_each(|(i, l)| results[*i] = Ok(l)),
-                    Err(e) => order.iter().for_each(|i| results[*i] = Err(e.clone())),
-                }
-            }
-            out.append(&mut results);
+            let (calls, grouped) = self.grouped(script, chunk, &place, &topic, first, &words);
+            out.append(&mut grouped.answered(self.ask_all(calls)));
         }
         out
+    }
+
+    /// The calls of a batch script over some items, up to [`CHUNK`], as [`RedisStore::each`] makes them.
+    pub(super) fn grouped<T>(
+        &self,
+        script: Script,
+        items: &[T],
+        place: impl Fn(&T) -> Result<Place>,
+        topic: impl Fn(&T) -> &TopicName,
+        first: &[&str],
+        words: impl Fn(&[&T], &mut redis::Cmd),
+    ) -> (Vec<(Place, Call)>, Grouped) {
+        let mut groups: BTreeMap<Place, BTreeMap<&str, Vec<usize>>> = BTreeMap::new();
+        let mut grouped = Grouped { results: Vec::with_capacity(items.len()), orders: HashMap::new() };
+        for (i, item) in items.iter().enumerate() {
+            match place(item) {
+                Ok(place) => {
+                    let topics = groups.entry(place).or_default();
+                    topics.entry(topic(item).as_str()).or_default().push(i);
+                    grouped.results.push(Err(strange("no answer")));
+                }
+                Err(e) => grouped.results.push(Err(e)),
+            }
+        }
+        let mut calls = Vec::new();
+        for (place, topics) in groups {
+            let mut call = self.call(script, place);
+            call.cmd.arg(first);
+            for (topic, members) in topics {
+                call.cmd.arg(topic).arg(members.len());
+                words(&members.iter().map(|i| &items[*i]).collect::<Vec<_>>(), &mut call.cmd);
+                grouped.orders.entry(place).or_default().extend(members);
+            }
+            calls.push((place, call));
+        }
+        (calls, grouped)
+    }
+}
+
+/// Which items the calls of a batch script are about.
+pub(super) struct Grouped {
+    /// Of each item, until its call is answered.
+    results: Vec<Result<u8>>,
+    /// Of each shard, in the order in which it was told of them.
+    orders: HashMap<Place, Vec<usize>>,
+}
+
+impl Grouped {
+    /// Each item's letter.
+    pub(super) fn answered(mut self, answers: Vec<(Place, Result<Value>)>) -> Vec<Result<u8>> {
+        for (place, answer) in answers {
+            let order = &self.orders[&place];
+            match answer.and_then(|value| letters(value, order.len())) {
+                Ok(letters) => order.iter().zip(letters).for_each(|(i, l)| self.results[*i] = Ok(l)),
+                Err(e) => order.iter().for_each(|i| self.results[*i] = Err(e.clone())),
+            }
+        }
+        self.results
     }
 }

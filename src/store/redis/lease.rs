@@ -6,6 +6,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::answer::{self, Record, array, count, number, strange};
+use super::node::Call;
 use super::nodes::{Nodes, Place};
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
@@ -15,10 +16,13 @@ use crate::store::{Batch, Leased, Left, OwnerTag, Result, StoreError, Token, Wai
 use crate::ticket::Secret;
 
 /// More shards than this are looked at before they are asked one after the other.
-const FEW: usize = 4;
+pub(super) const FEW: usize = 4;
 
 /// The token of the lease on a shard: what the script knows (20 bytes), the shard (2), the node's name.
 pub(super) const SCRIPT_TOKEN: usize = 20;
+
+/// What the tokens of a lease begin with: random bytes, never given twice.
+pub(super) type Prefix = [u8; 16];
 
 impl Nodes {
     /// Where the lease of a token is; none: it is no token of these nodes.
@@ -49,7 +53,7 @@ fn headers(told: Option<Value>) -> Result<BTreeMap<u32, Headers>> {
 }
 
 impl RedisStore {
-    fn token(&self, place: Place, prefix: &[u8; 16], number: u32) -> Token {
+    fn token(&self, place: Place, prefix: &Prefix, number: u32) -> Token {
         let shard = (place.shard as u16).to_be_bytes();
         let name = self.nodes.nodes[place.node].name.as_bytes();
         Token([&prefix[..], &number.to_be_bytes(), &shard, name].concat().into())
@@ -67,15 +71,15 @@ impl RedisStore {
         Secret::of(&secret).ok_or_else(|| strange("the secret of tickets"))
     }
 
-    /// Leases on one shard, up to [`CHUNK`] jobs. Adds to what was leased. Tells how many it leased, what is left, and what waits.
-    fn lease_at(
+    /// A call that leases on one shard, up to [`CHUNK`] jobs. `jobs`: what was leased so far.
+    pub(super) fn lease_call(
         &self,
         place: Place,
         wanted: &[Wanted],
         limit: usize,
         owner: Option<&OwnerTag>,
-        jobs: &mut Vec<(Priority, Leased)>,
-    ) -> Result<(usize, Left, Waiting)> {
+        jobs: &[(Priority, Leased)],
+    ) -> Result<(Prefix, Call)> {
         let mut prefix = [0; 16];
         getrandom::fill(&mut prefix)
             .map_err(|e| StoreError::Unavailable(format!("no random numbers: {e}")))?;
@@ -88,8 +92,19 @@ impl RedisStore {
             let hold = want.hold.as_millis().min(u64::MAX.into()) as u64;
             call.cmd.arg(want.topic.as_str()).arg(max).arg(hold).arg(want.max_attempts);
         }
+        Ok((prefix, call))
+    }
+
+    /// Takes what it answers. Adds to what was leased. Tells how many it leased, what is left, and what waits.
+    pub(super) fn take_leased(
+        &self,
+        place: Place,
+        prefix: &Prefix,
+        answer: Value,
+        jobs: &mut Vec<(Priority, Leased)>,
+    ) -> Result<(usize, Left, Waiting)> {
         let before = jobs.len();
-        let mut parts = array(self.ask(place, call)?)?.into_iter();
+        let mut parts = array(answer)?.into_iter();
         let (Some(groups), Some(left), Some(waiting)) = (parts.next(), parts.next(), parts.next()) else {
             return Err(strange("an answer"));
         };
@@ -107,7 +122,7 @@ impl RedisStore {
                 let leased = Leased {
                     key: JobKey { topic: topic.clone(), id: answer::id(id)? },
                     body: record.body,
-                    token: self.token(place, &prefix, token),
+                    token: self.token(place, prefix, token),
                     attempt: count(&next()?)? as u32,
                     due_ms: number(&next()?)?,
                     stamp_us: record.stamp_us,
@@ -163,43 +178,89 @@ impl RedisStore {
         limit: usize,
         owner: Option<&OwnerTag>,
     ) -> Result<Batch> {
-        let (places, mut failed) = self.delivering();
-        let mut worked = false;
+        let (places, failed) = self.delivering();
+        let mut found = Found { failed, ..Found::default() };
         let places = match places.len() {
             ..=FEW => places,
-            _ => self.with_work(places, &mut worked, &mut failed),
+            _ => self.with_work(places, &mut found.worked, &mut found.failed),
         };
+        let places = self.in_turn(places);
+        self.lease_on(&places, wanted, limit, owner, &mut found);
+        found.into_batch(wanted)
+    }
+
+    /// Those places, from another one on each time.
+    pub(super) fn in_turn(&mut self, mut places: Vec<Place>) -> Vec<Place> {
         self.turn = (self.turn + 1) % places.len().max(1);
-        let (mut jobs, mut left) = (Vec::new(), BTreeMap::<TopicName, u64>::new());
-        let mut waiting = BTreeMap::<TopicName, Duration>::new();
-        for i in 0..places.len() {
-            let place = places[(self.turn + i) % places.len()];
+        places.rotate_left(self.turn);
+        places
+    }
+
+    /// Leases on some shards, one after the other, as long as there is room.
+    pub(super) fn lease_on(
+        &self,
+        places: &[Place],
+        wanted: &[Wanted],
+        limit: usize,
+        owner: Option<&OwnerTag>,
+        found: &mut Found,
+    ) {
+        for place in places {
             loop {
-                match self.lease_at(place, wanted, limit - jobs.len(), owner, &mut jobs) {
-                    // A full answer has perhaps left some that are wanted.
-                    Ok((CHUNK, ..)) if jobs.len() < limit => continue,
-                    Ok((_, told, closed)) => {
-                        worked = true;
-                        // The first that ends.
-                        for (topic, wait) in closed {
-                            let known = waiting.entry(topic).or_insert(wait);
-                            *known = wait.min(*known);
-                        }
-                        told.into_iter().for_each(|(topic, n)| *left.entry(topic).or_default() += n);
-                    }
-                    Err(e) => failed = Some(e),
+                let left = limit - found.jobs.len();
+                let asked = self.lease_call(*place, wanted, left, owner, &found.jobs);
+                let taken = asked.and_then(|(prefix, call)| {
+                    self.take_leased(*place, &prefix, self.ask(*place, call)?, &mut found.jobs)
+                });
+                // A full answer has perhaps left some that are wanted.
+                let is_full = matches!(taken, Ok((CHUNK, ..))) && found.jobs.len() < limit;
+                if is_full {
+                    continue;
                 }
+                found.note(taken);
                 break;
             }
         }
-        match failed {
+    }
+}
+
+/// What a lease has found so far.
+#[derive(Default)]
+pub(super) struct Found {
+    pub jobs: Vec<(Priority, Leased)>,
+    pub left: BTreeMap<TopicName, u64>,
+    pub waiting: BTreeMap<TopicName, Duration>,
+    /// Some shard has answered.
+    pub worked: bool,
+    pub failed: Option<StoreError>,
+}
+
+impl Found {
+    /// Takes what a shard told at last.
+    pub(super) fn note(&mut self, told: Result<(usize, Left, Waiting)>) {
+        match told {
+            Ok((_, left, closed)) => {
+                self.worked = true;
+                // The first that ends.
+                for (topic, wait) in closed {
+                    let known = self.waiting.entry(topic).or_insert(wait);
+                    *known = wait.min(*known);
+                }
+                left.into_iter().for_each(|(topic, n)| *self.left.entry(topic).or_default() += n);
+            }
+            Err(e) => self.failed = Some(e),
+        }
+    }
+
+    pub(super) fn into_batch(mut self, wanted: &[Wanted]) -> Result<Batch> {
+        match self.failed {
             // What other nodes gave is not held up.
-            Some(e) if !worked => Err(e),
+            Some(e) if !self.worked => Err(e),
             _ => {
                 let order = |topic: &TopicName| wanted.iter().position(|w| w.topic == *topic);
-                jobs.sort_by_cached_key(|(priority, j)| (order(&j.key.topic), *priority, j.due_ms));
-                let jobs = jobs.into_iter().map(|(_, leased)| leased).collect();
-                let (left, waiting) = (left.into_iter().collect(), waiting.into_iter().collect());
+                self.jobs.sort_by_cached_key(|(priority, j)| (order(&j.key.topic), *priority, j.due_ms));
+                let jobs = self.jobs.into_iter().map(|(_, leased)| leased).collect();
+                let (left, waiting) = (self.left.into_iter().collect(), self.waiting.into_iter().collect());
                 Ok(Batch { jobs, left, waiting })
             }
         }

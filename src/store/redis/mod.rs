@@ -23,6 +23,7 @@ mod promote;
 mod reconcile;
 mod scout;
 mod script;
+mod settle;
 mod standing;
 
 use std::sync::Arc;
@@ -34,13 +35,13 @@ pub use bell::RedisBell;
 pub use nodes::{NodeState, Nodes};
 
 use self::answer::{array, count, number, strange};
-use self::lease::SCRIPT_TOKEN;
 use self::node::{Call, Failure};
 use self::nodes::Place;
 use self::script::Script;
 use super::{
     Added, Batch, Change, Changed, CircuitView, Counts, Letter, Letters, Moved, Opening, OwnerTag, Page,
     Permit, PermitAsk, Result, Settled, Settlement, Spread, Store, StoreError, View, Wanted, Which,
+    exchange_apart,
 };
 use crate::job::{JobId, JobKey, NewJob, State, TopicName};
 use crate::letters::Pace;
@@ -201,28 +202,18 @@ impl Store for RedisStore {
     }
 
     fn settle(&mut self, settlements: &[Settlement]) -> Vec<Result<Settled>> {
-        // What is no token settles nothing.
-        let known: Vec<(Place, &Settlement)> =
-            settlements.iter().filter_map(|s| Some((self.nodes.place_of(&s.token)?, s))).collect();
-        let words = |some: &[&(Place, &Settlement)], cmd: &mut redis::Cmd| {
-            for (_, s) in some {
-                cmd.arg(s.key.id.as_str()).arg(&s.token.0[..SCRIPT_TOKEN]);
-                cmd.arg(answer::outcome(&s.outcome)).arg(answer::line(s.attempt.as_ref()));
-            }
-        };
-        let settled =
-            self.each(Script::Settle, &known, |(place, _)| Ok(*place), |(_, s)| &s.key.topic, &[], words);
-        let understand = |letter| match letter {
-            b'd' => Ok(Settled::Done),
-            b's' => Ok(Settled::Stale),
-            _ => Err(strange("an answer")),
-        };
-        let mut settled = settled.into_iter();
-        let of = |s: &Settlement| match self.nodes.place_of(&s.token) {
-            None => Ok(Settled::Stale),
-            Some(_) => settled.next().unwrap_or_else(|| Err(strange("no answer"))).and_then(understand),
-        };
-        settlements.iter().map(of).collect()
+        self.settle_all(settlements)
+    }
+
+    fn exchange(
+        &mut self,
+        settlements: &[Settlement],
+        wanted: &[Wanted],
+        limit: usize,
+        owner: Option<&OwnerTag>,
+    ) -> (Vec<Result<Settled>>, Result<Batch>) {
+        let at_once = self.exchange_at_once(settlements, wanted, limit, owner);
+        at_once.unwrap_or_else(|| exchange_apart(self, settlements, wanted, limit, owner))
     }
 
     fn hand_back(&mut self, owner: &OwnerTag) -> Result<usize> {

@@ -10,10 +10,12 @@ mod bell;
 mod browse;
 mod carry_over;
 mod change;
+mod chunks;
 mod connect;
 mod deliver;
 mod flow;
 mod letters;
+mod log_file;
 mod row;
 mod secret;
 mod turn;
@@ -31,13 +33,16 @@ use rusqlite::{Connection, TransactionBehavior};
 pub use bell::HungBell;
 
 use self::bell::{Ringer, Rings};
+use self::chunks::More;
 use self::connect::{at_commit, connect, file_at, refused};
 use self::flow::Ready;
+use self::log_file::LogFile;
 use self::turn::Turn;
 use self::write::{TopicIds, Write};
 use super::{
     Added, Batch, Change, Changed, CircuitView, Counts, Letter, Letters, Moved, Opening, OwnerTag, Page,
     Permit, PermitAsk, Result, Settled, Settlement, Spread, Store, StoreError, View, Wanted, Which,
+    exchange_apart,
 };
 use crate::job::{JobId, JobKey, NewJob, State, TopicName};
 use crate::letters::Pace;
@@ -67,7 +72,7 @@ pub struct SqliteStore {
     file: (u64, u64),
     turn: Turn,
     ringer: Ringer,
-    durability: Durability,
+    log: LogFile,
     topics: TopicIds,
     /// Pages in the log after the last commit, told by SQLite.
     log_pages: Arc<AtomicI32>,
@@ -97,6 +102,7 @@ impl SqliteStore {
             other => other,
         })?;
         let file = file_at(path).map_err(io)?;
+        let log = LogFile::of(path).map_err(io)?;
         drop(taken);
         let mut store = SqliteStore {
             db,
@@ -104,7 +110,7 @@ impl SqliteStore {
             file,
             turn,
             ringer,
-            durability: Durability::Full,
+            log,
             topics: TopicIds::new(),
             log_pages,
             log_rung: 0,
@@ -115,19 +121,18 @@ impl SqliteStore {
         Ok(store)
     }
 
-    /// Runs `work` in a write transaction, and rings the bells that it asks for once it is committed.
+    /// Runs `work` in a write transaction, and rings the bells that it asks for once it is committed. What is `Full` is on the
+    /// disk when this returns; others have their turn meanwhile, and see it already.
     fn write<T>(
         &mut self,
         durability: Durability,
         work: impl FnOnce(&mut Write<'_>) -> rusqlite::Result<T>,
     ) -> Result<T> {
+        if durability == Durability::Full {
+            self.log.mend(&self.db, &self.turn)?;
+        }
         let turn = self.turn.take().map_err(|e| StoreError::Unavailable(format!("the store's turn: {e}")))?;
         self.check_file()?;
-        if self.durability != durability {
-            let level = if durability == Durability::Full { "full" } else { "normal" };
-            self.db.pragma_update(None, "synchronous", level).map_err(refused)?;
-            self.durability = durability;
-        }
         let tx = self.db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(refused)?;
         let mut write = Write::begin(&tx, &self.topics);
         let out = work(&mut write).map_err(refused)?;
@@ -145,7 +150,10 @@ impl SqliteStore {
         rings.timer |= grown > self.log_rung;
         self.log_rung = grown;
         self.ringer.ring(rings);
-        Ok(out)
+        match durability {
+            Durability::Full => self.log.sync().map(|()| out),
+            Durability::Normal => Ok(out),
+        }
     }
 
     /// Whether the file is still the one that was opened. (What is written to another would be lost with it.)
@@ -213,6 +221,28 @@ impl Store for SqliteStore {
 
     fn settle(&mut self, settlements: &[Settlement]) -> Vec<Result<Settled>> {
         self.in_chunks(Durability::Normal, settlements, deliver::settle)
+    }
+
+    fn exchange(
+        &mut self,
+        settlements: &[Settlement],
+        wanted: &[Wanted],
+        limit: usize,
+        owner: Option<&OwnerTag>,
+    ) -> (Vec<Result<Settled>>, Result<Batch>) {
+        if settlements.is_empty() || settlements.len() > CHUNK {
+            return exchange_apart(self, settlements, wanted, limit, owner);
+        }
+        let exchanged = self.write(Durability::Normal, |w| {
+            let settled: Vec<Settled> =
+                settlements.iter().map(|one| deliver::settle(w, one)).collect::<rusqlite::Result<_>>()?;
+            w.write_counts()?;
+            Ok((settled, deliver::lease(w, wanted, limit, owner)?))
+        });
+        match exchanged {
+            Ok((settled, leased)) => (settled.into_iter().map(Ok).collect(), Ok(leased)),
+            Err(e) => (settlements.iter().map(|_| Err(e.clone())).collect(), Err(e)),
+        }
     }
 
     fn hand_back(&mut self, owner: &OwnerTag) -> Result<usize> {
@@ -332,55 +362,5 @@ impl Store for SqliteStore {
 
     fn maintain(&mut self) -> Result<Option<Duration>> {
         carry_over::carry_over(&self.db, &self.turn, &self.path).map(|()| None)
-    }
-}
-
-impl SqliteStore {
-    fn in_chunks<A, B>(
-        &mut self,
-        durability: Durability,
-        items: &[A],
-        mut one: impl FnMut(&mut Write<'_>, &A) -> rusqlite::Result<B>,
-    ) -> Vec<Result<B>> {
-        let mut out = Vec::with_capacity(items.len());
-        for chunk in items.chunks(CHUNK) {
-            match self
-                .write(durability, |w| chunk.iter().map(|item| one(w, item)).collect::<Result<Vec<B>, _>>())
-            {
-                Ok(some) => out.extend(some.into_iter().map(Ok)),
-                Err(e) => out.extend(chunk.iter().map(|_| Err(e.clone()))),
-            }
-        }
-        out
-    }
-
-    /// Repeats a step until it says that there is no more to do. Gives the sum of what it did.
-    fn until_done(
-        &mut self,
-        mut step: impl FnMut(&mut Write<'_>) -> rusqlite::Result<(usize, More)>,
-    ) -> Result<usize> {
-        let mut sum = 0;
-        loop {
-            match self.write(Durability::Full, &mut step) {
-                Ok((some, More::Yes)) => sum += some,
-                Ok((some, More::No)) => return Ok(sum + some),
-                Err(e) if sum == 0 => return Err(e),
-                Err(e) => return Err(StoreError::Unknown(format!("only the first {sum} are done: {e}"))),
-            }
-        }
-    }
-}
-
-/// Whether a step that is bounded has left something to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum More {
-    Yes,
-    No,
-}
-
-impl More {
-    /// A step that found as much as it may take has perhaps not found all.
-    fn if_full(found: usize, limit: usize) -> More {
-        if found == limit && limit > 0 { More::Yes } else { More::No }
     }
 }

@@ -145,15 +145,21 @@ impl<'c> Write<'c> {
             )?;
             self.rings.timer |= lower.execute([deadline_ms])? > 0;
         }
+        self.write_counts()?;
+        Ok(self.rings)
+    }
+
+    /// Writes the counts, so that what has been made ready so far is found in the same transaction.
+    pub(super) fn write_counts(&mut self) -> rusqlite::Result<()> {
         let mut count = self.db.prepare_cached(
             "UPDATE topic SET delayed = delayed + ?2, ready = ready + ?3, leased = leased + ?4, dead = dead + ?5
              WHERE tid = ?1",
         )?;
-        for (tid, [delayed, ready, leased, dead]) in &self.deltas {
+        for (tid, [delayed, ready, leased, dead]) in &std::mem::take(&mut self.deltas) {
             if [delayed, ready, leased, dead] != [&0; 4] {
                 count.execute(params![tid, delayed, ready, leased, dead])?;
             }
         }
-        Ok(self.rings)
+        Ok(())
     }
 }

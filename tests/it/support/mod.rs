@@ -23,6 +23,7 @@ pub mod raw;
 pub mod redis;
 pub mod smtp;
 pub mod steps;
+pub mod strace;
 
 pub const SECOND: Duration = Duration::from_secs(1);
 

@@ -1,0 +1,55 @@
+//! Work of any size, in transactions that stay short.
+
+use super::write::Write;
+use super::{CHUNK, Durability, SqliteStore};
+use crate::store::{Result, StoreError};
+
+impl SqliteStore {
+    pub(super) fn in_chunks<A, B>(
+        &mut self,
+        durability: Durability,
+        items: &[A],
+        mut one: impl FnMut(&mut Write<'_>, &A) -> rusqlite::Result<B>,
+    ) -> Vec<Result<B>> {
+        let mut out = Vec::with_capacity(items.len());
+        for chunk in items.chunks(CHUNK) {
+            match self
+                .write(durability, |w| chunk.iter().map(|item| one(w, item)).collect::<Result<Vec<B>, _>>())
+            {
+                Ok(some) => out.extend(some.into_iter().map(Ok)),
+                Err(e) => out.extend(chunk.iter().map(|_| Err(e.clone()))),
+            }
+        }
+        out
+    }
+
+    /// Repeats a step until it says that there is no more to do. Gives the sum of what it did.
+    pub(super) fn until_done(
+        &mut self,
+        mut step: impl FnMut(&mut Write<'_>) -> rusqlite::Result<(usize, More)>,
+    ) -> Result<usize> {
+        let mut sum = 0;
+        loop {
+            match self.write(Durability::Full, &mut step) {
+                Ok((some, More::Yes)) => sum += some,
+                Ok((some, More::No)) => return Ok(sum + some),
+                Err(e) if sum == 0 => return Err(e),
+                Err(e) => return Err(StoreError::Unknown(format!("only the first {sum} are done: {e}"))),
+            }
+        }
+    }
+}
+
+/// Whether a step that is bounded has left something to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum More {
+    Yes,
+    No,
+}
+
+impl More {
+    /// A step that found as much as it may take has perhaps not found all.
+    pub(super) fn if_full(found: usize, limit: usize) -> More {
+        if found == limit && limit > 0 { More::Yes } else { More::No }
+    }
+}
