@@ -12,6 +12,7 @@ mod counts;
 mod dead;
 mod flow;
 mod lanes;
+mod lease;
 mod redis;
 mod sqlite;
 
@@ -22,6 +23,8 @@ pub use counts::Counts;
 pub use dead::{Letter, Letters, Which};
 pub use flow::{CircuitState, CircuitView, Left, Opening, PERMIT_HOLDS, Permit, PermitAsk, Waiting};
 pub use lanes::{Lanes, Probe, Probed, hang_bell, open, open_lane, unhang};
+use lease::exchange_apart;
+pub use lease::{Batch, Leased, Outcome, OwnerTag, Settled, Settlement, Token, Wanted};
 pub use redis::{NodeState, RedisStore};
 pub use sqlite::SqliteStore;
 
@@ -159,103 +162,6 @@ pub const OUTAGE: Duration = Duration::from_secs(10);
 /// How many jobs of which topics got a new due time.
 pub type Spread = Vec<(TopicName, usize)>;
 
-/// What a lease asks of one topic.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
-    /// The topic.
-    pub topic: TopicName,
-    /// At most so many of its jobs.
-    pub max: u32,
-    /// How long the lease holds.
-    pub hold: Duration,
-    /// The topic's limit of attempts: what a lease that runs out goes by, where the job has none of its own.
-    pub max_attempts: u32,
-}
-
-/// The tag of a process that holds leases: random, and locked in `run_dir/owners` as long as the process lives.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct OwnerTag(pub String);
-
-/// Proof of a lease: opaque, random, never reused.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Token(pub Box<[u8]>);
-
-/// A job under a lease.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leased {
-    /// Topic and id.
-    pub key: JobKey,
-    /// Its body.
-    pub body: Body,
-    /// What settles it.
-    pub token: Token,
-    /// Which attempt this is, from 1.
-    pub attempt: u32,
-    /// When this attempt was due, Unix milliseconds.
-    pub due_ms: i64,
-    /// When the job was added, Unix microseconds.
-    pub stamp_us: i64,
-    /// When the lease runs out, Unix milliseconds.
-    pub deadline_ms: i64,
-    /// Its own limit of attempts.
-    pub max_attempts: Option<u32>,
-    /// It is let through to see whether its receiver is back; and so often its topic's circuit was opened.
-    pub probe: Option<u32>,
-    /// Its own headers.
-    pub headers: Headers,
-}
-
-/// What a lease brought.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Batch {
-    /// The jobs, by priority and due time within a topic.
-    pub jobs: Vec<Leased>,
-    /// The topics with ready jobs that are left, and how many; but for paused ones, and those whose circuit lets none
-    /// through now. Of one that lets one through: one.
-    pub left: Left,
-    /// The topics with ready jobs whose circuit lets none through now, and after how long it may. Nobody rings then.
-    pub waiting: Waiting,
-}
-
-/// What becomes of a leased job.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    /// It was accepted: the job is done and gone.
-    Ack,
-    /// It was not: the job is due again.
-    Retry(Due),
-    /// It was not, and will not be tried again: a dead letter.
-    Bury,
-    /// It takes longer: the lease now ends this much after the store's now.
-    Extend(Duration),
-    /// Its receiver answers later: the lease is nobody's from now on, and ends this much after the store's now.
-    Later(Duration),
-    /// It was not begun: ready again, the attempt not counted.
-    HandBack,
-}
-
-/// One leased job to settle.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settlement {
-    /// Topic and id.
-    pub key: JobKey,
-    /// The lease's token.
-    pub token: Token,
-    /// What becomes of it.
-    pub outcome: Outcome,
-    /// The attempt, to be kept with the job.
-    pub attempt: Option<Attempt>,
-}
-
-/// Whether a settlement settled anything.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Settled {
-    /// It did.
-    Done,
-    /// The lease had ended, or the job was deleted or replaced while it was held: nothing was settled.
-    Stale,
-}
-
 /// A page of a listing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Page {
@@ -265,20 +171,6 @@ pub struct Page {
     pub next: Option<String>,
     /// The nodes that could not be asked, and whose jobs are missing.
     pub away: Vec<String>,
-}
-
-/// An exchange in two turns at the store. What cannot be settled is not followed by a lease.
-fn exchange_apart(
-    store: &mut dyn Store,
-    settlements: &[Settlement],
-    wanted: &[Wanted],
-    limit: usize,
-    owner: Option<&OwnerTag>,
-) -> (Vec<Result<Settled>>, Result<Batch>) {
-    let settled = store.settle(settlements);
-    let failed = settled.iter().find_map(|settled| settled.as_ref().err().cloned());
-    let leased = failed.map_or_else(|| store.lease(wanted, limit, owner), Err);
-    (settled, leased)
 }
 
 /// One handle to the store.
