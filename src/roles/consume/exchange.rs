@@ -25,7 +25,9 @@ impl Consumer {
         if counter.busy.is_some() || counter.again.is_some() {
             return;
         }
-        let leases = counter.look && !self.drains && free > 0;
+        // Outcomes that cannot be settled do not pile up without end.
+        let all_go = counter.unsettled.len() <= lane::BATCH;
+        let leases = counter.look && !self.drains && free > 0 && all_go;
         if counter.unsettled.is_empty() && !leases {
             return;
         }

@@ -43,7 +43,8 @@ const EXCHANGE: Duration = Duration::from_secs(15);
 /// How long before the end of a drain the leases of callbacks that still run are handed back.
 const LAST_CALL: Duration = Duration::from_millis(500);
 
-/// How long outcomes gather while other callbacks run, to be settled together. It delays nobody where workers are free: what is rung for is leased at once.
+/// How long outcomes gather while other callbacks run, to be settled together; and for how long who knows of work listens to no
+/// bell. Where nothing is known to be left, what is rung for is leased at once.
 const GATHER: Duration = Duration::from_millis(1);
 
 /// How often others are told of jobs that this process may not take.

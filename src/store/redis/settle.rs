@@ -68,11 +68,12 @@ impl RedisStore {
         limit: usize,
         owner: Option<&OwnerTag>,
     ) -> Option<(Vec<Result<Settled>>, Result<Batch>)> {
-        let (places, failed) = self.delivering();
         let is_one_node = self.lane.is_some() || self.nodes.count() == 1;
-        if !is_one_node || places.len() > FEW || settlements.is_empty() || settlements.len() > CHUNK {
+        let are_some = (1..=CHUNK).contains(&settlements.len());
+        if !is_one_node || !are_some || self.places().count() > FEW {
             return None;
         }
+        let (places, failed) = self.delivering();
         let places = self.in_turn(places);
         let (first, others) = places.split_first()?;
         let mut found = Found { failed, ..Found::default() };

@@ -19,9 +19,9 @@ const SCARCE_BYTES: u64 = 8 << 20;
 const READERS: Duration = Duration::from_millis(10);
 
 /// What a checkpoint tells: pages in the log, and those of them that are in the file.
-pub(super) struct Pages {
-    pub log: i64,
-    pub carried: i64,
+struct Pages {
+    log: i64,
+    carried: i64,
 }
 
 fn checkpoint(db: &Connection, mode: &str) -> rusqlite::Result<Pages> {
@@ -48,14 +48,9 @@ pub(super) fn carry_over(db: &Connection, turn: &Turn, path: &Path) -> Result<()
         log::debug!("{} pages of the log of {} wait for a reader", pages.log - pages.carried, path.display());
         return Ok(());
     }
-    restart(db, turn).map(drop)
-}
-
-/// Carries all of it over, so that the next writer begins the log anew.
-pub(super) fn restart(db: &Connection, turn: &Turn) -> Result<Pages> {
     let _turn = turn.take().map_err(|e| StoreError::Unavailable(format!("the store's turn: {e}")))?;
     db.busy_timeout(READERS).map_err(refused)?;
     let restarted = checkpoint(db, "RESTART");
     db.busy_timeout(BUSY).map_err(refused)?;
-    restarted.map_err(refused)
+    restarted.map(drop).map_err(refused)
 }

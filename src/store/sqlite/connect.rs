@@ -30,8 +30,7 @@ pub(super) fn connect(path: &Path, log_pages: &Arc<AtomicI32>) -> Result<Connect
         db.busy_timeout(BUSY)?;
         db.set_prepared_statement_cache_capacity(64);
         db.pragma_update(None, "journal_mode", "wal")?;
-        // Who promises more syncs the log: see `log_file`.
-        db.pragma_update(None, "synchronous", "normal")?;
+        db.pragma_update(None, "synchronous", "full")?;
         db.pragma_update(None, "wal_autocheckpoint", 0)?;
         db.pragma_update(None, "journal_size_limit", LOG_BYTES)?;
         db.pragma_update(None, "cache_size", -8192)?;

@@ -15,7 +15,6 @@ mod connect;
 mod deliver;
 mod flow;
 mod letters;
-mod log_file;
 mod row;
 mod secret;
 mod turn;
@@ -36,7 +35,6 @@ use self::bell::{Ringer, Rings};
 use self::chunks::More;
 use self::connect::{at_commit, connect, file_at, refused};
 use self::flow::Ready;
-use self::log_file::LogFile;
 use self::turn::Turn;
 use self::write::{TopicIds, Write};
 use super::{
@@ -72,7 +70,7 @@ pub struct SqliteStore {
     file: (u64, u64),
     turn: Turn,
     ringer: Ringer,
-    log: LogFile,
+    durability: Durability,
     topics: TopicIds,
     /// Pages in the log after the last commit, told by SQLite.
     log_pages: Arc<AtomicI32>,
@@ -102,7 +100,6 @@ impl SqliteStore {
             other => other,
         })?;
         let file = file_at(path).map_err(io)?;
-        let log = LogFile::of(path).map_err(io)?;
         drop(taken);
         let mut store = SqliteStore {
             db,
@@ -110,7 +107,7 @@ impl SqliteStore {
             file,
             turn,
             ringer,
-            log,
+            durability: Durability::Full,
             topics: TopicIds::new(),
             log_pages,
             log_rung: 0,
@@ -121,18 +118,19 @@ impl SqliteStore {
         Ok(store)
     }
 
-    /// Runs `work` in a write transaction, and rings the bells that it asks for once it is committed. What is `Full` is on the
-    /// disk when this returns; others have their turn meanwhile, and see it already.
+    /// Runs `work` in a write transaction, and rings the bells that it asks for once it is committed.
     fn write<T>(
         &mut self,
         durability: Durability,
         work: impl FnOnce(&mut Write<'_>) -> rusqlite::Result<T>,
     ) -> Result<T> {
-        if durability == Durability::Full {
-            self.log.mend(&self.db, &self.turn)?;
-        }
         let turn = self.turn.take().map_err(|e| StoreError::Unavailable(format!("the store's turn: {e}")))?;
         self.check_file()?;
+        if self.durability != durability {
+            let level = if durability == Durability::Full { "full" } else { "normal" };
+            self.db.pragma_update(None, "synchronous", level).map_err(refused)?;
+            self.durability = durability;
+        }
         let tx = self.db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(refused)?;
         let mut write = Write::begin(&tx, &self.topics);
         let out = work(&mut write).map_err(refused)?;
@@ -150,10 +148,7 @@ impl SqliteStore {
         rings.timer |= grown > self.log_rung;
         self.log_rung = grown;
         self.ringer.ring(rings);
-        match durability {
-            Durability::Full => self.log.sync().map(|()| out),
-            Durability::Normal => Ok(out),
-        }
+        Ok(out)
     }
 
     /// Whether the file is still the one that was opened. (What is written to another would be lost with it.)
@@ -241,6 +236,10 @@ impl Store for SqliteStore {
         });
         match exchanged {
             Ok((settled, leased)) => (settled.into_iter().map(Ok).collect(), Ok(leased)),
+            // Nothing was done. What keeps jobs from being leased is not to keep others from being settled.
+            Err(StoreError::Unavailable(_) | StoreError::Damaged(_)) => {
+                exchange_apart(self, settlements, wanted, limit, owner)
+            }
             Err(e) => (settlements.iter().map(|_| Err(e.clone())).collect(), Err(e)),
         }
     }
