@@ -63,13 +63,22 @@ pub fn run(mut context: Context) -> Result<()> {
     let statistics = Statistics::start(&context)?;
     let mut alerts = Alerts::start(&context, php)?;
     let mut findings = Findings::take_up(process::findings(&context.settings.run_dir), now_ms());
-    let (mut of_file, mut next_look) = (Found::new(), Instant::now());
+    let (mut of_file, mut next_look, mut has_looked) = (Found::new(), Instant::now(), false);
     context.ready()?;
     while context.drain().is_none() {
         if Instant::now() >= next_look {
             next_look = Instant::now() + PERIOD;
             if let Some(path) = &path {
-                of_file = look_at_file(path, inode, &context.settings.run_dir, store.as_mut());
+                of_file = look(path, inode);
+                if let Err(e) = store.health() {
+                    of_file.insert(Condition::StoreFails, e.to_string());
+                }
+                // At the first look the others may not have hung their bells yet.
+                let run_dir = &context.settings.run_dir;
+                if std::mem::replace(&mut has_looked, true) && !run_dir.join("bells").is_dir() {
+                    let detail = format!("{}: restart dq, which waits there for work", run_dir.display());
+                    of_file.insert(Condition::RunDirGone, detail);
+                }
             }
         }
         let mut found = of_file.clone();
@@ -115,20 +124,6 @@ fn tell(change: Change) {
             log::warn!("no longer, after {held:.0?}: {}", finding.what);
         }
     }
-}
-
-/// What is wrong with the embedded store, where it is.
-fn look_at_file(path: &Path, inode: Option<(u64, u64)>, run_dir: &Path, store: &mut dyn Store) -> Found {
-    let mut found = look(path, inode);
-    if !run_dir.join("bells").is_dir() {
-        let detail = format!("{}: restart dq, which waits there for work", run_dir.display());
-        found.insert(Condition::RunDirGone, detail);
-    }
-    // Of nodes, each is looked at by itself.
-    if let Err(e) = store.health() {
-        found.insert(Condition::StoreFails, e.to_string());
-    }
-    found
 }
 
 /// What came of looking at the whole store.
