@@ -10,7 +10,7 @@ STANDARD_WEBHOOKS_VERSION := 1.1.0
 # The mail server that alerts are sent to.
 AIOSMTPD_VERSION := 1.4.6
 
-.PHONY: run test check tools fmt clippy doc deny advisories tests bench crashes completions man
+.PHONY: run test check tools fmt clippy doc deny advisories tests bench crashes completions man screenshots
 
 # Starts dq with the embedded store in a fresh folder and delivers a few jobs. ONCE=1: ends when all have arrived.
 run:
@@ -48,6 +48,11 @@ bench:
 	$(CARGO) bench --bench hot_paths
 	$(CARGO) bench --bench performance
 
+# Makes docs/screenshots: each page of the console at 1280 and 390 pixels.
+screenshots: tools
+	@fc-list :lang=zh | grep -q . || $(APT) fonts-noto-cjk
+	SCREENSHOTS=1 $(CARGO) test --test it -- console_browser::screenshots_of_all_pages --nocapture
+
 # Kills masters and children at random steps of upgrades, some hundred times. `make tests` does so a few times.
 crashes:
 	$(CARGO) build --examples
@@ -65,6 +70,9 @@ man:
 
 # What the tests need and is missing.
 APT := $(shell [ "$$(id -u)" = 0 ] || echo sudo) apt-get install -y
+
+AXE_VERSION := 4.14.1
+AXE := axe-core-$(AXE_VERSION).tgz
 
 PROMTOOL := target/tools/prometheus/usr/bin/promtool
 
@@ -90,6 +98,10 @@ tools:
 		|| { python3 -m venv --clear target/tools/python && target/tools/python/bin/pip install --quiet \
 			schemathesis==$(SCHEMATHESIS_VERSION) openapi-spec-validator==$(SPEC_VALIDATOR_VERSION) \
 			standardwebhooks==$(STANDARD_WEBHOOKS_VERSION) aiosmtpd==$(AIOSMTPD_VERSION); }
+# Debian's Chromium and its WebDriver, and of npm the one package that looks at pages as who cannot see them does.
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || $(APT) --no-install-recommends chromium chromium-driver
+	@[ -f target/tools/axe/$(AXE) ] || { command -v npm >/dev/null || $(APT) --no-install-recommends npm; \
+		mkdir -p target/tools/axe && cd target/tools/axe && npm pack --silent axe-core@$(AXE_VERSION) >/dev/null && tar xzf $(AXE); }
 	@$(CARGO) fmt --version >/dev/null || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null || rustup component add clippy
 	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install cargo-deny --locked --version $(DENY_VERSION)

@@ -1,8 +1,7 @@
 //! Measures the marks and the growth of docs/PERFORMANCE.md with `dq bench`, and writes what came out into it, between its two
 //! markers. `make bench`; `SHORT=1 make bench` leaves out what takes minutes. Nothing else should run on the machine meanwhile.
 
-use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -225,11 +224,38 @@ fn said(program: &str) -> String {
     )
 }
 
+/// What stands between the markers. It is written after each figure, so that a run that is broken off leaves what it has.
+struct Told {
+    before: String,
+    text: String,
+    after: String,
+}
+
+impl Told {
+    fn path() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/PERFORMANCE.md")
+    }
+
+    fn begin(text: String) -> Told {
+        let document = std::fs::read_to_string(Told::path()).expect("docs/PERFORMANCE.md is there");
+        let (before, rest) = document.split_once(BEGIN).expect("it holds the first marker");
+        let (_, after) = rest.split_once(END).expect("it holds the second marker");
+        Told { before: before.to_owned(), text, after: after.to_owned() }
+    }
+
+    fn add(&mut self, text: &str) {
+        self.text.push_str(text);
+        let Told { before, text, after } = self;
+        std::fs::write(Told::path(), format!("{before}{BEGIN}\n\n{text}\n{END}{after}"))
+            .expect("it can be written");
+    }
+}
+
 fn main() {
     let is_short = std::env::var_os("SHORT").is_some();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut text = format!(
+    let mut out = Told::begin(format!(
         "Machine: {} cores of {}, {}; Linux {}. {}; {}; dq {}, `cargo build --release`.\n\n\
          | work | mark | reached | `dq bench …` |\n|---|---|---|---|\n",
         cores,
@@ -239,7 +265,7 @@ fn main() {
         said("redis-server"),
         said("rustc"),
         env!("CARGO_PKG_VERSION"),
-    );
+    ));
     for Mark { work, mark, command, figures } in MARKS {
         let reached = match measure(command, figures) {
             None => "failed".to_owned(),
@@ -251,24 +277,15 @@ fn main() {
                 told.collect::<Vec<_>>().join(", ")
             }
         };
-        let _ = writeln!(text, "| {work} | {mark} | {reached} | `{command}` |");
+        out.add(&format!("| {work} | {mark} | {reached} | `{command}` |\n"));
     }
     for Growth { title, column, command, steps, long, figures } in GROWTH {
-        let _ = write!(
-            text,
-            "\n{title}:\n\n| {column} | {} |\n|{}\n",
-            figures.join(" | "),
-            "---|".repeat(figures.len() + 1)
-        );
+        let rule = "---|".repeat(figures.len() + 1);
+        out.add(&format!("\n{title}:\n\n| {column} | {} |\n|{rule}\n", figures.join(" | ")));
         for step in steps.iter().chain(long.iter().filter(|_| !is_short)) {
             let told = measure(&command.replace("{}", step), figures);
             let told = told.map_or_else(|| "failed".to_owned(), |told| told.join(" | "));
-            let _ = writeln!(text, "| {step} | {told} |");
+            out.add(&format!("| {step} | {told} |\n"));
         }
     }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/PERFORMANCE.md");
-    let document = std::fs::read_to_string(&path).expect("docs/PERFORMANCE.md is there");
-    let (before, rest) = document.split_once(BEGIN).expect("it holds the first marker");
-    let (_, after) = rest.split_once(END).expect("it holds the second marker");
-    std::fs::write(&path, format!("{before}{BEGIN}\n\n{text}\n{END}{after}")).expect("it can be written");
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::process::ExitCode;
 
 use dq::process::{HandedOver, Inherited};
-use dq::{roles, supervisor};
+use dq::{process, roles, supervisor};
 use mimalloc::MiMalloc;
 
 /// Each job is a handful of small allocations, often freed by another thread: docs/PERFORMANCE.md tells what it brings.
@@ -13,6 +13,7 @@ use mimalloc::MiMalloc;
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
+    process::use_small_pages();
     match (HandedOver::take(), Inherited::take()) {
         (Ok(Some(handed_over)), _) => supervisor::resume(handed_over),
         (_, Ok(Some(inherited))) if inherited.slot == supervisor::PREFLIGHT => {

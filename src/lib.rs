@@ -4,13 +4,14 @@
 //! The map, from the bottom up; a module uses only what stands above its own group in this list:
 //!
 //! - pure: [`job`], [`topic`], [`retry`], [`fair`], [`flow`], [`fields`], [`headers`], [`letters`], [`ticket`], [`rendezvous`],
-//!   [`slot`], [`settings`], [`status`], [`php_node`], [`scope`], [`token`], [`strikes`], [`metrics`], [`expression`], [`guard`],
+//!   [`slot`], [`settings`], [`status`], [`php_node`], [`scope`], [`password`], [`token`], [`session`], [`audit`], [`strikes`], [`metrics`], [`expression`], [`guard`],
 //!   [`notice`]
-//! - one concern each: [`config`], [`process`], [`store`], [`registry`], [`callback`], [`protocol`], [`counters`], [`alert`]
+//! - one concern each: [`config`], [`process`], [`store`], [`registry`], [`callback`], [`protocol`], [`counters`], [`history`], [`alert`]
 //! - what every child shares: [`role`]; what both servers do: [`submit`]
 //! - on top: [`roles`], [`supervisor`], [`cli`]
 
 pub mod alert;
+pub mod audit;
 pub mod callback;
 pub mod cli;
 pub mod config;
@@ -21,10 +22,12 @@ pub mod fields;
 pub mod flow;
 pub mod guard;
 pub mod headers;
+pub mod history;
 pub mod job;
 pub mod letters;
 pub mod metrics;
 pub mod notice;
+pub mod password;
 pub mod php_node;
 pub mod process;
 pub mod protocol;
@@ -34,6 +37,7 @@ pub mod retry;
 pub mod role;
 pub mod roles;
 pub mod scope;
+pub mod session;
 pub mod settings;
 pub mod slot;
 pub mod status;

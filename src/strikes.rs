@@ -1,4 +1,4 @@
-//! Who has shown wrong tokens, and how often: by this what they are told and what the log is told stays bounded. Pure: the moment
+//! Who has shown wrong tokens or passwords, and how often: by this what they are told and what the log is told stays bounded. Pure: the moment
 //! is given.
 
 use std::collections::HashMap;
@@ -62,7 +62,16 @@ pub enum Strike {
 pub struct Strikes(HashMap<Source, (Instant, u32)>);
 
 impl Strikes {
-    /// Counts a wrong token.
+    /// Until when somebody has struck out; none: he has not.
+    pub fn is_out(&self, from: Source, now: Instant) -> Option<Instant> {
+        // Where no more are told apart, those who are not known are one.
+        let is_full = self.0.len() >= REMEMBERED && !self.0.contains_key(&from);
+        let (since, count) = self.0.get(if is_full { &Source::Others } else { &from })?;
+        let until = *since + WINDOW;
+        (*count >= MOST && now < until).then_some(until)
+    }
+
+    /// Counts a wrong token, or a wrong password.
     pub fn strike(&mut self, from: Source, now: Instant) -> Strike {
         let is_over = |since: Instant| now.saturating_duration_since(since) >= WINDOW;
         if self.0.len() >= REMEMBERED && !self.0.contains_key(&from) {
@@ -95,7 +104,10 @@ mod tests {
         for _ in 1..10 {
             assert_eq!(strikes.strike(from, now + Duration::from_secs(1)), Strike::Counted);
         }
+        assert_eq!(strikes.is_out(from, now + WINDOW / 2), Some(now + WINDOW));
         assert_eq!(strikes.strike(from, now + WINDOW / 2), Strike::TooMany(now + WINDOW));
+        assert_eq!(strikes.is_out(from, now + WINDOW), None);
+        assert_eq!(strikes.is_out(Source::User(3), now), None);
         assert_eq!(strikes.strike(Source::User(3), now), Strike::First);
         assert_eq!(strikes.strike(from, now + WINDOW), Strike::First);
         let of = |text: &str| Source::address(text.parse().unwrap());
@@ -111,6 +123,10 @@ mod tests {
         }
         assert_eq!(strikes.0.len(), REMEMBERED + 1);
         assert!(matches!(strikes.strike(Source::User(9999), now), Strike::TooMany(_)));
+        assert!(
+            strikes.is_out(Source::User(9998), now).is_some()
+                && strikes.is_out(Source::User(1), now).is_none()
+        );
         assert_eq!(strikes.strike(Source::User(9999), now + WINDOW), Strike::First);
         assert_eq!(strikes.0.len(), 1);
     }

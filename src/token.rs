@@ -11,6 +11,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
 use crate::job::TopicName;
+use crate::password::Hashed;
 use crate::scope::{Need, Scope};
 
 /// What each secret begins with, so that those who look for leaked ones know it.
@@ -133,38 +134,88 @@ impl<'de> Deserialize<'de> for Digest {
     }
 }
 
+/// By what the holder of a token shows that it is his.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Proof {
+    /// A client, by a secret of ours.
+    Secret(Digest),
+    /// A person, by a password of his own, at the console's sign-in alone.
+    Password(Hashed),
+}
+
+impl TryFrom<String> for Proof {
+    type Error = &'static str;
+    fn try_from(text: String) -> Result<Proof, &'static str> {
+        Hashed::parse(&text).map(Proof::Password).map_or_else(|| text.try_into().map(Proof::Secret), Ok)
+    }
+}
+
+impl From<Proof> for String {
+    fn from(proof: Proof) -> String {
+        match proof {
+            Proof::Secret(digest) => digest.into(),
+            Proof::Password(hashed) => hashed.as_str().to_owned(),
+        }
+    }
+}
+
 /// A text that is no name of a token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not 1 to 128 of letters, digits, `_`, `.`, `-`")]
 pub struct NoName(String);
 
-/// What people call a token: as a topic's name.
+/// What people call a token: as a topic's name. Accounts have names of their own: one may be called as a client's token is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct TokenName(TopicName);
+pub struct TokenName {
+    name: TopicName,
+    is_account: bool,
+}
+
+/// What is kept of the name of an account begins with it. (Older releases take such a row for none of theirs.)
+const ACCOUNT: char = '@';
 
 impl TokenName {
-    /// Checks and takes a name.
+    /// Checks and takes the name of a client's token.
     pub fn new(name: &str) -> Result<TokenName, NoName> {
-        TopicName::new(name).map(TokenName).map_err(|_| NoName(name.chars().take(128).collect()))
+        TokenName::of(name, false)
     }
 
-    /// The name as text.
+    /// Checks and takes the name of an account.
+    pub fn of_account(name: &str) -> Result<TokenName, NoName> {
+        TokenName::of(name, true)
+    }
+
+    fn of(name: &str, is_account: bool) -> Result<TokenName, NoName> {
+        let no_name = || NoName(name.chars().take(128).collect());
+        // With its letter before it, it is not longer than others.
+        let fits = !is_account || name.len() < 128;
+        let name = TopicName::new(name).ok().filter(|_| fits).ok_or_else(no_name)?;
+        Ok(TokenName { name, is_account })
+    }
+
+    /// The name as text, for people.
     pub fn as_str(&self) -> &str {
-        self.0.as_str()
+        self.name.as_str()
+    }
+
+    /// The name as it is kept.
+    pub fn kept(&self) -> String {
+        if self.is_account { format!("{ACCOUNT}{}", self.name) } else { self.name.to_string() }
     }
 }
 
 impl TryFrom<String> for TokenName {
     type Error = NoName;
-    fn try_from(name: String) -> Result<TokenName, NoName> {
-        TokenName::new(&name)
+    fn try_from(kept: String) -> Result<TokenName, NoName> {
+        kept.strip_prefix(ACCOUNT).map_or_else(|| TokenName::new(&kept), TokenName::of_account)
     }
 }
 
 impl From<TokenName> for String {
     fn from(name: TokenName) -> String {
-        name.as_str().to_owned()
+        name.kept()
     }
 }
 
@@ -179,8 +230,9 @@ impl fmt::Display for TokenName {
 pub struct Token {
     /// What people call it.
     pub name: TokenName,
-    /// Of its secret.
-    pub digest: Digest,
+    /// By what it is shown. (Older releases know secrets alone, and call it so.)
+    #[serde(rename = "digest")]
+    pub proof: Proof,
     /// What it is for.
     pub scopes: Vec<Scope>,
     /// When it was made, Unix milliseconds.
@@ -197,6 +249,11 @@ impl Token {
         self.expires_ms.is_none_or(|expires_ms| now_ms < expires_ms)
     }
 
+    /// Whether it is a person's, who signs in by a password.
+    pub fn is_account(&self) -> bool {
+        matches!(self.proof, Proof::Password(_))
+    }
+
     /// Whether one of its scopes is enough.
     pub fn permits(&self, need: Need<'_>) -> bool {
         self.scopes.iter().any(|scope| scope.permits(need))
@@ -207,7 +264,8 @@ impl Token {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pass {
     name: TokenName,
-    digest: Digest,
+    #[serde(rename = "digest")]
+    proof: Proof,
 }
 
 /// All tokens of one moment, by name. Cheap to clone.
@@ -240,7 +298,10 @@ impl Tokens {
         let digest = Digest::of(secret)?;
         let (mut found, mut at) = (Choice::from(0), 0_u64);
         for (n, token) in (0_u64..).zip(self.0.iter()) {
-            let same = token.digest.0.ct_eq(&digest.0);
+            let same = match &token.proof {
+                Proof::Secret(kept) => kept.0.ct_eq(&digest.0),
+                Proof::Password(_) => Choice::from(0),
+            };
             at.conditional_assign(&n, same);
             found |= same;
         }
@@ -250,13 +311,13 @@ impl Tokens {
 
     /// The one by which somebody has come in, if it is still good.
     pub fn passed(&self, pass: &Pass, now_ms: i64) -> Option<&Token> {
-        self.named(&pass.name).filter(|token| token.digest == pass.digest && token.is_good_at(now_ms))
+        self.named(&pass.name).filter(|token| token.proof == pass.proof && token.is_good_at(now_ms))
     }
 }
 
 impl From<&Token> for Pass {
     fn from(token: &Token) -> Pass {
-        Pass { name: token.name.clone(), digest: token.digest }
+        Pass { name: token.name.clone(), proof: token.proof.clone() }
     }
 }
 
@@ -267,7 +328,7 @@ mod tests {
     fn token(name: &str, random: u8, expires_ms: Option<i64>) -> Token {
         Token {
             name: TokenName::new(name).unwrap(),
-            digest: Secret::of([random; 32]).digest(),
+            proof: Proof::Secret(Secret::of([random; 32]).digest()),
             scopes: vec![Scope::Read],
             created_ms: 1,
             expires_ms,
@@ -290,6 +351,19 @@ mod tests {
         }
         assert!(Digest::from_hex("zz").is_none());
         assert!(!format!("{:?}", token("a", 7, None)).contains(&secret.digest().to_string()));
+    }
+
+    #[test]
+    fn an_account_and_a_token_of_one_name_are_two() {
+        let (account, client) = (TokenName::of_account("ann").unwrap(), TokenName::new("ann").unwrap());
+        assert!(account != client && account.to_string() == client.to_string());
+        assert_eq!((account.kept().as_str(), client.kept().as_str()), ("@ann", "ann"));
+        for name in [account, client] {
+            assert_eq!(TokenName::try_from(name.kept()), Ok(name));
+        }
+        assert!(TokenName::new("@ann").is_err() && TokenName::of_account("@ann").is_err());
+        let long = "x".repeat(128);
+        assert!(TokenName::new(&long).is_ok() && TokenName::of_account(&long).is_err());
     }
 
     #[test]

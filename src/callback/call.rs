@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use hyper::http::HeaderMap;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::http::{HeaderMap, HeaderName, HeaderValue, Request};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use tokio::sync::Notify;
@@ -15,7 +17,7 @@ use super::line::{Came, Idle, Line, late};
 use super::request::{Parts, Receiver};
 use super::resolve::{Cached, NoAddress};
 use super::tls::Tls;
-use super::{Delivery, Ended, Verdict};
+use super::{Delivery, Ended, Seen, Verdict};
 use crate::job::Attempt;
 use crate::settings::Callback;
 use crate::topic::{Failure, Topic};
@@ -73,7 +75,8 @@ impl Calls {
     /// Makes one delivery.
     pub(super) async fn make(&self, topic: &Topic, delivery: &Delivery, is_test: bool) -> Ended {
         let (started, began_us) = (Instant::now(), now_us());
-        let answer = self.request(topic, delivery, is_test, started, began_us).await;
+        let mut seen = is_test.then(Box::<Seen>::default);
+        let answer = self.request(topic, delivery, &mut seen, started, began_us).await;
         let took = started.elapsed();
         let mut attempt = Attempt {
             number: delivery.attempt,
@@ -92,17 +95,18 @@ impl Calls {
             Err(Failed { kind, why, .. }) => Verdict::failed(topic, kind, why, None),
         };
         attempt.error = verdict.reason().unwrap_or_default().to_owned();
-        Ended { verdict, attempt, began_us, took }
+        Ended { verdict, attempt, began_us, took, seen }
     }
 
     async fn request(
         &self,
         topic: &Topic,
         delivery: &Delivery,
-        is_test: bool,
+        seen: &mut Option<Box<Seen>>,
         started: Instant,
         began_us: i64,
     ) -> Result<Answer, Failed> {
+        let is_test = seen.is_some();
         let until = (started + topic.timeout).into();
         let parts = || {
             let parts = Parts::of(topic, delivery, is_test, &self.zone, began_us / 1_000_000);
@@ -121,6 +125,9 @@ impl Calls {
                     if may_have_come { Failed::new(Failure::Broken, failed.why) } else { failed }
                 })?,
             };
+            if let Some(seen) = seen {
+                seen.take_request(&request).await;
+            }
             match line.send(request, until, late).await {
                 Ok((head, body)) => break (line, head, body),
                 // The other side closed a connection that it had kept, as it may at any time, when the request was on its way.
@@ -131,6 +138,9 @@ impl Calls {
                 Err(failed) => return Err(failed),
             }
         };
+        if let Some(seen) = seen {
+            seen.answer_headers = shown(&head.headers);
+        }
         let Came { bytes, end } = line.read(body, ANSWER_MAX, until, late).await;
         let says = |name: &str, word: &str| {
             head.headers.get_all(name).iter().any(|v| v.as_bytes().eq_ignore_ascii_case(word.as_bytes()))
@@ -167,6 +177,24 @@ impl Calls {
         let secure = receiver.is_secure.then_some((&self.tls, host));
         Line::over(Socket::connect(&addresses, receiver.port, secure, (within, said)).await?).await
     }
+}
+
+impl Seen {
+    async fn take_request(&mut self, request: &Request<Full<Bytes>>) {
+        self.request = format!("{} {}", request.method(), request.uri());
+        self.headers = shown(request.headers());
+        let Ok(body) = request.body().clone().collect().await;
+        self.body = String::from_utf8_lossy(&body.to_bytes()).into_owned();
+    }
+}
+
+/// Headers for people. By a signature, or what authorizes, somebody else could pass for this daemon.
+fn shown(headers: &HeaderMap) -> Vec<(String, String)> {
+    let value = |name: &HeaderName, value: &HeaderValue| match name.as_str() {
+        "authorization" | "proxy-authorization" | "webhook-signature" => "…".to_owned(),
+        _ => String::from_utf8_lossy(value.as_bytes()).into_owned(),
+    };
+    headers.iter().map(|(name, text)| (name.to_string(), value(name, text))).collect()
 }
 
 pub(super) fn now_us() -> i64 {

@@ -70,6 +70,21 @@ pub struct Ended {
     pub began_us: i64,
     /// How long it took.
     pub took: Duration,
+    /// What went over the line, if it was a test.
+    pub seen: Option<Box<Seen>>,
+}
+
+/// What a test sent and got, for people. What would let others in is left out.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Method and target, such as `POST /hook?shop=7`; empty: it was not sent.
+    pub request: String,
+    /// The request's headers, in no order.
+    pub headers: Vec<(String, String)>,
+    /// The request's body.
+    pub body: String,
+    /// The answer's headers.
+    pub answer_headers: Vec<(String, String)>,
 }
 
 /// Who is told of a call's end, on the thread of the calls.
@@ -129,15 +144,16 @@ impl Caller {
 
     /// Makes one delivery, and waits for its end. Takes no longer than the topic's timeout, by and large.
     pub fn call(&self, topic: &Topic, delivery: &Delivery) -> (Verdict, Attempt) {
-        self.make(topic, delivery, false)
+        let ended = self.make(topic, delivery, false);
+        (ended.verdict, ended.attempt)
     }
 
     /// Calls as if for a delivery, and lets the receiver know that it is a test: `dq-test: 1`.
-    pub fn test(&self, topic: &Topic, delivery: &Delivery) -> (Verdict, Attempt) {
+    pub fn test(&self, topic: &Topic, delivery: &Delivery) -> Ended {
         self.make(topic, delivery, true)
     }
 
-    fn make(&self, topic: &Topic, delivery: &Delivery, is_test: bool) -> (Verdict, Attempt) {
+    fn make(&self, topic: &Topic, delivery: &Delivery, is_test: bool) -> Ended {
         let (told, ended) = mpsc::channel();
         let tell = Box::new(move |ended| {
             // Who asked waits.
@@ -146,9 +162,7 @@ impl Caller {
         let (topic, delivery) = (Arc::new(topic.clone()), delivery.clone());
         let (number, patience) = (delivery.attempt, topic.timeout + PATIENCE);
         self.begin(vec![Call { topic, delivery, is_test, tell }]);
-        let ended = ended.recv_timeout(patience);
-        let ended = ended.unwrap_or_else(|_| broke_off(number, "the call did not end"));
-        (ended.verdict, ended.attempt)
+        ended.recv_timeout(patience).unwrap_or_else(|_| broke_off(number, "the call did not end"))
     }
 
     /// Why a URL would not be called: its host has addresses, and the guard denies all of them. A host of which nothing can be
@@ -234,5 +248,5 @@ fn broke_off(number: u32, why: &str) -> Ended {
     let (began_us, answer, error) = (now_us(), String::new(), why.to_owned());
     let attempt = Attempt { number, at_ms: began_us / 1000, took_ms: 0, status: None, answer, error };
     let verdict = Verdict::Failed { kind: Failure::Broken, reason: why.to_owned(), retry_after: None };
-    Ended { verdict, attempt, began_us, took: Duration::ZERO }
+    Ended { verdict, attempt, began_us, took: Duration::ZERO, seen: None }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::api::Api;
-use super::show::{NOTHING, Table, moment, plain};
+use super::show::{NOTHING, Table, moment, plain, raw_lines};
 use super::target::Where;
 
 /// How long a message to each of them may take, all in all.
@@ -97,7 +97,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         Command::List(List {}) => {
             let Listed { alerts } = Api::of(&arguments.at)?.get("/v1/alerts")?.json()?;
             match as_json {
-                true => alerts.iter().for_each(|alert| println!("{}", alert.get())),
+                true => raw_lines(&alerts),
                 false => print!("{}", listed(&alerts)?),
             }
             Ok(true)

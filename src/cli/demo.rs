@@ -13,9 +13,11 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 
 use super::Client;
+use super::api::Api;
 use super::own_daemon::{Daemon, Folder, free_port, local};
 use super::receiver::{Answer, Call, Receiver};
-use crate::process::{Signals, wait_readable};
+use super::target::Where;
+use crate::process::{Signals, random_name, wait_readable};
 use crate::protocol::dq::Framing;
 
 /// Start dq with the embedded store in a fresh folder, and watch jobs being delivered
@@ -50,11 +52,17 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let (tell, told) = channel();
     let receiver = Receiver::start(local(0), Arc::new(receive(tell))).context("cannot start the receiver")?;
     let port = free_port()?;
-    std::fs::write(folder.0.join("dq.toml"), configuration(port, receiver.address))?;
+    // Who looks on may look at the console, too.
+    let console = if arguments.once { None } else { Some(free_port()?) };
+    std::fs::write(folder.0.join("dq.toml"), configuration(port, console, receiver.address))?;
     println!("a fresh folder: {}", folder.0.display());
     let mut daemon = Daemon::start(&folder)?;
     println!("dq-master runs as process {}", daemon.pid().unwrap_or_default());
     hand_in(port, &mut daemon)?;
+    if let Some(port) = console {
+        let password = open_console(&folder, &mut daemon)?;
+        println!("the console is at http://127.0.0.1:{port}/: sign in as admin with the password {password}");
+    }
     let arrived = watch(&told, &mut signals, &mut daemon, arguments.once, port)?;
     daemon.stop()?;
     match arrived {
@@ -63,11 +71,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-fn configuration(port: u16, receiver: SocketAddr) -> String {
+fn configuration(port: u16, console: Option<u16>, receiver: SocketAddr) -> String {
+    let console = console.map(|port| local(port).to_string()).unwrap_or_default();
     format!(
         "# Made by `dq demo`.\n\
          [server]\nlisten = \"127.0.0.1:{port}\"\n\
-         [http]\nlisten = \"\"\n\
+         [http]\nlisten = \"{console}\"\n\
          [[topic]]\nname = \"orders\"\ncallback = \"http://{receiver}/hook\"\nretry = [\"500ms\", \"1s\"]\n"
     )
 }
@@ -90,6 +99,22 @@ fn receive(tell: Sender<Event>) -> impl Fn(Call) -> Answer {
         println!("delivered  {line}");
         let _ = tell.send(Event::Accepted(id));
         Answer::new(200, "ok\n")
+    }
+}
+
+/// Has the console let somebody in, with a password of this demo's own.
+fn open_console(folder: &Folder, daemon: &mut Daemon) -> Result<String> {
+    let at = Where { run_dir: Some(folder.0.join("var/run")), ..Where::default() };
+    let password = random_name()?;
+    let account = json!({ "role": "admin", "password": password });
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match Api::of(&at).and_then(|api| api.ask("PUT", "/v1/accounts/admin", &account)) {
+            Ok(_) => return Ok(password),
+            Err(e) if Instant::now() > until => return Err(e).context("dq-http-server does not answer"),
+            Err(_) if daemon.has_ended()? => bail!("dq-master has ended; RUST_LOG=info tells more"),
+            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::api::{Api, part};
 use super::job::Job;
-use super::show::{Table, cut, moment_from};
+use super::show::{Table, cut, moment_from, raw_lines};
 use super::target::Where;
 use crate::job::State;
 use crate::process::now_ms;
@@ -76,7 +76,7 @@ pub(super) fn show(at: &Where, path: &str, how_many: &HowMany) -> Result<()> {
         // A page may be cut short; what is left stands behind its cursor.
         let jobs: Vec<_> = page.jobs.into_iter().take(most - shown).collect();
         if at.json {
-            jobs.iter().for_each(|job| println!("{}", job.get()));
+            raw_lines(&jobs);
         } else {
             let text = table(&jobs, now_ms())?;
             // One head for all pages.

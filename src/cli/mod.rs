@@ -10,6 +10,7 @@ mod bench;
 mod client;
 mod completions;
 mod config_check;
+mod console;
 mod dead;
 mod demo;
 mod doctor;
@@ -75,6 +76,7 @@ enum Command {
     Nodes(nodes::Arguments),
     Alerts(alerts::Arguments),
     Token(tokens::Arguments),
+    Console(console::Arguments),
     Config(config_check::Arguments),
     Import(import::Arguments),
     Listen(listen::Arguments),
@@ -103,6 +105,7 @@ impl Command {
             Command::Nodes(arguments) => nodes::run(&arguments),
             Command::Alerts(arguments) => alerts::run(&arguments),
             Command::Token(arguments) => done(tokens::run(&arguments)),
+            Command::Console(arguments) => done(console::run(&arguments)),
             Command::Config(arguments) => config_check::run(&arguments),
             Command::Import(arguments) => import::run(&arguments),
             Command::Listen(arguments) => done(listen::run(&arguments)),

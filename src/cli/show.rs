@@ -7,6 +7,7 @@ use anyhow::Result;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Serialize;
+use serde_json::value::RawValue;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// What a cell holds that has nothing.
@@ -121,6 +122,11 @@ pub(super) fn moment_from(ms: i64, now_ms: i64) -> String {
 pub(super) fn json_line(value: &impl Serialize) -> Result<()> {
     println!("{}", serde_json::to_string(value)?);
     Ok(())
+}
+
+/// What the API told of each, a line each, as it told it.
+pub(super) fn raw_lines(all: &[Box<RawValue>]) {
+    all.iter().for_each(|one| println!("{}", one.get()));
 }
 
 /// Colours of a terminal.

@@ -6,7 +6,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::api::{Api, part};
-use super::show::{NOTHING, Table, json_line, moment};
+use super::show::{NOTHING, Table, json_line, moment, raw_lines};
 use super::target::Where;
 
 /// Tokens: who may ask the daemon over the network, and what
@@ -104,7 +104,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         Command::List(List {}) => {
             let Listed { tokens } = api.get("/v1/tokens")?.json()?;
             match as_json {
-                true => tokens.iter().for_each(|token| println!("{}", token.get())),
+                true => raw_lines(&tokens),
                 false => print!("{}", table(&tokens)?),
             }
         }

@@ -208,6 +208,13 @@ pub fn read(run_dir: &Path) -> io::Result<Vec<Reading>> {
     Ok(readings)
 }
 
+/// The sums of all pages of a `run_dir`.
+pub fn totals(run_dir: &Path) -> io::Result<Totals> {
+    let mut totals = Totals::default();
+    read(run_dir)?.into_iter().for_each(|reading| totals.join(reading.totals));
+    Ok(totals)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

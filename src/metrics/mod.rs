@@ -279,6 +279,17 @@ impl Totals {
         topics.chain(nodes).filter(|(_, sums)| *sums != Sums::default()).collect()
     }
 
+    /// How many attempts of all topics began how late: in each range of [`LATENESS_BOUNDS`], and beyond.
+    pub fn lateness(&self) -> Vec<u64> {
+        let mut sums = vec![0_u64; LATENESS_BOUNDS.len() + 1];
+        for cells in self.topics.values() {
+            for (sum, cell) in sums.iter_mut().zip(&cells[LATENESS..]) {
+                *sum = sum.wrapping_add(*cell);
+            }
+        }
+        sums
+    }
+
     /// Tells all of it.
     pub fn tell(&self, text: &mut Text) {
         let topics = || self.topics.iter().map(|(name, cells)| (("topic", name.as_str()), cells.as_slice()));

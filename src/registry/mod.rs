@@ -19,6 +19,7 @@ pub use self::mysql::MysqlRegistry;
 pub use self::nudge::{nudge, nudge_file};
 pub use self::snapshot::{Snapshot, SnapshotError, folder as snapshot_folder};
 pub use self::sqlite::SqliteRegistry;
+use crate::audit::Entry;
 use crate::job::TopicName;
 use crate::metrics::{PageSums, Statistics};
 use crate::php_node::PhpNode;
@@ -195,8 +196,17 @@ pub trait Registry: Send + fmt::Debug {
     /// Writes a new token. A name that is taken is refused.
     fn put_token(&mut self, token: &Token) -> Result<()>;
 
+    /// Writes the token of a person, who has a password: new, or in the place of the one of that name.
+    fn put_account(&mut self, account: &Token) -> Result<()>;
+
     /// Removes a token.
     fn delete_token(&mut self, name: &TokenName) -> Result<()>;
+
+    /// Adds an entry to the audit log; those go that are older than [`crate::audit::KEPT`] then.
+    fn note(&mut self, entry: &Entry) -> Result<()>;
+
+    /// Entries of the audit log, the latest first, each with its number; of those before a number, if one is given.
+    fn audit(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<(u64, Entry)>>;
 
     /// Adds to the statistics what has come to pages of counters since they were last carried here: to those of all time, and of a
     /// day, `2026-11-21`. What was carried stands beside the sums, and changes in the same transaction: a call that failed,

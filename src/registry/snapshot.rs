@@ -154,7 +154,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::token::{Secret, TokenName};
+    use crate::token::{Proof, Secret, TokenName};
 
     #[test]
     fn a_snapshot_is_read_as_it_was_written_by_nobody_else_and_one_of_another_layout_is_refused() {
@@ -166,7 +166,7 @@ mod tests {
         let source = "sqlite:/x".to_owned();
         let token = Token {
             name: TokenName::new("ops").unwrap(),
-            digest: Secret::of([1; 32]).digest(),
+            proof: Proof::Secret(Secret::of([1; 32]).digest()),
             scopes: vec!["produce:a".parse().unwrap()],
             created_ms: 1,
             expires_ms: Some(2),

@@ -2,12 +2,13 @@
 
 use super::Unusable;
 use crate::scope::Scope;
-use crate::token::{Digest, Token, TokenName};
+use crate::token::{Token, TokenName};
 
 /// A row: texts and numbers, of which dq has yet to see that they are a token.
 #[derive(Debug)]
 pub(super) struct Row {
     pub name: String,
+    /// Of its secret; or the hash of a password.
     pub digest: String,
     pub scopes: String,
     pub created_ms: i64,
@@ -19,8 +20,8 @@ impl Row {
     pub(super) fn of(token: &Token) -> Row {
         let scopes: Vec<String> = token.scopes.iter().map(Scope::to_string).collect();
         Row {
-            name: token.name.to_string(),
-            digest: token.digest.to_string(),
+            name: token.name.kept(),
+            digest: token.proof.clone().into(),
             scopes: scopes.join(" "),
             created_ms: token.created_ms,
             expires_ms: token.expires_ms,
@@ -32,9 +33,10 @@ impl Row {
     pub(super) fn into_token(self) -> Result<Token, Unusable> {
         let unusable = |why: String| Unusable { which: format!("token {:?}", self.name), why };
         Ok(Token {
-            name: TokenName::new(&self.name).map_err(|e| unusable(e.to_string()))?,
-            digest: Digest::from_hex(&self.digest)
-                .ok_or_else(|| unusable("digest is not 64 hexadecimal digits".to_owned()))?,
+            name: TokenName::try_from(self.name.clone()).map_err(|e| unusable(e.to_string()))?,
+            proof: self.digest.clone().try_into().map_err(|_| {
+                unusable("digest is neither 64 hexadecimal digits nor the hash of a password".to_owned())
+            })?,
             scopes: self
                 .scopes
                 .split_ascii_whitespace()

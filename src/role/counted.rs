@@ -9,9 +9,9 @@ use crate::job::{JobId, JobKey, NewJob, State, TopicName};
 use crate::letters::Pace;
 use crate::metrics::{AddOutcome, DeathCause, DeleteOutcome, NodeCells, Operation, PurgeCause};
 use crate::store::{
-    Added, Batch, Change, Changed, CircuitView, Counts, Lanes, Letter, Letters, Moved, Opening, Outcome,
-    OwnerTag, Page, Permit, PermitAsk, Result, Settled, Settlement, Spread, Store, StoreError, View, Wanted,
-    Which,
+    Added, Batch, Change, Changed, CircuitView, Counts, Forecast, Lanes, Letter, Letters, Moved, Opening,
+    Outcome, OwnerTag, Page, Permit, PermitAsk, Result, Settled, Settlement, Spread, Store, StoreError, View,
+    Wanted, Which,
 };
 use crate::ticket::Secret;
 
@@ -267,6 +267,10 @@ impl Store for Counted {
 
     fn pause(&mut self, topic: &TopicName, paused: bool) -> Result<()> {
         self.timed(Operation::Change, None, |store| store.pause(topic, paused))
+    }
+
+    fn forecast(&mut self, topics: &[TopicName], edges_ms: &[i64]) -> Result<Forecast> {
+        self.timed(Operation::Read, None, |store| store.forecast(topics, edges_ms))
     }
 
     fn paused(&mut self) -> Result<Vec<TopicName>> {

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
     use crate::job::TopicName;
     use crate::registry::Revision;
-    use crate::token::{Secret, Token, TokenName};
+    use crate::token::{Proof, Secret, Token, TokenName};
 
     fn topic(name: &str, callback: &str) -> Topic {
         Topic::new(TopicName::new(name).unwrap(), callback)
@@ -226,7 +226,7 @@ mod tests {
         let secret = Secret::of([9; 32]);
         let token = Token {
             name: TokenName::new("ops").unwrap(),
-            digest: secret.digest(),
+            proof: Proof::Secret(secret.digest()),
             scopes: vec![],
             created_ms: 0,
             expires_ms: None,

@@ -93,6 +93,12 @@ impl Lanes {
         self.0.as_ref().map_or(1, |nodes| nodes.count())
     }
 
+    /// How many batches of a server may be on their way to a lane together, by as many threads. The embedded store has one
+    /// writer, whose commits are the dearer the smaller they are.
+    pub fn ways(&self) -> usize {
+        if self.0.is_some() { 2 } else { 1 }
+    }
+
     /// What a lane's node is called; none: it is no node.
     pub fn name(&self, lane: usize) -> Option<&str> {
         self.0.as_ref().and_then(|nodes| nodes.name(lane))

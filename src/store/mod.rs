@@ -78,6 +78,18 @@ impl StoreError {
     }
 }
 
+/// So many jobs a forecast of the embedded store counts, the first ones first: counting takes a step for each of them.
+pub const FORECAST_MAX: u64 = 1_000_000;
+
+/// How many jobs become due when.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Forecast {
+    /// Between each moment and the next.
+    pub jobs: Vec<u64>,
+    /// Not all were counted.
+    pub is_capped: bool,
+}
+
 /// What a store's methods give back.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
@@ -266,6 +278,10 @@ pub trait Store: Send {
 
     /// The counts of all topics that ever had a job, by name.
     fn counts(&mut self) -> Result<Vec<Counts>>;
+
+    /// How many delayed jobs of these topics become due between each of these moments, Unix milliseconds, and the next; they
+    /// ascend. The embedded store counts up to [`FORECAST_MAX`] in all. Jobs on nodes that are away are missing.
+    fn forecast(&mut self, topics: &[TopicName], edges_ms: &[i64]) -> Result<Forecast>;
 
     /// Has a topic's jobs no longer leased; or leased again. What is leased goes on. On several nodes those that are away are told
     /// when they are back; with any error it may hold in part, until it is said again.

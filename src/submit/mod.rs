@@ -1,5 +1,5 @@
-//! Asks the store on behalf of many clients, whichever server has them. A thread for each lane of the store, so that a node that
-//! hangs holds up its own jobs alone; what has come together while one was busy goes to the store as one batch.
+//! Asks the store on behalf of many clients, whichever server has them. Threads of its own for each lane of the store, so that a node
+//! that hangs holds up its own jobs alone; what has come together while one was busy goes to the store as one batch.
 //!
 //! A server hands requests in, each with a ticket, and flushes; it is woken when there are answers, which it then takes.
 //! Neither waits for the store.
@@ -89,6 +89,25 @@ pub enum Ask {
     },
 }
 
+impl Ask {
+    /// The job that it is about; of many the first.
+    pub fn key(&self) -> Option<&JobKey> {
+        match self {
+            Ask::Add(job) => Some(&job.key),
+            Ask::AddMany(jobs) => jobs.first().map(|job| &job.key),
+            Ask::Get(key) | Ask::Delete(key) | Ask::Change(key, _) | Ask::Run(key) => Some(key),
+            Ask::Settle(settlement) => Some(&settlement.key),
+            Ask::List { .. }
+            | Ask::Find { .. }
+            | Ask::Secret(_)
+            | Ask::Count
+            | Ask::Dead { .. }
+            | Ask::Pause(..)
+            | Ask::Paused => None,
+        }
+    }
+}
+
 /// What is done with dead letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Undertake {
@@ -161,7 +180,9 @@ pub struct Hung;
 /// The server's side of all lanes.
 pub struct Submits<A: Asker> {
     lanes: Lanes,
-    /// One for each lane; and one for what is asked of all of them together, where there are several.
+    /// Of each lane so many: what a line asks goes through one of them, so that a batch is made up while another is on its way.
+    ways: usize,
+    /// Those of each lane, one lane after the other; and one for what is asked of all of them together, where there are several.
     threads: Vec<Lane<A>>,
 }
 
@@ -173,40 +194,32 @@ impl<A: Asker> Submits<A> {
         mut open: impl FnMut() -> Result<Box<dyn Store>, E>,
     ) -> Result<Submits<A>, E> {
         let asker = Arc::new(asker);
-        let count = if lanes.count() == 1 { 1 } else { lanes.count() + 1 };
+        let ways = lanes.ways();
+        let count = lanes.count() * ways + usize::from(lanes.count() > 1);
         let cannot = |e: io::Error| io::Error::new(e.kind(), format!("cannot start a submit thread: {e}"));
         let threads = (0..count).map(|_| Ok(Lane::start(open()?, Arc::clone(&asker)).map_err(cannot)?));
-        Ok(Submits { threads: threads.collect::<Result<_, E>>()?, lanes })
+        Ok(Submits { threads: threads.collect::<Result<_, E>>()?, lanes, ways })
     }
 
-    fn lane_of(&self, ask: &Ask) -> usize {
+    /// The lane that a request is for; none: all of them together.
+    fn lane_of(&self, ask: &Ask) -> Option<usize> {
         match ask {
-            Ask::Secret(lane) => return *lane,
-            Ask::Settle(settlement) => {
-                return self.lanes.of_token(&settlement.token).unwrap_or(self.threads.len() - 1);
-            }
-            _ => {}
+            Ask::Secret(lane) => Some(*lane),
+            Ask::Settle(settlement) => self.lanes.of_token(&settlement.token),
+            _ => ask.key().map(|key| self.lanes.of(key)),
         }
-        let key = match ask {
-            Ask::Add(job) => Some(&job.key),
-            Ask::AddMany(jobs) => jobs.first().map(|job| &job.key),
-            Ask::Get(key) | Ask::Delete(key) | Ask::Change(key, _) | Ask::Run(key) => Some(key),
-            Ask::List { .. }
-            | Ask::Find { .. }
-            | Ask::Count
-            | Ask::Dead { .. }
-            | Ask::Pause(..)
-            | Ask::Paused
-            | Ask::Settle(_)
-            | Ask::Secret(_) => None,
-        };
-        key.map_or(self.threads.len() - 1, |key| self.lanes.of(key))
+    }
+
+    fn thread_for(&mut self, ask: &Ask, line: u64) -> &mut Lane<A> {
+        let lane = self.lane_of(ask).or((self.lanes.count() == 1).then_some(0));
+        let way = usize::try_from(line % self.ways as u64).unwrap_or(0);
+        let thread = lane.map_or(self.threads.len() - 1, |lane| lane * self.ways + way);
+        &mut self.threads[thread]
     }
 
     /// Takes a request of so many bytes; it goes to the store at the next flush.
     pub fn hand_in(&mut self, ticket: A::Ticket, ask: Ask, bytes: usize) -> Result<(), Hung> {
-        let lane = self.lane_of(&ask);
-        let lane = &mut self.threads[lane];
+        let lane = self.thread_for(&ask, A::line(&ticket));
         if lane.is_hung() {
             return Err(Hung);
         }

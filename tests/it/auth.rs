@@ -427,6 +427,14 @@ fn a_snapshot_of_the_release_before_takes_no_token_away_and_is_mended() {
         http.get("/v1/stats").is(200);
         (Snapshot::read(&run_dir).unwrap().unwrap().0 == known).then_some(())
     });
+    // The one before knows of tokens, and leaves out the accounts.
+    let tokens = known.tokens.clone().unwrap();
+    let of_clients: Vec<_> = tokens.into_iter().filter(|t| !t.name.kept().starts_with('@')).collect();
+    assert!(of_clients.len() < known.tokens.as_ref().unwrap().len(), "there is an account");
+    Snapshot { tokens: Some(of_clients), ..known.clone() }.write(&run_dir).unwrap();
+    eventually(SOON, "the accounts in the snapshot", || {
+        (Snapshot::read(&run_dir).unwrap().unwrap().0 == known).then_some(())
+    });
 }
 
 #[test]

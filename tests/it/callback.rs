@@ -151,7 +151,7 @@ fn headers_of_topic_and_job_go_along_and_a_test_says_so() {
     let mut delivery = delivery("1");
     delivery.headers = vec![("traceparent".to_owned(), "00-0af7-b7ad-01".to_owned())];
     delivery.ack_url = Some("https://dq.example/v1/ack/x".to_owned());
-    let (verdict, _) = caller().test(&topic, &delivery);
+    let verdict = caller().test(&topic, &delivery).verdict;
     assert_eq!(verdict, Verdict::Accepted);
     let request = masked(&sink.requests()[0]);
     for line in [

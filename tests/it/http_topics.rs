@@ -517,11 +517,18 @@ fn a_callback_is_tested_as_a_job_would_call_it_and_nothing_is_left_of_that() {
         ("{\"order\":1}", "1", "t")
     );
     assert!((call.header("dq-due-at").parse::<i64>().unwrap() - now_ms()).abs() < 10_000);
+    // What was sent is told as it came, and what was answered.
+    assert_eq!((&came["sent"]["request"], &came["sent"]["body"]), (&json!("POST /hook"), &json!(call.body)));
+    let sent: Vec<(String, String)> = serde_json::from_value(came["sent"]["headers"].clone()).unwrap();
+    assert!(sent.len() > 8 && sent.iter().all(|(name, value)| call.header(name) == *value), "{sent:?}");
+    let answered: Vec<(String, String)> = serde_json::from_value(came["answer_headers"].clone()).unwrap();
+    assert!(answered.contains(&("content-length".into(), "4".into())), "{answered:?}");
     assert_eq!(of(&test("t", json!({"body": "fail"})))[..3], [json!("failed"), json!(500), json!("oh no")]);
     assert_eq!(test("t", json!({"body": "refuse"}))["outcome"], "refused");
     assert_eq!(test("t", Value::Null)["outcome"], "accepted");
     for guarded in ["meta", "denied"] {
         let came = test(guarded, json!({}));
+        assert_eq!(came["answer_headers"], json!([]));
         assert_eq!((&came["outcome"], &came["status"]), (&json!("failed"), &Value::Null), "{came}");
         println!("{came}");
     }

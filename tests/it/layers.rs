@@ -21,7 +21,10 @@ fn allowed(module: &str) -> Option<Vec<&'static str>> {
         "php_node",
         "scope",
         "ticket",
+        "password",
         "token",
+        "session",
+        "audit",
         "strikes",
         "metrics",
         "expression",
@@ -29,7 +32,7 @@ fn allowed(module: &str) -> Option<Vec<&'static str>> {
         "notice",
     ];
     const KITS: &[&str] =
-        &["config", "process", "store", "registry", "callback", "protocol", "counters", "alert"];
+        &["config", "process", "store", "registry", "callback", "protocol", "counters", "history", "alert"];
     let role = || [PURE, KITS].concat();
     match module {
         m if PURE.contains(&m) || KITS.contains(&m) => Some(PURE.to_vec()),

@@ -8,6 +8,8 @@ mod bench;
 mod callback;
 mod cli;
 mod codecs;
+mod console;
+mod console_browser;
 mod counts;
 mod daemon;
 mod dead;

@@ -370,8 +370,6 @@ fn seeds() -> u64 {
 
 fn campaign(nodes: [usize; 2], play: impl Fn(&mut Model) + Sync) {
     let next = std::sync::atomic::AtomicU64::new(0);
-    // (Of one run, outages may leave little to deliver.)
-    let delivered = std::sync::atomic::AtomicUsize::new(0);
     let first: u64 = std::env::var("SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -382,15 +380,19 @@ fn campaign(nodes: [usize; 2], play: impl Fn(&mut Model) + Sync) {
                         return;
                     }
                     let mut model = Model::new(first + n, nodes);
-                    play(&mut model);
-                    model.end();
-                    delivered.fetch_add(model.delivered, std::sync::atomic::Ordering::Relaxed);
+                    // Outages may leave little to deliver: then it is played on.
+                    for _ in 0..3 {
+                        play(&mut model);
+                        model.end();
+                        if model.delivered > 5 {
+                            break;
+                        }
+                    }
+                    assert!(model.delivered > 5, "{}", model.story());
                 }
             });
         }
     });
-    let (delivered, runs) = (delivered.into_inner(), seeds() as usize);
-    assert!(delivered > 5 * runs, "{delivered} deliveries in {runs} runs");
 }
 
 #[test]

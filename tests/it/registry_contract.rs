@@ -6,13 +6,15 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use crate::support::mariadb::{Database, MariaDb};
+use dq::audit::{self, Entry};
 use dq::job::{Priority, TopicName};
 use dq::metrics::{PageSums, Subject, Sums};
+use dq::password::Hashed;
 use dq::registry::{Expected, Registry, RegistryError, Revision, open};
 use dq::retry::RetryPolicy;
 use dq::scope::Scope;
 use dq::settings;
-use dq::token::{Secret, Token, TokenName};
+use dq::token::{Proof, Secret, Token, TokenName};
 use dq::topic::{Method, Mode, Payload, Rate, Status, Success, Topic};
 use mysql::prelude::Queryable;
 
@@ -119,7 +121,7 @@ fn the_revision_changes_with_each_change_and_with_nothing_else() {
 fn token(n: &str, random: u8) -> Token {
     Token {
         name: TokenName::new(n).unwrap(),
-        digest: Secret::of([random; 32]).digest(),
+        proof: Proof::Secret(Secret::of([random; 32]).digest()),
         scopes: vec![Scope::Read, "produce:orders".parse().unwrap(), "consume:*".parse().unwrap()],
         created_ms: 1_796_140_250_000,
         expires_ms: Some(1_796_140_250_001),
@@ -153,13 +155,72 @@ fn a_token_is_read_as_it_was_written_and_each_change_of_one_is_a_change_of_the_r
 
         let taken = registry.put_token(&token("ops", 3)).unwrap_err();
         assert!(matches!(&taken, RegistryError::TokenExists(n) if n.as_str() == "ops"), "{taken}");
-        assert_eq!(registry.tokens().unwrap()[1].digest, token("ops", 1).digest);
+        assert_eq!(registry.tokens().unwrap()[1].proof, token("ops", 1).proof);
         registry.delete_token(&TokenName::new("ops").unwrap()).unwrap();
         changed("one that is gone");
         let gone = registry.delete_token(&TokenName::new("ops").unwrap()).unwrap_err();
         assert!(matches!(&gone, RegistryError::NoToken(_)), "{gone}");
         registry.put_token(&token("ops", 3)).unwrap();
         changed("one of a name that is free again");
+    });
+}
+
+#[test]
+fn an_account_takes_the_place_of_the_one_before_and_leaves_tokens_of_its_name_alone() {
+    on_each(|settings| {
+        let mut registry = open(settings).unwrap();
+        let account = |name: &str, password: &str| Token {
+            name: TokenName::of_account(name).unwrap(),
+            proof: Proof::Password(Hashed::of(password, [5; 16]).unwrap()),
+            scopes: vec![Scope::Admin],
+            ..token(name, 0)
+        };
+        let first = account("ann", "the first password");
+        registry.put_account(&first).unwrap();
+        assert_eq!(registry.tokens().unwrap(), [first]);
+        let before = registry.revision().unwrap();
+        let second = Token { scopes: vec![Scope::Read], ..account("ann", "the second password") };
+        registry.put_account(&second).unwrap();
+        assert_ne!(registry.revision().unwrap(), before);
+        assert_eq!(registry.tokens().unwrap(), std::slice::from_ref(&second));
+        registry.put_token(&token("ann", 1)).unwrap();
+        registry.put_account(&account("shop", "a third password")).unwrap();
+        let kept: Vec<String> = registry.tokens().unwrap().iter().map(|token| token.name.kept()).collect();
+        assert_eq!(kept, ["ann", "@ann", "@shop"]);
+        registry.delete_token(&second.name).unwrap();
+        registry.delete_token(&TokenName::new("shop").unwrap()).unwrap_err();
+        let kept: Vec<String> = registry.tokens().unwrap().iter().map(|token| token.name.kept()).collect();
+        assert_eq!(kept, ["ann", "@shop"]);
+    });
+}
+
+#[test]
+fn the_audit_log_is_read_from_its_end_in_pages_and_lets_go_of_what_is_old() {
+    on_each(|settings| {
+        let mut registry = open(settings).unwrap();
+        let before = registry.revision().unwrap();
+        let kept_ms = audit::KEPT.as_millis() as i64;
+        let entry = |at_ms: i64, target: &str| Entry {
+            at_ms,
+            who: "account 安".into(),
+            action: "dead.purge".into(),
+            target: target.into(),
+            detail: "全部".into(),
+            jobs: (target != "b").then_some(u64::from(u32::MAX) * 9),
+        };
+        for (at_ms, target) in [(1, "a"), (2, "b"), (3, "c"), (4, "d")] {
+            registry.note(&entry(at_ms, target)).unwrap();
+        }
+        let targets = |page: &[(u64, Entry)]| page.iter().map(|(_, e)| e.target.clone()).collect::<String>();
+        let page = registry.audit(None, 3).unwrap();
+        assert_eq!((page[0].1.clone(), targets(&page)), (entry(4, "d"), "dcb".to_owned()));
+        assert_eq!(page[2].1, entry(2, "b"));
+        assert_eq!(targets(&registry.audit(Some(page[2].0), 3).unwrap()), "a");
+        registry.note(&entry(kept_ms + 3, &"x".repeat(1000))).unwrap();
+        let page = registry.audit(None, 9).unwrap();
+        assert_eq!((page.len(), page[0].1.target.chars().count()), (3, audit::LONGEST));
+        assert_eq!(targets(&page[1..]), "dc");
+        assert_eq!(registry.revision().unwrap(), before, "nobody has to be told of it");
     });
 }
 
@@ -191,7 +252,7 @@ fn a_row_that_is_no_token_lets_nobody_in_and_is_told() {
     on_each(|settings| {
         let mut registry = open(settings).unwrap();
         registry.put_token(&token("good", 1)).unwrap();
-        let digest = token("x", 2).digest.to_string();
+        let digest = String::from(token("x", 2).proof);
         for (name, digest, scopes) in
             [("a b", &*digest, "read"), ("later", &*digest, "read fly:*"), ("broken", "123", "admin")]
         {

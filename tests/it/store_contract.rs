@@ -613,6 +613,28 @@ fn the_leases_of_a_dead_owner_come_back_and_a_poison_job_ends<F: Fixture>(f: &F)
     assert_eq!(state(&mut *s, "t", "i"), Some(State::Dead));
 }
 
+fn a_forecast_counts_delayed_jobs_by_when_they_become_due<F: Fixture>(f: &F) {
+    let mut store = f.open();
+    let store = store.as_mut();
+    let begin_ms = now_ms() + 60_000;
+    let at = |n: i64| Due::At(begin_ms + n);
+    let jobs: Vec<NewJob> = [("t", 0), ("t", 999), ("t", 1000), ("u", 1000), ("u", 5000)]
+        .into_iter()
+        .enumerate()
+        .map(|(i, (topic, n))| job(topic, &format!("j{i}"), at(n)))
+        .chain([job("t", "ready", NOW)])
+        .collect();
+    add(store, &jobs);
+    let edges = [0, begin_ms, begin_ms + 1000, begin_ms + 5000];
+    let topics = |names: &[&str]| names.iter().map(|name| TopicName::new(name).unwrap()).collect::<Vec<_>>();
+    let mut forecast = |names: &[&str]| store.forecast(&topics(names), &edges).unwrap();
+    let told = forecast(&["t", "u", "never"]);
+    // A moment itself belongs to what begins with it.
+    assert_eq!((told.jobs, told.is_capped), (vec![0, 2, 2], false));
+    assert_eq!(forecast(&["u"]).jobs, [0, 0, 1]);
+    assert_eq!(forecast(&[]).jobs, [0, 0, 0]);
+}
+
 fn an_exchange_settles_and_then_leases<F: Fixture>(f: &F) {
     let mut store = f.open();
     let store = store.as_mut();
@@ -1492,6 +1514,7 @@ contract! {
     a_job_handed_back_unused_has_its_attempt_back
     the_leases_of_a_dead_owner_come_back_and_a_poison_job_ends
     an_exchange_settles_and_then_leases
+    a_forecast_counts_delayed_jobs_by_when_they_become_due
     a_job_has_its_own_limit_of_attempts
     attempts_that_were_made_before_count
     a_job_keeps_its_headers_as_long_as_it_lives_and_no_other_has_them

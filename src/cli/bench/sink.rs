@@ -147,23 +147,6 @@ fn handler(arrivals: Arrivals) -> Router {
     Router::new().fallback(receive)
 }
 
-impl Server {
-    fn start(arrivals: Arrivals) -> Result<SocketAddr> {
-        let mut listener = TcpListener::bind(local(0)).context("cannot start the receiver")?;
-        let address = listener.local_addr()?;
-        let poll = Poll::new()?;
-        poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
-        let mut server =
-            Server { poll, listener, connections: Slab::new(), later: BTreeMap::new(), arrivals };
-        std::thread::Builder::new().name("sink".into()).spawn(move || {
-            if let Err(e) = server.run() {
-                eprintln!("the receiver has ended: {e:#}");
-            }
-        })?;
-        Ok(address)
-    }
-}
-
 struct Connection {
     stream: TcpStream,
     input: Vec<u8>,
@@ -187,6 +170,21 @@ struct Call {
 }
 
 impl Server {
+    fn start(arrivals: Arrivals) -> Result<SocketAddr> {
+        let mut listener = TcpListener::bind(local(0)).context("cannot start the receiver")?;
+        let address = listener.local_addr()?;
+        let poll = Poll::new()?;
+        poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+        let mut server =
+            Server { poll, listener, connections: Slab::new(), later: BTreeMap::new(), arrivals };
+        std::thread::Builder::new().name("sink".into()).spawn(move || {
+            if let Err(e) = server.run() {
+                eprintln!("the receiver has ended: {e:#}");
+            }
+        })?;
+        Ok(address)
+    }
+
     fn run(&mut self) -> Result<()> {
         let mut events = Events::with_capacity(1024);
         loop {

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::super::api::Api;
-use super::super::show::{NOTHING, Table, cut, lines};
+use super::super::show::{NOTHING, Table, cut, lines, raw_lines};
 use super::super::target::Where;
 
 /// List the topics: those of the configuration file, and those of the registry
@@ -31,7 +31,7 @@ struct Listed {
 pub(super) fn run(at: &Where) -> Result<()> {
     let Listed { topics } = Api::of(at)?.get("/v1/topics")?.json()?;
     match at.json {
-        true => topics.iter().for_each(|topic| println!("{}", topic.get())),
+        true => raw_lines(&topics),
         false => print!("{}", table(&topics)?),
     }
     Ok(())

@@ -3,6 +3,7 @@
 //!
 //! The console knows nothing of revisions: so they are made of what a row holds. dq's own writers take turns by a named lock.
 
+mod audit;
 mod row;
 mod statistics;
 mod token;
@@ -17,6 +18,7 @@ use ::mysql::{Conn, Opts, OptsBuilder};
 use self::row::{FINGERPRINT, Row, Values};
 use super::migrate::{Session, migrate};
 use super::{Expected, Listing, PhpAlert, Registered, Registry, RegistryError, Result, Revision, Unusable};
+use crate::audit::Entry;
 use crate::job::TopicName;
 use crate::metrics::{PageSums, Statistics};
 use crate::php_node::PhpNode;
@@ -236,6 +238,18 @@ impl Registry for MysqlRegistry {
 
     fn put_token(&mut self, token: &Token) -> Result<()> {
         self.in_turn(|db| token::put(db, token))
+    }
+
+    fn put_account(&mut self, account: &Token) -> Result<()> {
+        self.in_turn(|db| token::put_account(db, account))
+    }
+
+    fn note(&mut self, entry: &Entry) -> Result<()> {
+        audit::note(&mut self.db, entry)
+    }
+
+    fn audit(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<(u64, Entry)>> {
+        audit::read(&mut self.db, before, limit).map_err(|e| self.failed(e))
     }
 
     fn delete_token(&mut self, name: &TokenName) -> Result<()> {

@@ -39,17 +39,29 @@ pub(super) fn rows(db: &mut Conn) -> std::result::Result<(u64, Vec<Row>), ::mysq
 }
 
 pub(super) fn put(db: &mut Conn, token: &Token) -> Result<()> {
-    let there: Option<u8> = db.exec_first("SELECT 1 FROM dq_token WHERE name = ?", (token.name.as_str(),))?;
+    let there: Option<u8> = db.exec_first("SELECT 1 FROM dq_token WHERE name = ?", (token.name.kept(),))?;
     if there.is_some() {
         return Err(RegistryError::TokenExists(token.name.clone()));
     }
+    insert(db, "INSERT", token)
+}
+
+/// Writes the token of a person, in the place of one that has a password as well.
+pub(super) fn put_account(db: &mut Conn, account: &Token) -> Result<()> {
+    insert(db, "REPLACE", account)
+}
+
+/// Writes a token; `verb` says what becomes of one that is there.
+fn insert(db: &mut Conn, verb: &str, token: &Token) -> Result<()> {
     let Row { name, digest, scopes, created_ms, expires_ms, creator } = Row::of(token);
-    let insert = "INSERT INTO dq_token (name, digest, scopes, created_ms, expires_ms, creator) VALUES (?, ?, ?, ?, ?, ?)";
-    db.exec_drop(insert, (name, digest, scopes, created_ms, expires_ms, creator)).map_err(at_change)
+    let write = format!(
+        "{verb} INTO dq_token (name, digest, scopes, created_ms, expires_ms, creator) VALUES (?, ?, ?, ?, ?, ?)"
+    );
+    db.exec_drop(write, (name, digest, scopes, created_ms, expires_ms, creator)).map_err(at_change)
 }
 
 pub(super) fn delete(db: &mut Conn, name: &TokenName) -> Result<()> {
-    db.exec_drop("DELETE FROM dq_token WHERE name = ?", (name.as_str(),)).map_err(at_change)?;
+    db.exec_drop("DELETE FROM dq_token WHERE name = ?", (name.kept(),)).map_err(at_change)?;
     match db.affected_rows() {
         0 => Err(RegistryError::NoToken(name.clone())),
         _ => Ok(()),

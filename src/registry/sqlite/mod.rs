@@ -1,5 +1,6 @@
 //! The registry in a SQLite file of its own, for a single host. It is small and seldom written: no log beside it, no turn.
 
+mod audit;
 mod statistics;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use super::migrate::{Session, migrate};
 use super::record::Record;
 use super::token::{self, Row as TokenRow};
 use super::{Expected, Listing, Registered, Registry, RegistryError, Result, Revision, Unusable};
+use crate::audit::Entry;
 use crate::job::TopicName;
 use crate::metrics::{PageSums, Statistics};
 use crate::token::{Token, TokenName};
@@ -166,6 +168,15 @@ fn tokens(db: &Connection) -> rusqlite::Result<Vec<TokenRow>> {
         .collect()
 }
 
+/// Writes a token; `insert` says what becomes of one that is there. Tells how many rows were written.
+fn insert_token(db: &Connection, insert: &str, token: &Token) -> rusqlite::Result<usize> {
+    let TokenRow { name, digest, scopes, created_ms, expires_ms, creator } = TokenRow::of(token);
+    let write = format!(
+        "{insert} INTO token (name, digest, scopes, created_ms, expires_ms, creator) VALUES (?1, ?2, ?3, ?4, ?5, ?6)"
+    );
+    db.execute(&write, (name, digest, scopes, created_ms, expires_ms, creator))
+}
+
 impl Registry for SqliteRegistry {
     fn revision(&mut self) -> Result<Revision> {
         self.check_file()?;
@@ -250,19 +261,27 @@ impl Registry for SqliteRegistry {
     }
 
     fn put_token(&mut self, token: &Token) -> Result<()> {
-        let TokenRow { name, digest, scopes, created_ms, expires_ms, creator } = TokenRow::of(token);
-        self.write(|tx| {
-            let write = "INSERT INTO token (name, digest, scopes, created_ms, expires_ms, creator) \
-                VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO NOTHING";
-            match tx.execute(write, (name, digest, scopes, created_ms, expires_ms, creator))? {
-                0 => Err(RegistryError::TokenExists(token.name.clone())),
-                _ => Ok(()),
-            }
+        self.write(|tx| match insert_token(tx, "INSERT OR IGNORE", token)? {
+            0 => Err(RegistryError::TokenExists(token.name.clone())),
+            _ => Ok(()),
         })
     }
 
+    fn put_account(&mut self, account: &Token) -> Result<()> {
+        self.write(|tx| Ok(insert_token(tx, "INSERT OR REPLACE", account).map(drop)?))
+    }
+
+    fn note(&mut self, entry: &Entry) -> Result<()> {
+        self.write(|tx| Ok(audit::note(tx, entry)?))
+    }
+
+    fn audit(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<(u64, Entry)>> {
+        self.check_file()?;
+        audit::read(&self.db, before, limit).map_err(|e| self.failed(e))
+    }
+
     fn delete_token(&mut self, name: &TokenName) -> Result<()> {
-        self.write(|tx| match tx.execute("DELETE FROM token WHERE name = ?1", [name.as_str()])? {
+        self.write(|tx| match tx.execute("DELETE FROM token WHERE name = ?1", [name.kept()])? {
             0 => Err(RegistryError::NoToken(name.clone())),
             _ => Ok(()),
         })

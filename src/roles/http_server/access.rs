@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use axum::extract::{FromRequestParts, MatchedPath, RawPathParams, Request};
-use axum::http::header::{AUTHORIZATION, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{AUTHORIZATION, COOKIE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use tokio::sync::{Semaphore, watch};
 
@@ -17,9 +17,10 @@ use super::problem::{Problem, Reason};
 use crate::process;
 use crate::role::lock;
 use crate::scope::Need;
+use crate::session;
 use crate::settings::{Auth, Http};
 use crate::strikes::{Source, Strike, Strikes};
-use crate::token::{Token, TokenName, Tokens};
+use crate::token::{Pass, Token, TokenName, Tokens};
 
 /// What a route needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +40,11 @@ enum Rule {
 /// What routes need. Whatever is not here needs everything: a route that somebody forgets is shut.
 #[rustfmt::skip]
 const RULES: &[(&str, &str, Rule)] = &[
+    ("GET",    "/",                               Rule::Anyone),
+    ("GET",    "/console/{path}",                 Rule::Anyone),
+    ("GET",    "/console/session",                Rule::Anyone),
+    ("POST",   "/console/session",                Rule::Anyone),
+    ("DELETE", "/console/session",                Rule::Anyone),
     ("GET",    "/healthz",                        Rule::Anyone),
     ("GET",    "/readyz",                         Rule::Anyone),
     ("GET",    "/metrics",                        Rule::Read),
@@ -47,6 +53,11 @@ const RULES: &[(&str, &str, Rule)] = &[
     ("GET",    "/v1/nodes",                       Rule::Read),
     ("GET",    "/v1/processes",                   Rule::Read),
     ("GET",    "/v1/alerts",                      Rule::Read),
+    ("GET",    "/v1/alerts/channels",             Rule::Read),
+    ("GET",    "/v1/events",                      Rule::Read),
+    ("GET",    "/v1/history",                     Rule::Read),
+    ("GET",    "/v1/forecast",                    Rule::Read),
+    ("POST",   "/v1/check/topic",                 Rule::Read),
     ("GET",    "/v1/topics",                      Rule::Read),
     ("GET",    "/v1/topics/{t}",                  Rule::Read),
     ("GET",    "/v1/topics/{t}/jobs",             Rule::Jobs),
@@ -68,21 +79,23 @@ const RULES: &[(&str, &str, Rule)] = &[
     ("POST",   "/v1/ack/{ticket}",                Rule::Ticket),
 ];
 
-/// What that route needs; how its parts are called does not matter.
+/// Whether a route is that one; how its parts are called does not matter.
+pub(super) fn is_route(known: &str, route: &str) -> bool {
+    let (mut known, mut parts) = (known.split('/'), route.split('/'));
+    loop {
+        match (known.next(), parts.next()) {
+            (None, None) => return true,
+            (Some(a), Some(b)) if a == b || a.starts_with('{') && b.starts_with('{') => {}
+            _ => return false,
+        }
+    }
+}
+
+/// What that route needs.
 fn rule(method: &Method, route: &str) -> Rule {
     // HEAD is a GET of which the answer's body is left out.
     let method = if method == Method::HEAD { "GET" } else { method.as_str() };
-    let same = |known: &str| {
-        let (mut known, mut parts) = (known.split('/'), route.split('/'));
-        loop {
-            match (known.next(), parts.next()) {
-                (None, None) => return true,
-                (Some(a), Some(b)) if a == b || a.starts_with('{') && b.starts_with('{') => {}
-                _ => return false,
-            }
-        }
-    };
-    let found = RULES.iter().find(|(m, route, _)| *m == method && same(route));
+    let found = RULES.iter().find(|(m, known, _)| *m == method && is_route(known, route));
     found.map_or(Rule::Admin, |(_, _, rule)| *rule)
 }
 
@@ -110,7 +123,7 @@ pub(super) enum Peer {
 }
 
 impl Peer {
-    fn source(self) -> Source {
+    pub(super) fn source(self) -> Source {
         match self {
             Peer::Address(ip) => Source::address(ip),
             Peer::User(uid) => Source::User(uid.unwrap_or(u32::MAX)),
@@ -127,6 +140,8 @@ pub(super) enum Caller {
     Anybody,
     /// Who has a token.
     Token(TokenName),
+    /// Who has signed in to the console.
+    Account(TokenName),
 }
 
 /// As it is written down.
@@ -137,8 +152,34 @@ impl fmt::Display for Caller {
             Caller::Local(uid) => write!(f, "user {uid}"),
             Caller::Anybody => Ok(()),
             Caller::Token(name) => write!(f, "token {name}"),
+            Caller::Account(name) => write!(f, "account {name}"),
         }
     }
+}
+
+/// Who it is, and by which token.
+type Known = (Caller, Option<Token>);
+
+/// What a page shows with each change.
+const CSRF: HeaderName = HeaderName::from_static("dq-csrf");
+
+/// The cookies of that name: one that is left over from another path may stand before the one that counts.
+fn cookies<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'a str> {
+    let all = headers.get_all(COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
+    all.flat_map(|cookies| cookies.split(';')).filter_map(move |one| {
+        let (own, value) = one.trim().split_once('=')?;
+        (own == name).then_some(value)
+    })
+}
+
+/// Who has signed in, and what his cookie of that name says, if a request is of his browser.
+pub(super) fn holder<'a, 'b>(
+    headers: &'b HeaderMap,
+    name: &str,
+    tokens: &'a Tokens,
+) -> Option<(&'a Token, &'b str)> {
+    let now_ms = process::now_ms();
+    cookies(headers, name).find_map(|value| Some((session::holder(tokens, value, now_ms)?, value)))
 }
 
 /// What is needed to let somebody in.
@@ -146,7 +187,9 @@ pub(super) struct Access {
     auth: Auth,
     tokens: watch::Receiver<Tokens>,
     strikes: Mutex<Strikes>,
-    hosts: Hosts,
+    hosts: Arc<Hosts>,
+    /// The name of the cookie of those who have signed in.
+    cookie: String,
     requests: Semaphore,
     /// Of those who show a ticket: they take no room from those who show a token.
     tickets: Semaphore,
@@ -155,12 +198,13 @@ pub(super) struct Access {
 }
 
 impl Access {
-    pub(super) fn new(http: &Http, tokens: watch::Receiver<Tokens>, hosts: Hosts) -> Access {
+    pub(super) fn new(http: &Http, tokens: watch::Receiver<Tokens>, hosts: Arc<Hosts>) -> Access {
         Access {
             auth: http.auth,
             tokens,
             strikes: Mutex::default(),
             hosts,
+            cookie: session::cookie(http.listen),
             requests: Semaphore::new(http.max_requests),
             tickets: Semaphore::new(http.max_requests.div_ceil(4)),
             max_requests: http.max_requests,
@@ -169,11 +213,16 @@ impl Access {
     }
 
     /// Who it is, and by which token; or why that is not to be known.
-    fn caller(&self, peer: Peer, headers: &HeaderMap) -> Result<(Caller, Option<Token>), Box<Response>> {
+    fn caller(&self, peer: Peer, method: &Method, headers: &HeaderMap) -> Result<Known, Box<Response>> {
         if let Peer::User(Some(uid)) = peer
             && (uid == 0 || uid == self.own_user)
         {
             return Ok((Caller::Local(uid), None));
+        }
+        if !headers.contains_key(AUTHORIZATION)
+            && let Some(known) = self.signed_in(method, headers)?
+        {
+            return Ok(known);
         }
         if self.auth == Auth::None {
             if matches!(peer, Peer::Address(_)) {
@@ -196,23 +245,41 @@ impl Access {
         }
     }
 
+    /// Who has signed in to the console, if a request is of his browser. A change shows besides the cookie, which a browser sends by
+    /// itself, what only the console's own page knows.
+    fn signed_in(&self, method: &Method, headers: &HeaderMap) -> Result<Option<Known>, Box<Response>> {
+        if !headers.contains_key(COOKIE) {
+            return Ok(None);
+        }
+        let tokens = self.tokens.borrow().clone();
+        let Some((account, value)) = holder(headers, &self.cookie, &tokens) else { return Ok(None) };
+        let shown = headers.get(CSRF).and_then(|shown| shown.to_str().ok()).unwrap_or_default();
+        if !method.is_safe() && !session::is_csrf(account, value, shown) {
+            let detail = "a change by who has signed in carries dq-csrf, as GET /console/session tells it";
+            return Err(Box::new(Problem::new(StatusCode::FORBIDDEN, "no_csrf", detail).into_response()));
+        }
+        Ok(Some((Caller::Account(account.name.clone()), Some(account.clone()))))
+    }
+
     fn wrong_token(&self, peer: Peer) -> Response {
-        let now = Instant::now();
-        match lock(&self.strikes).strike(peer.source(), now) {
-            Strike::TooMany(until) => {
-                let left = until.saturating_duration_since(now).as_secs() + 1;
-                let detail = format!("too many wrong tokens from {}: wait {left} s", peer.source());
-                let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_failures", detail);
-                let mut response = quiet(problem);
-                response.headers_mut().insert(RETRY_AFTER, left.into());
-                return response;
-            }
+        let strike = lock(&self.strikes).strike(peer.source(), Instant::now());
+        match strike {
+            Strike::TooMany(until) => return too_many_failures("tokens", peer, until),
             Strike::First => log::warn!(target: "request", "a wrong token from {}", peer.source()),
             Strike::Counted => {}
         }
         let why = "the token is unknown, revoked or expired";
         unauthorized(why, "Bearer realm=\"dq\", error=\"invalid_token\"")
     }
+}
+
+/// Refuses whoever has shown too many wrong tokens, or passwords, until that moment.
+pub(super) fn too_many_failures(of_what: &str, peer: Peer, until: Instant) -> Response {
+    let left = until.saturating_duration_since(Instant::now()).as_secs() + 1;
+    let detail = format!("too many wrong {of_what} from {}: wait {left} s", peer.source());
+    let mut response = quiet(Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_failures", detail));
+    response.headers_mut().insert(RETRY_AFTER, left.into());
+    response
 }
 
 /// What is refused without a line in the log: there may be any number of them.
@@ -262,7 +329,7 @@ pub(super) async fn let_in<F: Future<Output = Response>>(
     let peer = parts.extensions.get::<Peer>().copied().unwrap_or(Peer::User(None));
     let known = match rule {
         Some(Rule::Ticket) => Ok((Caller::Anybody, None)),
-        _ => access.caller(peer, &parts.headers),
+        _ => access.caller(peer, &parts.method, &parts.headers),
     };
     let (caller, token) = match known {
         Ok(known) => known,
@@ -285,6 +352,9 @@ pub(super) async fn let_in<F: Future<Output = Response>>(
         return quiet(Problem::unavailable("busy", detail));
     }
     parts.extensions.insert(caller);
+    if let Some(token) = &token {
+        parts.extensions.insert(Pass::from(token));
+    }
     let answer = next(Request::from_parts(parts, body)).await;
     drop(room);
     answer
@@ -309,7 +379,12 @@ mod tests {
             ("POST", "/v1/topics/{topic}/dead/purge", Rule::Admin),
             ("GET", "/v1/tokens", Rule::Admin),
             ("GET", "/v1/topics/{topic}/jobs/{id}/more", Rule::Admin),
-            ("GET", "/", Rule::Admin),
+            ("GET", "/", Rule::Anyone),
+            ("POST", "/", Rule::Admin),
+            ("GET", "/console/{*path}", Rule::Anyone),
+            ("PUT", "/console/session", Rule::Admin),
+            ("GET", "/v1/audit", Rule::Admin),
+            ("GET", "/v1/accounts", Rule::Admin),
             ("OPTIONS", "/v1/topics", Rule::Admin),
         ] {
             let method = Method::from_bytes(method.as_bytes()).unwrap();

@@ -18,6 +18,7 @@ use super::input::{Fields, or_empty};
 use super::problem::Problem;
 use super::schema;
 use super::told::Told;
+use super::topic_shown::text;
 use crate::alert::{Mailer, NotSent, Webhook, address};
 use crate::callback::{Rules, guarded_agent};
 use crate::notice::{Message, Notice};
@@ -32,7 +33,81 @@ static FREE: Semaphore = Semaphore::const_new(4);
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
-    OpenApiRouter::new().routes(routes!(test_alerts))
+    OpenApiRouter::new().routes(routes!(test_alerts)).routes(routes!(channels_shown))
+}
+
+/// How people are told, as the configuration has it.
+#[derive(Serialize, ToSchema)]
+#[schema(as = AlertChannels)]
+struct Channels<'a> {
+    /// Null: no mail is sent.
+    #[schema(required = true)]
+    mail: Option<Mail<'a>>,
+    webhooks: Vec<Hook<'a>>,
+    /// What comes within so long goes into one message.
+    gather: String,
+    /// Nobody gets more than one message in so long.
+    interval: String,
+    /// A topic is late whose oldest ready job waits for longer; null: never.
+    #[schema(required = true)]
+    late_after: Option<String>,
+    /// A process is started again and again that was so three times within this.
+    restarts_within: String,
+}
+
+/// The mail server; of its password nothing.
+#[derive(Serialize, ToSchema)]
+#[schema(as = AlertMail)]
+struct Mail<'a> {
+    host: &'a str,
+    port: u16,
+    from: &'a str,
+    /// Who gets a mail of everything; of a topic also those whom it names.
+    recipients: &'a [String],
+}
+
+/// Who is told by HTTP; of the address only the host.
+#[derive(Serialize, ToSchema)]
+#[schema(as = AlertHook)]
+struct Hook<'a> {
+    name: &'a str,
+    host: String,
+    /// Of which kinds of alerts; empty: of all.
+    kinds: &'a [String],
+    /// Of which topics; empty: of all.
+    topics: &'a [String],
+}
+
+/// Shows who is told of alerts, as the configuration has it.
+#[utoipa::path(get, path = "/v1/alerts/channels", tag = "daemon", operation_id = "get_alert_channels",
+    responses((status = 200, body = Channels, description = "Without passwords and addresses that are secrets"), schema::ShowProblems))]
+async fn channels_shown(State(api): State<Api>) -> Told {
+    let alert = &api.settings.alert;
+    let mail = alert.smtp.as_ref().map(|Smtp { host, port, from, .. }| Mail {
+        host,
+        port: *port,
+        from,
+        recipients: &alert.to,
+    });
+    let host = |url: &str| url.parse::<axum::http::Uri>().ok().and_then(|u| u.host().map(str::to_owned));
+    let shown = Channels {
+        mail,
+        webhooks: alert
+            .webhooks
+            .iter()
+            .map(|AlertWebhook { name, url, kinds, topics, .. }| Hook {
+                name,
+                host: host(url).unwrap_or_default(),
+                kinds,
+                topics,
+            })
+            .collect(),
+        gather: text(alert.gather),
+        interval: text(alert.interval),
+        late_after: alert.late_after.map(text),
+        restarts_within: text(alert.restarts_within),
+    };
+    Told::new(StatusCode::OK, &shown)
 }
 
 /// Who is to be told. Neither: all that the configuration names.

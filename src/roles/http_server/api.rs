@@ -13,7 +13,10 @@ use jiff::tz::TimeZone;
 use tokio::sync::watch;
 
 use super::acks::Acks;
+use super::admission::Hosts;
 use super::desk::Desk;
+use super::events::Live;
+use super::forecast::Forecasts;
 use super::health::Health;
 use super::input;
 use super::metrics::Sources;
@@ -53,6 +56,11 @@ pub(super) struct Parts {
     /// Whose days the statistics are of.
     pub zone: TimeZone,
     pub acks: Acks,
+    pub live: Live,
+    pub hosts: Arc<Hosts>,
+    pub forecasts: Forecasts,
+    /// Whether this process ends: answers without an end have one then.
+    pub closing: watch::Sender<bool>,
     /// What `/openapi.json` says.
     pub document: OnceLock<Bytes>,
 }

@@ -13,6 +13,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::api::{Api, InTopic, Sent};
+use super::audit::Noted;
 use super::input::{self, Fields, SPAN, wrong};
 use super::pick::{self, DeadFilter, DeadQuery};
 use super::problem::Problem;
@@ -180,6 +181,18 @@ impl Wanted {
         let dry_run = fields.plain::<Option<bool>>("dry_run", "true or false")?.unwrap_or(false);
         Ok(Wanted { ids, filter, limit: limit.unwrap_or(LIMITS[0]), dry_run, pace: Pace::of(rate, delay) })
     }
+
+    /// Which are meant, for the audit log.
+    fn shown(&self) -> String {
+        match (&self.ids, &self.filter) {
+            (Some(ids), _) => {
+                let some: Vec<&str> = ids.iter().take(10).map(JobId::as_str).collect();
+                some.join(", ")
+            }
+            (None, Some(_)) => "those that a filter picks".to_owned(),
+            (None, None) => "of all".to_owned(),
+        }
+    }
 }
 
 impl Api {
@@ -292,9 +305,10 @@ async fn list(
 ) -> Result<Told, Problem> {
     let mut queried = pick::Queried::default();
     let known = [&["limit", "cursor"], &pick::NAMES[..]].concat();
-    let (cursor, limit) = input::page_with(query.as_deref().unwrap_or_default(), &known, |name, value| {
-        queried.take(name, value)
-    })?;
+    let (cursor, limit) =
+        input::page_with(query.as_deref().unwrap_or_default(), &known, input::LIMITS, |name, value| {
+            queried.take(name, value)
+        })?;
     let registered = api.topics.borrow().get(topic.as_str()).is_some();
     let manner = Manner::List { topic: topic.clone(), registered };
     let ask = Ask::List { topic, state: JobState::Dead, filter: queried.filter(), cursor, limit };
@@ -307,9 +321,11 @@ async fn list(
     responses((status = 200, body = Redriven, description = "How many"), schema::ChangeProblems))]
 async fn redrive(State(api): State<Api>, InTopic(topic): InTopic, Sent(json): Sent) -> Result<Told, Problem> {
     let wanted = Wanted::of(&json, &["rate", "delay"])?;
+    let (is_nothing, detail) = (wanted.dry_run, wanted.shown());
     let (matched, redriven, looked) =
         api.with_dead(&topic, wanted, Undertake::CountForRedrive, Undertake::Redrive).await?;
-    Ok(Told::new(StatusCode::OK, &Redriven { matched, redriven, looked }))
+    let noted = Noted { is_nothing, detail, jobs: Some(redriven), ..Noted::default() };
+    Ok(Told::new(StatusCode::OK, &Redriven { matched, redriven, looked }).noting(noted))
 }
 
 /// Removes dead letters. A job that is live again under the id of one stays.
@@ -318,7 +334,9 @@ async fn redrive(State(api): State<Api>, InTopic(topic): InTopic, Sent(json): Se
     responses((status = 200, body = Purged, description = "How many"), schema::ChangeProblems))]
 async fn purge(State(api): State<Api>, InTopic(topic): InTopic, Sent(json): Sent) -> Result<Told, Problem> {
     let wanted = Wanted::of(&json, &[])?;
+    let (is_nothing, detail) = (wanted.dry_run, wanted.shown());
     let purge = |_| Undertake::Purge;
     let (matched, purged, looked) = api.with_dead(&topic, wanted, Undertake::CountForPurge, purge).await?;
-    Ok(Told::new(StatusCode::OK, &Purged { matched, purged, looked }))
+    let noted = Noted { is_nothing, detail, jobs: Some(purged), ..Noted::default() };
+    Ok(Told::new(StatusCode::OK, &Purged { matched, purged, looked }).noting(noted))
 }

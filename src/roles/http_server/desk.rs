@@ -1,5 +1,6 @@
 //! Where handlers ask the store: a question goes to the store's threads, and its answer comes back to whoever waits for it.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -9,6 +10,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::problem::Problem;
 use super::told::{self, Manner, Told};
+use crate::job::JobKey;
 use crate::role::{Context, lock};
 use crate::submit::{Answer, Ask, Asker, STORE_TIMEOUT, Submits};
 
@@ -18,7 +20,7 @@ struct Http {
 }
 
 struct Ticket {
-    number: u64,
+    line: u64,
     manner: Manner,
     to: oneshot::Sender<Result<Told, Problem>>,
 }
@@ -27,9 +29,9 @@ impl Asker for Http {
     type Ticket = Ticket;
     type Told = Result<Told, Problem>;
 
-    /// Requests that are asked at the same time have no order.
+    /// Those of one job stand in one line: what was asked of it before, and hangs, is not overtaken. All others have no order.
     fn line(ticket: &Ticket) -> u64 {
-        ticket.number
+        ticket.line
     }
 
     fn told(&self, ticket: &Ticket, answer: Answer) -> Result<Told, Problem> {
@@ -75,7 +77,13 @@ impl Desk {
     /// Asks the store, for a request of so many bytes.
     pub(super) async fn ask(&self, ask: Ask, manner: Manner, bytes: usize) -> Result<Told, Problem> {
         let (to, answered) = oneshot::channel();
-        let ticket = Ticket { number: self.next.fetch_add(1, Ordering::Relaxed), manner, to };
+        let of_job = |key: &JobKey| {
+            let mut hasher = DefaultHasher::new();
+            key.hash(&mut hasher);
+            hasher.finish()
+        };
+        let line = ask.key().map_or_else(|| self.next.fetch_add(1, Ordering::Relaxed), of_job);
+        let ticket = Ticket { line, manner, to };
         {
             let mut submits = lock(&self.submits);
             if submits.is_full() {

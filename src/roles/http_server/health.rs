@@ -41,7 +41,7 @@ impl Health {
         let lanes = context.lanes()?.count();
         let start = |lane| {
             let mut store = context.lane(lane)?;
-            Asked::start("health", move || store.health())
+            Asked::start("health", move |()| store.health())
         };
         Ok(Health((0..lanes).map(start).collect::<Result<_>>()?))
     }
@@ -49,7 +49,7 @@ impl Health {
     /// What is wrong with the store. One node that is well is enough: adds go round the others.
     async fn problem(&self) -> Option<String> {
         let until = Instant::now() + STORE_PATIENCE;
-        let mut answers: JoinSet<_> = self.0.iter().map(|asked| by(until, asked.ask())).collect();
+        let mut answers: JoinSet<_> = self.0.iter().map(|asked| by(until, asked.ask(()))).collect();
         let mut problem = format!("no answer within {STORE_PATIENCE:?}");
         while let Some(answer) = answers.join_next().await {
             match answer {

@@ -21,7 +21,7 @@ const BATCH_KEY_MAX: usize = 249;
 pub(super) const BATCH_MAX: usize = 10_000;
 
 /// How many jobs a listing shows, if it does not say; and at most.
-const LIMITS: [usize; 2] = [50, 1000];
+pub(super) const LIMITS: [usize; 2] = [50, 1000];
 
 /// The fields of a new job.
 const JOB: &[&str] = &["id", "body", "delay", "run_at", "priority", "on_conflict", "max_attempts", "headers"];
@@ -74,6 +74,11 @@ impl<'a> Fields<'a> {
             Some((name, _)) => Err(Problem::unknown_field(&short(name), known)),
             None => Ok(fields),
         }
+    }
+
+    /// The names of the fields that were sent.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| name.as_str())
     }
 
     /// A field as it was sent; a null is a value.
@@ -161,6 +166,14 @@ fn moment(raw: &RawValue) -> Option<i64> {
         }
     };
     (0..=LATEST_MS).contains(&at).then_some(at)
+}
+
+/// Bytes at random.
+pub(super) fn random<const N: usize>() -> Result<[u8; N], Problem> {
+    let mut random = [0; N];
+    let failed = |e| Problem::unavailable("no_chance", format!("the system gives no random bytes: {e}"));
+    getrandom::fill(&mut random).map_err(failed)?;
+    Ok(random)
 }
 
 /// An id for a job that was given none: a UUID of version 7, so that such jobs lie in the order in which they came.
@@ -281,7 +294,7 @@ pub(super) struct Listing {
 pub(super) fn listing(query: &str) -> Result<Listing, Problem> {
     const STATES: &str = "delayed, ready, leased or dead";
     let mut state = None;
-    let (cursor, limit) = page_with(query, &["state", "limit", "cursor"], |name, value| {
+    let (cursor, limit) = page_with(query, &["state", "limit", "cursor"], LIMITS, |name, value| {
         let named = State::ALL.into_iter().find(|s| s.to_string() == value);
         let wrong = || Problem::field(name, format!("{name} is {:?}, and not {STATES}", short(value)));
         state = Some(named.ok_or_else(wrong)?);
@@ -291,13 +304,14 @@ pub(super) fn listing(query: &str) -> Result<Listing, Problem> {
     Ok(Listing { state, cursor, limit })
 }
 
-/// Which page is shown: where it begins, and how long it is. What else the query says is taken one by one.
+/// Which page is shown: where it begins, and how long it is, by default and at most. What else the query says is taken one by one.
 pub(super) fn page_with(
     query: &str,
     known: &[&str],
+    limits: [usize; 2],
     mut other: impl FnMut(&str, &str) -> Result<(), Problem>,
 ) -> Result<(Option<String>, usize), Problem> {
-    let (mut cursor, mut limit) = (None, LIMITS[0]);
+    let (mut cursor, mut limit) = (None, limits[0]);
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         let wrong =
             |wanted: &str| Problem::field(&name, format!("{name} is {:?}, and not {wanted}", short(&value)));
@@ -308,8 +322,8 @@ pub(super) fn page_with(
             }
             name if name != "limit" => other(name, &value)?,
             _ => {
-                let number = value.parse().ok().filter(|n| (1..=LIMITS[1]).contains(n));
-                limit = number.ok_or_else(|| wrong(&format!("a whole number from 1 to {}", LIMITS[1])))?;
+                let number = value.parse().ok().filter(|n| (1..=limits[1]).contains(n));
+                limit = number.ok_or_else(|| wrong(&format!("a whole number from 1 to {}", limits[1])))?;
             }
         }
     }

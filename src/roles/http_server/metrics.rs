@@ -33,17 +33,17 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// So many questions may wait for one of them.
 const WAITING_MAX: usize = 256;
 
-/// Whoever is asked by a thread of its own. A question is where the answer goes.
-pub(super) struct Asked<T>(SyncSender<oneshot::Sender<T>>);
+/// Whoever is asked by a thread of its own: some always the same, others a question.
+pub(super) struct Asked<T, Q = ()>(SyncSender<(Q, oneshot::Sender<T>)>);
 
-impl<T: Send + 'static> Asked<T> {
-    pub(super) fn start(name: &str, mut work: impl FnMut() -> T + Send + 'static) -> Result<Asked<T>> {
-        let (ask, asked) = sync_channel::<oneshot::Sender<T>>(WAITING_MAX);
+impl<T: Send + 'static, Q: Send + 'static> Asked<T, Q> {
+    pub(super) fn start(name: &str, mut work: impl FnMut(Q) -> T + Send + 'static) -> Result<Asked<T, Q>> {
+        let (ask, asked) = sync_channel::<(Q, oneshot::Sender<T>)>(WAITING_MAX);
         role::vital_thread(name, move || {
-            while let Ok(question) = asked.recv() {
+            while let Ok((question, to)) = asked.recv() {
                 // Whoever has stopped waiting needs no answer.
-                if !question.is_closed() {
-                    let _ = question.send(work());
+                if !to.is_closed() {
+                    let _ = to.send(work(question));
                 }
             }
         })?;
@@ -51,9 +51,9 @@ impl<T: Send + 'static> Asked<T> {
     }
 
     /// Asks. The answer comes, or what would bring it is dropped.
-    pub(super) fn ask(&self) -> oneshot::Receiver<T> {
+    pub(super) fn ask(&self, question: Q) -> oneshot::Receiver<T> {
         let (to, answer) = oneshot::channel();
-        let _ = self.0.try_send(to);
+        let _ = self.0.try_send((question, to));
         answer
     }
 }
@@ -70,7 +70,8 @@ pub(super) type OfOne = Result<(Vec<Counts>, Vec<CircuitView>), String>;
 pub(super) struct Sources(Arc<All>);
 
 struct All {
-    pages: Asked<Totals>,
+    /// None: they could not be read.
+    pages: Asked<Option<Totals>>,
     master: Asked<Option<Status>>,
     /// Of each node: how many jobs it has; or why it does not say.
     nodes: Vec<(String, Asked<OfOne>)>,
@@ -84,12 +85,12 @@ impl Sources {
             let name = lanes.name(lane).unwrap_or(EMBEDDED).to_owned();
             let mut store: Box<dyn Store> = context.lane(lane)?;
             let mut told = move || -> store::Result<_> { Ok((store.counts()?, store.circuits()?)) };
-            nodes.push((name, Asked::start("metrics-node", move || told().map_err(|e| e.to_string()))?));
+            nodes.push((name, Asked::start("metrics-node", move |()| told().map_err(|e| e.to_string()))?));
         }
         let (for_pages, for_master) = (context.settings.run_dir.clone(), context.settings.run_dir.clone());
         Ok(Sources(Arc::new(All {
-            pages: Asked::start("metrics-pages", move || pages(&for_pages))?,
-            master: Asked::start("metrics-master", move || ask_master(&for_master, PATIENCE).ok())?,
+            pages: Asked::start("metrics-pages", move |()| pages(&for_pages))?,
+            master: Asked::start("metrics-master", move |()| ask_master(&for_master, PATIENCE).ok())?,
             nodes,
         })))
     }
@@ -99,9 +100,14 @@ impl Sources {
 pub(super) type OfNode<'a> = (&'a str, OfOne);
 
 impl Sources {
+    /// The sums of all pages; none: they do not come in time, or could not be read.
+    pub(super) async fn pages(&self, until: Instant) -> Option<Totals> {
+        by(until, self.0.pages.ask(())).await.flatten()
+    }
+
     /// Asks all nodes at the same time.
     pub(super) async fn ask_nodes(&self, until: Instant) -> Vec<OfNode<'_>> {
-        let asked: Vec<_> = self.0.nodes.iter().map(|(name, asked)| (name.as_str(), asked.ask())).collect();
+        let asked: Vec<_> = self.0.nodes.iter().map(|(name, asked)| (name.as_str(), asked.ask(()))).collect();
         let mut told = Vec::new();
         for (name, answer) in asked {
             let answer = by(until, answer).await;
@@ -120,7 +126,7 @@ impl Sources {
 }
 
 /// The counts of all nodes that have told theirs, by topic.
-fn joined(nodes: &[OfNode<'_>]) -> BTreeMap<TopicName, Counts> {
+pub(super) fn joined(nodes: &[OfNode<'_>]) -> BTreeMap<TopicName, Counts> {
     let mut topics: BTreeMap<TopicName, Counts> = BTreeMap::new();
     for one in nodes.iter().filter_map(|(_, told)| told.as_ref().ok()).flat_map(|(counts, _)| counts) {
         match topics.get_mut(&one.topic) {
@@ -142,13 +148,8 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 }
 
 /// The sums of all pages of this host.
-fn pages(run_dir: &Path) -> Totals {
-    let mut totals = Totals::default();
-    match counters::read(run_dir) {
-        Ok(readings) => readings.into_iter().for_each(|reading| totals.join(reading.totals)),
-        Err(e) => log::warn!("cannot read the pages of counters: {e}"),
-    }
-    totals
+fn pages(run_dir: &Path) -> Option<Totals> {
+    counters::totals(run_dir).inspect_err(|e| log::warn!("cannot read the pages of counters: {e}")).ok()
 }
 
 /// Tells Prometheus what was counted, and how things are now.
@@ -159,12 +160,12 @@ fn pages(run_dir: &Path) -> Totals {
 async fn metrics(State(api): State<Api>, headers: HeaderMap) -> Response {
     let sources = &api.metrics.0;
     let until = Instant::now() + PATIENCE;
-    let (pages, master) = (sources.pages.ask(), sources.master.ask());
-    let counted = api.metrics.ask_nodes(until).await;
+    let master = sources.master.ask(());
+    let (counted, totals) = tokio::join!(api.metrics.ask_nodes(until), api.metrics.pages(until));
     let accept = headers.get(ACCEPT).map(|v| String::from_utf8_lossy(v.as_bytes())).unwrap_or_default();
     let is_open_metrics = accept.contains("application/openmetrics-text");
     let mut text = Text::new(is_open_metrics);
-    if let Some(totals) = by(until, pages).await {
+    if let Some(totals) = totals {
         totals.tell(&mut text);
     }
     tell_jobs(&mut text, &counted);

@@ -4,16 +4,23 @@
 //! would stall every other request.
 
 mod access;
+mod accounts;
 mod acks;
 mod admission;
 mod alerts;
 mod api;
+mod audit;
+mod check;
 mod connections;
+mod console;
 mod cursor;
 mod dead;
 mod desk;
+mod events;
 mod followed;
+mod forecast;
 mod health;
+mod history;
 mod input;
 mod jobs;
 mod limits;
@@ -27,6 +34,7 @@ mod problem;
 mod registrar;
 mod replays;
 mod schema;
+mod servers;
 mod statistics;
 mod tls;
 mod tokens;
@@ -48,6 +56,7 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
+use tokio::sync::watch;
 use utoipa_axum::router::OpenApiRouter;
 
 use self::access::Access;
@@ -56,7 +65,9 @@ use self::admission::Hosts;
 use self::api::{Api, Parts};
 use self::connections::{Connections, Doors, End, Entered};
 use self::desk::Desk;
+use self::events::Live;
 use self::followed::{Followed, watched};
+use self::forecast::Forecasts;
 use self::health::Health;
 use self::metrics::Sources;
 use self::problem::Problem;
@@ -76,7 +87,8 @@ pub fn run(mut context: Context) -> Result<()> {
     let topics = Followed::new(context.topics()?);
     let settings = Arc::clone(&context.settings);
     let hosts = Hosts::of(settings.http.listen, settings.http.tls.is_some(), &settings.instance);
-    let access = Access::new(&settings.http, topics.tokens(), hosts);
+    let hosts = Arc::new(hosts);
+    let access = Access::new(&settings.http, topics.tokens(), Arc::clone(&hosts));
     let api = Api::from(Parts {
         desk: desk.clone(),
         topics: topics.now(),
@@ -91,12 +103,16 @@ pub fn run(mut context: Context) -> Result<()> {
         zone: context.zone()?,
         document: OnceLock::new(),
         acks: Acks::default(),
+        live: Live::default(),
+        hosts,
+        forecasts: Forecasts::start(&mut context)?,
+        closing: watch::Sender::new(false),
         settings: Arc::clone(&settings),
     });
-    let connections = Connections::new(app(api, access)?, &settings.http)?;
+    let connections = Connections::new(app(api.clone(), access)?, &settings.http)?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start tokio")?;
-    let served = runtime.block_on(serve(&mut context, connections, desk, topics, (tcp, unix)));
+    let served = runtime.block_on(serve(&mut context, connections, api, topics, (tcp, unix)));
     // A callback that is tested, or a node that hangs, is not waited for.
     runtime.shutdown_background();
     served
@@ -114,6 +130,11 @@ fn app(api: Api, access: Access) -> Result<Router> {
         .merge(nodes::routes())
         .merge(alerts::routes())
         .merge(tokens::routes())
+        .merge(accounts::routes())
+        .merge(audit::routes())
+        .merge(check::routes())
+        .merge(forecast::routes())
+        .merge(history::routes())
         .merge(health::routes())
         .merge(metrics::routes())
         .merge(statistics::routes())
@@ -122,27 +143,38 @@ fn app(api: Api, access: Access) -> Result<Router> {
     let json = document.to_json().context("cannot write the document of the API")?;
     let _ = api.document.set(json.into());
     let max_body = api.max_body;
+    let registrar = api.registrar.clone();
     Ok(router
+        .merge(console::routes())
+        .merge(events::routes())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(DefaultBodyLimit::max(max_body))
         .with_state(api)
-        .layer(from_fn_with_state(Arc::new(Gate { access, replays: Replays::default(), max_body }), pass)))
+        .layer(from_fn_with_state(
+            Arc::new(Gate { access, registrar, replays: Replays::default(), max_body }),
+            pass,
+        )))
 }
 
 /// What every request passes.
 struct Gate {
     access: Access,
+    registrar: Registrar,
     replays: Replays,
     max_body: usize,
 }
 
 /// Has a request pass it. One layer for all of it: axum boxes and clones each anew for each request.
 async fn pass(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
-    let gate = &*gate;
-    let replayed = |request| replays::replay(&gate.replays, gate.max_body, request, next);
-    let kept = |request| limits::keep(request, replayed);
-    let let_in = |request| access::let_in(&gate.access, request, kept);
+    // What is noted goes on without who asked for it.
+    let own = Arc::clone(&gate);
+    let kept = |request| async move {
+        let replayed = |request| replays::replay(&own.replays, own.max_body, request, next);
+        limits::keep(request, replayed).await
+    };
+    let noted = |request| audit::noted(&gate.registrar, request, kept);
+    let let_in = |request| access::let_in(&gate.access, request, noted);
     admission::with_id(request, let_in).await
 }
 
@@ -160,7 +192,7 @@ async fn no_method(method: Method, uri: Uri) -> Problem {
 async fn serve(
     context: &mut Context,
     mut connections: Connections,
-    desk: Desk,
+    api: Api,
     mut topics: Followed,
     (tcp, unix): (OwnedFd, OwnedFd),
 ) -> Result<()> {
@@ -168,7 +200,9 @@ async fn serve(
     let tcp = tokio::net::TcpListener::from_std(TcpListener::from(tcp)).context("cannot listen")?;
     let unix = tokio::net::UnixListener::from_std(UnixListener::from(unix)).context("cannot listen")?;
     let mut doors = Some(Doors { tcp, unix });
+    let desk = api.desk.clone();
     tokio::spawn(desk.clone().hand_over());
+    tokio::spawn(console::first_account(api.clone()));
     let [link, signals] = context.fds().map(|fd| watched(fd.try_clone_to_owned()?));
     let (link, signals) = (link.context("cannot watch the link")?, signals.context("cannot watch signals")?);
     let mut accepting = Trouble::default();
@@ -184,6 +218,7 @@ async fn serve(
         }
         context.workers_by(desk.due_by());
         if let Some(drain) = context.heed()? {
+            api.closing.send_replace(true);
             if let Some(doors) = doors.take() {
                 // Whoever has come in is served, and not reset.
                 while let Some(entered) = doors.enter_now().await {

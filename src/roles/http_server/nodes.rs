@@ -15,6 +15,7 @@ use super::api::Api;
 use super::metrics::OfNode;
 use super::problem::Problem;
 use super::schema;
+use super::servers::{Server, StoreFile};
 use super::told::Told;
 use crate::process::{findings, whole_status};
 use crate::status::{Finding, Status};
@@ -52,6 +53,14 @@ pub(super) struct Node {
     /// What is wrong with it, or under way.
     #[schema(required = true)]
     detail: Option<String>,
+    /// What its servers tell of themselves; missing: they do not, in time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    servers: Option<Vec<Server>>,
+    /// Of the embedded store: its file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    file: Option<StoreFile>,
 }
 
 /// All nodes.
@@ -134,13 +143,23 @@ pub(super) struct ProcessSchema {
 
 impl Api {
     async fn all_nodes(&self) -> Vec<Node> {
+        let asked = self.metrics.ask_nodes(Instant::now() + PATIENCE);
+        let (told, mut servers, file) = tokio::join!(asked, self.servers(), self.store_file());
+        let mut nodes = self.nodes_as(&told).await;
+        for node in &mut nodes {
+            (node.servers, node.file) = (servers.remove(&node.name), file.clone());
+        }
+        nodes
+    }
+
+    /// The nodes, as they have told how many jobs they have.
+    pub(super) async fn nodes_as(&self, told: &[OfNode<'_>]) -> Vec<Node> {
         let lanes = self.lanes.clone();
         let states = tokio::task::spawn_blocking(move || lanes.nodes());
-        let states = tokio::time::timeout(PATIENCE, states);
-        let (states, counts) = tokio::join!(states, self.metrics.ask_nodes(Instant::now() + PATIENCE));
+        let states = tokio::time::timeout(PATIENCE, states).await;
         let states = states.ok().and_then(Result::ok).unwrap_or_default();
-        let node = |(name, counts): OfNode<'_>| {
-            let state = states.iter().find(|state| state.name == name);
+        let node = |(name, counts): &OfNode<'_>| {
+            let state = states.iter().find(|state| state.name == *name);
             let sum = |of: fn(&Counts) -> u64| counts.as_ref().ok().map(|(c, _)| c.iter().map(of).sum());
             let settling = state.is_some_and(|s| !s.is_looked_through);
             Node {
@@ -156,14 +175,16 @@ impl Api {
                     .err()
                     .cloned()
                     .or(settling.then(|| "its jobs are being looked through".to_owned())),
-                name: name.to_owned(),
+                name: (*name).to_owned(),
+                servers: None,
+                file: None,
             }
         };
-        counts.into_iter().map(node).collect()
+        told.iter().map(node).collect()
     }
 }
 
-/// Shows the nodes of the store: whether they answer, and how many jobs each has.
+/// Shows the nodes of the store: whether they answer, how many jobs each has, and what its servers tell of themselves.
 #[utoipa::path(get, path = "/v1/nodes", tag = "daemon", operation_id = "get_nodes",
     responses((status = 200, body = AllNodes, description = "All of them"), schema::ShowProblems))]
 async fn nodes(State(api): State<Api>) -> Told {
@@ -188,7 +209,7 @@ async fn alerts(State(api): State<Api>) -> Result<Told, Problem> {
 }
 
 /// Does with run_dir what may wait for a disk or another process.
-async fn on_thread<T: Send + 'static>(
+pub(super) async fn on_thread<T: Send + 'static>(
     api: &Api,
     work: impl FnOnce(&std::path::Path) -> T + Send + 'static,
 ) -> Result<T, Problem> {

@@ -51,6 +51,11 @@ impl Problem {
         Problem::of_field(field, "bad_field", detail)
     }
 
+    /// The field that is wrong, if it is one.
+    pub(super) fn named_field(&self) -> Option<&str> {
+        self.field.as_deref()
+    }
+
     /// A field that is not there.
     pub(super) fn missing(field: &str, wanted: &str) -> Problem {
         Problem::of_field(field, "missing_field", format!("{field} is missing: {wanted}"))

@@ -8,8 +8,10 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::Result;
+use axum::http::StatusCode;
 use tokio::sync::oneshot;
 
+use super::problem::Problem;
 use crate::registry::{self, Registry, RegistryError};
 use crate::role;
 use crate::settings::Settings;
@@ -68,6 +70,12 @@ impl Registrar {
     /// Whether there is a registry.
     pub(super) fn is_there(&self) -> bool {
         self.work.is_some()
+    }
+
+    /// Refuses what only a registry keeps, where there is none.
+    pub(super) fn keeps(&self, what: &str) -> std::result::Result<(), Problem> {
+        let detail = || format!("there is no registry, which would keep {what}");
+        self.is_there().then_some(()).ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, "no_registry", detail()))
     }
 
     /// Asks the registry. One that has not answered after 5 s is away; unless it had begun with what may be a change, whose

@@ -154,7 +154,7 @@ pub(super) struct Unfinished;
 /// Answers a POST with a key that was done already as it was then.
 pub(super) async fn replay(replays: &Replays, max_body: usize, request: Request, next: Next) -> Response {
     // The answer to one for a token holds the token, which is told once.
-    let is_for_token = request.uri().path() == "/v1/tokens";
+    let is_for_token = matches!(request.uri().path(), "/v1/tokens" | "/console/session");
     if request.method() != Method::POST || !request.headers().contains_key(KEY) || is_for_token {
         return next.run(request).await;
     }

@@ -29,6 +29,10 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 #[derive(Serialize, ToSchema)]
 struct Stats {
     topics: Vec<TopicStats>,
+    /// With `days`: the last of them, which is not over, such as `2027-01-31`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    today: Option<String>,
     /// The nodes that do not answer: what they have is not among these.
     away: Vec<String>,
     /// With `days`: what was done on each node.
@@ -87,15 +91,13 @@ fn days(query: &str) -> Result<Option<i64>, Problem> {
 }
 
 impl Api {
-    /// What was done, of all time and in so many days up to today.
-    async fn statistics(&self, days: i64) -> Result<Statistics, Problem> {
-        if !self.registrar.is_there() {
-            let detail = "there is no registry, which would keep the statistics of days";
-            return Err(Problem::new(StatusCode::NOT_FOUND, "no_registry", detail));
-        }
+    /// What was done, of all time and in so many days up to today; and which day that is.
+    async fn statistics(&self, days: i64) -> Result<(Statistics, String), Problem> {
+        self.registrar.keeps("the statistics of days")?;
         let today = Timestamp::now().to_zoned(self.zone.clone()).date();
         let since = today.saturating_sub(Span::new().days(days - 1)).to_string();
-        Ok(self.registrar.ask(move |registry| registry.statistics(&since)).await?)
+        let told = self.registrar.ask(move |registry| registry.statistics(&since)).await?;
+        Ok((told, today.to_string()))
     }
 }
 
@@ -112,10 +114,11 @@ async fn stats(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<Told
     for name in api.topics.borrow().iter().map(|topic| &topic.name) {
         counts.entry(name.clone()).or_insert_with(|| Counts::none(name.clone()));
     }
-    let mut statistics = match days {
+    let (mut statistics, today) = match days {
         Some(days) => Some(api.statistics(days).await?),
         None => None,
-    };
+    }
+    .unzip();
     let topic = |counts: Counts| {
         let Counts { topic, delayed, ready, leased, dead, .. } = counts;
         let subject = Subject::Topic(topic.to_string());
@@ -129,5 +132,5 @@ async fn stats(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<Told
         Subject::Topic(_) => None,
     };
     let nodes = statistics.map(|statistics| statistics.0.into_iter().filter_map(node).collect());
-    Ok(Told::new(StatusCode::OK, &Stats { topics, away, nodes }))
+    Ok(Told::new(StatusCode::OK, &Stats { topics, today, away, nodes }))
 }

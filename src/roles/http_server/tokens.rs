@@ -16,11 +16,12 @@ use utoipa_axum::routes;
 
 use super::access::Caller;
 use super::api::{Api, Sent};
+use super::audit::Noted;
 use super::problem::Problem;
 use super::schema;
 use crate::process;
 use crate::scope::{NoScope, Scope};
-use crate::token::{Secret, Token, TokenName, Tokens};
+use crate::token::{Proof, Secret, Token, TokenName, Tokens};
 
 /// How many scopes a token may have.
 const SCOPES_MAX: usize = 100;
@@ -101,7 +102,8 @@ impl Wanted {
             ),
         };
         let expires_ms = life.map(|life| created_ms + life.as_millis() as i64);
-        Ok(Token { name, digest: secret.digest(), scopes, created_ms, expires_ms, creator })
+        let proof = Proof::Secret(secret.digest());
+        Ok(Token { name, proof, scopes, created_ms, expires_ms, creator })
     }
 }
 
@@ -146,12 +148,13 @@ struct Listed<'a> {
     tokens: Vec<Shown<'a>>,
 }
 
-/// Shows all tokens, without what they are shown by.
+/// Shows all tokens, without what they are shown by; accounts are shown by themselves.
 #[utoipa::path(get, path = "/v1/tokens", tag = "tokens", operation_id = "list_tokens",
     responses((status = 200, body = Listed, description = "All of them"), schema::ShowProblems))]
 async fn list(State(api): State<Api>) -> Json<Value> {
     let tokens = api.tokens.borrow().clone();
-    let shown: Vec<Shown<'_>> = tokens.iter().map(|token| Shown::of(token, None)).collect();
+    let shown = tokens.iter().filter(|token| !token.is_account());
+    let shown: Vec<Shown<'_>> = shown.map(|token| Shown::of(token, None)).collect();
     Json(serde_json::json!({ "tokens": shown }))
 }
 
@@ -165,17 +168,17 @@ async fn create(
     Sent(json): Sent,
 ) -> Result<Response, Problem> {
     let wanted = Wanted::read(&json)?;
-    let mut random = [0; 32];
-    getrandom::fill(&mut random)
-        .map_err(|e| Problem::unavailable("no_chance", format!("the system gives no random bytes: {e}")))?;
-    let secret = Secret::of(random);
+    let secret = Secret::of(random()?);
     let token = wanted.token(&secret, caller.to_string())?;
     let written = token.clone();
     api.registrar.change(move |registry| registry.put_token(&written)).await?;
     log::info!("token {} is made by {caller}", token.name);
-    api.known(|tokens| tokens.named(&token.name).is_some_and(|t| t.digest == token.digest)).await;
+    api.known(|tokens| tokens.named(&token.name).is_some_and(|t| t.proof == token.proof)).await;
     let mut response = (StatusCode::CREATED, Json(Shown::of(&token, Some(&secret)))).into_response();
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    let detail = token.scopes.iter().map(Scope::to_string).collect::<Vec<_>>().join(" ");
+    let target = Some(token.name.to_string());
+    response.extensions_mut().insert(Noted { target, detail, ..Noted::default() });
     Ok(response)
 }
 
@@ -198,7 +201,7 @@ async fn revoke(
 
 impl Api {
     /// Waits until this process knows of a change; it holds all the same where that takes too long.
-    async fn known(&self, is_known: impl Fn(&Tokens) -> bool) {
+    pub(super) async fn known(&self, is_known: impl Fn(&Tokens) -> bool) {
         let mut tokens = self.tokens.clone();
         let _ = tokio::time::timeout(KNOWN_WITHIN, tokens.wait_for(|now| is_known(now))).await;
     }

@@ -9,6 +9,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::audit::Noted;
 use super::cursor;
 use super::problem::Problem;
 use super::replays::Unfinished;
@@ -48,6 +49,8 @@ pub(super) struct Told {
     pub held: (Vec<TopicName>, Vec<CircuitView>),
     /// What handlers ask for themselves.
     pub extra: Extra,
+    /// What the audit log says of it, beside what the request does.
+    noted: Option<Noted>,
 }
 
 /// What the store has told a handler, and no client is told.
@@ -80,7 +83,13 @@ impl Told {
             held: Default::default(),
             unfinished: false,
             extra: Extra::None,
+            noted: None,
         }
+    }
+
+    /// With what the audit log says of it.
+    pub(super) fn noting(self, noted: Noted) -> Told {
+        Told { noted: Some(noted), ..self }
     }
 
     /// Of this revision.
@@ -103,6 +112,9 @@ impl IntoResponse for Told {
         };
         if self.unfinished {
             response.extensions_mut().insert(Unfinished);
+        }
+        if let Some(noted) = self.noted {
+            response.extensions_mut().insert(noted);
         }
         // It is percent-encoded: any of it may stand in a header.
         if let Some(Ok(location)) = self.location.map(HeaderValue::try_from) {

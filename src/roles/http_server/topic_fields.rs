@@ -84,6 +84,11 @@ impl<'a> Parts<'a> {
         }
     }
 
+    /// The names of the fields that are given.
+    pub(super) fn names(&self) -> String {
+        self.0.names().collect::<Vec<_>>().join(", ")
+    }
+
     /// The callback, where one is given.
     pub(super) fn callback(&self) -> Result<Option<String>, Problem> {
         self.0.plain("callback", "a text")

@@ -111,6 +111,17 @@ pub(super) enum Circuit {
     HalfOpen,
 }
 
+impl Circuit {
+    /// As the store tells of it; none: it is closed.
+    pub(super) fn of(view: Option<&CircuitView>) -> Circuit {
+        match view.map(|view| view.state) {
+            None => Circuit::Closed,
+            Some(CircuitState::Open) => Circuit::Open,
+            Some(CircuitState::HalfOpen) => Circuit::HalfOpen,
+        }
+    }
+}
+
 /// A topic to register, or the fields that are changed of one. What is null has its default.
 #[derive(ToSchema, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -204,11 +215,16 @@ words! {
 pub(super) struct Paused(pub Option<(Vec<TopicName>, Vec<CircuitView>)>);
 
 impl Paused {
+    /// Whether a topic is paused, and its circuit, if that is not closed; none: the store does not answer.
+    pub(super) fn of(&self, name: &str) -> Option<(bool, Option<&CircuitView>)> {
+        let (paused, circuits) = self.0.as_ref()?;
+        let is_paused = paused.iter().any(|paused| paused.as_str() == name);
+        Some((is_paused, circuits.iter().find(|view| view.topic.as_str() == name)))
+    }
+
     /// Whether nothing is said of a topic.
     pub(super) fn lets_through(&self, name: &TopicName) -> bool {
-        self.0.as_ref().is_some_and(|(paused, circuits)| {
-            !paused.contains(name) && circuits.iter().all(|view| view.topic != *name)
-        })
+        matches!(self.of(name.as_str()), Some((false, None)))
     }
 }
 
@@ -285,15 +301,10 @@ impl Shown {
 
     /// With what is known of which topics' jobs are held back.
     pub(super) fn with(self, held: &Paused) -> Shown {
-        let Some((paused, circuits)) = &held.0 else { return self };
-        let view = circuits.iter().find(|view| view.topic.as_str() == self.name);
+        let Some((is_paused, view)) = held.of(&self.name) else { return self };
         Shown {
-            paused: Some(paused.iter().any(|name| name.as_str() == self.name)),
-            circuit: Some(match view.map(|view| view.state) {
-                None => Circuit::Closed,
-                Some(CircuitState::Open) => Circuit::Open,
-                Some(CircuitState::HalfOpen) => Circuit::HalfOpen,
-            }),
+            paused: Some(is_paused),
+            circuit: Some(Circuit::of(view)),
             circuit_until_ms: view.map(|view| view.until_ms),
             circuit_reason: view.map(|view| view.reason.clone()),
             ..self

@@ -10,6 +10,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::api::{Api, InTopic, Sent};
+use super::audit::Noted;
 use super::problem::Problem;
 use super::schema;
 use super::told::Told;
@@ -97,11 +98,14 @@ struct Written {
 }
 
 impl Written {
-    fn told(&self, paused: &Paused, created: StatusCode) -> Told {
+    /// `fields`: those that were changed, for the audit log.
+    fn told(&self, paused: &Paused, created: StatusCode, fields: &str) -> Told {
         let shown = Shown::of(&self.topic, Source::Registry, Some(self.revision)).with(paused);
         let status = if self.created { created } else { StatusCode::OK };
         let told = Told::new(status, &shown).with_etag(self.revision.to_string());
-        if self.created { told.at(format!("/v1/topics/{}", self.topic.name)) } else { told }
+        let told = if self.created { told.at(format!("/v1/topics/{}", self.topic.name)) } else { told };
+        let (target, detail) = (Some(self.topic.name.to_string()), fields.to_owned());
+        told.noting(Noted { target, detail, ..Noted::default() })
     }
 }
 
@@ -232,7 +236,7 @@ async fn create(State(api): State<Api>, Sent(json): Sent) -> Result<Told, Proble
         Ok(Written { topic: topic.clone(), revision, created: true })
     };
     let written = api.write(&name, write).await?;
-    Ok(written.told(&api.paused().await, StatusCode::CREATED))
+    Ok(written.told(&api.paused().await, StatusCode::CREATED, ""))
 }
 
 /// Registers a topic, or puts another in its place. What is not given has its default.
@@ -276,7 +280,7 @@ async fn put(
         }
     };
     let written = api.write(&name, write).await?;
-    Ok(written.told(&api.paused().await, StatusCode::CREATED))
+    Ok(written.told(&api.paused().await, StatusCode::CREATED, ""))
 }
 
 /// Changes some fields of a topic; null puts one back to its default.
@@ -297,7 +301,7 @@ async fn patch(
     if let Some(callback) = parts.callback()? {
         api.trials.check(&callback).await?;
     }
-    let of = name.clone();
+    let (of, fields) = (name.clone(), parts.names());
     // What is wrong with it together with what is there: a problem of its own.
     type Patched = Result<Written, Problem>;
     let step = move |registry: &mut dyn Registry| -> Result<Patched, RegistryError> {
@@ -319,7 +323,7 @@ async fn patch(
     };
     let written = api.registrar.change(step).await??;
     api.seen(&name, Some(&written.topic)).await;
-    Ok(written.told(&api.paused().await, StatusCode::OK))
+    Ok(written.told(&api.paused().await, StatusCode::OK, &fields))
 }
 
 /// Removes a topic. Its jobs stay in the store, and wait until it is registered again.

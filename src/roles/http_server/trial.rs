@@ -20,7 +20,7 @@ use super::input::{Fields, or_empty};
 use super::problem::Problem;
 use super::schema;
 use super::told::Told;
-use crate::callback::{Caller, Delivery, Verdict};
+use crate::callback::{Caller, Delivery, Ended, Verdict};
 use crate::job::{Body, JobId, JobKey};
 use crate::process::{now_ms, random_name};
 use crate::settings::Settings;
@@ -89,6 +89,19 @@ pub(super) struct Came {
     #[schema(required = true)]
     error: Option<String>,
     url: String,
+    sent: SentRequest,
+    /// Of the receiver's answer, as `[name, value]`; empty: there was none.
+    answer_headers: Vec<(String, String)>,
+}
+
+/// The request, as it was sent.
+#[derive(Serialize, ToSchema)]
+struct SentRequest {
+    /// Method and target, such as `POST /hook`; empty: it was not sent.
+    request: String,
+    /// As `[name, value]`, in no order. Signatures and what authorizes are `…`.
+    headers: Vec<(String, String)>,
+    body: String,
 }
 
 /// What a job would have become.
@@ -135,7 +148,9 @@ async fn test(State(api): State<Api>, InTopic(name): InTopic, Sent(json): Sent) 
         caller.test(&topic, &delivery)
     };
     let called = tokio::task::spawn_blocking(call).await;
-    let (verdict, attempt) = called.map_err(|_| Problem::unavailable("no_thread", "nobody could call"))?;
+    let Ended { verdict, attempt, seen, .. } =
+        called.map_err(|_| Problem::unavailable("no_thread", "nobody could call"))?;
+    let seen = seen.map(|seen| *seen).unwrap_or_default();
     let outcome = match verdict {
         // A test sends no ack_url: nobody can answer it later.
         Verdict::Accepted | Verdict::Later => Outcome::Accepted,
@@ -149,6 +164,8 @@ async fn test(State(api): State<Api>, InTopic(name): InTopic, Sent(json): Sent) 
         answer: attempt.answer,
         error: Some(attempt.error).filter(|e| !e.is_empty()),
         url,
+        sent: SentRequest { request: seen.request, headers: seen.headers, body: seen.body },
+        answer_headers: seen.answer_headers,
     };
     Ok(Told::new(StatusCode::OK, &came))
 }

@@ -27,8 +27,10 @@ use self::keeper::Alerts;
 use self::nodes::Watchers;
 use self::routes::SharedPhpMail;
 use self::statistics::Statistics;
+use crate::counters;
+use crate::history::Recorder;
 use crate::process::{self, now_ms};
-use crate::role::{self, Context, lock};
+use crate::role::{self, Context, Trouble, lock};
 use crate::settings;
 use crate::store::{Store, StoreError};
 
@@ -63,22 +65,16 @@ pub fn run(mut context: Context) -> Result<()> {
     let statistics = Statistics::start(&context)?;
     let mut alerts = Alerts::start(&context, php)?;
     let mut findings = Findings::take_up(process::findings(&context.settings.run_dir), now_ms());
+    let (mut history, mut history_fails) = (Recorder::default(), Trouble::default());
     let (mut of_file, mut next_look, mut has_looked) = (Found::new(), Instant::now(), false);
     context.ready()?;
     while context.drain().is_none() {
         if Instant::now() >= next_look {
             next_look = Instant::now() + PERIOD;
             if let Some(path) = &path {
-                of_file = look(path, inode);
-                if let Err(e) = store.health() {
-                    of_file.insert(Condition::StoreFails, e.to_string());
-                }
                 // At the first look the others may not have hung their bells yet.
-                let run_dir = &context.settings.run_dir;
-                if std::mem::replace(&mut has_looked, true) && !run_dir.join("bells").is_dir() {
-                    let detail = format!("{}: restart dq, which waits there for work", run_dir.display());
-                    of_file.insert(Condition::RunDirGone, detail);
-                }
+                let run_dir = std::mem::replace(&mut has_looked, true).then_some(&*context.settings.run_dir);
+                of_file = look_at_file(path, inode, run_dir, store.as_mut());
             }
         }
         let mut found = of_file.clone();
@@ -103,6 +99,11 @@ pub fn run(mut context: Context) -> Result<()> {
         }
         changes.into_iter().for_each(tell);
         alerts.tell(findings.open());
+        let run_dir = &context.settings.run_dir;
+        match history.record(run_dir, now_ms(), || counters::totals(run_dir)) {
+            Ok(()) => history_fails.over(),
+            Err(e) => drop(history_fails.waits(&format_args!("cannot keep a history for the console: {e}"))),
+        }
         context.wait(&[], Some(Instant::now() + ROUND))?;
     }
     // What is on its way arrives, and is not sent again by the next.
@@ -124,6 +125,25 @@ fn tell(change: Change) {
             log::warn!("no longer, after {held:.0?}: {}", finding.what);
         }
     }
+}
+
+/// What is wrong with the embedded store, where it is; and with the folder of its bells, if that is to be looked at.
+fn look_at_file(
+    path: &Path,
+    inode: Option<(u64, u64)>,
+    run_dir: Option<&Path>,
+    store: &mut dyn Store,
+) -> Found {
+    let mut found = look(path, inode);
+    if let Some(run_dir) = run_dir.filter(|run_dir| !run_dir.join("bells").is_dir()) {
+        let detail = format!("{}: restart dq, which waits there for work", run_dir.display());
+        found.insert(Condition::RunDirGone, detail);
+    }
+    // Of nodes, each is looked at by itself.
+    if let Err(e) = store.health() {
+        found.insert(Condition::StoreFails, e.to_string());
+    }
+    found
 }
 
 /// What came of looking at the whole store.

@@ -118,7 +118,7 @@ impl Follower {
     }
 
     fn step(&mut self) -> Result<()> {
-        if self.lacks_tokens() {
+        if self.is_written_over() {
             self.passed_on = None;
         }
         let open = match &mut self.open {
@@ -153,15 +153,16 @@ impl Follower {
         Ok(())
     }
 
-    /// Whether the release before, which knows of no tokens, has written over the snapshot: during a restart both are there.
-    fn lacks_tokens(&mut self) -> bool {
+    /// Whether somebody has written over the snapshot since it was looked at: during a restart the release before is there as well,
+    /// which leaves out what it knows nothing of. Then it is looked whether it is as it should be.
+    fn is_written_over(&mut self) -> bool {
         let Ok(file) = std::fs::metadata(Snapshot::file(&self.settings.run_dir)) else { return false };
         let file = Some((file.ino(), file.mtime(), file.mtime_nsec()));
         if std::mem::replace(&mut self.looked_at, file) == file {
             return false;
         }
         let known = Snapshot::read(&self.settings.run_dir).ok().flatten();
-        known.is_some_and(|(known, _)| known.tokens.is_none() && known.source == self.registry.to_string())
+        known.is_some_and(|(known, _)| known.source == self.registry.to_string())
     }
 
     /// Says what is not done as somebody may expect, once.

@@ -302,7 +302,7 @@ impl Heir {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::token::{Secret, Token, TokenName};
+    use crate::token::{Proof, Secret, Token, TokenName};
 
     #[test]
     fn what_is_told_of_a_connection_is_understood_and_another_version_is_not() {
@@ -331,7 +331,7 @@ mod tests {
         assert!(bytes.starts_with(b"{\"version\":1,") && !bytes.windows(6).any(|w| w == b"\"pass\""));
         let token = Token {
             name: TokenName::new("ops").unwrap(),
-            digest: Secret::of([1; 32]).digest(),
+            proof: Proof::Secret(Secret::of([1; 32]).digest()),
             scopes: vec![],
             created_ms: 0,
             expires_ms: None,

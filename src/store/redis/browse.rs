@@ -9,7 +9,7 @@ use super::nodes::{Place, Survey};
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
 use crate::job::{JobKey, State, TopicName};
-use crate::store::{Counts, Page, Result, StoreError, View};
+use crate::store::{Counts, Forecast, Page, Result, StoreError, View};
 
 /// Where a listing stands on one shard.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -39,6 +39,9 @@ fn order(view: &View, state: State) -> (i64, i64) {
 
 /// A topic's delayed, ready, leased and dead jobs of a shard, and when the oldest of the ready ones was due.
 type ShardCounts = ([u64; 4], Option<i64>);
+
+/// A forecast asks for so many topics in one call of the script.
+const FORESEEN: usize = 64;
 
 impl RedisStore {
     /// The job of that key: at its home, or in the order in which it prefers nodes; of several copies the newest.
@@ -216,6 +219,35 @@ impl RedisStore {
             Counts { topic, delayed: of(0), ready: of(1), leased: of(2), dead: of(3), oldest_ready_ms }
         };
         Ok(topics.into_iter().map(sum).collect())
+    }
+
+    /// How many delayed jobs become due when, on the nodes that answer.
+    pub(super) fn foresee(&self, topics: &[TopicName], edges_ms: &[i64]) -> Result<Forecast> {
+        let mut sums = vec![0; edges_ms.len().saturating_sub(1)];
+        let (mut failed, mut worked) = (None, topics.is_empty());
+        for some in topics.chunks(FORESEEN) {
+            let call = |place: Place| {
+                let mut call = self.call(Script::Forecast, place);
+                call.cmd.arg(some.len());
+                call.cmd.arg(some.iter().map(TopicName::as_str).collect::<Vec<_>>()).arg(edges_ms);
+                (place, call)
+            };
+            for (_, answer) in self.ask_all(self.places().map(call).collect()) {
+                let counts = answer.and_then(array).and_then(|all| all.iter().map(count).collect());
+                match counts {
+                    Ok(counts) => {
+                        let counts: Vec<usize> = counts;
+                        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count as u64);
+                        worked = true;
+                    }
+                    Err(e) => failed = Some(e),
+                }
+            }
+        }
+        match failed {
+            Some(e) if !worked => Err(e),
+            _ => Ok(Forecast { jobs: sums, is_capped: false }),
+        }
     }
 
     fn counts_at(&self, place: Place) -> Result<BTreeMap<TopicName, ShardCounts>> {

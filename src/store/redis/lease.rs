@@ -179,7 +179,7 @@ impl RedisStore {
         owner: Option<&OwnerTag>,
     ) -> Result<Batch> {
         let (places, failed) = self.delivering();
-        let mut found = Found { failed, ..Found::default() };
+        let mut found = Found::nothing(failed);
         let places = match places.len() {
             ..=FEW => places,
             _ => self.with_work(places, &mut found.worked, &mut found.failed),
@@ -228,14 +228,19 @@ impl RedisStore {
 #[derive(Default)]
 pub(super) struct Found {
     pub jobs: Vec<(Priority, Leased)>,
-    pub left: BTreeMap<TopicName, u64>,
-    pub waiting: BTreeMap<TopicName, Duration>,
+    left: BTreeMap<TopicName, u64>,
+    waiting: BTreeMap<TopicName, Duration>,
     /// Some shard has answered.
-    pub worked: bool,
-    pub failed: Option<StoreError>,
+    worked: bool,
+    failed: Option<StoreError>,
 }
 
 impl Found {
+    /// Nothing yet. `failed`: why some shards are not asked.
+    pub(super) fn nothing(failed: Option<StoreError>) -> Found {
+        Found { failed, ..Found::default() }
+    }
+
     /// Takes what a shard told at last.
     pub(super) fn note(&mut self, told: Result<(usize, Left, Waiting)>) {
         match told {

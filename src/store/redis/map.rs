@@ -69,6 +69,11 @@ impl Plan {
         Plan { all: all.to_vec(), map, flags: Flags::new(), changes_at_ms: None }
     }
 
+    /// When it was said last whether a node is drained, Unix milliseconds, and what; none: it never was.
+    pub(super) fn said(&self, name: &str) -> Option<(i64, bool)> {
+        self.flags.get(name).copied()
+    }
+
     /// Whether the map is another by now.
     pub(super) fn is_over(&self, now_ms: i64) -> bool {
         self.changes_at_ms.is_some_and(|at| at <= now_ms)

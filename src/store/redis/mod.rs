@@ -39,8 +39,8 @@ use self::node::{Call, Failure};
 use self::nodes::Place;
 use self::script::Script;
 use super::{
-    Added, Batch, Change, Changed, CircuitView, Counts, Letter, Letters, Moved, Opening, OwnerTag, Page,
-    Permit, PermitAsk, Result, Settled, Settlement, Spread, Store, StoreError, View, Wanted, Which,
+    Added, Batch, Change, Changed, CircuitView, Counts, Forecast, Letter, Letters, Moved, Opening, OwnerTag,
+    Page, Permit, PermitAsk, Result, Settled, Settlement, Spread, Store, StoreError, View, Wanted, Which,
     exchange_apart,
 };
 use crate::job::{JobId, JobKey, NewJob, State, TopicName};
@@ -279,6 +279,10 @@ impl Store for RedisStore {
 
     fn pause(&mut self, topic: &TopicName, paused: bool) -> Result<()> {
         self.say_paused(topic, paused)
+    }
+
+    fn forecast(&mut self, topics: &[TopicName], edges_ms: &[i64]) -> Result<Forecast> {
+        self.foresee(topics, edges_ms)
     }
 
     fn paused(&mut self) -> Result<Vec<TopicName>> {

@@ -322,9 +322,14 @@ impl Nodes {
         self.names.iter().enumerate().map(state).collect()
     }
 
-    /// Has a node drained of its jobs, or no longer: tells all nodes that answer.
+    /// Has a node drained of its jobs, or no longer: tells all nodes that answer. What is so already stays so from when it was said
+    /// first: said anew it would begin anew, and not for all at the same moment.
     pub fn drain(&self, lane: usize, drained: bool) -> Result<()> {
-        let flag = flags::shown((super::now_ms(), drained));
+        // What others have said, too.
+        self.survey_since(Instant::now());
+        let known = self.plan.read().unwrap_or_else(PoisonError::into_inner).said(&self.names[lane]);
+        let said = known.filter(|(_, is_so)| *is_so == drained).unwrap_or((super::now_ms(), drained));
+        let flag = flags::shown(said);
         let mut told = Err(StoreError::NodeDown("none answers".into()));
         for node in &self.nodes {
             let mut call = node.plain("HSET", 0, DRAINED);
@@ -333,6 +338,9 @@ impl Nodes {
                 Ok(_) => told = Ok(()),
                 Err(e) => log::warn!("cannot tell node {}: {}", node.name, e.into_error()),
             }
+        }
+        if told.is_ok() {
+            self.hear(&Flags::from([(self.names[lane].clone(), said)]));
         }
         told
     }

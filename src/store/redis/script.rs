@@ -14,6 +14,7 @@ pub(super) enum Script {
     DeadSince,
     Delete,
     Expire,
+    Forecast,
     Get,
     HandBack,
     Held,
@@ -47,7 +48,7 @@ macro_rules! sources {
 }
 
 /// In the order of [`Script`].
-const SOURCES: [(&str, &str); 32] = sources!(
+const SOURCES: [(&str, &str); 33] = sources!(
     "lua/",
     "add",
     "announce",
@@ -57,6 +58,7 @@ const SOURCES: [(&str, &str); 32] = sources!(
     "dead_since",
     "delete",
     "expire",
+    "forecast",
     "get",
     "hand_back",
     "held",

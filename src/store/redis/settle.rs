@@ -76,7 +76,7 @@ impl RedisStore {
         let (places, failed) = self.delivering();
         let places = self.in_turn(places);
         let (first, others) = places.split_first()?;
-        let mut found = Found { failed, ..Found::default() };
+        let mut found = Found::nothing(failed);
         let (prefix, lease) = self.lease_call(*first, wanted, limit, owner, &found.jobs).ok()?;
         let (mut calls, settling) = self.settle_calls(settlements);
         calls.push((*first, lease));

@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::row;
 use crate::job::{JobKey, State, TopicName};
-use crate::store::{Counts, Page, View};
+use crate::store::{Counts, FORECAST_MAX, Forecast, Page, View};
 
 /// The job of that key, or its latest dead letter.
 pub(super) fn get(db: &Connection, tid: i64, key: &JobKey) -> rusqlite::Result<Option<View>> {
@@ -30,6 +30,28 @@ pub(super) fn paused(db: &Connection) -> rusqlite::Result<Vec<TopicName>> {
     db.prepare_cached("SELECT name FROM pause ORDER BY name")?
         .query_map([], |r| row::topic_name(r, 0))?
         .collect()
+}
+
+/// How many delayed jobs become due when. The soonest are counted first.
+pub(super) fn forecast(
+    db: &Connection,
+    topics: &[TopicName],
+    edges_ms: &[i64],
+) -> rusqlite::Result<Forecast> {
+    let mut count = db.prepare_cached(
+        "SELECT count(*) FROM (SELECT 1 FROM job WHERE state = 1 AND at_ms >= ?2 AND at_ms < ?3
+         AND tid = (SELECT tid FROM topic WHERE name = ?1) LIMIT ?4)",
+    )?;
+    let (mut left, mut jobs) = (FORECAST_MAX, Vec::new());
+    for edges in edges_ms.windows(2) {
+        let before = left;
+        for topic in topics {
+            let most = params![topic.as_str(), edges[0], edges[1], left];
+            left -= count.query_row(most, |row| row.get::<_, u64>(0))?;
+        }
+        jobs.push(before - left);
+    }
+    Ok(Forecast { jobs, is_capped: left == 0 })
 }
 
 /// Not later than the next due time of a delayed job.

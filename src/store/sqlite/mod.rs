@@ -38,8 +38,8 @@ use self::flow::Ready;
 use self::turn::Turn;
 use self::write::{TopicIds, Write};
 use super::{
-    Added, Batch, Change, Changed, CircuitView, Counts, Letter, Letters, Moved, Opening, OwnerTag, Page,
-    Permit, PermitAsk, Result, Settled, Settlement, Spread, Store, StoreError, View, Wanted, Which,
+    Added, Batch, Change, Changed, CircuitView, Counts, Forecast, Letter, Letters, Moved, Opening, OwnerTag,
+    Page, Permit, PermitAsk, Result, Settled, Settlement, Spread, Store, StoreError, View, Wanted, Which,
     exchange_apart,
 };
 use crate::job::{JobId, JobKey, NewJob, State, TopicName};
@@ -313,6 +313,10 @@ impl Store for SqliteStore {
 
     fn counts(&mut self) -> Result<Vec<Counts>> {
         browse::counts(&self.db).map_err(refused)
+    }
+
+    fn forecast(&mut self, topics: &[TopicName], edges_ms: &[i64]) -> Result<Forecast> {
+        browse::forecast(&self.db, topics, edges_ms).map_err(refused)
     }
 
     fn pause(&mut self, topic: &TopicName, paused: bool) -> Result<()> {

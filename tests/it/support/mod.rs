@@ -15,6 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+pub mod browser;
 pub mod certificates;
 pub mod http;
 pub mod mariadb;

@@ -291,6 +291,26 @@ pub(super) struct StatsQuery {
     days: u32,
 }
 
+/// A page of what was changed.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct AuditQuery {
+    /// How many entries at most; 50, if it is missing.
+    #[param(minimum = 1, maximum = 500, required = false)]
+    limit: u32,
+    /// What the page before gave as `next`.
+    #[param(required = false)]
+    cursor: String,
+}
+
+/// Of which topic; of all, if it is missing.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct OneTopicQuery {
+    #[param(pattern = "^[A-Za-z0-9_.-]+$", min_length = 1, max_length = 128, required = false)]
+    topic: String,
+}
+
 /// A topic of a path.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Path)]

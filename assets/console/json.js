@@ -1,0 +1,88 @@
+// JSON as text: made readable and taken apart without changing a digit of its numbers, which a parsed value would round.
+
+/** Splits into tokens; strings and numbers stay as they are written. */
+function tokens(text) {
+  return text.match(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g) ?? [];
+}
+
+/**
+ * The same JSON with line breaks and indents.
+ * @param {string} text valid JSON
+ * @returns {string}
+ */
+export function pretty(text) {
+  const all = tokens(text);
+  const out = [];
+  let depth = 0;
+  const line = () => out.push('\n', '  '.repeat(depth));
+  for (let i = 0; i < all.length; i++) {
+    const token = all[i];
+    const next = all[i + 1];
+    if ((token === '{' && next === '}') || (token === '[' && next === ']')) {
+      out.push(token + next);
+      i++;
+    } else if (token === '{' || token === '[') {
+      depth++;
+      out.push(token);
+      line();
+    } else if (token === '}' || token === ']') {
+      depth--;
+      line();
+      out.push(token);
+    } else if (token === ',') {
+      out.push(token);
+      line();
+    } else out.push(token === ':' ? ': ' : token);
+  }
+  return out.join('');
+}
+
+/**
+ * A member of an object as it is written.
+ * @param {string} text an object
+ * @param {string} name
+ * @returns {?string} null: there is none
+ */
+export function member(text, name) {
+  const all = tokens(text);
+  let depth = 0;
+  for (let i = 0; i < all.length; i++) {
+    if (all[i] === '{' || all[i] === '[') depth++;
+    else if (all[i] === '}' || all[i] === ']') depth--;
+    else if (depth === 1 && all[i + 1] === ':' && all[i] === JSON.stringify(name)) return valueAt(all, i + 2);
+  }
+  return null;
+}
+
+function valueAt(all, begin) {
+  let depth = 0;
+  let end = begin;
+  do {
+    if (all[end] === '{' || all[end] === '[') depth++;
+    else if (all[end] === '}' || all[end] === ']') depth--;
+    end++;
+  } while (depth > 0 && end < all.length);
+  return all.slice(begin, end).join('');
+}
+
+let looked = { text: '', why: null };
+
+/** What is wrong with a text as JSON; null: nothing. It is looked at once, however often it is asked. @param {string} text @returns {?string} */
+export function flaw(text) {
+  if (looked.text !== text || text === '') looked = { text, why: mistake(text) };
+  return looked.why;
+}
+
+function mistake(text) {
+  try {
+    JSON.parse(text);
+    return null;
+  } catch (e) {
+    return e.message;
+  }
+}
+
+/** Bytes of a text in UTF-8. @param {string} text @returns {number} */
+export function byteLength(text) {
+  return new TextEncoder().encode(text).length;
+}

@@ -1,0 +1,236 @@
+// What the daemon tells each second over server-sent events, and the last ten minutes of it. It only listens: what changes
+// something goes through api.js.
+
+import { get } from './api.js';
+import { setClock } from './format.js';
+import { redraw } from './redraw.js';
+
+const KEPT_MS = 600000;
+const SILENCE_MS = 6000;
+const HIDDEN_MS = 20000;
+const COUNTED = ['written', 'delivered', 'failed', 'dead', 'attempts'];
+
+/**
+ * @typedef {{at_ms: number, written: number, delivered: number, failed: number, dead: number, attempts: number,
+ *   p50_us: ?number, p99_us: ?number, waiting?: number, ready?: number, letters?: number, late_us?: ?number}} Point rates a second
+ */
+
+/** As it is now. Topics lie under their names. */
+export const live = {
+  connected: false, told: false, lost: false, at_ms: 0, counted_at_ms: 0, instance: '', version: '',
+  /** @type {Map<string, any>} */ topics: new Map(),
+  /** @type {string[]} */ away: [],
+  processes: null, nodes: null, alerts: null, sums: null,
+  /** @type {Point[]} */ points: [],
+  /** @type {Point[]} */ minutes: [],
+  watched: '',
+  /** @type {Point[]} */ watchedPoints: [],
+};
+
+let source = null;
+let heard_ms = 0;
+let lateness = null;
+let begun = false;
+let hiding = 0;
+let reopening = 0;
+let check = async () => {};
+
+/** Asked when a connection opens, and before one that was refused is tried again: who is signed in. @param {() => Promise<void>} handler */
+export function onConnection(handler) {
+  check = handler;
+}
+
+/** Begins to listen. */
+export function startLive() {
+  if (begun) return;
+  begun = true;
+  open();
+}
+
+/** Listens no more, and forgets. */
+export function stopLive() {
+  begun = false;
+  clearTimeout(reopening);
+  source?.close();
+  Object.assign(live, { connected: false, told: false, lost: false, topics: new Map(), points: [], watchedPoints: [], processes: null, nodes: null, alerts: null, sums: null });
+}
+
+/** Keeps points of one topic from now on; '': of none. @param {string} topic */
+export function watch(topic) {
+  if (live.watched === topic) return;
+  live.watched = topic;
+  live.watchedPoints = [];
+}
+
+function open() {
+  source?.close();
+  heard_ms = Date.now();
+  source = new EventSource('/v1/events');
+  // Another tab may have signed out, or in as somebody else, and a session ends by itself.
+  source.addEventListener('open', () => check().catch(() => {}));
+  source.addEventListener('now', (event) => hear(JSON.parse(event.data)));
+  source.addEventListener('error', () => {
+    lose();
+    if (source.readyState === EventSource.CLOSED) reopen();
+  });
+}
+
+// A page that nobody looks at needs no connection: a browser has but six to a host, over all its tabs.
+document.addEventListener('visibilitychange', () => {
+  clearTimeout(hiding);
+  if (!begun) return;
+  if (document.hidden) hiding = setTimeout(() => { source?.close(); source = null; }, HIDDEN_MS);
+  else if (!source) open();
+});
+
+function lose() {
+  if (live.connected || !live.lost) {
+    live.connected = false;
+    live.lost = true;
+    redraw();
+  }
+}
+
+function reopen() {
+  clearTimeout(reopening);
+  source?.close();
+  reopening = setTimeout(async () => {
+    try {
+      await check();
+    } catch {
+      // The daemon does not answer: the next try tells.
+    }
+    if (begun) open();
+  }, 2000);
+}
+
+setInterval(() => {
+  if (!begun || !source || Date.now() - heard_ms < SILENCE_MS) return;
+  heard_ms = Date.now();
+  lose();
+  reopen();
+}, 1000);
+
+/** A percentile of what lies in buckets, interpolated. @param {number[]} bounds @param {number[]} counts @param {number} share */
+function percentile(bounds, counts, share) {
+  const all = counts.reduce((sum, n) => sum + n, 0);
+  if (all <= 0) return null;
+  let before = 0;
+  for (let i = 0; i < counts.length; i++) {
+    const wanted = share * all - before;
+    if (counts[i] > 0 && wanted <= counts[i]) {
+      const low = i === 0 ? 0 : bounds[i - 1];
+      const high = bounds[i] ?? low;
+      return low + (high - low) * Math.max(0, wanted / counts[i]);
+    }
+    before += counts[i];
+  }
+  return bounds[bounds.length - 1];
+}
+
+function difference(now, was, seconds) {
+  const point = {};
+  for (const name of COUNTED) point[name] = Math.max(0, (now?.[name] ?? 0) - (was?.[name] ?? 0)) / seconds;
+  return point;
+}
+
+function meanLateness(now, was) {
+  const attempts = (now?.attempts ?? 0) - (was?.attempts ?? 0);
+  return attempts > 0 ? Math.max(0, now.late_us - was.late_us) / attempts : null;
+}
+
+function keep(points, point) {
+  points.push(point);
+  while (points.length > 0 && points[0].at_ms < point.at_ms - KEPT_MS) points.shift();
+}
+
+function hear(event) {
+  heard_ms = Date.now();
+  setClock(event.at_ms);
+  const was = { counted_at_ms: live.counted_at_ms, sums: live.sums, topics: live.topics, connected: live.told && live.connected };
+  // Counters may be told as they were read before: then nothing is known of what was done since.
+  const seconds = (event.counted_at_ms - was.counted_at_ms) / 1000;
+  const { before, changed } = takeTopics(event);
+  for (const name of ['processes', 'nodes', 'alerts', 'instance', 'version']) if (event[name] !== undefined) live[name] = event[name];
+  const isStale = was.connected && seconds === 0;
+  const isNext = was.connected && was.sums && event.sums && seconds >= 0.2 && seconds < 30;
+  if (isNext) takePoint(event, was.sums, seconds);
+  rates(before, changed, isNext ? seconds : 0, isStale);
+  if (live.watched && isNext) watchPoint(event.at_ms, before, changed, seconds);
+  else if (!isStale && live.watchedPoints.length > 0) keep(live.watchedPoints, { at_ms: event.at_ms });
+  lateness = event.lateness;
+  Object.assign(live, { at_ms: event.at_ms, counted_at_ms: event.counted_at_ms ?? 0, sums: event.sums, away: event.away ?? [], connected: true, told: true, lost: false });
+  redraw();
+}
+
+/** Takes the topics over; tells those that were there before, and the names of those that changed. */
+function takeTopics(event) {
+  const before = live.topics;
+  const topics = event.full ? new Map() : new Map(before);
+  const changed = new Set();
+  for (const topic of event.topics ?? []) {
+    topics.set(topic.topic, topic);
+    changed.add(topic.topic);
+  }
+  for (const name of event.gone ?? []) topics.delete(name);
+  live.topics = topics;
+  return { before, changed };
+}
+
+/** How many jobs are in a state, of all topics. @param {string} state @returns {number} */
+export function total(state) {
+  let sum = 0;
+  for (const topic of live.topics.values()) sum += topic[state] ?? 0;
+  return sum;
+}
+
+function takePoint(event, was, seconds) {
+  const told = event.lateness;
+  const counts = told && lateness ? told.counts.map((n, i) => Math.max(0, n - (lateness.counts[i] ?? 0))) : [];
+  const of = (share) => (told ? percentile(told.bounds_us, counts, share) : null);
+  keep(live.points, {
+    at_ms: event.at_ms, ...difference(event.sums, was, seconds), p50_us: of(0.5), p99_us: of(0.99),
+    waiting: total('delayed'), ready: total('ready'), leased: total('leased'), letters: total('dead'),
+  });
+}
+
+/** Smooths what topics do over some seconds; what did not change has done nothing, unless nothing was counted anew. */
+function rates(before, changed, seconds, isStale) {
+  for (const [name, topic] of live.topics) {
+    const was = before.get(name);
+    if (isStale) {
+      Object.assign(topic, { inn: was?.inn ?? 0, out: was?.out ?? 0 });
+      continue;
+    }
+    const now = seconds > 0 && was && changed.has(name) ? difference(topic.sums, was.sums, seconds) : { written: 0, delivered: 0 };
+    const smooth = (last, new_) => (last === undefined ? new_ : last * 0.7 + new_ * 0.3);
+    const [inn, out] = [smooth(was?.inn, now.written), smooth(was?.out, now.delivered)];
+    Object.assign(topic, { inn: inn < 0.01 ? 0 : inn, out: out < 0.01 ? 0 : out });
+  }
+}
+
+function watchPoint(at_ms, before, changed, seconds) {
+  const [now, was] = [live.topics.get(live.watched), before.get(live.watched)];
+  if (!now || !was) return;
+  const late = changed.has(live.watched) ? meanLateness(now.sums, was.sums) : null;
+  const point = difference(now.sums, changed.has(live.watched) ? was.sums : now.sums, seconds);
+  keep(live.watchedPoints, { at_ms, ...point, p50_us: null, p99_us: null, late_us: late, ready: now.ready, waiting: now.delayed });
+}
+
+/** Reads what was before this page was opened: seconds that are missing, and the minutes. @returns {Promise<void>} */
+export async function loadHistory() {
+  const told = await get('/v1/history');
+  const points = (list, span_ms) => list.map((p) => {
+    const point = { at_ms: p.at_ms, p50_us: p.late_p50_us ?? null, p99_us: p.late_p99_us ?? null };
+    for (const name of COUNTED) point[name] = ((p[name] ?? 0) * 1000) / (p.span_ms || span_ms);
+    if (!p.attempts) Object.assign(point, { p50_us: null, p99_us: null });
+    return point;
+  });
+  // What this page has heard itself is finer; what it was told fills the gaps, also those in which it was hidden.
+  const own = live.points.filter((p) => p.waiting !== undefined);
+  const isHeard = (point) => own.some((p) => Math.abs(p.at_ms - point.at_ms) < 5000);
+  const told_ = points(told.seconds ?? [], 1000).filter((p) => !isHeard(p));
+  live.points = [...told_, ...own].sort((a, b) => a.at_ms - b.at_ms);
+  live.minutes = points(told.minutes ?? [], 60000);
+  redraw();
+}

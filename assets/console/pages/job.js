@@ -1,0 +1,167 @@
+// One job: its body as it lies in the store, when it is due, what its attempts came to; and what can be done with it.
+
+import { change, path, post, remove, request } from '../api.js';
+import { classes, h } from '../dom.js';
+import { bytes, count, micros, span } from '../format.js';
+import { t } from '../i18n.js';
+import { byteLength, flaw, member, pretty } from '../json.js';
+import { badge, tag } from '../parts/badge.js';
+import { actionButton, button } from '../parts/button.js';
+import { card, facts, pageHead } from '../parts/card.js';
+import { confirm } from '../parts/confirm.js';
+import { openDialog } from '../parts/dialog.js';
+import { field, segments } from '../parts/field.js';
+import { empty, problemNote, skeleton } from '../parts/problem.js';
+import { topicHref } from '../parts/search.js';
+import { codeBlock } from '../parts/snippet.js';
+import { when } from '../parts/time.js';
+import { say, sayProblem } from '../parts/toast.js';
+import { redraw } from '../redraw.js';
+import { mayChange } from '../session.js';
+
+function editBody(at, body, reload) {
+  const dialog = openDialog({
+    title: t('job.edit'), wide: true,
+    // The text goes as it was typed: numbers that a browser would round stay as they are.
+    onsubmit: (it) => flaw(it.state.text) === null && it.run(async () => {
+      await change(at, `{"body": ${it.state.text}}`);
+      say(t('job.edited'));
+      reload();
+    }),
+    view: (it) => field({ name: 'body', label: t('job.body'), kind: 'area', rows: 16, mono: true, wide: true, value: it.state.text, problem: flaw(it.state.text) && t('json.flaw', { why: flaw(it.state.text) }), onchange: (text) => { it.state.text = text; redraw(); }, help: t('job.edit.help') }),
+    actions: (it) => [button({ label: t('cancel'), onclick: it.close }), button({ label: t('save'), type: 'submit', kind: 'primary', busy: it.busy, disabled: flaw(it.state.text) !== null })],
+  });
+  dialog.state.text = pretty(body);
+  redraw();
+}
+
+/** A moment as `datetime-local` has it. */
+function localInput(at_ms) {
+  return new Date(at_ms - new Date(at_ms).getTimezoneOffset() * 60000).toISOString().slice(0, 16);
+}
+
+function reschedule(at, job, reload) {
+  const dialog = openDialog({
+    title: t('job.reschedule'),
+    onsubmit: (it) => it.run(async () => {
+      await change(at, it.state.way === 'in' ? { delay: it.state.delay.trim() } : { run_at: new Date(it.state.at).getTime() });
+      say(t('job.rescheduled'));
+      reload();
+    }),
+    view: (it) => [
+      segments({ name: 'way', label: t('job.when'), value: it.state.way, options: [['in', t('job.in')], ['at', t('job.at')]], onchange: (way) => { it.state.way = way; redraw(); } }),
+      it.state.way === 'in'
+        ? field({ name: 'delay', label: t('job.in.label'), value: it.state.delay, mono: true, autofocus: true, help: t('span.help'), onchange: (delay) => { it.state.delay = delay; redraw(); } })
+        : field({ name: 'at', label: t('job.at.label'), kind: 'datetime-local', value: it.state.at, help: t('zone.help', { zone: Intl.DateTimeFormat().resolvedOptions().timeZone }), onchange: (moment) => { it.state.at = moment; redraw(); } })],
+    actions: (it) => [button({ label: t('cancel'), onclick: it.close }), button({ label: t('job.reschedule'), type: 'submit', kind: 'primary', busy: it.busy, disabled: it.state.way === 'in' ? it.state.delay.trim() === '' : it.state.at === '' })],
+  });
+  Object.assign(dialog.state, { way: 'in', delay: '10m', at: localInput(job.due_ms) });
+  redraw();
+}
+
+async function act(promise, text, after) {
+  try {
+    await promise;
+    say(text);
+    after();
+  } catch (problem) {
+    sayProblem(problem);
+  }
+}
+
+function deletion(at, job) {
+  const isDead = job.state === 'dead';
+  confirm({
+    title: t('job.delete.title'), action: t('job.delete'),
+    text: [h('p', { key: 'what' }, t('job.delete.text', { id: job.id, topic: job.topic })), job.state === 'leased' && h('p', { key: 'leased' }, t('job.delete.leased'))],
+    counted: (n) => t('confirm.jobs', { n: count(n) }),
+    countJobs: async () => (isDead ? (await post(path('topics', job.topic, 'dead', 'purge'), { ids: [job.id], dry_run: true })).matched : 1),
+    act: async () => {
+      if (isDead) await post(path('topics', job.topic, 'dead', 'purge'), { ids: [job.id] });
+      else await remove(at);
+      say(t('job.deleted'));
+      location.hash = isDead ? topicHref(job.topic, 'dead') : `${topicHref(job.topic, 'jobs')}?state=${job.state}`;
+    },
+  });
+}
+
+function actions(at, job, body, reload) {
+  const busy = job.state === 'leased';
+  const why = busy ? t('job.is_leased') : undefined;
+  const redriving = () => act(post(path('topics', job.topic, 'dead', 'redrive'), { ids: [job.id] }), t('job.redriven'), reload);
+  if (job.state === 'dead') return [actionButton({ key: 'redrive', label: t('redrive'), icon: 'redrive', kind: 'primary', onclick: redriving }), actionButton({ key: 'delete', label: t('job.delete'), icon: 'trash', onclick: () => deletion(at, job) })];
+  return [
+    job.state === 'delayed' && actionButton({ key: 'run', label: t('job.run'), icon: 'play', kind: 'primary', onclick: () => act(post(`${at}/run`), t('job.runs'), reload) }),
+    actionButton({ key: 'when', label: t('job.reschedule'), icon: 'clock', disabled: busy, title: why, onclick: () => reschedule(at, job, reload) }),
+    actionButton({ key: 'edit', label: t('job.edit'), icon: 'edit', disabled: busy, title: why, onclick: () => editBody(at, body, reload) }),
+    actionButton({ key: 'delete', label: t('job.delete'), icon: 'trash', onclick: () => deletion(at, job) })];
+}
+
+function isGood(attempt) {
+  return attempt.error === undefined && attempt.status >= 200 && attempt.status < 300;
+}
+
+function attempt(one) {
+  return h('li', { class: classes('attempt', isGood(one) ? 'attempt--good' : 'attempt--bad'), key: `${one.number} ${one.at_ms}` },
+    h('div', { class: 'attempt-head' }, h('b', null, t('retry.attempt', { n: one.number })), when(one.at_ms), h('span', { class: 'soft' }, t('attempt.took', { span: micros(one.took_ms * 1000) })),
+      one.status !== undefined && tag(one.status < 300 ? 'good' : 'bad', `HTTP ${one.status}`)),
+    one.error && one.error !== `status ${one.status}` && h('p', { class: 'attempt-error' }, one.error),
+    one.answer && h('div', { class: 'attempt-answer' }, h('span', { class: 'soft' }, t('attempt.answer')), codeBlock(one.answer, t('attempt.answer'))));
+}
+
+function coming(job) {
+  if (job.state === 'dead') return h('li', { class: 'attempt attempt--end', key: 'end' }, h('div', { class: 'attempt-head' }, h('b', null, t('job.died')), when(job.until_ms)));
+  if (job.state === 'leased') return h('li', { class: 'attempt attempt--now', key: 'now' }, h('div', { class: 'attempt-head' }, h('b', null, t('job.delivering')), h('span', { class: 'soft' }, t('job.lease_until'), ' '), when(job.until_ms)));
+  return h('li', { class: 'attempt attempt--next', key: 'next' }, h('div', { class: 'attempt-head' }, h('b', null, t('job.next', { n: job.attempts + 1 })), job.state === 'ready' ? t('job.next.ready') : when(job.due_ms)));
+}
+
+function attempts(job) {
+  const log = job.log ?? [];
+  const missing = job.attempts - log.length;
+  return card({ title: t('job.attempts'), key: 'attempts', help: missing > 0 && log.length > 0 ? t('job.attempts.kept', { n: log.length, all: count(job.attempts) }) : undefined },
+    h('ol', { class: 'attempts' }, log.map(attempt), coming(job)));
+}
+
+function detail(job, { shown, size }) {
+  const headers = Object.entries(job.headers ?? {}).map(([name, value]) => `${name}: ${value}`).join('\n');
+  return h('div', { class: 'grid grid--job', key: 'detail' },
+    h('div', { class: 'stack', key: 'left' },
+      card({ title: t('job.body'), key: 'body', help: bytes(size) }, codeBlock(shown, t('job.body'))),
+      headers && card({ title: t('job.headers'), key: 'headers' }, codeBlock(headers, t('job.headers')))),
+    h('div', { class: 'stack', key: 'right' },
+      card({ title: t('job.facts'), key: 'facts' }, facts([
+        [t('state'), badge(job.state)],
+        [t('job.due'), when(job.due_ms)],
+        job.state === 'dead' && [t('job.died'), when(job.until_ms)],
+        job.state === 'leased' && [t('job.until'), when(job.until_ms)],
+        [t('job.added'), when(job.added_ms)],
+        [t('job.priority'), t(`priority.${job.priority}`)],
+        [t('job.attempts'), job.max_attempts ? t('job.attempts.of', { n: count(job.attempts), most: count(job.max_attempts) }) : count(job.attempts)],
+        [t('job.waited'), job.state === 'ready' ? span(Math.max(0, Date.now() - job.due_ms)) : null],
+      ].filter(Boolean))),
+      attempts(job)));
+}
+
+/** @param {import('../app.js').Context} context @returns {import('../app.js').Page} */
+export default function jobPage({ params, resource }) {
+  const { topic, id } = params;
+  const at = path('topics', topic, 'jobs', id);
+  const it = resource(async (signal) => {
+    const { json, text } = await request('GET', at, undefined, { signal });
+    // Made here, and not at each redraw: a body may have a megabyte.
+    const body = member(text, 'body') ?? 'null';
+    return { job: json, body, shown: pretty(body), size: byteLength(body) };
+  }, 3000);
+  const head = (more) => pageHead({ title: id, mono: true, back: { href: topicHref(topic), label: topic }, ...more });
+  return {
+    title: () => `${id} · ${topic}`,
+    view: () => {
+      if (it.problem?.status === 404) return [head({}), empty({ title: t(it.data ? 'job.gone' : 'job.unknown'), text: t('job.unknown.text') })];
+      if (!it.data) return [head({}), it.problem ? problemNote(it.problem, it.reload) : skeleton(6)];
+      const { job, body } = it.data;
+      return [
+        head({ badges: badge(job.state), actions: mayChange() ? actions(at, job, body, it.reload) : undefined }),
+        problemNote(it.problem, it.reload), detail(job, it.data)];
+    },
+  };
+}

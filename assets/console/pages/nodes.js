@@ -1,0 +1,68 @@
+// The nodes of the store: whether each answers, what it holds, how its servers and its file are. It changes nothing.
+
+import { get } from '../api.js';
+import { h } from '../dom.js';
+import { bytes, count, percent } from '../format.js';
+import { t } from '../i18n.js';
+import { live } from '../live.js';
+import { alertName } from '../parts/attention.js';
+import { badge, tag } from '../parts/badge.js';
+import { card, facts, figure, pageHead } from '../parts/card.js';
+import { loaded, note } from '../parts/problem.js';
+import { table } from '../parts/table.js';
+import { stateBar } from '../parts/top_topics.js';
+
+function serverTable(node) {
+  const ms = (n) => (n === null || n === undefined ? '–' : `${n < 10 ? n.toFixed(1) : Math.round(n)} ms`);
+  return table({
+    key: 'servers', label: t('nodes.servers', { node: node.name }), rows: node.servers, rowKey: (server) => server.address,
+    columns: [
+      { key: 'address', label: t('nodes.address'), main: true, view: (server) => h('span', { class: 'mono' }, server.address) },
+      { key: 'role', label: t('nodes.role'), view: (server) => (server.role ? badge(server.role) : tag('bad', t('state.away'))) },
+      { key: 'version', label: t('version'), view: (server) => server.version ?? '–' },
+      { key: 'memory', label: t('memory'), right: true, view: (server) => h('span', null, bytes(server.memory_bytes), server.maxmemory_bytes > 0 && h('span', { class: 'soft' }, ` / ${bytes(server.maxmemory_bytes)} (${percent(server.memory_bytes / server.maxmemory_bytes)})`)) },
+      { key: 'policy', label: t('nodes.policy'), view: (server) => (server.policy && server.policy !== 'noeviction' ? tag('bad', server.policy, t('nodes.policy.bad')) : server.policy ?? '–') },
+      { key: 'aof', label: t('nodes.aof'), view: (server) => (server.aof === undefined || server.aof === null ? '–' : server.aof ? tag('good', t('on')) : tag('ready', t('off'), t('nodes.aof.off'))) },
+      { key: 'save', label: t('nodes.save'), view: (server) => (server.last_save_ok === undefined || server.last_save_ok === null ? '–' : server.last_save_ok ? t('fine') : tag('bad', t('failed'))) },
+      { key: 'latency', label: t('nodes.latency'), right: true, view: (server) => ms(server.latency_ms) },
+      { key: 'detail', label: t('detail'), view: (server) => server.detail ?? '' },
+    ],
+  });
+}
+
+function fileFacts(file) {
+  return facts([
+    [t('nodes.file'), h('span', { class: 'mono break' }, file.path)],
+    [t('nodes.file.size'), bytes(file.bytes)],
+    [t('nodes.file.log'), bytes(file.log_bytes)],
+    [t('nodes.file.free'), bytes(file.disk_free_bytes)],
+  ], 'file');
+}
+
+function nodeCard(node) {
+  const away = !node.answers || live.away.includes(node.name);
+  const jobs = (state, tone) => figure({ key: state, label: t(`state.${state}`), tone, value: count(node[state]) });
+  return card({ title: h('span', { class: 'line' }, h('span', { class: 'mono' }, node.name), badge(away ? 'away' : 'answers'), node.drained && badge('drained', t('state.drained.why'))), key: node.name, tone: away ? 'bad' : undefined },
+    node.detail && note(away ? 'bad' : 'info', h('p', null, node.detail)),
+    (live.alerts ?? []).filter((alert) => alert.node === node.name).map((alert) => note(alert.loses_jobs ? 'bad' : 'warn', h('p', null, h('b', null, alertName(alert)), ' ', alert.detail))),
+    h('div', { class: 'figures-row figures-row--plain', key: 'figures' }, jobs('delayed', 'delayed'), jobs('ready', 'ready'), jobs('leased', 'leased'), jobs('dead', 'bad')),
+    node.ready !== null && stateBar(node),
+    node.for_others > 0 && note('info', h('p', null, t('nodes.for_others.why', { n: count(node.for_others) }))),
+    node.file && fileFacts(node.file),
+    node.servers?.length > 0 && serverTable(node));
+}
+
+/** @param {import('../app.js').Context} context @returns {import('../app.js').Page} */
+export default function nodes({ resource }) {
+  const it = resource((signal) => get('/v1/nodes', signal), 10000);
+  return {
+    title: () => t('nav.nodes'),
+    view: () => [
+      pageHead({ title: t('nav.nodes'), about: t('nodes.about') }),
+      loaded(it, (data) => {
+        // Counts come with each second, servers with each reading.
+        const now = new Map((live.nodes ?? []).map((node) => [node.name, node]));
+        return h('div', { class: 'stack', key: 'nodes' }, data.nodes.map((node) => nodeCard({ ...node, ...now.get(node.name), servers: node.servers ?? now.get(node.name)?.servers, file: node.file ?? now.get(node.name)?.file })));
+      })],
+  };
+}

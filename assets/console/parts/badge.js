@@ -1,0 +1,41 @@
+// States as they look everywhere: a shape, a colour, and always the word.
+
+import { h } from '../dom.js';
+import { has, t } from '../i18n.js';
+
+const TONES = {
+  delayed: 'delayed', ready: 'ready', leased: 'leased', delivered: 'good', dead: 'bad',
+  up: 'good', starting: 'ready', waiting: 'ready', draining: 'delayed', killed: 'bad', gone: 'bad',
+  steady: 'good', checking: 'delayed', rolling: 'delayed', stopping: 'ready',
+  online: 'good', offline: 'plain', paused: 'ready', open: 'bad', half_open: 'ready', unregistered: 'plain',
+  answers: 'good', away: 'bad', drained: 'ready', master: 'good', slave: 'plain',
+  accepted: 'good', failed: 'ready', refused: 'bad', file: 'plain', pull: 'plain',
+};
+
+/** A badge of a tone of one's own choice. @param {string} tone @param {string} text @param {string} [title] */
+export function tag(tone, text, title) {
+  return h('span', { class: `badge badge--${tone}`, title }, h('i', { class: 'badge-dot' }), text);
+}
+
+/** The badge of a state. @param {string} state @param {string} [title] */
+export function badge(state, title) {
+  const key = `state.${state}`;
+  return tag(TONES[state] ?? 'plain', has(key) ? t(key) : state, title);
+}
+
+/**
+ * What holds a topic's jobs back, or that nothing does; what matters most comes first.
+ * @param {{registered?: boolean, paused?: ?boolean, circuit?: ?string, status?: ?string}} topic
+ */
+export function topicBadges(topic) {
+  const all = [
+    topic.registered === false && badge('unregistered', t('state.unregistered.why')),
+    topic.paused && badge('paused', t('state.paused.why')),
+    topic.circuit === 'open' && tag('bad', t('state.open'), t('state.open.why')),
+    topic.circuit === 'half_open' && tag('ready', t('state.half_open'), t('state.half_open.why')),
+    topic.status === 'offline' && badge('offline', t('state.offline.why')),
+  ].filter(Boolean);
+  const isKnown = topic.paused !== null && topic.circuit !== null;
+  const else_ = isKnown ? badge('online', t('state.online.why')) : badge('unknown', t('state.unknown.why'));
+  return h('span', { class: 'badges' }, all.length > 0 ? all : else_);
+}

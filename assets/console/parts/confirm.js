@@ -1,0 +1,47 @@
+// Confirmations of what cannot be undone: they say how many jobs it touches, and may want a name typed. What is confirmed is done
+// by whoever asked.
+
+import { h } from '../dom.js';
+import { count } from '../format.js';
+import { t } from '../i18n.js';
+import { redraw } from '../redraw.js';
+import { button } from './button.js';
+import { openDialog } from './dialog.js';
+import { field } from './field.js';
+
+/**
+ * Asks whether something is to be done that cannot be undone. How many it touches is counted first.
+ * @param {{title: string, text: any, action: string, danger?: boolean, typed?: string, countJobs?: () => Promise<any>, counted?: (found: any) => any, isFit?: (found: any) => boolean, act: (found: any) => Promise<any>}} told
+ */
+export function confirm(told) {
+  const dialog = openDialog({
+    title: told.title,
+    onsubmit: (it) => isReady(it) && it.run(() => told.act(it.state.jobs ?? null)),
+    view: (it) => [
+      h('div', { class: 'dialog-text' }, typeof told.text === 'function' ? told.text(it.state.jobs ?? null) : told.text),
+      told.countJobs && h('div', { class: 'dialog-count', role: 'status' }, it.state.failed ? null : it.state.jobs === undefined ? t('confirm.counting') : told.counted(it.state.jobs)),
+      told.typed && field({
+        name: 'typed', label: t('confirm.type', { name: told.typed }), value: it.state.typed ?? '', mono: true, autofocus: true, onchange: (typed) => { it.state.typed = typed; redraw(); },
+      })],
+    actions: (it) => [
+      button({ label: t('cancel'), onclick: it.close, disabled: it.busy }),
+      button({ label: told.action, type: 'submit', kind: told.danger === false ? 'primary' : 'danger', busy: it.busy, disabled: !isReady(it) })],
+  });
+  const isReady = (it) => (!told.typed || it.state.typed === told.typed) && (!told.countJobs || (it.state.jobs !== undefined && (told.isFit?.(it.state.jobs) ?? true)));
+  if (told.countJobs) ask(dialog, told.countJobs);
+}
+
+async function ask(dialog, countJobs) {
+  try {
+    dialog.state.jobs = await countJobs();
+  } catch (problem) {
+    Object.assign(dialog, { problem });
+    dialog.state.failed = true;
+  }
+  redraw();
+}
+
+/** "3 jobs", as a strong word. @param {number} n */
+export function jobCount(n) {
+  return h('strong', null, t('n.jobs', { n: count(n) }));
+}

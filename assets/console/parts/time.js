@@ -1,0 +1,22 @@
+// Moments that keep counting, with the whole of them in the title.
+
+import { h } from '../dom.js';
+import { age, fullMoment, moment } from '../format.js';
+
+/** How long ago, or in how long. @param {?number} at_ms */
+export function ago(at_ms) {
+  if (at_ms === null || at_ms === undefined) return '–';
+  return h('time', { class: 'time', datetime: new Date(at_ms).toISOString(), title: fullMoment(at_ms) }, age(at_ms));
+}
+
+/** The moment itself. @param {?number} at_ms */
+export function at(at_ms) {
+  if (at_ms === null || at_ms === undefined) return '–';
+  return h('time', { class: 'time figures', datetime: new Date(at_ms).toISOString(), title: fullMoment(at_ms) }, moment(at_ms));
+}
+
+/** Both. @param {?number} at_ms */
+export function when(at_ms) {
+  if (at_ms === null || at_ms === undefined) return '–';
+  return h('span', { class: 'when' }, at(at_ms), ' ', h('span', { class: 'soft' }, ago(at_ms)));
+}

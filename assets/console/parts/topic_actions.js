@@ -1,0 +1,87 @@
+// What can be done with a topic as a whole, from wherever it is shown. Each says what came of it.
+
+import { h } from '../dom.js';
+import { change, path, post, remove } from '../api.js';
+import { count } from '../format.js';
+import { t } from '../i18n.js';
+import { live } from '../live.js';
+import { mayChange } from '../session.js';
+import { actionButton, menu } from './button.js';
+import { confirm } from './confirm.js';
+import { topicHref } from './search.js';
+import { say, sayProblem } from './toast.js';
+
+async function done(act, text, after) {
+  try {
+    await act();
+    say(text);
+    after?.();
+  } catch (problem) {
+    sayProblem(problem);
+  }
+}
+
+/** Holds a topic's jobs back. @param {string} topic @param {() => void} [after] */
+export function pause(topic, after) {
+  return done(() => post(path('topics', topic, 'pause')), t('topic.paused', { topic }), after);
+}
+
+/** Has them delivered again. @param {string} topic @param {() => void} [after] */
+export function resume(topic, after) {
+  return done(() => post(path('topics', topic, 'resume')), t('topic.resumed', { topic }), after);
+}
+
+/** Takes jobs, or takes none. @param {string} topic @param {'online' | 'offline'} status @param {() => void} [after] */
+function setStatus(topic, status, after) {
+  return done(() => change(path('topics', topic), { status }), t(`topic.is_${status}`, { topic }), after);
+}
+
+/** Removes a topic, once its name was typed. @param {string} topic @param {() => void} after */
+function deleteTopic(topic, after) {
+  const now = live.topics.get(topic);
+  const jobs = now ? now.delayed + now.ready + now.leased + now.dead : 0;
+  confirm({
+    title: t('topic.delete.title', { topic }), action: t('topic.delete'), typed: topic,
+    text: [h('p', { key: 'what' }, t('topic.delete.text')), jobs > 0 && h('p', { key: 'jobs' }, h('strong', null, t('topic.delete.jobs', { n: count(jobs) })))],
+    act: async () => {
+      await remove(path('topics', topic));
+      say(t('topic.deleted', { topic }));
+      after();
+    },
+  });
+}
+
+const isHeld = (topic) => Boolean(topic.paused) || (topic.circuit && topic.circuit !== 'closed');
+
+/** The button that pauses or resumes. @param {any} topic @param {() => void} [after] */
+export function pauseButton(topic, after) {
+  const name = topic.topic ?? topic.name;
+  return isHeld(topic)
+    ? actionButton({ key: 'hold', label: t('topic.resume'), icon: 'play', onclick: () => resume(name, after) })
+    : actionButton({ key: 'hold', label: t('topic.pause'), icon: 'pause', onclick: () => pause(name, after) });
+}
+
+/** The menu of a topic. @param {any} topic with its settings, where they are known @param {() => void} after @param {() => void} [gone] */
+export function topicMenu(topic, after, gone) {
+  const name = topic.topic ?? topic.name;
+  const may = mayChange();
+  const isFile = topic.source === 'file';
+  const why = isFile ? t('topic.from_file') : undefined;
+  const registered = topic.registered !== false;
+  return menu({
+    label: t('topic.menu', { topic: name }), key: `menu-${name}`,
+    items: [
+      { label: t('tab.jobs'), href: topicHref(name, 'jobs'), icon: 'topics' },
+      { label: t('tab.dead'), href: topicHref(name, 'dead'), icon: 'dead' },
+      registered && may && { label: t('tab.test'), href: topicHref(name, 'test'), icon: 'send' },
+      may && (isHeld(topic)
+        ? { label: t('topic.resume'), icon: 'play', onclick: () => resume(name, after) }
+        : registered && { label: t('topic.pause'), icon: 'pause', onclick: () => pause(name, after) }),
+      registered && may && (topic.status === 'offline'
+        ? { label: t('topic.online'), icon: 'check', disabled: isFile, title: why, onclick: () => setStatus(name, 'online', after) }
+        : { label: t('topic.offline'), icon: 'close', disabled: isFile, title: why, onclick: () => setStatus(name, 'offline', after) }),
+      registered && { label: may && !isFile ? t('topic.edit') : t('topic.settings'), href: topicHref(name, 'edit'), icon: 'edit' },
+      registered && may && { label: t('topic.delete'), icon: 'trash', danger: true, disabled: isFile, title: why, onclick: () => deleteTopic(name, gone ?? after) },
+    ],
+  });
+}

@@ -1,0 +1,128 @@
+// The fields of a topic as a form has them: their groups, how they are entered, and the way from texts to what the API takes and
+// back. What each means stands in words/ under `field.<name>`; what is wrong with a value, the daemon says.
+
+/**
+ * @typedef {{name: string, kind: 'text' | 'select' | 'number' | 'span' | 'list' | 'lines' | 'headers' | 'secrets', first: string,
+ *   options?: string[], mono?: boolean, wide?: boolean, shown?: (form: Object<string, string>) => boolean}} TopicField
+ */
+
+const isRetry = (...kinds) => (form) => kinds.includes(form.retry);
+
+/** The groups in their order; of a new topic the first stands open. @type {[string, TopicField[]][]} */
+export const GROUPS = [
+  ['basics', [
+    { name: 'name', kind: 'text', first: '', mono: true },
+    { name: 'title', kind: 'text', first: '' },
+    { name: 'callback', kind: 'text', first: '', mono: true, wide: true },
+    { name: 'delay', kind: 'span', first: '0s' },
+    { name: 'status', kind: 'select', first: 'online', options: ['online', 'offline'] },
+    { name: 'creator', kind: 'text', first: '' },
+  ]],
+  ['delivery', [
+    { name: 'method', kind: 'select', first: 'POST', options: ['POST', 'GET'] },
+    { name: 'payload', kind: 'select', first: 'json', options: ['json', 'form'] },
+    { name: 'timeout', kind: 'span', first: '3s' },
+    { name: 'connect_timeout', kind: 'span', first: '1s' },
+    { name: 'success', kind: 'text', first: 'status', mono: true },
+    { name: 're_notify_flag', kind: 'text', first: '', mono: true },
+    { name: 'answer_later', kind: 'span', first: '1h' },
+    { name: 'headers', kind: 'headers', first: '', mono: true, wide: true },
+  ]],
+  ['retry', [
+    { name: 'retry', kind: 'select', first: '2n+1', options: ['2n+1', 'exponential', 'list'] },
+    { name: 'retry_base', kind: 'span', first: '1m', shown: isRetry('2n+1', 'exponential') },
+    { name: 'retry_cap', kind: 'span', first: '1h', shown: isRetry('exponential') },
+    { name: 'retry_list', kind: 'list', first: '1m, 5m, 30m', mono: true, shown: isRetry('list') },
+    { name: 'max_attempts', kind: 'number', first: '10' },
+    { name: 'retry_on', kind: 'list', first: '', mono: true },
+  ]],
+  ['limits', [
+    { name: 'max_in_flight', kind: 'number', first: '' },
+    { name: 'rate', kind: 'text', first: '', mono: true },
+    { name: 'priority', kind: 'select', first: 'normal', options: ['high', 'normal', 'low'] },
+    { name: 'breaker_failures', kind: 'number', first: '20' },
+    { name: 'breaker_pause', kind: 'span', first: '10s' },
+    { name: 'catch_up', kind: 'text', first: 'all', mono: true },
+  ]],
+  ['alerts', [
+    { name: 'alert', kind: 'list', first: '', wide: true },
+    { name: 'keep_dead', kind: 'span', first: '0s' },
+  ]],
+  ['security', [{ name: 'secrets', kind: 'secrets', first: '', mono: true, wide: true }]],
+];
+
+/** All of them. @type {TopicField[]} */
+export const FIELDS = GROUPS.flatMap(([, fields]) => fields);
+
+/** What of a topic is no field here and stays as it is. */
+const KEPT = ['mode', 'keep_done'];
+
+/** The form of a new topic. @returns {Object<string, string>} */
+export function newForm() {
+  return Object.fromEntries(FIELDS.map((field) => [field.name, field.first]));
+}
+
+/** The form of a topic as the API shows it. @param {any} topic @returns {Object<string, string>} */
+export function formOf(topic) {
+  const form = newForm();
+  for (const field of FIELDS) {
+    const value = topic[field.name];
+    if (field.kind === 'secrets' || field.name === 'retry_list') continue;
+    else if (value === null || value === undefined) form[field.name] = field.name === 'retry_base' || field.name === 'retry_cap' ? field.first : '';
+    else if (field.kind === 'headers') form.headers = Object.entries(value).map(([name, text]) => `${name}: ${text}`).join('\n');
+    else if (Array.isArray(value)) form[field.name] = value.join(', ');
+    else form[field.name] = String(value);
+  }
+  if (Array.isArray(topic.retry)) Object.assign(form, { retry: 'list', retry_list: topic.retry.join(', ') });
+  return form;
+}
+
+const listOf = (text) => text.split(/[,\n]/).map((one) => one.trim()).filter(Boolean);
+
+function headersOf(text) {
+  const lines = text.split('\n').map((line) => line.trim()).filter(Boolean);
+  return Object.fromEntries(lines.map((line) => {
+    const cut = line.indexOf(':');
+    return cut < 0 ? [line, ''] : [line.slice(0, cut).trim(), line.slice(cut + 1).trim()];
+  }));
+}
+
+function valueOf(field, text) {
+  const said = text.trim();
+  if (field.kind === 'headers') return said === '' ? null : headersOf(text);
+  if (field.kind === 'list') return said === '' ? null : listOf(text);
+  if (said === '') return null;
+  // What is no number goes as it is, so that the daemon says what is wrong with it.
+  return field.kind === 'number' && /^\d+$/.test(said) ? Number(said) : said;
+}
+
+/**
+ * What the API takes. A field that says nothing is null: its default.
+ * @param {Object<string, string>} form
+ * @param {?any} was the topic that is edited; none: it is new
+ * @param {boolean} noSecrets whether its secrets are to be taken away
+ * @returns {Object<string, any>}
+ */
+export function given(form, was, noSecrets = false) {
+  const topic = {};
+  for (const field of FIELDS) {
+    if (field.kind === 'secrets' || field.name === 'retry_list' || (field.shown && !field.shown(form))) continue;
+    topic[field.name] = valueOf(field, form[field.name]);
+  }
+  if (form.retry === 'list') topic.retry = listOf(form.retry_list);
+  const secrets = listOf(form.secrets);
+  if (secrets.length > 0) topic.secrets = secrets;
+  else if (noSecrets) topic.secrets = null;
+  for (const name of KEPT) if (was && was[name] !== undefined) topic[name] = was[name];
+  return topic;
+}
+
+/** What a group says that is not the default: names of fields and their texts. @param {TopicField[]} fields @param {Object<string, string>} form @returns {[string, string][]} */
+export function saidOf(fields, form) {
+  return fields.filter((field) => (!field.shown || field.shown(form)) && form[field.name].trim() !== field.first).map((field) => [field.name, form[field.name].trim()]);
+}
+
+/** A secret as Standard Webhooks has them, of 32 random bytes. @returns {string} */
+export function newSecret() {
+  return `whsec_${btoa(String.fromCharCode(...crypto.getRandomValues(new Uint8Array(32))))}`;
+}

@@ -1,0 +1,43 @@
+// The head of all pages of one topic: its name and state, what can be done with it, and the way to its other pages.
+
+import { h } from '../dom.js';
+import { count } from '../format.js';
+import { t } from '../i18n.js';
+import { live } from '../live.js';
+import { mayChange } from '../session.js';
+import { tag, topicBadges } from './badge.js';
+import { linkButton } from './button.js';
+import { pageHead } from './card.js';
+import { topicHref } from './search.js';
+import { pauseButton, topicMenu } from './topic_actions.js';
+
+/** A topic as it is now: its settings, where they could be read, and its counts. @param {string} name @param {?any} set */
+export function merged(name, set) {
+  return { topic: name, delayed: 0, ready: 0, leased: 0, dead: 0, oldest_ready_ms: null, ...set, name, ...live.topics.get(name) };
+}
+
+/**
+ * @param {{name: string, set: ?any, missing?: boolean, tab: string, reload: () => void}} told
+ */
+export function topicHead({ name, set, missing = false, tab, reload }) {
+  const topic = { ...merged(name, set), ...(missing && { registered: false }) };
+  const tabs = [
+    ['', t('tab.overview')],
+    ['jobs', t('tab.jobs'), topic.delayed + topic.ready + topic.leased],
+    ['dead', t('tab.dead'), topic.dead],
+    !missing && mayChange() && ['test', t('tab.test')],
+    !missing && ['edit', t('tab.settings')],
+  ].filter(Boolean);
+  return [
+    pageHead({
+      title: name, mono: true, back: { href: '#/topics', label: t('nav.topics') }, about: set?.title || undefined,
+      badges: h('span', { class: 'badges' }, topicBadges(topic), set?.mode === 'pull' && tag('plain', t('state.pull'))),
+      actions: [
+        pauseButton(topic, reload),
+        !missing && mayChange() && linkButton({ label: t('tab.test'), href: topicHref(name, 'test'), icon: 'send' }),
+        topicMenu(topic, reload, () => { location.hash = '#/topics'; })],
+    }),
+    h('nav', { class: 'tabs', 'aria-label': t('tab'), key: 'tabs' }, tabs.map(([path, label, n]) => h('a', {
+      key: path, class: 'tab', href: path === '' ? topicHref(name) : topicHref(name, path), 'aria-current': tab === path ? 'page' : undefined,
+    }, label, n > 0 && h('span', { class: 'tab-count' }, count(n)))))];
+}

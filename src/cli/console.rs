@@ -1,0 +1,130 @@
+//! `dq console`: where the console is, and who may sign in.
+
+use std::io::{BufRead as _, IsTerminal as _, stdin};
+
+use anyhow::{Context as _, Result, bail};
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+
+use super::api::{Api, part};
+use super::show::{Table, json_line, moment, raw_lines};
+use super::target::Where;
+
+/// The console: set passwords of those who sign in
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  dq console password
+  dq console password ann --role read
+  dq console list
+  dq console remove ann")]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+
+    #[command(flatten)]
+    at: Where,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Password(Password),
+    List(List),
+    Remove(Remove),
+}
+
+/// Set somebody's password; whoever is signed in by the one before has to sign in again
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  dq console password
+  dq console password ann --role read < ann.password")]
+struct Password {
+    /// Who signs in with it
+    #[arg(default_value = "admin")]
+    name: String,
+
+    /// What he may: everything, or look
+    #[arg(long, default_value = "admin", value_parser = ["admin", "read"])]
+    role: String,
+}
+
+/// List who may sign in
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  dq console list --json")]
+struct List {}
+
+/// Let somebody sign in no longer
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  dq console remove ann")]
+struct Remove {
+    /// Who
+    name: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Listed {
+    accounts: Vec<Box<RawValue>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Account {
+    name: String,
+    role: String,
+    set_ms: i64,
+    creator: String,
+}
+
+/// Runs `dq console`.
+pub(super) fn run(arguments: &Arguments) -> Result<()> {
+    let api = Api::of(&arguments.at)?;
+    let as_json = arguments.at.json;
+    match &arguments.command {
+        Command::Password(Password { name, role }) => {
+            let asked = json!({"role": role, "password": password()?});
+            api.ask("PUT", &format!("/v1/accounts/{}", part(name)), &asked)?;
+            match as_json {
+                true => json_line(&json!({"name": name, "role": role, "outcome": "set"}))?,
+                false => println!("set: {name} ({role})"),
+            }
+        }
+        Command::List(List {}) => {
+            let Listed { accounts } = api.get("/v1/accounts")?.json()?;
+            match as_json {
+                true => raw_lines(&accounts),
+                false => print!("{}", table(&accounts)?),
+            }
+        }
+        Command::Remove(Remove { name }) => {
+            api.delete(&format!("/v1/accounts/{}", part(name)))?;
+            match as_json {
+                true => json_line(&json!({"name": name, "outcome": "removed"}))?,
+                false => println!("removed: {name}"),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The password: asked for twice on a terminal, where it is not seen; else the first line of stdin.
+fn password() -> Result<String> {
+    if !stdin().is_terminal() {
+        let mut line = String::new();
+        stdin().lock().read_line(&mut line).context("cannot read the password from stdin")?;
+        return Ok(line.trim_end_matches(['\r', '\n']).to_owned());
+    }
+    let ask = |prompt: &str| rpassword::prompt_password(prompt).context("cannot read the password");
+    let password = ask("password: ")?;
+    if ask("once more: ")? != password {
+        bail!("the two are not the same: nothing was changed");
+    }
+    Ok(password)
+}
+
+fn table(accounts: &[Box<RawValue>]) -> Result<String> {
+    let mut table = Table::new(&["NAME", "ROLE", "SET", "BY"]);
+    for account in accounts {
+        let Account { name, role, set_ms, creator } = serde_json::from_str(account.get())?;
+        table.row([name, role, moment(set_ms), creator]);
+    }
+    Ok(table.text())
+}

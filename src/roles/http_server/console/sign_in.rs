@@ -1,0 +1,234 @@
+//! Signing in and out of the console. A password is checked on a thread of its own, one at a time: it takes long, on purpose.
+
+use std::sync::{LazyLock, Mutex};
+use std::time::Instant;
+
+use axum::Json;
+use axum::extract::{Extension, State};
+use axum::http::header::{CACHE_CONTROL, HOST, ORIGIN, SET_COOKIE};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+
+use super::super::access::{Peer, holder, too_many_failures};
+use super::super::accounts::Role;
+use super::super::api::{Api, Sent};
+use super::super::problem::Problem;
+use crate::password::{self, Hashed};
+use crate::process::now_ms;
+use crate::registry::RegistryError;
+use crate::role::lock;
+use crate::scope::Scope;
+use crate::session::{self, LIFE};
+use crate::settings::Auth;
+use crate::strikes::{Strike, Strikes};
+use crate::token::{Proof, Secret, Token, TokenName};
+
+/// The account that is made when there is none.
+const FIRST: &str = "admin";
+
+/// Passwords are checked one after the other.
+static CHECKING: Semaphore = Semaphore::const_new(1);
+
+/// So many may wait for it.
+static WAITING: Semaphore = Semaphore::const_new(64);
+
+/// Those who have shown wrong passwords.
+static STRIKES: LazyLock<Mutex<Strikes>> = LazyLock::new(Mutex::default);
+
+/// Who has signed in, if anybody.
+#[derive(Serialize)]
+struct Session<'a> {
+    signed_in: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<Role>,
+    /// What each change shows, in `dq-csrf`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    csrf: Option<String>,
+    version: &'static str,
+    instance: &'a str,
+}
+
+fn told(api: &Api, of: Option<(&Token, &str)>) -> Response {
+    let session = Session {
+        signed_in: of.is_some(),
+        name: of.map(|(token, _)| token.name.as_str()),
+        role: of.map(|(token, _)| Role::of(token)),
+        csrf: of.and_then(|(token, value)| session::csrf(token, value)),
+        version: env!("CARGO_PKG_VERSION"),
+        instance: &api.settings.instance,
+    };
+    let mut response = Json(session).into_response();
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// What a browser is told to keep, for so many seconds.
+fn set_cookie(response: &mut Response, api: &Api, value: &str, seconds: u64) {
+    let secure = if api.settings.http.tls.is_some() { "; Secure" } else { "" };
+    let name = session::cookie(api.settings.http.listen);
+    let text = format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}");
+    if let Ok(text) = HeaderValue::try_from(text) {
+        response.headers_mut().insert(SET_COOKIE, text);
+    }
+}
+
+/// Tells who has signed in.
+pub(super) async fn show(State(api): State<Api>, headers: HeaderMap) -> Response {
+    let tokens = api.tokens.borrow().clone();
+    told(&api, holder(&headers, &session::cookie(api.settings.http.listen), &tokens))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Shown {
+    name: String,
+    password: String,
+}
+
+/// Signs somebody in.
+pub(super) async fn begin(
+    State(api): State<Api>,
+    Extension(peer): Extension<Peer>,
+    headers: HeaderMap,
+    Sent(json): Sent,
+) -> Result<Response, Problem> {
+    of_this_page(&api, &headers)?;
+    let shown: Shown = serde_json::from_slice(&json).map_err(Problem::bad_json)?;
+    // Whoever goes away meanwhile is counted all the same, and keeps his place as long as he makes work.
+    let checked = tokio::spawn(async move { check(&api, peer, shown).await });
+    checked.await.map_err(|_| busy())?
+}
+
+/// Checks a password, when its turn has come.
+async fn check(api: &Api, peer: Peer, shown: Shown) -> Result<Response, Problem> {
+    if let Some(until) = lock(&STRIKES).is_out(peer.source(), Instant::now()) {
+        return Ok(too_many_failures("passwords", peer, until));
+    }
+    let Ok(_place) = WAITING.try_acquire() else { return Err(busy()) };
+    let _turn = CHECKING.acquire().await.map_err(|_| busy())?;
+    let tokens = api.tokens.borrow().clone();
+    let account = TokenName::of_account(&shown.name).ok().and_then(|name| tokens.named(&name).cloned());
+    // Those who waited here meanwhile may have struck out.
+    if let Some(until) = lock(&STRIKES).is_out(peer.source(), Instant::now()) {
+        return Ok(too_many_failures("passwords", peer, until));
+    }
+    let checked = tokio::task::spawn_blocking(move || match account {
+        Some(Token { proof: Proof::Password(ref hashed), .. }) => {
+            hashed.is_of(&shown.password).then_some(account).flatten()
+        }
+        _ => {
+            password::check_nobodys(&shown.password);
+            None
+        }
+    });
+    let account = checked.await.map_err(|_| busy())?;
+    let now_ms = now_ms();
+    let begun = account.filter(|account| account.is_good_at(now_ms));
+    let Some((account, value)) = begun.and_then(|a| session::begin(&a, now_ms).map(|value| (a, value)))
+    else {
+        let strike = lock(&STRIKES).strike(peer.source(), Instant::now());
+        return match strike {
+            Strike::TooMany(until) => Ok(too_many_failures("passwords", peer, until)),
+            strike => {
+                if strike == Strike::First {
+                    log::warn!(target: "request", "a wrong password from {}", peer.source());
+                }
+                let detail = "there is no account of that name with that password";
+                Err(Problem::new(StatusCode::FORBIDDEN, "wrong_password", detail))
+            }
+        };
+    };
+    log::info!("{} has signed in to the console", account.name);
+    let mut response = told(api, Some((&account, &value)));
+    set_cookie(&mut response, api, &value, LIFE.as_secs());
+    Ok(response)
+}
+
+/// Signs somebody out: in this browser.
+pub(super) async fn end(State(api): State<Api>, headers: HeaderMap) -> Result<Response, Problem> {
+    of_this_page(&api, &headers)?;
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    set_cookie(&mut response, &api, "", 0);
+    Ok(response)
+}
+
+/// Refuses what a page of somebody else's has a browser send. Browsers say where a request comes from; and what is said to be JSON
+/// they send for no page of another origin without asking first.
+fn of_this_page(api: &Api, headers: &HeaderMap) -> Result<(), Problem> {
+    let foreign = |why: &str| Problem::new(StatusCode::FORBIDDEN, "foreign", why);
+    let site = headers.get("sec-fetch-site").map(|site| site.as_bytes());
+    if !matches!(site, None | Some(b"same-origin" | b"none")) {
+        return Err(foreign("this is asked by a page of another site"));
+    }
+    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    let host = text(HOST).unwrap_or_default();
+    // A proxy before it may speak TLS where this port does not.
+    let is_own = |origin: &str| origin.split_once("://").is_some_and(|(_, of)| of.eq_ignore_ascii_case(host));
+    if text(ORIGIN).is_some_and(|origin| !is_own(origin)) {
+        return Err(foreign("this is asked by a page of another origin"));
+    }
+    // Where nobody has to show anything, no name that leads here counts but this host's own.
+    if api.settings.http.auth == Auth::None {
+        api.hosts.check(headers).map_err(|why| foreign(&why))?;
+    }
+    Ok(())
+}
+
+fn busy() -> Problem {
+    Problem::unavailable("busy", "too many passwords are being checked: try again")
+}
+
+/// Makes an account where there is none, with a password at random, and tells it in the log: this once.
+pub(in super::super) async fn first_account(api: Api) {
+    let http = &api.settings.http;
+    let Some(listen) = http.listen.filter(|_| api.registrar.is_there()) else { return };
+    let made = api
+        .registrar
+        .change(|registry| {
+            if registry.tokens()?.iter().any(Token::is_account) {
+                return Ok(None);
+            }
+            let Some((password, account)) = made_up() else { return Ok(None) };
+            match registry.put_token(&account) {
+                Ok(()) => Ok(Some(password)),
+                // Another host was faster.
+                Err(RegistryError::TokenExists(_)) => Ok(None),
+                Err(e) => Err(e),
+            }
+        })
+        .await;
+    // Whoever reads it finds that it holds.
+    if let Ok(Some(_)) = made {
+        api.known(|tokens| tokens.iter().any(Token::is_account)).await;
+    }
+    let scheme = if http.tls.is_some() { "https" } else { "http" };
+    match made {
+        Ok(Some(password)) => log::warn!(
+            "the console is at {scheme}://{listen}/: sign in as {FIRST} with the password {password} (told this once; `dq console password` sets another)"
+        ),
+        Ok(None) => {}
+        Err(e) => log::warn!("cannot make the console's first account: {e}; `dq console password` makes one"),
+    }
+}
+
+/// A password at random, and the account that has it.
+fn made_up() -> Option<(String, Token)> {
+    let (mut random, mut salt) = ([0; 32], [0; 16]);
+    getrandom::fill(&mut random).and_then(|()| getrandom::fill(&mut salt)).ok()?;
+    // 100 bits of it, in groups that can be typed.
+    let letters: Vec<char> = Secret::of(random).reveal().chars().skip(3).take(20).collect();
+    let password = letters.chunks(5).map(|some| some.iter().collect()).collect::<Vec<String>>().join("-");
+    let account = Token {
+        name: TokenName::of_account(FIRST).ok()?,
+        proof: Proof::Password(Hashed::of(&password, salt).ok()?),
+        scopes: vec![Scope::Admin],
+        created_ms: now_ms(),
+        expires_ms: None,
+        creator: "dq".to_owned(),
+    };
+    Some((password, account))
+}

@@ -1,0 +1,322 @@
+//! How things are, told each second to those who look at the console: server-sent events. What is told is gathered once for all of them, and
+//! only while there are some.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Extension, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use http_body_util::channel::{Channel, Sender};
+use serde::Serialize;
+use serde_json::Value;
+use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::time::Instant;
+
+use super::api::Api;
+use super::metrics::joined;
+use super::problem::Problem;
+use super::topic_shown::Circuit;
+use crate::job::TopicName;
+use crate::metrics::{LATENESS_BOUNDS, Subject, Sums, Totals};
+use crate::process::{findings, now_ms, whole_status};
+use crate::token::Pass;
+use crate::topic::Status;
+
+/// How often it is told.
+const EACH: Duration = Duration::from_secs(1);
+
+/// What was gathered is told to others for so long.
+const FRESH: Duration = Duration::from_millis(900);
+
+/// How long those who are asked may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// For how long one is told; his browser asks again, and is looked at again.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// Who takes nothing for so long is told no more.
+const STALLED: Duration = Duration::from_secs(10);
+
+/// So many are told at once: each costs a look at all topics, each second.
+const LISTENERS: usize = 64;
+static SEATS: Semaphore = Semaphore::const_new(LISTENERS);
+
+/// A topic at a moment.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct OfTopic {
+    topic: TopicName,
+    delayed: u64,
+    ready: u64,
+    leased: u64,
+    dead: u64,
+    oldest_ready_ms: Option<i64>,
+    /// Null: the store does not say.
+    paused: Option<bool>,
+    circuit: Option<Circuit>,
+    registered: bool,
+    status: Option<Status>,
+    sums: Sums,
+}
+
+/// How things are at a moment. Sums never fall.
+#[derive(Debug)]
+struct Now {
+    at_ms: i64,
+    topics: BTreeMap<TopicName, OfTopic>,
+    away: Vec<String>,
+    /// As they were read last, and when, Unix milliseconds; none: they never were.
+    counted: Option<(i64, Arc<Totals>)>,
+    /// How many attempts began how late: in each range of [`LATENESS_BOUNDS`], and beyond.
+    lateness: Vec<u64>,
+    sums: Option<Sums>,
+    processes: Value,
+    nodes: Value,
+    alerts: Value,
+}
+
+/// What has been gathered last, and when.
+#[derive(Default)]
+pub(super) struct Live(Mutex<Option<(Instant, Arc<Now>)>>);
+
+impl Live {
+    async fn now(&self, api: &Api) -> Arc<Now> {
+        let mut last = self.0.lock().await;
+        if let Some((at, now)) = &*last
+            && at.elapsed() < FRESH
+        {
+            return Arc::clone(now);
+        }
+        let counted = last.as_ref().and_then(|(_, now)| now.counted.clone());
+        let now = Arc::new(gather(api, counted).await);
+        *last = Some((Instant::now(), Arc::clone(&now)));
+        now
+    }
+}
+
+/// Counters that cannot be read now are told as they were: at 0 they would seem to have been counted anew.
+async fn gather(api: &Api, counted: Option<(i64, Arc<Totals>)>) -> Now {
+    let until = Instant::now() + PATIENCE;
+    let settings = Arc::clone(&api.settings);
+    let looked = tokio::task::spawn_blocking(move || {
+        let status = whole_status(&settings.run_dir, PATIENCE).ok();
+        (serde_json::to_value(status), serde_json::to_value(findings(&settings.run_dir)))
+    });
+    let (told, held, read, looked) =
+        tokio::join!(api.metrics.ask_nodes(until), api.paused(), api.metrics.pages(until), looked);
+    let away = told.iter().filter(|(_, counts)| counts.is_err()).map(|(name, _)| (*name).to_owned());
+    let away = away.collect();
+    let nodes = serde_json::to_value(api.nodes_as(&told).await).unwrap_or_default();
+    let (processes, alerts) = looked.unwrap_or((Ok(Value::Null), Ok(Value::Null)));
+    let counted = read.map(|totals| (now_ms(), Arc::new(totals))).or(counted);
+    let totals = counted.as_ref().map(|(_, totals)| totals);
+    let mut sums: BTreeMap<String, Sums> = BTreeMap::new();
+    for (subject, of) in totals.into_iter().flat_map(|totals| totals.sums()) {
+        if let Subject::Topic(name) = subject {
+            sums.insert(name, of);
+        }
+    }
+    let (counts, registered) = (joined(&told), api.topics.borrow().clone());
+    let names = counts.keys().chain(registered.iter().map(|topic| &topic.name));
+    let topic = |name: &TopicName| {
+        let (counts, known) = (counts.get(name), registered.get(name.as_str()));
+        let held = held.of(name.as_str());
+        OfTopic {
+            topic: name.clone(),
+            delayed: counts.map_or(0, |c| c.delayed),
+            ready: counts.map_or(0, |c| c.ready),
+            leased: counts.map_or(0, |c| c.leased),
+            dead: counts.map_or(0, |c| c.dead),
+            oldest_ready_ms: counts.and_then(|c| c.oldest_ready_ms),
+            paused: held.map(|(is_paused, _)| is_paused),
+            circuit: held.map(|(_, view)| Circuit::of(view)),
+            registered: known.is_some(),
+            status: known.map(|topic| topic.status),
+            sums: sums.get(name.as_str()).copied().unwrap_or_default(),
+        }
+    };
+    Now {
+        at_ms: now_ms(),
+        topics: names.map(|name| (name.clone(), topic(name))).collect(),
+        away,
+        lateness: totals.map(|totals| totals.lateness()).unwrap_or_default(),
+        sums: totals.map(|_| sums.values().fold(Sums::default(), |all, of| all.plus(*of))),
+        counted,
+        processes: processes.unwrap_or_default(),
+        nodes,
+        alerts: alerts.unwrap_or_default(),
+    }
+}
+
+/// What one is told: all of it, or what is not as it was told before.
+#[derive(Serialize)]
+struct Event<'a> {
+    at_ms: i64,
+    full: bool,
+    instance: &'a str,
+    version: &'static str,
+    topics: Vec<&'a OfTopic>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    gone: Vec<&'a TopicName>,
+    away: &'a [String],
+    lateness: Lateness<'a>,
+    /// When sums and lateness were read: a rate is by this. Null, as they are: they never were.
+    counted_at_ms: Option<i64>,
+    sums: Option<Sums>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    processes: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nodes: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    alerts: Option<&'a Value>,
+}
+
+#[derive(Serialize)]
+struct Lateness<'a> {
+    bounds_us: &'static [u64],
+    counts: &'a [u64],
+}
+
+impl<'a> Event<'a> {
+    fn of(now: &'a Now, before: Option<&'a Now>, instance: &'a str) -> Event<'a> {
+        let is_new = |topic: &&OfTopic| before.is_none_or(|b| b.topics.get(&topic.topic) != Some(*topic));
+        let gone = before.into_iter().flat_map(|b| b.topics.keys());
+        let differs = |of: fn(&Now) -> &Value| {
+            let now = of(now);
+            before.is_none_or(|before| of(before) != now).then_some(now)
+        };
+        Event {
+            at_ms: now.at_ms,
+            full: before.is_none(),
+            instance,
+            version: env!("CARGO_PKG_VERSION"),
+            topics: now.topics.values().filter(is_new).collect(),
+            gone: gone.filter(|name| !now.topics.contains_key(*name)).collect(),
+            away: &now.away,
+            lateness: Lateness { bounds_us: &LATENESS_BOUNDS, counts: &now.lateness },
+            counted_at_ms: now.counted.as_ref().map(|(at_ms, _)| *at_ms),
+            sums: now.sums,
+            processes: differs(|now| &now.processes),
+            nodes: differs(|now| &now.nodes),
+            alerts: differs(|now| &now.alerts),
+        }
+    }
+
+    fn framed(&self) -> Bytes {
+        let json = serde_json::to_string(self).unwrap_or_default();
+        format!("event: now\ndata: {json}\n\n").into()
+    }
+}
+
+/// The route is no part of the document of the API: its answer has no end.
+pub(super) fn routes() -> Router<Api> {
+    Router::new().route("/v1/events", get(events))
+}
+
+async fn events(State(api): State<Api>, pass: Option<Extension<Pass>>) -> Response {
+    let Ok(seat) = SEATS.try_acquire() else {
+        return Problem::unavailable("busy", format!("{LISTENERS} are told already")).into_response();
+    };
+    let (mut to, body) = Channel::<Bytes>::new(1);
+    let closing = api.closing.subscribe();
+    tokio::spawn(async move {
+        let _seat = seat;
+        // Whoever does not listen any more is no fault.
+        let _ = tell(&api, &mut to, closing, pass.map(|Extension(pass)| pass)).await;
+    });
+    ([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")], Body::new(body)).into_response()
+}
+
+async fn tell(
+    api: &Api,
+    to: &mut Sender<Bytes>,
+    mut closing: watch::Receiver<bool>,
+    pass: Option<Pass>,
+) -> Result<(), http_body_util::channel::SendError> {
+    to.send_data(Bytes::from_static(b"retry: 1000\n\n")).await?;
+    let begun = Instant::now();
+    let mut before: Option<Arc<Now>> = None;
+    loop {
+        let round = Instant::now();
+        let is_good = pass.as_ref().is_none_or(|p| api.tokens.borrow().passed(p, now_ms()).is_some());
+        if !is_good || begun.elapsed() >= LONGEST || *closing.borrow() {
+            return Ok(());
+        }
+        let now = api.live.now(api).await;
+        if before.as_ref().is_none_or(|before| !Arc::ptr_eq(before, &now)) {
+            let event = Event::of(&now, before.as_deref(), &api.settings.instance).framed();
+            // Whoever takes nothing holds up no end.
+            tokio::select! {
+                sent = tokio::time::timeout(STALLED, to.send_data(event)) => match sent {
+                    Ok(sent) => sent?,
+                    Err(_) => return Ok(()),
+                },
+                _ = closing.wait_for(|closing| *closing) => return Ok(()),
+            }
+            before = Some(now);
+        }
+        tokio::select! {
+            () = tokio::time::sleep_until(round + EACH) => {}
+            _ = closing.wait_for(|closing| *closing) => return Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now(topics: &[(&str, u64)], alerts: Value) -> Now {
+        let topic = |(name, ready): &(&str, u64)| {
+            let topic = TopicName::new(name).unwrap();
+            let of = OfTopic {
+                topic: topic.clone(),
+                delayed: 0,
+                ready: *ready,
+                leased: 0,
+                dead: 0,
+                oldest_ready_ms: None,
+                paused: Some(false),
+                circuit: Some(Circuit::Closed),
+                registered: true,
+                status: Some(Status::Online),
+                sums: Sums::default(),
+            };
+            (topic, of)
+        };
+        Now {
+            at_ms: 1,
+            topics: topics.iter().map(topic).collect(),
+            away: vec![],
+            counted: None,
+            lateness: vec![],
+            sums: Some(Sums::default()),
+            processes: Value::Null,
+            nodes: Value::Null,
+            alerts,
+        }
+    }
+
+    #[test]
+    fn one_is_told_all_at_first_and_then_what_is_not_as_it_was() {
+        let (first, second) =
+            (now(&[("a", 1), ("b", 1), ("c", 1)], "x".into()), now(&[("a", 1), ("b", 2)], "x".into()));
+        let told = |now: &Now, before: Option<&Now>| -> Value {
+            let framed = Event::of(now, before, "host").framed();
+            let text = std::str::from_utf8(&framed).unwrap().to_owned();
+            serde_json::from_str(text.strip_prefix("event: now\ndata: ").unwrap().trim_end()).unwrap()
+        };
+        let full = told(&first, None);
+        assert_eq!((&full["full"], full["topics"].as_array().unwrap().len()), (&Value::Bool(true), 3));
+        assert_eq!((&full["alerts"], &full["topics"][0]["circuit"]), (&"x".into(), &"closed".into()));
+        let next = told(&second, Some(&first));
+        assert_eq!(next["topics"].as_array().unwrap().len(), 1);
+        assert_eq!((&next["topics"][0]["topic"], &next["gone"][0]), (&"b".into(), &"c".into()));
+        assert!(next.get("alerts").is_none() && next["full"] == false, "{next}");
+        assert_eq!(told(&now(&[], "y".into()), Some(&second))["alerts"], "y");
+    }
+}

@@ -1,0 +1,168 @@
+//! What the servers of the nodes tell of themselves, and where the embedded store lies: for people who look at the nodes. Each node
+//! is asked on a thread of its own, and left out when it does not tell in time.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::sys::statvfs::statvfs;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::api::Api;
+use crate::settings;
+use crate::store::{Lanes, Probe, Probed};
+
+/// How long a node may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A server of Redis.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
+pub(super) struct Server {
+    address: String,
+    /// `master` or `slave`; null: it does not say.
+    #[schema(required = true)]
+    role: Option<String>,
+    #[schema(required = true)]
+    version: Option<String>,
+    #[schema(required = true)]
+    memory_bytes: Option<u64>,
+    /// Null: it has no limit.
+    #[schema(required = true)]
+    maxmemory_bytes: Option<u64>,
+    /// What it does when its memory is full: `maxmemory-policy`.
+    #[schema(required = true)]
+    policy: Option<String>,
+    /// Whether it writes an append-only file.
+    #[schema(required = true)]
+    aof: Option<bool>,
+    /// Whether it could write the last time.
+    #[schema(required = true)]
+    last_save_ok: Option<bool>,
+    replicas: u64,
+    /// How long it took to tell the time.
+    #[schema(required = true)]
+    latency_ms: Option<f64>,
+    /// Why it does not tell; null: it does.
+    #[schema(required = true)]
+    detail: Option<String>,
+}
+
+/// The file of the embedded store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct StoreFile {
+    path: String,
+    bytes: u64,
+    /// Of the log beside it.
+    log_bytes: u64,
+    disk_free_bytes: u64,
+}
+
+impl Server {
+    fn of(probed: Probed, latency: Option<Duration>) -> Server {
+        let latency_ms = latency.map(|took| (took.as_secs_f64() * 1e5).round() / 100.0);
+        let server = Server { address: probed.server, ..Server::default() };
+        let told = match probed.told {
+            Ok(told) => told,
+            Err(e) => return Server { detail: Some(e.to_string()), ..server },
+        };
+        let text = |key: &str| told.get(key).cloned();
+        let number = |key: &str| told.get(key).and_then(|n| n.parse::<u64>().ok());
+        let is_ok = |key: &str| told.get(key).map(|status| status == "ok");
+        let saved = [is_ok("rdb_last_bgsave_status"), is_ok("aof_last_write_status")];
+        Server {
+            role: text("role"),
+            version: text("redis_version"),
+            memory_bytes: number("used_memory"),
+            maxmemory_bytes: number("maxmemory").filter(|most| *most > 0),
+            policy: text("maxmemory_policy"),
+            aof: number("aof_enabled").map(|n| n > 0),
+            last_save_ok: saved.iter().any(Option::is_some).then(|| !saved.contains(&Some(false))),
+            replicas: number("connected_slaves").unwrap_or(0),
+            latency_ms,
+            ..server
+        }
+    }
+}
+
+/// What the servers of a lane's node tell.
+fn probe(lanes: &Lanes, lane: usize) -> Vec<Server> {
+    let begun = Instant::now();
+    let timed = lanes.probe(lane, Probe::Time);
+    let took = begun.elapsed() / u32::try_from(timed.len().max(1)).unwrap_or(1);
+    let answers: BTreeMap<&str, bool> =
+        timed.iter().map(|probed| (probed.server.as_str(), probed.told.is_ok())).collect();
+    let server = |probed: Probed| {
+        let answers = answers.get(probed.server.as_str()).copied().unwrap_or(false);
+        Server::of(probed, answers.then_some(took))
+    };
+    lanes.probe(lane, Probe::Info).into_iter().map(server).collect()
+}
+
+/// Where a file of the embedded store lies. By its metadata alone: who opens it outside SQLite drops SQLite's locks.
+fn look(path: &Path) -> Option<StoreFile> {
+    let length = |path: &Path| std::fs::metadata(path).map_or(0, |m| m.len());
+    let disk = statvfs(path.parent()?).ok()?;
+    Some(StoreFile {
+        path: path.display().to_string(),
+        bytes: length(path),
+        log_bytes: length(Path::new(&format!("{}-wal", path.display()))),
+        disk_free_bytes: disk.blocks_available() * disk.fragment_size(),
+    })
+}
+
+impl Api {
+    /// What the servers of each node tell of themselves, by the node's name.
+    pub(super) async fn servers(&self) -> BTreeMap<String, Vec<Server>> {
+        let count = self.lanes.count();
+        let asked = (0..count).filter_map(|lane| {
+            let (lanes, name) = (self.lanes.clone(), self.lanes.name(lane)?.to_owned());
+            Some((name, tokio::task::spawn_blocking(move || probe(&lanes, lane))))
+        });
+        let asked: Vec<_> = asked.collect();
+        let until = tokio::time::Instant::now() + PATIENCE;
+        let mut servers = BTreeMap::new();
+        for (name, told) in asked {
+            if let Ok(Ok(told)) = tokio::time::timeout_at(until, told).await {
+                servers.insert(name, told);
+            }
+        }
+        servers
+    }
+
+    /// The file of the embedded store, if that is the store.
+    pub(super) async fn store_file(&self) -> Option<StoreFile> {
+        let settings::Store::Embedded { path } = &self.settings.store else { return None };
+        let path = path.clone();
+        tokio::task::spawn_blocking(move || look(&path)).await.ok().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::StoreError;
+
+    #[test]
+    fn a_server_is_shown_as_it_tells_and_one_that_does_not_with_the_reason() {
+        let told = [
+            ("role", "master"),
+            ("used_memory", "1048576"),
+            ("maxmemory", "0"),
+            ("aof_enabled", "1"),
+            ("rdb_last_bgsave_status", "ok"),
+            ("aof_last_write_status", "err"),
+        ];
+        let told = told.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let server =
+            Server::of(Probed { server: "h:1".into(), told: Ok(told) }, Some(Duration::from_micros(1234)));
+        assert_eq!((server.memory_bytes, server.maxmemory_bytes), (Some(1 << 20), None));
+        assert_eq!(
+            (server.aof, server.last_save_ok, server.latency_ms),
+            (Some(true), Some(false), Some(1.23))
+        );
+        let away = Probed { server: "h:1".into(), told: Err(StoreError::NodeDown("r1: refused".into())) };
+        let server = Server::of(away, None);
+        assert!(server.detail.unwrap().contains("refused") && server.last_save_ok.is_none());
+    }
+}

@@ -1,0 +1,349 @@
+//! The console in a real browser: what an operator does, on each page what keeps nobody out, and pictures of all of them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dq::cli::Answer;
+use serde_json::{Value, json};
+
+use crate::console::first_password;
+use crate::support::browser::{Browser, Setting, pictures};
+use crate::support::http::Http;
+use crate::support::{Daemon, SECOND, Sink, all_new, eventually};
+
+/// The most that the first page loads, in bytes, and the longest that it takes until something is seen, in milliseconds. The bound is far above
+/// what it takes: other tests run beside it.
+const FIRST_PAGE: (usize, f64) = (200_000, 3_000.0);
+
+fn signed_in(daemon: &Daemon, setting: Setting) -> Browser {
+    let password = first_password(daemon);
+    let browser = Browser::start(setting);
+    browser.go(&format!("http://127.0.0.1:{}/", daemon.http));
+    browser.fill("#f-name", "admin");
+    browser.fill("#f-password", &password);
+    browser.click("button[type=submit]");
+    browser.until("the overview", "document.querySelector('nav [aria-current=page]')");
+    browser
+}
+
+fn good(browser: &Browser) {
+    // A daemon that has too much to do beside it says so (503), and is asked again.
+    let complaints: Vec<_> =
+        browser.complaints().into_iter().filter(|line| !line.contains("status of 503")).collect();
+    assert!(complaints.is_empty(), "{complaints:#?}");
+}
+
+#[test]
+fn an_operator_registers_a_topic_sees_its_jobs_delivered_and_brings_back_what_died() {
+    let is_well = Arc::new(AtomicBool::new(true));
+    let well = Arc::clone(&is_well);
+    let answer = move |_: &dq::cli::Call| match well.load(Ordering::Relaxed) {
+        true => Answer::new(200, "ok"),
+        false => Answer::new(503, "closed for <b>today</b>"),
+    };
+    let sink = Sink::answering(answer);
+    let daemon = Daemon::start("");
+    let mut http = Http::tcp(&daemon);
+    let browser = signed_in(&daemon, Setting::default());
+    browser.see("h1", "Overview");
+    browser.see("main", "Nothing needs attention");
+    // As it is for who is signed in already.
+    browser.run("location.reload()");
+    browser.see("main", "Nothing needs attention");
+    let named = browser.run(
+        "return [...performance.getEntriesByType('resource'), ...performance.getEntriesByType('navigation')]
+            .map(e => new URL(e.name).pathname).filter(path => !/\\/v1\\/|session$/.test(path))",
+    );
+    let named: BTreeSet<String> = serde_json::from_value(named).unwrap();
+    let bytes: usize =
+        named.iter().map(|path| http.get(path).headers["content-length"].parse::<usize>().unwrap()).sum();
+    let painted = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? -1";
+    let painted_ms = browser.run(painted).as_f64().unwrap();
+    println!(
+        "the first page has {bytes} bytes in {} files, and is painted after {painted_ms} ms",
+        named.len()
+    );
+    assert!(bytes < FIRST_PAGE.0 && (0.0..FIRST_PAGE.1).contains(&painted_ms), "{bytes} {painted_ms}");
+
+    // A topic is checked as it is typed, and registered.
+    browser.run("location.hash = '#/topics'");
+    browser.see("main", "No topics yet");
+    browser.press("Register a topic");
+    browser.fill("#f-name", "orders close");
+    browser.see(".field-problem", "orders close");
+    browser.fill("#f-name", "orders.close");
+    browser.fill("#f-callback", &sink.url());
+    browser.see("main", "gives up after 1 h 21 min");
+    browser.fill("#f-max_attempts", "2");
+    browser.fill("#f-retry_base", "1s");
+    browser.see("main", "gives up after 1 s");
+    browser.press("Register a topic");
+    browser.see("h1", "orders.close");
+    browser.see("main", "curl");
+
+    // A job comes, and is seen delivered without anybody reloading.
+    let add = |http: &mut Http, id: &str| {
+        let job = json!({"id": id, "body": {"note": "<img src=x onerror=alert(1)>"}});
+        http.ask("POST", "/v1/topics/orders.close/jobs", &job).is(201);
+    };
+    add(&mut http, "1");
+    sink.wait_for(1, 20 * SECOND);
+    let delivered = "/Delivered\\s*1\\b/.test(document.querySelector('.figures-row').innerText)";
+    browser.until("one delivered", delivered);
+
+    // The callback is tried: what was sent and what came is shown.
+    browser.run("location.hash = '#/topics/orders.close/test'");
+    browser.press("Call it now");
+    browser.see("main", "dq-test: 1");
+    browser.see("main", "A job would be done.");
+
+    // One fails, is tried again, and dies.
+    is_well.store(false, Ordering::Relaxed);
+    add(&mut http, "2");
+    browser.run("location.hash = '#/topics/orders.close/jobs/2'");
+    browser.see("h1", "2");
+    browser.see("main", "<img src=x onerror=alert(1)>");
+    browser.see("main", "503");
+    browser.see(".badge", "Dead");
+    browser.see("main", "closed for <b>today</b>");
+    browser.run("location.hash = '#/dead'");
+    browser.see("main", "HTTP 503");
+
+    // It is brought back, as the dialog says how many are.
+    is_well.store(true, Ordering::Relaxed);
+    browser.click("tbody .check input, .cell-pick input");
+    browser.press("Redrive");
+    browser.see("dialog", "1 job");
+    browser.see("dialog", "orders.close");
+    browser.click("dialog button[type=submit]");
+    sink.wait_for(3, 20 * SECOND);
+    browser.see("main", "No dead letters");
+
+    // A topic is paused: nothing of it is delivered until it is resumed.
+    browser.run("location.hash = '#/topics/orders.close'");
+    browser.see("h1", "orders.close");
+    browser.press("Pause");
+    browser.see(".badge", "paused");
+    add(&mut http, "3");
+    browser.see(".tab-count", "1");
+    browser.press("Resume");
+    browser.see(".badge", "online");
+    sink.wait_for(4, 20 * SECOND);
+
+    // Who did it stands in the audit log; and all of it can be read in Chinese.
+    browser.run("location.hash = '#/audit'");
+    browser.see("main", "account admin");
+    browser.press("中文");
+    browser.see("nav", "概览");
+    assert_eq!(browser.run("return document.documentElement.lang"), "zh-CN");
+    good(&browser);
+    // The daemon goes over to new processes; the page goes on by itself.
+    browser.run("location.hash = '#/topics/orders.close'; window.stays = true");
+    let before = daemon.children();
+    daemon.signal(nix::sys::signal::Signal::SIGHUP);
+    all_new(&daemon, &before);
+    add(&mut Http::tcp(&daemon), "4");
+    sink.wait_for(5, 20 * SECOND);
+    browser.until(
+        "one more delivered",
+        "/投递成功\\s*4\\b/.test(document.querySelector('.figures-row')?.innerText)",
+    );
+    assert_eq!(browser.run("return window.stays === true"), true);
+}
+
+#[test]
+fn who_may_only_look_finds_no_way_to_change_anything_and_who_signs_out_sees_nothing() {
+    let sink = Sink::start();
+    let daemon = Daemon::start(&crate::support::topic("orders", &sink, "delay = \"5h\""));
+    let mut door = Http::unix(&daemon);
+    door.ask("PUT", "/v1/accounts/eyes", &json!({"role": "read", "password": "only the eyes"})).is(204);
+    door.ask("POST", "/v1/topics/orders/jobs", &json!({"id": "1", "body": 1})).is(201);
+    let browser = Browser::start(Setting::default());
+    browser.go(&format!("http://127.0.0.1:{}/#/topics/orders/jobs/1", daemon.http));
+    browser.fill("#f-name", "eyes");
+    browser.fill("#f-password", "not these eyes");
+    browser.click("button[type=submit]");
+    browser.see(".note, [role=alert], main", "do not fit");
+    browser.fill("#f-password", "only the eyes");
+    browser.click("button[type=submit]");
+    browser.see("h1", "1");
+    browser.see(".badge", "Delayed");
+    browser.see("main", "Priority");
+    let active = "return [...document.querySelectorAll('main button')].filter(e => !e.disabled && \
+        !e.matches('[aria-haspopup], [aria-expanded]')).map(e => e.innerText || e.ariaLabel)";
+    assert_eq!(browser.run(active), json!([]), "a button that does something");
+    assert!(!browser.text("nav").contains("Tokens"), "what he is not shown he is not led to");
+    // The browser itself says that the wrong password was refused, and no more.
+    let refused: Vec<String> = browser.complaints();
+    assert!(refused.iter().all(|line| line.contains("403")), "{refused:?}");
+    browser.press("Sign out");
+    browser.see("h1", "Sign in");
+    browser.go(&format!("http://127.0.0.1:{}/#/topics/orders", daemon.http));
+    browser.see("h1", "Sign in");
+    assert!(!browser.text("body").contains("orders"));
+}
+
+/// Each page, by a name and its hash.
+const PAGES: [(&str, &str); 17] = [
+    ("overview", "#/"),
+    ("topics", "#/topics"),
+    ("topic-new", "#/register"),
+    ("topic", "#/topics/orders.close"),
+    ("topic-edit", "#/topics/orders.close/edit"),
+    ("topic-jobs", "#/topics/orders.close/jobs?state=delayed"),
+    ("topic-test", "#/topics/orders.close/test"),
+    ("topic-dead", "#/topics/invoices.pdf/dead"),
+    ("topic-empty", "#/topics/stock.release"),
+    ("job", "#/topics/invoices.pdf/jobs/inv-1"),
+    ("dead", "#/dead"),
+    ("nodes", "#/nodes"),
+    ("processes", "#/processes"),
+    ("alerts", "#/alerts"),
+    ("tokens", "#/tokens"),
+    ("accounts", "#/accounts"),
+    ("audit", "#/audit"),
+];
+
+/// A daemon at which there is something to be seen on each page.
+fn shop() -> (Sink, Daemon) {
+    let sink = Sink::answering(|call| match call.header("dq-topic") {
+        "invoices.pdf" => Answer::new(503, "the printer is out of paper"),
+        _ => Answer::new(200, "ok"),
+    });
+    let daemon = Daemon::start("[alert]\nto = [\"ops@example.com\"]\n");
+    let mut door = Http::unix(&daemon);
+    for (name, title, more) in [
+        ("orders.close", "Close unpaid orders", json!({"delay": "30m", "alert": ["shop@example.com"]})),
+        (
+            "invoices.pdf",
+            "Make invoices",
+            json!({"max_attempts": 2, "retry_base": "100ms", "breaker_failures": 0}),
+        ),
+        ("mail.remind", "Remind of an open basket", json!({"rate": "50/s", "priority": "low"})),
+        ("cart.expire", "Empty carts that were left", json!({"max_in_flight": 20})),
+        ("stock.release", "Give back what was reserved", json!({})),
+    ] {
+        let mut topic = json!({"name": name, "title": title, "callback": sink.url(), "creator": "shop"});
+        topic.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        door.ask("POST", "/v1/topics", &topic).is(201);
+    }
+    let jobs = |topic: &str, ids: std::ops::Range<u32>, delay: &dyn Fn(u32) -> u32| -> Value {
+        let job = |n: u32| {
+            let id = format!("{}-{n}", if topic == "invoices.pdf" { "inv" } else { "order" });
+            json!({"id": id, "delay": delay(n), "body": {"order": 20_261_122 + n, "shop": 7, "items": [{"sku": "A-1", "n": 2}]}})
+        };
+        json!({"jobs": ids.map(job).collect::<Vec<_>>()})
+    };
+    for (topic, ids, delay) in [
+        ("orders.close", 1..400, &(|n: u32| 60 + n * 53 % 5000) as &dyn Fn(u32) -> u32),
+        ("mail.remind", 1..60, &|n| n % 20 * 3600),
+        ("invoices.pdf", 1..9, &|_| 0),
+    ] {
+        door.ask("POST", &format!("/v1/topics/{topic}/jobs/batch"), &jobs(topic, ids, delay)).is(200);
+    }
+    door.ask("POST", "/v1/topics/mail.remind/pause", &Value::Null).is(204);
+    door.ask("POST", "/v1/tokens", &json!({"name": "shop", "scopes": ["produce:*"], "expires": "90d"}))
+        .is(201);
+    door.ask("PUT", "/v1/accounts/ann", &json!({"role": "read", "password": "the eyes of ann"})).is(204);
+    eventually(30 * SECOND, "what cannot be delivered dies", || {
+        let dead = door.get("/v1/topics/invoices.pdf/dead").is(200);
+        (dead["jobs"].as_array()?.len() == 8).then_some(())
+    });
+    (sink, daemon)
+}
+
+/// Goes to a page, and waits until it shows what it is about.
+fn visit(browser: &Browser, hash: &str) {
+    browser.run(&format!("location.hash = {}", json!(hash)));
+    let shown = format!("document.getElementById('app').dataset.shown === {}", json!(hash));
+    let is_whole = "!document.querySelector('.skeleton, .boot, main [aria-busy=true]')";
+    browser.until(&format!("{hash} is there"), &format!("{shown} && {is_whole}"));
+    // What has come is drawn, too.
+    browser.run("window.drawn = false; requestAnimationFrame(() => requestAnimationFrame(() => { window.drawn = true; }))");
+    browser.until("two frames", "window.drawn");
+}
+
+#[test]
+fn no_page_keeps_anybody_out_light_and_dark() {
+    let (_sink, daemon) = shop();
+    let browser = signed_in(&daemon, Setting::default());
+    let mut found = Vec::new();
+    for theme in ["light", "dark"] {
+        browser.run(&format!(
+            "localStorage.setItem('dq.theme', '{theme}'); document.documentElement.dataset.theme = '{theme}'; dispatchEvent(new Event('dq-theme'))"
+        ));
+        for (name, hash) in PAGES {
+            visit(&browser, hash);
+            found.extend(browser.barriers().into_iter().map(|barrier| format!("{name} {theme}: {barrier}")));
+            // No page is wider than the window.
+            let wider = browser.run("return document.documentElement.scrollWidth - innerWidth");
+            assert!(wider.as_i64() <= Some(0), "{name}: {wider} pixels too wide");
+        }
+    }
+    browser.press("Sign out");
+    browser.see("h1", "Sign in");
+    found.extend(browser.barriers());
+    assert!(found.is_empty(), "{found:#?}");
+    good(&browser);
+}
+
+/// Jobs come and go until it is told to end, as in a shop in which people are.
+fn customers(daemon: &Daemon, is_over: &AtomicBool) {
+    let mut door = Http::unix(daemon);
+    let mut n: u32 = 1000;
+    while !is_over.load(Ordering::Relaxed) {
+        for (topic, most) in [("cart.expire", 20), ("orders.close", 6)] {
+            // More and fewer of them by turns.
+            let wave = (f64::from(n) / 200.0).sin() + 1.3;
+            let jobs: Vec<Value> = (0..(wave * f64::from(most) / 2.0) as u32)
+                .map(|i| json!({"id": format!("{topic}-{n}-{i}"), "delay": (n + i * 7) % 40, "body": {"cart": n}}))
+                .collect();
+            door.ask("POST", &format!("/v1/topics/{topic}/jobs/batch"), &json!({"jobs": jobs})).is(200);
+        }
+        n += 13;
+        std::thread::sleep(SECOND / 4);
+    }
+}
+
+/// `make screenshots` has it make pictures; else it sees that each page fits a phone, in Chinese.
+#[test]
+fn screenshots_of_all_pages() {
+    let makes = std::env::var_os("SCREENSHOTS").is_some();
+    let (_sink, daemon) = shop();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        if makes {
+            scope.spawn(|| customers(&daemon, &is_over));
+            let mut door = Http::unix(&daemon);
+            eventually(300 * SECOND, "two minutes of history", || {
+                let points = door.get("/v1/history").is(200)["seconds"].as_array()?.clone();
+                (points.iter().filter(|p| p["delivered"].as_u64() > Some(0)).count() > 24).then_some(())
+            });
+        }
+        look_at_all_pages(&daemon, makes);
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+fn look_at_all_pages(daemon: &Daemon, makes: bool) {
+    let narrow = Setting { width: 390, height: 844, language: "zh-CN" };
+    let settings = if makes {
+        vec![Setting::default(), Setting { language: "en", ..narrow }, narrow]
+    } else {
+        vec![narrow]
+    };
+    for setting in settings {
+        let browser = signed_in(daemon, setting);
+        for (name, hash) in PAGES {
+            visit(&browser, hash);
+            let wider = browser.run("return document.documentElement.scrollWidth - innerWidth");
+            assert!(wider.as_i64() <= Some(0), "{name}: {wider} pixels too wide at {}", setting.width);
+            if makes {
+                let picture = format!("{name}-{}-{}.png", setting.width, &setting.language[..2]);
+                browser.picture(&pictures().join(picture));
+            }
+        }
+        good(&browser);
+    }
+}
