@@ -1,11 +1,15 @@
 //! Nodes that are added to and taken out of a running daemon's configuration, by `dq nodes` as people use it.
 
+use std::collections::HashSet;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use crate::support;
 use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, pending, topic};
 use dq::cli::Client;
+use dq::settings;
+use dq::store::Lanes;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -129,6 +133,60 @@ fn a_node_that_is_added_takes_its_share_of_the_jobs_and_a_drain_can_be_undone() 
     assert!(code == Some(0) && out.contains("new jobs go to r1 again"), "{out}{err}");
     eventually(20 * SECOND, "its share", || (fleet.jobs_on(1) > 300).then_some(()));
     eventually(20 * SECOND, "all of them", || (fleet.jobs_on(0) + fleet.jobs_on(1) == 900).then_some(()));
+}
+
+#[test]
+fn a_drain_that_is_ordered_again_goes_on_and_one_that_is_undone_at_once_counts_first() {
+    let mut fleet = Fleet::start(3);
+    let urls: Vec<String> = fleet.nodes.iter().map(RedisServer::url).collect();
+    // Each as another process has them.
+    let lanes = |pool| {
+        let node = |n: usize| settings::Node::server(format!("r{n}"), urls[n].clone(), 2);
+        let nodes = (0..3).map(node).collect();
+        let redis = settings::Redis { prefix: "dq".into(), timeout: SECOND, pool, nodes };
+        Lanes::new(&settings::Store::Redis(redis)).unwrap()
+    };
+    let (first, second) = (lanes(4), lanes(5));
+    let said = |fleet: &Fleet, node: usize| {
+        let script =
+            "local k = redis.call('KEYS', '*drained')[1] return k and redis.call('HGET', k, 'r1') or ''";
+        fleet.nodes[node].cli(&["eval", script, "0"]).trim().to_owned()
+    };
+    let everywhere = |fleet: &Fleet| {
+        let words: HashSet<String> = (0..3).map(|node| said(fleet, node)).collect();
+        assert_eq!(words.len(), 1, "{words:?}");
+        words.into_iter().next().unwrap()
+    };
+    let is_home = |lanes: &Lanes| lanes.nodes()[1].is_home;
+
+    // There is nothing to undo.
+    second.drain(1, false).unwrap();
+    assert_eq!(everywhere(&fleet), "");
+    first.drain(1, true).unwrap();
+    let word = everywhere(&fleet);
+    assert!(word.ends_with(" 1"), "{word}");
+    [&first, &second].into_iter().for_each(|again| again.drain(1, true).unwrap());
+    assert_eq!(everywhere(&fleet), word, "it was said already");
+
+    // Undone at once: only when all go by the drain.
+    let begun = Instant::now();
+    second.drain(1, false).unwrap();
+    assert!(begun.elapsed() > Duration::from_secs(1) && !is_home(&first) && !is_home(&second));
+    let at = |word: &str| word.split_once(' ').unwrap().0.parse::<i64>().unwrap();
+    let undone = everywhere(&fleet);
+    assert!(undone.ends_with(" 0") && at(&undone) >= at(&word) + 2000, "{word}, then {undone}");
+    // Who has just begun goes by what the others go by, before and after.
+    let third = lanes(6);
+    while begun.elapsed() < 10 * SECOND && !is_home(&first) {
+        assert!(!is_home(&third) || is_home(&first), "the same for all");
+        std::thread::yield_now();
+    }
+    assert!(is_home(&first));
+    eventually(5 * SECOND, "the others", || (is_home(&second) && is_home(&third)).then_some(()));
+
+    // A node that is away may know of a drain that the others have not heard of.
+    fleet.nodes[2].kill();
+    assert!(lanes(7).drain(0, false).is_err());
 }
 
 #[test]

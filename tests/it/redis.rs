@@ -481,6 +481,93 @@ fn a_node_that_was_away_when_a_topic_was_paused_delivers_nothing_of_it() {
 }
 
 #[test]
+fn a_job_that_was_replaced_while_its_home_was_down_is_found_by_who_learns_of_the_return_by_asking() {
+    let mut pair = Pair::start("");
+    pair.nodes.iter().for_each(|node| node.wait_until_old(4));
+    let (mut here, mut there) = (pair.store_of_another(5), pair.store_of_another(6));
+    let job = |id: &str, body: &str| NewJob {
+        key: JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new(id).unwrap() },
+        body: Body::parse(body).unwrap(),
+        due: Due::In(60 * SECOND),
+        priority: Priority::Normal,
+        on_conflict: OnConflict::Replace,
+        max_attempts: None,
+        attempts: 0,
+        headers: dq::headers::Headers::default(),
+    };
+    // What each holds is known to all.
+    let mut lanes = [0, 1].map(|lane| store::open_lane(&pair.settings, Path::new("/nowhere"), lane).unwrap());
+    eventually(20 * SECOND, "nodes that are looked through", || {
+        lanes.iter_mut().for_each(|lane| drop(lane.maintain()));
+        pair.lanes.nodes().iter().all(|node| node.is_looked_through).then_some(())
+    });
+    let id = pair.id_on(1, "replaced");
+    let old = job(&id, "1");
+    eventually(20 * SECOND, "a stored job", || here.add(std::slice::from_ref(&old)).remove(0).ok());
+    pair.nodes[1].kill();
+    let is_away = |store: &mut Box<dyn Store>| store.get(&old.key).is_err().then_some(());
+    eventually(10 * SECOND, "an outage", || is_away(&mut here).and(is_away(&mut there)));
+    // What one knows is as new as can be when the other replaces the job.
+    let known = Instant::now();
+    eventually(10 * SECOND, "reports that are too old", || {
+        (known.elapsed() > Duration::from_millis(1100)).then_some(())
+    });
+    eventually(10 * SECOND, "still an outage", || is_away(&mut here));
+    let added = there.add(&[job(&id, "2")]).remove(0);
+    assert!(added.is_ok(), "{added:?}");
+    pair.nodes[1].start_again();
+    let (back, mut answers) = (Instant::now(), 0);
+    while back.elapsed() < 4 * SECOND {
+        if let Ok(found) = here.get(&old.key) {
+            assert_eq!(found.map(|view| view.body.as_str().to_owned()).as_deref(), Some("2"));
+            answers += 1;
+        }
+    }
+    assert!(answers > 0);
+}
+
+#[test]
+fn hosts_that_serve_different_topics_are_each_told_of_their_own() {
+    let sinks = [Sink::start(), Sink::start()];
+    let pair = Pair::start("");
+    pair.nodes.iter().for_each(|node| node.wait_until_old(4));
+    let topics = ["t", "u"];
+    let daemons =
+        [0, 1].map(|n| Daemon::start(&format!("{}{}", pair.config, topic(topics[n], &sinks[n], ""))));
+    daemons.iter().for_each(|daemon| drop(daemon.wait_all_up(SLOTS)));
+    let mut clients = [0, 1].map(|n| daemons[n].client());
+    for n in 0..60 {
+        let of = n % 2;
+        assert_eq!(clients[of].ask(&add(topics[of], &n.to_string(), 0)).unwrap()["code"], 1);
+        sinks[of].wait_for(n / 2 + 1, 5 * SECOND);
+    }
+    // What nobody serves costs little.
+    let mut store = pair.store();
+    let stray = |n: usize| NewJob {
+        key: JobKey { topic: TopicName::new("v").unwrap(), id: JobId::new(n.to_string()).unwrap() },
+        body: Body::parse("1").unwrap(),
+        due: Due::In(Duration::ZERO),
+        priority: Priority::Normal,
+        on_conflict: OnConflict::Replace,
+        max_attempts: None,
+        attempts: 0,
+        headers: dq::headers::Headers::default(),
+    };
+    let jobs: Vec<NewJob> = (0..50).map(stray).collect();
+    store.add(&jobs).into_iter().for_each(|added| assert!(added.is_ok(), "{added:?}"));
+    let scripts = || pair.nodes.iter().map(|node| commands(node).1).sum::<u64>();
+    let calls_in = |seconds: u32| {
+        let (before, begun) = (scripts(), Instant::now());
+        eventually(60 * SECOND, "some time", || (begun.elapsed() > seconds * SECOND).then_some(()));
+        (scripts() - before) as f64 / begun.elapsed().as_secs_f64()
+    };
+    // Until they have grown patient.
+    calls_in(4);
+    let each_second = calls_in(5);
+    assert!(each_second < 200.0, "{each_second} a second");
+}
+
+#[test]
 fn bells_rest_while_a_server_refuses_them() {
     let pair = Pair::start("");
     let daemon = pair.daemon();

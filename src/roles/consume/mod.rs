@@ -9,6 +9,7 @@ mod exchange;
 mod held_back;
 mod lane;
 mod limits;
+mod passing;
 mod workers;
 
 use std::collections::HashMap;
@@ -23,6 +24,7 @@ use anyhow::{Context as _, Result};
 use self::ending::{receiver_failed, settlement};
 use self::lane::{Inbox, Lane, News, Order};
 use self::limits::Limits;
+use self::passing::Passing;
 use self::workers::{Finished, Workers};
 use crate::fair::Fair;
 use crate::flow::Evidence;
@@ -46,9 +48,6 @@ const LAST_CALL: Duration = Duration::from_millis(500);
 /// How long outcomes gather while other callbacks run, to be settled together; and for how long who knows of work listens to no
 /// bell. Where nothing is known to be left, what is rung for is leased at once.
 const GATHER: Duration = Duration::from_millis(1);
-
-/// How often others are told of jobs that this process may not take.
-const PASS_ON: Duration = Duration::from_secs(1);
 
 /// Runs the role.
 pub fn run(mut context: Context) -> Result<()> {
@@ -92,8 +91,8 @@ struct Counter {
     left: Vec<(TopicName, u64)>,
     /// When a circuit lets a job through: nobody rings then.
     lets_through: Option<Instant>,
-    /// The topics that have ready jobs there of which this process may take no more, and when others were told so last.
-    passed_on: HashMap<TopicName, Instant>,
+    /// Which of the ready jobs there others were told of.
+    passing: Passing,
     /// The last lease left work behind: until then the next comes by itself, and nobody need ring.
     knows_until: Option<Instant>,
     listens: bool,
@@ -105,11 +104,6 @@ struct Counter {
 }
 
 impl Counter {
-    /// When others are told again of what this process may not take: some may have been busy.
-    fn passes_on_at(&self) -> Option<Instant> {
-        self.passed_on.values().min().map(|at| *at + PASS_ON)
-    }
-
     /// Takes an outcome, for the next exchange.
     fn owe(&mut self, settlement: Settlement) {
         self.gathers_since.get_or_insert_with(Instant::now);
@@ -153,6 +147,8 @@ struct Consumer {
     lanes: Lanes,
     /// It drains: no new work.
     drains: bool,
+    /// Other hosts may lease from the same store, and serve other topics.
+    has_other_hosts: bool,
     /// Where receivers that answer later find the HTTP API.
     public_url: Option<String>,
 }
@@ -183,7 +179,7 @@ impl Consumer {
                 trouble: Trouble::default(),
                 left: Vec::new(),
                 lets_through: None,
-                passed_on: HashMap::new(),
+                passing: Passing::default(),
                 knows_until: None,
                 listens: true,
                 deaf: false,
@@ -192,7 +188,8 @@ impl Consumer {
             });
         }
         let now = Instant::now();
-        let mut limits = Limits::new(now, matches!(settings.store, Store::Redis(_)));
+        let has_other_hosts = matches!(settings.store, Store::Redis(_));
+        let mut limits = Limits::new(now, has_other_hosts);
         limits.serve(topics.now(), now, |_| 0);
         Ok(Consumer {
             fair: Fair::new(lanes.count(), served(&topics)),
@@ -207,6 +204,7 @@ impl Consumer {
             workers,
             in_flight: HashMap::new(),
             drains: false,
+            has_other_hosts,
             public_url: settings.http.public_url.clone(),
         })
     }
@@ -265,7 +263,7 @@ impl Consumer {
         let idle = self.counters.iter().filter(|c| c.busy.is_none());
         let gathered = idle.flat_map(|c| [c.gathers_until(), c.knows_until]).flatten();
         let until = self.counters.iter().filter_map(|c| c.again).chain(drain_ends);
-        let passes = self.counters.iter().filter(|_| !self.drains).filter_map(Counter::passes_on_at);
+        let passes = self.counters.iter().filter(|_| !self.drains).filter_map(|c| c.passing.next());
         let until = until.chain(permits).chain(probes).chain(passes).chain(gathered).min();
         let fds: Vec<BorrowedFd<'_>> =
             [self.workers.as_fd(), self.told.as_fd()].into_iter().chain(self.topics.fd()).collect();

@@ -75,7 +75,9 @@ impl Registrar {
     /// Refuses what only a registry keeps, where there is none.
     pub(super) fn keeps(&self, what: &str) -> std::result::Result<(), Problem> {
         let detail = || format!("there is no registry, which would keep {what}");
-        self.is_there().then_some(()).ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, "no_registry", detail()))
+        self.is_there()
+            .then_some(())
+            .ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, "no_registry", detail()))
     }
 
     /// Asks the registry. One that has not answered after 5 s is away; unless it had begun with what may be a change, whose

@@ -17,6 +17,7 @@ use utoipa_axum::routes;
 use super::access::Caller;
 use super::api::{Api, Sent};
 use super::audit::Noted;
+use super::input::random;
 use super::problem::Problem;
 use super::schema;
 use crate::process;

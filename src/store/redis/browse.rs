@@ -48,10 +48,10 @@ impl RedisStore {
     pub(super) fn find(&self, key: &JobKey) -> Result<Option<View>> {
         let survey = self.survey_for_change();
         let was_unsure = self.is_unsure(&survey);
-        let found = self.find_by(key, &survey)?;
+        let found = self.find_by(key, &survey);
         match self.survey_again(&survey, was_unsure) {
             Some(survey) => self.find_by(key, &survey),
-            None => Ok(found),
+            None => found,
         }
     }
 
@@ -88,7 +88,7 @@ impl RedisStore {
         match failed {
             // It may be there.
             Some(e) if found.is_none() => Err(e),
-            _ => Ok(found),
+            _ => self.vouches(key, survey).map(|()| found),
         }
     }
 

@@ -32,13 +32,12 @@ impl RedisStore {
         if self.is_unsure(&survey) { self.nodes.survey_since(Instant::now()) } else { survey }
     }
 
-    /// Whether a node that answers has only just come back.
+    /// Whether what is known may be from before a node's return, or from before everybody knew of that.
     pub(super) fn is_unsure(&self, survey: &Survey) -> bool {
-        let unsure = |(n, r): (usize, &Report)| {
-            let node = &self.nodes.nodes[n];
-            r.holdings.is_some() && (0..node.bases.len()).any(|shard| node.known_since(shard).is_none())
-        };
-        survey.reports.iter().enumerate().any(unsure)
+        let answers = |r: &&Report| r.holdings.is_some();
+        let oldest = survey.reports.iter().filter(answers).filter_map(|r| r.asked_at).min();
+        let mut known = self.nodes.nodes.iter().zip(&survey.reports);
+        known.any(|(node, report)| node.was_missed(report.holdings.is_some(), oldest))
     }
 
     /// What is known as of now, where a change was made by what was known before a node's return, which only the change itself
@@ -47,8 +46,18 @@ impl RedisStore {
         (!was_unsure && self.is_unsure(before)).then(|| self.nodes.survey_since(Instant::now()))
     }
 
-    fn silent(&self, node: usize) -> StoreError {
-        StoreError::NodeDown(format!("{}: it does not answer", self.nodes.names[node]))
+    /// Whether a job's home can be taken at its word: one that has only just come back cannot, while a node is silent that may
+    /// hold what has replaced its copy.
+    pub(super) fn vouches(&self, key: &JobKey, survey: &Survey) -> Result<()> {
+        let home = self.nodes.place(survey.map.home(key), key);
+        let silent = (0..self.nodes.count()).find(|node| survey.is_silent(*node));
+        match silent.filter(|_| self.nodes.nodes[home.node].is_returning(home.shard)) {
+            Some(silent) => Err(StoreError::NodeDown(format!(
+                "{}: it was away, and {} may hold newer jobs, but does not answer",
+                self.nodes.names[home.node], self.nodes.names[silent]
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Adds jobs, as many in one call as a script may hold the bodies of.
@@ -111,7 +120,7 @@ impl RedisStore {
                 let (members, away): (Vec<usize>, Vec<usize>) =
                     members.into_iter().partition(|i| !survey.is_silent(orders[*i][place]));
                 for i in away {
-                    out[i].get_or_insert_with(|| Err(self.silent(orders[i][place])));
+                    out[i].get_or_insert_with(|| Err(self.nodes.silent(orders[i][place])));
                     left.push(i);
                 }
                 let nodes: Vec<usize> = members.iter().map(|i| orders[*i][place]).collect();
@@ -235,10 +244,12 @@ impl RedisStore {
             .iter()
             .zip(&homes)
             .map(|(place, home)| match place {
-                _ if survey.is_silent(*home) => Err(self.silent(*home)),
+                _ if survey.is_silent(*home) => Err(self.nodes.silent(*home)),
                 Elsewhere::OnItsWay => Err(on_its_way()),
                 Elsewhere::No | Elsewhere::Leased(_) => Ok(false),
             })
+            .zip(keys)
+            .map(|(there, key)| there.and_then(|there| self.vouches(key, survey).map(|()| there)))
             .collect();
         let known: Vec<usize> = (0..keys.len()).filter(|i| out[*i].is_ok()).collect();
         self.delete_at(keys, known.iter().map(|i| (*i, homes[*i])).collect(), &mut out);
@@ -291,18 +302,19 @@ impl RedisStore {
     pub(super) fn change_at_home(&self, key: &JobKey, change: &Change) -> Result<Changed> {
         let survey = self.survey_for_change();
         let was_unsure = self.is_unsure(&survey);
-        let changed = self.change_by(key, change, &survey)?;
+        let changed = self.change_by(key, change, &survey);
         match self.survey_again(&survey, was_unsure) {
             Some(survey) => self.change_by(key, change, &survey),
-            None => Ok(changed),
+            None => changed,
         }
     }
 
     fn change_by(&self, key: &JobKey, change: &Change, survey: &Survey) -> Result<Changed> {
         let home = survey.map.home(key);
         if survey.is_silent(home) {
-            return Err(self.silent(home));
+            return Err(self.nodes.silent(home));
         }
+        self.vouches(key, survey)?;
         if self.bring_home(&[key], survey) != [Elsewhere::No] {
             return Ok(Changed::Conflict);
         }

@@ -34,11 +34,6 @@ pub(super) fn unheard<'a>(
         .map(|(n, f)| (n.as_str(), *f))
 }
 
-/// A flag as it stands at a node.
-pub(super) fn shown((at_ms, is_so): (i64, bool)) -> String {
-    format!("{at_ms} {}", u8::from(is_so))
-}
-
 /// The flags of a node; what is none is passed over.
 pub(super) fn read(hash: Value) -> Result<Flags> {
     let texts: BTreeMap<String, String> = redis::from_redis_value(hash).map_err(|_| strange("an answer"))?;
@@ -69,7 +64,7 @@ mod tests {
                 [("a", text)].map(|(k, v)| (Value::SimpleString(k.into()), Value::SimpleString(v.into())));
             read(Value::Map(pairs.to_vec())).unwrap()
         };
-        assert_eq!(hash(&shown((12, true))), flags(&[("a", 12, true)]));
+        assert_eq!(hash("12 1"), flags(&[("a", 12, true)]));
         assert_eq!(hash("soon"), Flags::new());
     }
 }

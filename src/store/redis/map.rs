@@ -1,5 +1,6 @@
 //! Which nodes are the homes of jobs: all but those that are being drained. Pure.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::flags::{self, Flags};
@@ -58,6 +59,8 @@ pub(super) struct Plan {
     pub map: Arc<Map>,
     /// Of each node that has ever been drained, whether it is.
     flags: Flags,
+    /// From when on the last word about a node counts, Unix milliseconds.
+    counts_at_ms: BTreeMap<String, i64>,
     /// When a word begins to count; none: all do.
     changes_at_ms: Option<i64>,
 }
@@ -66,12 +69,19 @@ impl Plan {
     /// All of these nodes are homes.
     pub(super) fn new(all: &[String]) -> Plan {
         let map = Arc::new(Map::new(all, |_| false));
-        Plan { all: all.to_vec(), map, flags: Flags::new(), changes_at_ms: None }
+        Plan {
+            all: all.to_vec(),
+            map,
+            flags: Flags::new(),
+            counts_at_ms: BTreeMap::new(),
+            changes_at_ms: None,
+        }
     }
 
-    /// When it was said last whether a node is drained, Unix milliseconds, and what; none: it never was.
-    pub(super) fn said(&self, name: &str) -> Option<(i64, bool)> {
-        self.flags.get(name).copied()
+    /// What was said last of a node; none: nothing ever was.
+    pub(super) fn said(&self, name: &str) -> Option<Said> {
+        let (at_ms, drained) = *self.flags.get(name)?;
+        Some(Said { at_ms, drained, counts_at_ms: self.counts_at_ms.get(name).copied().unwrap_or(at_ms) })
     }
 
     /// Whether the map is another by now.
@@ -80,20 +90,38 @@ impl Plan {
     }
 
     /// Takes note of what a node has said, and goes by what counts now. Tells whether the map is another.
+    ///
+    /// A word is only ever said when it changes something, and only when the one before it counts. So what holds until it counts
+    /// is its opposite, also for who hears of it as the first of all that was ever said.
     pub(super) fn hear(&mut self, told: &Flags, now_ms: i64) -> bool {
+        for (name, (at_ms, _)) in told {
+            if self.flags.get(name).is_none_or(|(known, _)| known < at_ms) {
+                // Another's clock that is far ahead has no say in when.
+                let counts_at_ms = if *at_ms > now_ms + NOTICE_MS { now_ms } else { at_ms + NOTICE_MS };
+                self.counts_at_ms.insert(name.clone(), counts_at_ms);
+            }
+        }
         flags::hear(&mut self.flags, told);
-        let drained = |name: &str| match self.flags.get(name) {
-            Some((at, drained)) if at + NOTICE_MS <= now_ms => *drained,
-            Some(_) => !self.map.names.iter().any(|home| home == name),
-            None => false,
+        let drained = |name: &str| {
+            self.said(name)
+                .is_some_and(|said| if said.counts_at_ms <= now_ms { said.drained } else { !said.drained })
         };
         let map = Map::new(&self.all, drained);
-        let moments = self.flags.values().map(|(at, _)| at + NOTICE_MS);
-        self.changes_at_ms = moments.filter(|at| *at > now_ms).min();
+        self.changes_at_ms = self.counts_at_ms.values().copied().filter(|at| *at > now_ms).min();
         let is_news = *self.map != map;
         self.map = Arc::new(map);
         is_news
     }
+}
+
+/// A word about a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Said {
+    /// When it was said, Unix milliseconds.
+    pub at_ms: i64,
+    pub drained: bool,
+    /// From when on all go by it, Unix milliseconds.
+    pub counts_at_ms: i64,
 }
 
 #[cfg(test)]
@@ -132,5 +160,28 @@ mod tests {
         assert!(plan.hear(&Flags::new(), 7000) && plan.map.has(1));
         let mut late = Plan::new(&names);
         assert!(late.hear(&says(1000, true), 60_000), "who comes later goes by it at once");
+    }
+
+    #[test]
+    fn before_a_word_counts_who_has_just_begun_goes_by_what_the_others_go_by() {
+        let names = ["a".to_owned(), "b".to_owned()];
+        let says = |at, drained| Flags::from([("b".to_owned(), (at, drained))]);
+        // It was drained long ago, and is no longer from 7000 on.
+        let mut new = Plan::new(&names);
+        assert!(new.hear(&says(5000, false), 5100) && !new.map.has(1));
+        assert_eq!(new.said("b").map(|said| said.counts_at_ms), Some(7000));
+        assert!(!new.is_over(6999) && new.is_over(7000));
+        assert!(new.hear(&Flags::new(), 7000) && new.map.has(1));
+        assert_eq!(new.said("a"), None);
+    }
+
+    #[test]
+    fn a_word_by_a_clock_that_is_far_ahead_counts_at_once_and_for_good() {
+        let mut plan = Plan::new(&["a".to_owned(), "b".to_owned()]);
+        let ahead = Flags::from([("b".to_owned(), (3_600_000, true))]);
+        assert!(plan.hear(&ahead, 1000) && !plan.map.has(1));
+        for now in [2000, 3_599_000, 3_601_000] {
+            assert!(!plan.hear(&ahead, now) && !plan.map.has(1), "{now}");
+        }
     }
 }

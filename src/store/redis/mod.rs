@@ -10,6 +10,7 @@ mod bell;
 mod breaker;
 mod browse;
 mod change;
+mod drains;
 mod flags;
 mod flow;
 mod lease;

@@ -8,6 +8,7 @@ use redis::Value;
 use serde::Serialize;
 
 use super::answer::{self, array, count};
+use super::drains::DRAINED;
 use super::flags::{self, Flags};
 use super::map::{Map, Plan, parts};
 use super::node::{Call, Node};
@@ -24,7 +25,7 @@ pub struct Nodes {
     pub(super) nodes: Vec<Node>,
     pub(super) names: Vec<String>,
     boards: Vec<Board>,
-    plan: RwLock<Plan>,
+    pub(super) plan: RwLock<Plan>,
     /// Since when a shard's own displaced jobs are known not to be older than what their homes have.
     cleared: Mutex<HashMap<Place, Instant>>,
     /// What any node has heard of topics that are paused.
@@ -127,12 +128,17 @@ impl Nodes {
     }
 
     /// Takes note of what a node has said of nodes that are being drained.
-    fn hear(&self, told: &Flags) -> Arc<Map> {
+    pub(super) fn hear(&self, told: &Flags) -> Arc<Map> {
         let mut plan = self.plan.write().unwrap_or_else(PoisonError::into_inner);
         if plan.hear(told, super::now_ms()) {
             log::info!("the homes of jobs are {}", plan.map.fingerprint);
         }
         Arc::clone(&plan.map)
+    }
+
+    /// Of a node that does not answer.
+    pub(super) fn silent(&self, node: usize) -> StoreError {
+        StoreError::NodeDown(format!("{}: it does not answer", self.names[node]))
     }
 
     /// Where a job lies, or would, on a node.
@@ -197,7 +203,7 @@ impl Nodes {
         }
         let node = &self.nodes[place.node];
         let not_yet = |why: &str| Err(StoreError::Settling(format!("{}: {why}", node.name)));
-        let is_away = || Err(StoreError::NodeDown(format!("{}: it does not answer", node.name)));
+        let is_away = || Err(self.silent(place.node));
         let Some(since) = node.known_since(place.shard) else {
             return if survey.is_silent(place.node) { is_away() } else { not_yet("not all may know it yet") };
         };
@@ -321,29 +327,6 @@ impl Nodes {
         };
         self.names.iter().enumerate().map(state).collect()
     }
-
-    /// Has a node drained of its jobs, or no longer: tells all nodes that answer. What is so already stays so from when it was said
-    /// first: said anew it would begin anew, and not for all at the same moment.
-    pub fn drain(&self, lane: usize, drained: bool) -> Result<()> {
-        // What others have said, too.
-        self.survey_since(Instant::now());
-        let known = self.plan.read().unwrap_or_else(PoisonError::into_inner).said(&self.names[lane]);
-        let said = known.filter(|(_, is_so)| *is_so == drained).unwrap_or((super::now_ms(), drained));
-        let flag = flags::shown(said);
-        let mut told = Err(StoreError::NodeDown("none answers".into()));
-        for node in &self.nodes {
-            let mut call = node.plain("HSET", 0, DRAINED);
-            call.cmd.arg(&self.names[lane]).arg(&flag);
-            match node.run_one(call) {
-                Ok(_) => told = Ok(()),
-                Err(e) => log::warn!("cannot tell node {}: {}", node.name, e.into_error()),
-            }
-        }
-        if told.is_ok() {
-            self.hear(&Flags::from([(self.names[lane].clone(), said)]));
-        }
-        told
-    }
 }
 
 /// How a node is to the others.
@@ -363,9 +346,6 @@ pub struct NodeState {
 
 /// How long a node is waited for that is asked what it holds for others, by those who could do without.
 const PATIENCE: Duration = Duration::from_millis(100);
-
-/// Where a node keeps which nodes are being drained.
-const DRAINED: &str = "drained";
 
 /// Where a node keeps for which homes its jobs have been looked at.
 pub(super) const MARK: &str = "map";

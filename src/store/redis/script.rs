@@ -13,6 +13,7 @@ pub(super) enum Script {
     Counts,
     DeadSince,
     Delete,
+    Drain,
     Expire,
     Forecast,
     Get,
@@ -48,7 +49,7 @@ macro_rules! sources {
 }
 
 /// In the order of [`Script`].
-const SOURCES: [(&str, &str); 33] = sources!(
+const SOURCES: [(&str, &str); 34] = sources!(
     "lua/",
     "add",
     "announce",
@@ -57,6 +58,7 @@ const SOURCES: [(&str, &str); 33] = sources!(
     "counts",
     "dead_since",
     "delete",
+    "drain",
     "expire",
     "forecast",
     "get",

@@ -47,6 +47,11 @@ impl Standing {
         self.server = Some(server.to_owned());
     }
 
+    /// Whether it answers, and that moment has not come.
+    pub(super) fn is_returning(&self, pause: Duration, now: Instant) -> bool {
+        matches!(self.state, State::Back(_)) && self.known_since(pause, now).is_none()
+    }
+
     /// From when on what others say of the shard is all that there is to say: everybody knows by then that it is there.
     /// `pause` is how long that takes. None: it is away, or that moment has not come.
     pub(super) fn known_since(&self, pause: Duration, now: Instant) -> Option<Option<Instant>> {
@@ -77,9 +82,11 @@ mod tests {
         assert_eq!(shard.known_since(PAUSE, at(1)), Some(None), "another connection to the same");
         shard.failed();
         assert_eq!(shard.known_since(PAUSE, at(9)), None);
+        assert!(!shard.is_returning(PAUSE, at(9)));
         shard.answered(at(10));
         shard.answered(at(11));
         assert_eq!(shard.known_since(PAUSE, at(11)), None);
+        assert!(shard.is_returning(PAUSE, at(11)) && !shard.is_returning(PAUSE, at(12)));
         assert_eq!(shard.known_since(PAUSE, at(12)), Some(Some(at(12))));
         shard.met("b", true, at(20));
         assert_eq!(shard.known_since(PAUSE, at(21)), None, "another server has taken over, unseen");

@@ -99,6 +99,20 @@ impl Node {
         self.standings()[shard].known_since(self.settling(), Instant::now())
     }
 
+    /// Whether a shard of it answers, but not all may know that yet.
+    pub(super) fn is_returning(&self, shard: usize) -> bool {
+        self.standings()[shard].is_returning(self.settling(), Instant::now())
+    }
+
+    /// Whether what others said then may be from before everybody knew that this node is there. `answered`: it did so then.
+    pub(super) fn was_missed(&self, answered: bool, asked_at: Option<Instant>) -> bool {
+        let (pause, now) = (self.settling(), Instant::now());
+        self.standings().iter().any(|shard| match shard.known_since(pause, now) {
+            None => answered || shard.is_returning(pause, now),
+            Some(since) => since.zip(asked_at).is_some_and(|(since, asked)| asked < since),
+        })
+    }
+
     /// How long it may take to answer, or to be taken for down.
     pub(super) fn answer_time(&self) -> Duration {
         self.timeout + PAUSE / 2
