@@ -62,6 +62,15 @@ export function watch(topic) {
   live.watchedPoints = [];
 }
 
+/** Reads what the watched topic did before its page was opened, or while it was hidden. @returns {Promise<void>} */
+export async function loadWatched() {
+  const topic = live.watched;
+  const told = await get(`/v1/history?topic=${encodeURIComponent(topic)}`);
+  if (live.watched !== topic) return;
+  live.watchedPoints = filled(live.watchedPoints, toldPoints(told.seconds), (p) => p.written !== undefined);
+  redraw();
+}
+
 function open() {
   source?.close();
   heard_ms = Date.now();
@@ -220,17 +229,23 @@ function watchPoint(at_ms, before, changed, seconds) {
 /** Reads what was before this page was opened: seconds that are missing, and the minutes. @returns {Promise<void>} */
 export async function loadHistory() {
   const told = await get('/v1/history');
-  const points = (list, span_ms) => list.map((p) => {
-    const point = { at_ms: p.at_ms, p50_us: p.late_p50_us ?? null, p99_us: p.late_p99_us ?? null };
-    for (const name of COUNTED) point[name] = ((p[name] ?? 0) * 1000) / (p.span_ms || span_ms);
-    if (!p.attempts) Object.assign(point, { p50_us: null, p99_us: null });
+  live.points = filled(live.points, toldPoints(told.seconds), (p) => p.waiting !== undefined);
+  live.minutes = toldPoints(told.minutes);
+  redraw();
+}
+
+/** Points of a history as rates a second. */
+function toldPoints(list) {
+  return (list ?? []).map((p) => {
+    const point = { at_ms: p.at_ms, p50_us: p.late_p50_us ?? null, p99_us: p.late_p99_us ?? null, late_us: p.late_mean_us ?? null };
+    for (const name of COUNTED) point[name] = ((p[name] ?? 0) * 1000) / (p.span_ms || 1000);
     return point;
   });
-  // What this page has heard itself is finer; what it was told fills the gaps, also those in which it was hidden.
-  const own = live.points.filter((p) => p.waiting !== undefined);
+}
+
+/** What this page has heard itself is finer; what it was told fills the gaps, also those in which it was hidden. */
+function filled(points, told, isOwn) {
+  const own = points.filter(isOwn);
   const isHeard = (point) => own.some((p) => Math.abs(p.at_ms - point.at_ms) < 5000);
-  const told_ = points(told.seconds ?? [], 1000).filter((p) => !isHeard(p));
-  live.points = [...told_, ...own].sort((a, b) => a.at_ms - b.at_ms);
-  live.minutes = points(told.minutes ?? [], 60000);
-  redraw();
+  return [...told.filter((p) => !isHeard(p)), ...own].sort((a, b) => a.at_ms - b.at_ms);
 }

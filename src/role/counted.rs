@@ -10,8 +10,8 @@ use crate::letters::Pace;
 use crate::metrics::{AddOutcome, DeathCause, DeleteOutcome, NodeCells, Operation, PurgeCause};
 use crate::store::{
     Added, Batch, Change, Changed, CircuitView, Counts, Forecast, Lanes, Letter, Letters, Moved, Opening,
-    Outcome, OwnerTag, Page, Permit, PermitAsk, Result, Settled, Settlement, Spread, Store, StoreError, View,
-    Wanted, Which,
+    Outcome, OwnerTag, Page, Permit, PermitAsk, Result, Settled, Settlement, Spread, Store, StoreError,
+    TopicRing, View, Wanted, Which,
 };
 use crate::ticket::Secret;
 
@@ -314,6 +314,10 @@ impl Store for Counted {
 
     fn pass_on(&mut self, topics: &[TopicName]) {
         self.store.pass_on(topics);
+    }
+
+    fn give_back(&mut self, rings: &[TopicRing]) {
+        self.store.give_back(rings);
     }
 
     fn announce(&mut self) {

@@ -18,7 +18,7 @@ mod sqlite;
 
 use std::time::Duration;
 
-pub use bell::{Bell, BellKind};
+pub use bell::{Bell, BellKind, Ring, TopicRing};
 pub use counts::Counts;
 pub use dead::{Letter, Letters, Which};
 pub use flow::{CircuitState, CircuitView, Left, Opening, PERMIT_HOLDS, Permit, PermitAsk, Waiting};
@@ -315,6 +315,9 @@ pub trait Store: Send {
 
     /// Tells others that topics have ready jobs, which whoever was told of them may not take.
     fn pass_on(&mut self, _topics: &[TopicName]) {}
+
+    /// Gives rings back that are for others, so that one of them hears them, as long as there are ready jobs.
+    fn give_back(&mut self, _rings: &[TopicRing]) {}
 
     /// Rings for work that there may be: whoever would have rung may have died before it did.
     fn announce(&mut self);

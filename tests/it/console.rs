@@ -356,6 +356,17 @@ fn what_becomes_due_and_what_was_done_is_told_for_charts() {
     });
     assert!(point["late_p99_us"].as_u64().unwrap() >= point["late_p50_us"].as_u64().unwrap());
     assert!((1..=20_000).contains(&point["span_ms"].as_i64().unwrap()), "{point}");
+    assert!(point["late_mean_us"].is_u64(), "{point}");
+    // The same of each topic.
+    let mut delivered = |topic: &str| -> u64 {
+        let history = http.get(&format!("/v1/history?topic={topic}")).is(200);
+        assert_eq!(history["minutes"], json!([]));
+        history["seconds"].as_array().unwrap().iter().map(|p| p["delivered"].as_u64().unwrap()).sum()
+    };
+    eventually(60 * SECOND, "a point of the topic", || (delivered("t") == 1).then_some(()));
+    assert_eq!(delivered("u"), 0);
+    http.get("/v1/history?topic=a%20b").is_problem(422, "bad_field", Some("topic"));
+    http.get("/v1/history?colour=red").is_problem(422, "unknown_field", Some("colour"));
 }
 
 #[test]

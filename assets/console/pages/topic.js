@@ -5,7 +5,7 @@ import { barChart, lineChart } from '../chart.js';
 import { h } from '../dom.js';
 import { count, fullMoment, micros, moment, rate, span, weekday } from '../format.js';
 import { t } from '../i18n.js';
-import { live, watch } from '../live.js';
+import { live, loadWatched, watch } from '../live.js';
 import { card, figure, pageHead } from '../parts/card.js';
 import { firstJob } from '../parts/first_job.js';
 import { forecastCard } from '../parts/forecast.js';
@@ -49,7 +49,7 @@ function charts() {
   const of = (name) => points.map((p) => p[name] ?? null);
   const perSecond = (n) => (n === null || n === undefined ? '–' : `${rate(n)}${t('unit.per_s')}`);
   return h('div', { class: 'grid grid--2', key: 'charts' },
-    card({ title: t('chart.flow'), key: 'flow', help: t('chart.since_open') }, lineChart({
+    card({ title: t('chart.flow'), key: 'flow', help: t('chart.ten_minutes') }, lineChart({
       ...common, key: 'flow', gaps: true, label: t('chart.flow'), format: perSecond, height: 160,
       series: [{ name: t('figure.in'), color: 'delayed', values: of('written') }, { name: t('figure.out'), color: 'good', values: of('delivered'), fill: true }, { name: t('figure.failed'), color: 'bad', values: of('failed') }],
     })),
@@ -104,6 +104,7 @@ export default function topicPage({ params, resource, onLeave }) {
     return checked;
   });
   watch(name);
+  resource(() => loadWatched(), 60000);
   onLeave(check.stop);
   return {
     title: () => name,

@@ -45,7 +45,7 @@ export default {
   'figure.delivered': 'Delivered',
   'chart.mean_lateness': 'Mean lateness',
   'chart.mean': 'mean',
-  'chart.since_open': 'Since this page was opened, ten minutes at most.',
+  'chart.ten_minutes': 'The last ten minutes, on this host.',
   'nodes.for_others.why': 'Holds {n} jobs that belong to other nodes; they go home when those are back.',
   'topics.about': 'Each kind of job, where it is delivered, and how it does.',
   'topics.find': 'Find by name, title or callback',

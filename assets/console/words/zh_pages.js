@@ -45,7 +45,7 @@ export default {
   'figure.delivered': '投递成功',
   'chart.mean_lateness': '平均延迟',
   'chart.mean': '平均',
-  'chart.since_open': '自打开本页起，最多十分钟。',
+  'chart.ten_minutes': '最近十分钟，仅本机。',
   'nodes.for_others.why': '替其他节点保管 {n} 个任务，待对方恢复后归还。',
   'topics.about': '每类任务、它的回调地址和运行情况。',
   'topics.find': '按名称、标题或回调地址查找',

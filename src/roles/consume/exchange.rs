@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use anyhow::Result;
 
+use super::counter::GATHER;
 use super::ending::{ack_url, too_old};
 use super::lane::{self, Order};
-use super::passing::{Again, ForOthers};
-use super::{Consumer, Flight, GATHER, LEASE_MARGIN};
+use super::{Consumer, Flight, LEASE_MARGIN};
 use crate::job::TopicName;
 use crate::store::{Batch, Settlement, StoreError, Wanted};
 
@@ -115,8 +115,8 @@ impl Consumer {
         }
         self.workers.begin();
         self.note_waiting(number, batch.waiting);
-        let (left, foreign): (Vec<_>, Vec<_>) =
-            batch.left.into_iter().partition(|(topic, _)| self.topics.now().get(topic.as_str()).is_some());
+        let served = |(topic, _): &(TopicName, u64)| self.topics.now().get(topic.as_str()).is_some();
+        let left: Vec<(TopicName, u64)> = batch.left.into_iter().filter(served).collect();
         self.fair.left(number, left.iter().cloned());
         let more = self.fair.more(number, self.free(), |topic| self.limits.allowed(topic));
         // What was not asked for may be for others, and what this one may not take; but where the limits hold it back, those
@@ -124,36 +124,21 @@ impl Consumer {
         let is_ours = |topic: &TopicName| {
             asked.contains_key(topic) || self.limits.allowed(topic).is_some() && self.wants(topic) > 0
         };
-        let held_back = left.iter().filter(|(topic, _)| !is_ours(topic)).map(|left| (left, false));
-        // (Where all hear all rings, hosts are but one, and nobody else serves what it does not.)
-        let foreign = foreign.iter().filter(|_| self.has_other_hosts).map(|left| (left, true));
-        let for_others = held_back.chain(foreign).map(|((topic, ready), is_foreign)| ForOthers {
-            topic: topic.clone(),
-            ready: *ready,
-            is_foreign,
-        });
-        let for_others = for_others.collect();
+        let others: Vec<TopicName> =
+            left.iter().map(|(topic, _)| topic).filter(|t| !is_ours(t)).cloned().collect();
         let counter = &mut self.counters[number];
         // What is left although it was asked for is not for the asking: the next bell or callback brings the next try.
         counter.look |= brought > 0 && more;
         counter.knows_until = (!left.is_empty()).then(|| Instant::now() + GATHER);
         counter.left = left;
-        let topics = counter.passing.left(for_others, Instant::now());
+        // Once: between processes that may not take it either it would go round without end.
+        let is_told = |topic: &TopicName| counter.passed_on.contains_key(topic);
+        let topics: Vec<TopicName> = others.iter().filter(|t| !is_told(t)).cloned().collect();
+        counter.passed_on.retain(|topic, _| counter.left.iter().any(|(left, _)| left == topic));
+        counter.passed_on.extend(topics.iter().map(|topic| (topic.clone(), Instant::now())));
         if !topics.is_empty() {
             counter.lane.order(Order::PassOn { topics, rest: !more });
         }
         Ok(())
-    }
-
-    /// Tells others once more of what this process may not take, or looks whether they have taken it.
-    pub(super) fn pass_on_again(&mut self) {
-        let (now, looks) = (Instant::now(), self.free() > 0);
-        for counter in self.counters.iter_mut().filter(|_| !self.drains) {
-            let Again { tell, look } = counter.passing.again(looks && counter.again.is_none(), now);
-            counter.look |= look;
-            if !tell.is_empty() {
-                counter.lane.order(Order::PassOn { topics: tell, rest: true });
-            }
-        }
     }
 }

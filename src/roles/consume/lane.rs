@@ -14,7 +14,8 @@ use crate::job::TopicName;
 use crate::process::wait_readable;
 use crate::role::{self, lock};
 use crate::store::{
-    self, Batch, Bell, Opening, OwnerTag, Permit, PermitAsk, Settled, Settlement, Store, StoreError, Wanted,
+    self, Batch, Bell, Opening, OwnerTag, Permit, PermitAsk, Ring, Settled, Settlement, Store, StoreError,
+    TopicRing, Wanted,
 };
 use crate::ticket::Secret;
 
@@ -33,6 +34,8 @@ pub(super) enum Order {
     Exchange { settle: Vec<Settlement>, wanted: Vec<Wanted>, limit: usize },
     /// Tell others of these topics; and leave the bell to them for a moment.
     PassOn { topics: Vec<TopicName>, rest: bool },
+    /// Give rings back that are for others.
+    GiveBack(Vec<TopicRing>),
     /// Whether to listen to the bell; or none any more.
     Listen(bool),
     /// Take the bell down.
@@ -49,8 +52,8 @@ pub(super) enum Order {
 
 /// What a lane tells.
 pub(super) enum News {
-    /// There is work.
-    Rang,
+    /// There may be work.
+    Rang(Vec<Ring>),
     /// What came of an exchange: what is to be settled again, what was leased, and what went wrong.
     Exchanged {
         unsettled: Vec<Settlement>,
@@ -196,7 +199,10 @@ impl Worker {
             && readable[1]
             && bell.answer().context("cannot answer the bell")?
         {
-            self.inbox.put(self.number, News::Rang);
+            let rings = bell.rings();
+            if !rings.is_empty() {
+                self.inbox.put(self.number, News::Rang(rings));
+            }
         }
         Ok(())
     }
@@ -211,13 +217,14 @@ impl Worker {
                 self.inbox.put(self.number, exchanged);
             }
             Order::PassOn { topics, rest } => {
-                if !topics.is_empty() {
-                    self.store.pass_on(&topics);
-                }
                 if let Some(bell) = self.bell.as_ref().filter(|_| rest) {
                     bell.rest();
                 }
+                if !topics.is_empty() {
+                    self.store.pass_on(&topics);
+                }
             }
+            Order::GiveBack(rings) => self.store.give_back(&rings),
             Order::Listen(listens) => {
                 self.listens = listens;
                 if let Some(bell) = &self.bell {

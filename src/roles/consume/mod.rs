@@ -4,6 +4,7 @@
 //! calls run, outcomes gather, and are settled together. A lease never holds more jobs than there are free workers, so that
 //! none waits here while another consumer is idle.
 
+mod counter;
 mod ending;
 mod exchange;
 mod held_back;
@@ -21,19 +22,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
+use self::counter::Counter;
 use self::ending::{receiver_failed, settlement};
 use self::lane::{Inbox, Lane, News, Order};
 use self::limits::Limits;
-use self::passing::Passing;
 use self::workers::{Finished, Workers};
 use crate::fair::Fair;
 use crate::flow::Evidence;
 use crate::job::{Priority, TopicName};
 use crate::process::{Owner, wait_readable};
-use crate::role::{Context, Drain, LiveTopics, Trouble};
+use crate::role::{Context, Drain, LiveTopics};
 use crate::settings::Store;
-use crate::store::{BellKind, Lanes, Leased, OwnerTag, Settlement, Token};
-use crate::ticket::Secret;
+use crate::store::{BellKind, Lanes, Leased, OwnerTag, Ring, Token};
 use crate::topic::{Mode, Topic};
 
 /// How much longer than a callback may take its lease holds: for names that are slow to resolve, and for settling.
@@ -44,10 +44,6 @@ const EXCHANGE: Duration = Duration::from_secs(15);
 
 /// How long before the end of a drain the leases of callbacks that still run are handed back.
 const LAST_CALL: Duration = Duration::from_millis(500);
-
-/// How long outcomes gather while other callbacks run, to be settled together; and for how long who knows of work listens to no
-/// bell. Where nothing is known to be left, what is rung for is leased at once.
-const GATHER: Duration = Duration::from_millis(1);
 
 /// Runs the role.
 pub fn run(mut context: Context) -> Result<()> {
@@ -67,69 +63,6 @@ struct Flight {
     by: Instant,
 }
 
-/// What is known of a lane.
-struct Counter {
-    lane: Lane,
-    /// Outcomes that the store does not have yet.
-    unsettled: Vec<Settlement>,
-    /// When the first of them came.
-    gathers_since: Option<Instant>,
-    /// How many callbacks of its jobs run.
-    flying: u32,
-    /// Whether there may be ready jobs that a free worker could take.
-    look: bool,
-    /// They were rung for since the last lease: none waits for outcomes to gather.
-    rang: bool,
-    /// An exchange is under way, since then; and it may bring so many jobs.
-    busy: Option<(Instant, u32)>,
-    /// The topics that it was asked for, as they were then, and for how many jobs.
-    asked: HashMap<TopicName, (Arc<Topic>, u32)>,
-    /// When it is tried again, after the store failed.
-    again: Option<Instant>,
-    trouble: Trouble,
-    /// The topics that have ready jobs there, and how many.
-    left: Vec<(TopicName, u64)>,
-    /// When a circuit lets a job through: nobody rings then.
-    lets_through: Option<Instant>,
-    /// Which of the ready jobs there others were told of.
-    passing: Passing,
-    /// The last lease left work behind: until then the next comes by itself, and nobody need ring.
-    knows_until: Option<Instant>,
-    listens: bool,
-    /// Its bell is down.
-    deaf: bool,
-    handed_back: bool,
-    /// What tickets for its leases are signed with.
-    secret: Option<Secret>,
-}
-
-impl Counter {
-    /// Takes an outcome, for the next exchange.
-    fn owe(&mut self, settlement: Settlement) {
-        self.gathers_since.get_or_insert_with(Instant::now);
-        self.unsettled.push(settlement);
-    }
-
-    /// Until when it waits for more outcomes, to settle them together; none: for no more, or there are none. When as many have
-    /// come as still fly, one half of them is exchanged while the other is out. A ring hurries who knows of no work alone: a
-    /// lease that leaves some behind rings as well, so that who is busy is rung for all the time.
-    fn gathers_until(&self) -> Option<Instant> {
-        let heeds = self.rang && self.look && self.left.is_empty();
-        let waits = !is_enough(self.unsettled.len(), self.flying) && !heeds && self.again.is_none();
-        self.gathers_since.filter(|_| waits).map(|since| since + GATHER)
-    }
-
-    /// Whether a drain has nothing more to do there.
-    fn is_through(&self) -> bool {
-        self.unsettled.is_empty() && self.busy.is_none() && self.deaf
-    }
-}
-
-/// Whether so many outcomes are exchanged without waiting for more, while so many callbacks still fly.
-fn is_enough(unsettled: usize, flying: u32) -> bool {
-    unsettled >= lane::BATCH.min(flying as usize)
-}
-
 struct Consumer {
     topics: LiveTopics,
     /// None: nothing is held under it any more.
@@ -147,8 +80,6 @@ struct Consumer {
     lanes: Lanes,
     /// It drains: no new work.
     drains: bool,
-    /// Other hosts may lease from the same store, and serve other topics.
-    has_other_hosts: bool,
     /// Where receivers that answer later find the HTTP API.
     public_url: Option<String>,
 }
@@ -166,30 +97,10 @@ impl Consumer {
             let bell = context.bell(number, BellKind::Push, owner.tag())?;
             let tag = OwnerTag(owner.tag().to_owned());
             let lane = Lane::start(number, context.lane(number)?, bell, tag, &inbox)?;
-            counters.push(Counter {
-                lane,
-                unsettled: Vec::new(),
-                gathers_since: None,
-                flying: 0,
-                rang: false,
-                look: true,
-                busy: None,
-                asked: HashMap::new(),
-                again: None,
-                trouble: Trouble::default(),
-                left: Vec::new(),
-                lets_through: None,
-                passing: Passing::default(),
-                knows_until: None,
-                listens: true,
-                deaf: false,
-                handed_back: false,
-                secret: None,
-            });
+            counters.push(Counter::new(lane));
         }
         let now = Instant::now();
-        let has_other_hosts = matches!(settings.store, Store::Redis(_));
-        let mut limits = Limits::new(now, has_other_hosts);
+        let mut limits = Limits::new(now, matches!(settings.store, Store::Redis(_)));
         limits.serve(topics.now(), now, |_| 0);
         Ok(Consumer {
             fair: Fair::new(lanes.count(), served(&topics)),
@@ -204,7 +115,6 @@ impl Consumer {
             workers,
             in_flight: HashMap::new(),
             drains: false,
-            has_other_hosts,
             public_url: settings.http.public_url.clone(),
         })
     }
@@ -223,7 +133,8 @@ impl Consumer {
                 }
             }
             self.ask_permits();
-            self.pass_on_again();
+            let now = Instant::now();
+            self.counters.iter_mut().filter(|_| !self.drains).for_each(|counter| counter.pass_on_again(now));
             for number in 0..self.counters.len() {
                 self.exchange(number);
             }
@@ -263,7 +174,7 @@ impl Consumer {
         let idle = self.counters.iter().filter(|c| c.busy.is_none());
         let gathered = idle.flat_map(|c| [c.gathers_until(), c.knows_until]).flatten();
         let until = self.counters.iter().filter_map(|c| c.again).chain(drain_ends);
-        let passes = self.counters.iter().filter(|_| !self.drains).filter_map(|c| c.passing.next());
+        let passes = self.counters.iter().filter(|_| !self.drains).filter_map(Counter::passes_on_at);
         let until = until.chain(permits).chain(probes).chain(passes).chain(gathered).min();
         let fds: Vec<BorrowedFd<'_>> =
             [self.workers.as_fd(), self.told.as_fd()].into_iter().chain(self.topics.fd()).collect();
@@ -323,10 +234,7 @@ impl Consumer {
     fn hear(&mut self) -> Result<()> {
         for (number, news) in self.inbox.take() {
             match news {
-                News::Rang => {
-                    let counter = &mut self.counters[number];
-                    (counter.look, counter.rang) = (true, true);
-                }
+                News::Rang(rings) => self.rang(number, rings),
                 News::Exchanged { unsettled, batch, failed } => {
                     self.exchanged(number, unsettled, batch, failed)?
                 }
@@ -342,6 +250,22 @@ impl Consumer {
             }
         }
         Ok(())
+    }
+
+    /// Looks for what it rang for; gives back what is for other hosts.
+    fn rang(&mut self, number: usize, rings: Vec<Ring>) {
+        let counter = &mut self.counters[number];
+        let mut for_others = Vec::new();
+        for ring in rings {
+            match ring {
+                Ring::Of(ring) if self.topics.now().get(ring.topic.as_str()).is_none() => {
+                    for_others.push(ring)
+                }
+                _ => (counter.look, counter.rang) = (true, true),
+            }
+        }
+        let back = counter.passing.heard(for_others, Instant::now());
+        counter.give_back(back);
     }
 
     /// Gives back what is still held, and ends.
@@ -374,20 +298,4 @@ impl Consumer {
 /// The topics whose jobs are delivered.
 fn served(topics: &LiveTopics) -> Vec<(TopicName, Priority)> {
     topics.now().iter().filter(|t| t.mode == Mode::Push).map(|t| (t.name.clone(), t.priority)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_half_of_the_callbacks_is_exchanged_while_the_other_is_out() {
-        // (Unsettled, in flight): the last one that lands waits for nobody.
-        for (unsettled, flying) in [(1, 0), (1, 1), (16, 16), (17, 15), (lane::BATCH, 4096)] {
-            assert!(is_enough(unsettled, flying), "{unsettled} {flying}");
-        }
-        for (unsettled, flying) in [(1, 2), (15, 17), (lane::BATCH - 1, 4096)] {
-            assert!(!is_enough(unsettled, flying), "{unsettled} {flying}");
-        }
-    }
 }

@@ -11,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::api::Api;
-use super::input::{self, short};
+use super::input;
 use super::metrics::{Asked, by};
 use super::problem::Problem;
 use super::schema;
@@ -88,13 +88,7 @@ fn edges(now_ms: i64) -> Vec<i64> {
     params(schema::OneTopicQuery),
     responses((status = 200, body = Forecast, description = "What becomes due"), schema::FindProblems))]
 async fn get_forecast(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<Told, Problem> {
-    let mut only: Option<TopicName> = None;
-    for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
-        match &*name {
-            "topic" => only = Some(input::topic(&value)?),
-            _ => return Err(Problem::unknown_field(&short(&name), &["topic"])),
-        }
-    }
+    let only = input::only_topic(query.as_deref().unwrap_or_default())?;
     let Some((counts, _)) = api.metrics.counts().await else {
         return Err(Problem::unavailable(
             "store_unavailable",

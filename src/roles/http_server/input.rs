@@ -340,6 +340,18 @@ pub(super) fn topic(name: &str) -> Result<TopicName, Problem> {
     TopicName::new(name).map_err(|e| Problem::invalid("topic", &e))
 }
 
+/// The topic that a query names, which may name nothing else; none: it names none.
+pub(super) fn only_topic(query: &str) -> Result<Option<TopicName>, Problem> {
+    let mut only = None;
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        match &*name {
+            "topic" => only = Some(topic(&value)?),
+            _ => return Err(Problem::unknown_field(&short(&name), &["topic"])),
+        }
+    }
+    Ok(only)
+}
+
 /// A job's id, as a path has it.
 pub(super) fn id(id: String) -> Result<JobId, Problem> {
     JobId::new(id).map_err(|e| Problem::invalid("id", &e))

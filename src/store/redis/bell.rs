@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 use redis::{ConnectionLike, Value};
 
 use super::node::{Endpoint, Node, Waiting};
-use super::{BELL_ROUND, Nodes};
-use crate::store::{Bell, BellKind};
+use super::{BELL_ROUND, Nodes, answer};
+use crate::job::TopicName;
+use crate::store::{Bell, BellKind, Ring, TopicRing};
 
 /// How long a node that is down is left alone before its bell is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -38,6 +39,8 @@ pub struct RedisBell {
 struct Shared {
     mood: Mutex<Mood>,
     changed: Condvar,
+    /// What has rung since it was last asked.
+    heard: Mutex<Heard>,
     /// Of each shard, the server and the number by which it knows the connection that waits there.
     waiting: Mutex<BTreeMap<usize, (Arc<Endpoint>, i64)>>,
 }
@@ -50,6 +53,18 @@ struct Mood {
     over: bool,
     /// How many listeners have not ended.
     listeners: usize,
+}
+
+impl Mood {
+    fn rests(&self) -> bool {
+        self.rests_until.is_some_and(|until| until > Instant::now())
+    }
+}
+
+#[derive(Debug, Default)]
+struct Heard {
+    all: bool,
+    topics: BTreeMap<(usize, TopicName), String>,
 }
 
 impl Shared {
@@ -102,6 +117,13 @@ impl Bell for RedisBell {
         }
     }
 
+    fn rings(&self) -> Vec<Ring> {
+        let Heard { all, topics } =
+            std::mem::take(&mut *self.shared.heard.lock().unwrap_or_else(PoisonError::into_inner));
+        let of = |((shard, topic), number)| Ring::Of(TopicRing { topic, shard, number });
+        all.then_some(Ring::All).into_iter().chain(topics.into_iter().map(of)).collect()
+    }
+
     fn listen(&self, could: bool) {
         let mut mood = self.shared.mood();
         if mood.listens != could {
@@ -149,7 +171,7 @@ impl Listener {
         let node = &self.nodes.nodes[self.node];
         while !self.is_over() {
             // What rang while nobody listened is not known: whoever watches looks for himself.
-            self.wake();
+            self.wake(None);
             if let Err(e) = self.listen_on(node) {
                 log::debug!("node {}: its bell: {e}", node.name);
                 if !self.is_over() {
@@ -172,13 +194,18 @@ impl Listener {
         while self.may_listen() {
             // What a server refuses comes as a value.
             let Value::Array(rung) = connection.req_command(&wait)?.extract_error()? else { continue };
+            let [_, Value::BulkString(what), score] = &rung[..] else { continue };
             let mood = *self.shared.mood();
-            if mood.listens && !mood.over {
-                self.wake();
-            } else if let [_, Value::BulkString(what), ..] = &rung[..] {
+            if mood.listens && !mood.over && !mood.rests() {
+                self.wake(answer::text(score.clone()).ok().zip(std::str::from_utf8(what).ok()));
+            } else {
                 // Somebody else is to hear it.
                 let mut again = redis::cmd("ZADD");
-                again.arg(&self.key).arg("NX").arg(0).arg(&what[..]);
+                again
+                    .arg(&self.key)
+                    .arg("NX")
+                    .arg(redis::from_redis_value::<String>(score.clone())?)
+                    .arg(&what[..]);
                 connection.req_command(&again)?.extract_error()?;
             }
         }
@@ -206,7 +233,14 @@ impl Listener {
         }
     }
 
-    fn wake(&self) {
+    /// Wakes whoever watches: a topic has rung, with its score; or anything may have.
+    fn wake(&self, rung: Option<(String, &str)>) {
+        let mut heard = self.shared.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        match rung.and_then(|(number, topic)| Some((number, TopicName::new(topic).ok()?))) {
+            Some((number, topic)) => drop(heard.topics.insert((self.shard, topic), number)),
+            None => heard.all = true,
+        }
+        drop(heard);
         // A full pipe wakes as well; one that nobody reads is over.
         let _ = (&self.ring).write(&[1]);
     }

@@ -50,11 +50,18 @@ impl RedisStore {
     /// hold what has replaced its copy.
     pub(super) fn vouches(&self, key: &JobKey, survey: &Survey) -> Result<()> {
         let home = self.nodes.place(survey.map.home(key), key);
-        let silent = (0..self.nodes.count()).find(|node| survey.is_silent(*node));
-        match silent.filter(|_| self.nodes.nodes[home.node].is_returning(home.shard)) {
+        let node = &self.nodes.nodes[home.node];
+        if !node.is_returning(home.shard) {
+            return Ok(());
+        }
+        let took_over = |other: &usize| {
+            let before = self.nodes.nodes[*other].was_away_before(node.away_since(home.shard));
+            survey.is_silent(*other) && *other != home.node && !before
+        };
+        match (0..self.nodes.count()).find(took_over) {
             Some(silent) => Err(StoreError::NodeDown(format!(
                 "{}: it was away, and {} may hold newer jobs, but does not answer",
-                self.nodes.names[home.node], self.nodes.names[silent]
+                node.name, self.nodes.names[silent]
             ))),
             None => Ok(()),
         }
@@ -228,8 +235,10 @@ impl RedisStore {
         if let Some(survey) = self.survey_again(&survey, was_unsure) {
             let again = self.delete_by(&keys, &survey);
             for (first, again) in deleted.iter_mut().zip(again) {
-                *first = match (&*first, again) {
+                *first = match (first.clone(), again) {
                     (Ok(true), Ok(_)) => Ok(true),
+                    (Ok(true), Err(e)) => Err(StoreError::Unknown(e.to_string())),
+                    (first @ Err(StoreError::Unknown(_)), Ok(false) | Err(_)) => first,
                     (_, again) => again,
                 };
             }
@@ -303,9 +312,16 @@ impl RedisStore {
         let survey = self.survey_for_change();
         let was_unsure = self.is_unsure(&survey);
         let changed = self.change_by(key, change, &survey);
-        match self.survey_again(&survey, was_unsure) {
-            Some(survey) => self.change_by(key, change, &survey),
-            None => changed,
+        // What may have been done is not done again.
+        if !matches!(changed, Ok(_) | Err(StoreError::NodeDown(_))) {
+            return changed;
+        }
+        let Some(survey) = self.survey_again(&survey, was_unsure) else { return changed };
+        match (changed, self.change_by(key, change, &survey)) {
+            // It was run, and is gone.
+            (Ok(Changed::Done), Ok(Changed::NotFound)) => Ok(Changed::Done),
+            (Ok(Changed::Done), Err(e)) => Err(StoreError::Unknown(e.to_string())),
+            (_, again) => again,
         }
     }
 

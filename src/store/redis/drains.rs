@@ -49,7 +49,8 @@ impl Nodes {
                 None => return Ok(Some(now_ms)),
                 Some(said) if said.drained == drained => return Ok(Some(said.at_ms)),
                 Some(said) if said.counts_at_ms > now_ms => {
-                    std::thread::sleep(Duration::from_millis((said.counts_at_ms - now_ms) as u64));
+                    let left_ms = (said.counts_at_ms - now_ms).min(100);
+                    std::thread::sleep(Duration::from_millis(left_ms as u64));
                 }
                 Some(said) => return Ok(Some(now_ms.max(said.at_ms + 1))),
             }

@@ -94,14 +94,21 @@ impl Plan {
     /// A word is only ever said when it changes something, and only when the one before it counts. So what holds until it counts
     /// is its opposite, also for who hears of it as the first of all that was ever said.
     pub(super) fn hear(&mut self, told: &Flags, now_ms: i64) -> bool {
-        for (name, (at_ms, _)) in told {
-            if self.flags.get(name).is_none_or(|(known, _)| known < at_ms) {
-                // Another's clock that is far ahead has no say in when.
-                let counts_at_ms = if *at_ms > now_ms + NOTICE_MS { now_ms } else { at_ms + NOTICE_MS };
-                self.counts_at_ms.insert(name.clone(), counts_at_ms);
+        for (name, (at_ms, drained)) in told {
+            let known = self.flags.get(name);
+            // One that says the same (two have said it at once) changes nothing, and not from when on either.
+            if known.is_none_or(|(known, was)| known < at_ms && was != drained) {
+                self.counts_at_ms.insert(name.clone(), at_ms + NOTICE_MS);
             }
         }
         flags::hear(&mut self.flags, told);
+        for at_ms in self.counts_at_ms.values_mut() {
+            // What counts does so for good, wherever clocks go; and what would take longer than it can was said by one that is far
+            // ahead, which has no say in when.
+            if *at_ms <= now_ms || *at_ms > now_ms + 2 * NOTICE_MS {
+                *at_ms = i64::MIN;
+            }
+        }
         let drained = |name: &str| {
             self.said(name)
                 .is_some_and(|said| if said.counts_at_ms <= now_ms { said.drained } else { !said.drained })
@@ -183,5 +190,19 @@ mod tests {
         for now in [2000, 3_599_000, 3_601_000] {
             assert!(!plan.hear(&ahead, now) && !plan.map.has(1), "{now}");
         }
+    }
+
+    #[test]
+    fn what_counts_does_so_when_clocks_are_put_back_and_when_it_is_said_twice() {
+        let mut plan = Plan::new(&["a".to_owned(), "b".to_owned()]);
+        let says = |at| Flags::from([("b".to_owned(), (at, true))]);
+        assert!(!plan.hear(&says(3_600_000), 3_600_000) && plan.hear(&Flags::new(), 3_602_000));
+        for now in [3_600_500, 1000] {
+            assert!(!plan.hear(&says(3_600_000), now) && !plan.map.has(1), "{now}");
+        }
+        assert!(!plan.hear(&says(3_600_001), 3_600_001) && !plan.map.has(1));
+        let mut early = Plan::new(&["a".to_owned(), "b".to_owned()]);
+        assert!(!early.hear(&says(3_600_000), 3_600_000));
+        assert!(early.hear(&Flags::new(), 1000) && !early.map.has(1), "nobody waits for an hour");
     }
 }

@@ -41,8 +41,8 @@ use self::nodes::Place;
 use self::script::Script;
 use super::{
     Added, Batch, Change, Changed, CircuitView, Counts, Forecast, Letter, Letters, Moved, Opening, OwnerTag,
-    Page, Permit, PermitAsk, Result, Settled, Settlement, Spread, Store, StoreError, View, Wanted, Which,
-    exchange_apart,
+    Page, Permit, PermitAsk, Result, Settled, Settlement, Spread, Store, StoreError, TopicRing, View, Wanted,
+    Which, exchange_apart,
 };
 use crate::job::{JobId, JobKey, NewJob, State, TopicName};
 use crate::letters::Pace;
@@ -155,7 +155,11 @@ impl RedisStore {
             });
             (place, call)
         };
-        for (_, answer) in self.ask_all(self.places().map(call).collect()) {
+        self.tell_bells(self.places().map(call).collect());
+    }
+
+    fn tell_bells(&self, calls: Vec<(Place, Call)>) {
+        for (_, answer) in self.ask_all(calls) {
             if let Err(e) = answer {
                 let level = match e {
                     // Of a node that is down others say so, and what it has is looked at when it is back.
@@ -328,6 +332,17 @@ impl Store for RedisStore {
 
     fn pass_on(&mut self, topics: &[TopicName]) {
         self.ring(topics);
+    }
+
+    fn give_back(&mut self, rings: &[TopicRing]) {
+        let Some(node) = self.lane else { return };
+        let call = |ring: &TopicRing| {
+            let place = Place { node, shard: ring.shard };
+            let mut call = self.call(Script::GiveBack, place);
+            call.cmd.arg(ring.topic.as_str()).arg(&ring.number);
+            (place, call)
+        };
+        self.tell_bells(rings.iter().map(call).collect());
     }
 
     fn announce(&mut self) {

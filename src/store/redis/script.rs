@@ -17,6 +17,7 @@ pub(super) enum Script {
     Expire,
     Forecast,
     Get,
+    GiveBack,
     HandBack,
     Held,
     Ids,
@@ -49,7 +50,7 @@ macro_rules! sources {
 }
 
 /// In the order of [`Script`].
-const SOURCES: [(&str, &str); 34] = sources!(
+const SOURCES: [(&str, &str); 35] = sources!(
     "lua/",
     "add",
     "announce",
@@ -62,6 +63,7 @@ const SOURCES: [(&str, &str); 34] = sources!(
     "expire",
     "forecast",
     "get",
+    "give_back",
     "hand_back",
     "held",
     "ids",

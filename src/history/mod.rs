@@ -2,11 +2,14 @@
 //! a place of its own by its moment, so that whoever writes needs to know nothing of who wrote before, and a restart loses nothing:
 //! who reads takes the differences.
 
+mod topics;
+
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+pub use self::topics::{TopicPoint, read_topic};
 use crate::metrics::{LATENESS_BOUNDS, Subject, Sums, Totals};
 
 /// How many ranges of lateness there are.
@@ -28,6 +31,18 @@ struct Ring {
     count: i64,
     /// Where it begins in the file, in samples.
     begin: i64,
+}
+
+impl Ring {
+    /// Which of its steps a moment belongs to.
+    fn step(self, at_ms: i64) -> i64 {
+        at_ms / self.step_ms
+    }
+
+    /// Whether a sample of then is not too old now.
+    fn has(self, at_ms: i64, now_ms: i64) -> bool {
+        (now_ms - self.step_ms * self.count..=now_ms).contains(&at_ms)
+    }
 }
 
 /// Ten minutes, and one sample more to take the first difference from.
@@ -96,16 +111,21 @@ impl Sample {
 
     /// What was done since an earlier one; none: the sums have begun anew.
     fn since(&self, before: &Sample) -> Option<Point> {
-        let falls = |(now, before): (u64, u64)| now < before;
-        let mut numbers = self.sums.numbers().into_iter().zip(before.sums.numbers());
-        if numbers.any(falls) || self.lateness.into_iter().zip(before.lateness).any(falls) {
+        let sums = between(before.sums, self.sums)?;
+        if self.lateness.into_iter().zip(before.lateness).any(|(now, before)| now < before) {
             return None;
         }
         let counts: [u64; RANGES] = std::array::from_fn(|i| self.lateness[i] - before.lateness[i]);
         let late_us = percentile(&counts, 0.5).zip(percentile(&counts, 0.99));
         let (at_ms, span_ms) = (self.at_ms, self.at_ms - before.at_ms);
-        Some(Point { at_ms, span_ms, sums: self.sums.since(before.sums), late_us })
+        Some(Point { at_ms, span_ms, sums, late_us })
     }
+}
+
+/// What was done between two moments; none: the sums have begun anew.
+fn between(before: Sums, now: Sums) -> Option<Sums> {
+    let falls = now.numbers().into_iter().zip(before.numbers()).any(|(now, before)| now < before);
+    (!falls).then(|| now.since(before))
 }
 
 /// Below what that share of all values lies, in microseconds; within a range they are taken to lie evenly. None: there are none.
@@ -141,7 +161,7 @@ impl Recorder {
         now_ms: i64,
         totals: impl FnOnce() -> io::Result<Totals>,
     ) -> io::Result<()> {
-        let steps = [SHORT, LONG].map(|ring| now_ms / ring.step_ms);
+        let steps = [SHORT, LONG].map(|ring| ring.step(now_ms));
         let before = std::mem::replace(&mut self.written, steps);
         if steps == before {
             return Ok(());
@@ -153,14 +173,18 @@ impl Recorder {
             .truncate(false)
             .mode(0o600)
             .open(path(run_dir))?;
-        let bytes = Sample::of(now_ms, &totals()?).bytes();
+        let totals = totals()?;
+        let bytes = Sample::of(now_ms, &totals).bytes();
+        if steps[0] != before[0] {
+            topics::write(run_dir, now_ms, &totals.sums())?;
+        }
         for (i, ring) in [SHORT, LONG].into_iter().enumerate().filter(|(i, _)| steps[*i] != before[*i]) {
             let place = (ring.begin + steps[i].rem_euclid(ring.count)) as u64 * SIZE as u64;
             // Who was here before may have written that of this step.
             let mut there = [0; SIZE];
             let is_written = before[i] == 0
                 && file.read_exact_at(&mut there, place).is_ok()
-                && Sample::parse(&there).is_some_and(|sample| sample.at_ms / ring.step_ms == steps[i]);
+                && Sample::parse(&there).is_some_and(|sample| ring.step(sample.at_ms) == steps[i]);
             if !is_written {
                 file.write_all_at(&bytes, place)?;
             }
@@ -178,9 +202,8 @@ pub fn read(run_dir: &Path, now_ms: i64) -> io::Result<History> {
     let ring = |ring: Ring| {
         let begin = ring.begin as usize * SIZE;
         let own = bytes.get(begin..).unwrap_or_default().chunks_exact(SIZE).take(ring.count as usize);
-        let oldest_ms = now_ms - ring.step_ms * ring.count;
         let mut samples: Vec<Sample> = own.filter_map(Sample::parse).collect();
-        samples.retain(|sample| (oldest_ms..=now_ms).contains(&sample.at_ms));
+        samples.retain(|sample| ring.has(sample.at_ms, now_ms));
         samples.sort_by_key(|sample| sample.at_ms);
         samples.windows(2).filter_map(|two| two[1].since(&two[0])).collect()
     };
