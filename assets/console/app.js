@@ -5,7 +5,7 @@ import { onStale } from './api.js';
 import { recolour } from './chart.js';
 import { patch } from './dom.js';
 import { loadAllWords, loadLanguage } from './i18n.js';
-import { onConnection, startLive, stopLive, watch } from './live.js';
+import { onConnection, startLive, stopLive } from './live.js';
 import { closeDialogs } from './parts/dialog.js';
 import { onRedraw, redraw } from './redraw.js';
 import { resource } from './resource.js';
@@ -68,7 +68,6 @@ function decoded(params) {
 function leave() {
   for (const act of current.leave) act();
   Object.assign(current, { leave: [], page: null, failed: null });
-  watch('');
 }
 
 let looks = null;

@@ -23,8 +23,6 @@ export const live = {
   processes: null, nodes: null, alerts: null, sums: null,
   /** @type {Point[]} */ points: [],
   /** @type {Point[]} */ minutes: [],
-  watched: '',
-  /** @type {Point[]} */ watchedPoints: [],
 };
 
 let source = null;
@@ -34,6 +32,7 @@ let begun = false;
 let hiding = 0;
 let reopening = 0;
 let check = async () => {};
+let follow = (..._told) => {};
 
 /** Asked when a connection opens, and before one that was refused is tried again: who is signed in. @param {() => Promise<void>} handler */
 export function onConnection(handler) {
@@ -52,23 +51,13 @@ export function stopLive() {
   begun = false;
   clearTimeout(reopening);
   source?.close();
-  Object.assign(live, { connected: false, told: false, lost: false, topics: new Map(), points: [], watchedPoints: [], processes: null, nodes: null, alerts: null, sums: null });
+  Object.assign(live, { connected: false, told: false, lost: false, topics: new Map(), points: [], processes: null, nodes: null, alerts: null, sums: null });
 }
 
-/** Keeps points of one topic from now on; '': of none. @param {string} topic */
-export function watch(topic) {
-  if (live.watched === topic) return;
-  live.watched = topic;
-  live.watchedPoints = [];
-}
-
-/** Reads what the watched topic did before its page was opened, or while it was hidden. @returns {Promise<void>} */
-export async function loadWatched() {
-  const topic = live.watched;
-  const told = await get(`/v1/history?topic=${encodeURIComponent(topic)}`);
-  if (live.watched !== topic) return;
-  live.watchedPoints = filled(live.watchedPoints, toldPoints(told.seconds), (p) => p.written !== undefined);
-  redraw();
+/** Has a handler told of each event: when it was, the topics before it, the names of those that changed, over how many seconds that was
+ * counted (0: not known), and whether nothing was counted anew. @param {(at_ms: number, before: Map<string, any>, changed: Set<string>, seconds: number, isStale: boolean) => void} handler */
+export function onTold(handler) {
+  follow = handler;
 }
 
 function open() {
@@ -137,18 +126,15 @@ function percentile(bounds, counts, share) {
   return bounds[bounds.length - 1];
 }
 
-function difference(now, was, seconds) {
+/** What was done between two sums, a second. */
+export function difference(now, was, seconds) {
   const point = {};
   for (const name of COUNTED) point[name] = Math.max(0, (now?.[name] ?? 0) - (was?.[name] ?? 0)) / seconds;
   return point;
 }
 
-function meanLateness(now, was) {
-  const attempts = (now?.attempts ?? 0) - (was?.attempts ?? 0);
-  return attempts > 0 ? Math.max(0, now.late_us - was.late_us) / attempts : null;
-}
-
-function keep(points, point) {
+/** Adds a point, and lets go of those of ten minutes before. */
+export function keep(points, point) {
   points.push(point);
   while (points.length > 0 && points[0].at_ms < point.at_ms - KEPT_MS) points.shift();
 }
@@ -165,8 +151,7 @@ function hear(event) {
   const isNext = was.connected && was.sums && event.sums && seconds >= 0.2 && seconds < 30;
   if (isNext) takePoint(event, was.sums, seconds);
   rates(before, changed, isNext ? seconds : 0, isStale);
-  if (live.watched && isNext) watchPoint(event.at_ms, before, changed, seconds);
-  else if (!isStale && live.watchedPoints.length > 0) keep(live.watchedPoints, { at_ms: event.at_ms });
+  follow(event.at_ms, before, changed, isNext ? seconds : 0, isStale);
   lateness = event.lateness;
   Object.assign(live, { at_ms: event.at_ms, counted_at_ms: event.counted_at_ms ?? 0, sums: event.sums, away: event.away ?? [], connected: true, told: true, lost: false });
   redraw();
@@ -218,14 +203,6 @@ function rates(before, changed, seconds, isStale) {
   }
 }
 
-function watchPoint(at_ms, before, changed, seconds) {
-  const [now, was] = [live.topics.get(live.watched), before.get(live.watched)];
-  if (!now || !was) return;
-  const late = changed.has(live.watched) ? meanLateness(now.sums, was.sums) : null;
-  const point = difference(now.sums, changed.has(live.watched) ? was.sums : now.sums, seconds);
-  keep(live.watchedPoints, { at_ms, ...point, p50_us: null, p99_us: null, late_us: late, ready: now.ready, waiting: now.delayed });
-}
-
 /** Reads what was before this page was opened: seconds that are missing, and the minutes. @returns {Promise<void>} */
 export async function loadHistory() {
   const told = await get('/v1/history');
@@ -235,7 +212,7 @@ export async function loadHistory() {
 }
 
 /** Points of a history as rates a second. */
-function toldPoints(list) {
+export function toldPoints(list) {
   return (list ?? []).map((p) => {
     const point = { at_ms: p.at_ms, p50_us: p.late_p50_us ?? null, p99_us: p.late_p99_us ?? null, late_us: p.late_mean_us ?? null };
     for (const name of COUNTED) point[name] = ((p[name] ?? 0) * 1000) / (p.span_ms || 1000);
@@ -244,7 +221,7 @@ function toldPoints(list) {
 }
 
 /** What this page has heard itself is finer; what it was told fills the gaps, also those in which it was hidden. */
-function filled(points, told, isOwn) {
+export function filled(points, told, isOwn) {
   const own = points.filter(isOwn);
   const isHeard = (point) => own.some((p) => Math.abs(p.at_ms - point.at_ms) < 5000);
   return [...told.filter((p) => !isHeard(p)), ...own].sort((a, b) => a.at_ms - b.at_ms);

@@ -5,7 +5,7 @@ import { barChart, lineChart } from '../chart.js';
 import { h } from '../dom.js';
 import { count, fullMoment, micros, moment, rate, span, weekday } from '../format.js';
 import { t } from '../i18n.js';
-import { live, loadWatched, watch } from '../live.js';
+import { live } from '../live.js';
 import { card, figure, pageHead } from '../parts/card.js';
 import { firstJob } from '../parts/first_job.js';
 import { forecastCard } from '../parts/forecast.js';
@@ -15,6 +15,7 @@ import { table } from '../parts/table.js';
 import { oldest } from '../parts/top_topics.js';
 import { merged, topicHead } from '../parts/topic_head.js';
 import { topicSettings } from '../parts/topic_settings.js';
+import { loadWatched, watch, watched } from '../watched.js';
 
 const DAYS = 14;
 
@@ -43,7 +44,7 @@ function held(topic, set) {
 }
 
 function charts() {
-  const points = live.watchedPoints;
+  const { points } = watched;
   const to = live.at_ms / 1000;
   const common = { xs: points.map((p) => p.at_ms / 1000), from: to - 600, to };
   const of = (name) => points.map((p) => p[name] ?? null);
@@ -106,6 +107,7 @@ export default function topicPage({ params, resource, onLeave }) {
   watch(name);
   resource(() => loadWatched(), 60000);
   onLeave(check.stop);
+  onLeave(() => watch(''));
   return {
     title: () => name,
     view: () => {
