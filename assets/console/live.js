@@ -8,6 +8,7 @@ import { redraw } from './redraw.js';
 const KEPT_MS = 600000;
 const SILENCE_MS = 6000;
 const HIDDEN_MS = 20000;
+const GAP_MS = 12000;
 const COUNTED = ['written', 'delivered', 'failed', 'dead', 'attempts'];
 
 /**
@@ -224,5 +225,7 @@ export function toldPoints(list) {
 export function filled(points, told, isOwn) {
   const own = points.filter(isOwn);
   const isHeard = (point) => own.some((p) => Math.abs(p.at_ms - point.at_ms) < 5000);
-  return [...told.filter((p) => !isHeard(p)), ...own].sort((a, b) => a.at_ms - b.at_ms);
+  const all = [...told.filter((p) => !isHeard(p)), ...own].sort((a, b) => a.at_ms - b.at_ms);
+  // While nothing was counted nothing is known.
+  return all.flatMap((p, i) => (i > 0 && p.at_ms - all[i - 1].at_ms > GAP_MS ? [{ at_ms: p.at_ms - 1 }, p] : [p]));
 }

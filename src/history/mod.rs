@@ -175,9 +175,6 @@ impl Recorder {
             .open(path(run_dir))?;
         let totals = totals()?;
         let bytes = Sample::of(now_ms, &totals).bytes();
-        if steps[0] != before[0] {
-            topics::write(run_dir, now_ms, &totals.sums())?;
-        }
         for (i, ring) in [SHORT, LONG].into_iter().enumerate().filter(|(i, _)| steps[*i] != before[*i]) {
             let place = (ring.begin + steps[i].rem_euclid(ring.count)) as u64 * SIZE as u64;
             // Who was here before may have written that of this step.
@@ -189,7 +186,7 @@ impl Recorder {
                 file.write_all_at(&bytes, place)?;
             }
         }
-        Ok(())
+        if steps[0] == before[0] { Ok(()) } else { topics::write(run_dir, now_ms, &totals.sums()) }
     }
 }
 

@@ -316,8 +316,8 @@ impl Store for Counted {
         self.store.pass_on(topics);
     }
 
-    fn give_back(&mut self, rings: &[TopicRing]) {
-        self.store.give_back(rings);
+    fn give_back(&mut self, rings: &[TopicRing]) -> Result<()> {
+        self.store.give_back(rings)
     }
 
     fn announce(&mut self) {

@@ -316,8 +316,11 @@ pub trait Store: Send {
     /// Tells others that topics have ready jobs, which whoever was told of them may not take.
     fn pass_on(&mut self, _topics: &[TopicName]) {}
 
-    /// Gives rings back that are for others, so that one of them hears them, as long as there are ready jobs.
-    fn give_back(&mut self, _rings: &[TopicRing]) {}
+    /// Gives rings back that are for others, so that one of them hears them, as long as there are ready jobs. Given back twice they
+    /// are the same.
+    fn give_back(&mut self, _rings: &[TopicRing]) -> Result<()> {
+        Ok(())
+    }
 
     /// Rings for work that there may be: whoever would have rung may have died before it did.
     fn announce(&mut self);

@@ -54,6 +54,8 @@ pub(super) enum Order {
 pub(super) enum News {
     /// There may be work.
     Rang(Vec<Ring>),
+    /// Rings that could not be given back.
+    Kept(Vec<TopicRing>),
     /// What came of an exchange: what is to be settled again, what was leased, and what went wrong.
     Exchanged {
         unsettled: Vec<Settlement>,
@@ -184,8 +186,8 @@ impl Worker {
     }
 
     fn wait(&mut self) -> Result<()> {
-        // One that nobody listens to is left to ring.
-        let bell = self.bell.as_ref().filter(|_| self.listens);
+        // One that nobody listens to is left to ring; but for what was told to this process alone just before.
+        let bell = self.bell.as_ref().filter(|bell| self.listens || bell.loses_rings());
         let fds: Vec<BorrowedFd<'_>> =
             std::iter::once(self.told.as_fd()).chain(bell.map(|bell| bell.as_fd())).collect();
         let readable = wait_readable(&fds, None)?;
@@ -224,7 +226,12 @@ impl Worker {
                     self.store.pass_on(&topics);
                 }
             }
-            Order::GiveBack(rings) => self.store.give_back(&rings),
+            Order::GiveBack(rings) => {
+                if let Err(e) = self.store.give_back(&rings) {
+                    log::debug!("cannot give rings back: {e}");
+                    self.inbox.put(self.number, News::Kept(rings));
+                }
+            }
             Order::Listen(listens) => {
                 self.listens = listens;
                 if let Some(bell) = &self.bell {

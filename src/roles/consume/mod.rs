@@ -235,6 +235,8 @@ impl Consumer {
         for (number, news) in self.inbox.take() {
             match news {
                 News::Rang(rings) => self.rang(number, rings),
+                // As if they had come back.
+                News::Kept(rings) => self.counters[number].passing.keep(rings, Instant::now()),
                 News::Exchanged { unsettled, batch, failed } => {
                     self.exchanged(number, unsettled, batch, failed)?
                 }

@@ -27,6 +27,12 @@ struct Given {
     is_kept: bool,
 }
 
+impl Given {
+    fn first(ring: TopicRing, now: Instant) -> Given {
+        Given { ring, pause: SOON, again_at: now + SOON, is_kept: false }
+    }
+}
+
 impl Passing {
     /// Takes rings for others. Gives those that are given back now.
     pub(super) fn heard(&mut self, rings: Vec<TopicRing>, now: Instant) -> Vec<TopicRing> {
@@ -37,11 +43,20 @@ impl Passing {
                 Some(given) if given.ring == ring => given.is_kept = true,
                 _ => {
                     back.push(ring.clone());
-                    self.0.insert(place, Given { ring, pause: SOON, again_at: now + SOON, is_kept: false });
+                    self.0.insert(place, Given::first(ring, now));
                 }
             }
         }
         back
+    }
+
+    /// Keeps rings that could not be given back.
+    pub(super) fn keep(&mut self, rings: Vec<TopicRing>, now: Instant) {
+        for ring in rings {
+            let place = (ring.shard, ring.topic.clone());
+            let given = self.0.entry(place).or_insert_with(|| Given::first(ring, now));
+            given.is_kept = true;
+        }
     }
 
     /// Gives the rings that have been kept for long enough. Those that did not come back were heeded.
@@ -89,6 +104,9 @@ mod tests {
         assert_eq!(passing.again(now + SOON), [ring("u", 0, "7")]);
         assert_eq!(passing.next(), Some(now + SOON * 3));
         assert!(passing.again(now + SOON * 3).is_empty() && passing.next().is_none());
+        // What could not be given back is tried again.
+        passing.keep(vec![ring("t", 0, "4")], now);
+        assert_eq!(passing.again(now + SOON), [ring("t", 0, "4")]);
     }
 
     #[test]

@@ -98,12 +98,14 @@ impl Tender {
     pub(super) fn tend(mut self) -> Result<()> {
         // The one that was active before may have died after it made jobs ready, and before it told the consumers.
         self.store.announce();
-        let mut slept_long = false;
+        let longest = if self.bell.loses_rings() { SHORTER_SLEEP } else { LONGEST_SLEEP };
+        let mut announced = Instant::now();
         loop {
             *lock(&self.busy_since) = Some(Instant::now());
-            if slept_long {
+            if announced.elapsed() >= longest {
                 // What was told to a process that died before it looked is told once more.
                 self.store.announce();
+                announced = Instant::now();
             }
             self.dead.extend(self.news.try_iter());
             let again = match self.work() {
@@ -118,13 +120,10 @@ impl Tender {
                 Err(e) => Some(self.trouble.again_at(&format_args!("cannot move jobs: {e}"))),
             };
             *lock(&self.busy_since) = None;
-            let longest = if self.bell.loses_rings() { SHORTER_SLEEP } else { LONGEST_SLEEP };
-            let sleep_ends = Instant::now() + longest;
-            if !self.wait(again.unwrap_or(sleep_ends), again.is_some())? {
+            if !self.wait(again.unwrap_or(announced + longest), again.is_some())? {
                 store::unhang(self.bell, self.store.as_mut());
                 return Ok(());
             }
-            slept_long = sleep_ends <= Instant::now();
         }
     }
 

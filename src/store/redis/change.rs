@@ -54,11 +54,8 @@ impl RedisStore {
         if !node.is_returning(home.shard) {
             return Ok(());
         }
-        let took_over = |other: &usize| {
-            let before = self.nodes.nodes[*other].was_away_before(node.away_since(home.shard));
-            survey.is_silent(*other) && *other != home.node && !before
-        };
-        match (0..self.nodes.count()).find(took_over) {
+        let may_hold = |other: &usize| survey.is_silent(*other) && *other != home.node;
+        match (0..self.nodes.count()).find(may_hold) {
             Some(silent) => Err(StoreError::NodeDown(format!(
                 "{}: it was away, and {} may hold newer jobs, but does not answer",
                 node.name, self.nodes.names[silent]
@@ -320,6 +317,10 @@ impl RedisStore {
         match (changed, self.change_by(key, change, &survey)) {
             // It was run, and is gone.
             (Ok(Changed::Done), Ok(Changed::NotFound)) => Ok(Changed::Done),
+            // It is being delivered, or another copy is the job.
+            (Ok(Changed::Done), Ok(Changed::Conflict)) => {
+                Err(StoreError::Unknown("a newer copy of the job may not have been changed".into()))
+            }
             (Ok(Changed::Done), Err(e)) => Err(StoreError::Unknown(e.to_string())),
             (_, again) => again,
         }

@@ -96,8 +96,9 @@ impl Plan {
     pub(super) fn hear(&mut self, told: &Flags, now_ms: i64) -> bool {
         for (name, (at_ms, drained)) in told {
             let known = self.flags.get(name);
-            // One that says the same (two have said it at once) changes nothing, and not from when on either.
-            if known.is_none_or(|(known, was)| known < at_ms && was != drained) {
+            // Two may have said the same at once: it counts from the first on. (Later, another word lay between that nobody here has heard.)
+            let is_again = |(known, was): &(i64, bool)| was == drained && *at_ms <= known + NOTICE_MS;
+            if known.is_none_or(|known| known.0 < *at_ms && !is_again(known)) {
                 self.counts_at_ms.insert(name.clone(), at_ms + NOTICE_MS);
             }
         }
@@ -201,6 +202,9 @@ mod tests {
             assert!(!plan.hear(&says(3_600_000), now) && !plan.map.has(1), "{now}");
         }
         assert!(!plan.hear(&says(3_600_001), 3_600_001) && !plan.map.has(1));
+        // It was undone meanwhile, and said anew: who has heard of the last word alone goes by what the others go by.
+        assert!(plan.hear(&says(3_700_000), 3_700_000) && plan.map.has(1));
+        assert!(plan.hear(&Flags::new(), 3_702_000) && !plan.map.has(1));
         let mut early = Plan::new(&["a".to_owned(), "b".to_owned()]);
         assert!(!early.hear(&says(3_600_000), 3_600_000));
         assert!(early.hear(&Flags::new(), 1000) && !early.map.has(1), "nobody waits for an hour");

@@ -155,11 +155,7 @@ impl RedisStore {
             });
             (place, call)
         };
-        self.tell_bells(self.places().map(call).collect());
-    }
-
-    fn tell_bells(&self, calls: Vec<(Place, Call)>) {
-        for (_, answer) in self.ask_all(calls) {
+        for (_, answer) in self.ask_all(self.places().map(call).collect()) {
             if let Err(e) = answer {
                 let level = match e {
                     // Of a node that is down others say so, and what it has is looked at when it is back.
@@ -334,15 +330,16 @@ impl Store for RedisStore {
         self.ring(topics);
     }
 
-    fn give_back(&mut self, rings: &[TopicRing]) {
-        let Some(node) = self.lane else { return };
+    fn give_back(&mut self, rings: &[TopicRing]) -> Result<()> {
+        let Some(node) = self.lane else { return Ok(()) };
         let call = |ring: &TopicRing| {
             let place = Place { node, shard: ring.shard };
             let mut call = self.call(Script::GiveBack, place);
             call.cmd.arg(ring.topic.as_str()).arg(&ring.number);
             (place, call)
         };
-        self.tell_bells(rings.iter().map(call).collect());
+        let answers = self.ask_all(rings.iter().map(call).collect());
+        answers.into_iter().try_for_each(|(_, answer)| answer.map(drop))
     }
 
     fn announce(&mut self) {

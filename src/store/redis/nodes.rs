@@ -24,7 +24,7 @@ use crate::store::{Probe, Probed, Result, StoreError};
 pub struct Nodes {
     pub(super) nodes: Vec<Node>,
     pub(super) names: Vec<String>,
-    boards: Vec<Board>,
+    boards: Vec<Arc<Board>>,
     pub(super) plan: RwLock<Plan>,
     /// Since when a shard's own displaced jobs are known not to be older than what their homes have.
     cleared: Mutex<HashMap<Place, Instant>>,
@@ -73,20 +73,22 @@ impl Survey {
 }
 
 impl Nodes {
-    /// The nodes as the settings have them; one set a process, so that handles share connections and what is known of
-    /// nodes that are down. Connects when there is something to ask.
+    /// The nodes as the settings have them; one set a process, for as long as there is a handle, so that handles share connections
+    /// and what is known of nodes that are down. Connects when there is something to ask.
     pub fn of(settings: &settings::Redis) -> Result<Arc<Nodes>> {
-        type Known = Vec<(settings::Redis, Arc<Nodes>)>;
+        type Known = Vec<(settings::Redis, Weak<Nodes>)>;
         static KNOWN: Mutex<Known> = Mutex::new(Vec::new());
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, nodes)) = known.iter().find(|(s, _)| s == settings) {
-            return Ok(Arc::clone(nodes));
+        known.retain(|(_, nodes)| nodes.strong_count() > 0);
+        if let Some(nodes) = known.iter().find(|(s, _)| s == settings).and_then(|(_, nodes)| nodes.upgrade())
+        {
+            return Ok(nodes);
         }
         let nodes: Vec<Node> =
             settings.nodes.iter().map(|node| Node::new(node, settings)).collect::<Result<_>>()?;
         let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
         let nodes = Arc::new_cyclic(|me| Nodes {
-            boards: nodes.iter().map(|_| Board::default()).collect(),
+            boards: nodes.iter().map(|_| Arc::default()).collect(),
             plan: RwLock::new(Plan::new(&names)),
             cleared: Mutex::default(),
             pauses: Mutex::default(),
@@ -94,7 +96,7 @@ impl Nodes {
             nodes,
             names,
         });
-        known.push((settings.clone(), Arc::clone(&nodes)));
+        known.push((settings.clone(), Arc::downgrade(&nodes)));
         Ok(nodes)
     }
 
@@ -175,15 +177,15 @@ impl Nodes {
         }
         let now = Instant::now();
         for (lane, board) in self.boards.iter().enumerate() {
-            if board.want(not_before)
-                && let Some(nodes) = self.me.upgrade()
-                && let Err(e) =
-                    std::thread::Builder::new().name("scout".into()).spawn(move || nodes.scout(lane))
-            {
-                log::error!("cannot start a thread: {e}");
+            if board.want(not_before) {
+                let (nodes, board) = (Weak::clone(&self.me), Arc::clone(board));
+                let thread = std::thread::Builder::new().name("scout".into());
+                if let Err(e) = thread.spawn(move || scout(&nodes, lane, &board)) {
+                    log::error!("cannot start a thread: {e}");
+                }
             }
         }
-        let look = |(lane, board): (usize, &Board)| {
+        let look = |(lane, board): (usize, &Arc<Board>)| {
             let in_full = now + self.nodes[lane].answer_time();
             match must_be {
                 true => board.insist(not_before, in_full),
@@ -248,16 +250,6 @@ impl Nodes {
             cleared.insert(place, since);
         }
         Ok(())
-    }
-
-    /// Asks one node, each time that somebody wants to know.
-    fn scout(&self, lane: usize) {
-        loop {
-            self.boards[lane].wait();
-            let asked_at = Instant::now();
-            let holdings = self.ask(lane).map_err(|e| log::debug!("node {}: {e}", self.names[lane]));
-            self.boards[lane].put(asked_at, holdings.ok());
-        }
     }
 
     fn ask(&self, lane: usize) -> Result<Holdings> {
@@ -326,6 +318,24 @@ impl Nodes {
             }
         };
         self.names.iter().enumerate().map(state).collect()
+    }
+}
+
+/// Their scouts end with them.
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        self.boards.iter().for_each(|board| board.end());
+    }
+}
+
+/// Asks one node, each time that somebody wants to know, as long as there is anybody.
+fn scout(nodes: &Weak<Nodes>, lane: usize, board: &Board) {
+    while board.wait()
+        && let Some(nodes) = nodes.upgrade()
+    {
+        let asked_at = Instant::now();
+        let holdings = nodes.ask(lane).map_err(|e| log::debug!("node {}: {e}", nodes.names[lane]));
+        board.put(asked_at, holdings.ok());
     }
 }
 

@@ -67,6 +67,7 @@ struct State {
     report: Report,
     wanted: bool,
     has_scout: bool,
+    is_over: bool,
     /// Somebody has waited in vain since it last answered, or failed.
     is_overdue: bool,
     /// The same, for as long as it may take; when he gave up.
@@ -137,13 +138,20 @@ impl Board {
         state.report.added_at[home] = Some(Instant::now());
     }
 
-    /// Waits until a report is wanted. The scout's side.
-    pub(super) fn wait(&self) {
+    /// Waits until a report is wanted. Tells whether ever one will be. The scout's side.
+    pub(super) fn wait(&self) -> bool {
         let mut state = self.state();
-        while !state.wanted {
+        while !state.wanted && !state.is_over {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.wanted = false;
+        !state.is_over
+    }
+
+    /// Nobody wants a report any more.
+    pub(super) fn end(&self) {
+        self.state().is_over = true;
+        self.changed.notify_all();
     }
 
     /// Hangs up a report. The scout's side.
@@ -171,7 +179,7 @@ mod tests {
         let start = Instant::now();
         assert!(board.want(start) && !board.want(start), "the first to want one brings a scout");
         assert!(board.look(start, start, start).holdings.is_none(), "nothing is known, and the time is over");
-        board.wait();
+        assert!(board.wait());
         board.put(Instant::now(), Some(holdings(3)));
         let said = board.look(start, start, start);
         assert!(said.has_away(1) && !said.has_away(0));
@@ -187,6 +195,10 @@ mod tests {
         board.put(Instant::now(), None);
         let far = Instant::now() + Duration::from_secs(60);
         assert!(board.look(far, far, far).holdings.is_none(), "at once");
+        board.want(far);
+        assert!(board.wait());
+        board.end();
+        assert!(!board.wait());
     }
 
     #[test]

@@ -9,8 +9,6 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Standing {
     state: State,
-    /// When it was found to be away, the last time; none: it never was.
-    away_since: Option<Instant>,
     /// The server that answers for it: one that was started anew, or has taken over, is another.
     server: Option<String>,
 }
@@ -28,15 +26,8 @@ enum State {
 
 impl Standing {
     /// Notes that it did not answer.
-    pub(super) fn failed(&mut self, now: Instant) {
-        if std::mem::replace(&mut self.state, State::Away) != State::Away {
-            self.away_since = Some(now);
-        }
-    }
-
-    /// When it was found to be away, the last time. None: it never was since this process first spoke with it.
-    pub(super) fn away_since(&self) -> Option<Instant> {
-        self.away_since
+    pub(super) fn failed(&mut self) {
+        self.state = State::Away;
     }
 
     /// Notes that it answered.
@@ -51,10 +42,7 @@ impl Standing {
         match self.server.as_deref() {
             None if is_old && self.state == State::Away => self.state = State::Steady,
             Some(known) if known == server => self.answered(now),
-            _ => {
-                self.failed(now);
-                self.state = State::Back(now);
-            }
+            _ => self.state = State::Back(now),
         }
         self.server = Some(server.to_owned());
     }
@@ -92,9 +80,7 @@ mod tests {
         shard.answered(at(1));
         shard.met("a", true, at(1));
         assert_eq!(shard.known_since(PAUSE, at(1)), Some(None), "another connection to the same");
-        shard.failed(at(8));
-        shard.failed(at(9));
-        assert_eq!(shard.away_since(), Some(at(8)));
+        shard.failed();
         assert_eq!(shard.known_since(PAUSE, at(9)), None);
         assert!(!shard.is_returning(PAUSE, at(9)));
         shard.answered(at(10));
@@ -114,7 +100,7 @@ mod tests {
         shard.met("a", false, now);
         assert_eq!(shard.known_since(PAUSE, now), None);
         let mut failed_first = Standing::default();
-        failed_first.failed(now);
+        failed_first.failed();
         failed_first.met("a", false, now);
         assert_eq!(failed_first.known_since(PAUSE, now + PAUSE), Some(Some(now + PAUSE)));
     }

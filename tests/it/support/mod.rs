@@ -136,7 +136,12 @@ pub fn topic(name: &str, sink: &Sink, more: &str) -> String {
 impl Daemon {
     /// Starts one, with what `more` adds to a small configuration, and waits until it answers and all of it is up.
     pub fn start(more: &str) -> Daemon {
-        let daemon = Daemon::spawn(Arc::new(tempfile::tempdir().unwrap()), free_port(), more, &[]);
+        Daemon::start_in(tempfile::tempdir().unwrap(), more)
+    }
+
+    /// The same in a folder.
+    pub fn start_in(dir: tempfile::TempDir, more: &str) -> Daemon {
+        let daemon = Daemon::spawn(Arc::new(dir), free_port(), more, &[]);
         daemon.wait_ready();
         eventually(20 * SECOND, "all processes", || (daemon.status()?["phase"] == "steady").then_some(()));
         daemon

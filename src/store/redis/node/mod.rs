@@ -104,20 +104,6 @@ impl Node {
         self.standings()[shard].is_returning(self.settling(), Instant::now())
     }
 
-    /// When a shard of it was first found to be away, the last time.
-    pub(super) fn away_since(&self, shard: usize) -> Option<Instant> {
-        self.standings()[shard].away_since()
-    }
-
-    /// Whether the whole of it was away before then, by so much that nothing was added to it meanwhile.
-    pub(super) fn was_away_before(&self, then: Option<Instant>) -> bool {
-        let is_before = |shard: &Standing| {
-            let ends = shard.away_since().map(|since| since + self.settling());
-            ends.zip(then).is_some_and(|(since, then)| since < then)
-        };
-        self.standings().iter().all(is_before)
-    }
-
     /// Whether what others said then may be from before everybody knew that this node is there. `answered`: it did so then.
     pub(super) fn was_missed(&self, answered: bool, asked_at: Option<Instant>) -> bool {
         let (pause, now) = (self.settling(), Instant::now());
@@ -153,7 +139,7 @@ impl Node {
         if !moved.is_empty() {
             log::warn!("node {}: {} of its shards have another master now", self.name, moved.len());
             let mut standings = self.standings();
-            moved.into_iter().for_each(|shard| standings[shard].failed(Instant::now()));
+            moved.into_iter().for_each(|shard| standings[shard].failed());
         }
     }
 
@@ -247,7 +233,7 @@ impl Node {
                 Some(home) => groups.entry(&home.name).or_insert((home, Vec::new())).1.push(i),
                 None => {
                     silent = true;
-                    self.standings()[call.shard].failed(Instant::now());
+                    self.standings()[call.shard].failed();
                 }
             }
         }
@@ -273,8 +259,8 @@ impl Node {
         let mut standings = self.standings();
         for (call, answer) in calls.iter().zip(&exchange.answers) {
             match answer {
-                _ if exchange.was_silent => standings[call.shard].failed(Instant::now()),
-                Err(failure) if failure.is_away() => standings[call.shard].failed(Instant::now()),
+                _ if exchange.was_silent => standings[call.shard].failed(),
+                Err(failure) if failure.is_away() => standings[call.shard].failed(),
                 // The connection was closed.
                 Err(Failure::Unknown(_)) => {}
                 _ => standings[call.shard].answered(now),
