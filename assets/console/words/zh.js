@@ -127,7 +127,7 @@ export default {
   'attention.process': '进程 {process} 未在运行',
   'figure.in': '写入',
   'figure.in.help': '每秒写入的任务数',
-  'figure.out': '投递成功',
+  'figure.out': '投出',
   'figure.out.help': '每秒投递成功的任务数',
   'figure.p50': '延迟 p50',
   'figure.p50.help': '一半的投递在到期后的这个时间内开始',
