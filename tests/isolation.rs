@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use support::http::Http;
 use support::redis::RedisServer;
-use support::{Daemon, SECOND, Sink, add, all_new, eventually, now_ms, pending, stats, topic};
+use support::{Daemon, SECOND, Sink, add, all_new, eventually, in_memory, now_ms, pending, stats, topic};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -159,9 +159,8 @@ fn a_fast_topic_beside_backlogs(start: impl Fn(&str, &str) -> Daemon) {
 
 #[test]
 fn a_thousand_jobs_of_a_slow_callback_and_of_one_that_hangs_delay_no_other() {
-    // In memory, where there is such a place; otherwise the disk is measured, which may take long for others' sake.
-    let folder = || tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-    a_fast_topic_beside_backlogs(|_, topics| Daemon::start_in(folder(), topics));
+    // (Otherwise the disk is measured.)
+    a_fast_topic_beside_backlogs(|_, topics| Daemon::start_in(in_memory(), topics));
 }
 
 #[test]

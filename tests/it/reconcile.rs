@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use crate::support::in_memory;
 use crate::support::redis::RedisServer;
 use dq::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
 use dq::settings;
@@ -74,7 +75,7 @@ struct Model {
 impl Model {
     /// `nodes`: how many there are at first, and how many there are to be.
     fn new(seed: u64, nodes: [usize; 2]) -> Model {
-        let servers: Vec<RedisServer> = (0..nodes[1]).map(|_| RedisServer::start()).collect();
+        let servers: Vec<RedisServer> = (0..nodes[1]).map(|_| RedisServer::start_in(in_memory())).collect();
         // Unlike in a test run, servers are rarely as young as their clients.
         let old = Instant::now() + TIMEOUT + Duration::from_secs(3);
         while Instant::now() < old {

@@ -28,6 +28,11 @@ pub mod strace;
 
 pub const SECOND: Duration = Duration::from_secs(1);
 
+/// A folder in memory, where there is such a place: for what must not wait for a disk that is kept busy by others.
+pub fn in_memory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
 /// Asks again and again until there is an answer; fails when the deadline has passed.
 pub fn eventually<T>(deadline: Duration, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + deadline;

@@ -17,7 +17,11 @@ pub struct RedisServer {
 
 impl RedisServer {
     pub fn start() -> RedisServer {
-        let dir = tempfile::tempdir().unwrap();
+        RedisServer::start_in(tempfile::tempdir().unwrap())
+    }
+
+    /// One whose files are in a folder.
+    pub fn start_in(dir: tempfile::TempDir) -> RedisServer {
         let process = spawn(&dir);
         let server = RedisServer { dir, process };
         server.wait();
