@@ -13,6 +13,20 @@ use dq::settings;
 use dq::store::{self, Lanes, Store, Wanted};
 use nix::sys::signal::{Signal, kill};
 
+/// A job that takes the place of another.
+fn new_job(topic: &str, id: &str, body: &str, due: Due) -> NewJob {
+    NewJob {
+        key: JobKey { topic: TopicName::new(topic).unwrap(), id: JobId::new(id).unwrap() },
+        body: Body::parse(body).unwrap(),
+        due,
+        priority: Priority::Normal,
+        on_conflict: OnConflict::Replace,
+        max_attempts: None,
+        attempts: 0,
+        headers: dq::headers::Headers::default(),
+    }
+}
+
 /// Two nodes, and a daemon on them.
 struct Pair {
     nodes: [RedisServer; 2],
@@ -307,16 +321,7 @@ fn a_thousand_jobs_cost_few_round_trips_and_few_commands() {
     let mut store =
         dq::store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap();
     let topic = TopicName::new("t").unwrap();
-    let job = |n: usize, due| dq::job::NewJob {
-        key: JobKey { topic: topic.clone(), id: JobId::new(format!("job-{n}")).unwrap() },
-        body: dq::job::Body::trusted("{}"),
-        due,
-        priority: dq::job::Priority::Normal,
-        on_conflict: dq::job::OnConflict::Replace,
-        max_attempts: None,
-        attempts: 0,
-        headers: dq::headers::Headers::default(),
-    };
+    let job = |n: usize, due| new_job(topic.as_str(), &format!("job-{n}"), "{}", due);
     let mut counted = |what: &str, most: (u64, u64), work: &mut dyn FnMut(&mut dyn dq::store::Store)| {
         let before = commands(&node);
         work(store.as_mut());
@@ -388,16 +393,7 @@ fn a_pending_job_costs_little_more_memory_than_its_id_and_its_body() {
     let base = used(&node);
     for from in (0..jobs).step_by(1000) {
         let batch: Vec<_> = (from..(from + 1000).min(jobs))
-            .map(|n| dq::job::NewJob {
-                key: JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new(id(n)).unwrap() },
-                body: dq::job::Body::trusted(body.as_str()),
-                due: dq::job::Due::At(1_800_000_000_000 + n as i64),
-                priority: dq::job::Priority::Normal,
-                on_conflict: dq::job::OnConflict::Replace,
-                max_attempts: None,
-                attempts: 0,
-                headers: dq::headers::Headers::default(),
-            })
+            .map(|n| new_job("t", &id(n), &body, Due::At(1_800_000_000_000 + n as i64)))
             .collect();
         assert!(store.add(&batch).iter().all(Result::is_ok));
     }
@@ -436,17 +432,8 @@ fn an_add_that_must_know_whether_its_id_is_taken_waits_for_its_home() {
 fn a_node_that_was_away_when_a_topic_was_paused_delivers_nothing_of_it() {
     let mut pair = Pair::start("");
     let mut store = pair.store();
-    let key = JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new(pair.id_on(1, "waits")).unwrap() };
-    let job = NewJob {
-        key: key.clone(),
-        body: Body::parse("1").unwrap(),
-        due: Due::In(Duration::ZERO),
-        priority: Priority::Normal,
-        on_conflict: OnConflict::Replace,
-        max_attempts: None,
-        attempts: 0,
-        headers: dq::headers::Headers::default(),
-    };
+    let job = new_job("t", &pair.id_on(1, "waits"), "1", Due::In(Duration::ZERO));
+    let key = job.key.clone();
     eventually(10 * SECOND, "a stored job", || store.add(std::slice::from_ref(&job)).remove(0).ok());
     let lease = |store: &mut Box<dyn Store>| {
         let wanted = Wanted { topic: key.topic.clone(), max: 9, hold: 60 * SECOND, max_attempts: 10 };
@@ -485,16 +472,7 @@ fn a_job_that_was_replaced_while_its_home_was_down_is_found_by_who_learns_of_the
     let mut pair = Pair::start("");
     pair.nodes.iter().for_each(|node| node.wait_until_old(4));
     let (mut here, mut there) = (pair.store_of_another(5), pair.store_of_another(6));
-    let job = |id: &str, body: &str| NewJob {
-        key: JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new(id).unwrap() },
-        body: Body::parse(body).unwrap(),
-        due: Due::In(60 * SECOND),
-        priority: Priority::Normal,
-        on_conflict: OnConflict::Replace,
-        max_attempts: None,
-        attempts: 0,
-        headers: dq::headers::Headers::default(),
-    };
+    let job = |id: &str, body: &str| new_job("t", id, body, Due::In(60 * SECOND));
     // What each holds is known to all.
     let mut lanes = [0, 1].map(|lane| store::open_lane(&pair.settings, Path::new("/nowhere"), lane).unwrap());
     eventually(20 * SECOND, "nodes that are looked through", || {
@@ -543,16 +521,7 @@ fn hosts_that_serve_different_topics_are_each_told_of_their_own() {
     }
     // What nobody serves costs little.
     let mut store = pair.store();
-    let stray = |n: usize| NewJob {
-        key: JobKey { topic: TopicName::new("v").unwrap(), id: JobId::new(n.to_string()).unwrap() },
-        body: Body::parse("1").unwrap(),
-        due: Due::In(Duration::ZERO),
-        priority: Priority::Normal,
-        on_conflict: OnConflict::Replace,
-        max_attempts: None,
-        attempts: 0,
-        headers: dq::headers::Headers::default(),
-    };
+    let stray = |n: usize| new_job("v", &n.to_string(), "1", Due::In(Duration::ZERO));
     let jobs: Vec<NewJob> = (0..50).map(stray).collect();
     store.add(&jobs).into_iter().for_each(|added| assert!(added.is_ok(), "{added:?}"));
     let scripts = || pair.nodes.iter().map(|node| commands(node).1).sum::<u64>();

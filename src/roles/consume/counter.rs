@@ -1,4 +1,4 @@
-//! What the main loop knows of a lane: what is to be settled and looked for there, and when. Its bell is heeded here.
+//! What the main loop knows of a lane: what is to be settled and looked for there, and when; which rings others are to hear.
 
 use std::collections::HashMap;
 use std::sync::Arc;
