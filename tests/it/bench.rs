@@ -5,12 +5,18 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// Runs a work and gives its figures by name.
+use crate::support::in_memory;
+
+/// Runs a work and gives its figures by name. Its files are in memory: where a disk stalls, a node of Redis does not answer in
+/// time, and a measurement with adds that were refused is none.
 fn bench(arguments: &[&str]) -> BTreeMap<String, f64> {
+    let folder = in_memory();
     let out = Command::new(env!("CARGO_BIN_EXE_dq"))
         .arg("bench")
         .args(arguments)
         .arg("--json")
+        .arg("--folder")
+        .arg(folder.path())
         .stdin(Stdio::null())
         .output()
         .unwrap();

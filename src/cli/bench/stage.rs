@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 use super::super::own_daemon::{Daemon, Folder, free_port, local};
 use super::sink::{Receiver, Sink};
 use crate::process::{usage_of, whole_status};
-use crate::status::{Renewal, Status};
+use crate::status::{Phase, Renewal, Status};
 
 /// How long a daemon or a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -91,8 +91,10 @@ impl Stage {
         let nodes: Vec<SocketAddr> = servers.iter().map(|s| s.address).collect();
         std::fs::write(folder.0.join("dq.toml"), configuration(options, server, http, &nodes, &sink))?;
         let mut daemon = Daemon::start(&folder)?;
-        await_port(server, || daemon.has_ended())?;
-        await_port(http, || daemon.has_ended())?;
+        let control = Control { run_dir: folder.0.join("var/run") };
+        // Its ports take connections before there is anybody who reads from them.
+        await_start("dq-master", || daemon.has_ended(), || control.is_steady())
+            .context("no daemon to measure; RUST_LOG=info tells more")?;
         Ok(Stage { server, http, nodes, sink, daemon, servers, folder })
     }
 
@@ -158,6 +160,14 @@ pub(super) struct Control {
 impl Control {
     fn status(&self) -> Result<Status> {
         Ok(whole_status(&self.run_dir, PATIENCE)?)
+    }
+
+    /// Fails unless all of its processes have been ready.
+    fn is_steady(&self) -> Result<()> {
+        match self.status()?.phase {
+            Phase::Steady => Ok(()),
+            phase => bail!("its phase is {phase:?}"),
+        }
     }
 
     /// All processes of the daemon, its master first.
@@ -228,20 +238,23 @@ fn configuration(
     text
 }
 
-fn await_port(address: SocketAddr, mut has_ended: impl FnMut() -> Result<bool>) -> Result<()> {
+/// Waits until something that was started answers as it must.
+fn await_start(
+    what: &str,
+    mut has_ended: impl FnMut() -> Result<bool>,
+    answers: impl Fn() -> Result<()>,
+) -> Result<()> {
     let until = Instant::now() + PATIENCE;
-    loop {
-        match TcpStream::connect(address) {
-            Ok(_) => return Ok(()),
-            Err(e) if Instant::now() > until => {
-                return Err(e).with_context(|| format!("{address} does not answer"));
-            }
-            Err(_) if has_ended()? => {
-                bail!("a process of the measurement has ended; RUST_LOG=info tells more")
-            }
-            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+    while let Err(e) = answers() {
+        if has_ended()? {
+            bail!("{what} has ended");
         }
+        if Instant::now() > until {
+            return Err(e).with_context(|| format!("{what} has not started within {PATIENCE:?}"));
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
+    Ok(())
 }
 
 /// A redis-server of the measurement's own.
@@ -266,7 +279,11 @@ impl RedisServer {
             .spawn()
             .context("cannot start redis-server")?;
         let mut server = RedisServer { child, address };
-        await_port(address, || Ok(server.child.try_wait()?.is_some()))?;
+        await_start(
+            "redis-server",
+            || Ok(server.child.try_wait()?.is_some()),
+            || Ok(TcpStream::connect(address).map(drop)?),
+        )?;
         Ok(server)
     }
 }
