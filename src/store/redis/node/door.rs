@@ -77,18 +77,34 @@ impl Door {
             }
             Leads::Asking(sentinels) => {
                 let (connection, server, address) = sentinels.master(timeout)?;
-                let mut known = self.address.lock().unwrap_or_else(PoisonError::into_inner);
-                let moved = !known.is_empty() && *known != address;
-                if moved {
-                    log::warn!("sentinels: the master {} is {address} now, and was {known}", sentinels.name);
-                    self.forget();
-                }
-                *known = address;
-                (connection, server, if moved { self.era() } else { era })
+                (connection, server, self.found(&sentinels.name, address, era))
             }
         };
         connection.set_read_timeout(Some(read_timeout))?;
         Ok(Entered { connection, server, era })
+    }
+}
+
+fn no_master(what: &'static str, why: String) -> RedisError {
+    RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, what, why))
+}
+
+impl Door {
+    /// Notes where a master was found by who began to ask in that era. Gives the era of the connection that was made to it.
+    fn found(&self, master: &str, address: String, began: u64) -> u64 {
+        let mut known = self.address.lock().unwrap_or_else(PoisonError::into_inner);
+        let moved = !known.is_empty() && *known != address;
+        let era = began + u64::from(moved);
+        // Where somebody has found out more meanwhile, that holds: a master that hung and was replaced answers those who wait for
+        // it when it wakes.
+        if self.era.compare_exchange(began, era, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return began;
+        }
+        if moved {
+            log::warn!("sentinels: the master {master} is {address} now, and was {known}");
+        }
+        *known = address;
+        era
     }
 }
 
@@ -119,8 +135,7 @@ impl Sentinels {
                 Err(e) => whys.push(format!("{address}: {e}")),
             }
         }
-        let detail = whys.join("; ");
-        Err(RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, "no sentinel knows a master", detail)))
+        Err(no_master("no sentinel knows a master", whys.join("; ")))
     }
 
     fn master_by(
@@ -135,11 +150,11 @@ impl Sentinels {
             cmd
         };
         // The first is told at once when another one takes over, the second says since when it is the master.
-        let place: Option<(String, u16)> = ask("GET-MASTER-ADDR-BY-NAME").query(&mut asked)?;
-        let (host, port) = place.ok_or_else(|| {
-            let why = format!("it monitors no {:?}", self.name);
-            RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, "unknown master", why))
-        })?;
+        let place = |asked: &mut redis::Connection| -> redis::RedisResult<(String, u16)> {
+            let place: Option<(String, u16)> = ask("GET-MASTER-ADDR-BY-NAME").query(asked)?;
+            place.ok_or_else(|| no_master("unknown master", format!("it monitors no {:?}", self.name)))
+        };
+        let (host, port) = place(&mut asked)?;
         let about: redis::RedisResult<std::collections::HashMap<String, String>> =
             ask("MASTER").query(&mut asked);
         let is_it = |about: &std::collections::HashMap<String, String>| {
@@ -150,12 +165,32 @@ impl Sentinels {
         let mut connection = connect(&there.client()?, timeout, timeout)?;
         let mut server = identify(&mut connection)?;
         if server.is_replica {
-            let why = format!("{} is a replica", there.address());
-            return Err(RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, "no master", why)));
+            return Err(no_master("no master", format!("{} is a replica", there.address())));
+        }
+        // One that hangs and is replaced meanwhile takes itself for the master when it wakes.
+        if place(&mut asked)? != (host, port) {
+            return Err(no_master("no master", format!("{} is none any more", there.address())));
         }
         // What has been running for long may have been a replica until a moment ago.
         let since = Instant::now().checked_sub(Duration::from_millis(in_role.unwrap_or(0)));
         server.since = since.max(server.since);
         Ok((connection, server, there.address()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asked_before_another_master_was_found_does_not_lead_back() {
+        let access = Access::new("redis://127.0.0.1:1/", &Default::default()).unwrap();
+        let door = Door::to(&access).unwrap();
+        let (first, second) = (door.era(), door.era());
+        let era = door.found("m", "new:1".into(), first);
+        assert!(era != first && era == door.era(), "connections so far are of no use any more");
+        assert_eq!(door.found("m", "127.0.0.1:1".into(), second), second);
+        assert_eq!((door.era(), door.address()), (era, "new:1".to_owned()));
+        assert_eq!(door.found("m", "new:1".into(), era), era);
     }
 }
