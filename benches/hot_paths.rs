@@ -6,7 +6,7 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use dq::callback::signatures;
-use dq::fair::Fair;
+use dq::fair::{Asks, Fair};
 use dq::job::{Priority, TopicName};
 use dq::protocol::dq::{Framing, parse};
 use dq::rendezvous;
@@ -62,7 +62,7 @@ fn plans(c: &mut Criterion) {
         let mut fair = Fair::new(1, topics.clone());
         fair.left(0, topics.iter().map(|(topic, _)| (topic.clone(), 1000)));
         group.bench_with_input(BenchmarkId::new("64 of topics", count), &count, |b, _| {
-            b.iter(|| fair.plan(0, 64, 64, |_| None));
+            b.iter(|| fair.plan(0, 64, 64, |_| None, Asks::All));
         });
     }
     group.finish();

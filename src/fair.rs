@@ -9,7 +9,7 @@
 //! are, the lower by their part of them.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
 use crate::job::{Priority, TopicName};
 
@@ -23,6 +23,15 @@ pub struct Quota {
     pub topic: TopicName,
     /// At most this many; never 0.
     pub max: u32,
+}
+
+/// Which topics a plan asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asks {
+    /// Those that are known to have ready jobs.
+    Known,
+    /// Each of the others as well, for one, in case it has some.
+    All,
 }
 
 /// Of how many jobs together so many are of this priority, when all are busy.
@@ -40,39 +49,45 @@ fn stride(weight: u32) -> u64 {
 }
 
 /// What the planner remembers from one lease to the next: ready jobs as the store last told them, callbacks in flight, and what
-/// each topic has had.
+/// each topic has had. What is known to have ready jobs is little of what is served: plans go over that alone where they can.
 #[derive(Debug)]
 pub struct Fair {
-    /// By name, with their weights.
-    topics: Vec<(TopicName, u32)>,
+    /// By name.
+    topics: Vec<Known>,
+    /// Where each stands there.
+    places: HashMap<TopicName, usize>,
     start: usize,
-    /// Of each lane.
-    ready: Vec<HashMap<TopicName, u64>>,
-    in_flight: HashMap<TopicName, u32>,
-    /// How far each has come; whoever is least far is next.
-    passes: HashMap<TopicName, u64>,
+    /// Of each lane: the topics with ready jobs by their places, and how many.
+    ready: Vec<BTreeMap<usize, u64>>,
+    /// Callbacks in flight of topics that are not served any more.
+    strays: HashMap<TopicName, u32>,
     /// How far whoever begins to have ready jobs has come at least.
     now: u64,
     /// Those that had ready jobs at the last plan.
-    active: HashSet<TopicName>,
+    active: Vec<usize>,
     /// The greatest weight of the topics that have ready jobs.
     greatest: u32,
 }
 
+/// What is known of a topic.
+#[derive(Debug, Clone)]
+struct Known {
+    name: TopicName,
+    weight: u32,
+    in_flight: u32,
+    /// How far it has come; whoever is least far is next.
+    pass: u64,
+    /// It had ready jobs at the last plan.
+    is_active: bool,
+}
+
 /// A topic in a plan.
 struct Candidate {
+    place: usize,
     pass: u64,
-    weight: u32,
-    flying: u32,
     /// No more than so many are asked for.
     most: u64,
     max: u32,
-}
-
-impl Candidate {
-    fn may_begin(&self, free: u32, top: u32) -> bool {
-        u64::from(self.max) < self.most && may(self.flying + self.max, free, self.weight, top)
-    }
 }
 
 /// The dynamic threshold: whether one more callback may begin. `top`: the greatest weight of those who want to.
@@ -85,12 +100,12 @@ impl Fair {
     pub fn new(lanes: usize, topics: Vec<(TopicName, Priority)>) -> Fair {
         let mut fair = Fair {
             topics: Vec::new(),
+            places: HashMap::new(),
             start: 0,
-            ready: vec![HashMap::new(); lanes],
-            in_flight: HashMap::new(),
-            passes: HashMap::new(),
+            ready: vec![BTreeMap::new(); lanes],
+            strays: HashMap::new(),
             now: 0,
-            active: HashSet::new(),
+            active: Vec::new(),
             greatest: 1,
         };
         fair.serve(topics);
@@ -98,60 +113,110 @@ impl Fair {
     }
 
     /// From now on these are served. Callbacks in flight count on, whatever their topic.
-    pub fn serve(&mut self, topics: Vec<(TopicName, Priority)>) {
-        self.topics = topics.into_iter().map(|(topic, priority)| (topic, weight(priority))).collect();
-        self.topics.sort();
-        let served: HashSet<&TopicName> = self.topics.iter().map(|(topic, _)| topic).collect();
-        self.ready.iter_mut().for_each(|ready| ready.retain(|topic, _| served.contains(topic)));
-        self.passes.retain(|topic, _| served.contains(topic));
-        self.active.retain(|topic| served.contains(topic));
+    pub fn serve(&mut self, mut topics: Vec<(TopicName, Priority)>) {
+        topics.sort();
+        let before = std::mem::take(&mut self.topics);
+        let places: HashMap<TopicName, usize> =
+            topics.iter().enumerate().map(|(place, (name, _))| (name.clone(), place)).collect();
+        for (name, priority) in topics {
+            let known = self.places.get(&name).map(|place| &before[*place]);
+            self.topics.push(Known {
+                weight: weight(priority),
+                in_flight: known.map_or_else(|| self.strays.remove(&name).unwrap_or(0), |k| k.in_flight),
+                pass: known.map_or(0, |k| k.pass),
+                is_active: known.is_some_and(|k| k.is_active),
+                name,
+            });
+        }
+        let strays = before.iter().filter(|k| k.in_flight > 0 && !places.contains_key(&k.name));
+        self.strays.extend(strays.map(|k| (k.name.clone(), k.in_flight)));
+        for ready in &mut self.ready {
+            let moved = |(place, n): (usize, u64)| Some((*places.get(&before[place].name)?, n));
+            *ready = std::mem::take(ready).into_iter().filter_map(moved).collect();
+        }
+        self.places = places;
+        self.active = (0..self.topics.len()).filter(|place| self.topics[*place].is_active).collect();
         self.greatest = self.top(|_| None);
     }
 
-    fn weight(&self, topic: &TopicName) -> Option<u32> {
-        let at = self.topics.binary_search_by(|(name, _)| name.cmp(topic)).ok()?;
-        Some(self.topics[at].1)
+    fn known(&self, topic: &TopicName) -> Option<&Known> {
+        self.places.get(topic).map(|place| &self.topics[*place])
     }
 
-    /// Notes what a lane told at its last lease: the topics with ready jobs left, and how many. Topics that this planner does
+    /// Notes what a lane told when all topics were asked: those with ready jobs left, and how many. Topics that this planner does
     /// not serve are passed over.
     pub fn left(&mut self, lane: usize, ready: impl IntoIterator<Item = (TopicName, u64)>) {
-        let served = |(topic, n): &(TopicName, u64)| *n > 0 && self.weight(topic).is_some();
-        self.ready[lane] = ready.into_iter().filter(served).collect();
+        self.ready[lane].clear();
+        self.left_of(lane, [], ready);
+    }
+
+    /// The same when only some were asked: of others that are not told of, what was known holds.
+    pub fn left_of<'a>(
+        &mut self,
+        lane: usize,
+        asked: impl IntoIterator<Item = &'a TopicName>,
+        ready: impl IntoIterator<Item = (TopicName, u64)>,
+    ) {
+        for topic in asked {
+            self.places.get(topic).map(|place| self.ready[lane].remove(place));
+        }
+        for (topic, n) in ready.into_iter().filter(|(_, n)| *n > 0) {
+            self.places.get(&topic).map(|place| self.ready[lane].insert(*place, n));
+        }
         self.greatest = self.top(|_| None);
+    }
+
+    /// Notes that a lane may have ready jobs of a topic.
+    pub fn rang(&mut self, lane: usize, topic: &TopicName) {
+        if let Some(place) = self.places.get(topic) {
+            self.ready[lane].entry(*place).or_insert(1);
+            self.greatest = self.greatest.max(self.topics[*place].weight);
+        }
+    }
+
+    /// Whether a lane is known to have ready jobs of a topic.
+    pub fn knows(&self, lane: usize, topic: &TopicName) -> bool {
+        self.places.get(topic).is_some_and(|place| self.ready[lane].contains_key(place))
     }
 
     /// How many callbacks of a topic are in flight.
     pub fn in_flight(&self, topic: &TopicName) -> u32 {
-        self.in_flight.get(topic).copied().unwrap_or(0)
+        let stray = || self.strays.get(topic).copied().unwrap_or(0);
+        self.known(topic).map_or_else(stray, |known| known.in_flight)
     }
 
     /// Notes that a callback of a topic began.
     pub fn began(&mut self, topic: &TopicName) {
-        *self.in_flight.entry(topic.clone()).or_default() += 1;
-        if let Some(weight) = self.weight(topic) {
-            *self.passes.entry(topic.clone()).or_insert(self.now) += stride(weight);
+        if let Some(place) = self.places.get(topic) {
+            let known = &mut self.topics[*place];
+            known.in_flight += 1;
+            known.pass += stride(known.weight);
+        } else {
+            *self.strays.entry(topic.clone()).or_default() += 1;
         }
     }
 
     /// Notes that a callback of a topic ended.
     pub fn ended(&mut self, topic: &TopicName) {
-        if let Some(n) = self.in_flight.get_mut(topic) {
+        if let Some(place) = self.places.get(topic) {
+            let known = &mut self.topics[*place];
+            known.in_flight = known.in_flight.saturating_sub(1);
+        } else if let Some(n) = self.strays.get_mut(topic) {
             *n -= 1;
             if *n == 0 {
-                self.in_flight.remove(topic);
+                self.strays.remove(topic);
             }
         }
     }
 
     /// The greatest weight of the topics that have ready jobs, and may begin some.
     fn top(&self, allowed: impl Fn(&TopicName) -> Option<u32>) -> u32 {
-        let some = self.ready.iter().flat_map(HashMap::keys).filter(|topic| allowed(topic) != Some(0));
-        some.filter_map(|topic| self.weight(topic)).max().unwrap_or(1)
+        let known = self.ready.iter().flat_map(BTreeMap::keys).map(|place| &self.topics[*place]);
+        known.filter(|k| allowed(&k.name) != Some(0)).map(|k| k.weight).max().unwrap_or(1)
     }
 
-    /// Divides `limit` of the `free` workers over the topics that are known to have ready jobs on a lane, and asks each of the others
-    /// for one, in case it has some. Together that may be more than `limit`: the lease stops there; who has had least stands first.
+    /// Divides `limit` of the `free` workers over the topics that are known to have ready jobs on a lane; and asks others, if so it
+    /// is to be. Together that may be more than `limit`: the lease stops there; who has had least stands first.
     /// `allowed` gives how many of a topic with limits may begin now; of those, only what is known to be there is asked for.
     pub fn plan(
         &mut self,
@@ -159,6 +224,7 @@ impl Fair {
         free: u32,
         limit: u32,
         allowed: impl Fn(&TopicName) -> Option<u32>,
+        asks: Asks,
     ) -> Vec<Quota> {
         let count = self.topics.len();
         if free == 0 || count == 0 {
@@ -167,82 +233,98 @@ impl Fair {
         self.catch_up(free, &allowed);
         self.start = (self.start + 1) % count;
         let top = self.top(&allowed);
-        let mut candidates: Vec<(usize, Candidate)> = Vec::new();
-        let mut heap = BinaryHeap::new();
-        for i in (0..count).map(|i| (self.start + i) % count) {
-            let (topic, weight) = &self.topics[i];
-            let flying = self.in_flight(topic);
-            let behind = self.passes.get(topic).copied().unwrap_or(0);
-            let pass = if self.active.contains(topic) { behind } else { behind.max(self.now) };
-            let mut candidate = Candidate { pass, weight: *weight, flying, most: 0, max: 0 };
-            match (self.ready[lane].get(topic), allowed(topic)) {
-                (Some(ready), most) => {
-                    candidate.most = (*ready).min(most.map_or(u64::MAX, u64::from));
-                    heap.push(Reverse((pass, candidates.len())));
-                }
-                (None, None) => candidate.max = u32::from(free > flying),
-                (None, Some(_)) => {}
-            }
-            candidates.push((i, candidate));
-        }
+        let ready = &self.ready[lane];
+        // From another one on each time: among those who have had the same, nobody is always the first.
+        let known = ready.range(self.start..).chain(ready.range(..self.start));
+        let mut candidates: Vec<Candidate> = known
+            .map(|(place, ready)| {
+                let most = allowed(&self.topics[*place].name).map_or(u64::MAX, u64::from);
+                Candidate { place: *place, pass: self.pass(*place), most: most.min(*ready), max: 0 }
+            })
+            .collect();
+        let mut heap: BinaryHeap<_> =
+            candidates.iter().enumerate().map(|(i, c)| Reverse((c.pass, i))).collect();
         let (mut unused, last) = (free, free.saturating_sub(limit));
         while unused > last
             && let Some(Reverse((pass, i))) = heap.pop()
         {
-            let candidate = &mut candidates[i].1;
+            let candidate = &mut candidates[i];
+            let Known { weight, in_flight, .. } = &self.topics[candidate.place];
             // With fewer workers free it will not be allowed more.
-            if candidate.may_begin(unused, top) {
+            let could = u64::from(candidate.max) < candidate.most;
+            if could && may(in_flight + candidate.max, unused, *weight, top) {
                 candidate.max += 1;
                 unused -= 1;
-                heap.push(Reverse((pass + stride(candidate.weight), i)));
+                heap.push(Reverse((pass + stride(*weight), i)));
             }
         }
-        candidates.sort_by_key(|(_, candidate)| candidate.pass);
-        let asked = candidates.into_iter().filter(|(_, candidate)| candidate.max > 0);
-        asked.map(|(i, c)| Quota { topic: self.topics[i].0.clone(), max: c.max }).collect()
+        if asks == Asks::All {
+            let others =
+                (0..count).map(|i| (self.start + i) % count).filter(|place| !ready.contains_key(place));
+            let could = |place: &usize| {
+                free > self.topics[*place].in_flight && allowed(&self.topics[*place].name).is_none()
+            };
+            let asked = |place| Candidate { place, pass: self.pass(place), most: 1, max: 1 };
+            candidates.extend(others.filter(could).map(asked));
+        }
+        candidates.retain(|candidate| candidate.max > 0);
+        let from_start = |place: usize| (place + count - self.start) % count;
+        candidates.sort_by_key(|candidate| (candidate.pass, from_start(candidate.place)));
+        let quota = |c: Candidate| Quota { topic: self.topics[c.place].name.clone(), max: c.max };
+        candidates.into_iter().map(quota).collect()
+    }
+
+    /// How far a topic has come, in a plan.
+    fn pass(&self, place: usize) -> u64 {
+        let Known { pass, is_active, .. } = self.topics[place];
+        if is_active { pass } else { pass.max(self.now) }
     }
 
     /// Brings those forward that had nothing to do, or were held back for long: nobody is owed more than a little.
     fn catch_up(&mut self, free: u32, allowed: &impl Fn(&TopicName) -> Option<u32>) {
-        let active: HashSet<TopicName> = self.ready.iter().flat_map(HashMap::keys).cloned().collect();
+        let mut active: Vec<usize> = self.ready.iter().flat_map(BTreeMap::keys).copied().collect();
+        active.sort_unstable();
+        active.dedup();
         let top = self.top(allowed);
         let mut least = None;
-        for topic in &active {
-            let behind = if self.active.contains(topic) { CREDIT } else { 0 };
-            let pass = self.passes.entry(topic.clone()).or_default();
-            *pass = (*pass).max(self.now.saturating_sub(behind));
-            let pass = *pass;
-            let may_begin = allowed(topic) != Some(0)
-                && self.weight(topic).is_some_and(|w| may(self.in_flight(topic), free, w, top));
-            if may_begin {
-                least = Some(least.map_or(pass, |l: u64| l.min(pass)));
+        for place in &active {
+            let known = &mut self.topics[*place];
+            let behind = if known.is_active { CREDIT } else { 0 };
+            known.pass = known.pass.max(self.now.saturating_sub(behind));
+            if allowed(&known.name) != Some(0) && may(known.in_flight, free, known.weight, top) {
+                least = Some(least.map_or(known.pass, |l: u64| l.min(known.pass)));
             }
         }
         self.now = self.now.max(least.unwrap_or(0));
-        self.active = active;
+        for place in std::mem::replace(&mut self.active, active) {
+            self.topics[place].is_active = false;
+        }
+        for place in &self.active {
+            self.topics[*place].is_active = true;
+        }
     }
 
     /// How many more callbacks of a topic could begin with `free` workers, were it not for its limits.
     pub fn wants(&self, topic: &TopicName, free: u32) -> u32 {
-        let ready: u64 = self.ready.iter().filter_map(|ready| ready.get(topic)).sum();
-        let Some(weight) = self.weight(topic).filter(|_| ready > 0) else { return 0 };
-        let (flying, top) = (self.in_flight(topic), self.greatest);
+        let Some(place) = self.places.get(topic) else { return 0 };
+        let Known { weight, in_flight, .. } = self.topics[*place];
+        let ready: u64 = self.ready.iter().filter_map(|ready| ready.get(place)).sum();
         let most = ready.min(u64::from(free)) as u32;
-        (0..most).take_while(|n| may(flying + n, free - n, weight, top)).count() as u32
+        (0..most).take_while(|n| may(in_flight + n, free - n, weight, self.greatest)).count() as u32
     }
 
     /// Whether a lane told of ready jobs that could be started now with `free` workers.
     pub fn more(&self, lane: usize, free: u32, allowed: impl Fn(&TopicName) -> Option<u32>) -> bool {
         let top = self.top(&allowed);
-        self.ready[lane].keys().any(|topic| {
-            allowed(topic) != Some(0)
-                && self.weight(topic).is_some_and(|w| may(self.in_flight(topic), free, w, top))
-        })
+        let mut known = self.ready[lane].keys().map(|place| &self.topics[*place]);
+        known.any(|k| allowed(&k.name) != Some(0) && may(k.in_flight, free, k.weight, top))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -267,7 +349,7 @@ mod tests {
     fn free_workers_are_divided_evenly_over_the_topics_that_want_them() {
         let mut f = fair(&["a", "b", "c"]);
         f.left(0, [(name("a"), 10_000), (name("b"), 5), (name("c"), 10_000)]);
-        let plan = f.plan(0, 64, 64, unlimited);
+        let plan = f.plan(0, 64, 64, unlimited, Asks::All);
         assert_eq!(max_of(&plan, "b"), 5);
         assert!(max_of(&plan, "a").abs_diff(max_of(&plan, "c")) <= 1, "{plan:?}");
         assert!(plan.iter().map(|q| q.max).sum::<u32>() <= 64);
@@ -278,14 +360,14 @@ mod tests {
         let (mut f, mut free) = (fair(&["slow", "fast"]), 64);
         f.left(0, [(name("slow"), 10_000)]);
         for _ in 0..64 {
-            let slow = max_of(&f.plan(0, free, free, unlimited), "slow");
+            let slow = max_of(&f.plan(0, free, free, unlimited, Asks::All), "slow");
             (0..slow).for_each(|_| f.began(&name("slow")));
             free -= slow;
         }
         assert_eq!(free, 32);
         f.left(0, [(name("slow"), 10_000), (name("fast"), 10_000)]);
-        assert_eq!(max_of(&f.plan(0, free, free, unlimited), "slow"), 0);
-        assert!(max_of(&f.plan(0, free, free, unlimited), "fast") >= 15);
+        assert_eq!(max_of(&f.plan(0, free, free, unlimited, Asks::All), "slow"), 0);
+        assert!(max_of(&f.plan(0, free, free, unlimited, Asks::All), "fast") >= 15);
     }
 
     #[test]
@@ -294,7 +376,7 @@ mod tests {
         let mut served = HashSet::new();
         for _ in 0..3 {
             f.left(0, [(name("a"), 9), (name("b"), 9), (name("c"), 9)]);
-            let plan = f.plan(0, 1, 1, unlimited);
+            let plan = f.plan(0, 1, 1, unlimited, Asks::All);
             assert_eq!(plan.len(), 1);
             served.insert(plan[0].topic.clone());
             f.began(&plan[0].topic);
@@ -307,9 +389,34 @@ mod tests {
     fn topics_of_which_nothing_is_known_are_all_asked() {
         let names: Vec<String> = (0..200).map(|i| format!("t{i}")).collect();
         let mut f = fair(&names.iter().map(String::as_str).collect::<Vec<_>>());
-        assert_eq!(f.plan(0, 4, 4, unlimited).len(), 200);
+        assert_eq!(f.plan(0, 4, 4, unlimited, Asks::All).len(), 200);
         f.left(0, [(name("t7"), 100)]);
-        assert!(max_of(&f.plan(0, 4, 4, unlimited), "t7") >= 1);
+        assert!(max_of(&f.plan(0, 4, 4, unlimited, Asks::All), "t7") >= 1);
+    }
+
+    #[test]
+    fn those_that_are_known_are_asked_alone_until_the_store_tells_otherwise() {
+        let mut f = fair(&["a", "b", "c", "d"]);
+        let asked = |f: &mut Fair| -> Vec<(String, u32)> {
+            let plan = f.plan(0, 64, 64, unlimited, Asks::Known);
+            let mut asked: Vec<_> = plan.into_iter().map(|q| (q.topic.as_str().to_owned(), q.max)).collect();
+            asked.sort();
+            asked
+        };
+        assert_eq!(asked(&mut f), []);
+        f.left(0, [(name("a"), 4), (name("b"), 4)]);
+        f.rang(0, &name("b"));
+        f.rang(0, &name("c"));
+        f.rang(0, &name("of-another-host"));
+        assert_eq!(asked(&mut f), [("a".to_owned(), 4), ("b".to_owned(), 4), ("c".to_owned(), 1)]);
+        // Of `b` nothing was said, since it was not asked.
+        f.left_of(0, &[name("a"), name("c")], [(name("c"), 7), (name("d"), 2)]);
+        assert_eq!(asked(&mut f), [("b".to_owned(), 4), ("c".to_owned(), 7), ("d".to_owned(), 2)]);
+        assert!(!f.knows(0, &name("a")) && f.knows(0, &name("b")));
+        f.serve(["a", "c", "d", "e"].map(|t| (name(t), Priority::High)).to_vec());
+        assert_eq!(asked(&mut f), [("c".to_owned(), 7), ("d".to_owned(), 2)]);
+        f.left(0, []);
+        assert_eq!(asked(&mut f), []);
     }
 
     #[test]
@@ -318,11 +425,11 @@ mod tests {
         f.left(0, [(name("a"), 3), (name("b"), 3)]);
         f.began(&name("a"));
         f.serve(vec![(name("c"), Priority::Low), (name("b"), Priority::High)]);
-        let plan = f.plan(0, 8, 8, unlimited);
+        let plan = f.plan(0, 8, 8, unlimited, Asks::All);
         assert_eq!((max_of(&plan, "a"), max_of(&plan, "b"), max_of(&plan, "c")), (0, 3, 1));
         f.ended(&name("a"));
         f.serve(Vec::new());
-        assert!(f.plan(0, 8, 8, unlimited).is_empty() && !f.more(0, 8, unlimited));
+        assert!(f.plan(0, 8, 8, unlimited, Asks::All).is_empty() && !f.more(0, 8, unlimited));
     }
 
     #[test]
@@ -344,10 +451,14 @@ mod tests {
     fn a_topic_with_limits_is_asked_for_what_it_may_and_what_is_there() {
         let mut f = fair(&["a", "b"]);
         let only_b = |may: u32| move |topic: &TopicName| (topic.as_str() == "b").then_some(may);
-        assert_eq!(max_of(&f.plan(0, 8, 8, only_b(3)), "b"), 0, "it is not asked in case it has some");
+        assert_eq!(
+            max_of(&f.plan(0, 8, 8, only_b(3), Asks::All), "b"),
+            0,
+            "it is not asked in case it has some"
+        );
         f.left(0, [(name("a"), 9), (name("b"), 9)]);
-        assert_eq!(max_of(&f.plan(0, 16, 16, only_b(0)), "b"), 0);
-        assert_eq!(max_of(&f.plan(0, 16, 16, only_b(2)), "b"), 2);
+        assert_eq!(max_of(&f.plan(0, 16, 16, only_b(0), Asks::All), "b"), 0);
+        assert_eq!(max_of(&f.plan(0, 16, 16, only_b(2), Asks::All), "b"), 2);
         assert_eq!((f.wants(&name("b"), 16), f.wants(&name("b"), 2), f.wants(&name("c"), 16)), (8, 1, 0));
         f.left(0, [(name("b"), 4)]);
         assert_eq!(f.wants(&name("b"), 64), 4);
@@ -358,8 +469,8 @@ mod tests {
         let mut f = Fair::new(2, vec![(name("a"), Priority::Normal), (name("b"), Priority::Normal)]);
         f.left(0, [(name("a"), 9)]);
         f.left(1, [(name("b"), 9)]);
-        assert_eq!(max_of(&f.plan(0, 1, 1, unlimited), "a"), 1);
-        assert_eq!(max_of(&f.plan(1, 1, 1, unlimited), "b"), 1);
+        assert_eq!(max_of(&f.plan(0, 1, 1, unlimited, Asks::All), "a"), 1);
+        assert_eq!(max_of(&f.plan(1, 1, 1, unlimited, Asks::All), "b"), 1);
         assert!(f.more(0, 1, unlimited) && f.more(1, 1, unlimited));
     }
 
@@ -369,12 +480,12 @@ mod tests {
         let held = |topic: &TopicName| (topic.as_str() == "b").then_some(0);
         for _ in 0..10_000 {
             f.left(0, [(name("a"), 9), (name("b"), 9)]);
-            f.plan(0, 1, 1, held).iter().for_each(|q| (f.began(&q.topic), f.ended(&q.topic)).0);
+            f.plan(0, 1, 1, held, Asks::All).iter().for_each(|q| (f.began(&q.topic), f.ended(&q.topic)).0);
         }
         let mut had: HashMap<TopicName, u32> = HashMap::new();
         for _ in 0..300 {
             f.left(0, [(name("a"), 9), (name("b"), 9), (name("c"), 9)]);
-            for quota in f.plan(0, 1, 1, unlimited) {
+            for quota in f.plan(0, 1, 1, unlimited, Asks::All) {
                 f.began(&quota.topic);
                 f.ended(&quota.topic);
                 *had.entry(quota.topic).or_default() += 1;
@@ -404,7 +515,7 @@ mod tests {
             f.left(lane, names.iter().map(|t| (t.clone(), 1000)));
             let free = workers - flying.len() as u32;
             let mut limit = free.div_ceil(lanes as u32);
-            for quota in f.plan(lane, free, limit, unlimited) {
+            for quota in f.plan(lane, free, limit, unlimited, Asks::All) {
                 let topic = names.iter().position(|n| *n == quota.topic).unwrap();
                 for _ in 0..quota.max.min(limit) {
                     limit -= 1;
@@ -432,6 +543,23 @@ mod tests {
             }
         }
 
+        /// Whether the others are asked as well makes no difference for those that are known.
+        #[test]
+        fn the_known_are_asked_for_the_same_either_way(
+            ready in prop::collection::vec(0_u64..9, 1..40), flying in prop::collection::vec(0_u32..3, 40), limit in 1_u32..64
+        ) {
+            let names: Vec<TopicName> = (0..ready.len()).map(|i| name(&format!("t{i}"))).collect();
+            let plan = |asks| {
+                let topics = names.iter().enumerate().map(|(i, t)| (t.clone(), ALL[i % 3])).collect();
+                let mut f = Fair::new(1, topics);
+                names.iter().zip(&flying).for_each(|(t, n)| (0..*n).for_each(|_| f.began(t)));
+                f.left(0, names.iter().cloned().zip(ready.iter().copied()));
+                let plan = f.plan(0, 64, limit, unlimited, asks);
+                plan.into_iter().filter(|q| f.knows(0, &q.topic)).collect::<Vec<_>>()
+            };
+            prop_assert_eq!(plan(Asks::All), plan(Asks::Known));
+        }
+
         /// A topic that is alone has what any would have, whatever its priority.
         #[test]
         fn a_topic_that_is_alone_has_all(workers in 1_u32..100, rounds in prop::collection::vec(any::<u8>(), 1..40)) {
@@ -448,7 +576,7 @@ mod tests {
             let mut free = workers;
             for _ in 0..workers {
                 f.left(0, topics.iter().map(|(t, _)| (t.clone(), 1000)));
-                for quota in f.plan(0, free, free, unlimited) {
+                for quota in f.plan(0, free, free, unlimited, Asks::All) {
                     free -= quota.max;
                     (0..quota.max).for_each(|_| f.began(&quota.topic));
                 }

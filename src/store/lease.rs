@@ -60,7 +60,8 @@ pub struct Batch {
     /// The topics with ready jobs that are left, and how many; but for paused ones, and those whose circuit lets none
     /// through now. Of one that lets one through: one.
     pub left: Left,
-    /// The topics with ready jobs whose circuit lets none through now, and after how long it may. Nobody rings then.
+    /// The topics with ready jobs whose circuit lets none through now, and after how long it may. Nobody rings then. (Here and in
+    /// `left`: of those asked for all, of others some, and each of them by and by.)
     pub waiting: Waiting,
 }
 

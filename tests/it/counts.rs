@@ -170,6 +170,29 @@ fn a_thousand_jobs_cost_few_system_calls_and_commands() {
     holds("embedded, deliver", &delivered, most(12_000, 0, 0));
 }
 
+/// A lease asks those that are known to have ready jobs, and all of them only now and then.
+#[test]
+fn jobs_of_many_topics_cost_few_commands() {
+    const TOPICS: usize = 300;
+    let (server, sink) = (RedisServer::start(), Sink::start());
+    let topics: String = (0..TOPICS).map(|n| topic(&format!("t{n}"), &sink, "")).collect();
+    let daemon =
+        Daemon::start(&format!("{}[consume]\nprocesses = 1\nconcurrency = 32\n{topics}", on(&server)));
+    daemon.wait_all_up(SLOTS - 1);
+    let mut client = daemon.client();
+    let jobs: Vec<_> =
+        (0..10 * TOPICS).map(|n| add(&format!("t{}", n % TOPICS), &format!("j{n}"), 2000)).collect();
+    client.send(&jobs).unwrap();
+    jobs.iter().for_each(|_| assert_eq!(client.receive().unwrap()["code"], 1));
+    let before = commands(&server);
+    sink.wait_for(jobs.len(), 60 * SECOND);
+    let after = commands(&server);
+    let (scripts, all) = (after.0 - before.0, after.1 - before.1);
+    println!("redis, deliver from {TOPICS} topics, {} jobs: {scripts} scripts, {all} commands", jobs.len());
+    let each = all / jobs.len() as u64;
+    assert!(each <= 45, "{each} commands a job");
+}
+
 #[test]
 fn an_add_is_taken_apart_with_few_allocations() {
     let frame =

@@ -1,6 +1,7 @@
 //! What every store promises, one suite for all of them. A store joins by a [`Fixture`] and a line at the end.
 
 use crate::support::redis;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Once};
@@ -1446,6 +1447,33 @@ fn a_circuit_and_a_pause_hold_each_by_itself<F: Fixture>(f: &F) {
     assert_eq!(lease(&mut *s, "t", 9).len(), 1);
 }
 
+fn a_few_of_many_topics_can_be_asked_and_the_others_are_told_of_by_and_by<F: Fixture>(f: &F) {
+    const MANY: usize = 150;
+    let mut s = f.open();
+    let names: Vec<String> = (0..MANY).map(|n| format!("t{n}")).collect();
+    add(&mut *s, &names.iter().flat_map(|t| [job(t, "i", NOW), job(t, "j", NOW)]).collect::<Vec<_>>());
+    s.pause(&topic("t1"), true).unwrap();
+    s.open_circuit(&opening("t2", 60_000, 1)).unwrap();
+    let asked = [want("t0", 9), want("t1", 9), want("t2", 9), want("t3", 1), want("none", 9)];
+    let batch = s.lease(&asked, 20, None).unwrap();
+    let leased = |t: &str| batch.jobs.iter().filter(|j| j.key.topic == topic(t)).count();
+    assert_eq!((leased("t0"), leased("t3"), batch.jobs.len()), (2, 1, 3));
+    assert!(batch.left.contains(&(topic("t3"), 1)) && batch.waiting.iter().any(|(t, _)| *t == topic("t2")));
+    let mut known: BTreeSet<TopicName> = BTreeSet::new();
+    for _ in 0..300 {
+        let told = s.lease(&[want("t3", 1)], 0, None).unwrap();
+        assert!(told.left.iter().all(|(_, n)| (1..=2).contains(n)), "{told:?}");
+        assert!(told.waiting.iter().all(|(t, _)| *t == topic("t2")), "{told:?}");
+        known.extend(told.left.into_iter().map(|(t, _)| t));
+    }
+    let all = names.iter().map(|t| topic(t)).filter(|t| !["t0", "t1", "t2"].contains(&t.as_str()));
+    assert_eq!(known, all.collect());
+    s.pause(&topic("t1"), false).unwrap();
+    s.close_circuit(&topic("t2")).unwrap();
+    let batch = s.lease(&asked, 20, None).unwrap();
+    assert_eq!((batch.jobs.len(), batch.waiting), (5, vec![]));
+}
+
 fn jobs_that_were_forgotten_in_an_outage_are_spread_once<F: Fixture>(f: &F) {
     let mut s = f.open();
     let long_ago = OUTAGE + Duration::from_secs(5);
@@ -1539,5 +1567,6 @@ contract! {
     a_rate_is_shared_by_all_processes
     an_open_circuit_holds_jobs_back_and_lets_one_a_shard_through_when_its_pause_is_over
     a_circuit_and_a_pause_hold_each_by_itself
+    a_few_of_many_topics_can_be_asked_and_the_others_are_told_of_by_and_by
     jobs_that_were_forgotten_in_an_outage_are_spread_once
 }

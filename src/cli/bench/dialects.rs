@@ -90,6 +90,20 @@ impl Dialect for Http {
     }
 }
 
+/// Pauses or resumes the topic of each number.
+#[derive(Debug)]
+pub(super) struct Hold(pub &'static str);
+
+impl Dialect for Hold {
+    fn ask(&mut self, number: u64, out: &mut Vec<u8>) {
+        post(&format!("/v1/topics/t{number}/{}", self.0), "", out);
+    }
+
+    fn answer(&self, bytes: &[u8]) -> Result<Option<(usize, bool)>> {
+        http_answer(bytes)
+    }
+}
+
 /// Calls a receiver without dq: what the receiver takes by itself. (To a path of its own: it is nobody's job.)
 #[derive(Debug)]
 pub(super) struct Callback(pub String);

@@ -2,7 +2,6 @@
 //! Redis; of which some may be started for it.
 
 use std::fmt::Write as _;
-use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -14,7 +13,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::super::own_daemon::{Daemon, Folder, free_port, local};
+use super::dialects::Hold;
 use super::sink::{Receiver, Sink};
+use super::volley::{Manner, Target, Until, fire};
 use crate::process::{usage_of, whole_status};
 use crate::status::{Phase, Renewal, Status};
 
@@ -112,20 +113,9 @@ impl Stage {
     /// Pauses the deliveries of all topics that jobs go round, or resumes them.
     pub(super) fn hold(&self, topics: u32, hold: bool) -> Result<()> {
         let word = if hold { "pause" } else { "resume" };
-        for n in 0..topics {
-            let mut stream = TcpStream::connect(self.http)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            write!(
-                stream,
-                "POST /v1/topics/t{n}/{word} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
-            )?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer)?;
-            if !answer.starts_with("HTTP/1.1 204") {
-                bail!("cannot {word} t{n}: {}", answer.lines().next().unwrap_or_default());
-            }
-        }
-        Ok(())
+        let (manner, until) = (Manner::Closed { depth: 1 }, Until::Count(topics.into()));
+        let volley = fire(Target::new(self.http, topics.min(16)), manner, until, &mut Hold(word))?;
+        if volley.failed > 0 { bail!("cannot {word} {} topics", volley.failed) } else { Ok(()) }
     }
 
     /// Whether it still runs.

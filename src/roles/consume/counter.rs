@@ -1,11 +1,12 @@
 //! What the main loop knows of a lane: what is to be settled and looked for there, and when; which rings others are to hear.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::lane::{self, Lane, Order};
 use super::passing::Passing;
+use crate::fair::Asks;
 use crate::job::TopicName;
 use crate::role::Trouble;
 use crate::store::{Settlement, TopicRing};
@@ -15,6 +16,13 @@ use crate::topic::Topic;
 /// How long outcomes gather while other callbacks run, to be settled together; and for how long who knows of work listens to no
 /// bell. Where nothing is known to be left, what is rung for is leased at once.
 pub(super) const GATHER: Duration = Duration::from_millis(1);
+
+/// While work is left behind nobody listens to the bell, and topics that have some since then are found by asking all, besides
+/// those that the store tells of by chance. That takes longer the more there are: one part of the time, in so many and one.
+const SURVEY_SHARE: u32 = 9;
+
+/// And at the latest after so long.
+const SURVEY: Duration = Duration::from_millis(100);
 
 /// How often others are told of jobs that this process may not take.
 const PASS_ON: Duration = Duration::from_secs(1);
@@ -32,22 +40,32 @@ pub(super) struct Counter {
     pub look: bool,
     /// They were rung for since the last lease: none waits for outcomes to gather.
     pub rang: bool,
+    /// Of which topics it was told so.
+    pub rung: BTreeSet<TopicName>,
+    /// Where they are is not known: all topics are asked.
+    everywhere: bool,
+    /// From when on all are asked again, when not only those have ready jobs that are known to.
+    survey_at: Instant,
     /// An exchange is under way, since then; and it may bring so many jobs.
     pub busy: Option<(Instant, u32)>,
     /// The topics that it was asked for, as they were then, and for how many jobs.
     pub asked: HashMap<TopicName, (Arc<Topic>, u32)>,
+    /// Whether that was all of them.
+    pub asks: Asks,
+    /// Those that were rung for and not asked: this process may take no more of them.
+    pub unasked: Vec<TopicName>,
     /// When it is tried again, after the store failed.
     pub again: Option<Instant>,
     pub trouble: Trouble,
-    /// The topics that have ready jobs there, and how many.
-    pub left: Vec<(TopicName, u64)>,
+    /// The last lease left work behind.
+    pub leaves: bool,
     /// When a circuit lets a job through: nobody rings then.
     pub lets_through: Option<Instant>,
     /// The topics that have ready jobs there of which this process may take no more, and when others were told so last.
     pub passed_on: HashMap<TopicName, Instant>,
     /// The rings for topics of other hosts that were given back.
     pub passing: Passing,
-    /// The last lease left work behind: until then the next comes by itself, and nobody need ring.
+    /// As the last lease left work behind: until then the next comes by itself, and nobody need ring.
     pub knows_until: Option<Instant>,
     pub listens: bool,
     /// Its bell is down.
@@ -66,12 +84,17 @@ impl Counter {
             gathers_since: None,
             flying: 0,
             rang: false,
+            rung: BTreeSet::new(),
+            everywhere: true,
+            survey_at: Instant::now(),
             look: true,
             busy: None,
             asked: HashMap::new(),
+            asks: Asks::Known,
+            unasked: Vec::new(),
             again: None,
             trouble: Trouble::default(),
-            left: Vec::new(),
+            leaves: false,
             lets_through: None,
             passed_on: HashMap::new(),
             passing: Passing::default(),
@@ -117,9 +140,28 @@ impl Counter {
     /// come as still fly, one half of them is exchanged while the other is out. A ring hurries who knows of no work alone: a
     /// lease that leaves some behind rings as well, so that who is busy is rung for all the time.
     pub(super) fn gathers_until(&self) -> Option<Instant> {
-        let heeds = self.rang && self.look && self.left.is_empty();
+        let heeds = self.rang && self.look && !self.leaves;
         let waits = !is_enough(self.unsettled.len(), self.flying) && !heeds && self.again.is_none();
         self.gathers_since.filter(|_| waits).map(|since| since + GATHER)
+    }
+
+    /// There may be ready jobs of any topic.
+    pub(super) fn look_everywhere(&mut self) {
+        (self.look, self.everywhere) = (true, true);
+    }
+
+    /// Begins a lease: which topics it asks.
+    pub(super) fn begin_lease(&mut self, now: Instant) {
+        let is_due = self.everywhere || self.leaves && self.survey_at <= now;
+        self.asks = if is_due { Asks::All } else { Asks::Known };
+        (self.look, self.rang, self.everywhere) = (false, false, false);
+    }
+
+    /// Takes note that it has ended, after so long.
+    pub(super) fn end_lease(&mut self, took: Duration, now: Instant) {
+        if self.asks == Asks::All {
+            self.survey_at = now + (took * SURVEY_SHARE).min(SURVEY);
+        }
     }
 
     /// Whether a drain has nothing more to do there.

@@ -10,6 +10,7 @@ use super::counter::GATHER;
 use super::ending::{ack_url, too_old};
 use super::lane::{self, Order};
 use super::{Consumer, Flight, LEASE_MARGIN};
+use crate::fair::Asks;
 use crate::job::TopicName;
 use crate::store::{Batch, Settlement, StoreError, Wanted};
 
@@ -21,7 +22,8 @@ impl Consumer {
         // A moment that has come is not waited for any more, whatever may be done now.
         counter.again = counter.again.filter(|at| *at > now);
         if counter.lets_through.is_some_and(|at| at <= now) {
-            (counter.lets_through, counter.look) = (None, true);
+            counter.lets_through = None;
+            counter.look_everywhere();
         }
         if counter.busy.is_some() || counter.again.is_some() {
             return;
@@ -41,8 +43,12 @@ impl Consumer {
         // A lane that hangs must not hold all workers that are free.
         let limit = if leases { free.div_ceil(share).min(lane::BATCH as u32) } else { 0 };
         let allowed = |topic: &TopicName| self.limits.allowed(topic);
-        let quotas = if leases { self.fair.plan(number, free, limit, allowed) } else { Vec::new() };
         counter.asked.clear();
+        let mut quotas = Vec::new();
+        if leases {
+            counter.begin_lease(now);
+            quotas = self.fair.plan(number, free, limit, allowed, counter.asks);
+        }
         let mut wanted = Vec::new();
         for quota in quotas {
             let Some(topic) = self.topics.now().get(quota.topic.as_str()) else { continue };
@@ -55,9 +61,11 @@ impl Consumer {
             self.limits.reserve(&quota.topic, quota.max);
             counter.asked.insert(quota.topic, (Arc::clone(topic), quota.max));
         }
+        if leases {
+            counter.unasked = std::mem::take(&mut counter.rung).into_iter().collect();
+            counter.unasked.retain(|topic| !counter.asked.contains_key(topic));
+        }
         counter.busy = Some((now, limit));
-        counter.look &= !leases;
-        counter.rang &= !leases;
         counter.lane.order(Order::Exchange { settle, wanted, limit: limit as usize });
     }
 
@@ -69,8 +77,8 @@ impl Consumer {
         batch: Batch,
         failed: Option<StoreError>,
     ) -> Result<()> {
-        let counter = &mut self.counters[number];
-        let (_, limit) = counter.busy.take().unwrap_or((Instant::now(), 0));
+        let (now, counter) = (Instant::now(), &mut self.counters[number]);
+        let (since, limit) = counter.busy.take().unwrap_or((now, 0));
         unsettled.into_iter().for_each(|settlement| counter.owe(settlement));
         let asked = std::mem::take(&mut counter.asked);
         let mut begun: BTreeMap<TopicName, u32> = BTreeMap::new();
@@ -87,7 +95,7 @@ impl Consumer {
                     _ => counter.trouble.again_at(&format_args!("cannot lease or settle: {e}")),
                 });
                 // What was to be leased is looked for again. Until then no permits are held for it.
-                counter.look = true;
+                counter.look_everywhere();
                 if batch.jobs.is_empty() {
                     self.fair.left(number, []);
                     return Ok(());
@@ -115,26 +123,37 @@ impl Consumer {
         }
         self.workers.begin();
         self.note_waiting(number, batch.waiting);
+        let counter = &mut self.counters[number];
+        counter.end_lease(now - since, now);
         let served = |(topic, _): &(TopicName, u64)| self.topics.now().get(topic.as_str()).is_some();
         let left: Vec<(TopicName, u64)> = batch.left.into_iter().filter(served).collect();
-        self.fair.left(number, left.iter().cloned());
+        match counter.asks {
+            Asks::All => self.fair.left(number, left.iter().cloned()),
+            Asks::Known => self.fair.left_of(number, asked.keys(), left.iter().cloned()),
+        }
+        // What rang meanwhile may have come after that.
+        counter.rung.iter().for_each(|topic| self.fair.rang(number, topic));
+        let mut others = std::mem::take(&mut counter.unasked);
+        others.retain(|topic| self.fair.knows(number, topic));
+        let surveyed = counter.asks == Asks::All;
         let more = self.fair.more(number, self.free(), |topic| self.limits.allowed(topic));
         // What was not asked for may be for others, and what this one may not take; but where the limits hold it back, those
-        // hold others back as well, and it comes again by itself.
+        // hold others back as well, and it comes again by itself. (Where not all were asked, it may be asked next.)
         let is_ours = |topic: &TopicName| {
-            asked.contains_key(topic) || self.limits.allowed(topic).is_some() && self.wants(topic) > 0
+            asked.contains_key(topic)
+                || (self.limits.allowed(topic).is_some() || !surveyed) && self.wants(topic) > 0
         };
-        let others: Vec<TopicName> =
-            left.iter().map(|(topic, _)| topic).filter(|t| !is_ours(t)).cloned().collect();
+        others.extend(left.iter().map(|(topic, _)| topic).cloned());
+        others.retain(|topic| !is_ours(topic));
         let counter = &mut self.counters[number];
         // What is left although it was asked for is not for the asking: the next bell or callback brings the next try.
         counter.look |= brought > 0 && more;
-        counter.knows_until = (!left.is_empty()).then(|| Instant::now() + GATHER);
-        counter.left = left;
+        counter.leaves = !left.is_empty();
+        counter.knows_until = counter.leaves.then(|| Instant::now() + GATHER);
         // Once: between processes that may not take it either it would go round without end.
         let is_told = |topic: &TopicName| counter.passed_on.contains_key(topic);
         let topics: Vec<TopicName> = others.iter().filter(|t| !is_told(t)).cloned().collect();
-        counter.passed_on.retain(|topic, _| counter.left.iter().any(|(left, _)| left == topic));
+        counter.passed_on.retain(|topic, _| self.fair.knows(number, topic));
         counter.passed_on.extend(topics.iter().map(|topic| (topic.clone(), Instant::now())));
         if !topics.is_empty() {
             counter.lane.order(Order::PassOn { topics, rest: !more });

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::lane::Order;
 use super::{Consumer, Flight, LEASE_MARGIN};
+use crate::fair::Asks;
 use crate::flow::Verdict;
 use crate::job::{Attempt, TopicName};
 use crate::store::{Leased, Opening, Outcome, Permit, PermitAsk, Settlement, StoreError};
@@ -36,8 +37,8 @@ impl Consumer {
 
     /// Has the lanes looked at that have ready jobs of a topic.
     fn look_for(&mut self, topic: &TopicName) {
-        for counter in &mut self.counters {
-            counter.look |= counter.left.iter().any(|(left, _)| left == topic);
+        for (number, counter) in self.counters.iter_mut().enumerate() {
+            counter.look |= self.fair.knows(number, topic);
         }
     }
 
@@ -82,7 +83,7 @@ impl Consumer {
         let Opening { topic, pause, opens, reason } = opening;
         // Where it holds, jobs wait until then, and this process may be the one that comes again.
         let counter = &mut self.counters[lane];
-        counter.look = true;
+        counter.look_everywhere();
         if pause.is_zero() {
             return;
         }
@@ -97,7 +98,7 @@ impl Consumer {
     }
 
     pub(super) fn note_closed(&mut self, lane: usize, topic: &TopicName, is_news: Result<bool, StoreError>) {
-        self.counters[lane].look = true;
+        self.counters[lane].look_everywhere();
         match is_news {
             Ok(true) if self.lanes.home_of(topic) == lane => {
                 log::warn!("{topic}: its receiver is back: its jobs are delivered");
@@ -112,7 +113,10 @@ impl Consumer {
         let now = Instant::now();
         let is_served = |(topic, _): &(TopicName, Duration)| self.topics.now().get(topic.as_str()).is_some();
         let waiting: Vec<_> = waiting.into_iter().filter(is_served).collect();
-        self.counters[lane].lets_through = waiting.iter().map(|(_, wait)| now + *wait).min();
+        let counter = &mut self.counters[lane];
+        // Where not all were asked, it holds for others what was told before.
+        let before = counter.lets_through.filter(|_| counter.asks == Asks::Known);
+        counter.lets_through = waiting.iter().map(|(_, wait)| now + *wait).chain(before).min();
         for (topic, _) in waiting {
             self.evidence.is_open(&topic, now);
         }

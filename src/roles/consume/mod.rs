@@ -196,8 +196,7 @@ impl Consumer {
         self.limits.serve(self.topics.now(), Instant::now(), |topic| self.fair.in_flight(topic));
         self.evidence.keep(|topic| self.topics.now().get(topic.as_str()).is_some());
         for counter in &mut self.counters {
-            counter.left.retain(|(topic, _)| self.topics.now().get(topic.as_str()).is_some());
-            counter.look = true;
+            counter.look_everywhere();
         }
         self.fair.serve(names);
     }
@@ -263,7 +262,15 @@ impl Consumer {
                 Ring::Of(ring) if self.topics.now().get(ring.topic.as_str()).is_none() => {
                     for_others.push(ring)
                 }
-                _ => (counter.look, counter.rang) = (true, true),
+                Ring::Of(ring) => {
+                    self.fair.rang(number, &ring.topic);
+                    counter.rung.insert(ring.topic);
+                    (counter.look, counter.rang) = (true, true);
+                }
+                Ring::All => {
+                    counter.look_everywhere();
+                    counter.rang = true;
+                }
             }
         }
         let back = counter.passing.heard(for_others, Instant::now());

@@ -86,8 +86,10 @@ pub(super) fn lease(
     let mut jobs = Vec::new();
     for want in wanted {
         let room = limit - jobs.len();
-        let Some((_, ready, probe)) = found.topics.iter_mut().find(|(t, ..)| *t == want.topic && room > 0)
-        else {
+        if room == 0 {
+            break;
+        }
+        let Some((_, ready, probe)) = found.topics.iter_mut().find(|(t, ..)| *t == want.topic) else {
             continue;
         };
         let Some(tid) = w.topic(&want.topic)? else { continue };

@@ -9,8 +9,8 @@
 --       1 for each topic of which it leased some: an array of topic, deadline, then for each job: id, record, attempt,
 --         due. The token of the n-th job of the whole answer, from 1, is ARGV 2 and n as four bytes, high first
 --       2 topics with ready jobs that are left, each followed by how many: of those asked for all, of others some
---       3 topics with ready jobs whose circuit lets none through: topic, for how many ms, and how often it was opened if it
---         has let one through now, which is in the first array, else 0
+--       3 topics with ready jobs whose circuit lets none through, of those asked for all, of others some: topic, for how many
+--         ms, and how often it was opened if it has let one through now, which is in the first array, else 0
 --       4 where some have headers: the number of each of those, as in its token, followed by them
 --
 -- Moves a job: ready -> leased
@@ -85,18 +85,44 @@ local function tell(topic)
 end
 
 local leasable, idle = {}, {}
-for _, topic in ipairs(call('SMEMBERS', base .. 'leasable')) do leasable[topic] = true end
 -- What is paused stays as it is, until it is resumed; whoever is told of it meanwhile is told in vain.
-local open
-for _, topic in ipairs(call('SMEMBERS', base .. 'paused')) do
-  if string.byte(topic) == 33 then
-    open = open or {}
-    open[#open + 1] = string.sub(topic, 2)
-  elseif leasable[topic] then
-    leasable[topic] = nil
-    call('ZREM', base .. 'bell', topic)
+local open, muted = nil, {}
+local asked = (#ARGV - 5) / 4
+if 4 * asked >= call('SCARD', base .. 'leasable') then
+  for _, topic in ipairs(call('SMEMBERS', base .. 'leasable')) do leasable[topic] = true end
+  for _, topic in ipairs(call('SMEMBERS', base .. 'paused')) do
+    if string.byte(topic) == 33 then
+      open = open or {}
+      open[#open + 1] = string.sub(topic, 2)
+    elseif leasable[topic] then
+      leasable[topic] = nil
+      muted[#muted + 1] = topic
+    end
+  end
+else
+  -- Of many, those that are asked are looked at, and some by chance, so that none is overlooked for long.
+  local both = {}
+  for i = 6, #ARGV, 4 do leasable[ARGV[i]] = true end
+  if others > 0 then
+    local some = call('SRANDMEMBER', base .. 'leasable', math.min(others, math.max(asked, 16)))
+    for _, topic in ipairs(some) do leasable[topic] = true end
+  end
+  for topic in pairs(leasable) do both[#both + 1], both[#both + 2] = topic, '!' .. topic end
+  for i = 1, #both, 1000 do
+    local last = math.min(i + 999, #both)
+    for j, is in ipairs(call('SMISMEMBER', base .. 'paused', unpack(both, i, last))) do
+      local word = both[i + j - 1]
+      if is == 1 and j % 2 == 1 then
+        leasable[word] = nil
+        muted[#muted + 1] = word
+      elseif is == 1 and leasable[both[i + j - 2]] then
+        open = open or {}
+        open[#open + 1] = both[i + j - 2]
+      end
+    end
   end
 end
+for i = 1, #muted, 1000 do call('ZREM', base .. 'bell', unpack(muted, i, math.min(i + 999, #muted))) end
 
 -- Lets none of a topic through for so long.
 local function wait(topic, ms, opens)
