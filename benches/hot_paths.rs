@@ -60,7 +60,7 @@ fn plans(c: &mut Criterion) {
         let name = |n: usize| TopicName::new(&format!("t{n}")).expect("a name");
         let topics: Vec<(TopicName, Priority)> = (0..count).map(|n| (name(n), Priority::default())).collect();
         let mut fair = Fair::new(1, topics.clone());
-        fair.left(0, topics.iter().map(|(topic, _)| (topic.clone(), 1000)));
+        fair.left(0, [], topics.iter().map(|(topic, _)| (topic.clone(), 1000)));
         group.bench_with_input(BenchmarkId::new("64 of topics", count), &count, |b, _| {
             b.iter(|| fair.plan(0, 64, 64, |_| None, Asks::All));
         });

@@ -30,7 +30,7 @@ pub struct Quota {
 pub enum Asks {
     /// Those that are known to have ready jobs.
     Known,
-    /// Each of the others as well, for one, in case it has some.
+    /// Each of the others that have no limits as well, for one, in case it has some.
     All,
 }
 
@@ -143,15 +143,9 @@ impl Fair {
         self.places.get(topic).map(|place| &self.topics[*place])
     }
 
-    /// Notes what a lane told when all topics were asked: those with ready jobs left, and how many. Topics that this planner does
-    /// not serve are passed over.
-    pub fn left(&mut self, lane: usize, ready: impl IntoIterator<Item = (TopicName, u64)>) {
-        self.ready[lane].clear();
-        self.left_of(lane, [], ready);
-    }
-
-    /// The same when only some were asked: of others that are not told of, what was known holds.
-    pub fn left_of<'a>(
+    /// Notes what a lane told at a lease: the topics with ready jobs left, and how many. Of those that were asked it has told all;
+    /// of others what was known before holds, where it does not tell. Topics that this planner does not serve are passed over.
+    pub fn left<'a>(
         &mut self,
         lane: usize,
         asked: impl IntoIterator<Item = &'a TopicName>,
@@ -164,6 +158,18 @@ impl Fair {
             self.places.get(&topic).map(|place| self.ready[lane].insert(*place, n));
         }
         self.greatest = self.top(|_| None);
+    }
+
+    /// Takes what is known of a lane's ready jobs for nothing any more. Gives their topics.
+    pub fn forget(&mut self, lane: usize) -> Vec<TopicName> {
+        let known = std::mem::take(&mut self.ready[lane]);
+        self.greatest = self.top(|_| None);
+        known.into_keys().map(|place| self.topics[place].name.clone()).collect()
+    }
+
+    /// Whether a lane is known to have ready jobs.
+    pub fn knows_some(&self, lane: usize) -> bool {
+        !self.ready[lane].is_empty()
     }
 
     /// Notes that a lane may have ready jobs of a topic.
@@ -337,6 +343,12 @@ mod tests {
         Fair::new(1, topics.iter().map(|t| (name(t), Priority::Normal)).collect())
     }
 
+    /// All that is known of a lane from now on.
+    fn left(f: &mut Fair, lane: usize, ready: impl IntoIterator<Item = (TopicName, u64)>) {
+        f.forget(lane);
+        f.left(lane, [], ready);
+    }
+
     fn unlimited(_: &TopicName) -> Option<u32> {
         None
     }
@@ -348,7 +360,7 @@ mod tests {
     #[test]
     fn free_workers_are_divided_evenly_over_the_topics_that_want_them() {
         let mut f = fair(&["a", "b", "c"]);
-        f.left(0, [(name("a"), 10_000), (name("b"), 5), (name("c"), 10_000)]);
+        left(&mut f, 0, [(name("a"), 10_000), (name("b"), 5), (name("c"), 10_000)]);
         let plan = f.plan(0, 64, 64, unlimited, Asks::All);
         assert_eq!(max_of(&plan, "b"), 5);
         assert!(max_of(&plan, "a").abs_diff(max_of(&plan, "c")) <= 1, "{plan:?}");
@@ -358,14 +370,14 @@ mod tests {
     #[test]
     fn a_topic_that_hangs_leaves_workers_for_the_others() {
         let (mut f, mut free) = (fair(&["slow", "fast"]), 64);
-        f.left(0, [(name("slow"), 10_000)]);
+        left(&mut f, 0, [(name("slow"), 10_000)]);
         for _ in 0..64 {
             let slow = max_of(&f.plan(0, free, free, unlimited, Asks::All), "slow");
             (0..slow).for_each(|_| f.began(&name("slow")));
             free -= slow;
         }
         assert_eq!(free, 32);
-        f.left(0, [(name("slow"), 10_000), (name("fast"), 10_000)]);
+        left(&mut f, 0, [(name("slow"), 10_000), (name("fast"), 10_000)]);
         assert_eq!(max_of(&f.plan(0, free, free, unlimited, Asks::All), "slow"), 0);
         assert!(max_of(&f.plan(0, free, free, unlimited, Asks::All), "fast") >= 15);
     }
@@ -375,7 +387,7 @@ mod tests {
         let mut f = fair(&["a", "b", "c"]);
         let mut served = HashSet::new();
         for _ in 0..3 {
-            f.left(0, [(name("a"), 9), (name("b"), 9), (name("c"), 9)]);
+            left(&mut f, 0, [(name("a"), 9), (name("b"), 9), (name("c"), 9)]);
             let plan = f.plan(0, 1, 1, unlimited, Asks::All);
             assert_eq!(plan.len(), 1);
             served.insert(plan[0].topic.clone());
@@ -390,7 +402,7 @@ mod tests {
         let names: Vec<String> = (0..200).map(|i| format!("t{i}")).collect();
         let mut f = fair(&names.iter().map(String::as_str).collect::<Vec<_>>());
         assert_eq!(f.plan(0, 4, 4, unlimited, Asks::All).len(), 200);
-        f.left(0, [(name("t7"), 100)]);
+        left(&mut f, 0, [(name("t7"), 100)]);
         assert!(max_of(&f.plan(0, 4, 4, unlimited, Asks::All), "t7") >= 1);
     }
 
@@ -404,25 +416,25 @@ mod tests {
             asked
         };
         assert_eq!(asked(&mut f), []);
-        f.left(0, [(name("a"), 4), (name("b"), 4)]);
+        left(&mut f, 0, [(name("a"), 4), (name("b"), 4)]);
         f.rang(0, &name("b"));
         f.rang(0, &name("c"));
         f.rang(0, &name("of-another-host"));
         assert_eq!(asked(&mut f), [("a".to_owned(), 4), ("b".to_owned(), 4), ("c".to_owned(), 1)]);
         // Of `b` nothing was said, since it was not asked.
-        f.left_of(0, &[name("a"), name("c")], [(name("c"), 7), (name("d"), 2)]);
+        f.left(0, &[name("a"), name("c")], [(name("c"), 7), (name("d"), 2)]);
         assert_eq!(asked(&mut f), [("b".to_owned(), 4), ("c".to_owned(), 7), ("d".to_owned(), 2)]);
         assert!(!f.knows(0, &name("a")) && f.knows(0, &name("b")));
         f.serve(["a", "c", "d", "e"].map(|t| (name(t), Priority::High)).to_vec());
         assert_eq!(asked(&mut f), [("c".to_owned(), 7), ("d".to_owned(), 2)]);
-        f.left(0, []);
+        left(&mut f, 0, []);
         assert_eq!(asked(&mut f), []);
     }
 
     #[test]
     fn a_topic_that_is_new_is_asked_and_one_that_is_gone_is_not() {
         let mut f = fair(&["a", "b"]);
-        f.left(0, [(name("a"), 3), (name("b"), 3)]);
+        left(&mut f, 0, [(name("a"), 3), (name("b"), 3)]);
         f.began(&name("a"));
         f.serve(vec![(name("c"), Priority::Low), (name("b"), Priority::High)]);
         let plan = f.plan(0, 8, 8, unlimited, Asks::All);
@@ -436,13 +448,13 @@ mod tests {
     fn more_tells_only_of_what_could_start() {
         let mut f = fair(&["a"]);
         assert!(!f.more(0, 8, unlimited));
-        f.left(0, [(name("a"), 3)]);
+        left(&mut f, 0, [(name("a"), 3)]);
         assert!(f.more(0, 8, unlimited) && !f.more(0, 8, |_| Some(0)));
         (0..8).for_each(|_| f.began(&name("a")));
         assert!(!f.more(0, 8, unlimited));
-        f.left(0, [(name("of-another-release"), 3)]);
+        left(&mut f, 0, [(name("of-another-release"), 3)]);
         assert!(!f.more(0, 8, unlimited));
-        f.left(0, [(name("a"), 3)]);
+        left(&mut f, 0, [(name("a"), 3)]);
         f.ended(&name("a"));
         assert!(f.more(0, 8, unlimited));
     }
@@ -456,19 +468,19 @@ mod tests {
             0,
             "it is not asked in case it has some"
         );
-        f.left(0, [(name("a"), 9), (name("b"), 9)]);
+        left(&mut f, 0, [(name("a"), 9), (name("b"), 9)]);
         assert_eq!(max_of(&f.plan(0, 16, 16, only_b(0), Asks::All), "b"), 0);
         assert_eq!(max_of(&f.plan(0, 16, 16, only_b(2), Asks::All), "b"), 2);
         assert_eq!((f.wants(&name("b"), 16), f.wants(&name("b"), 2), f.wants(&name("c"), 16)), (8, 1, 0));
-        f.left(0, [(name("b"), 4)]);
+        left(&mut f, 0, [(name("b"), 4)]);
         assert_eq!(f.wants(&name("b"), 64), 4);
     }
 
     #[test]
     fn each_lane_is_asked_for_what_it_has() {
         let mut f = Fair::new(2, vec![(name("a"), Priority::Normal), (name("b"), Priority::Normal)]);
-        f.left(0, [(name("a"), 9)]);
-        f.left(1, [(name("b"), 9)]);
+        left(&mut f, 0, [(name("a"), 9)]);
+        left(&mut f, 1, [(name("b"), 9)]);
         assert_eq!(max_of(&f.plan(0, 1, 1, unlimited, Asks::All), "a"), 1);
         assert_eq!(max_of(&f.plan(1, 1, 1, unlimited, Asks::All), "b"), 1);
         assert!(f.more(0, 1, unlimited) && f.more(1, 1, unlimited));
@@ -479,12 +491,12 @@ mod tests {
         let mut f = fair(&["a", "b", "c"]);
         let held = |topic: &TopicName| (topic.as_str() == "b").then_some(0);
         for _ in 0..10_000 {
-            f.left(0, [(name("a"), 9), (name("b"), 9)]);
+            left(&mut f, 0, [(name("a"), 9), (name("b"), 9)]);
             f.plan(0, 1, 1, held, Asks::All).iter().for_each(|q| (f.began(&q.topic), f.ended(&q.topic)).0);
         }
         let mut had: HashMap<TopicName, u32> = HashMap::new();
         for _ in 0..300 {
-            f.left(0, [(name("a"), 9), (name("b"), 9), (name("c"), 9)]);
+            left(&mut f, 0, [(name("a"), 9), (name("b"), 9), (name("c"), 9)]);
             for quota in f.plan(0, 1, 1, unlimited, Asks::All) {
                 f.began(&quota.topic);
                 f.ended(&quota.topic);
@@ -512,7 +524,7 @@ mod tests {
                 *left > 0
             });
             let lane = n % lanes;
-            f.left(lane, names.iter().map(|t| (t.clone(), 1000)));
+            left(&mut f, lane, names.iter().map(|t| (t.clone(), 1000)));
             let free = workers - flying.len() as u32;
             let mut limit = free.div_ceil(lanes as u32);
             for quota in f.plan(lane, free, limit, unlimited, Asks::All) {
@@ -553,7 +565,7 @@ mod tests {
                 let topics = names.iter().enumerate().map(|(i, t)| (t.clone(), ALL[i % 3])).collect();
                 let mut f = Fair::new(1, topics);
                 names.iter().zip(&flying).for_each(|(t, n)| (0..*n).for_each(|_| f.began(t)));
-                f.left(0, names.iter().cloned().zip(ready.iter().copied()));
+                left(&mut f, 0, names.iter().cloned().zip(ready.iter().copied()));
                 let plan = f.plan(0, 64, limit, unlimited, asks);
                 plan.into_iter().filter(|q| f.knows(0, &q.topic)).collect::<Vec<_>>()
             };
@@ -575,7 +587,7 @@ mod tests {
             let mut f = Fair::new(1, topics.clone());
             let mut free = workers;
             for _ in 0..workers {
-                f.left(0, topics.iter().map(|(t, _)| (t.clone(), 1000)));
+                left(&mut f, 0, topics.iter().map(|(t, _)| (t.clone(), 1000)));
                 for quota in f.plan(0, free, free, unlimited, Asks::All) {
                     free -= quota.max;
                     (0..quota.max).for_each(|_| f.began(&quota.topic));

@@ -58,10 +58,10 @@ pub struct Batch {
     /// The jobs, by priority and due time within a topic.
     pub jobs: Vec<Leased>,
     /// The topics with ready jobs that are left, and how many; but for paused ones, and those whose circuit lets none
-    /// through now. Of one that lets one through: one.
+    /// through now. Of one that lets one through: one. Of those that were asked all, of others some, and each of them by and by.
     pub left: Left,
-    /// The topics with ready jobs whose circuit lets none through now, and after how long it may. Nobody rings then. (Here and in
-    /// `left`: of those asked for all, of others some, and each of them by and by.)
+    /// The topics with ready jobs whose circuit lets none through now, and after how long it may. Nobody rings then.
+    /// Told of all or some as what is left.
     pub waiting: Waiting,
 }
 

@@ -40,9 +40,9 @@ pub(super) struct Counter {
     pub look: bool,
     /// They were rung for since the last lease: none waits for outcomes to gather.
     pub rang: bool,
-    /// Of which topics it was told so.
+    /// Of which topics it was told so, or has known so before the store failed.
     pub rung: BTreeSet<TopicName>,
-    /// Where they are is not known: all topics are asked.
+    /// It is not known of which topics: all that have no limits are asked.
     everywhere: bool,
     /// From when on all are asked again, when not only those have ready jobs that are known to.
     survey_at: Instant,
@@ -50,14 +50,14 @@ pub(super) struct Counter {
     pub busy: Option<(Instant, u32)>,
     /// The topics that it was asked for, as they were then, and for how many jobs.
     pub asked: HashMap<TopicName, (Arc<Topic>, u32)>,
-    /// Whether that was all of them.
+    /// Whether those are all that may have some.
     pub asks: Asks,
-    /// Those that were rung for and not asked: this process may take no more of them.
+    /// Those that were rung for and not asked: there was no worker for them, or no permit.
     pub unasked: Vec<TopicName>,
     /// When it is tried again, after the store failed.
     pub again: Option<Instant>,
     pub trouble: Trouble,
-    /// The last lease left work behind.
+    /// The last lease left work behind, as far as is known.
     pub leaves: bool,
     /// When a circuit lets a job through: nobody rings then.
     pub lets_through: Option<Instant>,

@@ -47,6 +47,7 @@ impl Consumer {
         let mut quotas = Vec::new();
         if leases {
             counter.begin_lease(now);
+            counter.rung.iter().for_each(|topic| self.fair.rang(number, topic));
             quotas = self.fair.plan(number, free, limit, allowed, counter.asks);
         }
         let mut wanted = Vec::new();
@@ -97,7 +98,7 @@ impl Consumer {
                 // What was to be leased is looked for again. Until then no permits are held for it.
                 counter.look_everywhere();
                 if batch.jobs.is_empty() {
-                    self.fair.left(number, []);
+                    counter.rung.extend(self.fair.forget(number));
                     return Ok(());
                 }
             }
@@ -127,14 +128,16 @@ impl Consumer {
         counter.end_lease(now - since, now);
         let served = |(topic, _): &(TopicName, u64)| self.topics.now().get(topic.as_str()).is_some();
         let left: Vec<(TopicName, u64)> = batch.left.into_iter().filter(served).collect();
-        match counter.asks {
-            Asks::All => self.fair.left(number, left.iter().cloned()),
-            Asks::Known => self.fair.left_of(number, asked.keys(), left.iter().cloned()),
-        }
+        self.fair.left(number, asked.keys(), left.iter().cloned());
+        let in_vain = brought == 0 && !asked.keys().any(|topic| !self.fair.knows(number, topic));
         // What rang meanwhile may have come after that.
         counter.rung.iter().for_each(|topic| self.fair.rang(number, topic));
+        counter.leaves = self.fair.knows_some(number);
+        counter.knows_until = (!left.is_empty()).then(|| Instant::now() + GATHER);
         let mut others = std::mem::take(&mut counter.unasked);
-        others.retain(|topic| self.fair.knows(number, topic));
+        let counter = &self.counters[number];
+        // There may be no worker for these any more.
+        others.extend(counter.rung.iter().filter(|topic| self.wants(topic) == 0).cloned());
         let surveyed = counter.asks == Asks::All;
         let more = self.fair.more(number, self.free(), |topic| self.limits.allowed(topic));
         // What was not asked for may be for others, and what this one may not take; but where the limits hold it back, those
@@ -146,10 +149,9 @@ impl Consumer {
         others.extend(left.iter().map(|(topic, _)| topic).cloned());
         others.retain(|topic| !is_ours(topic));
         let counter = &mut self.counters[number];
-        // What is left although it was asked for is not for the asking: the next bell or callback brings the next try.
-        counter.look |= brought > 0 && more;
-        counter.leaves = !left.is_empty();
-        counter.knows_until = counter.leaves.then(|| Instant::now() + GATHER);
+        // What is left although it was asked for is not for the asking: the next bell or callback brings the next try. But what was
+        // known and is not so any more stood in front of others.
+        counter.look |= more && !in_vain;
         // Once: between processes that may not take it either it would go round without end.
         let is_told = |topic: &TopicName| counter.passed_on.contains_key(topic);
         let topics: Vec<TopicName> = others.iter().filter(|t| !is_told(t)).cloned().collect();

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use super::lane::Order;
 use super::{Consumer, Flight, LEASE_MARGIN};
-use crate::fair::Asks;
 use crate::flow::Verdict;
 use crate::job::{Attempt, TopicName};
 use crate::store::{Leased, Opening, Outcome, Permit, PermitAsk, Settlement, StoreError};
@@ -114,9 +113,9 @@ impl Consumer {
         let is_served = |(topic, _): &(TopicName, Duration)| self.topics.now().get(topic.as_str()).is_some();
         let waiting: Vec<_> = waiting.into_iter().filter(is_served).collect();
         let counter = &mut self.counters[lane];
-        // Where not all were asked, it holds for others what was told before.
-        let before = counter.lets_through.filter(|_| counter.asks == Asks::Known);
-        counter.lets_through = waiting.iter().map(|(_, wait)| now + *wait).chain(before).min();
+        // It tells of all that were asked; of others what it told before holds.
+        let waiting_until = waiting.iter().map(|(_, wait)| now + *wait);
+        counter.lets_through = waiting_until.chain(counter.lets_through).min();
         for (topic, _) in waiting {
             self.evidence.is_open(&topic, now);
         }

@@ -100,7 +100,7 @@ if 4 * asked >= call('SCARD', base .. 'leasable') then
     end
   end
 else
-  -- Of many, those that are asked are looked at, and some by chance, so that none is overlooked for long.
+  -- Of many, those that are asked are looked at, and some by chance, so that each is told of by and by.
   local both = {}
   for i = 6, #ARGV, 4 do leasable[ARGV[i]] = true end
   if others > 0 then

@@ -154,7 +154,10 @@ impl Node {
                 home.ok_or_else(|| std::io::Error::other("no master has its slot"))?
             }
         };
-        let Entered { connection, server: who, .. } = server.door.enter(self.timeout, read_timeout)?;
+        let Entered { connection, server: who, era } = server.door.enter(self.timeout, read_timeout)?;
+        if era != server.door.era() {
+            return Err(std::io::Error::other("there was another master meanwhile").into());
+        }
         match &self.servers {
             Servers::One(_) => self.meet(&who, 0..self.bases.len()),
             Servers::Many(_) => self.meet(&who, std::iter::once(shard)),
