@@ -536,6 +536,30 @@ fn hosts_that_serve_different_topics_are_each_told_of_their_own() {
     assert!(each_second < 200.0, "{each_second} a second");
 }
 
+/// Where much is ready that a lease does not ask for, the store does not tell all that is left: what rang is not forgotten by a
+/// lease that had no room for it.
+#[test]
+fn one_worker_comes_to_all_that_rang_among_many_topics_of_others() {
+    let sink = Sink::start();
+    let pair = Pair::start("[consume]\nprocesses = 1\nconcurrency = 1\n");
+    let mut store = pair.store();
+    let strays: Vec<NewJob> =
+        (0..240).map(|n| new_job(&format!("v{n}"), "i", "1", Due::In(Duration::ZERO))).collect();
+    store.add(&strays).into_iter().for_each(|added| assert!(added.is_ok(), "{added:?}"));
+    let topics = ["a", "b", "c", "d"];
+    let limits = ["", "", "", "max_in_flight = 3"];
+    let own: String = topics.iter().zip(limits).map(|(name, limit)| topic(name, &sink, limit)).collect();
+    let daemon = Daemon::start(&format!("{}{own}", pair.config));
+    daemon.wait_all_up(SLOTS - 1);
+    let mut client = daemon.client();
+    for n in 0..40 {
+        let jobs: Vec<_> = topics.iter().map(|t| add(t, &format!("{t}{n}"), 0)).collect();
+        client.send(&jobs).unwrap();
+        jobs.iter().for_each(|_| assert_eq!(client.receive().unwrap()["code"], 1));
+        sink.wait_for(topics.len() * (n + 1), 5 * SECOND);
+    }
+}
+
 #[test]
 fn bells_rest_while_a_server_refuses_them() {
     let pair = Pair::start("");
