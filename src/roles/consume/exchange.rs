@@ -1,6 +1,6 @@
 //! Exchanges with the lanes, in the main loop: what is settled and leased, and what follows from what that brought.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -134,7 +134,7 @@ impl Consumer {
         counter.rung.iter().for_each(|topic| self.fair.rang(number, topic));
         counter.leaves = self.fair.knows_some(number);
         counter.knows_until = (!left.is_empty()).then(|| Instant::now() + GATHER);
-        let mut others = std::mem::take(&mut counter.unasked);
+        let mut others: BTreeSet<TopicName> = std::mem::take(&mut counter.unasked).into_iter().collect();
         let counter = &self.counters[number];
         // There may be no worker for these any more.
         others.extend(counter.rung.iter().filter(|topic| self.wants(topic) == 0).cloned());
