@@ -265,8 +265,7 @@ impl Fair {
             }
         }
         if asks == Asks::All {
-            let others =
-                (0..count).map(|i| (self.start + i) % count).filter(|place| !ready.contains_key(place));
+            let others = (0..count).filter(|place| !ready.contains_key(place));
             let could = |place: &usize| {
                 free > self.topics[*place].in_flight && allowed(&self.topics[*place].name).is_none()
             };

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::support::redis::RedisServer;
-use crate::support::{Daemon, SECOND, Sink, eventually, free_port, now_ms, topic};
-use dq::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
+use crate::support::{Daemon, SECOND, Sink, eventually, free_port, new_job, now_ms, topic};
+use dq::job::{Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
 use dq::store::{Store, View};
 use dq::{cli::Answer, settings};
 use redis::Connection;
@@ -367,16 +367,7 @@ fn key(id: &str) -> JobKey {
 }
 
 fn job(id: &str, body: &str) -> NewJob {
-    NewJob {
-        key: key(id),
-        body: Body::parse(body).unwrap(),
-        due: Due::In(60 * SECOND),
-        priority: Priority::Normal,
-        on_conflict: OnConflict::Reject,
-        max_attempts: None,
-        attempts: 0,
-        headers: dq::headers::Headers::default(),
-    }
+    NewJob { on_conflict: OnConflict::Reject, ..new_job("orders", id, body, Due::In(60 * SECOND)) }
 }
 
 #[test]

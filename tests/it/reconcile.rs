@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use crate::support::in_memory;
 use crate::support::redis::RedisServer;
-use dq::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
+use crate::support::{in_memory, new_job};
+use dq::job::{Due, JobId, JobKey, NewJob, OnConflict, State, TopicName};
 use dq::settings;
 use dq::store::{Added, Changed, Lanes, Leased, Outcome, Settled, Settlement, Store, StoreError, Wanted};
 
@@ -120,16 +120,8 @@ impl Model {
             _ => OnConflict::Replace,
         };
         let due = Due::In(Duration::from_millis(self.random.u64(0..2500)));
-        let job = NewJob {
-            key: key(id),
-            body: Body::parse(&version.to_string()).unwrap(),
-            due,
-            priority: Priority::Normal,
-            on_conflict,
-            max_attempts: None,
-            attempts: 0,
-            headers: headers_of(version),
-        };
+        let like = new_job("t", key(id).id.as_str(), &version.to_string(), due);
+        let job = NewJob { on_conflict, headers: headers_of(version), ..like };
         let added = self.front().any.add(&[job]).remove(0);
         self.tell(format!("add {id} v{version} {on_conflict:?} {due:?}: {added:?}"));
         match added {

@@ -7,25 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::redis::RedisServer;
-use crate::support::{Daemon, SECOND, SLOTS, Sink, add, eventually, load, now_ms, pending, stats, topic};
-use dq::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
+use crate::support::{
+    Daemon, SECOND, SLOTS, Sink, add, eventually, load, new_job, now_ms, pending, stats, topic,
+};
+use dq::job::{Due, JobId, JobKey, NewJob, TopicName};
 use dq::settings;
 use dq::store::{self, Lanes, Store, Wanted};
 use nix::sys::signal::{Signal, kill};
-
-/// A job that takes the place of another.
-fn new_job(topic: &str, id: &str, body: &str, due: Due) -> NewJob {
-    NewJob {
-        key: JobKey { topic: TopicName::new(topic).unwrap(), id: JobId::new(id).unwrap() },
-        body: Body::parse(body).unwrap(),
-        due,
-        priority: Priority::Normal,
-        on_conflict: OnConflict::Replace,
-        max_attempts: None,
-        attempts: 0,
-        headers: dq::headers::Headers::default(),
-    }
-}
 
 /// Two nodes, and a daemon on them.
 struct Pair {

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::certificates::certificates;
-use crate::support::eventually;
 use crate::support::redis::{ClusterGroup, MASTER, SentinelGroup, TcpServer, wait_until_old};
-use dq::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
+use crate::support::{eventually, new_job};
+use dq::job::{Due, JobId, JobKey, TopicName};
 use dq::rendezvous;
 use dq::settings::{self, At, Node};
 use dq::store::{Added, BellKind, Result, Store, StoreError, hang_bell};
@@ -33,16 +33,7 @@ fn key(id: &str) -> JobKey {
 }
 
 fn add(store: &mut dyn Store, id: &str) -> Result<Added> {
-    let job = NewJob {
-        key: key(id),
-        body: Body::parse("{}").unwrap(),
-        due: Due::In(Duration::from_secs(3600)),
-        priority: Priority::Normal,
-        on_conflict: OnConflict::Replace,
-        max_attempts: None,
-        attempts: 0,
-        headers: dq::headers::Headers::default(),
-    };
+    let job = new_job("t", id, "{}", Due::In(Duration::from_secs(3600)));
     store.add(&[job]).remove(0)
 }
 

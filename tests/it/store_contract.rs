@@ -1,6 +1,6 @@
 //! What every store promises, one suite for all of them. A store joins by a [`Fixture`] and a line at the end.
 
-use crate::support::redis;
+use crate::support::{new_job, redis};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -175,16 +175,7 @@ fn key(t: &str, id: &str) -> JobKey {
 }
 
 fn job(t: &str, id: &str, due: Due) -> NewJob {
-    NewJob {
-        key: key(t, id),
-        body: Body::parse(&format!("{{\"id\": \"{}\"}}", id.len())).unwrap(),
-        due,
-        priority: Priority::Normal,
-        on_conflict: OnConflict::Replace,
-        max_attempts: None,
-        attempts: 0,
-        headers: dq::headers::Headers::default(),
-    }
+    new_job(t, id, &format!("{{\"id\": \"{}\"}}", id.len()), due)
 }
 
 fn want(t: &str, max: u32) -> Wanted {

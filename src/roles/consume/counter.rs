@@ -53,7 +53,7 @@ pub(super) struct Counter {
     /// Whether those are all that may have some.
     pub asks: Asks,
     /// Those that were rung for and not asked: there was no worker for them, or no permit.
-    pub unasked: Vec<TopicName>,
+    pub unasked: BTreeSet<TopicName>,
     /// When it is tried again, after the store failed.
     pub again: Option<Instant>,
     pub trouble: Trouble,
@@ -91,7 +91,7 @@ impl Counter {
             busy: None,
             asked: HashMap::new(),
             asks: Asks::Known,
-            unasked: Vec::new(),
+            unasked: BTreeSet::new(),
             again: None,
             trouble: Trouble::default(),
             leaves: false,

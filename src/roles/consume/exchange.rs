@@ -1,6 +1,6 @@
 //! Exchanges with the lanes, in the main loop: what is settled and leased, and what follows from what that brought.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -63,7 +63,7 @@ impl Consumer {
             counter.asked.insert(quota.topic, (Arc::clone(topic), quota.max));
         }
         if leases {
-            counter.unasked = std::mem::take(&mut counter.rung).into_iter().collect();
+            counter.unasked = std::mem::take(&mut counter.rung);
             counter.unasked.retain(|topic| !counter.asked.contains_key(topic));
         }
         counter.busy = Some((now, limit));
@@ -129,12 +129,12 @@ impl Consumer {
         let served = |(topic, _): &(TopicName, u64)| self.topics.now().get(topic.as_str()).is_some();
         let left: Vec<(TopicName, u64)> = batch.left.into_iter().filter(served).collect();
         self.fair.left(number, asked.keys(), left.iter().cloned());
-        let in_vain = brought == 0 && !asked.keys().any(|topic| !self.fair.knows(number, topic));
+        let in_vain = brought == 0 && asked.keys().all(|topic| self.fair.knows(number, topic));
         // What rang meanwhile may have come after that.
         counter.rung.iter().for_each(|topic| self.fair.rang(number, topic));
         counter.leaves = self.fair.knows_some(number);
         counter.knows_until = (!left.is_empty()).then(|| Instant::now() + GATHER);
-        let mut others: BTreeSet<TopicName> = std::mem::take(&mut counter.unasked).into_iter().collect();
+        let mut others = std::mem::take(&mut counter.unasked);
         let counter = &self.counters[number];
         // There may be no worker for these any more.
         others.extend(counter.rung.iter().filter(|topic| self.wants(topic) == 0).cloned());

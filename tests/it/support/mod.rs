@@ -10,6 +10,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dq::cli::{Answer, Call, Client, Receiver};
+use dq::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
 use dq::protocol::dq::Framing;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -31,6 +32,20 @@ pub const SECOND: Duration = Duration::from_secs(1);
 /// A folder in memory, where there is such a place: for what must not wait for a disk that is kept busy by others.
 pub fn in_memory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+/// A job that takes the place of another.
+pub fn new_job(topic: &str, id: &str, body: &str, due: Due) -> NewJob {
+    NewJob {
+        key: JobKey { topic: TopicName::new(topic).unwrap(), id: JobId::new(id).unwrap() },
+        body: Body::parse(body).unwrap(),
+        due,
+        priority: Priority::Normal,
+        on_conflict: OnConflict::Replace,
+        max_attempts: None,
+        attempts: 0,
+        headers: dq::headers::Headers::default(),
+    }
 }
 
 /// Asks again and again until there is an answer; fails when the deadline has passed.

@@ -83,13 +83,7 @@ impl Door {
         connection.set_read_timeout(Some(read_timeout))?;
         Ok(Entered { connection, server, era })
     }
-}
 
-fn no_master(what: &'static str, why: String) -> RedisError {
-    RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, what, why))
-}
-
-impl Door {
     /// Notes where a master was found by who began to ask in that era. Gives the era of the connection that was made to it.
     fn found(&self, master: &str, address: String, began: u64) -> u64 {
         let mut known = self.address.lock().unwrap_or_else(PoisonError::into_inner);
@@ -106,6 +100,10 @@ impl Door {
         *known = address;
         era
     }
+}
+
+fn no_master(what: &'static str, why: String) -> RedisError {
+    RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, what, why))
 }
 
 /// Those who know which server is the master.
