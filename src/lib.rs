@@ -3,7 +3,7 @@
 //!
 //! The map, from the bottom up; a module uses only what stands above its own group in this list:
 //!
-//! - pure: [`job`], [`topic`], [`retry`], [`fair`], [`flow`], [`fields`], [`headers`], [`letters`], [`ticket`], [`rendezvous`],
+//! - pure: [`job`], [`json_time`], [`topic`], [`retry`], [`fair`], [`flow`], [`fields`], [`headers`], [`letters`], [`ticket`], [`rendezvous`],
 //!   [`slot`], [`settings`], [`status`], [`php_node`], [`scope`], [`password`], [`token`], [`session`], [`audit`], [`strikes`], [`metrics`], [`expression`], [`guard`],
 //!   [`notice`]
 //! - one concern each: [`config`], [`process`], [`store`], [`registry`], [`callback`], [`protocol`], [`counters`], [`history`], [`alert`]
@@ -24,6 +24,7 @@ pub mod guard;
 pub mod headers;
 pub mod history;
 pub mod job;
+pub mod json_time;
 pub mod letters;
 pub mod metrics;
 pub mod notice;

@@ -80,6 +80,7 @@ pub(super) type Fields = BTreeMap<String, Box<RawValue>>;
 struct Outcome {
     id: String,
     outcome: String,
+    due: String,
 }
 
 /// Runs `dq add`. Tells whether all was stored.
@@ -97,8 +98,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         println!("{}", answer.raw()?.get());
         return Ok(true);
     }
-    let Outcome { id, outcome } = answer.json()?;
-    println!("{outcome}: {}:{}", arguments.topic, plain(&id));
+    let Outcome { id, outcome, due } = answer.json()?;
+    println!("{outcome}: {}:{}, due {}", arguments.topic, plain(&id), plain(&due));
     Ok(true)
 }
 

@@ -114,9 +114,9 @@ impl Counted {
 
 fn add_outcome(added: &Result<Added>) -> AddOutcome {
     match added {
-        Ok(Added::New) => AddOutcome::New,
-        Ok(Added::Replaced) => AddOutcome::Replaced,
-        Ok(Added::Kept) => AddOutcome::Kept,
+        Ok(Added::New { .. }) => AddOutcome::New,
+        Ok(Added::Replaced { .. }) => AddOutcome::Replaced,
+        Ok(Added::Kept { .. }) => AddOutcome::Kept,
         Ok(Added::Rejected) => AddOutcome::Exists,
         Err(StoreError::Unknown(_)) => AddOutcome::Unknown,
         Err(_) => AddOutcome::Failed,

@@ -93,17 +93,36 @@ pub struct Forecast {
 /// What a store's methods give back.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
-/// What became of one added job.
+/// What became of one added job; and when the job that is stored now is due, by the shard's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Added {
     /// It is stored.
-    New,
-    /// It is stored in the place of one with its id.
-    Replaced,
+    New {
+        /// Unix milliseconds.
+        due_ms: i64,
+    },
+    /// It is stored in the place of one with its id. If that one is leased, the replacement waits for the lease's end as well.
+    Replaced {
+        /// Unix milliseconds.
+        due_ms: i64,
+    },
     /// One with its id is there, and stays (`keep`).
-    Kept,
+    Kept {
+        /// When the one that stays is due, Unix milliseconds.
+        due_ms: i64,
+    },
     /// One with its id is there, and the add was refused (`reject`).
     Rejected,
+}
+
+impl Added {
+    /// When the job that is stored now is due, Unix milliseconds; none: the add was refused.
+    pub fn due_ms(self) -> Option<i64> {
+        match self {
+            Added::New { due_ms } | Added::Replaced { due_ms } | Added::Kept { due_ms } => Some(due_ms),
+            Added::Rejected => None,
+        }
+    }
 }
 
 /// What is changed of a job that waits; the rest stays as it is.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{
     Daemon, SECOND, Sink, add, eventually, free_port, lives, now_ms, on_redis, pending, stats, topic,
+    without_due,
 };
 use dq::cli::{Answer, Client};
 use dq::protocol::dq::Framing;
@@ -739,6 +740,61 @@ fn bad_input_is_answered_with_a_reason_and_is_nobody_elses_problem() {
     assert_eq!(raw(&daemon, b"00"), b"");
     succ(&bystander.ask(&json!({"cmd": "ping"})).unwrap());
     assert_eq!(daemon.children().len(), 7, "no process has ended:\n{}", daemon.log());
+}
+
+#[test]
+fn an_add_over_tcp_keeps_the_delay_it_was_given() {
+    let sink = Sink::start();
+    let daemon = Daemon::start(&topic("t", &sink, ""));
+    let mut client = daemon.client();
+    let far = "2030-01-01T00:00:00Z";
+    let add = |id: &str, more: Value| {
+        let mut add = json!({"cmd": "add", "topic": "t", "id": id, "body": 1});
+        add.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        add
+    };
+    for (id, more, due_in_s) in [
+        ("text", json!({"delay": "30m"}), Some(1800)),
+        ("seconds", json!({"delay": 1800}), Some(1800)),
+        ("moment", json!({"run_at": far}), None),
+    ] {
+        let before = now_ms();
+        let answer = client.ask(&add(id, more)).unwrap();
+        assert_eq!(answer["data"], json!([]), "{answer}");
+        let due_ms = answer["due_ms"].as_i64().unwrap();
+        match due_in_s {
+            Some(s) => assert!((before + s * 1000..=now_ms() + s * 1000 + 1).contains(&due_ms), "{answer}"),
+            None => assert_eq!(answer["due"], "2030-01-01T00:00:00.000Z"),
+        }
+        succ(&without_due(answer));
+        let stored = client.ask(&json!({"cmd": "get", "topic": "t", "id": id})).unwrap();
+        assert_eq!((&stored["job"]["state"], &stored["job"]["due_ms"]), (&json!("delayed"), &json!(due_ms)));
+    }
+    // A field that only looks like one of dq's stores nothing.
+    for (field, meant) in
+        [("delay_seconds", "delay"), ("delaySeconds", "delay"), ("runAt", "run_at"), ("eta", "run_at")]
+    {
+        let answer = client.ask(&add("mistaken", json!({field: 1800}))).unwrap();
+        assert_eq!(answer["err"], "unknown_field", "{answer}");
+        let msg = answer["msg"].as_str().unwrap();
+        assert!(msg.contains(field) && msg.contains(&format!("mean {meant}?")), "{msg}");
+        let found = client.ask(&json!({"cmd": "get", "topic": "t", "id": "mistaken"})).unwrap();
+        assert_eq!(found["err"], "not_found");
+    }
+    let unrelated = client.ask(&add("unrelated", json!({"delay": "1h", "trace": "x"}))).unwrap();
+    assert_eq!(unrelated["code"], 1, "other fields are passed over: {unrelated}");
+    // In a batch each job has its own.
+    let jobs = json!([{"id": "m-1", "body": 1, "delay": "30m"}, {"id": "m-2", "body": 1, "delay_secs": 9},
+        {"id": "m-3", "body": 1, "run_at": far}]);
+    let answer = client.ask(&json!({"cmd": "madd", "topic": "t", "jobs": jobs})).unwrap();
+    assert!(answer["data"][0]["due_ms"].as_i64().unwrap() > now_ms() + 1_700_000, "{answer}");
+    assert_eq!(answer["data"][1]["err"], "unknown_field");
+    assert_eq!(answer["data"][2]["due"], "2030-01-01T00:00:00.000Z");
+    let beside = json!({"cmd": "madd", "topic": "t", "delay": "1h", "jobs": [{"id": "m-4", "body": 1}]});
+    assert_eq!(client.ask(&beside).unwrap()["err"], "bad_field");
+    let stats = client.ask(&json!({"cmd": "stats", "topic": "t"})).unwrap();
+    assert_eq!(stats["data"]["t"], json!({"delayed": 6, "ready": 0, "leased": 0, "dead": 0}));
+    assert_eq!(sink.calls().len(), 0, "nothing was delivered at once");
 }
 
 #[test]

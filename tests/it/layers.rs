@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 fn allowed(module: &str) -> Option<Vec<&'static str>> {
     const PURE: &[&str] = &[
         "job",
+        "json_time",
         "topic",
         "retry",
         "fair",

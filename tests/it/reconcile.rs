@@ -125,11 +125,11 @@ impl Model {
         let added = self.front().any.add(&[job]).remove(0);
         self.tell(format!("add {id} v{version} {on_conflict:?} {due:?}: {added:?}"));
         match added {
-            Ok(Added::New | Added::Replaced) => {
+            Ok(Added::New { .. } | Added::Replaced { .. }) => {
                 self.may.insert(id, May::from([version]));
                 self.must.insert(id, version);
             }
-            Ok(Added::Kept | Added::Rejected) => {
+            Ok(Added::Kept { .. } | Added::Rejected) => {
                 let there = self.may.get(&id).is_some_and(|may| !may.is_empty());
                 // What the home has is not known while it is down: an add in its place goes by what is there.
                 assert!(there, "nothing is there:\n{}", self.story());

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use crate::support::certificates::certificates;
 use crate::support::redis::{ClusterGroup, MASTER, SentinelGroup, TcpServer, wait_until_old};
-use crate::support::{eventually, new_job};
+use crate::support::{eventually, new_job, outcomes};
 use dq::job::{Due, JobId, JobKey, TopicName};
 use dq::rendezvous;
 use dq::settings::{self, At, Node};
-use dq::store::{Added, BellKind, Result, Store, StoreError, hang_bell};
+use dq::store::{BellKind, Result, Store, StoreError, hang_bell};
 
 /// Each is done within that, whatever else the machine does.
 const SOON: Duration = Duration::from_secs(20);
@@ -32,15 +32,16 @@ fn key(id: &str) -> JobKey {
     JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new(id).unwrap() }
 }
 
-fn add(store: &mut dyn Store, id: &str) -> Result<Added> {
+/// What became of an add, as `outcomes` has it.
+fn add(store: &mut dyn Store, id: &str) -> Result<&'static str> {
     let job = new_job("t", id, "{}", Due::In(Duration::from_secs(3600)));
-    store.add(&[job]).remove(0)
+    store.add(&[job]).remove(0).map(|added| outcomes(&[added])[0])
 }
 
 /// While something is so, adds are refused by that word; and taken when it is over.
 fn refuses(server: &TcpServer, word: &str, code: &str, begin: impl FnOnce(), end: impl FnOnce()) {
     let mut store = open(&on(Node::server("r", server.url(), 2)));
-    assert_eq!(add(&mut *store, "before"), Ok(Added::New), "{word}");
+    assert_eq!(add(&mut *store, "before"), Ok("new"), "{word}");
     begin();
     let error = add(&mut *store, "while").unwrap_err();
     assert_eq!(error.code(), code, "{word}: {error}");
@@ -105,7 +106,7 @@ fn what_a_server_refuses_is_named_and_has_changed_nothing() {
     let mut store = open(&on(Node::server("r", server.url(), 1)));
     for n in 0..3 {
         server.cli(&["script", "flush"]);
-        assert_eq!(add(&mut *store, &n.to_string()), Ok(Added::New), "NOSCRIPT is no refusal");
+        assert_eq!(add(&mut *store, &n.to_string()), Ok("new"), "NOSCRIPT is no refusal");
     }
 }
 
@@ -114,7 +115,7 @@ fn a_server_that_loads_its_data_is_away_until_it_has_them() {
     let slow = ["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"];
     let server = TcpServer::start(&slow);
     let mut store = open(&on(Node::server("r", server.url(), 2)));
-    assert_eq!(add(&mut *store, "before"), Ok(Added::New));
+    assert_eq!(add(&mut *store, "before"), Ok("new"));
     server.cli(&["eval", "for i = 1, 3000 do redis.call('set', 'k' .. i, i) end", "0"]);
     server.cli(&["save"]);
     server.kill();
@@ -163,7 +164,7 @@ fn a_sentinel_that_is_down_or_wrong_is_passed_over() {
     eventually(SOON, "a sentinel that answers", || wrong.info("redis_mode"));
     let gone = format!("redis://{}:1", wrong.host);
     let mut store = open(&by_sentinels(vec![gone, wrong.url(), group.urls()[0].clone()]));
-    assert_eq!(add(&mut *store, "i"), Ok(Added::New));
+    assert_eq!(add(&mut *store, "i"), Ok("new"));
     assert_eq!(group.master(), Some(0));
     group.servers[0].hang(true);
     let error = add(&mut *store, "j").unwrap_err();
@@ -250,7 +251,7 @@ fn a_slot_that_moves_takes_its_shard_away_until_it_is_there_and_splits_nothing()
     let on = OnCluster::start();
     let mut store = open(&on.settings);
     let ids: Vec<String> = (0..200).map(|n| n.to_string()).collect();
-    ids.iter().for_each(|id| assert_eq!(add(&mut *store, id), Ok(Added::New)));
+    ids.iter().for_each(|id| assert_eq!(add(&mut *store, id), Ok("new")));
     let slot = on.slot(&ids[0]);
     let elsewhere = ids.iter().find(|id| on.slot(id) / 5461 != slot / 5461).unwrap();
     // Masters are the first three, with the slots in thirds.
@@ -280,14 +281,14 @@ fn a_slot_that_moves_takes_its_shard_away_until_it_is_there_and_splits_nothing()
     assert_eq!(store.get(&key(&ids[0])).unwrap_err().code(), "node_down");
     assert_eq!([on.keys(from, slot), on.keys(to, slot)], before, "nothing was done anywhere");
     // Its server's other shards go on.
-    assert_eq!(add(&mut *store, elsewhere), Ok(Added::Replaced));
+    assert_eq!(add(&mut *store, elsewhere), Ok("replaced"));
     let beside = ids.iter().find(|id| usize::from(on.slot(id) / 5461).min(2) == from && on.slot(id) != slot);
-    assert_eq!(add(&mut *store, beside.unwrap()), Ok(Added::Replaced));
+    assert_eq!(add(&mut *store, beside.unwrap()), Ok("replaced"));
     keys[keys.len() / 2..].iter().for_each(move_key);
     set(to, &["node", &to_id]);
     set(from, &["node", &to_id]);
     // MOVED is followed by the very call that meets it.
-    assert_eq!(add(&mut *store, &ids[0]), Ok(Added::Replaced));
+    assert_eq!(add(&mut *store, &ids[0]), Ok("replaced"));
     assert_eq!(on.keys(from, slot), Vec::<String>::new());
     let all = store.counts().unwrap();
     assert_eq!(all[0].delayed, 200, "no job was lost, and none doubled");
@@ -297,7 +298,7 @@ fn a_slot_that_moves_takes_its_shard_away_until_it_is_there_and_splits_nothing()
 fn the_shards_of_a_cluster_stay_as_many_as_they_were_whichever_master_is_away() {
     let on = OnCluster::start();
     wait_until_old(&on.cluster.servers, 3);
-    assert_eq!(add(&mut *open(&on.settings), "i"), Ok(Added::New));
+    assert_eq!(add(&mut *open(&on.settings), "i"), Ok("new"));
     let with = |shards| {
         let settings::Store::Redis(mut redis) = on.settings.clone() else { unreachable!() };
         redis.nodes[0].shards = shards;
@@ -374,7 +375,7 @@ fn a_server_that_speaks_tls_is_believed_by_its_certificate_alone() {
     };
     let own = || Some((read("server.pem"), read("server.key")));
     let mut store = with(Some(read("ca.pem")), own());
-    assert_eq!(add(&mut *store, "i"), Ok(Added::New));
+    assert_eq!(add(&mut *store, "i"), Ok("new"));
     assert_eq!(store.counts().unwrap()[0].delayed, 1);
     // The server wants a certificate of who comes, and the system's list has none who has certified this one.
     for (ca, own) in [(Some(read("ca.pem")), None), (None, own()), (Some(read("other.pem")), own())] {

@@ -1,6 +1,6 @@
 //! What every store promises, one suite for all of them. A store joins by a [`Fixture`] and a line at the end.
 
-use crate::support::{new_job, redis};
+use crate::support::{new_job, outcomes, redis};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -273,7 +273,7 @@ fn an_added_job_is_read_back_by_every_handle<F: Fixture>(f: &F) {
     let mut new = job("t", "i:1/中", Due::In(Duration::from_millis(90_000)));
     new.priority = Priority::High;
     new.max_attempts = Some(7);
-    assert_eq!(add(&mut *a, &[new.clone()]), [Added::New]);
+    assert_eq!(outcomes(&add(&mut *a, &[new.clone()])), ["new"]);
     let view = b.get(&new.key).unwrap().unwrap();
     assert_eq!((view.key, view.body, view.state), (new.key, new.body, State::Delayed));
     assert_eq!((view.priority, view.max_attempts, view.attempts), (Priority::High, Some(7), 0));
@@ -318,8 +318,8 @@ fn no_job_is_promoted_early_and_none_is_forgotten<F: Fixture>(f: &F) {
 
 fn a_promotion_is_bounded_and_tells_when_to_come_again<F: Fixture>(f: &F) {
     let mut s = f.open();
-    // So many that no shard has them all moved by its first three.
-    let (jobs, at) = (25 * F::SHARDS, now_ms() + 20 + 4 * F::SHARDS as i64);
+    // So many that no shard has them all moved by its first three; and late enough to be added before they are due.
+    let (jobs, at) = (25 * F::SHARDS, now_ms() + 500 + 20 * F::SHARDS as i64);
     add(&mut *s, &(0..jobs).map(|i| job("t", &i.to_string(), Due::At(at))).collect::<Vec<_>>());
     add(&mut *s, &[job("u", "x", Due::At(at + 100_000))]);
     let first = s.promote(10).unwrap();
@@ -348,14 +348,52 @@ fn an_id_that_is_taken_goes_by_on_conflict<F: Fixture>(f: &F) {
             with(OnConflict::Keep, "3", NOW),
         ],
     );
-    assert_eq!(added, [Added::New, Added::Rejected, Added::Kept]);
+    assert_eq!(outcomes(&added), ["new", "rejected", "kept"]);
     let view = s.get(&key("t", "i")).unwrap().unwrap();
     assert_eq!((view.body.as_str(), view.state), ("1", State::Delayed));
-    assert_eq!(add(&mut *s, &[with(OnConflict::Replace, "4", NOW)]), [Added::Replaced]);
+    assert_eq!(outcomes(&add(&mut *s, &[with(OnConflict::Replace, "4", NOW)])), ["replaced"]);
     let view = s.get(&key("t", "i")).unwrap().unwrap();
     assert_eq!((view.body.as_str(), view.state), ("4", State::Ready));
     assert_eq!(counts(&mut *s, "t"), [0, 1, 0, 0]);
-    assert_eq!(add(&mut *s, &[job("u", "i", LONG)]), [Added::New], "ids are unique in their topic only");
+    let other = add(&mut *s, &[job("u", "i", LONG)]);
+    assert_eq!(outcomes(&other), ["new"], "ids are unique in their topic only");
+}
+
+fn an_add_tells_when_the_job_is_due<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let due = |s: &mut dyn Store, id: &str| s.get(&key("t", id)).unwrap().unwrap().due_ms;
+    let far = Due::At(now_ms() + 3_600_000);
+    // Alike, and not; delayed, ready and with a limit of their own.
+    for (n, dues) in [[LONG, LONG], [NOW, NOW], [LONG, far], [NOW, far]].into_iter().enumerate() {
+        for limit in [None, Some(3)] {
+            let ids = [0, 1].map(|i| format!("{n}-{i}-{limit:?}"));
+            let jobs = [0, 1].map(|i| NewJob { max_attempts: limit, ..job("t", &ids[i], dues[i]) });
+            for outcome in ["new", "replaced"] {
+                let added = add(&mut *s, &jobs);
+                assert_eq!(outcomes(&added), [outcome; 2]);
+                for (id, added) in ids.iter().zip(added) {
+                    assert_eq!(added.due_ms(), Some(due(&mut *s, id)), "{id}");
+                }
+            }
+            let keep = jobs.map(|job| NewJob { on_conflict: OnConflict::Keep, due: Due::At(5), ..job });
+            for (id, added) in ids.iter().zip(add(&mut *s, &keep)) {
+                assert_eq!(added.due_ms(), Some(due(&mut *s, id)), "{id}");
+            }
+        }
+    }
+    let stays = |id: &str, on_conflict, due| NewJob { on_conflict, ..job("u", id, due) };
+    let twice = [stays("i", OnConflict::Replace, far), stays("i", OnConflict::Keep, NOW)];
+    let added = add(&mut *s, &twice);
+    assert_eq!((outcomes(&added), added[0].due_ms()), (vec!["new", "kept"], added[1].due_ms()));
+    // Leased, and leased with a replacement that waits.
+    add(&mut *s, &[stays("i", OnConflict::Replace, NOW)]);
+    let was_due = s.get(&key("u", "i")).unwrap().unwrap().due_ms;
+    lease_one(&mut *s, "u");
+    assert_eq!(add(&mut *s, &[stays("i", OnConflict::Keep, LONG)])[0].due_ms(), Some(was_due));
+    let replaced = add(&mut *s, &[stays("i", OnConflict::Replace, far)])[0];
+    assert_eq!(Due::At(replaced.due_ms().unwrap()), far);
+    assert_eq!(add(&mut *s, &[stays("i", OnConflict::Keep, LONG)])[0].due_ms(), replaced.due_ms());
+    assert_eq!(add(&mut *s, &[stays("i", OnConflict::Reject, LONG)])[0].due_ms(), None);
 }
 
 fn a_replacement_resets_the_attempts<F: Fixture>(f: &F) {
@@ -376,7 +414,7 @@ fn a_leased_job_that_is_replaced_settles_nothing_and_comes_after_its_lease<F: Fi
         add(&mut *s, &[job("t", "i", NOW)]);
         let held = lease_one(&mut *s, "t");
         let new = NewJob { body: Body::parse("\"new\"").unwrap(), ..job("t", "i", NOW) };
-        assert_eq!(add(&mut *s, &[new]), [Added::Replaced]);
+        assert_eq!(outcomes(&add(&mut *s, &[new])), ["replaced"]);
         assert_eq!(lease(&mut *s, "t", 9), [], "not while the old lease holds");
         assert_eq!(counts(&mut *s, "t"), [0, 0, 1, 0]);
         assert_eq!(settle(&mut *s, &held, Outcome::Extend(HOLD)), Settled::Stale);
@@ -469,10 +507,8 @@ fn a_buried_job_stays_until_it_is_redriven_or_purged<F: Fixture>(f: &F) {
         assert_eq!(settle(&mut *s, &held, Outcome::Bury), Settled::Done);
     }
     assert_eq!(counts(&mut *s, "t"), [0, 0, 0, 3]);
-    assert_eq!(
-        add(&mut *s, &[NewJob { on_conflict: OnConflict::Reject, ..job("t", "a", LONG) }]),
-        [Added::New]
-    );
+    let again = add(&mut *s, &[NewJob { on_conflict: OnConflict::Reject, ..job("t", "a", LONG) }]);
+    assert_eq!(outcomes(&again), ["new"]);
     assert_eq!(state(&mut *s, "t", "a"), Some(State::Delayed), "the live one is seen first");
     assert_eq!(
         s.redrive(&topic("t"), &Which::All, 10, Pace::default()).unwrap(),
@@ -675,11 +711,11 @@ fn attempts_that_were_made_before_count<F: Fixture>(f: &F) {
     let mut s = f.open();
     let with = |id: &str, attempts| NewJob { attempts, ..job("t", id, NOW) };
     let added = add(&mut *s, &[with("a", 2), with("b", 0), with("c", 1)]);
-    assert_eq!(added, [Added::New; 3]);
+    assert_eq!(outcomes(&added), ["new"; 3]);
     let attempts = |s: &mut dyn Store, id: &str| s.get(&key("t", id)).unwrap().unwrap().attempts;
     assert_eq!([attempts(&mut *s, "a"), attempts(&mut *s, "b"), attempts(&mut *s, "c")], [2, 0, 1]);
     let kept = add(&mut *s, &[NewJob { on_conflict: OnConflict::Keep, ..with("b", 5) }, with("a", 1)]);
-    assert_eq!(kept, [Added::Kept, Added::Replaced]);
+    assert_eq!(outcomes(&kept), ["kept", "replaced"]);
     let mut leased = lease(&mut *s, "t", 3);
     leased.sort_by(|x, y| x.key.id.as_str().cmp(y.key.id.as_str()));
     assert_eq!(leased.iter().map(|j| j.attempt).collect::<Vec<_>>(), [2, 1, 2]);
@@ -1238,7 +1274,7 @@ fn many_handles_at_once_lose_and_double_nothing<F: Fixture + Sync>(f: &F) {
                             job(["a", "b"][i % 2], &id, Due::In(Duration::from_millis((i % 5) as u64 * 10)))
                         })
                         .collect();
-                    assert!(all(s.add(&jobs)).iter().all(|a| *a == Added::New));
+                    assert!(outcomes(&all(s.add(&jobs))).iter().all(|a| *a == "new"));
                 }
             });
         }
@@ -1519,6 +1555,7 @@ contract! {
     no_job_is_promoted_early_and_none_is_forgotten
     a_promotion_is_bounded_and_tells_when_to_come_again
     an_id_that_is_taken_goes_by_on_conflict
+    an_add_tells_when_the_job_is_due
     a_replacement_resets_the_attempts
     a_leased_job_that_is_replaced_settles_nothing_and_comes_after_its_lease
     a_deleted_job_is_gone_from_every_state

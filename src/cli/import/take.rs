@@ -132,9 +132,9 @@ impl Import {
         let (mut notes, mut failed) = (Vec::new(), None);
         for (entry, added) in from.iter().zip(added) {
             match added {
-                Ok(Added::New | Added::Replaced) => self.summary.taken += 1,
-                Ok(Added::Kept | Added::Rejected) if entry.noted.is_none() => self.summary.kept += 1,
-                Ok(Added::Kept | Added::Rejected) => {
+                Ok(Added::New { .. } | Added::Replaced { .. }) => self.summary.taken += 1,
+                Ok(Added::Kept { .. } | Added::Rejected) if entry.noted.is_none() => self.summary.kept += 1,
+                Ok(Added::Kept { .. } | Added::Rejected) => {
                     self.summary.changed += 1;
                     let reason = "it has changed since it was taken over, and dq still has it as it was: \
                                   delete that one to take this one";

@@ -13,11 +13,12 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::api::{Api, Sent};
-use super::input::{self, Fields, SPAN, wrong};
+use super::input::{self, Fields, wrong};
 use super::problem::Problem;
 use super::schema;
 use super::told::{Extra, Manner, Told};
 use crate::job::{Attempt, Due, JobKey};
+use crate::json_time;
 use crate::process::now_ms;
 use crate::retry::RetryPolicy;
 use crate::role::lock;
@@ -107,7 +108,7 @@ impl Wanted {
         let said: Option<Said> = fields.plain("outcome", "\"ack\", \"nack\" or \"extend\"")?;
         let said = said.unwrap_or(Said::Ack);
         let span = |name: &str| {
-            let read = |raw| input::span(raw).ok_or_else(|| wrong(name, raw, SPAN));
+            let read = |raw| json_time::duration(raw).ok_or_else(|| wrong(name, raw, json_time::DURATION));
             fields.get(name).map(read).transpose()
         };
         let wanted = Wanted {
@@ -127,7 +128,7 @@ impl Wanted {
             }
         }
         if said == Said::Extend && wanted.by.is_none() {
-            return Err(Problem::missing("by", SPAN));
+            return Err(Problem::missing("by", json_time::DURATION));
         }
         Ok(wanted)
     }

@@ -14,12 +14,13 @@ use utoipa_axum::routes;
 
 use super::api::{Api, InTopic, Sent};
 use super::audit::Noted;
-use super::input::{self, Fields, SPAN, wrong};
+use super::input::{self, Fields, wrong};
 use super::pick::{self, DeadFilter, DeadQuery};
 use super::problem::Problem;
 use super::schema;
 use super::told::{Extra, Manner, Told};
 use crate::job::{JobId, State as JobState, TopicName};
+use crate::json_time;
 use crate::letters::{Filter, Pace};
 use crate::process::now_ms;
 use crate::store::Which;
@@ -149,7 +150,7 @@ impl Wanted {
         if filter.is_some() && fields.raw("ids").is_some() {
             return Err(Problem::field("filter", "filter and ids both say which: give one of them"));
         }
-        let span = |raw| input::span(raw).ok_or_else(|| wrong("delay", raw, SPAN));
+        let span = |raw| json_time::duration(raw).ok_or_else(|| wrong("delay", raw, json_time::DURATION));
         let delay = fields.get("delay").map(span).transpose()?.unwrap_or_default();
         let rate: Option<Rate> = fields.plain("rate", RATE)?;
         if let (Some(rate), Some(raw)) = (rate, fields.get("rate"))

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::time::Duration;
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
@@ -10,7 +9,8 @@ use serde_json::value::RawValue;
 use super::cursor;
 use super::problem::Problem;
 use crate::headers::Headers;
-use crate::job::{Body, Due, JobId, JobKey, LATEST_MS, NewJob, OnConflict, Priority, State, TopicName};
+use crate::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
+use crate::json_time;
 use crate::store::Change;
 use crate::topic::{Status, Topic};
 
@@ -28,9 +28,6 @@ const JOB: &[&str] = &["id", "body", "delay", "run_at", "priority", "on_conflict
 
 /// No object has so many fields that mean something.
 const FIELDS_MAX: usize = 32;
-
-/// What a span of time is to be.
-pub(super) const SPAN: &str = "a duration such as \"90s\" or \"1h30m\", or a number of seconds";
 
 /// What a job's place is to be.
 const PRIORITY: &str = "\"high\", \"normal\" or \"low\"";
@@ -102,11 +99,13 @@ impl<'a> Fields<'a> {
         match (self.get("delay"), self.get("run_at")) {
             (None, None) => Ok(None),
             (Some(raw), None) => {
-                span(raw).map(|span| Some(Due::In(span))).ok_or_else(|| wrong("delay", raw, SPAN))
+                let wait =
+                    json_time::duration(raw).ok_or_else(|| wrong("delay", raw, json_time::DURATION))?;
+                Ok(Some(Due::In(wait)))
             }
             (None, Some(raw)) => {
-                let wanted = "a moment such as \"2026-12-01T23:50:50+08:00\", or Unix milliseconds";
-                moment(raw).map(|at| Some(Due::At(at))).ok_or_else(|| wrong("run_at", raw, wanted))
+                let at = json_time::moment_ms(raw).ok_or_else(|| wrong("run_at", raw, json_time::MOMENT))?;
+                Ok(Some(Due::At(at)))
             }
             (Some(_), Some(_)) => {
                 Err(Problem::field("run_at", "delay and run_at both say when: give one of them"))
@@ -141,31 +140,6 @@ pub(super) fn short(text: &str) -> Cow<'_, str> {
         None => text.into(),
         Some((end, _)) => format!("{}…", &text[..end]).into(),
     }
-}
-
-pub(super) fn span(raw: &RawValue) -> Option<Duration> {
-    let text = raw.get();
-    let span = match text.parse() {
-        Ok(seconds) => Duration::from_secs(seconds),
-        Err(_) if text.starts_with('"') => {
-            humantime::parse_duration(&serde_json::from_str::<String>(text).ok()?).ok()?
-        }
-        Err(_) => Duration::try_from_secs_f64(text.parse().ok()?).ok()?,
-    };
-    (span <= Duration::from_millis(LATEST_MS as u64)).then_some(span)
-}
-
-fn moment(raw: &RawValue) -> Option<i64> {
-    let text = raw.get();
-    let at = match text.parse() {
-        Ok(at) => at,
-        Err(_) => {
-            let at: jiff::Timestamp = serde_json::from_str::<String>(text).ok()?.parse().ok()?;
-            // Part of a millisecond later rather than earlier.
-            i64::try_from((at.as_nanosecond() + 999_999).div_euclid(1_000_000)).ok()?
-        }
-    };
-    (0..=LATEST_MS).contains(&at).then_some(at)
 }
 
 /// Bytes at random.
@@ -359,33 +333,9 @@ pub(super) fn id(id: String) -> Result<JobId, Problem> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-
-    fn raw(text: &str) -> Box<RawValue> {
-        RawValue::from_string(text.to_owned()).unwrap()
-    }
-
-    #[test]
-    fn a_delay_is_a_duration_or_seconds_and_a_moment_is_rounded_up() {
-        for (text, ms) in
-            [("90", 90_000), ("1.5", 1500), ("\"90s\"", 90_000), ("\"1h30m\"", 5_400_000), ("0", 0)]
-        {
-            assert_eq!(span(&raw(text)), Some(Duration::from_millis(ms)), "{text}");
-        }
-        for text in ["-1", "\"90\"", "\"\"", "true", "[]", "1e300", "\"-1s\"", "99999999999999"] {
-            assert_eq!(span(&raw(text)), None, "{text}");
-        }
-        for (text, ms) in
-            [("0", 0), ("\"1970-01-01T00:00:01.0001Z\"", 1001), ("\"1970-01-01T08:00:00+08:00\"", 0)]
-        {
-            assert_eq!(moment(&raw(text)), Some(ms), "{text}");
-        }
-        for text in
-            ["-1", "1.5", "\"1\"", "\"2026-12-01\"", "null", "\"1969-12-31T00:00:00Z\"", "253402300800000"]
-        {
-            assert_eq!(moment(&raw(text)), None, "{text}");
-        }
-    }
 
     #[test]
     fn made_ids_are_uuids_in_the_order_in_which_they_were_made() {

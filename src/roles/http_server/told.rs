@@ -14,6 +14,7 @@ use super::cursor;
 use super::problem::Problem;
 use super::replays::Unfinished;
 use crate::job::{Attempt, JobId, JobKey, Priority, State, TopicName};
+use crate::json_time;
 use crate::store::{Added, Changed, CircuitView, Result, Settled, StoreError, View};
 use crate::submit::{Answer, Found};
 use crate::ticket::Secret;
@@ -183,6 +184,8 @@ struct Outcome<'a> {
     topic: &'a TopicName,
     id: &'a str,
     outcome: &'static str,
+    due: String,
+    due_ms: i64,
 }
 
 fn outcome<'a>(
@@ -190,16 +193,17 @@ fn outcome<'a>(
     id: &'a JobId,
     added: Result<Added>,
 ) -> Result<(StatusCode, Outcome<'a>), Problem> {
-    let (status, outcome) = match added? {
-        Added::New => (StatusCode::CREATED, "new"),
-        Added::Replaced => (StatusCode::OK, "replaced"),
-        Added::Kept => (StatusCode::OK, "kept"),
+    let (status, outcome, due_ms) = match added? {
+        Added::New { due_ms } => (StatusCode::CREATED, "new", due_ms),
+        Added::Replaced { due_ms } => (StatusCode::OK, "replaced", due_ms),
+        Added::Kept { due_ms } => (StatusCode::OK, "kept", due_ms),
         Added::Rejected => {
             let detail = format!("a job {:?} is there already", id.as_str());
             return Err(Problem::conflict("exists", detail));
         }
     };
-    Ok((status, Outcome { topic, id: id.as_str(), outcome }))
+    let due = json_time::rfc3339(due_ms);
+    Ok((status, Outcome { topic, id: id.as_str(), outcome, due, due_ms }))
 }
 
 fn added(key: &JobKey, added: Result<Added>) -> Result<Told, Problem> {

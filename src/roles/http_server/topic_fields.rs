@@ -6,10 +6,11 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
-use super::input::{Fields, SPAN, span, wrong};
+use super::input::{Fields, wrong};
 use super::problem::Problem;
 use super::topic_shown::{Retry, text};
 use crate::job::{Priority, TopicName};
+use crate::json_time;
 use crate::retry::RetryPolicy;
 use crate::topic::{Failure, Success, Topic};
 
@@ -139,7 +140,9 @@ impl<'a> Parts<'a> {
     }
 
     fn span(&self, field: &str, was: Duration, default: Duration) -> Result<Duration, Problem> {
-        self.value(field, was, default, |raw| span(raw).ok_or_else(|| wrong(field, raw, SPAN)))
+        self.value(field, was, default, |raw| {
+            json_time::duration(raw).ok_or_else(|| wrong(field, raw, json_time::DURATION))
+        })
     }
 
     fn success(&self, was: Success) -> Result<Success, Problem> {
@@ -201,7 +204,9 @@ impl<'a> Parts<'a> {
             if delays.len() > LIST_MAX {
                 return Err(Problem::field("retry", format!("retry lists more than {LIST_MAX} delays")));
             }
-            let delays = delays.into_iter().map(|d| span(d).ok_or_else(|| wrong("retry", d, SPAN)));
+            let delays = delays
+                .into_iter()
+                .map(|d| json_time::duration(d).ok_or_else(|| wrong("retry", d, json_time::DURATION)));
             return Ok(RetryPolicy::List(delays.collect::<Result<_, _>>()?));
         }
         let name = match kind {

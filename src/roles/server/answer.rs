@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::fields::{Fields, Marks};
 use crate::job::{Attempt, JobKey, State, TopicName};
-use crate::protocol::dq::{Answer, Refusal};
+use crate::protocol::dq::{Answer, DueAnswer, Refusal};
 use crate::store::{Added, Changed, Counts, Result, StoreError, View};
 use crate::submit::{self, Asker};
 
@@ -100,22 +100,23 @@ fn not_found(key: &JobKey) -> Refusal {
     Refusal::new("not_found", format!("there is no job {:?} in topic {}", key.id.as_str(), key.topic))
 }
 
-/// What one add came to.
-fn outcome(added: &Result<Added>) -> Result<(), Refusal> {
+/// What one add came to: when the job is due, Unix milliseconds.
+fn outcome(added: &Result<Added>) -> Result<i64, Refusal> {
     match added {
-        Ok(Added::New | Added::Replaced | Added::Kept) => Ok(()),
-        Ok(Added::Rejected) => Err(Refusal::new("exists", "a job with this id is there already")),
+        Ok(added) => {
+            added.due_ms().ok_or_else(|| Refusal::new("exists", "a job with this id is there already"))
+        }
         Err(e) => Err(failed(e)),
     }
 }
 
 /// The answer to an add.
 fn added(added: &Result<Added>) -> Json {
-    outcome(added).map_or_else(|refusal| refused(&refusal), |()| SUCCESS.into())
+    outcome(added).map_or_else(|refusal| refused(&refusal), |due_ms| Answer::added(due_ms).to_json().into())
 }
 
-/// The answer to a `madd`: one in `data` for each of its jobs; without their messages, where these would make it longer
-/// than `most`.
+/// The answer to a `madd`: one in `data` for each of its jobs. Where it would be longer than `most`, first the due times
+/// are left out, and then the messages.
 fn added_many(items: &[Result<(), Refusal>], all: Vec<Result<Added>>, most: usize) -> Json {
     #[derive(Serialize)]
     struct One {
@@ -124,22 +125,27 @@ fn added_many(items: &[Result<(), Refusal>], all: Vec<Result<Added>>, most: usiz
         msg: Option<String>,
         #[serde(skip_serializing_if = "Option::is_none")]
         err: Option<&'static str>,
+        #[serde(flatten)]
+        due: Option<DueAnswer>,
     }
     let mut all = all.iter();
     let one = |item: &Result<(), Refusal>| {
         let outcome = item.clone().and_then(|()| outcome(all.next().expect("the store answers each job")));
         match outcome {
-            Ok(()) => One { code: 1, msg: Some("succ".to_owned()), err: None },
-            Err(Refusal { err, msg }) => One { code: 0, msg: Some(msg), err: Some(err) },
+            Ok(due_ms) => One { code: 1, msg: Some("succ".to_owned()), err: None, due: Some(due_ms.into()) },
+            Err(Refusal { err, msg }) => One { code: 0, msg: Some(msg), err: Some(err), due: None },
         }
     };
     let mut answers: Vec<One> = items.iter().map(one).collect();
-    let json = Answer::with(&answers).to_json();
-    if json.len() <= most {
-        return json.into();
+    let shorten: [fn(&mut One); 2] = [|one| one.due = None, |one| one.msg = None];
+    let mut json = Answer::with(&answers).to_json();
+    for shorten in shorten {
+        if json.len() > most {
+            answers.iter_mut().for_each(shorten);
+            json = Answer::with(&answers).to_json();
+        }
     }
-    answers.iter_mut().for_each(|answer| answer.msg = None);
-    Answer::with(&answers).to_json().into()
+    json.into()
 }
 
 /// The answer to a `get`: the body's fields in `data`, as the PHP daemon has them, and what dq knows of the job in `job`.

@@ -12,10 +12,16 @@ use super::{CHUNK, RedisStore};
 use crate::job::TopicName;
 use crate::store::Result;
 
-/// The letters that a script answers with, one an item, in the order in which it was given them.
+/// The letters that a script answers with, one an item.
 pub(super) fn letters(value: Value, items: usize) -> Result<Vec<u8>> {
-    let letters = answer::bytes(value)?;
-    if letters.len() == items { Ok(letters) } else { Err(strange("an answer")) }
+    split(value, items).map(|answers| answers.into_iter().map(|[letter]| letter).collect())
+}
+
+/// What a script answers with: so many bytes an item, in the order in which it was given them.
+fn split<const N: usize>(value: Value, items: usize) -> Result<Vec<[u8; N]>> {
+    let bytes = answer::bytes(value)?;
+    let (answers, rest) = bytes.as_chunks();
+    if answers.len() == items && rest.is_empty() { Ok(answers.to_vec()) } else { Err(strange("an answer")) }
 }
 
 impl RedisStore {
@@ -35,8 +41,8 @@ impl RedisStore {
     }
 
     /// Runs a batch script over items: grouped by shard, and there by topic. `words` says those of a topic, which are never none,
-    /// in their order. Gives each item's letter.
-    pub(super) fn each<T>(
+    /// in their order. Gives the bytes that the script answers for each item.
+    pub(super) fn each<const N: usize, T>(
         &self,
         script: Script,
         items: &[T],
@@ -44,8 +50,8 @@ impl RedisStore {
         topic: impl Fn(&T) -> &TopicName,
         first: &[&str],
         words: impl Fn(&[&T], &mut redis::Cmd),
-    ) -> Vec<Result<u8>> {
-        let mut out: Vec<Result<u8>> = Vec::with_capacity(items.len());
+    ) -> Vec<Result<[u8; N]>> {
+        let mut out = Vec::with_capacity(items.len());
         for chunk in items.chunks(CHUNK) {
             let (calls, grouped) = self.grouped(script, chunk, &place, &topic, first, &words);
             out.append(&mut grouped.answered(self.ask_all(calls)));
@@ -54,7 +60,7 @@ impl RedisStore {
     }
 
     /// The calls of a batch script over some items, up to [`CHUNK`], as [`RedisStore::each`] makes them.
-    pub(super) fn grouped<T>(
+    pub(super) fn grouped<const N: usize, T>(
         &self,
         script: Script,
         items: &[T],
@@ -62,7 +68,7 @@ impl RedisStore {
         topic: impl Fn(&T) -> &TopicName,
         first: &[&str],
         words: impl Fn(&[&T], &mut redis::Cmd),
-    ) -> (Vec<(Place, Call)>, Grouped) {
+    ) -> (Vec<(Place, Call)>, Grouped<N>) {
         let mut groups: BTreeMap<Place, BTreeMap<&str, Vec<usize>>> = BTreeMap::new();
         let mut grouped = Grouped { results: Vec::with_capacity(items.len()), orders: HashMap::new() };
         for (i, item) in items.iter().enumerate() {
@@ -91,20 +97,20 @@ impl RedisStore {
 }
 
 /// Which items the calls of a batch script are about.
-pub(super) struct Grouped {
+pub(super) struct Grouped<const N: usize> {
     /// Of each item, until its call is answered.
-    results: Vec<Result<u8>>,
+    results: Vec<Result<[u8; N]>>,
     /// Of each shard, in the order in which it was told of them.
     orders: HashMap<Place, Vec<usize>>,
 }
 
-impl Grouped {
-    /// Each item's letter.
-    pub(super) fn answered(mut self, answers: Vec<(Place, Result<Value>)>) -> Vec<Result<u8>> {
+impl<const N: usize> Grouped<N> {
+    /// Each item's answer.
+    pub(super) fn answered(mut self, answers: Vec<(Place, Result<Value>)>) -> Vec<Result<[u8; N]>> {
         for (place, answer) in answers {
             let order = &self.orders[&place];
-            match answer.and_then(|value| letters(value, order.len())) {
-                Ok(letters) => order.iter().zip(letters).for_each(|(i, l)| self.results[*i] = Ok(l)),
+            match answer.and_then(|value| split(value, order.len())) {
+                Ok(answers) => order.iter().zip(answers).for_each(|(i, a)| self.results[*i] = Ok(a)),
                 Err(e) => order.iter().for_each(|i| self.results[*i] = Err(e.clone())),
             }
         }

@@ -84,7 +84,7 @@ impl RedisStore {
             let keys: Vec<&JobKey> = jobs.iter().map(|job| &job.key).collect();
             let elsewhere = self.bring_home(&keys, &survey);
             self.remove_replaced(&keys, &elsewhere, &survey, |i| {
-                matches!(added[i], Ok(Added::New | Added::Replaced))
+                matches!(added[i], Ok(Added::New { .. } | Added::Replaced { .. }))
             });
         }
         added
@@ -95,7 +95,7 @@ impl RedisStore {
         let elsewhere = self.bring_home(&keys, survey);
         let taken = |job: &NewJob, place: &Elsewhere| match (place, job.on_conflict) {
             (Elsewhere::No, _) | (Elsewhere::Leased(_), OnConflict::Replace) => None,
-            (Elsewhere::Leased(_), OnConflict::Keep) => Some(Ok(Added::Kept)),
+            (Elsewhere::Leased(_), OnConflict::Keep) => Some(self.kept_elsewhere(&job.key)),
             (Elsewhere::Leased(_), OnConflict::Reject) => Some(Ok(Added::Rejected)),
             // The newer copy stays at home.
             (Elsewhere::OnItsWay, OnConflict::Replace) => None,
@@ -147,10 +147,10 @@ impl RedisStore {
         let added: Vec<Result<Added>> =
             out.into_iter().map(|one| one.unwrap_or_else(|| Err(strange("no answer")))).collect();
         self.remove_replaced(&keys, &elsewhere, survey, |i| {
-            matches!(added[i], Ok(Added::New | Added::Replaced))
+            matches!(added[i], Ok(Added::New { .. } | Added::Replaced { .. }))
         });
         let letter = |(result, place): (Result<Added>, &Elsewhere)| match (result, place) {
-            (Ok(Added::New), Elsewhere::Leased(_)) => Ok(Added::Replaced),
+            (Ok(Added::New { due_ms }), Elsewhere::Leased(_)) => Ok(Added::Replaced { due_ms }),
             (result, _) => result,
         };
         added.into_iter().zip(&elsewhere).map(letter).collect()
@@ -187,15 +187,25 @@ impl RedisStore {
         };
         let place = |(job, node): &(&NewJob, usize)| Ok(self.nodes.place(*node, &job.key));
         let home = home.map_or("", |home| &self.nodes.names[home]);
-        let letters = self.each(Script::Add, &items, place, |(job, _)| &job.key.topic, &[home], words);
-        let understand = |letter| match letter {
-            b'n' => Ok(Added::New),
-            b'r' => Ok(Added::Replaced),
-            b'k' => Ok(Added::Kept),
-            b'x' => Ok(Added::Rejected),
-            _ => Err(strange("an answer")),
+        let answers = self.each(Script::Add, &items, place, |(job, _)| &job.key.topic, &[home], words);
+        let understand = |[letter, due @ ..]: [u8; 8]| {
+            let due_ms = due.iter().fold(0, |ms, byte| ms << 8 | i64::from(*byte));
+            match letter {
+                b'n' => Ok(Added::New { due_ms }),
+                b'r' => Ok(Added::Replaced { due_ms }),
+                b'k' => Ok(Added::Kept { due_ms }),
+                b'x' => Ok(Added::Rejected),
+                _ => Err(strange("an answer")),
+            }
         };
-        letters.into_iter().map(|letter| letter.and_then(understand)).collect()
+        answers.into_iter().map(|answer| answer.and_then(understand)).collect()
+    }
+
+    /// What an add that keeps comes to, whose job is leased on another node than its home.
+    fn kept_elsewhere(&self, key: &JobKey) -> Result<Added> {
+        // One that has just ended is no reason to add it: the client sends it again, if it wants.
+        let view = self.find(key)?.ok_or_else(on_its_way)?;
+        Ok(Added::Kept { due_ms: view.due_ms })
     }
 
     /// Removes the copies that were left leased elsewhere, of jobs that are replaced or deleted: what settles those leases is
@@ -295,10 +305,10 @@ impl RedisStore {
             let mut again = Vec::new();
             for ((i, node), digit) in left.into_iter().zip(digits) {
                 match digit {
-                    Ok(digit) => out[i] = out[i].clone().map(|there| there || digit != b'0'),
+                    Ok([digit]) => out[i] = out[i].clone().map(|there| there || digit != b'0'),
                     Err(ref e) => out[i] = Err(e.clone()),
                 }
-                again.extend((digit == Ok(b'2')).then_some((i, node)));
+                again.extend((digit == Ok(*b"2")).then_some((i, node)));
             }
             left = again;
         }

@@ -15,12 +15,12 @@ use crate::store::{Batch, OwnerTag, Result, Settled, Settlement, Wanted};
 struct Settling {
     /// Whether each is of a token of these nodes: what is none settles nothing.
     known: Vec<bool>,
-    grouped: Grouped,
+    grouped: Grouped<1>,
 }
 
 impl Settling {
     fn settled(self, answers: Vec<(Place, Result<Value>)>) -> Vec<Result<Settled>> {
-        let understand = |letter| match letter {
+        let understand = |[letter]: [u8; 1]| match letter {
             b'd' => Ok(Settled::Done),
             b's' => Ok(Settled::Stale),
             _ => Err(strange("an answer")),

@@ -49,10 +49,10 @@ pub(super) fn add(w: &mut Write<'_>, job: &NewJob) -> rusqlite::Result<Added> {
         ])?;
     if inserted == 1 {
         w.moved(tid, None, Some((state, at_ms)));
-        return Ok(Added::New);
+        return Ok(Added::New { due_ms: at_ms });
     }
     match job.on_conflict {
-        OnConflict::Keep => return Ok(Added::Kept),
+        OnConflict::Keep => return Ok(Added::Kept { due_ms: due_of(w, tid, &job.key.id)? }),
         OnConflict::Reject => return Ok(Added::Rejected),
         OnConflict::Replace => {}
     }
@@ -79,7 +79,7 @@ pub(super) fn add(w: &mut Write<'_>, job: &NewJob) -> rusqlite::Result<Added> {
     if !leased {
         w.moved(tid, Some(old), Some((state, at_ms)));
     }
-    Ok(Added::Replaced)
+    Ok(Added::Replaced { due_ms: at_ms })
 }
 
 /// The row and state of the job of that id that is not dead.
@@ -87,6 +87,12 @@ fn live(w: &Write<'_>, tid: i64, id: &JobId) -> rusqlite::Result<Option<(i64, St
     w.db.prepare_cached("SELECT seq, state FROM job WHERE tid = ?1 AND id = ?2 AND state < 4")?
         .query_row(params![tid, id.as_str()], |row| Ok((row.get(0)?, row::state(row, 1)?)))
         .optional()
+}
+
+/// When the job of that id that is not dead is due; one that was replaced while it is leased: when the replacement is.
+fn due_of(w: &Write<'_>, tid: i64, id: &JobId) -> rusqlite::Result<i64> {
+    let due = "SELECT coalesce(replaced_due_ms, due_ms) FROM job WHERE tid = ?1 AND id = ?2 AND state < 4";
+    w.db.prepare_cached(due)?.query_row(params![tid, id.as_str()], |row| row.get(0))
 }
 
 /// Deletes one job, or its dead letters. Tells whether there was one.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use dq::cli::{Answer, Call, Client, Receiver};
 use dq::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
 use dq::protocol::dq::Framing;
+use dq::store::Added;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -46,6 +47,26 @@ pub fn new_job(topic: &str, id: &str, body: &str, due: Due) -> NewJob {
         attempts: 0,
         headers: dq::headers::Headers::default(),
     }
+}
+
+/// What became of added jobs, whenever they are due.
+pub fn outcomes(added: &[Added]) -> Vec<&'static str> {
+    let word = |added: &Added| match added {
+        Added::New { .. } => "new",
+        Added::Replaced { .. } => "replaced",
+        Added::Kept { .. } => "kept",
+        Added::Rejected => "rejected",
+    };
+    added.iter().map(word).collect()
+}
+
+/// The answer to an add but for when the job is due, which it must tell twice: as a text and as Unix milliseconds.
+pub fn without_due(mut answer: Value) -> Value {
+    let fields = answer.as_object_mut().unwrap();
+    let (due, due_ms) = (fields.remove("due").unwrap(), fields.remove("due_ms").unwrap());
+    let due: jiff::Timestamp = due.as_str().unwrap().parse().unwrap();
+    assert_eq!(Some(due.as_millisecond()), due_ms.as_i64());
+    answer
 }
 
 /// Asks again and again until there is an answer; fails when the deadline has passed.

@@ -134,11 +134,17 @@ pub(super) struct NewJobs {
 
 /// What became of an added job.
 #[derive(ToSchema, Serialize)]
-#[schema(example = json!({"topic": "orders", "id": "42", "outcome": "new"}))]
+#[schema(example = json!({
+    "topic": "orders", "id": "42", "outcome": "new", "due": "2026-12-01T15:50:50.000Z", "due_ms": 1_796_140_250_000_u64
+}))]
 pub(super) struct AddedJob {
     topic: String,
     id: String,
     outcome: OutcomeWord,
+    /// When the job is due, RFC 3339 in UTC. Of a job that was kept: when the one that stays is due.
+    due: String,
+    /// The same moment in Unix milliseconds.
+    due_ms: i64,
 }
 
 /// `kept`: there is one with the id, and it stays.
@@ -165,6 +171,10 @@ pub(super) struct AddedOrNot {
     topic: Option<String>,
     id: Option<String>,
     outcome: Option<OutcomeWord>,
+    /// Of one that was stored or kept: when it is due, RFC 3339 in UTC.
+    due: Option<String>,
+    /// The same moment in Unix milliseconds.
+    due_ms: Option<i64>,
     /// Of one that was refused: why.
     code: Option<String>,
     detail: Option<String>,

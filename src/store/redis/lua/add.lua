@@ -9,7 +9,8 @@
 --                limit of attempts in decimal, or nothing; and '+' and the attempts that were made before it came here,
 --                if there were any; and 'h' and its headers, if it has some: '2r', '1k7', '2k+3', '2r7h{"a":"b"}'
 --         due    '+span_ms' or 'moment_ms'
--- Gives one letter a job, in their order: n new, r replaced, k kept, x rejected
+-- Gives eight bytes a job, in their order: a letter (n new, r replaced, k kept, x rejected), and 7 bytes, big-endian: when
+-- the job that is stored now is due, in ms; 0 where the add was rejected
 --
 -- Moves a job: nothing -> delayed, ready. One that is replaced: delayed, ready -> delayed, ready; leased -> leased, where
 -- the record is the replacement's, and comes to delayed or ready when the lease has ended. Dead letters do not conflict.
@@ -17,7 +18,7 @@
 -- A topic that had a body of more is in `big` for ever: see sizes.
 local BIG = 65536
 local REPLACE, KEEP = 114, 107
-local argv, byte = ARGV, string.byte
+local argv, byte, pack = ARGV, string.byte, struct.pack
 local home, out = argv[1], ''
 local i, topic = 2, argv[2]
 while topic do
@@ -41,12 +42,12 @@ while topic do
       flags, due = its_flags, nil
       rank, rule = byte(flags, 1, 2)
       rank = rank - 48
-      head, noted = struct.pack('>BI7', rank, now_us), false
+      head, noted = pack('>BI7', rank, now_us), false
       if #flags > 2 then
         local limit, attempts, headers = string.match(flags, '^..(%d*)%+?(%d*)(.*)$')
-        if limit ~= '' then head = struct.pack('>BI7I4', rank + 4, now_us, tonumber(limit)) end
+        if limit ~= '' then head = pack('>BI7I4', rank + 4, now_us, tonumber(limit)) end
         if attempts .. headers ~= '' then
-          noted = struct.pack('>I4B', tonumber(attempts) or 0, 0) .. (headers ~= '' and headers .. '\n' or '')
+          noted = pack('>I4B', tonumber(attempts) or 0, 0) .. (headers ~= '' and headers .. '\n' or '')
           some_noted = true
         end
       end
@@ -82,12 +83,15 @@ while topic do
   -- is the job.
   local stored, is
   if fresh and not some_noted and (wait == n or wait == 0) then
-    out = out .. (n == 1 and 'n' or string.rep('n', n))
     -- Before each id its score, where the record of the one before stood.
     if alike then
+      out = out .. string.rep(pack('>BI7', 110, at), n)
       for k = from, to, 2 do list[k - 1] = score end
     else
-      for k = 1, n do list[2 * k - 2] = scores[k] end
+      for k = 1, n do
+        out = out .. pack('>BI7', 110, moments[k])
+        list[2 * k - 2] = scores[k]
+      end
     end
     call('ZADD', wait > 0 and delayed or ready, unpack(list, from - 1, to - 1))
     if wait > 0 then lower('due', topic, alike and score or text(earliest)) else ring(topic) end
@@ -98,7 +102,7 @@ while topic do
     end
     local ids = {}
     for k = 1, n do ids[k] = argv[first + step * k - step] end
-    local was, letters, old = {}, {}, {}
+    local was, was_due, letters, old = {}, {}, {}, {}
     stored, is = {}, {}
     if not fresh then
       -- Some id is taken, or may be, or comes twice.
@@ -106,13 +110,29 @@ while topic do
       local in_ready = call('ZMSCORE', ready, unpack(ids))
       local in_leased = call('ZMSCORE', base .. 'l:' .. topic, unpack(ids))
       for x, id in ipairs(ids) do
+        local wait, place = tonumber(in_delayed[x] or 0), tonumber(in_ready[x] or 0)
         was[id] = in_delayed[x] and delayed or in_ready[x] and ready or in_leased[x] and 'leased'
+        -- See scores.
+        was_due[id] = in_delayed[x] and (wait - wait % 4) / 4 or place % 1e15
       end
     end
     -- Of several with one id, the last that may have it is the job.
     for x, id in ipairs(ids) do
       local taken = was[id] or is[id]
-      letters[x] = not taken and 'n' or rules[x] == REPLACE and 'r' or rules[x] == KEEP and 'k' or 'x'
+      if not taken then
+        letters[x] = pack('>BI7', 110, moments[x])
+      elseif rules[x] == REPLACE then
+        letters[x] = pack('>BI7', 114, moments[x])
+      elseif rules[x] == KEEP then
+        local due = is[id] and moments[is[id]] or was_due[id]
+        -- A lease tells it behind its token. See leases.
+        if not is[id] and was[id] == 'leased' then
+          due = struct.unpack('>I6', call('HGET', base .. 'L:' .. topic, id), 21)
+        end
+        letters[x] = pack('>BI7', 107, due)
+      else
+        letters[x] = pack('>BI7', 120, 0)
+      end
       if not taken or rules[x] == REPLACE then
         if not is[id] then stored[#stored + 1] = id end
         is[id] = x
@@ -132,7 +152,7 @@ while topic do
         local lease = call('HGET', base .. 'L:' .. topic, id)
         local marks = byte(lease, 27) >= 16 and 24 or 8
         lease = string.sub(lease, 1, 20)
-          .. struct.pack('>I6BI4B', moments[k], ranks[k] + marks, 0, 0)
+          .. pack('>I6BI4B', moments[k], ranks[k] + marks, 0, 0)
           .. string.sub(lease, 33)
         call('HSET', base .. 'L:' .. topic, id, lease)
       elseif zset == delayed then

@@ -1,118 +1,22 @@
-//! The PHP daemon's protocol: a frame is a length and that many bytes of JSON, in one of two framings, told apart by a
-//! connection's first byte. Requests and answers are as its clients send and expect them; what dq adds is optional.
-//!
-//! | framing | length | clients |
-//! |---|---|---|
-//! | [`Framing::Digits`] | 4 ASCII digits, at most 9999 | DqClient (PHP), the Java client |
-//! | [`Framing::Binary`] | 4 bytes, big-endian | DqSwooleClient |
+//! Requests: JSON → commands.
 
 use std::borrow::Cow;
-use std::ops::Range;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::fix_time;
+use super::Refusal;
+use super::fields::{Fields, ParseError};
 use crate::headers::Headers;
 use crate::job::{Body, Due, JobId, JobKey, LATEST_MS, OnConflict, Priority, TopicName};
+use crate::json_time;
+use crate::protocol::fix_time;
 use crate::token::Shown;
-
-/// The bytes of a frame's length.
-pub const HEADER: usize = 4;
-
-/// The longest frame that 4 digits can announce.
-pub const DIGITS_MAX: usize = 9999;
 
 /// The most jobs that one `madd` may hold.
 pub const BATCH_MAX: usize = 10_000;
-
-/// How a connection's frames give their length.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Framing {
-    /// 4 ASCII digits.
-    Digits,
-    /// 4 bytes, big-endian; the first is 0, for no frame is 16 MiB long.
-    Binary,
-}
-
-/// Why the framing is lost: what comes after cannot be understood.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FrameError {
-    /// The first bytes are no length.
-    #[error("a frame begins with 4 digits or 4 big-endian bytes of length, not with \"{}\"", .0.escape_ascii())]
-    NoLength([u8; HEADER]),
-    /// Longer than allowed, in bytes.
-    #[error("a frame of {length} bytes is longer than max_frame, {most}")]
-    TooLong {
-        /// What it announced.
-        length: usize,
-        /// What is allowed.
-        most: usize,
-    },
-}
-
-impl Framing {
-    /// The framing of a connection that begins with this byte.
-    pub fn of(first: u8) -> Option<Framing> {
-        match first {
-            b'0'..=b'9' => Some(Framing::Digits),
-            0 => Some(Framing::Binary),
-            _ => None,
-        }
-    }
-
-    /// Where in `bytes` the first frame's JSON lies; none: it has not arrived in full.
-    pub fn frame(self, bytes: &[u8], max_frame: usize) -> Result<Option<Range<usize>>, FrameError> {
-        let Some(header) = bytes.first_chunk::<HEADER>() else { return Ok(None) };
-        let length = match self {
-            Framing::Binary => u32::from_be_bytes(*header) as usize,
-            Framing::Digits if header.iter().all(u8::is_ascii_digit) => {
-                header.iter().fold(0, |n, d| n * 10 + usize::from(d - b'0'))
-            }
-            Framing::Digits => return Err(FrameError::NoLength(*header)),
-        };
-        if length > max_frame {
-            return Err(FrameError::TooLong { length, most: max_frame });
-        }
-        Ok((bytes.len() >= HEADER + length).then_some(HEADER..HEADER + length))
-    }
-
-    /// Appends a frame. False, and nothing appended: it is too long for this framing.
-    #[must_use]
-    pub fn append(self, json: &[u8], out: &mut Vec<u8>) -> bool {
-        match self {
-            Framing::Digits if json.len() > DIGITS_MAX => return false,
-            Framing::Digits => {
-                let digit = |of: usize| b'0' + (json.len() / of % 10) as u8;
-                out.extend_from_slice(&[digit(1000), digit(100), digit(10), digit(1)]);
-            }
-            Framing::Binary => match u32::try_from(json.len()) {
-                Ok(length) => out.extend_from_slice(&length.to_be_bytes()),
-                Err(_) => return false,
-            },
-        }
-        out.extend_from_slice(json);
-        true
-    }
-}
-
-/// Why a request is refused: a machine-readable name, and a reason for people.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
-    /// Such as `bad_field`.
-    pub err: &'static str,
-    /// Names the field, the value, and what would do.
-    pub msg: String,
-}
-
-impl Refusal {
-    /// A refusal of that name, for that reason.
-    pub fn new(err: &'static str, msg: impl Into<String>) -> Refusal {
-        Refusal { err, msg: msg.into() }
-    }
-}
 
 /// An add as the client asks for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,68 +58,23 @@ pub enum Command {
     Auth(Shown),
 }
 
-/// The fields of a request, or of a job in a `madd`, each taken apart by itself, so that a refusal can name it. A null is
-/// a field that is not there, but for the body.
-#[derive(Deserialize, Clone, Copy, Default)]
-#[serde(expecting = "an object")]
-struct Request<'a> {
-    #[serde(borrow, default)]
-    cmd: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    jobs: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    topic: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    id: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "any_value")]
-    body: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    fix_time: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    delay_ms: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    run_at_ms: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    priority: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    on_conflict: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    max_attempts: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    headers: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    token: Option<&'a RawValue>,
-}
-
-fn any_value<'a, D: serde::Deserializer<'a>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
-    <&RawValue>::deserialize(from).map(Some)
-}
-
-fn object(text: &str) -> Result<Request<'_>, String> {
-    // serde takes a list of the fields' values for a struct as well.
-    match text.trim_start().as_bytes().first() {
-        Some(b'[') => Err("it is a list".to_owned()),
-        _ => serde_json::from_str(text).map_err(|e| e.to_string()),
-    }
-}
-
 /// Understands a request; `zone` is the one in which `fix_time` is meant.
 pub fn parse(json: &[u8], zone: &TimeZone) -> Result<Command, Refusal> {
     let broken = |e: String| Refusal::new("bad_json", format!("the request is not a JSON object: {e}"));
     let text = std::str::from_utf8(json).map_err(|e| broken(e.to_string()))?;
-    let request = object(text).map_err(broken)?;
-    let Some(cmd) = request.cmd else { return Err(missing("cmd")) };
+    let request = Request(object(text, broken)?);
+    let cmd = request.required("cmd")?;
     match string("cmd", cmd)?.as_ref() {
         "add" => Ok(Command::Add(request.add(None, zone)?)),
-        "madd" => madd(request.jobs.ok_or_else(|| missing("jobs"))?, request, zone),
+        "madd" => madd(request, zone),
         "get" => Ok(Command::Get(request.key(None)?)),
         "del" => Ok(Command::Del(request.key(None)?)),
         "run" => Ok(Command::Run(request.key(None)?)),
         "ping" => Ok(Command::Ping),
-        "stats" => Ok(Command::Stats(request.topic.map(topic).transpose()?)),
+        "stats" => Ok(Command::Stats(request.get("topic").map(topic).transpose()?)),
         "auth" => {
             // What is no string is not repeated: it may be a part of a secret.
-            let token = request.token.ok_or_else(|| missing("token"))?;
+            let token = request.required("token")?;
             let shown = serde_json::from_str(token.get());
             let shown = shown.map_err(|_| Refusal::new("bad_field", "token is not a string"))?;
             Ok(Command::Auth(Shown(shown)))
@@ -227,25 +86,64 @@ pub fn parse(json: &[u8], zone: &TimeZone) -> Result<Command, Refusal> {
     }
 }
 
-fn madd(jobs: &RawValue, common: Request<'_>, zone: &TimeZone) -> Result<Command, Refusal> {
-    let jobs: Vec<&RawValue> =
-        serde_json::from_str(jobs.get()).map_err(|_| Refusal::new("bad_field", "jobs is not a list"))?;
+/// The fields of an object. serde takes a list for one as well, if it is let.
+fn object(text: &str, broken: impl FnOnce(String) -> Refusal) -> Result<Fields<'_>, Refusal> {
+    Fields::parse(text).map_err(|e| match e {
+        ParseError::Json(e) => broken(e.to_string()),
+        ParseError::Mistake(mistake) => mistake.into(),
+    })
+}
+
+fn madd(common: Request<'_>, zone: &TimeZone) -> Result<Command, Refusal> {
+    let jobs: Vec<&RawValue> = serde_json::from_str(common.required("jobs")?.get())
+        .map_err(|_| Refusal::new("bad_field", "jobs is not a list"))?;
     if jobs.len() > BATCH_MAX {
         let problem = format!("jobs holds {} of them, which is more than {BATCH_MAX}", jobs.len());
         return Err(Refusal::new("bad_field", problem));
     }
+    // Only the topic holds for all of them.
+    if let Some(field) = JOB.into_iter().find(|field| common.get(field).is_some()) {
+        let problem = format!("{field} stands beside jobs, where it has no effect: give it in each job");
+        return Err(Refusal::new("bad_field", problem));
+    }
     let one = |raw: &&RawValue| {
-        let job = object(raw.get())
-            .map_err(|e| Refusal::new("bad_field", format!("a job is not a JSON object: {e}")))?;
-        job.add(common.topic, zone)
+        let broken = |e| Refusal::new("bad_field", format!("a job is not a JSON object: {e}"));
+        Request(object(raw.get(), broken)?).add(common.get("topic"), zone)
     };
     Ok(Command::Madd(jobs.iter().map(one).collect()))
 }
 
-impl Request<'_> {
+/// The fields of a job, but for the topic.
+const JOB: [&str; 11] = [
+    "id",
+    "body",
+    "delay",
+    "delay_ms",
+    "run_at",
+    "run_at_ms",
+    "fix_time",
+    "priority",
+    "on_conflict",
+    "max_attempts",
+    "headers",
+];
+
+/// A request, or a job in a `madd`.
+#[derive(Clone, Copy)]
+struct Request<'a>(Fields<'a>);
+
+impl<'a> Request<'a> {
+    fn get(&self, field: &str) -> Option<&'a RawValue> {
+        self.0.get(field)
+    }
+
+    fn required(&self, field: &str) -> Result<&'a RawValue, Refusal> {
+        self.get(field).ok_or_else(|| missing(field))
+    }
+
     fn key(&self, topic_of_all: Option<&RawValue>) -> Result<JobKey, Refusal> {
-        let topic = topic(self.topic.or(topic_of_all).ok_or_else(|| missing("topic"))?)?;
-        let raw = self.id.ok_or_else(|| missing("id"))?;
+        let topic = topic(self.get("topic").or(topic_of_all).ok_or_else(|| missing("topic"))?)?;
+        let raw = self.required("id")?;
         // PHP sends a number where the application had one.
         let id = match raw.get().as_bytes() {
             [b'-' | b'0'..=b'9', ..] if raw.get().parse::<i128>().is_ok() => Cow::Borrowed(raw.get()),
@@ -258,17 +156,17 @@ impl Request<'_> {
     fn add(&self, topic_of_all: Option<&RawValue>, zone: &TimeZone) -> Result<Add, Refusal> {
         Ok(Add {
             key: self.key(topic_of_all)?,
-            body: Body::from(self.body.ok_or_else(|| missing("body"))?),
+            body: Body::from(self.required("body")?),
             due: self.due(zone)?,
-            priority: match self.priority {
+            priority: match self.get("priority") {
                 None => Priority::default(),
                 Some(raw) => one_of("priority", raw, "\"high\", \"normal\" or \"low\"")?,
             },
-            on_conflict: match self.on_conflict {
+            on_conflict: match self.get("on_conflict") {
                 None => OnConflict::default(),
                 Some(raw) => one_of("on_conflict", raw, "\"replace\", \"reject\" or \"keep\"")?,
             },
-            max_attempts: match self.max_attempts {
+            max_attempts: match self.get("max_attempts") {
                 None => None,
                 Some(raw) => Some(number("max_attempts", raw, 1..=1000)? as u32),
             },
@@ -278,36 +176,42 @@ impl Request<'_> {
 
     fn headers(&self) -> Result<Headers, Refusal> {
         // PHP writes an empty array for an object without members.
-        let given = self.headers.filter(|raw| raw.get() != "[]");
+        let given = self.get("headers").filter(|raw| raw.get() != "[]");
         let headers = given.map_or_else(|| Ok(Headers::default()), |raw| Headers::parse(raw.get()));
         headers.map_err(|e| Refusal::new("bad_field", format!("headers: {e}")))
     }
 
     fn due(&self, zone: &TimeZone) -> Result<Option<Due>, Refusal> {
         // The PHP client's users leave fix_time empty for "none".
-        let fix_time = self.fix_time.filter(|raw| raw.get() != "\"\"");
-        let given = [("fix_time", fix_time), ("delay_ms", self.delay_ms), ("run_at_ms", self.run_at_ms)];
-        let mut given = given.into_iter().filter_map(|(name, raw)| Some((name, raw?)));
-        let Some((name, raw)) = given.next() else { return Ok(None) };
-        if let Some((other, _)) = given.next() {
-            return Err(Refusal::new(
-                "bad_field",
-                format!("{name} and {other} both say when: give one of them"),
-            ));
+        let says = |name: &&str| self.get(name).is_some_and(|raw| *name != "fix_time" || raw.get() != "\"\"");
+        let mut given = ["fix_time", "delay", "delay_ms", "run_at", "run_at_ms"].into_iter().filter(says);
+        let Some(name) = given.next() else { return Ok(None) };
+        if let Some(other) = given.next() {
+            let problem = format!("{name} and {other} both say when: give one of them");
+            return Err(Refusal::new("bad_field", problem));
         }
-        Ok(Some(match name {
+        let raw = self.required(name)?;
+        let due = match name {
             "fix_time" => {
                 let text = string(name, raw)?;
-                let no_date = || {
-                    let problem =
-                        format!("fix_time {:?} is no date such as \"2026-12-01 23:50:50\"", short(&text));
-                    Refusal::new("bad_field", problem)
-                };
-                Due::At(fix_time::moment(&text, zone).ok_or_else(no_date)?)
+                fix_time::moment(&text, zone).map(Due::At).ok_or("a date such as \"2026-12-01 23:50:50\"")
             }
-            "delay_ms" => Due::In(Duration::from_millis(number(name, raw, 0..=LATEST_MS)? as u64)),
-            _ => Due::At(number(name, raw, 0..=LATEST_MS)?),
-        }))
+            "delay" => json_time::duration(raw).map(Due::In).ok_or(json_time::DURATION),
+            "delay_ms" => {
+                let ms = number(name, raw, 0..=LATEST_MS)?;
+                Ok(Due::In(Duration::from_millis(ms as u64)))
+            }
+            "run_at" => json_time::moment_ms(raw).map(Due::At).ok_or(json_time::MOMENT),
+            _ => {
+                let ms = number(name, raw, 0..=LATEST_MS)?;
+                if json_time::is_seconds(ms) {
+                    Err("Unix milliseconds (it looks like seconds)")
+                } else {
+                    Ok(Due::At(ms))
+                }
+            }
+        };
+        due.map(Some).map_err(|wanted| wrong(name, raw, wanted))
     }
 }
 
@@ -354,43 +258,6 @@ fn number(field: &str, raw: &RawValue, range: std::ops::RangeInclusive<i64>) -> 
     text.parse().ok().filter(|n| range.contains(n)).ok_or_else(|| wrong(field, raw, &wanted()))
 }
 
-/// An answer. `data` is `[]` where there is none, as PHP has it.
-#[derive(Debug, Serialize)]
-pub struct Answer<'a, D: Serialize> {
-    code: u8,
-    msg: &'a str,
-    data: D,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    err: Option<&'a str>,
-}
-
-/// `data` where there is none.
-const NONE: [(); 0] = [];
-
-impl<'a> Answer<'a, [(); 0]> {
-    /// `{"code":1,"msg":"succ","data":[]}`
-    pub fn success() -> Self {
-        Answer { code: 1, msg: "succ", data: NONE, err: None }
-    }
-
-    /// `{"code":0,"msg":"…","data":[],"err":"…"}`
-    pub fn failure(refusal: &'a Refusal) -> Self {
-        Answer { code: 0, msg: &refusal.msg, data: NONE, err: Some(refusal.err) }
-    }
-}
-
-impl<D: Serialize> Answer<'_, D> {
-    /// `{"code":1,"msg":"succ","data":…}`
-    pub fn with(data: D) -> Self {
-        Answer { code: 1, msg: "succ", data, err: None }
-    }
-
-    /// The JSON.
-    pub fn to_json(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("answers are plain values")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -408,10 +275,8 @@ mod tests {
 
     #[test]
     fn recorded_requests_are_understood() {
-        let frame = br#"0123{"id":"i-1","body":{"a":1,"zh":"\u4e2d\u6587","n":{"x":[1,2]}},"fix_time":"2026-12-01 23:50:50","cmd":"add","topic":"soon"}"#;
-        let framing = Framing::of(frame[0]).unwrap();
-        let range = framing.frame(frame, 4096).unwrap().unwrap();
-        let add = match parse(&frame[range], &TimeZone::get("Asia/Shanghai").unwrap()) {
+        let json = br#"{"id":"i-1","body":{"a":1,"zh":"\u4e2d\u6587","n":{"x":[1,2]}},"fix_time":"2026-12-01 23:50:50","cmd":"add","topic":"soon"}"#;
+        let add = match parse(json, &TimeZone::get("Asia/Shanghai").unwrap()) {
             Ok(Command::Add(add)) => add,
             other => panic!("{other:?}"),
         };
@@ -420,35 +285,6 @@ mod tests {
         assert_eq!(add.due, Some(Due::At(1_796_140_250_000)));
         assert!(matches!(parse_text(r#"{"cmd":"get","topic":"soon","id":"i-1"}"#), Ok(Command::Get(_))));
         assert!(matches!(parse_text(r#"{"cmd":"del","topic":"soon","id":"i-1"}"#), Ok(Command::Del(_))));
-    }
-
-    #[test]
-    fn answers_are_as_the_clients_expect_them() {
-        assert_eq!(Answer::success().to_json(), br#"{"code":1,"msg":"succ","data":[]}"#);
-        let refusal = Refusal::new("unknown_topic", "no");
-        assert_eq!(
-            Answer::failure(&refusal).to_json(),
-            br#"{"code":0,"msg":"no","data":[],"err":"unknown_topic"}"#
-        );
-        let mut out = Vec::new();
-        assert!(Framing::Digits.append(b"{}", &mut out) && Framing::Binary.append(b"[]", &mut out));
-        assert_eq!(out, b"0002{}\0\0\0\x02[]");
-        assert!(!Framing::Digits.append(&[b' '; 10_000], &mut out));
-        assert_eq!(out.len(), 12);
-    }
-
-    #[test]
-    fn frames_are_cut_where_they_end() {
-        assert_eq!(Framing::Digits.frame(b"000", 10), Ok(None));
-        assert_eq!(Framing::Digits.frame(b"0003{}", 10), Ok(None));
-        assert_eq!(Framing::Digits.frame(b"0002{}00", 10), Ok(Some(4..6)));
-        assert_eq!(Framing::Binary.frame(b"\0\0\0\0\0", 10), Ok(Some(4..4)));
-        assert_eq!(Framing::Digits.frame(b"00x2{}", 10), Err(FrameError::NoLength(*b"00x2")));
-        assert_eq!(
-            Framing::Binary.frame(b"\0\x01\0\0", 10),
-            Err(FrameError::TooLong { length: 65536, most: 10 })
-        );
-        assert_eq!(Framing::of(b'{'), None);
     }
 
     #[test]
@@ -487,6 +323,24 @@ mod tests {
     }
 
     #[test]
+    fn delay_and_run_at_mean_what_they_mean_over_http() {
+        let due =
+            |more: &str| add_of(&format!(r#"{{"cmd":"add","topic":"t","id":"a","body":1,{more}}}"#)).due;
+        for (said, ms) in [
+            (r#""delay":"30m""#, 1_800_000),
+            (r#""delay":"1h30m""#, 5_400_000),
+            (r#""delay":1800"#, 1_800_000),
+            (r#""delay":1.5"#, 1500),
+            (r#""delay":0"#, 0),
+        ] {
+            assert_eq!(due(said), Some(Due::In(Duration::from_millis(ms))), "{said}");
+        }
+        assert_eq!(due(r#""run_at":"2030-01-01T00:00:00Z""#), Some(Due::At(1_893_456_000_000)));
+        assert_eq!(due(r#""run_at":1893456000000"#), Some(Due::At(1_893_456_000_000)));
+        assert_eq!(due(r#""delay":null,"trace_id":"x""#), None);
+    }
+
+    #[test]
     fn a_refusal_names_the_field_and_what_would_do() {
         let job = |more: &str| format!(r#"{{"cmd":"add","topic":"t","id":"i","body":1{more}}}"#);
         for (json, err, hints) in [
@@ -505,6 +359,16 @@ mod tests {
             (job(r#","delay_ms":-1"#), "bad_field", ["delay_ms is -1", "0 to"]),
             (job(r#","delay_ms":1.5"#), "bad_field", ["delay_ms is 1.5", "whole"]),
             (job(r#","run_at_ms":1,"delay_ms":1"#), "bad_field", ["delay_ms", "run_at_ms"]),
+            (job(r#","run_at_ms":1796140250"#), "bad_field", ["run_at_ms is 1796140250", "seconds"]),
+            (job(r#","delay":"soon""#), "bad_field", ["delay is \"soon\"", "90s"]),
+            (job(r#","delay":"1800""#), "bad_field", ["delay is \"1800\"", "a number of seconds"]),
+            (job(r#","delay":"""#), "bad_field", ["delay is \"\"", "90s"]),
+            (job(r#","run_at":"2026-12-01 23:50:50""#), "bad_field", ["run_at", "+08:00"]),
+            (job(r#","run_at":1796140250"#), "bad_field", ["run_at is 1796140250", "milliseconds"]),
+            (job(r#","delay":"1s","run_at":5"#), "bad_field", ["delay", "run_at"]),
+            (job(r#","delay_seconds":1800"#), "unknown_field", ["\"delay_seconds\"", "delay?"]),
+            (job(r#","id":"j""#), "bad_json", ["id", "duplicate"]),
+            (r#"{"cmd":"madd","jobs":[],"delay":"1h"}"#.to_owned(), "bad_field", ["delay", "each job"]),
             (job(r#","priority":"urgent""#), "bad_field", ["urgent", "high"]),
             (job(r#","on_conflict":1"#), "bad_field", ["on_conflict", "reject"]),
             (job(r#","max_attempts":0"#), "bad_field", ["max_attempts is 0", "1 to"]),

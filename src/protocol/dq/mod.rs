@@ -1,0 +1,112 @@
+//! The PHP daemon's protocol: a frame is a length and that many bytes of JSON, in one of two framings, told apart by a
+//! connection's first byte. Requests and answers are as its clients send and expect them; what dq adds is optional.
+//!
+//! | framing | length | clients |
+//! |---|---|---|
+//! | [`Framing::Digits`] | 4 ASCII digits, at most 9999 | DqClient (PHP), the Java client |
+//! | [`Framing::Binary`] | 4 bytes, big-endian | DqSwooleClient |
+
+mod fields;
+mod frame;
+mod request;
+
+use serde::Serialize;
+
+pub use self::frame::{DIGITS_MAX, FrameError, Framing, HEADER};
+pub use self::request::{Add, BATCH_MAX, Command, parse};
+use crate::json_time;
+
+/// Why a request is refused: a machine-readable name, and a reason for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// Such as `bad_field`.
+    pub err: &'static str,
+    /// Names the field, the value, and what would do.
+    pub msg: String,
+}
+
+impl Refusal {
+    /// A refusal of that name, for that reason.
+    pub fn new(err: &'static str, msg: impl Into<String>) -> Refusal {
+        Refusal { err, msg: msg.into() }
+    }
+}
+
+/// An answer. `data` is `[]` where there is none, as PHP has it.
+#[derive(Debug, Serialize)]
+pub struct Answer<'a, D: Serialize> {
+    code: u8,
+    msg: &'a str,
+    data: D,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    err: Option<&'a str>,
+    #[serde(flatten)]
+    due: Option<DueAnswer>,
+}
+
+/// When an added job is due, as answers tell it: for people, and for programs.
+#[derive(Debug, Serialize)]
+pub struct DueAnswer {
+    /// RFC 3339, in UTC.
+    due: String,
+    /// Unix milliseconds.
+    due_ms: i64,
+}
+
+impl From<i64> for DueAnswer {
+    /// From Unix milliseconds.
+    fn from(due_ms: i64) -> DueAnswer {
+        DueAnswer { due: json_time::rfc3339(due_ms), due_ms }
+    }
+}
+
+/// `data` where there is none.
+const NONE: [(); 0] = [];
+
+impl<'a> Answer<'a, [(); 0]> {
+    /// `{"code":1,"msg":"succ","data":[]}`
+    pub fn success() -> Self {
+        Answer::with(NONE)
+    }
+
+    /// `{"code":1,"msg":"succ","data":[],"due":"2026-12-01T15:50:50.000Z","due_ms":1796140250000}`
+    pub fn added(due_ms: i64) -> Self {
+        Answer { due: Some(due_ms.into()), ..Answer::success() }
+    }
+
+    /// `{"code":0,"msg":"…","data":[],"err":"…"}`
+    pub fn failure(refusal: &'a Refusal) -> Self {
+        Answer { code: 0, msg: &refusal.msg, data: NONE, err: Some(refusal.err), due: None }
+    }
+}
+
+impl<D: Serialize> Answer<'_, D> {
+    /// `{"code":1,"msg":"succ","data":…}`
+    pub fn with(data: D) -> Self {
+        Answer { code: 1, msg: "succ", data, err: None, due: None }
+    }
+
+    /// The JSON.
+    pub fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("answers are plain values")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_as_the_clients_expect_them() {
+        assert_eq!(Answer::success().to_json(), br#"{"code":1,"msg":"succ","data":[]}"#);
+        assert_eq!(
+            Answer::added(1_796_140_250_000).to_json(),
+            br#"{"code":1,"msg":"succ","data":[],"due":"2026-12-01T15:50:50.000Z","due_ms":1796140250000}"#
+        );
+        let refusal = Refusal::new("unknown_topic", "no");
+        assert_eq!(
+            Answer::failure(&refusal).to_json(),
+            br#"{"code":0,"msg":"no","data":[],"err":"unknown_topic"}"#
+        );
+    }
+}
