@@ -5,7 +5,7 @@
 //!
 //! - pure: [`job`], [`json_time`], [`topic`], [`retry`], [`fair`], [`flow`], [`fields`], [`headers`], [`letters`], [`ticket`], [`rendezvous`],
 //!   [`slot`], [`settings`], [`status`], [`php_node`], [`scope`], [`password`], [`token`], [`session`], [`audit`], [`strikes`], [`metrics`], [`expression`], [`guard`],
-//!   [`notice`]
+//!   [`notice`], [`excerpt`], [`refusals`]
 //! - one concern each: [`config`], [`process`], [`store`], [`registry`], [`callback`], [`protocol`], [`counters`], [`history`], [`alert`]
 //! - what every child shares: [`role`]; what both servers do: [`submit`]
 //! - on top: [`roles`], [`supervisor`], [`cli`]
@@ -16,6 +16,7 @@ pub mod callback;
 pub mod cli;
 pub mod config;
 pub mod counters;
+pub mod excerpt;
 pub mod expression;
 pub mod fair;
 pub mod fields;
@@ -32,6 +33,7 @@ pub mod password;
 pub mod php_node;
 pub mod process;
 pub mod protocol;
+pub mod refusals;
 pub mod registry;
 pub mod rendezvous;
 pub mod retry;

@@ -1,4 +1,4 @@
-//! Who has shown wrong tokens or passwords, and how often: by this what they are told and what the log is told stays bounded. Pure: the moment
+//! Who has shown wrong tokens or passwords, and how often: by this what they are told stays bounded. Pure: the moment
 //! is given.
 
 use std::collections::HashMap;
@@ -49,9 +49,7 @@ impl fmt::Display for Source {
 /// What a wrong token is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strike {
-    /// The first: to be logged.
-    First,
-    /// One more.
+    /// One of those that are let go.
     Counted,
     /// One too many: it ends at that moment.
     TooMany(Instant),
@@ -84,7 +82,6 @@ impl Strikes {
         }
         entry.1 = entry.1.saturating_add(1);
         match entry.1 {
-            1 => Strike::First,
             n if n <= MOST => Strike::Counted,
             _ => Strike::TooMany(entry.0 + WINDOW),
         }
@@ -100,7 +97,7 @@ mod tests {
         let (mut strikes, now) = (Strikes::default(), Instant::now());
         let from = Source::address("::ffff:10.0.0.1".parse().unwrap());
         assert_eq!(from, Source::address("10.0.0.1".parse().unwrap()));
-        assert_eq!(strikes.strike(from, now), Strike::First);
+        assert_eq!(strikes.strike(from, now), Strike::Counted);
         for _ in 1..10 {
             assert_eq!(strikes.strike(from, now + Duration::from_secs(1)), Strike::Counted);
         }
@@ -108,8 +105,8 @@ mod tests {
         assert_eq!(strikes.strike(from, now + WINDOW / 2), Strike::TooMany(now + WINDOW));
         assert_eq!(strikes.is_out(from, now + WINDOW), None);
         assert_eq!(strikes.is_out(Source::User(3), now), None);
-        assert_eq!(strikes.strike(Source::User(3), now), Strike::First);
-        assert_eq!(strikes.strike(from, now + WINDOW), Strike::First);
+        assert_eq!(strikes.strike(Source::User(3), now), Strike::Counted);
+        assert_eq!(strikes.strike(from, now + WINDOW), Strike::Counted);
         let of = |text: &str| Source::address(text.parse().unwrap());
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
@@ -127,7 +124,7 @@ mod tests {
             strikes.is_out(Source::User(9998), now).is_some()
                 && strikes.is_out(Source::User(1), now).is_none()
         );
-        assert_eq!(strikes.strike(Source::User(9999), now + WINDOW), Strike::First);
+        assert_eq!(strikes.strike(Source::User(9999), now + WINDOW), Strike::Counted);
         assert_eq!(strikes.0.len(), 1);
     }
 }

@@ -10,6 +10,7 @@ use lettre::transport::smtp::extension::ClientId;
 use lettre::transport::smtp::{Error, SmtpTransport};
 
 use super::NotSent;
+use crate::excerpt::Excerpt;
 use crate::notice::Message;
 use crate::settings::{Smtp, SmtpTls};
 
@@ -89,6 +90,8 @@ fn told(error: &Error) -> NotSent {
         }
         source = e.source();
     }
+    // What the server answers may be of any length.
+    let text = Excerpt(text).to_string();
     match error.status() {
         Some(_) => NotSent::Message(text),
         None => NotSent::Server(text),

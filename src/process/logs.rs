@@ -11,6 +11,11 @@ use jiff::Zoned;
 use log::{Level, Log, Metadata, Record};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use crate::excerpt;
+
+/// The longest message of a line, in characters.
+const LONGEST: usize = 2000;
+
 /// What is logged where RUST_LOG does not say: of libraries, only what is wrong.
 const DEFAULT_FILTER: &str = "warn,dq=info,request=info,notify=info";
 
@@ -75,11 +80,26 @@ impl<W: Write + AsFd> Write for Patient<W> {
 
 fn line(name: &str, pid: u32, record: &Record<'_>) -> String {
     let now = Zoned::now().strftime("%Y-%m-%d %H:%M:%S%.3f");
-    let said = record.args().to_string();
-    // Whatever stands in a job or an answer: a record is one line.
-    let is_plain = |c: char| c == '\t' || !c.is_control();
-    let said = if said.chars().all(is_plain) { said } else { said.replace(|c| !is_plain(c), " ") };
-    format!("{now} {:<5} {name}[{pid}] {said}\n", record.level())
+    format!("{now} {:<5} {name}[{pid}] {}\n", record.level(), message(&record.args().to_string()))
+}
+
+/// What a record says, as one line of bounded length, whatever stands in it. A text from outside is an
+/// [`Excerpt`](crate::excerpt::Excerpt), and much shorter.
+fn message(text: &str) -> String {
+    let mut line = String::with_capacity(text.len().min(LONGEST));
+    for (n, c) in text.chars().enumerate() {
+        match c {
+            _ if n == LONGEST => {
+                line.push('…');
+                break;
+            }
+            '\t' => line.push(c),
+            '\n' | '\r' => line.push(' '),
+            c if excerpt::is_escaped(c) => line.extend(c.escape_default()),
+            c => line.push(c),
+        }
+    }
+    line
 }
 
 /// Which file a record goes to.
@@ -146,6 +166,14 @@ mod tests {
     use super::*;
     use std::io::Read;
     use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_message_is_one_line_of_bounded_length() {
+        assert_eq!(message("a\tb\r\nc\u{1b}[2J\u{202e}d"), "a\tb  c\\u{1b}[2J\\u{202e}d");
+        let long = message(&"订".repeat(60_000));
+        assert_eq!(long, "订".repeat(LONGEST) + "…");
+        assert_eq!(message(&"x".repeat(LONGEST)), "x".repeat(LONGEST));
+    }
 
     #[test]
     fn a_reader_that_does_not_read_stops_nobody_and_learns_of_it_later() {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
+use crate::excerpt::Excerpt;
 use crate::process::Changes;
 use crate::registry::{Snapshot, Unusable, snapshot_folder};
 use crate::settings::Settings;
@@ -131,7 +132,7 @@ impl Followed {
         }
         for unusable in unusable {
             if self.told.insert(unusable.clone()) {
-                log::warn!("left out of what the registry has: {unusable}");
+                log::warn!("left out of what the registry has: {}", Excerpt(&unusable));
             }
         }
         let topics = self.file.iter().cloned().chain(snapshot.topics).collect();

@@ -5,6 +5,7 @@
 
 mod counted;
 mod live;
+mod refusal_log;
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -19,6 +20,7 @@ use nix::sys::signal::Signal;
 use self::counted::Counted;
 pub use self::counted::{ALL, EMBEDDED};
 pub use self::live::LiveTopics;
+pub use self::refusal_log::RefusalLog;
 use crate::counters::Counters;
 use crate::process::{self, Inherited, Link, Received, Signals, ToChild, ToMaster};
 use crate::settings::Settings;

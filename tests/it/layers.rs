@@ -31,6 +31,8 @@ fn allowed(module: &str) -> Option<Vec<&'static str>> {
         "expression",
         "guard",
         "notice",
+        "excerpt",
+        "refusals",
     ];
     const KITS: &[&str] =
         &["config", "process", "store", "registry", "callback", "protocol", "counters", "history", "alert"];

@@ -26,6 +26,7 @@ mod nodes;
 mod openapi;
 mod reconcile;
 mod redis;
+mod refusals;
 mod registry_contract;
 mod restart;
 mod servers;

@@ -19,6 +19,7 @@ use self::row::{FINGERPRINT, Row, Values};
 use super::migrate::{Session, migrate};
 use super::{Expected, Listing, PhpAlert, Registered, Registry, RegistryError, Result, Revision, Unusable};
 use crate::audit::Entry;
+use crate::excerpt::Excerpt;
 use crate::job::TopicName;
 use crate::metrics::{PageSums, Statistics};
 use crate::php_node::PhpNode;
@@ -97,21 +98,21 @@ impl MysqlRegistry {
     }
 
     fn failed(&self, e: ::mysql::Error) -> RegistryError {
-        RegistryError::Away(format!("{}: {e}", self.name))
+        RegistryError::Away(format!("{}: {}", self.name, Excerpt(e)))
     }
 }
 
 impl From<::mysql::Error> for RegistryError {
     fn from(e: ::mysql::Error) -> RegistryError {
-        RegistryError::Away(e.to_string())
+        RegistryError::Away(Excerpt(e).to_string())
     }
 }
 
 /// What a change that failed means: the server's refusal changed nothing; of anything else nobody knows.
 fn at_change(e: ::mysql::Error) -> RegistryError {
     match e {
-        ::mysql::Error::MySqlError(e) => RegistryError::Away(e.to_string()),
-        other => RegistryError::Unknown(other.to_string()),
+        ::mysql::Error::MySqlError(e) => RegistryError::Away(Excerpt(e).to_string()),
+        other => RegistryError::Unknown(Excerpt(other).to_string()),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::callback::Verdict;
+use crate::excerpt::Excerpt;
 use crate::job::{Attempt, Due, JobKey};
 use crate::process::now_ms;
 use crate::store::{Leased, Outcome, Settlement, Token};
@@ -64,7 +65,7 @@ pub(super) fn settlement(
 /// Logs it. No reason: the receiver did not refuse it.
 fn note(leased: &Leased, reason: Option<&str>, outcome: &Outcome) {
     let (JobKey { topic, id }, attempt) = (&leased.key, leased.attempt);
-    let reason = reason.unwrap_or_default();
+    let (id, reason) = (Excerpt(id), Excerpt(reason.unwrap_or_default()));
     match outcome {
         Outcome::Bury => {
             log::error!(target: "notify", "{topic}:{id} is a dead letter after attempt {attempt}: {reason}")

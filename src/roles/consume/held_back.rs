@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::lane::Order;
 use super::{Consumer, Flight, LEASE_MARGIN};
+use crate::excerpt::Excerpt;
 use crate::flow::Verdict;
 use crate::job::{Attempt, TopicName};
 use crate::store::{Leased, Opening, Outcome, Permit, PermitAsk, Settlement, StoreError};
@@ -80,6 +81,7 @@ impl Consumer {
     /// The word of a topic's home is logged: of all who found out, one was the first there.
     pub(super) fn note_opened(&mut self, lane: usize, opening: &Opening, is_news: Result<bool, StoreError>) {
         let Opening { topic, pause, opens, reason } = opening;
+        let reason = Excerpt(reason);
         // Where it holds, jobs wait until then, and this process may be the one that comes again.
         let counter = &mut self.counters[lane];
         counter.look_everywhere();
@@ -131,7 +133,7 @@ impl Consumer {
             self.counters[lane].lane.order(Order::Open(opening));
         }
         let Leased { key, token, .. } = leased;
-        log::error!(target: "notify", "{key} is a dead letter: {}", attempt.error);
+        log::error!(target: "notify", "{}:{} is a dead letter: {}", key.topic, Excerpt(&key.id), Excerpt(&attempt.error));
         let settlement = Settlement { key, token, outcome: Outcome::Bury, attempt: Some(attempt) };
         self.counters[lane].owe(settlement);
     }

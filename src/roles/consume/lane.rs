@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
-use crate::job::TopicName;
+use crate::excerpt::Excerpt;
+use crate::job::{JobKey, TopicName};
 use crate::process::wait_readable;
 use crate::role::{self, lock};
 use crate::store::{
@@ -295,7 +296,11 @@ impl Worker {
             match settled {
                 Ok(Settled::Done) => {}
                 Ok(Settled::Stale) => {
-                    log::info!("{}: deleted, replaced or taken back while it was delivered", settlement.key);
+                    let JobKey { topic, id } = &settlement.key;
+                    log::info!(
+                        "{topic}:{}: deleted, replaced or taken back while it was delivered",
+                        Excerpt(id)
+                    );
                 }
                 Err(e) => {
                     unsettled.push(settlement);

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use axum::body::Body;
 use axum::extract::{FromRequestParts, MatchedPath, RawPathParams, Request};
 use axum::http::header::{AUTHORIZATION, COOKIE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
@@ -13,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use tokio::sync::{Semaphore, watch};
 
 use super::admission::Hosts;
-use super::problem::{Problem, Reason};
+use super::problem::Problem;
 use crate::process;
 use crate::role::lock;
 use crate::scope::Need;
@@ -29,6 +30,8 @@ enum Rule {
     Anyone,
     /// What its path holds, which the route itself looks at.
     Ticket,
+    /// What its body holds, which the route itself looks at.
+    Password,
     Read,
     /// To look at jobs of its topic.
     Jobs,
@@ -43,7 +46,7 @@ const RULES: &[(&str, &str, Rule)] = &[
     ("GET",    "/",                               Rule::Anyone),
     ("GET",    "/console/{path}",                 Rule::Anyone),
     ("GET",    "/console/session",                Rule::Anyone),
-    ("POST",   "/console/session",                Rule::Anyone),
+    ("POST",   "/console/session",                Rule::Password),
     ("DELETE", "/console/session",                Rule::Anyone),
     ("GET",    "/healthz",                        Rule::Anyone),
     ("GET",    "/readyz",                         Rule::Anyone),
@@ -103,7 +106,7 @@ impl Rule {
     /// Of that topic; none: nobody needs anything.
     fn need(self, topic: &str) -> Option<Need<'_>> {
         Some(match self {
-            Rule::Anyone | Rule::Ticket => return None,
+            Rule::Anyone | Rule::Ticket | Rule::Password => return None,
             Rule::Read => Need::Read,
             Rule::Jobs => Need::Jobs(topic),
             Rule::Produce => Need::Produce(topic),
@@ -156,6 +159,10 @@ impl fmt::Display for Caller {
         }
     }
 }
+
+/// Among an answer's extensions: who asked had a valid token or session, or needed none here.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HasToken;
 
 /// Who it is, and by which token.
 type Known = (Caller, Option<Token>);
@@ -212,11 +219,22 @@ impl Access {
         }
     }
 
+    /// Whether somebody needs no token at all.
+    fn needs_no_token(&self, peer: Peer) -> bool {
+        self.auth == Auth::None || self.local_user(peer).is_some()
+    }
+
+    /// Root, or the daemon's own user, by the Unix socket.
+    fn local_user(&self, peer: Peer) -> Option<u32> {
+        match peer {
+            Peer::User(uid) => uid.filter(|uid| *uid == 0 || *uid == self.own_user),
+            Peer::Address(_) => None,
+        }
+    }
+
     /// Who it is, and by which token; or why that is not to be known.
     fn caller(&self, peer: Peer, method: &Method, headers: &HeaderMap) -> Result<Known, Box<Response>> {
-        if let Peer::User(Some(uid)) = peer
-            && (uid == 0 || uid == self.own_user)
-        {
+        if let Some(uid) = self.local_user(peer) {
             return Ok((Caller::Local(uid), None));
         }
         if !headers.contains_key(AUTHORIZATION)
@@ -263,10 +281,8 @@ impl Access {
 
     fn wrong_token(&self, peer: Peer) -> Response {
         let strike = lock(&self.strikes).strike(peer.source(), Instant::now());
-        match strike {
-            Strike::TooMany(until) => return too_many_failures("tokens", peer, until),
-            Strike::First => log::warn!(target: "request", "a wrong token from {}", peer.source()),
-            Strike::Counted => {}
+        if let Strike::TooMany(until) = strike {
+            return too_many_failures("tokens", peer, until);
         }
         let why = "the token is unknown, revoked or expired";
         unauthorized(why, "Bearer realm=\"dq\", error=\"invalid_token\"")
@@ -277,20 +293,14 @@ impl Access {
 pub(super) fn too_many_failures(of_what: &str, peer: Peer, until: Instant) -> Response {
     let left = until.saturating_duration_since(Instant::now()).as_secs() + 1;
     let detail = format!("too many wrong {of_what} from {}: wait {left} s", peer.source());
-    let mut response = quiet(Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_failures", detail));
+    let mut response =
+        Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_failures", detail).into_response();
     response.headers_mut().insert(RETRY_AFTER, left.into());
     response
 }
 
-/// What is refused without a line in the log: there may be any number of them.
-fn quiet(problem: Problem) -> Response {
-    let mut response = problem.into_response();
-    response.extensions_mut().remove::<Reason>();
-    response
-}
-
 fn unauthorized(why: &str, challenge: &'static str) -> Response {
-    let mut response = quiet(Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", why));
+    let mut response = Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", why).into_response();
     response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
     response
 }
@@ -314,19 +324,36 @@ async fn topic(parts: &mut Parts) -> Option<String> {
     params.iter().next().map(|(_, topic)| topic.to_owned())
 }
 
-/// Lets in who may do what he asks for, and not more of them at once than there is room for.
+/// Lets in who may do what he asks for, and not more of them at once than there is room for. An answer tells whether who asked
+/// had a token.
 pub(super) async fn let_in<F: Future<Output = Response>>(
     access: &Access,
     request: Request,
     next: impl FnOnce(Request) -> F,
 ) -> Response {
-    let (mut parts, body) = request.into_parts();
+    let (parts, body) = request.into_parts();
+    let peer = parts.extensions.get::<Peer>().copied().unwrap_or(Peer::User(None));
     let route = parts.extensions.get::<MatchedPath>().cloned();
     let rule = route.as_ref().map(|route| rule(&parts.method, route.as_str()));
-    if rule == Some(Rule::Anyone) {
-        return next(Request::from_parts(parts, body)).await;
+    let mut has_token = rule != Some(Rule::Password) && access.needs_no_token(peer);
+    let mut answer = match rule {
+        Some(Rule::Anyone | Rule::Password) => next(Request::from_parts(parts, body)).await,
+        _ => let_in_by(access, rule, (peer, &mut has_token), (parts, body), next).await,
+    };
+    if has_token {
+        answer.extensions_mut().insert(HasToken);
     }
-    let peer = parts.extensions.get::<Peer>().copied().unwrap_or(Peer::User(None));
+    answer
+}
+
+/// Lets somebody in to a route that needs something; `has_token` becomes true when he has shown a valid token.
+async fn let_in_by<F: Future<Output = Response>>(
+    access: &Access,
+    rule: Option<Rule>,
+    (peer, has_token): (Peer, &mut bool),
+    (mut parts, body): (Parts, Body),
+    next: impl FnOnce(Request) -> F,
+) -> Response {
     let known = match rule {
         Some(Rule::Ticket) => Ok((Caller::Anybody, None)),
         _ => access.caller(peer, &parts.method, &parts.headers),
@@ -335,6 +362,7 @@ pub(super) async fn let_in<F: Future<Output = Response>>(
         Ok(known) => known,
         Err(refusal) => return *refusal,
     };
+    *has_token |= rule != Some(Rule::Ticket);
     // To whom it may tell anything, it tells that there is nothing.
     if let (Some(rule), Some(token)) = (rule, &token) {
         let topic = topic(&mut parts).await.unwrap_or_default();
@@ -349,7 +377,7 @@ pub(super) async fn let_in<F: Future<Output = Response>>(
     // Whoever is called when nothing works any more finds a way in.
     if room.is_err() && !matches!(caller, Caller::Local(_)) {
         let detail = format!("{} requests are being answered (http.max_requests)", access.max_requests);
-        return quiet(Problem::unavailable("busy", detail));
+        return Problem::unavailable("busy", detail).into_response();
     }
     parts.extensions.insert(caller);
     if let Some(token) = &token {
@@ -380,6 +408,7 @@ mod tests {
             ("GET", "/v1/tokens", Rule::Admin),
             ("GET", "/v1/topics/{topic}/jobs/{id}/more", Rule::Admin),
             ("GET", "/", Rule::Anyone),
+            ("POST", "/console/session", Rule::Password),
             ("POST", "/", Rule::Admin),
             ("GET", "/console/{*path}", Rule::Anyone),
             ("PUT", "/console/session", Rule::Admin),

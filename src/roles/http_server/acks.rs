@@ -17,6 +17,7 @@ use super::input::{self, Fields, wrong};
 use super::problem::Problem;
 use super::schema;
 use super::told::{Extra, Manner, Told};
+use crate::excerpt::Excerpt;
 use crate::job::{Attempt, Due, JobKey};
 use crate::json_time;
 use crate::process::now_ms;
@@ -288,14 +289,16 @@ async fn settle(
         return Err(gone(&ticket.key));
     }
     let JobKey { topic, id } = &ticket.key;
-    let number = ticket.attempt;
+    let (shown_id, why, number) = (Excerpt(id), Excerpt(&why), ticket.attempt);
     match became {
-        Became::Done => log::debug!(target: "notify", "{topic}:{id} accepted later at attempt {number}"),
+        Became::Done => {
+            log::debug!(target: "notify", "{topic}:{shown_id} accepted later at attempt {number}")
+        }
         Became::Dead => {
-            log::error!(target: "notify", "{topic}:{id} is a dead letter after attempt {number}: {why}")
+            log::error!(target: "notify", "{topic}:{shown_id} is a dead letter after attempt {number}: {why}")
         }
         Became::Retried => {
-            log::warn!(target: "notify", "{topic}:{id} failed later at attempt {number}: {why}")
+            log::warn!(target: "notify", "{topic}:{shown_id} failed later at attempt {number}: {why}")
         }
         Became::Extended => {}
     }

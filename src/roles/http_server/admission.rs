@@ -7,41 +7,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::extract::Request;
 use axum::http::header::{HOST, ORIGIN};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::Response;
 
-use super::problem::Reason;
-
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-
-/// What stands before a ticket, which is as good as a password and is not written down.
-const ACK: &str = "/v1/ack/";
 
 /// The longest id that is taken over from a client, in bytes.
 const ID_MAX: usize = 128;
 
-/// Gives an answer the id of its request, which the client may have given. What is refused is logged under it.
+/// Gives an answer the id of its request, which the client may have given. `record` is told both before they go out.
 pub(super) async fn with_id<F: Future<Output = Response>>(
     request: Request,
     next: impl FnOnce(Request) -> F,
+    record: impl FnOnce(&Response, &str),
 ) -> Response {
     let good = |id: &&HeaderValue| {
         (1..=ID_MAX).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
     };
     let made = || HeaderValue::try_from(made_id()).ok();
     let id = request.headers().get(REQUEST_ID).filter(good).cloned().or_else(made);
-    let method = request.method().clone();
-    let uri = request.uri().clone();
     let mut response = next(request).await;
-    // Whoever has no ticket may ask any number of times.
-    let is_quiet = uri.path().starts_with(ACK) && response.status() == StatusCode::NOT_FOUND;
-    if let (Some(Reason(reason)), Some(id), false) = (response.extensions().get(), &id, is_quiet) {
-        let (status, id) = (response.status().as_u16(), id.to_str().unwrap_or_default());
-        let path = uri.path();
-        // Also where a proxy has left a path of its own before it.
-        let path = path.rfind(ACK).map_or_else(|| path.to_owned(), |at| format!("{}{ACK}…", &path[..at]));
-        log::info!(target: "request", "refused: {method} {path}: {status} {reason} [{id}]");
-    }
+    record(&response, id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default());
     if let Some(id) = id {
         response.headers_mut().insert(REQUEST_ID, id);
     }

@@ -23,6 +23,7 @@ use super::registrar::Registrar;
 use super::schema;
 use super::told::Told;
 use crate::audit::Entry;
+use crate::excerpt::Excerpt;
 use crate::process::now_ms;
 
 /// How many entries are shown at once: by default, and at most.
@@ -122,7 +123,9 @@ pub(super) async fn noted<F: Future<Output = Response> + Send + 'static>(
 async fn note(registrar: Registrar, entry: Entry) {
     let written = entry.clone();
     if let Err(e) = registrar.ask(move |registry| registry.note(&written)).await {
-        log::warn!("cannot note in the audit log: {e}: {entry:?}");
+        let Entry { who, action, target, detail, .. } = &entry;
+        let (target, detail, jobs) = (Excerpt(target), Excerpt(detail), entry.jobs.unwrap_or_default());
+        log::warn!("cannot note in the audit log: {e}: {who} {action} {target:?} {detail:?} ({jobs} jobs)");
     }
 }
 

@@ -25,6 +25,7 @@ use tokio_rustls::TlsAcceptor;
 use super::access::Peer;
 use super::patience::Patient;
 use super::tls;
+use crate::excerpt::Excerpt;
 use crate::role::Drain;
 use crate::settings::Http;
 use crate::submit::STORE_TIMEOUT;
@@ -169,7 +170,7 @@ impl Course {
         let Some(tls) = tls else { return self.serve(stream).await };
         match tokio::time::timeout(tls::HANDSHAKE, tls.accept(stream)).await {
             Ok(Ok(stream)) => self.serve(stream).await,
-            Ok(Err(e)) => log::debug!("http: no TLS: {e}"),
+            Ok(Err(e)) => log::debug!("http: no TLS: {}", Excerpt(e)),
             Err(_) => log::debug!("http: no TLS within {:?}", tls::HANDSHAKE),
         }
     }
@@ -209,7 +210,7 @@ impl Course {
             }
         };
         if let Err(e) = ended {
-            log::debug!("http: {e}");
+            log::debug!("http: {}", Excerpt(e));
         }
     }
 }

@@ -31,6 +31,7 @@ mod patience;
 mod pauses;
 mod pick;
 mod problem;
+mod refused;
 mod registrar;
 mod replays;
 mod schema;
@@ -71,6 +72,7 @@ use self::forecast::Forecasts;
 use self::health::Health;
 use self::metrics::Sources;
 use self::problem::Problem;
+use self::refused::{RefusedRequests, RequestLine};
 use self::registrar::Registrar;
 use self::replays::Replays;
 use self::trial::Trials;
@@ -109,17 +111,21 @@ pub fn run(mut context: Context) -> Result<()> {
         closing: watch::Sender::new(false),
         settings: Arc::clone(&settings),
     });
-    let connections = Connections::new(app(api.clone(), access)?, &settings.http)?;
+    let refused = Arc::new(RefusedRequests::default());
+    let connections = Connections::new(app(api.clone(), access, Arc::clone(&refused))?, &settings.http)?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start tokio")?;
+    let counted = Arc::clone(&refused);
+    runtime.spawn(async move { counted.log_each_minute().await });
     let served = runtime.block_on(serve(&mut context, connections, api, topics, (tcp, unix)));
+    refused.log_rest();
     // A callback that is tested, or a node that hangs, is not waited for.
     runtime.shutdown_background();
     served
 }
 
 /// All routes, and what each request keeps to.
-fn app(api: Api, access: Access) -> Result<Router> {
+fn app(api: Api, access: Access, refused: Arc<RefusedRequests>) -> Result<Router> {
     let routes = OpenApiRouter::with_openapi(openapi::beginning())
         .merge(jobs::routes())
         .merge(topics::routes())
@@ -152,7 +158,7 @@ fn app(api: Api, access: Access) -> Result<Router> {
         .layer(DefaultBodyLimit::max(max_body))
         .with_state(api)
         .layer(from_fn_with_state(
-            Arc::new(Gate { access, registrar, replays: Replays::default(), max_body }),
+            Arc::new(Gate { access, refused, registrar, replays: Replays::default(), max_body }),
             pass,
         )))
 }
@@ -160,6 +166,7 @@ fn app(api: Api, access: Access) -> Result<Router> {
 /// What every request passes.
 struct Gate {
     access: Access,
+    refused: Arc<RefusedRequests>,
     registrar: Registrar,
     replays: Replays,
     max_body: usize,
@@ -175,7 +182,8 @@ async fn pass(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Re
     };
     let noted = |request| audit::noted(&gate.registrar, request, kept);
     let let_in = |request| access::let_in(&gate.access, request, noted);
-    admission::with_id(request, let_in).await
+    let line = RequestLine::of(&request);
+    admission::with_id(request, let_in, |answer, id| gate.refused.record(&line, answer, id)).await
 }
 
 /// There is nothing at that path.

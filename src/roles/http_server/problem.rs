@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::excerpt::Excerpt;
 use crate::job::{Invalid, JobKey, TopicName};
 use crate::registry::RegistryError;
 use crate::store::StoreError;
@@ -30,7 +31,7 @@ pub(super) struct Problem {
     field: Option<String>,
 }
 
-/// What the log is told of a problem; among an answer's extensions.
+/// What the log is told of a problem, of bounded length; among an answer's extensions.
 #[derive(Debug, Clone)]
 pub(super) struct Reason(pub String);
 
@@ -166,7 +167,7 @@ impl From<PathRejection> for Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let reason = Reason(format!("{}: {}", self.code, self.detail));
+        let reason = Reason(format!("{}: {}", self.code, Excerpt(&self.detail)));
         // What may have been done is not to be repeated blindly.
         let again = status == StatusCode::SERVICE_UNAVAILABLE && self.code != "unknown";
         let mut response = (status, Json(self)).into_response();

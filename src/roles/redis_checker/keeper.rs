@@ -20,6 +20,7 @@ use super::restarts::Restarts;
 use super::routes::{PhpMail, Routes, SharedPhpMail};
 use super::senders::{Became, Senders};
 use crate::counters;
+use crate::excerpt::Excerpt;
 use crate::job::TopicName;
 use crate::notice::{DeadJob, JOBS_NAMED, Ledger, Message, Notice, Pace, Recipient};
 use crate::process::{ask_master, now_ms};
@@ -291,17 +292,18 @@ impl Keeper {
     /// Notes what became of a message.
     fn note(&mut self, (to, sent): Became) {
         self.is_changed = true;
+        let shown = Excerpt(&to);
         let outbox = &mut self.kept.ledger.outbox;
         match sent {
             Ok(()) => {
-                log::info!("alerts are sent to {to}");
+                log::info!("alerts are sent to {shown}");
                 outbox.sent(&to, now_ms());
             }
             Err(e) => {
-                log::warn!("cannot send alerts to {to}: {e}; it is tried again");
+                log::warn!("cannot send alerts to {shown}: {}; it is tried again", Excerpt(&e));
                 let given_up = outbox.failed(&to, &e.to_string(), now_ms());
                 if given_up > 0 {
-                    log::error!("{given_up} alerts to {to} are given up, after a day: {e}");
+                    log::error!("{given_up} alerts to {shown} are given up, after a day: {}", Excerpt(&e));
                 }
             }
         }

@@ -242,8 +242,8 @@ impl Connection {
                     done += range.end;
                 }
                 Err(e) => {
-                    log::debug!("{}: {e}", self.peer);
-                    let reply = Reply::Done(refused(&Refusal::new("bad_frame", e.to_string())));
+                    let client = Client { peer: self.peer, pass: &mut self.pass };
+                    let reply = Reply::Done(front.refuse_frame(&client, &e));
                     self.owed += reply.bytes();
                     self.replies.push_back(reply);
                     self.input = Input::Lost(None);

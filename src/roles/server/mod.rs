@@ -44,7 +44,9 @@ const LAST_ANSWERS: Duration = Duration::from_secs(5);
 pub fn run(mut context: Context) -> Result<()> {
     let mut server = Server::start(&mut context)?;
     context.ready()?;
-    server.run(&mut context)
+    let ended = server.run(&mut context);
+    server.front.refusals.get_mut().log_rest();
+    ended
 }
 
 struct Server {
@@ -80,8 +82,8 @@ impl Server {
         let settings = Arc::clone(&context.settings);
         let zone = context.zone()?;
         let (topics, counters) = (context.topics()?, context.counters.clone());
-        let strikes = RefCell::default();
-        let front = Front { settings, topics, zone: zone.clone(), strikes, counters };
+        let (strikes, refusals) = (RefCell::default(), RefCell::default());
+        let front = Front { settings, topics, zone: zone.clone(), strikes, refusals, counters };
         let waker = Waker::new(poll.registry(), WAKER).context("cannot make a waker")?;
         let lanes = context.lanes()?;
         let submit = Submits::start(lanes, Tcp { zone, waker }, || context.store())?;
@@ -172,6 +174,9 @@ impl Server {
             if self.sweep_at.take_if(|at| *at <= now).is_some() {
                 self.sweep(now);
             }
+            if self.front.refusals.get_mut().due().is_some_and(|at| at <= now) {
+                self.front.refusals.get_mut().log_due(now);
+            }
             if end_by.is_some() && self.connections.is_empty() {
                 // What was passed on to this one meanwhile.
                 self.accept_passages();
@@ -189,7 +194,8 @@ impl Server {
         if !self.unfinished.is_empty() || end_by.is_some() && self.connections.is_empty() {
             return Some(Duration::ZERO);
         }
-        let next = [self.accept_at, self.sweep_at, end_by].into_iter().flatten().min()?;
+        let refusals = self.front.refusals.borrow().due();
+        let next = [self.accept_at, self.sweep_at, refusals, end_by].into_iter().flatten().min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
 

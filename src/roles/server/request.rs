@@ -9,11 +9,12 @@ use jiff::tz::TimeZone;
 
 use super::answer::{Asked, Json, Manner, SUCCESS, Tcp, Ticket, refused};
 use crate::counters::Counters;
+use crate::excerpt::Excerpt;
 use crate::job::{Due, NewJob, TopicName};
 use crate::metrics::AddOutcome;
 use crate::process;
-use crate::protocol::dq::{self, Add, Command, DIGITS_MAX, Framing, Refusal};
-use crate::role::LiveTopics;
+use crate::protocol::dq::{self, Add, Command, DIGITS_MAX, FrameError, Framing, Refusal};
+use crate::role::{LiveTopics, RefusalLog};
 use crate::scope::Need;
 use crate::settings::{Auth, Settings};
 use crate::strikes::{Source, Strike, Strikes};
@@ -52,6 +53,7 @@ pub(super) struct Front {
     pub topics: LiveTopics,
     pub zone: TimeZone,
     pub strikes: RefCell<Strikes>,
+    pub refusals: RefCell<RefusalLog>,
     pub counters: Counters,
 }
 
@@ -101,15 +103,11 @@ impl Front {
         };
         let token = match self.token(client.pass.as_ref()) {
             Ok(token) => token,
-            // Without a line in the log: there may be any number of them.
-            Err(refusal) => return Taken::Answered(refused(&refusal)),
+            Err(refusal) => return Taken::Answered(self.refuse(client.peer, false, &refusal)),
         };
         let (ask, manner) = match command.and_then(|command| self.ask(command, framing, token)) {
             Ok(ask) => ask,
-            Err(refusal) => {
-                log::info!(target: "request", "refused: {}", refusal.msg);
-                return Taken::Answered(refused(&refusal));
-            }
+            Err(refusal) => return Taken::Answered(self.refuse(client.peer, true, &refusal)),
         };
         let is_get = matches!(ask, Ask::Get(_));
         match submit.hand_in(Asked { ticket, manner }, ask, json.len()) {
@@ -132,15 +130,24 @@ impl Front {
             Strike::TooMany(until) => {
                 let left = until.saturating_duration_since(Instant::now()).as_secs() + 1;
                 let problem = format!("too many wrong tokens from {source}: wait {left} s");
-                return refused(&Refusal::new("too_many_failures", problem));
+                Refusal::new("too_many_failures", problem)
             }
-            Strike::First => {
-                log::warn!(target: "request", "a wrong token from {source}");
-                UNKNOWN
-            }
-            Strike::Counted => UNKNOWN,
+            Strike::Counted => Refusal::new("unauthorized", UNKNOWN),
         };
-        refused(&Refusal::new("unauthorized", refusal))
+        self.refuse(client.peer, false, &refusal)
+    }
+
+    /// Refuses a request, and records it for the log. `has_token`: its connection had a valid token, or needs none.
+    fn refuse(&self, peer: SocketAddr, has_token: bool, refusal: &Refusal) -> Json {
+        let text = || format!("{}: {}", refusal.err, Excerpt(&refusal.msg));
+        self.refusals.borrow_mut().record(Source::address(peer.ip()), has_token, text);
+        refused(refusal)
+    }
+
+    /// Refuses a frame that cannot be told from the next one.
+    pub(super) fn refuse_frame(&self, client: &Client<'_>, error: &FrameError) -> Json {
+        let has_token = self.token(client.pass.as_ref()).is_ok();
+        self.refuse(client.peer, has_token, &Refusal::new("bad_frame", error.to_string()))
     }
 
     /// The token of a connection, as it is now; none: none is needed.

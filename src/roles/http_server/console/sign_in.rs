@@ -133,10 +133,7 @@ async fn check(api: &Api, peer: Peer, shown: Shown) -> Result<Response, Problem>
         let strike = lock(&STRIKES).strike(peer.source(), Instant::now());
         return match strike {
             Strike::TooMany(until) => Ok(too_many_failures("passwords", peer, until)),
-            strike => {
-                if strike == Strike::First {
-                    log::warn!(target: "request", "a wrong password from {}", peer.source());
-                }
+            Strike::Counted => {
                 let detail = "there is no account of that name with that password";
                 Err(Problem::new(StatusCode::FORBIDDEN, "wrong_password", detail))
             }

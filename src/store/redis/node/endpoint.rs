@@ -11,6 +11,7 @@ use super::call::{Call, Failure};
 use super::door::Door;
 use super::rules::{self, Wires};
 use super::wire::{Listening, Manager, Refusals, ServerId, Wire};
+use crate::excerpt::Excerpt;
 use crate::store::StoreError;
 
 /// What a connection may be idle before it is asked whether it still is one: what is sent on one that the server has closed
@@ -255,7 +256,8 @@ impl Endpoint {
     fn understand(&self, value: Value, is_down: &mut bool) -> Result<Value, Failure> {
         let Value::ServerError(error) = value else { return Ok(value) };
         let rule = rules::of(error.code());
-        let text = format!("node {}: {} {}", self.name, error.code(), error.details().unwrap_or_default());
+        let details = Excerpt(error.details().unwrap_or_default());
+        let text = format!("node {}: {} {details}", self.name, Excerpt(error.code()));
         if rule.wires == Wires::AllDropped {
             self.door.forget();
         }
@@ -296,7 +298,7 @@ impl Endpoint {
 
 /// What went wrong, for people.
 fn words(e: &RedisError) -> String {
-    if e.is_timeout() { "no answer in time".to_owned() } else { e.to_string() }
+    if e.is_timeout() { "no answer in time".to_owned() } else { Excerpt(e).to_string() }
 }
 
 fn load(script: Script) -> Cmd {

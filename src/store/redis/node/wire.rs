@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use redis::{ConnectionLike, RedisError};
 
 use super::door::{Door, Entered};
+use crate::excerpt::Excerpt;
 
 /// Makes connections for a pool.
 pub(super) struct Manager {
@@ -93,7 +94,7 @@ pub(super) fn identify(connection: &mut redis::Connection) -> Result<ServerId, R
         Ok(info) => info,
         Err(e) if RedisError::is_io_error(&e) => return Err(e),
         Err(e) => {
-            log::debug!("redis: a server does not say who it is: {e}");
+            log::debug!("redis: a server does not say who it is: {}", Excerpt(e));
             return Ok(ServerId { run_id: String::new(), is_replica: false, took_over: false, since: None });
         }
     };
@@ -130,8 +131,9 @@ pub(super) struct Listening(pub Arc<Refusals>);
 
 impl r2d2::HandleError<RedisError> for Listening {
     fn handle_error(&self, error: RedisError) {
-        log::debug!("redis: {error}");
-        *self.0.last.lock().unwrap_or_else(PoisonError::into_inner) = error.to_string();
+        let why = Excerpt(error).to_string();
+        log::debug!("redis: {why}");
+        *self.0.last.lock().unwrap_or_else(PoisonError::into_inner) = why;
         self.0.count.fetch_add(1, Ordering::Release);
     }
 }

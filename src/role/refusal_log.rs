@@ -1,0 +1,44 @@
+//! Logs what is refused, as `refusals` has it.
+
+use std::time::Instant;
+
+use crate::refusals::{RefusalCounts, RefusalSummary};
+use crate::strikes::Source;
+
+/// The log of the requests that a process refuses.
+#[derive(Debug, Default)]
+pub struct RefusalLog(RefusalCounts);
+
+impl RefusalLog {
+    /// Records a refused request. `has_token`: it had a valid token, or needed none. `text` says what was asked and why it is
+    /// refused; whatever of it comes from outside is an [`Excerpt`](crate::excerpt::Excerpt).
+    pub fn record(&mut self, source: Source, has_token: bool, text: impl Fn() -> String) {
+        match self.0.count(source, has_token, Instant::now(), &text) {
+            Some(text) => log::info!(target: "request", "refused a request from {source}: {text}"),
+            None => log::debug!(target: "request", "refused a request from {source}: {}", text()),
+        }
+    }
+
+    /// When [`RefusalLog::log_due`] has something to log; none: nothing was refused of late.
+    pub fn due(&self) -> Option<Instant> {
+        self.0.due()
+    }
+
+    /// Logs the counts whose minute is over.
+    pub fn log_due(&mut self, now: Instant) {
+        log_all(self.0.summaries(now));
+    }
+
+    /// Logs all counts: the process ends.
+    pub fn log_rest(&mut self) {
+        log_all(self.0.last_summaries(Instant::now()));
+    }
+}
+
+fn log_all(summaries: Vec<RefusalSummary>) {
+    for summary in summaries {
+        // Somebody may be guessing tokens.
+        let level = if summary.without_token > 0 { log::Level::Warn } else { log::Level::Info };
+        log::log!(target: "request", level, "{summary}");
+    }
+}
