@@ -4,8 +4,8 @@ import { onSignedOut, request, setCsrf } from './api.js';
 import { remember, remembered } from './i18n.js';
 import { redraw } from './redraw.js';
 
-/** @type {{known: boolean, signed_in: boolean, name: string, role: string, version: string, instance: string}} */
-export const session = { known: false, signed_in: false, name: '', role: '', version: '', instance: '' };
+/** @type {{known: boolean, signed_in: boolean, has_accounts: boolean, name: string, role: string, version: string, instance: string}} */
+export const session = { known: false, signed_in: false, has_accounts: true, name: '', role: '', version: '', instance: '' };
 
 let changed = () => {};
 

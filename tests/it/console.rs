@@ -10,6 +10,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use crate::support::http::{Answer, Http};
+use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, Sink, eventually, topic};
 
 /// The password that the log of a new daemon tells.
@@ -19,6 +20,11 @@ pub fn first_password(daemon: &Daemon) -> String {
         let told = log.split_once("sign in as admin with the password ")?.1;
         Some(told.split_whitespace().next()?.to_owned())
     })
+}
+
+/// A configuration with one node of Redis, and hence no registry.
+pub fn on_node(node: &RedisServer) -> String {
+    format!("[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"r0\"\nurl = \"{}\"\n", node.url())
 }
 
 /// A browser's side of a session.
@@ -185,6 +191,35 @@ fn wrong_passwords_are_bounded_and_a_right_one_does_not_help_meanwhile() {
     answer.is_problem(429, "too_many_failures", None);
     assert!(answer.headers["retry-after"].parse::<u64>().unwrap() <= 61);
     assert!(!daemon.log().contains("a guess"), "no password is logged");
+}
+
+#[test]
+fn on_redis_without_a_registry_everything_says_that_there_are_no_accounts() {
+    let node = RedisServer::start();
+    let daemon = Daemon::start(&on_node(&node));
+    let mut http = Http::tcp(&daemon);
+    let session = http.get("/console/session").is(200);
+    assert_eq!((&session["signed_in"], &session["has_accounts"]), (&json!(false), &json!(false)));
+    let refused = sign_in(&mut http, "admin", "a password");
+    refused.is_problem(409, "no_registry", None);
+    assert!(refused.json["detail"].as_str().unwrap().contains("registry.url"), "{refused:?}");
+    http.get("/v1/accounts").is_problem(404, "no_registry", None);
+    let account = json!({"role": "read", "password": "a good password"});
+    http.ask("PUT", "/v1/accounts/ann", &account).is_problem(409, "no_registry", None);
+    http.ask("DELETE", "/v1/accounts/ann", &Value::Null).is_problem(409, "no_registry", None);
+    let token = json!({"name": "shop", "scopes": ["read"]});
+    http.ask("POST", "/v1/tokens", &token).is_problem(409, "no_registry", None);
+    eventually(10 * SECOND, "a line in the log", || {
+        (daemon.log().matches("nobody can sign in to the console").count() == 1).then_some(())
+    });
+    let config = daemon.dir.path().join("dq.toml");
+    let mut doctor = Command::new(env!("CARGO_BIN_EXE_dq"));
+    let told = doctor.args(["doctor", "--json", "--config"]).arg(&config).output().unwrap();
+    let told: Value = serde_json::from_slice(&told.stdout).unwrap();
+    let is_it = |line: &&Value| line["check"] == "registry" && line["verdict"] == "warn";
+    let line = told["checks"].as_array().unwrap().iter().find(is_it).unwrap_or_else(|| panic!("{told}"));
+    assert!(line["detail"].as_str().unwrap().contains("nobody can sign in to the console"), "{line}");
+    assert!(line["advice"].as_str().unwrap().contains("registry.url"), "{line}");
 }
 
 #[test]

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dq::cli::Answer;
 use serde_json::{Value, json};
 
-use crate::console::first_password;
+use crate::console::{first_password, on_node};
 use crate::support::browser::{Browser, Setting, pictures};
 use crate::support::http::Http;
+use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, Sink, all_new, eventually};
 
 /// The most that the first page loads, in bytes, and the longest that it takes until something is seen, in milliseconds. The bound is far above
@@ -32,6 +33,18 @@ fn good(browser: &Browser) {
     let complaints: Vec<_> =
         browser.complaints().into_iter().filter(|line| !line.contains("status of 503")).collect();
     assert!(complaints.is_empty(), "{complaints:#?}");
+}
+
+#[test]
+fn without_a_registry_the_page_says_that_nobody_can_sign_in() {
+    let node = RedisServer::start();
+    let daemon = Daemon::start(&on_node(&node));
+    let browser = Browser::start(Setting::default());
+    browser.go(&format!("http://127.0.0.1:{}/", daemon.http));
+    browser.see("main", "Nobody can sign in: dq has no registry.");
+    browser.see("main", "Set registry.url");
+    assert_eq!(browser.run("return document.querySelectorAll('input, button[type=submit]').length"), 0);
+    good(&browser);
 }
 
 #[test]

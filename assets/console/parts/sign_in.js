@@ -33,6 +33,17 @@ function told(problem) {
   return problem.detail;
 }
 
+/** What is asked of who signs in; or why nobody can. */
+function fields() {
+  if (!session.has_accounts) return note('warn', h('p', null, t('sign_in.no_accounts')), h('p', { class: 'soft' }, t('sign_in.no_accounts.help')));
+  return [
+    form.problem && note('bad', h('p', null, told(form.problem))),
+    field({ name: 'name', label: t('sign_in.name'), value: form.name, autocomplete: 'username', onchange: (name) => { form.name = name; } }),
+    field({ name: 'password', kind: 'password', label: t('sign_in.password'), value: form.password, autocomplete: 'current-password', autofocus: true, onchange: (password) => { form.password = password; } }),
+    button({ label: t('sign_in'), type: 'submit', kind: 'primary', busy: form.busy }),
+    h('p', { class: 'field-help' }, t('sign_in.help'), ' ', h('code', null, 'dq console password'))];
+}
+
 /** @param {any} switches those of language and theme */
 export function signInView(switches) {
   return [
@@ -43,9 +54,5 @@ export function signInView(switches) {
           h('rect', { class: 'brand-ground', width: 32, height: 32, rx: 8 }), h('circle', { class: 'brand-line', cx: 14, cy: 16, r: 7 }), h('path', { class: 'brand-line', d: 'M14 12v4l3 2M21 7v18' })),
         h('h1', null, t('sign_in.title')),
         h('p', { class: 'soft sign-in-where' }, [session.instance, session.version && `dq ${session.version}`].filter(Boolean).join(' · ')),
-        form.problem && note('bad', h('p', null, told(form.problem))),
-        field({ name: 'name', label: t('sign_in.name'), value: form.name, autocomplete: 'username', onchange: (name) => { form.name = name; } }),
-        field({ name: 'password', kind: 'password', label: t('sign_in.password'), value: form.password, autocomplete: 'current-password', autofocus: true, onchange: (password) => { form.password = password; } }),
-        button({ label: t('sign_in'), type: 'submit', kind: 'primary', busy: form.busy }),
-        h('p', { class: 'field-help' }, t('sign_in.help'), ' ', h('code', null, 'dq console password'))))];
+        fields()))];
 }

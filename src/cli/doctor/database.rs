@@ -27,7 +27,9 @@ mod mysql {
 
 /// The registry's database.
 pub(super) fn look(settings: &Settings) -> Vec<Line> {
-    let Some(registry) = &settings.registry else { return Vec::new() };
+    let Some(registry) = &settings.registry else {
+        return vec![judge::no_registry(settings.http.listen.is_some())];
+    };
     let (run, migrations) = match registry {
         Registry::Sqlite { path } if !path.exists() => {
             let told = format!("{} is made when the daemon starts", path.display());

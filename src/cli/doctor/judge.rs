@@ -273,6 +273,20 @@ pub(super) fn synchronised(is_so: Option<bool>) -> Line {
     }
 }
 
+/// There is no registry. `has_http`: there is a console.
+pub(super) fn no_registry(has_http: bool) -> Line {
+    match has_http {
+        true => Line::warn(
+            "registry",
+            "there is none: nobody can sign in to the console, and only the file has topics",
+        )
+        .advise(
+            "name a database as registry.url (with Redis one of MySQL or MariaDB), then dq takes it at HUP",
+        ),
+        false => Line::ok("registry", "there is none: only the file has topics"),
+    }
+}
+
 /// A database's migrations: the newest that was run there, and the newest of this release.
 pub(super) fn migrations(which: &str, run: Option<i64>, newest: i64) -> Line {
     match run {

@@ -89,8 +89,9 @@ fn name(text: &str) -> Result<TokenName, Problem> {
 
 /// Shows who may sign in to the console.
 #[utoipa::path(get, path = "/v1/accounts", tag = "tokens", operation_id = "list_accounts",
-    responses((status = 200, body = Listed, description = "All of them"), schema::ShowProblems))]
-async fn list(State(api): State<Api>) -> Json<Value> {
+    responses((status = 200, body = Listed, description = "All of them"), schema::FindProblems))]
+async fn list(State(api): State<Api>) -> Result<Json<Value>, Problem> {
+    api.registrar.keeps("accounts")?;
     let tokens = api.tokens.borrow().clone();
     let shown = |token: &Token| Shown {
         name: token.name.to_string(),
@@ -99,7 +100,7 @@ async fn list(State(api): State<Api>) -> Json<Value> {
         creator: token.creator.clone(),
     };
     let accounts: Vec<Shown> = tokens.iter().filter(|token| token.is_account()).map(shown).collect();
-    Json(serde_json::json!({ "accounts": accounts }))
+    Ok(Json(serde_json::json!({ "accounts": accounts })))
 }
 
 /// Makes an account, or gives one another password and role; its sessions end with the password.
@@ -112,6 +113,7 @@ async fn put(
     Path(path): Path<String>,
     Sent(json): Sent,
 ) -> Result<Told, Problem> {
+    api.registrar.takes("accounts")?;
     let name = name(&path)?;
     let fields = Fields::of(&json, &["role", "password"])?;
     let role: Option<Role> = fields.plain("role", "\"admin\" or \"read\"")?;
@@ -147,6 +149,7 @@ async fn remove(
     Extension(caller): Extension<Caller>,
     Path(path): Path<String>,
 ) -> Result<StatusCode, Problem> {
+    api.registrar.takes("accounts")?;
     let name = name(&path)?;
     let gone = name.clone();
     let removed = api.registrar.change(move |registry| {

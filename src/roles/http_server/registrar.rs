@@ -80,6 +80,16 @@ impl Registrar {
             .ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, "no_registry", detail()))
     }
 
+    /// Refuses a change of what only a registry keeps, where there is none.
+    pub(super) fn takes(&self, what: &str) -> std::result::Result<(), Problem> {
+        let detail = || {
+            format!(
+                "there is no registry, which would keep {what}: name a database as registry.url (docs/REGISTRY.md)"
+            )
+        };
+        self.is_there().then_some(()).ok_or_else(|| Problem::conflict("no_registry", detail()))
+    }
+
     /// Asks the registry. One that has not answered after 5 s is away; unless it had begun with what may be a change, whose
     /// outcome is unknown then.
     pub(super) async fn ask<T: Send + 'static>(

@@ -168,6 +168,7 @@ async fn create(
     Extension(caller): Extension<Caller>,
     Sent(json): Sent,
 ) -> Result<Response, Problem> {
+    api.registrar.takes("tokens")?;
     let wanted = Wanted::read(&json)?;
     let secret = Secret::of(random()?);
     let token = wanted.token(&secret, caller.to_string())?;
@@ -192,6 +193,7 @@ async fn revoke(
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<StatusCode, Problem> {
+    api.registrar.takes("tokens")?;
     let name = TokenName::new(&name).map_err(|e| Problem::field("name", format!("name: {e}")))?;
     let gone = name.clone();
     api.registrar.change(move |registry| registry.delete_token(&gone)).await?;

@@ -41,6 +41,8 @@ static STRIKES: LazyLock<Mutex<Strikes>> = LazyLock::new(Mutex::default);
 #[derive(Serialize)]
 struct Session<'a> {
     signed_in: bool,
+    /// Whether there can be accounts: without a registry nobody can sign in.
+    has_accounts: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,6 +57,7 @@ struct Session<'a> {
 fn told(api: &Api, of: Option<(&Token, &str)>) -> Response {
     let session = Session {
         signed_in: of.is_some(),
+        has_accounts: api.registrar.is_there(),
         name: of.map(|(token, _)| token.name.as_str()),
         role: of.map(|(token, _)| Role::of(token)),
         csrf: of.and_then(|(token, value)| session::csrf(token, value)),
@@ -97,6 +100,7 @@ pub(super) async fn begin(
     Sent(json): Sent,
 ) -> Result<Response, Problem> {
     of_this_page(&api, &headers)?;
+    api.registrar.takes("accounts")?;
     let shown: Shown = serde_json::from_slice(&json).map_err(Problem::bad_json)?;
     // Whoever goes away meanwhile is counted all the same, and keeps his place as long as he makes work.
     let checked = tokio::spawn(async move { check(&api, peer, shown).await });
@@ -179,10 +183,17 @@ fn busy() -> Problem {
     Problem::unavailable("busy", "too many passwords are being checked: try again")
 }
 
-/// Makes an account where there is none, with a password at random, and tells it in the log: this once.
+/// Makes an account where there is none, with a password at random, and tells it in the log: this once. Without a registry the log
+/// says that there are no accounts.
 pub(in super::super) async fn first_account(api: Api) {
     let http = &api.settings.http;
-    let Some(listen) = http.listen.filter(|_| api.registrar.is_there()) else { return };
+    let Some(listen) = http.listen else { return };
+    if !api.registrar.is_there() {
+        log::warn!(
+            "nobody can sign in to the console: accounts lie in a registry, and there is none; name a database as registry.url"
+        );
+        return;
+    }
     let made = api
         .registrar
         .change(|registry| {

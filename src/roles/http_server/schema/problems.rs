@@ -46,8 +46,8 @@ pub(in super::super) struct FindProblems;
 impl IntoResponses for FindProblems {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         problems(&[
-            (404, "It is not there: `unknown_topic`, `not_found`"),
-            (409, "It is in another state: `unusable`"),
+            (404, "It is not there: `unknown_topic`, `not_found`, `no_registry`"),
+            (409, "It is in another state: `unusable`, `no_registry`"),
             FIELD,
         ])
     }
