@@ -237,6 +237,25 @@ pub fn php_nodes(settings: &settings::Registry) -> Result<Vec<PhpNode>> {
     }
 }
 
+/// What a registry in MySQL says of topics and of a PHP daemon that lived there, read as it is.
+#[derive(Debug, Default)]
+pub struct Reading {
+    /// The topics, also of a table that was never brought up to date.
+    pub topics: Vec<Registered>,
+    /// What is no topic.
+    pub unusable: Vec<Unusable>,
+    /// The rows of `dq_redis`.
+    pub nodes: Vec<PhpNode>,
+}
+
+/// Reads a registry in MySQL, and changes nothing there, not even its tables; none: it is another database.
+pub fn read_as_it_is(settings: &settings::Registry) -> Result<Option<Reading>> {
+    match settings {
+        settings::Registry::Mysql(server) => Ok(Some(MysqlRegistry::connect(server)?.read_as_it_is()?)),
+        settings::Registry::Sqlite { .. } => Ok(None),
+    }
+}
+
 /// The mail server of a PHP daemon that lived in a registry. Changes nothing there.
 pub fn php_smtp(settings: &settings::Registry) -> Result<Option<Smtp>> {
     match settings {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::counters::Counters;
-use crate::job::{JobId, JobKey, NewJob, State, TopicName};
+use crate::job::{Due, JobId, JobKey, NewJob, State, TopicName};
 use crate::letters::Pace;
 use crate::metrics::{AddOutcome, DeathCause, DeleteOutcome, NodeCells, Operation, PurgeCause};
 use crate::store::{
@@ -165,6 +165,14 @@ impl Store for Counted {
 
     fn change(&mut self, key: &JobKey, change: &Change) -> Result<Changed> {
         self.timed(Operation::Change, Some(key), |store| store.change(key, change))
+    }
+
+    fn release(&mut self, jobs: &[(JobKey, Due)]) -> Vec<Result<bool>> {
+        let begun = Instant::now();
+        let all = self.store.release(jobs);
+        let first = jobs.first().map(|(key, _)| key);
+        self.took(Operation::Change, first, begun, all.iter().any(Result::is_err));
+        all
     }
 
     fn promote_or_spread(

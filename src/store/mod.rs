@@ -187,6 +187,10 @@ pub struct Moved {
     pub next_ms: Option<i64>,
 }
 
+/// The due time of a job that is held back: nobody delivers it until [`Store::release`] gives it its own. It lies near the end
+/// of the year 9999, and no client is likely to name it.
+pub const HELD_MS: i64 = 253_402_300_000_017;
+
 /// A job that has been due for so long, and is not ready, was forgotten in an outage.
 pub const OUTAGE: Duration = Duration::from_secs(10);
 
@@ -218,6 +222,10 @@ pub trait Store: Send {
 
     /// Changes a delayed or ready job. It stays the same one, with its attempts and its stamp.
     fn change(&mut self, key: &JobKey, change: &Change) -> Result<Changed>;
+
+    /// Gives jobs that are held back, that is due at [`HELD_MS`], their due times, durably, each answered by itself. A job that is
+    /// not held back, or is gone, stays as it is. Tells of each whether it was held back.
+    fn release(&mut self, jobs: &[(JobKey, Due)]) -> Vec<Result<bool>>;
 
     /// Gives a delayed or ready job a new due time.
     fn reschedule(&mut self, key: &JobKey, due: Due) -> Result<Changed> {

@@ -1,217 +1,15 @@
 //! `dq import php-dq`: the real command, a real Redis with what the PHP daemon leaves in it, real stores.
 
-use std::collections::{BTreeMap, HashSet};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 
+use crate::support::php::{Php, Target, YEAR_2033, all, bucket, bucket_of, import, topics_of_all_buckets};
 use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, Sink, eventually, free_port, new_job, now_ms, topic};
+use dq::cli::Answer;
 use dq::job::{Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
-use dq::store::{Store, View};
-use dq::{cli::Answer, settings};
-use redis::Connection;
-use serde_json::Value;
-
-/// A Redis of the PHP daemon's.
-struct Php {
-    server: RedisServer,
-    connection: Mutex<Connection>,
-}
-
-/// In which of its buckets a job is: `crc32(topic) % 2`.
-fn bucket(name: &str) -> String {
-    let topic = name.split(':').next().unwrap();
-    let step = |crc: u32, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
-    let eat = |crc: u32, byte: u8| (0..8).fold(crc ^ u32::from(byte), step);
-    format!("dq_bucket_{}", !topic.bytes().fold(!0, eat) % 2)
-}
-
-fn connection(server: &RedisServer) -> Connection {
-    redis::Client::open(server.url()).unwrap().get_connection().unwrap()
-}
-
-/// All that is there.
-fn all(server: &RedisServer) -> BTreeMap<String, Vec<u8>> {
-    let mut connection = connection(server);
-    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
-    let mut dump = |key: &str| redis::cmd("DUMP").arg(key).query(&mut connection).unwrap();
-    keys.into_iter().map(|key| (key.clone(), dump(&key))).collect()
-}
-
-impl Php {
-    fn start() -> Php {
-        let server = RedisServer::start();
-        let connection = Mutex::new(connection(&server));
-        Php { server, connection }
-    }
-
-    fn run<T: redis::FromRedisValue>(&self, arguments: &[&str]) -> T {
-        let mut cmd = redis::cmd(arguments[0]);
-        cmd.arg(&arguments[1..]).query(&mut self.connection.lock().unwrap()).unwrap()
-    }
-
-    /// A job that waits until then, Unix seconds.
-    fn waits(&self, name: &str, body: &str, due: i64) {
-        self.run::<()>(&["HSET", "dq_job_info", name, body]);
-        self.run::<()>(&["ZADD", &bucket(name), &due.to_string(), name]);
-    }
-
-    /// So many jobs that wait: 0, 1, 2 …
-    fn many(&self, jobs: u64) {
-        let mut pipe = redis::pipe();
-        for n in 0..jobs {
-            let name = format!("orders:{n}");
-            pipe.hset("dq_job_info", &name, format!("{{\"n\":{n}}}")).ignore();
-            pipe.zadd(bucket(&name), &name, YEAR_2033 + n as i64).ignore();
-        }
-        pipe.exec(&mut self.connection.lock().unwrap()).unwrap();
-    }
-
-    /// After it was killed.
-    fn start_again(&mut self) {
-        self.server.start_again();
-        self.connection = Mutex::new(connection(&self.server));
-    }
-
-    /// A job in one of the ready lists.
-    fn is_ready(&self, name: &str, body: &str, list: u8) {
-        self.run::<()>(&["HSET", "dq_job_info", name, body]);
-        self.run::<()>(&["RPUSH", &format!("dq_{list}ready_queue"), name]);
-    }
-
-    fn url(&self) -> String {
-        self.server.url()
-    }
-
-    /// All that is there, but for what dq notes.
-    fn all(&self) -> BTreeMap<String, Vec<u8>> {
-        let mut all = all(&self.server);
-        all.remove("dq_imported");
-        all
-    }
-
-    fn noted(&self) -> usize {
-        self.run::<usize>(&["HLEN", "dq_imported"]).saturating_sub(1)
-    }
-}
-
-/// A configuration without a daemon, and its store.
-struct Target {
-    dir: tempfile::TempDir,
-    nodes: Vec<RedisServer>,
-}
-
-impl Target {
-    fn embedded() -> Target {
-        Target::with(Vec::new())
-    }
-
-    fn redis() -> Target {
-        Target::with(vec![RedisServer::start(), RedisServer::start()])
-    }
-
-    fn with(nodes: Vec<RedisServer>) -> Target {
-        let target = Target { dir: tempfile::tempdir().unwrap(), nodes };
-        let mut text = String::new();
-        if !target.nodes.is_empty() {
-            text += "[store]\nbackend = \"redis\"\ntimeout = \"1s\"\n";
-        }
-        for (n, node) in target.nodes.iter().enumerate() {
-            text += &format!("[[store.node]]\nname = \"r{n}\"\nurl = \"{}\"\n", node.url());
-        }
-        text += "[[topic]]\nname = \"orders\"\ncallback = \"http://127.0.0.1:9/\"\n";
-        std::fs::write(target.config(), text).unwrap();
-        target
-    }
-
-    fn config(&self) -> PathBuf {
-        self.dir.path().join("dq.toml")
-    }
-
-    fn store(&self) -> Box<dyn Store> {
-        let store = match self.nodes.len() {
-            0 => settings::Store::Embedded { path: self.dir.path().join("var/dq.db") },
-            _ => {
-                let nodes = self.nodes.iter().enumerate();
-                let node =
-                    |(n, s): (usize, &RedisServer)| settings::Node::server(format!("r{n}"), s.url(), 2);
-                let (prefix, nodes) = ("dq".to_owned(), nodes.map(node).collect());
-                settings::Store::Redis(settings::Redis { prefix, timeout: SECOND, pool: 2, nodes })
-            }
-        };
-        dq::store::open(&store, &self.dir.path().join("var/run")).unwrap()
-    }
-
-    /// The live jobs, by id.
-    fn jobs(&self, topic: &str) -> BTreeMap<String, View> {
-        jobs(self.store().as_mut(), topic)
-    }
-
-    fn import(&self, php: &Php, more: &[&str]) -> Told {
-        import(&self.config(), &[&["--from", &php.url(), "--json"], more].concat())
-    }
-}
-
-fn jobs(store: &mut dyn Store, topic: &str) -> BTreeMap<String, View> {
-    let topic = TopicName::new(topic).unwrap();
-    let mut jobs = BTreeMap::new();
-    for state in [State::Delayed, State::Ready] {
-        let mut cursor = None;
-        loop {
-            let page = store.list(&topic, state, cursor.as_deref(), 500).unwrap();
-            for job in page.jobs {
-                let twice = jobs.insert(job.key.id.as_str().to_owned(), job);
-                assert!(twice.is_none(), "{twice:?}");
-            }
-            cursor = page.next;
-            if cursor.is_none() {
-                break;
-            }
-        }
-    }
-    jobs
-}
-
-/// What the command said, and how it ended.
-struct Told {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-impl Told {
-    fn of(out: Output) -> Told {
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        Told { code: out.status.code().unwrap(), out: text(out.stdout), err: text(out.stderr) }
-    }
-
-    fn json(&self) -> Value {
-        serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {}{}", self.out, self.err))
-    }
-
-    /// Fails unless these are the counts; all others are 0.
-    #[track_caller]
-    fn counts(&self, counts: &[(&str, u64)]) {
-        let json = self.json();
-        let numbers = json.as_object().unwrap().iter().filter_map(|(k, v)| Some((k.as_str(), v.as_u64()?)));
-        let found: BTreeMap<&str, u64> = numbers.filter(|(_, n)| *n > 0).collect();
-        assert_eq!(found, counts.iter().copied().collect(), "{}", self.out);
-    }
-}
-
-fn command(config: &Path, more: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
-    command.args(["import", "php-dq", "--config"]).arg(config).args(more).env_remove("RUST_BACKTRACE");
-    command
-}
-
-fn import(config: &Path, more: &[&str]) -> Told {
-    Told::of(command(config, more).output().unwrap())
-}
-
-const YEAR_2033: i64 = 2_000_000_000;
 
 fn takes_over_all(target: &Target) {
     let php = Php::start();
@@ -271,67 +69,6 @@ fn ids_bodies_due_times_failures_and_priorities_are_kept_on_nodes_of_redis() {
 }
 
 #[test]
-fn a_run_that_is_killed_and_repeated_ends_with_each_job_once() {
-    const JOBS: usize = 20_000;
-    let php = Php::start();
-    php.many(JOBS as u64);
-    let target = Target::embedded();
-    // Each time a bit further.
-    let mut least = 0;
-    for more in [1, 2000, 3000] {
-        least += more;
-        let mut running = command(&target.config(), &["--from", &php.url()]);
-        let mut running = running.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        eventually(30 * SECOND, "some jobs", || (php.noted() >= least).then_some(()));
-        running.kill().unwrap();
-        assert!(!running.wait().unwrap().success(), "it was killed");
-        let (there, noted) = (target.jobs("orders").len(), php.noted());
-        assert!(noted <= there && there < JOBS, "{noted} are noted, {there} are there");
-        least = noted;
-    }
-    let told = target.import(&php, &[]);
-    assert_eq!(told.code, 0, "{}", told.out);
-    let json = told.json();
-    assert_eq!((json["jobs"].as_u64(), json["already"].as_u64()), (Some(JOBS as u64), Some(least as u64)));
-    assert!(json["kept"].as_u64() <= Some(256), "what was added and not noted: {}", told.out);
-    let jobs = target.jobs("orders");
-    assert_eq!(jobs.len(), JOBS);
-    for (id, job) in jobs {
-        let n: i64 = id.parse().unwrap();
-        assert_eq!(job.due_ms, (YEAR_2033 + n) * 1000);
-        assert_eq!(job.body.as_str(), format!("{{\"n\":{n}}}"));
-    }
-    assert_eq!(php.noted(), JOBS);
-    let log = std::fs::metadata(target.dir.path().join("var/dq.db-wal")).unwrap().len();
-    assert!(log < 24 << 20, "without a daemon, the store's log of {log} bytes is carried over all the same");
-}
-
-#[test]
-fn a_source_that_goes_away_in_the_midst_is_named_and_the_next_run_takes_the_rest() {
-    const JOBS: u64 = 20_000;
-    let mut php = Php::start();
-    php.many(JOBS);
-    let target = Target::embedded();
-    let mut running = command(&target.config(), &["--from", &php.url(), "--json"]);
-    let running = running.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    eventually(30 * SECOND, "some jobs", || (php.noted() >= 1000).then_some(()));
-    php.server.kill();
-    let told = Told::of(running.wait_with_output().unwrap());
-    let json = told.json();
-    let (stopped, taken) = (json["stopped"].as_str().unwrap(), json["taken"].as_u64().unwrap());
-    assert!(told.code == 1 && stopped.contains(&php.url()), "{}", told.out);
-    assert!((1000..JOBS).contains(&taken) && json["failed"] == 0, "{}", told.out);
-    php.start_again();
-    let told = target.import(&php, &[]);
-    let json = told.json();
-    let [jobs, taken_now, already, kept] =
-        ["jobs", "taken", "already", "kept"].map(|name| json[name].as_u64().unwrap());
-    assert!(told.code == 0 && kept <= 256, "what was added and not noted: {}", told.out);
-    assert_eq!((jobs, taken + taken_now, taken_now + already + kept), (JOBS, JOBS, JOBS));
-    assert_eq!(target.jobs("orders").len() as u64, JOBS);
-}
-
-#[test]
 fn a_store_that_takes_nothing_is_not_asked_for_ever() {
     let (php, mut target) = (Php::start(), Target::redis());
     php.many(5_000);
@@ -354,7 +91,7 @@ fn long_lists_are_read_to_their_end() {
     for (name, gone) in names.iter().zip(&gone) {
         pipe.hset("dq_job_info", name, "1").rpush("dq_3ready_queue", name).zadd("dq_bucket_1", gone, 5);
     }
-    pipe.exec(&mut php.connection.lock().unwrap()).unwrap();
+    php.run_all(&pipe);
     let told = target.import(&php, &[]);
     told.counts(&[("jobs", 2500), ("ready", 2500), ("taken", 2500), ("orphaned", 2500)]);
     assert!(target.jobs("orders").values().all(|job| job.priority == Priority::Low));
@@ -435,6 +172,82 @@ fn a_dry_run_changes_neither_side() {
     let files: Vec<_> =
         std::fs::read_dir(target.dir.path()).unwrap().map(|f| f.unwrap().file_name()).collect();
     assert_eq!(files, ["dq.toml"]);
+}
+
+#[test]
+fn due_times_are_kept_in_any_number_of_buckets() {
+    let (php, target) = (Php::start(), Target::embedded());
+    let due = now_ms() / 1000 + 3600;
+    let topics = topics_of_all_buckets(4);
+    for n in 0..120 {
+        let name = format!("{}:{n}", topics[n % 4]);
+        php.run::<()>(&["HSET", "dq_job_info", &name, "1"]);
+        php.run::<()>(&["ZADD", &bucket_of(&name, 4), &due.to_string(), &name]);
+    }
+    php.run::<()>(&["ZADD", "dq_bucket_3", "1", "orders:gone"]);
+    // What is called so, and is no bucket.
+    php.run::<()>(&["SET", "dq_bucket_note", "1"]);
+    let told = target.import(&php, &[]);
+    assert_eq!(told.code, 0, "{}{}", told.out, told.err);
+    told.counts(&[("jobs", 120), ("waiting", 120), ("taken", 120), ("orphaned", 1)]);
+    for topic in &topics {
+        let jobs = target.jobs(topic);
+        assert_eq!(jobs.len(), 30, "{topic}");
+        assert!(jobs.values().all(|job| job.due_ms == due * 1000 && job.state == State::Delayed), "{topic}");
+    }
+}
+
+#[test]
+fn a_prefix_with_signs_of_a_pattern_means_itself() {
+    let (php, target) = (Php::start(), Target::embedded());
+    for (prefix, due) in [("d[q]*?", YEAR_2033), ("dq-and-more?", 5)] {
+        php.run::<()>(&["HSET", &format!("{prefix}job_info"), "orders:1", "1"]);
+        php.run::<()>(&["ZADD", &format!("{prefix}bucket_7"), &due.to_string(), "orders:1"]);
+    }
+    let told = target.import(&php, &["--prefix", "d[q]*?"]);
+    told.counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
+    assert_eq!(target.jobs("orders")["1"].due_ms, YEAR_2033 * 1000);
+}
+
+#[test]
+fn a_job_in_no_bucket_keeps_the_time_of_its_body() {
+    let (php, target) = (Php::start(), Target::embedded());
+    target.configure("timezone = \"Asia/Shanghai\"");
+    let body = |time: &str| format!("{{\"a\":1,\"notify_time\":\"{time}\",\"dq_set_time\":\"x\"}}");
+    for (id, time) in [("ahead", "2033-05-18 11:33:20"), ("past", "2020-01-01 00:00:00"), ("odd", "soon")] {
+        php.run::<()>(&["HSET", "dq_job_info", &format!("orders:{id}"), &body(time)]);
+    }
+    php.is_ready("orders:ready", &body("2033-05-18 11:33:20"), 2);
+    let began = now_ms();
+    let told = target.import(&php, &[]);
+    told.counts(&[("jobs", 4), ("stranded", 3), ("ready", 1), ("taken", 4)]);
+    let jobs = target.jobs("orders");
+    assert_eq!((jobs["ahead"].due_ms, jobs["ahead"].state), (YEAR_2033 * 1000, State::Delayed));
+    for id in ["past", "odd", "ready"] {
+        assert!((began..=now_ms()).contains(&jobs[id].due_ms) && jobs[id].state == State::Ready, "{id}");
+    }
+    // The due time of a job that is due now is not part of what it is.
+    target.import(&php, &[]).counts(&[("jobs", 4), ("stranded", 3), ("ready", 1), ("already", 4)]);
+    assert_eq!(told.json()["notes"], serde_json::json!([]), "{}", told.out);
+
+    // The bodies of those that wait show that the zone is another one.
+    php.waits("orders:waits", &body("2033-05-18 03:33:20"), YEAR_2033);
+    let note = target.import(&php, &[]).json()["notes"].to_string();
+    assert!(note.contains("notify_time of 1 jobs is read 480 minutes earlier"), "{note}");
+}
+
+#[test]
+fn a_job_moved_to_a_list_since_does_not_come_again() {
+    let (php, target) = (Php::start(), Target::embedded());
+    target.configure("timezone = \"Asia/Shanghai\"");
+    let body = "{\"notify_time\":\"2033-05-18 11:33:20\"}";
+    php.waits("orders:1", body, YEAR_2033);
+    target.import(&php, &[]).counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
+    assert_eq!(target.store().delete(&[key("1")]), [Ok(true)], "it was delivered");
+    php.run::<()>(&["ZREM", &bucket("orders:1"), "orders:1"]);
+    php.is_ready("orders:1", body, 2);
+    target.import(&php, &[]).counts(&[("jobs", 1), ("ready", 1), ("already", 1)]);
+    assert_eq!(target.jobs("orders").len(), 0);
 }
 
 #[test]

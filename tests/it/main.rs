@@ -18,6 +18,8 @@ mod failover;
 mod http;
 mod http_topics;
 mod import;
+mod import_checks;
+mod import_crashes;
 mod later;
 mod layers;
 mod live_topics;

@@ -12,7 +12,7 @@ use crate::support::{
 };
 use dq::job::{Due, JobId, JobKey, NewJob, TopicName};
 use dq::settings;
-use dq::store::{self, Lanes, Store, Wanted};
+use dq::store::{self, HELD_MS, Lanes, Store, Wanted};
 use nix::sys::signal::{Signal, kill};
 
 /// Two nodes, and a daemon on them.
@@ -259,6 +259,22 @@ fn a_node_that_is_full_refuses_adds_and_still_delivers_what_it_has() {
     assert_eq!(client.ask(&add("t", &pair.id_on(0, "again"), 0)).unwrap()["code"], 1);
     sink.wait_for(102, 10 * SECOND);
     eventually(10 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
+}
+
+#[test]
+fn a_full_node_releases_what_it_holds_back() {
+    let node = RedisServer::start();
+    let nodes = vec![settings::Node::server("r", node.url(), 1)];
+    let redis = settings::Redis { prefix: "dq".into(), timeout: SECOND, pool: 1, nodes };
+    let mut store =
+        dq::store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap();
+    let jobs = ["later", "now"].map(|id| new_job("t", id, "1", Due::At(HELD_MS)));
+    assert!(store.add(&jobs).iter().all(Result::is_ok));
+    node.cli(&["config", "set", "maxmemory", "1mb"]);
+    let dues = [Due::At(now_ms() + 60_000), Due::In(Duration::ZERO)];
+    for (job, due) in jobs.iter().zip(dues) {
+        assert_eq!(store.release(&[(job.key.clone(), due)]), [Ok(true)], "{}", job.key);
+    }
 }
 
 #[test]

@@ -11,8 +11,8 @@ use dq::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, S
 use dq::letters::Pace;
 use dq::settings;
 use dq::store::{
-    Added, Batch, Bell, BellKind, Change, Changed, CircuitState, Counts, Lanes, Leased, Letter, Letters,
-    OUTAGE, Opening, Outcome, OwnerTag, PermitAsk, Settled, Settlement, Store, Token, Wanted, Which,
+    Added, Batch, Bell, BellKind, Change, Changed, CircuitState, Counts, HELD_MS, Lanes, Leased, Letter,
+    Letters, OUTAGE, Opening, Outcome, OwnerTag, PermitAsk, Settled, Settlement, Store, Token, Wanted, Which,
 };
 use dq::topic::Rate;
 
@@ -1048,6 +1048,37 @@ fn reschedule_and_run_move_what_is_not_leased<F: Fixture>(f: &F) {
     assert_eq!(s.run(&key("nobody", "i")).unwrap(), Changed::NotFound);
 }
 
+fn a_held_back_job_waits_until_it_is_released<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let (later, held) = (now_ms() + 90_000, Due::At(HELD_MS));
+    let high = NewJob { priority: Priority::High, attempts: 3, ..job("t", "now", held) };
+    add(&mut *s, &[high, job("t", "past", held), job("u", "later", held), job("t", "own", LONG)]);
+    let own = s.get(&key("t", "own")).unwrap();
+    s.promote(10).unwrap();
+    assert_eq!((counts(&mut *s, "t"), counts(&mut *s, "u")), ([3, 0, 0, 0], [1, 0, 0, 0]));
+    let release = [
+        (key("t", "now"), NOW),
+        (key("u", "later"), Due::At(later)),
+        (key("t", "own"), NOW),
+        (key("t", "past"), Due::At(5)),
+        (key("t", "unknown"), NOW),
+        (key("never-seen", "x"), NOW),
+    ];
+    let before = now_ms();
+    assert_eq!(all(s.release(&release)), [true, true, false, true, false, false]);
+    assert_eq!(all(s.release(&release)), [false; 6], "once");
+    assert_eq!(s.get(&key("t", "own")).unwrap(), own);
+    let released = s.get(&key("u", "later")).unwrap().unwrap();
+    assert_eq!((released.due_ms, released.state), (later, State::Delayed));
+    assert!(s.promote(10).unwrap().next_ms.is_some_and(|next| next <= later), "a timer knows of it");
+    let leased = lease(&mut *s, "t", 9);
+    let ids: Vec<_> = leased.iter().map(|l| (l.key.id.as_str(), l.attempt)).collect();
+    assert_eq!(ids, [("now", 4), ("past", 1)], "they have their priorities and attempts");
+    assert!((before..=now_ms()).contains(&leased[0].due_ms) && leased[1].due_ms == 5);
+    assert_eq!(all(s.release(&release)), [false; 6], "what is leased is not held back");
+    assert_eq!((counts(&mut *s, "t"), counts(&mut *s, "u")), ([1, 0, 2, 0], [1, 0, 0, 0]));
+}
+
 fn a_paused_topic_is_not_leased_until_it_is_resumed<F: Fixture>(f: &F) {
     let (mut a, mut b) = (f.open(), f.open());
     let bell = f.bell(BellKind::Push);
@@ -1583,6 +1614,7 @@ contract! {
     a_lease_keeps_to_its_quotas_and_tells_what_is_left
     leases_go_by_priority_and_then_by_due_time
     reschedule_and_run_move_what_is_not_leased
+    a_held_back_job_waits_until_it_is_released
     a_paused_topic_is_not_leased_until_it_is_resumed
     a_change_of_body_priority_or_limit_keeps_the_job_and_its_due_time
     dead_letters_of_some_ids_are_counted_and_removed_and_live_jobs_stay

@@ -1,27 +1,35 @@
 //! `dq import php-dq`: takes over what is pending in the PHP daemon's Redis.
 //!
-//! Writes straight into the configuration's store, whether a daemon runs or not, and changes nothing of what it reads.
+//! Writes straight into the configuration's store, whether a daemon runs or not, and changes nothing of what it reads but for
+//! its notes. [`take`] says what a crash between any two of its steps leaves behind.
 
+mod activity;
 mod address;
+mod body;
+mod known;
 mod pending;
 mod source;
 mod summary;
 mod take;
 
-use std::collections::HashSet;
 use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
+use jiff::tz::TimeZone;
 
+use self::activity::Activity;
 use self::address::{Address, without_secrets};
+use self::known::Known;
+use self::pending::Clock;
 use self::source::Source;
+use self::summary::Summary;
 use self::take::Import;
 use super::progress::Progress;
 use crate::job::TopicName;
-use crate::registry::{self, Snapshot};
 use crate::settings::{self, At};
-use crate::store;
+use crate::store::{self, Store};
 
 /// Take over the jobs of another delay queue
 #[derive(Debug, clap::Args)]
@@ -38,8 +46,9 @@ enum Origin {
 /// Take over what is pending in the Redis of php-delayqueue, which is stopped meanwhile
 ///
 /// Ids, bodies, due times and the numbers of failures are kept. What has been taken over is noted there in the hash
-/// `<prefix>imported`, so that it can be run again at any time: it goes on where it was. Nothing else is changed there. Ends
-/// with 0 when all could be taken over, and with 1 when some could not, which it names.
+/// `<prefix>imported`, so that it can be run again at any time: it goes on where it was. Nothing else is changed there. It
+/// watches the Redis for some seconds first, and refuses to begin while the PHP daemon runs. Ends with 0 when all could be
+/// taken over, and with 1 when some could not, which it names, or when a node of the registry's dq_redis was not named.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Run it as the daemon's user, who owns the files of the embedded store. Examples:\n  \
@@ -67,6 +76,10 @@ struct PhpDq {
     #[arg(long)]
     dry_run: bool,
 
+    /// Begin although the PHP daemon seems to run: a job that it delivers meanwhile is delivered twice
+    #[arg(long)]
+    anyway: bool,
+
     /// One JSON object instead of a table
     #[arg(long)]
     json: bool,
@@ -80,35 +93,38 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
     for name in &arguments.topics {
         only.push(TopicName::new(name).context("--topic")?);
     }
-    let mut addresses: Vec<Address> = Vec::new();
-    for text in &arguments.from {
-        let address = Address::parse(text)?;
-        if addresses.iter().any(|a| a.shown == address.shown) {
-            bail!("--from {}: it is given twice", address.shown);
-        }
-        addresses.push(address);
-    }
+    let addresses = addresses(&arguments.from)?;
     // All of them answer before anything is taken.
-    let connect = |address| Source::connect(address, &arguments.prefix);
+    let connect = |address| Source::connect(address, &arguments.prefix, arguments.dry_run);
     let mut sources: Vec<Source> = addresses.iter().map(connect).collect::<Result<_>>()?;
     let entries: Vec<u64> = sources.iter_mut().map(Source::entries).collect::<Result<_>>()?;
     let total = entries.iter().sum();
+    let activity = match total {
+        0 => Activity::default(),
+        _ => activity::watch(&mut sources)?,
+    };
     if total == 0 {
         let prefix = &arguments.prefix;
         eprintln!("dq: there is no {prefix}job_info: --prefix and a url's database say where the jobs are");
     }
-    let store = if arguments.dry_run {
-        None
-    } else {
-        let store = store::open(&settings.store, &settings.run_dir).context("cannot open the store")?;
-        let name = describe(&settings);
-        // Nothing is left behind at one that has nothing.
-        let mut with_jobs = sources.iter_mut().zip(&entries).filter(|(_, entries)| **entries > 0);
-        with_jobs.try_for_each(|(source, _)| source.claim(&name))?;
-        Some(store)
+    if !arguments.dry_run && !arguments.anyway && !activity.signs.is_empty() {
+        bail!(
+            "the PHP daemon seems to run, which would deliver once more what is taken over: {} (stop all of its \
+             processes, or give --anyway if these are others)",
+            activity.signs.join("; ")
+        );
+    }
+    let known = Known::read(&settings, arguments.dry_run);
+    let store = if arguments.dry_run { None } else { Some(open(&settings, &mut sources, &entries)?) };
+    let summary = Summary {
+        dry_run: arguments.dry_run,
+        unnamed_nodes: known.nodes_without(&addresses),
+        running: activity.signs,
+        notes: activity.blind.into_iter().chain(known.problem).collect(),
+        ..Summary::default()
     };
-    let mut import =
-        Import::new(store, registered(&settings, arguments.dry_run), only, Progress::begin(total, "jobs"));
+    let progress = Progress::begin(total, "jobs");
+    let mut import = Import::new(store, known.topics, only, clock(&settings)?, summary, progress);
     import.take_over(&mut sources);
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&import.summary)?);
@@ -118,20 +134,35 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
     Ok(import.summary.is_whole())
 }
 
-/// The topics that dq knows, or will when it runs. A trial opens no registry, which would bring its tables up to date.
-fn registered(settings: &settings::Settings, is_trial: bool) -> HashSet<TopicName> {
-    let mut names: HashSet<TopicName> = settings.topics.iter().map(|topic| topic.name.clone()).collect();
-    let Some(at) = &settings.registry else { return names };
-    let known =
-        Snapshot::read(&settings.run_dir).ok().flatten().filter(|(known, _)| known.source == at.to_string());
-    names.extend(known.into_iter().flat_map(|(known, _)| known.topics).map(|topic| topic.name));
-    if !is_trial {
-        match registry::open(at).and_then(|mut registry| registry.list()) {
-            Ok(listing) => names.extend(listing.topics.into_iter().map(|registered| registered.topic.name)),
-            Err(e) => eprintln!("dq: the registry: {e}; going on with the topics that are known"),
+fn addresses(texts: &[String]) -> Result<Vec<Address>> {
+    let mut addresses: Vec<Address> = Vec::new();
+    for text in texts {
+        let address = Address::parse(text)?;
+        if addresses.iter().any(|a| a.shown == address.shown) {
+            bail!("--from {}: it is given twice", address.shown);
         }
+        addresses.push(address);
     }
-    names
+    Ok(addresses)
+}
+
+/// Opens the store, and notes at the sources that their jobs go there. Nothing is left behind at one that has none.
+fn open(settings: &settings::Settings, sources: &mut [Source], entries: &[u64]) -> Result<Box<dyn Store>> {
+    let store = store::open(&settings.store, &settings.run_dir).context("cannot open the store")?;
+    let name = describe(settings);
+    let mut with_jobs = sources.iter_mut().zip(entries).filter(|(_, entries)| **entries > 0);
+    with_jobs.try_for_each(|(source, _)| source.claim(&name))?;
+    Ok(store)
+}
+
+/// The zone is the one in which dq's clients write times, too: it is to be the PHP daemon's.
+fn clock(settings: &settings::Settings) -> Result<Clock> {
+    let zone = match &settings.timezone {
+        Some(name) => TimeZone::get(name).with_context(|| format!("timezone {name:?}"))?,
+        None => TimeZone::system(),
+    };
+    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64);
+    Ok(Clock { zone, now_ms })
 }
 
 /// Which store it is, so that another one is told from it.

@@ -1,15 +1,22 @@
 //! From an entry of the PHP daemon's to a job of dq's. Pure.
 
-use std::fmt;
+use jiff::tz::TimeZone;
 
-use serde::de::{Deserializer as _, MapAccess, Visitor};
-use serde_json::value::RawValue;
-
+use super::body::{Unmarked, unmarked};
 use crate::headers::Headers;
 use crate::job::{Body, Due, JobId, JobKey, LATEST_MS, NewJob, OnConflict, Priority, TopicName};
 
-/// More failures than this are nobody's count: no topic allows so many attempts.
-const FAILURES_MAX: u32 = 1_000_000;
+/// What a note begins with as long as the job is held back in the store.
+const HELD: &[u8] = b"held:";
+
+/// The clock by which times of the PHP daemon are read.
+#[derive(Debug, Clone)]
+pub struct Clock {
+    /// The zone in which the daemon writes them.
+    pub zone: TimeZone,
+    /// Now, Unix milliseconds.
+    pub now_ms: i64,
+}
 
 /// An entry of `dq_job_info`, and what is said of it elsewhere.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,8 +40,30 @@ pub enum Place {
     Waiting,
     /// In a ready list.
     Ready,
-    /// In neither: the daemon died on the way from one to the other.
+    /// In neither: the daemon died on the way from one to the other, or before it had put it into a bucket.
     Stranded,
+}
+
+/// An entry that was understood.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Understood {
+    /// The job that it is for dq.
+    pub job: NewJob,
+    /// The `notify_time` of its body, Unix milliseconds.
+    pub notify_ms: Option<i64>,
+}
+
+/// What is noted of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Noted {
+    /// Nothing.
+    Nothing,
+    /// It is in the store, and may be held back there.
+    Held,
+    /// It was taken over.
+    Taken,
+    /// It was taken over, and was another one then.
+    Otherwise,
 }
 
 impl Entry {
@@ -48,50 +77,90 @@ impl Entry {
     }
 
     /// The job that it is for dq; or why it is none. One that is in a bucket and in a list is not delivered before its time.
-    pub fn job(&self) -> Result<NewJob, String> {
+    pub fn understand(&self, clock: &Clock) -> Result<Understood, String> {
         let (topic, id) = split(&self.name).ok_or("its name holds no `:`")?;
         let text = |bytes| std::str::from_utf8(bytes).map_err(|_| "its name is not UTF-8");
         let topic = TopicName::new(text(topic)?).map_err(|e| e.to_string())?;
         let id = JobId::new(text(id)?).map_err(|e| e.to_string())?;
         let body = std::str::from_utf8(&self.body).map_err(|_| "its body is not UTF-8")?;
-        let (body, attempts) = unmarked(Body::parse(body).map_err(|e| e.to_string())?);
-        Ok(NewJob {
+        let Unmarked { body, failures, notify_time } =
+            unmarked(Body::parse(body).map_err(|e| e.to_string())?);
+        // Of a time that a clock shows twice, the later one: nothing is early.
+        let notify_ms = notify_time
+            .and_then(|at| clock.zone.to_ambiguous_zoned(at).later().ok())
+            .map(|at| at.timestamp().as_millisecond());
+        let job = NewJob {
             headers: Headers::default(),
             key: JobKey { topic, id },
             body,
-            due: self.due()?,
+            due: self.due(notify_ms, clock.now_ms)?,
             priority: self.list.unwrap_or_default(),
             on_conflict: OnConflict::Keep,
             max_attempts: None,
-            attempts,
-        })
-    }
-
-    fn due(&self) -> Result<Due, String> {
-        let Some(seconds) = self.score else { return Ok(Due::In(std::time::Duration::ZERO)) };
-        let ms = (seconds * 1000.0).ceil();
-        if ms.is_nan() || ms > LATEST_MS as f64 {
-            return Err(format!("its due time {seconds} is no Unix time before the year 10000"));
-        }
-        Ok(Due::At(ms.max(0.0) as i64))
-    }
-
-    /// What tells it from what it was before, in 16 digits. The numbers are noted: they never change.
-    pub fn fingerprint(&self) -> String {
-        let due = match self.due() {
-            Ok(Due::At(ms)) => ms.to_string(),
-            _ => "now".to_owned(),
+            attempts: failures,
         };
+        Ok(Understood { job, notify_ms })
+    }
+
+    fn due(&self, notify_ms: Option<i64>, now_ms: i64) -> Result<Due, String> {
+        let Some(seconds) = self.score else {
+            let ahead = notify_ms.filter(|at| self.place() == Place::Stranded && *at > now_ms);
+            return Ok(ahead.map_or(Due::In(std::time::Duration::ZERO), Due::At));
+        };
+        milliseconds(seconds)
+            .map(Due::At)
+            .ok_or_else(|| format!("its due time {seconds} is no Unix time before the year 10000"))
+    }
+
+    /// By how many minutes the `notify_time` of a waiting job is read later than its due time. The daemon writes both at once, so
+    /// that whole quarters of an hour mean that its time zone is another one.
+    pub fn zone_error_min(&self, notify_ms: Option<i64>) -> Option<i64> {
+        let off_ms = notify_ms?.checked_sub(milliseconds(self.score?)?)?;
+        (off_ms != 0 && off_ms % 900_000 == 0).then_some(off_ms / 60_000)
+    }
+
+    /// What tells it from what it was before, in 16 digits. The numbers are noted: they never change. Jobs that are due now have
+    /// that alone for a due time, whenever that is.
+    pub fn fingerprint(&self) -> String {
+        self.fingerprint_due(self.score.and_then(milliseconds))
+    }
+
+    fn fingerprint_due(&self, due_ms: Option<i64>) -> String {
+        let due = due_ms.map_or_else(|| "now".to_owned(), |ms| ms.to_string());
         // FNV-1a.
         let eat = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
         let bytes = due.as_bytes().iter().chain(b"\n").chain(&self.body);
         format!("{:016x}", bytes.fold(0xcbf2_9ce4_8422_2325, eat))
     }
 
+    /// What is noted while it is held back in the store.
+    pub fn held_note(&self) -> Vec<u8> {
+        [HELD, self.fingerprint().as_bytes()].concat()
+    }
+
+    /// What its note says. A job stays the same while the daemon moves it from a bucket to a list, or loses it on the way: its
+    /// body says when it is due, and changes whenever that does.
+    pub fn noted(&self, notify_ms: Option<i64>) -> Noted {
+        let Some(noted) = self.noted.as_deref() else { return Noted::Nothing };
+        let (state, print) = match noted.strip_prefix(HELD) {
+            Some(print) => (Noted::Held, print),
+            None => (Noted::Taken, noted),
+        };
+        let is = |due_ms: Option<i64>| self.fingerprint_due(due_ms).as_bytes() == print;
+        let moved = || notify_ms.is_some() && (is(None) || is(notify_ms));
+        if is(self.score.and_then(milliseconds)) || moved() { state } else { Noted::Otherwise }
+    }
+
     /// Its name for people.
     pub fn shown(&self) -> String {
         shown(&self.name)
     }
+}
+
+/// A score as a due time, never earlier; none: it is none.
+fn milliseconds(seconds: f64) -> Option<i64> {
+    let ms = (seconds * 1000.0).ceil();
+    (!ms.is_nan() && ms <= LATEST_MS as f64).then_some(ms.max(0.0) as i64)
 }
 
 /// Topic and id of a name: an id may hold `:`, a topic does not.
@@ -110,99 +179,27 @@ pub fn shown(name: &[u8]) -> String {
     short
 }
 
-/// The body without what the daemon has put into it, and how often it had failed. All other members stay as they are, to
-/// the letter.
-fn unmarked(body: Body) -> (Body, u32) {
-    let members = match body.as_str().as_bytes().first() {
-        Some(b'{') => serde_json::Deserializer::from_str(body.as_str()).deserialize_map(Members).ok(),
-        _ => None,
-    };
-    let Some(members) = members else { return (body, 0) };
-    let (mut failures, mut text, mut found) = (0, "{".to_owned(), false);
-    for (name, value) in &members {
-        let mark = serde_json::from_str::<String>(name.get()).ok();
-        let is_mark = match mark.as_deref() {
-            Some("notify_time" | "dq_set_time") => true,
-            // One that is no count is the business's own.
-            Some("exp_notify_nums") => count(value).map(|n| failures = n).is_some(),
-            _ => false,
-        };
-        found |= is_mark;
-        if !is_mark {
-            let comma = if text.len() > 1 { "," } else { "" };
-            text += &format!("{comma}{}:{}", name.get(), value.get());
-        }
-    }
-    text.push('}');
-    if found { (Body::trusted(text), failures) } else { (body, 0) }
-}
-
-/// A count, as PHP writes it: a number, or the digits of one.
-fn count(value: &RawValue) -> Option<u32> {
-    value.get().trim_matches('"').parse().ok().filter(|n| *n <= FAILURES_MAX)
-}
-
-struct Members;
-
-impl<'de> Visitor<'de> for Members {
-    type Value = Vec<(&'de RawValue, &'de RawValue)>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut out = Vec::new();
-        while let Some(member) = map.next_entry()? {
-            out.push(member);
-        }
-        Ok(out)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const NOW_MS: i64 = 1_796_000_000_000;
+
+    fn clock(offset: i8) -> Clock {
+        Clock { zone: TimeZone::fixed(jiff::tz::offset(offset)), now_ms: NOW_MS }
+    }
 
     fn entry(name: &str, body: &str) -> Entry {
         Entry { name: name.into(), body: body.into(), score: Some(1.5), list: None, noted: None }
     }
 
-    fn body(text: &str) -> (String, u32) {
-        let job = entry("t:i", text).job().unwrap();
-        (job.body.as_str().to_owned(), job.attempts)
-    }
-
-    #[test]
-    fn what_the_daemon_put_into_a_body_is_taken_out_and_the_rest_stays_to_the_letter() {
-        let own = r#""b":1.0,"a":1234567890123456789,"zh":"\u4e2d文","n":{"notify_time": 1},"\ud800":[ 1 ],"e":1E+2"#;
-        let all = format!(
-            "{{\"notify_time\":\"2026-11-20 23:58:21\",{own},\"dq_set_time\":\"x\",\"exp_notify_nums\":3}}"
-        );
-        assert_eq!(body(&all), (format!("{{{own}}}"), 3));
-        assert_eq!(body(r#"{"notify_time":"x","dq_set_time":"y"}"#), ("{}".to_owned(), 0));
-        assert_eq!(body(r#"{"exp_notify_nums":"2", "a" : 1 }"#), (r#"{"a":1}"#.to_owned(), 2));
-    }
-
-    #[test]
-    fn what_is_not_the_daemons_stays_in_the_body() {
-        for text in [
-            r#"{ "a" : 1 }"#,
-            r#""{\"notify_time\":1}""#,
-            r#"["notify_time", 1.0]"#,
-            "17",
-            "null",
-            r#"{"exp_notify_nums":"often"}"#,
-            r#"{"exp_notify_nums":-1}"#,
-            r#"{"exp_notify_nums":5000000}"#,
-        ] {
-            assert_eq!(body(text), (text.to_owned(), 0));
-        }
+    fn job(entry: &Entry) -> Result<NewJob, String> {
+        entry.understand(&clock(0)).map(|understood| understood.job)
     }
 
     #[test]
     fn a_name_is_cut_at_its_first_colon() {
-        let key = entry("orders:a: b:1", "1").job().unwrap().key;
+        let key = job(&entry("orders:a: b:1", "1")).unwrap().key;
         assert_eq!((key.topic.as_str(), key.id.as_str()), ("orders", "a: b:1"));
         let long = "x".repeat(257);
         for (name, why) in [
@@ -212,19 +209,19 @@ mod tests {
             ("a b:i", "topic"),
             (&*format!("t:{long}"), "257"),
         ] {
-            let error = entry(name, "1").job().unwrap_err();
+            let error = job(&entry(name, "1")).unwrap_err();
             assert!(error.contains(why), "{name}: {error}");
         }
         let bytes =
             |name: &[u8], body: &[u8]| Entry { name: name.into(), body: body.into(), ..entry("", "") };
-        assert!(bytes(b"t:\xff", b"1").job().unwrap_err().contains("UTF-8"));
-        assert!(bytes(b"t:i", b"\"\xff\"").job().unwrap_err().contains("body is not UTF-8"));
-        assert!(bytes(b"t:i", b"{").job().unwrap_err().contains("not JSON"));
+        assert!(job(&bytes(b"t:\xff", b"1")).unwrap_err().contains("UTF-8"));
+        assert!(job(&bytes(b"t:i", b"\"\xff\"")).unwrap_err().contains("body is not UTF-8"));
+        assert!(job(&bytes(b"t:i", b"{")).unwrap_err().contains("not JSON"));
     }
 
     #[test]
     fn a_due_time_is_the_score_in_milliseconds_and_never_earlier() {
-        let due = |score| Entry { score, ..entry("t:i", "1") }.job().map(|job| job.due);
+        let due = |score| job(&Entry { score, ..entry("t:i", "1") }).map(|job| job.due);
         assert_eq!(due(Some(1_800_000_000.0)), Ok(Due::At(1_800_000_000_000)));
         assert_eq!(due(Some(1.0001)), Ok(Due::At(1001)));
         assert_eq!(due(Some(-5.0)), Ok(Due::At(0)));
@@ -233,8 +230,43 @@ mod tests {
             assert!(due(Some(bad)).unwrap_err().contains("due time"), "{bad}");
         }
         let both = Entry { list: Some(Priority::High), ..entry("t:i", "1") };
-        let job = both.job().unwrap();
+        let job = job(&both).unwrap();
         assert_eq!((both.place(), job.due, job.priority), (Place::Ready, Due::At(1500), Priority::High));
+    }
+
+    #[test]
+    fn a_stranded_job_keeps_a_time_that_lies_ahead() {
+        let body = r#"{"a":1,"notify_time":"2026-12-01 23:50:50"}"#;
+        let at_utc_ms = 1_796_169_050_000;
+        let stranded = Entry { score: None, ..entry("t:i", body) };
+        let due = |entry: &Entry, clock: &Clock| entry.understand(clock).unwrap().job.due;
+        let now = Due::In(std::time::Duration::ZERO);
+        assert_eq!(due(&stranded, &clock(0)), Due::At(at_utc_ms));
+        assert_eq!(due(&stranded, &clock(8)), Due::At(at_utc_ms - 8 * 3_600_000));
+        let late = Clock { now_ms: at_utc_ms, ..clock(0) };
+        assert_eq!(due(&stranded, &late), now, "its time has passed");
+        assert_eq!(due(&Entry { list: Some(Priority::Low), ..stranded.clone() }, &clock(0)), now);
+        assert_eq!(due(&Entry { score: Some(9.0), ..stranded.clone() }, &clock(0)), Due::At(9000));
+        let other = Entry { body: br#"{"notify_time":"soon"}"#.to_vec(), ..stranded };
+        assert_eq!(due(&other, &clock(0)), now);
+    }
+
+    #[test]
+    fn a_time_that_a_clock_shows_twice_is_the_later_one() {
+        let zone = TimeZone::get("Europe/Berlin").unwrap();
+        let twice = Entry { score: None, ..entry("t:i", r#"{"notify_time":"2027-10-31 02:30:00"}"#) };
+        let at = twice.understand(&Clock { zone, now_ms: NOW_MS }).unwrap().job.due;
+        assert_eq!(at, Due::At(1_824_946_200_000), "01:30 UTC, not 00:30");
+    }
+
+    #[test]
+    fn another_time_zone_shows_by_quarters_of_an_hour() {
+        let waits = Entry { score: Some(1_796_169_050.0), ..entry("t:i", "1") };
+        assert_eq!(waits.zone_error_min(Some(1_796_169_050_000)), None);
+        assert_eq!(waits.zone_error_min(Some(1_796_169_050_000 + 8 * 3_600_000)), Some(480));
+        assert_eq!(waits.zone_error_min(Some(1_796_169_050_000 - 900_000)), Some(-15));
+        assert_eq!(waits.zone_error_min(Some(1_796_169_051_000)), None);
+        assert_eq!(waits.zone_error_min(None), None);
     }
 
     #[test]
@@ -245,5 +277,26 @@ mod tests {
         assert_ne!(one.fingerprint(), Entry { score: Some(2.0), ..one.clone() }.fingerprint());
         let ready = Entry { score: None, ..one.clone() };
         assert_eq!(ready.fingerprint(), Entry { list: Some(Priority::Low), ..ready.clone() }.fingerprint());
+    }
+
+    #[test]
+    fn a_note_is_of_the_same_job_wherever_the_daemon_has_moved_it() {
+        let body = r#"{"notify_time":"2026-12-01 23:50:50"}"#;
+        let (seconds, at_ms) = (1_796_169_050.0, Some(1_796_169_050_000));
+        let waits = Entry { score: Some(seconds), ..entry("t:i", body) };
+        let lost = Entry { score: None, ..waits.clone() };
+        let note = |of: &Entry, note: Vec<u8>| Entry { noted: Some(note), ..of.clone() }.noted(at_ms);
+        assert_eq!(waits.noted(at_ms), Noted::Nothing);
+        for (now, then) in [(&waits, &waits), (&waits, &lost), (&lost, &waits), (&lost, &lost)] {
+            assert_eq!(note(now, then.fingerprint().into_bytes()), Noted::Taken);
+            assert_eq!(note(now, then.held_note()), Noted::Held);
+        }
+        assert_eq!(note(&waits, entry("t:i", "1").fingerprint().into_bytes()), Noted::Otherwise);
+        assert_eq!(note(&waits, entry("t:i", "1").held_note()), Noted::Otherwise);
+
+        // Without a time in its body, another due time is another job.
+        let bare = entry("t:i", "1");
+        let moved = Entry { score: None, noted: Some(bare.fingerprint().into_bytes()), ..bare };
+        assert_eq!(moved.noted(None), Noted::Otherwise);
     }
 }

@@ -1,7 +1,7 @@
 //! A Redis of the PHP daemon's: what is pending in it, read page by page. Changes nothing but the one hash in which it is
 //! noted what has been taken over. Asks only for commands that Redis has had since 2.8.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -23,6 +23,15 @@ const PAGE: usize = 256;
 /// How many names of a list are asked for at once.
 const NAMES: usize = 1000;
 
+/// More buckets than this are none of the PHP daemon's: it has one timer for each.
+const BUCKETS_MAX: usize = 10_000;
+
+/// How many commands are sent at once.
+const COMMANDS: usize = 4096;
+
+/// What the names of connections of imports begin with, by which they know each other.
+pub const CONNECTION: &str = "dq-import:";
+
 /// The field of the notes that says into which store was taken over: a job's name has a topic before its `:`.
 const STORE: &str = ":store";
 
@@ -35,8 +44,14 @@ pub type Named = (Vec<u8>, Vec<u8>);
 pub struct Source {
     /// Its address, without its password.
     pub shown: String,
+    /// The name of the connection; none: Redis did not take it.
+    pub name: Option<String>,
+    /// The number of its database.
+    pub database: i64,
     connection: Connection,
     prefix: String,
+    /// The keys of its buckets.
+    buckets: Vec<String>,
 }
 
 /// A page of a scan.
@@ -54,8 +69,8 @@ impl<T> Page<T> {
 }
 
 impl Source {
-    /// Connects.
-    pub fn connect(address: &Address, prefix: &str) -> Result<Source> {
+    /// Connects, and finds the buckets. `is_trial`: nothing is to be changed.
+    pub fn connect(address: &Address, prefix: &str, is_trial: bool) -> Result<Source> {
         let connect = || {
             let client = redis::Client::open(address.info.clone())?;
             let mut connection = client.get_connection_with_timeout(CONNECT)?;
@@ -64,13 +79,89 @@ impl Source {
             redis::cmd("PING").exec(&mut connection)?;
             Ok(connection)
         };
-        let connection = connect().map_err(|e: redis::RedisError| {
+        let mut connection = connect().map_err(|e: redis::RedisError| {
             anyhow::anyhow!(
                 "cannot reach {}: {e} (is it the address of a Redis of the PHP daemon's?)",
                 address.shown
             )
         })?;
-        Ok(Source { shown: address.shown.clone(), connection, prefix: prefix.to_owned() })
+        // A trial is in nobody's way. Whom Redis refuses a name is refused the list of clients as well.
+        let kind = if is_trial { "dq-import-trial:" } else { CONNECTION };
+        let name = format!("{kind}{}-{:08x}", std::process::id(), fastrand::u32(..));
+        let named = redis::cmd("CLIENT").arg("SETNAME").arg(&name).exec(&mut connection);
+        let mut source = Source {
+            shown: address.shown.clone(),
+            name: named.is_ok().then_some(name),
+            database: address.info.redis_settings().db(),
+            connection,
+            prefix: prefix.to_owned(),
+            buckets: Vec::new(),
+        };
+        source.buckets = source.find_buckets()?;
+        Ok(source)
+    }
+
+    /// The keys `<prefix>bucket_*` that are zsets: the PHP daemon may have any number of them, and jobs stay in those that it had
+    /// before.
+    fn find_buckets(&mut self) -> Result<Vec<String>> {
+        let what = self.key("bucket_*");
+        let pattern = escaped(&self.prefix) + "bucket_*";
+        let (mut found, mut cursor) = (BTreeSet::new(), 0);
+        loop {
+            let scan = |c: &mut Connection| -> RedisResult<(u64, Vec<Vec<u8>>)> {
+                redis::cmd("SCAN").arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(NAMES).query(c)
+            };
+            let (next, keys) = self.ask(&what, scan)?;
+            // A name that is no text is none of the daemon's.
+            found.extend(keys.into_iter().filter_map(|key| String::from_utf8(key).ok()));
+            if found.len() > BUCKETS_MAX {
+                bail!(
+                    "{}: more than {BUCKETS_MAX} keys are called {what}: is that the prefix of the PHP daemon?",
+                    self.shown
+                );
+            }
+            if next == 0 {
+                break;
+            }
+            cursor = next;
+        }
+        let found: Vec<String> = found.into_iter().collect();
+        let mut buckets = Vec::new();
+        for some in found.chunks(COMMANDS) {
+            let mut pipe = redis::pipe();
+            for key in some {
+                pipe.cmd("TYPE").arg(key);
+            }
+            let kinds: Vec<String> = self.ask(&what, |c| pipe.query(c))?;
+            let is_bucket = |(_, kind): &(&String, String)| kind == "zset";
+            buckets.extend(some.iter().zip(kinds).filter(is_bucket).map(|(key, _)| key.clone()));
+        }
+        Ok(buckets)
+    }
+
+    /// The keys of its buckets.
+    pub fn buckets(&self) -> &[String] {
+        &self.buckets
+    }
+
+    /// The keys of the ready lists.
+    pub fn ready_lists(&self) -> [String; 3] {
+        PRIORITIES.map(|priority| self.key(&format!("{}ready_queue", priority as u8)))
+    }
+
+    /// The key of the bodies.
+    pub fn bodies_key(&self) -> String {
+        self.key("job_info")
+    }
+
+    /// Asks something else of it.
+    pub fn query<T: FromRedisValue>(&mut self, cmd: &redis::Cmd) -> RedisResult<T> {
+        cmd.query(&mut self.connection)
+    }
+
+    /// Asks several things of it at once.
+    pub fn query_all<T: FromRedisValue>(&mut self, pipe: &redis::Pipeline) -> RedisResult<T> {
+        pipe.query(&mut self.connection)
     }
 
     fn key(&self, name: &str) -> String {
@@ -92,15 +183,14 @@ impl Source {
 
     /// How many entries there are.
     pub fn entries(&mut self) -> Result<u64> {
-        let key = self.key("job_info");
+        let key = self.bodies_key();
         self.ask(&key, |c| redis::cmd("HLEN").arg(&key).query(c))
     }
 
     /// The names in the ready lists that are asked for; one that is in several has the highest priority.
     pub fn ready(&mut self, wanted: impl Fn(&[u8]) -> bool) -> Result<HashMap<Vec<u8>, Priority>> {
         let mut names = HashMap::new();
-        for priority in PRIORITIES {
-            let key = self.key(&format!("{}ready_queue", priority as u8));
+        for (priority, key) in PRIORITIES.into_iter().zip(self.ready_lists()) {
             for from in (0..).step_by(NAMES) {
                 let to = from + NAMES - 1;
                 let page: Vec<Vec<u8>> =
@@ -119,7 +209,7 @@ impl Source {
 
     /// Names and bodies from a cursor on; the first is 0.
     pub fn bodies(&mut self, cursor: u64) -> Result<Page<Named>> {
-        let key = self.key("job_info");
+        let key = self.bodies_key();
         let scan =
             |c: &mut Connection| redis::cmd("HSCAN").arg(&key).arg(cursor).arg("COUNT").arg(PAGE).query(c);
         self.ask(&key, scan).map(Page::of)
@@ -134,38 +224,52 @@ impl Source {
         if bodies.is_empty() {
             return Ok(Vec::new());
         }
-        let (buckets, notes) = ([self.key("bucket_0"), self.key("bucket_1")], self.notes());
-        let mut pipe = redis::pipe();
-        for (name, _) in &bodies {
-            pipe.zscore(&buckets[0], name).zscore(&buckets[1], name);
-        }
-        let scores: Vec<Option<f64>> = self.ask("the buckets", |c| pipe.query(c))?;
         let names: Vec<&[u8]> = bodies.iter().map(|(name, _)| &**name).collect();
+        let scores = self.scores(&names)?;
+        let notes = self.notes();
         let noted: Vec<Option<Vec<u8>>> =
             self.ask(&notes, |c| redis::cmd("HMGET").arg(&notes).arg(&names).query(c))?;
-        let entries = bodies.into_iter().zip(scores.chunks(2)).zip(noted);
-        let entry = |(((name, body), scores), noted): ((Named, &[Option<f64>]), _)| {
+        let entries = bodies.into_iter().zip(scores).zip(noted);
+        let entry = |(((name, body), score), noted): ((Named, Option<f64>), _)| {
             let list = ready.get(&name).copied();
-            // One that is in both is due when the daemon would first have found it.
-            let score = scores.iter().copied().flatten().min_by(f64::total_cmp);
             Entry { name, body, score, list, noted }
         };
         Ok(entries.map(entry).collect())
     }
 
+    /// The scores of these names. One that is in several buckets is due when the daemon would first have found it.
+    fn scores(&mut self, names: &[&[u8]]) -> Result<Vec<Option<f64>>> {
+        let buckets = self.buckets.clone();
+        if buckets.is_empty() {
+            return Ok(vec![None; names.len()]);
+        }
+        let mut out = Vec::with_capacity(names.len());
+        for some in names.chunks((COMMANDS / buckets.len()).max(1)) {
+            let mut pipe = redis::pipe();
+            for (name, bucket) in
+                some.iter().flat_map(|name| buckets.iter().map(move |bucket| (name, bucket)))
+            {
+                pipe.zscore(bucket, name);
+            }
+            let scores: Vec<Option<f64>> = self.ask("the buckets", |c| pipe.query(c))?;
+            let first = |scores: &[Option<f64>]| scores.iter().copied().flatten().min_by(f64::total_cmp);
+            out.extend(scores.chunks(buckets.len()).map(first));
+        }
+        Ok(out)
+    }
+
     /// Names of a bucket from a cursor on.
-    pub fn bucket(&mut self, bucket: u8, cursor: u64) -> Result<Page<Vec<u8>>> {
-        let key = self.key(&format!("bucket_{bucket}"));
+    pub fn bucket(&mut self, key: &str, cursor: u64) -> Result<Page<Vec<u8>>> {
         let scan = |c: &mut Connection| -> RedisResult<(u64, Vec<Named>)> {
-            redis::cmd("ZSCAN").arg(&key).arg(cursor).arg("COUNT").arg(NAMES).query(c)
+            redis::cmd("ZSCAN").arg(key).arg(cursor).arg("COUNT").arg(NAMES).query(c)
         };
-        let (next, members) = self.ask(&key, scan)?;
+        let (next, members) = self.ask(key, scan)?;
         Ok(Page::of((next, members.into_iter().map(|(name, _)| name).collect())))
     }
 
     /// Those of the names that have no entry.
     pub fn without_entry(&mut self, names: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
-        let key = self.key("job_info");
+        let key = self.bodies_key();
         let mut pipe = redis::pipe();
         for name in &names {
             pipe.hexists(&key, name);
@@ -194,8 +298,8 @@ impl Source {
         Ok(())
     }
 
-    /// Notes what has been taken over: names and fingerprints.
-    pub fn note(&mut self, taken: &[(&[u8], String)]) -> Result<()> {
+    /// Notes what has been taken over, or is held back in the store: names, and what is noted of each.
+    pub fn note(&mut self, taken: &[(&[u8], Vec<u8>)]) -> Result<()> {
         if taken.is_empty() {
             return Ok(());
         }
@@ -203,5 +307,28 @@ impl Source {
         redis::Cmd::hset_multiple(&key, taken)
             .exec(&mut self.connection)
             .with_context(|| format!("cannot note in {key} of {} what is taken over", self.shown))
+    }
+}
+
+/// A text of which a pattern of Redis means each character as it is.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if matches!(c, '*' | '?' | '[' | '\\') {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_is_no_pattern() {
+        assert_eq!(escaped("dq_"), "dq_");
+        assert_eq!(escaped("{d*q}?[^a-b]\\:"), "{d\\*q}\\?\\[^a-b]\\\\:");
     }
 }

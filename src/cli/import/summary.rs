@@ -43,6 +43,12 @@ pub struct Summary {
     pub left: Vec<Left>,
     /// The first of those names.
     pub orphans: Vec<String>,
+    /// Nodes of the PHP daemon's that were not named, and whose jobs are missing therefore.
+    pub unnamed_nodes: Vec<String>,
+    /// What shows that the PHP daemon runs, or another import.
+    pub running: Vec<String>,
+    /// What else is to be looked at.
+    pub notes: Vec<String>,
     /// Why it ended before its end.
     pub stopped: Option<String>,
 }
@@ -61,7 +67,9 @@ pub struct Left {
 impl Summary {
     /// Whether all could be taken over.
     pub fn is_whole(&self) -> bool {
-        self.cannot + self.changed + self.failed == 0 && self.stopped.is_none()
+        self.cannot + self.changed + self.failed == 0
+            && self.unnamed_nodes.is_empty()
+            && self.stopped.is_none()
     }
 
     /// Counts a job by where it is.
@@ -94,7 +102,7 @@ impl Summary {
             ("jobs seen", self.jobs),
             ("  waiting for their due time", self.waiting),
             ("  ready", self.ready),
-            ("  stranded between the two, due now", self.stranded),
+            ("  stranded, in neither of the two", self.stranded),
             (if self.dry_run { "would be taken over" } else { "taken over" }, self.taken),
             ("taken over before", self.already),
             ("left: cannot be taken", self.cannot),
@@ -128,6 +136,7 @@ impl Summary {
         if self.orphaned > self.orphans.len() as u64 {
             let _ = writeln!(text, "and {} more", self.orphaned - self.orphans.len() as u64);
         }
+        self.tell_beside(&mut text);
         if let Some(why) = &self.stopped {
             let _ = writeln!(text, "ended before its end, and the counts are those so far: {why}");
         }
@@ -135,5 +144,21 @@ impl Summary {
             let _ = writeln!(text, "run it once more: it goes on where it was");
         }
         text
+    }
+
+    /// What concerns no job of its own.
+    fn tell_beside(&self, text: &mut String) {
+        for node in &self.unnamed_nodes {
+            let _ = writeln!(text, "not named by --from, so that its jobs are missing: {node}");
+        }
+        for sign in &self.running {
+            let _ = writeln!(text, "the PHP daemon seems to run: {sign}");
+        }
+        if !self.running.is_empty() && self.dry_run {
+            let _ = writeln!(text, "the import will refuse to begin until it is stopped");
+        }
+        for note in &self.notes {
+            let _ = writeln!(text, "note: {note}");
+        }
     }
 }

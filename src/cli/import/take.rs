@@ -1,16 +1,28 @@
-//! Takes over: from a source into the store, and then a note at the source. A crash between any two of these leaves jobs
-//! that are in the store and not noted: the next run adds them again, and the store keeps those that it has.
+//! Takes over: from a source into the store, batch by batch, in steps between which the import may be killed.
+//!
+//! A job is held back in the store until it is noted at its source: nobody delivers a job of which the next run would not
+//! know that it is there. Hence no job is delivered, gone from the store, and added again.
+//!
+//! | step | killed behind it: in the store | noted at the source | the next run |
+//! |---|---|---|---|
+//! | 0 read | nothing | nothing | takes it as if it came for the first time |
+//! | 1 add, held back | held back | nothing | finds its own job at step 1, and goes on with step 2 |
+//! | 2 note that it is held | held back | `held:` and its fingerprint | goes on with step 3 |
+//! | 3 release: its due time | delivered, or waits for it | `held:` and its fingerprint | step 3 finds nothing held back, and changes nothing |
+//! | 4 note that it is taken over | delivered, or waits for it | its fingerprint | passes it over |
+//!
+//! Step 3 changes a job only if it is held back still. What a client adds, deletes or changes meanwhile stays so.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use anyhow::{Result, bail};
 
 use super::super::progress::Progress;
-use super::pending::{Entry, split};
+use super::pending::{Clock, Entry, Noted, Understood, split};
 use super::source::Source;
 use super::summary::Summary;
-use crate::job::{NewJob, Priority, TopicName};
-use crate::store::{Added, Store};
+use crate::job::{Due, JobKey, NewJob, Priority, State, TopicName};
+use crate::store::{Added, HELD_MS, Store, StoreError};
 
 /// How many jobs are handed to the store at once.
 const BATCH: usize = 256;
@@ -27,10 +39,31 @@ pub struct Import {
     registered: HashSet<TopicName>,
     /// The topics that are asked for; empty: all.
     only: Vec<TopicName>,
+    clock: Clock,
+    /// How many jobs show that the PHP daemon's time zone is another one, by how many minutes.
+    zone_errors: BTreeMap<i64, u64>,
     fruitless: u32,
     progress: Progress,
     /// What it came to so far.
     pub summary: Summary,
+}
+
+/// A job on its way into the store.
+struct Passage {
+    entry: Entry,
+    job: NewJob,
+    /// What was noted of it before.
+    noted: Noted,
+}
+
+/// Whose job it is that has the id in the store already.
+enum Taken {
+    /// An import's that was killed behind step 1.
+    HeldBack,
+    /// An import's, of what the entry was before.
+    Older,
+    /// A client's.
+    Client,
 }
 
 impl Import {
@@ -39,12 +72,14 @@ impl Import {
         mut store: Option<Box<dyn Store>>,
         registered: HashSet<TopicName>,
         only: Vec<TopicName>,
+        clock: Clock,
+        summary: Summary,
         progress: Progress,
     ) -> Import {
         let met = store.as_mut().and_then(|store| store.counts().ok());
         let met = met.map(|counts| counts.into_iter().map(|c| c.topic).collect());
-        let summary = Summary { dry_run: store.is_none(), ..Summary::default() };
-        Import { store, met, registered, only, fruitless: 0, progress, summary }
+        let zone_errors = BTreeMap::new();
+        Import { store, met, registered, only, clock, zone_errors, fruitless: 0, progress, summary }
     }
 
     fn wants(&self, name: &[u8]) -> bool {
@@ -57,6 +92,15 @@ impl Import {
         let taken = sources.iter_mut().try_for_each(|source| self.take_from(source));
         self.progress.end();
         self.summary.stopped = taken.err().map(|e| format!("{e:#}"));
+        // One that many jobs agree on; a single one may have it from the business.
+        if let Some((minutes, jobs)) = self.zone_errors.iter().max_by_key(|(_, jobs)| **jobs) {
+            self.summary.notes.push(format!(
+                "timezone: the notify_time of {jobs} jobs is read {} minutes {} than they are due, so that the PHP daemon \
+                 seems to have another time zone: set `timezone` to it",
+                minutes.abs(),
+                if *minutes > 0 { "later" } else { "earlier" }
+            ));
+        }
     }
 
     fn take_from(&mut self, source: &mut Source) -> Result<()> {
@@ -80,10 +124,10 @@ impl Import {
 
     /// Names that lead nowhere.
     fn look_for_orphans(&mut self, source: &mut Source, ready: HashMap<Vec<u8>, Priority>) -> Result<()> {
-        for bucket in [0, 1] {
+        for bucket in source.buckets().to_vec() {
             let mut cursor = Some(0);
             while let Some(at) = cursor {
-                let page = source.bucket(bucket, at)?;
+                let page = source.bucket(&bucket, at)?;
                 // Those of the lists come by themselves.
                 let wanted =
                     page.items.into_iter().filter(|name| self.wants(name) && !ready.contains_key(name));
@@ -100,11 +144,28 @@ impl Import {
     }
 
     fn take(&mut self, source: &mut Source, entries: Vec<Entry>) -> Result<()> {
-        let (mut jobs, mut from) = (Vec::new(), Vec::new());
+        let passages = self.begin(source, entries)?;
+        if passages.is_empty() {
+            return Ok(());
+        }
+        let Some(mut store) = self.store.take() else {
+            self.summary.taken += passages.len() as u64;
+            return Ok(());
+        };
+        let passed = self.pass(source, store.as_mut(), passages);
+        // No daemon may run, and its log would grow without end. What fails is done after the next batch, or by the daemon.
+        let _ = store.maintain();
+        self.store = Some(store);
+        passed
+    }
+
+    /// Step 0: understands entries. Gives those that are not taken over yet.
+    fn begin(&mut self, source: &Source, entries: Vec<Entry>) -> Result<Vec<Passage>> {
+        let mut passages = Vec::new();
         for entry in entries {
             self.summary.saw(&entry);
-            let job = match entry.job() {
-                Ok(job) => job,
+            let Understood { job, notify_ms } = match entry.understand(&self.clock) {
+                Ok(understood) => understood,
                 Err(reason) => {
                     self.summary.cannot += 1;
                     self.summary.leave(&entry, &source.shown, reason);
@@ -114,63 +175,24 @@ impl Import {
             if !self.registered.contains(&job.key.topic) {
                 *self.summary.unregistered.entry(job.key.topic.to_string()).or_default() += 1;
             }
-            if self.is_taken(source, &entry, &job)? {
-                self.summary.already += 1;
-            } else {
-                jobs.push(job);
-                from.push(entry);
+            if let Some(minutes) = entry.zone_error_min(notify_ms) {
+                *self.zone_errors.entry(minutes).or_default() += 1;
+            }
+            let noted = entry.noted(notify_ms);
+            if matches!(noted, Noted::Held | Noted::Taken) {
+                self.check_store(source, &entry, &job.key.topic)?;
+            }
+            match noted {
+                Noted::Taken => self.summary.already += 1,
+                _ => passages.push(Passage { entry, job, noted }),
             }
         }
-        if jobs.is_empty() {
-            return Ok(());
-        }
-        let Some(store) = &mut self.store else {
-            self.summary.taken += jobs.len() as u64;
-            return Ok(());
-        };
-        let added = store.add(&jobs);
-        let (mut notes, mut failed) = (Vec::new(), None);
-        for (entry, added) in from.iter().zip(added) {
-            match added {
-                Ok(Added::New { .. } | Added::Replaced { .. }) => self.summary.taken += 1,
-                Ok(Added::Kept { .. } | Added::Rejected) if entry.noted.is_none() => self.summary.kept += 1,
-                Ok(Added::Kept { .. } | Added::Rejected) => {
-                    self.summary.changed += 1;
-                    let reason = "it has changed since it was taken over, and dq still has it as it was: \
-                                  delete that one to take this one";
-                    self.summary.leave(entry, &source.shown, reason);
-                    continue;
-                }
-                Err(e) => {
-                    self.summary.failed += 1;
-                    self.summary.leave(entry, &source.shown, format!("{}: {e}", e.code()));
-                    failed = Some(e);
-                    continue;
-                }
-            }
-            notes.push((&*entry.name, entry.fingerprint()));
-        }
-        source.note(&notes)?;
-        // No daemon may run, and its log would grow without end. What fails is done after the next batch, or by the daemon.
-        let _ = store.maintain();
-        self.fruitless = if notes.is_empty() && failed.is_some() { self.fruitless + 1 } else { 0 };
-        match failed {
-            Some(e) if self.fruitless >= FRUITLESS => {
-                bail!("the store has taken nothing for {FRUITLESS} batches: {e}")
-            }
-            _ => {}
-        }
-        if let Some(met) = &mut self.met {
-            met.extend(jobs.into_iter().map(|job| job.key.topic));
-        }
-        Ok(())
+        Ok(passages)
     }
 
-    /// Whether a job is noted as it is. What is noted and cannot have been in this store is in another one.
-    fn is_taken(&self, source: &Source, entry: &Entry, job: &NewJob) -> Result<bool> {
-        let topic = &job.key.topic;
-        let is_taken = entry.noted.as_deref() == Some(entry.fingerprint().as_bytes());
-        if is_taken && self.met.as_ref().is_some_and(|met| !met.contains(topic)) {
+    /// What is noted and cannot have been in this store is in another one.
+    fn check_store(&self, source: &Source, entry: &Entry, topic: &TopicName) -> Result<()> {
+        if self.met.as_ref().is_some_and(|met| !met.contains(topic)) {
             bail!(
                 "{}: {} is noted as taken over, but this store never had a job of topic {topic}: it is a new one \
                  (to take all of them once more: redis-cli DEL {})",
@@ -179,6 +201,117 @@ impl Import {
                 source.notes()
             );
         }
-        Ok(is_taken)
+        Ok(())
     }
+
+    /// Steps 1 to 4.
+    fn pass(&mut self, source: &mut Source, store: &mut dyn Store, passages: Vec<Passage>) -> Result<()> {
+        let topics: Vec<TopicName> = passages.iter().map(|passage| passage.job.key.topic.clone()).collect();
+        let (held, new): (Vec<_>, Vec<_>) = passages.into_iter().partition(|p| p.noted == Noted::Held);
+        let mut failed = None;
+        let (added, kept) = self.hold(source, store, new, &mut failed);
+        let mut notes: Vec<(&[u8], Vec<u8>)> =
+            added.iter().map(|passage| (&*passage.entry.name, passage.entry.held_note())).collect();
+        let is_taken = |entry: &Entry| entry.fingerprint().into_bytes();
+        notes.extend(kept.iter().map(|entry| (&*entry.name, is_taken(entry))));
+        source.note(&notes)?;
+        let released = self.release(source, store, held.into_iter().chain(added).collect(), &mut failed);
+        let notes: Vec<(&[u8], Vec<u8>)> =
+            released.iter().map(|entry| (&*entry.name, is_taken(entry))).collect();
+        source.note(&notes)?;
+        let is_fruitless = released.is_empty() && kept.is_empty();
+        if let Some(met) = &mut self.met {
+            met.extend(topics);
+        }
+        match failed {
+            Some(e) if is_fruitless => {
+                self.fruitless += 1;
+                if self.fruitless >= FRUITLESS {
+                    bail!("the store has taken nothing for {FRUITLESS} batches: {e}");
+                }
+            }
+            _ => self.fruitless = 0,
+        }
+        Ok(())
+    }
+
+    /// Step 1: adds jobs, held back. Gives those that are there now, and the entries whose ids clients have taken.
+    fn hold(
+        &mut self,
+        source: &Source,
+        store: &mut dyn Store,
+        new: Vec<Passage>,
+        failed: &mut Option<StoreError>,
+    ) -> (Vec<Passage>, Vec<Entry>) {
+        let hold = |passage: &Passage| NewJob { due: Due::At(HELD_MS), ..passage.job.clone() };
+        let jobs: Vec<NewJob> = new.iter().map(hold).collect();
+        let added = if jobs.is_empty() { Vec::new() } else { store.add(&jobs) };
+        let (mut there, mut kept) = (Vec::new(), Vec::new());
+        for (passage, added) in new.into_iter().zip(added) {
+            let taken = match added {
+                Ok(Added::New { .. } | Added::Replaced { .. }) => Ok(None),
+                Ok(Added::Kept { .. } | Added::Rejected) => whose(store, &passage).map(Some),
+                Err(e) => Err(e),
+            };
+            match taken {
+                Ok(None | Some(Taken::HeldBack)) => there.push(passage),
+                Ok(Some(Taken::Client)) => {
+                    self.summary.kept += 1;
+                    kept.push(passage.entry);
+                }
+                Ok(Some(Taken::Older)) => {
+                    self.summary.changed += 1;
+                    let reason = "it has changed since it was taken over, and dq still has it as it was: \
+                                  delete that one to take this one";
+                    self.summary.leave(&passage.entry, &source.shown, reason);
+                }
+                Err(e) => self.fail(source, &passage.entry, e, failed),
+            }
+        }
+        (there, kept)
+    }
+
+    /// Step 3: gives jobs their due times. Gives those that have it.
+    fn release(
+        &mut self,
+        source: &Source,
+        store: &mut dyn Store,
+        held: Vec<Passage>,
+        failed: &mut Option<StoreError>,
+    ) -> Vec<Entry> {
+        let jobs: Vec<(JobKey, Due)> = held.iter().map(|p| (p.job.key.clone(), p.job.due)).collect();
+        let released = if jobs.is_empty() { Vec::new() } else { store.release(&jobs) };
+        let mut done = Vec::new();
+        for (Passage { entry, noted, .. }, released) in held.into_iter().zip(released) {
+            match released {
+                // The run before was killed behind its step 3.
+                Ok(false) if noted == Noted::Held => self.summary.already += 1,
+                Ok(_) => self.summary.taken += 1,
+                Err(e) => {
+                    self.fail(source, &entry, e, failed);
+                    continue;
+                }
+            }
+            done.push(entry);
+        }
+        done
+    }
+
+    fn fail(&mut self, source: &Source, entry: &Entry, e: StoreError, failed: &mut Option<StoreError>) {
+        self.summary.failed += 1;
+        self.summary.leave(entry, &source.shown, format!("{}: {e}", e.code()));
+        *failed = Some(e);
+    }
+}
+
+/// Whose job it is that has the id of this one.
+fn whose(store: &mut dyn Store, passage: &Passage) -> Result<Taken, StoreError> {
+    let there = store.get(&passage.job.key)?;
+    let held = there.filter(|view| view.state == State::Delayed && view.due_ms == HELD_MS);
+    Ok(match held {
+        Some(view) if view.body == passage.job.body => Taken::HeldBack,
+        Some(_) => Taken::Older,
+        None if passage.noted == Noted::Nothing => Taken::Client,
+        None => Taken::Older,
+    })
 }

@@ -4,6 +4,7 @@
 //! The console knows nothing of revisions: so they are made of what a row holds. dq's own writers take turns by a named lock.
 
 mod audit;
+mod reading;
 mod row;
 mod statistics;
 mod token;

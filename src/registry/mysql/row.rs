@@ -27,9 +27,14 @@ pub(super) const UPDATE: &str = "UPDATE dq_topic SET topic = ?, t_name = ?, dela
 
 /// Rows as [`Row::of`] reads them; `which` are they.
 pub(super) fn select(which: &str) -> String {
+    select_from("dq_topic", which)
+}
+
+/// The same of another table with these columns.
+pub(super) fn select_from(table: &str, which: &str) -> String {
     format!(
         "SELECT id, {FINGERPRINT}, topic, t_name, delay, callback, timeout, email, re_notify_flag, createor, status, \
-         method, priority, dq_spec FROM dq_topic {which} ORDER BY id"
+         method, priority, dq_spec FROM {table} {which} ORDER BY id"
     )
 }
 

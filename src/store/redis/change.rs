@@ -15,7 +15,7 @@ use crate::job::{JobKey, NewJob, OnConflict};
 use crate::store::{Added, Change, Changed, Result, StoreError};
 
 /// A job that another node is about to hand to its home cannot be changed for that moment.
-fn on_its_way() -> StoreError {
+pub(super) fn on_its_way() -> StoreError {
     StoreError::Busy
 }
 

@@ -22,6 +22,7 @@ mod nodes;
 mod pauses;
 mod promote;
 mod reconcile;
+mod release;
 mod scout;
 mod script;
 mod settle;
@@ -44,7 +45,7 @@ use super::{
     Page, Permit, PermitAsk, Result, Settled, Settlement, Spread, Store, StoreError, TopicRing, View, Wanted,
     Which, exchange_apart,
 };
-use crate::job::{JobId, JobKey, NewJob, State, TopicName};
+use crate::job::{Due, JobId, JobKey, NewJob, State, TopicName};
 use crate::letters::Pace;
 use crate::settings;
 use crate::ticket::Secret;
@@ -188,6 +189,10 @@ impl Store for RedisStore {
 
     fn change(&mut self, key: &JobKey, change: &Change) -> Result<Changed> {
         self.change_at_home(key, change)
+    }
+
+    fn release(&mut self, jobs: &[(JobKey, Due)]) -> Vec<Result<bool>> {
+        self.release_all(jobs)
     }
 
     fn promote_or_spread(

@@ -39,6 +39,7 @@ pub(super) enum Script {
     ReconcileTake,
     ReconcileYield,
     Redrive,
+    Release,
     Secret,
     Settle,
 }
@@ -50,7 +51,7 @@ macro_rules! sources {
 }
 
 /// In the order of [`Script`].
-const SOURCES: [(&str, &str); 35] = sources!(
+const SOURCES: [(&str, &str); 36] = sources!(
     "lua/",
     "add",
     "announce",
@@ -85,6 +86,7 @@ const SOURCES: [(&str, &str); 35] = sources!(
     "reconcile_take",
     "reconcile_yield",
     "redrive",
+    "release",
     "secret",
     "settle"
 );

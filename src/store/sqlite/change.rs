@@ -5,8 +5,8 @@ use rusqlite::{OptionalExtension, params};
 
 use super::row;
 use super::write::Write;
-use crate::job::{JobId, JobKey, NewJob, OnConflict, State, TopicName};
-use crate::store::{Added, Change, Changed};
+use crate::job::{Due, JobId, JobKey, NewJob, OnConflict, State, TopicName};
+use crate::store::{Added, Change, Changed, HELD_MS};
 
 /// Has a topic's jobs no longer leased; or leased again, of which those are told who do.
 pub(super) fn pause(w: &mut Write<'_>, topic: &TopicName, paused: bool) -> rusqlite::Result<()> {
@@ -143,4 +143,22 @@ pub(super) fn change(w: &mut Write<'_>, key: &JobKey, change: &Change) -> rusqli
         w.moved(tid, Some(old), Some((state, at_ms)));
     }
     Ok(Changed::Done)
+}
+
+/// Gives one job its due time, if it is held back. Tells whether it was.
+pub(super) fn release(w: &mut Write<'_>, (key, due): &(JobKey, Due)) -> rusqlite::Result<bool> {
+    let Some(tid) = w.topic(&key.topic)? else { return Ok(false) };
+    let (state, at_ms) = w.place(*due);
+    // The index of live ids is known by `state < 4`.
+    let released = w
+        .db
+        .prepare_cached(
+            "UPDATE job SET state = ?3, at_ms = ?4, due_ms = ?4
+             WHERE tid = ?1 AND id = ?2 AND state < 4 AND state = ?5 AND at_ms = ?6",
+        )?
+        .execute(params![tid, key.id.as_str(), state as i64, at_ms, State::Delayed as i64, HELD_MS])?;
+    if released > 0 {
+        w.moved(tid, Some(State::Delayed), Some((state, at_ms)));
+    }
+    Ok(released > 0)
 }

@@ -42,7 +42,7 @@ use super::{
     Page, Permit, PermitAsk, Result, Settled, Settlement, Spread, Store, StoreError, View, Wanted, Which,
     exchange_apart,
 };
-use crate::job::{JobId, JobKey, NewJob, State, TopicName};
+use crate::job::{Due, JobId, JobKey, NewJob, State, TopicName};
 use crate::letters::Pace;
 use crate::ticket::Secret;
 
@@ -188,6 +188,10 @@ impl Store for SqliteStore {
 
     fn change(&mut self, key: &JobKey, change: &Change) -> Result<Changed> {
         self.write(Durability::Full, |w| change::change(w, key, change))
+    }
+
+    fn release(&mut self, jobs: &[(JobKey, Due)]) -> Vec<Result<bool>> {
+        self.in_chunks(Durability::Full, jobs, change::release)
     }
 
     fn promote_or_spread(

@@ -21,6 +21,7 @@ pub mod browser;
 pub mod certificates;
 pub mod http;
 pub mod mariadb;
+pub mod php;
 pub mod proxy;
 pub mod raw;
 pub mod redis;

@@ -1,0 +1,321 @@
+//! Whether a PHP daemon runs on a Redis: its keys are watched for a short time, and the clients that are connected are looked at.
+//!
+//! A PHP daemon that runs shows itself at least once a second: each timer reads the first name of its bucket ten times a second,
+//! each consumer takes from the ready lists, and all of them keep their connections. They set no names for these.
+//!
+//! Three things are asked, since any of them may be refused or blind: how long each key was left alone (`OBJECT IDLETIME`,
+//! unknown under an LFU policy, and not kept up while Redis saves), the clients (`CLIENT LIST`, which managed servers
+//! may refuse), and, where one of these is missing, how often the commands of timers and consumers were called (`INFO`).
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+
+use super::source::{CONNECTION, Source};
+
+/// How long it is watched. Redis counts the time that a key was left alone in whole seconds, of which the first may be short.
+const WATCHED: Duration = Duration::from_millis(2500);
+
+/// A key that nobody touched while it was watched was left alone for longer than this, in seconds.
+const TOUCHED: u64 = 1;
+
+/// So many clients are named.
+const NAMED: usize = 5;
+
+/// What the PHP daemon does to the Redis of its jobs.
+const COMMANDS: [&str; 14] = [
+    "del",
+    "hdel",
+    "hget",
+    "hincrby",
+    "hset",
+    "incr",
+    "incrby",
+    "lpop",
+    "rpush",
+    "setnx",
+    "zadd",
+    "zrange",
+    "zrangebyscore",
+    "zrem",
+];
+
+/// What its timers and consumers do all the time.
+const POLLS: [&str; 4] = ["zrange", "zrangebyscore", "lpop", "rpop"];
+
+/// What was found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// What shows that a PHP daemon runs, or another import.
+    pub signs: Vec<String>,
+    /// What could not be asked.
+    pub blind: Vec<String>,
+}
+
+/// A line of `CLIENT LIST`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Client {
+    address: String,
+    name: String,
+    /// The last command.
+    command: String,
+    idle_s: u64,
+    flags: String,
+    database: i64,
+}
+
+/// A Redis at a moment; what it refused is why.
+#[derive(Debug)]
+struct Observation {
+    /// The keys that were there, and for how many seconds each was left alone.
+    idle: Result<Vec<(String, u64)>, String>,
+    /// How often the commands that poll were called since it started.
+    polls: Option<u64>,
+    clients: Result<Vec<Client>, String>,
+    /// How much each key holds.
+    sizes: Vec<(String, u64)>,
+    /// When it was over.
+    at: Instant,
+}
+
+/// Watches all of them for a short time.
+pub fn watch(sources: &mut [Source]) -> Result<Activity> {
+    let before: Vec<Observation> = sources.iter_mut().map(observe).collect::<Result<_>>()?;
+    let mut activity = Activity::default();
+    for (source, before) in sources.iter_mut().zip(before) {
+        std::thread::sleep(WATCHED.saturating_sub(before.at.elapsed()));
+        let after = observe(source)?;
+        let Activity { signs, blind } = judge(source.name.as_deref(), source.database, before, after);
+        activity.signs.extend(signs.into_iter().map(|sign| format!("{}: {sign}", source.shown)));
+        activity.blind.extend(blind.into_iter().map(|why| format!("{}: {why}", source.shown)));
+    }
+    Ok(activity)
+}
+
+/// The times come first: to ask how much a key holds touches it.
+fn observe(source: &mut Source) -> Result<Observation> {
+    let idle = idle_times(source).map_err(|e| e.to_string());
+    let polls = redis::cmd("INFO").arg("commandstats").to_owned();
+    let polls = source.query::<String>(&polls).ok().map(|text| calls(&text));
+    let list = redis::cmd("CLIENT").arg("LIST").to_owned();
+    let clients = source.query::<String>(&list).map_err(|e| e.to_string());
+    let clients = clients.map(|text| text.lines().filter_map(Client::parse).collect());
+    let sizes = sizes(source)?;
+    Ok(Observation { idle, polls, clients, sizes, at: Instant::now() })
+}
+
+/// The keys that timers and consumers touch.
+fn polled_keys(source: &Source) -> Vec<String> {
+    source.buckets().iter().cloned().chain(source.ready_lists()).collect()
+}
+
+fn idle_times(source: &mut Source) -> redis::RedisResult<Vec<(String, u64)>> {
+    let keys = polled_keys(source);
+    let mut pipe = redis::pipe();
+    for key in &keys {
+        pipe.cmd("OBJECT").arg("IDLETIME").arg(key);
+    }
+    let idle: Vec<Option<u64>> = source.query_all(&pipe)?;
+    Ok(keys.into_iter().zip(idle).filter_map(|(key, idle)| Some((key, idle?))).collect())
+}
+
+fn sizes(source: &mut Source) -> Result<Vec<(String, u64)>> {
+    let mut pipe = redis::pipe();
+    pipe.hlen(source.bodies_key());
+    source.buckets().iter().for_each(|key| {
+        pipe.zcard(key);
+    });
+    source.ready_lists().iter().for_each(|key| {
+        pipe.llen(key);
+    });
+    let sizes: Vec<u64> =
+        source.query_all(&pipe).with_context(|| format!("cannot watch {}", source.shown))?;
+    let keys = std::iter::once(source.bodies_key()).chain(polled_keys(source));
+    Ok(keys.zip(sizes).collect())
+}
+
+/// How often the commands that poll were called, by what `INFO commandstats` says:
+/// `cmdstat_lpop:calls=17,usec=30,…`.
+fn calls(text: &str) -> u64 {
+    let of = |line: &str| {
+        let (name, rest) = line.trim().strip_prefix("cmdstat_")?.split_once(':')?;
+        let calls = rest.split(',').find_map(|field| field.strip_prefix("calls="))?;
+        POLLS.contains(&name).then(|| calls.parse::<u64>().ok())?
+    };
+    text.lines().filter_map(of).sum()
+}
+
+impl Client {
+    /// `id=3 addr=10.0.0.5:51234 name= age=4 idle=0 flags=N db=0 … cmd=lpop …`; none: another line.
+    fn parse(line: &str) -> Option<Client> {
+        let mut client = Client::default();
+        for (field, value) in line.split(' ').filter_map(|part| part.split_once('=')) {
+            match field {
+                "addr" => client.address = value.to_owned(),
+                "name" => client.name = value.to_owned(),
+                "cmd" => client.command = value.to_ascii_lowercase(),
+                "idle" => client.idle_s = value.parse().unwrap_or(0),
+                "flags" => client.flags = value.to_owned(),
+                "db" => client.database = value.parse().unwrap_or(0),
+                _ => {}
+            }
+        }
+        (!client.address.is_empty()).then_some(client)
+    }
+
+    /// Whether it may be a process of the PHP daemon's: it has no name, works on the same database, and its last command is one
+    /// of theirs. Masters and replicas repeat what others do.
+    fn may_be_php(&self, database: i64) -> bool {
+        let is_replication = self.flags.contains(['M', 'S']);
+        self.name.is_empty()
+            && !is_replication
+            && self.database == database
+            && COMMANDS.contains(&&*self.command)
+    }
+}
+
+/// What two observations say. `own`: the name of the connection that made them.
+fn judge(own: Option<&str>, database: i64, before: Observation, after: Observation) -> Activity {
+    let mut activity = Activity::default();
+    for ((key, was), (_, is)) in before.sizes.iter().zip(&after.sizes) {
+        if was != is {
+            activity.signs.push(format!("{key} held {was} entries, and {is} a moment later"));
+        }
+    }
+    match &after.idle {
+        Ok(idle) => {
+            let touched: Vec<&str> =
+                idle.iter().filter(|(_, idle_s)| *idle_s <= TOUCHED).map(|(key, _)| &**key).collect();
+            if let Some(keys) = in_short(&touched) {
+                activity.signs.push(format!("somebody used {keys} while it was watched"));
+            }
+        }
+        Err(why) => activity.blind.push(format!("when keys were last used is not known: {why}")),
+    }
+    match &after.clients {
+        Ok(clients) => activity.signs.extend(signs_of(clients, own, database)),
+        Err(why) => activity.blind.push(format!("who is connected is not known: {why}")),
+    }
+    if !activity.blind.is_empty() {
+        match (before.polls, after.polls) {
+            (Some(was), Some(is)) if is > was => {
+                let [first @ .., last] = &POLLS;
+                let names = format!("{} or {last}", first.join(", "));
+                activity.signs.push(format!("{names} was called {} times while it was watched", is - was));
+            }
+            (Some(_), Some(_)) => {}
+            _ => activity.blind.push("INFO commandstats is refused, too".to_owned()),
+        }
+    }
+    activity
+}
+
+fn signs_of(clients: &[Client], own: Option<&str>, database: i64) -> Vec<String> {
+    let mut signs = Vec::new();
+    let is_import = |client: &&Client| client.name.starts_with(CONNECTION) && Some(&*client.name) != own;
+    if let Some(other) = clients.iter().find(is_import) {
+        signs.push(format!("another import runs, at {}", other.address));
+    }
+    let php: Vec<String> = clients
+        .iter()
+        .filter(|client| client.may_be_php(database))
+        .map(|c| format!("{} (its last command was {}, {} s ago)", c.address, c.command, c.idle_s))
+        .collect();
+    let php: Vec<&str> = php.iter().map(String::as_str).collect();
+    if let Some(clients) = in_short(&php) {
+        signs.push(format!("clients do what the PHP daemon does: {clients}"));
+    }
+    signs
+}
+
+/// The first of them; none: there are none.
+fn in_short(all: &[&str]) -> Option<String> {
+    let (first, rest) = all.split_at(all.len().min(NAMED));
+    let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+    (!first.is_empty()).then(|| first.join(", ") + &more)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(idle: &[u64], clients: &[&str]) -> Observation {
+        let keys = ["dq_bucket_0", "dq_bucket_1"].map(str::to_owned);
+        Observation {
+            idle: Ok(keys.iter().cloned().zip(idle.iter().copied()).collect()),
+            polls: Some(7),
+            clients: Ok(clients.iter().filter_map(|line| Client::parse(line)).collect()),
+            sizes: keys.into_iter().map(|key| (key, 5)).collect(),
+            at: Instant::now(),
+        }
+    }
+
+    fn found(before: Observation, after: Observation) -> Activity {
+        judge(Some("dq-import:1-a"), 0, before, after)
+    }
+
+    const TIMER: &str =
+        "id=9 addr=10.0.0.5:51 laddr=h:1 fd=8 name= age=40 idle=0 flags=N db=0 cmd=zrange user=default";
+
+    #[test]
+    fn a_redis_that_is_left_alone_shows_no_signs() {
+        let others = [
+            "id=1 addr=10.0.0.9:1 name=dq-import:1-a age=1 idle=0 flags=N db=0 cmd=client|list",
+            "id=2 addr=10.0.0.9:2 name=dq-import-trial:9-b age=1 idle=0 flags=N db=0 cmd=hscan",
+            "id=3 addr=10.0.0.9:3 name= age=1 idle=0 flags=N db=1 cmd=zrange",
+            "id=4 addr=10.0.0.9:4 name= age=1 idle=0 flags=S db=0 cmd=zrem",
+            "id=5 addr=10.0.0.9:5 name= age=1 idle=0 flags=M db=0 cmd=hset",
+            "id=6 addr=10.0.0.9:6 name=sentinel-ab-cmd age=1 idle=0 flags=N db=0 cmd=ping",
+            "id=7 addr=10.0.0.9:7 name= age=1 idle=0 flags=N db=0 cmd=info",
+            "id=8 addr=10.0.0.9:8 name= age=1 idle=0 flags=N db=0 cmd=NULL",
+            "",
+        ];
+        assert_eq!(found(seen(&[0, 0], &others), seen(&[2, 9], &others)), Activity::default());
+    }
+
+    #[test]
+    fn what_moves_is_named() {
+        let activity = found(seen(&[0, 0], &[]), seen(&[2, 1], &[]));
+        assert_eq!(activity.signs, ["somebody used dq_bucket_1 while it was watched"]);
+        let mut after = seen(&[2, 2], &[]);
+        after.sizes[0].1 = 4;
+        let activity = found(seen(&[0, 0], &[]), after);
+        assert_eq!(activity.signs, ["dq_bucket_0 held 5 entries, and 4 a moment later"]);
+    }
+
+    #[test]
+    fn clients_of_the_daemon_and_other_imports_are_named() {
+        let signs = found(seen(&[0, 0], &[]), seen(&[2, 2], &[TIMER; 7])).signs;
+        let [sign] = &signs[..] else { panic!("{signs:?}") };
+        assert!(sign.contains("10.0.0.5:51 (its last command was zrange, 0 s ago)"), "{sign}");
+        assert!(sign.ends_with(" and 2 more"), "{sign}");
+        let other = "id=2 addr=10.0.0.9:2 name=dq-import:9-b age=1 idle=0 flags=N db=0 cmd=hscan";
+        let signs = found(seen(&[0, 0], &[]), seen(&[2, 2], &[other])).signs;
+        assert_eq!(signs, ["another import runs, at 10.0.0.9:2"]);
+    }
+
+    #[test]
+    fn what_is_refused_is_told_and_calls_are_counted_in_its_place() {
+        let refused = || Observation { clients: Err("NOPERM".to_owned()), ..seen(&[2, 2], &[]) };
+        let blind = ["who is connected is not known: NOPERM".to_owned()];
+        let quiet = found(refused(), refused());
+        assert_eq!((quiet.signs.len(), &quiet.blind[..]), (0, &blind[..]));
+        let called = found(refused(), Observation { polls: Some(30), ..refused() });
+        assert!(called.signs[0].contains("was called 23 times"), "{called:?}");
+        let lfu = Observation { idle: Err("LFU".to_owned()), ..seen(&[], &[]) };
+        let called = found(seen(&[0, 0], &[]), Observation { polls: Some(8), ..lfu });
+        assert!(called.signs[0].contains("was called 1 times"), "{called:?}");
+        let nothing = found(refused(), Observation { polls: None, ..refused() });
+        assert_eq!(nothing.blind[1], "INFO commandstats is refused, too");
+        // All was seen: others may call what they like.
+        let others = found(seen(&[0, 0], &[]), Observation { polls: Some(30), ..seen(&[2, 2], &[]) });
+        assert_eq!(others, Activity::default());
+    }
+
+    #[test]
+    fn calls_of_timers_and_consumers_are_summed() {
+        let text = "# Commandstats\r\ncmdstat_zrange:calls=20,usec=1\r\ncmdstat_lpop:calls=3,usec=1\r\n\
+                    cmdstat_get:calls=900,usec=1\r\ncmdstat_zrangebyscore:calls=x\r\n";
+        assert_eq!(calls(text), 23);
+    }
+}

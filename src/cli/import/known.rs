@@ -1,0 +1,132 @@
+//! What is known of topics, and of the nodes that the PHP daemon has: by the configuration, the snapshot and the registry.
+
+use std::collections::HashSet;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+
+use redis::ConnectionAddr;
+
+use super::address::Address;
+use super::pending::shown;
+use crate::job::TopicName;
+use crate::php_node::{self, PhpNode};
+use crate::registry::{self, RegistryError, Snapshot};
+use crate::settings::{self, Settings};
+
+/// What is known.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// The topics that dq has, or will have when it runs.
+    pub topics: HashSet<TopicName>,
+    /// The rows of the PHP daemon's table `dq_redis`, if its database is the registry.
+    pub nodes: Vec<PhpNode>,
+    /// Why the registry could not be asked.
+    pub problem: Option<String>,
+}
+
+impl Known {
+    /// Asks for it. A registry in MySQL is only read. A trial opens no other, which would bring its tables up to date.
+    pub fn read(settings: &Settings, is_trial: bool) -> Known {
+        let topics = settings.topics.iter().map(|topic| topic.name.clone()).collect();
+        let mut known = Known { topics, ..Known::default() };
+        let Some(at) = &settings.registry else { return known };
+        let snapshot =
+            Snapshot::read(&settings.run_dir).ok().flatten().filter(|(it, _)| it.source == at.to_string());
+        known.topics.extend(snapshot.into_iter().flat_map(|(it, _)| it.topics).map(|topic| topic.name));
+        if let Err(e) = known.ask(at, is_trial) {
+            known.problem =
+                Some(format!("the registry cannot be asked, so that topics may be known to it: {e}"));
+        }
+        known
+    }
+
+    fn ask(&mut self, at: &settings::Registry, is_trial: bool) -> Result<(), RegistryError> {
+        let registered = match registry::read_as_it_is(at)? {
+            Some(reading) => {
+                self.nodes = reading.nodes;
+                reading.topics
+            }
+            None if is_trial => Vec::new(),
+            None => registry::open(at)?.list()?.topics,
+        };
+        self.topics.extend(registered.into_iter().map(|registered| registered.topic.name));
+        Ok(())
+    }
+
+    /// The nodes that none of these addresses leads to, for people.
+    pub fn nodes_without(&self, addresses: &[Address]) -> Vec<String> {
+        let named: Vec<Place> = addresses.iter().filter_map(Place::of).collect();
+        let is_named = |node: &&PhpNode| {
+            let master = php_node::master(&node.content);
+            master.is_some_and(|(host, port, _)| named.iter().any(|place| place.is(host, port)))
+        };
+        self.nodes.iter().filter(|node| !is_named(node)).map(describe).collect()
+    }
+}
+
+fn describe(node: &PhpNode) -> String {
+    let row = format!("dq_redis row {} ({})", node.id, shown(node.name.as_bytes()));
+    match php_node::master(&node.content) {
+        Some((host, port, _)) => format!("{row} at {}:{port}", shown(host.as_bytes())),
+        None => format!("{row}, whose content is not host:port:password"),
+    }
+}
+
+/// Where a source is on the network.
+struct Place {
+    host: String,
+    port: u16,
+    found: Vec<SocketAddr>,
+}
+
+impl Place {
+    /// None: it is on a socket of this host, of which a row says nothing.
+    fn of(address: &Address) -> Option<Place> {
+        let ConnectionAddr::Tcp(host, port) = address.info.addr() else { return None };
+        Some(Place { host: host.clone(), port: *port, found: resolve(host, *port) })
+    }
+
+    /// Whether it is there, by its name, or by an address that both names have.
+    fn is(&self, host: &str, port: u16) -> bool {
+        self.port == port
+            && (self.host.eq_ignore_ascii_case(host)
+                || resolve(host, port).iter().any(|at| self.found.contains(at)))
+    }
+}
+
+fn resolve(host: &str, port: u16) -> Vec<SocketAddr> {
+    (host, port).to_socket_addrs().map(Iterator::collect).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(id: i64, content: &str) -> PhpNode {
+        PhpNode { id, name: "二".to_owned(), content: content.to_owned() }
+    }
+
+    #[test]
+    fn nodes_without_an_address_are_named() {
+        let contents = [
+            "127.0.0.1:6379:pw,10.0.0.9:6379:pw",
+            "10.0.0.2:6379:secret",
+            "10.0.0.1:6380",
+            "nonsense secret",
+        ];
+        let nodes = (1..).zip(contents).map(|(id, content)| node(id, content)).collect();
+        let known = Known { nodes, ..Known::default() };
+        let without = |from: &[&str]| {
+            let addresses: Vec<Address> = from.iter().map(|text| Address::parse(text).unwrap()).collect();
+            known.nodes_without(&addresses)
+        };
+        let [first, second, third, strange] = [
+            "dq_redis row 1 (二) at 127.0.0.1:6379",
+            "dq_redis row 2 (二) at 10.0.0.2:6379",
+            "dq_redis row 3 (二) at 10.0.0.1:6380",
+            "dq_redis row 4 (二), whose content is not host:port:password",
+        ];
+        assert_eq!(without(&["redis+unix:///run/r.sock"]), [first, second, third, strange]);
+        assert_eq!(without(&["redis://:pw@localhost:6379/0", "10.0.0.1:6380"]), [second, strange]);
+        assert_eq!(without(&["10.0.0.1:6379", "10.0.0.2:6379:x"]), [first, third, strange]);
+    }
+}

@@ -1,0 +1,44 @@
+--@ use clock bells scores places
+-- Gives jobs that are held back their due times. One that is not held back, or is gone, stays as it is.
+--
+-- KEYS  1 the shard's base
+-- ARGV  1 the due time of a job that is held back
+--       then for each topic: topic, n, and n times: id, due as for add
+-- Gives one letter a job, in their order: d it has its due time, n it is not held back
+--
+-- Moves a job: delayed -> delayed, ready
+
+local argv, held, out = ARGV, tonumber(ARGV[1]), {}
+local i, topic = 2, argv[2]
+while topic do
+  local last = i + 1 + 2 * tonumber(argv[i + 1])
+  local delayed, ready = base .. 'd:' .. topic, base .. 'r:' .. topic
+  local is_ready, earliest = false, nil
+  for j = i + 2, last, 2 do
+    local id, letter = argv[j], 'n'
+    local score = call('ZSCORE', delayed, id)
+    if score then
+      local was, rank = from_delayed(tonumber(score))
+      if was == held then
+        local due = moment(argv[j + 1])
+        -- The removal comes first: so a full server takes the rest as well.
+        call('ZREM', delayed, id)
+        if due <= now then
+          call('ZADD', ready, text(rank * 1e15 + due), id)
+          is_ready = true
+        else
+          local value = due * 4 + rank
+          call('ZADD', delayed, text(value), id)
+          if not earliest or value < earliest then earliest = value end
+        end
+        letter = 'd'
+      end
+    end
+    out[#out + 1] = letter
+  end
+  if is_ready then ring(topic) end
+  if earliest then lower('due', topic, text(earliest)) end
+  i = last + 1
+  topic = argv[i]
+end
+return table.concat(out)
