@@ -15,6 +15,7 @@ mod daemon;
 mod dead;
 mod durability;
 mod failover;
+mod half_taken;
 mod http;
 mod http_topics;
 mod import;

@@ -8,7 +8,7 @@ mod source;
 mod summary;
 mod take;
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
@@ -22,6 +22,7 @@ use crate::job::TopicName;
 use crate::registry::{self, Snapshot};
 use crate::settings::{self, At};
 use crate::store;
+use crate::topic::Topic;
 
 /// Take over the jobs of another delay queue
 #[derive(Debug, clap::Args)]
@@ -107,8 +108,10 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
         with_jobs.try_for_each(|(source, _)| source.claim(&name))?;
         Some(store)
     };
-    let mut import =
-        Import::new(store, registered(&settings, arguments.dry_run), only, Progress::begin(total, "jobs"));
+    let topics = registered(&settings, arguments.dry_run);
+    let names = topics.keys().cloned().collect();
+    let mut import = Import::new(store, names, only, Progress::begin(total, "jobs"));
+    import.summary.found_half_taken(topics.values());
     import.take_over(&mut sources);
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&import.summary)?);
@@ -119,19 +122,23 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
 }
 
 /// The topics that dq knows, or will when it runs. A trial opens no registry, which would bring its tables up to date.
-fn registered(settings: &settings::Settings, is_trial: bool) -> HashSet<TopicName> {
-    let mut names: HashSet<TopicName> = settings.topics.iter().map(|topic| topic.name.clone()).collect();
-    let Some(at) = &settings.registry else { return names };
-    let known =
-        Snapshot::read(&settings.run_dir).ok().flatten().filter(|(known, _)| known.source == at.to_string());
-    names.extend(known.into_iter().flat_map(|(known, _)| known.topics).map(|topic| topic.name));
-    if !is_trial {
-        match registry::open(at).and_then(|mut registry| registry.list()) {
-            Ok(listing) => names.extend(listing.topics.into_iter().map(|registered| registered.topic.name)),
-            Err(e) => eprintln!("dq: the registry: {e}; going on with the topics that are known"),
+fn registered(settings: &settings::Settings, is_trial: bool) -> HashMap<TopicName, Topic> {
+    let named = |topic: Topic| (topic.name.clone(), topic);
+    let mut topics = HashMap::new();
+    if let Some(at) = &settings.registry {
+        let known = Snapshot::read(&settings.run_dir).ok().flatten();
+        let known = known.filter(|(known, _)| known.source == at.to_string());
+        topics.extend(known.into_iter().flat_map(|(known, _)| known.topics).map(named));
+        if !is_trial {
+            match registry::open(at).and_then(|mut registry| registry.list()) {
+                Ok(listing) => topics.extend(listing.topics.into_iter().map(|r| named(r.topic))),
+                Err(e) => eprintln!("dq: the registry: {e}; going on with the topics that are known"),
+            }
         }
     }
-    names
+    // Of two of a name, the file's counts.
+    topics.extend(settings.topics.iter().cloned().map(named));
+    topics
 }
 
 /// Which store it is, so that another one is told from it.

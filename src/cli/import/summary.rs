@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::pending::{Entry, Place, shown};
+use crate::topic::Topic;
 
 /// How many of those that are left, or lead nowhere, are named.
 const NAMED: usize = 10;
@@ -39,6 +40,8 @@ pub struct Summary {
     pub orphaned: u64,
     /// Jobs of topics that are not registered, by topic.
     pub unregistered: BTreeMap<String, u64>,
+    /// The topics that dq cannot serve as they are set, and why.
+    pub half_taken: BTreeMap<String, String>,
     /// The first of those that are left.
     pub left: Vec<Left>,
     /// The first of those names.
@@ -88,6 +91,11 @@ impl Summary {
         self.orphans.extend(names.iter().take(more).map(|name| shown(name)));
     }
 
+    /// Names the topics of which dq cannot do all.
+    pub fn found_half_taken<'a>(&mut self, topics: impl Iterator<Item = &'a Topic>) {
+        self.half_taken.extend(topics.filter_map(|topic| Some((topic.name.to_string(), topic.problem()?))));
+    }
+
     /// For people.
     pub fn table(&self) -> String {
         let mut rows = vec![
@@ -114,6 +122,9 @@ impl Summary {
         }
         for (topic, jobs) in &self.unregistered {
             let _ = writeln!(text, "topic {topic} is not registered: {jobs} jobs wait until it is");
+        }
+        for (topic, problem) in &self.half_taken {
+            let _ = writeln!(text, "topic {topic} is taken over half: {problem}");
         }
         for Left { job, at, reason } in &self.left {
             let _ = writeln!(text, "left in {at}: {job}: {reason}");
