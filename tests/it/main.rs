@@ -32,5 +32,6 @@ mod restart;
 mod servers;
 mod sinks;
 mod store_contract;
+mod stranded;
 mod supervision;
 mod support;

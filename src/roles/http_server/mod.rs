@@ -32,6 +32,7 @@ mod pauses;
 mod pick;
 mod problem;
 mod registrar;
+mod removal;
 mod replays;
 mod schema;
 mod servers;
@@ -123,6 +124,7 @@ fn app(api: Api, access: Access) -> Result<Router> {
     let routes = OpenApiRouter::with_openapi(openapi::beginning())
         .merge(jobs::routes())
         .merge(topics::routes())
+        .merge(removal::routes())
         .merge(pauses::routes())
         .merge(trial::routes())
         .merge(dead::routes())
