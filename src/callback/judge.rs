@@ -168,9 +168,13 @@ fn look(topic: &Topic, expressions: &Expressions, answer: &Answer) -> Result<(),
     if topic.re_notify_flag.is_empty() {
         return Ok(());
     }
-    // One that cannot be read came past the checks, from the console of the PHP daemon; dq-redis-checker tells of it.
-    let Ok(flag) = &*expressions.read(&topic.re_notify_flag) else { return Ok(()) };
     whole()?;
+    // A topic whose flag cannot be read is held, and not called. Nobody can say that such a job is done.
+    let read = expressions.read(&topic.re_notify_flag);
+    let flag = match &*read {
+        Ok(flag) => flag,
+        Err(mistake) => return Err((kind, format!("re_notify_flag is no expression: {mistake}"))),
+    };
     match json() {
         Some(res) if of(Some(&res), flag) => {
             Err((kind, format!("re_notify_flag {} is true of the answer", topic.re_notify_flag)))
@@ -257,8 +261,8 @@ mod tests {
         }
         // What is no success is none, whatever the flag says.
         assert!(kind(&topic("status", "{res.code} != 0"), &answer(500, "{\"code\": 0}")).is_some());
-        // One that cannot be read is as if it were not there.
-        assert_eq!(kind(&topic("non_empty", "system('ls')"), &answer(200, "x")), None);
+        // With one that cannot be read nobody can say that the job is done.
+        assert_eq!(kind(&topic("non_empty", "system('ls')"), &answer(200, "x")), Some(Failure::Answer));
     }
 
     #[test]

@@ -70,7 +70,8 @@ impl Parts {
             };
             Fields::of(&delivery.body).with(marks, zone).url_encoded()
         };
-        let (uri, body, content_type) = match (topic.method, topic.payload) {
+        let (uri, body, content_type) = match (&topic.method, topic.payload) {
+            (topic::Method::Other(text), _) => return Err(format!("nobody can be called by {text:?}")),
             (topic::Method::Get, _) => (with_query(&topic.callback, &form()), None, None),
             (topic::Method::Post, Payload::Form) => {
                 (topic.callback.clone(), Some(form()), Some("application/x-www-form-urlencoded"))

@@ -22,6 +22,26 @@ pub(super) fn confirm(yes: bool, question: impl FnOnce() -> String) -> Result<()
     }
 }
 
+/// Which of two things is done: none where nobody is at the terminal, or is not to be asked.
+pub(super) fn choose<T>(
+    is_quiet: bool,
+    question: impl FnOnce() -> String,
+    (a, b): ((&str, T), (&str, T)),
+) -> Result<Option<T>> {
+    if is_quiet || !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        return Ok(None);
+    }
+    eprint!("{} [{}/{}/N] ", question(), a.0, b.0);
+    std::io::stderr().flush().context("cannot ask")?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer).context("cannot read the answer")?;
+    match answer.trim().to_ascii_lowercase() {
+        answer if answer == a.0 => Ok(Some(a.1)),
+        answer if answer == b.0 => Ok(Some(b.1)),
+        _ => Err(Failure::Declined.into()),
+    }
+}
+
 fn is_yes(answer: &str) -> bool {
     matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")
 }

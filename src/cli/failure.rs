@@ -61,6 +61,7 @@ impl Problem {
         let Problem { status, code, detail, .. } = self;
         let hint = match code.as_str() {
             "unauthorized" => "; --token, --token-file or DQ_TOKEN say who asks",
+            "topic_has_jobs" => "; --purge and --keep say it here",
             "no_route" | "no_method" => "; is the daemon of an older release?",
             _ => "",
         };

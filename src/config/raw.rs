@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::units::{Size, Span};
 use crate::job::Priority;
 use crate::settings::Guard;
-use crate::topic::{CatchUp, Failure, Method, Payload, Rate, Status, Success};
+use crate::topic::{CatchUp, Failure, Method, Mode, Payload, Rate, Status, Success};
 
 /// The whole file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -172,6 +172,9 @@ pub(super) struct Topic {
     pub name: String,
     #[serde(default)]
     pub title: String,
+    // Known, so that a mode that is not done yet is refused by its name.
+    #[serde(default)]
+    pub mode: Mode,
     #[serde(default)]
     pub callback: String,
     #[serde(default = "post")]
@@ -212,6 +215,8 @@ pub(super) struct Topic {
     pub status: Status,
     #[serde(default)]
     pub secrets: Vec<String>,
+    // Known for the same reason.
+    pub keep_done: Option<Span>,
     pub keep_dead: Option<Span>,
 }
 

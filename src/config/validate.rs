@@ -169,6 +169,7 @@ fn topic(at: &str, raw: raw::Topic, max_attempts: u32) -> Result<Topic, ConfigEr
     let span = |given: Option<Span>, default| given.map_or(default, |span| span.0);
     let topic = Topic {
         title: raw.title,
+        mode: raw.mode,
         method: raw.method,
         payload: raw.payload,
         headers: raw.headers,
@@ -191,6 +192,7 @@ fn topic(at: &str, raw: raw::Topic, max_attempts: u32) -> Result<Topic, ConfigEr
         creator: raw.creator,
         status: raw.status,
         secrets: raw.secrets,
+        keep_done: span(raw.keep_done, new.keep_done),
         keep_dead: span(raw.keep_dead, new.keep_dead),
         ..new
     };

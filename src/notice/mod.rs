@@ -28,6 +28,8 @@ pub const KINDS: &[&str] = &[
     DEAD_LETTER,
     "topic_late",
     "circuit_open",
+    "jobs_stranded",
+    "topic_problem",
     "process_restarting",
     "registry_away",
     "disk_nearly_full",

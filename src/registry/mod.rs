@@ -95,10 +95,10 @@ pub struct Unusable {
 }
 
 impl Registered {
-    /// What of a topic is left out when it is served; told beside what is no topic at all.
+    /// What of a topic is left out when it is served; told beside what is no topic at all. (For what it is held, it tells itself.)
     fn left_out(&self) -> impl Iterator<Item = Unusable> {
         let which = format!("topic \"{}\"", self.topic.name);
-        let flaws = self.topic.flaws().into_iter();
+        let flaws = self.topic.flaws().into_iter().filter(|flaw| !flaw.holds());
         flaws.map(move |flaw| Unusable {
             which: which.clone(),
             why: format!("{flaw} (the topic is served without it)"),

@@ -155,6 +155,42 @@ mod tests {
 
     use super::*;
     use crate::token::{Proof, Secret, TokenName};
+    use crate::topic::Method;
+
+    #[test]
+    fn a_topic_that_is_held_is_passed_on_so_and_the_release_before_does_not_call_by_its_method() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder(dir.path())).unwrap();
+        let topic = |name: &str| Topic::new(TopicName::new(name).unwrap(), "http://h/");
+        let topics = vec![
+            Topic { method: Method::Other("PUT".into()), ..topic("method") },
+            Topic { re_notify_flag: "isset({res.a})".into(), ..topic("flag") },
+        ];
+        let snapshot =
+            Snapshot { source: "mysql://h/dq".into(), revision: Revision(1), topics, tokens: None };
+        snapshot.write(dir.path()).unwrap();
+        let (read, unusable) = Snapshot::read(dir.path()).unwrap().unwrap();
+        assert!(read == snapshot && unusable.is_empty(), "{unusable:?}");
+        assert!(read.topics.iter().all(|topic| topic.held().is_some()));
+        // It knows two methods, and leaves out a topic that it cannot read.
+        #[derive(Deserialize)]
+        enum MethodBefore {
+            #[serde(rename = "GET")]
+            Get,
+            #[serde(rename = "POST")]
+            Post,
+        }
+        #[derive(Deserialize)]
+        struct Before {
+            name: String,
+            method: MethodBefore,
+        }
+        let file: File = serde_json::from_slice(&std::fs::read(Snapshot::file(dir.path())).unwrap()).unwrap();
+        let read = |text: &RawValue| serde_json::from_str::<Before>(text.get());
+        assert!(read(&file.topics[0]).is_err());
+        let flag = read(&file.topics[1]).unwrap();
+        assert!(flag.name == "flag" && !matches!(flag.method, MethodBefore::Get));
+    }
 
     #[test]
     fn a_snapshot_is_read_as_it_was_written_by_nobody_else_and_one_of_another_layout_is_refused() {

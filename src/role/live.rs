@@ -40,6 +40,8 @@ struct Followed {
     watch: Watch,
     /// Which file was read last.
     seen: Option<Seen>,
+    /// Whether a snapshot of this registry was read.
+    is_read: bool,
     told: HashSet<Unusable>,
 }
 
@@ -70,7 +72,7 @@ impl LiveTopics {
         // Watched before it is read, so that nothing falls between.
         let watch = Watch::of(&Snapshot::file(&run_dir))?;
         let topics = file.iter().cloned().collect();
-        let registry = Followed { file, source, run_dir, watch, seen: None, told };
+        let registry = Followed { file, source, run_dir, watch, seen: None, is_read: false, told };
         let mut live = LiveTopics { topics, tokens: Tokens::default(), registry: Some(registry) };
         live.look();
         Ok(live)
@@ -84,6 +86,11 @@ impl LiveTopics {
     /// The tokens as they are known now. Cheap to clone.
     pub fn tokens(&self) -> &Tokens {
         &self.tokens
+    }
+
+    /// Whether all topics that there are are known: without a registry, or after it was read once.
+    pub fn is_whole(&self) -> bool {
+        self.registry.as_ref().is_none_or(|registry| registry.is_read)
     }
 
     /// Looks whether they have changed, and gives the topics if those have. To be called when this is readable.
@@ -130,6 +137,7 @@ impl Followed {
         if snapshot.source != self.source {
             return None;
         }
+        self.is_read = true;
         for unusable in unusable {
             if self.told.insert(unusable.clone()) {
                 log::warn!("left out of what the registry has: {}", Excerpt(&unusable));
@@ -188,11 +196,12 @@ mod tests {
             watch: Watch::of(&Snapshot::file(&run_dir)).unwrap(),
             run_dir: run_dir.clone(),
             seen: None,
+            is_read: false,
             told: HashSet::new(),
         };
         let mut live =
             LiveTopics { topics: Topics::default(), tokens: Tokens::default(), registry: Some(followed) };
-        assert!(live.look().is_none());
+        assert!(live.look().is_none() && !live.is_whole());
         let write = |source: &str, topics: Vec<Topic>| {
             let snapshot =
                 Snapshot { source: source.into(), revision: Revision(1), topics, tokens: Some(Vec::new()) };
@@ -200,6 +209,7 @@ mod tests {
         };
         write("sqlite:/x", vec![topic("a", "http://registry/"), topic("b", "http://b/")]);
         let topics = live.look().unwrap().clone();
+        assert!(live.is_whole());
         assert_eq!(topics.get("a").unwrap().callback, "http://file/");
         assert_eq!(topics.get("b").unwrap().callback, "http://b/");
         assert!(live.look().is_none());

@@ -170,6 +170,7 @@ impl Ask {
             | Ask::Settle(_)
             | Ask::Secret(_)
             | Ask::Find { .. }
+            | Ask::Purge(..)
             | Ask::Dead { .. } => Kind::Other,
         }
     }
@@ -346,6 +347,7 @@ impl<A: Asker> Worker<A> {
                 Ask::Pause(topic, true) => Answer::Said(self.store.pause(&topic, true)),
                 Ask::Pause(topic, false) => Answer::Said(resume(self.store.as_mut(), &topic)),
                 Ask::Paused => Answer::Paused(held_back(self.store.as_mut())),
+                Ask::Purge(topic, state, limit) => Answer::Dead(self.store.purge(&topic, state, limit)),
                 Ask::Dead { topic, which, limit, what } => {
                     let done = undertake(&mut *self.store, topic, &which, limit, what);
                     Answer::Dead(done)

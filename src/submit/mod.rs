@@ -75,6 +75,8 @@ pub enum Ask {
     Pause(TopicName, bool),
     /// Tell which topics are paused, and which circuits are not closed.
     Paused,
+    /// Remove up to so many of a topic's jobs that are in one state.
+    Purge(TopicName, State, usize),
     /// Do something with some of a topic's dead letters. Large numbers are asked for in several steps, so that others have
     /// their turn.
     Dead {
@@ -101,6 +103,7 @@ impl Ask {
             | Ask::Find { .. }
             | Ask::Secret(_)
             | Ask::Count
+            | Ask::Purge(..)
             | Ask::Dead { .. }
             | Ask::Pause(..)
             | Ask::Paused => None,
@@ -144,7 +147,7 @@ pub enum Answer {
     Secret(Result<Secret>),
     /// To a count.
     Counted(Result<Vec<Counts>>),
-    /// To what was done with dead letters: with how many.
+    /// To what was done with dead letters, or a purge: with how many.
     Dead(Result<usize>),
     /// To a pause, or its end.
     Said(Result<()>),

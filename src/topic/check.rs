@@ -19,6 +19,9 @@ const LONGEST: Duration = HOUR.saturating_mul(24 * 366 * 10);
 /// How often a delivery may be tried.
 const ATTEMPTS_MAX: u32 = 1000;
 
+/// So many characters of a method that is none are shown.
+const METHOD_SHOWN: usize = 32;
+
 /// What is wrong with a topic: which of its fields, the value, and what would do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
@@ -30,7 +33,7 @@ pub struct Unfit {
 }
 
 impl Unfit {
-    fn new(field: &'static str, problem: impl Into<String>) -> Unfit {
+    pub(super) fn new(field: &'static str, problem: impl Into<String>) -> Unfit {
         Unfit { field, problem: problem.into() }
     }
 }
@@ -39,13 +42,18 @@ impl Topic {
     /// Checks every value and every combination: what a topic has to pass that is saved.
     pub fn check(&self) -> Result<(), Unfit> {
         self.check_values()?;
-        self.flaws().into_iter().next().map_or(Ok(()), Err)
+        let mut wrong = self.flaws().into_iter().chain(self.not_done_yet());
+        wrong.next().map_or(Ok(()), Err)
     }
 
-    /// What is wrong with a topic that can be served all the same, without that: its expressions, headers and secrets. Others
-    /// than dq write such, as the console of the PHP daemon does.
+    /// What is wrong with a topic that is one all the same. Others than dq write such, as the console of the PHP daemon does.
+    /// For some of these it is held (`Topic::held`), and without the others it is served.
     pub fn flaws(&self) -> Vec<Unfit> {
         let mut flaws = Vec::new();
+        if let Method::Other(text) = &self.method {
+            let shown: String = text.chars().take(METHOD_SHOWN).collect();
+            flaws.push(Unfit::new("method", format!("{shown:?} is neither \"POST\" nor \"GET\"")));
+        }
         if let Success::When(text) = &self.success
             && let Err(mistake) = Expression::parse(text)
         {

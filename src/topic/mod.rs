@@ -2,11 +2,12 @@
 
 mod check;
 mod header;
+mod problem;
 mod secret;
+mod topics;
 mod words;
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 pub use self::check::Unfit;
 pub use self::header::{is_own_header, refuse_header};
 pub use self::secret::signing_key;
+pub use self::topics::Topics;
 pub use self::words::{CatchUp, Failure, Rate, Success};
 use crate::job::{Priority, TopicName};
 use crate::retry::RetryPolicy;
@@ -30,14 +32,35 @@ pub enum Mode {
 }
 
 /// The HTTP method of a callback.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
 pub enum Method {
-    /// Fields go into the query.
-    #[serde(rename = "GET")]
+    /// `GET`: fields go into the query.
     Get,
-    /// Fields, or the JSON text, go into the request's body.
-    #[serde(rename = "POST")]
+    /// `POST`: fields, or the JSON text, go into the request's body.
     Post,
+    /// A text that dq cannot call by. It stands in databases that others write; a topic that has one is held.
+    Other(String),
+}
+
+impl From<String> for Method {
+    fn from(text: String) -> Method {
+        match text.as_str() {
+            "GET" => Method::Get,
+            "POST" => Method::Post,
+            _ => Method::Other(text),
+        }
+    }
+}
+
+impl From<Method> for String {
+    fn from(method: Method) -> String {
+        match method {
+            Method::Get => "GET".to_owned(),
+            Method::Post => "POST".to_owned(),
+            Method::Other(text) => text,
+        }
+    }
 }
 
 /// How a job's body travels.
@@ -161,32 +184,5 @@ impl Topic {
             keep_done: Duration::ZERO,
             keep_dead: Duration::ZERO,
         }
-    }
-}
-
-/// All topics that a process knows, by name. Cheap to clone.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Topics(Arc<HashMap<TopicName, Arc<Topic>>>);
-
-impl Topics {
-    /// The topic of that name.
-    pub fn get(&self, name: &str) -> Option<&Arc<Topic>> {
-        self.0.get(name)
-    }
-
-    /// All of them, in no order.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Topic>> {
-        self.0.values()
-    }
-}
-
-/// Of two with the same name, the one that comes first counts.
-impl FromIterator<Topic> for Topics {
-    fn from_iter<I: IntoIterator<Item = Topic>>(topics: I) -> Topics {
-        let mut all = HashMap::new();
-        for topic in topics {
-            all.entry(topic.name.clone()).or_insert_with(|| Arc::new(topic));
-        }
-        Topics(Arc::new(all))
     }
 }

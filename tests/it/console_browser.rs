@@ -11,7 +11,7 @@ use crate::console::{first_password, on_node};
 use crate::support::browser::{Browser, Setting, pictures};
 use crate::support::http::Http;
 use crate::support::redis::RedisServer;
-use crate::support::{Daemon, SECOND, Sink, all_new, eventually};
+use crate::support::{Daemon, SECOND, Sink, all_new, eventually, now_ms};
 
 /// The most that the first page loads, in bytes, and the longest that it takes until something is seen, in milliseconds. The bound is far above
 /// what it takes: other tests run beside it.
@@ -163,6 +163,83 @@ fn an_operator_registers_a_topic_sees_its_jobs_delivered_and_brings_back_what_di
         "/投递成功\\s*4\\b/.test(document.querySelector('.figures-row')?.innerText)",
     );
     assert_eq!(browser.run("return window.stays === true"), true);
+}
+
+#[test]
+fn a_topic_that_was_taken_over_half_is_named_and_one_with_jobs_is_removed_as_is_chosen() {
+    let (sink, daemon) = (Sink::start(), Daemon::start(""));
+    let mut http = Http::unix(&daemon);
+    for name in ["flag", "orders"] {
+        http.ask("POST", "/v1/topics", &json!({"name": name, "callback": sink.url()})).is(201);
+    }
+    let past = now_ms() - 3_600_000;
+    http.ask("POST", "/v1/topics/orders/pause", &Value::Null).is(204);
+    for id in ["1", "2"] {
+        http.ask("POST", "/v1/topics/orders/jobs", &json!({"id": id, "body": 1, "run_at": past})).is(201);
+    }
+    let set =
+        "UPDATE topic SET spec = json_set(spec, '$.re_notify_flag', 'isset({res.code})') WHERE name = 'flag'";
+    let registry = rusqlite::Connection::open(daemon.dir.path().join("var/registry.db")).unwrap();
+    registry.execute(set, []).unwrap();
+    let browser = signed_in(&daemon, Setting::default());
+    browser.see("main", "Setting that dq cannot do: flag");
+    browser.run("location.hash = '#/topics'");
+    browser.see("main", "\"isset({res.code})\" is no expression");
+    browser.see(".badge", "setting not done");
+    browser.run("location.hash = '#/topics/flag'");
+    browser.see("main .note", "dq cannot do all that this topic says.");
+    browser.see("main .note", "until somebody edits it or clears it");
+    browser.run("location.hash = '#/topics/flag/edit'");
+    browser.see("main .note", "Mend it below");
+    browser.run("document.querySelectorAll('details').forEach(e => { e.open = true; })");
+    browser.fill("#f-re_notify_flag", "{res.code} == 7");
+    browser.press("Save");
+    browser.until("the topic's page", "location.hash === '#/topics/flag'");
+    eventually(20 * SECOND, "a topic that is served", || {
+        (http.get("/v1/topics/flag").is(200)["problem"] == Value::Null).then_some(())
+    });
+
+    // Of one with jobs it has to be chosen what becomes of them.
+    let delete = |browser: &Browser| {
+        browser.press("Actions for orders");
+        browser.press("Delete");
+        browser.see("dialog", "2 pending jobs, 0 dead letters");
+        browser.fill("dialog #f-typed", "orders");
+    };
+    browser.run("location.hash = '#/topics/orders'");
+    browser.see("h1", "orders");
+    delete(&browser);
+    let is_shut = "document.querySelector('dialog button[type=submit]').disabled";
+    browser.until("that nothing is done before it is chosen", is_shut);
+    browser.press("Keep: they wait until it is registered again");
+    browser.click("dialog button[type=submit]");
+    browser.until("the topics", "location.hash === '#/topics'");
+    eventually(20 * SECOND, "a topic that is gone", || {
+        (http.get("/v1/topics/orders").status == 404).then_some(())
+    });
+    browser.run("location.hash = '#/'");
+    browser.see("main", "Nobody delivers its due jobs: orders");
+    browser.see("main", "2 due jobs wait");
+
+    // What was left behind is removed later.
+    browser.run("location.hash = '#/topics/orders'");
+    browser.see("h1", "orders");
+    browser.press("Actions for orders");
+    browser.press("Remove its jobs");
+    browser.fill("dialog #f-typed", "orders");
+    browser.click("dialog button[type=submit]");
+    browser.until("the topics", "location.hash === '#/topics'");
+    eventually(20 * SECOND, "that no job is left", || {
+        let stats = http.get("/v1/stats").is(200);
+        let of = stats["topics"].as_array()?.iter().find(|t| t["topic"] == "orders").cloned();
+        of.is_none_or(|of| of["ready"] == 0).then_some(())
+    });
+    browser.run("location.hash = '#/'");
+    browser.see("main", "Nothing needs attention");
+    assert_eq!(sink.count(), 0);
+    // The browser itself says of a topic that is gone that it is not there, and no more.
+    let complaints = browser.complaints();
+    assert!(complaints.iter().all(|line| line.contains("status of 404")), "{complaints:#?}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, free
 use dq::job::TopicName;
 use dq::registry::{Expected, Registry, Snapshot, open};
 use dq::settings;
-use dq::topic::{Mode, Status, Topic};
+use dq::topic::{Status, Topic};
 use mysql::prelude::Queryable;
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -126,31 +126,23 @@ fn a_topic_that_is_deleted_while_its_callback_runs_ends_its_job() {
 }
 
 #[test]
-fn the_configuration_file_wins_and_what_cannot_be_is_told_once() {
+fn the_configuration_file_wins_which_is_told_once() {
     let (mine, other) = (Sink::start(), Sink::start());
     let (daemon, mut registry) = daemon(MariaDb::shared(), &topic("t", &mine, ""));
     registry.put(&calling("t", &other), Expected::Absent).unwrap();
-    let keeps = Topic { keep_done: SECOND, ..calling("keeps", &other) };
-    registry.put(&keeps, Expected::Absent).unwrap();
-    registry.put(&Topic { mode: Mode::Pull, ..calling("pulled", &other) }, Expected::Absent).unwrap();
-    answers(&daemon, &add("keeps", "1", 0), None);
-    answers(&daemon, &add("pulled", "1", 0), None);
+    registry.put(&calling("plain", &other), Expected::Absent).unwrap();
+    answers(&daemon, &add("plain", "1", 0), None);
     answers(&daemon, &add("t", "1", 0), None);
     mine.wait_for(1, SOON);
     other.wait_for(1, SOON);
-    registry.put(&Topic { title: "x".into(), ..keeps }, Expected::Any).unwrap();
+    registry.put(&Topic { title: "x".into(), ..calling("plain", &other) }, Expected::Any).unwrap();
     let file = Snapshot::file(&daemon.dir.path().join("var/run"));
     eventually(SOON, "the next snapshot", || {
         std::fs::read_to_string(&file).unwrap().contains("\"title\":\"x\"").then_some(())
     });
-    for line in [
-        "topic t is as the configuration file has it",
-        "topic keeps: this release keeps keep_done",
-        "topic pulled: nobody",
-    ] {
-        assert_eq!(daemon.log().matches(line).count(), 1, "{line}: {}", daemon.log());
-    }
-    assert_eq!(other.deliveries().len(), 1, "neither the file's nor the pulled one");
+    let line = "topic t is as the configuration file has it";
+    assert_eq!(daemon.log().matches(line).count(), 1, "{}", daemon.log());
+    assert_eq!(other.deliveries().len(), 1, "not the file's");
 }
 
 #[test]

@@ -54,7 +54,7 @@ fn full() -> Topic {
         creator: "张三".into(),
         status: Status::Offline,
         secrets: vec!["whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD".into(), "another secret".into()],
-        keep_done: Duration::from_secs(3600),
+        keep_dead: Duration::from_secs(3600),
         ..topic("full")
     }
 }
@@ -377,6 +377,41 @@ fn what_a_later_release_has_written_beside_is_kept() {
 }
 
 #[test]
+fn what_this_release_does_not_do_is_not_written_and_is_read() {
+    on_each(|settings| {
+        let mut registry = open(settings).unwrap();
+        for (topic, field) in [
+            (Topic { mode: Mode::Pull, ..topic("t") }, "mode"),
+            (Topic { keep_done: Duration::from_secs(60), ..topic("t") }, "keep_done"),
+            (Topic { method: Method::Other("PUT".into()), ..topic("t") }, "method"),
+        ] {
+            let refused = registry.put(&topic, Expected::Any);
+            assert!(
+                matches!(&refused, Err(RegistryError::Unfit(unfit)) if unfit.field == field),
+                "{refused:?}"
+            );
+        }
+        assert!(registry.get(&name("t")).unwrap().is_none());
+        registry.put(&topic("t"), Expected::Absent).unwrap();
+        let spec = r#"{"callback":"http://127.0.0.1:9000/","mode":"pull","keep_done_ms":60000}"#;
+        match settings {
+            settings::Registry::Sqlite { path } => {
+                let set = "UPDATE topic SET spec = ?1";
+                rusqlite::Connection::open(path).unwrap().execute(set, [spec]).unwrap();
+            }
+            settings::Registry::Mysql(server) => {
+                let mut db = mysql::Conn::new(mysql::Opts::from_url(&server.url).unwrap()).unwrap();
+                db.exec_drop("UPDATE dq_topic SET dq_spec = ?", (spec,)).unwrap();
+            }
+        }
+        let read = registry.get(&name("t")).unwrap().unwrap().topic;
+        assert_eq!((read.mode, read.keep_done), (Mode::Pull, Duration::from_secs(60)));
+        let problem = read.problem().unwrap();
+        assert!(problem.contains("mode: \"pull\"") && problem.contains("keep_done: \"1m\""), "{problem}");
+    });
+}
+
+#[test]
 fn a_row_of_sqlite_that_is_no_topic_is_told_and_harms_no_other() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("registry.db");
@@ -512,17 +547,25 @@ fn a_database_of_the_php_daemon_is_taken_over_and_goes_on_serving_its_console() 
         console.query_drop("UPDATE dq_topic SET status = 2 WHERE topic = 'by_console'").unwrap();
         changed(registry.as_mut());
         assert_eq!(registry.get(&name("by_console")).unwrap().unwrap().topic.status, Status::Offline);
-        // A flag that is no expression is told of, and the topic stays.
+        // A flag that is no expression holds the topic, and is told with it.
         console
             .query_drop("UPDATE dq_topic SET re_notify_flag = 'isset({res.code})' WHERE topic = 'by_console'")
             .unwrap();
         changed(registry.as_mut());
-        let listing = registry.list().unwrap();
-        assert!(listing.topics.iter().any(|t| t.topic.name.as_str() == "by_console"));
-        let told: Vec<String> = listing.unusable.iter().map(ToString::to_string).collect();
-        let about =
-            "topic \"by_console\": re_notify_flag: \"isset({res.code})\" is no expression: at character 1";
-        assert!(told.iter().any(|t| t.contains(about)), "{told:?}");
+        let held = |registry: &mut dyn Registry| {
+            let listing = registry.list().unwrap();
+            let topic = listing.topics.into_iter().find(|t| t.topic.name.as_str() == "by_console");
+            topic.unwrap().topic.held()
+        };
+        let about = "re_notify_flag: \"isset({res.code})\" is no expression: at character 1";
+        assert!(held(registry.as_mut()).unwrap().contains(about));
+        let set = "UPDATE dq_topic SET re_notify_flag = '', method = 'PUT' WHERE topic = 'by_console'";
+        console.query_drop(set).unwrap();
+        changed(registry.as_mut());
+        assert!(held(registry.as_mut()).unwrap().contains("method: \"PUT\""));
+        console.query_drop("UPDATE dq_topic SET method = 'get' WHERE topic = 'by_console'").unwrap();
+        changed(registry.as_mut());
+        assert_eq!(held(registry.as_mut()), None);
         console
             .query_drop("INSERT INTO dq_stat (u_key, num, create_time) VALUES ('1:total_notfiy', 1, NOW())")
             .unwrap();

@@ -21,7 +21,7 @@ const DAYS = 14;
 
 /** What is asked again of a topic, so that its timetable is the daemon's own. */
 function asGiven(topic) {
-  const shown = ['secrets', 'source', 'revision', 'paused', 'circuit', 'circuit_until_ms', 'circuit_reason'];
+  const shown = ['secrets', 'source', 'problem', 'revision', 'paused', 'circuit', 'circuit_until_ms', 'circuit_reason'];
   return Object.fromEntries(Object.entries(topic).filter(([name, value]) => !shown.includes(name) && value !== null));
 }
 
@@ -37,6 +37,7 @@ function figures(topic) {
 
 function held(topic, set) {
   return [
+    topic.problem && note('warn', h('p', null, h('b', null, t('topic.problem')), ' ', topic.problem)),
     topic.circuit && topic.circuit !== 'closed' && note('warn', h('p', null, h('b', null, t(`state.${topic.circuit}.why`)), ' ', set?.circuit_reason),
       set?.circuit_until_ms && h('p', { title: fullMoment(set.circuit_until_ms) }, t('topic.circuit.until', { at: moment(set.circuit_until_ms) }))),
     topic.paused && note('warn', h('p', null, t('state.paused.why'))),

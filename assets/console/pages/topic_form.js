@@ -20,8 +20,10 @@ import { mayChange } from '../session.js';
 
 const CHECK_AFTER_MS = 250;
 
-function optionsOf(told) {
-  return told.options.map((option) => {
+function optionsOf(told, value) {
+  // What a registry says that others write is shown as it is, although it cannot be chosen.
+  const options = told.options.includes(value) ? told.options : [...told.options, value];
+  return options.map((option) => {
     const key = `option.${told.name}.${option}`;
     return [option, has(key) ? t(key) : option];
   });
@@ -71,7 +73,7 @@ class Form {
   }
 
   given() {
-    const topic = given(this.values, this.topic, this.noSecrets);
+    const topic = given(this.values, this.noSecrets);
     if (!this.isNew) topic.name = this.name;
     return topic;
   }
@@ -153,7 +155,7 @@ function entry(form, told) {
     onchange: (value) => form.set(told.name, value), required: told.name === 'name' || told.name === 'callback', autofocus: form.isNew && told.name === 'name',
   };
   if (told.kind === 'secrets') return secretsField(form, common);
-  if (told.kind === 'select') return field({ ...common, kind: 'select', options: optionsOf(told) });
+  if (told.kind === 'select') return field({ ...common, kind: 'select', options: optionsOf(told, common.value) });
   if (told.kind === 'headers') return field({ ...common, kind: 'area', rows: 3, placeholder: 'x-shop: 7' });
   return field({ ...common, placeholder: t(`field.${told.name}.hint`) === `field.${told.name}.hint` ? undefined : t(`field.${told.name}.hint`) });
 }
@@ -202,7 +204,7 @@ export default function topicForm(context) {
       const head = topicHead({ name: form.name, set: form.topic, tab: 'edit', reload: () => {} });
       if (!form.topic) return [head, form.loading ? problemNote(form.loading, () => form.load()) : skeleton(6)];
       if (isFixed()) return [head, note('info', h('p', null, mayChange() ? t('topic.from_file') : t('read_only.reason'))), topicSettings(form.topic, form.checked)];
-      return [head, view(form)];
+      return [head, form.topic.problem && note('warn', h('p', null, h('b', null, t('topic.problem')), ' ', form.topic.problem), h('p', null, t('form.problem'))), view(form)];
     },
   };
 }

@@ -30,21 +30,21 @@ function rowsOf(settings, stats) {
     const now = live.topics.get(name);
     const of = done.get(name);
     return {
-      topic: name, title: set?.title ?? '', callback: set?.callback ?? '', mode: set?.mode, source: set?.source,
+      topic: name, title: set?.title ?? '', callback: set?.callback ?? '', mode: set?.mode, source: set?.source, problem: set?.problem,
       delayed: 0, ready: 0, leased: 0, dead: 0, oldest_ready_ms: null, paused: set?.paused, circuit: set?.circuit, status: set?.status, registered: Boolean(set) || settings === null, ...now,
       today: of?.days?.at(-1) ?? NOTHING, totals: of?.totals ?? NOTHING,
     };
   });
 }
 
-const needsCare = (row) => row.paused || row.circuit === 'open' || row.circuit === 'half_open' || row.status === 'offline' || row.dead > 0 || row.registered === false;
+const needsCare = (row) => row.problem || row.paused || row.circuit === 'open' || row.circuit === 'half_open' || row.status === 'offline' || row.dead > 0 || row.registered === false;
 
 function columns(after) {
   const number = (key, label, of) => ({ key, label, right: true, sort: of, view: (row) => h('span', { class: of(row) === 0 ? 'zero' : '' }, count(of(row))) });
   return [
     {
       key: 'topic', label: t('topic'), main: true, sort: (row) => row.topic,
-      view: (row) => h('span', { class: 'two-lines' }, h('a', { class: 'mono name', href: topicHref(row.topic) }, row.topic), row.title && h('span', { class: 'soft' }, row.title)),
+      view: (row) => h('span', { class: 'two-lines' }, h('a', { class: 'mono name', href: topicHref(row.topic) }, row.topic), row.title && h('span', { class: 'soft' }, row.title), row.problem && h('span', { class: 'bad-text' }, row.problem)),
     },
     { key: 'state', label: t('state'), view: (row) => h('span', { class: 'badges' }, topicBadges(row), row.mode === 'pull' && tag('plain', t('state.pull')), row.source === 'file' && tag('plain', t('state.file'), t('topic.from_file'))) },
     number('delayed', t('state.delayed'), (row) => row.delayed),

@@ -20,7 +20,7 @@ export function alertName(alert) {
 function ofAlerts() {
   return (live.alerts ?? []).map((alert) => ({
     key: `alert-${alert.name}-${alert.node}-${alert.topic}-${alert.process}`, tone: alert.loses_jobs ? 'bad' : 'warn',
-    text: [alertName(alert), alert.topic ?? alert.node ?? alert.process].filter(Boolean).join(': '), detail: alert.detail, since: alert.since_ms, href: '#/alerts',
+    text: [alertName(alert), alert.topic ?? alert.node ?? alert.process].filter(Boolean).join(': '), detail: alert.detail, since: alert.since_ms, href: alert.topic ? topicHref(alert.topic) : '#/alerts',
   }));
 }
 
@@ -50,11 +50,11 @@ function ofDaemon() {
 }
 
 /** An alert and what is seen of the same topic or node are one matter. */
+const SAME = { circuit_open: (a) => `circuit-${a.topic}`, jobs_stranded: (a) => `unregistered-${a.topic}`, node_down: (a) => `node-${a.node}` };
+
 function withoutRepeats(items) {
-  const alerts = live.alerts ?? [];
-  const circuits = new Set(alerts.filter((a) => a.name === 'circuit_open').map((a) => `circuit-${a.topic}`));
-  const nodes = new Set(alerts.filter((a) => a.name === 'node_down').map((a) => `node-${a.node}`));
-  return items.filter((item) => !circuits.has(item.key) && !nodes.has(item.key));
+  const told = new Set((live.alerts ?? []).map((alert) => SAME[alert.name]?.(alert)));
+  return items.filter((item) => !told.has(item.key));
 }
 
 /**

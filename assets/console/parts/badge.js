@@ -25,11 +25,12 @@ export function badge(state, title) {
 
 /**
  * What holds a topic's jobs back, or that nothing does; what matters most comes first.
- * @param {{registered?: boolean, paused?: ?boolean, circuit?: ?string, status?: ?string}} topic
+ * @param {{registered?: boolean, problem?: ?string, paused?: ?boolean, circuit?: ?string, status?: ?string}} topic
  */
 export function topicBadges(topic) {
   const all = [
     topic.registered === false && badge('unregistered', t('state.unregistered.why')),
+    topic.problem && tag('bad', t('state.problem'), topic.problem),
     topic.paused && badge('paused', t('state.paused.why')),
     topic.circuit === 'open' && tag('bad', t('state.open'), t('state.open.why')),
     topic.circuit === 'half_open' && tag('ready', t('state.half_open'), t('state.half_open.why')),

@@ -1,7 +1,7 @@
 // What can be done with a topic as a whole, from wherever it is shown. Each says what came of it.
 
 import { h } from '../dom.js';
-import { change, path, post, remove } from '../api.js';
+import { change, path, post, query, remove } from '../api.js';
 import { count } from '../format.js';
 import { t } from '../i18n.js';
 import { live } from '../live.js';
@@ -36,16 +36,49 @@ function setStatus(topic, status, after) {
   return done(() => change(path('topics', topic), { status }), t(`topic.is_${status}`, { topic }), after);
 }
 
-/** Removes a topic, once its name was typed. @param {string} topic @param {() => void} after */
-function deleteTopic(topic, after) {
+/** Of very many jobs a request removes some, and says that there are more. @param {string} topic @param {?string} jobs */
+async function removeTopic(topic, jobs) {
+  for (;;) {
+    try {
+      return await remove(path('topics', topic) + query({ jobs }));
+    } catch (problem) {
+      if (problem.code !== 'purge_unfinished') throw problem;
+    }
+  }
+}
+
+function jobsOf(topic) {
   const now = live.topics.get(topic);
-  const jobs = now ? now.delayed + now.ready + now.leased + now.dead : 0;
+  return { pending: now ? now.delayed + now.ready + now.leased : 0, dead: now?.dead ?? 0 };
+}
+
+/** Removes a topic, once its name was typed, and it was chosen what becomes of its jobs. @param {string} topic @param {() => void} after */
+function deleteTopic(topic, after) {
+  const { pending, dead } = jobsOf(topic);
   confirm({
     title: t('topic.delete.title', { topic }), action: t('topic.delete'), typed: topic,
-    text: [h('p', { key: 'what' }, t('topic.delete.text')), jobs > 0 && h('p', { key: 'jobs' }, h('strong', null, t('topic.delete.jobs', { n: count(jobs) })))],
-    act: async () => {
-      await remove(path('topics', topic));
+    text: [h('p', { key: 'what' }, t('topic.delete.text')), pending + dead > 0 && h('p', { key: 'jobs' }, h('strong', null, t('topic.delete.jobs', { pending: count(pending), dead: count(dead) })))],
+    choice: {
+      label: t('topic.delete.choice'), options: [['keep', t('topic.delete.keep')], ['purge', t('topic.delete.purge')]],
+      isNeeded: (problem) => pending + dead > 0 || problem?.code === 'topic_has_jobs',
+    },
+    act: async (_, jobs) => {
+      await removeTopic(topic, jobs);
       say(t('topic.deleted', { topic }));
+      after();
+    },
+  });
+}
+
+/** Removes what a topic has left behind that is not registered. @param {string} topic @param {() => void} after */
+function purgeTopic(topic, after) {
+  const { pending, dead } = jobsOf(topic);
+  confirm({
+    title: t('topic.purge.title', { topic }), action: t('topic.purge'), typed: topic,
+    text: h('p', null, h('strong', null, t('topic.delete.jobs', { pending: count(pending), dead: count(dead) })), ' ', t('topic.purge.text')),
+    act: async () => {
+      await removeTopic(topic, 'purge');
+      say(t('topic.purged', { topic }));
       after();
     },
   });
@@ -82,6 +115,7 @@ export function topicMenu(topic, after, gone) {
         : { label: t('topic.offline'), icon: 'close', disabled: isFile, title: why, onclick: () => setStatus(name, 'offline', after) }),
       registered && { label: may && !isFile ? t('topic.edit') : t('topic.settings'), href: topicHref(name, 'edit'), icon: 'edit' },
       registered && may && { label: t('topic.delete'), icon: 'trash', danger: true, disabled: isFile, title: why, onclick: () => deleteTopic(name, gone ?? after) },
+      !registered && may && { label: t('topic.purge'), icon: 'trash', danger: true, onclick: () => purgeTopic(name, gone ?? after) },
     ],
   });
 }

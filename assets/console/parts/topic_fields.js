@@ -54,8 +54,8 @@ export const GROUPS = [
 /** All of them. @type {TopicField[]} */
 export const FIELDS = GROUPS.flatMap(([, fields]) => fields);
 
-/** What of a topic is no field here and stays as it is. */
-const KEPT = ['mode', 'keep_done'];
+/** What this release does not do, and an older one may have written: the form puts it back to its default. */
+const PUT_BACK = ['mode', 'keep_done'];
 
 /** The form of a new topic. @returns {Object<string, string>} */
 export function newForm() {
@@ -99,12 +99,11 @@ function valueOf(field, text) {
 /**
  * What the API takes. A field that says nothing is null: its default.
  * @param {Object<string, string>} form
- * @param {?any} was the topic that is edited; none: it is new
  * @param {boolean} noSecrets whether its secrets are to be taken away
  * @returns {Object<string, any>}
  */
-export function given(form, was, noSecrets = false) {
-  const topic = {};
+export function given(form, noSecrets = false) {
+  const topic = Object.fromEntries(PUT_BACK.map((name) => [name, null]));
   for (const field of FIELDS) {
     if (field.kind === 'secrets' || field.name === 'retry_list' || (field.shown && !field.shown(form))) continue;
     topic[field.name] = valueOf(field, form[field.name]);
@@ -113,7 +112,6 @@ export function given(form, was, noSecrets = false) {
   const secrets = listOf(form.secrets);
   if (secrets.length > 0) topic.secrets = secrets;
   else if (noSecrets) topic.secrets = null;
-  for (const name of KEPT) if (was && was[name] !== undefined) topic[name] = was[name];
   return topic;
 }
 

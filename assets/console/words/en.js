@@ -171,6 +171,8 @@ export default {
   'alert.dead_letter': 'Dead letters',
   'alert.topic_late': 'Topic is late',
   'alert.circuit_open': 'Circuit is open',
+  'alert.jobs_stranded': 'Nobody delivers its due jobs',
+  'alert.topic_problem': 'Setting that dq cannot do',
   'alert.process_restarting': 'Process restarts again and again',
   'alert.registry_away': 'Registry cannot be read',
   'alert.disk_nearly_full': 'Disk is nearly full',

@@ -171,6 +171,8 @@ export default {
   'alert.dead_letter': '出现死信',
   'alert.topic_late': '主题投递滞后',
   'alert.circuit_open': '主题熔断',
+  'alert.jobs_stranded': '到期任务无人投递',
+  'alert.topic_problem': '有 dq 无法执行的设置',
   'alert.process_restarting': '进程反复重启',
   'alert.registry_away': '注册库不可读',
   'alert.disk_nearly_full': '磁盘将满',

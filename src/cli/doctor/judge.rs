@@ -308,6 +308,20 @@ pub(super) fn migrations(which: &str, run: Option<i64>, newest: i64) -> Line {
     }
 }
 
+/// The topics by name, each with what dq cannot do of it; and which of these the daemon has told of.
+pub(super) fn topics(topics: &BTreeMap<&str, Option<String>>, is_told: impl Fn(&str) -> bool) -> Vec<Line> {
+    let problems: Vec<(&str, &String)> =
+        topics.iter().filter_map(|(name, problem)| Some((*name, problem.as_ref()?))).collect();
+    if problems.is_empty() {
+        return vec![Line::ok("topics", format!("all {} are served as they are set", topics.len()))];
+    }
+    let line = |(name, problem): (&str, &String)| {
+        Line::warn("topic", format!("{name}: {problem}"))
+            .advise(format!("edit it where it was written, or: dq topics set {name} …"))
+    };
+    problems.into_iter().filter(|(name, _)| !is_told(name)).map(line).collect()
+}
+
 /// How many descriptors a process may open, for so many connections.
 pub(super) fn descriptors(limit: u64, connections: u64) -> Line {
     let told = format!("{limit} may be open, for {connections} connections and the rest");
@@ -519,6 +533,16 @@ mod tests {
             [Verdict::Ok, Verdict::Warn, Verdict::Fail]
         );
         assert_eq!([of(101, 1000), of(99, 1000)], [Verdict::Ok, Verdict::Fail]);
+    }
+
+    #[test]
+    fn a_topic_that_was_taken_over_half_is_named_once() {
+        let all = BTreeMap::from([("a", None), ("b", Some("offline: method".to_owned()))]);
+        let lines = topics(&all, |_| false);
+        assert_eq!(verdicts(&lines), [Verdict::Warn]);
+        assert_eq!(lines[0].detail, "b: offline: method");
+        assert_eq!(topics(&all, |name| name == "b"), [], "the daemon has told of it");
+        assert_eq!(verdicts(&topics(&BTreeMap::from([("a", None)]), |_| false)), [Verdict::Ok]);
     }
 
     #[test]

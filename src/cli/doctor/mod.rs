@@ -8,6 +8,7 @@ mod judge;
 mod nodes;
 mod ports;
 mod system;
+mod topics;
 
 use std::path::{Path, PathBuf};
 
@@ -29,7 +30,7 @@ const FILES: [&str; 2] = ["dq.toml", "/etc/dq/dq.toml"];
 /// Look for what keeps the daemon from working, or will
 ///
 /// Checks the configuration, whether the daemon answers, its ports, whether it may write its files, the nodes of its store, clocks,
-/// the registry's database, whether callbacks accept a connection (nothing is sent), descriptors, and room on the disks. Changes
+/// the registry's database, topics with settings that dq cannot do, whether callbacks accept a connection (nothing is sent), descriptors, and room on the disks. Changes
 /// nothing. Run it as root or as the daemon's user, who see more. Without --config, dq.toml and /etc/dq/dq.toml are looked for.
 /// Ends with 0 when nothing has failed, and with 1 otherwise.
 #[derive(Debug, clap::Args)]
@@ -83,6 +84,7 @@ fn look(at: &Where) -> Vec<Line> {
             lines.extend(nodes::look(&settings.store));
         }
         lines.extend(database::look(settings));
+        lines.extend(topics::look(settings, status.as_ref()));
         lines.extend(callbacks::look(settings));
     }
     lines.extend(system::look(settings.as_ref(), status.as_ref()));

@@ -1,6 +1,6 @@
 //! What is known of topics, and of the nodes that the PHP daemon has: by the configuration, the snapshot and the registry.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 
 use redis::ConnectionAddr;
@@ -11,44 +11,57 @@ use crate::job::TopicName;
 use crate::php_node::{self, PhpNode};
 use crate::registry::{self, RegistryError, Snapshot};
 use crate::settings::{self, Settings};
+use crate::topic::Topic;
 
 /// What is known.
 #[derive(Debug, Default)]
 pub struct Known {
     /// The topics that dq has, or will have when it runs.
-    pub topics: HashSet<TopicName>,
+    pub topics: HashMap<TopicName, Topic>,
     /// The rows of the PHP daemon's table `dq_redis`, if its database is the registry.
     pub nodes: Vec<PhpNode>,
-    /// Why the registry could not be asked.
-    pub problem: Option<String>,
+    /// What of the registry dq cannot serve at all, or why the registry could not be asked.
+    pub problems: Vec<String>,
 }
 
 impl Known {
     /// Asks for it. A registry in MySQL is only read. A trial opens no other, which would bring its tables up to date.
     pub fn read(settings: &Settings, is_trial: bool) -> Known {
-        let topics = settings.topics.iter().map(|topic| topic.name.clone()).collect();
-        let mut known = Known { topics, ..Known::default() };
-        let Some(at) = &settings.registry else { return known };
+        let mut known = Known::default();
+        if let Some(at) = &settings.registry {
+            known.read_registry(at, settings, is_trial);
+        }
+        // Of two of a name, the file's counts.
+        known.add(settings.topics.iter().cloned());
+        known
+    }
+
+    fn add(&mut self, topics: impl IntoIterator<Item = Topic>) {
+        self.topics.extend(topics.into_iter().map(|topic| (topic.name.clone(), topic)));
+    }
+
+    fn read_registry(&mut self, at: &settings::Registry, settings: &Settings, is_trial: bool) {
         let snapshot =
             Snapshot::read(&settings.run_dir).ok().flatten().filter(|(it, _)| it.source == at.to_string());
-        known.topics.extend(snapshot.into_iter().flat_map(|(it, _)| it.topics).map(|topic| topic.name));
-        if let Err(e) = known.ask(at, is_trial) {
-            known.problem =
-                Some(format!("the registry cannot be asked, so that topics may be known to it: {e}"));
+        self.add(snapshot.into_iter().flat_map(|(it, _)| it.topics));
+        if let Err(e) = self.ask(at, is_trial) {
+            self.problems
+                .push(format!("the registry cannot be asked, so that topics may be known to it: {e}"));
         }
-        known
     }
 
     fn ask(&mut self, at: &settings::Registry, is_trial: bool) -> Result<(), RegistryError> {
         let registered = match registry::read_as_it_is(at)? {
             Some(reading) => {
                 self.nodes = reading.nodes;
+                let unusable = reading.unusable.iter();
+                self.problems.extend(unusable.map(|row| format!("dq leaves out of the registry: {row}")));
                 reading.topics
             }
             None if is_trial => Vec::new(),
             None => registry::open(at)?.list()?.topics,
         };
-        self.topics.extend(registered.into_iter().map(|registered| registered.topic.name));
+        self.add(registered.into_iter().map(|registered| registered.topic));
         Ok(())
     }
 

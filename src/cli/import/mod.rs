@@ -116,15 +116,19 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
     }
     let known = Known::read(&settings, arguments.dry_run);
     let store = if arguments.dry_run { None } else { Some(open(&settings, &mut sources, &entries)?) };
+    let half_taken =
+        known.topics.values().filter_map(|topic| Some((topic.name.to_string(), topic.problem()?))).collect();
     let summary = Summary {
         dry_run: arguments.dry_run,
+        half_taken,
         unnamed_nodes: known.nodes_without(&addresses),
         running: activity.signs,
-        notes: activity.blind.into_iter().chain(known.problem).collect(),
+        notes: activity.blind.into_iter().chain(known.problems).collect(),
         ..Summary::default()
     };
     let progress = Progress::begin(total, "jobs");
-    let mut import = Import::new(store, known.topics, only, clock(&settings)?, summary, progress);
+    let mut import =
+        Import::new(store, known.topics.into_keys().collect(), only, clock(&settings)?, summary, progress);
     import.take_over(&mut sources);
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&import.summary)?);

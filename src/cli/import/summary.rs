@@ -39,6 +39,8 @@ pub struct Summary {
     pub orphaned: u64,
     /// Jobs of topics that are not registered, by topic.
     pub unregistered: BTreeMap<String, u64>,
+    /// The topics that dq cannot serve as they are set, and why.
+    pub half_taken: BTreeMap<String, String>,
     /// The first of those that are left.
     pub left: Vec<Left>,
     /// The first of those names.
@@ -122,6 +124,9 @@ impl Summary {
         }
         for (topic, jobs) in &self.unregistered {
             let _ = writeln!(text, "topic {topic} is not registered: {jobs} jobs wait until it is");
+        }
+        for (topic, problem) in &self.half_taken {
+            let _ = writeln!(text, "topic {topic} is taken over half: {problem}");
         }
         for Left { job, at, reason } in &self.left {
             let _ = writeln!(text, "left in {at}: {job}: {reason}");

@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 use super::super::failure::Failure;
 
 /// What the API shows of a topic, and nobody sets.
-pub(super) const SHOWN_ONLY: [&str; 6] =
-    ["source", "revision", "paused", "circuit", "circuit_until_ms", "circuit_reason"];
+pub(super) const SHOWN_ONLY: [&str; 7] =
+    ["source", "problem", "revision", "paused", "circuit", "circuit_until_ms", "circuit_reason"];
 
 /// What may be set.
 #[derive(Debug, Default, clap::Args)]
@@ -21,8 +21,8 @@ pub(super) struct Fields {
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
 
-    /// push: dq calls the callback; pull: workers ask for jobs
-    #[arg(long, value_name = "MODE", value_parser = ["push", "pull"])]
+    /// Not shown: there is one mode, and the daemon says so of any other
+    #[arg(long, value_name = "MODE", hide = true)]
     mode: Option<String>,
 
     /// POST or GET
@@ -121,8 +121,8 @@ pub(super) struct Fields {
     #[arg(long, value_name = "FILE")]
     secrets_file: Option<std::path::PathBuf>,
 
-    /// For how long jobs are kept that were accepted
-    #[arg(long, value_name = "SPAN")]
+    /// Not shown: no jobs are kept that were accepted, and the daemon says so
+    #[arg(long, value_name = "SPAN", hide = true)]
     keep_done: Option<String>,
 
     /// For how long dead letters are kept; "0s": for ever

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::super::api::Api;
-use super::super::show::{NOTHING, Table, cut, lines, raw_lines};
+use super::super::show::{NOTHING, Table, cut, lines, plain, raw_lines};
 use super::super::target::Where;
 
 /// List the topics: those of the configuration file, and those of the registry
@@ -25,14 +25,17 @@ pub(super) struct Show {
 #[derive(Debug, Deserialize)]
 struct Listed {
     topics: Vec<Box<RawValue>>,
+    /// Rows of the registry that can be no topic, and why.
+    #[serde(default)]
+    unusable: Vec<String>,
 }
 
 /// Runs `dq topics list`.
 pub(super) fn run(at: &Where) -> Result<()> {
-    let Listed { topics } = Api::of(at)?.get("/v1/topics")?.json()?;
+    let Listed { topics, unusable } = Api::of(at)?.get("/v1/topics")?.json()?;
     match at.json {
         true => raw_lines(&topics),
-        false => print!("{}", table(&topics)?),
+        false => print!("{}{}", table(&topics)?, notes(&topics, &unusable)?),
     }
     Ok(())
 }
@@ -85,6 +88,9 @@ fn table(topics: &[Box<RawValue>]) -> Result<String> {
             "half_open" => status += ", circuit half open",
             _ => {}
         }
+        if topic.get("problem").is_some_and(Value::is_string) {
+            status += ", see below";
+        }
         let callback =
             if field("mode") == "pull" { "(pull)".to_owned() } else { cut(&field("callback"), 60) };
         table.row([
@@ -99,6 +105,28 @@ fn table(topics: &[Box<RawValue>]) -> Result<String> {
         ]);
     }
     Ok(table.text())
+}
+
+/// What dq cannot do of topics, and what is no topic at all.
+fn notes(topics: &[Box<RawValue>], unusable: &[String]) -> Result<String> {
+    #[derive(Deserialize)]
+    struct Noted {
+        name: String,
+        #[serde(default)]
+        problem: Option<String>,
+    }
+    let mut text = String::new();
+    for topic in topics {
+        let Noted { name, problem } = serde_json::from_str(topic.get())?;
+        if let Some(problem) = problem {
+            text += &format!("\n{name}: {}", plain(&problem));
+        }
+    }
+    text.extend(unusable.iter().map(|why| format!("\nleft out of what the registry has: {}", plain(why))));
+    if !text.is_empty() {
+        text.push('\n');
+    }
+    Ok(text)
 }
 
 #[cfg(test)]
@@ -120,6 +148,14 @@ mod tests {
             row,
             ["orders", "online, paused, circuit open", "file", "5m", "1s, 1m", "10", "http://h/", "订单"]
         );
+        let held = json!({"name": "held", "status": "online", "problem": "offline: method: \"PUT\""});
+        let all = [&topic, &held].map(|topic| RawValue::from_string(topic.to_string()).unwrap());
+        assert!(table(&all).unwrap().contains("online, see below"), "{}", table(&all).unwrap());
+        assert_eq!(
+            notes(&all, &["row 3: no url".to_owned()]).unwrap(),
+            "\nheld: offline: method: \"PUT\"\nleft out of what the registry has: row 3: no url\n"
+        );
+        assert_eq!(notes(&all[..1], &[]).unwrap(), "");
         let page = page(topic.as_object().unwrap());
         assert!(page.contains("headers       X-A: 1\n") && page.contains("rate          -\n"), "{page}");
     }

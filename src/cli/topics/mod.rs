@@ -1,5 +1,6 @@
 //! `dq topics`: the registered kinds of jobs.
 
+mod delete;
 mod fields;
 mod list;
 mod set;
@@ -9,7 +10,6 @@ use anyhow::Result;
 use serde_json::json;
 
 use super::api::{Api, part};
-use super::ask::confirm;
 use super::show::json_line;
 use super::target::Where;
 
@@ -34,22 +34,10 @@ enum Command {
     List(list::Arguments),
     Show(list::Show),
     Set(Box<set::Arguments>),
-    Delete(Delete),
+    Delete(delete::Arguments),
     Pause(Pause),
     Resume(Resume),
     Test(test::Arguments),
-}
-
-/// Remove a topic from the registry; its jobs stay in the store, and are not delivered
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  dq topics delete orders --yes")]
-struct Delete {
-    /// The topic
-    name: String,
-
-    /// Do not ask
-    #[arg(long, short)]
-    yes: bool,
 }
 
 /// Deliver nothing of a topic for the time being; its jobs are kept, and new ones taken
@@ -75,7 +63,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         Command::List(_) => list::run(at),
         Command::Show(show) => list::show(at, show),
         Command::Set(set) => set::run(at, set),
-        Command::Delete(Delete { name, yes }) => delete(at, name, *yes),
+        Command::Delete(delete) => delete::run(at, delete),
         Command::Pause(Pause { name }) => {
             Api::of(at)?.bid(&format!("{}/pause", path(name)))?;
             done(at, name, "paused")
@@ -87,12 +75,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         Command::Test(test) => return test::run(at, test),
     }
     .map(|()| true)
-}
-
-fn delete(at: &Where, name: &str, yes: bool) -> Result<()> {
-    confirm(yes, || format!("remove topic {name}? its jobs stay, and are not delivered"))?;
-    Api::of(at)?.delete(&path(name))?;
-    done(at, name, "deleted")
 }
 
 /// Where a topic is.

@@ -188,7 +188,7 @@ mod tests {
         };
         run(&at, &arguments("", file(json!({"name": "there", "callback": "http://x/"})))).unwrap();
         assert_eq!(asked(&calls), [("PUT /v1/topics/there".to_owned(), json!({"callback": "http://x/"}))]);
-        let shown = json!({"name": "there", "rate": null, "secrets": 1, "source": "registry", "revision": "1", "paused": false});
+        let shown = json!({"name": "there", "rate": null, "secrets": 1, "source": "registry", "problem": null, "revision": "1", "paused": false});
         run(&at, &arguments("there", file(shown))).unwrap();
         assert_eq!(asked(&calls), [("PATCH /v1/topics/there".to_owned(), json!({"rate": null}))]);
         assert!(run(&at, &arguments("other", file(json!({"name": "there"})))).is_err());

@@ -144,7 +144,7 @@ impl Columns {
         let method = match self.method.trim().to_ascii_uppercase().as_str() {
             "" | "GET" => Method::Get,
             "POST" => Method::Post,
-            _ => return Err(format!("method: {:?} is neither GET nor POST", self.method)),
+            _ => Method::Other(self.method.trim().to_owned()),
         };
         Ok(Record {
             title: self.title,
@@ -212,10 +212,7 @@ pub(super) fn values(topic: &Topic, before: Option<&Row>) -> Result<Values> {
         (&record.re_notify_flag).into(),
         (&record.creator).into(),
         status_number(record.status).into(),
-        match record.method {
-            Method::Get => "GET".into(),
-            Method::Post => "POST".into(),
-        },
+        String::from(record.method.clone()).into(),
         (record.priority as i64).into(),
         record.over(spec, &PHP_FIELDS).into(),
     ])

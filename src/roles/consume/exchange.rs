@@ -126,7 +126,7 @@ impl Consumer {
         self.note_waiting(number, batch.waiting);
         let counter = &mut self.counters[number];
         counter.end_lease(now - since, now);
-        let served = |(topic, _): &(TopicName, u64)| self.topics.now().get(topic.as_str()).is_some();
+        let served = |(topic, _): &(TopicName, u64)| self.topics.now().is_delivered(topic.as_str());
         let left: Vec<(TopicName, u64)> = batch.left.into_iter().filter(served).collect();
         self.fair.left(number, asked.keys(), left.iter().cloned());
         let in_vain = brought == 0 && asked.keys().all(|topic| self.fair.knows(number, topic));

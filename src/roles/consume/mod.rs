@@ -34,7 +34,7 @@ use crate::process::{Owner, wait_readable};
 use crate::role::{Context, Drain, LiveTopics};
 use crate::settings::Store;
 use crate::store::{BellKind, Lanes, Leased, OwnerTag, Ring, Token};
-use crate::topic::{Mode, Topic};
+use crate::topic::Topic;
 
 /// How much longer than a callback may take its lease holds: for names that are slow to resolve, and for settling.
 const LEASE_MARGIN: Duration = Duration::from_secs(15);
@@ -306,5 +306,7 @@ impl Consumer {
 
 /// The topics whose jobs are delivered.
 fn served(topics: &LiveTopics) -> Vec<(TopicName, Priority)> {
-    topics.now().iter().filter(|t| t.mode == Mode::Push).map(|t| (t.name.clone(), t.priority)).collect()
+    let topics = topics.now();
+    let served = topics.iter().filter(|topic| topics.is_delivered(topic.name.as_str()));
+    served.map(|topic| (topic.name.clone(), topic.priority)).collect()
 }

@@ -1,7 +1,6 @@
 //! `/healthz` (the process answers) and `/readyz` (the store answers too, and processes run that deliver).
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +21,7 @@ use crate::process::{ask_master, findings};
 use crate::role::Context;
 use crate::settings;
 use crate::slot::{Role, Slot};
-use crate::status::{ProcessState, Status};
+use crate::status::{Finding, ProcessState, Status};
 use crate::store::StoreError;
 
 /// How long the store may take to answer before it is not ready.
@@ -68,10 +67,11 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 
 /// Whether dq can do its work.
 #[derive(Serialize, ToSchema)]
-#[schema(example = json!({"ready": true, "parts": {"store": "ok", "timer": "ok", "consume": "ok", "processes": "ok", "registry": "ok"}}))]
+#[schema(example = json!({"ready": true, "parts": {"store": "ok", "timer": "ok", "consume": "ok", "processes": "ok", "registry": "ok", "topics": "ok"}}))]
 struct Ready {
     ready: bool,
-    /// Of each part `ok`, or what is wrong. Of nodes, processes and the registry some may be away: dq goes on.
+    /// Of each part `ok`, or what is wrong. Of nodes, processes and the registry some may be away, and topics may need somebody: dq
+    /// goes on.
     parts: BTreeMap<String, String>,
 }
 
@@ -90,10 +90,10 @@ async fn readyz(State(api): State<Api>) -> (StatusCode, Json<Ready>) {
     let lanes = api.lanes.clone();
     let looked = tokio::task::spawn_blocking(move || {
         let status = ask_master(&settings.run_dir, MASTER_PATIENCE);
-        (status.map_err(|e| e.to_string()), registry_away(&settings.run_dir), lanes.nodes())
+        (status.map_err(|e| e.to_string()), findings(&settings.run_dir), lanes.nodes())
     });
     let (store, looked) = tokio::join!(api.health.problem(), looked);
-    let (status, away, nodes) = looked.unwrap_or_else(|e| (Err(e.to_string()), None, Vec::new()));
+    let (status, findings, nodes) = looked.unwrap_or_else(|e| (Err(e.to_string()), Vec::new(), Vec::new()));
     let status = status.as_ref();
     let settings = &api.settings;
     let mut needed = vec![
@@ -116,9 +116,10 @@ async fn readyz(State(api): State<Api>) -> (StatusCode, Json<Ready>) {
     if settings.registry.is_some() {
         parts.insert(
             "registry".to_owned(),
-            away.map_or_else(|| "ok".to_owned(), |why| format!("away: {why}")),
+            registry_away(&findings).map_or_else(|| "ok".to_owned(), |why| format!("away: {why}")),
         );
     }
+    parts.insert("topics".to_owned(), word(of_topics(&findings)));
     parts.insert("processes".to_owned(), status.map_or_else(|e| format!("not known: {e}"), not_up));
     parts.entry("run_dir".to_owned()).or_insert_with(|| "ok".to_owned());
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
@@ -126,8 +127,20 @@ async fn readyz(State(api): State<Api>) -> (StatusCode, Json<Ready>) {
 }
 
 /// Why the registry cannot be read.
-fn registry_away(run_dir: &Path) -> Option<String> {
-    findings(run_dir).into_iter().find(|f| f.name == "registry_away").map(|f| f.detail)
+fn registry_away(findings: &[Finding]) -> Option<&str> {
+    findings.iter().find(|f| f.name == "registry_away").map(|f| f.detail.as_str())
+}
+
+/// How many topics somebody has to look at. They are not named: anyone may ask.
+fn of_topics(findings: &[Finding]) -> Option<String> {
+    let count = |name: &str| findings.iter().filter(|finding| finding.name == name).count();
+    let told = [
+        (count("jobs_stranded"), "with due jobs that nobody delivers"),
+        (count("topic_problem"), "with a setting that dq cannot do"),
+    ];
+    let told: Vec<String> =
+        told.into_iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
+    (!told.is_empty()).then(|| format!("{}: `dq status` names them", told.join(", ")))
 }
 
 /// The processes of the generation that serves, and whether each is up.

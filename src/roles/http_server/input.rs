@@ -12,7 +12,7 @@ use crate::headers::Headers;
 use crate::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
 use crate::json_time;
 use crate::store::Change;
-use crate::topic::{Status, Topic};
+use crate::topic::{Topic, Topics};
 
 /// The longest Idempotency-Key of a batch: its jobs' ids are made of it, their number and two letters.
 const BATCH_KEY_MAX: usize = 249;
@@ -197,12 +197,10 @@ pub(super) fn job(json: &[u8], topic: &Topic, key: Option<&str>) -> Result<NewJo
 }
 
 /// Whether a topic takes new jobs.
-pub(super) fn takes_jobs(topic: &Topic) -> Result<(), Problem> {
-    match topic.status {
-        Status::Online => Ok(()),
-        Status::Offline => {
-            Err(Problem::conflict("topic_offline", format!("topic {} is offline", topic.name)))
-        }
+pub(super) fn takes_jobs(topics: &Topics, name: &TopicName) -> Result<(), Problem> {
+    match topics.refusal(name.as_str()) {
+        None => Ok(()),
+        Some(why) => Err(Problem::conflict("topic_offline", why)),
     }
 }
 

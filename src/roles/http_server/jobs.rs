@@ -42,7 +42,7 @@ async fn add(
         let topic = api.topic(&name)?;
         let key = replays::key_of(&headers)?;
         let job = input::job(&json, &topic, key)?;
-        input::takes_jobs(&topic).map(|()| job)
+        input::takes_jobs(&api.topics.borrow(), &name).map(|()| job)
     };
     let job = api.counted(&name, read())?;
     let manner = Manner::Job(job.key.clone());
@@ -70,7 +70,8 @@ async fn add_batch(
         })
     };
     let items = input::batch(&json, &topic, key)?.into_iter().map(take).collect();
-    if let Err(problem) = input::takes_jobs(&topic) {
+    let taken = input::takes_jobs(&api.topics.borrow(), &name);
+    if let Err(problem) = taken {
         api.counters.known_topic(name.as_str()).added(AddOutcome::Refused, jobs.len() as u64);
         return Err(problem);
     }

@@ -33,6 +33,7 @@ mod pick;
 mod problem;
 mod refused;
 mod registrar;
+mod removal;
 mod replays;
 mod schema;
 mod servers;
@@ -129,6 +130,7 @@ fn app(api: Api, access: Access, refused: Arc<RefusedRequests>) -> Result<Router
     let routes = OpenApiRouter::with_openapi(openapi::beginning())
         .merge(jobs::routes())
         .merge(topics::routes())
+        .merge(removal::routes())
         .merge(pauses::routes())
         .merge(trial::routes())
         .merge(dead::routes())

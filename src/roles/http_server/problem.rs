@@ -104,6 +104,11 @@ impl Problem {
         }
     }
 
+    /// The same, with what holds besides.
+    pub(super) fn beside(self, what: &str) -> Problem {
+        Problem { detail: format!("{}; {what}", self.detail), ..self }
+    }
+
     pub(super) fn bad_json(detail: impl std::fmt::Display) -> Problem {
         let detail = format!("the body is not a JSON object: {detail}");
         Problem::new(StatusCode::BAD_REQUEST, "bad_json", detail)

@@ -233,7 +233,7 @@ impl<'a> Parts<'a> {
         let new = Topic::new(was.name.clone(), "");
         let topic = Topic {
             title: self.text("title", was.title, TEXT_MAX)?,
-            mode: self.plain("mode", was.mode, new.mode, "\"push\" or \"pull\"")?,
+            mode: self.plain("mode", was.mode, new.mode, "\"push\"")?,
             callback: self.text("callback", was.callback, URL_MAX)?,
             method: self.plain("method", was.method, new.method, "\"POST\" or \"GET\"")?,
             payload: self.plain("payload", was.payload, new.payload, "\"json\" or \"form\"")?,
@@ -338,6 +338,9 @@ mod tests {
             (r#"{"headers": {"a b": "c"}}"#, "headers"),
             (r#"{"headers": {"a": "c\nd"}}"#, "headers"),
             (r#"{"max_attempts": 0}"#, "max_attempts"),
+            (r#"{"mode": "pull"}"#, "mode: \"pull\" is not done by this release"),
+            (r#"{"keep_done": "1h"}"#, "keep_done: \"1h\" is not done by this release"),
+            (r#"{"method": "PUT"}"#, "method: \"PUT\""),
             (r#"{"secrets": 1}"#, "secrets"),
             (r#"{"source": "file"}"#, "source"),
         ] {
@@ -353,9 +356,16 @@ mod tests {
             RetryPolicy::Exponential { base: Duration::from_millis(1500), cap: Duration::from_secs(90) };
         let was = Topic { delay: Duration::from_secs(5400), retry, ..Topic::new(name.clone(), "http://h/") };
         let mut shown = serde_json::to_value(Shown::of(&was, Source::Registry, None)).unwrap();
-        for own in
-            ["secrets", "source", "revision", "paused", "circuit", "circuit_until_ms", "circuit_reason"]
-        {
+        for own in [
+            "secrets",
+            "source",
+            "problem",
+            "revision",
+            "paused",
+            "circuit",
+            "circuit_until_ms",
+            "circuit_reason",
+        ] {
             shown.as_object_mut().unwrap().remove(own);
         }
         assert_eq!(topic(&shown.to_string(), &Topic::new(name, "")).unwrap(), was);

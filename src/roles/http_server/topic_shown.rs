@@ -39,10 +39,10 @@ pub(super) enum Retry {
 pub(super) struct Shown {
     name: String,
     title: String,
-    /// `push` or `pull`.
+    /// `push`; `pull`, which an older release has written, is not done by this one.
     mode: String,
     callback: String,
-    /// `POST` or `GET`.
+    /// `POST` or `GET`; of a topic that is held for it, what the registry says.
     method: String,
     /// `json` or `form`.
     payload: String,
@@ -79,9 +79,14 @@ pub(super) struct Shown {
     status: String,
     /// How many there are.
     secrets: usize,
+    /// Not done by this release: `0s` for all that it writes.
     keep_done: String,
     keep_dead: String,
     source: Source,
+    /// What dq cannot do as it is set, and what becomes of the topic; null: all is done. A topic that begins with `offline` here
+    /// takes no jobs and delivers none until somebody has edited that.
+    #[schema(required = true)]
+    problem: Option<String>,
     /// What If-Match takes; null: it is the file's, or the registry is away.
     #[schema(required = true)]
     revision: Option<String>,
@@ -134,7 +139,7 @@ pub(super) struct Given {
     #[schema(max_length = 255)]
     title: Option<String>,
     mode: Option<ModeWord>,
-    /// An http or https URL, unless the mode is `pull`.
+    /// An http or https URL.
     callback: Option<String>,
     method: Option<MethodWord>,
     /// `json` needs the method POST.
@@ -182,6 +187,7 @@ pub(super) struct Given {
     /// What callbacks are signed with. They are never shown.
     #[schema(max_items = 32)]
     secrets: Option<Vec<String>>,
+    /// Only `0s`: this release keeps no jobs that were accepted.
     #[schema(schema_with = schema::span, required = false)]
     keep_done: String,
     #[schema(schema_with = schema::span, required = false)]
@@ -205,7 +211,7 @@ macro_rules! words {
     )*};
 }
 words! {
-    ModeWord = Push "push" | Pull "pull";
+    ModeWord = Push "push";
     MethodWord = Post "POST" | Get "GET";
     PayloadWord = Json "json" | Form "form";
     StatusWord = Online "online" | Offline "offline";
@@ -291,6 +297,7 @@ impl Shown {
             keep_done: text(topic.keep_done),
             keep_dead: text(topic.keep_dead),
             source,
+            problem: topic.problem(),
             revision: revision.map(|r| r.to_string()),
             paused: None,
             circuit: None,

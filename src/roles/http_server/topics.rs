@@ -27,12 +27,12 @@ const SEEN: Duration = Duration::from_secs(2);
 const TRIES: usize = 5;
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
-    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(show, put, patch, delete))
+    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(show, put, patch))
 }
 
 /// Which state of a topic a request is meant for.
 #[derive(Debug, Clone, Default)]
-struct Condition {
+pub(super) struct Condition {
     /// One of these revisions; none of them: any, as long as it is there.
     of: Option<Vec<String>>,
     /// It must not be there.
@@ -40,7 +40,7 @@ struct Condition {
 }
 
 impl Condition {
-    fn of(headers: &HeaderMap) -> Result<Condition, Problem> {
+    pub(super) fn of(headers: &HeaderMap) -> Result<Condition, Problem> {
         let tags = |name: HeaderName| -> Result<Option<Vec<String>>, Problem> {
             let values: Vec<_> = headers.get_all(&name).iter().collect();
             if values.is_empty() {
@@ -70,12 +70,16 @@ impl Condition {
         Ok(Condition { of, absent })
     }
 
-    fn is_any(&self) -> bool {
+    pub(super) fn is_any(&self) -> bool {
         self.of.is_none() && !self.absent
     }
 
     /// Whether it holds; what is there is told by its revision, where that is known.
-    fn check(&self, name: &TopicName, there: Option<Option<Revision>>) -> Result<(), RegistryError> {
+    pub(super) fn check(
+        &self,
+        name: &TopicName,
+        there: Option<Option<Revision>>,
+    ) -> Result<(), RegistryError> {
         let changed = || RegistryError::Changed(name.clone());
         if self.absent && there.is_some() {
             return Err(changed());
@@ -111,7 +115,7 @@ impl Written {
 
 impl Api {
     /// Refuses what the registry has no say in.
-    fn check_writable(&self, name: &TopicName) -> Result<(), Problem> {
+    pub(super) fn check_writable(&self, name: &TopicName) -> Result<(), Problem> {
         if self.settings.topics.iter().any(|topic| topic.name == *name) {
             let detail = format!("topic {name} is as the configuration file has it: change it there");
             return Err(Problem::conflict("read_only", detail));
@@ -125,7 +129,7 @@ impl Api {
     }
 
     /// Waits until this process knows a topic as it was written, or that it is gone; not for ever.
-    async fn seen(&self, name: &TopicName, topic: Option<&Topic>) {
+    pub(super) async fn seen(&self, name: &TopicName, topic: Option<&Topic>) {
         let mut topics = self.topics.clone();
         let as_written = topics.wait_for(|now| now.get(name.as_str()).map(AsRef::as_ref) == topic);
         if tokio::time::timeout(SEEN, as_written).await.is_err() {
@@ -145,7 +149,7 @@ impl Api {
 }
 
 /// What is there: with its revision, where it can be made out. What is no topic is there, too.
-fn found(
+pub(super) fn found(
     registry: &mut dyn Registry,
     name: &TopicName,
 ) -> Result<Option<Option<(Topic, Revision)>>, RegistryError> {
@@ -324,26 +328,4 @@ async fn patch(
     let written = api.registrar.change(step).await??;
     api.seen(&name, Some(&written.topic)).await;
     Ok(written.told(&api.paused().await, StatusCode::OK, &fields))
-}
-
-/// Removes a topic. Its jobs stay in the store, and wait until it is registered again.
-#[utoipa::path(delete, path = "/v1/topics/{topic}", tag = "topics", operation_id = "delete_topic",
-    params(schema::TopicPath, ("If-Match" = Option<String>, Header, description = "Only this revision, in quotes")),
-    responses((status = 204, description = "It is gone"), schema::ChangeProblems))]
-async fn delete(State(api): State<Api>, InTopic(name): InTopic, headers: HeaderMap) -> Result<Told, Problem> {
-    let condition = Condition::of(&headers)?;
-    api.check_writable(&name)?;
-    let of = name.clone();
-    let step = move |registry: &mut dyn Registry| {
-        if condition.is_any() {
-            return registry.delete(&of, Expected::Any);
-        }
-        let there = found(registry, &of)?.ok_or_else(|| RegistryError::NotFound(of.clone()))?;
-        let revision = there.map(|(_, revision)| revision);
-        condition.check(&of, Some(revision))?;
-        registry.delete(&of, revision.map_or(Expected::Any, Expected::At))
-    };
-    api.registrar.change(step).await?;
-    api.seen(&name, None).await;
-    Ok(Told::done())
 }

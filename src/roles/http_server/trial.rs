@@ -128,6 +128,9 @@ async fn test(State(api): State<Api>, InTopic(name): InTopic, Sent(json): Sent) 
         Some(raw) => Body::from(raw),
         None => Body::trusted("{\"test\":true}"),
     };
+    if let Some(why) = topic.held() {
+        return Err(Problem::conflict("topic_offline", format!("topic {name} is offline: {why}")));
+    }
     if topic.callback.is_empty() {
         return Err(Problem::conflict("no_callback", format!("topic {name} has no callback: it is pulled")));
     }

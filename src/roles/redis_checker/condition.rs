@@ -18,6 +18,8 @@ pub(super) enum Condition {
     Node(String, NodeCondition),
     TopicLate(String),
     CircuitOpen(String),
+    JobsStranded(String),
+    TopicProblem(String),
     ProcessRestarting(String),
     AlertsNotSent,
 }
@@ -66,6 +68,10 @@ impl Condition {
         Condition::AlertsNotSent,
     ];
 
+    /// Those that are of a topic.
+    const OF_TOPICS: [fn(String) -> Condition; 4] =
+        [Condition::TopicLate, Condition::CircuitOpen, Condition::JobsStranded, Condition::TopicProblem];
+
     /// The one that a finding tells of; none: another release's.
     pub(super) fn of(finding: &Finding) -> Option<Condition> {
         let Finding { node, topic, process, .. } = finding.clone();
@@ -75,7 +81,7 @@ impl Condition {
         });
         let of_topic = topic
             .into_iter()
-            .flat_map(|topic| [Condition::TopicLate(topic.clone()), Condition::CircuitOpen(topic)]);
+            .flat_map(|topic| Condition::OF_TOPICS.map(|condition| condition(topic.clone())));
         let of_process = process.map(Condition::ProcessRestarting);
         general.chain(of_node).chain(of_topic).chain(of_process).find(|c| c.name() == finding.name)
     }
@@ -93,6 +99,8 @@ impl Condition {
             Condition::RegistryAway => "registry_away",
             Condition::TopicLate(_) => "topic_late",
             Condition::CircuitOpen(_) => "circuit_open",
+            Condition::JobsStranded(_) => "jobs_stranded",
+            Condition::TopicProblem(_) => "topic_problem",
             Condition::ProcessRestarting(_) => "process_restarting",
             Condition::AlertsNotSent => "alerts_not_sent",
             Condition::Node(_, what) => match what {
@@ -121,7 +129,10 @@ impl Condition {
     /// The topic that it is about.
     pub(super) fn topic(&self) -> Option<&str> {
         match self {
-            Condition::TopicLate(topic) | Condition::CircuitOpen(topic) => Some(topic),
+            Condition::TopicLate(topic)
+            | Condition::CircuitOpen(topic)
+            | Condition::JobsStranded(topic)
+            | Condition::TopicProblem(topic) => Some(topic),
             _ => None,
         }
     }
@@ -160,6 +171,12 @@ impl fmt::Display for Condition {
             Condition::RegistryAway => "the registry does not answer",
             Condition::TopicLate(topic) => return write!(f, "topic {topic} is late"),
             Condition::CircuitOpen(topic) => return write!(f, "the circuit of topic {topic} is open"),
+            Condition::JobsStranded(topic) => {
+                return write!(f, "nobody delivers the due jobs of topic {topic}");
+            }
+            Condition::TopicProblem(topic) => {
+                return write!(f, "topic {topic} has a setting that dq cannot do");
+            }
             Condition::ProcessRestarting(slot) => return write!(f, "{slot} is started again and again"),
             Condition::AlertsNotSent => "alerts cannot be sent",
             Condition::Node(name, what) => {
@@ -190,11 +207,8 @@ mod tests {
     #[test]
     fn every_condition_is_a_kind_of_alerts_and_is_found_again_by_what_is_told_of_it() {
         let nodes = NodeCondition::ALL.into_iter().map(|what| Condition::Node("r1".into(), what));
-        let others = [
-            Condition::TopicLate("t".into()),
-            Condition::CircuitOpen("t".into()),
-            Condition::ProcessRestarting("dq-timer-0".into()),
-        ];
+        let topics = Condition::OF_TOPICS.map(|condition| condition("t".into()));
+        let others = topics.into_iter().chain([Condition::ProcessRestarting("dq-timer-0".into())]);
         let all: Vec<Condition> = Condition::GENERAL.into_iter().chain(nodes).chain(others).collect();
         for condition in &all {
             let finding = Finding {

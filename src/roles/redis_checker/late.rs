@@ -1,5 +1,6 @@
-//! Which topics are late: their oldest ready job waits for longer than `alert.late_after`; and whose circuits are open. Asks each lane
-//! of the store by itself, on a thread of its own: one that hangs or is away changes nothing in what is known of it.
+//! Which topics are late: their oldest ready job waits for longer than `alert.late_after`; whose circuits are open; and whose jobs
+//! nobody delivers (`stranded`). Asks each lane of the store by itself, on a thread of its own: one that hangs or is away changes
+//! nothing in what is known of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -9,21 +10,21 @@ use anyhow::Result;
 
 use super::condition::Condition;
 use super::findings::Found;
+use super::stranded::{Waiting, problems, stranded};
 use crate::job::TopicName;
 use crate::process::now_ms;
-use crate::role::{self, Context, LiveTopics, lock};
+use crate::role::{self, Context, lock};
 use crate::store::{self, CircuitState, Counts, Store, StoreError};
 
 /// The shortest and the longest time between two looks.
 const PERIODS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 
-/// What one lane says: how many jobs of a topic are ready, and when the oldest of them was due.
-type Waiting = BTreeMap<TopicName, (u64, i64)>;
-
 /// What one lane says of its topics.
 #[derive(Debug, Default)]
 struct Told {
     waiting: Waiting,
+    /// The topics that are paused.
+    paused: BTreeSet<TopicName>,
     /// The circuits that are not closed, and why.
     open: BTreeMap<TopicName, String>,
 }
@@ -42,7 +43,7 @@ pub(super) fn watch(context: &mut Context) -> Result<Late> {
     role::vital_thread("late", move || {
         loop {
             for (store, told) in &mut lanes {
-                match look(store.as_mut(), after.is_some()) {
+                match look(store.as_mut()) {
                     Ok(now) => *told = now,
                     // How long its jobs wait cannot be told; that it is away is told by others.
                     Err(StoreError::NodeDown(_) | StoreError::Unavailable(_)) => told.waiting.clear(),
@@ -55,10 +56,21 @@ pub(super) fn watch(context: &mut Context) -> Result<Late> {
                 _ => None,
             };
             let before: BTreeSet<String> = lock(&found).keys().filter_map(late).collect();
-            let registered = |name: &str| is_delivered(&topics, name);
-            let waiting = lanes.iter().map(|(_, told)| &told.waiting);
-            let mut now = judge(waiting, after.unwrap_or(Duration::MAX), &before, now_ms(), registered);
+            let known = topics.now();
+            let paused: BTreeSet<&TopicName> = lanes.iter().flat_map(|(_, told)| &told.paused).collect();
+            let waiting = sums(lanes.iter().map(|(_, told)| &told.waiting));
+            let is_wanted = |topic: &TopicName| known.is_delivered(topic.as_str()) && !paused.contains(topic);
+            let mut now = match after {
+                Some(after) => judge(&waiting, after, &before, now_ms(), is_wanted),
+                None => Found::new(),
+            };
+            let registered = |name: &str| known.get(name).is_some();
             now.extend(circuits(lanes.iter().map(|(_, told)| &told.open), registered));
+            // Before the registry was read for the first time, nobody knows which topics there are.
+            if topics.is_whole() {
+                now.extend(stranded(&waiting, now_ms(), |name| known.undelivered(name)));
+            }
+            now.extend(problems(known));
             *lock(&found) = now;
             std::thread::sleep(period);
         }
@@ -66,53 +78,44 @@ pub(super) fn watch(context: &mut Context) -> Result<Late> {
     Ok(late)
 }
 
-/// Whether somebody still wants a topic's jobs: who has removed a topic knows that they wait.
-fn is_delivered(topics: &LiveTopics, name: &str) -> bool {
-    topics.now().get(name).is_some()
-}
-
-/// What a lane knows: the jobs that wait, but for those of paused topics, and circuits.
-fn look(store: &mut dyn Store, counts: bool) -> store::Result<Told> {
+/// What a lane knows: the jobs that wait, paused topics, and circuits.
+fn look(store: &mut dyn Store) -> store::Result<Told> {
     let mut open = store.circuits()?;
-    if !counts && open.is_empty() {
-        return Ok(Told::default());
-    }
     let of = |counts: Counts| Some((counts.topic, (counts.ready, counts.oldest_ready_ms?)));
-    let mut waiting: Waiting = store.counts()?.into_iter().filter_map(of).collect();
+    let waiting: Waiting = store.counts()?.into_iter().filter_map(of).collect();
     // One whose pause is over closes by the next job: without one, nobody is held back by it.
     open.retain(|circuit| circuit.state == CircuitState::Open || waiting.contains_key(&circuit.topic));
     let open = open.into_iter().map(|circuit| (circuit.topic, circuit.reason)).collect();
-    if counts {
-        let paused = store.paused()?;
-        waiting.retain(|topic, _| !paused.contains(topic));
-    } else {
-        waiting.clear();
-    }
-    Ok(Told { waiting, open })
+    Ok(Told { waiting, paused: store.paused()?.into_iter().collect(), open })
 }
 
-/// Which topics are late. One that was late before is so until it waits for half as long.
-fn judge<'a>(
-    lanes: impl Iterator<Item = &'a Waiting>,
-    after: Duration,
-    before: &BTreeSet<String>,
-    now_ms: i64,
-    is_delivered: impl Fn(&str) -> bool,
-) -> Found {
+/// What waits on all lanes together.
+fn sums<'a>(lanes: impl Iterator<Item = &'a Waiting>) -> Waiting {
     let mut sums = Waiting::new();
     for (topic, (ready, oldest_ms)) in lanes.flatten() {
         let sum = sums.entry(topic.clone()).or_insert((0, *oldest_ms));
         *sum = (sum.0 + ready, sum.1.min(*oldest_ms));
     }
-    let tell = |(topic, (ready, oldest_ms)): (TopicName, (u64, i64))| {
+    sums
+}
+
+/// Which topics are late. One that was late before is so until it waits for half as long.
+fn judge(
+    waiting: &Waiting,
+    after: Duration,
+    before: &BTreeSet<String>,
+    now_ms: i64,
+    is_wanted: impl Fn(&TopicName) -> bool,
+) -> Found {
+    let tell = |(topic, (ready, oldest_ms)): (&TopicName, &(u64, i64))| {
         let waits = Duration::from_millis((now_ms - oldest_ms).max(0) as u64);
         let limit = if before.contains(topic.as_str()) { after / 2 } else { after };
         let waits_text = humantime::format_duration(Duration::from_secs(waits.as_secs()));
         let detail = format!("{ready} ready jobs are not delivered, the oldest for {waits_text}");
-        let is_late = waits > limit && is_delivered(topic.as_str());
+        let is_late = waits > limit && is_wanted(topic);
         is_late.then(|| (Condition::TopicLate(topic.as_str().to_owned()), detail))
     };
-    sums.into_iter().filter_map(tell).collect()
+    waiting.iter().filter_map(tell).collect()
 }
 
 /// The circuits that are open, each with why. (One that lets a job through has not closed yet.)
@@ -135,7 +138,7 @@ mod tests {
         let after = Duration::from_secs(60);
         let judged = |lanes: &[Waiting], before: &[&str], now| {
             let before = before.iter().map(|t| (*t).to_owned()).collect();
-            judge(lanes.iter(), after, &before, now, |name| name == "t")
+            judge(&sums(lanes.iter()), after, &before, now, |topic| topic.as_str() == "t")
         };
         assert!(judged(&[lane(1, 10_000)], &[], 70_000).is_empty());
         let found = judged(&[lane(1, 10_000), lane(2, 5_000)], &[], 70_000);

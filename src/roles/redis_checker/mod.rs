@@ -12,6 +12,7 @@ mod restarts;
 mod routes;
 mod senders;
 mod statistics;
+mod stranded;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

@@ -15,7 +15,6 @@ use crate::process::{Changes, wait_readable};
 use crate::registry::{self, Listing, Registry, Revision, Snapshot};
 use crate::role::{self, Trouble, lock};
 use crate::settings::{self, Settings};
-use crate::topic::{Mode, Topic};
 
 /// How often it asks.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -174,23 +173,14 @@ impl Follower {
             .map(|unusable| format!("left out of what the registry has: {unusable}"))
             .collect();
         for topic in listing.topics.iter().map(|r| &r.topic) {
-            let Topic { name, mode, .. } = topic;
+            let name = &topic.name;
             if of_file.contains(name) {
                 says.push(format!(
                     "topic {name} is as the configuration file has it, not as the registry does"
                 ));
                 continue;
             }
-            let waits = not_yet_done(topic);
-            if !waits.is_empty() {
-                says.push(format!(
-                    "topic {name}: this release keeps {} and does nothing with it yet",
-                    waits.join(", ")
-                ));
-            }
-            if *mode == Mode::Pull {
-                says.push(format!("topic {name}: nobody can pull its jobs from this release: they wait"));
-            }
+            says.extend(topic.problem().map(|problem| format!("topic {name}: {problem}")));
         }
         for line in says {
             if !self.told.contains(&line) {
@@ -199,11 +189,4 @@ impl Follower {
             }
         }
     }
-}
-
-/// What of a topic is kept for a later release.
-fn not_yet_done(topic: &Topic) -> Vec<&'static str> {
-    let Topic { keep_done, .. } = topic;
-    let set = [("keep_done", !keep_done.is_zero())];
-    set.into_iter().filter_map(|(name, is_set)| is_set.then_some(name)).collect()
 }

@@ -20,7 +20,6 @@ use crate::settings::{Auth, Settings};
 use crate::strikes::{Source, Strike, Strikes};
 use crate::submit::{Ask, Submits};
 use crate::token::{Pass, Shown, Token};
-use crate::topic::Status;
 
 /// The most jobs of a `madd` in the digits framing: their answers, shortened, fit into its longest frame.
 const MADD_DIGITS_MAX: usize = 200;
@@ -213,9 +212,9 @@ impl Front {
             refused();
             return Err(unregistered(name));
         };
-        if topic.status == Status::Offline {
+        if let Some(why) = self.topics.now().refusal(name.as_str()) {
             refused();
-            return Err(Refusal::new("topic_offline", format!("topic {name} is offline")));
+            return Err(Refusal::new("topic_offline", why));
         }
         Ok(NewJob {
             due: add.due.unwrap_or(Due::In(topic.delay)),

@@ -75,7 +75,7 @@ impl IntoResponses for ChangeProblems {
             (404, "It is not there: `unknown_topic`, `not_found`"),
             (
                 409,
-                "It is in another state: `exists`, `conflict`, `topic_offline`, `read_only`, `in_progress`, `no_registry`",
+                "It is in another state: `exists`, `conflict`, `topic_offline`, `topic_has_jobs`, `read_only`, `in_progress`, `no_registry`",
             ),
             (412, "It was changed meanwhile: `changed`"),
             FIELD,

@@ -1,0 +1,90 @@
+//! Which topics have due jobs that nobody delivers, and which have settings that dq cannot do. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::condition::Condition;
+use super::findings::Found;
+use crate::job::TopicName;
+use crate::topic::Topics;
+
+/// What waits: how many jobs of a topic are ready, and when the oldest of them was due.
+pub(super) type Waiting = BTreeMap<TopicName, (u64, i64)>;
+
+/// For so long a due job may wait that nobody delivers, until it is told: somebody may be about to register its topic anew.
+const AFTER: Duration = Duration::from_secs(10);
+
+/// The topics with due jobs that nobody delivers: how many there are, and why that is. Paused topics count as well: to resume one
+/// of these would deliver nothing.
+pub(super) fn stranded(
+    waiting: &Waiting,
+    now_ms: i64,
+    undelivered: impl Fn(&str) -> Option<String>,
+) -> Found {
+    let mut found = BTreeMap::new();
+    for (topic, (ready, oldest_ms)) in waiting {
+        let waits = Duration::from_millis((now_ms - oldest_ms).max(0) as u64);
+        if waits <= AFTER {
+            continue;
+        }
+        if let Some(why) = undelivered(topic.as_str()) {
+            found.insert(
+                Condition::JobsStranded(topic.as_str().to_owned()),
+                detail(topic, *ready, waits, &why),
+            );
+        }
+    }
+    found
+}
+
+fn detail(topic: &TopicName, ready: u64, waits: Duration, why: &str) -> String {
+    let waits = humantime::format_duration(Duration::from_secs(waits.as_secs()));
+    let jobs = if ready == 1 { "1 due job waits".to_owned() } else { format!("{ready} due jobs wait") };
+    format!(
+        "{jobs}, the oldest for {waits}: {why}. They are delivered when that is mended; `dq topics delete {topic} --purge` removes them"
+    )
+}
+
+/// The topics with settings that dq cannot do, and what becomes of them.
+pub(super) fn problems(topics: &Topics) -> Found {
+    let of = |name: &str, problem: String| (Condition::TopicProblem(name.to_owned()), problem);
+    topics.iter().filter_map(|topic| Some(of(topic.name.as_str(), topic.problem()?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topic::{Mode, Topic};
+
+    fn name(name: &str) -> TopicName {
+        TopicName::new(name).unwrap()
+    }
+
+    #[test]
+    fn due_jobs_that_nobody_delivers_are_found_after_a_while_with_their_number_and_the_reason() {
+        let topics = Topics::from_iter([
+            Topic::new(name("served"), "http://h/"),
+            Topic { mode: Mode::Pull, ..Topic::new(name("pulled"), "http://h/") },
+        ]);
+        let waiting =
+            Waiting::from([(name("served"), (1, 0)), (name("pulled"), (1, 0)), (name("gone"), (3, 0))]);
+        let at = |now_ms| stranded(&waiting, now_ms, |name| topics.undelivered(name));
+        assert_eq!(at(10_000), Found::new(), "its topic may be about to come");
+        let found = at(10_001);
+        let about = |name: &str| found[&Condition::JobsStranded(name.to_owned())].as_str();
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(
+            about("gone").starts_with("3 due jobs wait, the oldest for 10s: the topic is not registered.")
+        );
+        assert!(about("pulled").starts_with("1 due job waits") && about("pulled").contains("\"pull\""));
+    }
+
+    #[test]
+    fn a_setting_that_dq_cannot_do_is_found_as_long_as_it_is_there() {
+        let plain = Topic::new(name("t"), "http://h/");
+        let flag = Topic { re_notify_flag: "isset({res.a})".into(), ..plain.clone() };
+        let found = problems(&Topics::from_iter([flag]));
+        assert!(found[&Condition::TopicProblem("t".into())].contains("re_notify_flag"), "{found:?}");
+        assert_eq!(problems(&Topics::from_iter([plain])), Found::new());
+    }
+}

@@ -1,0 +1,243 @@
+//! Topics that others have written, and of which dq cannot do all: they are offline until somebody has decided, and named with the
+//! reason wherever topics are shown.
+
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use crate::support::http::Http;
+use crate::support::mariadb::MariaDb;
+use crate::support::redis::RedisServer;
+use crate::support::{Daemon, Sink, add, eventually, free_port, on_redis};
+use mysql::prelude::Queryable;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+const SOON: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// A row as the PHP daemon's console writes it.
+fn row(name: &str, sink: &Sink, flag: &str, method: &str) -> String {
+    format!(
+        "INSERT INTO dq_topic (t_name, delay, callback, timeout, email, topic, re_notify_flag, createor, status, method) \
+         VALUES ('', 0, '{}', 3000, '', '{name}', '{flag}', '', 1, '{method}')",
+        sink.url()
+    )
+}
+
+fn dq(daemon: &Daemon, words: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
+    command.args(words).stdin(Stdio::null());
+    if !words.contains(&"--config") {
+        command.arg("--run-dir").arg(daemon.dir.path().join("var/run"));
+    }
+    let out = command.output().unwrap();
+    String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned()
+}
+
+/// Waits until an add is answered so.
+fn answers(daemon: &Daemon, topic: &str, id: &str, err: Option<&str>) -> String {
+    let mut client = daemon.client();
+    eventually(SOON, &format!("{err:?} of {topic}; log:\n{}", daemon.log()), || {
+        // What is taken although it should not is not delivered here.
+        let delay_ms = if err.is_some() { 3_600_000 } else { 0 };
+        let answer = client.ask(&add(topic, id, delay_ms)).unwrap();
+        (answer["err"].as_str() == err).then(|| answer["msg"].as_str().unwrap_or_default().to_owned())
+    })
+}
+
+#[test]
+fn a_flag_or_a_method_that_dq_cannot_take_keeps_its_topic_offline_until_somebody_has_decided() {
+    let (sink, database) = (Sink::start(), MariaDb::shared().database());
+    let config = format!("[registry]\nurl = \"{}\"\n", database.url());
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let daemon = Daemon::spawn(Arc::clone(&dir), free_port(), &config, &[]);
+    daemon.wait_ready();
+    let mut console = database.console();
+    // The tables are there when the registry was opened.
+    eventually(SOON, "the tables", || console.query_drop("SELECT 1 FROM dq_topic").ok());
+    for (name, flag, method) in [("fine", "", "POST"), ("flag", "", "POST"), ("method", "", "PUT")] {
+        console.query_drop(row(name, &sink, flag, method)).unwrap();
+    }
+    answers(&daemon, "fine", "1", None);
+    // One waits when its topic is changed.
+    let mut client = daemon.client();
+    eventually(SOON, "a job that waits", || {
+        (client.ask(&add("flag", "waits", 3000)).unwrap()["code"] == 1).then_some(())
+    });
+    console
+        .query_drop("UPDATE dq_topic SET re_notify_flag = 'isset({res.code})' WHERE topic = 'flag'")
+        .unwrap();
+    let why = answers(&daemon, "flag", "x", Some("topic_offline"));
+    assert!(why.contains("\"isset({res.code})\" is no expression") && why.contains("clears it"), "{why}");
+    let why = answers(&daemon, "method", "x", Some("topic_offline"));
+    assert!(why.contains("method: \"PUT\""), "{why}");
+
+    let mut http = Http::unix(&daemon);
+    let adds = http.ask("POST", "/v1/topics/flag/jobs", &json!({"body": 1}));
+    adds.is_problem(409, "topic_offline", None);
+    http.ask("POST", "/v1/topics/flag/jobs/batch", &json!({"jobs": [{"body": 1}]})).is_problem(
+        409,
+        "topic_offline",
+        None,
+    );
+    http.ask("POST", "/v1/topics/method/test", &Value::Null).is_problem(409, "topic_offline", None);
+    // Its due job stays.
+    eventually(SOON, "that it is due", || {
+        let stats = http.get("/v1/stats").is(200);
+        let of = stats["topics"].as_array()?.iter().find(|t| t["topic"] == "flag")?.clone();
+        (of["ready"] == 1).then_some(())
+    });
+
+    // Each is named with the reason, everywhere.
+    let shown = http.get("/v1/topics/flag").is(200);
+    assert!(shown["problem"].as_str().unwrap().starts_with("offline: re_notify_flag: \"isset("), "{shown}");
+    assert_eq!(http.get("/v1/topics/fine").is(200)["problem"], Value::Null);
+    let all = http.get("/v1/topics").is(200);
+    let problems = all["topics"].as_array().unwrap().iter().filter(|t| t["problem"].is_string());
+    assert_eq!(problems.count(), 2, "{all}");
+    let list = dq(&daemon, &["topics", "list"]);
+    for line in
+        ["\nflag: offline: re_notify_flag: \"isset({res.code})\"", "\nmethod: offline: method: \"PUT\""]
+    {
+        assert!(list.contains(line), "{line}: {list}");
+    }
+    let config_file = dir.path().join("dq.toml").display().to_string();
+    let named = "topic flag has a setting that dq cannot do: offline: re_notify_flag";
+    eventually(SOON, "a finding", || {
+        dq(&daemon, &["status"]).lines().any(|l| l.contains("topic flag")).then_some(())
+    });
+    let doctor = dq(&daemon, &["doctor", "--config", &config_file]);
+    assert!(doctor.contains(named) && doctor.contains("method: \"PUT\""), "{doctor}");
+    assert_eq!(doctor.matches("isset({res.code})").count(), 1, "the daemon's word is enough: {doctor}");
+    let ready = http.get("/readyz").is(200);
+    assert!(ready["parts"]["topics"].as_str().unwrap().contains("2 with a setting"), "{ready}");
+    eventually(3 * SOON, "that its due job is told of", || {
+        let alerts = http.get("/v1/alerts").is(200);
+        let all = alerts["alerts"].as_array()?.clone();
+        let is_it = |a: &Value| a["name"] == "jobs_stranded" && a["topic"] == "flag";
+        all.iter().find(|a| is_it(a))?["detail"].as_str()?.contains("re_notify_flag").then_some(())
+    });
+
+    // A rolling restart, and a start without the database, know it by the snapshot.
+    let before = daemon.children();
+    daemon.signal(Signal::SIGHUP);
+    crate::support::all_new(&daemon, &before);
+    answers(&daemon, "flag", "x", Some("topic_offline"));
+    assert_eq!(sink.deliveries().keys().collect::<Vec<_>>(), ["1"], "nothing of them was delivered");
+
+    // Another field leaves it as it is; the flag itself decides, by whichever way.
+    let mut http = Http::unix(&daemon);
+    http.ask("PATCH", "/v1/topics/flag", &json!({"title": "x"})).is_problem(
+        422,
+        "bad_field",
+        Some("re_notify_flag"),
+    );
+    http.ask("PATCH", "/v1/topics/method", &json!({"title": "x"})).is_problem(
+        422,
+        "bad_field",
+        Some("method"),
+    );
+    let shown = http.ask("PATCH", "/v1/topics/flag", &json!({"re_notify_flag": "{res.code} == 7"})).is(200);
+    assert_eq!(shown["problem"], Value::Null);
+    eventually(SOON, "the job that stayed", || sink.deliveries().contains_key("waits").then_some(()));
+    console.query_drop("UPDATE dq_topic SET method = 'POST' WHERE topic = 'method'").unwrap();
+    answers(&daemon, "method", "2", None);
+    eventually(SOON, "its job", || sink.deliveries().contains_key("2").then_some(()));
+    eventually(3 * SOON, "that nothing is to be told any more", || {
+        (http.get("/readyz").is(200)["parts"]["topics"] == "ok").then_some(())
+    });
+    assert!(!dq(&daemon, &["topics", "list"]).contains("offline:"));
+}
+
+#[test]
+fn what_an_older_release_has_written_and_this_one_does_not_do_is_told_and_stops_no_start() {
+    if on_redis() {
+        // There the registry is MySQL, of which the test above is.
+        return;
+    }
+    let sink = Sink::start();
+    let mut daemon = Daemon::start("");
+    let mut http = Http::unix(&daemon);
+    for (name, field) in [("pulled", "mode"), ("keeps", "keep_done")] {
+        http.ask("POST", "/v1/topics", &json!({"name": name, "callback": sink.url()})).is(201);
+        let value = if field == "mode" { json!("pull") } else { json!("1h") };
+        let refused = http.ask("PATCH", &format!("/v1/topics/{name}"), &json!({ field: value }));
+        refused.is_problem(422, "bad_field", Some(field));
+        let detail = refused.json["detail"].as_str().unwrap();
+        assert!(detail.contains("this release") && detail.contains(value.as_str().unwrap()), "{detail}");
+        let checked = json!({"name": "x", "callback": sink.url(), field: value});
+        let told = http.ask("POST", "/v1/check/topic", &checked).is(200);
+        assert_eq!(told["problems"][0]["field"], field, "{told}");
+    }
+    let set = dq(&daemon, &["topics", "set", "pulled", "--mode", "pull"]);
+    assert!(set.contains("mode: \"pull\" is not done by this release"), "{set}");
+    let help = dq(&daemon, &["topics", "set", "--help"]);
+    assert!(!help.contains("--mode") && !help.contains("--keep-done"), "{help}");
+
+    daemon.stop();
+    let db = rusqlite::Connection::open(daemon.dir.path().join("var/registry.db")).unwrap();
+    for (name, set) in [("pulled", "'$.mode', 'pull'"), ("keeps", "'$.keep_done_ms', 3600000")] {
+        db.execute(&format!("UPDATE topic SET spec = json_set(spec, {set}) WHERE name = ?1"), [name])
+            .unwrap();
+    }
+    let daemon = Daemon::again(&daemon);
+    daemon.wait_ready();
+    // Until the registry is read again, all go by what was known before.
+    eventually(SOON, "both consumers without the pulled topic", || {
+        (daemon.log().matches(" 1 topics are served").count() == 2).then_some(())
+    });
+    answers(&daemon, "keeps", "1", None);
+    answers(&daemon, "pulled", "2", None);
+    sink.wait_for(1, SOON);
+    let mut http = eventually(SOON, "the API", || {
+        let mut http = Http::unix(&daemon);
+        (http.get("/readyz").status == 200).then_some(http)
+    });
+    let shown = http.get("/v1/topics/pulled").is(200);
+    assert!(
+        shown["problem"].as_str().unwrap().contains("its jobs are not delivered: mode: \"pull\""),
+        "{shown}"
+    );
+    let ready = eventually(SOON, "a word on both topics", || {
+        let ready = http.get("/readyz").is(200);
+        ready["parts"]["topics"].as_str()?.contains("2 with a setting").then_some(ready)
+    });
+    assert_eq!(ready["ready"], true);
+    let list = dq(&daemon, &["topics", "list"]);
+    assert!(list.contains("\nkeeps: jobs that were accepted are not kept: keep_done: \"1h\""), "{list}");
+    eventually(3 * SOON, "that the pulled topic's job is told of", || {
+        let status = dq(&daemon, &["status"]);
+        status.contains("nobody delivers the due jobs of topic pulled").then_some(())
+    });
+    assert_eq!(sink.deliveries().keys().collect::<Vec<_>>(), ["1"]);
+}
+
+#[test]
+fn an_import_names_the_topics_that_are_taken_over_half() {
+    let (sink, database, php) = (Sink::start(), MariaDb::shared().database(), RedisServer::start());
+    drop(dq::registry::open(&database.settings()).unwrap());
+    let mut console = database.console();
+    for (name, flag, method) in [("orders", "", "POST"), ("flag", "{res.a} =", "POST"), ("method", "", "PUT")]
+    {
+        console.query_drop(row(name, &sink, flag, method)).unwrap();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("dq.toml");
+    std::fs::write(&config, format!("[registry]\nurl = \"{}\"\n", database.url())).unwrap();
+    let import = |json: bool| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
+        command.args(["import", "php-dq", "--config"]).arg(&config).args(["--from", &php.url()]);
+        let out = command.args(json.then_some("--json")).output().unwrap();
+        assert!(out.status.success(), "{out:?}");
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let text = import(false);
+    for line in [
+        "topic flag is taken over half: offline: re_notify_flag: \"{res.a} =\" is no expression",
+        "topic method is taken over half: offline: method: \"PUT\"",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    let summary: Value = serde_json::from_str(&import(true)).unwrap();
+    assert_eq!(summary["half_taken"].as_object().unwrap().len(), 2, "{summary}");
+    assert_eq!(sink.count(), 0);
+}
