@@ -208,15 +208,16 @@ fn an_add_is_taken_apart_with_few_allocations() {
 /// The share of the memory that a process has, in bytes.
 fn memory(pid: Pid) -> u64 {
     let told = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
-    let line = told.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap();
+    let line = told.lines().find_map(|line| line.strip_prefix("Pss_Anon:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// What holds it is that no process has huge pages: with them each has 15 MB of which it uses two.
+/// No process has huge pages: with them each has 15 MB, of which it uses two. (The pages of the executable are left out: those of
+/// a build without optimisation are larger.)
 #[test]
-fn all_processes_of_an_idle_daemon_share_less_than_80_megabytes() {
+fn an_idle_daemon_allocates_less_than_70_megabytes() {
     let daemon = Daemon::start("");
     let bytes: u64 = daemon.processes().into_iter().map(memory).sum();
     println!("all processes have {bytes} bytes");
-    assert!(bytes < 80_000_000, "{bytes}");
+    assert!(bytes < 70_000_000, "{bytes}");
 }

@@ -165,7 +165,12 @@ fn a_dry_run_only_reads_the_registry() {
         ["dq_redis row 1 (一) at 10.0.0.1:6379", "dq_redis row 2 (二) at 10.0.0.2:6379"]
     );
     assert_eq!((told.code, json["taken"].as_u64()), (1, Some(4)), "an import without them is not whole");
-    assert_eq!((texts(&json, "notes"), columns(&database)), (Vec::new(), before.clone()));
+    let notes = texts(&json, "notes");
+    assert!(notes.iter().all(|note| note.starts_with("dq leaves out of the registry: ")), "{notes:?}");
+    for named in ["nowhere", "order close"] {
+        assert!(notes.iter().any(|note| note.contains(&format!("topic \"{named}\""))), "{notes:?}");
+    }
+    assert_eq!((notes.len(), columns(&database)), (2, before.clone()));
 
     // All of them; the import itself leaves the tables to the daemon as well.
     let told = import(&target.config(), &["--from", &from]);

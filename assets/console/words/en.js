@@ -41,7 +41,7 @@ export default {
   'sign_in.wrong': 'Name and password do not fit.',
   'sign_in.too_many': 'Too many failed attempts. Wait a minute, then try again.',
   'sign_in.no_accounts': 'Nobody can sign in: dq has no registry.',
-  'sign_in.no_accounts.help': 'Accounts are kept in the registry, which is a database. Set registry.url in the configuration of dq (with the Redis store, to a MySQL or MariaDB database), then reload dq. Meanwhile, the dq command and the HTTP API work without an account.',
+  'sign_in.no_accounts.help': 'Accounts are kept in the registry. Set registry.url in the configuration of dq (docs/REGISTRY.md), then reload dq.',
   'sign_out': 'Sign out',
   'role.admin': 'Administrator',
   'role.read': 'Read only',
