@@ -7,6 +7,7 @@ mod auth;
 mod bench;
 mod callback;
 mod cli;
+mod clocks;
 mod codecs;
 mod console;
 mod console_browser;

@@ -136,6 +136,7 @@ fn take(
             attempt: row.get(3)?,
             due_ms: row.get(4)?,
             stamp_us: row.get(5)?,
+            leased_ms: w.now_ms(),
             deadline_ms,
             max_attempts: row.get(6)?,
             probe: None,
