@@ -82,6 +82,7 @@ pub(super) fn lease(
     limit: usize,
     owner: Option<&OwnerTag>,
 ) -> rusqlite::Result<Batch> {
+    flow::set_back(w)?;
     let mut found = Ready::now(w.db, w.now_ms())?;
     let mut jobs = Vec::new();
     for want in wanted {
