@@ -23,6 +23,7 @@ mod import_checks;
 mod import_crashes;
 mod later;
 mod layers;
+mod letters;
 mod live_topics;
 mod metrics;
 mod nodes;
