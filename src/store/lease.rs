@@ -42,6 +42,9 @@ pub struct Leased {
     pub due_ms: i64,
     /// When the job was added, Unix microseconds.
     pub stamp_us: i64,
+    /// When it was leased, Unix milliseconds, by the shard's clock, which is the one that its due time is of; up to a millisecond
+    /// later.
+    pub leased_ms: i64,
     /// When the lease runs out, Unix milliseconds.
     pub deadline_ms: i64,
     /// Its own limit of attempts.
@@ -50,6 +53,13 @@ pub struct Leased {
     pub probe: Option<u32>,
     /// Its own headers.
     pub headers: Headers,
+}
+
+impl Leased {
+    /// For how long it had been due when it was leased. Both moments are the shard's: its clock may differ from this host's.
+    pub fn late(&self) -> Duration {
+        Duration::from_millis(u64::try_from(self.leased_ms.saturating_sub(self.due_ms)).unwrap_or(0))
+    }
 }
 
 /// What a lease brought.

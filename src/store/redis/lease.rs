@@ -11,7 +11,7 @@ use super::nodes::{Nodes, Place};
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
 use crate::headers::Headers;
-use crate::job::{JobKey, Priority, TopicName};
+use crate::job::{JobKey, LATEST_MS, Priority, TopicName};
 use crate::store::{Batch, Leased, Left, OwnerTag, Result, StoreError, Token, Waiting, Wanted};
 use crate::ticket::Secret;
 
@@ -40,6 +40,15 @@ impl Nodes {
     pub fn lane_of_token(&self, token: &Token) -> Option<usize> {
         self.place_of(token).map(|place| place.node)
     }
+}
+
+/// How long a lease holds, as the script is told.
+fn hold_ms(want: &Wanted) -> i64 {
+    want.hold.as_millis().min(LATEST_MS as u128) as i64
+}
+
+fn hold_of(wanted: &[Wanted], topic: &TopicName) -> i64 {
+    wanted.iter().find(|want| want.topic == *topic).map_or(0, hold_ms)
 }
 
 /// The headers of those leased jobs that have some, by their number in the answer.
@@ -89,7 +98,7 @@ impl RedisStore {
         for want in wanted {
             let taken = jobs.iter().filter(|(_, j)| j.key.topic == want.topic).count() as u32;
             let max = want.max.saturating_sub(taken);
-            let hold = want.hold.as_millis().min(u64::MAX.into()) as u64;
+            let hold = hold_ms(want);
             call.cmd.arg(want.topic.as_str()).arg(max).arg(hold).arg(want.max_attempts);
         }
         Ok((prefix, call))
@@ -100,6 +109,7 @@ impl RedisStore {
         &self,
         place: Place,
         prefix: &Prefix,
+        wanted: &[Wanted],
         answer: Value,
         jobs: &mut Vec<(Priority, Leased)>,
     ) -> Result<(usize, Left, Waiting)> {
@@ -115,6 +125,8 @@ impl RedisStore {
             let mut next = || values.next().ok_or_else(|| strange("a lease"));
             let topic = answer::topic(next()?)?;
             let deadline_ms = number(&next()?)?;
+            // The shard has added the hold to its now.
+            let leased_ms = deadline_ms.saturating_sub(hold_of(wanted, &topic));
             while let Some(id) = values.next() {
                 let mut next = || values.next().ok_or_else(|| strange("a lease"));
                 let record = Record::parse(&answer::bytes(next()?)?)?;
@@ -126,6 +138,7 @@ impl RedisStore {
                     attempt: count(&next()?)? as u32,
                     due_ms: number(&next()?)?,
                     stamp_us: record.stamp_us,
+                    leased_ms,
                     deadline_ms,
                     max_attempts: record.max_attempts,
                     probe: None,
@@ -210,7 +223,7 @@ impl RedisStore {
                 let left = limit - found.jobs.len();
                 let asked = self.lease_call(*place, wanted, left, owner, &found.jobs);
                 let taken = asked.and_then(|(prefix, call)| {
-                    self.take_leased(*place, &prefix, self.ask(*place, call)?, &mut found.jobs)
+                    self.take_leased(*place, &prefix, wanted, self.ask(*place, call)?, &mut found.jobs)
                 });
                 // A full answer has perhaps left some that are wanted.
                 let is_full = matches!(taken, Ok((CHUNK, ..))) && found.jobs.len() < limit;

@@ -14,6 +14,9 @@ use crate::job::{JobId, JobKey, TopicName};
 use crate::letters::Pace;
 use crate::store::{Letter, Letters, Result, StoreError, Which};
 
+/// So many letters are looked for in one call: each by when it died.
+const LETTERS: usize = 100;
+
 impl RedisStore {
     pub(super) fn redrive_some(
         &self,
@@ -82,9 +85,11 @@ impl RedisStore {
                 call.cmd.arg(word);
                 left[..left.len().min(CHUNK)].iter().for_each(|one| words(one, &mut call));
                 match self.redriven(place, call) {
-                    Ok([moved, seen, _]) => {
+                    Ok([moved, seen, again]) => {
                         sum += count(&moved)?;
-                        left = left.get(number(&seen)?.max(1) as usize..).unwrap_or_default();
+                        // One of very many is brought out by several calls.
+                        let least = i64::from(answer::bytes(again)?.is_empty());
+                        left = left.get(number(&seen)?.max(least) as usize..).unwrap_or_default();
                     }
                     Err(e @ StoreError::NodeDown(_)) if word == "letters" => {
                         failed = Some(e);
@@ -143,17 +148,33 @@ impl RedisStore {
         Ok(sum)
     }
 
-    /// Removes these letters, and no others of their ids.
+    /// Removes some of these letters on one shard. Tells how many, and whether it is to be called again with the same.
+    fn remove_some(&self, place: Place, topic: &TopicName, letters: &[&Letter]) -> Result<(usize, bool)> {
+        let mut call = self.call(Script::PurgeLetters, place);
+        call.cmd.arg(topic.as_str());
+        letters.iter().for_each(|letter| letter_words(letter, &mut call));
+        match array(self.ask(place, call)?)?.as_slice() {
+            [gone, again] => Ok((count(gone)?, number(again)? > 0)),
+            _ => Err(strange("an answer")),
+        }
+    }
+
+    /// Removes these letters, and no others of their ids. Those of one id that has very many are brought out by several calls.
     pub(super) fn remove_letters(&self, topic: &TopicName, letters: &[Letter]) -> Result<usize> {
         let (mut sum, mut failed) = (0, None);
         for (place, letters) in self.graves(topic, letters, |letter| &letter.id) {
-            for some in letters.chunks(CHUNK) {
-                let mut call = self.call(Script::PurgeLetters, place);
-                call.cmd.arg(topic.as_str());
-                some.iter().for_each(|letter| letter_words(letter, &mut call));
-                match self.ask(place, call) {
-                    Ok(gone) => sum += count(&gone)?,
-                    Err(e) => failed = Some(e),
+            for some in letters.chunks(LETTERS) {
+                let mut again = true;
+                while again {
+                    let gone;
+                    (gone, again) = match self.remove_some(place, topic, some) {
+                        Ok(removed) => removed,
+                        Err(e) => {
+                            failed = Some(e);
+                            break;
+                        }
+                    };
+                    sum += gone;
                 }
             }
         }

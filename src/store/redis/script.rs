@@ -91,9 +91,10 @@ const SOURCES: [(&str, &str); 36] = sources!(
     "settle"
 );
 
-const PARTS: [(&str, &str); 14] = sources!(
+const PARTS: [(&str, &str); 15] = sources!(
     "lua/part/",
     "bells",
+    "circuits",
     "clock",
     "copies",
     "endings",

@@ -84,7 +84,8 @@ impl RedisStore {
         let mut answers = self.ask_all(calls);
         let (_, leased) = answers.pop()?;
         let settled = settling.settled(answers);
-        let told = leased.and_then(|answer| self.take_leased(*first, &prefix, answer, &mut found.jobs));
+        let told =
+            leased.and_then(|answer| self.take_leased(*first, &prefix, wanted, answer, &mut found.jobs));
         found.note(told);
         self.lease_on(others, wanted, limit, owner, &mut found);
         Some((settled, found.into_batch(wanted)))

@@ -82,6 +82,7 @@ pub(super) fn lease(
     limit: usize,
     owner: Option<&OwnerTag>,
 ) -> rusqlite::Result<Batch> {
+    flow::set_back(w)?;
     let mut found = Ready::now(w.db, w.now_ms())?;
     let mut jobs = Vec::new();
     for want in wanted {
@@ -136,6 +137,7 @@ fn take(
             attempt: row.get(3)?,
             due_ms: row.get(4)?,
             stamp_us: row.get(5)?,
+            leased_ms: w.now_ms(),
             deadline_ms,
             max_attempts: row.get(6)?,
             probe: None,

@@ -17,6 +17,10 @@ pub(super) fn permit(w: &mut Write<'_>, owner: &OwnerTag, ask: &PermitAsk) -> ru
     let (name, now_ms) = (ask.topic.as_str(), w.now_ms());
     w.db.prepare_cached("DELETE FROM permit WHERE name = ?1 AND (owner = ?2 OR until_ms <= ?3)")?
         .execute(params![name, owner.0, now_ms])?;
+    // What a clock that was set back since makes last longer lasts as if it were told now.
+    let until_ms = now_ms + PERMIT_HOLDS.as_millis() as i64;
+    w.db.prepare_cached("UPDATE permit SET until_ms = ?2 WHERE name = ?1 AND until_ms > ?2")?
+        .execute(params![name, until_ms])?;
     let mut permit = Permit { granted: ask.want, again: None };
     if let Some(most) = ask.max_in_flight {
         let others: u32 =
@@ -37,7 +41,6 @@ pub(super) fn permit(w: &mut Write<'_>, owner: &OwnerTag, ask: &PermitAsk) -> ru
     }
     let held = ask.held + permit.granted;
     if ask.max_in_flight.is_some() && held > 0 {
-        let until_ms = now_ms + PERMIT_HOLDS.as_millis() as i64;
         w.db.prepare_cached("INSERT INTO permit (name, owner, held, until_ms) VALUES (?1, ?2, ?3, ?4)")?
             .execute(params![name, owner.0, held, until_ms])?;
     }
@@ -49,8 +52,26 @@ pub(super) fn free(w: &Write<'_>, owner: &OwnerTag) -> rusqlite::Result<()> {
     w.db.prepare_cached("DELETE FROM permit WHERE owner = ?1")?.execute([&owner.0]).map(drop)
 }
 
+/// Whether the clock shows less than when a circuit was written: it was set back since.
+pub(super) fn is_set_back(db: &Connection, now_ms: i64) -> rusqlite::Result<bool> {
+    db.prepare_cached("SELECT EXISTS (SELECT 1 FROM circuit WHERE max(noted_ms, since_ms) > ?1)")?
+        .query_row([now_ms], |r| r.get(0))
+}
+
+/// Where the clock was set back, the moments of circuits are set back as well: none waits for longer than it was told to.
+pub(super) fn set_back(w: &Write<'_>) -> rusqlite::Result<()> {
+    w.db.prepare_cached(
+        "UPDATE circuit SET until_ms = max(0, until_ms - (max(noted_ms, since_ms) - ?1)),
+                probe_ms = max(0, probe_ms - (max(noted_ms, since_ms) - ?1)), since_ms = min(since_ms, ?1), noted_ms = ?1
+         WHERE max(noted_ms, since_ms) > ?1",
+    )?
+    .execute([w.now_ms()])
+    .map(drop)
+}
+
 /// Has a topic's jobs wait. Tells whether they did not before.
 pub(super) fn open(w: &mut Write<'_>, opening: &Opening) -> rusqlite::Result<bool> {
+    set_back(w)?;
     let (name, now_ms) = (opening.topic.as_str(), w.now_ms());
     let known: Option<(i64, i64, u32, String)> =
         w.db.prepare_cached("SELECT until_ms, probe_ms, opens, reason FROM circuit WHERE name = ?1")?
@@ -69,8 +90,8 @@ pub(super) fn open(w: &mut Write<'_>, opening: &Opening) -> rusqlite::Result<boo
     };
     let until_ms = now_ms.saturating_add(opening.pause.as_millis() as i64);
     w.db.prepare_cached(
-        "INSERT INTO circuit (name, until_ms, probe_ms, opens, since_ms, reason) VALUES (?1, ?2, 0, ?3, ?4, ?5)
-         ON CONFLICT DO UPDATE SET until_ms = ?2, probe_ms = 0, opens = ?3, reason = ?5",
+        "INSERT INTO circuit (name, until_ms, probe_ms, opens, since_ms, reason, noted_ms) VALUES (?1, ?2, 0, ?3, ?4, ?5, ?4)
+         ON CONFLICT DO UPDATE SET until_ms = ?2, probe_ms = 0, opens = ?3, reason = ?5, noted_ms = ?4",
     )?
     .execute(params![name, until_ms, opening.opens, now_ms, reason])?;
     Ok(known.is_none())
@@ -138,7 +159,7 @@ impl Ready {
 
 /// Notes that a topic's job was let through; the next may be when its lease has ended.
 pub(super) fn probe(w: &Write<'_>, topic: &TopicName, deadline_ms: i64) -> rusqlite::Result<()> {
-    w.db.prepare_cached("UPDATE circuit SET probe_ms = ?2 WHERE name = ?1")?
-        .execute(params![topic.as_str(), deadline_ms])
+    w.db.prepare_cached("UPDATE circuit SET probe_ms = ?2, noted_ms = ?3 WHERE name = ?1")?
+        .execute(params![topic.as_str(), deadline_ms, w.now_ms()])
         .map(drop)
 }

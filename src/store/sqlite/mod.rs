@@ -210,8 +210,12 @@ impl Store for SqliteStore {
 
     fn lease(&mut self, wanted: &[Wanted], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
         self.check_file()?;
-        let ready = Ready::now(&self.db, write::now_ms()).map_err(refused)?;
-        if limit == 0 || !wanted.iter().any(|w| ready.topics.iter().any(|(topic, ..)| *topic == w.topic)) {
+        let now_ms = write::now_ms();
+        let ready = Ready::now(&self.db, now_ms).map_err(refused)?;
+        let is_set_back =
+            !ready.waiting.is_empty() && flow::is_set_back(&self.db, now_ms).map_err(refused)?;
+        let is_ready = |want: &Wanted| ready.topics.iter().any(|(topic, ..)| *topic == want.topic);
+        if limit == 0 || !is_set_back && !wanted.iter().any(is_ready) {
             let (left, waiting) = ready.left();
             return Ok(Batch { jobs: Vec::new(), left, waiting });
         }

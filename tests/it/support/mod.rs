@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 
 pub mod browser;
 pub mod certificates;
+pub mod clock;
 pub mod http;
 pub mod mariadb;
 pub mod php;
@@ -261,6 +262,14 @@ impl Daemon {
     pub fn again(dead: &Daemon) -> Daemon {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dq-master"));
         command.arg("--config").arg(dead.dir.path().join("dq.toml"));
+        Daemon::run(Arc::clone(&dead.dir), dead.port, dead.http, command)
+    }
+
+    /// The same with a clock that is so far ahead, or behind.
+    pub fn again_with_clock(dead: &Daemon, ahead_ms: i64) -> Daemon {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dq-master"));
+        command.arg("--config").arg(dead.dir.path().join("dq.toml"));
+        clock::shift(&mut command, ahead_ms);
         Daemon::run(Arc::clone(&dead.dir), dead.port, dead.http, command)
     }
 

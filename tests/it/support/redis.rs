@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 /// A server that ends with the test.
 pub struct RedisServer {
     dir: tempfile::TempDir,
+    /// How far its clock is ahead.
+    ahead_ms: i64,
     process: Child,
 }
 
@@ -22,8 +24,17 @@ impl RedisServer {
 
     /// One whose files are in a folder.
     pub fn start_in(dir: tempfile::TempDir) -> RedisServer {
-        let process = spawn(&dir);
-        let server = RedisServer { dir, process };
+        RedisServer::start_ahead(dir, 0)
+    }
+
+    /// One whose clock is so far ahead, or behind.
+    pub fn start_with_clock(ahead_ms: i64) -> RedisServer {
+        RedisServer::start_ahead(tempfile::tempdir().unwrap(), ahead_ms)
+    }
+
+    fn start_ahead(dir: tempfile::TempDir, ahead_ms: i64) -> RedisServer {
+        let process = spawn(&dir, ahead_ms);
+        let server = RedisServer { dir, ahead_ms, process };
         server.wait();
         server
     }
@@ -33,7 +44,7 @@ impl RedisServer {
         let dir = tempfile::tempdir().unwrap();
         sweep_at_exit(dir.path());
         let process = spawn_for_all(command(dir.path()));
-        let server = RedisServer { dir, process };
+        let server = RedisServer { dir, ahead_ms: 0, process };
         server.wait();
         server
     }
@@ -54,8 +65,15 @@ impl RedisServer {
 
     /// Starts it again, with what it has on its disk.
     pub fn start_again(&mut self) {
-        self.process = spawn(&self.dir);
+        self.process = spawn(&self.dir, self.ahead_ms);
         self.wait();
+    }
+
+    /// Sets its clock: ends it, and starts it again with what it has on its disk.
+    pub fn set_clock(&mut self, ahead_ms: i64) {
+        self.kill();
+        self.ahead_ms = ahead_ms;
+        self.start_again();
     }
 
     /// Stops it, so that it hangs and closes nothing; or lets it go on.
@@ -98,8 +116,10 @@ fn command(dir: &Path) -> Command {
 }
 
 /// It ends with the thread of its test, whatever becomes of that.
-fn spawn(dir: &tempfile::TempDir) -> Child {
-    spawn_here(command(dir.path()))
+fn spawn(dir: &tempfile::TempDir, ahead_ms: i64) -> Child {
+    let mut command = command(dir.path());
+    super::clock::shift(&mut command, ahead_ms);
+    spawn_here(command)
 }
 
 fn spawn_here(mut command: Command) -> Child {

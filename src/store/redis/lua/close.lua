@@ -9,6 +9,7 @@
 
 local topic = ARGV[1]
 call('SREM', base .. 'paused', '!' .. topic)
+call('HDEL', base .. 'circuits_at', topic)
 local was = call('HDEL', base .. 'circuits', topic)
 if was == 1 and call('EXISTS', base .. 'r:' .. topic) == 1 then ring(topic) end
 return was

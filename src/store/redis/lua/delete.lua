@@ -3,18 +3,19 @@
 --
 -- KEYS  1 the shard's base
 -- ARGV  for each topic: topic, n, and n ids
--- Gives one digit an id, in their order: 1 it was there, 0 it was not, 2 it had so many dead letters that some are left
+-- Gives one digit an id, in their order: 1 it was there, 0 it was not, 2 there were so many dead letters that some are left
 --
 -- Moves a job: delayed, ready, leased -> nothing. With no job of that id: dead -> nothing
 
--- So many older dead letters of one id are removed at most.
-local MOST = 4096
+-- So many older dead letters are removed at most, of all ids together.
+local left = 2048
 
 local function exhume(topic, id)
   local graves, letters, latest = base .. 'X:' .. topic, base .. 'x:' .. topic, id .. '\0\0\0\0'
+  if left <= 0 then return call('HEXISTS', graves, latest) * 2 end
   local grave = call('HGET', graves, latest)
   if not grave then return 0 end
-  local older, left = struct.unpack('>I4', grave, 7), MOST
+  local older = struct.unpack('>I4', grave, 7)
   while older > 0 and left > 0 do
     local names = {}
     for number = older, math.max(1, older - 255), -1 do names[#names + 1] = id .. struct.pack('>I4', number) end

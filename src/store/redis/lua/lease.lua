@@ -1,4 +1,4 @@
---@ use clock bells scores places records leases sizes
+--@ use clock bells scores places records leases sizes circuits
 -- Leases ready jobs, topic by topic, by priority and due time; of paused topics none, of one whose circuit is half open one.
 --
 -- KEYS  1 the shard's base
@@ -134,9 +134,9 @@ end
 
 for _, topic in ipairs(open or {}) do
   if leasable[topic] and call('EXISTS', base .. 'r:' .. topic) == 1 then
-    local till, probe, opens = string.match(call('HGET', base .. 'circuits', topic) or '', '^(%d+) (%d+) (%d+) ')
+    local till, probe, opens = circuit_of(topic)
     local ms = math.max(till or 0, probe or 0) - now
-    if ms > 0 then wait(topic, ms, 0) elseif till then probes[topic] = tonumber(opens) end
+    if ms > 0 then wait(topic, ms, 0) elseif till then probes[topic] = opens end
   end
 end
 for i = 6, #ARGV, 4 do
@@ -148,9 +148,8 @@ for i = 6, #ARGV, 4 do
     local found = n <= 0 or bytes <= 0 or take(topic, n, ARGV[i + 2], tonumber(ARGV[i + 3]))
     if opens and number > before then
       -- The next is let through when this one's lease has ended, if nobody has said by then what came of it.
-      local known = call('HGET', base .. 'circuits', topic)
-      local probe = string.format('%%1%.0f', moment('+' .. ARGV[i + 2]))
-      call('HSET', base .. 'circuits', topic, (string.gsub(known, '^(%d+ )%d+', probe, 1)))
+      local till, _, _, since, why = circuit_of(topic)
+      write_circuit(topic, till, moment('+' .. ARGV[i + 2]), opens, since, why)
       wait(topic, tonumber(ARGV[i + 2]), opens)
     elseif tell(topic) then
       -- A removal comes first, where none did: see moves.

@@ -1,4 +1,4 @@
---@ use shard
+--@ use shard seek graves
 -- Counts or removes the dead letters of some ids, also of those whose id is live again; the live job stays.
 --
 -- KEYS  1 the shard's base
@@ -8,7 +8,7 @@
 -- Moves a job: dead -> nothing, or nothing
 
 -- So many letters are removed at most, by and large.
-local MOST = 4096
+local MOST = 2048
 
 local graves, letters = base .. 'X:' .. ARGV[1], base .. 'x:' .. ARGV[1]
 local removes, n, left = ARGV[2] == 'remove', 0, 0
@@ -20,12 +20,7 @@ for i = 3, #ARGV do
   if grave then
     local older = struct.unpack('>I4', grave, 7)
     if not removes then
-      n = n + 1
-      for number = older, 1, -1 do
-        -- The oldest have the lowest numbers, and go first: where one is missing, there are none before it.
-        if call('HEXISTS', graves, id .. struct.pack('>I4', number)) == 0 then break end
-        n = n + 1
-      end
+      n = n + older + 2 - lowest(graves, id, older + 1)
     elseif n >= MOST then
       left = 1
     else

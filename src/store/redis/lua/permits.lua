@@ -21,7 +21,14 @@ for i = 3, #ARGV, 7 do
     local others, all = 0, call('HGETALL', flying)
     for k = 1, #all, 2 do
       local n, till = string.match(all[k + 1], '^(%d+) (%d+)$')
-      if tonumber(till) <= now then call('HDEL', flying, all[k]) else others = others + n end
+      till = tonumber(till)
+      if till <= now then
+        call('HDEL', flying, all[k])
+      else
+        others = others + n
+        -- The clock was set back meanwhile: nothing is remembered for longer than if it were told now.
+        if till > now + ARGV[2] then call('HSET', flying, all[k], string.format('%d %.0f', n, now + ARGV[2])) end
+      end
     end
     want = math.max(0, math.min(want, most - held - others))
   end

@@ -8,7 +8,7 @@
 --       or for some: 'ids' and the ids; of each the latest dead letter
 --       or for others: 'letters', and for each its id and when it died in ms
 -- Gives how many it moved, and for 'all' where it ended: two values, '' and '' when it has seen all. For the others: how
--- many of those that are named it has seen, and ''
+-- many of those that are named it has seen, and '' or, where it is to be called again for the next one, '+'
 --
 -- Moves a job: dead -> ready, delayed
 
@@ -17,14 +17,16 @@ local graves, letters = base .. 'X:' .. topic, base .. 'x:' .. topic
 local after, every = tonumber(ARGV[4]), tonumber(ARGV[5])
 local m, revived, jobs = moves(topic), {}, 0
 
--- Makes one dead letter ready, or delayed.
+-- Makes one dead letter ready, or delayed. Tells whether it could: many others of its id may have to be moved first.
 local function revive(member, id)
-  local grave = grave_of(take_out(graves, letters, id, member))
+  local grave = grave_of(call('HGET', graves, member))
+  if take_out(graves, letters, id, { member }) == 0 then return false end
   add(m, 'records', id, grave.record)
   if grave.log ~= '' then add(m, 'notes', id, struct.pack('>I4B', 0, 0) .. grave.log) end
   place(m, id, now + math.ceil((after + jobs * every) / 1000), string.byte(grave.record) % 4)
   revived[id] = true
   jobs, left, bytes = jobs + 1, left - 1, bytes - #grave.record
+  return true
 end
 
 local function live(id)
@@ -51,14 +53,21 @@ else
   local by_letter = ARGV[6] == 'letters'
   for i = 7, #ARGV, by_letter and 2 or 1 do
     if left == 0 or bytes <= 0 then break end
-    score = score + 1
+    if room <= 0 then
+      member = '+'
+      break
+    end
     local id, name = ARGV[i], nil
     if by_letter then
-      name = letter_of(graves, letters, id, tonumber(ARGV[i + 1]))
+      name = letter_of(letters, id, ARGV[i + 1])
     elseif call('HEXISTS', graves, id .. ZERO) == 1 then
       name = id .. ZERO
     end
-    if name and not live(id) then revive(name, id) end
+    if name and not live(id) and not revive(name, id) then
+      member = '+'
+      break
+    end
+    score = score + 1
   end
 end
 make(m)

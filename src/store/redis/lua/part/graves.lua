@@ -1,51 +1,126 @@
--- Dead letters one by one. How they are numbered: see endings. Needs: `call`.
+-- Dead letters one by one. How they are numbered: see endings. An id may have very many, so that whoever takes some out of their
+-- midst does so in several calls, each of which moves so many of the others. Needs: `call`, seek.
 
 local ZERO = '\0\0\0\0'
+-- What moves may still cost in this call: one for each letter that is moved, and one for each 4 KiB of it.
+local room = 400
 
--- The name of the letter of an id that died then; nothing: there is none.
-local function letter_of(graves, letters, id, died)
-  local latest = id .. ZERO
-  local score = call('ZSCORE', letters, latest)
-  if not score then return nil end
-  if tonumber(score) == died then return latest end
-  local low, high = 1, struct.unpack('>I4', call('HGET', graves, latest), 7)
-  while low <= high do
-    local middle = math.floor((low + high) / 2)
-    local name = id .. struct.pack('>I4', middle)
-    -- Where one is missing, there are none before it.
-    local at = tonumber(call('ZSCORE', letters, name) or -1)
-    if at == died then return name end
-    if at > died then high = middle - 1 else low = middle + 1 end
+local function numbered(id, number)
+  return id .. struct.pack('>I4', number)
+end
+
+-- The name of the letter of an id that died then, in ms as text; nothing: there is none.
+local function letter_of(letters, id, died)
+  -- An id has one at most that died then, and few others have names between its own.
+  local rank = rank_after(letters, died, id)
+  local found = call('ZRANGE', letters, rank, rank + 31, 'WITHSCORES')
+  for i = 1, #found, 2 do
+    if tonumber(found[i + 1]) ~= tonumber(died) then return nil end
+    if #found[i] == #id + 4 and string.sub(found[i], 1, #id) == id then return found[i] end
   end
 end
 
--- Takes a letter out, and gives it. The numbers of the others stay consecutive.
-local function take_out(graves, letters, id, member)
-  local packed = call('HGET', graves, member)
-  call('ZREM', letters, member)
-  call('HDEL', graves, member)
-  local number, older = struct.unpack('>I4', member, #member - 3), struct.unpack('>I4', packed, 7)
-  if number == 0 and older > 0 then
-    -- The one before it is the latest now, if it is still there.
-    local before = id .. struct.pack('>I4', older)
-    local grave = call('HGET', graves, before)
-    if grave then
-      grave = string.sub(grave, 1, 6) .. struct.pack('>I4', older - 1) .. string.sub(grave, 11)
-      call('HSET', graves, member, grave)
-      call('ZADD', letters, call('ZSCORE', letters, before), member)
-      call('HDEL', graves, before)
-      call('ZREM', letters, before)
-    end
+-- The lowest number of an id whose latest letter stands for that number; that one itself, if there are no others.
+local function lowest(graves, id, top)
+  local low, high = 1, top
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if call('HEXISTS', graves, numbered(id, middle)) == 1 then high = middle else low = middle + 1 end
   end
-  while number > 1 do
-    local before, name = id .. struct.pack('>I4', number - 1), id .. struct.pack('>I4', number)
-    local grave = call('HGET', graves, before)
+  return low
+end
+
+local function drop(graves, letters, names)
+  call('ZREM', letters, unpack(names))
+  call('HDEL', graves, unpack(names))
+end
+
+-- Drops the letters from one number to another, and the latest behind them if that is named; then the one before, if there is one,
+-- is the latest.
+local function drop_latest(graves, letters, id, from, top)
+  local names = { id .. ZERO }
+  for number = from, top - 1 do names[#names + 1] = numbered(id, number) end
+  drop(graves, letters, names)
+  local before = numbered(id, from - 1)
+  local grave = from > 1 and call('HGET', graves, before)
+  if not grave then return end
+  local died = call('ZSCORE', letters, before)
+  drop(graves, letters, { before })
+  call('HSET', graves, id .. ZERO, string.sub(grave, 1, 6) .. struct.pack('>I4', from - 2) .. string.sub(grave, 11))
+  call('ZADD', letters, died, id .. ZERO)
+end
+
+-- Takes letters out of the midst: goes from number `from` to the end that lies in the direction of `step`, and moves those that
+-- stay back into the gap. Where the room is used up, those that go are put down again where it came to: they have no neighbours
+-- missing, and the next call finds them nearer to the end. Gives how many are out.
+local function walk(graves, letters, id, goes, top, from, step)
+  local at, to, carried, moved = from, from, {}, false
+  while true do
+    local here = at == top and id .. ZERO or numbered(id, at)
+    local grave = at >= 1 and at <= top and call('HGET', graves, here)
     if not grave then break end
-    call('HSET', graves, name, grave)
-    call('ZADD', letters, call('ZSCORE', letters, before), name)
-    call('HDEL', graves, before)
-    call('ZREM', letters, before)
-    number = number - 1
+    if room <= 0 and moved then
+      for _, one in ipairs(carried) do
+        call('HSET', graves, numbered(id, to), one.grave)
+        call('ZADD', letters, one.died, numbered(id, to))
+        to = to + step
+      end
+      return 0
+    end
+    local died = call('ZSCORE', letters, here)
+    if goes[at] and room > 0 then
+      carried[#carried + 1] = { grave = grave, died = died }
+      -- A removal comes first: see moves.
+      call('ZREM', letters, here)
+    else
+      call('HSET', graves, numbered(id, to), grave)
+      call('ZADD', letters, died, numbered(id, to))
+      to, moved = to + step, true
+    end
+    room = room - 1 - #grave / 4096
+    at = at + step
   end
-  return packed
+  if step > 0 then
+    drop_latest(graves, letters, id, to, top)
+  else
+    local names = {}
+    for number = at + 1, to do names[#names + 1] = numbered(id, number) end
+    drop(graves, letters, names)
+  end
+  return #carried
+end
+
+-- Takes letters of one id out, as many as there is room for; gives how many are out. The numbers of the others stay consecutive,
+-- and their order as it is.
+local function take_out(graves, letters, id, members)
+  local numbers, goes, latest, out = {}, {}, false, 0
+  for _, member in ipairs(members) do
+    local number = struct.unpack('>I4', member, #member - 3)
+    if number == 0 then latest = true else numbers[#numbers + 1], goes[number] = number, true end
+  end
+  table.sort(numbers)
+  local first, last = 1, #numbers
+  -- The oldest leave no gap.
+  while first <= last and (numbers[first] == 1 or call('HEXISTS', graves, numbered(id, numbers[first] - 1)) == 0) do
+    local names = { numbered(id, numbers[first]) }
+    while first < last and numbers[first + 1] == numbers[first] + 1 do
+      first = first + 1
+      names[#names + 1] = numbered(id, numbers[first])
+    end
+    drop(graves, letters, names)
+    first, out = first + 1, out + #names
+  end
+  if first > last and not latest then return out end
+  local top = struct.unpack('>I4', call('HGET', graves, id .. ZERO), 7) + 1
+  if latest then
+    -- Nor do the latest.
+    local from = top
+    while first <= last and numbers[last] == from - 1 do from, last = from - 1, last - 1 end
+    drop_latest(graves, letters, id, from, top)
+    out, top = out + 1 + top - from, from - 1
+  end
+  if first > last then return out end
+  local up, down = top - numbers[first], numbers[last] - lowest(graves, id, top)
+  if up <= down then return out + walk(graves, letters, id, goes, top, numbers[first], 1) end
+  return out + walk(graves, letters, id, goes, top, numbers[last], -1)
 end

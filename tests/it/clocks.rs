@@ -1,0 +1,141 @@
+//! Clocks that differ from the host's, and clocks that are set back while something waits by them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::support::redis::RedisServer;
+use crate::support::{Daemon, SECOND, SLOTS, Sink, add, eventually, stats, topic};
+use dq::cli::Answer;
+use dq::job::TopicName;
+use dq::store::{OwnerTag, PermitAsk, Store};
+use dq::{settings, store};
+
+const HOUR_MS: i64 = 3_600_000;
+
+fn node(server: &RedisServer) -> String {
+    format!(
+        "[store]\nbackend = \"redis\"\ntimeout = \"1s\"\n[[store.node]]\nname = \"a\"\nurl = \"{}\"\n",
+        server.url()
+    )
+}
+
+#[test]
+fn a_job_is_too_old_by_its_nodes_clock_and_not_by_the_hosts() {
+    let server = RedisServer::start_with_clock(-90_000);
+    server.wait_until_old(3);
+    let sink = Sink::start();
+    let skip = topic("t", &sink, "catch_up = \"skip older than 1m\"");
+    let daemon = Daemon::start(&(node(&server) + &skip));
+    let mut client = daemon.client();
+    for n in 0..20 {
+        assert_eq!(client.ask(&add("t", &n.to_string(), 1000)).unwrap()["code"], 1);
+    }
+    eventually(10 * SECOND, "an end of all jobs", || {
+        let stats = stats(&mut client, "t");
+        (stats.values().sum::<u64>() == stats.get("dead").copied().unwrap_or(0)).then_some(())
+    });
+    let dead = stats(&mut client, "t").get("dead").copied().unwrap_or(0);
+    assert_eq!((sink.deliveries().len(), dead), (20, 0), "all of them were due a moment ago");
+}
+
+/// A receiver that fails until it is told otherwise.
+fn failing() -> (Sink, Arc<AtomicBool>) {
+    let works = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&works);
+    let answer = move |_: &_| Answer::new(if told.load(Ordering::Relaxed) { 200 } else { 503 }, "");
+    (Sink::answering(answer), works)
+}
+
+const BREAKER: &str = "breaker_failures = 2\nbreaker_pause = \"2s\"\nretry = [\"10ms\"]\nmax_attempts = 1000";
+
+/// Adds a job whose receiver fails, until its circuit is open.
+fn open_circuit(daemon: &Daemon) {
+    assert_eq!(daemon.client().ask(&add("t", "1", 0)).unwrap()["code"], 1);
+    eventually(10 * SECOND, "an open circuit", || daemon.log().contains("its receiver fails").then_some(()));
+}
+
+#[test]
+fn a_circuit_does_not_wait_an_hour_when_its_nodes_clock_is_set_back() {
+    let mut server = RedisServer::start();
+    server.wait_until_old(3);
+    let (sink, works) = failing();
+    let daemon = Daemon::start(&(node(&server) + &topic("t", &sink, BREAKER)));
+    daemon.wait_all_up(SLOTS);
+    open_circuit(&daemon);
+    server.set_clock(-HOUR_MS);
+    works.store(true, Ordering::Relaxed);
+    // A job that is ready by the clock as it is now: those that wait for a moment of before go on waiting for it.
+    eventually(10 * SECOND, "an add", || {
+        (daemon.client().ask(&add("t", "2", 0)).ok()?["code"] == 1).then_some(())
+    });
+    eventually(20 * SECOND, &format!("a call; log:\n{}", daemon.log()), || {
+        sink.deliveries().contains_key("2").then_some(())
+    });
+}
+
+#[test]
+fn a_circuit_does_not_wait_an_hour_when_the_hosts_clock_is_set_back() {
+    let (sink, works) = failing();
+    let store = "[store]\nbackend = \"embedded\"\n";
+    let mut daemon = Daemon::start(&(store.to_owned() + &topic("t", &sink, BREAKER)));
+    daemon.wait_all_up(SLOTS);
+    open_circuit(&daemon);
+    daemon.stop();
+    works.store(true, Ordering::Relaxed);
+    let again = Daemon::again_with_clock(&daemon, -HOUR_MS);
+    again.wait_ready();
+    assert_eq!(again.client().ask(&add("t", "2", 0)).unwrap()["code"], 1);
+    eventually(20 * SECOND, &format!("a call; log:\n{}", again.log()), || {
+        sink.deliveries().contains_key("2").then_some(())
+    });
+}
+
+/// A store of one node.
+fn store_on(server: &RedisServer) -> Box<dyn Store> {
+    let node = settings::Node::server("a".to_owned(), server.url(), 1);
+    let redis = settings::Redis { prefix: "dq".into(), timeout: SECOND, pool: 2, nodes: vec![node] };
+    store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap()
+}
+
+fn permits(store: &mut dyn Store, owner: &str, held: u32) -> u32 {
+    let ask = PermitAsk {
+        topic: TopicName::new("t").unwrap(),
+        held,
+        want: 3 - held,
+        max_in_flight: Some(3),
+        rate: None,
+        unused: 0,
+    };
+    eventually(20 * SECOND, "an answer", || {
+        store.permits(&OwnerTag(owner.to_owned()), std::slice::from_ref(&ask)).remove(0).ok()
+    })
+    .granted
+}
+
+#[test]
+fn permits_of_a_host_that_died_do_not_last_an_hour_when_a_clock_is_set_back() {
+    let mut server = RedisServer::start();
+    server.wait_until_old(3);
+    let mut store = store_on(&server);
+    assert_eq!(permits(store.as_mut(), "dead", 0), 3);
+    server.set_clock(-HOUR_MS);
+    assert_eq!(permits(store.as_mut(), "other", 0), 0, "it may be alive, and hold them");
+    // What is held is forgotten half a minute after it was told last.
+    server.set_clock(-HOUR_MS + 31_000);
+    assert_eq!(permits(store.as_mut(), "other", 0), 3);
+}
+
+#[test]
+fn permits_of_a_host_that_died_do_not_last_an_hour_when_its_clock_is_set_back() {
+    // (The clock of this process stays: what was held before it was set back has a moment that lies far ahead.)
+    let dir = tempfile::tempdir().unwrap();
+    let settings = settings::Store::Embedded { path: dir.path().join("dq.db") };
+    let mut store = store::open(&settings, dir.path()).unwrap();
+    assert_eq!(permits(store.as_mut(), "dead", 0), 3);
+    let db = rusqlite::Connection::open(dir.path().join("dq.db")).unwrap();
+    db.execute("UPDATE permit SET until_ms = until_ms + 3600000", []).unwrap();
+    assert_eq!(permits(store.as_mut(), "other", 0), 0, "it may be alive, and hold them");
+    let left_ms: i64 = db.query_row("SELECT max(until_ms) FROM permit", [], |r| r.get(0)).unwrap();
+    let left_ms = left_ms - crate::support::now_ms();
+    assert!(left_ms <= 30_000, "{left_ms} ms are left");
+}

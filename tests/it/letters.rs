@@ -1,0 +1,188 @@
+//! How much of a node's time dead letters may take: an id may have very many of them.
+
+use std::process::{Child, Command, Stdio};
+
+use crate::support::redis::RedisServer;
+use crate::support::{SECOND, eventually, in_memory, new_job};
+use dq::job::{Due, JobId, JobKey, State, TopicName};
+use dq::letters::Pace;
+use dq::settings;
+use dq::store::{Letter, Letters, Outcome, Settlement, Store, Wanted, Which};
+
+/// No call touches more records than this.
+const MOST: usize = 8000;
+
+fn topic() -> TopicName {
+    TopicName::new("t").unwrap()
+}
+
+fn store_on(server: &RedisServer) -> Box<dyn Store> {
+    let node = settings::Node::server("a".to_owned(), server.url(), 1);
+    let redis = settings::Redis { prefix: "dq".into(), timeout: 5 * SECOND, pool: 2, nodes: vec![node] };
+    dq::store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap()
+}
+
+/// Has jobs of these ids die, each so often.
+fn bury(store: &mut dyn Store, ids: &[String], times: usize) {
+    let hold = 60 * SECOND;
+    let wanted = Wanted { topic: topic(), max: ids.len() as u32, hold, max_attempts: 3 };
+    for _ in 0..times {
+        let jobs: Vec<_> =
+            ids.iter().map(|id| new_job("t", id, "{}", Due::In(std::time::Duration::ZERO))).collect();
+        store.add(&jobs).into_iter().for_each(|added| assert!(added.is_ok()));
+        let leased = store.lease(std::slice::from_ref(&wanted), ids.len(), None).unwrap().jobs;
+        assert_eq!(leased.len(), ids.len());
+        let dies = |job: dq::store::Leased| Settlement {
+            key: job.key,
+            token: job.token,
+            outcome: Outcome::Bury,
+            attempt: None,
+        };
+        let buried: Vec<_> = leased.into_iter().map(dies).collect();
+        store.settle(&buried).into_iter().for_each(|settled| assert!(settled.is_ok()));
+    }
+}
+
+/// When the letters died that there are, in the order in which they are shown.
+fn dead(store: &mut dyn Store) -> Vec<(String, i64)> {
+    let (mut all, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = store.list(&topic(), State::Dead, cursor.as_deref(), 200).unwrap();
+        let view = |view: dq::store::View| (view.key.id.to_string(), view.until_ms.unwrap());
+        all.extend(page.jobs.into_iter().map(view));
+        cursor = page.next;
+        if cursor.is_none() {
+            return all;
+        }
+    }
+}
+
+fn named(letters: &[(String, i64)]) -> Vec<Letter> {
+    let letter =
+        |(id, died_ms): &(String, i64)| Letter { id: JobId::new(id.as_str()).unwrap(), died_ms: *died_ms };
+    letters.iter().map(letter).collect()
+}
+
+/// Sees each command that a server obeys.
+struct Monitor<'a> {
+    server: &'a RedisServer,
+    file: tempfile::NamedTempFile,
+    process: Child,
+}
+
+impl Monitor<'_> {
+    fn of(server: &RedisServer) -> Monitor<'_> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let process = Command::new("redis-cli")
+            .arg("-s")
+            .arg(server.socket())
+            .arg("monitor")
+            .stdout(Stdio::from(file.reopen().unwrap()))
+            .spawn()
+            .unwrap();
+        let monitor = Monitor { server, file, process };
+        eventually(5 * SECOND, "a monitor", || monitor.text().starts_with("OK").then_some(()));
+        monitor
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(self.file.path()).unwrap()).into_owned()
+    }
+
+    /// How many records each call of a script has touched: the words of its commands.
+    fn touched(self) -> Vec<usize> {
+        self.server.cli(&["echo", "it-is-over"]);
+        eventually(60 * SECOND, "the end", || self.text().contains("it-is-over").then_some(()));
+        let (mut calls, text) = (Vec::new(), self.text());
+        for line in text.lines() {
+            if line.contains("\"EVALSHA\"") || line.contains("\"EVAL\"") {
+                calls.push(0);
+            } else if line.contains(" lua] ") {
+                *calls.last_mut().unwrap() += line.matches("\" \"").count();
+            }
+        }
+        calls
+    }
+}
+
+impl Drop for Monitor<'_> {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Does something, and fails where one call touches too much.
+fn bounded<T>(server: &RedisServer, what: &str, work: impl FnOnce() -> T) -> T {
+    let monitor = Monitor::of(server);
+    let done = work();
+    let touched = monitor.touched();
+    let (calls, most) = (touched.len(), touched.into_iter().max().unwrap());
+    println!("{what}: {calls} calls, at most {most} records each");
+    assert!(most <= MOST, "{what}: one of {calls} calls touched {most} records");
+    done
+}
+
+#[test]
+fn letters_in_the_midst_of_very_many_are_removed_by_calls_that_are_bounded() {
+    let server = RedisServer::start_in(in_memory());
+    server.wait_until_old(3);
+    let mut store = store_on(&server);
+    bury(store.as_mut(), &["1".to_owned()], 2000);
+    let mut left = dead(store.as_mut());
+    assert_eq!(left.len(), 2000);
+    let half = left.len() / 2;
+    let middle: Vec<_> = left.drain(half..half + 100).collect();
+    let removed = bounded(&server, "the middle", || store.purge_letters(&topic(), &named(&middle)).unwrap());
+    assert_eq!(removed, 100);
+    assert_eq!(dead(store.as_mut()), left, "the others stay, in their order");
+
+    // One that is made ready leaves the others as they are.
+    let one = left.remove(900);
+    let which = Which::Letters(named(&[one]));
+    let moved = bounded(&server, "one", || store.redrive(&topic(), &which, 10, Pace::default()).unwrap());
+    assert_eq!(moved, 1);
+    assert_eq!(dead(store.as_mut()), left);
+    let key = JobKey { topic: topic(), id: JobId::new("1").unwrap() };
+    assert_eq!(store.get(&key).unwrap().unwrap().state, State::Ready);
+    assert!(store.delete(&[key.clone()]).remove(0).unwrap());
+    assert_eq!(dead(store.as_mut()), left);
+
+    // Some here and there, and with them the first and the last; the latest is then the one before.
+    let mut random = fastrand::Rng::with_seed(7);
+    for round in 0..6 {
+        let last = left.len() - 1;
+        let goes: Vec<bool> =
+            (0..left.len()).map(|i| i == 0 || i == last || random.u8(..) < 1 << (round + 2)).collect();
+        let mut gone: Vec<_> =
+            left.iter().zip(&goes).filter(|(_, goes)| **goes).map(|(l, _)| l.clone()).collect();
+        random.shuffle(&mut gone);
+        let n = gone.len();
+        let removed = bounded(&server, "some", || store.purge_letters(&topic(), &named(&gone)).unwrap());
+        assert_eq!(removed, n, "round {round}");
+        left = left.into_iter().zip(goes).filter(|(_, goes)| !goes).map(|(letter, _)| letter).collect();
+        assert_eq!(dead(store.as_mut()), left, "round {round}");
+        let latest = store.get(&key).unwrap().map(|view| view.until_ms.unwrap());
+        assert_eq!(latest, left.last().map(|(_, died_ms)| *died_ms), "round {round}");
+        assert_eq!(store.letters(&topic(), &[key.id.clone()], Letters::Count).unwrap(), left.len());
+    }
+    assert!(store.delete(&[key]).remove(0).unwrap());
+    assert_eq!(server.cli(&["--raw", "eval", "return #redis.call('KEYS', '*[Xx]:t')", "0"]).trim(), "0");
+}
+
+#[test]
+fn ids_with_many_letters_are_counted_and_deleted_by_calls_that_are_bounded() {
+    let server = RedisServer::start_in(in_memory());
+    server.wait_until_old(3);
+    let mut store = store_on(&server);
+    let ids: Vec<String> = (0..80).map(|n| n.to_string()).collect();
+    bury(store.as_mut(), &ids, 120);
+    let keys: Vec<JobKey> =
+        ids.iter().map(|id| JobKey { topic: topic(), id: JobId::new(id.as_str()).unwrap() }).collect();
+    let named: Vec<JobId> = keys.iter().map(|key| key.id.clone()).collect();
+    let counted = bounded(&server, "a count", || store.letters(&topic(), &named, Letters::Count).unwrap());
+    assert_eq!(counted, 80 * 120);
+    let deleted = bounded(&server, "a deletion", || store.delete(&keys));
+    assert!(deleted.into_iter().all(Result::unwrap));
+    assert_eq!(dead(store.as_mut()), []);
+}
