@@ -10,7 +10,7 @@ STANDARD_WEBHOOKS_VERSION := 1.1.0
 # The mail server that alerts are sent to.
 AIOSMTPD_VERSION := 1.4.6
 
-.PHONY: run test check tools fmt clippy doc deny advisories tests bench crashes completions man screenshots
+.PHONY: run test check tools fmt clippy doc deny advisories tests bench crashes nodes nodes-cases completions man screenshots
 
 # Starts dq with the embedded store in a fresh folder and delivers a few jobs. ONCE=1: ends when all have arrived.
 run:
@@ -57,6 +57,16 @@ screenshots: tools
 crashes:
 	$(CARGO) build --examples
 	CRASHES=$(or $(CRASHES),300) $(CARGO) test --test it -- killed_at_any killed_during
+
+# Campaigns on nodes of Redis that fail, up to 45 s a seed: SEEDS=1..40, or SEED=7 for one of them. `make tests` plays a short form.
+nodes:
+	$(CARGO) build --bins
+	SEED=$(SEED) SEEDS=$(SEEDS) NODES=$(NODES) $(CARGO) test --test nodes -- --ignored --nocapture a_whole_campaign
+
+# Cases on several nodes that were found by review, one by one.
+nodes-cases:
+	$(CARGO) build --bins
+	$(CARGO) test --test nodes -- --ignored --test-threads 1 cases::
 
 # What a package installs beside the executables: target/dist/completions and target/dist/man.
 completions:

@@ -1,0 +1,94 @@
+//! Plays one seed: real servers, a real daemon, the faults of the schedule; then everything is there again, what is pending is
+//! looked at and delivered, and the history is judged.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use crate::clients::figures;
+use crate::judge::{Finding, behind_spools, judge, repeated};
+use crate::ledger::History;
+use crate::schedule::{Extent, Schedule};
+use crate::servers::{Node, Server};
+use crate::stage::{SETTLE, Stage};
+
+/// How long the jobs that were parked may take to be told to come, and then to come.
+const RELEASE: Duration = Duration::from_secs(5);
+
+/// What a seed came to.
+pub struct Report {
+    pub seed: u64,
+    pub findings: Vec<Finding>,
+    pub history: History,
+    pub schedule: Schedule,
+    pub took: Duration,
+    /// Of the servers, since each was last started: calls of more than 10 ms, and the longest, ms.
+    slow: (usize, u64),
+    log: String,
+}
+
+impl Report {
+    /// One line of figures.
+    pub fn line(&self) -> String {
+        let operations = &self.history.operations;
+        let accepted = self.history.deliveries.iter().filter(|d| d.is_accepted).count();
+        let Schedule { shape, faults, .. } = &self.schedule;
+        format!(
+            "seed {}: {} nodes{}, {} faults, {} requests ({}), {accepted} deliveries, {} jobs more than once, {} old versions behind spools, {} findings, {} slow calls of up to {} ms, {} s",
+            self.seed,
+            shape.nodes,
+            if shape.sentinel { " with Sentinel" } else { "" },
+            faults.len(),
+            operations.len(),
+            figures(operations),
+            repeated(&self.history),
+            behind_spools(&self.history),
+            self.findings.len(),
+            self.slow.0,
+            self.slow.1,
+            self.took.as_secs(),
+        )
+    }
+
+    /// What is wrong, how it came to be, and what was done.
+    pub fn full(&self) -> String {
+        let mut text = format!("{}\n{}", self.line(), self.schedule);
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        self.findings.iter().for_each(|f| *counts.entry(format!("{:?}", f.kind)).or_default() += 1);
+        text += &format!("findings: {counts:?}\n");
+        self.findings.iter().take(20).for_each(|f| text += &format!("{f}\n"));
+        let mut shown = BTreeSet::new();
+        for finding in &self.findings {
+            if let Some(id) = finding.id
+                && shown.len() < 4
+                && shown.insert((finding.kind, id))
+            {
+                text += &format!("{finding}:\n{}", self.history.story(id, finding.at));
+            }
+        }
+        let log: Vec<&str> = self.log.lines().collect();
+        text + "the end of the daemon's log:\n" + &log[log.len().saturating_sub(60)..].join("\n")
+    }
+}
+
+/// `nodes`: how many, where that is not left to the seed.
+pub fn play(seed: u64, extent: Extent, nodes: Option<usize>) -> Report {
+    let began = Instant::now();
+    let schedule = Schedule::new(seed, extent, nodes);
+    let shape = &schedule.shape;
+    let node = |n: usize| match shape.sentinel && n + 1 == shape.nodes {
+        true => Node::group(),
+        false => Node::Single(Server::start(shape.offsets_ms[n])),
+    };
+    let mut stage = Stage::start((0..shape.nodes).map(node).collect(), &[], "");
+    let mut operations = stage.disturb(&schedule);
+    stage.mend();
+    stage.history.operations.append(&mut operations);
+    stage.look("when all was quiet", SETTLE);
+    stage.release(RELEASE);
+    let log = stage.daemon.log();
+    let slow = stage.slow_calls();
+    let mut history = stage.end();
+    history.clocks_differ_by = schedule.clocks_differ_by();
+    let findings = judge(&history);
+    Report { seed, findings, history, schedule, took: began.elapsed(), slow, log }
+}

@@ -1,0 +1,291 @@
+//! The clients of a campaign: each plays its part of the schedule, and notes what was answered. Those of the TCP port send
+//! each batch at once, before they read an answer.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use dq::cli::Client;
+use dq::protocol::dq::Framing;
+use serde_json::{Value, json};
+
+use crate::ledger::{Deed, MILLISECOND, Micros, Operation, Outcome, Rule};
+use crate::requests::{Ask, Batch};
+use crate::sink::body;
+
+/// A number for another connection.
+fn next_line() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// What all clients of a campaign share.
+pub struct Clients {
+    pub begun: Instant,
+    pub tcp: SocketAddr,
+    pub http: SocketAddr,
+    pub is_over: AtomicBool,
+}
+
+impl Clients {
+    pub fn new(begun: Instant, tcp: u16, http: u16) -> Clients {
+        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        Clients { begun, tcp: at(tcp), http: at(http), is_over: AtomicBool::new(false) }
+    }
+
+    pub fn now(&self) -> Micros {
+        self.begun.elapsed().as_micros() as u64
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    /// Plays a part over TCP, until it is through or all is over.
+    pub fn play_tcp(&self, batches: &[Batch]) -> Vec<Operation> {
+        let mut line = Line::new(self);
+        for batch in batches {
+            std::thread::sleep(Duration::from_micros(batch.pause));
+            if self.is_over() {
+                break;
+            }
+            line.play(&batch.requests);
+        }
+        line.noted
+    }
+
+    /// The same over HTTP, on a connection a request.
+    pub fn play_http(&self, batches: &[Batch]) -> Vec<Operation> {
+        let mut noted = Vec::new();
+        for batch in batches {
+            std::thread::sleep(Duration::from_micros(batch.pause));
+            if self.is_over() {
+                break;
+            }
+            noted.extend(batch.requests.iter().flatten().map(|ask| self.ask_http(ask)));
+        }
+        noted
+    }
+
+    pub fn ask_http(&self, ask: &Ask) -> Operation {
+        let sent = self.now();
+        let (method, path, body) = to_http(ask);
+        let outcome = match exchange(self.http, method, &path, &body) {
+            Ok((status, answer)) => from_http(ask, status, &answer),
+            Err(Broken::NotSent) => Outcome::Refused("not sent".into()),
+            Err(Broken::Unknown) => Outcome::Unknown,
+        };
+        let line = next_line();
+        let Ask { id, deed, .. } = *ask;
+        Operation { id, line, number: 0, deed, sent, answered: self.now(), outcome }
+    }
+}
+
+/// A connection to the TCP port, which is opened anew when it breaks.
+pub struct Line<'a> {
+    clients: &'a Clients,
+    connection: Option<(u64, Client)>,
+    number: u64,
+    pub noted: Vec<Operation>,
+}
+
+impl<'a> Line<'a> {
+    pub fn new(clients: &'a Clients) -> Line<'a> {
+        Line { clients, connection: None, number: 0, noted: Vec::new() }
+    }
+
+    /// Sends all of these and reads the answers. What was sent and not answered is unknown.
+    pub fn play(&mut self, requests: &[Vec<Ask>]) {
+        if self.connection.is_none() {
+            let Ok(client) = Client::connect(self.clients.tcp, Framing::Binary) else {
+                return self.not_sent(requests);
+            };
+            let _ = client.stream.set_read_timeout(Some(Duration::from_secs(10)));
+            self.connection = Some((next_line(), client));
+        }
+        let Some((line, client)) = &mut self.connection else { return };
+        let json: Vec<Value> = requests.iter().map(|asks| to_tcp(asks)).collect();
+        let sent = self.clients.now();
+        let mut is_broken = client.send(&json).is_err();
+        for asks in requests {
+            let answer = if is_broken { None } else { client.receive().ok() };
+            is_broken |= answer.is_none();
+            let answered = self.clients.now();
+            for (n, ask) in asks.iter().enumerate() {
+                let one = answer.as_ref().map(|answer| match asks.len() {
+                    1 => answer,
+                    _ if answer["code"] == 1 => &answer["data"][n],
+                    _ => answer,
+                });
+                let outcome = one.map_or(Outcome::Unknown, |one| from_tcp(ask, one));
+                self.number += 1;
+                let (Ask { id, deed, .. }, line, number) = (*ask, *line, self.number);
+                self.noted.push(Operation { id, line, number, deed, sent, answered, outcome });
+            }
+        }
+        if is_broken {
+            self.connection = None;
+        }
+    }
+}
+
+impl Line<'_> {
+    fn not_sent(&mut self, requests: &[Vec<Ask>]) {
+        let now = self.clients.now();
+        for Ask { id, deed, .. } in requests.iter().flatten() {
+            let outcome = Outcome::Refused("not sent".into());
+            let (line, number) = (next_line(), 0);
+            self.noted.push(Operation {
+                id: *id,
+                line,
+                number,
+                deed: *deed,
+                sent: now,
+                answered: now,
+                outcome,
+            });
+        }
+    }
+}
+
+fn to_tcp(asks: &[Ask]) -> Value {
+    if asks.len() > 1 {
+        return json!({"cmd": "madd", "jobs": asks.iter().map(job).collect::<Vec<_>>()});
+    }
+    let ask = &asks[0];
+    let name = match ask.deed {
+        Deed::Add { .. } => {
+            let mut job = job(ask);
+            job["cmd"] = "add".into();
+            return job;
+        }
+        Deed::Delete => "del",
+        Deed::Run => "run",
+        Deed::Get => "get",
+        other => unreachable!("{other:?} is asked for over HTTP"),
+    };
+    json!({"cmd": name, "topic": ask.id.topic(), "id": ask.id.to_string()})
+}
+
+fn job(ask: &Ask) -> Value {
+    let Deed::Add { version, rule, delay } = ask.deed else { unreachable!("{:?} is no add", ask.deed) };
+    let rule = match rule {
+        Rule::Replace => "replace",
+        Rule::Keep => "keep",
+        Rule::Reject => "reject",
+    };
+    json!({
+        "topic": ask.id.topic(), "id": ask.id.to_string(), "on_conflict": rule,
+        "delay_ms": delay / MILLISECOND, "body": body(ask.id, version, ask.fate),
+    })
+}
+
+/// By the codes that say so, nothing was done; by the others it is not known.
+fn refused(code: &str) -> Outcome {
+    match code {
+        "not_found" => Outcome::NotFound,
+        "exists" => Outcome::Exists,
+        "unknown" | "timeout" => Outcome::Unknown,
+        other => Outcome::Refused(other.to_owned()),
+    }
+}
+
+fn from_tcp(ask: &Ask, answer: &Value) -> Outcome {
+    if answer["code"] != 1 {
+        return refused(answer["err"].as_str().unwrap_or("no code"));
+    }
+    match ask.deed {
+        Deed::Get => answer["data"]["version"].as_u64().map_or(Outcome::Unknown, Outcome::Shown),
+        _ if answer["spooled"] == true => Outcome::Spooled,
+        _ => Outcome::Done,
+    }
+}
+
+fn to_http(ask: &Ask) -> (&'static str, String, Value) {
+    let (id, topic) = (ask.id.to_string(), ask.id.topic());
+    let jobs = format!("/v1/topics/{topic}/jobs");
+    let dead = |what: &str| ("POST", format!("/v1/topics/{topic}/dead/{what}"), json!({"ids": [id]}));
+    match ask.deed {
+        Deed::Add { delay, .. } => {
+            let mut job = job(ask);
+            let fields = job.as_object_mut().unwrap();
+            fields.retain(|name, _| name != "topic" && name != "delay_ms");
+            job["delay"] = format!("{}ms", delay / MILLISECOND).into();
+            ("POST", jobs, job)
+        }
+        Deed::Patch { version, delay } => {
+            let changes = json!({"delay": format!("{}ms", delay / MILLISECOND), "body": body(ask.id, version, ask.fate)});
+            ("PATCH", format!("{jobs}/{id}"), changes)
+        }
+        Deed::Delete => ("DELETE", format!("{jobs}/{id}"), Value::Null),
+        Deed::Get => ("GET", format!("{jobs}/{id}"), Value::Null),
+        Deed::Run => ("POST", format!("{jobs}/{id}/run"), Value::Null),
+        Deed::Redrive => dead("redrive"),
+        Deed::Purge => dead("purge"),
+    }
+}
+
+fn from_http(ask: &Ask, status: u16, answer: &Value) -> Outcome {
+    if status >= 300 {
+        return refused(answer["code"].as_str().unwrap_or("no code"));
+    }
+    let many = |name: &str| match answer[name].as_u64() {
+        Some(0) => Outcome::NotFound,
+        _ => Outcome::Done,
+    };
+    match ask.deed {
+        Deed::Get => answer["body"]["version"].as_u64().map_or(Outcome::Unknown, Outcome::Shown),
+        Deed::Redrive => many("redriven"),
+        Deed::Purge => many("purged"),
+        _ if answer["spooled"] == true => Outcome::Spooled,
+        _ => Outcome::Done,
+    }
+}
+
+/// Why there is no answer.
+pub enum Broken {
+    NotSent,
+    Unknown,
+}
+
+/// One request on a connection of its own.
+pub fn exchange(to: SocketAddr, method: &str, path: &str, body: &Value) -> Result<(u16, Value), Broken> {
+    let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(5)).map_err(|_| Broken::NotSent)?;
+    let _ = stream.set_read_timeout(Some(Duration::from_secs(10)));
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let kind = if body.is_empty() { "" } else { "Content-Type: application/json\r\n" };
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\n{kind}Content-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all((head + &body).as_bytes()).map_err(|_| Broken::Unknown)?;
+    let mut text = Vec::new();
+    stream.read_to_end(&mut text).map_err(|_| Broken::Unknown)?;
+    let text = String::from_utf8_lossy(&text);
+    let (head, rest) = text.split_once("\r\n\r\n").ok_or(Broken::Unknown)?;
+    let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).ok_or(Broken::Unknown)?;
+    let answer = if rest.is_empty() {
+        Value::Null
+    } else {
+        serde_json::from_str(rest).map_err(|_| Broken::Unknown)?
+    };
+    Ok((status, answer))
+}
+
+/// How often each kind of request was answered in each way.
+pub fn figures(operations: &[Operation]) -> String {
+    let mut counts: HashMap<String, usize> = HashMap::new();
+    for operation in operations {
+        let word = match &operation.outcome {
+            Outcome::Refused(code) => code.clone(),
+            Outcome::Shown(_) => "shown".to_owned(),
+            other => format!("{other:?}").to_lowercase(),
+        };
+        *counts.entry(word).or_default() += 1;
+    }
+    let mut counts: Vec<String> = counts.into_iter().map(|(word, n)| format!("{n} {word}")).collect();
+    counts.sort();
+    counts.join(", ")
+}

@@ -1,0 +1,354 @@
+//! What a history must not have. Each rule accuses only where no order of the requests that overlap in time, and no fate of the
+//! requests whose outcome is unknown, would explain what was seen.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+
+use crate::ledger::{
+    Deed, Delivery, Found, History, Id, MILLISECOND, Micros, Operation, Outcome, Rule, SECOND, Version,
+};
+
+/// An attempt that was in flight when its job was deleted or replaced has begun at the receiver at the latest so long after.
+const IN_FLIGHT: Micros = 3 * SECOND / 2;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// It was acknowledged, and is nowhere.
+    Lost,
+    /// It was acknowledged, is shown, and is not delivered.
+    Stuck,
+    /// It came before it was due.
+    Early,
+    /// It came after its deletion or replacement had been acknowledged.
+    Revived,
+    /// It came although its add had been refused.
+    Refused,
+    /// The answer said that it is not there, and it is.
+    Hidden,
+    /// The answer said that something is there, and nothing can be.
+    Phantom,
+    /// An older version was shown.
+    Stale,
+    /// An add that had to go by what was there was stored beside it.
+    StoredTwice,
+    /// It was asked for until the deadline, in vain.
+    Unreachable,
+    /// The store counts otherwise than what can be found.
+    Count,
+}
+
+#[derive(Debug, Clone)]
+pub struct Finding {
+    pub kind: Kind,
+    pub id: Option<Id>,
+    /// When it happened.
+    pub at: Micros,
+    pub text: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let id = self.id.map_or(String::new(), |id| format!(" {id}"));
+        write!(f, "{:?}{id}: {}", self.kind, self.text)
+    }
+}
+
+/// Everything that is wrong.
+pub fn judge(history: &History) -> Vec<Finding> {
+    let mut ids: BTreeMap<Id, Of> = BTreeMap::new();
+    let of = |id| Of { history, id, operations: Vec::new(), deliveries: HashMap::new() };
+    for operation in &history.operations {
+        ids.entry(operation.id).or_insert_with(|| of(operation.id)).operations.push(operation);
+    }
+    for delivery in &history.deliveries {
+        let of = ids.entry(delivery.id).or_insert_with(|| of(delivery.id));
+        of.deliveries.entry(delivery.version).or_default().push(delivery);
+    }
+    let mut findings = Vec::new();
+    for of in ids.values_mut() {
+        of.operations.sort_by_key(|o| (o.sent, o.line, o.number));
+        of.judge(&mut findings);
+    }
+    // One cause has many effects on an id: of each kind the first is enough.
+    let mut seen = BTreeSet::new();
+    findings.sort_by_key(|finding| finding.at);
+    findings.retain(|finding| seen.insert((finding.id, finding.kind)));
+    for census in history.censuses.iter().filter(|census| census.told != census.found) {
+        let text =
+            format!("{}, the store counts {:?}, and {:?} were found", census.when, census.told, census.found);
+        findings.push(Finding { kind: Kind::Count, id: None, at: Micros::MAX, text });
+    }
+    findings
+}
+
+/// The versions that were delivered more than once.
+pub fn repeated(history: &History) -> usize {
+    let (mut once, mut more) = (BTreeSet::new(), BTreeSet::new());
+    for delivery in history.deliveries.iter().filter(|d| d.is_accepted) {
+        if !once.insert(delivery.version) {
+            more.insert(delivery.version);
+        }
+    }
+    more.len()
+}
+
+/// Deliveries of versions whose replacement or deletion lay in a spool, where that had been answered: they are allowed, and
+/// counted.
+pub fn behind_spools(history: &History) -> usize {
+    let is_spooled = |o: &&Operation| o.ends_others() && o.outcome == Outcome::Spooled;
+    let spooled: Vec<&Operation> = history.operations.iter().filter(is_spooled).collect();
+    let behind = |delivery: &&Delivery| {
+        let later = |o: &&&Operation| o.id == delivery.id && o.answered < delivery.at;
+        let mut later = spooled.iter().filter(later).peekable();
+        let creator = || history.operations.iter().find(|o| o.version() == Some(delivery.version));
+        later.peek().is_some() && creator().is_some_and(|creator| later.any(|o| creator.answered < o.sent))
+    };
+    history.deliveries.iter().filter(behind).count()
+}
+
+/// What concerns one id.
+struct Of<'a> {
+    history: &'a History,
+    id: Id,
+    /// By when they were sent.
+    operations: Vec<&'a Operation>,
+    deliveries: HashMap<Version, Vec<&'a Delivery>>,
+}
+
+impl Of<'_> {
+    fn judge(&self, findings: &mut Vec<Finding>) {
+        let mut say = |kind, at, text: String| findings.push(Finding { kind, id: Some(self.id), at, text });
+        for (version, deliveries) in &self.deliveries {
+            let Some(creator) = self.operations.iter().find(|o| o.version() == Some(*version)) else {
+                say(
+                    Kind::Refused,
+                    deliveries[0].at,
+                    format!("version {version} was delivered, and never sent"),
+                );
+                continue;
+            };
+            for delivery in deliveries {
+                self.judge_delivery(creator, delivery, &mut say);
+            }
+        }
+        for operation in &self.operations {
+            self.judge_answer(operation, &mut say);
+            self.judge_presence(operation, &mut say);
+        }
+        if let Some(Found::NoAnswer(why)) = self.history.left.get(&self.id) {
+            say(Kind::Unreachable, Micros::MAX, format!("it cannot be asked for: {why}"));
+        }
+    }
+
+    fn judge_delivery(
+        &self,
+        creator: &Operation,
+        delivery: &Delivery,
+        say: &mut impl FnMut(Kind, Micros, String),
+    ) {
+        let (version, at) = (delivery.version, delivery.at);
+        if !creator.is_possible() {
+            say(
+                Kind::Refused,
+                at,
+                format!("version {version} was delivered, and answered {:?}", creator.outcome),
+            );
+        }
+        let (Deed::Add { delay, .. } | Deed::Patch { delay, .. }) = creator.deed else { return };
+        let hurried = self
+            .operations
+            .iter()
+            .any(|o| matches!(o.deed, Deed::Run | Deed::Redrive) && o.is_possible() && o.sent <= at);
+        // The receiver's clock is read in microseconds, dq's in milliseconds.
+        let due = creator.sent + delay.saturating_sub(MILLISECOND + self.history.clocks_differ_by);
+        if !hurried && at < due {
+            say(
+                Kind::Early,
+                at,
+                format!("version {version} came {} ms before it was due", (due - at) / MILLISECOND),
+            );
+        }
+        let ended = |o: &&&Operation| o.ends_others() && self.is_certain(o) && self.is_before(creator, o);
+        if let Some(end) =
+            self.operations.iter().filter(ended).find(|o| at > self.in_flight_until(o.answered))
+        {
+            let after = (at - end.answered) / MILLISECOND;
+            let text = format!("version {version} came {after} ms after {:?} had been answered", end.deed);
+            say(Kind::Revived, at, text);
+        }
+    }
+
+    /// Whether an answer fits what must be there, and what can be.
+    fn judge_answer(&self, asked: &Operation, say: &mut impl FnMut(Kind, Micros, String)) {
+        let there = || self.operations.iter().find(|o| self.must_be_there(o, asked));
+        match (&asked.deed, &asked.outcome) {
+            (Deed::Delete | Deed::Run | Deed::Patch { .. } | Deed::Get, Outcome::NotFound) => {
+                if let Some(there) = there() {
+                    let version = there.version().unwrap_or(0);
+                    say(
+                        Kind::Hidden,
+                        asked.sent,
+                        format!("{:?} found nothing, and version {version} is there", asked.deed),
+                    );
+                }
+            }
+            (Deed::Get, Outcome::Shown(shown)) => {
+                let creator = self.operations.iter().find(|o| o.version() == Some(*shown));
+                let Some(creator) = creator else {
+                    return say(
+                        Kind::Stale,
+                        asked.sent,
+                        format!("version {shown} is shown, and was never sent"),
+                    );
+                };
+                let ended = |o: &&Operation| {
+                    o.ends_others()
+                        && self.is_certain(o)
+                        && self.is_before(creator, o)
+                        && self.is_before(o, asked)
+                };
+                if let Some(end) = self.operations.iter().find(|o| ended(o)) {
+                    let text = format!("version {shown} is shown after {:?} had been answered", end.deed);
+                    say(Kind::Stale, asked.sent, text);
+                }
+            }
+            (Deed::Add { version, rule: Rule::Reject | Rule::Keep, .. }, Outcome::Done) => {
+                let Some(there) = there() else { return };
+                let is_reject = matches!(asked.deed, Deed::Add { rule: Rule::Reject, .. });
+                if is_reject || self.deliveries.contains_key(version) {
+                    let other = there.version().unwrap_or(0);
+                    say(
+                        Kind::StoredTwice,
+                        asked.sent,
+                        format!("version {version} was stored, and version {other} was there"),
+                    );
+                }
+            }
+            _ => {}
+        }
+        let says_that_it_is_there = match asked.deed {
+            Deed::Add { .. } => asked.outcome == Outcome::Exists,
+            Deed::Delete | Deed::Run | Deed::Patch { .. } => asked.outcome == Outcome::Done,
+            _ => false,
+        };
+        if says_that_it_is_there && !self.can_be_there(asked) {
+            say(
+                Kind::Phantom,
+                asked.sent,
+                format!("{:?} was answered {:?}, and nothing can be there", asked.deed, asked.outcome),
+            );
+        }
+    }
+
+    /// Whether a version that must not be lost was delivered.
+    fn judge_presence(&self, creator: &Operation, say: &mut impl FnMut(Kind, Micros, String)) {
+        let Some(version) = creator.version() else { return };
+        let is_stored = match creator.deed {
+            Deed::Add { rule: Rule::Keep, .. } => self.is_certain(creator) && !self.can_be_there(creator),
+            _ => self.is_certain(creator) || creator.outcome == Outcome::Spooled,
+        };
+        let may_end = |o: &&&Operation| {
+            o.ends_others() && o.is_possible() && o.version() != Some(version) && !self.is_before(o, creator)
+        };
+        let is_delivered = self.deliveries.get(&version).is_some_and(|all| all.iter().any(|d| d.is_accepted));
+        if !is_stored || is_delivered || self.operations.iter().any(|o| may_end(&o)) {
+            return;
+        }
+        match self.history.left.get(&self.id) {
+            Some(Found::Nothing) | None => {
+                say(Kind::Lost, creator.sent, format!("version {version} was acknowledged, and is nowhere"));
+            }
+            Some(Found::Pending(left) | Found::Dead(left)) if *left == version => {
+                say(Kind::Stuck, creator.sent, format!("version {version} is there, and is not delivered"));
+            }
+            Some(Found::Pending(left) | Found::Dead(left)) => {
+                say(
+                    Kind::Lost,
+                    creator.sent,
+                    format!("version {version} was acknowledged; there is version {left}"),
+                );
+            }
+            Some(Found::NoAnswer(_)) => {}
+        }
+    }
+
+    /// Until when what was in flight at that moment may still reach the receiver: processes that are stopped go on later.
+    fn in_flight_until(&self, at: Micros) -> Micros {
+        let mut until = at + IN_FLIGHT;
+        loop {
+            let reaching =
+                self.history.stops.iter().filter(|stop| stop.from <= until && stop.to + IN_FLIGHT > until);
+            match reaching.map(|stop| stop.to + IN_FLIGHT).max() {
+                Some(later) => until = later,
+                None => return until,
+            }
+        }
+    }
+
+    /// Whether it was done, for good.
+    fn is_certain(&self, operation: &Operation) -> bool {
+        let overlaps =
+            |span: &crate::ledger::Span| operation.sent <= span.to && operation.answered >= span.from;
+        operation.outcome == Outcome::Done && !self.history.weak.iter().any(overlaps)
+    }
+
+    /// When it was done at the latest.
+    fn latest(&self, operation: &Operation) -> Micros {
+        match operation.outcome {
+            Outcome::Unknown => self.in_flight_until(operation.answered),
+            Outcome::Spooled => self.history.spools_empty_at.unwrap_or(Micros::MAX),
+            _ => operation.answered,
+        }
+    }
+
+    /// Whether one was done before the other, whatever the outcome of both: by the order of their connection, or by time.
+    fn is_before(&self, one: &Operation, other: &Operation) -> bool {
+        let in_order = one.line == other.line && one.number < other.number;
+        (in_order && one.outcome != Outcome::Unknown) || self.latest(one) < other.sent
+    }
+
+    /// Whether the version that one operation stored is pending as long as the other lasts.
+    fn must_be_there(&self, creator: &Operation, asked: &Operation) -> bool {
+        let Some(version) = creator.version() else { return false };
+        let stores = !matches!(creator.deed, Deed::Add { rule: Rule::Keep, .. });
+        if !stores || !self.is_certain(creator) || !self.is_before(creator, asked) {
+            return false;
+        }
+        let may_end = |o: &&Operation| {
+            o.ends_others()
+                && o.is_possible()
+                && o.version() != Some(version)
+                && !std::ptr::eq(*o, asked)
+                && !self.is_before(o, creator)
+                && !self.is_before(asked, o)
+        };
+        let came =
+            self.deliveries.get(&version).is_some_and(|all| all.iter().any(|d| d.at <= asked.answered));
+        !came && !self.operations.iter().any(may_end)
+    }
+
+    /// Whether any version may be there at some moment while an operation lasts.
+    fn can_be_there(&self, asked: &Operation) -> bool {
+        let ended = |creator: &Operation| {
+            let ends = |o: &&Operation| {
+                o.ends_others()
+                    && self.is_certain(o)
+                    && self.is_before(creator, o)
+                    && self.is_before(o, asked)
+            };
+            self.operations.iter().any(ends)
+        };
+        let can = |o: &&Operation| {
+            o.version().is_some()
+                && !std::ptr::eq(*o, asked)
+                && o.is_possible()
+                && !self.is_before(asked, o)
+                && !ended(o)
+        };
+        self.operations.iter().any(can)
+    }
+}
+
+#[cfg(test)]
+#[path = "judge_tests.rs"]
+mod tests;

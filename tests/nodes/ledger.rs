@@ -1,0 +1,222 @@
+//! What was asked, answered and delivered, and when: pure data, which the judgement reads. All times are microseconds since the
+//! campaign began, by the clock of this process.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+pub type Micros = u64;
+
+pub const MILLISECOND: Micros = 1_000;
+pub const SECOND: Micros = 1_000_000;
+
+/// Each body that is stored under an id carries a number of its own.
+pub type Version = u64;
+
+/// An id of a job. What kind it has tells what is done with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Id {
+    /// One of few, which all clients use at the same time.
+    Shared(u32),
+    /// It is added once.
+    Single(u32),
+    /// It is added once, and its deliveries fail until the end, so that it becomes a dead letter.
+    Failing(u32),
+}
+
+impl Id {
+    /// Its topic.
+    pub fn topic(self) -> &'static str {
+        match self {
+            Id::Shared(_) | Id::Single(_) => "t",
+            Id::Failing(_) => "failing",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Id> {
+        let (kind, number) = text.split_once('-')?;
+        let number = number.parse().ok()?;
+        match kind {
+            "shared" => Some(Id::Shared(number)),
+            "single" => Some(Id::Single(number)),
+            "failing" => Some(Id::Failing(number)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Id::Shared(n) => write!(f, "shared-{n}"),
+            Id::Single(n) => write!(f, "single-{n}"),
+            Id::Failing(n) => write!(f, "failing-{n}"),
+        }
+    }
+}
+
+/// `on_conflict` of an add.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    Replace,
+    Keep,
+    Reject,
+}
+
+/// What was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deed {
+    Add {
+        version: Version,
+        rule: Rule,
+        delay: Micros,
+    },
+    /// Gives a pending job another body and another due time.
+    Patch {
+        version: Version,
+        delay: Micros,
+    },
+    Delete,
+    Run,
+    Get,
+    Redrive,
+    /// Removes the dead letters of the id.
+    Purge,
+}
+
+/// What was answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    Done,
+    /// It lies on the disk of the host, and is passed on later.
+    Spooled,
+    /// A `get` that shows this version.
+    Shown(Version),
+    NotFound,
+    /// A `reject` that found a job.
+    Exists,
+    /// Nothing was changed, for this reason.
+    Refused(String),
+    /// It may have been done, or may be done later.
+    Unknown,
+}
+
+#[derive(Debug, Clone)]
+pub struct Operation {
+    pub id: Id,
+    /// Which connection it was sent on; a connection that was opened anew has another number.
+    pub line: u64,
+    /// Which request of its connection it was.
+    pub number: u64,
+    pub deed: Deed,
+    pub sent: Micros,
+    pub answered: Micros,
+    pub outcome: Outcome,
+}
+
+impl Operation {
+    /// Whether it may have changed something.
+    pub fn is_possible(&self) -> bool {
+        matches!(self.outcome, Outcome::Done | Outcome::Spooled | Outcome::Unknown)
+    }
+
+    /// The version that it may have stored.
+    pub fn version(&self) -> Option<Version> {
+        match self.deed {
+            Deed::Add { version, .. } | Deed::Patch { version, .. } => Some(version),
+            _ => None,
+        }
+    }
+
+    /// Whether it is of a kind that ends the version that was there before.
+    pub fn ends_others(&self) -> bool {
+        match self.deed {
+            Deed::Add { rule, .. } => rule == Rule::Replace,
+            Deed::Patch { .. } | Deed::Delete | Deed::Purge => true,
+            Deed::Run | Deed::Get | Deed::Redrive => false,
+        }
+    }
+}
+
+/// One call of the receiver.
+#[derive(Debug, Clone)]
+pub struct Delivery {
+    pub id: Id,
+    pub version: Version,
+    pub at: Micros,
+    /// Whether the receiver accepted it.
+    pub is_accepted: bool,
+}
+
+/// From when to when.
+#[derive(Debug, Clone, Copy)]
+pub struct Span {
+    pub from: Micros,
+    pub to: Micros,
+}
+
+/// What an id has at a moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    Nothing,
+    Pending(Version),
+    Dead(Version),
+    /// It was asked until the deadline, and not answered.
+    NoAnswer(String),
+}
+
+/// How many jobs the store says that it has, and what was found by asking for each id.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Count {
+    pub pending: u64,
+    pub dead: u64,
+}
+
+#[derive(Debug, Clone)]
+pub struct Census {
+    pub when: &'static str,
+    pub told: Count,
+    pub found: Count,
+}
+
+/// All that is known of a campaign.
+#[derive(Debug, Default)]
+pub struct History {
+    pub operations: Vec<Operation>,
+    pub deliveries: Vec<Delivery>,
+    /// When some process was stopped: what it had in hand goes on afterwards.
+    pub stops: Vec<Span>,
+    /// What was acknowledged then may be undone, since a replica that lacks it was promoted.
+    pub weak: Vec<Span>,
+    /// When the spools were empty. None: they have not been emptied.
+    pub spools_empty_at: Option<Micros>,
+    /// By how much a job may come early, since it moved between servers whose clocks differ.
+    pub clocks_differ_by: Micros,
+    pub censuses: Vec<Census>,
+    /// After everything that was pending was told to be delivered, and had time to be.
+    pub left: BTreeMap<Id, Found>,
+}
+
+impl History {
+    /// What happened to an id around a moment, in order, to be shown to people. What was refused changed nothing.
+    pub fn story(&self, id: Id, around: Micros) -> String {
+        let mut lines: Vec<(Micros, String)> = Vec::new();
+        let told = |o: &&Operation| o.id == id && !matches!(o.outcome, Outcome::Refused(_));
+        for o in self.operations.iter().filter(told) {
+            let (line, number, took) = (o.line, o.number, o.answered - o.sent);
+            lines.push((
+                o.sent,
+                format!("{:?} -> {:?} after {took} us, line {line}.{number}", o.deed, o.outcome),
+            ));
+        }
+        for d in self.deliveries.iter().filter(|d| d.id == id) {
+            let word = if d.is_accepted { "accepted" } else { "refused" };
+            lines.push((d.at, format!("delivery of version {}, {word}", d.version)));
+        }
+        lines.sort();
+        let here = lines.partition_point(|(at, _)| *at < around);
+        let near = &lines[here.saturating_sub(12)..lines.len().min(here + 18)];
+        let line =
+            |(at, text): &(Micros, String)| format!("  {:>9.3} s  {text}\n", *at as f64 / SECOND as f64);
+        near.iter().map(line).collect()
+    }
+}

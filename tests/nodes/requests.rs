@@ -1,0 +1,176 @@
+//! What the clients of a campaign ask for, drawn before it begins.
+
+use fastrand::Rng;
+
+use crate::ledger::{Deed, Id, MILLISECOND, Micros, Rule, SECOND, Version};
+
+/// A delay that ends after each campaign, also where clocks differ by two hours.
+pub const PARKED: Micros = 6 * 3600 * SECOND;
+
+/// One job of an add, or another request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ask {
+    pub id: Id,
+    pub deed: Deed,
+    pub fate: Fate,
+}
+
+/// What the receiver does with a version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    Accepted,
+    AcceptedSlowly,
+    /// The first attempt is refused.
+    SecondAttempt,
+    /// All are, until the end.
+    Refused,
+}
+
+impl Fate {
+    pub fn word(self) -> &'static str {
+        match self {
+            Fate::Accepted => "accepted",
+            Fate::AcceptedSlowly => "slowly",
+            Fate::SecondAttempt => "second",
+            Fate::Refused => "refused",
+        }
+    }
+}
+
+/// What a client sends at once, after a pause. Requests with more than one ask are a `madd`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    pub pause: Micros,
+    pub requests: Vec<Vec<Ask>>,
+}
+
+/// Draws what clients ask for, for so long.
+pub struct Requests<'a> {
+    random: &'a mut Rng,
+    length: Micros,
+    version: Version,
+    singles: u32,
+    failing: u32,
+}
+
+/// How many ids all clients use.
+const SHARED: u32 = 24;
+
+impl<'a> Requests<'a> {
+    pub fn new(random: &'a mut Rng, length: Micros) -> Requests<'a> {
+        Requests { random, length, version: 0, singles: 0, failing: 0 }
+    }
+
+    /// Of a client of the TCP port.
+    pub fn tcp(&mut self) -> Vec<Batch> {
+        let (mut batches, mut at) = (Vec::new(), 0);
+        while at < self.length {
+            let pause = self.random.u64(5..120) * MILLISECOND;
+            at += pause;
+            let mut requests = Vec::new();
+            for _ in 0..self.random.u64(1..12) {
+                if self.random.u8(0..12) > 0 {
+                    requests.push(vec![self.ask()]);
+                    continue;
+                }
+                let jobs: Vec<Ask> = (0..self.random.u64(2..40)).map(|_| self.add()).collect();
+                // What follows at once on one of its jobs, the last one rather.
+                let last = jobs[jobs.len() - 1].id;
+                requests.push(jobs);
+                if self.random.bool() {
+                    let next = Ask { id: last, ..self.ask() };
+                    requests.push(vec![if matches!(last, Id::Shared(_)) { next } else { self.ask() }]);
+                }
+            }
+            batches.push(Batch { pause, requests });
+        }
+        batches
+    }
+
+    /// Of a client of the HTTP API.
+    pub fn http(&mut self) -> Vec<Batch> {
+        let (mut batches, mut at) = (Vec::new(), 0);
+        while at < self.length {
+            let pause = self.random.u64(20..150) * MILLISECOND;
+            at += pause;
+            let failing = Id::Failing(self.random.u32(0..self.failing + 1));
+            let fate = Fate::Accepted;
+            let ask = match self.random.u8(0..100) {
+                0..35 => Ask { id: self.shared(), deed: self.patch(), fate: self.fate() },
+                35..50 => Ask { id: self.shared(), deed: Deed::Get, fate },
+                50..60 => Ask { id: self.shared(), deed: Deed::Run, fate },
+                60..80 => self.add_failing(),
+                80..92 => Ask { id: failing, deed: Deed::Redrive, fate },
+                92..97 => Ask { id: failing, deed: Deed::Purge, fate },
+                _ => Ask { id: failing, deed: Deed::Delete, fate },
+            };
+            batches.push(Batch { pause, requests: vec![vec![ask]] });
+        }
+        batches
+    }
+
+    fn shared(&mut self) -> Id {
+        Id::Shared(self.random.u32(0..SHARED))
+    }
+
+    fn version(&mut self) -> Version {
+        self.version += 1;
+        self.version
+    }
+
+    fn delay(&mut self) -> Micros {
+        match self.random.u8(0..10) {
+            0..4 => self.random.u64(0..300) * MILLISECOND,
+            4..8 => self.random.u64(300..4000) * MILLISECOND,
+            _ => PARKED,
+        }
+    }
+
+    fn fate(&mut self) -> Fate {
+        match self.random.u8(0..20) {
+            0..2 => Fate::AcceptedSlowly,
+            2 => Fate::SecondAttempt,
+            _ => Fate::Accepted,
+        }
+    }
+
+    fn patch(&mut self) -> Deed {
+        Deed::Patch { version: self.version(), delay: self.delay() }
+    }
+
+    /// An add that replaces, of an id of either kind.
+    fn add(&mut self) -> Ask {
+        let (version, delay, fate) = (self.version(), self.delay(), self.fate());
+        let id = if self.random.u8(0..6) == 0 {
+            self.singles += 1;
+            Id::Single(self.singles)
+        } else {
+            self.shared()
+        };
+        Ask { id, deed: Deed::Add { version, rule: Rule::Replace, delay }, fate }
+    }
+
+    fn add_failing(&mut self) -> Ask {
+        self.failing += 1;
+        let deed = Deed::Add {
+            version: self.version(),
+            rule: Rule::Replace,
+            delay: self.random.u64(0..500) * MILLISECOND,
+        };
+        Ask { id: Id::Failing(self.failing), deed, fate: Fate::Refused }
+    }
+
+    fn ask(&mut self) -> Ask {
+        let (id, fate) = (self.shared(), self.fate());
+        let careful = |me: &mut Self, rule| Deed::Add { version: me.version(), rule, delay: me.delay() };
+        let deed = match self.random.u8(0..100) {
+            0..45 => return self.add(),
+            45..55 => careful(self, Rule::Keep),
+            55..65 => careful(self, Rule::Reject),
+            65..80 => Deed::Delete,
+            80..88 => Deed::Run,
+            _ => Deed::Get,
+        };
+        Ask { id, deed, fate }
+    }
+}

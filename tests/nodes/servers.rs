@@ -1,0 +1,246 @@
+//! The nodes of a campaign: servers of Redis whose clocks may be wrong, and groups with sentinels.
+
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::latency::SlowLine;
+use crate::support::redis::{MASTER, SentinelGroup};
+use crate::support::{SECOND, eventually, in_memory};
+
+/// The library that shifts a clock. It is built once a run.
+fn clock_library() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let build = || {
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nodes/clock.c");
+        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        std::fs::create_dir_all(&dir).unwrap();
+        let draft = dir.join(format!("clock-{}.so", std::process::id()));
+        let made =
+            Command::new("cc").args(["-shared", "-fPIC", "-O2", "-o"]).arg(&draft).arg(source).output();
+        let made = made.expect("cc can be run");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let library = dir.join("clock.so");
+        std::fs::rename(draft, &library).unwrap();
+        library
+    };
+    BUILT.get_or_init(build).clone()
+}
+
+/// A redis-server on a Unix socket. It ends with the thread that started it.
+pub struct Server {
+    dir: tempfile::TempDir,
+    offset_ms: i64,
+    process: Child,
+}
+
+impl Server {
+    /// Starts one whose clock is so far ahead, and waits until it answers.
+    pub fn start(offset_ms: i64) -> Server {
+        let dir = in_memory();
+        let process = spawn(&dir, offset_ms);
+        let server = Server { dir, offset_ms, process };
+        server.wait();
+        server
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("redis.sock")
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis+unix://{}", self.socket().display())
+    }
+
+    pub fn cli(&self, arguments: &[&str]) -> String {
+        let out = Command::new("redis-cli").arg("-s").arg(self.socket()).args(arguments).output().unwrap();
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    }
+
+    pub fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// Starts it again, with what it has on its disk.
+    pub fn start_again(&mut self) {
+        self.kill();
+        self.process = spawn(&self.dir, self.offset_ms);
+        self.wait();
+    }
+
+    /// Stops it, so that it hangs and closes nothing; or lets it go on.
+    pub fn hang(&self, hangs: bool) {
+        let signal = if hangs { Signal::SIGSTOP } else { Signal::SIGCONT };
+        let _ = kill(Pid::from_raw(self.process.id() as i32), signal);
+    }
+
+    fn wait(&self) {
+        eventually(20 * SECOND, "redis-server", || (self.cli(&["ping"]).trim() == "PONG").then_some(()));
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn spawn(dir: &tempfile::TempDir, offset_ms: i64) -> Child {
+    let mut command = Command::new("redis-server");
+    command.args(["--port", "0", "--save", "", "--appendonly", "yes", "--appendfsync", "always"]);
+    command.arg("--unixsocket").arg(dir.path().join("redis.sock")).arg("--dir").arg(dir.path());
+    if offset_ms != 0 {
+        command.env("LD_PRELOAD", clock_library()).env("CLOCK_OFFSET_MS", offset_ms.to_string());
+    }
+    let ends = || Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?);
+    // SAFETY: makes one system call.
+    unsafe { command.pre_exec(ends) };
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// What dq calls a node.
+pub enum Node {
+    Single(Server),
+    /// One that is reached by a line that can be slow or cut.
+    Behind(Server, SlowLine),
+    /// A master, a replica, three sentinels.
+    Group(SentinelGroup),
+}
+
+impl Node {
+    pub fn group() -> Node {
+        Node::Group(SentinelGroup::start(1, &["--appendfsync", "always"]))
+    }
+
+    pub fn behind_a_line() -> Node {
+        let server = Server::start(0);
+        let line = SlowLine::to(server.socket());
+        Node::Behind(server, line)
+    }
+
+    pub fn server(&mut self) -> Option<&mut Server> {
+        match self {
+            Node::Single(server) | Node::Behind(server, _) => Some(server),
+            Node::Group(_) => None,
+        }
+    }
+
+    /// The line that it is reached by.
+    pub fn line(&self) -> &SlowLine {
+        match self {
+            Node::Behind(_, line) => line,
+            _ => panic!("it has no line of its own"),
+        }
+    }
+
+    /// Its section of the configuration.
+    pub fn section(&self, name: &str) -> String {
+        let address = match self {
+            Node::Single(server) => format!("url = \"{}\"\n", server.url()),
+            Node::Behind(_, line) => format!("url = \"redis+unix://{}\"\n", line.socket().display()),
+            Node::Group(group) => {
+                let urls: Vec<String> = group.urls().iter().map(|url| format!("\"{url}\"")).collect();
+                format!("sentinels = [{}]\nmaster_name = \"{MASTER}\"\n", urls.join(", "))
+            }
+        };
+        format!("[[store.node]]\nname = \"{name}\"\n{address}")
+    }
+
+    pub fn kill(&mut self) {
+        if let Some(server) = self.server() {
+            server.kill();
+        }
+    }
+
+    pub fn start(&mut self) {
+        if let Some(server) = self.server() {
+            server.start_again();
+        }
+    }
+
+    pub fn hang(&self, hangs: bool) {
+        if let Node::Single(server) | Node::Behind(server, _) = self {
+            server.hang(hangs);
+        }
+    }
+
+    /// The replica gets nothing any more: it is down. Gives which server it is, and which the master.
+    pub fn lag(&self) -> Option<Lag> {
+        let Node::Group(group) = self else { return None };
+        let master = group.master()?;
+        let replica = 1 - master;
+        group.servers[replica].kill();
+        Some(Lag { master, replica })
+    }
+
+    /// The master is lost, and the replica is back with what it had.
+    pub fn promote(&self, lag: Lag) {
+        if let Node::Group(group) = self {
+            group.servers[lag.master].kill();
+            group.servers[lag.replica].begin_again();
+        }
+    }
+
+    /// Whether the sentinels and the replica agree that it is the master now.
+    pub fn is_promoted(&self, lag: Lag) -> bool {
+        let Node::Group(group) = self else { return true };
+        group.master() == Some(lag.replica)
+            && group.servers[lag.replica].info("role").as_deref() == Some("master")
+    }
+
+    /// The old master is back.
+    pub fn rejoin(&self, lag: Lag) {
+        if let Node::Group(group) = self {
+            group.servers[lag.master].begin_again();
+        }
+    }
+
+    /// Waits until processes that have just begun may rely on it.
+    pub fn wait_until_old(&self, seconds: u64) {
+        match self {
+            Node::Group(group) => group.wait_until_old(seconds),
+            Node::Single(server) | Node::Behind(server, _) => {
+                eventually(Duration::from_secs(seconds + 10), "an old server", || {
+                    let info = server.cli(&["info", "server"]);
+                    let up = info
+                        .lines()
+                        .find_map(|l| l.strip_prefix("uptime_in_seconds:"))?
+                        .trim()
+                        .parse::<u64>();
+                    up.is_ok_and(|up| up >= seconds).then_some(())
+                })
+            }
+        }
+    }
+}
+
+/// Which servers of a group were master and replica when the replica was cut off.
+#[derive(Debug, Clone, Copy)]
+pub struct Lag {
+    master: usize,
+    replica: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::support::now_ms;
+
+    #[test]
+    fn a_server_has_the_clock_that_it_was_given() {
+        for offset in [0, -3_600_000, 3_599_999] {
+            let server = Server::start(offset);
+            let before = now_ms();
+            let script = "local t = redis.call('TIME') return t[1] .. string.format('%06d', t[2])";
+            let told: i64 = server.cli(&["eval", script, "0"]).trim().parse().unwrap();
+            let ahead = told / 1000 - before;
+            assert!((offset - 1..offset + 2000).contains(&ahead), "{offset}: {ahead}");
+        }
+    }
+}
