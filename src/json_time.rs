@@ -7,10 +7,12 @@ use serde_json::value::RawValue;
 use crate::job::LATEST_MS;
 
 /// What a duration looks like, for messages.
-pub const DURATION: &str = "a duration such as \"90s\" or \"1h30m\", or a number of seconds";
+pub const DURATION: &str =
+    "a duration such as \"90s\" or \"1h30m\", or a number of seconds without quotation marks";
 
 /// What a moment looks like, for messages.
-pub const MOMENT: &str = "a moment such as \"2026-12-01T23:50:50+08:00\", or Unix milliseconds (a number)";
+pub const MOMENT: &str =
+    "a moment such as \"2026-12-01T23:50:50+08:00\", or Unix milliseconds without quotation marks";
 
 /// A duration: a number of seconds, or a text such as `"90s"`. None: it is neither, or longer than dq waits.
 pub fn duration(raw: &RawValue) -> Option<Duration> {
@@ -29,10 +31,10 @@ pub fn duration(raw: &RawValue) -> Option<Duration> {
 /// a whole one, so that no job is early. None: it is neither, or later than the year 9999, or [Unix seconds](is_seconds).
 pub fn moment_ms(raw: &RawValue) -> Option<i64> {
     let json = raw.get();
-    let at = match json.parse() {
-        Ok(at) if is_seconds(at) => return None,
-        Ok(at) => at,
-        Err(_) => {
+    let at = match whole(json) {
+        Some(at) if is_seconds(at) => return None,
+        Some(at) => at,
+        None => {
             let at: jiff::Timestamp = serde_json::from_str::<String>(json).ok()?.parse().ok()?;
             i64::try_from((at.as_nanosecond() + 999_999).div_euclid(1_000_000)).ok()?
         }
@@ -45,6 +47,15 @@ pub fn rfc3339(ms: i64) -> String {
     // The end of the year 9999 is no `jiff::Timestamp`, since it has no local time in some zones.
     let epoch = jiff::civil::date(1970, 1, 1).to_datetime(jiff::civil::Time::midnight());
     format!("{:.3}Z", epoch.saturating_add(jiff::SignedDuration::from_millis(ms)))
+}
+
+/// A whole number in JSON, also as encoders of floating-point numbers write it: `1800000.0`, `1.8E6`.
+pub fn whole(json: &str) -> Option<i64> {
+    const EXACT: f64 = (1_i64 << 53) as f64;
+    json.parse().ok().or_else(|| {
+        let number: f64 = json.parse().ok()?;
+        (number.fract() == 0.0 && number.abs() <= EXACT).then_some(number as i64)
+    })
 }
 
 /// Whether a number of Unix milliseconds must have been meant as seconds: as milliseconds it lies between 1970-01-02 and
@@ -82,9 +93,12 @@ mod tests {
 
     #[test]
     fn a_moment_is_rounded_up_and_is_never_seconds() {
-        for (text, ms) in
-            [("0", 0), ("\"1970-01-01T00:00:01.0001Z\"", 1001), ("\"1970-01-01T08:00:00+08:00\"", 0)]
-        {
+        for (text, ms) in [
+            ("0", 0),
+            ("1.796140250E12", 1_796_140_250_000),
+            ("\"1970-01-01T00:00:01.0001Z\"", 1001),
+            ("\"1970-01-01T08:00:00+08:00\"", 0),
+        ] {
             assert_eq!(moment_ms(&raw(text)), Some(ms), "{text}");
         }
         for text in [

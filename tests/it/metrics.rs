@@ -354,7 +354,8 @@ fn counting_costs_some_nanoseconds_and_no_system_call() {
     let each = begun.elapsed() / n as u32;
     let after = getrusage(UsageWho::RUSAGE_THREAD).unwrap();
     println!("{each:?} an addition, with finding its topic among {}", names.len());
-    assert!(each < Duration::from_micros(2), "{each:?}");
+    // Generous: without optimisation, beside other tests.
+    assert!(each < Duration::from_micros(20), "{each:?}");
     let system = |usage: Usage| usage.system_time().num_microseconds();
     // A million system calls take longer than this.
     assert!(system(after) - system(cpu.unwrap()) < 50_000);

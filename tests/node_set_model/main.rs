@@ -60,7 +60,6 @@ fn no_order_of_events_loses_or_revives_the_job() {
             Budgets { fallbacks: 1, crashes: 1, ..one },
             Budgets { fallbacks: 2, ..one },
             Budgets { returns: 1, ..one },
-            Budgets { returns: 1, crashes: 1, deletes: 0, ..one },
         ]);
     }
     for budgets in all {

@@ -28,22 +28,13 @@ const KNOWN: [&str; 15] = [
     "token",
 ];
 
-/// What other systems call the moment or the wait.
-const OTHER_WORDS: [(&str, &str); 11] = [
-    ("after", "delay"),
-    ("wait", "delay"),
-    ("at", "run_at"),
-    ("atms", "run_at_ms"),
-    ("due", "run_at"),
-    ("dueat", "run_at"),
-    ("duems", "run_at_ms"),
-    ("eta", "run_at"),
-    ("executeat", "run_at"),
-    ("scheduledat", "run_at"),
-    ("when", "run_at"),
-];
+/// The fields that say when. An add has at most one of them.
+pub(super) const TIMES: [&str; 5] = ["fix_time", "delay", "delay_ms", "run_at", "run_at_ms"];
 
-/// A longer name is not compared with the known ones.
+/// The other fields that an add may lack.
+const OPTIONS: [&str; 4] = ["priority", "on_conflict", "max_attempts", "headers"];
+
+/// So much of a name is looked at.
 const COMPARED_MAX: usize = 40;
 
 /// The fields of one object.
@@ -53,10 +44,9 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// The fields of a request or a job.
-    pub(super) fn parse(text: &'a str) -> Result<Fields<'a>, ParseError> {
-        let Parsed { fields, mistake } = serde_json::from_str(text).map_err(ParseError::Json)?;
-        mistake.map_or(Ok(fields), |mistake| Err(ParseError::Mistake(mistake)))
+    /// The fields of a request or a job, and those that are not known but look like one that is.
+    pub(super) fn parse(text: &'a str) -> serde_json::Result<(Fields<'a>, Vec<Mistake>)> {
+        serde_json::from_str(text).map(|Parsed { fields, mistakes }| (fields, mistakes))
     }
 
     /// A field. A null is a field that is not there, but for the body, which may be null.
@@ -64,14 +54,18 @@ impl<'a> Fields<'a> {
         let value = self.values[KNOWN.iter().position(|known| *known == name)?]?;
         (value.get() != "null" || name == "body").then_some(value)
     }
-}
 
-/// Why an object is refused.
-pub(super) enum ParseError {
-    /// It is no JSON object, or has a field twice.
-    Json(serde_json::Error),
-    /// It has a field that is none of dq's, but looks like one.
-    Mistake(Mistake),
+    /// Refuses an add that has a mistake in the place of a field. An add that has the field too may call others as it likes.
+    pub(super) fn check(&self, mistakes: Vec<Mistake>) -> Result<(), Refusal> {
+        let is_missing = |Mistake { meant, .. }: &Mistake| match TIMES.contains(meant) {
+            true => TIMES.iter().all(|time| self.get(time).is_none()),
+            false => self.get(meant).is_none(),
+        };
+        match mistakes.into_iter().find(is_missing) {
+            Some(mistake) => Err(mistake.into()),
+            None => Ok(()),
+        }
+    }
 }
 
 /// A field whose name is close to a known one.
@@ -82,13 +76,14 @@ pub(super) struct Mistake {
 
 impl From<Mistake> for Refusal {
     fn from(Mistake { name, meant }: Mistake) -> Refusal {
+        let name: String = name.chars().take(COMPARED_MAX).collect();
         Refusal::new("unknown_field", format!("there is no field {name:?}: do you mean {meant}?"))
     }
 }
 
 struct Parsed<'a> {
     fields: Fields<'a>,
-    mistake: Option<Mistake>,
+    mistakes: Vec<Mistake>,
 }
 
 impl<'de> Deserialize<'de> for Parsed<'de> {
@@ -102,7 +97,7 @@ impl<'de> Deserialize<'de> for Parsed<'de> {
             }
 
             fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Parsed<'de>, M::Error> {
-                let mut parsed = Parsed { fields: Fields::default(), mistake: None };
+                let mut parsed = Parsed { fields: Fields::default(), mistakes: Vec::new() };
                 while let Some(name) = map.next_key()? {
                     match name {
                         Name::Known(place) => {
@@ -112,7 +107,10 @@ impl<'de> Deserialize<'de> for Parsed<'de> {
                         }
                         Name::Unknown(mistake) => {
                             map.next_value::<IgnoredAny>()?;
-                            parsed.mistake = parsed.mistake.or(mistake);
+                            // Nobody writes more than these by mistake.
+                            if parsed.mistakes.len() < KNOWN.len() {
+                                parsed.mistakes.extend(mistake);
+                            }
                         }
                     }
                 }
@@ -152,26 +150,86 @@ impl<'de> Deserialize<'de> for Name {
 }
 
 /// Which field was probably meant by an unknown one: one that is spelt with other letters or signs (`runAt`), that has a
-/// unit attached (`delay_seconds`), that other systems have (`eta`), or that differs by a slip of a key (`dealy`).
+/// unit attached (`delay_seconds`), that is called so elsewhere (`eta`, `sendAt`), or that differs by a slip of a key
+/// (`prioritiy`).
 fn meant(name: &str) -> Option<&'static str> {
-    if name.len() > COMPARED_MAX {
-        return None;
-    }
-    let plain = |name: &str| name.replace(['_', '-', ' ', '.'], "").to_ascii_lowercase();
-    let written = plain(name);
-    let is_spelt = |known: &&str| plain(known) == written;
-    let has_unit = |known: &&str| written.starts_with(&plain(known));
-    let times = ["fix_time", "run_at", "delay"];
-    let is_slip = |known: &&str| {
-        let allowed = [0, 1, 2][usize::from(known.len() > 3) + usize::from(known.len() > 5)];
-        strsim::osa_distance(&plain(known), &written) <= allowed
+    let words = words(name);
+    let written = words.concat();
+    let plain = |known: &str| known.replace('_', "");
+    let is_slip = |known: &str| {
+        let known = plain(known);
+        let allowed = if known.len() > 5 { 2 } else { 1 };
+        known.as_bytes().first() == written.as_bytes().first()
+            && strsim::osa_distance(&known, &written) <= allowed
     };
-    let other = || OTHER_WORDS.iter().find(|(word, _)| *word == written).map(|(_, known)| *known);
-    let spelt = KNOWN.into_iter().find(is_spelt);
-    spelt
-        .or_else(other)
-        .or_else(|| times.into_iter().find(has_unit))
-        .or_else(|| KNOWN.into_iter().find(is_slip))
+    let all = || TIMES.into_iter().chain(OPTIONS);
+    let spelt = all().find(|known| plain(known) == written);
+    spelt.or_else(|| meant_time(&words)).or_else(|| all().find(|known| is_slip(known)))
+}
+
+/// The words of a name such as `runAt`, `run_at` or `run-at`, in small letters.
+fn words(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut was_small = false;
+    for c in name.chars().take(COMPARED_MAX) {
+        let begins = !c.is_ascii_alphanumeric() || (was_small && c.is_ascii_uppercase());
+        if begins && words.last().is_some_and(|word| !word.is_empty()) {
+            words.push(String::new());
+        }
+        if let Some(word) = words.last_mut().filter(|_| c.is_ascii_alphanumeric()) {
+            word.push(c.to_ascii_lowercase());
+        }
+        was_small = c.is_ascii_lowercase() || c.is_ascii_digit();
+    }
+    words
+}
+
+/// Names that begin so say how long to wait.
+const WAITS: [&str; 5] = ["after", "countdown", "in", "timer", "wait"];
+
+/// What is done to a job at some moment.
+const DEEDS: [&str; 16] = [
+    "available",
+    "begin",
+    "call",
+    "deliver",
+    "delivery",
+    "exec",
+    "execute",
+    "fire",
+    "notify",
+    "process",
+    "publish",
+    "release",
+    "run",
+    "send",
+    "start",
+    "visible",
+];
+
+/// Names that begin so say when.
+const MOMENTS: [&str; 7] = ["at", "due", "eta", "schedule", "scheduled", "trigger", "when"];
+
+/// Which field is meant by a name that says, as other systems call it, when a job is to be delivered. What says when something
+/// else was or will be, such as `created_at` or `expire_at`, is the client's own.
+fn meant_time(words: &[String]) -> Option<&'static str> {
+    let (first, rest) = words.split_first()?;
+    let (first, second) = (first.as_str(), rest.first().map(String::as_str));
+    let is_wait = |word: &String| ["delay", "defer", "postpon"].iter().any(|wait| word.starts_with(wait));
+    let waits = words.iter().any(is_wait) || WAITS.contains(&first) || second == Some("after");
+    let is_moment = match second {
+        None => MOMENTS.contains(&first),
+        Some("at" | "time" | "date" | "on" | "ms") => MOMENTS.contains(&first) || DEEDS.contains(&first),
+        Some(second) => (first, second) == ("not", "before"),
+    };
+    let is_ms = |word: &String| word == "ms" || word.starts_with("milli") || word.starts_with("msec");
+    match (waits, words.iter().any(is_ms)) {
+        (true, false) => Some("delay"),
+        (true, true) => Some("delay_ms"),
+        (false, true) if is_moment || first == "fix" => Some("run_at_ms"),
+        (false, false) if is_moment => Some("run_at"),
+        (false, _) => None,
+    }
 }
 
 #[cfg(test)]
@@ -186,19 +244,32 @@ mod tests {
             ("delay_s", "delay"),
             ("Delay", "delay"),
             ("delays", "delay"),
+            ("job_delay", "delay"),
+            ("delay_in_milliseconds", "delay_ms"),
+            ("delayMillis", "delay_ms"),
+            ("delay_msec", "delay_ms"),
+            (&"delay".repeat(99), "delay"),
             ("dealy", "delay"),
+            ("deferred", "delay"),
+            ("run_after", "delay"),
+            ("wait_s", "delay"),
             ("delayMs", "delay_ms"),
             ("runAt", "run_at"),
             ("run-at-ms", "run_at_ms"),
+            ("runAtMillis", "run_at_ms"),
             ("run_at_seconds", "run_at"),
             ("runat", "run_at"),
+            ("send_at", "run_at"),
+            ("executeTime", "run_at"),
+            ("notify_time", "run_at"),
+            ("not_before", "run_at"),
+            ("schedule_at", "run_at"),
+            ("due_time", "run_at"),
             ("fixtime", "fix_time"),
             ("fix_tme", "fix_time"),
+            ("fix_time_ms", "run_at_ms"),
             ("eta", "run_at"),
             ("due_ms", "run_at_ms"),
-            ("ID", "id"),
-            ("Topic", "topic"),
-            ("bdy", "body"),
             ("prioritiy", "priority"),
             ("onConflict", "on_conflict"),
             ("max_attempt", "max_attempts"),
@@ -206,20 +277,23 @@ mod tests {
         ] {
             assert_eq!(meant(name), Some(known), "{name}");
         }
-        for name in [
-            "uid",
-            "name",
-            "type",
-            "time",
-            "user",
-            "code",
-            "TTR",
-            "version",
-            "trace_id",
-            "",
-            &"delay".repeat(99),
-        ] {
+        let own = "uid _id name type time user code TTR version trace_id unit run rat relay job topics boy created_at \
+                   expire_at timestamp sender _ 订单 ms";
+        for name in own.split_whitespace() {
             assert_eq!(meant(name), None, "{name}");
         }
+        assert_eq!(meant(""), None);
+    }
+
+    #[test]
+    fn who_gives_the_field_may_call_others_as_they_like() {
+        let is_refused = |json: &str| {
+            let (fields, mistakes) = Fields::parse(json).unwrap();
+            fields.check(mistakes).is_err()
+        };
+        assert!(is_refused(r#"{"id":"a","eta":5}"#));
+        assert!(!is_refused(r#"{"id":"a","eta":5,"delay":"1h"}"#));
+        assert!(is_refused(r#"{"id":"a","header":{}}"#));
+        assert!(!is_refused(r#"{"id":"a","header":{},"headers":{}}"#));
     }
 }

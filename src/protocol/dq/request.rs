@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::Refusal;
-use super::fields::{Fields, ParseError};
+use super::fields::{Fields, TIMES};
 use crate::headers::Headers;
 use crate::job::{Body, Due, JobId, JobKey, LATEST_MS, OnConflict, Priority, TopicName};
 use crate::json_time;
@@ -62,10 +62,14 @@ pub enum Command {
 pub fn parse(json: &[u8], zone: &TimeZone) -> Result<Command, Refusal> {
     let broken = |e: String| Refusal::new("bad_json", format!("the request is not a JSON object: {e}"));
     let text = std::str::from_utf8(json).map_err(|e| broken(e.to_string()))?;
-    let request = Request(object(text, broken)?);
+    let (fields, mistakes) = Fields::parse(text).map_err(|e| broken(e.to_string()))?;
+    let request = Request(fields);
     let cmd = request.required("cmd")?;
     match string("cmd", cmd)?.as_ref() {
-        "add" => Ok(Command::Add(request.add(None, zone)?)),
+        "add" => {
+            fields.check(mistakes)?;
+            Ok(Command::Add(request.add(None, zone)?))
+        }
         "madd" => madd(request, zone),
         "get" => Ok(Command::Get(request.key(None)?)),
         "del" => Ok(Command::Del(request.key(None)?)),
@@ -86,14 +90,6 @@ pub fn parse(json: &[u8], zone: &TimeZone) -> Result<Command, Refusal> {
     }
 }
 
-/// The fields of an object. serde takes a list for one as well, if it is let.
-fn object(text: &str, broken: impl FnOnce(String) -> Refusal) -> Result<Fields<'_>, Refusal> {
-    Fields::parse(text).map_err(|e| match e {
-        ParseError::Json(e) => broken(e.to_string()),
-        ParseError::Mistake(mistake) => mistake.into(),
-    })
-}
-
 fn madd(common: Request<'_>, zone: &TimeZone) -> Result<Command, Refusal> {
     let jobs: Vec<&RawValue> = serde_json::from_str(common.required("jobs")?.get())
         .map_err(|_| Refusal::new("bad_field", "jobs is not a list"))?;
@@ -107,8 +103,10 @@ fn madd(common: Request<'_>, zone: &TimeZone) -> Result<Command, Refusal> {
         return Err(Refusal::new("bad_field", problem));
     }
     let one = |raw: &&RawValue| {
-        let broken = |e| Refusal::new("bad_field", format!("a job is not a JSON object: {e}"));
-        Request(object(raw.get(), broken)?).add(common.get("topic"), zone)
+        let (fields, mistakes) = Fields::parse(raw.get())
+            .map_err(|e| Refusal::new("bad_field", format!("a job is not a JSON object: {e}")))?;
+        fields.check(mistakes)?;
+        Request(fields).add(common.get("topic"), zone)
     };
     Ok(Command::Madd(jobs.iter().map(one).collect()))
 }
@@ -184,7 +182,7 @@ impl<'a> Request<'a> {
     fn due(&self, zone: &TimeZone) -> Result<Option<Due>, Refusal> {
         // The PHP client's users leave fix_time empty for "none".
         let says = |name: &&str| self.get(name).is_some_and(|raw| *name != "fix_time" || raw.get() != "\"\"");
-        let mut given = ["fix_time", "delay", "delay_ms", "run_at", "run_at_ms"].into_iter().filter(says);
+        let mut given = TIMES.into_iter().filter(says);
         let Some(name) = given.next() else { return Ok(None) };
         if let Some(other) = given.next() {
             let problem = format!("{name} and {other} both say when: give one of them");
@@ -251,11 +249,11 @@ fn one_of<T: for<'a> Deserialize<'a>>(field: &str, raw: &RawValue, wanted: &str)
     serde_json::from_str(raw.get()).map_err(|_| wrong(field, raw, wanted))
 }
 
-/// A whole number, or a string of its digits.
+/// A whole number, also as some encoders write it (`1800000.0`, `1.8E6`), or a string of it.
 fn number(field: &str, raw: &RawValue, range: std::ops::RangeInclusive<i64>) -> Result<i64, Refusal> {
     let text = raw.get().trim_matches('"');
     let wanted = || format!("a whole number from {} to {}", range.start(), range.end());
-    text.parse().ok().filter(|n| range.contains(n)).ok_or_else(|| wrong(field, raw, &wanted()))
+    json_time::whole(text).filter(|n| range.contains(n)).ok_or_else(|| wrong(field, raw, &wanted()))
 }
 
 #[cfg(test)]
@@ -332,6 +330,8 @@ mod tests {
             (r#""delay":1800"#, 1_800_000),
             (r#""delay":1.5"#, 1500),
             (r#""delay":0"#, 0),
+            (r#""delay_ms":1800000.0"#, 1_800_000),
+            (r#""delay_ms":1.8E6"#, 1_800_000),
         ] {
             assert_eq!(due(said), Some(Due::In(Duration::from_millis(ms))), "{said}");
         }
