@@ -145,7 +145,7 @@ fn letters_in_the_midst_of_very_many_are_removed_by_calls_that_are_bounded() {
     assert_eq!(dead(store.as_mut()), left);
     let key = JobKey { topic: topic(), id: JobId::new("1").unwrap() };
     assert_eq!(store.get(&key).unwrap().unwrap().state, State::Ready);
-    assert!(store.delete(&[key.clone()]).remove(0).unwrap());
+    assert!(store.delete(std::slice::from_ref(&key)).remove(0).unwrap());
     assert_eq!(dead(store.as_mut()), left);
 
     // Some here and there, and with them the first and the last; the latest is then the one before.
@@ -164,7 +164,10 @@ fn letters_in_the_midst_of_very_many_are_removed_by_calls_that_are_bounded() {
         assert_eq!(dead(store.as_mut()), left, "round {round}");
         let latest = store.get(&key).unwrap().map(|view| view.until_ms.unwrap());
         assert_eq!(latest, left.last().map(|(_, died_ms)| *died_ms), "round {round}");
-        assert_eq!(store.letters(&topic(), &[key.id.clone()], Letters::Count).unwrap(), left.len());
+        assert_eq!(
+            store.letters(&topic(), std::slice::from_ref(&key.id), Letters::Count).unwrap(),
+            left.len()
+        );
     }
     assert!(store.delete(&[key]).remove(0).unwrap());
     assert_eq!(server.cli(&["--raw", "eval", "return #redis.call('KEYS', '*[Xx]:t')", "0"]).trim(), "0");

@@ -4,6 +4,7 @@
 
 mod alerts;
 mod auth;
+mod bells;
 mod bench;
 mod callback;
 mod cli;

@@ -137,7 +137,10 @@ fn look_at_file(
 ) -> Found {
     let mut found = look(path, inode);
     if let Some(run_dir) = run_dir.filter(|run_dir| !run_dir.join("bells").is_dir()) {
-        let detail = format!("{}: restart dq, which waits there for work", run_dir.display());
+        let detail = format!(
+            "{}: dq waits there for work, and cannot make it again: the log tells why",
+            run_dir.display()
+        );
         found.insert(Condition::RunDirGone, detail);
     }
     // Of nodes, each is looked at by itself.

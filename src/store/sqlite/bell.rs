@@ -3,69 +3,23 @@
 //! Each process that waits hangs a bell of its own into `run_dir/bells`, named for what it waits for and for itself;
 //! who has work to announce rings all bells of that kind, and each process decides by its own free workers whether to
 //! look. A ring that finds a bell's socket full is not lost: what fills it wakes its owner as well. Nobody listening is
-//! no error: a process looks for work after it has hung its bell and before it waits.
+//! no error: a process looks for work after it has hung its bell and before it waits. Its own side of a bell is `hung_bell`.
 
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
-use crate::store::{Bell, BellKind as Kind};
+use crate::store::BellKind as Kind;
 
-fn prefix(kind: Kind) -> &'static str {
+pub(super) fn prefix(kind: Kind) -> &'static str {
     match kind {
         Kind::Push => "push.",
         Kind::Timer => "timer.",
     }
 }
 
-fn folder(run_dir: &Path) -> PathBuf {
+pub(super) fn folder(run_dir: &Path) -> PathBuf {
     run_dir.join("bells")
-}
-
-/// Where a process waits for work; readable when it rang.
-#[derive(Debug)]
-pub struct HungBell {
-    socket: UnixDatagram,
-    path: PathBuf,
-}
-
-impl HungBell {
-    /// Hangs a bell under a name that no other process uses.
-    pub fn hang(run_dir: &Path, kind: Kind, name: &str) -> io::Result<HungBell> {
-        std::fs::create_dir_all(folder(run_dir))?;
-        let path = folder(run_dir).join(format!("{}{name}", prefix(kind)));
-        let socket = UnixDatagram::bind(&path)?;
-        socket.set_nonblocking(true)?;
-        Ok(HungBell { socket, path })
-    }
-}
-
-impl Bell for HungBell {
-    fn answer(&self) -> io::Result<bool> {
-        let mut rang = false;
-        loop {
-            match self.socket.recv(&mut [0; 8]) {
-                Ok(_) => rang = true,
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(rang),
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
-        }
-    }
-}
-
-impl AsFd for HungBell {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
-impl Drop for HungBell {
-    fn drop(&mut self) {
-        // A bell that stays behind is taken down by the next ring.
-        let _ = std::fs::remove_file(&self.path);
-    }
 }
 
 /// Rings the bells of one `run_dir`.
@@ -136,6 +90,8 @@ impl Ringer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Bell;
+    use crate::store::sqlite::HungBell;
 
     const PUSH: Rings = Rings { push: true, timer: false };
 

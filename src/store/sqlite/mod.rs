@@ -14,6 +14,7 @@ mod chunks;
 mod connect;
 mod deliver;
 mod flow;
+mod hung_bell;
 mod letters;
 mod row;
 mod secret;
@@ -29,7 +30,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, TransactionBehavior};
 
-pub use bell::HungBell;
+pub use hung_bell::HungBell;
 
 use self::bell::{Ringer, Rings};
 use self::chunks::More;

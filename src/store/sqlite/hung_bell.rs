@@ -1,0 +1,258 @@
+//! A bell as its owner has it: a socket in `run_dir/bells`, which is hung again when somebody sweeps it away.
+//!
+//! The kernel tells when the socket's file is removed or replaced, or its folder moved; so a bell that is left alone costs
+//! nothing. While it cannot be hung again, it is tried once a second.
+
+use std::fs::Metadata;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+
+use super::bell::{folder, prefix};
+use crate::store::{Bell, BellKind};
+
+/// How long after a failure it is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Where a process waits for work; readable when it rang, and when it may have to be hung again.
+#[derive(Debug)]
+pub struct HungBell {
+    path: PathBuf,
+    /// All that wakes its owner.
+    wakes: Epoll,
+    /// Goes off when it is to be tried again.
+    clock: TimerFd,
+    hung: Mutex<Hung>,
+}
+
+#[derive(Debug)]
+struct Hung {
+    socket: UnixDatagram,
+    /// The file's device and number; none: it could not be hung again yet.
+    file: Option<(u64, u64)>,
+    /// What tells of changes. None: the host allows no more of them, and what is swept away stays so.
+    changes: Option<Inotify>,
+}
+
+impl HungBell {
+    /// Hangs a bell under a name that no other process uses.
+    pub fn hang(run_dir: &Path, kind: BellKind, name: &str) -> io::Result<HungBell> {
+        std::fs::create_dir_all(folder(run_dir))?;
+        let path = folder(run_dir).join(format!("{}{name}", prefix(kind)));
+        let wakes = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
+        let clock = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;
+        wakes.add(&clock, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        let (socket, file) = bind(&path)?;
+        let changes = watch(&path)
+            .inspect_err(|e| log::warn!("{} is not hung again if it is removed: {e}", path.display()))
+            .ok();
+        let hung = Hung { socket, file: Some(file), changes };
+        hung.wake(&wakes)?;
+        Ok(HungBell { path, wakes, clock, hung: Mutex::new(hung) })
+    }
+
+    fn hung(&self) -> MutexGuard<'_, Hung> {
+        self.hung.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hangs it again if it is not where it was hung. Tells whether it did: whoever rang meanwhile was not heard.
+    fn heal(&self, hung: &mut Hung) -> io::Result<bool> {
+        let is_due = self.clock_went_off()?;
+        if !hung.has_changed()? && !is_due || hung.is_there(&self.path) {
+            return Ok(false);
+        }
+        match self.hang_again(hung) {
+            Ok(()) => {
+                log::warn!("{} was removed, and is hung again", self.path.display());
+                Ok(true)
+            }
+            Err(e) => {
+                if hung.file.take().is_some() {
+                    log::error!("cannot hang {} again, which was removed: {e}", self.path.display());
+                }
+                let again = Expiration::OneShot(TimeSpec::from(AGAIN));
+                self.clock.set(again, TimerSetTimeFlags::empty())?;
+                Ok(false)
+            }
+        }
+    }
+
+    fn hang_again(&self, hung: &mut Hung) -> io::Result<()> {
+        match std::fs::create_dir(self.path.parent().unwrap_or(&self.path)) {
+            Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
+            _ => {}
+        }
+        // What lies in its place is nobody's bell: names are random.
+        match std::fs::remove_file(&self.path) {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let (socket, file) = bind(&self.path)?;
+        let next = Hung { socket, file: Some(file), changes: Some(watch(&self.path)?) };
+        if !next.is_there(&self.path) {
+            return Err(io::Error::other("it was removed at once"));
+        }
+        next.wake(&self.wakes)?;
+        // (What is closed wakes nobody any more.)
+        *hung = next;
+        Ok(())
+    }
+
+    fn clock_went_off(&self) -> io::Result<bool> {
+        match self.clock.wait() {
+            Ok(()) => Ok(true),
+            Err(Errno::EAGAIN) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+fn bind(path: &Path) -> io::Result<(UnixDatagram, (u64, u64))> {
+    let socket = UnixDatagram::bind(path)?;
+    socket.set_nonblocking(true)?;
+    Ok((socket, name_of(&std::fs::symlink_metadata(path)?)))
+}
+
+fn name_of(file: &Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
+}
+
+/// Tells of a file that is removed or replaced, and of a folder that is moved.
+fn watch(path: &Path) -> io::Result<Inotify> {
+    let changes = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+    // (The number of its links is an attribute of a file. Those who ring change nothing.)
+    let file = AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_MOVE_SELF | AddWatchFlags::IN_DELETE_SELF;
+    changes.add_watch(path, file)?;
+    if let Some(folder) = path.parent() {
+        let moved = AddWatchFlags::IN_MOVE_SELF | AddWatchFlags::IN_DELETE_SELF | AddWatchFlags::IN_ONLYDIR;
+        changes.add_watch(folder, moved)?;
+    }
+    Ok(changes)
+}
+
+impl Hung {
+    fn wake(&self, wakes: &Epoll) -> io::Result<()> {
+        let event = || EpollEvent::new(EpollFlags::EPOLLIN, 0);
+        wakes.add(&self.socket, event())?;
+        if let Some(changes) = &self.changes {
+            wakes.add(changes, event())?;
+        }
+        Ok(())
+    }
+
+    /// Whether anything was changed since the last call.
+    fn has_changed(&self) -> io::Result<bool> {
+        let Some(changes) = &self.changes else { return Ok(false) };
+        let mut any = false;
+        loop {
+            match changes.read_events() {
+                Ok(events) => any |= !events.is_empty(),
+                Err(Errno::EAGAIN) => return Ok(any),
+                Err(Errno::EINTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Whether who rings at this path rings this bell.
+    fn is_there(&self, path: &Path) -> bool {
+        std::fs::symlink_metadata(path).is_ok_and(|file| self.file == Some(name_of(&file)))
+    }
+
+    /// Takes all rings so far.
+    fn answer(&self) -> io::Result<bool> {
+        let mut rang = false;
+        loop {
+            match self.socket.recv(&mut [0; 8]) {
+                Ok(_) => rang = true,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(rang),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
+
+impl Bell for HungBell {
+    fn answer(&self) -> io::Result<bool> {
+        let mut hung = self.hung();
+        let rang = hung.answer()?;
+        Ok(self.heal(&mut hung)? || rang)
+    }
+}
+
+impl AsFd for HungBell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wakes.0.as_fd()
+    }
+}
+
+impl Drop for HungBell {
+    fn drop(&mut self) {
+        // A bell that stays behind is taken down by the next ring.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::sqlite::bell::{Ringer, Rings};
+
+    const PUSH: Rings = Rings { push: true, timer: false };
+
+    fn hang(run_dir: &Path) -> HungBell {
+        HungBell::hang(run_dir, BellKind::Push, "a").unwrap()
+    }
+
+    fn rings(run_dir: &Path, bell: &HungBell) -> bool {
+        Ringer::new(run_dir).ring(PUSH);
+        bell.answer().unwrap()
+    }
+
+    #[test]
+    fn a_bell_that_is_swept_away_counts_as_rung_and_is_heard_afterwards() {
+        let dir = tempfile::tempdir().unwrap();
+        let bell = hang(dir.path());
+        let (bells, file) = (folder(dir.path()), folder(dir.path()).join("push.a"));
+        assert!(rings(dir.path(), &bell) && !bell.answer().unwrap());
+        let sweeps: [&dyn Fn(); 4] = [
+            &|| std::fs::remove_file(&file).unwrap(),
+            &|| std::fs::remove_dir_all(&bells).unwrap(),
+            &|| std::fs::rename(&bells, dir.path().join("old")).unwrap(),
+            &|| {
+                std::fs::write(bells.join("b"), "")
+                    .and_then(|()| std::fs::rename(bells.join("b"), &file))
+                    .unwrap()
+            },
+        ];
+        for sweep in sweeps {
+            sweep();
+            assert!(bell.answer().unwrap(), "somebody may have rung");
+            assert!(!bell.answer().unwrap());
+            assert!(rings(dir.path(), &bell));
+        }
+        drop(bell);
+        assert!(!file.exists());
+    }
+
+    #[test]
+    fn the_bells_of_others_come_and_go_unheard() {
+        let dir = tempfile::tempdir().unwrap();
+        let bell = hang(dir.path());
+        drop(HungBell::hang(dir.path(), BellKind::Push, "b").unwrap());
+        let mut fds = [nix::poll::PollFd::new(bell.as_fd(), nix::poll::PollFlags::POLLIN)];
+        assert_eq!(nix::poll::poll(&mut fds, nix::poll::PollTimeout::ZERO).unwrap(), 0);
+    }
+}
