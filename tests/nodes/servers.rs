@@ -3,7 +3,6 @@
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -11,26 +10,7 @@ use nix::unistd::Pid;
 
 use crate::latency::SlowLine;
 use crate::support::redis::{MASTER, SentinelGroup};
-use crate::support::{SECOND, eventually, in_memory};
-
-/// The library that shifts a clock. It is built once a run.
-fn clock_library() -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let build = || {
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nodes/clock.c");
-        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-        std::fs::create_dir_all(&dir).unwrap();
-        let draft = dir.join(format!("clock-{}.so", std::process::id()));
-        let made =
-            Command::new("cc").args(["-shared", "-fPIC", "-O2", "-o"]).arg(&draft).arg(source).output();
-        let made = made.expect("cc can be run");
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        let library = dir.join("clock.so");
-        std::fs::rename(draft, &library).unwrap();
-        library
-    };
-    BUILT.get_or_init(build).clone()
-}
+use crate::support::{SECOND, clock, eventually, in_memory};
 
 /// A redis-server on a Unix socket. It ends with the thread that started it.
 pub struct Server {
@@ -95,9 +75,7 @@ fn spawn(dir: &tempfile::TempDir, offset_ms: i64) -> Child {
     let mut command = Command::new("redis-server");
     command.args(["--port", "0", "--save", "", "--appendonly", "yes", "--appendfsync", "always"]);
     command.arg("--unixsocket").arg(dir.path().join("redis.sock")).arg("--dir").arg(dir.path());
-    if offset_ms != 0 {
-        command.env("LD_PRELOAD", clock_library()).env("CLOCK_OFFSET_MS", offset_ms.to_string());
-    }
+    clock::shift(&mut command, offset_ms);
     let ends = || Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?);
     // SAFETY: makes one system call.
     unsafe { command.pre_exec(ends) };

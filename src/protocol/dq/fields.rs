@@ -32,7 +32,7 @@ const KNOWN: [&str; 15] = [
 pub(super) const TIMES: [&str; 5] = ["fix_time", "delay", "delay_ms", "run_at", "run_at_ms"];
 
 /// The other fields that an add may lack.
-const OPTIONS: [&str; 4] = ["priority", "on_conflict", "max_attempts", "headers"];
+pub(super) const OPTIONS: [&str; 4] = ["priority", "on_conflict", "max_attempts", "headers"];
 
 /// So much of a name is looked at.
 const COMPARED_MAX: usize = 40;

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::Refusal;
-use super::fields::{Fields, TIMES};
+use super::fields::{Fields, OPTIONS, TIMES};
 use crate::headers::Headers;
 use crate::job::{Body, Due, JobId, JobKey, LATEST_MS, OnConflict, Priority, TopicName};
 use crate::json_time;
@@ -98,7 +98,8 @@ fn madd(common: Request<'_>, zone: &TimeZone) -> Result<Command, Refusal> {
         return Err(Refusal::new("bad_field", problem));
     }
     // Only the topic holds for all of them.
-    if let Some(field) = JOB.into_iter().find(|field| common.get(field).is_some()) {
+    let mut of_jobs = ["id", "body"].into_iter().chain(TIMES).chain(OPTIONS);
+    if let Some(field) = of_jobs.find(|field| common.get(field).is_some()) {
         let problem = format!("{field} stands beside jobs, where it has no effect: give it in each job");
         return Err(Refusal::new("bad_field", problem));
     }
@@ -110,21 +111,6 @@ fn madd(common: Request<'_>, zone: &TimeZone) -> Result<Command, Refusal> {
     };
     Ok(Command::Madd(jobs.iter().map(one).collect()))
 }
-
-/// The fields of a job, but for the topic.
-const JOB: [&str; 11] = [
-    "id",
-    "body",
-    "delay",
-    "delay_ms",
-    "run_at",
-    "run_at_ms",
-    "fix_time",
-    "priority",
-    "on_conflict",
-    "max_attempts",
-    "headers",
-];
 
 /// A request, or a job in a `madd`.
 #[derive(Clone, Copy)]
