@@ -5,12 +5,12 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use dq::callback::signatures;
-use dq::fair::{Asks, Fair};
-use dq::job::{Priority, TopicName};
-use dq::protocol::dq::{Framing, parse};
-use dq::rendezvous;
+use delivery::callback::signatures;
 use jiff::tz::TimeZone;
+use model::fair::{Asks, Fair};
+use model::job::{Priority, TopicName};
+use model::rendezvous;
+use protocol::dq::{Framing, parse};
 
 const SIZES: [usize; 3] = [64, 1 << 10, 64 << 10];
 

@@ -20,38 +20,38 @@ struct Mark {
 
 const MARKS: &[Mark] = &[
     Mark {
-        work: "TCP add, 10 connections, one request in flight each",
+        work: "TCP adds, 10 connections, 1 request in flight on each",
         mark: ">= 0.65 x straight Redis",
         command: "add --store redis --connections 10 --depth 1 --time 10s",
         figures: &["ratio", "adds", "answer p50", "answer p99"],
     },
     Mark {
-        work: "TCP add, 10 connections, 64 in flight each",
+        work: "TCP adds, 10 connections, 64 requests in flight on each",
         mark: ">= 0.65 x straight Redis",
         command: "add --store redis --connections 10 --depth 64 --time 10s",
         figures: &["ratio", "adds", "processor of dq, an add"],
     },
     Mark {
-        work: "backlog of due jobs to callbacks, one node of Redis",
+        work: "a backlog of due jobs, delivered to callbacks, one Redis node",
         mark: ">= 0.4 x the receiver alone",
         command: "deliver --store redis --jobs 200000",
         figures: &["ratio", "delivered", "processor of dq, a job", "missing"],
     },
     Mark {
-        work: "the same, embedded",
+        work: "the same, embedded store",
         mark: "",
         command: "deliver --jobs 200000",
         figures: &["ratio", "delivered", "processor of dq, a job", "missing"],
     },
     Mark {
-        work: "the same, one node of Redis, a receiver made with axum",
+        work: "the same, one Redis node, a receiver written with axum",
         mark: ">= 0.4 x the receiver alone",
         command: "deliver --store redis --jobs 200000 --receiver axum",
         figures: &["ratio", "delivered", "64 connections to the receiver"],
     },
     Mark {
-        work: "lateness at 1,000 jobs/s, embedded",
-        mark: "p50 <= 2 ms, p99 <= 10 ms, none early",
+        work: "lateness at 1,000 jobs/s, embedded store",
+        mark: "p50 <= 2 ms, p99 <= 10 ms, no job early",
         command: "lateness --rate 1000 --time 20s",
         figures: &[
             "late p50",
@@ -62,8 +62,8 @@ const MARKS: &[Mark] = &[
         ],
     },
     Mark {
-        work: "the same, one node of Redis",
-        mark: "p50 <= 2 ms, p99 <= 10 ms, none early",
+        work: "the same, one Redis node",
+        mark: "p50 <= 2 ms, p99 <= 10 ms, no job early",
         command: "lateness --store redis --rate 1000 --time 20s",
         figures: &[
             "late p50",
@@ -74,37 +74,37 @@ const MARKS: &[Mark] = &[
         ],
     },
     Mark {
-        work: "a quick topic beside 1,000 ready jobs of a callback of 3 s, and as many that are never answered",
-        mark: "p99 <= 20 ms late",
+        work: "a fast topic beside 1,000 ready jobs with callbacks of 3 s and 1,000 that are never answered",
+        mark: "late p99 <= 20 ms",
         command: "isolation --store redis --time 20s",
         figures: &["late p50", "late p99", "missing"],
     },
     Mark {
-        work: "embedded add, 50 connections, each on the disk",
+        work: "TCP adds, embedded store, 50 connections, each add on the disk before its answer",
         mark: ">= 0.5 x bare inserts, >= 20k/s",
         command: "add --connections 50 --time 10s",
         figures: &["ratio", "adds", "answer p99"],
     },
     Mark {
-        work: "HTTP add, 50 connections, each on the disk",
+        work: "HTTP adds, embedded store, 50 connections, each add on the disk before its answer",
         mark: ">= 0.5 x a handler that does nothing, >= 20k/s",
         command: "add --over http --connections 50 --time 10s",
         figures: &["ratio", "adds", "processor of dq, an add"],
     },
     Mark {
-        work: "idle, a million pending, embedded",
+        work: "idle with a million pending jobs, embedded store",
         mark: "<= 0.2 % of one core, <= 80 MB",
         command: "idle --pending 1000000 --time 30s",
         figures: &["processor", "wake-ups", "memory (PSS), all processes", "on the disk, a pending job"],
     },
     Mark {
-        work: "the same, one node of Redis",
+        work: "the same, one Redis node",
         mark: "<= 0.2 % of one core, <= 80 MB",
         command: "idle --store redis --pending 1000000 --time 30s",
         figures: &["processor", "wake-ups", "memory (PSS), all processes", "memory of Redis, a pending job"],
     },
     Mark {
-        work: "USR2 under 5,000 adds/s on kept connections",
+        work: "USR2 again and again during 5,000 adds/s on connections that stay open",
         mark: "0 failed, 0 lost, 0 early",
         command: "soak --rate 5000 --time 30s --restart 5s",
         figures: &[
@@ -117,7 +117,7 @@ const MARKS: &[Mark] = &[
         ],
     },
     Mark {
-        work: "kill -9 of any role, again and again",
+        work: "kill -9 again and again, each process in turn, during 500 adds/s",
         mark: "0 lost",
         command: "soak --rate 500 --time 60s --kill 2s",
         figures: &["acknowledged", "killed", "missing", "early", "repeated"],
@@ -137,7 +137,7 @@ struct Growth {
 
 const GROWTH: &[Growth] = &[
     Growth {
-        title: "Pending jobs (TCP add, one node of Redis, 10 connections, 64 in flight each)",
+        title: "Pending jobs (TCP adds, one Redis node, 10 connections, 64 requests in flight on each)",
         column: "pending",
         command: "add --store redis --connections 10 --depth 64 --pending {}",
         steps: &["10000", "100000", "1000000"],
@@ -145,7 +145,7 @@ const GROWTH: &[Growth] = &[
         figures: &["adds", "ratio", "memory of Redis, a pending job", "ratio of memory"],
     },
     Growth {
-        title: "Topics (TCP add, one node of Redis, 10 connections, 64 in flight each)",
+        title: "Topics (TCP adds, one Redis node, 10 connections, 64 requests in flight on each)",
         column: "topics",
         command: "add --store redis --connections 10 --depth 64 --topics {}",
         steps: &["1", "10", "100", "1000"],
@@ -153,7 +153,7 @@ const GROWTH: &[Growth] = &[
         figures: &["adds", "ratio"],
     },
     Growth {
-        title: "Topics (backlog to callbacks, one node of Redis)",
+        title: "Topics (a backlog of due jobs, delivered to callbacks, one Redis node)",
         column: "topics",
         command: "deliver --store redis --jobs 50000 --topics {}",
         steps: &["1", "10", "100", "1000"],
@@ -161,7 +161,7 @@ const GROWTH: &[Growth] = &[
         figures: &["delivered", "ratio", "processor of dq, a job"],
     },
     Growth {
-        title: "Bytes of a body (TCP add, one node of Redis, 10 connections, 16 in flight each)",
+        title: "Bytes of a body (TCP adds, one Redis node, 10 connections, 16 requests in flight on each)",
         column: "bytes",
         command: "add --store redis --connections 10 --depth 16 --size {}",
         steps: &["64", "1024", "8192", "65536"],
@@ -169,7 +169,7 @@ const GROWTH: &[Growth] = &[
         figures: &["adds", "ratio"],
     },
     Growth {
-        title: "Connections (TCP add, embedded, one in flight each)",
+        title: "Connections (TCP adds, embedded store, 1 request in flight on each)",
         column: "connections",
         command: "add --connections {}",
         steps: &["1", "10", "100", "1000", "10000"],
@@ -177,7 +177,7 @@ const GROWTH: &[Growth] = &[
         figures: &["adds", "answer p50", "answer p99"],
     },
     Growth {
-        title: "Nodes of Redis (TCP add, 10 connections, 64 in flight each; all of them on this machine's two cores)",
+        title: "Redis nodes, all on this machine (TCP adds, 10 connections, 64 requests in flight on each)",
         column: "nodes",
         command: "add --store redis --connections 10 --depth 64 --nodes {}",
         steps: &["1", "2", "4"],
@@ -256,8 +256,8 @@ fn main() {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut out = Told::begin(format!(
-        "Machine: {} cores of {}, {}; Linux {}. {}; {}; dq {}, `cargo build --release`.\n\n\
-         | work | mark | reached | `dq bench …` |\n|---|---|---|---|\n",
+        "- Machine: {} cores of {}, {} of memory, Linux {}\n- {}\n- {}\n- dq {}, `cargo build --profile dist`\n\n\
+         | work | target | reached | `dq bench …` |\n|---|---|---|---|\n",
         cores,
         word("/proc/cpuinfo", "model name"),
         word("/proc/meminfo", "MemTotal"),
@@ -272,9 +272,9 @@ fn main() {
             Some(told) => {
                 let told = figures.iter().zip(told).map(|(name, value)| match *name {
                     "ratio" => format!("**{value}**"),
-                    name => format!("{name} {value}"),
+                    name => format!("{name}: {value}"),
                 });
-                told.collect::<Vec<_>>().join(", ")
+                told.collect::<Vec<_>>().join("; ")
             }
         };
         out.add(&format!("| {work} | {mark} | {reached} | `{command}` |\n"));

@@ -1,34 +1,48 @@
-//! The daemon: dq-master by its command line, or executed in place by the image before it; or one of its children, or who reads
-//! the nodes for it.
+//! The daemon by its own name: executes the `dq` that is beside this file, which has all of it, under the name
+//! `dq-master`. The other arguments, the environment, descriptors and blocked signals stay as they are.
 
+use std::ffi::{CString, OsStr, c_char, c_int};
+use std::fs::Metadata;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::ExitCode;
+use std::ptr;
 
-use dq::process::{HandedOver, Inherited};
-use dq::{process, roles, supervisor};
-use mimalloc::MiMalloc;
-
-/// Each job is a handful of small allocations, often freed by another thread: docs/PERFORMANCE.md tells what it brings.
-#[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
-
-fn main() -> ExitCode {
-    process::use_small_pages();
-    match (HandedOver::take(), Inherited::take()) {
-        (Ok(Some(handed_over)), _) => supervisor::resume(handed_over),
-        (_, Ok(Some(inherited))) if inherited.slot == supervisor::PREFLIGHT => {
-            supervisor::preflight(&inherited)
-        }
-        (_, Ok(Some(inherited))) => roles::main(inherited),
-        (Ok(None), Ok(None)) if std::env::args().next().as_deref() == Some(supervisor::NODES) => {
-            roles::tell_nodes()
-        }
-        (Ok(None), Ok(None)) => supervisor::main(),
-        (Err(e), _) | (_, Err(e)) => cannot_begin(&e),
-    }
+unsafe extern "C" {
+    fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
 }
 
-fn cannot_begin(e: &io::Error) -> ExitCode {
-    eprintln!("dq-master: cannot take what was handed down: {e}");
-    ExitCode::FAILURE
+fn main() -> ExitCode {
+    let path = std::env::current_exe().map(|own| own.with_file_name("dq"));
+    let error = path.as_deref().map_or_else(|e| io::Error::from(e.kind()), execute);
+    let path = path.as_deref().unwrap_or(Path::new("dq"));
+    eprintln!("dq-master: cannot execute {}: {error}", path.display());
+    ExitCode::from(127)
+}
+
+/// Returns only if it fails. (`std::process::Command` would unblock signals, and a signal that arrives during an upgrade
+/// would end the daemon.)
+fn execute(dq: &Path) -> io::Error {
+    let attempt = || -> io::Result<io::Error> {
+        let inode = |file: Metadata| (file.dev(), file.ino());
+        let file = dq.metadata()?;
+        if file.is_dir() {
+            return Err(io::Error::other("it is a folder"));
+        }
+        if inode(file) == inode(Path::new("/proc/self/exe").metadata()?) {
+            return Err(io::Error::other("it is dq-master itself, and not dq"));
+        }
+        let c_string = |text: &OsStr| CString::new(text.as_bytes());
+        let path = c_string(dq.as_os_str())?;
+        let arguments = std::env::args_os().skip(1).map(|a| c_string(&a));
+        let arguments: Vec<CString> =
+            [Ok(c"dq-master".to_owned())].into_iter().chain(arguments).collect::<Result<_, _>>()?;
+        let pointers: Vec<_> = arguments.iter().map(|a| a.as_ptr()).chain([ptr::null()]).collect();
+        // SAFETY: strings that end with zero, and a list of them that ends with null; all outlive the call.
+        unsafe { execv(path.as_ptr(), pointers.as_ptr()) };
+        Ok(io::Error::last_os_error())
+    };
+    attempt().unwrap_or_else(|error| error)
 }

@@ -1,7 +1,42 @@
-//! The command line for people.
+//! All of dq in one executable. It is the command line. It is the daemon if it is called as dq-master, if the previous
+//! image executes it in place, or if it is started as a child process.
 
+use std::ffi::OsString;
+use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 
+use host::{HandedOver, Inherited};
+use mimalloc::MiMalloc;
+use model::slot::MASTER;
+
+/// Each job causes a few small allocations, often freed by another thread. docs/PERFORMANCE.md shows what this
+/// allocator gains.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
 fn main() -> ExitCode {
-    dq::cli::main()
+    host::use_small_pages();
+    match (HandedOver::take(), Inherited::take()) {
+        (Ok(Some(handed_over)), _) => supervisor::resume(handed_over),
+        (_, Ok(Some(inherited))) if inherited.slot == supervisor::PREFLIGHT => {
+            supervisor::preflight(&inherited)
+        }
+        (_, Ok(Some(inherited))) => roles::main(inherited),
+        (Ok(None), Ok(None)) => by_name(&std::env::args_os().next().unwrap_or_default()),
+        (Err(e), _) | (_, Err(e)) => cannot_begin(&e),
+    }
+}
+
+fn by_name(name: &OsString) -> ExitCode {
+    match Path::new(name).file_name().and_then(|name| name.to_str()) {
+        Some(MASTER) => supervisor::main(),
+        Some(supervisor::NODES) => roles::tell_nodes(),
+        _ => cli::main(),
+    }
+}
+
+fn cannot_begin(e: &io::Error) -> ExitCode {
+    eprintln!("dq: cannot take over what the master passed on: {e}");
+    ExitCode::FAILURE
 }

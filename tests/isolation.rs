@@ -1,4 +1,5 @@
-//! What keeps one topic's callbacks from the others', and within its own limits: real processes, real receivers.
+//! What keeps the callbacks of one topic apart from those of others and within its own limits: real processes, real
+//! receivers.
 #![allow(missing_docs)]
 
 #[path = "it/support/mod.rs"]
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
-use dq::cli::{Answer, Call, Receiver};
+use cli::{Answer, Call, Receiver};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use support::http::Http;
@@ -19,13 +20,13 @@ use support::{Daemon, SECOND, Sink, add, all_new, eventually, in_memory, now_ms,
 
 const MS: Duration = Duration::from_millis(1);
 
-/// How many of a receiver's calls are at it at the same time. One whose caller is gone is there no more.
+/// Counts how many calls a receiver handles at the same time. A call whose caller is gone no longer counts.
 #[derive(Default)]
 struct Meter {
     now: AtomicUsize,
     most: AtomicUsize,
     done: Mutex<HashMap<String, u32>>,
-    /// From when to when calls were at it whose caller was there to the end.
+    /// The spans of the calls whose caller stayed to the end.
     whole: Mutex<Vec<(Instant, Instant)>>,
 }
 
@@ -34,8 +35,8 @@ impl Meter {
         self.most.load(Ordering::SeqCst)
     }
 
-    /// How many were at it at the same time, of calls whose caller was there to the end. (What a process that is killed has
-    /// written before may be read after the next one has begun.)
+    /// Returns how many calls ran at the same time, of those whose caller stayed to the end. (Requests that a killed
+    /// process has written may be read after the next process has begun.)
     fn most_whole(&self) -> usize {
         let whole = self.whole.lock().unwrap();
         let mut steps: Vec<(Instant, i32)> =
@@ -56,7 +57,7 @@ impl Meter {
         self.done.lock().unwrap().len()
     }
 
-    /// A receiver that takes so long, and accepts everything.
+    /// Starts a receiver that takes this long for each call, and accepts everything.
     fn receiver(self: &Arc<Meter>, takes: Duration) -> String {
         struct There(Arc<Meter>);
         impl Drop for There {
@@ -85,7 +86,7 @@ fn calling(name: &str, url: &str, more: &str) -> String {
     format!("[[topic]]\nname = \"{name}\"\ncallback = \"{url}\"\n{more}\n")
 }
 
-/// Adds jobs that are due in so many milliseconds.
+/// Adds jobs that are due after this many milliseconds.
 fn fill(daemon: &Daemon, topic: &str, jobs: usize, delay_ms: u64) {
     let mut client = daemon.client();
     for chunk in (0..jobs).collect::<Vec<_>>().chunks(50) {
@@ -102,14 +103,14 @@ fn field(daemon: &Daemon, topic: &str, name: &str) -> Value {
     Http::unix(daemon).get(&format!("/v1/topics/{topic}")).is(200)[name].clone()
 }
 
-/// Who measures lateness runs alone.
+/// A test that measures lateness runs alone.
 static ALONE: RwLock<()> = RwLock::new(());
 
 fn beside_others() -> RwLockReadGuard<'static, ()> {
     ALONE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How late the jobs of a round came to a sink: of a hundred, 99 were no later, in ms.
+/// Returns how late the jobs of a round came to a sink: the 99th percentile in ms.
 fn p99(sink: &Sink, round: u32) -> i64 {
     let of_round = |call: &Call| call.header("dq-job-id").starts_with(&format!("{round}-"));
     let calls = sink.calls();
@@ -119,15 +120,15 @@ fn p99(sink: &Sink, round: u32) -> i64 {
     late[495]
 }
 
-/// Jobs of a fast topic beside a backlog of a slow callback and of one that hangs, and at the same time those of a daemon that
-/// has nothing else to do: by them it is known how late this machine is by itself.
+/// Compares the jobs of a fast topic beside the backlogs of a slow receiver and of one that hangs with the jobs of a
+/// daemon that has nothing else to do. That daemon shows how late this machine is by itself. Both run at the same time.
 fn a_fast_topic_beside_backlogs(start: impl Fn(&str, &str) -> Daemon) {
     let _alone = ALONE.write().unwrap_or_else(PoisonError::into_inner);
     let (slow, hangs) = (Arc::<Meter>::default(), Arc::<Meter>::default());
     let sinks = [Sink::start(), Sink::start()];
     let topics = [
         calling("slow", &slow.receiver(3 * SECOND), "timeout = \"10s\""),
-        // Without its breaker: that would help, and it is not what this is about.
+        // The circuit is off. It would help, but it is not what this test is about.
         calling("hangs", &hangs.receiver(3600 * SECOND), "breaker_failures = 0"),
         topic("fast", &sinks[0], ""),
     ];
@@ -138,7 +139,7 @@ fn a_fast_topic_beside_backlogs(start: impl Fn(&str, &str) -> Daemon) {
         (slow.most() >= 16 && hangs.most() >= 16).then_some(())
     });
     let mut clients = daemons.each_ref().map(Daemon::client);
-    // Others that keep the machine busy delay everything: of three times one has to be good.
+    // Other work on the machine delays everything, so one good round of three is enough.
     let is_good = |round: u32| {
         let begun = Instant::now();
         for n in 0..500_u32 {
@@ -158,17 +159,16 @@ fn a_fast_topic_beside_backlogs(start: impl Fn(&str, &str) -> Daemon) {
 }
 
 #[test]
-fn a_thousand_jobs_of_a_slow_callback_and_of_one_that_hangs_delay_no_other() {
-    // (Otherwise the disk is measured.)
+fn a_thousand_slow_or_hanging_jobs_delay_no_other_topic() {
+    // (Otherwise the test would measure the disk.)
     a_fast_topic_beside_backlogs(|_, topics| Daemon::start_in(in_memory(), topics));
 }
 
 #[test]
-fn a_thousand_jobs_of_a_slow_callback_and_of_one_that_hangs_delay_no_other_on_two_nodes() {
+fn a_thousand_slow_or_hanging_jobs_delay_no_other_on_two_nodes() {
     let nodes = [RedisServer::start(), RedisServer::start()];
     for node in &nodes {
-        node.wait_until_old(3);
-        // As it is recommended; otherwise the disk is measured.
+        // The recommended setting. Otherwise the test would measure the disk.
         node.cli(&["config", "set", "appendfsync", "everysec"]);
     }
     a_fast_topic_beside_backlogs(|prefix, topics| on(&nodes, prefix, topics));
@@ -198,7 +198,7 @@ fn a_rate_holds_over_two_processes() {
 }
 
 #[test]
-fn max_in_flight_holds_over_two_processes_a_crash_and_a_rolling_restart() {
+fn max_in_flight_holds_over_processes_a_crash_and_a_restart() {
     let _others = beside_others();
     let meter = Arc::<Meter>::default();
     let daemon = Daemon::start(&calling("t", &meter.receiver(50 * MS), "max_in_flight = 5"));
@@ -228,7 +228,7 @@ fn max_in_flight_holds_over_two_processes_a_crash_and_a_rolling_restart() {
     eventually(5 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
 }
 
-/// A daemon on these nodes.
+/// Starts a daemon on these nodes.
 fn on(nodes: &[RedisServer], prefix: &str, topics: &str) -> Daemon {
     let node = |(n, server): (usize, &RedisServer)| {
         format!("[[store.node]]\nname = \"r{n}\"\nurl = \"{}\"\n", server.url())
@@ -237,7 +237,7 @@ fn on(nodes: &[RedisServer], prefix: &str, topics: &str) -> Daemon {
     Daemon::start(&format!("[store]\nbackend = \"redis\"\nprefix = \"{prefix}\"\n{nodes}{topics}"))
 }
 
-/// Two daemons on the same nodes, as two hosts are.
+/// Starts two daemons on the same nodes, as on two hosts.
 fn two_hosts(nodes: &[RedisServer], topics: &str) -> [Daemon; 2] {
     [on(nodes, "dq", topics), on(nodes, "dq", topics)]
 }
@@ -247,7 +247,6 @@ fn limits_hold_over_two_hosts() {
     let _others = beside_others();
     let (meter, sink) = (Arc::<Meter>::default(), Sink::start());
     let nodes = [RedisServer::start(), RedisServer::start()];
-    nodes.iter().for_each(|node| node.wait_until_old(3));
     let topics =
         calling("t", &meter.receiver(50 * MS), "max_in_flight = 5") + &topic("r", &sink, "rate = \"100/s\"");
     let [a, b] = two_hosts(&nodes, &topics);
@@ -270,24 +269,25 @@ fn limits_hold_over_two_hosts() {
 }
 
 #[test]
-fn while_the_home_of_its_limits_is_down_a_topic_goes_on_by_each_process_alone() {
+fn each_process_limits_a_topic_alone_while_its_home_is_down() {
     let _others = beside_others();
     let meter = Arc::<Meter>::default();
     let mut nodes = [RedisServer::start(), RedisServer::start()];
-    nodes.iter().for_each(|node| node.wait_until_old(3));
     let [a, _b] = two_hosts(&nodes, &calling("t", &meter.receiver(50 * MS), "max_in_flight = 2"));
     fill(&a, "t", 50, 0);
     eventually(10 * SECOND, "all jobs", || (meter.done() >= 50).then_some(()));
     assert_eq!(meter.most(), 2);
-    // Whichever is its home: first the one, then the other is away. What is added goes to the other.
+    // First one node is down, then the other, whichever is the topic's home. Adds with their home on the other node are
+    // accepted.
     for (lost, node) in nodes.iter_mut().enumerate() {
         node.kill();
         let (before, mut taken, mut client) = (meter.done(), 0, a.client());
         for n in 0..40 {
             let answer = client.ask(&add("t", &format!("{lost}-{n}"), 0)).unwrap();
-            taken += usize::from(answer["code"] == 1);
+            // A spooled add comes when its home is back.
+            taken += usize::from(answer["code"] == 1 && answer["spooled"] != true);
         }
-        assert!(taken >= 20, "{taken}");
+        assert!(taken >= 8, "{taken}");
         eventually(20 * SECOND, "all that was taken", || (meter.done() >= before + taken).then_some(()));
         assert!(meter.most() <= 2 * 4, "{}: as many as there are processes", meter.most());
         node.start_again();
@@ -299,7 +299,7 @@ fn while_the_home_of_its_limits_is_down_a_topic_goes_on_by_each_process_alone() 
     }
 }
 
-/// A receiver that fails until it is told not to.
+/// Returns a receiver that fails until the flag is set.
 fn failing() -> (Sink, Arc<AtomicBool>) {
     let works = Arc::new(AtomicBool::new(false));
     let now = Arc::clone(&works);
@@ -313,9 +313,12 @@ fn failing() -> (Sink, Arc<AtomicBool>) {
 const BREAKER: &str =
     "breaker_failures = 10\nbreaker_pause = \"1s\"\nretry = [\"100ms\"]\nmax_attempts = 1000";
 
-/// What two consumers a host may try before all know: the failures that each counts, and what each has in flight.
+/// Returns how many callbacks the two consumers of each host may begin before every node holds the circuit: the
+/// failures that each consumer counts, what it has in flight, and what it leases from each node until that node knows.
+/// Without a circuit there would be a retry every 100 ms: thousands.
 fn most_before(hosts: usize) -> usize {
-    hosts * 2 * (10 + 32)
+    const NODES: usize = 2;
+    hosts * 2 * (10 + 32 * (1 + NODES))
 }
 
 fn circuit_is(daemon: &Daemon, state: &str) {
@@ -325,7 +328,7 @@ fn circuit_is(daemon: &Daemon, state: &str) {
 }
 
 #[test]
-fn jobs_of_a_dead_receiver_wait_and_use_up_no_attempts_and_all_come_when_it_is_back() {
+fn jobs_of_a_dead_receiver_wait_without_loss_until_it_is_back() {
     let _others = beside_others();
     let (sink, works) = failing();
     let daemon = Daemon::start(&topic("t", &sink, BREAKER));
@@ -338,13 +341,13 @@ fn jobs_of_a_dead_receiver_wait_and_use_up_no_attempts_and_all_come_when_it_is_b
     let page = Http::unix(&daemon).get("/metrics").is(200).as_str().unwrap().to_owned();
     let state = page.lines().find(|l| l.starts_with("dq_circuit_state{topic=\"t\"}")).unwrap().to_owned();
     assert!(state.ends_with(" 2") || state.ends_with(" 1"), "{state}");
-    // 1 s, 2 s, 4 s: three pauses are over, and one job a shard tried each time.
+    // 1 s, 2 s, 4 s: three pauses have passed, and after each, one job of each shard was tried.
     let (begun, probes) = (Instant::now(), if support::on_redis() { 4 } else { 1 });
     eventually(15 * SECOND, "three pauses", || (begun.elapsed() >= 7500 * MS).then_some(()));
     let tried = sink.count();
     println!("{tried} attempts of 200 jobs in {:?}", begun.elapsed());
     assert!(tried <= most_before(1) + 4 * probes, "{tried} attempts");
-    // Nobody who knows when the pause is over is left.
+    // No process is left that knows when the pause ends.
     daemon.kill_child("dq-consume-0");
     daemon.kill_child("dq-consume-1");
     works.store(true, Ordering::SeqCst);
@@ -364,7 +367,6 @@ fn two_hosts_share_a_breaker() {
     let _others = beside_others();
     let (sink, works) = failing();
     let nodes = [RedisServer::start(), RedisServer::start()];
-    nodes.iter().for_each(|node| node.wait_until_old(3));
     let [a, b] = two_hosts(&nodes, &topic("t", &sink, BREAKER));
     fill(&a, "t", 200, 0);
     circuit_is(&a, "open");
@@ -396,7 +398,7 @@ fn a_topic_is_resumed_by_hand_whatever_its_circuit_says() {
 }
 
 #[test]
-fn what_became_due_in_an_outage_is_caught_up_with_as_each_topic_says() {
+fn overdue_jobs_of_an_outage_follow_the_catch_up_of_their_topic() {
     let _others = beside_others();
     let (all, spread, skip) = (Sink::start(), Sink::start(), Sink::start());
     let config = topic("all", &all, "")

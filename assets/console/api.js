@@ -24,7 +24,7 @@ export function onSignedOut(handler) {
   signedOut = handler;
 }
 
-/** Called when what requests carry is no longer right: another tab has signed in anew. Tells whether it is still the same person. @param {() => Promise<boolean>} handler */
+/** Called when another tab has signed in anew. Tells whether it is still the same person. @param {() => Promise<boolean>} handler */
 export function onStale(handler) {
   stale = handler;
 }

@@ -154,7 +154,7 @@ onSessionChange(() => {
 async function start() {
   const language = loadLanguage();
   const asked = loadSession().catch(() => {
-    // Nobody answers: it is asked again until somebody does.
+    // Asked again until somebody answers.
     session.known = false;
     setTimeout(start, 2000);
   });
@@ -167,6 +167,6 @@ window.addEventListener('hashchange', () => session.signed_in && go());
 window.addEventListener('dq-theme', recolour);
 window.addEventListener('dq-language', recolour);
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', recolour);
-// Ages keep counting, also while nothing is told.
+// Ages keep counting.
 setInterval(() => !document.hidden && redraw(), 1000);
 start();

@@ -35,7 +35,7 @@ let reopening = 0;
 let check = async () => {};
 let follow = (..._told) => {};
 
-/** Asked when a connection opens, and before one that was refused is tried again: who is signed in. @param {() => Promise<void>} handler */
+/** Asked when a connection opens, or is tried again: who is signed in. @param {() => Promise<void>} handler */
 export function onConnection(handler) {
   check = handler;
 }

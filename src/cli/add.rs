@@ -1,4 +1,4 @@
-//! `dq add`: hands in a job, or a file of jobs.
+//! `dq add`: adds a job, or a file of jobs.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -9,16 +9,16 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::api::{Api, part};
 use super::batch;
-use super::due::When;
+use super::due::DueOptions;
 use super::failure::Failure;
 use super::show::plain;
-use super::target::Where;
+use super::target::TargetOptions;
 
-/// Hand in a job, or a file of jobs
+/// Add a job, or a file of jobs
 ///
-/// The topic has to be registered. A job without --id is given one, which is told. With --batch each line of the file is a job,
-/// {"id": …, "body": …, "delay": …, …}; what is said here is for the lines that say nothing of it. Lines that are refused are named,
-/// and the others are stored.
+/// The topic must be registered. Without --id, dq makes an id and prints it. With --batch, each line of the file is one
+/// job: {"id": …, "body": …, "delay": …, …}. The other options apply to the lines that do not have the field
+/// themselves. Lines that are refused are named, and the others are stored.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq add orders '{\"order\": 42}' --id 42 --delay 30m --header 'x-tenant: 7'
@@ -29,53 +29,54 @@ pub(super) struct Arguments {
     /// The topic
     topic: String,
 
-    /// Any JSON value; or @FILE, which holds it; or -: it comes from stdin
+    /// The body: any JSON value, @FILE to read it from a file, or - to read it from stdin
     #[arg(required_unless_present = "batch", conflicts_with = "batch", allow_negative_numbers = true)]
     body: Option<String>,
 
-    /// A file of jobs, one JSON object a line; -: stdin
+    /// A file of jobs, one JSON object a line; - reads stdin
     #[arg(long, value_name = "FILE", conflicts_with_all = ["id", "idempotency_key", "text"])]
     batch: Option<String>,
 
-    /// What the job is called, unique in its topic; default: dq makes one
+    /// The job's id, unique in its topic; default: dq makes one
     #[arg(long)]
     id: Option<String>,
 
     #[command(flatten)]
-    when: When,
+    when: DueOptions,
 
-    /// high, normal or low: which of a topic's ready jobs go first
+    /// high, normal or low: which ready jobs of a topic are served first
     #[arg(long, value_name = "PRIORITY", value_parser = ["high", "normal", "low"])]
     priority: Option<String>,
 
-    /// What happens when a job of that id is there: replace it, reject this one, or keep it and be content
+    /// What to do if the topic has a job with this id: replace the old job (the default), reject the new one, or keep
+    /// the old one without an error
     #[arg(long, value_name = "WHAT", value_parser = ["replace", "reject", "keep"])]
     on_conflict: Option<String>,
 
-    /// How often its delivery is tried; default: as its topic has it
+    /// The most attempts to deliver the job; default: the topic's max_attempts
     #[arg(long, value_name = "NUMBER")]
     max_attempts: Option<u32>,
 
-    /// A header of its callbacks; may be given again
+    /// A header for the job's callbacks; may be given several times
     #[arg(long = "header", value_name = "NAME:VALUE", value_parser = header)]
     headers: Vec<(String, String)>,
 
-    /// A second add with this key is answered as the first one was, and adds nothing
+    /// A key for repeats: a second add with the same key adds nothing, and gets the answer of the first
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
 
-    /// The body is a text, and not JSON
+    /// The body is plain text, not JSON
     #[arg(long)]
     text: bool,
 
     #[command(flatten)]
-    at: Where,
+    at: TargetOptions,
 }
 
-/// The fields of a job that are sent, as they are written.
+/// The fields of a job that are sent, each with its JSON text.
 pub(super) type Fields = BTreeMap<String, Box<RawValue>>;
 
-/// What became of a job.
+/// The daemon's answer to an add.
 #[derive(Debug, Deserialize)]
 struct Outcome {
     id: String,
@@ -83,7 +84,7 @@ struct Outcome {
     due: String,
 }
 
-/// Runs `dq add`. Tells whether all was stored.
+/// Runs `dq add`. Returns whether all jobs were stored.
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let mut fields = arguments.fields()?;
     let topic = part(&arguments.topic);
@@ -104,7 +105,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
 }
 
 impl Arguments {
-    /// All but the body.
+    /// Returns all fields except the body.
     fn fields(&self) -> Result<Fields> {
         fn put(fields: &mut Fields, name: &str, value: Option<impl Serialize>) -> Result<()> {
             if let Some(value) = value {
@@ -143,7 +144,7 @@ fn header(text: &str) -> Result<(String, String), String> {
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
-/// What was given: itself, `@` and a file's name, or `-` for stdin.
+/// Returns the text that an argument means: the file after `@`, stdin for `-`, or the argument itself.
 pub(super) fn given(argument: &str) -> Result<String> {
     match (argument, argument.strip_prefix('@')) {
         ("-", _) => {

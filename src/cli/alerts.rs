@@ -1,4 +1,4 @@
-//! `dq alerts`: what is wrong now, and whether those hear of it who are to.
+//! `dq alerts`: what is wrong now, and whether alerts reach their recipients.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use serde_json::value::RawValue;
 
 use super::api::Api;
 use super::show::{NOTHING, Table, moment, plain, raw_lines};
-use super::target::Where;
+use super::target::TargetOptions;
 
-/// How long a message to each of them may take, all in all.
+/// How long the test messages to all recipients may take together.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Alerts: what is wrong now, and whether those hear of it who are to
+/// Alerts: list what is wrong now, and test whether alerts reach their recipients
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq alerts list
@@ -24,7 +24,7 @@ pub(super) struct Arguments {
     command: Command,
 
     #[command(flatten)]
-    at: Where,
+    at: TargetOptions,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -33,30 +33,30 @@ enum Command {
     Test(Test),
 }
 
-/// List what is wrong now with the store, with topics and processes
+/// List what is wrong now with the store, the topics and the processes
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  dq alerts list --json")]
 struct List {}
 
-/// Send a test message now, to all that the configuration names or to one of them
+/// Send a test message now, to all recipients that the configuration names or to one of them
 ///
-/// Ends with 0 when all were sent, and with 1 when some were not.
+/// The exit code is 0 if all messages were sent, and 1 if some were not.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  dq alerts test\n  dq alerts test --to ops@example.com\n  dq alerts test --webhook chat"
 )]
 struct Test {
-    /// To this address alone
+    /// Send only to this address
     #[arg(long, value_name = "ADDRESS", conflicts_with = "webhook")]
     to: Option<String>,
 
-    /// To the webhook of this name alone
+    /// Send only to the webhook with this name
     #[arg(long, value_name = "NAME")]
     webhook: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Listed {
+struct AlertList {
     alerts: Vec<Box<RawValue>>,
 }
 
@@ -69,7 +69,7 @@ struct Alert {
 }
 
 #[derive(Debug, Serialize)]
-struct Asked<'a> {
+struct TestRequest<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     to: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,12 +77,12 @@ struct Asked<'a> {
 }
 
 #[derive(Debug, Deserialize)]
-struct Tested {
-    results: Vec<Came>,
+struct TestResults {
+    results: Vec<TestResult>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Came {
+struct TestResult {
     channel: String,
     to: String,
     sent: bool,
@@ -90,12 +90,12 @@ struct Came {
     duration_ms: u64,
 }
 
-/// Runs `dq alerts`. Tells whether all is well.
+/// Runs `dq alerts`. Returns whether all test messages were sent; true for a list.
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let as_json = arguments.at.json;
     match &arguments.command {
         Command::List(List {}) => {
-            let Listed { alerts } = Api::of(&arguments.at)?.get("/v1/alerts")?.json()?;
+            let AlertList { alerts } = Api::of(&arguments.at)?.get("/v1/alerts")?.json()?;
             match as_json {
                 true => raw_lines(&alerts),
                 false => print!("{}", listed(&alerts)?),
@@ -103,9 +103,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             Ok(true)
         }
         Command::Test(Test { to, webhook }) => {
-            let asked = Asked { to: to.as_deref(), webhook: webhook.as_deref() };
+            let asked = TestRequest { to: to.as_deref(), webhook: webhook.as_deref() };
             let answer = Api::patient(&arguments.at, PATIENCE)?.ask("POST", "/v1/alerts/test", &asked)?;
-            let Tested { results } = answer.json()?;
+            let TestResults { results } = answer.json()?;
             match as_json {
                 true => println!("{}", answer.raw()?.get()),
                 false => print!("{}", tested(&results)),
@@ -127,9 +127,9 @@ fn listed(alerts: &[Box<RawValue>]) -> Result<String> {
     Ok(table.text())
 }
 
-fn tested(results: &[Came]) -> String {
+fn tested(results: &[TestResult]) -> String {
     let mut table = Table::new(&["CHANNEL", "TO", "SENT", ">TOOK", "WHY NOT"]);
-    for Came { channel, to, sent, error, duration_ms } in results {
+    for TestResult { channel, to, sent, error, duration_ms } in results {
         let sent = if *sent { "yes" } else { "no" };
         let why = error.as_deref().map_or_else(|| NOTHING.to_owned(), plain);
         table.row([channel.clone(), to.clone(), sent.to_owned(), format!("{duration_ms} ms"), why]);
@@ -149,7 +149,7 @@ mod tests {
         assert!(text.contains("node_down") && text.contains("node r1 is down: refused"), "{text}");
         assert_eq!(listed(&[]).unwrap(), "nothing is wrong\n");
         let came = r#"[{"channel":"mail","to":"a@b.c","sent":false,"error":"refused","duration_ms":3}]"#;
-        let text = tested(&serde_json::from_str::<Vec<Came>>(came).unwrap());
+        let text = tested(&serde_json::from_str::<Vec<TestResult>>(came).unwrap());
         assert!(
             text.lines().nth(1).unwrap().split_whitespace().eq(["mail", "a@b.c", "no", "3", "ms", "refused"]),
             "{text}"

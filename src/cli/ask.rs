@@ -1,4 +1,4 @@
-//! Asks the person at the terminal before something is done that cannot be undone.
+//! Asks the user at the terminal before a command does something that cannot be undone.
 
 use std::io::{IsTerminal as _, Write as _};
 
@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result};
 
 use super::failure::Failure;
 
-/// Goes on when `yes` was said already, when somebody at the terminal says it, or when nobody is there: a script means what it
-/// says.
+/// Succeeds if `yes` is set, if the user at the terminal agrees, or if there is no terminal: a script is not asked.
+/// Fails if the user does not agree.
 pub(super) fn confirm(yes: bool, question: impl FnOnce() -> String) -> Result<()> {
     if yes || !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return Ok(());
@@ -22,7 +22,8 @@ pub(super) fn confirm(yes: bool, question: impl FnOnce() -> String) -> Result<()
     }
 }
 
-/// Which of two things is done: none where nobody is at the terminal, or is not to be asked.
+/// Asks the user to choose one of two things. `None`: there is no terminal, or `is_quiet` forbids the question. Fails
+/// if the user chooses neither.
 pub(super) fn choose<T>(
     is_quiet: bool,
     question: impl FnOnce() -> String,

@@ -1,4 +1,4 @@
-//! `dq add --batch`: jobs of a file, a thousand at a time. What is refused is named by its line.
+//! `dq add --batch`: adds the jobs of a file, a thousand at a time. A refused job is named by its line.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -13,26 +13,33 @@ use super::api::{Api, part};
 use super::failure::{Failure, Problem};
 use super::progress::Progress;
 use super::show::json_line;
-use super::target::Where;
+use super::target::TargetOptions;
 
-/// How many jobs a request holds at most, and how many bytes of them: below the daemon's default for a request.
+/// The most jobs in a request, and the most bytes of its jobs. Both are below the daemon's default limits for a
+/// request.
 const CHUNK: (usize, usize) = (1000, 512 << 10);
 
-/// A line of the file, from 1, and what is sent of it.
-type Line = (u64, Box<RawValue>);
+/// The number of a line of the file, from 1, and the job that is sent for it.
+type NumberedLine = (u64, Box<RawValue>);
 
-/// What became of the lines.
+/// How many lines had each outcome.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 struct Counts {
     new: u64,
     replaced: u64,
     kept: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    spooled: u64,
     failed: u64,
 }
 
-/// How one job was answered.
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+/// The daemon's answer for one job.
 #[derive(Debug, Default, Deserialize)]
-struct One {
+struct JobResult {
     #[serde(default)]
     outcome: String,
     #[serde(flatten)]
@@ -41,11 +48,11 @@ struct One {
 
 #[derive(Debug, Deserialize)]
 struct Results {
-    results: Vec<One>,
+    results: Vec<JobResult>,
 }
 
-/// Hands in the jobs of a file. Tells whether all of them were stored.
-pub(super) fn run(at: &Where, topic: &str, file: &str, defaults: &Fields) -> Result<bool> {
+/// Adds the jobs of a file. Returns whether all of them were stored.
+pub(super) fn run(at: &TargetOptions, topic: &str, file: &str, defaults: &Fields) -> Result<bool> {
     let (source, bytes): (Box<dyn BufRead>, u64) = match file {
         "-" => (Box::new(std::io::stdin().lock()), 0),
         name => {
@@ -63,12 +70,13 @@ pub(super) fn run(at: &Where, topic: &str, file: &str, defaults: &Fields) -> Res
     };
     let done = batch.take(source, defaults);
     batch.progress.end();
-    // What was stored before it broke is told, too.
-    let Counts { new, replaced, kept, failed } = batch.counts;
+    // The counts are printed after an error as well: they say what was stored before it.
+    let Counts { new, replaced, kept, spooled, failed } = batch.counts;
     if at.json {
         json_line(&batch.counts)?;
     } else {
-        println!("{new} new, {replaced} replaced, {kept} kept, {failed} failed");
+        let waiting = if spooled > 0 { format!(", {spooled} spooled") } else { String::new() };
+        println!("{new} new, {replaced} replaced, {kept} kept{waiting}, {failed} failed");
     }
     done?;
     Ok(failed == 0)
@@ -94,7 +102,7 @@ impl Batch {
             if !text.trim_ascii().is_empty() {
                 match line(&text, defaults) {
                     Ok(job) => {
-                        // One that is too long by itself is refused by itself.
+                        // A job that is too long alone is sent alone, so that only this job is refused.
                         if bytes + job.get().len() > CHUNK.1 {
                             self.send(&lines)?;
                             (lines, bytes) = (Vec::new(), 0);
@@ -121,8 +129,8 @@ impl Batch {
         }
     }
 
-    /// Sends lines; where they are too long together, each half of them by itself.
-    fn send(&mut self, lines: &[Line]) -> Result<()> {
+    /// Sends lines in one request. If the request is too long for the daemon, sends each half by itself.
+    fn send(&mut self, lines: &[NumberedLine]) -> Result<()> {
         let (Some((first, _)), Some((last, _))) = (lines.first(), lines.last()) else { return Ok(()) };
         let jobs: Vec<&RawValue> = lines.iter().map(|(_, job)| &**job).collect();
         let answer = match self.api.ask("POST", &self.path, &json!({ "jobs": jobs })) {
@@ -147,17 +155,18 @@ impl Batch {
         for (number, _) in lines {
             match results.next() {
                 Some(one) => self.count(*number, one),
-                None => self.count(*number, One::default()),
+                None => self.count(*number, JobResult::default()),
             }
         }
         Ok(())
     }
 
-    fn count(&mut self, number: u64, one: One) {
+    fn count(&mut self, number: u64, one: JobResult) {
         match one.outcome.as_str() {
             "new" => self.counts.new += 1,
             "replaced" => self.counts.replaced += 1,
             "kept" => self.counts.kept += 1,
+            "spooled" => self.counts.spooled += 1,
             _ => self.failed(number, &one.problem),
         }
     }
@@ -174,7 +183,8 @@ impl Batch {
     }
 }
 
-/// A line, with what stands for the fields that it does not have.
+/// Returns the job of a line. Fields that the line does not have are taken from the defaults, except a due time if the
+/// line has one.
 fn line(text: &[u8], defaults: &Fields) -> Result<Box<RawValue>, serde_json::Error> {
     let mut fields: Fields = serde_json::from_slice(text)?;
     let says_when = fields.contains_key("delay") || fields.contains_key("run_at");
@@ -193,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_counts_before_what_is_said_for_all_and_its_body_stays_as_it_is() {
+    fn a_line_overrides_the_defaults_and_its_body_is_unchanged() {
         let delay = ("delay".to_owned(), to_raw_value("1h").unwrap());
         let low = ("priority".to_owned(), to_raw_value("low").unwrap());
         let defaults = Fields::from([delay, low]);

@@ -1,4 +1,4 @@
-//! A client of the TCP protocol, one request at a time or pipelined: for the demo and the tests.
+//! A client of the TCP protocol for the demo and the tests. It sends one request at a time, or several in a row.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::protocol::dq::{Framing, HEADER};
+use protocol::dq::{Framing, HEADER};
 
 /// A connection to dq-server.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects.
+    /// Connects to dq-server.
     pub fn connect(address: SocketAddr, framing: Framing) -> io::Result<Client> {
         let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
@@ -25,12 +25,12 @@ impl Client {
         Ok(Client { stream, framing })
     }
 
-    /// Sends requests and does not wait for their answers.
+    /// Sends requests without waiting for their answers.
     pub fn send(&mut self, requests: &[Value]) -> io::Result<()> {
         self.send_in_pieces(requests, 1)
     }
 
-    /// The same, in so many writes, wherever that cuts the frames.
+    /// Sends requests without waiting, in this many writes. A write may end in the middle of a frame.
     pub fn send_in_pieces(&mut self, requests: &[Value], pieces: usize) -> io::Result<()> {
         let mut bytes = Vec::new();
         for request in requests {
@@ -58,7 +58,7 @@ impl Client {
         Ok(serde_json::from_slice(&json)?)
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for its answer.
     pub fn ask(&mut self, request: &Value) -> io::Result<Value> {
         self.send(std::slice::from_ref(request))?;
         self.receive()

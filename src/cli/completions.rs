@@ -1,9 +1,9 @@
-//! `dq completions`: what a shell completes `dq` by.
+//! `dq completions`: the completions of `dq` for a shell.
 
 use anyhow::Result;
 use clap_complete::{Generator, Shell, generate};
 
-/// Write a shell's completions of dq to stdout
+/// Write the completions of dq for a shell to stdout
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq completions bash > /etc/bash_completion.d/dq

@@ -1,4 +1,4 @@
-//! `dq config check`: whether a configuration is good, and what a daemon would be by it.
+//! `dq config check`: checks a configuration, and shows what a daemon with it would be like.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::show::lines;
-use crate::settings::{Settings, Store};
+use model::settings::{Settings, Store};
 
 /// Check a configuration file
 #[derive(Debug, clap::Args)]
@@ -20,22 +20,22 @@ enum Command {
     Check(Check),
 }
 
-/// Check a configuration file, as `dq-master --check` does, and tell what a daemon would be by it
+/// Check a configuration file, as `dq-master --check` does, and show what a daemon with it would be like
 ///
-/// The environment counts as it does for dq-master: DQ_SERVER__LISTEN is server.listen. Ends with 0 when it is good, and with 1
-/// when it is not.
+/// Environment variables count as they do for dq-master: DQ_SERVER__LISTEN sets server.listen. The exit code is 0 if
+/// the configuration is good, and 1 if it is not.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dq config check /etc/dq/dq.toml\n  dq config check dq.toml --json")]
 struct Check {
-    /// The file
+    /// The configuration file
     file: PathBuf,
 
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// Runs `dq config check`. Tells whether the file is good.
+/// Runs `dq config check`. Returns whether the file is good.
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let Command::Check(check) = &arguments.command;
     match super::settings(&check.file) {
@@ -53,7 +53,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(true)
 }
 
-/// A count of 0, or no address, in words.
+/// Returns a value as text; without a value, `none`.
 fn or_none(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "none".to_owned(), |value| value.to_string())
 }
@@ -79,7 +79,10 @@ fn summary(settings: &Settings) -> Vec<(&'static str, String)> {
         ),
         (timer.processes == 0, "nothing becomes due on this host: timer.processes is 0"),
         (consume.processes == 0, "nothing is delivered by this host: consume.processes is 0"),
-        (topics.is_empty() && settings.registry.is_none(), "there is no topic, and no registry to have some"),
+        (
+            topics.is_empty() && settings.registry.is_none(),
+            "there are no topics: the file has none, and there is no registry",
+        ),
     ];
     facts.extend(odd.into_iter().filter(|(is_so, _)| *is_so).map(|(_, what)| ("note", what.to_owned())));
     facts

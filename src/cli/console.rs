@@ -1,4 +1,4 @@
-//! `dq console`: where the console is, and who may sign in.
+//! `dq console`: the accounts that may sign in to the console.
 
 use std::io::{BufRead as _, IsTerminal as _, stdin};
 
@@ -9,9 +9,9 @@ use serde_json::value::RawValue;
 
 use super::api::{Api, part};
 use super::show::{Table, json_line, moment, raw_lines};
-use super::target::Where;
+use super::target::TargetOptions;
 
-/// The console: set passwords of those who sign in
+/// The console: manage the accounts that may sign in
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq console password
@@ -23,7 +23,7 @@ pub(super) struct Arguments {
     command: Command,
 
     #[command(flatten)]
-    at: Where,
+    at: TargetOptions,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -33,36 +33,36 @@ enum Command {
     Remove(Remove),
 }
 
-/// Set somebody's password; whoever is signed in by the one before has to sign in again
+/// Make an account, or set its password; all sessions of the old password end
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq console password
   dq console password ann --role read < ann.password")]
 struct Password {
-    /// Who signs in with it
+    /// The name of the account
     #[arg(default_value = "admin")]
     name: String,
 
-    /// What he may: everything, or look
+    /// What the account may do: admin may do everything, read may look but not change anything
     #[arg(long, default_value = "admin", value_parser = ["admin", "read"])]
     role: String,
 }
 
-/// List who may sign in
+/// List the accounts that may sign in
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  dq console list --json")]
 struct List {}
 
-/// Let somebody sign in no longer
+/// Remove an account: its owner can no longer sign in
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  dq console remove ann")]
 struct Remove {
-    /// Who
+    /// The name of the account
     name: String,
 }
 
 #[derive(Debug, Deserialize)]
-struct Listed {
+struct AccountList {
     accounts: Vec<Box<RawValue>>,
 }
 
@@ -88,7 +88,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
             }
         }
         Command::List(List {}) => {
-            let Listed { accounts } = api.get("/v1/accounts")?.json()?;
+            let AccountList { accounts } = api.get("/v1/accounts")?.json()?;
             match as_json {
                 true => raw_lines(&accounts),
                 false => print!("{}", table(&accounts)?),
@@ -105,7 +105,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The password: asked for twice on a terminal, where it is not seen; else the first line of stdin.
+/// Returns the password. At a terminal it is asked for twice and not shown. Otherwise it is the first line of stdin.
 fn password() -> Result<String> {
     if !stdin().is_terminal() {
         let mut line = String::new();
@@ -115,7 +115,7 @@ fn password() -> Result<String> {
     let ask = |prompt: &str| rpassword::prompt_password(prompt).context("cannot read the password");
     let password = ask("password: ")?;
     if ask("once more: ")? != password {
-        bail!("the two are not the same: nothing was changed");
+        bail!("the two passwords are different: nothing was changed");
     }
     Ok(password)
 }

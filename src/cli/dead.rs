@@ -1,4 +1,4 @@
-//! `dq dead`: jobs that used up their attempts.
+//! `dq dead`: dead letters, the jobs that used up their attempts or were refused for good.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,17 @@ use serde_json::{Map, Value, json};
 
 use super::api::{Api, part};
 use super::ask::confirm;
-use super::list::{self, HowMany};
+use super::list::{self, PageOptions};
 use super::progress::Progress;
 use super::show::json_line;
-use super::target::Where;
-use crate::letters::Pace;
-use crate::topic::Rate;
+use super::target::TargetOptions;
+use model::letters::Pace;
+use model::topic::Rate;
 
-/// How many dead letters one request takes, at most.
+/// The most dead letters that one request handles.
 const CHUNK: u64 = 1000;
 
-/// Dead letters: jobs that used up their attempts, and are kept to be looked at
+/// Dead letters: list, redrive or remove jobs that used up their attempts or were refused for good
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq dead list orders
@@ -31,7 +31,7 @@ pub(super) struct Arguments {
     command: Command,
 
     #[command(flatten)]
-    at: Where,
+    at: TargetOptions,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -41,7 +41,7 @@ enum Command {
     Purge(Purge),
 }
 
-/// List a topic's dead letters, in the order in which they died
+/// List the dead letters of a topic, in the order in which they died
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dq dead list orders\n  dq dead list orders --all --json | jq -r .id")]
 struct List {
@@ -52,29 +52,30 @@ struct List {
     filter: Filter,
 
     #[command(flatten)]
-    how_many: HowMany,
+    how_many: PageOptions,
 }
 
-/// Which of them: by all of what is given.
+/// The conditions that select dead letters. A dead letter must meet all that are given.
 #[derive(Debug, Clone, Default, clap::Args)]
 struct Filter {
-    /// Only those whose id begins so
+    /// Only those whose id begins with this text
     #[arg(long, value_name = "TEXT")]
     id_prefix: Option<String>,
 
-    /// Only those in whose id this stands
+    /// Only those whose id contains this text
     #[arg(long, value_name = "TEXT")]
     id_contains: Option<String>,
 
-    /// Only those that died then or later: a moment (RFC 3339, Unix milliseconds), or 2h: two hours ago
+    /// Only those that died at this time or later: RFC 3339, Unix milliseconds, or a span before now (2h: two hours
+    /// ago)
     #[arg(long, value_name = "WHEN")]
     died_after: Option<String>,
 
-    /// Only those that died before
+    /// Only those that died before this time, written in the same ways
     #[arg(long, value_name = "WHEN")]
     died_before: Option<String>,
 
-    /// Only those in whose last attempt's error this stands
+    /// Only those whose last attempt failed with an error that contains this text
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 
@@ -84,7 +85,7 @@ struct Filter {
 }
 
 impl Filter {
-    /// In the API's words.
+    /// Returns the conditions with the API's names.
     fn fields(&self) -> Map<String, Value> {
         let text = |value: &Option<String>| value.as_ref().map(|value| json!(value));
         let fields = [
@@ -99,9 +100,9 @@ impl Filter {
     }
 }
 
-/// Deliver a topic's dead letters again, with all their attempts
+/// Deliver the dead letters of a topic again; their attempts are counted anew
 ///
-/// One whose id has a new job meanwhile stays where it is.
+/// If the topic has a new job with the id of a dead letter, the dead letter stays where it is.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq dead redrive orders --dry-run
@@ -109,70 +110,71 @@ impl Filter {
   dq dead redrive orders --reason 'the lease ran out' --rate 30/m")]
 struct Redrive {
     #[command(flatten)]
-    which: Which,
+    which: DeadSelection,
 
-    /// So many in a span, one after the other: 50/s, 30/m, 500/h; default: all at once
+    /// Spread the deliveries over time, at this rate: 50/s, 30/m, 500/h; default: all at once
     #[arg(long, value_name = "RATE")]
     rate: Option<Rate>,
 }
 
-/// Remove a topic's dead letters for good
+/// Remove the dead letters of a topic for good
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dq dead purge orders --dry-run\n  dq dead purge orders --yes")]
 struct Purge {
     #[command(flatten)]
-    which: Which,
+    which: DeadSelection,
 }
 
 #[derive(Debug, clap::Args)]
-struct Which {
+struct DeadSelection {
     /// The topic
     topic: String,
 
-    /// Only the one of this id; may be given again
+    /// Only the one with this id; may be given several times
     #[arg(long = "id", value_name = "ID", conflicts_with = "Filter")]
     ids: Vec<String>,
 
     #[command(flatten)]
     filter: Filter,
 
-    /// So many at most; default: all
+    /// At most this many; default: all
     #[arg(long, value_name = "NUMBER")]
     limit: Option<u64>,
 
-    /// Change nothing: tell how many there are
+    /// Change nothing, and print how many match
     #[arg(long)]
     dry_run: bool,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     yes: bool,
 }
 
-/// What is done with them, in the API's words.
+/// An operation on dead letters: its route and its count in the API, and its verb in the question.
 #[derive(Debug, Clone, Copy)]
-struct Deed {
+struct DeadOperation {
     route: &'static str,
     done: &'static str,
     question: &'static str,
 }
 
-const REDRIVE: Deed = Deed { route: "redrive", done: "redriven", question: "deliver again" };
-const PURGE: Deed = Deed { route: "purge", done: "purged", question: "remove for good" };
+const REDRIVE: DeadOperation =
+    DeadOperation { route: "redrive", done: "redriven", question: "deliver again" };
+const PURGE: DeadOperation = DeadOperation { route: "purge", done: "purged", question: "remove for good" };
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Counts {
+struct DeadCounts {
     matched: u64,
     redriven: u64,
     purged: u64,
-    /// It has not looked at all of them.
+    /// Whether the request ended before it had looked at all of them.
     more: bool,
-    /// Nodes that could not be looked at.
+    /// The nodes that could not be asked.
     away: Vec<String>,
 }
 
-/// Runs `dq dead`. Tells whether all was done.
+/// Runs `dq dead`. Returns whether all was done.
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let at = &arguments.at;
     match &arguments.command {
@@ -189,14 +191,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     }
 }
 
-fn deal(at: &Where, which: &Which, deed: Deed, rate: Option<Rate>) -> Result<bool> {
+fn deal(at: &TargetOptions, which: &DeadSelection, deed: DeadOperation, rate: Option<Rate>) -> Result<bool> {
     let api = Api::of(at)?;
-    let Counts { matched, more, away, .. } = ask(&api, which, deed, &which.ids, None, Map::new(), true)?;
+    let DeadCounts { matched, more, away, .. } = ask(&api, which, deed, &which.ids, None, Map::new(), true)?;
     if more {
-        eprintln!("there are more than could be looked at in one go: run it again when this is done");
+        eprintln!("there are more dead letters than one request can look at: run this again afterwards");
     }
     if !away.is_empty() {
-        eprintln!("not looked at, as they do not answer: {}", away.join(", "));
+        eprintln!("these nodes do not answer, and their dead letters are left out: {}", away.join(", "));
     }
     let seen_all = !more && away.is_empty();
     let wanted = which.limit.map_or(matched, |limit| limit.min(matched));
@@ -213,7 +215,7 @@ fn deal(at: &Where, which: &Which, deed: Deed, rate: Option<Rate>) -> Result<boo
     let step = |ids: &[String], limit: u64, done: u64| -> Result<u64> {
         let mut how = Map::new();
         if let Some(rate) = rate {
-            // Those behind the ones of the request before.
+            // The jobs of this request become due after those of the requests before it.
             let after = pace.behind(done as usize, begun.elapsed()).after;
             how.insert("rate".into(), json!(rate.to_string()));
             how.insert("delay".into(), json!(after.as_secs_f64()));
@@ -222,7 +224,7 @@ fn deal(at: &Where, which: &Which, deed: Deed, rate: Option<Rate>) -> Result<boo
         Ok(counts.redriven + counts.purged)
     };
     let mut dealt = || -> Result<()> {
-        // Ids that were named in pieces; else, for as long as there are some.
+        // Named ids are sent in chunks. Without ids, requests follow each other as long as they find dead letters.
         for ids in which.ids.chunks(CHUNK as usize) {
             if done >= wanted {
                 break;
@@ -243,7 +245,7 @@ fn deal(at: &Where, which: &Which, deed: Deed, rate: Option<Rate>) -> Result<boo
     };
     let dealt = dealt();
     progress.end();
-    // What was done before it broke is told, too.
+    // The count is printed after an error as well: it says what was done before the error.
     tell(at, which, deed, matched, done)?;
     dealt?;
     Ok(done >= wanted && seen_all)
@@ -251,13 +253,13 @@ fn deal(at: &Where, which: &Which, deed: Deed, rate: Option<Rate>) -> Result<boo
 
 fn ask(
     api: &Api,
-    which: &Which,
-    deed: Deed,
+    which: &DeadSelection,
+    deed: DeadOperation,
     ids: &[String],
     limit: Option<u64>,
     mut asked: Map<String, Value>,
     dry_run: bool,
-) -> Result<Counts> {
+) -> Result<DeadCounts> {
     let filter = which.filter.fields();
     if !filter.is_empty() {
         asked.insert("filter".into(), Value::Object(filter));
@@ -275,7 +277,13 @@ fn ask(
     api.ask("POST", &path, &Value::Object(asked))?.json()
 }
 
-fn tell(at: &Where, which: &Which, deed: Deed, matched: u64, done: u64) -> Result<()> {
+fn tell(
+    at: &TargetOptions,
+    which: &DeadSelection,
+    deed: DeadOperation,
+    matched: u64,
+    done: u64,
+) -> Result<()> {
     if at.json {
         return json_line(
             &json!({"topic": which.topic, "matched": matched, deed.done: done, "dry_run": which.dry_run}),
@@ -295,8 +303,8 @@ mod tests {
     use super::super::receiver::{Answer, Call, Receiver};
     use super::*;
 
-    /// A topic with so many dead letters, of which some cannot be redriven.
-    fn stand_in(dead: u64, stay: u64) -> (Where, Arc<Mutex<Vec<Value>>>) {
+    /// A stand-in for the daemon: a topic with `dead` dead letters, of which `stay` cannot be redriven.
+    fn stand_in(dead: u64, stay: u64) -> (TargetOptions, Arc<Mutex<Vec<Value>>>) {
         let asked: Arc<Mutex<Vec<Value>>> = Arc::default();
         let (kept, left) = (Arc::clone(&asked), Mutex::new(dead));
         let answer = move |call: Call| {
@@ -312,16 +320,19 @@ mod tests {
             Answer::new(200, &json!({"matched": matched, "redriven": take}).to_string())
         };
         let receiver = Receiver::start(([127, 0, 0, 1], 0).into(), Arc::new(answer)).unwrap();
-        (Where { url: Some(format!("http://{}", receiver.address)), ..Where::default() }, asked)
+        (
+            TargetOptions { url: Some(format!("http://{}", receiver.address)), ..TargetOptions::default() },
+            asked,
+        )
     }
 
-    fn which(limit: Option<u64>, ids: &[&str], dry_run: bool) -> Which {
+    fn which(limit: Option<u64>, ids: &[&str], dry_run: bool) -> DeadSelection {
         let ids = ids.iter().map(|id| (*id).to_owned()).collect();
-        Which { topic: "t".into(), ids, filter: Filter::default(), limit, dry_run, yes: true }
+        DeadSelection { topic: "t".into(), ids, filter: Filter::default(), limit, dry_run, yes: true }
     }
 
     #[test]
-    fn dead_letters_are_taken_in_pieces_until_all_are_or_no_more_can_be() {
+    fn dead_letters_are_handled_in_batches_while_progress_is_made() {
         let (at, asked) = stand_in(2500, 0);
         assert!(deal(&at, &which(None, &[], false), REDRIVE, None).unwrap());
         let limits: Vec<_> = asked.lock().unwrap().iter().map(|a| a["limit"].as_u64()).collect();
@@ -338,7 +349,7 @@ mod tests {
     fn a_filter_is_said_and_a_rate_goes_on_from_request_to_request() {
         let (at, asked) = stand_in(1500, 0);
         let filter = Filter { status: Some(503), died_after: Some("2h".into()), ..Filter::default() };
-        let some = Which { filter, ..which(None, &[], false) };
+        let some = DeadSelection { filter, ..which(None, &[], false) };
         assert!(deal(&at, &some, REDRIVE, Some("100/s".parse().unwrap())).unwrap());
         let asked = asked.lock().unwrap();
         let filter = json!({"status": 503, "died_after": "2h"});

@@ -1,5 +1,5 @@
-//! `dq demo`: starts the daemon in a fresh folder with a webhook receiver of its own, hands in a few jobs, and prints
-//! each delivery with its lateness.
+//! `dq demo`: starts the daemon in a new folder with its own webhook receiver, adds a few jobs, and prints each
+//! delivery with its lateness.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -14,17 +14,17 @@ use serde_json::json;
 
 use super::Client;
 use super::api::Api;
-use super::own_daemon::{Daemon, Folder, free_port, local};
+use super::own_daemon::{Daemon, TemporaryFolder, free_port, local};
 use super::receiver::{Answer, Call, Receiver};
-use super::target::Where;
-use crate::process::{Signals, random_name, wait_readable};
-use crate::protocol::dq::Framing;
+use super::target::TargetOptions;
+use host::{Signals, random_name, wait_readable};
+use protocol::dq::Framing;
 
-/// Start dq with the embedded store in a fresh folder, and watch jobs being delivered
+/// Start dq with the embedded store in a new folder, and watch how jobs are delivered
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  dq demo --once")]
 pub struct Arguments {
-    /// End with status 0 when all jobs have arrived, and with another when they have not
+    /// End when all jobs have arrived (exit code 0), or when the time is up and some are missing (exit code 1)
     #[arg(long)]
     once: bool,
 }
@@ -32,13 +32,13 @@ pub struct Arguments {
 /// How long all deliveries together may take.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// The job that is refused at first, and how often.
+/// The job that the receiver refuses at first, and how often it does so.
 const STUBBORN: (&str, u32) = ("order-3", 2);
 
-/// How many jobs are handed in, due after 1, 2, 3 … seconds.
+/// How many jobs are added. They are due after 1, 2, 3 … seconds.
 const JOBS: u32 = 5;
 
-/// What happened in the receiver.
+/// What the receiver did with a callback.
 enum Event {
     Accepted(String),
     Refused,
@@ -48,11 +48,11 @@ enum Event {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let mut signals =
         Signals::catch(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]).context("cannot catch signals")?;
-    let folder = Folder::fresh("demo", None)?;
+    let folder = TemporaryFolder::fresh("demo", None)?;
     let (tell, told) = channel();
     let receiver = Receiver::start(local(0), Arc::new(receive(tell))).context("cannot start the receiver")?;
     let port = free_port()?;
-    // Who looks on may look at the console, too.
+    // Without --once a person watches, who may also want to open the console.
     let console = if arguments.once { None } else { Some(free_port()?) };
     std::fs::write(folder.0.join("dq.toml"), configuration(port, console, receiver.address))?;
     println!("a fresh folder: {}", folder.0.display());
@@ -81,7 +81,7 @@ fn configuration(port: u16, console: Option<u16>, receiver: SocketAddr) -> Strin
     )
 }
 
-/// Accepts every job but the stubborn one, which it refuses at first.
+/// Returns the receiver's handler. It accepts every job except the stubborn one, which it refuses at first.
 fn receive(tell: Sender<Event>) -> impl Fn(Call) -> Answer {
     let refused: Mutex<HashMap<String, u32>> = Mutex::default();
     move |call| {
@@ -102,9 +102,9 @@ fn receive(tell: Sender<Event>) -> impl Fn(Call) -> Answer {
     }
 }
 
-/// Has the console let somebody in, with a password of this demo's own.
-fn open_console(folder: &Folder, daemon: &mut Daemon) -> Result<String> {
-    let at = Where { run_dir: Some(folder.0.join("var/run")), ..Where::default() };
+/// Gives the console's account `admin` a random password, and returns it.
+fn open_console(folder: &TemporaryFolder, daemon: &mut Daemon) -> Result<String> {
+    let at = TargetOptions { run_dir: Some(folder.0.join("var/run")), ..TargetOptions::default() };
     let password = random_name()?;
     let account = json!({ "role": "admin", "password": password });
     let until = Instant::now() + PATIENCE;
@@ -118,7 +118,7 @@ fn open_console(folder: &Folder, daemon: &mut Daemon) -> Result<String> {
     }
 }
 
-/// Hands the jobs in over TCP, as a business system would.
+/// Adds the jobs over TCP, as a business system would.
 fn hand_in(port: u16, daemon: &mut Daemon) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(30);
     let mut client = loop {
@@ -142,8 +142,8 @@ fn hand_in(port: u16, daemon: &mut Daemon) -> Result<()> {
     Ok(())
 }
 
-/// Watches deliveries. With `once`, until all have arrived or time is up: gives those that have not. Else until it is
-/// interrupted.
+/// Watches deliveries. With `once`, ends when all jobs have arrived or the time is up, and returns the jobs that are
+/// missing. Without it, ends at a signal, and returns `None`.
 fn watch(
     told: &Events<Event>,
     signals: &mut Signals,

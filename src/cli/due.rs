@@ -1,4 +1,4 @@
-//! When a job is due, as people say it.
+//! The due time of a job, as people write it.
 
 use anyhow::Result;
 use jiff::civil::DateTime;
@@ -7,20 +7,21 @@ use serde_json::{Number, Value};
 
 use super::failure::Failure;
 
-/// When a job is due.
+/// The options for the due time of a job.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub(super) struct When {
-    /// How long from now it is due: "90s", "1h30m", or a number of seconds
+pub(super) struct DueOptions {
+    /// The time from now until the job is due: "90s", "1h30m", or a number of seconds
     #[arg(long, value_name = "SPAN", conflicts_with = "at")]
     delay: Option<String>,
 
-    /// When it is due: "2026-12-01 23:50:50" in this host's zone, RFC 3339 with another, or Unix milliseconds
+    /// When the job is due: "2026-12-01 23:50:50" in this host's time zone, RFC 3339 for another zone, or Unix
+    /// milliseconds
     #[arg(long, value_name = "MOMENT")]
     at: Option<String>,
 }
 
-impl When {
-    /// The field of a request that says it; none: nothing was said.
+impl DueOptions {
+    /// Returns the field of a request that holds the due time. `None`: no option was given.
     pub(super) fn field(&self) -> Result<Option<(&'static str, Value)>> {
         Ok(match (&self.delay, &self.at) {
             (Some(delay), _) => Some(("delay", span(delay)?)),
@@ -30,7 +31,7 @@ impl When {
     }
 }
 
-/// A span, as the API takes it.
+/// Returns a span as the API takes it.
 fn span(text: &str) -> Result<Value> {
     let number = text.parse().ok().and_then(Number::from_f64).filter(|n| n.as_f64() >= Some(0.0));
     if let Some(number) = number {
@@ -43,7 +44,7 @@ fn span(text: &str) -> Result<Value> {
     }
 }
 
-/// A moment, as the API takes it.
+/// Returns a moment as the API takes it.
 fn moment(text: &str, zone: TimeZone) -> Result<Value> {
     if let Ok(ms) = text.parse::<u64>() {
         return Ok(ms.into());

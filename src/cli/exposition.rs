@@ -1,4 +1,4 @@
-//! The page of `/metrics`, read: what `dq status` and `dq top` take from it.
+//! Reads the page of `/metrics`, for `dq status` and `dq top`.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ pub(super) struct Sample {
     pub value: f64,
 }
 
-/// The samples of a page; a line that is none is left out.
+/// Returns the samples of a page. Lines that are not samples are left out.
 pub(super) fn read(page: &str) -> Vec<Sample> {
     page.lines().filter(|line| !line.starts_with('#')).filter_map(sample).collect()
 }
@@ -34,7 +34,7 @@ fn sample(line: &str) -> Option<Sample> {
     Some(Sample { name: name.to_owned(), labels, value })
 }
 
-/// What stands before the next quote, and what behind it.
+/// Returns the text before the next quote, unescaped, and the rest after the quote.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.char_indices();
@@ -51,7 +51,7 @@ fn quoted(text: &str) -> Option<(String, &str)> {
     None
 }
 
-/// The sum of all samples of a name that are of a topic.
+/// Returns the sum of all samples with this name and this topic. `None`: there is no such sample.
 pub(super) fn sum(samples: &[Sample], name: &str, topic: &str) -> Option<f64> {
     let of = |s: &&Sample| s.name == name && s.labels.get("topic").is_some_and(|t| t == topic);
     let mut values = samples.iter().filter(of).map(|s| s.value).peekable();
@@ -59,11 +59,11 @@ pub(super) fn sum(samples: &[Sample], name: &str, topic: &str) -> Option<f64> {
     Some(values.sum())
 }
 
-/// How often something was at most so much.
+/// A cumulative histogram: each pair is a bound, and how many values are at most this bound.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(super) struct Histogram(Vec<(f64, f64)>);
 
-/// By how much the deliveries of a topic began late, in seconds.
+/// Returns the histogram of how late the deliveries of a topic began, in seconds.
 pub(super) fn lateness(samples: &[Sample], topic: &str) -> Histogram {
     let mut buckets: Vec<(f64, f64)> = Vec::new();
     let of = |s: &&Sample| {
@@ -81,13 +81,14 @@ pub(super) fn lateness(samples: &[Sample], topic: &str) -> Histogram {
 }
 
 impl Histogram {
-    /// What came to it since.
+    /// Returns the values that were added since an earlier histogram.
     pub(super) fn since(&self, before: &Histogram) -> Histogram {
         let was = |most: f64| before.0.iter().find(|(m, _)| *m == most).map_or(0.0, |(_, count)| *count);
         Histogram(self.0.iter().map(|(most, count)| (*most, (count - was(*most)).max(0.0))).collect())
     }
 
-    /// What a part of all was at most, as far as buckets tell; none: there was nothing.
+    /// Returns the value that this part of all values does not exceed, as exactly as the buckets allow. `None`: there
+    /// are no values.
     pub(super) fn quantile(&self, part: f64) -> Option<f64> {
         let all = self.0.last()?.1;
         if all <= 0.0 {
@@ -96,7 +97,7 @@ impl Histogram {
         let (mut low, mut below) = (0.0, 0.0);
         for (most, count) in &self.0 {
             if *count >= part * all {
-                // Beyond the last bound nothing is known.
+                // Nothing is known about values above the last finite bound, so this bound is returned.
                 let within = if most.is_finite() { most - low } else { 0.0 };
                 return Some(low + within * ((part * all - below) / (count - below).max(f64::MIN_POSITIVE)));
             }

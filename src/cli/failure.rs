@@ -1,50 +1,50 @@
-//! Why a command did not do what it was asked, and which exit code tells it to a script.
+//! Why a command failed, and the exit code that tells a script so.
 
 use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// What `dq --help` tells of exit codes.
+/// The exit codes, as `dq --help` shows them.
 pub(super) const EXIT_CODES: &str = "\
 Exit codes:
   0  done
-  1  failed, or something is not well
-  2  wrong usage: an option, an argument or a value that cannot be
+  1  failed, or something is wrong
+  2  wrong usage: an option, an argument or a value is not valid
   3  not found: no such job, topic, node or token
-  4  refused: a conflict, or not allowed
+  4  refused because of a conflict, or because it is not allowed
   5  the daemon cannot be reached";
 
-/// Why a command did not do what it was asked.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    /// It cannot be meant so.
+    /// An option, an argument or a value is not valid.
     #[error("{0}")]
     Usage(String),
-    /// The daemon says why it was not done.
+    /// The daemon has refused the request, for this reason.
     #[error("{}", .0.told())]
     Refused(Problem),
-    /// There is nothing of that name.
+    /// There is nothing with this name.
     #[error("{0}")]
     NotFound(String),
-    /// Nobody answers.
+    /// No daemon answers.
     #[error("{0}")]
     Unreachable(String),
-    /// Whether it was done is not known: it was sent, and no answer came.
+    /// The request was sent, and no answer came: the change may or may not have happened.
     #[error("{0}")]
     Unknown(String),
-    /// Whoever was asked said no.
+    /// The user did not agree.
     #[error("nothing was done")]
     Declined,
 }
 
-/// What the daemon says of a request that it has not done, as `application/problem+json` has it.
+/// The daemon's answer to a request that it has refused, in the form of `application/problem+json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Problem {
     /// The HTTP status.
     #[serde(default)]
     pub status: u16,
-    /// A word for programs.
+    /// The code, a word for programs.
     #[serde(default)]
     pub code: String,
     /// The reason, for people.
@@ -56,12 +56,12 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    /// As people read it.
+    /// Returns the problem as a text for people.
     pub(super) fn told(&self) -> String {
         let Problem { status, code, detail, .. } = self;
         let hint = match code.as_str() {
-            "unauthorized" => "; --token, --token-file or DQ_TOKEN say who asks",
-            "topic_has_jobs" => "; --purge and --keep say it here",
+            "unauthorized" => "; give a token with --token-file, --token or DQ_TOKEN",
+            "topic_has_jobs" => "; the options for this are --purge and --keep",
             "no_route" | "no_method" => "; is the daemon of an older release?",
             _ => "",
         };
@@ -73,7 +73,7 @@ impl Problem {
         }
     }
 
-    /// Whether the daemon does not know the request at all.
+    /// Returns whether the daemon does not know the route or the method of the request.
     pub(super) fn is_no_route(&self) -> bool {
         matches!(self.code.as_str(), "no_route" | "no_method")
     }
@@ -97,12 +97,12 @@ impl Failure {
     }
 }
 
-/// Which exit code an error ends with.
+/// Returns the exit code of an error.
 pub(super) fn exit(error: &anyhow::Error) -> u8 {
     error.downcast_ref().map_or(1, Failure::exit)
 }
 
-/// Tells an error on stderr; as JSON: one object in a line.
+/// Prints an error on stderr, as text or as one line of JSON. Returns its exit code.
 pub(super) fn tell(error: &anyhow::Error, as_json: bool) -> ExitCode {
     let exit = exit(error);
     if as_json {
@@ -156,7 +156,7 @@ mod tests {
         }
         assert_eq!(Failure::Unreachable(String::new()).exit(), 5);
         assert_eq!(exit(&anyhow::anyhow!("else")), 1);
-        // Whatever was said around it.
+        // The exit code stays the same when context is added.
         let wrapped = Err::<(), _>(Failure::Usage("x".into())).context("line 3").unwrap_err();
         assert_eq!((exit(&wrapped), format!("{wrapped:#}").as_str()), (2, "line 3: x"));
     }

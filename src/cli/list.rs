@@ -7,16 +7,17 @@ use serde_json::value::RawValue;
 use super::api::{Api, part};
 use super::job::Job;
 use super::show::{Table, cut, moment_from, raw_lines};
-use super::target::Where;
-use crate::job::State;
-use crate::process::now_ms;
+use super::target::TargetOptions;
+use host::now_ms;
+use model::job::State;
 
-/// How many jobs one page holds at most.
+/// The most jobs on one page.
 const PAGE: usize = 1000;
 
-/// List a topic's jobs that are in one state
+/// List the jobs of a topic that are in one state
 ///
-/// Delayed ones by their due time, ready ones by priority and due time, leased ones by deadline, dead ones by when they died.
+/// Delayed jobs are sorted by due time, ready jobs by priority and due time, leased jobs by deadline, and dead letters
+/// by the time when they died.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq list orders
@@ -26,25 +27,25 @@ pub(super) struct Arguments {
     /// The topic
     topic: String,
 
-    /// Which of its jobs
+    /// The state of the jobs to list
     #[arg(long, value_name = "STATE", default_value = "delayed", value_parser = ["delayed", "ready", "leased", "dead"])]
     state: String,
 
     #[command(flatten)]
-    how_many: HowMany,
+    how_many: PageOptions,
 
     #[command(flatten)]
-    at: Where,
+    at: TargetOptions,
 }
 
-/// How many of them.
+/// How many jobs are listed.
 #[derive(Debug, Clone, clap::Args)]
-pub(super) struct HowMany {
-    /// So many at most
+pub(super) struct PageOptions {
+    /// List at most this many
     #[arg(long, value_name = "NUMBER", default_value_t = 50, conflicts_with = "all")]
     limit: usize,
 
-    /// All of them
+    /// List all of them
     #[arg(long)]
     all: bool,
 }
@@ -64,8 +65,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     show(&arguments.at, &path, &arguments.how_many)
 }
 
-/// Shows the jobs that are listed at a path.
-pub(super) fn show(at: &Where, path: &str, how_many: &HowMany) -> Result<()> {
+/// Prints the jobs that the API lists at a path.
+pub(super) fn show(at: &TargetOptions, path: &str, how_many: &PageOptions) -> Result<()> {
     let api = Api::of(at)?;
     let most = if how_many.all { usize::MAX } else { how_many.limit };
     let and = if path.contains('?') { '&' } else { '?' };
@@ -73,13 +74,13 @@ pub(super) fn show(at: &Where, path: &str, how_many: &HowMany) -> Result<()> {
     while shown < most {
         let behind = cursor.map_or(String::new(), |cursor| format!("&cursor={}", part(&cursor)));
         let page: Page = api.get(&format!("{path}{and}limit={}{behind}", PAGE.min(most - shown)))?.json()?;
-        // A page may be cut short; what is left stands behind its cursor.
+        // A page may hold fewer jobs than asked for. Its cursor leads to the rest.
         let jobs: Vec<_> = page.jobs.into_iter().take(most - shown).collect();
         if at.json {
             raw_lines(&jobs);
         } else {
             let text = table(&jobs, now_ms())?;
-            // One head for all pages.
+            // Only the first page is printed with the head of the table.
             print!("{}", if is_first { text.as_str() } else { text.split_once('\n').map_or("", |(_, t)| t) });
         }
         shown += jobs.len();

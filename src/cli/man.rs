@@ -1,4 +1,4 @@
-//! `dq man`: the pages of the manual, one a command.
+//! `dq man`: the manual pages, one for each command.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use clap::Command;
 use clap_mangen::Man;
 
-/// Write the pages of the manual into a folder, one a command
+/// Write the manual pages into a folder, one for each command
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  dq man /usr/share/man/man1")]
 pub(super) struct Arguments {
@@ -24,10 +24,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     write(&command, "dq", folder)
 }
 
-/// Writes the page of a command, and those of the commands below it.
+/// Writes the page of a command, and the pages of its subcommands.
 fn write(command: &Command, name: &str, folder: &Path) -> Result<()> {
     let mut page = Vec::new();
-    // clap wants names that last as long as the process does.
+    // clap needs names that live as long as the process.
     let named: &'static str = Box::leak(name.to_owned().into_boxed_str());
     Man::new(command.clone().name(named)).render(&mut page).context("cannot write the page")?;
     let path = folder.join(format!("{name}.1"));

@@ -1,5 +1,4 @@
-//! `dq nodes`: how the nodes of the store are to each other; and draining one, so that it can be taken out of the
-//! configuration.
+//! `dq nodes`: shows the nodes of the store, and changes which of them have jobs.
 
 use std::io::IsTerminal as _;
 use std::path::Path;
@@ -7,118 +6,110 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
 
 use super::api::Api;
+use super::daemon_snapshot::{self, Node};
 use super::failure::Failure;
-use super::picture::{self, Node};
-use super::show::{Table, plain};
-use super::target::Where;
-use crate::settings::Settings;
-use crate::store::{self, Lanes, NodeState, Probe, Store, StoreError};
+use super::node_table::{Jobs, Row, table, waiting};
+use super::show::plain;
+use super::spool::SpoolFill;
+use super::target::TargetOptions;
+use model::settings::Settings;
+use store::{self, Lanes, MoveAsk, MovedJobs, Probe, Progress, Store, StoreError};
 
-/// How often it is looked how far a drain is; and how often that is told where there is no terminal.
-const ROUND: Duration = Duration::from_millis(300);
+/// How often the progress of a move is printed if stderr is not a terminal.
 const LINE_EACH: Duration = Duration::from_secs(5);
 
-/// Nodes: how those of the store are, and draining one of its jobs
+/// Nodes: show the nodes of the store, and change which of them have jobs
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq nodes list
-  dq nodes drain r3 --config /etc/dq/dq.toml")]
+  dq nodes move --add r3 --config /etc/dq/dq.toml
+  dq nodes forget r2 --config /etc/dq/dq.toml")]
 pub(super) struct Arguments {
     #[command(subcommand)]
     command: Command,
 
     #[command(flatten)]
-    at: Where,
+    at: TargetOptions,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     List(List),
-    Drain(Drain),
+    Move(Move),
+    Forget(Forget),
 }
 
-/// Show each node: whether it answers, whether new jobs go there, and how many jobs it has
+/// Show the nodes: whether each answers and how many jobs it has; and what waits in the spool
 ///
-/// With --config the nodes are asked themselves, and else the daemon. Ends with 0 when all of them answer, with 1 otherwise.
+/// With --config, the command asks the nodes themselves. Without it, it asks the daemon. The exit code is 0 if all
+/// nodes answer, and 1 otherwise.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  dq nodes list\n  dq nodes list --config /etc/dq/dq.toml\n  dq nodes list --config dq.toml --json"
 )]
 struct List {}
 
-/// Move a node's pending jobs to the other nodes, and send new ones there, so that it can be taken out of the configuration
+/// Move jobs between nodes: to a node that is added, or away from a node that is emptied
 ///
-/// Needs --config. May be broken off and begun again; running daemons go on with it by themselves. Dead letters stay where they
-/// are.
+/// Needs --config. The file must name all of these nodes, and all must answer. Until the move is finished, no job is
+/// delivered or changed. A move that was interrupted can be started again. Without --add and --empty, the command
+/// finishes an interrupted move, looks at a node that is older than the others, and brings the jobs of an earlier
+/// release to their homes.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  dq nodes drain r3 --config /etc/dq/dq.toml\n  dq nodes drain r3 --config /etc/dq/dq.toml --undo"
+    after_help = "Examples:\n  dq nodes move --add r3 --config /etc/dq/dq.toml --dry-run\n  dq nodes move --add r3 --config /etc/dq/dq.toml\n  dq nodes move --empty r1 --config /etc/dq/dq.toml"
 )]
-struct Drain {
-    /// What the configuration calls the node
-    name: String,
+struct Move {
+    /// A node of the configuration that will have jobs from now on; it must be empty
+    #[arg(long, value_name = "NAME")]
+    add: Vec<String>,
 
-    /// Let new jobs go there again; those whose home it is come back
+    /// A node whose jobs are moved away, so that it can be taken out of the configuration
+    #[arg(long, value_name = "NAME")]
+    empty: Vec<String>,
+
+    /// A forgotten node that is back: take over its jobs. If another node has a job with the same id, the job of the
+    /// other node stays
+    #[arg(long, value_name = "NAME")]
+    adopt: Vec<String>,
+
+    /// Change nothing, and print what would be done
     #[arg(long)]
-    undo: bool,
+    dry_run: bool,
+
+    /// With --adopt: do not ask for confirmation. (Jobs that were delivered or deleted since the node was forgotten may
+    /// come back)
+    #[arg(long)]
+    yes: bool,
 }
 
-/// Runs `dq nodes`. Tells whether all is well.
+/// Forget a node that is lost for good, with all jobs that it had
+///
+/// Needs --config. All other nodes must answer. A node that answers is forgotten only if it is empty: dq nodes move
+/// --empty empties it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  dq nodes forget r2 --config /etc/dq/dq.toml")]
+struct Forget {
+    /// The name of the node in the configuration
+    name: String,
+
+    /// Do not ask for confirmation
+    #[arg(long)]
+    yes: bool,
+}
+
+/// Runs `dq nodes`. Returns whether all is well.
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
-    let config = arguments.at.config.as_deref();
+    let config = || match arguments.at.config.as_deref() {
+        Some(config) => open(config),
+        None => Err(Failure::Usage("--config is missing: the file names the nodes".to_owned()).into()),
+    };
     match &arguments.command {
         Command::List(List {}) => list(&arguments.at),
-        Command::Drain(drained) => match config {
-            Some(config) => drain(drained, config).map(|()| true),
-            None => Err(Failure::Usage("--config says which nodes there are".to_owned()).into()),
-        },
-    }
-}
-
-/// A node, and how many jobs it has; none: it does not answer.
-#[derive(Debug, Serialize)]
-struct Row {
-    name: String,
-    answers: bool,
-    is_home: bool,
-    held_for_others: u64,
-    /// None: whoever was asked does not tell.
-    is_looked_through: Option<bool>,
-    jobs: Option<Jobs>,
-    /// Why it does not answer.
-    detail: Option<String>,
-}
-
-impl From<&Node> for Row {
-    fn from(node: &Node) -> Row {
-        let Node { delayed, ready, leased, dead, .. } = *node;
-        Row {
-            name: node.name.clone(),
-            answers: node.answers,
-            is_home: !node.drained,
-            held_for_others: node.for_others,
-            is_looked_through: None,
-            jobs: node.answers.then_some(Jobs { delayed, ready, leased, dead }),
-            detail: node.detail.clone().filter(|detail| !detail.is_empty()),
-        }
-    }
-}
-
-/// The jobs of a node, by state.
-#[derive(Debug, Default, Clone, Copy, Serialize)]
-struct Jobs {
-    delayed: u64,
-    ready: u64,
-    leased: u64,
-    dead: u64,
-}
-
-impl Jobs {
-    fn pending(self) -> u64 {
-        self.delayed + self.ready + self.leased
+        Command::Move(wanted) => move_jobs(wanted, &config()?.1).map(|()| true),
+        Command::Forget(wanted) => forget(wanted, &config()?.1).map(|()| true),
     }
 }
 
@@ -142,7 +133,7 @@ fn jobs(store: &mut dyn Store) -> store::Result<Jobs> {
     Ok(jobs)
 }
 
-/// Why a node does not answer; none: it does.
+/// Returns why a node does not answer. `None`: it answers.
 fn why_down(lanes: &Lanes, lane: usize) -> Option<String> {
     let mut why = lanes.probe(lane, Probe::Time).into_iter().filter_map(|probed| probed.told.err());
     why.next().map(|e| match e {
@@ -151,171 +142,193 @@ fn why_down(lanes: &Lanes, lane: usize) -> Option<String> {
     })
 }
 
-/// The nodes themselves are asked.
-fn rows(config: &Path) -> Result<Vec<Row>> {
+/// Asks the nodes themselves, and reads the spool of this host.
+fn rows(config: &Path) -> Result<(Vec<Row>, Option<SpoolFill>)> {
     let (settings, lanes) = open(config)?;
     let mut rows = Vec::new();
     for (lane, state) in lanes.nodes().into_iter().enumerate() {
-        let mut store = store::open_lane(&settings.store, &settings.run_dir, lane)?;
-        let told =
-            if state.answers { jobs(store.as_mut()) } else { Err(StoreError::NodeDown(String::new())) };
+        let told = match store::open_lane(&settings.store, &settings.run_dir, lane) {
+            Ok(mut store) if state.answers => jobs(store.as_mut()),
+            Ok(_) => Err(StoreError::NodeDown(String::new())),
+            Err(e) => Err(e),
+        };
         let detail = told.as_ref().err().map(|e| why_down(&lanes, lane).unwrap_or_else(|| e.to_string()));
-        let NodeState { name, answers, is_home, held_for_others, is_looked_through } = state;
-        rows.push(Row {
-            name,
-            answers,
-            is_home,
-            held_for_others,
-            is_looked_through: Some(is_looked_through),
-            jobs: told.ok(),
+        let mut node = Node {
+            name: state.name,
+            answers: state.answers,
+            part: state.part.word().to_owned(),
+            is_older: state.is_older,
+            durability: state.capability.as_ref().map(|capability| capability.alone().to_string()),
+            replicas: state.capability.and_then(|capability| capability.replicas),
             detail,
-        });
+            ..Node::default()
+        };
+        if let Ok(Jobs { delayed, ready, leased, dead }) = told {
+            (node.delayed, node.ready, node.leased, node.dead) = (delayed, ready, leased, dead);
+        } else {
+            node.answers = false;
+        }
+        rows.push(Row::from(&node));
     }
-    Ok(rows)
+    // The spool belongs to no node, and its file may belong to another user. So the nodes are shown even if it cannot
+    // be read.
+    let spool = SpoolFill::of_host(&settings.store);
+    Ok((rows, spool.inspect_err(|e| eprintln!("the spool cannot be read: {e}")).ok().flatten()))
 }
 
-fn list(at: &Where) -> Result<bool> {
-    let rows = match &at.config {
+fn list(at: &TargetOptions) -> Result<bool> {
+    let (rows, spool) = match &at.config {
         Some(config) => rows(config)?,
-        None => picture::nodes(&Api::of(at)?)?.iter().map(Row::from).collect(),
+        None => {
+            let told = daemon_snapshot::nodes(&Api::of(at)?)?;
+            (told.nodes.iter().map(Row::from).collect(), told.spool)
+        }
     };
     if at.json {
         println!("{}", serde_json::to_string_pretty(&rows)?);
     } else {
-        print!("{}", table(&rows));
+        print!("{}{}", table(&rows), waiting(spool));
     }
     Ok(rows.iter().all(|row| row.jobs.is_some()))
 }
 
-/// The nodes that a daemon tells of.
-pub(super) fn told(nodes: &[Node]) -> String {
-    table(&nodes.iter().map(Row::from).collect::<Vec<_>>())
+fn is_known(lanes: &Lanes, name: &str) -> Result<()> {
+    let names: Vec<&str> = (0..lanes.count()).filter_map(|lane| lanes.name(lane)).collect();
+    match names.contains(&name) {
+        true => Ok(()),
+        false => {
+            let told = format!("the configuration names no node {name:?}; it names {}", names.join(", "));
+            Err(Failure::NotFound(told).into())
+        }
+    }
 }
 
-fn table(rows: &[Row]) -> String {
-    let mut table =
-        Table::new(&["NODE", "STATE", ">DELAYED", ">READY", ">LEASED", ">DEAD", ">FOR OTHERS", "WHY"]);
-    for row in rows {
-        let word = match (row.answers, row.is_home) {
-            (false, _) => "down",
-            (true, false) => "draining",
-            (true, true) if row.is_looked_through == Some(false) => "settling",
-            (true, true) => "up",
-        };
-        let count =
-            |of: fn(&Jobs) -> u64| row.jobs.as_ref().map_or(String::new(), |jobs| of(jobs).to_string());
-        table.row([
-            row.name.clone(),
-            word.to_owned(),
-            count(|jobs| jobs.delayed),
-            count(|jobs| jobs.ready),
-            count(|jobs| jobs.leased),
-            count(|jobs| jobs.dead),
-            row.jobs.map_or(String::new(), |_| row.held_for_others.to_string()),
-            row.detail.clone().unwrap_or_default(),
-        ]);
+/// Asks for confirmation at the terminal. Without a terminal, `--yes` is required.
+fn is_confirmed(question: &str, yes: bool) -> Result<bool> {
+    if yes {
+        return Ok(true);
     }
-    table.text()
-}
-
-fn drain(arguments: &Drain, config: &Path) -> Result<()> {
-    let (settings, lanes) = open(config)?;
-    let name = &arguments.name;
-    let nodes = lanes.nodes();
-    let Some(lane) = nodes.iter().position(|node| node.name == *name) else {
-        let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
-        let told = format!("there is no node {name:?}; there are {}", names.join(", "));
-        return Err(Failure::NotFound(told).into());
-    };
-    if arguments.undo {
-        lanes.drain(lane, false).context("cannot tell the nodes")?;
-        println!("new jobs go to {name} again");
-        return Ok(());
-    }
-    if !nodes.iter().any(|node| node.is_home && node.name != *name) {
-        bail!("{name} is the only node that takes jobs: there is none to move its jobs to");
-    }
-    if !nodes[lane].answers {
-        let why = why_down(&lanes, lane).map_or(String::new(), |why| format!(" ({})", plain(&why)));
-        bail!("{name} does not answer{why}: its jobs cannot be moved now");
-    }
-    lanes.drain(lane, true).context("cannot tell the nodes")?;
-    let mut store = store::open_lane(&settings.store, &settings.run_dir, lane)?;
-    let left = wait_until_drained(&lanes, lane, store.as_mut())?;
-    println!("{name} has no pending jobs any more: take it out of the configuration, and reload every host");
-    println!("(to use it again one day: dq nodes drain {name} --undo)");
-    if left.dead > 0 {
-        println!(
-            "{} dead letters are left on {name}: redrive or purge them first, or they are lost with it",
-            left.dead
+    if !std::io::stdin().is_terminal() {
+        return Err(
+            Failure::Usage(format!("{question}? (there is no terminal to ask: --yes confirms it)")).into()
         );
     }
+    eprint!("{question}? [y/N] ");
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+fn move_jobs(arguments: &Move, lanes: &Lanes) -> Result<()> {
+    let Some(nodes) = lanes.redis() else { bail!("store.backend is \"embedded\", which has no nodes") };
+    let Move { add, empty, adopt, dry_run, yes } = arguments;
+    add.iter().chain(empty).chain(adopt).try_for_each(|name| is_known(lanes, name))?;
+    let ask = MoveAsk { add: add.clone(), empty: empty.clone(), adopt: adopt.clone(), ..MoveAsk::default() };
+    let Some(ahead) = nodes.look_ahead(&ask)? else {
+        println!("nothing is to be done: all nodes have the same set, and no job has to be moved");
+        return Ok(());
+    };
+    println!("nodes with jobs now: {}; afterwards: {}", ahead.before.join(", "), ahead.nodes.join(", "));
+    println!(
+        "{} jobs and dead letters will be looked at; until that is finished, none is delivered or changed",
+        ahead.counts[0]
+    );
+    if *dry_run {
+        return Ok(());
+    }
+    let question = format!(
+        "The jobs of {} may have been delivered, deleted or replaced since it was forgotten, and would come back. Take them over",
+        adopt.join(", ")
+    );
+    if !adopt.is_empty() && !is_confirmed(&question, *yes)? {
+        bail!("nothing was done");
+    }
+    eprintln!("if this command is interrupted, run dq nodes move again: until then nothing is delivered");
+    let done =
+        nodes.move_jobs(&ask, shown()?).context("the move is not finished: run dq nodes move again")?;
+    done.iter().for_each(tell_moved);
     Ok(())
 }
 
-/// Until nothing is pending there. Moves jobs itself, too: there need not be a daemon that does.
-fn wait_until_drained(lanes: &Lanes, lane: usize, store: &mut dyn Store) -> Result<Jobs> {
-    let first = jobs(store)?;
-    let bar = ProgressBar::new(first.pending());
-    bar.set_style(ProgressStyle::with_template("{bar:40} {pos} of {len} jobs are moved, {eta} to go {msg}")?);
+/// Returns a function that shows the progress of a move: a bar at a terminal, otherwise a line each [`LINE_EACH`].
+fn shown() -> Result<impl FnMut(Progress)> {
+    let bar = ProgressBar::new(0);
+    bar.set_style(ProgressStyle::with_template("{bar:40} {pos} of {len} looked at, {eta} to go")?);
     let is_shown = std::io::stderr().is_terminal();
-    let (mut failed, mut told) = (0, Instant::now());
-    loop {
-        let step = store.maintain().and_then(|_| jobs(store));
-        match step {
-            Ok(left) => {
-                failed = 0;
-                bar.set_length(first.pending().max(left.pending()));
-                bar.set_position(bar.length().unwrap_or(0) - left.pending());
-                let state = &lanes.nodes()[lane];
-                let is_through = state.is_looked_through && !state.is_home && state.held_for_others == 0;
-                if left.pending() == 0 && is_through {
-                    bar.finish_and_clear();
-                    return Ok(left);
-                }
-                let held = if left.leased > 0 && left.leased == left.pending() {
-                    format!("({} are being delivered)", left.leased)
-                } else {
-                    String::new()
-                };
-                if !is_shown && told.elapsed() >= LINE_EACH {
-                    told = Instant::now();
-                    let (moved, all) = (bar.position(), bar.length().unwrap_or(0));
-                    eprintln!("{moved} of {all} jobs are moved {held}");
-                }
-                bar.set_message(held);
+    let mut told = Instant::now();
+    Ok(move |progress| {
+        match progress {
+            Progress::Begins(all) => {
+                bar.set_length(all);
+                bar.set_position(0);
             }
-            // Running daemons go on; it may be back in a moment.
-            Err(e) if failed < 30 => {
-                failed += 1;
-                bar.set_message(format!("({e})"));
+            Progress::Looked(n) => bar.inc(n),
+            Progress::Again => {
+                eprintln!("a node does not answer, or another server answers for it: the move begins again")
             }
-            Err(e) => return Err(e).context("cannot move its jobs; begin again when all nodes answer"),
         }
-        std::thread::sleep(ROUND);
+        if !is_shown && told.elapsed() >= LINE_EACH {
+            told = Instant::now();
+            eprintln!("{} of {} looked at", bar.position(), bar.length().unwrap_or(0));
+        }
+    })
+}
+
+fn tell_moved(done: &MovedJobs) {
+    let [before, after] = done.counts;
+    println!("{} jobs and dead letters were moved; nodes with jobs: {}", done.moved, done.nodes.join(", "));
+    println!("counted before: {before}, after: {after}");
+    if after + done.dropped < before {
+        println!("jobs that an interrupted move had left on two nodes were counted twice before");
+    }
+    if done.dropped > 0 {
+        println!(
+            "{} were dropped on nodes that are older than the others: they had been moved before",
+            done.dropped
+        );
+    }
+    let left: Vec<&String> = done.before.iter().filter(|name| !done.nodes.contains(name)).collect();
+    for name in left {
+        println!("{name} has no jobs any more: take it out of the configuration of every host, and reload");
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_table_shows_what_each_node_does() {
-        let row = |name: &str, answers, is_home| Row {
-            name: name.into(),
-            answers,
-            is_home,
-            held_for_others: 7,
-            is_looked_through: Some(true),
-            jobs: answers.then_some(Jobs { delayed: 1, ready: 2, leased: 3, dead: 4 }),
-            detail: (!answers).then(|| "connection refused".to_owned()),
-        };
-        let rows = [row("r1", true, true), row("r-long", true, false), row("r3", false, true)];
-        let table = table(&rows);
-        let words: Vec<Vec<&str>> = table.lines().map(|l| l.split_whitespace().collect()).collect();
-        assert_eq!(words[1], ["r1", "up", "1", "2", "3", "4", "7"]);
-        assert_eq!(words[2], ["r-long", "draining", "1", "2", "3", "4", "7"]);
-        assert_eq!(words[3], ["r3", "down", "connection", "refused"]);
+fn forget(arguments: &Forget, lanes: &Lanes) -> Result<()> {
+    let Some(nodes) = lanes.redis() else { bail!("store.backend is \"embedded\", which has no nodes") };
+    let name = &arguments.name;
+    is_known(lanes, name)?;
+    let states = lanes.nodes();
+    let lane = states.iter().position(|state| state.name == *name);
+    if let Some(state) = lane.map(|lane| &states[lane])
+        && state.answers
+    {
+        let ask = MoveAsk { empty: vec![name.clone()], ..MoveAsk::default() };
+        let jobs = nodes.jobs_of(name)?;
+        if jobs > 0 {
+            bail!(
+                "{name} answers and has {jobs} jobs and dead letters: dq nodes move --empty {name} moves them away"
+            );
+        }
+        let done = nodes.move_jobs(&ask, |_| {})?;
+        println!("{name} had no jobs; it is no longer one of the nodes");
+        return done.map_or(Ok(()), |done| {
+            println!("nodes with jobs: {}", done.nodes.join(", "));
+            Ok(())
+        });
     }
+    let why = lane
+        .and_then(|lane| why_down(lanes, lane))
+        .map_or(String::new(), |why| format!(" ({})", plain(&why)));
+    let question = format!(
+        "{name} does not answer{why}. All jobs and dead letters that it had are lost with it. Forget it"
+    );
+    if !is_confirmed(&question, arguments.yes)? {
+        bail!("nothing was done");
+    }
+    let left = nodes.give_up(name, shown()?)?;
+    println!("{name} is forgotten; nodes with jobs: {}", left.join(", "));
+    println!(
+        "take it out of the configuration of every host, and reload. If it comes back: dq nodes move --adopt {name}"
+    );
+    Ok(())
 }

@@ -1,4 +1,5 @@
-//! A daemon of a command's own, in a fresh folder that is gone afterwards: for the demo and the measurements.
+//! A daemon that a command starts for itself, in a new folder that is removed afterwards. The demo and the measurements
+//! use it.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
@@ -9,31 +10,33 @@ use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// An address of this host alone.
+use model::slot::MASTER;
+
+/// Returns a loopback address.
 pub(super) fn local(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }
 
-/// A port that nobody has at this moment.
+/// Returns a port that is free at this moment.
 pub(super) fn free_port() -> Result<u16> {
     Ok(TcpListener::bind(local(0)).context("no port is free")?.local_addr()?.port())
 }
 
-/// A folder that is gone when it is dropped.
+/// A folder that is removed when this value is dropped.
 #[derive(Debug)]
-pub(super) struct Folder(pub PathBuf);
+pub(super) struct TemporaryFolder(pub PathBuf);
 
-impl Folder {
-    /// `dq-<what>-<random>` among the host's temporary files, or where it is said.
-    pub(super) fn fresh(what: &str, parent: Option<PathBuf>) -> Result<Folder> {
+impl TemporaryFolder {
+    /// Creates the folder `dq-<what>-<random>` in `parent`, or else in the host's folder for temporary files.
+    pub(super) fn fresh(what: &str, parent: Option<PathBuf>) -> Result<TemporaryFolder> {
         let parent = parent.unwrap_or_else(std::env::temp_dir);
-        let path = parent.join(format!("dq-{what}-{}", crate::process::random_name()?));
+        let path = parent.join(format!("dq-{what}-{}", host::random_name()?));
         std::fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Folder(path))
+        Ok(TemporaryFolder(path))
     }
 }
 
-impl Drop for Folder {
+impl Drop for TemporaryFolder {
     fn drop(&mut self) {
         if let Err(e) = std::fs::remove_dir_all(&self.0) {
             eprintln!("cannot remove {}: {e}", self.0.display());
@@ -46,11 +49,12 @@ impl Drop for Folder {
 pub(super) struct Daemon(Option<Child>);
 
 impl Daemon {
-    /// Starts the dq-master that lies beside this executable.
-    pub(super) fn start(folder: &Folder) -> Result<Daemon> {
-        let program = std::env::current_exe()?.with_file_name("dq-master");
+    /// Starts this executable as dq-master.
+    pub(super) fn start(folder: &TemporaryFolder) -> Result<Daemon> {
+        let program = std::env::current_exe()?;
         let mut command = Command::new(&program);
-        // What the user has set for a daemon of their own is not for this one.
+        command.arg0(MASTER);
+        // The user's environment variables are meant for another daemon, not for this one.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"DQ_")) {
             command.env_remove(name);
         }
@@ -58,14 +62,14 @@ impl Daemon {
             .arg("--config")
             .arg(folder.0.join("dq.toml"))
             .env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "error".into()))
-            // An interrupt from the terminal is for the command, which then ends the daemon.
+            // An interrupt from the terminal must reach only the command, which then ends the daemon.
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start {}", program.display()))?;
         Ok(Daemon(Some(child)))
     }
 
-    /// The master's process.
+    /// Returns the process id of the master. `None`: it has been stopped.
     pub(super) fn pid(&self) -> Option<u32> {
         self.0.as_ref().map(Child::id)
     }
@@ -77,7 +81,7 @@ impl Daemon {
         })
     }
 
-    /// Drains and waits.
+    /// Drains the daemon, and waits until it has ended.
     pub(super) fn stop(&mut self) -> Result<()> {
         let Some(mut child) = self.0.take() else { return Ok(()) };
         kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).context("cannot end dq-master")?;

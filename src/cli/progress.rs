@@ -1,4 +1,4 @@
-//! How far a long piece of work is, on stderr: a bar on a terminal, elsewhere a line every few seconds.
+//! Shows on stderr how far a long piece of work is: a bar at a terminal, otherwise a line every few seconds.
 
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
@@ -8,25 +8,25 @@ use indicatif::{ProgressBar, ProgressStyle};
 /// How often a line is written.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// How far it is.
+/// The display of the progress of a piece of work.
 pub(super) enum Progress {
-    /// On a terminal.
+    /// At a terminal.
     Bar(ProgressBar),
-    /// Elsewhere.
+    /// Without a terminal.
     Lines {
-        /// Jobs seen.
+        /// How many are done.
         done: u64,
-        /// Of so many.
+        /// How many there are.
         total: u64,
-        /// Of what.
+        /// What is counted, such as `jobs`.
         what: &'static str,
-        /// When the last line was written, or it began.
+        /// When the last line was written, or when the work began.
         told: Instant,
     },
 }
 
 impl Progress {
-    /// None of `total` yet: `jobs`, or something else.
+    /// Begins the display: none of `total` is done. `what` says what is counted, such as `jobs`.
     pub(super) fn begin(total: u64, what: &'static str) -> Progress {
         if !std::io::stderr().is_terminal() {
             return Progress::Lines { done: 0, total, what, told: Instant::now() };
@@ -36,7 +36,7 @@ impl Progress {
         Progress::Bar(ProgressBar::new(total).with_style(style).with_message(what))
     }
 
-    /// So many more.
+    /// Adds this many to those that are done.
     pub(super) fn step(&mut self, jobs: u64) {
         match self {
             Progress::Bar(bar) => bar.inc(jobs),
@@ -50,7 +50,7 @@ impl Progress {
         }
     }
 
-    /// A line beside it, on stderr.
+    /// Prints another line to stderr, without disturbing the bar.
     pub(super) fn aside(&self, line: &str) {
         match self {
             Progress::Bar(bar) => bar.suspend(|| eprintln!("{line}")),
@@ -58,7 +58,7 @@ impl Progress {
         }
     }
 
-    /// That was all.
+    /// Ends the display.
     pub(super) fn end(&self) {
         if let Progress::Bar(bar) = self {
             bar.finish_and_clear();

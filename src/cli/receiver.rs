@@ -1,4 +1,4 @@
-//! A small webhook receiver: for `dq listen`, the demo, and the tests. Answers as it is told.
+//! A small webhook receiver for `dq listen`, the demo, and the tests. A handler makes its answers.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,63 +11,63 @@ use axum::body::Bytes;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-/// One request, as it came in.
+/// A request that has come in.
 #[derive(Debug, Clone)]
 pub struct Call {
     /// `GET` or `POST`.
     pub method: String,
     /// The path.
     pub path: String,
-    /// What stands behind `?`.
+    /// The text after `?`.
     pub query: String,
     /// The headers, by lower-case name.
     pub headers: HashMap<String, String>,
     /// The body.
     pub body: String,
-    /// When it had come in, Unix milliseconds.
+    /// When all of it had come in, Unix milliseconds.
     pub at_ms: i64,
 }
 
 impl Call {
-    /// A header, or nothing.
+    /// Returns a header. Empty: there is none.
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", String::as_str)
     }
 
-    /// How late it came, by the due time that it names.
+    /// Returns how many milliseconds after its due time it came. `None`: it does not name a due time.
     pub fn late_ms(&self) -> Option<i64> {
         Some(self.at_ms - self.header("dq-due-at").parse::<i64>().ok()?)
     }
 }
 
-/// What is answered.
+/// An answer to a request.
 #[derive(Clone)]
 pub struct Answer {
     /// The status.
     pub status: u16,
     /// The body.
     pub body: String,
-    /// Its headers.
+    /// The headers, besides those that the server adds.
     pub headers: Vec<(&'static str, String)>,
-    /// How long it takes.
+    /// How long the receiver waits before it answers.
     pub after: Duration,
-    /// Called when that time is over and the caller is still there.
+    /// A function that is called after this time, if the caller is still connected.
     pub then: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 impl Answer {
-    /// An answer without delay.
+    /// Returns an answer without delay.
     pub fn new(status: u16, body: &str) -> Answer {
         Answer { status, body: body.to_owned(), headers: Vec::new(), after: Duration::ZERO, then: None }
     }
 
-    /// The same, with one more header.
+    /// Returns the answer with one more header.
     pub fn with(mut self, name: &'static str, value: impl Into<String>) -> Answer {
         self.headers.push((name, value.into()));
         self
     }
 
-    /// The same, this much later.
+    /// Returns the answer with this delay.
     pub fn after(self, after: Duration) -> Answer {
         Answer { after, ..self }
     }
@@ -84,7 +84,7 @@ pub struct Receiver {
 pub type Handler = Arc<dyn Fn(Call) -> Answer + Send + Sync>;
 
 impl Receiver {
-    /// Starts one, on a thread of its own. Port 0: any that is free.
+    /// Starts a receiver on its own thread. Port 0 means any free port.
     pub fn start(address: SocketAddr, handler: Handler) -> io::Result<Receiver> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;

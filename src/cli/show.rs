@@ -1,4 +1,4 @@
-//! How things are shown to people: tables that stay aligned whatever stands in them, moments, spans, colours.
+//! Formats output for people: tables that stay aligned whatever their cells hold, moments, spans, colours.
 
 use std::io::IsTerminal as _;
 use std::time::Duration;
@@ -10,33 +10,33 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// What a cell holds that has nothing.
+/// The text of a cell without a value.
 pub(super) const NOTHING: &str = "-";
 
-/// Rows of cells, of which each column is as wide as its widest cell.
+/// Rows of cells. Each column is as wide as its widest cell.
 #[derive(Debug)]
 pub(super) struct Table {
     rows: Vec<Vec<String>>,
-    /// The columns whose cells stand at their right end.
+    /// For each column, whether its cells are right-aligned.
     numbers: Vec<bool>,
 }
 
 impl Table {
-    /// A table under these words. A `>` before one: numbers stand below it.
+    /// Returns a table with these words as its head. A `>` before a word right-aligns its column, for numbers.
     pub(super) fn new(head: &[&str]) -> Table {
         let numbers = head.iter().map(|word| word.starts_with('>')).collect();
         let words = head.iter().map(|word| word.trim_start_matches('>').to_owned()).collect();
         Table { rows: vec![words], numbers }
     }
 
-    /// One row more.
+    /// Adds a row.
     pub(super) fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
-        // What would break the line, or tell the terminal something, is shown as what it is.
+        // Control characters would break the line or change the terminal, so they are escaped.
         let plain = |cell: S| plain(&cell.into());
         self.rows.push(cells.into_iter().map(plain).collect());
     }
 
-    /// The lines.
+    /// Returns the lines of the table.
     pub(super) fn text(&self) -> String {
         let columns = self.numbers.len();
         let width = |c: usize| self.rows.iter().filter_map(|row| row.get(c)).map(|cell| cell.width()).max();
@@ -57,14 +57,14 @@ impl Table {
     }
 }
 
-/// Names and values, one a line.
+/// Returns names and values, one pair a line.
 pub(super) fn lines<S: AsRef<str>>(pairs: &[(&str, S)]) -> String {
     let wide = pairs.iter().map(|(name, _)| name.width()).max().unwrap_or(0);
     let line = |(name, value): &(&str, S)| format!("{name:wide$}  {}\n", plain(value.as_ref()));
     pairs.iter().map(line).collect()
 }
 
-/// A text without what would tell a terminal something.
+/// Returns a text with its control characters escaped.
 pub(super) fn plain(text: &str) -> String {
     if !text.chars().any(char::is_control) {
         return text.to_owned();
@@ -74,7 +74,7 @@ pub(super) fn plain(text: &str) -> String {
         .collect()
 }
 
-/// As much of a text as stands in so many columns.
+/// Returns as much of a text as fits into this many columns.
 pub(super) fn cut(text: &str, columns: usize) -> String {
     let text = plain(text);
     if text.width() <= columns {
@@ -91,14 +91,14 @@ pub(super) fn cut(text: &str, columns: usize) -> String {
     kept + "…"
 }
 
-/// A span of time in its two largest units.
+/// Returns a span of time in its two largest units.
 pub(super) fn span(ms: i64) -> String {
     let seconds = Duration::from_secs(ms.max(0) as u64 / 1000);
     let text = humantime::format_duration(seconds).to_string();
     text.split(' ').take(2).collect::<Vec<_>>().join(" ")
 }
 
-/// A moment, in this host's zone.
+/// Returns a moment in this host's time zone.
 pub(super) fn moment(ms: i64) -> String {
     at_zone(ms, TimeZone::system())
 }
@@ -108,7 +108,7 @@ fn at_zone(ms: i64, zone: TimeZone) -> String {
     Timestamp::from_millisecond(ms).map_or_else(|_| ms.to_string(), told)
 }
 
-/// A moment, and how far from now it is.
+/// Returns a moment, and how far from now it is.
 pub(super) fn moment_from(ms: i64, now_ms: i64) -> String {
     let away = match ms - now_ms {
         0..1000 => "now".to_owned(),
@@ -118,13 +118,13 @@ pub(super) fn moment_from(ms: i64, now_ms: i64) -> String {
     format!("{} ({away})", moment(ms))
 }
 
-/// One object a line.
+/// Prints a value as one line of JSON.
 pub(super) fn json_line(value: &impl Serialize) -> Result<()> {
     println!("{}", serde_json::to_string(value)?);
     Ok(())
 }
 
-/// What the API told of each, a line each, as it told it.
+/// Prints JSON values as the API has sent them, one a line.
 pub(super) fn raw_lines(all: &[Box<RawValue>]) {
     all.iter().for_each(|one| println!("{}", one.get()));
 }
@@ -137,7 +137,7 @@ pub(super) enum Colour {
     Yellow = 33,
 }
 
-/// A text in a colour, where stdout is a terminal and nobody has asked for none (NO_COLOR).
+/// Returns a text in a colour, if stdout is a terminal and `NO_COLOR` is unset or empty.
 pub(super) fn paint(text: &str, colour: Colour) -> String {
     let asked = std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
     match asked && std::io::stdout().is_terminal() {

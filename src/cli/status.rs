@@ -1,42 +1,43 @@
-//! `dq status`: what the daemon's processes do, by its control socket; and what its jobs do, by the HTTP API.
+//! `dq status`: the state of the daemon's processes, from its control socket, and of its jobs, from the HTTP API.
 
 use std::fmt::Write as _;
 
 use anyhow::Result;
 
-use super::picture::{Picture, Topic};
+use super::daemon_snapshot::{DaemonSnapshot, Topic};
 use super::show::{Colour, NOTHING, Table, paint, plain, span};
-use super::target::Where;
-use crate::process::now_ms;
-use crate::status::{Phase, Process, ProcessState, Status};
+use super::target::TargetOptions;
+use host::now_ms;
+use model::status::{Phase, Process, ProcessState, Status};
 
-/// Show the daemon's processes: their state, how long they are up, how often and why they were started again, their memory
-/// and processor time.
+/// Show the state of the daemon: its processes, topics and nodes, and what is wrong now
 ///
-/// And how many jobs of each topic are in each state, the nodes of the store, and what is wrong with what the jobs are stored in.
-/// Ends with 0 when all processes are up, and with 1 when some are not, or no daemon answers on this host.
+/// For each process: its state, how long it has been up, how often and why it was restarted, its memory and processor
+/// time. For each topic: how many jobs are in each state. The exit code is 0 if all processes are up. It is 1 if some
+/// are not, or if no daemon answers on this host.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  dq status\n  dq status --config /etc/dq/dq.toml\n  dq status --run-dir /run/dq --json"
 )]
 pub(super) struct Arguments {
     #[command(flatten)]
-    at: Where,
+    at: TargetOptions,
 }
 
-/// Runs `dq status`. Tells whether all is well.
+/// Runs `dq status`. Returns whether all is well.
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
-    let picture = Picture::of(&arguments.at.target()?)?;
+    let snapshot = DaemonSnapshot::of(&arguments.at.target()?)?;
     if arguments.at.json {
-        println!("{}", serde_json::to_string_pretty(&picture)?);
+        println!("{}", serde_json::to_string_pretty(&snapshot)?);
     } else {
-        print!("{}{}", table(&picture.status, now_ms()), stored(&picture));
+        print!("{}{}", table(&snapshot.status, now_ms()), stored(&snapshot));
     }
-    let status = &picture.status;
+    let status = &snapshot.status;
     Ok(status.phase != Phase::Stopping && status.processes.iter().all(|p| is_well(p, status)))
 }
 
-/// An older process may drain.
+/// Returns whether a process is as it should be: up or draining, and not stuck. A process of an older generation may
+/// also be in any other state.
 fn is_well(process: &Process, status: &Status) -> bool {
     match process.state {
         ProcessState::Up | ProcessState::Draining => process.overdue_ms == 0,
@@ -90,11 +91,11 @@ fn table(status: &Status, now_ms: i64) -> String {
     text
 }
 
-/// What the jobs do, and where they are.
-fn stored(picture: &Picture) -> String {
+/// Returns the tables of the topics and of the nodes.
+fn stored(snapshot: &DaemonSnapshot) -> String {
     let mut text = String::new();
     let is_used = |t: &&Topic| t.delayed + t.ready + t.leased + t.dead > 0 || t.late_p50_ms.is_some();
-    if let Some(topics) = &picture.topics {
+    if let Some(topics) = &snapshot.topics {
         let used: Vec<&Topic> = topics.iter().filter(is_used).collect();
         let mut table = Table::new(&["topic", ">delayed", ">ready", ">leased", ">dead", ">late p50", ">p99"]);
         for topic in &used {
@@ -113,27 +114,32 @@ fn stored(picture: &Picture) -> String {
             let _ = writeln!(text, "and {} topics without jobs", topics.len() - used.len());
         }
     }
-    if let Some(nodes) = picture.nodes.as_ref().filter(|nodes| nodes.iter().any(|n| n.name != "embedded")) {
-        let _ = write!(text, "\n{}", super::nodes::told(nodes));
+    if let Some(nodes) = snapshot.nodes.as_ref().filter(|nodes| nodes.iter().any(|n| n.name != "embedded")) {
+        let _ = write!(text, "\n{}", super::node_table::told(nodes, snapshot.spool));
     }
-    // A daemon that has no such routes is only an older one.
-    if let Some(missing) = picture.missing.as_ref().filter(|_| picture.topics.is_none()) {
-        let _ =
-            writeln!(text, "\n{}", paint(&format!("jobs are not told: {}", plain(missing)), Colour::Yellow));
+    // If the topics are known and only the nodes are missing, the daemon may be of an older release without this route.
+    // This is no problem, and is not shown.
+    if let Some(missing) = snapshot.missing.as_ref().filter(|_| snapshot.topics.is_none()) {
+        let _ = writeln!(
+            text,
+            "\n{}",
+            paint(&format!("cannot read the jobs: {}", plain(missing)), Colour::Yellow)
+        );
     }
     text
 }
 
-/// A word of a status, as it is in JSON.
+/// Returns a value of a status as its word in JSON.
 pub(super) fn word(value: &impl serde::Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::picture::Node;
+    use super::super::daemon_snapshot::Node;
+    use super::super::spool::SpoolFill;
     use super::*;
-    use crate::status::{End, Finding, Renewal};
+    use model::status::{End, Finding, Renewal};
 
     #[test]
     fn the_table_tells_what_an_operator_looks_for() {
@@ -199,23 +205,27 @@ mod tests {
             "renewal":null,"listening":[],"processes":[]}"#;
         let topic = |topic: &str, ready| Topic { topic: topic.into(), ready, ..Topic::default() };
         let late = Topic { late_p50_ms: Some(1.25), ..topic("orders", 12) };
-        let mut picture = Picture {
+        let mut snapshot = DaemonSnapshot {
             status: serde_json::from_str(status).unwrap(),
             topics: Some(vec![topic("idle", 0), late]),
             nodes: Some(vec![Node { name: "embedded".into(), answers: true, ..Node::default() }]),
+            spool: None,
             missing: Some("no such route".into()),
             samples: Vec::new(),
         };
-        let text = stored(&picture);
+        let text = stored(&snapshot);
         assert!(text.contains("orders        0     12       0     0    1.2 ms    -\n"), "{text}");
         assert!(text.ends_with("and 1 topics without jobs\n") && !text.contains("embedded"), "{text}");
-        picture.nodes =
+        snapshot.nodes =
             Some(vec![Node { name: "r1".into(), detail: Some("refused".into()), ..Node::default() }]);
-        assert!(stored(&picture).contains("r1    down"), "{}", stored(&picture));
-        // What was there before stays where it was, in JSON.
-        let json = serde_json::to_value(&picture).unwrap();
+        assert!(stored(&snapshot).contains("r1    down"), "{}", stored(&snapshot));
+        let (entries, oldest_ms) = (7, Some(0));
+        snapshot.spool = Some(SpoolFill { entries, oldest_ms, ..SpoolFill::default() });
+        assert!(stored(&snapshot).contains("spool: 7 changes wait"), "{}", stored(&snapshot));
+        // In JSON, the fields of the status stay at the top level.
+        let json = serde_json::to_value(&snapshot).unwrap();
         assert_eq!((&json["phase"], &json["topics"][1]["ready"]), (&"steady".into(), &12.into()));
-        picture.topics = None;
-        assert!(stored(&picture).contains("jobs are not told: no such route"));
+        snapshot.topics = None;
+        assert!(stored(&snapshot).contains("cannot read the jobs: no such route"));
     }
 }

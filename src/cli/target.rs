@@ -1,4 +1,5 @@
-//! Which daemon is asked, and as whom: by flags, the environment, the user's file, or where one runs.
+//! Chooses the daemon that is asked, and the token: by flags, the environment, the user's file, or the place where a
+//! daemon runs.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,63 +8,64 @@ use anyhow::{Context as _, Result};
 use serde::Deserialize;
 
 use super::failure::Failure;
-use crate::status::control_socket;
+use model::status::control_socket;
 
-/// The options that all commands share which ask a daemon.
+/// The options that all commands share that ask a daemon.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Which daemon, and how it is shown")]
-pub(super) struct Where {
-    /// The daemon's configuration file: the Unix socket in its run_dir is asked
+pub(super) struct TargetOptions {
+    /// The daemon's configuration file; the daemon is reached at the Unix socket in its run_dir
     #[arg(long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
 
-    /// The daemon's run_dir, or DQ_RUN_DIR; default: that of a daemon in the working directory (var/run), or else /run/dq
+    /// The daemon's run_dir; or set DQ_RUN_DIR. Default: that of a daemon in the working directory (var/run), otherwise
+    /// /run/dq
     #[arg(long, value_name = "DIR", global = true)]
     pub run_dir: Option<PathBuf>,
 
-    /// The daemon's URL: http://…, https://… or unix:PATH; or DQ_URL, or `url` in ~/.config/dq/cli.toml
+    /// The daemon's URL: http://…, https://… or unix:PATH; or set DQ_URL, or `url` in ~/.config/dq/cli.toml
     #[arg(long, value_name = "URL", global = true)]
     pub url: Option<String>,
 
-    /// The token that it is asked with, or DQ_TOKEN. Other users of this host can see it here, and not in a file
+    /// The token; or set DQ_TOKEN. Other users of this host can see a token that is given here, but not one in a file
     #[arg(long, value_name = "TOKEN", global = true)]
     pub token: Option<String>,
 
-    /// A file that holds the token, or DQ_TOKEN_FILE, or `token_file` in ~/.config/dq/cli.toml
+    /// A file that holds the token; or set DQ_TOKEN_FILE, or `token_file` in ~/.config/dq/cli.toml
     #[arg(long, value_name = "FILE", global = true)]
     pub token_file: Option<PathBuf>,
 
-    /// JSON: one object, or of a list one object a line
+    /// Print JSON: one object, or for a list one object a line
     #[arg(long, global = true)]
     pub json: bool,
 }
 
-/// Where a daemon is asked.
+/// The address of a daemon's HTTP API.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Door {
-    /// At this socket.
+pub(super) enum DaemonAddress {
+    /// A Unix socket.
     Unix(PathBuf),
-    /// At this URL, without a slash at its end.
+    /// A URL, without a slash at its end.
     Url(String),
 }
 
-impl fmt::Display for Door {
+impl fmt::Display for DaemonAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Door::Unix(path) => write!(f, "{}", path.display()),
-            Door::Url(url) => f.write_str(url),
+            DaemonAddress::Unix(path) => write!(f, "{}", path.display()),
+            DaemonAddress::Url(url) => f.write_str(url),
         }
     }
 }
 
-/// A daemon, and who asks.
+/// A daemon, and the token for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
-    /// Where it is asked.
-    pub door: Door,
-    /// Of a daemon on this host, its folder.
+    /// The address of its HTTP API.
+    pub address: DaemonAddress,
+    /// Its run_dir. `None`: the daemon was chosen by a URL.
     pub run_dir: Option<PathBuf>,
-    /// Where the token is, if there is one.
+    /// The token, or the file that holds it. `None`: there is no token.
     token: Option<Token>,
 }
 
@@ -73,7 +75,7 @@ enum Token {
     File(PathBuf),
 }
 
-/// The user's file: a daemon that is asked where nothing else is said.
+/// The user's file: the daemon that is asked if neither a flag nor the environment names one.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct UserFile {
@@ -81,8 +83,8 @@ struct UserFile {
     token_file: Option<PathBuf>,
 }
 
-impl Where {
-    /// Which daemon that is.
+impl TargetOptions {
+    /// Chooses the daemon.
     pub(super) fn target(&self) -> Result<Target> {
         let run_dir = match &self.config {
             Some(file) => Some(super::settings(file)?.run_dir),
@@ -99,7 +101,8 @@ impl Where {
         self.choose(run_dir, env, user, here)
     }
 
-    /// Flags count before the environment, that before the user's file, and that before what is found.
+    /// Flags win over the environment, the environment over the user's file, and the user's file over a daemon that is
+    /// found.
     fn choose(
         &self,
         run_dir: Option<PathBuf>,
@@ -118,15 +121,16 @@ impl Where {
         };
         let flag = self.token.clone().map(Token::Text).or(self.token_file.clone().map(Token::File));
         let set = || env("DQ_TOKEN").map(Token::Text).or(env("DQ_TOKEN_FILE").map(|f| Token::File(f.into())));
-        // The token in the user's file is for the daemon that is chosen there, and for no other.
+        // The token in the user's file is only for the daemon that this file names. If the file names none, the token
+        // is for the daemon that is found.
         let of_file = user.token_file.filter(|_| is_users).map(Token::File);
         let token = flag.or_else(set).or(of_file);
         Ok(match at {
             At::Dir(dir) => {
-                let door = Door::Unix(dir.join("http.sock"));
-                Target { door, run_dir: Some(dir), token }
+                let address = DaemonAddress::Unix(dir.join("http.sock"));
+                Target { address, run_dir: Some(dir), token }
             }
-            At::Url(url) => Target { door: door(&url)?, run_dir: None, token },
+            At::Url(url) => Target { address: address(&url)?, run_dir: None, token },
         })
     }
 }
@@ -136,9 +140,9 @@ enum At {
     Url(String),
 }
 
-fn door(url: &str) -> Result<Door, Failure> {
+fn address(url: &str) -> Result<DaemonAddress, Failure> {
     if let Some(path) = url.strip_prefix("unix:").filter(|path| !path.is_empty()) {
-        return Ok(Door::Unix(path.into()));
+        return Ok(DaemonAddress::Unix(path.into()));
     }
     let uri: Option<ureq::http::Uri> = url.parse().ok();
     let good = uri.as_ref().is_some_and(|uri| {
@@ -150,11 +154,11 @@ fn door(url: &str) -> Result<Door, Failure> {
         );
         return Err(Failure::Usage(told));
     }
-    Ok(Door::Url(url.trim_end_matches('/').to_owned()))
+    Ok(DaemonAddress::Url(url.trim_end_matches('/').to_owned()))
 }
 
 impl Target {
-    /// The token, if there is one.
+    /// Returns the token, if there is one.
     pub(super) fn token(&self) -> Result<Option<String>> {
         let text = match &self.token {
             None => return Ok(None),
@@ -164,7 +168,9 @@ impl Target {
         };
         let text = text.trim();
         if text.is_empty() || !text.bytes().all(|b| b.is_ascii_graphic()) {
-            return Err(Failure::Usage("the token is empty, or holds what no token does".to_owned()).into());
+            return Err(
+                Failure::Usage("the token is empty, or has characters that no token has".to_owned()).into()
+            );
         }
         Ok(Some(text.to_owned()))
     }
@@ -194,7 +200,7 @@ impl UserFile {
 mod tests {
     use super::*;
 
-    fn choose(flags: &Where, env: &[(&str, &str)], user: UserFile, here: Option<&str>) -> Target {
+    fn choose(flags: &TargetOptions, env: &[(&str, &str)], user: UserFile, here: Option<&str>) -> Target {
         let env = |name: &str| env.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
         flags.choose(flags.run_dir.clone(), env, user, here.map(PathBuf::from)).unwrap()
     }
@@ -204,40 +210,41 @@ mod tests {
     }
 
     #[test]
-    fn flags_count_before_the_environment_and_that_before_the_users_file() {
-        let none = Where::default();
-        let dir = Where { run_dir: Some("/r".into()), ..Where::default() };
-        let url = Where { url: Some("http://h:1/".into()), ..Where::default() };
+    fn flags_win_over_the_environment_and_that_over_the_user_file() {
+        let none = TargetOptions::default();
+        let dir = TargetOptions { run_dir: Some("/r".into()), ..TargetOptions::default() };
+        let url = TargetOptions { url: Some("http://h:1/".into()), ..TargetOptions::default() };
         let env = [("DQ_RUN_DIR", "/e"), ("DQ_TOKEN", "t")];
-        let door = |flags: &Where, env: &[(&str, &str)], user, here| choose(flags, env, user, here).door;
-        let socket = |dir: &str| Door::Unix(Path::new(dir).join("http.sock"));
-        assert_eq!(door(&dir, &env, user(), Some("/h")), socket("/r"));
-        assert_eq!(door(&url, &env, user(), Some("/h")), Door::Url("http://h:1".into()));
-        assert_eq!(door(&none, &env, user(), Some("/h")), socket("/e"));
-        assert_eq!(door(&none, &[], user(), Some("/h")), Door::Url("https://q.example".into()));
-        assert_eq!(door(&none, &[], UserFile::default(), Some("/h")), socket("/h"));
-        assert_eq!(door(&none, &[], UserFile::default(), None), socket("/run/dq"));
-        assert_eq!(door(&none, &[("DQ_URL", "unix:/s")], user(), None), Door::Unix("/s".into()));
+        let address =
+            |flags: &TargetOptions, env: &[(&str, &str)], user, here| choose(flags, env, user, here).address;
+        let socket = |dir: &str| DaemonAddress::Unix(Path::new(dir).join("http.sock"));
+        assert_eq!(address(&dir, &env, user(), Some("/h")), socket("/r"));
+        assert_eq!(address(&url, &env, user(), Some("/h")), DaemonAddress::Url("http://h:1".into()));
+        assert_eq!(address(&none, &env, user(), Some("/h")), socket("/e"));
+        assert_eq!(address(&none, &[], user(), Some("/h")), DaemonAddress::Url("https://q.example".into()));
+        assert_eq!(address(&none, &[], UserFile::default(), Some("/h")), socket("/h"));
+        assert_eq!(address(&none, &[], UserFile::default(), None), socket("/run/dq"));
+        assert_eq!(address(&none, &[("DQ_URL", "unix:/s")], user(), None), DaemonAddress::Unix("/s".into()));
     }
 
     #[test]
     fn the_token_of_the_users_file_goes_to_no_other_daemon() {
-        let none = Where::default();
-        let url = Where { url: Some("http://h:1".into()), ..Where::default() };
+        let none = TargetOptions::default();
+        let url = TargetOptions { url: Some("http://h:1".into()), ..TargetOptions::default() };
         let file = Some(Token::File("/home/u/token".into()));
         assert_eq!(choose(&none, &[], user(), None).token, file);
         assert_eq!(choose(&url, &[], user(), None).token, None);
         assert_eq!(choose(&none, &[("DQ_URL", "http://h:1")], user(), None).token, None);
         let set = [("DQ_TOKEN", "t")];
         assert_eq!(choose(&url, &set, user(), None).token, Some(Token::Text("t".into())));
-        let flag = Where { token_file: Some("/f".into()), ..url };
+        let flag = TargetOptions { token_file: Some("/f".into()), ..url };
         assert_eq!(choose(&flag, &set, user(), None).token, Some(Token::File("/f".into())));
     }
 
     #[test]
     fn what_is_no_url_of_a_daemon_is_refused() {
         for bad in ["localhost:8088", "ftp://h", "unix:", "", "http://h/?a=b", "http://"] {
-            assert!(matches!(door(bad), Err(Failure::Usage(_))), "{bad}");
+            assert!(matches!(address(bad), Err(Failure::Usage(_))), "{bad}");
         }
     }
 }

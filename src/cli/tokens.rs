@@ -1,4 +1,4 @@
-//! `dq token`: who may ask the daemon over the network, and what.
+//! `dq token`: who may use the daemon over the network, and what they may do.
 
 use anyhow::Result;
 use serde::Deserialize;
@@ -7,9 +7,9 @@ use serde_json::value::RawValue;
 
 use super::api::{Api, part};
 use super::show::{NOTHING, Table, json_line, moment, raw_lines};
-use super::target::Where;
+use super::target::TargetOptions;
 
-/// Tokens: who may ask the daemon over the network, and what
+/// Tokens: manage who may use the daemon over the network, and what they may do
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq token create shop --scope produce:orders --scope read
@@ -21,7 +21,7 @@ pub(super) struct Arguments {
     command: Command,
 
     #[command(flatten)]
-    at: Where,
+    at: TargetOptions,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -31,34 +31,35 @@ enum Command {
     Revoke(Revoke),
 }
 
-/// Make a token, and write it to stdout: the only time that it is shown
+/// Make a token, and print it to stdout; it is not shown again
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq token create shop --scope produce:orders > shop.token
   dq token create ops --scope admin --expires 30days")]
 struct Create {
-    /// What it is called
+    /// The token's name
     name: String,
 
-    /// What it may: admin, read, produce:TOPIC or consume:TOPIC, where * is every topic; may be given again
+    /// What the token allows: admin, read, produce:TOPIC or consume:TOPIC, where * means every topic; may be given
+    /// several times
     #[arg(long = "scope", value_name = "SCOPE", required = true, value_delimiter = ',')]
     scopes: Vec<String>,
 
-    /// For how long it holds, such as "90days"; default: until it is revoked
+    /// How long the token is valid, such as "90days"; default: until it is revoked
     #[arg(long, value_name = "SPAN")]
     expires: Option<String>,
 }
 
-/// List the tokens: what they are called and what they may, and not what they are
+/// List the tokens with their names and scopes, but not their secrets
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  dq token list --json")]
 struct List {}
 
-/// Revoke a token: whoever asks with it is refused
+/// Revoke a token: requests with it are refused from now on
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  dq token revoke shop")]
 struct Revoke {
-    /// What it is called
+    /// The token's name
     name: String,
 }
 
@@ -68,7 +69,7 @@ struct Created {
 }
 
 #[derive(Debug, Deserialize)]
-struct Listed {
+struct TokenList {
     tokens: Vec<Box<RawValue>>,
 }
 
@@ -98,11 +99,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
                 println!("{}", answer.raw()?.get());
             } else {
                 println!("{}", answer.json::<Created>()?.token);
-                eprintln!("token {name} may {}; it is not shown again", scopes.join(", "));
+                eprintln!("token {name} has the scopes {}; it is not shown again", scopes.join(", "));
             }
         }
         Command::List(List {}) => {
-            let Listed { tokens } = api.get("/v1/tokens")?.json()?;
+            let TokenList { tokens } = api.get("/v1/tokens")?.json()?;
             match as_json {
                 true => raw_lines(&tokens),
                 false => print!("{}", table(&tokens)?),

@@ -1,20 +1,20 @@
-//! Checks who is told of what is wrong, and how.
+//! Checks the settings of alerts: who gets them, and how.
 
 use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
+use http::{HeaderName, HeaderValue, Uri};
 use lettre::message::Mailbox;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use ureq::http::{HeaderName, HeaderValue, Uri};
 
 use super::ConfigError;
 use super::raw;
 use super::validate::{HOUR, within};
-use crate::job::TopicName;
-use crate::notice::{KINDS, Template};
-use crate::settings::{Alert, AlertWebhook, Smtp, SmtpTls};
+use model::job::TopicName;
+use model::notice::{KINDS, Template};
+use model::settings::{Alert, AlertWebhook, Smtp, SmtpTls};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -22,7 +22,7 @@ fn wrong<T>(key: &str, problem: impl Into<String>) -> Result<T, ConfigError> {
     Err(ConfigError::key(key, problem))
 }
 
-/// Relative paths resolve against `base`.
+/// Checks `[alert]`. Relative paths resolve against `base`.
 pub(super) fn alert(raw: raw::Alert, base: &Path) -> Result<Alert, ConfigError> {
     addresses("alert.to", &raw.to)?;
     let mut names = HashSet::new();
@@ -30,7 +30,10 @@ pub(super) fn alert(raw: raw::Alert, base: &Path) -> Result<Alert, ConfigError> 
     for (i, raw) in raw.webhook.into_iter().enumerate() {
         let at = format!("alert.webhook[{i}]");
         if !names.insert(raw.name.clone()) {
-            return wrong(&format!("{at}.name"), format!("{:?} is another webhook's name already", raw.name));
+            return wrong(
+                &format!("{at}.name"),
+                format!("{:?} is already the name of another webhook", raw.name),
+            );
         }
         webhooks.push(webhook(&at, raw, base)?);
     }
@@ -48,11 +51,11 @@ pub(super) fn alert(raw: raw::Alert, base: &Path) -> Result<Alert, ConfigError> 
     })
 }
 
-/// Checks addresses of mail.
+/// Checks mail addresses.
 pub(super) fn addresses(key: &str, addresses: &[String]) -> Result<(), ConfigError> {
     for text in addresses {
         if text.parse::<Mailbox>().is_err() {
-            return wrong(key, format!("{text:?} is no address, such as \"ops@example.com\""));
+            return wrong(key, format!("{text:?} is not an address, such as \"ops@example.com\""));
         }
     }
     Ok(())
@@ -70,21 +73,23 @@ fn smtp(raw: raw::Smtp, base: &Path) -> Result<Option<Smtp>, ConfigError> {
         return match given.iter().find(|(_, value)| !value.is_empty()) {
             Some((key, _)) => {
                 let problem =
-                    format!("\"\" is no mail server, and alert.smtp.{key} is for one: \"mail.example.com\"");
+                    format!("is missing, but alert.smtp.{key} is set; a host is \"mail.example.com\"");
                 wrong("alert.smtp.host", problem)
             }
             None => Ok(None),
         };
     }
     if raw.host.contains(|c: char| c.is_whitespace() || matches!(c, '/' | '@')) {
-        let problem =
-            format!("{:?} is no host, such as \"mail.example.com\"; its port is alert.smtp.port", raw.host);
+        let problem = format!(
+            "{:?} is not a host, such as \"mail.example.com\"; the port is alert.smtp.port",
+            raw.host
+        );
         return wrong("alert.smtp.host", problem);
     }
     if raw.port == 0 {
         return wrong(
             "alert.smtp.port",
-            "0 is no port; 587 with \"starttls\", 465 with \"tls\", 25 with \"none\"",
+            "0 is not a port; use 587 with \"starttls\", 465 with \"tls\", 25 with \"none\"",
         );
     }
     let tls = match raw.tls.as_str() {
@@ -99,7 +104,7 @@ fn smtp(raw: raw::Smtp, base: &Path) -> Result<Option<Smtp>, ConfigError> {
         }
     };
     if raw.from.is_empty() {
-        return wrong("alert.smtp.from", "is missing: whom mails are from, such as \"dq@example.com\"");
+        return wrong("alert.smtp.from", "is missing: the sender of the mails, such as \"dq@example.com\"");
     }
     addresses("alert.smtp.from", std::slice::from_ref(&raw.from))?;
     let ca = file("alert.smtp.ca_file", &raw.ca_file, base)?;
@@ -107,12 +112,14 @@ fn smtp(raw: raw::Smtp, base: &Path) -> Result<Option<Smtp>, ConfigError> {
         if tls == SmtpTls::None {
             return wrong(
                 "alert.smtp.ca_file",
-                format!("{:?} means nothing with tls = \"none\"", raw.ca_file),
+                format!("{:?} has no effect with tls = \"none\"", raw.ca_file),
             );
         }
         if CertificateDer::from_pem_slice(ca.as_bytes()).is_err() {
-            let problem =
-                format!("{:?} holds no certificate; one begins \"-----BEGIN CERTIFICATE-----\"", raw.ca_file);
+            let problem = format!(
+                "{:?} holds no certificate; certificates begin with \"-----BEGIN CERTIFICATE-----\"",
+                raw.ca_file
+            );
             return wrong("alert.smtp.ca_file", problem);
         }
     }
@@ -133,16 +140,17 @@ fn login(raw: &raw::Smtp, base: &Path) -> Result<Option<(String, String)>, Confi
         (_, Some(_)) => {
             return wrong(
                 "alert.smtp.password_file",
-                "there is alert.smtp.password as well: leave one of them out",
+                "alert.smtp.password is set as well: leave one of them out",
             );
         }
     };
     match (raw.user.as_str(), password) {
         ("", None) => Ok(None),
-        ("", Some(_)) => wrong("alert.smtp.user", "\"\" is no user, and there is a password"),
-        (user, None) => {
-            wrong("alert.smtp.password", format!("is missing, for the user {user:?}; or password_file"))
-        }
+        ("", Some(_)) => wrong("alert.smtp.user", "is missing, but there is a password"),
+        (user, None) => wrong(
+            "alert.smtp.password",
+            format!("is missing for the user {user:?}: set it, or password_file"),
+        ),
         (user, Some(password)) => Ok(Some((user.to_owned(), password))),
     }
 }
@@ -153,7 +161,7 @@ fn webhook(at: &str, raw: raw::AlertWebhook, base: &Path) -> Result<AlertWebhook
     if !(1..=64).contains(&raw.name.len()) || !raw.name.bytes().all(allowed) {
         return wrong(
             &key("name"),
-            format!("{:?} is not 1 to 64 of letters, digits, `_`, `-`, `.`", raw.name),
+            format!("{:?} must be 1 to 64 letters, digits, `_`, `-` or `.`", raw.name),
         );
     }
     let uri: Option<Uri> = raw.url.parse().ok();
@@ -162,22 +170,22 @@ fn webhook(at: &str, raw: raw::AlertWebhook, base: &Path) -> Result<AlertWebhook
     }) {
         return wrong(
             &key("url"),
-            "is no URL that can be called, such as \"https://hooks.example.com/T0/B0/x\"",
+            "is not a URL that dq can call, such as \"https://hooks.example.com/T0/B0/x\"",
         );
     }
     for (name, value) in &raw.headers {
         if name.parse::<HeaderName>().is_err() || HeaderValue::from_str(value).is_err() {
-            return wrong(&key("headers"), format!("{name:?} and its value are no header"));
+            return wrong(&key("headers"), format!("{name:?} and its value are not a valid header"));
         }
     }
     if let Some(kind) = raw.kinds.iter().find(|kind| !KINDS.contains(&kind.as_str())) {
         return wrong(
             &key("kinds"),
-            format!("{kind:?} is no kind of alerts; there are {}", KINDS.join(", ")),
+            format!("{kind:?} is not a kind of alert; the kinds are {}", KINDS.join(", ")),
         );
     }
     if let Some(topic) = raw.topics.iter().find(|topic| TopicName::new(topic).is_err()) {
-        return wrong(&key("topics"), format!("{topic:?} is no topic's name"));
+        return wrong(&key("topics"), format!("{topic:?} is not the name of a topic"));
     }
     let template = file(&key("template_file"), &raw.template_file, base)?;
     if let Some(text) = &template {
@@ -193,7 +201,7 @@ fn webhook(at: &str, raw: raw::AlertWebhook, base: &Path) -> Result<AlertWebhook
     Ok(AlertWebhook { name, url, headers, template, kinds, topics })
 }
 
-/// What a file holds that a key names; none: it names none.
+/// Returns the text of the file that a key names; none: the key is empty.
 fn file(key: &str, name: &str, base: &Path) -> Result<Option<String>, ConfigError> {
     if name.is_empty() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Checks what is written of callbacks: which addresses may be called, and by what TLS goes.
+//! Checks the settings of callbacks: which addresses may be called, and the certificates for TLS.
 
 use std::path::Path;
 
@@ -6,12 +6,12 @@ use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use super::certificate::{Named, certificate};
-use super::{ConfigError, doors, raw};
-use crate::settings::{Callback, Tls};
+use super::certificate::{ConfiguredFile, certificate};
+use super::{ConfigError, ports, raw};
+use model::settings::{Callback, Tls};
 
 pub(super) fn callback(raw: &raw::Callback, base: &Path) -> Result<Callback, ConfigError> {
-    let named = |key, file| Named { key, file };
+    let named = |key, file| ConfiguredFile { key, file };
     let own = certificate(
         named("callback.cert_file", &raw.cert_file),
         named("callback.key_file", &raw.key_file),
@@ -19,12 +19,12 @@ pub(super) fn callback(raw: &raw::Callback, base: &Path) -> Result<Callback, Con
     )?;
     Ok(Callback {
         guard: raw.guard,
-        allow: doors::networks("callback.allow", &raw.allow)?,
+        allow: ports::networks("callback.allow", &raw.allow)?,
         tls: Tls { ca: ca(&raw.ca_file, base)?, own: own.map(|own| (own.chain, own.key)) },
     })
 }
 
-/// Who certifies receivers.
+/// Reads the certificates of the authorities that sign the receivers' certificates.
 fn ca(file: &str, base: &Path) -> Result<Option<String>, ConfigError> {
     if file.is_empty() {
         return Ok(None);
@@ -36,11 +36,11 @@ fn ca(file: &str, base: &Path) -> Result<Option<String>, ConfigError> {
     for certificate in CertificateDer::pem_slice_iter(text.as_bytes()) {
         let added =
             certificate.map_err(|e| e.to_string()).and_then(|c| roots.add(c).map_err(|e| e.to_string()));
-        added.map_err(|e| wrong(format!("{path:?} holds what is no certificate: {e}")))?;
+        added.map_err(|e| wrong(format!("{path:?} holds something that is not a certificate: {e}")))?;
     }
     if roots.is_empty() {
         return Err(wrong(format!(
-            "{path:?} holds no certificate; one begins \"-----BEGIN CERTIFICATE-----\""
+            "{path:?} holds no certificate; certificates begin with \"-----BEGIN CERTIFICATE-----\""
         )));
     }
     Ok(Some(text))

@@ -1,4 +1,4 @@
-//! Reads and checks what dq proves itself by: at its HTTP port, and to receivers of callbacks.
+//! Reads and checks dq's own certificates, for the HTTP port and for receivers of callbacks.
 
 use std::path::Path;
 
@@ -8,19 +8,19 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
 use super::ConfigError;
-use crate::settings::Certificate;
+use model::settings::Certificate;
 
-/// A file as a key of the configuration names it.
+/// A key of the configuration, and the file that it names.
 #[derive(Clone, Copy)]
-pub(super) struct Named<'a> {
+pub(super) struct ConfiguredFile<'a> {
     pub key: &'static str,
     pub file: &'a str,
 }
 
-/// The certificate, if files are named; relative paths resolve against `base`.
+/// Reads the certificate, if files are named. Relative paths resolve against `base`.
 pub(super) fn certificate(
-    cert: Named<'_>,
-    key: Named<'_>,
+    cert: ConfiguredFile<'_>,
+    key: ConfiguredFile<'_>,
     base: &Path,
 ) -> Result<Option<Certificate>, ConfigError> {
     let wrong = |name: &str, problem: String| {
@@ -28,8 +28,8 @@ pub(super) fn certificate(
     };
     match (cert.file, key.file) {
         ("", "") => return Ok(None),
-        ("", _) => return Err(wrong("cert", format!("is missing, and goes with {}", key.key))),
-        (_, "") => return Err(wrong("key", format!("is missing, and goes with {}", cert.key))),
+        ("", _) => return Err(wrong("cert", format!("is missing: {} needs it", key.key))),
+        (_, "") => return Err(wrong("key", format!("is missing: {} needs it", cert.key))),
         _ => {}
     }
     let (cert_path, key_path) = (base.join(cert.file), base.join(key.file));
@@ -44,12 +44,12 @@ pub(super) fn certificate(
         .collect::<Result<_, _>>()
         .map_err(|e| no_cert(&e))?;
     if certs.is_empty() {
-        return Err(no_cert(&"one begins \"-----BEGIN CERTIFICATE-----\""));
+        return Err(no_cert(&"certificates begin with \"-----BEGIN CERTIFICATE-----\""));
     }
-    // What is wrong with a key is not shown: it may be told of by its bytes.
+    // The parser's error is not shown, because it may quote bytes of the key.
     let der = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|_| {
         let problem =
-            "holds no key that can be used; one begins \"-----BEGIN PRIVATE KEY-----\", without a password";
+            "holds no key that can be used; keys begin with \"-----BEGIN PRIVATE KEY-----\", without a password";
         wrong("key", format!("{key_path:?} {problem}"))
     })?;
     let provider = default_provider();

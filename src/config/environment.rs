@@ -4,14 +4,15 @@ use toml::{Table, Value};
 
 use super::ConfigError;
 
-/// Names that begin with `DQ_` and belong to the command line, or are made by container platforms for a service `dq`.
+/// Returns whether a name that begins with `DQ_` is not a setting: it belongs to the command line, or a container
+/// platform makes it for a service named `dq`.
 fn is_foreign(name: &str) -> bool {
     matches!(name, "DQ_URL" | "DQ_TOKEN" | "DQ_TOKEN_FILE")
         || name.starts_with("DQ_SERVICE_")
         || name.starts_with("DQ_PORT")
 }
 
-/// Puts what the environment says into the table. A value takes the type that the key's default has.
+/// Puts the values from the environment into the table. A value must have the type of the key's default.
 pub fn apply(
     table: &mut Table,
     environment: impl Iterator<Item = (String, String)>,
@@ -38,7 +39,7 @@ pub fn apply(
             None => &mut *table,
             Some(section) => {
                 let entry = table.entry(section.to_owned()).or_insert_with(|| Value::Table(Table::new()));
-                let problem = || ConfigError::key(section, "is a section, and not a value");
+                let problem = || ConfigError::key(section, "is a section, not a value");
                 entry.as_table_mut().ok_or_else(problem)?
             }
         };
@@ -60,6 +61,9 @@ fn typed(default: &Value, name: &str, text: String) -> Result<Value, ConfigError
     }
     let parsed: Option<Value> = format!("x = {text}").parse().ok().and_then(|mut t: Table| t.remove("x"));
     parsed.filter(|v| v.same_type(default)).ok_or_else(|| {
-        ConfigError::key(name, format!("{text:?} is no {}, such as {default}", default.type_str()))
+        ConfigError::key(
+            name,
+            format!("{text:?} is not of the type {}, such as {default}", default.type_str()),
+        )
     })
 }

@@ -1,28 +1,33 @@
-//! Checks what is written of the store on Redis: each node, where it is and how it is spoken with.
+//! Checks the settings of the store on Redis: each node, its address and its connection.
 
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::unistd::{AccessFlags, access};
 use redis::IntoConnectionInfo;
 
 use super::ConfigError;
+use super::durability;
 use super::raw;
+use super::units::Size;
 use super::validate::{count, within};
-use crate::php_node::{self, PhpNode};
-use crate::settings::{At, Node, Redis, Registry, Tls};
+use model::php_node::{self, PhpNode};
+use model::settings::{At, Node, Redis, Registry, Spool, Tls};
 
-/// How many shards a Cluster has when nothing else is said: enough to be spread over many servers.
+/// The number of shards of a Cluster if the file does not set it: enough to be spread over many servers.
 const SHARDS_OF_CLUSTER: u32 = 64;
 
-/// A token says in two bytes on which shard its lease is, and bells need a connection each.
+/// The maximum number of shards. A token has two bytes for the shard of its lease, and bells need one connection per
+/// shard.
 const SHARDS_MAX: u32 = 1024;
 
 const SERVER: [&str; 4] = ["redis", "rediss", "redis+unix", "unix"];
 const NETWORK: [&str; 2] = ["redis", "rediss"];
 
-pub(super) fn redis(raw: raw::Store, base: &Path) -> Result<Redis, ConfigError> {
+pub(super) fn redis(raw: raw::Store, base: &Path, run_dir: &Path) -> Result<Redis, ConfigError> {
     check_name("store.prefix", &raw.prefix)?;
+    let safety = durability::of_redis(&raw)?;
     match (raw.nodes_from_registry, raw.node.is_empty()) {
         (false, true) => {
             let problem = "\"redis\" needs a [[store.node]] with a name and a url, such as \"redis://127.0.0.1:6379/0\"";
@@ -35,15 +40,17 @@ pub(super) fn redis(raw: raw::Store, base: &Path) -> Result<Redis, ConfigError> 
     let mut seen = HashSet::new();
     let mut nodes = Vec::new();
     for (i, raw) in raw.node.into_iter().enumerate() {
-        let written = Written { at: format!("store.node[{i}]"), raw, base };
+        let written = NodeEntry { at: format!("store.node[{i}]"), raw, base };
         if !written.raw.name.is_empty() && !seen.insert(written.raw.name.clone()) {
-            let problem = format!("{:?} is another node's name already", written.raw.name);
+            let problem = format!("{:?} is already the name of another node", written.raw.name);
             return Err(written.wrong("name", problem));
         }
         let node = written.node(shards)?;
         if let Some(same) = nodes.iter().find(|n: &&Node| n.at == node.at) {
-            let problem =
-                format!("is that of node {} already: two nodes are two servers, or two databases", same.name);
+            let problem = format!(
+                "is already that of node {}: two nodes need two servers, or two databases",
+                same.name
+            );
             return Err(written.wrong("url", problem));
         }
         nodes.push(node);
@@ -53,15 +60,57 @@ pub(super) fn redis(raw: raw::Store, base: &Path) -> Result<Redis, ConfigError> 
         timeout: within("store.timeout", raw.timeout, TIMEOUT.0, TIMEOUT.1)?,
         pool: count("store.pool", raw.pool, 1, 1024)?,
         nodes,
+        spool: spool(raw.spool, &raw.spool_path, base, run_dir)?,
+        safety,
     })
+}
+
+/// The smallest useful spool, and the largest that SQLite can number, in bytes.
+const SPOOL: (usize, usize) = (1 << 20, 1 << 43);
+
+/// Returns where the spool is if the file does not say so. Daemons whose configuration files are in one folder have
+/// different run_dirs, and so different spools.
+fn usual_spool(base: &Path, run_dir: &Path) -> PathBuf {
+    let var = base.join("var");
+    if run_dir == var.join("run") {
+        return var.join("spool.db");
+    }
+    let name = run_dir.strip_prefix(base).unwrap_or(run_dir).to_string_lossy();
+    var.join(format!("spool-{}.db", name.trim_matches('/').replace('/', "-")))
+}
+
+/// Returns the spool; none: the file names no path, and the usual path cannot be written. So the configuration of an
+/// earlier release still starts.
+fn spool(bytes: Size, path: &str, base: &Path, run_dir: &Path) -> Result<Option<Spool>, ConfigError> {
+    if bytes.0 > 0 && !(SPOOL.0..=SPOOL.1).contains(&bytes.0) {
+        let shown = serde_json::to_string(&bytes).unwrap_or_default();
+        let problem = format!("{shown} is not 0 (no spool) or \"1MiB\" to \"8TiB\"");
+        return Err(ConfigError::key("store.spool", problem));
+    }
+    if !path.is_empty() && base.join(path).is_dir() {
+        let problem = format!("{path:?} is a folder: name a file, such as \"/var/lib/dq/spool.db\"");
+        return Err(ConfigError::key("store.spool_path", problem));
+    }
+    let usual = usual_spool(base, run_dir);
+    match path {
+        "" if !can_be_written(&usual) => Ok(None),
+        "" => Ok(Some(Spool { path: usual, bytes: bytes.0 })),
+        path => Ok(Some(Spool { path: base.join(path), bytes: bytes.0 })),
+    }
+}
+
+/// Returns whether this file could be written, or made in its folder.
+fn can_be_written(path: &Path) -> bool {
+    let there = path.ancestors().find(|path| path.exists());
+    there.is_some_and(|path| access(path, AccessFlags::W_OK).is_ok())
 }
 
 fn unlisted(problem: impl Into<String>) -> ConfigError {
     ConfigError::key("store.nodes_from_registry", problem)
 }
 
-/// The nodes in the tables of the PHP daemon. Each is called by the number of its row, which stays when people call it
-/// otherwise; of a master and its slave the master counts.
+/// Returns the nodes in the tables of the PHP daemon. Each is named by the number of its row, because people can change
+/// the name in the row. If a row has a master and a slave, the master is used.
 pub(super) fn from_registry(
     shards: u32,
     registry: Option<&Registry>,
@@ -74,7 +123,7 @@ pub(super) fn from_registry(
     };
     let rows = ask(registry).map_err(unlisted)?;
     if rows.is_empty() {
-        return Err(unlisted("the table dq_redis is empty: add a row, or take [[store.node]]"));
+        return Err(unlisted("the table dq_redis is empty: add a row, or use [[store.node]]"));
     }
     let mut nodes: Vec<Node> = Vec::new();
     for row in rows {
@@ -88,7 +137,7 @@ pub(super) fn from_registry(
         let url = url.ok_or_else(|| wrong("is not \"host:port\" or \"host:port:password\"".to_owned()))?;
         let node = Node::server(format!("r{}", row.id), url, shards);
         if let Some(same) = nodes.iter().find(|n| n.at == node.at) {
-            return Err(wrong(format!("is that of node {} already", same.name)));
+            return Err(wrong(format!("is already that of node {}", same.name)));
         }
         nodes.push(node);
     }
@@ -103,19 +152,19 @@ fn check_name(key: &str, name: &str) -> Result<(), ConfigError> {
         return Ok(());
     }
     if name.is_empty() {
-        return Err(ConfigError::key(key, "is missing: 1 to 32 of letters, digits, `_`, `-`"));
+        return Err(ConfigError::key(key, "is missing: 1 to 32 letters, digits, `_` or `-`"));
     }
-    Err(ConfigError::key(key, format!("{name:?} is not 1 to 32 of letters, digits, `_`, `-`")))
+    Err(ConfigError::key(key, format!("{name:?} must be 1 to 32 letters, digits, `_` or `-`")))
 }
 
-/// A node as it is written, and where.
-struct Written<'a> {
+/// A node as the file describes it, and its place in the file.
+struct NodeEntry<'a> {
     at: String,
     raw: raw::Node,
     base: &'a Path,
 }
 
-impl Written<'_> {
+impl NodeEntry<'_> {
     fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.at)
     }
@@ -147,30 +196,34 @@ impl Written<'_> {
         if raw.cluster {
             if !raw.sentinels.is_empty() || !raw.master_name.is_empty() {
                 let problem =
-                    "true goes without sentinels and master_name: a Cluster finds its masters itself";
+                    "true allows no sentinels and no master_name: a Cluster finds its masters itself";
                 return Err(self.wrong("cluster", problem));
             }
             let first = self.url("url", &raw.url, &NETWORK, &password)?;
             let more = raw.seeds.iter().map(|seed| self.url("seeds", seed, &NETWORK, &password));
             let seeds: Vec<String> = std::iter::once(Ok(first)).chain(more).collect::<Result<_, _>>()?;
             if seeds.iter().any(|s| s.starts_with("rediss:") != seeds[0].starts_with("rediss:")) {
-                return Err(self.wrong("seeds", "all begin as url does, with \"redis://\" or \"rediss://\""));
+                return Err(
+                    self.wrong("seeds", "must all begin like url, with \"redis://\" or \"rediss://\"")
+                );
             }
             return Ok(At::Cluster { seeds });
         }
         if !raw.seeds.is_empty() {
-            return Err(self.wrong("seeds", "are more servers of a Cluster: set cluster = true"));
+            return Err(
+                self.wrong("seeds", "are more servers of a Cluster: set cluster = true, or leave them out")
+            );
         }
         match (raw.sentinels.is_empty(), raw.master_name.as_str()) {
             (true, "") => Ok(At::Server { url: self.url("url", &raw.url, &SERVER, &password)? }),
             (true, name) => {
                 let problem =
-                    format!("{name:?} needs sentinels = [\"redis://10.0.0.1:26379\"] to ask for it");
+                    format!("{name:?} needs sentinels = [\"redis://10.0.0.1:26379\"] that know its address");
                 Err(self.wrong("master_name", problem))
             }
             (false, "") => Err(self.wrong(
                 "master_name",
-                "\"\" is no name; it is what the sentinels monitor, such as \"mymaster\"",
+                "is missing: the name of the master that the sentinels monitor, such as \"mymaster\"",
             )),
             (false, name) => {
                 let host = |url: &str| redis::parse_redis_url(url)?.host_str().map(str::to_owned);
@@ -178,7 +231,7 @@ impl Written<'_> {
                 let url = self.url("url", &url, &NETWORK, &password)?;
                 if !raw.url.is_empty() && host(&raw.url).is_none_or(|h| !h.eq_ignore_ascii_case(name)) {
                     let problem = format!(
-                        "its host is not the master's name: the sentinels say where it is, such as \"redis://:password@{name}/0\""
+                        "its host must be the master's name, because the sentinels know the address: such as \"redis://:password@{name}/0\""
                     );
                     return Err(self.wrong("url", problem));
                 }
@@ -190,7 +243,7 @@ impl Written<'_> {
         }
     }
 
-    /// A URL that is one, with the password of the file. What may hold a password is not shown.
+    /// Checks a URL, and adds the password of the file. Messages never show a text that may contain a password.
     fn url(
         &self,
         key: &str,
@@ -206,20 +259,18 @@ impl Written<'_> {
         if !written.split_once("://").is_some_and(|(scheme, _)| schemes.contains(&scheme)) {
             return Err(self.wrong(key, format!("a url begins with {begins}, {example}")));
         }
-        let problem = |e: &str| self.wrong(key, format!("a url that cannot be read: {e}; one is {example}"));
+        let problem = |e: &str| self.wrong(key, format!("a url that cannot be read: {e}; use one {example}"));
         let parts = "is there a port above 65535, or a `/`, `@` or space that is not percent-encoded in the password?";
         let mut url = redis::parse_redis_url(written).ok_or_else(|| problem(parts))?;
         let info = written.into_connection_info().map_err(|e| problem(e.detail().unwrap_or(parts)))?;
         if info.redis_settings().db() < 0 {
-            return Err(problem("its database is a number from 0"));
+            return Err(problem("its database must be a number from 0"));
         }
         if url.fragment().is_some() {
-            return Err(
-                self.wrong(key, "\"#…\" means nothing here; a certificate of one's own goes by ca_file")
-            );
+            return Err(self.wrong(key, "\"#…\" is not allowed here; for a private certificate, use ca_file"));
         }
         if self.raw.cluster && info.redis_settings().db() != 0 {
-            return Err(self.wrong(key, "a Cluster has no database but 0: leave it out"));
+            return Err(self.wrong(key, "a Cluster has only database 0: leave the database out"));
         }
         if let Some(password) = &password.0 {
             let is_file = !NETWORK.contains(&url.scheme());
@@ -228,9 +279,9 @@ impl Written<'_> {
                 || url.set_password(Some(password)).is_err()
             {
                 let problem = if is_file {
-                    "goes with \"redis://\" and \"rediss://\"; on a socket it is \"redis+unix:///run/redis.sock?pass=…\""
+                    "needs \"redis://\" or \"rediss://\"; for a socket, use \"redis+unix:///run/redis.sock?pass=…\""
                 } else {
-                    "the url has a password already: leave one of them out"
+                    "the url also has a password: leave one of them out"
                 };
                 return Err(self.wrong("password_file", problem));
             }
@@ -248,7 +299,7 @@ impl Written<'_> {
         }
     }
 
-    /// What a file holds that a key names; none: it names none.
+    /// Returns the text of the file that a key names; none: the key is empty.
     fn file(&self, key: &str, name: &str) -> Result<Option<String>, ConfigError> {
         if name.is_empty() {
             return Ok(None);
@@ -267,26 +318,42 @@ impl Written<'_> {
         let own = match (self.file("cert_file", &raw.cert_file)?, self.file("key_file", &raw.key_file)?) {
             (None, None) => None,
             (Some(cert), Some(key)) => Some((cert, key)),
-            (Some(_), None) => return Err(self.wrong("key_file", "\"\" is no file; cert_file needs its key")),
-            (None, Some(_)) => return Err(self.wrong("cert_file", "\"\" is no file; key_file goes with it")),
+            (Some(_), None) => return Err(self.wrong("key_file", "is missing: cert_file needs its key")),
+            (None, Some(_)) => {
+                return Err(self.wrong("cert_file", "is missing: key_file needs its certificate"));
+            }
         };
         let certificates = [("ca_file", ca.as_ref()), ("cert_file", own.as_ref().map(|(cert, _)| cert))];
         for (key, text) in certificates {
             if text.is_some_and(|t| !t.contains("-----BEGIN CERTIFICATE-----")) {
                 return Err(self.wrong(
                     key,
-                    "there is no certificate in it; one begins \"-----BEGIN CERTIFICATE-----\"",
+                    "the file holds no certificate; certificates begin with \"-----BEGIN CERTIFICATE-----\"",
                 ));
             }
         }
         if own.as_ref().is_some_and(|(_, key)| !key.contains("PRIVATE KEY-----")) {
-            return Err(
-                self.wrong("key_file", "there is no key in it; one begins \"-----BEGIN PRIVATE KEY-----\"")
-            );
+            return Err(self.wrong(
+                "key_file",
+                "the file holds no key; keys begin with \"-----BEGIN PRIVATE KEY-----\"",
+            ));
         }
         Ok(Tls { ca, own })
     }
 }
 
-/// The password that a file holds.
+/// The password in a file; none: no file is named.
 struct Password(Option<String>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn daemons_of_one_folder_have_different_spools() {
+        let spool = |run_dir: &str| usual_spool(Path::new("/etc/dq"), Path::new(run_dir));
+        assert_eq!(spool("/etc/dq/var/run"), Path::new("/etc/dq/var/spool.db"));
+        assert_eq!(spool("/etc/dq/b/run"), Path::new("/etc/dq/var/spool-b-run.db"));
+        assert_eq!(spool("/run/dq"), Path::new("/etc/dq/var/spool-run-dq.db"));
+    }
+}

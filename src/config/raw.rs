@@ -1,13 +1,13 @@
-//! The configuration as it is written: every key with its default, unknown keys refused.
+//! The configuration as it is written: every key with its default. Unknown keys are refused.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::units::{Size, Span};
-use crate::job::Priority;
-use crate::settings::Guard;
-use crate::topic::{CatchUp, Failure, Method, Mode, Payload, Rate, Status, Success};
+use model::job::Priority;
+use model::settings::Guard;
+use model::topic::{CatchUp, Durability, Failure, Method, Mode, Payload, Rate, Status, Success};
 
 /// The whole file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -87,6 +87,11 @@ pub(super) struct Store {
     pub pool: u32,
     pub shards_per_node: u32,
     pub nodes_from_registry: bool,
+    pub spool: Size,
+    pub spool_path: String,
+    pub durability: String,
+    pub durability_timeout: Span,
+    pub allow_snapshots: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub node: Vec<Node>,
 }
@@ -172,7 +177,7 @@ pub(super) struct Topic {
     pub name: String,
     #[serde(default)]
     pub title: String,
-    // Known, so that a mode that is not done yet is refused by its name.
+    // The key is known here, so that the message about a mode that this release does not support can name the mode.
     #[serde(default)]
     pub mode: Mode,
     #[serde(default)]
@@ -207,6 +212,7 @@ pub(super) struct Topic {
     pub breaker_pause: Option<Span>,
     #[serde(default)]
     pub catch_up: CatchUp,
+    pub durability: Option<Durability>,
     #[serde(default)]
     pub alert: Vec<String>,
     #[serde(default)]
@@ -215,7 +221,7 @@ pub(super) struct Topic {
     pub status: Status,
     #[serde(default)]
     pub secrets: Vec<String>,
-    // Known for the same reason.
+    // `keep_done` is known for the same reason.
     pub keep_done: Option<Span>,
     pub keep_dead: Option<Span>,
 }
@@ -322,6 +328,11 @@ impl Default for Store {
             pool: 8,
             shards_per_node: 2,
             nodes_from_registry: false,
+            spool: Size(256 << 20),
+            spool_path: String::new(),
+            durability: String::new(),
+            durability_timeout: seconds(3),
+            allow_snapshots: false,
             node: Vec::new(),
         }
     }

@@ -1,4 +1,4 @@
-//! Checks where the registry is.
+//! Checks the settings of the registry: which database it is.
 
 use std::path::{Path, PathBuf};
 
@@ -6,11 +6,11 @@ use ::mysql::Opts;
 
 use super::ConfigError;
 use super::raw;
-use crate::settings::{MysqlServer, Registry, Store};
+use model::settings::{MysqlServer, Registry, Store};
 
-const FORMS: &str = "\"sqlite:var/registry.db\" and \"mysql://user:password@127.0.0.1:3306/dq\" are";
+const FORMS: &str = "use \"sqlite:var/registry.db\" or \"mysql://user:password@127.0.0.1:3306/dq\"";
 
-/// Where it is; relative paths resolve against `base`.
+/// Returns the database of the registry; none: there is no registry. Relative paths resolve against `base`.
 pub(super) fn registry(
     raw: raw::Registry,
     store: &Store,
@@ -58,8 +58,8 @@ pub(super) fn registry(
             .map(|server| Some(Registry::Mysql(server)))
             .map_err(|(password, problem)| wrong(if password { "password_file" } else { key }, problem));
     }
-    // What may hold a password is not shown.
-    Err(wrong(key, format!("it is no registry; {FORMS}")))
+    // The text is not shown, because it may contain a password.
+    Err(wrong(key, format!("it is not a registry; {FORMS}")))
 }
 
 fn sqlite(path: &str, store: &Store, base: &Path) -> Result<Registry, String> {
@@ -69,18 +69,18 @@ fn sqlite(path: &str, store: &Store, base: &Path) -> Result<Registry, String> {
     };
     match store {
         Store::Redis(_) => {
-            Err("the hosts on one store of Redis need one registry, and SQLite is a file of one host: take \
+            Err("all hosts that share Redis need the same registry, and SQLite is a file of one host: use \
                                 MySQL, or leave it out"
                 .to_owned())
         }
         Store::Embedded { path: jobs } if *jobs == path => {
-            Err("it is store.path already; take another file".to_owned())
+            Err("it is the file of store.path; use another file".to_owned())
         }
         Store::Embedded { .. } => Ok(Registry::Sqlite { path }),
     }
 }
 
-/// Whether it is the password that is wrong, and what.
+/// Checks a URL of MySQL. The error says whether the password is wrong, and what is wrong.
 fn mysql(url: &str, password: Option<String>) -> Result<MysqlServer, (bool, String)> {
     let problem = |what: &str| (false, format!("a url that cannot be read: {what}; {FORMS}"));
     let opts = Opts::from_url(url).map_err(|e| problem(&e.to_string()))?;
@@ -91,14 +91,14 @@ fn mysql(url: &str, password: Option<String>) -> Result<MysqlServer, (bool, Stri
     let url = match password {
         None => url.to_owned(),
         Some(_) if opts.get_pass().is_some() => {
-            return Err((true, "the url has a password already: leave one of them out".to_owned()));
+            return Err((true, "the url also has a password: leave one of them out".to_owned()));
         }
         Some(password) => with_password(url, &password).ok_or_else(|| problem("it names no user"))?,
     };
     Ok(MysqlServer { name, url })
 }
 
-/// The URL with a password behind its user.
+/// Returns the URL with a password after its user.
 fn with_password(url: &str, password: &str) -> Option<String> {
     let rest = url.strip_prefix("mysql://")?;
     let (user, rest) = rest.split_once('@')?;

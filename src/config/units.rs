@@ -1,4 +1,4 @@
-//! Values with a unit as the file writes them: `"30s"`, `"1MiB"`.
+//! Values with a unit, as the file has them: `"30s"`, `"1MiB"`.
 
 use std::fmt;
 use std::time::Duration;
@@ -31,7 +31,7 @@ impl<'de> Deserialize<'de> for Span {
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
                 let refused = |_| E::invalid_value(de::Unexpected::Str(text), &self);
-                // From the environment, a number is a text as well.
+                // A value from the environment is always text, also if it is a number.
                 match text.parse() {
                     Ok(seconds) => Ok(Span(Duration::from_secs(seconds))),
                     Err(_) => humantime::parse_duration(text).map(Span).map_err(refused),

@@ -1,33 +1,35 @@
-//! From what is written to what holds: checks every value and every combination.
+//! Checks every value of the configuration and every combination, and returns the settings.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::doors;
+use super::durability;
 use super::nodes;
+use super::ports;
 use super::raw::{self, Raw};
 use super::registry;
 use super::units::Span;
 use super::{AskNodes, ConfigError};
 use super::{alert, callback};
-use crate::guard::Rules;
-use crate::job::TopicName;
-use crate::retry::RetryPolicy;
-use crate::settings::{Consume, Settings, Store, Timer};
-use crate::topic::Topic;
+use model::guard::Rules;
+use model::job::TopicName;
+use model::retry::RetryPolicy;
+use model::settings::{Consume, Settings, Store, Timer};
+use model::topic::Topic;
 
 pub(super) const HOUR: Duration = Duration::from_secs(3600);
 
-/// A Unix socket's path is at most 107 bytes long; `run_dir` holds sockets of names up to 30.
+/// The maximum length of `run_dir`, in bytes. The path of a Unix socket has at most 107 bytes, and the names of the
+/// sockets in `run_dir` have up to 30.
 const RUN_DIR_MAX: usize = 107 - 30;
 
-/// Checks a configuration; relative paths resolve against `base`.
+/// Checks a configuration. Relative paths resolve against `base`.
 pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settings, ConfigError> {
     let path = |key: &str, value: &str| -> Result<PathBuf, ConfigError> {
         if value.is_empty() {
-            return Err(ConfigError::key(key, "\"\" is no path"));
+            return Err(ConfigError::key(key, "\"\" is not a path"));
         }
         Ok(base.join(value))
     };
@@ -45,13 +47,16 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settin
             return Err(ConfigError::key("store.nodes_from_registry", problem));
         }
         "embedded" if !raw.store.node.is_empty() => {
-            let problem = "\"embedded\" has no nodes; with them it is \"redis\"";
+            let problem = "\"embedded\" has no nodes; to use nodes, set \"redis\"";
             return Err(ConfigError::key("store.backend", problem));
         }
-        "embedded" => Store::Embedded { path: path("store.path", &raw.store.path)? },
-        "redis" => Store::Redis(nodes::redis(raw.store, base)?),
+        "embedded" => {
+            durability::check_embedded(&raw.store)?;
+            Store::Embedded { path: path("store.path", &raw.store.path)? }
+        }
+        "redis" => Store::Redis(nodes::redis(raw.store, base, &run_dir)?),
         other => {
-            let problem = format!("{other:?} is no store; \"embedded\" and \"redis\" are");
+            let problem = format!("{other:?} is not a store; use \"embedded\" or \"redis\"");
             return Err(ConfigError::key("store.backend", problem));
         }
     };
@@ -75,8 +80,8 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settin
             _ => Some(within("watchdog", raw.watchdog, Duration::from_secs(1), HOUR)?),
         },
         watch_config: raw.watch_config,
-        server: doors::server(raw.server, registry.is_some())?,
-        http: doors::http(raw.http, registry.is_some(), base)?,
+        server: ports::server(raw.server, registry.is_some())?,
+        http: ports::http(raw.http, registry.is_some(), base)?,
         timer: Timer { processes: count("timer.processes", raw.timer.processes, 0, 64)? },
         consume: Consume {
             processes: count("consume.processes", raw.consume.processes, 0, 64)?,
@@ -88,13 +93,14 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settin
         topics: topics(raw.topic, max_attempts, &Rules::new(&callback))?,
         callback,
     };
+    durability::check_topics(&settings.store, &settings.topics)?;
     let same = |a: SocketAddr, b: SocketAddr| {
         a.port() == b.port() && (a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified())
     };
     if let (Some(server), Some(http)) = (settings.server.listen, settings.http.listen)
         && same(server, http)
     {
-        let problem = format!("{:?} is server.listen already; take another port", raw_http_listen);
+        let problem = format!("{:?} has the port of server.listen; use another port", raw_http_listen);
         return Err(ConfigError::key("http.listen", problem));
     }
     Ok(settings)
@@ -131,9 +137,10 @@ fn zone(name: String) -> Result<Option<String>, ConfigError> {
     }
     match jiff::tz::TimeZone::get(&name) {
         Ok(_) => Ok(Some(name)),
-        Err(_) => {
-            Err(ConfigError::key("timezone", format!("{name:?} is no zone, such as \"Asia/Shanghai\"")))
-        }
+        Err(_) => Err(ConfigError::key(
+            "timezone",
+            format!("{name:?} is not a time zone, such as \"Asia/Shanghai\""),
+        )),
     }
 }
 
@@ -147,14 +154,15 @@ fn topics(raw: Vec<raw::Topic>, max_attempts: u32, rules: &Rules) -> Result<Vec<
     let mut topics = Vec::new();
     for (i, raw) in raw.into_iter().enumerate() {
         let topic = topic(&format!("topic[{i}]"), raw, max_attempts)?;
-        // Names are looked up when they are called, not here: the configuration is read where nobody may wait.
+        // Only an address in the URL is checked here. A host name is looked up when it is called, because reading the
+        // configuration must not wait for a name server.
         if let Some(why) = rules.denies_literal(&topic.callback) {
             return Err(ConfigError::key(format!("topic[{i}].callback"), why));
         }
         if !names.insert(topic.name.clone()) {
             return Err(ConfigError::key(
                 format!("topic[{i}].name"),
-                format!("\"{}\" stands here twice", topic.name),
+                format!("\"{}\" is defined twice", topic.name),
             ));
         }
         topics.push(topic);
@@ -188,6 +196,7 @@ fn topic(at: &str, raw: raw::Topic, max_attempts: u32) -> Result<Topic, ConfigEr
         breaker_failures: raw.breaker_failures.unwrap_or(new.breaker_failures),
         breaker_pause: span(raw.breaker_pause, new.breaker_pause),
         catch_up: raw.catch_up,
+        durability: raw.durability,
         alert: raw.alert,
         creator: raw.creator,
         status: raw.status,
@@ -208,7 +217,7 @@ fn retry(
     cap: Option<Span>,
 ) -> Result<RetryPolicy, ConfigError> {
     let unused = |name: &str, given: bool| match given {
-        true => Err(ConfigError::key(format!("{at}.{name}"), "means nothing beside a list: leave it out")),
+        true => Err(ConfigError::key(format!("{at}.{name}"), "has no effect with a list: leave it out")),
         false => Ok(()),
     };
     let listed = matches!(raw, raw::Retry::List(_));

@@ -1,12 +1,13 @@
-//! The moments that clients of the PHP daemon write: `fix_time`.
+//! Parses `fix_time`, the due time as clients of the PHP daemon write it.
 
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-use crate::job::LATEST_MS;
+use model::job::LATEST_MS;
 
-/// The moment that a `fix_time` means, Unix milliseconds: `2026-12-01 23:50:50` and its shorter and slashed forms in
-/// `zone`, RFC 3339 with its own offset, or `@` and Unix seconds.
+/// Returns the moment of a `fix_time`, in Unix milliseconds. Accepted are `2026-12-01 23:50:50` and its shorter and
+/// slashed forms in `zone`, RFC 3339 with its own offset, and `@` with Unix seconds. Returns none for any other text,
+/// and for a moment before 1970 or after [`LATEST_MS`].
 pub(super) fn moment(text: &str, zone: &TimeZone) -> Option<i64> {
     let text = text.trim();
     let local = |format| DateTime::strptime(format, text).ok();

@@ -1,5 +1,6 @@
-//! Runs migrations over a connection that has locked out all others. refinery keeps the history and says what is to be run; its own
-//! drivers begin transactions of their own, and the one for MySQL passes over errors behind the first statement of a file.
+//! Runs migrations on a connection that has locked out all others. refinery keeps the history and decides what to run.
+//! Its own drivers are not used: they begin transactions of their own, and the driver for MySQL ignores errors after
+//! the first statement of a file.
 
 use refinery_core::error::WrapMigrationError;
 use refinery_core::traits::sync::{Migrate, Query, Transaction};
@@ -11,18 +12,18 @@ use super::{RegistryError, Result};
 /// The table that holds the history.
 const HISTORY: &str = "dq_schema_history";
 
-/// A connection that nobody else migrates over meanwhile.
+/// A connection that keeps all other processes from migrating at the same time.
 pub(super) trait Session {
     /// Runs all statements of a text, up to the first that fails.
     fn run(&mut self, sql: &str) -> Result<()>;
 
-    /// Version, name and checksum of each migration that was run: columns 0, 1 and 3 of what the query gives.
+    /// Returns version, name and checksum of each migration that was run: columns 0, 1 and 3 of the result of `query`.
     fn history(&mut self, query: &str) -> Result<Vec<(i64, String, String)>>;
 }
 
-/// Runs those that have not been run.
+/// Runs the migrations that were not run yet.
 pub(super) fn migrate(session: impl Session, migrations: &[Migration]) -> Result<()> {
-    // The release before this one may come after it: a migration that it does not know is no error.
+    // An older release may run after a newer one. A migration that it does not know is no error.
     let mut runner = Runner::new(migrations).set_abort_missing(false);
     runner.set_migration_table_name(HISTORY);
     let migrated = runner.run(&mut Migrating(session));
@@ -50,7 +51,7 @@ impl<S: Session> Query<Vec<Migration>> for Migrating<S> {
             let damaged = || RegistryError::Away(format!("{HISTORY} is damaged at version {version}"));
             let number = version.try_into().map_err(|_| damaged())?;
             let checksum = checksum.parse().map_err(|_| damaged())?;
-            // When it was run is of no use here.
+            // The time when it was run is not needed here.
             Ok(Migration::applied(number, name, OffsetDateTime::UNIX_EPOCH, checksum))
         };
         self.0.history(query)?.into_iter().map(migration).collect()
@@ -58,12 +59,13 @@ impl<S: Session> Query<Vec<Migration>> for Migrating<S> {
 }
 
 impl<S: Session> Migrate for Migrating<S> {
-    /// To make a table that is there already needs a right as well, which a daemon does not have everywhere.
+    /// Makes the table only if it is missing. The statement needs the right to create tables even if the table exists,
+    /// and not every daemon has that right.
     fn assert_migrations_table(&mut self, table: &str) -> std::result::Result<usize, refinery_core::Error> {
         if self.0.history(&Self::get_applied_migrations_query(table)).is_ok() {
             return Ok(0);
         }
         let create = Self::assert_migrations_table_query(table);
-        self.execute([create.as_str()].into_iter()).migration_err("cannot make its history", None)
+        self.execute([create.as_str()].into_iter()).migration_err("cannot make the history table", None)
     }
 }

@@ -1,5 +1,5 @@
-//! A topic's fields as they are written down: in the databases, and in the snapshot. Every release reads what another one wrote:
-//! what is not there has its default, and what is not known is kept.
+//! The fields of a topic as they are stored in the databases and in the snapshot. Each release can read what another
+//! one wrote: a missing field has its default, and an unknown field is kept.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,11 +7,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::job::{Priority, TopicName};
-use crate::retry::RetryPolicy;
-use crate::topic::{CatchUp, Failure, Method, Mode, Payload, Rate, Status, Success, Topic, Unfit};
+use model::job::{Priority, TopicName};
+use model::retry::RetryPolicy;
+use model::topic::{
+    CatchUp, Durability, Failure, InvalidTopic, Method, Mode, Payload, Rate, Status, Success, Topic,
+};
 
-/// All fields but the name.
+/// All fields of a topic except its name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Record {
@@ -35,6 +37,7 @@ pub(super) struct Record {
     pub breaker_failures: u32,
     pub breaker_pause_ms: u64,
     pub catch_up: CatchUp,
+    pub durability: Option<Durability>,
     pub priority: Priority,
     pub alert: Vec<String>,
     pub creator: String,
@@ -44,7 +47,7 @@ pub(super) struct Record {
     pub keep_dead_ms: u64,
 }
 
-/// A retry policy.
+/// A retry policy, as it is stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "policy")]
 pub(super) enum Retry {
@@ -93,6 +96,7 @@ impl Record {
             breaker_failures: topic.breaker_failures,
             breaker_pause_ms: ms(topic.breaker_pause),
             catch_up: topic.catch_up,
+            durability: topic.durability,
             priority: topic.priority,
             alert: topic.alert,
             creator: topic.creator,
@@ -103,8 +107,9 @@ impl Record {
         }
     }
 
-    /// The topic, if it can be one. What does not keep it from being served is no reason that it is none (`Topic::flaws`).
-    pub(super) fn into_topic(self, name: TopicName) -> Result<Topic, Unfit> {
+    /// Returns the topic, if its values are valid. A flaw with which it can still be registered (`Topic::flaws`) is no
+    /// error.
+    pub(super) fn into_topic(self, name: TopicName) -> Result<Topic, InvalidTopic> {
         let span = Duration::from_millis;
         let topic = Topic {
             name,
@@ -134,6 +139,7 @@ impl Record {
             breaker_failures: self.breaker_failures,
             breaker_pause: span(self.breaker_pause_ms),
             catch_up: self.catch_up,
+            durability: self.durability,
             priority: self.priority,
             alert: self.alert,
             creator: self.creator,
@@ -146,7 +152,8 @@ impl Record {
         Ok(topic)
     }
 
-    /// The record as JSON, but for `left_out`, with what another release has written beside.
+    /// Returns the record as JSON, without the fields in `left_out`. Fields of `before` that this release does not know
+    /// are kept.
     pub(super) fn over(&self, before: Option<&str>, left_out: &[&str]) -> String {
         let before = before.and_then(|text| serde_json::from_str::<Map<String, Value>>(text).ok());
         let mut all = before.unwrap_or_default();
@@ -158,7 +165,7 @@ impl Record {
     }
 }
 
-/// In whole milliseconds; a part of one counts as one.
+/// Converts a span to whole milliseconds, rounded up.
 fn ms(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
@@ -168,12 +175,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_topic_survives_being_written_down_and_what_is_not_known_is_kept() {
+    fn a_topic_survives_storage_and_unknown_fields_are_kept() {
         let name = TopicName::new("orders").unwrap();
         let mut topic = Topic::new(name.clone(), "http://h/hook");
         topic.retry = RetryPolicy::List(vec![Duration::from_secs(1), Duration::from_millis(2500)]);
         topic.headers.insert("x-shop".into(), "7".into());
         topic.max_in_flight = Some(3);
+        topic.durability = Some(Durability::Replicas(2));
         let record = Record::of(&topic);
         let text = record.over(Some(r#"{"of_later":{"a":1},"title":"old","rate":5}"#), &[]);
         assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["of_later"]["a"], 1);

@@ -1,5 +1,5 @@
-//! The snapshot: what the registry held when it was last read, in a file that all processes of the host read. By it they go on
-//! while the database is away, also when they start.
+//! The snapshot: a file with what the registry held when it was last read. All processes of the host read it. With it
+//! they run, and even start, while the database does not answer.
 
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -9,15 +9,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::record::Record;
-use super::{Revision, Unusable};
-use crate::job::TopicName;
-use crate::token::Token;
-use crate::topic::Topic;
+use super::{InvalidRow, Revision};
+use model::job::TopicName;
+use model::token::Token;
+use model::topic::Topic;
 
-/// What the file's layout is called. A release that changes it so that this one cannot read it calls it otherwise.
+/// The number of the file's format. A release whose file this release could not read uses another number.
 const FORMAT: u32 = 1;
 
-/// Where the snapshot lies: in a folder of its own, so that who watches it is told of nothing else.
+/// Returns the folder of the snapshot. Nothing else is in it, so that a process that watches it is woken by nothing
+/// else.
 pub fn folder(run_dir: &Path) -> PathBuf {
     run_dir.join("registry")
 }
@@ -25,13 +26,14 @@ pub fn folder(run_dir: &Path) -> PathBuf {
 /// The topics and tokens of a registry at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Which registry it is, as its settings show it.
+    /// The registry that was read, as its settings are displayed.
     pub source: String,
-    /// In which state.
+    /// The revision at which it was read.
     pub revision: Revision,
     /// The topics.
     pub topics: Vec<Topic>,
-    /// The tokens; none: the release that has written it knows of none, which says nothing about those that there are.
+    /// The tokens. None: the release that wrote the file knows no tokens, so the file says nothing about the registry's
+    /// tokens.
     pub tokens: Option<Vec<Token>>,
 }
 
@@ -41,10 +43,10 @@ pub enum SnapshotError {
     /// The file could not be read.
     #[error(transparent)]
     Read(#[from] io::Error),
-    /// It holds something else.
+    /// The file holds something else.
     #[error("it is no snapshot: {0}")]
     Damaged(#[from] serde_json::Error),
-    /// Another release has written it.
+    /// Another release wrote it, in another format.
     #[error("its format is {0}; this release reads {FORMAT}")]
     Format(u32),
 }
@@ -60,7 +62,7 @@ struct File {
     source: String,
     revision: Revision,
     topics: Vec<Box<RawValue>>,
-    /// The release before knows nothing of this, and passes over it.
+    /// The release before this one does not know this field, and ignores it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tokens: Option<Vec<Box<RawValue>>>,
 }
@@ -73,12 +75,13 @@ struct Named {
 }
 
 impl Snapshot {
-    /// The file.
+    /// Returns the path of the file.
     pub fn file(run_dir: &Path) -> PathBuf {
         folder(run_dir).join("topics.json")
     }
 
-    /// Writes it in one step: whoever reads finds the old one or the new one. Secrets lie in it.
+    /// Writes the file in one step: a reader finds the old one or the new one. It contains secrets, so only its owner
+    /// can read it.
     pub fn write(&self, run_dir: &Path) -> Result<(), SnapshotError> {
         let text = |topic: &Topic| {
             serde_json::value::to_raw_value(&Named {
@@ -99,7 +102,7 @@ impl Snapshot {
             },
         };
         let path = Snapshot::file(run_dir);
-        // During a restart two processes write.
+        // During a restart two processes may write.
         let draft = path.with_extension(format!("draft-{}", std::process::id()));
         let mut out =
             std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
@@ -109,8 +112,9 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Reads it; none: there is none yet. What is of another release, and this one cannot use, is left out and told of.
-    pub fn read(run_dir: &Path) -> Result<Option<(Snapshot, Vec<Unusable>)>, SnapshotError> {
+    /// Reads the file. None: there is no file yet. Topics and tokens of another release that this one cannot use are
+    /// left out, and returned as [`InvalidRow`].
+    pub fn read(run_dir: &Path) -> Result<Option<(Snapshot, Vec<InvalidRow>)>, SnapshotError> {
         let text = match std::fs::read(Snapshot::file(run_dir)) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             other => other?,
@@ -124,7 +128,7 @@ impl Snapshot {
         for (at, text) in file.topics.iter().enumerate() {
             match topic(text.get()) {
                 Ok(topic) => topics.push(topic),
-                Err(why) => unusable.push(Unusable { which: format!("topic {at} of the snapshot"), why }),
+                Err(why) => unusable.push(InvalidRow { which: format!("topic {at} of the snapshot"), why }),
             }
         }
         let tokens = file.tokens.map(|texts| {
@@ -132,8 +136,10 @@ impl Snapshot {
             for (at, text) in texts.iter().enumerate() {
                 match serde_json::from_str(text.get()) {
                     Ok(token) => tokens.push(token),
-                    Err(e) => unusable
-                        .push(Unusable { which: format!("token {at} of the snapshot"), why: e.to_string() }),
+                    Err(e) => unusable.push(InvalidRow {
+                        which: format!("token {at} of the snapshot"),
+                        why: e.to_string(),
+                    }),
                 }
             }
             tokens
@@ -154,11 +160,11 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::token::{Proof, Secret, TokenName};
-    use crate::topic::Method;
+    use model::token::{Proof, Secret, TokenName};
+    use model::topic::Method;
 
     #[test]
-    fn a_topic_that_is_held_is_passed_on_so_and_the_release_before_does_not_call_by_its_method() {
+    fn held_topics_stay_held_and_old_releases_skip_unknown_methods() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder(dir.path())).unwrap();
         let topic = |name: &str| Topic::new(TopicName::new(name).unwrap(), "http://h/");
@@ -172,7 +178,7 @@ mod tests {
         let (read, unusable) = Snapshot::read(dir.path()).unwrap().unwrap();
         assert!(read == snapshot && unusable.is_empty(), "{unusable:?}");
         assert!(read.topics.iter().all(|topic| topic.held().is_some()));
-        // It knows two methods, and leaves out a topic that it cannot read.
+        // An old release knows two methods, and leaves out a topic that it cannot read.
         #[derive(Deserialize)]
         enum MethodBefore {
             #[serde(rename = "GET")]
@@ -193,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_is_read_as_it_was_written_by_nobody_else_and_one_of_another_layout_is_refused() {
+    fn a_snapshot_is_private_and_exact_and_other_formats_fail() {
         let dir = tempfile::tempdir().unwrap();
         let run_dir = dir.path();
         assert!(Snapshot::read(run_dir).unwrap().is_none());
@@ -213,7 +219,7 @@ mod tests {
         snapshot.write(run_dir).unwrap();
         assert_eq!(Snapshot::read(run_dir).unwrap(), Some((snapshot.clone(), Vec::new())));
         let path = Snapshot::file(run_dir);
-        // The release before has no tokens, and says nothing of them; it reads what this one writes.
+        // The release before this one does not know tokens. It can read what this one writes.
         #[derive(Deserialize)]
         struct Before {
             format: u32,

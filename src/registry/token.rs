@@ -1,14 +1,14 @@
-//! A token as the databases hold it.
+//! A token as the databases store it.
 
-use super::Unusable;
-use crate::scope::Scope;
-use crate::token::{Token, TokenName};
+use super::InvalidRow;
+use model::scope::Scope;
+use model::token::{Token, TokenName};
 
-/// A row: texts and numbers, of which dq has yet to see that they are a token.
+/// A row: texts and numbers that are not checked yet.
 #[derive(Debug)]
-pub(super) struct Row {
+pub(super) struct TokenRow {
     pub name: String,
-    /// Of its secret; or the hash of a password.
+    /// The digest of its secret, or the hash of a password.
     pub digest: String,
     pub scopes: String,
     pub created_ms: i64,
@@ -16,10 +16,10 @@ pub(super) struct Row {
     pub creator: String,
 }
 
-impl Row {
-    pub(super) fn of(token: &Token) -> Row {
+impl TokenRow {
+    pub(super) fn of(token: &Token) -> TokenRow {
         let scopes: Vec<String> = token.scopes.iter().map(Scope::to_string).collect();
-        Row {
+        TokenRow {
             name: token.name.kept(),
             digest: token.proof.clone().into(),
             scopes: scopes.join(" "),
@@ -29,9 +29,10 @@ impl Row {
         }
     }
 
-    /// The token. One that has a scope of another release's is none: whoever has it is not to be let in by a part of what was meant.
-    pub(super) fn into_token(self) -> Result<Token, Unusable> {
-        let unusable = |why: String| Unusable { which: format!("token {:?}", self.name), why };
+    /// Returns the token. A token with a scope that this release does not know is refused: it must not give access with
+    /// only some of its scopes.
+    pub(super) fn into_token(self) -> Result<Token, InvalidRow> {
+        let unusable = |why: String| InvalidRow { which: format!("token {:?}", self.name), why };
         Ok(Token {
             name: TokenName::try_from(self.name.clone()).map_err(|e| unusable(e.to_string()))?,
             proof: self.digest.clone().try_into().map_err(|_| {
@@ -42,7 +43,7 @@ impl Row {
                 .split_ascii_whitespace()
                 .map(str::parse)
                 .collect::<Result<_, _>>()
-                .map_err(|e: crate::scope::NoScope| unusable(e.to_string()))?,
+                .map_err(|e: model::scope::NoScope| unusable(e.to_string()))?,
             created_ms: self.created_ms,
             expires_ms: self.expires_ms,
             creator: self.creator.clone(),
@@ -50,8 +51,8 @@ impl Row {
     }
 }
 
-/// The tokens among rows, and the rest.
-pub(super) fn sorted(rows: Vec<Row>) -> (Vec<Token>, Vec<Unusable>) {
+/// Separates the rows that are tokens from the others.
+pub(super) fn sorted(rows: Vec<TokenRow>) -> (Vec<Token>, Vec<InvalidRow>) {
     let (mut tokens, mut unusable) = (Vec::new(), Vec::new());
     for row in rows {
         match row.into_token() {

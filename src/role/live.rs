@@ -1,5 +1,5 @@
-//! The topics and tokens as they are now: topics of the configuration file, and what the registry has, as the last snapshot says.
-//! Nobody here asks the database: dq-redis-checker does, and writes the snapshot.
+//! The current topics and tokens: topics of the configuration file, and what the last snapshot of the registry has.
+//! This module never asks the database. dq-redis-checker does, and writes the snapshot.
 
 use std::collections::HashSet;
 use std::fs::{DirBuilder, Metadata};
@@ -12,88 +12,90 @@ use std::time::Duration;
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
-use crate::excerpt::Excerpt;
-use crate::process::Changes;
-use crate::registry::{Snapshot, Unusable, snapshot_folder};
-use crate::settings::Settings;
-use crate::token::Tokens;
-use crate::topic::{Topic, Topics};
+use host::Changes;
+use model::excerpt::Excerpt;
+use model::settings::Settings;
+use model::token::Tokens;
+use model::topic::{Topic, Topics};
+use registry::{InvalidRow, Snapshot, snapshot_folder};
+use store::Lanes;
 
-/// How often the file is looked at where it cannot be watched.
+/// How often the file is checked if it cannot be watched.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The topics and tokens of a process that goes on when they change. Readable when they may have.
-#[derive(Debug)]
+/// The topics and tokens of a process, which can change while it runs. Its descriptor becomes readable when they may
+/// have changed.
 pub struct LiveTopics {
     topics: Topics,
     tokens: Tokens,
-    registry: Option<Followed>,
+    registry: Option<FollowedRegistry>,
+    /// The lanes, which get the durability levels of the topics at each change.
+    lanes: Option<Lanes>,
 }
 
-/// What is followed, when there is a registry.
+/// The snapshot of the registry, and what is known of it.
 #[derive(Debug)]
-struct Followed {
+struct FollowedRegistry {
     file: Vec<Topic>,
-    /// Which registry's snapshots count.
+    /// The registry whose snapshots are used.
     source: String,
     run_dir: PathBuf,
     watch: Watch,
-    /// Which file was read last.
-    seen: Option<Seen>,
+    /// The version of the file that was read last.
+    seen: Option<FileVersion>,
     /// Whether a snapshot of this registry was read.
     is_read: bool,
-    told: HashSet<Unusable>,
+    told: HashSet<InvalidRow>,
 }
 
-/// Inode, and when it was written.
-type Seen = (u64, i64, i64);
+/// The inode of a file, and when it was written.
+type FileVersion = (u64, i64, i64);
 
 #[derive(Debug)]
 enum Watch {
     Told(Changes),
-    /// The system has no more watches to give.
+    /// The system has no more watches, so a timer is used.
     Looks(TimerFd),
 }
 
 impl LiveTopics {
-    /// The topics as they are known at the start.
+    /// Returns the topics as they are known at the start.
     pub(super) fn begin(settings: &Settings) -> io::Result<LiveTopics> {
         let file = settings.topics.clone();
+        let lanes = Lanes::new(&settings.store).map_err(io::Error::other)?;
+        let topics: Topics = file.iter().cloned().collect();
+        lanes.set_topics(&topics);
+        let lanes = Some(lanes);
         let Some(registry) = &settings.registry else {
-            return Ok(LiveTopics {
-                topics: file.into_iter().collect(),
-                tokens: Tokens::default(),
-                registry: None,
-            });
+            return Ok(LiveTopics { topics, tokens: Tokens::default(), registry: None, lanes });
         };
         let run_dir = settings.run_dir.clone();
         DirBuilder::new().recursive(true).mode(0o700).create(snapshot_folder(&run_dir))?;
         let (source, told) = (registry.to_string(), HashSet::new());
-        // Watched before it is read, so that nothing falls between.
+        // The watch begins before the file is read, so that no change is missed.
         let watch = Watch::of(&Snapshot::file(&run_dir))?;
-        let topics = file.iter().cloned().collect();
-        let registry = Followed { file, source, run_dir, watch, seen: None, is_read: false, told };
-        let mut live = LiveTopics { topics, tokens: Tokens::default(), registry: Some(registry) };
+        let registry = FollowedRegistry { file, source, run_dir, watch, seen: None, is_read: false, told };
+        let mut live = LiveTopics { topics, tokens: Tokens::default(), registry: Some(registry), lanes };
         live.look();
         Ok(live)
     }
 
-    /// As they are known now. Cheap to clone.
+    /// Returns the current topics. Cheap to clone.
     pub fn now(&self) -> &Topics {
         &self.topics
     }
 
-    /// The tokens as they are known now. Cheap to clone.
+    /// Returns the current tokens. Cheap to clone.
     pub fn tokens(&self) -> &Tokens {
         &self.tokens
     }
 
-    /// Whether all topics that there are are known: without a registry, or after it was read once.
+    /// Returns whether all topics are known: there is no registry, or it was read once.
     pub fn is_whole(&self) -> bool {
         self.registry.as_ref().is_none_or(|registry| registry.is_read)
     }
 
-    /// Looks whether they have changed, and gives the topics if those have. To be called when this is readable.
+    /// Checks for changes. Returns the topics if they have changed. Call it when the descriptor is readable.
     pub fn look(&mut self) -> Option<&Topics> {
         let (topics, tokens) = self.registry.as_mut()?.look()?;
         if let Some(tokens) = tokens {
@@ -103,10 +105,11 @@ impl LiveTopics {
             return None;
         }
         self.topics = topics;
+        self.lanes.iter().for_each(|lanes| lanes.set_topics(&self.topics));
         Some(&self.topics)
     }
 
-    /// What becomes readable; none: they never change.
+    /// Returns the descriptor that becomes readable; none: the topics and tokens never change.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(match &self.registry.as_ref()?.watch {
             Watch::Told(changes) => changes.as_fd(),
@@ -115,8 +118,8 @@ impl LiveTopics {
     }
 }
 
-impl Followed {
-    /// What a new snapshot says; of tokens it may say nothing.
+impl FollowedRegistry {
+    /// Reads the snapshot if it is new. Returns its topics, and its tokens if it has a list of them.
     fn look(&mut self) -> Option<(Topics, Option<Tokens>)> {
         if let Err(e) = self.watch.take() {
             log::warn!("cannot watch the snapshot of the registry: {e}");
@@ -129,11 +132,11 @@ impl Followed {
         let (snapshot, unusable) = match Snapshot::read(&self.run_dir) {
             Ok(read) => read?,
             Err(e) => {
-                log::warn!("{}: {e}; going on with the topics that are known", path.display());
+                log::warn!("{}: {e}; using the topics that are known", path.display());
                 return None;
             }
         };
-        // That of another generation, which has another registry.
+        // It is a snapshot of another generation, which has another registry.
         if snapshot.source != self.source {
             return None;
         }
@@ -153,7 +156,7 @@ impl Watch {
         match Changes::of(file) {
             Ok(changes) => Ok(Watch::Told(changes)),
             Err(e) => {
-                log::warn!("cannot watch {}: {e}; it is looked at each second", file.display());
+                log::warn!("cannot watch {}: {e}; it is checked every second", file.display());
                 let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::all())?;
                 let each = Expiration::Interval(TimeSpec::from_duration(LOOK));
                 timer.set(each, TimerSetTimeFlags::empty())?;
@@ -162,7 +165,7 @@ impl Watch {
         }
     }
 
-    /// Takes what made it readable.
+    /// Reads the events or the timer that made the descriptor readable.
     fn take(&mut self) -> io::Result<()> {
         match self {
             Watch::Told(changes) => changes.take().map(drop),
@@ -177,20 +180,20 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::TopicName;
-    use crate::registry::Revision;
-    use crate::token::{Proof, Secret, Token, TokenName};
+    use model::job::TopicName;
+    use model::token::{Proof, Secret, Token, TokenName};
+    use registry::Revision;
 
     fn topic(name: &str, callback: &str) -> Topic {
         Topic::new(TopicName::new(name).unwrap(), callback)
     }
 
     #[test]
-    fn a_snapshot_is_followed_the_file_wins_and_what_is_broken_or_of_another_registry_changes_nothing() {
+    fn the_file_wins_over_a_snapshot_and_a_bad_one_changes_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let run_dir = dir.path().to_owned();
         DirBuilder::new().recursive(true).create(snapshot_folder(&run_dir)).unwrap();
-        let followed = Followed {
+        let followed = FollowedRegistry {
             file: vec![topic("a", "http://file/")],
             source: "sqlite:/x".into(),
             watch: Watch::of(&Snapshot::file(&run_dir)).unwrap(),
@@ -199,8 +202,12 @@ mod tests {
             is_read: false,
             told: HashSet::new(),
         };
-        let mut live =
-            LiveTopics { topics: Topics::default(), tokens: Tokens::default(), registry: Some(followed) };
+        let mut live = LiveTopics {
+            registry: Some(followed),
+            topics: Topics::default(),
+            tokens: Tokens::default(),
+            lanes: None,
+        };
         assert!(live.look().is_none() && !live.is_whole());
         let write = |source: &str, topics: Vec<Topic>| {
             let snapshot =
@@ -223,14 +230,13 @@ mod tests {
     }
 
     #[test]
-    fn a_token_goes_with_a_snapshot_that_has_it_not_and_stays_with_one_that_says_nothing() {
+    fn a_missing_token_is_removed_unless_the_token_list_is_absent() {
         let dir = tempfile::tempdir().unwrap();
         let run_dir = dir.path().to_owned();
         DirBuilder::new().recursive(true).create(snapshot_folder(&run_dir)).unwrap();
         let path = run_dir.join("registry.db");
-        let mut settings =
-            crate::config::development(&run_dir, std::iter::empty()).expect("the defaults are valid");
-        settings.registry = Some(crate::settings::Registry::Sqlite { path });
+        let mut settings = config::development(&run_dir, std::iter::empty()).expect("the defaults are valid");
+        settings.registry = Some(model::settings::Registry::Sqlite { path });
         let source = settings.registry.as_ref().unwrap().to_string();
         settings.run_dir = run_dir.clone();
         let mut live = LiveTopics::begin(&settings).unwrap();

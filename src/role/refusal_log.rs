@@ -1,17 +1,17 @@
-//! Logs what is refused, as `refusals` has it.
+//! Logs refused requests, in the form that `model::refusals` decides.
 
 use std::time::Instant;
 
-use crate::refusals::{RefusalCounts, RefusalSummary};
-use crate::strikes::Source;
+use model::failure_limiter::Source;
+use model::refusals::{RefusalCounts, RefusalSummary};
 
 /// The log of the requests that a process refuses.
 #[derive(Debug, Default)]
 pub struct RefusalLog(RefusalCounts);
 
 impl RefusalLog {
-    /// Records a refused request. `has_token`: it had a valid token, or needed none. `text` says what was asked and why it is
-    /// refused; whatever of it comes from outside is an [`Excerpt`](crate::excerpt::Excerpt).
+    /// Records a refused request. `has_token`: it had a valid token, or needed none. `text` says what was asked, and
+    /// why it is refused. Any part of it that comes from outside is an [`Excerpt`](model::excerpt::Excerpt).
     pub fn record(&mut self, source: Source, has_token: bool, text: impl Fn() -> String) {
         match self.0.count(source, has_token, Instant::now(), &text) {
             Some(text) => log::info!(target: "request", "refused a request from {source}: {text}"),
@@ -19,7 +19,7 @@ impl RefusalLog {
         }
     }
 
-    /// When [`RefusalLog::log_due`] has something to log; none: nothing was refused of late.
+    /// Returns when [`RefusalLog::log_due`] has something to log; none: nothing was refused recently.
     pub fn due(&self) -> Option<Instant> {
         self.0.due()
     }
@@ -29,7 +29,7 @@ impl RefusalLog {
         log_all(self.0.summaries(now));
     }
 
-    /// Logs all counts: the process ends.
+    /// Logs all counts. Call it when the process ends.
     pub fn log_rest(&mut self) {
         log_all(self.0.last_summaries(Instant::now()));
     }

@@ -1,14 +1,14 @@
-//! Reads the nodes of the PHP daemon out of the registry for dq-master, which opens no database itself: a process of its own,
-//! asked by its standard input, that ends with its answer.
+//! Reads the nodes of the PHP daemon from the registry for dq-master, which opens no database itself. It runs as a
+//! process of its own, gets its question on standard input, and ends with its answer.
 
 use std::io;
 use std::process::ExitCode;
 
-use crate::php_node::PhpNode;
-use crate::registry;
-use crate::settings::Registry;
+use model::php_node::PhpNode;
+use model::settings::Registry;
 
-/// Answers once: JSON of [`Registry`] in; JSON of the nodes, or of why there are none, out.
+/// Answers one question. Input: the JSON of [`Registry`]. Output: the JSON of the nodes, or of the reason why there are
+/// none.
 pub fn main() -> ExitCode {
     let answer = || -> serde_json::Result<()> {
         let settings: Registry = serde_json::from_reader(io::stdin())?;

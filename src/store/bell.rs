@@ -1,58 +1,59 @@
-//! Where processes wait for work.
+//! Bells: where processes wait for work.
 
 use std::io;
 use std::os::fd::AsFd;
 
-use crate::job::TopicName;
+use model::job::TopicName;
 
 /// What a process waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BellKind {
     /// Jobs to lease.
     Push,
-    /// Jobs that are due, or will be earlier than was known.
+    /// Due times and lease deadlines that are earlier than the timer knows. Embedded: also a log that has grown.
     Timer,
 }
 
-/// What a bell has rung for.
+/// What a bell rang for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ring {
-    /// Whatever there is.
+    /// Any work there may be.
     All,
-    /// A topic.
+    /// One topic.
     Of(TopicRing),
 }
 
-/// A ring that one of those who listen was told, and nobody else.
+/// A ring for one topic, which only one of the listening processes received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicRing {
-    /// What has ready jobs.
+    /// The topic that has ready jobs.
     pub topic: TopicName,
-    /// On which of the lane's shards.
+    /// The shard of the lane where the jobs are.
     pub shard: usize,
-    /// Which ring it is, as the store calls it: one that is given back is the same for whoever hears it next.
+    /// The store's number for the ring. A ring that is given back keeps its number for the next process that hears it.
     pub number: String,
 }
 
-/// Where a process waits for work; its descriptor is readable when it rang. It may ring too often, never too seldom.
+/// Where a process waits for work. Its descriptor is readable when it rang. It may ring without need, but it never
+/// fails to ring when there is work.
 pub trait Bell: AsFd + Send {
-    /// Takes all rings so far. Tells whether there were any: then its owner must look for work.
+    /// Takes all rings so far. Returns whether there were any. If so, the caller must look for work.
     fn answer(&self) -> io::Result<bool>;
 
-    /// What it has rung for since this was last asked; perhaps nothing any more.
+    /// Returns what it rang for since the last call of this method. The list may be empty.
     fn rings(&self) -> Vec<Ring> {
         vec![Ring::All]
     }
 
-    /// Says whether its owner could take work now. Where a ring goes to one of those who listen, one that could not would
-    /// keep it from the others.
+    /// Sets whether this process could take work now. Where each ring goes to only one listener, a process that cannot
+    /// take work must not listen: it would keep rings from the others.
     fn listen(&self, _could: bool) {}
 
-    /// Whether a ring is lost with a process that dies before it has heeded it.
+    /// Returns whether a ring is lost if the process that received it dies before it acts on it.
     fn loses_rings(&self) -> bool {
         false
     }
 
-    /// Gives the others a moment to hear what this one was told and may not take.
+    /// Stops listening for a moment, so that other processes hear of work that this one may not take.
     fn rest(&self) {}
 }

@@ -1,27 +1,48 @@
-//! How many jobs there are.
+//! Counts and lists of jobs.
 
-use crate::job::TopicName;
+use crate::{Forecast, Page, Result, View};
+use model::job::{State, TopicName};
 
 /// How many jobs of a topic are in each state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counts {
     /// The topic.
     pub topic: TopicName,
-    /// Waiting for their due time.
+    /// Jobs that wait for their due time.
     pub delayed: u64,
-    /// May be leased.
+    /// Jobs that may be leased.
     pub ready: u64,
-    /// Held by a consumer.
+    /// Jobs that a consumer holds.
     pub leased: u64,
     /// Dead letters.
     pub dead: u64,
-    /// When the ready job that waits longest was due, Unix milliseconds; none: none is ready.
+    /// When the ready job that has waited longest was due, Unix milliseconds. None: no job is ready.
     pub oldest_ready_ms: Option<i64>,
 }
 
 impl Counts {
-    /// Those of a topic that has no jobs.
+    /// Returns the counts of a topic that has no jobs.
     pub fn none(topic: TopicName) -> Counts {
         Counts { topic, delayed: 0, ready: 0, leased: 0, dead: 0, oldest_ready_ms: None }
     }
+}
+
+/// Reads that cover many jobs: lists, counts, forecasts.
+pub trait Views {
+    /// Returns a page of a topic's jobs in one state. Delayed jobs are sorted by due time, ready jobs by priority and
+    /// due time, leased jobs by deadline, dead letters by when they died. `cursor` is the [`Page::next`] of the page
+    /// before. A cursor that is not valid gives an empty last page.
+    fn list(&mut self, topic: &TopicName, state: State, cursor: Option<&str>, limit: usize) -> Result<Page>;
+
+    /// Returns the dead letters of a topic that died at `since_ms` or later, the latest first: up to `limit`, or fewer
+    /// if their bodies are big.
+    fn dead_since(&mut self, topic: &TopicName, since_ms: i64, limit: usize) -> Result<Vec<View>>;
+
+    /// Returns the counts of all topics that ever had a job, sorted by name.
+    fn counts(&mut self) -> Result<Vec<Counts>>;
+
+    /// Returns how many delayed jobs of these topics become due between each of `edges_ms` and the next. The edges are
+    /// Unix milliseconds, in ascending order. The embedded store counts up to [`FORECAST_MAX`](crate::FORECAST_MAX)
+    /// jobs in all. Jobs on nodes that do not answer are missing.
+    fn forecast(&mut self, topics: &[TopicName], edges_ms: &[i64]) -> Result<Forecast>;
 }

@@ -1,11 +1,14 @@
-//! How dead letters are named, and what is done with those of some ids.
+//! Dead letters: how a caller names them, and what is done with many of them at once.
 
-use crate::job::JobId;
+use crate::Result;
+use model::job::{JobId, TopicName};
+use model::letters::Pace;
+use std::time::Duration;
 
-/// What becomes of dead letters.
+/// What is done with the dead letters of some ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Letters {
-    /// They are counted.
+pub enum DeadLetterOperation {
+    /// They are only counted.
     Count,
     /// They are removed.
     Remove,
@@ -14,19 +17,38 @@ pub enum Letters {
 /// Which dead letters a redrive or purge takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Which {
-    /// All of the topic.
+    /// All dead letters of the topic.
     All,
-    /// Those of these ids.
+    /// The dead letters of these ids.
     Ids(Vec<JobId>),
-    /// These.
-    Letters(Vec<Letter>),
+    /// Exactly these dead letters.
+    Letters(Vec<DeadLetter>),
 }
 
-/// One dead letter. Those of one id died at different times.
+/// One dead letter. Dead letters of the same id died at different times.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Letter {
+pub struct DeadLetter {
     /// The job's id.
     pub id: JobId,
     /// When it died, Unix milliseconds.
     pub died_ms: i64,
+}
+
+/// Operations on many dead letters at once.
+pub trait DeadLetters {
+    /// Makes up to `limit` dead letters ready, or delayed if `pace` says so, with their attempts reset. Returns how
+    /// many. A dead letter stays dead if a live job has its id. Of each id only one dead letter is redriven.
+    /// [`Which::Ids`] takes the latest one.
+    fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize, pace: Pace) -> Result<usize>;
+
+    /// Counts or removes all dead letters of some ids. If a live job has one of the ids, the job stays. Returns how
+    /// many dead letters there were.
+    fn letters(&mut self, topic: &TopicName, ids: &[JobId], what: DeadLetterOperation) -> Result<usize>;
+
+    /// Removes these dead letters, and no others of their ids. Returns how many there were.
+    fn purge_letters(&mut self, topic: &TopicName, letters: &[DeadLetter]) -> Result<usize>;
+
+    /// Removes dead letters that died at least `age` ago, up to about `limit` on each shard. Returns how many. The
+    /// caller repeats the call until there are none.
+    fn retire(&mut self, topic: &TopicName, age: Duration, limit: usize) -> Result<usize>;
 }

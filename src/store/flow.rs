@@ -1,65 +1,67 @@
-//! What the store is asked and tells of topics whose jobs are held back: permits, and circuits.
+//! Permits, circuits and pauses: the requests and answers about topics whose ready jobs have to wait.
 
+use crate::{OwnerTag, Result};
 use std::time::Duration;
 
-use crate::job::TopicName;
-use crate::topic::Rate;
+use model::job::TopicName;
+use model::topic::Rate;
 
-/// Topics with ready jobs, and how many.
+/// Topics with ready jobs, and how many jobs each has.
 pub type Left = Vec<(TopicName, u64)>;
 
-/// Topics with ready jobs none of which is let through now, and after how long one may be.
-pub type Waiting = Vec<(TopicName, Duration)>;
+/// Topics with ready jobs whose circuit lets none through now, and the time until it may let one through.
+pub type WaitingTopics = Vec<(TopicName, Duration)>;
 
-/// For how long a count of callbacks holds that its owner does not renew.
+/// How long the store remembers how many callbacks a process holds, if the process does not report the number again.
 pub const PERMIT_HOLDS: Duration = Duration::from_secs(30);
 
-/// What a process asks of a topic that has a limit.
+/// A request of a process for permits of a topic that has limits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PermitAsk {
     /// The topic.
     pub topic: TopicName,
-    /// So many callbacks of it are in flight, or may begin by what was granted before. It takes the place of what was told
-    /// last, so that a repeat, or an answer that was lost, does no harm.
+    /// How many callbacks of the topic the process has in flight, or may still begin with permits that it was granted
+    /// before. This number replaces the one that it reported last, so that a repeated request or a lost answer does no
+    /// harm.
     pub held: u32,
-    /// So many more it would begin.
+    /// How many more callbacks it wants to begin.
     pub want: u32,
-    /// How many may be in flight, of all processes together.
+    /// How many callbacks may be in flight, for all processes together.
     pub max_in_flight: Option<u32>,
-    /// How many may begin in a span, of all processes together.
+    /// How many callbacks may begin in a span, for all processes together.
     pub rate: Option<Rate>,
-    /// So many were granted before, and did not begin.
+    /// How many callbacks were granted before, and did not begin.
     pub unused: u32,
 }
 
-/// How many callbacks may begin.
+/// The answer to a [`PermitAsk`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Permit {
-    /// So many.
+    /// How many callbacks may begin.
     pub granted: u32,
-    /// When the rate allows more, where it is what held some back.
+    /// The time until the rate allows more. None: the rate did not hold any back.
     pub again: Option<Duration>,
 }
 
-/// Why a topic's jobs are to wait, and for how long.
+/// A request to open the circuit of a topic, so that its jobs wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opening {
     /// The topic.
     pub topic: TopicName,
-    /// For how long.
+    /// How long the jobs wait. Zero: the probe showed nothing, and the next job may go as a probe now.
     pub pause: Duration,
-    /// How often it was opened in a row, with this time.
+    /// How often the circuit was opened in a row, including this time.
     pub opens: u32,
-    /// Why.
+    /// Why it is opened.
     pub reason: String,
 }
 
-/// Whether a circuit lets jobs through that is not closed.
+/// The state of a circuit that is not closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CircuitState {
-    /// One at a time.
+    /// It lets one job through at a time.
     HalfOpen,
-    /// None.
+    /// It lets no job through.
     Open,
 }
 
@@ -68,7 +70,7 @@ pub enum CircuitState {
 pub struct CircuitView {
     /// The topic.
     pub topic: TopicName,
-    /// Whether it lets one through.
+    /// Whether it is open or half open.
     pub state: CircuitState,
     /// When its pause ends or ended, Unix milliseconds.
     pub until_ms: i64,
@@ -81,7 +83,7 @@ pub struct CircuitView {
 }
 
 impl CircuitView {
-    /// Of what several parts of the store know of a topic: what holds back most.
+    /// Joins what several parts of the store report. For each topic, the view that holds back the most is kept.
     pub fn join(views: impl IntoIterator<Item = CircuitView>) -> Vec<CircuitView> {
         let mut all: Vec<CircuitView> = views.into_iter().collect();
         all.sort_by(|a, b| {
@@ -91,4 +93,35 @@ impl CircuitView {
         all.dedup_by(|later, first| later.topic == first.topic);
         all
     }
+}
+
+/// Pauses of topics.
+pub trait Pauses {
+    /// Pauses or resumes a topic. The jobs of a paused topic are not leased, but leases that exist go on. With several
+    /// nodes, a node that is away is told when it is back. After an error the change may hold in part, until the call
+    /// is repeated.
+    fn pause(&mut self, topic: &TopicName, paused: bool) -> Result<()>;
+
+    /// Returns the paused topics, sorted by name.
+    fn paused(&mut self) -> Result<Vec<TopicName>>;
+}
+
+/// Permits and circuits: what holds back jobs that are ready.
+pub trait Limits {
+    /// Grants permits to begin callbacks of topics with limits, at the homes of the topics. Returns one answer for each
+    /// of `asks`, in their order. The store forgets how many callbacks a process holds if the process does not report
+    /// it again within [`PERMIT_HOLDS`], and when [`Promotion::hand_back`](crate::Promotion::hand_back) is called for
+    /// the process.
+    fn permits(&mut self, owner: &OwnerTag, asks: &[PermitAsk]) -> Vec<Result<Permit>>;
+
+    /// Opens the circuit of a topic: its jobs wait, and after the pause one at a time is let through. Returns whether
+    /// the circuit was closed before. A circuit that is open and was opened at least as often stays as it is. A handle
+    /// to one lane opens it in this lane only.
+    fn open_circuit(&mut self, opening: &Opening) -> Result<bool>;
+
+    /// Closes the circuit of a topic, so that its jobs no longer wait. Returns whether it was not closed before.
+    fn close_circuit(&mut self, topic: &TopicName) -> Result<bool>;
+
+    /// Returns the circuits that are not closed, sorted by topic.
+    fn circuits(&mut self) -> Result<Vec<CircuitView>>;
 }

@@ -1,5 +1,5 @@
-//! Opens stores: as a whole, or lane by lane. A lane is a part of a store that may hang or fail by itself: the embedded store is
-//! one, of Redis each node is.
+//! Opens stores: as a whole, or lane by lane. A lane is a part of a store that may hang or fail by itself: the embedded
+//! store is one lane, and each node of Redis is one.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,10 +7,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{Bell, BellKind, RedisStore, Result, SqliteStore, Store, Token, redis, sqlite};
-use crate::job::{JobKey, TopicName};
-use crate::settings;
+use model::job::{JobKey, TopicName};
+use model::settings;
+use model::topic::{Durability, Topics};
 
-/// Opens the store that the settings name. `run_dir` is where its bells hang.
+/// Opens the store that the settings name. `run_dir` is the folder that has its bells.
 pub fn open(settings: &settings::Store, run_dir: &Path) -> Result<Box<dyn Store>> {
     match settings {
         settings::Store::Embedded { path } => Ok(Box::new(SqliteStore::open(path, run_dir)?)),
@@ -18,7 +19,7 @@ pub fn open(settings: &settings::Store, run_dir: &Path) -> Result<Box<dyn Store>
     }
 }
 
-/// A handle to one lane: only that lane's jobs are leased, moved and listed by it.
+/// Opens a handle to one lane. It leases, moves and lists the jobs of that lane only.
 pub fn open_lane(settings: &settings::Store, run_dir: &Path, lane: usize) -> Result<Box<dyn Store>> {
     match settings {
         settings::Store::Embedded { .. } => open(settings, run_dir),
@@ -43,44 +44,45 @@ pub fn hang_bell(
     }
 }
 
-/// Takes a bell down. What it has rung for and nobody has looked at is for others.
+/// Takes a bell down. If its rings are lost with it, all bells are rung, so that other processes look for that work.
 pub fn unhang(bell: Box<dyn Bell>, store: &mut dyn Store) {
     let loses_rings = bell.loses_rings();
-    // Nobody listens any more after this.
+    // After this, the bell no longer listens.
     drop(bell);
     if loses_rings {
         store.announce();
     }
 }
 
-/// What a node is asked about itself.
+/// A question to the servers of a node about themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Probe {
     /// Its clock: `us`, Unix microseconds.
     Time,
-    /// How it is: what INFO tells; and `dq_node`, which node it was when it was first used.
+    /// Its state: the answer of INFO, and `dq_node`, the name of the node for which dq first used the server.
     Info,
-    /// How it is set, as far as jobs hang on it: `maxmemory-policy`, `appendonly`, `save`.
+    /// Its settings that matter for jobs: `maxmemory-policy`, `appendonly`, `appendfsync`, `save`.
     Config,
-    /// How the Cluster is that it belongs to: what CLUSTER INFO tells.
+    /// The state of its Cluster: the answer of CLUSTER INFO.
     Cluster,
 }
 
-/// What a server of a node tells of itself.
+/// The answer of one server of a node to a [`Probe`].
 #[derive(Debug, Clone)]
 pub struct Probed {
-    /// Its address; empty where it is not known.
+    /// Its address. Empty if it is not known.
     pub server: String,
-    /// Names and values; or why it tells nothing.
+    /// Names and values, or why there is no answer.
     pub told: Result<BTreeMap<String, String>>,
 }
 
-/// The lanes of a store: its parts that may hang or fail each by itself. The embedded store is one, of Redis each node is.
+/// The lanes of a store: its parts that may hang or fail, each by itself. The embedded store is one lane, and each node
+/// of Redis is one.
 #[derive(Clone)]
 pub struct Lanes(Option<Arc<redis::Nodes>>);
 
 impl Lanes {
-    /// Those of that store.
+    /// Returns the lanes of the store that the settings name.
     pub fn new(settings: &settings::Store) -> Result<Lanes> {
         match settings {
             settings::Store::Embedded { .. } => Ok(Lanes(None)),
@@ -88,49 +90,89 @@ impl Lanes {
         }
     }
 
-    /// How many there are; never 0.
+    /// Returns how many lanes there are. There is always at least one.
     pub fn count(&self) -> usize {
         self.0.as_ref().map_or(1, |nodes| nodes.count())
     }
 
-    /// How many batches of a server may be on their way to a lane together, by as many threads. The embedded store has one
-    /// writer, whose commits are the dearer the smaller they are.
+    /// Returns how many batches a server process may send to a lane at the same time, each with a thread of its own.
+    /// The embedded store has one writer, and small commits cost it more for each job.
     pub fn ways(&self) -> usize {
         if self.0.is_some() { 2 } else { 1 }
     }
 
-    /// What a lane's node is called; none: it is no node.
+    /// Returns the name of a lane's node. None: the lane is not a node.
     pub fn name(&self, lane: usize) -> Option<&str> {
         self.0.as_ref().and_then(|nodes| nodes.name(lane))
     }
 
-    /// Asks the servers of a lane's node about themselves, whether they are taken for down or not. One answers for a node,
-    /// each master for a Cluster.
+    /// Asks the servers of a lane's node about themselves, even if they are considered down. A Cluster is asked at each
+    /// of its masters, any other node at one server.
     pub fn probe(&self, lane: usize, probe: Probe) -> Vec<Probed> {
         self.0.as_ref().map_or_else(Vec::new, |nodes| nodes.probe(lane, probe))
     }
 
-    /// How the nodes are to each other; of the embedded store there are none.
+    /// Returns the states of the nodes. The embedded store has no nodes.
     pub fn nodes(&self) -> Vec<redis::NodeState> {
         self.0.as_ref().map_or_else(Vec::new, |nodes| nodes.states())
     }
 
-    /// Has a lane's node drained of its jobs, which go to the others, or no longer. The timers do it.
-    pub fn drain(&self, lane: usize, drained: bool) -> Result<()> {
-        self.0.as_ref().map_or(Ok(()), |nodes| nodes.drain(lane, drained))
+    /// Returns the number of the set of nodes, which changes when other nodes hold jobs. 0: no set is known.
+    pub fn set_number(&self) -> u64 {
+        self.0.as_ref().map_or(0, |nodes| nodes.set_number())
     }
 
-    /// The lane that grants a topic's permits, whichever are down.
+    /// Returns which nodes hold jobs, as far as this process knows. None: it does not know, or the store is embedded.
+    pub fn set(&self) -> Option<redis::SetState> {
+        self.0.as_ref().and_then(|nodes| nodes.set_state())
+    }
+
+    /// Notes how safe the topics now ask changes of their jobs to be, for all handles of this process.
+    pub fn set_topics(&self, topics: &Topics) {
+        match &self.0 {
+            Some(nodes) => nodes.set_topics(topics),
+            None => {
+                for topic in topics.iter() {
+                    if let Some(problem) = topic.durability.and_then(settings::Store::embedded_lacks) {
+                        log::warn!("topic {}: durability: {problem}", topic.name);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the durability levels that the store or any topic asks for. The embedded store has only one level, so it
+    /// returns none.
+    pub fn asked_levels(&self) -> Vec<Durability> {
+        self.0.as_ref().map_or_else(Vec::new, |nodes| nodes.asked_levels())
+    }
+
+    /// Returns whether the configuration allows nodes that keep snapshots only.
+    pub fn allows_snapshots(&self) -> bool {
+        self.0.as_ref().is_some_and(|nodes| nodes.allows_snapshots())
+    }
+
+    /// Returns the nodes themselves, for code that changes which of them hold jobs. None: the store is embedded.
+    pub fn redis(&self) -> Option<&redis::Nodes> {
+        self.0.as_deref()
+    }
+
+    /// Returns the lane that grants the permits of a topic. Nodes that are down do not change it.
     pub fn home_of(&self, topic: &TopicName) -> usize {
         self.0.as_ref().map_or(0, |nodes| nodes.home_of(topic))
     }
 
-    /// The lane of a lease; none: it is no token of one.
+    /// Returns the lane of a lease. None: the token is not one of a lease.
     pub fn of_token(&self, token: &Token) -> Option<usize> {
         self.0.as_ref().map_or(Some(0), |nodes| nodes.lane_of_token(token))
     }
 
-    /// Where a job belongs.
+    /// Returns whether the home of a job is known to be down.
+    pub fn is_home_down(&self, key: &JobKey) -> bool {
+        self.0.as_ref().is_some_and(|nodes| nodes.is_home_down(key))
+    }
+
+    /// Returns the lane where a job belongs.
     pub fn of(&self, key: &JobKey) -> usize {
         self.0.as_ref().map_or(0, |nodes| nodes.lane_of(key))
     }

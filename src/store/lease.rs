@@ -1,25 +1,27 @@
-//! A lease: what is asked for, what it brings, and what becomes of it.
+//! Leases: what a caller asks for, what it gets, and how leases end.
 
+use crate::{Moved, Rescheduled};
 use std::time::Duration;
 
-use super::{Left, Result, Store, Waiting};
-use crate::headers::Headers;
-use crate::job::{Attempt, Body, Due, JobKey, TopicName};
+use super::{Left, Result, Store, WaitingTopics};
+use model::headers::Headers;
+use model::job::{Attempt, Body, Due, JobKey, TopicName};
 
-/// What a lease asks of one topic.
+/// What a lease call asks for of one topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
     /// The topic.
     pub topic: TopicName,
-    /// At most so many of its jobs.
+    /// How many of its jobs at most.
     pub max: u32,
     /// How long the lease holds.
     pub hold: Duration,
-    /// The topic's limit of attempts: what a lease that runs out goes by, where the job has none of its own.
+    /// The topic's limit of attempts. It is used when the lease expires and the job has no limit of its own.
     pub max_attempts: u32,
 }
 
-/// The tag of a process that holds leases: random, and locked in `run_dir/owners` as long as the process lives.
+/// The tag of a process that holds leases. It is random, and names a file in `run_dir/owners` that is locked as long as
+/// the process lives.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct OwnerTag(pub String);
 
@@ -34,7 +36,7 @@ pub struct Leased {
     pub key: JobKey,
     /// Its body.
     pub body: Body,
-    /// What settles it.
+    /// The lease token, which is needed to settle the job.
     pub token: Token,
     /// Which attempt this is, from 1.
     pub attempt: u32,
@@ -42,53 +44,57 @@ pub struct Leased {
     pub due_ms: i64,
     /// When the job was added, Unix microseconds.
     pub stamp_us: i64,
-    /// When it was leased, Unix milliseconds, by the shard's clock, which is the one that its due time is of; up to a millisecond
-    /// later.
+    /// When it was leased, Unix milliseconds, by the shard's clock, like the due time. The value may be up to a
+    /// millisecond too late.
     pub leased_ms: i64,
-    /// When the lease runs out, Unix milliseconds.
+    /// When the lease expires, Unix milliseconds.
     pub deadline_ms: i64,
     /// Its own limit of attempts.
     pub max_attempts: Option<u32>,
-    /// It is let through to see whether its receiver is back; and so often its topic's circuit was opened.
+    /// Set if the job is a probe, which shows whether its receiver is back: how often the circuit of its topic was
+    /// opened in a row.
     pub probe: Option<u32>,
     /// Its own headers.
     pub headers: Headers,
 }
 
 impl Leased {
-    /// For how long it had been due when it was leased. Both moments are the shard's: its clock may differ from this host's.
+    /// Returns how long the job had been due when it was leased. Both moments are by the shard's clock, which may
+    /// differ from this host's clock.
     pub fn late(&self) -> Duration {
         Duration::from_millis(u64::try_from(self.leased_ms.saturating_sub(self.due_ms)).unwrap_or(0))
     }
 }
 
-/// What a lease brought.
+/// The result of a lease call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// The jobs, by priority and due time within a topic.
+    /// The leased jobs. The jobs of a topic are sorted by priority and due time.
     pub jobs: Vec<Leased>,
-    /// The topics with ready jobs that are left, and how many; but for paused ones, and those whose circuit lets none
-    /// through now. Of one that lets one through: one. Of those that were asked all, of others some, and each of them by and by.
+    /// The topics that still have ready jobs, and how many. Paused topics, and topics whose circuit lets none through
+    /// now, are left out. For a topic whose circuit lets one job through, the number is one. All topics that were asked
+    /// for are included, but only some of the others. Repeated calls report each of the others in time.
     pub left: Left,
-    /// The topics with ready jobs whose circuit lets none through now, and after how long it may. Nobody rings then.
-    /// Told of all or some as what is left.
-    pub waiting: Waiting,
+    /// The topics with ready jobs whose circuit lets none through now, and the time until it may. No bell rings when
+    /// that time is over. Topics are included as in `left`.
+    pub waiting: WaitingTopics,
 }
 
-/// What becomes of a leased job.
+/// The outcome of a leased job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was accepted: the job is done and gone.
+    /// The job was accepted. It is done, and is removed.
     Ack,
-    /// It was not: the job is due again.
+    /// The job was not accepted. It is due again.
     Retry(Due),
-    /// It was not, and will not be tried again: a dead letter.
+    /// The job was not accepted, and will not be tried again. It becomes a dead letter.
     Bury,
-    /// It takes longer: the lease now ends this much after the store's now.
+    /// The attempt takes longer. The lease now ends this long after the store's present time.
     Extend(Duration),
-    /// Its receiver answers later: the lease is nobody's from now on, and ends this much after the store's now.
+    /// The receiver answers later. From now on the lease belongs to no process. It ends this long after the store's
+    /// present time.
     Later(Duration),
-    /// It was not begun: ready again, the attempt not counted.
+    /// The attempt was not begun. The job is ready again, and the attempt does not count.
     HandBack,
 }
 
@@ -99,22 +105,22 @@ pub struct Settlement {
     pub key: JobKey,
     /// The lease's token.
     pub token: Token,
-    /// What becomes of it.
+    /// The outcome of the lease.
     pub outcome: Outcome,
-    /// The attempt, to be kept with the job.
+    /// The record of the attempt, which is kept with the job.
     pub attempt: Option<Attempt>,
 }
 
-/// Whether a settlement settled anything.
+/// Whether a settlement had an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
-    /// It did.
+    /// The outcome was recorded.
     Done,
-    /// The lease had ended, or the job was deleted or replaced while it was held: nothing was settled.
+    /// The lease had ended, or the job was deleted or replaced while it was leased. Nothing was settled.
     Stale,
 }
 
-/// An exchange in two turns at the store. What cannot be settled is not followed by a lease.
+/// Settles and leases in two separate calls. If a settlement fails, nothing is leased.
 pub(super) fn exchange_apart(
     store: &mut dyn Store,
     settlements: &[Settlement],
@@ -126,4 +132,64 @@ pub(super) fn exchange_apart(
     let failed = settled.iter().find_map(|settled| settled.as_ref().err().cloned());
     let leased = failed.map_or_else(|| store.lease(wanted, limit, owner), Err);
     (settled, leased)
+}
+
+/// Leases: a consumer gets ready jobs, and holds them until a deadline.
+pub trait Leases {
+    /// Leases up to `limit` ready jobs in all, topic by topic in the given order. No job of a paused topic is leased,
+    /// and only as many jobs of a topic as its circuit lets through. Never waits for work.
+    fn lease(&mut self, wanted: &[Wanted], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch>;
+
+    /// Takes back the leases of this handle's lease calls whose answers never came. Those jobs were never delivered, so
+    /// the attempts do not count. An error means that some leases are not taken back yet. Each lease call tries this
+    /// first.
+    fn take_back_unanswered(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The outcomes of leases.
+pub trait Settlements {
+    /// Settles leased jobs. Returns one answer for each, in the order of `settlements`.
+    fn settle(&mut self, settlements: &[Settlement]) -> Vec<Result<Settled>>;
+
+    /// Settles like `settle`, and then leases like [`Leases::lease`]. A store that can do both in one call does so.
+    /// Jobs may be leased even if some settlements failed.
+    fn exchange(
+        &mut self,
+        settlements: &[Settlement],
+        wanted: &[Wanted],
+        limit: usize,
+        owner: Option<&OwnerTag>,
+    ) -> (Vec<Result<Settled>>, Result<Batch>);
+}
+
+/// The work of timers: they promote jobs whose due time has come, and end leases that were not settled.
+pub trait Promotion {
+    /// Promotes up to `limit` due jobs on each shard. `next_ms` is the next due time.
+    fn promote(&mut self, limit: usize) -> Result<Moved> {
+        self.promote_or_spread(limit, &[]).map(|(moved, _)| moved)
+    }
+
+    /// Does the same as [`Promotion::promote`], with one exception. Jobs of the topics in `spread` that have been due
+    /// for more than [`OUTAGE`](crate::OUTAGE), because no timer promoted them, get a new due time, at random within
+    /// the given span from now. Returns how many jobs of each topic did. (They also count in `jobs`.)
+    fn promote_or_spread(
+        &mut self,
+        limit: usize,
+        spread: &[(TopicName, Duration)],
+    ) -> Result<(Moved, Rescheduled)>;
+
+    /// Ends the leases of a dead process. The first three times, the attempt of a job does not count, and the job is
+    /// ready again. After that the attempt counts, and the job is dead if its attempts are used up. Returns how many
+    /// jobs there were.
+    fn hand_back(&mut self, owner: &OwnerTag) -> Result<usize>;
+
+    /// Ends up to `limit` expired leases on each shard. The attempt counts. The job is ready again, or dead if its
+    /// attempts are used up. `next_ms` is the next deadline.
+    fn expire(&mut self, limit: usize) -> Result<Moved>;
+
+    /// Returns the topics of the dead letters that [`Promotion::hand_back`] and [`Promotion::expire`] of this handle
+    /// have made since the last call: one entry for each dead letter.
+    fn take_buried(&mut self) -> Vec<TopicName>;
 }

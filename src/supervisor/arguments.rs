@@ -6,30 +6,29 @@ use anyhow::{Context as _, Result};
 use clap::Parser;
 
 use super::php_nodes;
-use crate::config;
-use crate::settings::Settings;
-use crate::slot::Role;
+use model::settings::Settings;
+use model::slot::{MASTER, Role};
 
-/// The delay-queue daemon: hands jobs to webhooks when they are due, and loses none.
+/// The delay-queue daemon: delivers jobs to webhooks when they are due, and loses none.
 ///
-/// Signals: TERM, INT or QUIT drain and exit, a second one ends at once; HUP takes a changed configuration, USR2 a new
-/// executable as well; USR1 opens log files anew; TTIN and TTOU start one consumer more or fewer.
+/// Signals: TERM, INT and QUIT drain and exit; a second one exits at once. HUP applies a changed configuration; USR2
+/// also a new executable. USR1 reopens the log files. TTIN and TTOU start one consumer more or drain one.
 #[derive(Debug, Parser)]
-#[command(name = "dq-master", version)]
+#[command(name = MASTER, version)]
 pub struct Arguments {
     /// The configuration file; conf/dq.toml documents every key
     #[arg(long, value_name = "FILE", required_unless_present = "dev")]
     pub config: Option<PathBuf>,
 
-    /// Check the configuration and exit: 0 when it is good, 78 when it is not
+    /// Check the configuration and exit: 0 if it is valid, 78 if it is not
     #[arg(long)]
     pub check: bool,
 
-    /// Start without a file: all defaults, everything in a folder `var` of the working directory
+    /// Start without a file: all settings have their defaults, all data is in the folder `var` of the working directory
     #[arg(long, conflicts_with = "config")]
     dev: bool,
 
-    /// Run this role only: server, timer, consume, redis-checker or http-server; may be given again
+    /// Run only this role: server, timer, consume, redis-checker or http-server; may be repeated
     #[arg(long, value_name = "ROLE", value_parser = role)]
     pub only: Vec<Role>,
 }
@@ -42,7 +41,7 @@ fn role(name: &str) -> Result<Role, String> {
 }
 
 impl Arguments {
-    /// The settings that these arguments and the environment lead to.
+    /// Reads the settings from these arguments and the environment.
     pub fn settings(&self) -> Result<Settings> {
         let environment = config::environment();
         match &self.config {

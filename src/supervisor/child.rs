@@ -1,51 +1,59 @@
-//! One child's life, as a pure machine: takes what happened and when, gives the next state and what to do.
+//! The life of one child, as a pure state machine: it takes an event and the time, and returns what to do.
 //!
 //! | state | spawned | spawn failed | ready | exited | drain | end | deadline | silent | stuck |
 //! |---|---|---|---|---|---|---|---|---|---|
-//! | Waiting | → Starting | → Waiting, longer | | | → Gone | → Gone | spawn | | |
-//! | Starting | | | → Up | → Waiting, or Gone by code 78 | → Draining | → Killed | → Killed: not ready in time | | |
-//! | Up | | | | → Waiting, or Gone by code 78 | → Draining | → Killed | forget the failures | → Killed | → Draining, to be replaced |
-//! | Draining | | | | → Gone; Waiting when it is replaced | for good; sooner, if it is sooner | → Killed | → Killed | → Killed | a limit, where it has none |
-//! | Killed | | | | → Waiting, or Gone when it was to end | → Killed for good | the same | | | |
+//! | Waiting | → Starting | → Waiting, longer | | | → Gone | → Gone | spawn it | | |
+//! | Starting | | | → Up | → Waiting or Gone (1) | → Draining | → Killed | → Killed (2) | | |
+//! | Up | | | | → Waiting or Gone (1) | → Draining | → Killed | forget its failures (3) | → Killed | → Draining (4) |
+//! | Draining | | | | → Gone or Waiting (4) | no replacement (5) | → Killed | → Killed | → Killed | set a limit (6) |
+//! | Killed | | | | → Waiting or Gone (4) | no replacement | no replacement | | | |
 //! | Gone | | | | | | | | | |
+//!
+//! 1. Gone if the exit code is 78, which means that the child cannot work with its configuration. Otherwise Waiting.
+//! 2. It was not ready within `start_timeout`. It is replaced.
+//! 3. It was up for a minute.
+//! 4. A child that was stuck, silent or not ready in time is replaced: it goes to Waiting. After the event `drain` or
+//!    `end`, it goes to Gone instead.
+//! 5. It is not replaced, even if it was stuck before. If the new order has an earlier limit, that limit holds.
+//! 6. Only if the drain has no time limit yet.
 
 use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
 
-use crate::process::Exit;
+use host::Exit;
 
-/// The exit code of a child that its configuration keeps from working (EX_CONFIG of sysexits.h): it is not restarted.
+/// The exit code of a child that cannot work with its configuration (EX_CONFIG of sysexits.h). It is not restarted.
 pub const EXIT_CONFIG: i32 = 78;
 
-/// How long a child must be up for its earlier failures to be forgotten.
+/// How long a child must be up before its earlier failures are forgotten.
 const STEADY: Duration = Duration::from_secs(60);
 
 /// The longest pause before a restart.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// What happened.
+/// What happened to a child, or what the master orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// The process was started.
     Spawned(Pid),
-    /// It could not be.
+    /// The process could not be started.
     SpawnFailed,
-    /// It reported ready.
+    /// The process reported that it is ready.
     Ready,
-    /// It ended.
+    /// The process ended.
     Exited(Exit),
-    /// It is to drain, and is killed when it has not ended by then; none: it may take as long as it takes.
+    /// The child must drain. It is killed if it has not ended in time.
     Drain {
-        /// When it is killed.
+        /// When it is killed; none: it may take as long as it needs.
         kill_at: Option<Instant>,
     },
-    /// It is to end at once.
+    /// The child must end at once.
     End,
-    /// It has given no sign of life for too long.
+    /// The child has given no sign of life for too long.
     Silent,
-    /// Its main loop lives, but a worker of its is past its deadline by too much: another is to take its place, once it
-    /// has finished what it can, and at the latest then.
+    /// The main loop of the child answers, but one of its workers is far past its deadline. Another process replaces
+    /// the child when it has finished what it can, or when it is killed.
     Stuck {
         /// When it is killed.
         kill_at: Instant,
@@ -54,10 +62,10 @@ pub enum Event {
     Deadline,
 }
 
-/// What is to be done.
+/// What the master has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Start a process, and tell [`Event::Spawned`] or [`Event::SpawnFailed`].
+    /// Start a process, and report [`Event::Spawned`] or [`Event::SpawnFailed`].
     Spawn,
     /// Tell the process to drain.
     TellDrain,
@@ -65,75 +73,75 @@ pub enum Action {
     Kill(Pid),
 }
 
-/// Where it is.
+/// The state of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// No process; the next is started at `at`.
+    /// There is no process; the next one is started at `at`.
     Waiting {
-        /// When.
+        /// When it is started.
         at: Instant,
     },
-    /// A process that has not reported ready.
+    /// The process has not reported ready yet.
     Starting {
         /// The process.
         pid: Pid,
-        /// When it is given up.
+        /// When it is killed if it is not ready.
         ready_by: Instant,
     },
-    /// A process that works.
+    /// The process works.
     Up {
         /// The process.
         pid: Pid,
-        /// When its earlier failures are forgotten; none: they are.
+        /// When its earlier failures are forgotten; none: it has none.
         steady_at: Option<Instant>,
     },
-    /// A process that is ending.
+    /// The process is ending.
     Draining {
         /// The process.
         pid: Pid,
-        /// When it is killed.
+        /// When it is killed; none: there is no limit.
         kill_at: Option<Instant>,
-        /// Whether another is started in its place.
+        /// Whether another process is started in its place.
         restart: bool,
     },
-    /// A process that was killed, and not yet reaped.
+    /// The process was killed, and is not yet reaped.
     Killed {
         /// The process.
         pid: Pid,
-        /// Whether another is started in its place.
+        /// Whether another process is started in its place.
         restart: bool,
     },
-    /// No process, and none will be.
+    /// There is no process, and none will be started.
     Gone,
 }
 
-/// A slot's child.
+/// The child of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Child {
-    /// Where it is.
+    /// Its state.
     pub state: State,
-    /// Failures in a row.
+    /// The number of failures in a row.
     failures: u32,
     start_timeout: Duration,
 }
 
 impl Child {
-    /// A child that is to be started now.
+    /// Returns a child that is started now.
     pub fn new(now: Instant, start_timeout: Duration) -> Child {
         Child { state: State::Waiting { at: now }, failures: 0, start_timeout }
     }
 
-    /// A child as another image of the master has left it.
+    /// Returns a child in the state in which the previous image of the master left it.
     pub fn resumed(state: State, failures: u32, start_timeout: Duration) -> Child {
         Child { state, failures, start_timeout }
     }
 
-    /// Failures in a row.
+    /// Returns the number of failures in a row.
     pub fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// The process, if there is one.
+    /// Returns the process, if there is one.
     pub fn pid(&self) -> Option<Pid> {
         match self.state {
             State::Starting { pid, .. }
@@ -144,7 +152,7 @@ impl Child {
         }
     }
 
-    /// When [`Event::Deadline`] is due.
+    /// Returns when [`Event::Deadline`] is due.
     pub fn deadline(&self) -> Option<Instant> {
         match self.state {
             State::Waiting { at } => Some(at),
@@ -155,7 +163,7 @@ impl Child {
         }
     }
 
-    /// Takes an event. Events that do not fit the state change nothing.
+    /// Handles an event, and returns what to do. An event that does not fit the state changes nothing.
     pub fn step(&mut self, event: Event, now: Instant) -> Option<Action> {
         let (state, action) = match (self.state, event) {
             (State::Waiting { .. }, Event::Spawned(pid)) => {
@@ -191,7 +199,7 @@ impl Child {
             (State::Up { pid, .. }, Event::Stuck { kill_at }) => {
                 (State::Draining { pid, kill_at: Some(kill_at), restart: true }, Some(Action::TellDrain))
             }
-            // What does not end is not waited for without a limit.
+            // A stuck child may never end by itself, so its drain gets a limit.
             (State::Draining { pid, kill_at: None, restart }, Event::Stuck { kill_at }) => {
                 (State::Draining { pid, kill_at: Some(kill_at), restart }, Some(Action::TellDrain))
             }
@@ -226,7 +234,8 @@ impl Child {
         action
     }
 
-    /// Counts a failure. The first is made good at once, the next after 1 s, 2 s, 4 s … up to 30 s.
+    /// Counts a failure. After the first one, the next process starts at once; after further ones it starts after 1 s,
+    /// 2 s, 4 s and so on, up to 30 s.
     fn pause(&mut self, now: Instant) -> State {
         let pause = match self.failures {
             0 => Duration::ZERO,
@@ -307,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_child_is_killed_and_a_stuck_one_drains_and_both_are_replaced() {
+    fn a_silent_or_stuck_child_is_replaced_by_kill_or_drain() {
         let now = Instant::now();
         let kill_at = now + START;
         let up = || {
@@ -328,7 +337,7 @@ mod tests {
         stuck.step(Event::Exited(Exit::Code(0)), now);
         assert_eq!(stuck.state, State::Waiting { at: now }, "a drain that was not asked for is a failure");
 
-        // In a drain without a limit, it gets one.
+        // A drain without a limit gets one.
         let mut draining = up();
         draining.step(Event::Drain { kill_at: None }, now);
         assert_eq!(draining.step(Event::Stuck { kill_at }, now), Some(Action::TellDrain));
@@ -336,7 +345,7 @@ mod tests {
         draining.step(Event::Exited(Exit::Code(0)), now);
         assert_eq!(draining.state, State::Gone);
 
-        // Told to drain meanwhile, it is not replaced, and has no longer than it had.
+        // If it is told to drain while it is stuck, it is not replaced, and its time limit does not become later.
         for (end, exit) in [(None, Exit::Code(0)), (Some(Event::Silent), Exit::Signal(9))] {
             let mut stuck = up();
             stuck.step(Event::Stuck { kill_at }, now);

@@ -1,4 +1,4 @@
-//! What the master does with children: hears them, reaps them, and does what their machines decide.
+//! The master's work with its children: it reads their messages, reaps them, and does what their state machines decide.
 
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
@@ -11,32 +11,39 @@ use nix::unistd::Pid;
 use super::child::{self, Child, EXIT_CONFIG, State};
 use super::watchdog::Silence;
 use super::{DRAIN_GRACE, Master, Place, restart};
-use crate::process::{self, Exit, Inherited, Link, Received, Spawn, ToChild, ToMaster};
-use crate::slot;
+use host::{self, Exit, Inherited, Link, Received, Spawn, ToChild, ToMaster};
+use model::slot;
 
-/// A place with its child, the link to the child's process, and what is known of that.
-pub struct Filled {
+/// A place with its child, the link to the process of the child, and what is known of this process.
+pub struct RunningChild {
     pub child: Child,
     pub link: Option<Link>,
-    /// When the process was started, Unix milliseconds.
+    /// When the process was started, in Unix milliseconds.
     pub started_ms: Option<i64>,
-    /// How long it has owed a sign of life.
+    /// How long it has not answered a ping.
     pub silence: Silence,
-    /// For how long one of its workers has been past its deadline, by its last sign of life.
+    /// How long one of its workers has been past its deadline, according to its last sign of life.
     pub overdue: Duration,
     /// Why it is about to end.
     pub reason: Option<String>,
 }
 
-impl Filled {
-    /// A place whose child is to be started now.
-    pub fn new(start_timeout: Duration) -> Filled {
-        Filled::with(Child::new(Instant::now(), start_timeout), None, None)
+impl RunningChild {
+    /// Returns a place whose child is started now.
+    pub fn new(start_timeout: Duration) -> RunningChild {
+        RunningChild::with(Child::new(Instant::now(), start_timeout), None, None)
     }
 
-    /// A place as another image of the master has left it.
-    pub fn with(child: Child, link: Option<Link>, started_ms: Option<i64>) -> Filled {
-        Filled { child, link, started_ms, silence: Silence::default(), overdue: Duration::ZERO, reason: None }
+    /// Returns a place with this child and this link. Its process has not been watched yet.
+    pub fn with(child: Child, link: Option<Link>, started_ms: Option<i64>) -> RunningChild {
+        RunningChild {
+            child,
+            link,
+            started_ms,
+            silence: Silence::default(),
+            overdue: Duration::ZERO,
+            reason: None,
+        }
     }
 
     pub fn is_up(&self) -> bool {
@@ -45,21 +52,22 @@ impl Filled {
 }
 
 impl Master {
-    /// Takes all that children have said.
+    /// Handles all messages that children have sent.
     pub(super) fn read_links(&mut self) {
         for place in self.places() {
             while let Some(link) = self.children.get(&place).and_then(|f| f.link.as_ref()) {
                 match link.receive() {
                     Ok(Received::Message(message)) => self.hear(place, message),
                     Ok(Received::Nothing) => break,
-                    // Its end is told by SIGCHLD; a link that has ended must not be waited on.
+                    // SIGCHLD reports the end of the process. A closed link must be dropped, because it is always
+                    // readable.
                     Ok(Received::Closed) => self.drop_link(place),
-                    // A word of another release's.
+                    // A message of another release.
                     Err(e) if e.kind() == ErrorKind::InvalidData => {
-                        log::warn!("{}: cannot understand what it says: {e}", place.1);
+                        log::warn!("{}: cannot understand its message: {e}", place.1);
                     }
                     Err(e) => {
-                        log::error!("{}: cannot hear it any more: {e}", place.1);
+                        log::error!("{}: cannot read its link any more: {e}", place.1);
                         self.drop_link(place);
                     }
                 }
@@ -84,16 +92,16 @@ impl Master {
     }
 
     pub(super) fn reap(&mut self) -> Result<()> {
-        while let Some((pid, exit)) = process::reap().context("cannot reap")? {
+        while let Some((pid, exit)) = host::reap().context("cannot reap")? {
             if self.preflight.as_ref().is_some_and(|p| p.pid == pid) {
                 self.end_preflight(exit);
                 continue;
             }
             let Some((&place, _)) = self.children.iter().find(|(_, f)| f.child.pid() == Some(pid)) else {
-                // As pid 1, a master inherits processes that it never started.
+                // As pid 1, a master inherits processes that it did not start.
                 continue;
             };
-            // What it said before it ended counts.
+            // Messages that it sent before it ended count.
             self.read_links();
             self.drop_link(place);
             self.note_end(place, pid, exit);
@@ -116,7 +124,7 @@ impl Master {
         match exit {
             Exit::Code(0) if asked => log::info!("{slot} ({pid}) has drained"),
             Exit::Code(EXIT_CONFIG) => {
-                log::error!("{slot} ({pid}): its configuration is bad; it is not started again")
+                log::error!("{slot} ({pid}): it cannot work with its configuration, and is not started again")
             }
             _ => log::error!("{slot} ({pid}) {reason}"),
         }
@@ -128,7 +136,7 @@ impl Master {
         self.fail_the_new(generation, format!("{slot} {reason}"));
     }
 
-    /// A generation that is being started does not survive the failure of any of its children.
+    /// Gives up a generation that is being started if one of its children fails.
     fn fail_the_new(&mut self, generation: slot::Generation, reason: String) {
         if self.restart.rolling() == Some(generation) {
             self.failure = Some(reason);
@@ -159,7 +167,7 @@ impl Master {
         }
     }
 
-    /// Lets a child's machine decide, and does what it decides.
+    /// Gives an event to the state machine of a child, and does what it decides.
     pub(super) fn step(&mut self, place: Place, event: child::Event) {
         let now = Instant::now();
         let Some(filled) = self.children.get_mut(&place) else { return };
@@ -202,13 +210,14 @@ impl Master {
         let Some(filled) = self.children.get(&place) else { return };
         let kill_at = filled.child.deadline();
         let within = kill_at.map(|at| at.saturating_duration_since(now).saturating_sub(DRAIN_GRACE));
-        // Without a limit, it is a restart that drains; but it may have switched the role off.
+        // A drain without a limit belongs to a restart. There is a successor unless the restart has switched the role
+        // off.
         let serving = self.generations.get(&self.current).filter(|_| self.current != place.0);
         let successor = within.is_none() && serving.is_some_and(|g| g.plan.slots.contains(&place.1));
         let within_ms = within.map(|w| w.as_millis() as u64);
         let drain = ToChild::Drain { within_ms, successor };
         let told = filled.link.as_ref().is_some_and(|link| link.send(&drain).is_ok());
-        // TERM says the same to a child whose link is gone or full.
+        // SIGTERM means the same to a child whose link is gone or full.
         if let (false, Some(pid)) = (told, filled.child.pid()) {
             signal_child(pid, Signal::SIGTERM);
         }
@@ -227,13 +236,13 @@ impl Master {
         };
         let pid = spawn.start()?;
         if let Some(filled) = self.children.get_mut(&place) {
-            *filled = Filled::with(filled.child, Some(link), Some(process::now_ms()));
+            *filled = RunningChild::with(filled.child, Some(link), Some(host::now_ms()));
         }
         Ok(pid)
     }
 }
 
-/// Sends a signal to a child that has not been reaped, so that its number is still its own.
+/// Sends a signal to a child that has not been reaped yet, so that its pid cannot belong to another process.
 pub(super) fn signal_child(pid: Pid, signal: Signal) {
     if let Err(e) = kill(pid, signal) {
         log::error!("cannot send {signal} to {pid}: {e}");

@@ -1,4 +1,4 @@
-//! `watch_config`: a changed, valid configuration file acts as HUP.
+//! `watch_config`: a configuration file that changes and is valid acts like HUP.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -6,22 +6,22 @@ use std::time::{Duration, Instant};
 
 use super::restart::{Event, Kind};
 use super::{Master, generation};
-use crate::process::Changes;
-use crate::status::Phase;
+use host::Changes;
+use model::status::Phase;
 
-/// A file that is still being written is left alone for so long after its last change.
+/// How long a file must be unchanged before it is read: it may still be written.
 const QUIET: Duration = Duration::from_millis(200);
 
 /// A watch on the configuration file.
 #[derive(Debug)]
 pub struct ConfigWatch {
     changes: Changes,
-    /// When it is looked at.
+    /// When the file is checked next.
     look_at: Option<Instant>,
 }
 
 impl ConfigWatch {
-    /// Watches it from now on. One that changed before is looked at, too.
+    /// Watches the file from now on. It is also checked once, for a change that came earlier.
     fn begin(path: &Path) -> Option<ConfigWatch> {
         match Changes::of(path) {
             Ok(changes) => Some(ConfigWatch { changes, look_at: Some(Instant::now() + QUIET) }),
@@ -32,7 +32,7 @@ impl ConfigWatch {
         }
     }
 
-    /// When it wants its turn.
+    /// Returns when the file is to be checked.
     pub fn deadline(&self) -> Option<Instant> {
         self.look_at
     }
@@ -45,13 +45,13 @@ impl AsFd for ConfigWatch {
 }
 
 impl Master {
-    /// Begins or ends to watch the file, as the generation that serves wants it.
+    /// Starts or stops watching the file, as the settings of the current generation say.
     pub(super) fn arrange_config_watch(&mut self) {
         let wanted = self.generations.get(&self.current).is_some_and(|g| g.plan.watch_config);
         match (&self.config_watch, self.arguments.config.as_deref()) {
             (None, Some(path)) if wanted => self.config_watch = ConfigWatch::begin(path),
             (Some(_), _) if !wanted => self.config_watch = None,
-            // Where it lies may have changed.
+            // The file may now be in another folder.
             (Some(watch), _) => {
                 if let Err(e) = watch.changes.watch() {
                     log::warn!("watch_config: {e}");
@@ -61,7 +61,7 @@ impl Master {
         }
     }
 
-    /// Looks at the file once it has been left alone for a moment after a change.
+    /// Checks the file when it has been unchanged for a moment after a change.
     pub(super) fn look_at_config(&mut self) {
         let (now, checking) = (Instant::now(), self.phase() == Phase::Checking);
         let Some(watch) = &mut self.config_watch else { return };
@@ -77,12 +77,12 @@ impl Master {
         if watch.look_at.take_if(|at| *at <= now).is_none() {
             return;
         }
-        // What came into being while it was being watched for is watched from now on.
+        // A folder of the path may have been created since the last call, so the watches are set up again.
         if let Err(e) = watch.changes.watch() {
             log::warn!("watch_config: {e}");
         }
         if checking {
-            // What the restart under way will find is not known before it has begun.
+            // It is not known yet which settings the restart under way will find.
             watch.look_at = Some(now + QUIET);
             return;
         }
@@ -108,7 +108,7 @@ impl Master {
         }
     }
 
-    /// A restart is asked for.
+    /// Asks for a restart.
     pub(super) fn ask(&mut self, kind: Kind) {
         self.service.reloading(self.renewal_timeout());
         self.renew(Event::Asked(kind));

@@ -1,5 +1,5 @@
-//! The control socket: whoever connects (the daemon's user and root may) is told how everything is, and that is all. Nothing
-//! is read and nobody is waited for.
+//! The control socket: a client that connects gets the master's status, and nothing else. Only the daemon's user and
+//! root can connect. The master reads nothing from clients, and waits for none.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,39 +12,37 @@ use anyhow::{Context as _, Result};
 use super::Master;
 use super::child::State;
 use super::restart::Restart;
-use crate::process;
-use crate::status::{self, Phase, Process, ProcessState, Status};
+use model::status::{self, Phase, Process, ProcessState, Status};
 
-/// So many are answered before the master looks after other things.
+/// How many clients are answered before the master does other work.
 const TURN: usize = 16;
 
-/// How long it rests when it cannot answer.
+/// How long no client is answered after an error.
 const REST: Duration = Duration::from_secs(1);
 
-/// Where the master answers.
+/// The socket where the master answers.
 #[derive(Debug)]
 pub struct Control {
     listener: UnixListener,
     path: PathBuf,
-    /// Until when nobody is answered, after that failed.
+    /// Until when no client is answered, after an error.
     rests_until: Option<Instant>,
 }
 
 impl Control {
-    /// Binds it, in the place of one that a dead master has left.
+    /// Binds the socket. It replaces one that a dead master left behind.
     pub fn bind(run_dir: &Path) -> Result<Control> {
         let path = status::control_socket(run_dir);
-        let listener =
-            process::bind_unix(&path).with_context(|| format!("cannot bind {}", path.display()))?;
+        let listener = host::bind_unix(&path).with_context(|| format!("cannot bind {}", path.display()))?;
         Ok(Control { listener, path, rests_until: None })
     }
 
-    /// One that was handed over.
+    /// Takes a socket that was handed over.
     pub fn handed_over(fd: OwnedFd, run_dir: &Path) -> Control {
         Control { listener: fd.into(), path: status::control_socket(run_dir), rests_until: None }
     }
 
-    /// Answers those who have connected.
+    /// Answers the clients that have connected.
     fn answer(&self, status: impl Fn() -> Status) -> io::Result<()> {
         for _ in 0..TURN {
             let stream = match self.listener.accept() {
@@ -53,28 +51,29 @@ impl Control {
                 Err(e) => return Err(e),
             };
             let answer = || -> io::Result<()> {
-                // It fits into the socket's buffer; who is not told all of it gets no valid JSON.
+                // The status fits into the buffer of the socket. A client that does not get all of it gets no valid
+                // JSON.
                 stream.set_nonblocking(true)?;
                 (&stream).write_all(&serde_json::to_vec(&status())?)
             };
             if let Err(e) = answer() {
-                log::warn!("someone at the control socket is not answered: {e}");
+                log::warn!("cannot answer a client of the control socket: {e}");
             }
         }
         Ok(())
     }
 
-    /// The descriptor that is readable when someone asks; none: it rests.
+    /// Returns the descriptor that is readable when a client connects; none: the socket rests after an error.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.rests_until.is_none().then(|| self.as_fd())
     }
 
-    /// When it has rested.
+    /// Returns until when the socket rests after an error. None: it does not rest.
     pub fn deadline(&self) -> Option<Instant> {
         self.rests_until
     }
 
-    /// Takes it away, at the end.
+    /// Removes the socket's file, at the end.
     pub fn remove(&self) {
         let _ = std::fs::remove_file(&self.path);
     }
@@ -87,7 +86,8 @@ impl AsFd for Control {
 }
 
 impl Master {
-    /// Answers those who ask how everything is. What cannot be answered, for want of descriptors, is left for a moment.
+    /// Answers the clients of the control socket. If that fails, as when descriptors are lacking, it is tried again
+    /// after a moment.
     pub(super) fn answer_questions(&mut self) {
         self.control.rests_until = self.control.rests_until.filter(|until| *until > Instant::now());
         if self.control.rests_until.is_some() {
@@ -99,7 +99,7 @@ impl Master {
         }
     }
 
-    /// What the master is about.
+    /// Returns the phase of the master.
     pub(super) fn phase(&self) -> Phase {
         match self.restart {
             Restart::Stopping => Phase::Stopping,
@@ -110,7 +110,7 @@ impl Master {
         }
     }
 
-    /// How everything is, in a line.
+    /// Returns the status in one line.
     pub(super) fn summary(&self) -> String {
         let (current, processes) =
             (self.current, self.children.values().filter(|f| f.child.pid().is_some()).count());
@@ -128,9 +128,9 @@ impl Master {
         }
     }
 
-    /// How everything is.
+    /// Returns the status of the master and its children.
     pub(super) fn status(&self) -> Status {
-        let process = |((generation, slot), filled): (&super::Place, &super::Filled)| {
+        let process = |((generation, slot), filled): (&super::Place, &super::RunningChild)| {
             let (state, pid) = (state_of(filled.child.state), filled.child.pid().map(|p| p.as_raw()));
             let ends = self.history.of(*slot);
             Process {

@@ -1,5 +1,5 @@
-//! A generation: what one set of children is started with. It is read and checked once; a child that is started again
-//! gets the same.
+//! A generation: what one set of children is started with. It is read and checked once. A child that is started again
+//! gets the same settings and executable.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -10,57 +10,58 @@ use anyhow::{Context as _, Result, bail};
 use nix::libc;
 
 use super::plan::Plan;
-use crate::process;
-use crate::settings::{Settings, is_one_store};
+use super::spool_folder::{check_spool_path, take_spool};
+use model::settings::{Settings, is_one_store};
 
-/// What children of a generation have in common.
+/// What all children of a generation have in common.
 #[derive(Debug)]
 pub struct Generation {
-    /// What the master does for it.
+    /// The plan of the master for this generation.
     pub plan: Plan,
-    /// Its settings, as children get them.
+    /// The settings, in the sealed form that children get.
     pub sealed: OwnedFd,
-    /// What they execute.
+    /// The executable of the children.
     pub executable: OwnedFd,
 }
 
 impl Generation {
-    /// A generation of these settings, by this plan.
+    /// Makes a generation with these settings and this plan.
     pub fn new(settings: &Settings, plan: Plan, executable: OwnedFd) -> Result<Generation> {
         if plan.slots.is_empty() {
-            bail!("there is nothing to run: every role is switched off, or not among those of --only");
+            bail!("nothing to run: every role is switched off, or is not among those of --only");
         }
-        let sealed = process::seal("dq-settings", &serde_json::to_vec(settings)?)
-            .context("cannot seal the settings")?;
+        take_spool(settings)?;
+        let sealed =
+            host::seal("dq-settings", &serde_json::to_vec(settings)?).context("cannot seal the settings")?;
         Ok(Generation { plan, sealed, executable })
     }
 
-    /// Whether its settings are these.
+    /// Returns whether its settings are equal to these.
     pub fn has(&self, settings: &Settings) -> Result<bool> {
         let sealed = File::from(self.sealed.try_clone()?);
-        Ok(process::read_shared(&sealed)? == serde_json::to_vec(settings)?)
+        Ok(host::read_shared(&sealed)? == serde_json::to_vec(settings)?)
     }
 }
 
-/// Refuses what a running daemon cannot go over to.
+/// Refuses changes that a running daemon cannot make.
 pub fn check_successor(now: &Plan, next: &Plan) -> Result<()> {
-    let refuse = |key: &str| bail!("{key} cannot be changed while dq runs: stop it, and start it anew");
+    let refuse = |key: &str| bail!("{key} cannot be changed while dq runs: stop it and start it again");
     if next.run_dir != now.run_dir {
         return refuse("run_dir");
     }
     if !is_one_store(&now.store, &next.store) {
         return refuse("store");
     }
-    Ok(())
+    check_spool_path(now.spool.as_deref(), next.spool.as_deref())
 }
 
-/// The executable at `path`, as it is now.
+/// Opens the executable that is at `path` now.
 pub fn executable_at(path: &Path) -> Result<OwnedFd> {
-    // Whoever opens a pipe waits for its writer, unless he says that he does not.
+    // O_NONBLOCK: to open a pipe would otherwise wait for its writer.
     let open = || -> std::io::Result<File> {
         let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
         if !file.metadata()?.is_file() {
-            return Err(std::io::Error::other("it is no regular file"));
+            return Err(std::io::Error::other("it is not a regular file"));
         }
         Ok(file)
     };

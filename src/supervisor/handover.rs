@@ -1,5 +1,5 @@
-//! What a master hands over to the image that takes its place (USR2): everything that it knows, as numbers and times that
-//! are left. The next image is the same process: its children stay its children.
+//! The hand-over: what a master passes to the next image (USR2). It holds all that the master knows, as numbers and as
+//! the time that is left until deadlines. The next image is the same process, so its children stay its children.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::arguments::Arguments;
 use super::child::{Child, State};
-use super::children::Filled;
+use super::children::RunningChild;
 use super::control::Control;
 use super::generation::Generation;
 use super::history::History;
@@ -22,27 +22,28 @@ use super::restart::{Kind, Restart};
 use super::service::Service;
 use super::sockets::{Socket, Sockets};
 use super::{Master, Place};
-use crate::process::{HandedOver, Link, RunDir, Signals};
-use crate::slot::{self, Slot};
+use host::{HandedOver, Link, RunDir, Signals};
+use model::slot::{self, Slot};
 
-/// The layout of [`HandOver`]. One more with every change that an image of the release before could not read: what is new and
-/// has a default is none. (tests/handover/v1.json is what a release of version 1 has written.)
+/// The version of the layout of [`HandOver`]. It grows with each change that an image of the previous release could not
+/// read. A new field that has a default is no such change. (tests/handover/v1.json was written by a release of version
+/// 1.)
 const VERSION: u32 = 1;
 
-/// All that a master knows. Descriptors by their numbers.
+/// All that a master knows. Descriptors are given by their numbers.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct HandOver {
     version: u32,
-    /// The command line, for whoever is not executed with it.
+    /// The command line. The preflight is not executed with it, and reads it here.
     pub arguments: Vec<OsString>,
     program: PathBuf,
     current: slot::Generation,
     latest: slot::Generation,
     more_consumers: i32,
     asked_consumers: i32,
-    /// A restart that was asked for while this one was begun.
+    /// A restart that was asked for during the check of this executable.
     pub again: Option<Kind>,
-    /// What is left of the first start.
+    /// The time that is left for the first start, in milliseconds; none: the first start is over.
     started_by_left_ms: Option<u64>,
     history: History,
     generations: Vec<GenerationData>,
@@ -71,7 +72,7 @@ struct ChildData {
     reason: Option<String>,
 }
 
-/// A child's state, with the time that is left of its deadline in milliseconds.
+/// The state of a child. Deadlines are given as the time that is left, in milliseconds.
 #[derive(Debug, Serialize, Deserialize)]
 enum StateData {
     Waiting { left_ms: u64 },
@@ -119,7 +120,7 @@ impl StateData {
 }
 
 impl HandOver {
-    /// What a master knows now.
+    /// Describes what the master knows now.
     pub fn of(master: &Master, again: Option<Kind>) -> HandOver {
         let now = Instant::now();
         let generation = |(number, g): (&slot::Generation, &Generation)| GenerationData {
@@ -128,7 +129,7 @@ impl HandOver {
             sealed: g.sealed.as_raw_fd(),
             executable: g.executable.as_raw_fd(),
         };
-        let child = |((generation, slot), filled): (&Place, &Filled)| ChildData {
+        let child = |((generation, slot), filled): (&Place, &RunningChild)| ChildData {
             generation: *generation,
             slot: *slot,
             failures: filled.child.failures(),
@@ -158,31 +159,31 @@ impl HandOver {
         }
     }
 
-    /// Understands what was handed over, of this version.
+    /// Parses a hand-over. Any version but `VERSION` is an error.
     pub fn parse(bytes: &[u8]) -> Result<HandOver> {
         #[derive(Deserialize)]
-        struct Any {
+        struct AnyVersion {
             version: u32,
         }
-        let Any { version } = serde_json::from_slice(bytes).context("the hand-over has no version")?;
+        let AnyVersion { version } = serde_json::from_slice(bytes).context("the hand-over has no version")?;
         if version != VERSION {
             bail!("the hand-over has version {version}, and this executable understands {VERSION}");
         }
         serde_json::from_slice(bytes).context("cannot understand the hand-over")
     }
 
-    /// As bytes.
+    /// Returns the hand-over as JSON.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         serde_json::to_vec(self).context("cannot write the hand-over")
     }
 
-    /// The plan of the generation that serves.
+    /// Returns the plan of the current generation.
     pub fn plan(&self) -> Result<&Plan> {
         let found = self.generations.iter().find(|g| g.number == self.current);
         Ok(&found.context("no generation is serving")?.plan)
     }
 
-    /// The numbers of all descriptors that it names.
+    /// Returns the numbers of all descriptors in it.
     pub fn descriptors(&self) -> Vec<RawFd> {
         let generations = self.generations.iter().flat_map(|g| [g.sealed, g.executable]);
         let links = self.children.iter().filter_map(|c| c.link);
@@ -190,10 +191,10 @@ impl HandOver {
         generations.chain(links).chain(sockets).chain([self.control, self.run_dir]).collect()
     }
 
-    /// Whether all of them are open.
+    /// Fails if one of these descriptors is not open.
     pub fn check_descriptors(&self) -> Result<()> {
         for number in self.descriptors() {
-            // SAFETY: borrowed for a question that is answered for any number.
+            // SAFETY: borrowed only for F_GETFD, which is valid for any number, and reports one that is not open.
             let fd = unsafe { BorrowedFd::borrow_raw(number) };
             nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_GETFD)
                 .with_context(|| format!("descriptor {number} of the hand-over is not open"))?;
@@ -201,7 +202,7 @@ impl HandOver {
         Ok(())
     }
 
-    /// Takes the descriptors over, and gives the master that goes on.
+    /// Takes the descriptors over, and returns the master that continues.
     pub fn adopt(self, from: &HandedOver, arguments: Arguments, signals: Signals) -> Result<Master> {
         let now = Instant::now();
         let run_dir = self.plan()?.run_dir.clone();
@@ -220,7 +221,7 @@ impl HandOver {
             let start_timeout = generation.map_or(Duration::from_secs(30), |g| g.plan.start_timeout);
             let link = c.link.map(|fd| from.adopt(fd).map(Link::from_fd)).transpose()?;
             let child = Child::resumed(c.state.state(now), c.failures, start_timeout);
-            let filled = Filled { reason: c.reason, ..Filled::with(child, link, c.started_ms) };
+            let filled = RunningChild { reason: c.reason, ..RunningChild::with(child, link, c.started_ms) };
             children.insert((c.generation, c.slot), filled);
         }
         let mut sockets = Sockets::default();
@@ -260,7 +261,8 @@ mod tests {
 
     use super::*;
 
-    /// What a release of version 1 has handed over. It is never changed: where this fails, an upgrade from that release would.
+    /// A hand-over that a release of version 1 has written. It must never change: if this test fails, an upgrade from
+    /// that release fails too.
     const V1: &str = include_str!("../../tests/handover/v1.json");
 
     #[test]
@@ -270,13 +272,13 @@ mod tests {
         let mut descriptors = handover.descriptors();
         descriptors.sort_unstable();
         assert_eq!(descriptors, [11, 12, 21, 22, 23, 31, 32, 33, 34, 35]);
-        // Nothing of it is lost on the way to the next image.
+        // Nothing of it is lost in the hand-over to the next image.
         let read = serde_json::from_str(V1).unwrap();
         let written = serde_json::from_slice(&handover.to_bytes().unwrap()).unwrap();
         assert!(holds(&written, &read), "{written}");
     }
 
-    /// Whether all of `part` is in `whole`.
+    /// Returns whether `whole` contains all of `part`.
     fn holds(whole: &Value, part: &Value) -> bool {
         match (whole, part) {
             (Value::Object(whole), Value::Object(part)) => {

@@ -1,5 +1,5 @@
-//! `store.nodes_from_registry`: a process of its own is asked for the nodes, since the master opens no database. Of one that is
-//! away the nodes count that it had when it last answered.
+//! `store.nodes_from_registry`: the nodes that the PHP daemon's registry lists. The master opens no database, so it
+//! asks a separate process. If the registry does not answer, the nodes of its last answer are used.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
@@ -10,17 +10,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::php_node::PhpNode;
-use crate::process::wait_readable;
-use crate::settings::Registry;
+use host::wait_readable;
+use model::php_node::PhpNode;
+use model::settings::Registry;
 
-/// What the process is called that is asked.
+/// The name of the process that is asked.
 pub const NAME: &str = "dq-nodes";
 
-/// How long it may take. The master does nothing else meanwhile.
+/// How long that process may take. The master does nothing else meanwhile.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The nodes that stand in the registry; `is_kept`: they are noted for a time when it does not answer.
+/// Returns the nodes that the registry lists. With `is_kept` they are saved, for a time when the registry does not
+/// answer.
 pub(super) fn ask(registry: &Registry, run_dir: &Path, is_kept: bool) -> Result<Vec<PhpNode>, String> {
     let file = known(run_dir);
     let why = match ask_process(registry) {
@@ -35,16 +36,16 @@ pub(super) fn ask(registry: &Registry, run_dir: &Path, is_kept: bool) -> Result<
     };
     match read(&file, registry) {
         Some(nodes) => {
-            log::warn!("{registry}: {why}; going on with the nodes that it had");
+            log::warn!("{registry}: {why}; using the nodes of its last answer");
             Ok(nodes)
         }
-        None => Err(format!("the registry does not tell its nodes: {why}")),
+        None => Err(format!("cannot get the nodes from the registry: {why}")),
     }
 }
 
 fn ask_process(registry: &Registry) -> io::Result<Result<Vec<PhpNode>, String>> {
     let mut command = Command::new("/proc/self/exe");
-    // What stands in the environment may be for this process alone.
+    // The environment is cleared: its variables may be meant for this process alone.
     command.arg0(NAME).env_clear().stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn()?;
     let answer = || -> io::Result<Vec<u8>> {
@@ -65,13 +66,13 @@ fn ask_process(registry: &Registry) -> io::Result<Result<Vec<PhpNode>, String>> 
             }
         }
     }();
-    // It has ended, or is to.
+    // The process has ended, or took too long.
     let _ = child.kill();
     child.wait()?;
     Ok(serde_json::from_slice(&answer?)?)
 }
 
-/// Where the nodes are kept that were told last, with their passwords.
+/// Returns the path of the file that keeps the nodes of the last answer, with their passwords.
 fn known(run_dir: &Path) -> PathBuf {
     run_dir.join("registry/nodes.json")
 }
@@ -86,7 +87,7 @@ fn keep(file: &Path, registry: &Registry, nodes: &[PhpNode]) -> io::Result<()> {
     std::fs::rename(draft, file)
 }
 
-/// What was told last by that registry.
+/// Returns the nodes of the last answer of that registry.
 fn read(file: &Path, registry: &Registry) -> Option<Vec<PhpNode>> {
     let (of, nodes): (String, Vec<PhpNode>) = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
     (of == registry.to_string()).then_some(nodes)

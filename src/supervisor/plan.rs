@@ -1,6 +1,6 @@
-//! From the settings to what the master itself needs of them: the slots that are to be filled, what each of them is handed
-//! down, and how long things may take. Pure. A master hands its plans over to the next image, and never needs to understand
-//! the settings of another release.
+//! What the master itself needs of the settings: the slots to fill, the sockets that each of them inherits, and time
+//! limits. Pure. A master passes its plans to the next image in the hand-over, so it never needs to understand the
+//! settings of another release.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,39 +8,47 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::sockets::Socket;
-use crate::settings::Settings;
-use crate::slot::{Role, Slot};
+use model::settings::{Settings, Store};
+use model::slot::{Role, Slot};
 
-/// What a master knows of a generation's settings.
+/// What a master knows of the settings of a generation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// What this host calls itself.
+    /// The name of this host (`instance`).
     pub instance: String,
-    /// The daemon's folder.
+    /// The folder of the daemon (`run_dir`).
     pub run_dir: PathBuf,
-    /// Where log files go; none: stderr.
+    /// The folder of the log files; none: the log goes to stderr.
     pub log_dir: Option<PathBuf>,
-    /// Which store it is, in words: another word is another store.
+    /// The store as text. If the text differs, it is another store, except for nodes that are added or removed.
     pub store: String,
+    /// The spool's file; none: there is no spool, or the release that made the plan did not note it.
+    #[serde(default)]
+    pub spool: Option<PathBuf>,
     /// How long a drain may take on TERM.
     pub drain_timeout: Duration,
     /// How long a child may take to report ready.
     pub start_timeout: Duration,
-    /// How long a child may be silent; none: for ever.
+    /// How long a child may be silent; none: without a limit.
     pub watchdog: Option<Duration>,
-    /// Whether a changed file acts as HUP.
+    /// Whether a changed configuration file acts like HUP.
     pub watch_config: bool,
-    /// So many consumers more than the settings say, or fewer, as far as that was possible.
+    /// How many more consumers there are than the settings say (negative: fewer), as far as that was possible.
     pub more_consumers: i32,
     /// The slots to fill, in the order in which they are started.
     pub slots: Vec<Slot>,
-    /// The sockets that roles are handed down.
+    /// The sockets that roles inherit.
     pub sockets: Vec<(Role, Socket)>,
 }
 
+fn spool_of(store: &Store) -> Option<PathBuf> {
+    let Store::Redis(redis) = store else { return None };
+    redis.used_spool().map(|spool| spool.path.clone())
+}
+
 impl Plan {
-    /// The plan for these settings: `only` some roles, unless it is empty. `more_consumers` than they say (or fewer), but one
-    /// at least, unless they say none.
+    /// Makes the plan for these settings. If `only` is not empty, other roles do not run. `more_consumers` is added to
+    /// the number of consumers in the settings (negative: fewer), but at least one stays, unless the settings say 0.
     pub fn of(settings: &Settings, only: &[Role], more_consumers: i32) -> Plan {
         let slots = slots(settings, only, more_consumers);
         let runs = |role: Role| slots.iter().any(|slot| slot.role == role);
@@ -51,6 +59,7 @@ impl Plan {
             run_dir: settings.run_dir.clone(),
             log_dir: settings.log_dir.clone(),
             store: settings.store.to_string(),
+            spool: spool_of(&settings.store),
             drain_timeout: settings.drain_timeout,
             start_timeout: settings.start_timeout,
             watchdog: settings.watchdog,
@@ -64,12 +73,13 @@ impl Plan {
         }
     }
 
-    /// The sockets that a role is handed down.
+    /// Returns the sockets that a role inherits.
     pub fn sockets_of(&self, role: Role) -> impl Iterator<Item = &Socket> {
         self.sockets.iter().filter(move |(of, _)| *of == role).map(|(_, socket)| socket)
     }
 
-    /// Starts one consumer more, or one fewer; gives which, or none: the last one stays.
+    /// Adds one consumer, or removes the last one. Returns its slot; none: nothing was changed, because there is no
+    /// consumer or only one is left.
     pub fn change_consumers(&mut self, more: bool) -> Option<Slot> {
         let of = |slot: &Slot| slot.role == Role::Consume;
         let last = self.slots.iter().rposition(of)?;
@@ -117,7 +127,7 @@ mod tests {
 
     fn plan(text: &[(&str, &str)], only: &[Role], more: i32) -> Plan {
         let environment = text.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
-        let settings = crate::config::development(std::path::Path::new("/tmp"), environment).unwrap();
+        let settings = config::development(std::path::Path::new("/tmp"), environment).unwrap();
         Plan::of(&settings, only, more)
     }
 

@@ -1,5 +1,5 @@
-//! USR2: a new executable is tried with the real hand-over and the new configuration, then takes this process over in place;
-//! what cannot go on gives the process back to the image before it.
+//! USR2: a new executable is tried with the real hand-over and the new configuration. Then it takes over this process
+//! in place. If it cannot continue, it gives the process back to the previous image.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
@@ -15,42 +15,46 @@ use super::children::signal_child;
 use super::handover::HandOver;
 use super::plan::Plan;
 use super::restart::{Event, Kind};
+use super::spool_folder::take_spool;
 use super::{Master, SIGNALS, generation};
-use crate::process::{self, Exit, HandedOver, Inherited, Link, Received, Signals, Spawn, ToMaster};
+use host::{self, Exit, HandedOver, Inherited, Link, Received, Signals, Spawn, ToMaster};
+use model::slot::MASTER;
 
-/// What the process is called that tries a new executable.
+/// The name of the process that tries a new executable.
 pub const NAME: &str = "dq-preflight";
 
 /// A new executable that is being tried.
 #[derive(Debug)]
 pub(super) struct Preflight {
-    /// The process that tries it.
+    /// The process that tries the executable.
     pub pid: Pid,
-    /// What is executed when it is good: the very file that was tried.
+    /// The file that is tried. If the try succeeds, this same file is executed.
     executable: OwnedFd,
-    /// Where it says that it is dq.
+    /// The link on which the process reports that it is dq.
     link: Link,
 }
 
-/// Tries this executable: whether it understands what the master would hand over, and the configuration.
+/// Tries this executable: checks that it understands the configuration and what the master would hand over.
 pub fn run(inherited: &Inherited) -> ExitCode {
     let check = || -> Result<()> {
-        process::set_process_name(NAME)?;
+        host::set_process_name(NAME)?;
         let handover = HandOver::parse(&inherited.settings)?;
-        process::start_logs(NAME, handover.plan()?.log_dir.as_deref()).context("cannot start the log")?;
+        host::start_logs(NAME, handover.plan()?.log_dir.as_deref()).context("cannot start the log")?;
         let arguments = Arguments::try_parse_from(&handover.arguments)?;
-        let next = Plan::of(&arguments.settings()?, &arguments.only, 0);
+        let settings = arguments.settings()?;
+        let next = Plan::of(&settings, &arguments.only, 0);
         if next.slots.is_empty() {
             bail!("there would be nothing to run");
         }
         generation::check_successor(handover.plan()?, &next)?;
-        // A program that knows nothing of this may well end with 0.
+        take_spool(&settings)?;
+        // Exit code 0 alone proves nothing: another program, which knows nothing of this, may also exit with 0.
         inherited.link.send(&ToMaster::Ready).context("cannot report ready")
     };
     match check() {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            // The master logs it.
+            // The master logs the reason.
             if inherited.link.send(&ToMaster::failed(&format!("{e:#}"))).is_err() {
                 eprintln!("{NAME}: {e:#}");
             }
@@ -59,7 +63,7 @@ pub fn run(inherited: &Inherited) -> ExitCode {
     }
 }
 
-/// Goes on as the master that has executed this image in place.
+/// Continues as the master, which has executed this image in place.
 pub fn resume(from: HandedOver) -> ExitCode {
     let understand = || -> Result<(Arguments, HandOver)> {
         let handover = HandOver::parse(&from.bytes)?;
@@ -88,15 +92,15 @@ pub fn resume(from: HandedOver) -> ExitCode {
 }
 
 fn go_on(arguments: Arguments, handover: HandOver, from: HandedOver) -> Result<()> {
-    process::set_process_name("dq-master").context("cannot name the process")?;
-    process::start_logs("dq-master", handover.plan()?.log_dir.as_deref()).context("cannot start the log")?;
+    host::set_process_name(MASTER).context("cannot name the process")?;
+    host::start_logs(MASTER, handover.plan()?.log_dir.as_deref()).context("cannot start the log")?;
     let signals = Signals::catch(&SIGNALS).context("cannot catch signals")?;
     let (refused, again) = (from.refused.clone(), handover.again);
     let mut master = handover.adopt(&from, arguments, signals)?;
-    // The memory and the image before are not needed any more, and not to be carried to the next one.
+    // The hand-over's memory and the previous image are not needed any more, and must not be passed to the next image.
     drop(from);
-    // What came meanwhile, children's ends among it, comes now.
-    process::unblock_signals().context("cannot unblock signals")?;
+    // Signals that arrived meanwhile, also those for the end of a child, are delivered now.
+    host::unblock_signals().context("cannot unblock signals")?;
     match &refused {
         Some(reason) => master.refuse(&format!("the new executable has given the process back: {reason}")),
         None => {
@@ -113,10 +117,10 @@ fn go_on(arguments: Arguments, handover: HandOver, from: HandedOver) -> Result<(
 }
 
 impl Master {
-    /// Starts a process that tries the executable as it is now.
+    /// Starts a process that tries the executable that is at the path now.
     pub(super) fn begin_preflight(&mut self) -> Result<Event> {
         let executable = generation::executable_at(&self.program)?;
-        let handover = process::seal("dq-handover", &HandOver::of(self, None).to_bytes()?)?;
+        let handover = host::seal("dq-handover", &HandOver::of(self, None).to_bytes()?)?;
         let (link, theirs) = Link::pair().context("cannot make a link")?;
         let spawn = Spawn {
             executable: executable.as_fd(),
@@ -130,7 +134,7 @@ impl Master {
         Ok(Event::Checking { by })
     }
 
-    /// Takes the result of the try.
+    /// Handles the result of the try.
     pub(super) fn end_preflight(&mut self, exit: Exit) {
         let answer = self.preflight.as_ref().map(|p| p.link.receive::<ToMaster>());
         let why = match (exit, answer) {
@@ -155,21 +159,15 @@ impl Master {
         }
     }
 
-    /// Goes over to the executable that was tried. Returns only when that failed.
+    /// Executes the executable that was tried. Returns only if that failed.
     pub(super) fn execute(&mut self, again: Option<Kind>) {
         let Some(preflight) = self.preflight.take() else { return self.renew(Event::Failed) };
         let handover = HandOver::of(self, again);
         let signals = &mut self.signals;
         let mut attempt = || -> Result<std::io::Error> {
-            let before = process::own_executable().context("cannot open the own executable")?;
+            let before = host::own_executable().context("cannot open the running executable")?;
             let bytes = handover.to_bytes()?;
-            Ok(process::exec_in_place(
-                &preflight.executable,
-                &bytes,
-                &before,
-                &handover.descriptors(),
-                signals,
-            ))
+            Ok(host::exec_in_place(&preflight.executable, &bytes, &before, &handover.descriptors(), signals))
         };
         let error = attempt().map_or_else(|e| e, Into::into);
         self.refuse(&format!("cannot go over to {}: {error:#}", self.program.display()));

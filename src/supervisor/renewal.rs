@@ -1,23 +1,22 @@
-//! Rolling restarts: does what the restart's machine decides, judges how the new generation fares, and changes the number of
-//! consumers.
+//! Rolling restarts: does what the state machine of the restart decides, checks the progress of the new generation, and
+//! changes the number of consumers.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
 use super::child::{self, State};
-use super::children::Filled;
+use super::children::RunningChild;
 use super::generation::{self, Generation};
 use super::plan::Plan;
 use super::restart::{self, Kind, Restart};
 use super::sockets::Socket;
 use super::{DRAIN_GRACE, Master};
-use crate::process;
-use crate::settings::Settings;
-use crate::slot;
+use model::settings::Settings;
+use model::slot;
 
 impl Master {
-    /// Lets the restart's machine decide, and does what it decides.
+    /// Gives an event to the state machine of the restart, and does what it decides.
     pub(super) fn renew(&mut self, event: restart::Event) {
         for action in self.restart.step(event, Instant::now()) {
             match action {
@@ -38,7 +37,7 @@ impl Master {
         }
     }
 
-    /// Tells the restart's machine that a step has begun; or the log, why it has not.
+    /// Tells the state machine of the restart that a step has begun. If it has not begun, notes the reason.
     pub(super) fn go_on_with(&mut self, begun: Result<restart::Event>) {
         match begun {
             Ok(begun) => self.renew(begun),
@@ -46,29 +45,29 @@ impl Master {
         }
     }
 
-    /// Notes why there is no restart.
+    /// Logs and notes why there is no restart.
     pub(super) fn refuse(&mut self, reason: &str) {
         log::error!("the restart is refused, and everything goes on as it was: {reason}");
         self.history.renewed(self.renewing, Some(reason.to_owned()));
     }
 
-    /// The plan for these settings, with the consumers that were added or taken away.
+    /// Makes the plan for these settings, with the consumers that TTIN and TTOU added or removed.
     pub(super) fn plan(&self, settings: &Settings) -> Plan {
         Plan::of(settings, &self.arguments.only, self.more_consumers)
     }
 
-    /// Reads what is new, and begins to start its children.
+    /// Reads the new configuration, and begins to start a new generation.
     pub(super) fn begin_restart(&mut self, kind: Kind) -> Result<restart::Event> {
         let settings = self.arguments.settings()?;
         let plan = self.plan(&settings);
         let Some(current) = self.generations.get(&self.current) else { bail!("no generation is serving") };
         generation::check_successor(&current.plan, &plan)?;
         let executable = match kind {
-            Kind::Executable => process::own_executable().context("cannot open the own executable")?,
+            Kind::Executable => host::own_executable().context("cannot open the running executable")?,
             Kind::Configuration => current.executable.try_clone().context("cannot keep the executable")?,
         };
         let next = Generation::new(&settings, plan, executable)?;
-        // New addresses are bound before old ones are let go.
+        // New addresses are bound before old ones are closed.
         self.sockets.bind(&next.plan.sockets, Duration::ZERO)?;
         let by = Instant::now() + next.plan.start_timeout;
         let new = self.add_generation(next);
@@ -80,13 +79,13 @@ impl Master {
     pub(super) fn add_generation(&mut self, generation: Generation) -> slot::Generation {
         self.latest += 1;
         for slot in &generation.plan.slots {
-            self.children.insert((self.latest, *slot), Filled::new(generation.plan.start_timeout));
+            self.children.insert((self.latest, *slot), RunningChild::new(generation.plan.start_timeout));
         }
         self.generations.insert(self.latest, generation);
         self.latest
     }
 
-    /// Lets the new generation take over. The old ones take as long as their last callback.
+    /// Lets the new generation take over. The older ones drain without a limit, until their last callback has ended.
     fn commit(&mut self, new: slot::Generation) {
         log::info!("generation {new} is ready; the older ones drain");
         self.current = new;
@@ -99,8 +98,9 @@ impl Master {
         self.arrange_config_watch();
     }
 
-    /// Lets go of the sockets that neither the generation that serves nor the one that is started wants. Older ones are not
-    /// started again, and have copies of what they still need: what only this process held would keep clients waiting.
+    /// Closes the sockets that neither the current generation nor the one that is being started uses. Children of older
+    /// generations are not started again, and have copies of the sockets that they still need. On a socket that only
+    /// this process holds, clients would wait for nothing.
     fn let_sockets_go(&mut self) {
         let wanting = [Some(self.current), self.restart.rolling()].into_iter().flatten();
         let wanted: Vec<&Socket> = wanting
@@ -110,7 +110,7 @@ impl Master {
         self.sockets.keep(|socket| wanted.contains(&socket));
     }
 
-    /// Ends a generation that has not become ready.
+    /// Ends a generation that did not become ready.
     fn abandon(&mut self, new: slot::Generation) {
         let why = self
             .failure
@@ -122,14 +122,15 @@ impl Master {
         self.let_sockets_go();
     }
 
-    /// The slots of a generation that are not up.
+    /// Returns the slots of a generation that are not up.
     fn not_up(&self, generation: slot::Generation) -> Vec<String> {
         let slots = self.generations.get(&generation).map_or(&[][..], |g| &g.plan.slots);
-        let is_up = |slot| self.children.get(&(generation, slot)).is_some_and(Filled::is_up);
+        let is_up = |slot| self.children.get(&(generation, slot)).is_some_and(RunningChild::is_up);
         slots.iter().filter(|slot| !is_up(**slot)).map(ToString::to_string).collect()
     }
 
-    /// A daemon that cannot start says so by its end, instead of holding a port that nobody serves.
+    /// Checks whether the first generation is ready. A daemon that cannot start ends, so that it does not hold a port
+    /// that nobody serves.
     pub(super) fn judge_the_start(&mut self) {
         let Some(by) = self.started_by.filter(|_| self.restart != Restart::Stopping) else { return };
         let late = self.not_up(self.current);
@@ -142,7 +143,7 @@ impl Master {
         }
     }
 
-    /// Tells the restart's machine how the new generation fares.
+    /// Tells the state machine of the restart whether the new generation is ready, or has taken too long.
     pub(super) fn judge_the_new(&mut self) {
         if self.preflight.is_some() && self.restart.deadline().is_some_and(|by| by <= Instant::now()) {
             self.give_up_preflight("it has not come to an end in time");
@@ -156,13 +157,13 @@ impl Master {
         }
     }
 
-    /// Drops children that ended for good, and generations without children.
+    /// Drops children that have ended for good, and generations without children.
     pub(super) fn forget_the_gone(&mut self) {
         let stopping = self.restart == Restart::Stopping;
         let (current, rolling) = (self.current, self.restart.rolling());
         let generations = &self.generations;
-        // A child of the current generation that is gone because its configuration is bad keeps its place; one that was
-        // taken away does not.
+        // A child of the current generation that is gone because of its configuration keeps its place. A consumer that
+        // was removed does not.
         let kept = |g: slot::Generation, slot| {
             g == current && !stopping && generations.get(&g).is_some_and(|g| g.plan.slots.contains(&slot))
         };
@@ -172,7 +173,7 @@ impl Master {
             .retain(|g, _| *g == current || Some(*g) == rolling || children.keys().any(|(of, _)| of == g));
     }
 
-    /// One consumer more, or one fewer: now, or when the restart that is under way is over.
+    /// Asks for one consumer more, or one fewer. The change is made now, or when the restart under way is over.
     pub(super) fn ask_for_consumers(&mut self, by: i32) {
         self.asked_consumers += by;
         if self.restart != Restart::Steady {
@@ -189,13 +190,13 @@ impl Master {
             let Some(slot) = current.plan.change_consumers(more) else {
                 self.asked_consumers = 0;
                 log::warn!(
-                    "the consumers stay as they are: one consumer stays, and where there are none, none is added"
+                    "the number of consumers stays: the last one is not removed, and none is added where there are none"
                 );
                 return;
             };
             let place = (self.current, slot);
             if more && self.children.get(&place).is_some_and(|f| f.child.state != State::Gone) {
-                // It still drains. Another look is taken when something ends.
+                // The old one still drains. This is tried again when a process ends.
                 current.plan = before;
                 return;
             }
@@ -204,7 +205,7 @@ impl Master {
             self.more_consumers += if more { 1 } else { -1 };
             if more {
                 log::info!("{slot} is added");
-                self.children.insert(place, Filled::new(start_timeout));
+                self.children.insert(place, RunningChild::new(start_timeout));
             } else {
                 log::info!("{slot} is taken away");
                 self.step(place, drain);
@@ -212,17 +213,17 @@ impl Master {
         }
     }
 
-    /// How long a restart may take: the try of an executable, and the start of a generation.
+    /// Returns how long a restart may take: the try of the executable, and the start of a generation.
     pub(super) fn renewal_timeout(&self) -> Duration {
         2 * self.start_timeout()
     }
 
-    /// How long a new generation may take to be ready.
+    /// Returns how long a new generation may take to be ready.
     pub(super) fn start_timeout(&self) -> Duration {
         self.generations.get(&self.current).map_or(Duration::ZERO, |g| g.plan.start_timeout)
     }
 
-    /// How long the end may take.
+    /// Returns how long the daemon may take to end.
     pub(super) fn end_timeout(&self) -> Duration {
         self.generations.get(&self.current).map_or(Duration::ZERO, |g| g.plan.drain_timeout) + DRAIN_GRACE
     }

@@ -1,45 +1,48 @@
-//! A rolling restart, as a pure machine: a new generation is started beside the current one, takes its place when all of
-//! its slots are ready, and is given up when they are not.
+//! A rolling restart, as a pure state machine. A new generation is started beside the current one. It takes over when
+//! all of its slots are ready, and is given up if they are not.
 //!
 //! | state | asked | checking | checked | begun | all ready | failed, or too late | stop |
 //! |---|---|---|---|---|---|---|---|
-//! | Steady | Begin; for a new executable Check | → Checking | | → Rolling | | | → Stopping |
-//! | Checking | once more after it | | Execute | | | → Steady | → Stopping |
-//! | Rolling | once more after it | | | | → Steady, Commit | → Steady, Abandon | → Stopping |
+//! | Steady | HUP: begin; USR2: check | → Checking | | → Rolling | | | → Stopping |
+//! | Checking | one more restart follows | | execute | | | → Steady | → Stopping |
+//! | Rolling | one more restart follows | | | | → Steady (1) | → Steady (2) | → Stopping |
 //! | Stopping | | | | | | | |
+//!
+//! 1. The new generation becomes the current one ([`Action::Commit`]). Older generations drain.
+//! 2. The new generation is ended ([`Action::Abandon`]).
 
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::slot::Generation;
+use model::slot::Generation;
 
-/// Where it is.
+/// The state of the restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Restart {
-    /// None is under way.
+    /// No restart is under way.
     Steady,
-    /// A new executable is being tried, before this process goes over to it.
+    /// A new executable is being tried, before this process changes to it.
     Checking {
-        /// When it is given up.
+        /// When the try is given up.
         by: Instant,
-        /// Another restart was asked for meanwhile: of that kind.
+        /// The kind of another restart that was asked for meanwhile.
         again: Option<Kind>,
     },
     /// A new generation is being started.
     Rolling {
-        /// Which.
+        /// The number of the new generation.
         new: Generation,
-        /// When it is given up.
+        /// When the new generation is given up.
         by: Instant,
-        /// Another restart was asked for meanwhile: of that kind.
+        /// The kind of another restart that was asked for meanwhile.
         again: Option<Kind>,
     },
     /// The daemon ends: nothing is restarted any more.
     Stopping,
 }
 
-/// What a restart renews. The later is the more.
+/// What a restart renews. A later kind includes the earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Kind {
     /// The configuration (HUP).
@@ -53,48 +56,48 @@ pub enum Kind {
 pub enum Event {
     /// A restart is asked for.
     Asked(Kind),
-    /// The new executable is being tried, and is given up then.
+    /// The new executable is being tried.
     Checking {
-        /// When.
+        /// When the try is given up.
         by: Instant,
     },
-    /// It can do what it must.
+    /// The try of the new executable succeeded.
     Checked,
-    /// The new generation's children are being started, and are given up then.
+    /// The children of the new generation are being started.
     Begun {
-        /// Which generation.
+        /// The number of the generation.
         new: Generation,
-        /// When it is given up.
+        /// When the generation is given up.
         by: Instant,
     },
     /// All slots of the new generation are ready.
     AllReady,
-    /// One of them is not, and will not be; or the new executable cannot be gone over to.
+    /// A slot of the new generation cannot become ready, or the try or the execution of the new executable failed.
     Failed,
     /// [`Restart::deadline`] has come.
     Deadline,
-    /// The daemon is to end.
+    /// The daemon must end.
     Stop,
 }
 
-/// What is to be done.
+/// What the master has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Read the configuration and start a new generation; tell [`Event::Begun`], or nothing when that is refused.
+    /// Read the configuration and start a new generation. Report [`Event::Begun`], or nothing if that is refused.
     Begin(Kind),
-    /// Try the new executable; tell [`Event::Checking`], or nothing when it cannot even be tried.
+    /// Try the new executable. Report [`Event::Checking`], or nothing if it cannot even be tried.
     Check,
-    /// Go over to the new executable, which then begins; and a restart of this kind follows. Tell [`Event::Failed`] when
-    /// this image goes on.
+    /// Execute the new executable, which then begins its restart. Another restart of this kind follows. Report
+    /// [`Event::Failed`] if this image goes on.
     Execute(Option<Kind>),
-    /// The new generation is the current one: drain all older ones.
+    /// Make the new generation the current one, and drain all older ones.
     Commit(Generation),
-    /// End the new generation; the current one goes on.
+    /// End the new generation. The current one goes on.
     Abandon(Generation),
 }
 
 impl Restart {
-    /// When [`Event::Deadline`] is due.
+    /// Returns when [`Event::Deadline`] is due.
     pub fn deadline(&self) -> Option<Instant> {
         match self {
             Restart::Rolling { by, .. } | Restart::Checking { by, .. } => Some(*by),
@@ -102,7 +105,7 @@ impl Restart {
         }
     }
 
-    /// The generation that is being started.
+    /// Returns the generation that is being started.
     pub fn rolling(&self) -> Option<Generation> {
         match self {
             Restart::Rolling { new, .. } => Some(*new),
@@ -110,7 +113,7 @@ impl Restart {
         }
     }
 
-    /// Takes an event; gives what is to be done, in this order.
+    /// Handles an event, and returns what to do, in this order.
     pub fn step(&mut self, event: Event, now: Instant) -> Vec<Action> {
         match (&mut *self, event) {
             (_, Event::Stop) => {
@@ -153,7 +156,7 @@ impl Restart {
     }
 }
 
-/// The first step of a restart.
+/// Returns the first step of a restart of this kind.
 fn first(kind: Kind) -> Action {
     match kind {
         Kind::Configuration => Action::Begin(kind),

@@ -1,69 +1,71 @@
-//! What systemd is told of a master that runs as a service of the type `notify-reload`; nothing, where nobody listens.
+//! The reports to systemd, for a master that runs as a service of the type `notify-reload`. Without systemd nothing is
+//! sent.
 
 use std::time::{Duration, Instant};
 
-use crate::process::{self, NotifyState};
-use crate::status::Phase;
+use host::{self, NotifyState};
+use model::status::Phase;
 
-/// What the service manager was told last.
+/// The last report to the service manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Told {
+enum LastReport {
     Nothing,
     Ready,
     Reloading,
     Stopping,
 }
 
-/// The service manager's view of this master.
+/// What the service manager knows of this master.
 #[derive(Debug)]
 pub struct Service {
-    told: Told,
+    told: LastReport,
     status: String,
-    /// How often it wants a sign of life, and when it gets the next.
+    /// The interval of the signs of life that it wants, and when the next one is sent.
     watchdog: Option<(Duration, Instant)>,
 }
 
 impl Service {
-    /// Of a master that is being started, and may take that long.
+    /// Reports that the start may take that long. Returns the state of a master that is starting.
     pub fn starting(may_take: Duration) -> Service {
-        process::notify(&[extend(may_take)]);
-        Service::new(Told::Nothing)
+        host::notify(&[extend(may_take)]);
+        Service::new(LastReport::Nothing)
     }
 
-    /// Of a master that has gone over to another image: a reload is under way.
+    /// Returns the state of a master whose image was just replaced: a reload is under way.
     pub fn resumed() -> Service {
-        Service::new(Told::Reloading)
+        Service::new(LastReport::Reloading)
     }
 
-    fn new(told: Told) -> Service {
-        // Twice as often as it must be.
-        let watchdog = process::watchdog_period().map(|period| (period / 2, Instant::now()));
+    fn new(told: LastReport) -> Service {
+        // A sign of life is sent twice as often as it must be.
+        let watchdog = host::watchdog_period().map(|period| (period / 2, Instant::now()));
         Service { told, status: String::new(), watchdog }
     }
 
-    /// A reload was asked for, and may take that long. It is over when [`Service::update`] tells of a steady phase.
+    /// Reports that a reload has begun, and may take that long. It ends when [`Service::update`] reports a steady
+    /// phase.
     pub fn reloading(&mut self, may_take: Duration) {
-        if self.told == Told::Stopping {
+        if self.told == LastReport::Stopping {
             return;
         }
-        self.told = Told::Reloading;
+        self.told = LastReport::Reloading;
         match NotifyState::monotonic_usec_now() {
-            Ok(now) => process::notify(&[NotifyState::Reloading, now, extend(may_take)]),
-            Err(e) => log::warn!("cannot tell the time to the service manager: {e}"),
+            Ok(now) => host::notify(&[NotifyState::Reloading, now, extend(may_take)]),
+            Err(e) => log::warn!("cannot get the time for the service manager: {e}"),
         }
     }
 
-    /// Tells what has changed, and that the master's loop goes round. `may_take` is how long an end may.
+    /// Reports what has changed, and that the master's loop works. `may_take` is how long the end may take.
     pub fn update(&mut self, phase: Phase, status: String, may_take: Duration) {
         let mut states = Vec::new();
         match (phase, self.told) {
-            (Phase::Stopping, told) if told != Told::Stopping => {
+            (Phase::Stopping, told) if told != LastReport::Stopping => {
                 states.extend([NotifyState::Stopping, extend(may_take)]);
-                self.told = Told::Stopping;
+                self.told = LastReport::Stopping;
             }
-            (Phase::Steady, Told::Nothing | Told::Reloading) => {
+            (Phase::Steady, LastReport::Nothing | LastReport::Reloading) => {
                 states.push(NotifyState::Ready);
-                self.told = Told::Ready;
+                self.told = LastReport::Ready;
             }
             _ => {}
         }
@@ -80,7 +82,7 @@ impl Service {
             states.push(NotifyState::Status(&self.status));
         }
         if !states.is_empty() {
-            process::notify(&states);
+            host::notify(&states);
         }
     }
 
@@ -90,7 +92,7 @@ impl Service {
     }
 }
 
-/// So long from now, and some seconds more, the manager is to wait.
+/// Asks the manager to wait that long from now, and ten seconds more.
 fn extend(may_take: Duration) -> NotifyState<'static> {
     let usec = (may_take + Duration::from_secs(10)).as_micros();
     NotifyState::ExtendTimeoutUsec(u32::try_from(usec).unwrap_or(u32::MAX))

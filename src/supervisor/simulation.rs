@@ -1,4 +1,4 @@
-//! A seeded simulation: random sequences of events against what must always hold of the machines. Tests only.
+//! A seeded simulation: random sequences of events check the invariants of the state machines. Tests only.
 //!
 //! `SIMULATION_SEED=…` repeats a run.
 
@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 
 use super::child::{self, Child, State};
 use super::restart::{self, Action, Kind, Restart};
-use crate::process::Exit;
+use host::Exit;
 
 const SEQUENCES: u64 = 100_000;
 const EVENTS: usize = 40;
@@ -58,11 +58,11 @@ fn a_child_keeps_its_invariants_through_any_events() {
             let story = format!("seed {seed}: {before:?} + {event:?} = {child:?}, {action:?}");
             ending |= matches!(event, child::Event::Drain { .. } | child::Event::End);
             match action {
-                // One process a place, and none any more once it is to end.
+                // A place has at most one process, and gets none after it was told to end.
                 Some(child::Action::Spawn) => {
                     assert!(!ending && before.pid().is_none() && child.pid().is_none(), "{story}");
                 }
-                // Only a process of its own, which is still there, is killed or told.
+                // Only a living process of this place is killed or told to drain.
                 Some(child::Action::Kill(killed)) => assert_eq!(before.pid(), Some(killed), "{story}"),
                 Some(child::Action::TellDrain) => {
                     let stuck = matches!(event, child::Event::Stuck { .. });
@@ -80,8 +80,8 @@ fn a_child_keeps_its_invariants_through_any_events() {
             if before.state == State::Gone {
                 assert_eq!((child.state, action), (State::Gone, None), "{story}");
             }
-            // Whatever waits for a moment has one, and a deadline that was heeded is no longer in the past, so that the
-            // master's loop never spins; a spawn is answered by what came of it.
+            // Each state that waits has a deadline. A deadline that was handled is no longer in the past, so that the
+            // master's loop never spins. A spawn is the exception: its result is reported by another event.
             if event == child::Event::Deadline && action != Some(child::Action::Spawn) {
                 assert!(child.deadline().is_none_or(|at| at > now), "{story}");
             }
@@ -89,7 +89,7 @@ fn a_child_keeps_its_invariants_through_any_events() {
                 assert!(child.deadline().is_some(), "{story}");
             }
         }
-        // Told to end at once, it is gone as soon as its process is.
+        // After it is told to end at once, it is gone as soon as its process has ended.
         child.step(child::Event::End, now);
         child.step(child::Event::Exited(Exit::Signal(9)), now);
         assert_eq!(child.state, State::Gone, "seed {seed}");
@@ -127,12 +127,12 @@ fn a_restart_keeps_its_invariants_through_any_events() {
             }
             for action in actions {
                 match action {
-                    // The new generation is told once what becomes of it, and by then none is under way.
+                    // A new generation is committed or abandoned once, and then no restart is under way.
                     Action::Commit(g) | Action::Abandon(g) => {
                         assert_eq!((before.rolling(), restart.rolling()), (Some(g), None), "{story}");
                     }
                     Action::Execute(_) => assert!(matches!(before, Restart::Checking { .. }), "{story}"),
-                    // What is begun is under way, or was refused.
+                    // What was begun is under way, unless it was refused.
                     Action::Begin(_) | Action::Check => {
                         assert_eq!(restart, Restart::Steady, "{story}");
                         begun += 1;
@@ -151,7 +151,7 @@ fn a_restart_keeps_its_invariants_through_any_events() {
                 }
             }
             assert!(begun <= asked, "more restarts than were asked for: {story}");
-            // Whatever is under way has an end.
+            // All that is under way has a deadline.
             assert_eq!(restart.deadline().is_some(), restart != Restart::Steady, "{story}");
             if event == restart::Event::Deadline {
                 assert!(restart.deadline().is_none_or(|at| at > now), "{story}");

@@ -1,5 +1,5 @@
-//! The sockets that the master has bound. Generations that want the same one share it; one that nobody wants any more is
-//! let go.
+//! The sockets that the master has bound. Generations that use the same socket share it. A socket that no generation
+//! uses any more is closed.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -10,24 +10,22 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 
+use model::slot::Role;
 use serde::{Deserialize, Serialize};
-
-use crate::process;
-use crate::slot::Role;
 
 /// A socket that the master binds for children.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Socket {
-    /// The TCP port.
+    /// The TCP port (`server.listen`).
     Server(SocketAddr),
-    /// The HTTP port.
+    /// The HTTP port (`http.listen`).
     Http(SocketAddr),
-    /// The HTTP API's Unix socket.
+    /// The Unix socket of the HTTP API.
     HttpUnix(PathBuf),
 }
 
 impl Socket {
-    /// The name under which a child finds it.
+    /// Returns the name under which a child finds the socket.
     pub fn name(&self) -> &'static str {
         match self {
             Socket::Server(_) => "server",
@@ -40,7 +38,7 @@ impl Socket {
         !matches!(self, Socket::HttpUnix(_))
     }
 
-    /// Where it is bound.
+    /// Returns the address where it is bound.
     pub fn address(&self) -> String {
         match self {
             Socket::Server(address) | Socket::Http(address) => address.to_string(),
@@ -50,7 +48,7 @@ impl Socket {
 
     fn bind(&self, patience: Duration) -> Result<OwnedFd> {
         let tcp = |key: &str, address: SocketAddr| {
-            let listener = process::bind_tcp(address, patience).map_err(|e| match e.kind() {
+            let listener = host::bind_tcp(address, patience).map_err(|e| match e.kind() {
                 ErrorKind::AddrInUse => {
                     anyhow!("cannot bind {address} ({key}): address in use (is another dq-master running?)")
                 }
@@ -61,25 +59,25 @@ impl Socket {
         match self {
             Socket::Server(address) => tcp("server.listen", *address),
             Socket::Http(address) => tcp("http.listen", *address),
-            Socket::HttpUnix(path) => Ok(process::bind_unix(path)
-                .with_context(|| format!("cannot bind {}", path.display()))?
-                .into()),
+            Socket::HttpUnix(path) => {
+                Ok(host::bind_unix(path).with_context(|| format!("cannot bind {}", path.display()))?.into())
+            }
         }
     }
 }
 
-/// The address of an internet socket.
+/// Returns the address of a TCP socket.
 fn bound_to(fd: &OwnedFd) -> Result<SocketAddr> {
     let listener = TcpListener::from(fd.try_clone()?);
     Ok(listener.local_addr()?)
 }
 
-/// All of them.
+/// All sockets that the master has bound.
 #[derive(Debug, Default)]
 pub struct Sockets(BTreeMap<Socket, OwnedFd>);
 
 impl Sockets {
-    /// Binds those that are not bound yet: all of them, or none. A port that is busy is tried again for `patience`.
+    /// Binds the sockets that are not bound yet: all of them, or none. A busy port is tried again for `patience`.
     pub fn bind(&mut self, wanted: &[(Role, Socket)], patience: Duration) -> Result<()> {
         let mut new = BTreeMap::new();
         for (_, socket) in wanted.iter().filter(|(_, s)| !self.0.contains_key(s)) {
@@ -89,12 +87,12 @@ impl Sockets {
         Ok(())
     }
 
-    /// Takes those that the service manager has bound, by their names: `server` and `http`. Each must be bound to what the
-    /// configuration says, which is what the checks of it were about.
+    /// Takes the sockets that the service manager has bound, by their names: `server` and `http`. Each must be bound to
+    /// the address in the configuration, because the configuration was checked with that address.
     pub fn take(&mut self, given: Vec<(String, OwnedFd)>, wanted: &[(Role, Socket)]) -> Result<()> {
         for (name, fd) in given {
             let Some((_, socket)) = wanted.iter().find(|(_, s)| s.name() == name && s.is_tcp()) else {
-                log::warn!("the service manager's socket {name:?} is not wanted, and closed");
+                log::warn!("the service manager's socket {name:?} is not needed, and is closed");
                 continue;
             };
             let address =
@@ -106,34 +104,34 @@ impl Sockets {
                 );
             }
             if self.0.insert(socket.clone(), fd).is_some() {
-                bail!("the service manager has given two sockets {name:?}: one is what dq can use");
+                bail!("the service manager has given two sockets {name:?}, and dq can use only one");
             }
             log::info!("{name} listens on the service manager's socket, {address}");
         }
         Ok(())
     }
 
-    /// Takes one that is bound.
+    /// Adds a socket that is bound.
     pub fn add(&mut self, socket: Socket, fd: OwnedFd) {
         self.0.insert(socket, fd);
     }
 
-    /// All of them.
+    /// Returns all sockets.
     pub fn iter(&self) -> impl Iterator<Item = (&Socket, &OwnedFd)> {
         self.0.iter()
     }
 
-    /// One of them.
+    /// Returns one socket, if it is bound.
     pub fn get(&self, socket: &Socket) -> Option<BorrowedFd<'_>> {
         self.0.get(socket).map(AsFd::as_fd)
     }
 
-    /// Lets go of those that are not wanted any more.
+    /// Closes the sockets that are not wanted any more.
     pub fn keep(&mut self, wanted: impl Fn(&Socket) -> bool) {
         self.0.retain(|socket, _| {
             let keep = wanted(socket);
             if let (false, Socket::HttpUnix(path)) = (keep, socket) {
-                // Nobody answers there any more. One that stays behind is taken down by the next master.
+                // Nobody answers there any more. If the file stays behind, the next master removes it.
                 let _ = std::fs::remove_file(path);
             }
             keep

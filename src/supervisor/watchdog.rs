@@ -1,14 +1,15 @@
-//! Life signs: the master pings its children, and their main loops answer. Who is silent for too long is killed and replaced.
+//! Signs of life: the master pings its children, and their main loops answer. A child that is silent for too long is
+//! killed and replaced.
 //!
-//! Silence is counted in rounds that the master itself went, and not by a clock: one that was stopped, or had no processor,
-//! has gone no rounds meanwhile.
+//! The master counts silence in its own rounds, not by a clock. A master that was stopped, or got no processor time,
+//! has made no rounds meanwhile, so no child seems silent because of that.
 
 use std::time::{Duration, Instant};
 
 use super::child::State;
-use super::children::Filled;
+use super::children::RunningChild;
 use super::{DRAIN_GRACE, Master, Place, child};
-use crate::process::{self, ToChild};
+use host::{self, ToChild};
 
 /// How many rounds make up the time that a child may be silent.
 const ROUNDS: u32 = 4;
@@ -16,18 +17,18 @@ const ROUNDS: u32 = 4;
 /// How long a child has not answered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Silence {
-    /// A ping is unanswered.
+    /// Whether a ping is unanswered.
     asked: bool,
     lasted: Duration,
 }
 
 impl Silence {
-    /// The child has said something.
+    /// Notes that the child has sent something.
     pub fn broken(&mut self) {
         *self = Silence::default();
     }
 
-    /// A round has gone by, and the next ping goes out. Gives how long the silence has lasted.
+    /// Notes that a round is over, and that the next ping is sent. Returns how long the silence has lasted.
     fn round(&mut self, length: Duration) -> Duration {
         if self.asked {
             self.lasted += length;
@@ -38,7 +39,7 @@ impl Silence {
 }
 
 impl Master {
-    /// When the next round is due; none: no generation is watched.
+    /// Returns when the next round is due; none: no generation has a watchdog.
     pub(super) fn round_at(&self) -> Option<Instant> {
         self.round_at.filter(|_| self.round_length().is_some())
     }
@@ -47,21 +48,21 @@ impl Master {
         self.generations.values().filter_map(|g| g.plan.watchdog).min().map(|watchdog| watchdog / ROUNDS)
     }
 
-    /// Goes a round when it is due.
+    /// Makes a round when it is due.
     pub(super) fn watch_children(&mut self) {
         let Some(length) = self.round_length() else {
             self.round_at = None;
             return;
         };
         let now = Instant::now();
-        // A watchdog that has become shorter counts from now on.
+        // If the watchdog has become shorter, the shorter time counts from now.
         let round_at = self.round_at.map_or(now + length, |at| at.min(now + length));
         self.round_at = Some(round_at);
         if round_at > now {
             return;
         }
         self.round_at = Some(now + length);
-        // What they have said meanwhile counts.
+        // Answers that have arrived meanwhile count.
         self.read_links();
         let mut silent = Vec::new();
         let mut stuck = Vec::new();
@@ -70,17 +71,17 @@ impl Master {
             let (Some(watchdog), Some(pid)) = (generation.plan.watchdog, filled.watched()) else { continue };
             let lasted = filled.silence.round(length);
             if lasted >= watchdog {
-                let state = process::state_of(pid.as_raw());
+                let state = host::state_of(pid.as_raw());
                 silent.push((rank(state), *place, format!("silent for {lasted:?}, {}", words(state))));
             } else if filled.overdue >= watchdog {
                 stuck.push((*place, generation.plan.drain_timeout));
             }
             if let Some(link) = &filled.link {
-                // Whoever does not read them either is as silent.
+                // A child that does not read its pings does not answer either, so an error here needs no handling.
                 let _ = link.send(&ToChild::Ping);
             }
         }
-        // One at a time: the others may be silent because they wait for this one, and answer when it is gone.
+        // Only one at a time: the others may be silent because they wait for this one, and answer when it is gone.
         if let Some((_, place, reason)) = one_of(silent) {
             self.end_because(place, reason, child::Event::Silent);
         }
@@ -109,8 +110,8 @@ impl Master {
     }
 }
 
-impl Filled {
-    /// The process, if it is one whose silence counts.
+impl RunningChild {
+    /// Returns the process, if its silence counts.
     fn watched(&self) -> Option<nix::unistd::Pid> {
         match self.child.state {
             State::Up { pid, .. } | State::Draining { pid, .. } => Some(pid),
@@ -119,12 +120,13 @@ impl Filled {
     }
 }
 
-/// The one of several silent ones that is ended first.
+/// Returns which of several silent children is ended first.
 fn one_of<T: Ord>(silent: Vec<(u8, Place, T)>) -> Option<(u8, Place, T)> {
     silent.into_iter().min()
 }
 
-/// Which of several silent ones is the likeliest that the others wait for: the lowest.
+/// Returns the rank of a silent child by the state of its process. The others most likely wait for the one with the
+/// lowest rank.
 fn rank(state: Option<char>) -> u8 {
     match state {
         Some('T' | 't') => 0,
@@ -159,7 +161,7 @@ mod tests {
 
     #[test]
     fn the_one_that_the_others_may_wait_for_comes_first() {
-        let place = |index| (1, crate::slot::Slot { role: crate::slot::Role::Timer, index });
+        let place = |index| (1, model::slot::Slot { role: model::slot::Role::Timer, index });
         let all = [Some('S'), None, Some('D'), Some('T'), Some('R')];
         let mut left: Vec<_> = all.into_iter().zip(0..).map(|(s, i)| (rank(s), place(i), ())).collect();
         let mut order = Vec::new();

@@ -1,5 +1,5 @@
-//! A dq-master with a fault: the same library, and one thing done wrong. Which one is said by a file `fault` beside the
-//! configuration file that it was started with. For tests alone.
+//! A dq-master with a fault: it uses the same library, but does one thing wrong. A file `fault` beside its
+//! configuration file names the fault. Only for tests.
 //!
 //! | fault | what goes wrong |
 //! |---|---|
@@ -7,13 +7,14 @@
 //! | `version` | it finds a hand-over of a version that it does not know, already when it is tried |
 //! | `adopt` | the same, but only once it has been executed in place |
 //! | `crash` | it ends as soon as it has been executed in place |
-//! | `spin NAME`, `hang NAME`, `deaf NAME` | that child reports ready, and then runs in circles; sits in a system call; reads nothing and goes on otherwise |
+//! | `spin NAME` | that child reports ready, and then loops without end |
+//! | `hang NAME` | that child reports ready, and then stays in a system call |
+//! | `deaf NAME` | that child reports ready, reads nothing, and goes on otherwise |
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use dq::process::{HandedOver, Inherited, ToMaster, set_process_name};
-use dq::{roles, supervisor};
+use host::{HandedOver, Inherited, ToMaster, set_process_name};
 
 fn main() -> ExitCode {
     let handed_over = HandedOver::take().expect("a hand-over or none");
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Read from the file in the folder that the environment names.
+/// Returns the fault: it is read from the file in the folder that the environment names.
 fn fault() -> String {
     let folder = std::env::var_os("TEST_FOLDER_OF_DQ").expect("a folder");
     let path = std::path::Path::new(&folder).join("fault");
@@ -65,7 +66,7 @@ fn child(inherited: Inherited, fault: &str) -> ExitCode {
         match kind {
             "spin" => std::hint::spin_loop(),
             "deaf" => std::thread::sleep(Duration::from_millis(10)),
-            // "hang", and whoever is never ready.
+            // "hang", and children that never report ready.
             _ => std::thread::sleep(Duration::MAX),
         }
     }

@@ -1,4 +1,5 @@
-//! People are told of what is wrong, once, and of its end; whoever is killed meanwhile, and whatever a mail server does.
+//! People are told what is wrong once, and once when it is over, whichever process is killed in between, and whatever a
+//! mail server does.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -12,18 +13,19 @@ use crate::support::mariadb;
 use crate::support::redis::{RedisServer, own_host};
 use crate::support::smtp::Smtp;
 use crate::support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, free_port, topic};
-use dq::registry::{Expected, open};
-use dq::topic::Topic;
+use model::topic::Topic;
 use mysql::prelude::Queryable;
 use nix::sys::signal::Signal;
+use registry::{Expected, open};
 use serde_json::{Value, json};
 
-/// As `ps` shows it: names are cut there.
+/// The name as `ps` shows it, which is cut there.
 const CHECKER: &str = "dq-redis-checke";
 
 const OPS: &str = "ops@example.com";
 
-/// A section that has everything told at once by the mail server at that port; more of `[alert]`, and of `[alert.smtp]`.
+/// Returns a section that sends every alert at once through the mail server at this port, with more keys of `[alert]`
+/// and of `[alert.smtp]`.
 fn alert(port: u16, more: &str, smtp: &str) -> String {
     format!(
         "[alert]\nto = [\"{OPS}\"]\ngather = \"1s\"\ninterval = \"1s\"\n{more}\n[alert.smtp]\nhost = \"127.0.0.1\"\n\
@@ -33,10 +35,10 @@ fn alert(port: u16, more: &str, smtp: &str) -> String {
 
 /// A receiver that refuses every job.
 fn refusing() -> Sink {
-    Sink::answering(|_| dq::cli::Answer::new(500, "out of \"stock\"\n"))
+    Sink::answering(|_| cli::Answer::new(500, "out of \"stock\"\n"))
 }
 
-/// How many dead letters mails to somebody count, all together, of a topic.
+/// Returns how many dead letters of a topic the mails to this recipient report in all.
 fn counted(smtp: &Smtp, to: &str, topic: &str) -> u64 {
     let mut sum = 0;
     for mail in smtp.of(to, &format!(" of topic {topic}\n")) {
@@ -50,7 +52,7 @@ fn counted(smtp: &Smtp, to: &str, topic: &str) -> u64 {
     sum
 }
 
-/// Waits until it is written that all was sent: a checker that dies before that has the next one send it once more.
+/// Waits until the file says that everything was sent. If a checker dies before that, the next one sends it again.
 fn all_is_written(daemon: &Daemon) {
     fn waits(value: &Value) -> bool {
         match value {
@@ -69,12 +71,12 @@ fn all_is_written(daemon: &Daemon) {
     });
 }
 
-/// The webhook's documents, as they came in.
+/// Returns the documents that the webhook received.
 fn documents(sink: &Sink) -> Vec<Value> {
     sink.calls().iter().map(|call| serde_json::from_str(&call.body).unwrap()).collect()
 }
 
-/// That each of these was told as open once and as over once.
+/// Checks that each of these alerts was sent once when it opened and once when it was over.
 fn is_told_once(smtp: &Smtp, title: &str) {
     let lines = |wanted: &str| {
         let of = |mail: &Value| mail["text"].as_str().unwrap().lines().filter(|l| *l == wanted).count();
@@ -84,7 +86,7 @@ fn is_told_once(smtp: &Smtp, title: &str) {
 }
 
 #[test]
-fn dead_letters_are_told_once_with_topic_job_and_reason_over_starttls_with_a_login() {
+fn dead_letters_are_reported_once_with_details_over_starttls() {
     let tls = tempfile::tempdir().unwrap();
     certificates(tls.path());
     let smtp = Smtp::strict(free_port(), tls.path(), "dq", "s3cret");
@@ -128,7 +130,7 @@ fn dead_letters_are_told_once_with_topic_job_and_reason_over_starttls_with_a_log
     assert_eq!((&told["jobs"][0]["id"], &told["jobs"][0]["attempts"]), (&json!("42\n中"), &json!(1)));
     assert_eq!(hook.calls()[0].header("x-key"), "k");
 
-    // Many at once are few messages.
+    // Many dead letters at once lead to few messages.
     let burst: Vec<_> = (0..100).map(|n| add("orders", &format!("b{n}"), 0)).collect();
     client.send(&burst).unwrap();
     burst.iter().for_each(|_| assert_eq!(client.receive().unwrap()["code"], 1));
@@ -136,7 +138,7 @@ fn dead_letters_are_told_once_with_topic_job_and_reason_over_starttls_with_a_log
     assert!(smtp.of(OPS, "of topic orders").len() <= 8, "{:#?}", smtp.mails());
 
     all_is_written(&daemon);
-    // Nobody who takes up from another says it again, or leaves out what has happened meanwhile.
+    // A checker that takes over from another neither repeats an alert nor omits what happened in the meantime.
     daemon.kill_child(CHECKER);
     client.ask(&add("u", "1", 0)).unwrap();
     smtp.wait_for(OPS, "of topic u", log);
@@ -154,7 +156,7 @@ fn dead_letters_are_told_once_with_topic_job_and_reason_over_starttls_with_a_log
 }
 
 #[test]
-fn a_node_that_is_down_is_told_once_and_taken_back_once_whoever_is_killed_meanwhile() {
+fn a_down_node_is_reported_and_resolved_once_despite_kills() {
     let smtp = Smtp::start(free_port());
     let (sink, mut nodes) = (Sink::start(), [RedisServer::start(), RedisServer::start()]);
     let node = |n: usize| format!("[[store.node]]\nname = \"n{n}\"\nurl = \"{}\"\n", nodes[n].url());
@@ -175,7 +177,7 @@ fn a_node_that_is_down_is_told_once_and_taken_back_once_whoever_is_killed_meanwh
 }
 
 #[test]
-fn a_node_that_fills_is_told_once_and_taken_back_when_it_has_room() {
+fn a_node_short_of_memory_is_reported_once_and_resolved_once() {
     let smtp = Smtp::start(free_port());
     let (sink, node) = (Sink::start(), RedisServer::start());
     let store = format!(
@@ -183,7 +185,7 @@ fn a_node_that_fills_is_told_once_and_taken_back_when_it_has_room() {
         node.url()
     );
     let daemon = Daemon::start(&(store + &alert(smtp.port, "", "") + &topic("t", &sink, "")));
-    // Beside it, what connections take and give back is little.
+    // Compared with this, the memory of connections that come and go is small.
     node.cli(&["eval", "redis.call('SET', 'ballast', string.rep('x', 50000000))", "0"]);
     let info = node.cli(&["info", "memory"]);
     let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap().trim();
@@ -198,7 +200,7 @@ fn a_node_that_fills_is_told_once_and_taken_back_when_it_has_room() {
 }
 
 #[test]
-fn a_late_topic_and_a_registry_that_is_away_are_told_and_taken_back() {
+fn a_late_topic_and_a_lost_registry_are_reported_and_resolved() {
     let smtp = Smtp::start(free_port());
     let sink = Sink::start();
     let consume = "[consume]\nprocesses = 0\n";
@@ -244,12 +246,12 @@ fn a_late_topic_and_a_registry_that_is_away_are_told_and_taken_back() {
 }
 
 #[test]
-fn a_circuit_that_opens_is_told_and_taken_back_when_its_receiver_is_there_again() {
+fn an_open_circuit_is_reported_and_so_is_its_recovery() {
     let smtp = Smtp::start(free_port());
     let works = Arc::new(AtomicBool::new(false));
     let sink = Sink::answering({
         let works = Arc::clone(&works);
-        move |_| dq::cli::Answer::new(if works.load(Ordering::Relaxed) { 200 } else { 503 }, "")
+        move |_| cli::Answer::new(if works.load(Ordering::Relaxed) { 200 } else { 503 }, "")
     });
     let breaker = "breaker_failures = 2\nbreaker_pause = \"2s\"\nretry = [\"100ms\"]";
     let daemon = Daemon::start(&(alert(smtp.port, "late_after = \"2s\"", "") + &topic("t", &sink, breaker)));
@@ -281,18 +283,18 @@ fn a_process_that_is_started_again_and_again_is_told_once() {
     all_is_written(&daemon);
     daemon.kill_child(CHECKER);
     daemon.kill_child("dq-timer-1");
-    // Something that comes later.
+    // A mail that comes later.
     daemon.client().ask(&add("t", "1", 0)).unwrap();
     smtp.wait_for(OPS, "of topic t", || daemon.log());
     assert_eq!(smtp.of(OPS, "is started again").len(), 1, "{:#?}", smtp.mails());
-    // As long as that was quiet.
+    // The finding closes after that time without a restart.
     smtp.wait_for(OPS, "over: dq-timer-1 is started again and again", || daemon.log());
     is_told_once(&smtp, "dq-timer-1 is started again and again");
 }
 
 #[test]
-fn a_mail_server_that_hangs_delays_nothing_is_told_of_and_gets_its_mail_when_it_works() {
-    // Whoever connects waits in its queue, and is never answered.
+fn a_hanging_mail_server_delays_nothing_and_gets_its_mail_later() {
+    // Connections wait in the backlog of this socket and are never answered.
     let hanging = TcpListener::bind(("127.0.0.1", free_port())).unwrap();
     let port = hanging.local_addr().unwrap().port();
     let (sink, hook) = (refusing(), Sink::start());
@@ -305,7 +307,7 @@ fn a_mail_server_that_hangs_delays_nothing_is_told_of_and_gets_its_mail_when_it_
     client.ask(&add("t", "1", 0)).unwrap();
     let said = |what: &str| hook.calls().iter().any(|call| call.body.contains(what));
     eventually(15 * SECOND, "the webhook", || said("a dead letter of topic t").then_some(()));
-    // Jobs are delivered, and what is wrong is found.
+    // Jobs are still delivered, and problems are still found.
     client.ask(&add("fine", "1", 0)).unwrap();
     fine.wait_for(1, 2 * SECOND);
     let found = eventually(45 * SECOND, &format!("a finding; log:\n{}", daemon.log()), || {
@@ -323,9 +325,9 @@ fn a_mail_server_that_hangs_delays_nothing_is_told_of_and_gets_its_mail_when_it_
 }
 
 #[test]
-fn a_channel_is_tested_and_webhooks_go_by_the_guard_of_callbacks() {
+fn a_channel_can_be_tested_and_webhooks_obey_the_callback_guard() {
     let smtp = Smtp::start(free_port());
-    let hook = Sink::answering(|_| dq::cli::Answer::new(200, r#"{"errcode":310000,"errmsg":"no keyword"}"#));
+    let hook = Sink::answering(|_| cli::Answer::new(200, r#"{"errcode":310000,"errmsg":"no keyword"}"#));
     let template = concat!(env!("CARGO_MANIFEST_DIR"), "/conf/alerts/dingtalk.json");
     let webhook = |name: &str, url: String| {
         format!("[[alert.webhook]]\nname = \"{name}\"\nurl = \"{url}\"\ntemplate_file = \"{template}\"\n")
@@ -381,11 +383,11 @@ fn where_nobody_is_told_a_test_says_so() {
 }
 
 #[test]
-fn where_no_mail_server_is_named_that_of_the_php_daemon_s_database_is_taken_and_its_people_hear_of_nodes() {
+fn the_php_database_supplies_the_mail_server_and_node_contacts() {
     let (smtp, database) = (Smtp::start(free_port()), mariadb::MariaDb::shared().database());
     let (sink, mut nodes) = (refusing(), [RedisServer::start(), RedisServer::start()]);
     let mut registry = open(&database.settings()).unwrap();
-    let name = dq::job::TopicName::new("t").unwrap();
+    let name = model::job::TopicName::new("t").unwrap();
     let shop = vec!["shop@example.com".to_owned()];
     let topic = Topic { alert: shop, max_attempts: 1, ..Topic::new(name, sink.url()) };
     registry.put(&topic, Expected::Absent).unwrap();
@@ -403,7 +405,7 @@ fn where_no_mail_server_is_named_that_of_the_php_daemon_s_database_is_taken_and_
         database.url()
     ));
     let log = || daemon.log();
-    // The topics of the database come when dq-redis-checker has read them.
+    // The topics of the database are known once dq-redis-checker has read them.
     let mut client = daemon.client();
     let is_taken = || (client.ask(&add("t", "1", 0)).unwrap()["code"] == 1).then_some(());
     eventually(5 * SECOND, "the topic is known", is_taken);

@@ -1,4 +1,4 @@
-//! The sockets by which processes are woken, when somebody sweeps them away.
+//! The sockets that wake the processes, when somebody removes them.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ fn daemon(sink: &Sink) -> (Daemon, PathBuf) {
     (daemon, bells)
 }
 
-/// Jobs that are due at once, and jobs that a timer must see first, come as before.
+/// Checks that jobs that are due at once, and jobs that a timer must promote, still come.
 fn comes(daemon: &Daemon, sink: &Sink, what: &str) {
     for (id, delay_ms) in [(format!("{what}-at-once"), 0), (format!("{what}-later"), 300)] {
         assert_eq!(daemon.client().ask(&add("t", &id, delay_ms)).unwrap()["code"], 1);
@@ -31,12 +31,12 @@ fn comes(daemon: &Daemon, sink: &Sink, what: &str) {
 fn a_folder_of_bells_that_is_swept_away_is_made_again() {
     let sink = Sink::start();
     let (daemon, bells) = daemon(&sink);
-    // (What is hung again meanwhile keeps the folder there.)
+    // (A bell that is created at the same time keeps the folder.)
     let _ = std::fs::remove_dir_all(&bells);
     comes(&daemon, &sink, "removed");
     std::fs::rename(&bells, bells.with_extension("old")).unwrap();
     comes(&daemon, &sink, "renamed");
-    // A file takes the folder's place, in one step.
+    // In one step, a file takes the place of the folder.
     let in_the_way = bells.with_extension("file");
     std::fs::write(&in_the_way, "").unwrap();
     renameat2(AT_FDCWD, &in_the_way, AT_FDCWD, &bells, RenameFlags::RENAME_EXCHANGE).unwrap();

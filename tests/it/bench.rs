@@ -1,4 +1,5 @@
-//! `dq bench`, each work of it, short: that it measures what it says and ends well. Its figures are no business of a debug build.
+//! `dq bench`: a short run of each of its measurements, which must measure what they claim and end well. The figures of
+//! a debug build do not matter.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -7,8 +8,8 @@ use serde_json::Value;
 
 use crate::support::in_memory;
 
-/// Runs a work and gives its figures by name. Its files are in memory: where a disk stalls, a node of Redis does not answer in
-/// time, and a measurement with adds that were refused is none.
+/// Runs a measurement and returns its figures by name. Its files are in memory: if a disk stalls, a Redis node does not
+/// answer in time, and a measurement with refused adds would be worthless.
 fn bench(arguments: &[&str]) -> BTreeMap<String, f64> {
     let folder = in_memory();
     let out = Command::new(env!("CARGO_BIN_EXE_dq"))
@@ -29,7 +30,7 @@ fn bench(arguments: &[&str]) -> BTreeMap<String, f64> {
 }
 
 #[test]
-fn adds_are_measured_by_both_ports_each_beside_what_it_would_cost_without_dq() {
+fn adds_are_measured_on_both_ports_beside_the_cost_without_dq() {
     let is_beside = |figures: &BTreeMap<String, f64>, floor: &str| {
         assert!(figures["adds"] > 10.0 && figures[floor] > 10.0 && figures["ratio"] > 0.0, "{figures:?}");
     };
@@ -79,12 +80,22 @@ fn what_waits_is_measured_and_a_soak_loses_nothing() {
 }
 
 #[test]
+fn adds_to_a_node_are_measured_while_another_one_is_away() {
+    for absence in ["killed", "hung"] {
+        let outage = ["outage", "--store", "redis", "--nodes", "2", "--time", "500ms", "--absence", absence];
+        let figures = bench(&outage);
+        assert!(figures["adds with all nodes"] > 10.0 && figures["adds without one"] > 10.0, "{figures:?}");
+    }
+}
+
+#[test]
 fn what_cannot_be_measured_is_refused_with_what_would_do() {
     for (arguments, word) in [
         (vec!["add", "--connections", "0"], "1..=10000"),
         (vec!["lateness", "--rate", "0"], "0.1"),
         (vec!["add", "--time", "soon"], "--time"),
         (vec!["juggle"], "juggle"),
+        (vec!["outage", "--absence", "early"], "killed"),
     ] {
         let out = Command::new(env!("CARGO_BIN_EXE_dq")).arg("bench").args(&arguments).output().unwrap();
         let said = String::from_utf8_lossy(&out.stderr);

@@ -1,4 +1,4 @@
-//! The whole command line, by the real executable against a real daemon: over the Unix socket, and by --url.
+//! The whole command line: the real executable against a real daemon, over the Unix socket and with --url.
 
 use std::io::Write;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::support;
 use crate::support::{Daemon, SECOND, Sink, eventually, on_redis, topic, without_due};
 use serde_json::{Value, json};
 
-/// What `dq` did.
+/// The result of a `dq` command.
 #[derive(Debug)]
 struct Did {
     code: i32,
@@ -28,7 +28,7 @@ impl Did {
         serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {self:?}"))
     }
 
-    /// One object a line.
+    /// Returns the output, which has one JSON object on each line.
     #[track_caller]
     fn lines(&self) -> Vec<Value> {
         self.out
@@ -37,7 +37,7 @@ impl Did {
             .collect()
     }
 
-    /// What stderr says with --json.
+    /// Returns the error on stderr of a command with --json.
     #[track_caller]
     fn error(&self) -> Value {
         let error: Value = serde_json::from_str(&self.err).unwrap_or_else(|e| panic!("{e}: {self:?}"));
@@ -46,7 +46,7 @@ impl Did {
     }
 }
 
-/// A command that nothing of the surroundings changes.
+/// Returns a command that the environment does not influence.
 fn dq(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
     for name in ["DQ_URL", "DQ_RUN_DIR", "DQ_TOKEN", "DQ_TOKEN_FILE", "NO_COLOR"] {
@@ -65,7 +65,7 @@ fn run(words: &[&str]) -> Did {
     did(dq(words).output().unwrap())
 }
 
-/// A command with something on its stdin.
+/// Runs a command with this input on stdin.
 fn fed(words: &[&str], input: &str) -> Did {
     let mut child =
         dq(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -73,7 +73,7 @@ fn fed(words: &[&str], input: &str) -> Did {
     did(child.wait_with_output().unwrap())
 }
 
-/// By which way a daemon is asked.
+/// A way to reach a daemon.
 struct Door {
     name: &'static str,
     words: Vec<String>,
@@ -95,7 +95,8 @@ fn doors(daemon: &Daemon) -> [Door; 2] {
     ]
 }
 
-/// By the socket and by the port of a daemon that asks nobody who he is; and by the port of one that does, with a token.
+/// Runs a test over the socket and over the port of a daemon that wants no tokens, and over the port of a daemon that
+/// wants one, with a token.
 fn by_every_door(test: impl Fn(&Sink, &Daemon, usize, &Door)) {
     let (sink, daemon) = sink_and_daemon();
     for (n, door) in doors(&daemon).iter().enumerate() {
@@ -168,7 +169,7 @@ fn a_job_is_added_shown_moved_run_and_removed() {
 }
 
 #[test]
-fn a_body_comes_from_a_file_or_stdin_and_what_cannot_be_meant_is_refused() {
+fn a_body_comes_from_a_file_or_stdin_and_bad_arguments_fail() {
     let (_sink, daemon) = sink_and_daemon();
     let run_dir = daemon.dir.path().join("var/run").display().to_string();
     let dir = tempfile::tempdir().unwrap();
@@ -179,12 +180,12 @@ fn a_body_comes_from_a_file_or_stdin_and_what_cannot_be_meant_is_refused() {
     fed(&["add", "t", "-", "--id", "s", at[0], at[1]], "[\"stdin\"]\n").is(0);
     let body = |id: &str| run(&["get", "t", id, "--json", at[0], at[1]]).is(0).json()["body"].clone();
     assert_eq!((body("f"), body("s")), (json!({"from": "file"}), json!(["stdin"])));
-    // By the environment, too.
+    // The address may come from the environment.
     let by_environment = did(dq(&["get", "t", "s"]).env("DQ_RUN_DIR", &run_dir).output().unwrap());
     by_environment.is(0);
     let url = format!("unix:{run_dir}/http.sock");
     did(dq(&["get", "t", "s"]).env("DQ_URL", &url).output().unwrap()).is(0);
-    // And by the user's file.
+    // The address may come from the user's file.
     std::fs::create_dir(dir.path().join("dq")).unwrap();
     std::fs::write(dir.path().join("dq/cli.toml"), format!("url = \"{url}\"\n")).unwrap();
     did(dq(&["get", "t", "s"]).env("XDG_CONFIG_HOME", dir.path()).output().unwrap()).is(0);
@@ -217,14 +218,14 @@ fn a_body_comes_from_a_file_or_stdin_and_what_cannot_be_meant_is_refused() {
 }
 
 #[test]
-fn a_file_of_jobs_is_added_and_the_lines_that_are_refused_are_named() {
+fn a_file_of_jobs_is_added_and_refused_lines_are_reported() {
     let (_sink, daemon) = sink_and_daemon();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("jobs.ndjson");
     let mut text: String =
         (0..2500).map(|n| format!("{{\"id\": \"j{n}\", \"body\": {n}, \"delay\": \"2h\"}}\n")).collect();
     text += "\nnot json\n{\"id\": \"no-body\"}\n{\"id\": \"j0\", \"body\": 0, \"on_conflict\": \"reject\"}\n";
-    // More than a request may hold, by its default.
+    // More than a request may hold by default.
     text += &format!("{{\"id\": \"long\", \"body\": \"{}\"}}\n", "x".repeat(2 << 20));
     text += "{\"id\": \"last\", \"body\": null}";
     std::fs::write(&file, &text).unwrap();
@@ -240,7 +241,7 @@ fn a_file_of_jobs_is_added_and_the_lines_that_are_refused_are_named() {
     assert_eq!(socket.run(&["get", "t", "last", "--json"]).json()["priority"], "low");
 
     let again = url.run(&["add", "t", "--batch", &file, "--on-conflict", "keep"]).is(1);
-    // A line counts before what is said for all of them.
+    // The value in a line has precedence over the option for all lines.
     assert_eq!(again.out, "0 new, 0 replaced, 2501 kept, 4 failed\n");
     assert!(
         again.err.contains("line 2502: it is no JSON object") && again.err.contains("(missing_field)"),
@@ -258,7 +259,7 @@ fn a_file_of_jobs_is_added_and_the_lines_that_are_refused_are_named() {
         assert!(page.out.lines().count() == 4 && page.err.contains("--all"), "{page:?}");
         assert_eq!(door.run(&["list", "t", "--state", "dead", "--json"]).is(0).out, "");
     }
-    // Whoever reads no further ends it quietly.
+    // If the reader of the output stops, the command ends quietly.
     let run_dir = daemon.dir.path().join("var/run");
     let shell =
         format!("{} list t --all --run-dir {} | head -n 1", env!("CARGO_BIN_EXE_dq"), run_dir.display());
@@ -284,7 +285,7 @@ fn the_status_tells_of_processes_and_of_jobs() {
     assert!(page.contains("dq-timer-0") && page.lines().any(|l| l.starts_with("t  ")), "{page}");
     assert!(!page.contains('\x1b'), "no terminal, no colours: {page:?}");
     assert!(run(&["status", "--run-dir", "/nonexistent"]).is(1).err.contains("no dq-master answers"));
-    // No terminal.
+    // There is no terminal.
     let top = socket.run(&["top"]).is(2);
     assert!(top.err.contains("dq status --json"), "{}", top.err);
 }
@@ -321,12 +322,12 @@ fn completions_and_pages_of_the_manual_are_made() {
     let page = |name: &str| std::fs::read_to_string(pages.join(name)).unwrap();
     assert!(page("dq.1").contains("Exit codes") && page("dq-add.1").contains("jobs.ndjson"));
     assert!(page("dq-topics-set.1").contains("callback"));
-    // One for each command.
+    // There is one page for each command.
     let count = std::fs::read_dir(&pages).unwrap().count();
     assert!(count > 30, "{count}");
 }
 
-/// Every command, as `--help` lists them.
+/// Returns all commands that `--help` lists.
 fn commands(of: &[&str]) -> Vec<String> {
     let help = run(&[of, &["--help"]].concat()).is(0).out;
     let listed = help.split("\nCommands:\n").nth(1).unwrap_or_default();
@@ -386,7 +387,7 @@ fn the_doctor_finds_what_is_wrong_and_what_to_do() {
     );
     assert!(found.iter().any(|(c, _, d)| c == "callback" && d.contains("accepts a connection")), "{found:?}");
 
-    // Another configuration, for a daemon that does not run, with this one's port and a callback that nobody answers.
+    // Another configuration, for a daemon that does not run, with the same port and a callback that nobody answers.
     let dir = tempfile::tempdir().unwrap();
     let other = dir.path().join("dq.toml");
     let port = support::free_port();
@@ -426,7 +427,7 @@ fn topics_are_made_changed_tested_and_removed() {
         let topic = door.run(&["topics", "show", &name, "--json"]).is(0).json();
         assert_eq!((&topic["delay"], &topic["headers"]["X-A"]), (&json!("5m"), &json!("1")));
         assert_eq!((&topic["source"], &topic["paused"]), (&json!("registry"), &json!(false)));
-        // Only what is said is changed.
+        // Only the given fields are changed.
         door.run(&["topics", "set", &name, "--max-attempts", "3", "--retry", "10s,1m"]).is(0);
         let topic = door.run(&["topics", "show", &name, "--json"]).is(0).json();
         assert_eq!((&topic["delay"], &topic["max_attempts"]), (&json!("5m"), &json!(3)));
@@ -434,7 +435,7 @@ fn topics_are_made_changed_tested_and_removed() {
         door.run(&["topics", "set", &name, "--unset", "max-attempts", "--if-revision", &revision]).is(0);
         door.run(&["topics", "set", &name, "--rate", "7", "--if-revision", &revision]).is(4);
         assert_eq!(door.run(&["topics", "show", &name, "--json"]).json()["max_attempts"], 10);
-        // What was shown can be set again, here and under another name.
+        // The output of `show` can be set again, under this name and another.
         let file = dir.path().join("topic.json");
         std::fs::write(&file, door.run(&["topics", "show", &name, "--json"]).out).unwrap();
         let path = file.display().to_string();
@@ -513,8 +514,8 @@ fn dead_letters_are_listed_redriven_and_purged() {
     socket.run(&["dead", "purge", "nope", "--yes"]).is(3);
 }
 
-fn support_answer() -> dq::cli::Answer {
-    dq::cli::Answer::new(500, "no")
+fn support_answer() -> cli::Answer {
+    cli::Answer::new(500, "no")
 }
 
 #[test]

@@ -1,14 +1,14 @@
-//! Clocks that differ from the host's, and clocks that are set back while something waits by them.
+//! Clocks that differ from the host's clock, and clocks that are set back while something waits for them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, SLOTS, Sink, add, eventually, stats, topic};
-use dq::cli::Answer;
-use dq::job::TopicName;
-use dq::store::{OwnerTag, PermitAsk, Store};
-use dq::{settings, store};
+use cli::Answer;
+use model::job::TopicName;
+use model::settings;
+use store::{OwnerTag, PermitAsk, Store};
 
 const HOUR_MS: i64 = 3_600_000;
 
@@ -22,7 +22,6 @@ fn node(server: &RedisServer) -> String {
 #[test]
 fn a_job_is_too_old_by_its_nodes_clock_and_not_by_the_hosts() {
     let server = RedisServer::start_with_clock(-90_000);
-    server.wait_until_old(3);
     let sink = Sink::start();
     let skip = topic("t", &sink, "catch_up = \"skip older than 1m\"");
     let daemon = Daemon::start(&(node(&server) + &skip));
@@ -38,7 +37,7 @@ fn a_job_is_too_old_by_its_nodes_clock_and_not_by_the_hosts() {
     assert_eq!((sink.deliveries().len(), dead), (20, 0), "all of them were due a moment ago");
 }
 
-/// A receiver that fails until it is told otherwise.
+/// Returns a receiver that fails until the flag is set.
 fn failing() -> (Sink, Arc<AtomicBool>) {
     let works = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&works);
@@ -55,16 +54,15 @@ fn open_circuit(daemon: &Daemon) {
 }
 
 #[test]
-fn a_circuit_does_not_wait_an_hour_when_its_nodes_clock_is_set_back() {
+fn a_circuit_does_not_wait_an_hour_if_its_node_clock_goes_back() {
     let mut server = RedisServer::start();
-    server.wait_until_old(3);
     let (sink, works) = failing();
     let daemon = Daemon::start(&(node(&server) + &topic("t", &sink, BREAKER)));
     daemon.wait_all_up(SLOTS);
     open_circuit(&daemon);
     server.set_clock(-HOUR_MS);
     works.store(true, Ordering::Relaxed);
-    // A job that is ready by the clock as it is now: those that wait for a moment of before go on waiting for it.
+    // This job is ready by the present clock. Jobs that wait for a moment of the earlier clock continue to wait.
     eventually(10 * SECOND, "an add", || {
         (daemon.client().ask(&add("t", "2", 0)).ok()?["code"] == 1).then_some(())
     });
@@ -74,7 +72,7 @@ fn a_circuit_does_not_wait_an_hour_when_its_nodes_clock_is_set_back() {
 }
 
 #[test]
-fn a_circuit_does_not_wait_an_hour_when_the_hosts_clock_is_set_back() {
+fn a_circuit_does_not_wait_an_hour_if_the_host_clock_goes_back() {
     let (sink, works) = failing();
     let store = "[store]\nbackend = \"embedded\"\n";
     let mut daemon = Daemon::start(&(store.to_owned() + &topic("t", &sink, BREAKER)));
@@ -90,10 +88,10 @@ fn a_circuit_does_not_wait_an_hour_when_the_hosts_clock_is_set_back() {
     });
 }
 
-/// A store of one node.
+/// Opens a store on one node.
 fn store_on(server: &RedisServer) -> Box<dyn Store> {
     let node = settings::Node::server("a".to_owned(), server.url(), 1);
-    let redis = settings::Redis { prefix: "dq".into(), timeout: SECOND, pool: 2, nodes: vec![node] };
+    let redis = settings::Redis::of_nodes("dq", SECOND, 2, vec![node]);
     store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap()
 }
 
@@ -113,21 +111,21 @@ fn permits(store: &mut dyn Store, owner: &str, held: u32) -> u32 {
 }
 
 #[test]
-fn permits_of_a_host_that_died_do_not_last_an_hour_when_a_clock_is_set_back() {
+fn permits_of_a_dead_host_end_soon_if_a_node_clock_goes_back() {
     let mut server = RedisServer::start();
-    server.wait_until_old(3);
     let mut store = store_on(&server);
     assert_eq!(permits(store.as_mut(), "dead", 0), 3);
     server.set_clock(-HOUR_MS);
     assert_eq!(permits(store.as_mut(), "other", 0), 0, "it may be alive, and hold them");
-    // What is held is forgotten half a minute after it was told last.
+    // Permits are forgotten half a minute after their holder last reported them.
     server.set_clock(-HOUR_MS + 31_000);
     assert_eq!(permits(store.as_mut(), "other", 0), 3);
 }
 
 #[test]
-fn permits_of_a_host_that_died_do_not_last_an_hour_when_its_clock_is_set_back() {
-    // (The clock of this process stays: what was held before it was set back has a moment that lies far ahead.)
+fn permits_of_a_dead_host_end_soon_if_its_clock_goes_back() {
+    // (This process's clock cannot be set back. Instead, the moment up to which the permits are held is moved far
+    // ahead.)
     let dir = tempfile::tempdir().unwrap();
     let settings = settings::Store::Embedded { path: dir.path().join("dq.db") };
     let mut store = store::open(&settings, dir.path()).unwrap();

@@ -1,11 +1,11 @@
-//! Whatever bytes come in, the codecs neither panic nor lose their place. A long run: `PROPTEST_CASES=1000000 cargo test
-//! --test it codecs`.
+//! Whatever bytes come in, the codecs neither panic nor lose their place. A long run: `PROPTEST_CASES=1000000 cargo
+//! test --test it codecs`.
 
-use dq::fields::{Fields, Marks};
-use dq::job::Body;
-use dq::protocol::dq::{Answer, Command, DIGITS_MAX, Framing, HEADER, parse};
 use jiff::tz::TimeZone;
+use model::fields::{Fields, Marks};
+use model::job::Body;
 use proptest::prelude::*;
+use protocol::dq::{Answer, Command, DIGITS_MAX, Framing, HEADER, parse};
 use serde_json::{Map, Value, json};
 
 const MAX: usize = 1 << 16;
@@ -27,7 +27,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Requests that are nearly right: known fields with any values.
+/// Requests that are almost right: known fields with any values.
 fn near_request() -> impl Strategy<Value = Value> {
     let names = [
         "cmd",
@@ -103,7 +103,7 @@ proptest! {
         for body in &bodies {
             prop_assert!(framing.append(body, &mut bytes));
         }
-        // However the stream is cut, what has arrived in full comes out, in order.
+        // Wherever the stream is cut, the complete frames come out in order.
         let cut = cut.index(bytes.len() + 1);
         let (mut rest, mut seen) = (&bytes[..cut], Vec::new());
         while let Some(range) = framing.frame(rest, MAX).unwrap() {

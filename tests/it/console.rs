@@ -1,4 +1,5 @@
-//! The console without a browser: who is let in, what is noted of what he does, and what the page asks for.
+//! The console without a browser: who may sign in, what the audit log records of each person, and what the page asks
+//! for.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -13,7 +14,7 @@ use crate::support::http::{Answer, Http};
 use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, Sink, eventually, topic};
 
-/// The password that the log of a new daemon tells.
+/// Returns the password from the log of a new daemon.
 pub fn first_password(daemon: &Daemon) -> String {
     eventually(20 * SECOND, "the first password", || {
         let log = daemon.log();
@@ -22,7 +23,7 @@ pub fn first_password(daemon: &Daemon) -> String {
     })
 }
 
-/// A configuration with one node of Redis, and hence no registry.
+/// Returns a configuration with one Redis node, and therefore without a registry.
 pub fn on_node(node: &RedisServer) -> String {
     format!("[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"r0\"\nurl = \"{}\"\n", node.url())
 }
@@ -71,7 +72,7 @@ fn dq(daemon: &Daemon, words: &[&str], stdin: &str) -> String {
 }
 
 #[test]
-fn the_page_comes_from_the_executable_and_may_load_nothing_from_elsewhere() {
+fn the_page_is_built_in_and_may_load_nothing_from_elsewhere() {
     let daemon = Daemon::start("[http]\nauth = \"token\"\n");
     let mut http = Http::tcp(&daemon);
     let page = http.get("/");
@@ -98,13 +99,13 @@ fn the_page_comes_from_the_executable_and_may_load_nothing_from_elsewhere() {
     assert!(bytes < 200_000, "what the page names has {bytes} bytes");
     assert_eq!(http.get("/console/../Cargo.toml").status, 404);
     http.get("/console/nothing.js").is_problem(404, "no_route", None);
-    // It holds no data: that is asked for with a token or a session.
+    // The page holds no data. Data needs a token or a session.
     assert_eq!(http.get("/v1/stats").status, 401);
     assert_eq!(http.get("/console/session").is(200)["signed_in"], false);
 }
 
 #[test]
-fn who_signs_in_may_do_what_his_role_says_until_his_password_changes() {
+fn a_session_follows_its_role_until_the_password_changes() {
     let sink = Sink::start();
     let daemon = Daemon::start(&format!("[http]\nauth = \"token\"\n{}", topic("t", &sink, "delay = \"5h\"")));
     let mut http = Http::tcp(&daemon);
@@ -125,7 +126,7 @@ fn who_signs_in_may_do_what_his_role_says_until_his_password_changes() {
     let admin = Session::begin(&mut http, "admin", &password);
     admin.ask(&mut http, "GET", "/v1/stats", &Value::Null).is(200);
     admin.ask(&mut http, "POST", "/v1/topics/t/jobs", &json!({"id": "1", "body": 1})).is(201);
-    // A change needs what only the page knows; a browser sends the cookie by itself.
+    // A change needs a value that only the page knows, because a browser sends the cookie by itself.
     let forged = Session { csrf: "00".repeat(32), ..Session::begin(&mut http, "admin", &password) };
     let refused = forged.ask(&mut http, "DELETE", "/v1/topics/t/jobs/1", &Value::Null);
     refused.is_problem(403, "no_csrf", None);
@@ -134,7 +135,7 @@ fn who_signs_in_may_do_what_his_role_says_until_his_password_changes() {
         let refused = http.send("POST", "/console/session", &format!("{foreign}\r\n"), b"{}");
         refused.is_problem(403, "foreign", None);
     }
-    // Nor is it kept for those who repeat it.
+    // A sign-in is not kept under an idempotency key either.
     let shown = json!({"name": "admin", "password": password}).to_string();
     let key = "Idempotency-Key: k\r\nContent-Type: application/json\r\n";
     for _ in 0..2 {
@@ -162,7 +163,7 @@ fn who_signs_in_may_do_what_his_role_says_until_his_password_changes() {
     assert_eq!(named, [("admin", "admin"), ("ann", "read")]);
     assert!(!accounts.to_string().contains("argon2"));
 
-    // A restart signs nobody out.
+    // A restart ends no session.
     daemon.kill_child("dq-http-server");
     let mut http = Http::tcp(&daemon);
     ann.ask(&mut http, "GET", "/v1/stats", &Value::Null).is(200);
@@ -181,7 +182,7 @@ fn who_signs_in_may_do_what_his_role_says_until_his_password_changes() {
 }
 
 #[test]
-fn wrong_passwords_are_bounded_and_a_right_one_does_not_help_meanwhile() {
+fn wrong_passwords_are_limited_and_then_a_right_one_fails_too() {
     let daemon = Daemon::start("");
     let mut http = Http::tcp(&daemon);
     let password = first_password(&daemon);
@@ -194,7 +195,7 @@ fn wrong_passwords_are_bounded_and_a_right_one_does_not_help_meanwhile() {
 }
 
 #[test]
-fn on_redis_without_a_registry_everything_says_that_there_are_no_accounts() {
+fn all_parts_say_that_redis_without_a_registry_has_no_accounts() {
     let node = RedisServer::start();
     let daemon = Daemon::start(&on_node(&node));
     let mut http = Http::tcp(&daemon);
@@ -233,7 +234,7 @@ fn whoever_hangs_up_is_counted_and_what_he_has_changed_is_noted() {
         stream.shutdown(std::net::Shutdown::Both).unwrap();
     };
     let mut door = Http::unix(&daemon);
-    // A request may be dropped before anything has begun: then nothing is done, and nothing is noted.
+    // A request may be dropped before it has begun. Then nothing is done, and nothing is recorded.
     let mut asked = None::<Instant>;
     eventually(30 * SECOND, "the pause is noted", || {
         let is_paused = door.get("/v1/topics/t").is(200)["paused"] == true;
@@ -260,8 +261,8 @@ fn whoever_hangs_up_is_counted_and_what_he_has_changed_is_noted() {
 }
 
 #[test]
-fn what_is_changed_is_noted_with_who_has_done_it_and_with_how_many_jobs() {
-    let sink = Sink::answering(|_| dq::cli::Answer::new(500, "no"));
+fn the_audit_log_shows_who_changed_what_and_how_many_jobs() {
+    let sink = Sink::answering(|_| cli::Answer::new(500, "no"));
     let daemon = Daemon::start(&topic("t", &sink, "max_attempts = 1"));
     let mut http = Http::tcp(&daemon);
     let password = first_password(&daemon);
@@ -282,7 +283,7 @@ fn what_is_changed_is_noted_with_who_has_done_it_and_with_how_many_jobs() {
     by_admin("POST", "/v1/topics/t/dead/purge", json!({})).is(200);
     by_admin("DELETE", "/v1/topics/none", Value::Null).is(404);
     by_admin("POST", "/v1/tokens", json!({"name": "shop", "scopes": ["read", "produce:t"]})).is(201);
-    // A client's job is no news; a person's is.
+    // A change of a job by a client is not recorded. A change by a person is.
     http.ask("POST", "/v1/topics/t/jobs", &json!({"id": "3", "body": 1, "delay": "1h"})).is(201);
     admin.ask(&mut http, "DELETE", "/v1/topics/t/jobs/3", &Value::Null).is(204);
     let entries = eventually(10 * SECOND, "six entries", || {
@@ -306,7 +307,7 @@ fn what_is_changed_is_noted_with_who_has_done_it_and_with_how_many_jobs() {
         "topic.pause t [] null",
         "topic.create new [] null",
         "topic.change new [delay, title] null",
-        "dead.purge t [of all] 2",
+        "dead.purge t [all] 2",
         "token.create shop [read produce:t] null",
         "job.delete t/3 [] null",
     ];
@@ -351,7 +352,7 @@ fn what_happens_is_told_each_second_until_the_server_ends() {
     assert_eq!((&told["full"], told["lateness"]["counts"].as_array().unwrap().len()), (&json!(false), 18));
     let late: u64 = told["lateness"]["counts"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).sum();
     assert_eq!(late, 5);
-    // Counters that cannot be read are told as they were, and when they were read.
+    // If the counters cannot be read, their last values are shown, with the time of reading.
     let metrics = daemon.dir.path().join("var/run/metrics");
     let away = metrics.with_extension("away");
     std::fs::rename(&metrics, &away).unwrap();
@@ -369,7 +370,7 @@ fn what_happens_is_told_each_second_until_the_server_ends() {
     eventually(20 * SECOND, "counters that are", || {
         (next()?["counted_at_ms"].as_i64() > stale["counted_at_ms"].as_i64()).then_some(())
     });
-    // A restart ends it, and does not wait for its end.
+    // A restart ends the stream, and does not wait for its end.
     daemon.signal(nix::sys::signal::Signal::SIGHUP);
     eventually(20 * SECOND, "the end of the stream", || next().is_none().then_some(()));
 }
@@ -401,7 +402,7 @@ fn what_becomes_due_and_what_was_done_is_told_for_charts() {
     assert!(point["late_p99_us"].as_u64().unwrap() >= point["late_p50_us"].as_u64().unwrap());
     assert!((1..=20_000).contains(&point["span_ms"].as_i64().unwrap()), "{point}");
     assert!(point["late_mean_us"].is_u64(), "{point}");
-    // The same of each topic.
+    // The same for each topic.
     let mut delivered = |topic: &str| -> u64 {
         let history = http.get(&format!("/v1/history?topic={topic}")).is(200);
         assert_eq!(history["minutes"], json!([]));
@@ -445,7 +446,7 @@ fn alert_channels_are_shown_without_what_is_secret() {
     assert!(!text.contains("hunter22") && !text.contains("secret-path"), "{text}");
 }
 
-/// The keys of a dictionary.
+/// Returns the keys of a dictionary.
 fn keys(language: &str) -> Vec<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/console/words");
     let text = |file: String| std::fs::read_to_string(folder.join(file)).unwrap();
@@ -455,7 +456,7 @@ fn keys(language: &str) -> Vec<String> {
 }
 
 #[test]
-fn both_languages_have_a_word_for_everything_and_each_setting_is_explained() {
+fn both_languages_have_all_words_and_each_setting_is_explained() {
     let (english, chinese) = (keys("en"), keys("zh"));
     let set = |keys: &[String]| keys.iter().cloned().collect::<BTreeSet<_>>();
     assert_eq!(set(&english).len(), english.len(), "a key stands in it twice");
@@ -465,13 +466,13 @@ fn both_languages_have_a_word_for_everything_and_each_setting_is_explained() {
     let daemon = Daemon::start("");
     let document = Http::tcp(&daemon).get("/openapi.json").is(200);
     let fields = document["components"]["schemas"]["NewTopic"]["properties"].as_object().unwrap();
-    // With these the release does nothing yet.
+    // In this release `mode` and `keep_done` have no effect yet.
     for field in fields.keys().filter(|field| !["mode", "keep_done"].contains(&field.as_str())) {
         for key in [format!("field.{field}"), format!("field.{field}.help")] {
             assert!(english.contains(&key), "{key}");
         }
     }
-    // What pages ask for by name is there.
+    // The words that pages ask for exist.
     let mut sources = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/console")];
     while let Some(path) = sources.pop() {
         if path.is_dir() {

@@ -1,10 +1,10 @@
-//! The console in a real browser: what an operator does, on each page what keeps nobody out, and pictures of all of them.
+//! The console in a real browser: what an operator does, the accessibility of each page, and pictures of all pages.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dq::cli::Answer;
+use cli::Answer;
 use serde_json::{Value, json};
 
 use crate::console::{first_password, on_node};
@@ -13,8 +13,8 @@ use crate::support::http::Http;
 use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, Sink, all_new, eventually, now_ms};
 
-/// The most that the first page loads, in bytes, and the longest that it takes until something is seen, in milliseconds. The bound is far above
-/// what it takes: other tests run beside it.
+/// The most bytes that the first page loads, and the longest time in milliseconds until something is visible. The time
+/// limit is far above the usual time, because other tests run at the same time.
 const FIRST_PAGE: (usize, f64) = (200_000, 3_000.0);
 
 fn signed_in(daemon: &Daemon, setting: Setting) -> Browser {
@@ -29,7 +29,7 @@ fn signed_in(daemon: &Daemon, setting: Setting) -> Browser {
 }
 
 fn good(browser: &Browser) {
-    // A daemon that has too much to do beside it says so (503), and is asked again.
+    // A daemon that is overloaded by other tests answers 503, and the page asks again.
     let complaints: Vec<_> =
         browser.complaints().into_iter().filter(|line| !line.contains("status of 503")).collect();
     assert!(complaints.is_empty(), "{complaints:#?}");
@@ -48,10 +48,10 @@ fn without_a_registry_the_page_says_that_nobody_can_sign_in() {
 }
 
 #[test]
-fn an_operator_registers_a_topic_sees_its_jobs_delivered_and_brings_back_what_died() {
+fn an_operator_registers_a_topic_and_redrives_its_dead_letters() {
     let is_well = Arc::new(AtomicBool::new(true));
     let well = Arc::clone(&is_well);
-    let answer = move |_: &dq::cli::Call| match well.load(Ordering::Relaxed) {
+    let answer = move |_: &cli::Call| match well.load(Ordering::Relaxed) {
         true => Answer::new(200, "ok"),
         false => Answer::new(503, "closed for <b>today</b>"),
     };
@@ -61,7 +61,7 @@ fn an_operator_registers_a_topic_sees_its_jobs_delivered_and_brings_back_what_di
     let browser = signed_in(&daemon, Setting::default());
     browser.see("h1", "Overview");
     browser.see("main", "Nothing needs attention");
-    // As it is for who is signed in already.
+    // The page as a person sees it who is already signed in.
     browser.run("location.reload()");
     browser.see("main", "Nothing needs attention");
     let named = browser.run(
@@ -79,7 +79,7 @@ fn an_operator_registers_a_topic_sees_its_jobs_delivered_and_brings_back_what_di
     );
     assert!(bytes < FIRST_PAGE.0 && (0.0..FIRST_PAGE.1).contains(&painted_ms), "{bytes} {painted_ms}");
 
-    // A topic is checked as it is typed, and registered.
+    // A topic is checked while it is typed, and then registered.
     browser.run("location.hash = '#/topics'");
     browser.see("main", "No topics yet");
     browser.press("Register a topic");
@@ -95,7 +95,7 @@ fn an_operator_registers_a_topic_sees_its_jobs_delivered_and_brings_back_what_di
     browser.see("h1", "orders.close");
     browser.see("main", "curl");
 
-    // A job comes, and is seen delivered without anybody reloading.
+    // A job comes, and the page shows without a reload that it was delivered.
     let add = |http: &mut Http, id: &str| {
         let job = json!({"id": id, "body": {"note": "<img src=x onerror=alert(1)>"}});
         http.ask("POST", "/v1/topics/orders.close/jobs", &job).is(201);
@@ -105,13 +105,13 @@ fn an_operator_registers_a_topic_sees_its_jobs_delivered_and_brings_back_what_di
     let delivered = "/Delivered\\s*1\\b/.test(document.querySelector('.figures-row').innerText)";
     browser.until("one delivered", delivered);
 
-    // The callback is tried: what was sent and what came is shown.
+    // The callback is tried. The page shows what was sent and what came back.
     browser.run("location.hash = '#/topics/orders.close/test'");
     browser.press("Call it now");
     browser.see("main", "dq-test: 1");
     browser.see("main", "A job would be done.");
 
-    // One fails, is tried again, and dies.
+    // A job fails, is tried again, and becomes a dead letter.
     is_well.store(false, Ordering::Relaxed);
     add(&mut http, "2");
     browser.run("location.hash = '#/topics/orders.close/jobs/2'");
@@ -123,7 +123,7 @@ fn an_operator_registers_a_topic_sees_its_jobs_delivered_and_brings_back_what_di
     browser.run("location.hash = '#/dead'");
     browser.see("main", "HTTP 503");
 
-    // It is brought back, as the dialog says how many are.
+    // It is redriven. The dialog says how many jobs this affects.
     is_well.store(true, Ordering::Relaxed);
     browser.click("tbody .check input, .cell-pick input");
     browser.press("Redrive");
@@ -133,7 +133,7 @@ fn an_operator_registers_a_topic_sees_its_jobs_delivered_and_brings_back_what_di
     sink.wait_for(3, 20 * SECOND);
     browser.see("main", "No dead letters");
 
-    // A topic is paused: nothing of it is delivered until it is resumed.
+    // A topic is paused: none of its jobs is delivered until it is resumed.
     browser.run("location.hash = '#/topics/orders.close'");
     browser.see("h1", "orders.close");
     browser.press("Pause");
@@ -144,14 +144,14 @@ fn an_operator_registers_a_topic_sees_its_jobs_delivered_and_brings_back_what_di
     browser.see(".badge", "online");
     sink.wait_for(4, 20 * SECOND);
 
-    // Who did it stands in the audit log; and all of it can be read in Chinese.
+    // The audit log says who did it. All of it can be read in Chinese.
     browser.run("location.hash = '#/audit'");
     browser.see("main", "account admin");
     browser.press("中文");
     browser.see("nav", "概览");
     assert_eq!(browser.run("return document.documentElement.lang"), "zh-CN");
     good(&browser);
-    // The daemon goes over to new processes; the page goes on by itself.
+    // The daemon does a rolling restart, and the page continues by itself.
     browser.run("location.hash = '#/topics/orders.close'; window.stays = true");
     let before = daemon.children();
     daemon.signal(nix::sys::signal::Signal::SIGHUP);
@@ -166,7 +166,7 @@ fn an_operator_registers_a_topic_sees_its_jobs_delivered_and_brings_back_what_di
 }
 
 #[test]
-fn a_topic_that_was_taken_over_half_is_named_and_one_with_jobs_is_removed_as_is_chosen() {
+fn an_unsupported_topic_is_shown_and_a_deletion_asks_about_jobs() {
     let (sink, daemon) = (Sink::start(), Daemon::start(""));
     let mut http = Http::unix(&daemon);
     for name in ["flag", "orders"] {
@@ -199,7 +199,7 @@ fn a_topic_that_was_taken_over_half_is_named_and_one_with_jobs_is_removed_as_is_
         (http.get("/v1/topics/flag").is(200)["problem"] == Value::Null).then_some(())
     });
 
-    // Of one with jobs it has to be chosen what becomes of them.
+    // For a topic with jobs, the person must choose what happens to them.
     let delete = |browser: &Browser| {
         browser.press("Actions for orders");
         browser.press("Delete");
@@ -221,7 +221,7 @@ fn a_topic_that_was_taken_over_half_is_named_and_one_with_jobs_is_removed_as_is_
     browser.see("main", "Nobody delivers its due jobs: orders");
     browser.see("main", "2 due jobs wait");
 
-    // What was left behind is removed later.
+    // Jobs that were left behind are removed later.
     browser.run("location.hash = '#/topics/orders'");
     browser.see("h1", "orders");
     browser.press("Actions for orders");
@@ -237,13 +237,13 @@ fn a_topic_that_was_taken_over_half_is_named_and_one_with_jobs_is_removed_as_is_
     browser.run("location.hash = '#/'");
     browser.see("main", "Nothing needs attention");
     assert_eq!(sink.count(), 0);
-    // The browser itself says of a topic that is gone that it is not there, and no more.
+    // The browser itself complains that the removed topic does not exist, and about nothing else.
     let complaints = browser.complaints();
     assert!(complaints.iter().all(|line| line.contains("status of 404")), "{complaints:#?}");
 }
 
 #[test]
-fn who_may_only_look_finds_no_way_to_change_anything_and_who_signs_out_sees_nothing() {
+fn a_read_only_user_changes_nothing_and_sign_out_hides_all() {
     let sink = Sink::start();
     let daemon = Daemon::start(&crate::support::topic("orders", &sink, "delay = \"5h\""));
     let mut door = Http::unix(&daemon);
@@ -264,7 +264,7 @@ fn who_may_only_look_finds_no_way_to_change_anything_and_who_signs_out_sees_noth
         !e.matches('[aria-haspopup], [aria-expanded]')).map(e => e.innerText || e.ariaLabel)";
     assert_eq!(browser.run(active), json!([]), "a button that does something");
     assert!(!browser.text("nav").contains("Tokens"), "what he is not shown he is not led to");
-    // The browser itself says that the wrong password was refused, and no more.
+    // The browser itself complains that the wrong password was refused, and about nothing else.
     let refused: Vec<String> = browser.complaints();
     assert!(refused.iter().all(|line| line.contains("403")), "{refused:?}");
     browser.press("Sign out");
@@ -274,7 +274,7 @@ fn who_may_only_look_finds_no_way_to_change_anything_and_who_signs_out_sees_noth
     assert!(!browser.text("body").contains("orders"));
 }
 
-/// Each page, by a name and its hash.
+/// The name and the hash of each page.
 const PAGES: [(&str, &str); 17] = [
     ("overview", "#/"),
     ("topics", "#/topics"),
@@ -295,7 +295,7 @@ const PAGES: [(&str, &str); 17] = [
     ("audit", "#/audit"),
 ];
 
-/// A daemon at which there is something to be seen on each page.
+/// Starts a daemon that has something to show on each page.
 fn shop() -> (Sink, Daemon) {
     let sink = Sink::answering(|call| match call.header("dq-topic") {
         "invoices.pdf" => Answer::new(503, "the printer is out of paper"),
@@ -343,13 +343,13 @@ fn shop() -> (Sink, Daemon) {
     (sink, daemon)
 }
 
-/// Goes to a page, and waits until it shows what it is about.
+/// Goes to a page, and waits until it shows its contents.
 fn visit(browser: &Browser, hash: &str) {
     browser.run(&format!("location.hash = {}", json!(hash)));
     let shown = format!("document.getElementById('app').dataset.shown === {}", json!(hash));
     let is_whole = "!document.querySelector('.skeleton, .boot, main [aria-busy=true]')";
     browser.until(&format!("{hash} is there"), &format!("{shown} && {is_whole}"));
-    // What has come is drawn, too.
+    // The contents must also be drawn.
     browser.run("window.drawn = false; requestAnimationFrame(() => requestAnimationFrame(() => { window.drawn = true; }))");
     browser.until("two frames", "window.drawn");
 }
@@ -378,13 +378,13 @@ fn no_page_keeps_anybody_out_light_and_dark() {
     good(&browser);
 }
 
-/// Jobs come and go until it is told to end, as in a shop in which people are.
+/// Adds jobs as a busy shop does, until the flag is set.
 fn customers(daemon: &Daemon, is_over: &AtomicBool) {
     let mut door = Http::unix(daemon);
     let mut n: u32 = 1000;
     while !is_over.load(Ordering::Relaxed) {
         for (topic, most) in [("cart.expire", 20), ("orders.close", 6)] {
-            // More and fewer of them by turns.
+            // Sometimes more jobs, sometimes fewer.
             let wave = (f64::from(n) / 200.0).sin() + 1.3;
             let jobs: Vec<Value> = (0..(wave * f64::from(most) / 2.0) as u32)
                 .map(|i| json!({"id": format!("{topic}-{n}-{i}"), "delay": (n + i * 7) % 40, "body": {"cart": n}}))
@@ -396,7 +396,7 @@ fn customers(daemon: &Daemon, is_over: &AtomicBool) {
     }
 }
 
-/// `make screenshots` has it make pictures; else it sees that each page fits a phone, in Chinese.
+/// With `make screenshots` this makes pictures. Otherwise it checks that each page fits a phone, in Chinese.
 #[test]
 fn screenshots_of_all_pages() {
     let makes = std::env::var_os("SCREENSHOTS").is_some();

@@ -1,13 +1,14 @@
-//! What must not slide back, as counts that no machine's load changes: system calls and commands of Redis for a thousand jobs on
-//! each path, allocations for each job in the codec. `cargo test --test it counts -- --nocapture` tells them.
+//! Costs that must not grow, as counts that do not depend on the machine's load: system calls and Redis commands for a
+//! thousand jobs on each path, and allocations for each job in the codec. `cargo test --test it counts -- --nocapture`
+//! prints them.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use dq::protocol::dq::{Framing, parse};
 use jiff::tz::TimeZone;
 use nix::unistd::Pid;
+use protocol::dq::{Framing, parse};
 use serde_json::{Value, json};
 
 use crate::support::http::Http;
@@ -17,7 +18,7 @@ use crate::support::{Daemon, SECOND, SLOTS, Sink, add, eventually, stats, topic}
 
 const JOBS: usize = 1000;
 
-/// What the threads of some processes call while a work is done, by name.
+/// Returns how often the threads of some processes make each system call during some work, by name.
 fn system_calls(pids: &[Pid], work: impl FnOnce()) -> BTreeMap<String, u64> {
     let strace = Strace::attach(pids, &["-c"]);
     work();
@@ -30,7 +31,7 @@ fn system_calls(pids: &[Pid], work: impl FnOnce()) -> BTreeMap<String, u64> {
     strace.end().lines().filter_map(row).collect()
 }
 
-/// The calls of scripts that a server has run, and the commands in all, those of the scripts among them.
+/// Returns how many scripts a server has run, and how many commands in all, including those of the scripts.
 fn commands(server: &RedisServer) -> (u64, u64) {
     let (mut scripts, mut all) = (0, 0);
     for line in server.cli(&["INFO", "commandstats"]).lines() {
@@ -48,14 +49,14 @@ fn on(server: &RedisServer) -> String {
     format!("[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"r1\"\nurl = \"{}\"\n", server.url())
 }
 
-/// Counts what each thread allocates.
+/// Counts the allocations of each thread.
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: all is handed to the system's allocator as it came; the counter is a plain number of the thread's own.
+// SAFETY: every call goes to the system's allocator unchanged. The counter is a plain number of the thread.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
@@ -84,7 +85,7 @@ fn allocations<T>(work: impl FnOnce() -> T) -> (T, u64) {
     (done, ALLOCATIONS.get() - before)
 }
 
-/// Adds jobs as a program does that does not wait for each answer.
+/// Adds jobs like a program that does not wait for each answer.
 fn add_all(daemon: &Daemon, delay_ms: u64) {
     let mut client = daemon.client();
     let jobs: Vec<_> = (0..JOBS).map(|n| add("a", &format!("j{n}"), delay_ms)).collect();
@@ -94,7 +95,7 @@ fn add_all(daemon: &Daemon, delay_ms: u64) {
     }
 }
 
-/// What a thousand jobs cost.
+/// The cost of a thousand jobs.
 #[derive(Debug, Default)]
 struct Cost {
     system_calls: u64,
@@ -115,7 +116,7 @@ fn cost(what: &str, pids: &[Pid], server: Option<&RedisServer>, work: impl FnOnc
     cost
 }
 
-/// What adding and delivering cost on a daemon.
+/// Returns the costs of adding and of delivering on a daemon.
 fn costs(store: &str, server: Option<&RedisServer>) -> [Cost; 3] {
     let sink = Sink::start();
     let daemon = Daemon::start(&format!(
@@ -148,14 +149,14 @@ fn costs(store: &str, server: Option<&RedisServer>) -> [Cost; 3] {
     [over_tcp, over_http, delivered]
 }
 
-/// Fails when something costs more than so much.
+/// Fails if something costs more than the given most.
 fn holds(what: &str, cost: &Cost, most: Cost) {
     let Cost { system_calls, scripts, commands } = most;
     let good = cost.system_calls <= system_calls && cost.scripts <= scripts && cost.commands <= commands;
     assert!(good, "{what}: {cost:?}, and not at most {most:?}");
 }
 
-/// The bounds leave room for batches that become smaller on a busy machine; a call more for each job is seen.
+/// The bounds leave room for the smaller batches of a busy machine. One more call for each job would exceed them.
 #[test]
 fn a_thousand_jobs_cost_few_system_calls_and_commands() {
     let most = |system_calls, scripts, commands| Cost { system_calls, scripts, commands };
@@ -170,7 +171,7 @@ fn a_thousand_jobs_cost_few_system_calls_and_commands() {
     holds("embedded, deliver", &delivered, most(12_000, 0, 0));
 }
 
-/// A lease asks those that are known to have ready jobs, and all of them only now and then.
+/// A lease asks the topics that are known to have ready jobs. It asks all topics only from time to time.
 #[test]
 fn jobs_of_many_topics_cost_few_commands() {
     const TOPICS: usize = 300;
@@ -205,15 +206,15 @@ fn an_add_is_taken_apart_with_few_allocations() {
     assert_eq!((fits, n, &out[..5]), (true, 0, &b"0033{"[..]));
 }
 
-/// The share of the memory that a process has, in bytes.
+/// Returns the process's share of the memory, in bytes.
 fn memory(pid: Pid) -> u64 {
     let told = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
     let line = told.lines().find_map(|line| line.strip_prefix("Pss_Anon:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// No process has huge pages: with them each has 15 MB, of which it uses two. (The pages of the executable are left out: those of
-/// a build without optimisation are larger.)
+/// No process uses huge pages. With them, each would have 15 MB and use two of them. (The pages of the executable are
+/// not counted, because they are larger in a build without optimisation.)
 #[test]
 fn an_idle_daemon_allocates_less_than_70_megabytes() {
     let daemon = Daemon::start("");

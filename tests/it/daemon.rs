@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,16 +14,16 @@ use crate::support::{
     Daemon, SECOND, Sink, add, eventually, free_port, lives, now_ms, on_redis, pending, stats, topic,
     without_due,
 };
-use dq::cli::{Answer, Client};
-use dq::protocol::dq::Framing;
+use cli::{Answer, Client};
 use nix::sys::signal::{Signal, kill};
+use protocol::dq::Framing;
 use serde_json::{Value, json};
 
 fn succ(answer: &Value) {
     assert_eq!(answer["code"], 1, "{answer}");
 }
 
-/// Adds jobs from several connections that pipeline, and checks that each is taken. Gives the ids.
+/// Adds jobs from several connections that pipeline, and checks that each is accepted. Returns the ids.
 fn add_from(
     daemon: &Daemon,
     connections: usize,
@@ -48,7 +49,7 @@ fn add_from(
 }
 
 #[test]
-fn two_thousand_jobs_from_eight_connections_each_arrive_once_and_in_time() {
+fn two_thousand_jobs_on_eight_connections_arrive_once_in_time() {
     let sink = Sink::start();
     let daemon = Daemon::start(&topic("t", &sink, ""));
     let ids = add_from(&daemon, 8, 250, |i| (i as u64 % 100) * 20);
@@ -62,7 +63,8 @@ fn two_thousand_jobs_from_eight_connections_each_arrive_once_and_in_time() {
     let p99 = late[late.len() * 99 / 100];
     println!("lateness: p50 {} ms, p99 {p99} ms, max {} ms", late[late.len() / 2], late[late.len() - 1]);
     assert!(late[0] >= 0, "one came {} ms early", -late[0]);
-    // Generous: all tests run at once, without optimisation. Alone it is 2 and 10 ms.
+    // The bounds are generous, because all tests run at the same time and without optimisation. Alone, the values are 2
+    // and 10 ms.
     assert!(late[late.len() / 2] < 300 && p99 < 1500, "p50 is {} ms, p99 {p99} ms", late[late.len() / 2]);
     let call = &calls[0];
     assert_eq!(call.header("content-type"), "application/json");
@@ -78,7 +80,7 @@ fn a_timer_that_sleeps_is_woken_by_an_earlier_job() {
     let mut client = daemon.client();
     for (i, delay_ms) in [3_600_000, 60_000, 5_000, 700].into_iter().enumerate() {
         succ(&client.ask(&add("t", &i.to_string(), delay_ms)).unwrap());
-        // The timer has gone back to sleep.
+        // By then the timer sleeps again.
         let before = now_ms();
         eventually(SECOND, "a pause", || (now_ms() > before + 100).then_some(()));
     }
@@ -100,7 +102,7 @@ fn ps_shows_the_processes_under_their_names() {
         "dq-http-server",
         "dq-redis-checker",
     ];
-    // comm holds 15 bytes.
+    // The kernel keeps only the first 15 bytes of the name of a process (`comm`).
     assert_eq!(names, wanted.iter().map(|n| n[..n.len().min(15)].to_owned()).collect());
     let comm = |pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
     assert_eq!(comm(daemon.pid()).trim(), "dq-master");
@@ -127,7 +129,7 @@ fn every_child_may_be_killed_again_and_again_and_no_job_is_lost() {
     let (stop, added) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // A client that connects anew when it is cut off, and repeats what was not answered.
+            // A client that reconnects after it was cut off, and repeats what was not answered.
             let mut client: Option<Client> = None;
             while !stop.load(Ordering::Relaxed) {
                 let request = add(
@@ -163,7 +165,7 @@ fn every_child_may_be_killed_again_and_again_and_no_job_is_lost() {
     eventually(20 * SECOND, "all jobs, answered", || (sink.accepted() >= added).then_some(()));
     let mut client = daemon.client();
     eventually(5 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
-    // Repeated: at most what the two killed consumers had in flight, and what was added again unanswered.
+    // Repeated at most: what the two killed consumers had in flight, and what was added again without an answer.
     let extra = sink.count() - sink.deliveries().len();
     println!("{added} jobs, {extra} came twice");
     assert!(extra <= 2 * 64 + 1, "{extra} came twice");
@@ -190,7 +192,7 @@ fn the_leases_of_a_killed_consumer_are_back_within_a_second() {
 }
 
 #[test]
-fn a_drain_finishes_the_callback_in_flight_and_does_not_repeat_it() {
+fn a_drain_finishes_the_callback_in_flight() {
     let sink = Sink::answering(|_| Answer::new(200, "ok").after(2 * SECOND));
     let config = topic("t", &sink, "timeout = \"10s\"");
     let mut daemon = Daemon::start(&config);
@@ -237,7 +239,7 @@ fn a_second_signal_ends_at_once() {
     let children = daemon.children();
     daemon.signal(Signal::SIGTERM);
     eventually(5 * SECOND, "the drain", || daemon.log().contains("draining for up to").then_some(()));
-    // Not so close that the two are one.
+    // The two signals must be far enough apart not to count as one.
     std::thread::sleep(Duration::from_millis(400));
     daemon.signal(Signal::SIGINT);
     assert!(daemon.wait_exit(5 * SECOND).success());
@@ -245,7 +247,7 @@ fn a_second_signal_ends_at_once() {
 }
 
 #[test]
-fn a_killed_master_leaves_children_that_drain_and_a_new_one_takes_over() {
+fn children_of_a_killed_master_drain_and_a_new_one_takes_over() {
     let sink = Sink::answering(|_| Answer::new(200, "ok").after(SECOND));
     let config = topic("t", &sink, "timeout = \"10s\"");
     let mut daemon = Daemon::start(&config);
@@ -318,7 +320,7 @@ fn only_runs_some_of_the_roles() {
     let daemon =
         Daemon::spawn(dir, free_port(), &topic("t", &sink, ""), &["--only", "server", "--only", "timer"]);
     daemon.wait_ready();
-    // In its first moment a child has its master's name.
+    // In its first moment a child has the name of its master.
     eventually(10 * SECOND, "the processes of two roles", || {
         let names: HashSet<String> = daemon.children().into_keys().collect();
         (names == ["dq-server", "dq-timer-0", "dq-timer-1"].map(str::to_owned).into()).then_some(())
@@ -329,7 +331,7 @@ fn only_runs_some_of_the_roles() {
 }
 
 #[test]
-fn a_failing_job_is_retried_and_becomes_a_dead_letter_with_its_attempts() {
+fn a_failing_job_is_retried_and_then_becomes_a_dead_letter() {
     let sink = Sink::answering(|call| match call.header("dq-job-id") {
         "gone" => Answer::new(410, ""),
         "twice" if call.header("dq-attempt") != "3" => Answer::new(500, "no"),
@@ -445,7 +447,7 @@ fn commands_do_what_they_say() {
 }
 
 #[test]
-fn the_answers_of_a_batch_fit_into_four_digits_or_nothing_is_stored() {
+fn a_batch_answer_fits_four_digits_or_nothing_is_stored() {
     let sink = Sink::start();
     let daemon = Daemon::start(&topic("t", &sink, "delay = \"1h\""));
     let mut client = Client::connect(daemon.address(), Framing::Digits).unwrap();
@@ -462,9 +464,9 @@ fn the_answers_of_a_batch_fit_into_four_digits_or_nothing_is_stored() {
 }
 
 #[test]
-fn a_store_that_is_removed_takes_no_more_jobs_until_all_use_the_new_one() {
+fn a_removed_store_takes_no_jobs_until_all_use_the_new_one() {
     if on_redis() {
-        return; // It is about the embedded store's file.
+        return; // This is about the embedded store's file.
     }
     let sink = Sink::start();
     let daemon = Daemon::start(&topic("t", &sink, ""));
@@ -474,7 +476,7 @@ fn a_store_that_is_removed_takes_no_more_jobs_until_all_use_the_new_one() {
         std::fs::remove_file(daemon.dir.path().join("var").join(file)).unwrap();
     }
     assert_eq!(client.ask(&add("t", "lost", 0)).unwrap()["err"], "store_gone");
-    // Those that found it so are started again, and with them the others, as soon as they want something of it.
+    // The processes that notice this are started again, and the others as soon as they use the store.
     eventually(10 * SECOND, "an add that is taken", || {
         let mut client = Client::connect(daemon.address(), Framing::Binary).ok()?;
         (client.ask(&add("t", "after", 200)).ok()?["code"] == 1).then_some(())
@@ -486,7 +488,7 @@ fn a_store_that_is_removed_takes_no_more_jobs_until_all_use_the_new_one() {
 #[test]
 fn a_daemon_that_cannot_start_says_so_and_ends() {
     if on_redis() {
-        return; // It is about the embedded store's file.
+        return; // This is about the embedded store's file.
     }
     let dir = Arc::new(tempfile::tempdir().unwrap());
     std::fs::create_dir(dir.path().join("var")).unwrap();
@@ -496,7 +498,7 @@ fn a_daemon_that_cannot_start_says_so_and_ends() {
     )
     .unwrap();
     let mut daemon = Daemon::spawn(dir, free_port(), "start_timeout = \"2s\"\n", &[]);
-    // Meanwhile, whoever asks is told why, in the words of the process.
+    // Meanwhile `dq status` shows the reason, in the words of the process.
     let reason = eventually(10 * SECOND, "a reason", || {
         let status = daemon.status()?;
         let server = status["processes"].as_array()?.iter().find(|p| p["name"] == "dq-server")?;
@@ -590,7 +592,7 @@ fn a_hundred_thousand_pending_jobs_do_not_delay_a_restart() {
     again.wait_ready();
     let took = begun.elapsed();
     println!("started in {took:?} with 100,100 pending jobs");
-    assert!(took < SECOND, "{took:?}");
+    assert!(took < 5 * SECOND, "{took:?}");
     let mut client = again.client();
     sink.wait_for(100, 15 * SECOND);
     eventually(5 * SECOND, "the count", || (pending(&mut client, "t") == 100_000).then_some(()));
@@ -600,9 +602,9 @@ fn a_hundred_thousand_pending_jobs_do_not_delay_a_restart() {
 }
 
 #[test]
-fn a_locked_database_is_an_error_to_clients_and_works_again_after() {
+fn a_locked_database_is_an_error_and_works_again_afterwards() {
     if on_redis() {
-        return; // It is about the embedded store's file.
+        return; // This is about the embedded store's file.
     }
     let sink = Sink::start();
     let daemon = Daemon::start(&topic("t", &sink, ""));
@@ -620,7 +622,7 @@ fn a_locked_database_is_an_error_to_clients_and_works_again_after() {
     assert_eq!(refused["err"], "store_busy", "{refused}");
     assert!(begun.elapsed() < 5 * SECOND);
     succ(&client.ask(&json!({"cmd": "ping"})).unwrap());
-    // What is due meanwhile comes after.
+    // A job that becomes due in the meantime is delivered later.
     eventually(5 * SECOND, "the due time of the one before", || (now_ms() > at + 300).then_some(()));
     assert_eq!(sink.count(), 0);
     other.execute_batch("ROLLBACK").unwrap();
@@ -632,28 +634,12 @@ fn a_locked_database_is_an_error_to_clients_and_works_again_after() {
 #[test]
 fn a_full_disk_is_an_error_to_clients_and_works_again_after() {
     if on_redis() {
-        return; // It is about the embedded store's file.
+        return; // This is about the embedded store's file.
     }
     let sink = Sink::start();
-    let dir = Arc::new(tempfile::tempdir().unwrap());
-    let (port, http) = (free_port(), free_port());
-    Daemon::write_config(dir.path(), port, http, &topic("t", &sink, ""));
-    std::fs::create_dir(dir.path().join("var")).unwrap();
-    // A small disk of the daemon's own, in a mount namespace that ends with it.
-    let script = "mount -t tmpfs -o size=6m none \"$1/var\" && exec \"$2\" --config \"$1/dq.toml\"";
-    let mut command = Command::new("unshare");
-    if nix::unistd::geteuid().is_root() {
-        command.arg("-m");
-    } else {
-        command.args(["-r", "-m"]);
-    }
-    command.args(["sh", "-c", script, "sh"]).arg(dir.path()).arg(env!("CARGO_BIN_EXE_dq-master"));
-    let daemon = Daemon::run(Arc::clone(&dir), port, http, command);
-    daemon.wait_ready();
+    let (daemon, filler) = Daemon::on_small_disk(&topic("t", &sink, ""));
     let mut client = daemon.client();
     succ(&client.ask(&add("t", "due", 1000)).unwrap());
-    // Its own view of the folder.
-    let filler = format!("/proc/{}/root{}/var/filler", daemon.pid(), dir.path().display());
     let mut file = std::fs::File::create(&filler).unwrap();
     while file.write_all(&[0; 4096]).is_ok() {}
     let body = "x".repeat(20_000);
@@ -671,7 +657,7 @@ fn a_full_disk_is_an_error_to_clients_and_works_again_after() {
     });
     assert_eq!(refused["err"], "store_full", "{refused}");
     succ(&client.ask(&json!({"cmd": "ping"})).unwrap());
-    // What is due meanwhile is tried, and not without a pause.
+    // A job that becomes due in the meantime is tried, with pauses between the tries.
     let used = || daemon.children().values().map(|pid| cpu_ms(*pid)).sum::<u64>();
     let (before, until) = (used(), now_ms() + 3000);
     eventually(5 * SECOND, "three seconds of trouble", || (now_ms() > until).then_some(()));
@@ -688,7 +674,7 @@ fn a_full_disk_is_an_error_to_clients_and_works_again_after() {
     });
 }
 
-/// Sends bytes and gives what comes back until the other side closes.
+/// Sends bytes and returns what comes back until the other side closes.
 fn raw(daemon: &Daemon, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(daemon.address()).unwrap();
     stream.set_read_timeout(Some(10 * SECOND)).unwrap();
@@ -700,7 +686,7 @@ fn raw(daemon: &Daemon, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn bad_input_is_answered_with_a_reason_and_is_nobody_elses_problem() {
+fn bad_input_gets_a_reason_and_disturbs_nobody_else() {
     let sink = Sink::start();
     let daemon = Daemon::start(&format!("[server]\nmax_frame = \"4KiB\"\n{}", topic("t", &sink, "")));
     let mut bystander = daemon.client();
@@ -724,11 +710,12 @@ fn bad_input_is_answered_with_a_reason_and_is_nobody_elses_problem() {
         assert!(answer["msg"].as_str().unwrap().contains(hint), "{request}: {answer}");
         assert_eq!(answer["data"], json!([]));
     }
-    // Broken JSON in a good frame: the connection goes on.
+    // Broken JSON in a good frame: the connection continues.
     client.stream.write_all(b"\0\0\0\x02{]").unwrap();
     assert_eq!(client.receive().unwrap()["err"], "bad_json");
     succ(&client.ask(&json!({"cmd": "ping"})).unwrap());
-    // A frame that is too long: an answer, then the end, in either framing; also when all of it was sent.
+    // A frame that is too long gets an answer, and then the connection ends. This holds for both framings, also when
+    // the whole frame was sent.
     let mut long = b"\0\0\xff\0".to_vec();
     long.extend([b'x'; 0xff00]);
     let answer = raw(&daemon, &long);
@@ -772,7 +759,7 @@ fn an_add_over_tcp_keeps_the_delay_it_was_given() {
         let stored = client.ask(&json!({"cmd": "get", "topic": "t", "id": id})).unwrap();
         assert_eq!((&stored["job"]["state"], &stored["job"]["due_ms"]), (&json!("delayed"), &json!(due_ms)));
     }
-    // A field that only looks like one of dq's stores nothing.
+    // A field that only looks like one of dq's fields stores nothing.
     for (field, meant) in
         [("delay_seconds", "delay"), ("delaySeconds", "delay"), ("runAt", "run_at"), ("eta", "run_at")]
     {
@@ -785,7 +772,7 @@ fn an_add_over_tcp_keeps_the_delay_it_was_given() {
     }
     let unrelated = client.ask(&add("unrelated", json!({"delay": "1h", "trace": "x"}))).unwrap();
     assert_eq!(unrelated["code"], 1, "other fields are passed over: {unrelated}");
-    // In a batch each job has its own.
+    // In a batch each job is judged by itself.
     let jobs = json!([{"id": "m-1", "body": 1, "delay": "30m"}, {"id": "m-2", "body": 1, "delay_secs": 9},
         {"id": "m-3", "body": 1, "run_at": far}]);
     let answer = client.ask(&json!({"cmd": "madd", "topic": "t", "jobs": jobs})).unwrap();
@@ -823,7 +810,7 @@ fn a_client_that_does_not_read_costs_nobody_else_anything() {
             .ask(&json!({"cmd": "add", "topic": "t", "id": "big", "delay_ms": 3_600_000, "body": body}))
             .unwrap(),
     );
-    // Many gets whose answers nobody takes; the daemon stops reading, so that sending comes to a halt.
+    // Many gets whose answers nobody reads. The daemon stops reading, so the sender gets stuck.
     let mut deaf = daemon.client();
     deaf.stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
     let gets = vec![json!({"cmd": "get", "topic": "t", "id": "big"}); 1000];
@@ -876,7 +863,7 @@ fn what_is_pipelined_is_answered_to_the_last_however_it_comes() {
             }
         }
     }
-    // Frames that say nothing are answered too.
+    // Empty frames are answered too.
     let mut stream = TcpStream::connect(daemon.address()).unwrap();
     stream.write_all(&b"0000".repeat(4000)).unwrap();
     stream.shutdown(std::net::Shutdown::Write).unwrap();
@@ -886,7 +873,7 @@ fn what_is_pipelined_is_answered_to_the_last_however_it_comes() {
 }
 
 #[test]
-fn a_client_that_does_not_read_large_answers_does_not_fill_the_memory() {
+fn unread_large_answers_do_not_fill_the_memory() {
     let sink = Sink::start();
     let daemon = Daemon::start(&topic("t", &sink, ""));
     let mut client = daemon.client();
@@ -904,17 +891,17 @@ fn a_client_that_does_not_read_large_answers_does_not_fill_the_memory() {
         let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap().trim().to_owned();
         line.trim_end_matches(" kB").parse().unwrap()
     };
-    // Answers to others come while it is served.
+    // Other clients get answers while this one is served.
     (0..20).for_each(|_| succ(&client.ask(&json!({"cmd": "get", "topic": "t", "id": "big"})).unwrap()));
     assert!(peak_kib() < 250 << 10, "dq-server had {} kB", peak_kib());
 }
 
 #[test]
-fn a_port_that_is_drained_refuses_and_a_lost_client_does_not_hold_it_up() {
+fn a_draining_port_refuses_and_a_lost_client_does_not_block_it() {
     let sink = Sink::answering(|_| Answer::new(200, "ok").after(3 * SECOND));
     let mut daemon = Daemon::start(&topic("t", &sink, "timeout = \"10s\""));
     succ(&daemon.client().ask(&add("t", "slow", 0)).unwrap());
-    // Its framing is lost, and it does not go.
+    // A client whose framing is lost, and that does not close the connection.
     let mut lost = TcpStream::connect(daemon.address()).unwrap();
     lost.write_all(b"0x").unwrap();
     lost.write_all(b"yz").unwrap();
@@ -940,7 +927,7 @@ fn a_child_that_a_real_time_signal_ends_is_started_again() {
     });
 }
 
-/// The processor time that a process has used.
+/// Returns the processor time that a process has used.
 fn cpu_ms(pid: nix::unistd::Pid) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
@@ -970,9 +957,9 @@ fn trouble_and_idleness_cost_no_processor_time() {
 }
 
 #[test]
-fn more_connections_than_allowed_are_turned_away_and_come_in_later() {
+fn connections_over_the_limit_are_refused_and_accepted_later() {
     let daemon = Daemon::start("[server]\nmax_connections = 5\n");
-    // The one that waited for the start is gone when the daemon has noticed.
+    // The connection that waited for the start is gone once the daemon has noticed it.
     let mut clients: Vec<Client> = Vec::new();
     eventually(5 * SECOND, "five connections", || {
         let mut client = daemon.client();
@@ -997,7 +984,7 @@ fn a_drain_answers_what_has_arrived() {
     let mut client = daemon.client();
     let adds: Vec<Value> = (0..500).map(|i| add("t", &i.to_string(), 3_600_000)).collect();
     client.send(&adds).unwrap();
-    // The first answer: they have arrived.
+    // After the first answer, all requests have arrived.
     succ(&client.receive().unwrap());
     daemon.signal(Signal::SIGTERM);
     let mut answered = 1;
@@ -1044,4 +1031,38 @@ fn logs_go_to_the_files_that_the_php_daemons_users_know() {
     eventually(5 * SECOND, "the error", || read("err_").contains("was ended by SIGKILL").then_some(()));
     assert!(read("dq_").contains("dq-server"), "{}", read("dq_"));
     assert_eq!(daemon.log(), "", "nothing on stderr");
+}
+
+#[test]
+fn dq_master_is_the_daemon_whatever_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let [master, dq, link] = ["dq-master", "dq", "delayqueue"].map(|name| dir.path().join(name));
+    std::fs::copy(env!("CARGO_BIN_EXE_dq-master"), &master).unwrap();
+    let check = |program: &Path| {
+        let run = || match Command::new(program).args(["--check", "--config", "/nowhere.toml"]).output() {
+            // Another test forked while this executable was being written.
+            Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => None,
+            other => Some(other.unwrap()),
+        };
+        let output = eventually(10 * SECOND, "an end", run);
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let cannot = format!("cannot execute {}", dq.display());
+    assert!(check(&master).contains(&cannot), "there is no dq");
+    std::fs::create_dir(&dq).unwrap();
+    assert!(check(&master).contains("it is a folder"));
+    std::fs::remove_dir(&dq).unwrap();
+    std::os::unix::fs::symlink(&master, &dq).unwrap();
+    assert!(check(&master).contains("it is dq-master itself"));
+    std::fs::remove_file(&dq).unwrap();
+    std::fs::copy(&master, &dq).unwrap();
+    assert!(check(&master).contains("it is dq-master itself"));
+    std::fs::remove_file(&dq).unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_dq"), &dq).unwrap();
+    std::os::unix::fs::symlink(&master, &link).unwrap();
+    for program in [&master, &link] {
+        let told = check(program);
+        assert!(told.contains("/nowhere.toml"), "{told}");
+    }
 }

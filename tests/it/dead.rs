@@ -1,14 +1,14 @@
-//! Dead letters: picked by filters, redriven at a rate, kept for a while; on the embedded store and on nodes of Redis.
+//! Dead letters: selected by filters, redriven at a rate, kept for a while; on the embedded store and on Redis nodes.
 
 use std::process::Command;
 
 use crate::support::http::Http;
 use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, Sink, eventually, now_ms, topic};
-use dq::cli::Answer;
+use cli::Answer;
 use serde_json::{Value, json};
 
-/// A sink that refuses with the status that the job's body names; a job whose body is 200 is accepted.
+/// Returns a sink that refuses with the status in the job's body. A job with the body 200 is accepted.
 fn refusing() -> Sink {
     Sink::answering(|call| Answer::new(call.body.parse().unwrap_or(500), "no"))
 }
@@ -35,7 +35,8 @@ fn die(http: &mut Http, jobs: &[(&str, u16)]) {
     assert_eq!(dead(http, "").len(), before + jobs.len());
 }
 
-/// The ids of the letters that a query shows, over all pages, and how often each died.
+/// Returns the ids of the dead letters that a query shows, over all pages. An id is there once for each of its dead
+/// letters.
 fn dead(http: &mut Http, query: &str) -> Vec<String> {
     let (mut ids, mut cursor) = (Vec::new(), String::new());
     loop {
@@ -58,13 +59,12 @@ fn dead_letters_are_picked_by_what_is_known_of_them() {
 fn dead_letters_are_picked_on_redis_as_well() {
     let sink = refusing();
     let nodes = [RedisServer::start(), RedisServer::start()];
-    nodes.iter().for_each(|node| node.wait_until_old(4));
     picks(&Daemon::start(&format!("{}{}", topic("t", &sink, ONCE), store(&nodes))), &sink);
 }
 
 fn picks(daemon: &Daemon, sink: &Sink) {
     let mut http = Http::tcp(daemon);
-    // Of one id there are older letters, of which others are meant.
+    // An id may have several dead letters, and only some of them match a filter.
     die(
         &mut http,
         &[("order-1", 500), ("order-2", 503), ("x-order-3", 503), ("order-1", 503), ("order-1", 500)],
@@ -112,12 +112,12 @@ fn picks(daemon: &Daemon, sink: &Sink) {
     );
     assert_eq!(dead(&mut http, "").len(), 7);
 
-    // Counted, and nothing done.
+    // A dry run counts, and does nothing.
     let some = json!({"filter": {"status": 503, "id_prefix": "order-"}});
     let mut dry = some.clone();
     dry["dry_run"] = json!(true);
     assert_eq!(http.ask("POST", redrive, &dry).is(200), json!({"matched": 3, "redriven": 0}));
-    // The older letter of order-1 that is meant is redriven, and no other; its attempts stay with it.
+    // Only the older letter of order-1 that matches is redriven. Its attempts stay with it.
     let calls = sink.count();
     let mut later = some.clone();
     later["delay"] = json!("1h");
@@ -127,7 +127,7 @@ fn picks(daemon: &Daemon, sink: &Sink) {
     assert_eq!([&job["body"], &job["state"], &job["attempts"]], [&json!(503), &json!("delayed"), &json!(0)]);
     assert_eq!((&job["log"][0]["status"], job["log"].as_array().unwrap().len()), (&json!(503), 1));
     assert_eq!(sink.count(), calls);
-    // An id that is live again keeps its letters from being redriven, and not from being removed.
+    // While an id is live again, its letters cannot be redriven, but they can be removed.
     let purge = "/v1/topics/t/dead/purge";
     let other = json!({"filter": {"status": 500}});
     assert_eq!(http.ask("POST", redrive, &other).is(200), json!({"matched": 2, "redriven": 0}));
@@ -139,7 +139,7 @@ fn picks(daemon: &Daemon, sink: &Sink) {
     let text = http.get("/metrics").is(200).as_str().unwrap().to_owned();
     assert!(text.contains("dq_dead_purged_total{topic=\"t\",cause=\"asked\"} 2"), "{text}");
 
-    // The same at the command line.
+    // The same with the command line.
     let dq = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
         command.arg("dead").args(arguments).arg("--run-dir").arg(daemon.dir.path().join("var/run"));
@@ -157,7 +157,7 @@ fn picks(daemon: &Daemon, sink: &Sink) {
 }
 
 #[test]
-fn a_redrive_at_a_rate_is_delivered_at_it_whoever_is_killed_meanwhile() {
+fn a_redrive_keeps_its_rate_whichever_process_is_killed() {
     let sink = refusing();
     let daemon = Daemon::start(&topic("t", &sink, ONCE));
     let mut http = Http::tcp(&daemon);
@@ -171,7 +171,7 @@ fn a_redrive_at_a_rate_is_delivered_at_it_whoever_is_killed_meanwhile() {
         daemon.kill_child(name);
     }
     eventually(20 * SECOND, "sixty calls", || (sink.count() == calls + 60).then_some(()));
-    // None before its turn.
+    // No job comes before its turn.
     let mut at: Vec<i64> = sink.calls()[calls..].iter().map(|call| call.at_ms - begun).collect();
     at.sort_unstable();
     for (n, at) in at.iter().enumerate() {
@@ -184,7 +184,7 @@ fn a_redrive_at_a_rate_is_delivered_at_it_whoever_is_killed_meanwhile() {
 }
 
 #[test]
-fn dead_letters_are_let_go_when_their_topic_has_kept_them_long_enough() {
+fn dead_letters_are_removed_after_the_retention_of_their_topic() {
     let sink = refusing();
     let with = |keep: &str| {
         let kept = topic("t", &sink, &format!("{ONCE}\nkeep_dead = \"{keep}\""));
@@ -214,10 +214,9 @@ fn dead_letters_are_let_go_when_their_topic_has_kept_them_long_enough() {
 }
 
 #[test]
-fn while_a_node_is_away_the_letters_of_the_others_are_listed_and_it_is_named() {
+fn a_missing_node_is_named_and_letters_of_the_others_are_listed() {
     let sink = refusing();
     let mut nodes = [RedisServer::start(), RedisServer::start()];
-    nodes.iter().for_each(|node| node.wait_until_old(4));
     let daemon = Daemon::start(&format!("{}{}", topic("t", &sink, ONCE), store(&nodes)));
     let mut http = Http::tcp(&daemon);
     let jobs: Vec<Value> = (0..40).map(|n| json!({"id": n.to_string(), "body": 500})).collect();

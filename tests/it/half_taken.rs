@@ -1,5 +1,5 @@
-//! Topics that others have written, and of which dq cannot do all: they are offline until somebody has decided, and named with the
-//! reason wherever topics are shown.
+//! Topics that others have written, and that dq does not fully support. They are offline until somebody has decided,
+//! and every view of topics names them with the reason.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 const SOON: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// A row as the PHP daemon's console writes it.
+/// Returns a row as the PHP daemon's console writes it.
 fn row(name: &str, sink: &Sink, flag: &str, method: &str) -> String {
     format!(
         "INSERT INTO dq_topic (t_name, delay, callback, timeout, email, topic, re_notify_flag, createor, status, method) \
@@ -33,11 +33,11 @@ fn dq(daemon: &Daemon, words: &[&str]) -> String {
     String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned()
 }
 
-/// Waits until an add is answered so.
+/// Waits until an add gets this answer.
 fn answers(daemon: &Daemon, topic: &str, id: &str, err: Option<&str>) -> String {
     let mut client = daemon.client();
     eventually(SOON, &format!("{err:?} of {topic}; log:\n{}", daemon.log()), || {
-        // What is taken although it should not is not delivered here.
+        // If the job is accepted although it should not be, it must not be delivered in this test.
         let delay_ms = if err.is_some() { 3_600_000 } else { 0 };
         let answer = client.ask(&add(topic, id, delay_ms)).unwrap();
         (answer["err"].as_str() == err).then(|| answer["msg"].as_str().unwrap_or_default().to_owned())
@@ -45,20 +45,20 @@ fn answers(daemon: &Daemon, topic: &str, id: &str, err: Option<&str>) -> String 
 }
 
 #[test]
-fn a_flag_or_a_method_that_dq_cannot_take_keeps_its_topic_offline_until_somebody_has_decided() {
+fn an_unsupported_flag_or_method_keeps_its_topic_offline() {
     let (sink, database) = (Sink::start(), MariaDb::shared().database());
     let config = format!("[registry]\nurl = \"{}\"\n", database.url());
     let dir = Arc::new(tempfile::tempdir().unwrap());
     let daemon = Daemon::spawn(Arc::clone(&dir), free_port(), &config, &[]);
     daemon.wait_ready();
     let mut console = database.console();
-    // The tables are there when the registry was opened.
+    // The tables exist once the registry has been opened.
     eventually(SOON, "the tables", || console.query_drop("SELECT 1 FROM dq_topic").ok());
     for (name, flag, method) in [("fine", "", "POST"), ("flag", "", "POST"), ("method", "", "PUT")] {
         console.query_drop(row(name, &sink, flag, method)).unwrap();
     }
     answers(&daemon, "fine", "1", None);
-    // One waits when its topic is changed.
+    // A job waits when its topic is changed.
     let mut client = daemon.client();
     eventually(SOON, "a job that waits", || {
         (client.ask(&add("flag", "waits", 3000)).unwrap()["code"] == 1).then_some(())
@@ -80,14 +80,14 @@ fn a_flag_or_a_method_that_dq_cannot_take_keeps_its_topic_offline_until_somebody
         None,
     );
     http.ask("POST", "/v1/topics/method/test", &Value::Null).is_problem(409, "topic_offline", None);
-    // Its due job stays.
+    // The due job of the topic stays.
     eventually(SOON, "that it is due", || {
         let stats = http.get("/v1/stats").is(200);
         let of = stats["topics"].as_array()?.iter().find(|t| t["topic"] == "flag")?.clone();
         (of["ready"] == 1).then_some(())
     });
 
-    // Each is named with the reason, everywhere.
+    // Each topic is named with the reason, everywhere.
     let shown = http.get("/v1/topics/flag").is(200);
     assert!(shown["problem"].as_str().unwrap().starts_with("offline: re_notify_flag: \"isset("), "{shown}");
     assert_eq!(http.get("/v1/topics/fine").is(200)["problem"], Value::Null);
@@ -117,14 +117,14 @@ fn a_flag_or_a_method_that_dq_cannot_take_keeps_its_topic_offline_until_somebody
         all.iter().find(|a| is_it(a))?["detail"].as_str()?.contains("re_notify_flag").then_some(())
     });
 
-    // A rolling restart, and a start without the database, know it by the snapshot.
+    // After a rolling restart, and after a start without the database, the processes know it from the snapshot.
     let before = daemon.children();
     daemon.signal(Signal::SIGHUP);
     crate::support::all_new(&daemon, &before);
     answers(&daemon, "flag", "x", Some("topic_offline"));
     assert_eq!(sink.deliveries().keys().collect::<Vec<_>>(), ["1"], "nothing of them was delivered");
 
-    // Another field leaves it as it is; the flag itself decides, by whichever way.
+    // A change of another field is refused. A change of the flag itself takes effect, whichever way it is made.
     let mut http = Http::unix(&daemon);
     http.ask("PATCH", "/v1/topics/flag", &json!({"title": "x"})).is_problem(
         422,
@@ -149,9 +149,9 @@ fn a_flag_or_a_method_that_dq_cannot_take_keeps_its_topic_offline_until_somebody
 }
 
 #[test]
-fn what_an_older_release_has_written_and_this_one_does_not_do_is_told_and_stops_no_start() {
+fn unsupported_stored_settings_are_reported_and_block_no_start() {
     if on_redis() {
-        // There the registry is MySQL, of which the test above is.
+        // There the registry is MySQL, which the test above covers.
         return;
     }
     let sink = Sink::start();
@@ -169,7 +169,7 @@ fn what_an_older_release_has_written_and_this_one_does_not_do_is_told_and_stops_
         assert_eq!(told["problems"][0]["field"], field, "{told}");
     }
     let set = dq(&daemon, &["topics", "set", "pulled", "--mode", "pull"]);
-    assert!(set.contains("mode: \"pull\" is not done by this release"), "{set}");
+    assert!(set.contains("mode: \"pull\" is not supported by this release"), "{set}");
     let help = dq(&daemon, &["topics", "set", "--help"]);
     assert!(!help.contains("--mode") && !help.contains("--keep-done"), "{help}");
 
@@ -181,7 +181,7 @@ fn what_an_older_release_has_written_and_this_one_does_not_do_is_told_and_stops_
     }
     let daemon = Daemon::again(&daemon);
     daemon.wait_ready();
-    // Until the registry is read again, all go by what was known before.
+    // Until the registry is read again, all processes use what was known before.
     eventually(SOON, "both consumers without the pulled topic", || {
         (daemon.log().matches(" 1 topics are served").count() == 2).then_some(())
     });
@@ -214,7 +214,7 @@ fn what_an_older_release_has_written_and_this_one_does_not_do_is_told_and_stops_
 #[test]
 fn an_import_names_the_topics_that_are_taken_over_half() {
     let (sink, database, php) = (Sink::start(), MariaDb::shared().database(), RedisServer::start());
-    drop(dq::registry::open(&database.settings()).unwrap());
+    drop(registry::open(&database.settings()).unwrap());
     let mut console = database.console();
     for (name, flag, method) in [("orders", "", "POST"), ("flag", "{res.a} =", "POST"), ("method", "", "PUT")]
     {

@@ -1,4 +1,4 @@
-//! The HTTP API of jobs: a real daemon, asked over TCP and over its Unix socket.
+//! The HTTP API of jobs: requests to a real daemon, over TCP and over its Unix socket.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -40,7 +40,7 @@ fn a_job_that_is_added_over_http_is_delivered_when_it_is_due() {
 fn every_route_of_jobs_does_what_it_says_by_both_doors() {
     let (sink, daemon) = sink_and("");
     for (door, mut http) in Http::doors(&daemon).into_iter().enumerate() {
-        // Ids may hold anything: what a path would be cut at, what a query begins with, what is no ASCII.
+        // Ids may hold anything: characters that would end a path or begin a query, and characters outside ASCII.
         for (id, path) in [
             (format!("plain-{door}"), format!("plain-{door}")),
             (format!("a/b?c#d%e:f g+h/{door}"), format!("a%2Fb%3Fc%23d%25e%3Af%20g%2Bh%2F{door}")),
@@ -150,7 +150,7 @@ fn a_batch_is_answered_job_by_job() {
 }
 
 #[test]
-fn a_listing_goes_on_where_the_page_before_ended_and_stats_count() {
+fn a_listing_continues_where_a_page_ends_and_stats_count_jobs() {
     let (_sink, daemon) = sink_and("");
     let mut http = Http::tcp(&daemon);
     let jobs: Vec<Value> = (0..230)
@@ -188,7 +188,7 @@ fn a_listing_goes_on_where_the_page_before_ended_and_stats_count() {
     }
 }
 
-/// Method, path and body; status, code and field.
+/// Method, path and body; then status, code and field.
 type Row<'a> = (&'a str, &'a str, &'a str, u16, &'a str, Option<&'a str>);
 
 #[test]
@@ -288,7 +288,7 @@ fn a_request_has_an_id_its_own_or_one_that_is_made() {
         let bad = http.send("GET", "/v1/nothing", "X-Request-Id: a b\r\n", b"");
         assert_ne!(bad.headers["x-request-id"], "a b");
     }
-    // The first that is refused of each source.
+    // The first refusal of each source is logged.
     assert_eq!(daemon.log().matches("[find-me]").count(), 2, "{}", daemon.log());
 }
 
@@ -307,7 +307,8 @@ fn a_web_page_of_somebody_elses_reaches_nothing() {
     unix.send("GET", "/v1/stats", "Host: whatever\r\n", b"").is(200);
 }
 
-/// The transactions in a SQLite log: a frame that ends one tells how large the database is then.
+/// Counts the transactions in a SQLite log. The last frame of a transaction has the size of the database in its
+/// header. The other frames have 0 there.
 fn commits(daemon: &Daemon) -> usize {
     let log = std::fs::read(daemon.dir.path().join("var/dq.db-wal")).unwrap();
     let number = |at: usize| u32::from_be_bytes(log[at..at + 4].try_into().unwrap());
@@ -319,12 +320,12 @@ fn commits(daemon: &Daemon) -> usize {
 #[test]
 fn adds_that_come_at_the_same_time_share_transactions() {
     if on_redis() {
-        return; // It is about the embedded store's log.
+        return; // This is about the embedded store's log.
     }
     let (_sink, daemon) = sink_and("");
     Http::tcp(&daemon).ask("POST", "/v1/topics/t/jobs", &json!({"body": 1})).is(201);
     let before = commits(&daemon);
-    // Few enough that the log is not carried over meanwhile, whatever they come to.
+    // So few that the log is not carried over in the meantime, however many commits they need.
     const CONNECTIONS: usize = 20;
     const EACH: usize = 5;
     let all_there = std::sync::Barrier::new(CONNECTIONS);
@@ -394,7 +395,7 @@ fn no_request_fails_across_a_restart() {
 #[test]
 fn a_store_that_cannot_take_a_job_is_told_and_works_again_after() {
     if on_redis() {
-        return; // It is about the embedded store's file.
+        return; // This is about the embedded store's file.
     }
     let (_sink, daemon) = sink_and("");
     let mut http = Http::tcp(&daemon);
@@ -411,7 +412,7 @@ fn a_store_that_cannot_take_a_job_is_told_and_works_again_after() {
 
 #[test]
 fn a_job_that_is_being_delivered_cannot_be_moved() {
-    let sink = Sink::answering(|_| dq::cli::Answer::new(200, "ok").after(3 * SECOND));
+    let sink = Sink::answering(|_| cli::Answer::new(200, "ok").after(3 * SECOND));
     let daemon = Daemon::start(&topic("t", &sink, "timeout = \"20s\""));
     let mut http = Http::tcp(&daemon);
     http.ask("POST", "/v1/topics/t/jobs", &json!({"id": "a", "body": 1})).is(201);

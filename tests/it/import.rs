@@ -1,4 +1,4 @@
-//! `dq import php-dq`: the real command, a real Redis with what the PHP daemon leaves in it, real stores.
+//! `dq import php-dq`: the real command, a real Redis with the data of the PHP daemon, real stores.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::support::php::{Php, Target, YEAR_2033, all, bucket, bucket_of, import, topics_of_all_buckets};
 use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, Sink, eventually, free_port, new_job, now_ms, topic};
-use dq::cli::Answer;
-use dq::job::{Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
+use cli::Answer;
+use model::job::{Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
 
 fn takes_over_all(target: &Target) {
     let php = Php::start();
@@ -59,12 +59,12 @@ fn takes_over_all(target: &Target) {
 }
 
 #[test]
-fn ids_bodies_due_times_failures_and_priorities_are_kept_in_the_embedded_store() {
+fn an_imported_job_keeps_all_its_data_in_the_embedded_store() {
     takes_over_all(&Target::embedded());
 }
 
 #[test]
-fn ids_bodies_due_times_failures_and_priorities_are_kept_on_nodes_of_redis() {
+fn an_imported_job_keeps_all_its_data_on_redis_nodes() {
     takes_over_all(&Target::redis());
 }
 
@@ -108,12 +108,12 @@ fn job(id: &str, body: &str) -> NewJob {
 }
 
 #[test]
-fn a_job_that_was_delivered_meanwhile_does_not_come_again_and_a_new_one_comes() {
+fn a_job_delivered_since_does_not_come_again_and_a_new_one_does() {
     let (php, target) = (Php::start(), Target::embedded());
     php.waits("orders:done", "1", YEAR_2033);
     php.waits("orders:waits", "1", YEAR_2033);
     target.import(&php, &[]).counts(&[("jobs", 2), ("waiting", 2), ("taken", 2)]);
-    assert_eq!(target.store().delete(&[key("done")]), [Ok(true)]);
+    assert_eq!(target.store().delete(&[key("done")]), [Ok(store::Deleted::Done)]);
     php.waits("orders:new", "1", YEAR_2033);
     let told = target.import(&php, &[]);
     told.counts(&[("jobs", 3), ("waiting", 3), ("taken", 1), ("already", 2)]);
@@ -121,18 +121,18 @@ fn a_job_that_was_delivered_meanwhile_does_not_come_again_and_a_new_one_comes() 
 }
 
 #[test]
-fn what_a_business_has_added_meanwhile_wins_and_what_changed_since_is_not_passed_over() {
+fn a_newer_job_in_dq_wins_and_a_later_php_change_is_reported() {
     let (php, target) = (Php::start(), Target::embedded());
     php.waits("orders:both", "\"php\"", YEAR_2033);
     target.store().add(&[job("both", "\"dq\"")]);
     let told = target.import(&php, &[]);
     told.counts(&[("jobs", 1), ("waiting", 1), ("kept", 1)]);
     assert_eq!((told.code, target.jobs("orders")["both"].body.as_str()), (0, "\"dq\""));
-    // Delivered; the older one is none that is missing.
+    // The newer job was delivered. The older one is not reported as missing.
     target.store().delete(&[key("both")]);
     target.import(&php, &[]).counts(&[("jobs", 1), ("waiting", 1), ("already", 1)]);
 
-    // The PHP daemon went on, and was stopped again.
+    // The PHP daemon continued, and was stopped again.
     php.waits("orders:both", "\"newer\"", YEAR_2033);
     target.import(&php, &[]).counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
     php.waits("orders:both", "\"newer\"", YEAR_2033 + 1);
@@ -185,7 +185,7 @@ fn due_times_are_kept_in_any_number_of_buckets() {
         php.run::<()>(&["ZADD", &bucket_of(&name, 4), &due.to_string(), &name]);
     }
     php.run::<()>(&["ZADD", "dq_bucket_3", "1", "orders:gone"]);
-    // What is called so, and is no bucket.
+    // A key with such a name that is not a bucket.
     php.run::<()>(&["SET", "dq_bucket_note", "1"]);
     let told = target.import(&php, &[]);
     assert_eq!(told.code, 0, "{}{}", told.out, told.err);
@@ -226,11 +226,11 @@ fn a_job_in_no_bucket_keeps_the_time_of_its_body() {
     for id in ["past", "odd", "ready"] {
         assert!((began..=now_ms()).contains(&jobs[id].due_ms) && jobs[id].state == State::Ready, "{id}");
     }
-    // The due time of a job that is due now is not part of what it is.
+    // For a job that is due now, the due time does not count in the comparison.
     target.import(&php, &[]).counts(&[("jobs", 4), ("stranded", 3), ("ready", 1), ("already", 4)]);
     assert_eq!(told.json()["notes"], serde_json::json!([]), "{}", told.out);
 
-    // The bodies of those that wait show that the zone is another one.
+    // The bodies of the waiting jobs show that the time zone is another one.
     php.waits("orders:waits", &body("2033-05-18 03:33:20"), YEAR_2033);
     let note = target.import(&php, &[]).json()["notes"].to_string();
     assert!(note.contains("notify_time of 1 jobs is read 480 minutes earlier"), "{note}");
@@ -243,7 +243,7 @@ fn a_job_moved_to_a_list_since_does_not_come_again() {
     let body = "{\"notify_time\":\"2033-05-18 11:33:20\"}";
     php.waits("orders:1", body, YEAR_2033);
     target.import(&php, &[]).counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
-    assert_eq!(target.store().delete(&[key("1")]), [Ok(true)], "it was delivered");
+    assert_eq!(target.store().delete(&[key("1")]), [Ok(store::Deleted::Done)], "it was delivered");
     php.run::<()>(&["ZREM", &bucket("orders:1"), "orders:1"]);
     php.is_ready("orders:1", body, 2);
     target.import(&php, &[]).counts(&[("jobs", 1), ("ready", 1), ("already", 1)]);
@@ -251,7 +251,7 @@ fn a_job_moved_to_a_list_since_does_not_come_again() {
 }
 
 #[test]
-fn what_cannot_be_taken_is_left_there_and_named_and_what_leads_nowhere_is_counted() {
+fn unusable_jobs_are_left_and_named_and_orphans_are_counted() {
     let (php, target) = (Php::start(), Target::embedded());
     php.waits("orders:good", "1", YEAR_2033);
     for (name, body) in [("no colon", "1"), ("bad topic:1", "1"), ("orders:", "1"), ("orders:broken", "{")] {
@@ -270,7 +270,7 @@ fn what_cannot_be_taken_is_left_there_and_named_and_what_leads_nowhere_is_counte
     left.sort_unstable();
     assert_eq!(left, ["bad topic:1", "no colon", "orders:", "orders:broken", "orders:never"]);
     assert!(json["left"].as_array().unwrap().iter().all(|l| l["at"] == php.url()), "{json}");
-    // For people.
+    // The output for people.
     let told = import(&target.config(), &["--from", &php.url()]);
     for part in [
         "orders:broken: the body is not JSON",
@@ -338,14 +338,14 @@ fn bad_input_is_refused_by_name_and_without_passwords() {
     }
     assert_eq!(import(&config, &[]).code, 2, "a source must be named");
     let told = import(&config, &["--from", &url, "--prefix", "other_", "--dry-run"]);
-    assert!(told.code == 0 && told.err.contains("no other_job_info"), "{}", told.err);
+    assert!(told.code == 0 && told.err.contains("no key other_job_info"), "{}", told.err);
     let told = import(Path::new("/nowhere/dq.toml"), &["--from", &url]);
     assert!(told.code == 1 && told.err.contains("/nowhere/dq.toml"), "{}", told.err);
     assert!(!target.dir.path().join("var").exists(), "nothing was begun");
 }
 
 #[test]
-fn another_store_than_before_is_refused_and_a_new_one_in_its_place_is_noticed() {
+fn a_different_store_is_refused_and_a_replaced_store_is_noticed() {
     let (php, first, second) = (Php::start(), Target::embedded(), Target::embedded());
     php.waits("orders:1", "1", YEAR_2033);
     first.import(&php, &[]).counts(&[("jobs", 1), ("waiting", 1), ("taken", 1)]);
@@ -362,7 +362,7 @@ fn another_store_than_before_is_refused_and_a_new_one_in_its_place_is_noticed() 
 }
 
 #[test]
-fn a_node_that_is_full_costs_its_own_jobs_which_the_next_run_takes() {
+fn a_full_node_refuses_its_own_jobs_and_the_next_run_takes_them() {
     const JOBS: u64 = 300;
     let (php, target) = (Php::start(), Target::redis());
     for n in 0..JOBS {
@@ -401,7 +401,7 @@ fn what_a_client_has_added_is_kept_also_while_its_node_is_down() {
 }
 
 #[test]
-fn a_running_daemon_delivers_what_is_taken_over_and_goes_on_counting_failures() {
+fn a_running_daemon_delivers_imported_jobs_and_counts_failures() {
     let php = Php::start();
     let refused = Arc::new(AtomicU32::new(0));
     let times = Arc::clone(&refused);

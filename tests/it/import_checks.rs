@@ -1,4 +1,4 @@
-//! What `dq import php-dq` looks at before it begins: whether a PHP daemon runs, and what the registry says.
+//! What `dq import php-dq` checks before it begins: whether a PHP daemon runs, and what the registry says.
 
 use std::path::Path;
 
@@ -69,7 +69,7 @@ fn a_hanging_consumer_is_noticed_and_a_monitor_is_not() {
     redis::cmd("LPOP").arg("dq_1ready_queue").exec(&mut with_a_name).unwrap();
     assert_eq!(texts(&target.import(&php, &["--dry-run"]).json(), "running"), [""; 0]);
 
-    // What it does last before it calls.
+    // What a consumer of the PHP daemon does last before it calls.
     let mut consumer = nameless(&php.server);
     redis::cmd("ZREM").arg("dq_bucket_0").arg("orders:9").exec(&mut consumer).unwrap();
     let told = target.import(&php, &[]);
@@ -93,7 +93,7 @@ fn what_moves_counts_where_clients_are_hidden() {
     let daemon = PhpDaemon::start(&php, 2);
     let busy = run(&["--dry-run"]).json();
     assert!(texts(&busy, "running").iter().any(|sign| sign.contains("somebody used dq_bucket_")), "{busy}");
-    // Where Redis does not say either when a key was used, calls are counted.
+    // If Redis does not report when a key was last used either, the calls are counted.
     php.run::<()>(&["ACL", "SETUSER", "importer", "-object"]);
     let told = run(&[]);
     assert_eq!(told.code, 1, "{}", told.out);
@@ -114,7 +114,7 @@ fn another_import_that_runs_is_noticed() {
     assert!(!target.has_begun());
 }
 
-/// The tables of a PHP daemon, and a user who may only read them.
+/// Returns the tables of a PHP daemon, and a user who may only read them.
 fn php_database() -> (Database, String) {
     let database = MariaDb::shared().database();
     let text = std::fs::read_to_string(Path::new("tests/php/old.sql")).unwrap();
@@ -172,7 +172,7 @@ fn a_dry_run_only_reads_the_registry() {
     }
     assert_eq!((notes.len(), columns(&database)), (2, before.clone()));
 
-    // All of them; the import itself leaves the tables to the daemon as well.
+    // All servers must be named by --from. The import does not extend the tables either: only the daemon does that.
     let told = import(&target.config(), &["--from", &from]);
     assert!(told.code == 1 && told.out.contains("not named by --from"), "{}{}", told.out, told.err);
     assert!(told.out.contains("(二) at 10.0.0.2:6379") && !told.out.contains(":pw"), "{}", told.out);

@@ -1,4 +1,4 @@
-//! `dq import php-dq` that is killed between any two of its steps, and run again.
+//! `dq import php-dq`, killed between any two of its steps, and run again.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ fn a_run_that_is_killed_and_repeated_ends_with_each_job_once() {
     let php = Php::start();
     php.many(JOBS as u64);
     let target = Target::embedded();
-    // Each time a bit further.
+    // Each time a little further.
     let mut least = 0;
     for more in [1, 2000, 3000] {
         least += more;
@@ -48,7 +48,7 @@ fn a_run_that_is_killed_and_repeated_ends_with_each_job_once() {
 }
 
 #[test]
-fn a_source_that_goes_away_in_the_midst_is_named_and_the_next_run_takes_the_rest() {
+fn a_lost_source_is_named_and_the_next_run_takes_the_rest() {
     const JOBS: u64 = 20_000;
     let mut php = Php::start();
     php.many(JOBS);
@@ -76,7 +76,7 @@ fn config(daemon: &Daemon) -> std::path::PathBuf {
     daemon.dir.path().join("dq.toml")
 }
 
-/// An import by a user who may not write notes ends as if it had been killed behind the add.
+/// An import by a user who may not write notes ends like one that was killed right after the add.
 #[test]
 fn a_job_added_and_not_noted_is_delivered_once() {
     let (php, sink) = (Php::start(), Sink::start());
@@ -106,7 +106,7 @@ fn a_job_added_and_not_noted_is_delivered_once() {
     daemon.stop();
 }
 
-/// The system calls of an import by which others notice what it does, by name; `inject` has one of them kill it.
+/// Returns the system calls of an import that others can notice, by name. `inject` makes one of them kill it.
 fn traced(config: &Path, url: &str, inject: Option<&str>) -> Vec<String> {
     let out = tempfile::NamedTempFile::new().unwrap();
     let mut strace = Command::new("strace");
@@ -122,13 +122,13 @@ fn traced(config: &Path, url: &str, inject: Option<&str>) -> Vec<String> {
     text.lines().filter_map(call).collect()
 }
 
-/// The last calls of an import, each by its name and number: those that follow the watch.
+/// Returns the last calls of an import, each with its name and number: those that follow the watch.
 fn last_calls(calls: &[String]) -> Vec<(&str, usize)> {
     let last = |name: &'static str, last: usize| {
         let all = calls.iter().filter(|call| *call == name).count();
         (all.saturating_sub(last) + 1..=all).map(move |n| (name, n))
     };
-    // The turns of the store (four calls each), its commits, and what Redis and the daemon are told.
+    // The turns of the store (four calls each), its commits, and the messages to Redis and the daemon.
     last("flock", 12).chain(last("fdatasync", 3)).chain(last("sendto", 10)).collect()
 }
 
@@ -148,7 +148,7 @@ fn a_kill_at_any_step_delivers_each_job_once() {
         }
         php
     };
-    // What is in the store and may be delivered is delivered before the next run.
+    // All jobs in the store that may be delivered are delivered before the next run.
     let until_quiet = |n: usize| {
         let mut client = daemon_of_all.client();
         eventually(30 * SECOND, "no job that may be delivered", || {
@@ -181,7 +181,7 @@ fn a_kill_at_any_step_delivers_each_job_once() {
     daemon.stop();
 }
 
-/// Three servers, four buckets; the daemon delivers all the while.
+/// Three servers, four buckets. The daemon delivers all the time.
 #[test]
 fn six_kills_leave_no_job_early_lost_or_twice() {
     const JOBS: usize = 20_000;
@@ -194,7 +194,7 @@ fn six_kills_leave_no_job_early_lost_or_twice() {
     for n in 0..JOBS {
         let name = format!("{}:{n}", topics[n % 4]);
         let pipe = &mut pipes[crc32(&name) as usize % 3];
-        // A fifth is due already; the rest while it is taken over.
+        // A fifth of the jobs is due already. The rest becomes due during the import.
         let due = begun + if n % 5 == 0 { -60 } else { (n % 25) as i64 + 10 };
         pipe.hset("dq_job_info", &name, format!("{{\"due\":{due}}}")).ignore();
         pipe.zadd(bucket_of(&name, 4), &name, due).ignore();

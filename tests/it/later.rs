@@ -1,15 +1,15 @@
-//! Receivers that answer later, and the headers of jobs: real daemons, on the embedded store and on nodes of Redis.
+//! Receivers that answer later, and the headers of jobs: real daemons, on the embedded store and on Redis nodes.
 
 use std::time::Duration;
 
 use crate::support::http::Http;
 use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, Sink, eventually, now_ms, topic};
-use dq::cli::{Answer, Call};
+use cli::{Answer, Call};
 use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
 
-/// A sink that answers later.
+/// Returns a sink that answers later.
 fn later() -> Sink {
     Sink::answering(|_| Answer::new(202, "").with("dq-ack", "later"))
 }
@@ -29,7 +29,7 @@ fn job(http: &mut Http, topic: &str, id: &str) -> Value {
     http.get(&format!("/v1/topics/{topic}/jobs/{id}")).is(200)
 }
 
-/// The call of a job's n-th attempt, when its answer has been taken: the lease goes on.
+/// Returns the call of a job's n-th attempt, once its answer has been settled and the lease continues.
 fn answered(http: &mut Http, sink: &Sink, id: &str, attempt: &str) -> Call {
     let call = eventually(10 * SECOND, &format!("attempt {attempt} at {id}"), || {
         let is = |c: &Call| c.header("dq-job-id") == id && c.header("dq-attempt") == attempt;
@@ -44,7 +44,7 @@ fn answered(http: &mut Http, sink: &Sink, id: &str, attempt: &str) -> Call {
 }
 
 #[test]
-fn a_receiver_that_answers_later_settles_by_the_url_that_the_callback_carried() {
+fn a_receiver_settles_its_job_later_by_the_url_in_the_callback() {
     let sink = later();
     let daemon = Daemon::start(&topic("t", &sink, RETRY));
     settles_later(&daemon, &sink);
@@ -64,7 +64,6 @@ fn a_receiver_that_answers_later_settles_by_the_url_that_the_callback_carried() 
 fn a_receiver_that_answers_later_settles_on_redis_as_well() {
     let sink = later();
     let nodes = [RedisServer::start(), RedisServer::start()];
-    nodes.iter().for_each(|node| node.wait_until_old(4));
     let daemon = Daemon::start(&format!("{}{}", topic("t", &sink, RETRY), store(&nodes)));
     settles_later(&daemon, &sink);
 }
@@ -79,7 +78,7 @@ fn store(nodes: &[RedisServer]) -> String {
 
 fn settles_later(daemon: &Daemon, sink: &Sink) {
     let mut http = Http::tcp(daemon);
-    // Done, without a body or with one; and said again.
+    // Done, without a body or with one; then reported again.
     for (id, body) in [("a", Value::Null), ("b/中", json!({"outcome": "ack"}))] {
         add(&mut http, "t", id);
         let shown = id.replace('/', "%2F").replace('中', "%E4%B8%AD");
@@ -97,7 +96,7 @@ fn settles_later(daemon: &Daemon, sink: &Sink) {
         assert_eq!(http.ask("POST", &path, &body).is(200), done, "the answer may have got lost");
         http.ask("POST", &path, &json!({"outcome": "nack"})).is_problem(410, "gone", None);
     }
-    // Not done: tried again as the topic has it, then a dead letter, each with its reason.
+    // Not done: tried again as the topic says, then a dead letter, each with its reason.
     add(&mut http, "t", "n");
     let first = answered(&mut http, sink, "n", "1");
     let nack = json!({"outcome": "nack", "reason": "no such order"});
@@ -114,7 +113,7 @@ fn settles_later(daemon: &Daemon, sink: &Sink) {
         );
         assert!(attempt["at_ms"].as_i64().unwrap() > now_ms() - 60_000 && attempt.get("answer").is_none());
     }
-    // A delay of its own.
+    // The receiver gives a delay.
     add(&mut http, "t", "d");
     let call = answered(&mut http, sink, "d", "1");
     let nack = json!({"outcome": "nack", "delay": "2h"});
@@ -125,7 +124,7 @@ fn settles_later(daemon: &Daemon, sink: &Sink) {
 }
 
 #[test]
-fn a_ticket_that_is_forged_or_foreign_is_none_and_one_whose_attempt_is_over_is_gone() {
+fn a_forged_or_foreign_ticket_fails_and_an_ended_one_is_gone() {
     let sink = later();
     let sections = format!("{}{}", topic("t", &sink, RETRY), topic("u", &sink, "answer_later = \"0s\""));
     let daemon = Daemon::start(&sections);
@@ -168,7 +167,7 @@ fn a_ticket_that_is_forged_or_foreign_is_none_and_one_whose_attempt_is_over_is_g
     }
     assert_eq!(job(&mut http, "t", "replaced")["body"], 2, "what replaced it is another job");
     assert_eq!(job(&mut http, "t", "held")["state"], "leased", "nothing of all this has touched it");
-    // Extended: never longer than the topic has it, and it ends if nothing comes.
+    // Extended: never for longer than the topic allows. The lease ends if no outcome comes.
     let far = http.ask("POST", &held, &json!({"outcome": "extend", "by": "9h"})).is(200);
     let until = far["until_ms"].as_i64().unwrap() - now_ms();
     assert!((3_500_000..3_600_000).contains(&until), "{far}");
@@ -177,7 +176,7 @@ fn a_ticket_that_is_forged_or_foreign_is_none_and_one_whose_attempt_is_over_is_g
     let log = job(&mut http, "t", "held")["log"].clone();
     assert_eq!((log[0]["number"].clone(), log[0]["error"].clone()), (json!(1), json!("the lease ran out")));
     http.ask("POST", &held, &Value::Null).is_problem(410, "gone", None);
-    // Where a topic does not have it, a 202 is a success like any other.
+    // If the topic does not allow later answers, a 202 is a success like any other.
     add(&mut http, "u", "x");
     eventually(10 * SECOND, "the end of x", || (http.get("/v1/topics/u/jobs/x").status == 404).then_some(()));
     let call = sink.calls().into_iter().find(|c| c.header("dq-topic") == "u").unwrap();
@@ -185,7 +184,7 @@ fn a_ticket_that_is_forged_or_foreign_is_none_and_one_whose_attempt_is_over_is_g
 }
 
 #[test]
-fn a_job_that_is_answered_later_outlives_every_process_and_needs_no_token() {
+fn a_later_answer_works_after_restarts_and_needs_no_token() {
     let sink = later();
     let mut daemon = Daemon::start(&format!(
         "[http]\nauth = \"token\"\npublic_url = \"https://dq.example.com/base/\"\n{}",
@@ -217,15 +216,14 @@ fn a_job_that_is_answered_later_outlives_every_process_and_needs_no_token() {
 fn a_job_is_settled_at_another_host_than_the_one_that_called() {
     let (near, far) = (later(), Sink::start());
     let nodes = [RedisServer::start(), RedisServer::start()];
-    nodes.iter().for_each(|node| node.wait_until_old(4));
     let one = Daemon::start(&format!("{}{}", topic("t", &near, ""), store(&nodes)));
-    // It has the topic under another name: its consumers leave those jobs alone.
+    // This daemon has the topic under another name, so its consumers leave those jobs alone.
     let other = Daemon::start(&format!("{}{}", topic("u", &far, ""), store(&nodes)));
     let (mut here, mut there) = (Http::tcp(&one), Http::tcp(&other));
     let ids: Vec<String> = (0..6).map(|n| format!("job-{n}")).collect();
     ids.iter().for_each(|id| add(&mut here, "t", id));
     let paths: Vec<String> = ids.iter().map(|id| path_of(&answered(&mut here, &near, id, "1"))).collect();
-    // The host that called is gone without a word.
+    // The host that made the calls dies.
     kill(one.pid(), Signal::SIGKILL).unwrap();
     one.children().into_values().for_each(|pid| kill(pid, Signal::SIGKILL).unwrap_or(()));
     for (n, path) in paths.iter().enumerate() {
@@ -233,7 +231,6 @@ fn a_job_is_settled_at_another_host_than_the_one_that_called() {
         let told = there.ask("POST", path, &json!({"outcome": said})).is(200);
         assert_eq!(told["outcome"], if n % 2 == 0 { "done" } else { "retried" });
     }
-    // One node is away: what is leased there cannot be settled now, and nobody is told that his ticket is none.
 }
 
 #[test]
@@ -285,7 +282,7 @@ fn the_headers_of_a_job_come_with_each_of_its_callbacks() {
         };
         assert_eq!((call.header("x-tenant"), call.header("traceparent")), expected, "{:?}", call.headers);
     }
-    // Changed, taken away, refused.
+    // The headers are changed, removed, refused.
     http.ask("POST", "/v1/topics/t/jobs", &json!({"id": "e", "body": 1, "delay": "1h", "headers": headers}))
         .is(201);
     http.ask("PATCH", "/v1/topics/t/jobs/e", &json!({"headers": {"x-b": "1"}})).is(204);

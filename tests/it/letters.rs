@@ -1,13 +1,13 @@
-//! How much of a node's time dead letters may take: an id may have very many of them.
+//! How much of a node's time dead letters may take: one id may have very many of them.
 
 use std::process::{Child, Command, Stdio};
 
 use crate::support::redis::RedisServer;
 use crate::support::{SECOND, eventually, in_memory, new_job};
-use dq::job::{Due, JobId, JobKey, State, TopicName};
-use dq::letters::Pace;
-use dq::settings;
-use dq::store::{Letter, Letters, Outcome, Settlement, Store, Wanted, Which};
+use model::job::{Due, JobId, JobKey, State, TopicName};
+use model::letters::Pace;
+use model::settings;
+use store::{DeadLetter, DeadLetterOperation, Deleted, Outcome, Settlement, Store, Wanted, Which};
 
 /// No call touches more records than this.
 const MOST: usize = 8000;
@@ -18,11 +18,11 @@ fn topic() -> TopicName {
 
 fn store_on(server: &RedisServer) -> Box<dyn Store> {
     let node = settings::Node::server("a".to_owned(), server.url(), 1);
-    let redis = settings::Redis { prefix: "dq".into(), timeout: 5 * SECOND, pool: 2, nodes: vec![node] };
-    dq::store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap()
+    let redis = settings::Redis::of_nodes("dq", 5 * SECOND, 2, vec![node]);
+    store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap()
 }
 
-/// Has jobs of these ids die, each so often.
+/// Makes jobs with these ids die, each this many times.
 fn bury(store: &mut dyn Store, ids: &[String], times: usize) {
     let hold = 60 * SECOND;
     let wanted = Wanted { topic: topic(), max: ids.len() as u32, hold, max_attempts: 3 };
@@ -32,7 +32,7 @@ fn bury(store: &mut dyn Store, ids: &[String], times: usize) {
         store.add(&jobs).into_iter().for_each(|added| assert!(added.is_ok()));
         let leased = store.lease(std::slice::from_ref(&wanted), ids.len(), None).unwrap().jobs;
         assert_eq!(leased.len(), ids.len());
-        let dies = |job: dq::store::Leased| Settlement {
+        let dies = |job: store::Leased| Settlement {
             key: job.key,
             token: job.token,
             outcome: Outcome::Bury,
@@ -43,12 +43,12 @@ fn bury(store: &mut dyn Store, ids: &[String], times: usize) {
     }
 }
 
-/// When the letters died that there are, in the order in which they are shown.
+/// Returns the dead letters with the times of their deaths, in the order in which they are shown.
 fn dead(store: &mut dyn Store) -> Vec<(String, i64)> {
     let (mut all, mut cursor) = (Vec::new(), None);
     loop {
         let page = store.list(&topic(), State::Dead, cursor.as_deref(), 200).unwrap();
-        let view = |view: dq::store::View| (view.key.id.to_string(), view.until_ms.unwrap());
+        let view = |view: store::View| (view.key.id.to_string(), view.until_ms.unwrap());
         all.extend(page.jobs.into_iter().map(view));
         cursor = page.next;
         if cursor.is_none() {
@@ -57,13 +57,15 @@ fn dead(store: &mut dyn Store) -> Vec<(String, i64)> {
     }
 }
 
-fn named(letters: &[(String, i64)]) -> Vec<Letter> {
-    let letter =
-        |(id, died_ms): &(String, i64)| Letter { id: JobId::new(id.as_str()).unwrap(), died_ms: *died_ms };
+fn named(letters: &[(String, i64)]) -> Vec<DeadLetter> {
+    let letter = |(id, died_ms): &(String, i64)| DeadLetter {
+        id: JobId::new(id.as_str()).unwrap(),
+        died_ms: *died_ms,
+    };
     letters.iter().map(letter).collect()
 }
 
-/// Sees each command that a server obeys.
+/// Sees each command that a server executes.
 struct Monitor<'a> {
     server: &'a RedisServer,
     file: tempfile::NamedTempFile,
@@ -89,7 +91,7 @@ impl Monitor<'_> {
         String::from_utf8_lossy(&std::fs::read(self.file.path()).unwrap()).into_owned()
     }
 
-    /// How many records each call of a script has touched: the words of its commands.
+    /// Returns how many records each call of a script has touched: the number of words of its commands.
     fn touched(self) -> Vec<usize> {
         self.server.cli(&["echo", "it-is-over"]);
         eventually(60 * SECOND, "the end", || self.text().contains("it-is-over").then_some(()));
@@ -112,7 +114,7 @@ impl Drop for Monitor<'_> {
     }
 }
 
-/// Does something, and fails where one call touches too much.
+/// Runs some work, and fails if one of its calls touches too much.
 fn bounded<T>(server: &RedisServer, what: &str, work: impl FnOnce() -> T) -> T {
     let monitor = Monitor::of(server);
     let done = work();
@@ -124,9 +126,8 @@ fn bounded<T>(server: &RedisServer, what: &str, work: impl FnOnce() -> T) -> T {
 }
 
 #[test]
-fn letters_in_the_midst_of_very_many_are_removed_by_calls_that_are_bounded() {
+fn letters_in_the_middle_of_many_are_removed_in_small_calls() {
     let server = RedisServer::start_in(in_memory());
-    server.wait_until_old(3);
     let mut store = store_on(&server);
     bury(store.as_mut(), &["1".to_owned()], 2000);
     let mut left = dead(store.as_mut());
@@ -137,7 +138,7 @@ fn letters_in_the_midst_of_very_many_are_removed_by_calls_that_are_bounded() {
     assert_eq!(removed, 100);
     assert_eq!(dead(store.as_mut()), left, "the others stay, in their order");
 
-    // One that is made ready leaves the others as they are.
+    // If one letter is made ready, the others stay as they are.
     let one = left.remove(900);
     let which = Which::Letters(named(&[one]));
     let moved = bounded(&server, "one", || store.redrive(&topic(), &which, 10, Pace::default()).unwrap());
@@ -145,10 +146,10 @@ fn letters_in_the_midst_of_very_many_are_removed_by_calls_that_are_bounded() {
     assert_eq!(dead(store.as_mut()), left);
     let key = JobKey { topic: topic(), id: JobId::new("1").unwrap() };
     assert_eq!(store.get(&key).unwrap().unwrap().state, State::Ready);
-    assert!(store.delete(std::slice::from_ref(&key)).remove(0).unwrap());
+    assert_eq!(store.delete(std::slice::from_ref(&key)).remove(0), Ok(Deleted::Done));
     assert_eq!(dead(store.as_mut()), left);
 
-    // Some here and there, and with them the first and the last; the latest is then the one before.
+    // Some letters here and there, including the first and the last. The one before the last is then the latest.
     let mut random = fastrand::Rng::with_seed(7);
     for round in 0..6 {
         let last = left.len() - 1;
@@ -165,27 +166,27 @@ fn letters_in_the_midst_of_very_many_are_removed_by_calls_that_are_bounded() {
         let latest = store.get(&key).unwrap().map(|view| view.until_ms.unwrap());
         assert_eq!(latest, left.last().map(|(_, died_ms)| *died_ms), "round {round}");
         assert_eq!(
-            store.letters(&topic(), std::slice::from_ref(&key.id), Letters::Count).unwrap(),
+            store.letters(&topic(), std::slice::from_ref(&key.id), DeadLetterOperation::Count).unwrap(),
             left.len()
         );
     }
-    assert!(store.delete(&[key]).remove(0).unwrap());
+    assert_eq!(store.delete(&[key]).remove(0), Ok(Deleted::Done));
     assert_eq!(server.cli(&["--raw", "eval", "return #redis.call('KEYS', '*[Xx]:t')", "0"]).trim(), "0");
 }
 
 #[test]
-fn ids_with_many_letters_are_counted_and_deleted_by_calls_that_are_bounded() {
+fn ids_with_many_letters_are_counted_and_deleted_in_small_calls() {
     let server = RedisServer::start_in(in_memory());
-    server.wait_until_old(3);
     let mut store = store_on(&server);
     let ids: Vec<String> = (0..80).map(|n| n.to_string()).collect();
     bury(store.as_mut(), &ids, 120);
     let keys: Vec<JobKey> =
         ids.iter().map(|id| JobKey { topic: topic(), id: JobId::new(id.as_str()).unwrap() }).collect();
     let named: Vec<JobId> = keys.iter().map(|key| key.id.clone()).collect();
-    let counted = bounded(&server, "a count", || store.letters(&topic(), &named, Letters::Count).unwrap());
+    let counted =
+        bounded(&server, "a count", || store.letters(&topic(), &named, DeadLetterOperation::Count).unwrap());
     assert_eq!(counted, 80 * 120);
     let deleted = bounded(&server, "a deletion", || store.delete(&keys));
-    assert!(deleted.into_iter().all(Result::unwrap));
+    assert!(deleted.iter().all(|one| *one == Ok(Deleted::Done)));
     assert_eq!(dead(store.as_mut()), []);
 }

@@ -1,4 +1,5 @@
-//! The tests of the whole, one executable: each file links all of dq, so that many would take longer to build than to run.
+//! The tests of the whole daemon, in one executable. Each executable links all of dq, so many of them would take longer
+//! to build than to run.
 
 #![allow(missing_docs)]
 
@@ -24,20 +25,25 @@ mod import;
 mod import_checks;
 mod import_crashes;
 mod later;
-mod layers;
+
 mod letters;
+mod levels;
 mod live_topics;
+mod losses;
 mod metrics;
 mod nodes;
 mod openapi;
-mod reconcile;
 mod redis;
 mod refusals;
 mod registry_contract;
 mod restart;
 mod servers;
 mod sinks;
+mod sources;
+mod spool;
+mod spool_shown;
 mod store_contract;
 mod stranded;
 mod supervision;
 mod support;
+mod unanswered;

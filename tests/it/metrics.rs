@@ -1,4 +1,5 @@
-//! What is counted: `/metrics` and the statistics of days agree with what a run did, whoever was killed or replaced meanwhile.
+//! The counters: `/metrics` and the statistics of days agree with what a run did, whichever process was killed or
+//! replaced.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -10,15 +11,16 @@ use std::time::{Duration, Instant};
 use crate::support::mariadb::MariaDb;
 use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, on_redis, pending, topic};
-use dq::cli::Answer;
-use dq::counters::Counters;
-use dq::metrics::AddOutcome;
-use nix::sys::resource::{Usage, UsageWho, getrusage};
+use cli::Answer;
+use model::metrics::AddOutcome;
+use nix::libc;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::time::TimeValLike;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
 use serde_json::{Value, json};
+use telemetry::counters::Counters;
 
-/// Status, head and body of an answer.
+/// Sends a request. Returns status, head and body of the answer.
 fn ask(daemon: &Daemon, request: &str, body: &Value) -> Option<(u16, String, String)> {
     let mut stream = UnixStream::connect(daemon.dir.path().join("var/run/http.sock")).ok()?;
     stream.set_read_timeout(Some(20 * SECOND)).ok()?;
@@ -44,7 +46,7 @@ fn page(daemon: &Daemon) -> String {
     })
 }
 
-/// The values of the page, by what stands before them.
+/// Returns the values of the page, by the text before them.
 fn samples(page: &str) -> BTreeMap<String, f64> {
     let sample = |line: &str| {
         let (name, value) = line.rsplit_once(' ').unwrap();
@@ -53,7 +55,7 @@ fn samples(page: &str) -> BTreeMap<String, f64> {
     page.lines().filter(|l| !l.starts_with('#')).map(sample).collect()
 }
 
-/// Waits until the page says all of that.
+/// Waits until the page has all these values.
 fn eventually_says(daemon: &Daemon, what: &str, wanted: &[(&str, f64)]) {
     let mut missed = String::new();
     let until = Instant::now() + 10 * SECOND;
@@ -70,7 +72,7 @@ fn eventually_says(daemon: &Daemon, what: &str, wanted: &[(&str, f64)]) {
     panic!("{what}: {missed}; log:\n{}", daemon.log());
 }
 
-/// A sink that accepts, fails or refuses as a job's id says; and a daemon that gives a job two attempts.
+/// Starts a sink that accepts, fails or refuses as a job's id says, and a daemon that gives a job two attempts.
 fn start() -> (Sink, Daemon) {
     start_with("")
 }
@@ -86,7 +88,7 @@ fn start_with(sections: &str) -> (Sink, Daemon) {
     (sink, daemon)
 }
 
-/// What a round does: 20 jobs are accepted, 3 fail twice and die, 2 are refused and die, 3 wait and are deleted.
+/// Does one round: 20 jobs are accepted, 3 fail twice and die, 2 are refused and die, 3 wait and are deleted.
 fn round(daemon: &Daemon, n: usize) {
     let mut client = daemon.client();
     let mut take = |request: &Value, code: i64| {
@@ -111,7 +113,7 @@ fn round(daemon: &Daemon, n: usize) {
     eventually(20 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
 }
 
-/// That the page agrees with so many rounds.
+/// Checks that the page agrees with this many rounds.
 fn agrees(daemon: &Daemon, rounds: usize, what: &str) {
     let n = rounds as f64;
     eventually_says(
@@ -137,14 +139,14 @@ fn agrees(daemon: &Daemon, rounds: usize, what: &str) {
     );
 }
 
-/// promtool, as `make tools` gets it.
+/// Returns promtool, which `make tools` installs.
 fn promtool() -> Command {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/prometheus/usr/bin/promtool");
     Command::new(if own.exists() { own.as_path() } else { Path::new("promtool") })
 }
 
 #[test]
-fn the_page_agrees_with_what_was_done_whoever_was_killed_or_replaced_meanwhile() {
+fn the_metrics_page_is_correct_after_kills_and_restarts() {
     let (_sink, daemon) = start();
     daemon.wait_all_up(SLOTS);
     round(&daemon, 0);
@@ -159,7 +161,7 @@ fn the_page_agrees_with_what_was_done_whoever_was_killed_or_replaced_meanwhile()
     }
     let before = daemon.wait_all_up(SLOTS);
     daemon.signal(Signal::SIGUSR2);
-    // Two generations at work.
+    // Two generations work at the same time.
     round(&daemon, 5);
     all_new(&daemon, &before);
     agrees(&daemon, 6, "after USR2");
@@ -205,7 +207,7 @@ fn the_page_is_as_prometheus_wants_it() {
 }
 
 #[test]
-fn what_is_acknowledged_under_kills_is_counted_and_what_is_counted_was_done() {
+fn kills_lose_no_count_of_an_add_and_invent_no_counts() {
     let (sink, daemon) = start();
     let mut taken = 0;
     for n in 0..4 {
@@ -233,7 +235,7 @@ fn what_is_acknowledged_under_kills_is_counted_and_what_is_counted_was_done() {
     assert!(f64::from(taken) <= added && added <= arrived && delivered <= arrived);
 }
 
-/// A topic's totals in the statistics, and those of its days together.
+/// Returns a topic's totals in the statistics, and the sums over its days.
 fn totals(daemon: &Daemon) -> Option<[Value; 2]> {
     let (status, _, body) = ask(daemon, "GET /v1/stats?days=2", &Value::Null)?;
     assert_eq!(status, 200, "{body}");
@@ -249,9 +251,9 @@ fn totals(daemon: &Daemon) -> Option<[Value; 2]> {
 }
 
 #[test]
-fn the_statistics_of_days_agree_with_what_was_done_whenever_the_checker_is_killed() {
+fn daily_statistics_are_correct_although_the_checker_is_killed() {
     if on_redis() {
-        // Without a database beside it there is none.
+        // Without a database there are no statistics.
         return;
     }
     let (_sink, mut daemon) = start();
@@ -271,7 +273,7 @@ fn the_statistics_of_days_agree_with_what_was_done_whenever_the_checker_is_kille
         daemon.kill_child("dq-redis-checke");
     }
     says(&daemon, 3);
-    // What was done just before the end is carried at the end, or after the next start.
+    // What was done just before the end is stored at the end, or after the next start.
     round(&daemon, 3);
     daemon.stop();
     let daemon = Daemon::again(&daemon);
@@ -288,7 +290,7 @@ fn the_statistics_of_days_agree_with_what_was_done_whenever_the_checker_is_kille
 }
 
 #[test]
-fn with_the_database_away_what_was_done_waits_and_is_carried_when_it_is_back() {
+fn statistics_wait_while_the_database_is_away_and_arrive_later() {
     let server = MariaDb::start();
     let database = server.database();
     let (_sink, daemon) = start_with(&format!("[registry]\nurl = \"{}\"\n", database.url()));
@@ -322,7 +324,6 @@ fn with_the_database_away_what_was_done_waits_and_is_carried_when_it_is_back() {
 #[test]
 fn with_a_node_away_or_hung_the_page_is_told_without_it() {
     let mut nodes = [RedisServer::start(), RedisServer::start()];
-    nodes.iter().for_each(|node| node.wait_until_old(3));
     let node = |(n, server): (usize, &RedisServer)| {
         format!("[[store.node]]\nname = \"own{n}\"\nurl = \"{}\"\n", server.url())
     };
@@ -348,15 +349,27 @@ fn counting_costs_some_nanoseconds_and_no_system_call() {
     let counters = Counters::open(dir.path(), "dq-server");
     let names: Vec<String> = (0..100).map(|n| format!("some-topic-{n}")).collect();
     names.iter().for_each(|name| counters.topic(name).added(AddOutcome::New, 1));
-    let n = 1_000_000;
-    let (begun, cpu) = (Instant::now(), getrusage(UsageWho::RUSAGE_THREAD));
-    (0..n).for_each(|i| counters.topic(&names[i % names.len()]).added(AddOutcome::New, 1));
-    let each = begun.elapsed() / n as u32;
-    let after = getrusage(UsageWho::RUSAGE_THREAD).unwrap();
+    let count = |n: usize| {
+        (0..n).for_each(|i| counters.topic(&names[i % names.len()]).added(AddOutcome::New, 1));
+    };
+    let begun = Instant::now();
+    count(100_000);
+    let each = begun.elapsed() / 100_000;
     println!("{each:?} an addition, with finding its topic among {}", names.len());
-    // Generous: without optimisation, beside other tests.
-    assert!(each < Duration::from_micros(20), "{each:?}");
-    let system = |usage: Usage| usage.system_time().num_microseconds();
-    // A million system calls take longer than this.
-    assert!(system(after) - system(cpu.unwrap()) < 50_000);
+    // The bound is generous: there is no optimisation, and other tests run.
+    assert!(each < Duration::from_micros(200), "{each:?}");
+    // SAFETY: the child uses only the counters of this test, and ends without unwinding.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            // SAFETY: from here on any system call but read, write and exit kills the child.
+            let is_strict = 0 == unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT) };
+            count(1_000);
+            // SAFETY: it ends the child's only thread.
+            unsafe { libc::syscall(libc::SYS_exit, i32::from(is_strict)) };
+            unreachable!()
+        }
+        ForkResult::Parent { child } => {
+            assert_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 1)));
+        }
+    }
 }

@@ -1,29 +1,33 @@
-//! Nodes that are added to and taken out of a running daemon's configuration, by `dq nodes` as people use it.
+//! Which nodes have jobs: nodes are added, emptied, given up, and come back, with `dq nodes` as people use it.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
 
 use crate::support;
 use crate::support::redis::RedisServer;
-use crate::support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, pending, topic};
-use dq::cli::Client;
-use dq::settings;
-use dq::store::Lanes;
+use crate::support::{Daemon, SECOND, SLOTS, Sink, add, all_new, eventually, new_job, pending, topic};
+use cli::Client;
+use model::job::{Due, JobId, JobKey, OnConflict, State, TopicName};
+use model::settings;
 use nix::sys::signal::Signal;
-use serde_json::Value;
+use store::{self, Lanes, Outcome, Settled, Settlement, Store, Wanted};
 
-/// Nodes, of which some are in the configuration of a daemon.
+/// Several nodes. Some of them are in the configuration of a daemon.
 struct Fleet {
     nodes: Vec<RedisServer>,
     sink: Sink,
+    /// A configuration with all nodes, for commands.
+    dir: tempfile::TempDir,
 }
 
 impl Fleet {
     fn start(nodes: usize) -> Fleet {
-        let nodes: Vec<RedisServer> = (0..nodes).map(|_| RedisServer::start()).collect();
-        nodes.iter().for_each(|node| node.wait_until_old(3));
-        Fleet { nodes, sink: Sink::start() }
+        let nodes = (0..nodes).map(|_| RedisServer::start()).collect();
+        let fleet = Fleet { nodes, sink: Sink::start(), dir: tempfile::tempdir().unwrap() };
+        let all: Vec<usize> = (0..fleet.nodes.len()).collect();
+        fleet.write(&all);
+        fleet
     }
 
     fn config(&self, nodes: &[usize]) -> String {
@@ -33,7 +37,14 @@ impl Fleet {
         format!("[store]\nbackend = \"redis\"\ntimeout = \"1s\"\n{nodes}{}", topic("t", &self.sink, ""))
     }
 
-    /// Gives a running daemon other nodes.
+    /// Writes the configuration that commands use from now on.
+    fn write(&self, nodes: &[usize]) {
+        let run_dir = self.dir.path().join("run");
+        let config = format!("run_dir = \"{}\"\n{}", run_dir.display(), self.config(nodes));
+        std::fs::write(self.dir.path().join("dq.toml"), config).unwrap();
+    }
+
+    /// Gives a running daemon a configuration with other nodes.
     fn reload(&self, daemon: &Daemon, nodes: &[usize]) {
         let before = daemon.wait_all_up(SLOTS);
         Daemon::write_config(daemon.dir.path(), daemon.port, daemon.http, &self.config(nodes));
@@ -41,23 +52,50 @@ impl Fleet {
         all_new(daemon, &before);
     }
 
-    /// How many jobs a node has, whatever their state.
+    /// Returns how many jobs a node has, in all states.
     fn jobs_on(&self, node: usize) -> u64 {
         let script = "local n = 0 for _, k in ipairs(redis.call('KEYS', '*:b:*')) do n = n + redis.call('HLEN', k) end return n";
         self.nodes[node].cli(&["eval", script, "0"]).trim().parse().unwrap()
     }
+
+    /// Runs the command.
+    fn dq(&self, words: &[&str]) -> (Option<i32>, String, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
+        command.arg("nodes").args(words).arg("--config").arg(self.dir.path().join("dq.toml"));
+        let out = command.stdin(std::process::Stdio::null()).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (out.status.code(), text(out.stdout), text(out.stderr))
+    }
+
+    fn does(&self, words: &[&str]) -> String {
+        let (code, out, err) = self.dq(words);
+        assert_eq!(code, Some(0), "dq nodes {words:?}: {out}{err}");
+        out
+    }
+
+    /// Returns the settings of a store on these nodes. Stores with another `pool` (the number of connections) share
+    /// nothing with this one, so each `pool` stands for a process.
+    fn settings(&self, nodes: &[usize], pool: u32) -> settings::Store {
+        let node = |n: &usize| settings::Node::server(format!("r{n}"), self.nodes[*n].url(), 2);
+        let nodes = nodes.iter().map(node).collect();
+        settings::Store::Redis(settings::Redis::of_nodes("dq", SECOND, pool, nodes))
+    }
+
+    fn store(&self, nodes: &[usize], pool: u32) -> Box<dyn Store> {
+        store::open(&self.settings(nodes, pool), Path::new("/nowhere")).unwrap()
+    }
 }
 
-fn nodes(daemon: &Daemon, arguments: &[&str]) -> (Option<i32>, String, String) {
-    let out = Command::new(env!("CARGO_BIN_EXE_dq"))
-        .arg("nodes")
-        .args(arguments)
-        .arg("--config")
-        .arg(daemon.dir.path().join("dq.toml"))
-        .output()
-        .unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (out.status.code(), text(out.stdout), text(out.stderr))
+fn key(id: &str) -> JobKey {
+    JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new(id).unwrap() }
+}
+
+fn later(id: &str, body: &str) -> model::job::NewJob {
+    new_job("t", id, body, Due::In(600 * SECOND))
+}
+
+fn body(store: &mut dyn Store, id: &str) -> Option<String> {
+    store.get(&key(id)).unwrap().map(|view| view.body.as_str().to_owned())
 }
 
 fn add_many(client: &mut Client, name: &str, jobs: usize, delay_ms: u64) {
@@ -70,146 +108,397 @@ fn add_many(client: &mut Client, name: &str, jobs: usize, delay_ms: u64) {
 }
 
 #[test]
-fn a_node_is_drained_and_taken_out_while_jobs_come_in_and_go_out() {
-    let fleet = Fleet::start(2);
-    let daemon = Daemon::start(&fleet.config(&[0, 1]));
-    daemon.wait_all_up(SLOTS);
-    let mut client = daemon.client();
-    add_many(&mut client, "long", 1000, 60_000);
-    add_many(&mut client, "soon", 1000, 3_000);
-    assert!(fleet.jobs_on(0) > 500 && fleet.jobs_on(1) > 500);
-    let (code, out, err) = std::thread::scope(|scope| {
-        let drain = scope.spawn(|| nodes(&daemon, &["drain", "r1"]));
-        add_many(&mut client, "meanwhile", 500, 4_000);
-        drain.join().unwrap()
-    });
-    assert!(code == Some(0) && out.contains("r1 has no pending jobs any more"), "{out}{err}");
-    assert_eq!(fleet.jobs_on(1), 0);
-    let (code, out, _) = nodes(&daemon, &["list"]);
-    assert!(code == Some(0) && out.lines().any(|l| l.starts_with("r1") && l.contains("draining")), "{out}");
-    // The last home is kept.
-    let (code, _, err) = nodes(&daemon, &["drain", "r0"]);
-    assert!(code == Some(1) && err.contains("the only node that takes jobs"), "{err}");
-    fleet.reload(&daemon, &[0]);
-    add_many(&mut client, "after", 200, 100);
-    fleet.sink.wait_for(1700, 30 * SECOND);
-    let come = fleet.sink.deliveries();
-    assert!(come.len() == 1700 && come.values().all(|calls| *calls == 1), "each once");
-    eventually(10 * SECOND, "what is left", || (pending(&mut client, "t") == 1000).then_some(()));
-    assert_eq!(fleet.jobs_on(0), 1000);
-}
-
-#[test]
-fn a_node_that_is_added_takes_its_share_of_the_jobs_and_a_drain_can_be_undone() {
+fn a_node_is_added_and_another_emptied_while_the_daemon_runs() {
     let fleet = Fleet::start(2);
     let daemon = Daemon::start(&fleet.config(&[0]));
     daemon.wait_all_up(SLOTS);
     let mut client = daemon.client();
     add_many(&mut client, "long", 1000, 60_000);
-    add_many(&mut client, "soon", 500, 5_000);
+    add_many(&mut client, "soon", 1000, 4_000);
     fleet.reload(&daemon, &[0, 1]);
-    // One that is replaced or deleted now is found where it was.
+    let told = fleet.does(&["move", "--add", "r1", "--dry-run"]);
+    assert!(told.contains("nodes with jobs now: r0; afterwards: r0, r1"), "{told}");
+    assert_eq!(fleet.jobs_on(1), 0, "a dry run does nothing");
+    let told = fleet.does(&["move", "--add", "r1"]);
+    assert!(told.contains("nodes with jobs: r0, r1"), "{told}");
+    let moved = fleet.jobs_on(1);
+    assert!(moved > 300, "{moved} of 2000");
+    // The jobs are found, replaced and deleted on their new homes.
     for n in 0..100 {
-        assert_eq!(client.ask(&add("t", &format!("long-{n}"), 60_000)).unwrap()["code"], 1);
+        eventually(5 * SECOND, "an add after the move", || {
+            (client.ask(&add("t", &format!("long-{n}"), 60_000)).unwrap()["code"] == 1).then_some(())
+        });
         let delete = serde_json::json!({"cmd": "del", "topic": "t", "id": format!("long-{}", n + 100)});
         assert_eq!(client.ask(&delete).unwrap()["code"], 1, "{n}");
     }
-    let settled = |out: &str| {
-        let rows: Value = serde_json::from_str(out).unwrap();
-        rows.as_array().unwrap().iter().all(|r| r["is_looked_through"] == true && r["held_for_others"] == 0)
-    };
-    eventually(20 * SECOND, "all at home", || {
-        let (_, out, _) = nodes(&daemon, &["list", "--json"]);
-        (settled(&out) && fleet.jobs_on(1) > 300).then_some(())
-    });
-    fleet.sink.wait_for(500, 20 * SECOND);
+    fleet.sink.wait_for(1000, 30 * SECOND);
     assert!(fleet.sink.deliveries().values().all(|calls| *calls == 1), "each once");
     eventually(10 * SECOND, "what is left", || (pending(&mut client, "t") == 900).then_some(()));
     assert_eq!(fleet.jobs_on(0) + fleet.jobs_on(1), 900);
+    assert!(fleet.does(&["move"]).contains("nothing is to be done"));
 
-    assert_eq!(nodes(&daemon, &["drain", "r1"]).0, Some(0));
-    assert_eq!((fleet.jobs_on(0), fleet.jobs_on(1)), (900, 0));
-    let (code, out, err) = nodes(&daemon, &["drain", "r1", "--undo"]);
-    assert!(code == Some(0) && out.contains("new jobs go to r1 again"), "{out}{err}");
-    eventually(20 * SECOND, "its share", || (fleet.jobs_on(1) > 300).then_some(()));
-    eventually(20 * SECOND, "all of them", || (fleet.jobs_on(0) + fleet.jobs_on(1) == 900).then_some(()));
+    let told = fleet.does(&["move", "--empty", "r0"]);
+    assert!(told.contains("r0 has no jobs any more: take it out of the configuration"), "{told}");
+    assert_eq!((fleet.jobs_on(0), fleet.jobs_on(1)), (0, 900));
+    fleet.reload(&daemon, &[1]);
+    add_many(&mut client, "after", 100, 100);
+    fleet.sink.wait_for(1100, 30 * SECOND);
+    let list = fleet.does(&["list"]);
+    assert!(list.lines().any(|l| l.starts_with("r0") && l.contains("outside")), "{list}");
 }
 
 #[test]
-fn a_drain_that_is_ordered_again_goes_on_and_one_that_is_undone_at_once_counts_first() {
-    let mut fleet = Fleet::start(3);
-    let urls: Vec<String> = fleet.nodes.iter().map(RedisServer::url).collect();
-    // Each as another process has them.
-    let lanes = |pool| {
-        let node = |n: usize| settings::Node::server(format!("r{n}"), urls[n].clone(), 2);
-        let nodes = (0..3).map(node).collect();
-        let redis = settings::Redis { prefix: "dq".into(), timeout: SECOND, pool, nodes };
-        Lanes::new(&settings::Store::Redis(redis)).unwrap()
-    };
-    let (first, second) = (lanes(4), lanes(5));
-    let said = |fleet: &Fleet, node: usize| {
-        let script =
-            "local k = redis.call('KEYS', '*drained')[1] return k and redis.call('HGET', k, 'r1') or ''";
-        fleet.nodes[node].cli(&["eval", script, "0"]).trim().to_owned()
-    };
-    let everywhere = |fleet: &Fleet| {
-        let words: HashSet<String> = (0..3).map(|node| said(fleet, node)).collect();
-        assert_eq!(words.len(), 1, "{words:?}");
-        words.into_iter().next().unwrap()
-    };
-    let is_home = |lanes: &Lanes| lanes.nodes()[1].is_home;
-
-    // There is nothing to undo.
-    second.drain(1, false).unwrap();
-    assert_eq!(everywhere(&fleet), "");
-    first.drain(1, true).unwrap();
-    let word = everywhere(&fleet);
-    assert!(word.ends_with(" 1"), "{word}");
-    [&first, &second].into_iter().for_each(|again| again.drain(1, true).unwrap());
-    assert_eq!(everywhere(&fleet), word, "it was said already");
-
-    // Undone at once: only when all go by the drain.
-    let begun = Instant::now();
-    second.drain(1, false).unwrap();
-    assert!(!is_home(&first) && !is_home(&second));
-    let at = |word: &str| word.split_once(' ').unwrap().0.parse::<i64>().unwrap();
-    let undone = everywhere(&fleet);
-    assert!(undone.ends_with(" 0") && at(&undone) >= at(&word) + 2000, "{word}, then {undone}");
-    // Who has just begun goes by what the others go by, before and after.
-    let third = lanes(6);
-    while begun.elapsed() < 10 * SECOND && !is_home(&first) {
-        assert!(!is_home(&third) || is_home(&first), "the same for all");
-        std::thread::yield_now();
+fn an_interrupted_move_is_restarted_and_loses_no_jobs() {
+    let fleet = Fleet::start(3);
+    let mut store = fleet.store(&[0, 1, 2], 3);
+    let ids: Vec<String> = (0..3000).map(|n| n.to_string()).collect();
+    // The first set has three nodes. One of them is emptied, then another one, and then they come back.
+    let jobs: Vec<_> = ids.iter().map(|id| later(id, id)).collect();
+    assert!(store.add(&jobs).iter().all(Result::is_ok));
+    let changes: [&[&str]; 3] =
+        [&["move", "--empty", "r1"], &["move", "--add", "r1"], &["move", "--empty", "r2", "--empty", "r0"]];
+    for (round, words) in changes.into_iter().enumerate() {
+        for cut_ms in [20, 45, 70, 95, 120, 150] {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
+            command.arg("nodes").args(words).arg("--config").arg(fleet.dir.path().join("dq.toml"));
+            let mut child = command
+                .stdout(std::process::Stdio::null())
+                .stderr(std::process::Stdio::null())
+                .spawn()
+                .unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(cut_ms));
+            let _ = child.kill();
+            child.wait().unwrap();
+        }
+        // An interrupted move is finished. Then the change is made, if it had not begun.
+        fleet.does(&["move"]);
+        fleet.does(words);
+        eventually(5 * SECOND, "all of them", || (store.counts().unwrap()[0].delayed == 3000).then_some(()));
+        for id in ids.iter().step_by(7) {
+            assert_eq!(body(store.as_mut(), id).as_ref(), Some(id), "round {round}");
+        }
     }
-    assert!(is_home(&first));
-    eventually(5 * SECOND, "the others", || (is_home(&second) && is_home(&third)).then_some(()));
+    assert_eq!((fleet.jobs_on(0), fleet.jobs_on(1), fleet.jobs_on(2)), (0, 3000, 0));
+}
 
-    // A node that is away may know of a drain that the others have not heard of.
-    fleet.nodes[2].kill();
-    assert!(lanes(7).drain(0, false).is_err());
+/// A leased job keeps its lease, and a replacement that waits keeps its place.
+#[test]
+fn all_that_is_known_of_a_job_moves_with_it() {
+    let fleet = Fleet::start(2);
+    let mut store = fleet.store(&[0], 3);
+    let mut both = fleet.store(&[0, 1], 4);
+    let ready = |id: &str| new_job("t", id, "1", Due::In(std::time::Duration::ZERO));
+    let ids: Vec<String> = (0..60).map(|n| n.to_string()).collect();
+    let lease = |store: &mut dyn Store, max| {
+        let wanted = Wanted { topic: key("0").topic, max, hold: 600 * SECOND, max_attempts: 9 };
+        store.lease(&[wanted], max as usize, None).unwrap().jobs
+    };
+    // Dead letters: three for each of ten ids.
+    for _ in 0..3 {
+        assert!(
+            store.add(&ids[..10].iter().map(|id| ready(id)).collect::<Vec<_>>()).iter().all(Result::is_ok)
+        );
+        for job in lease(store.as_mut(), 60) {
+            let bury = Settlement { key: job.key, token: job.token, outcome: Outcome::Bury, attempt: None };
+            assert_eq!(store.settle(&[bury]), [Ok(Settled::Done)]);
+        }
+    }
+    let letters = |store: &mut dyn Store| {
+        let page = store.list(&key("0").topic, State::Dead, None, 100).unwrap();
+        let mut all: Vec<_> =
+            page.jobs.into_iter().map(|v| (v.key.id, v.until_ms, v.due_ms, v.attempts)).collect();
+        all.sort();
+        all
+    };
+    let dead = letters(store.as_mut());
+    assert_eq!(dead.len(), 30);
+    // Leased jobs: some are replaced during the lease. One is retried, with a log of attempts, and has headers and a
+    // limit.
+    assert!(store.add(&ids[10..].iter().map(|id| ready(id)).collect::<Vec<_>>()).iter().all(Result::is_ok));
+    let mut leased = lease(store.as_mut(), 60);
+    assert_eq!(leased.len(), 50);
+    for job in leased.iter().step_by(5) {
+        assert!(store.add(&[later(job.key.id.as_str(), "2")])[0].is_ok());
+    }
+    let states = |store: &mut dyn Store| -> BTreeMap<String, store::View> {
+        ids.iter().map(|id| (id.clone(), store.get(&key(id)).unwrap().unwrap())).collect()
+    };
+    let before = states(store.as_mut());
+    fleet.does(&["move", "--add", "r1"]);
+    assert!(fleet.jobs_on(1) > 10);
+    assert_eq!(states(both.as_mut()), before);
+    assert_eq!(letters(both.as_mut()), dead);
+    // A caller that has not heard of the move and names only one node gets an error that says so.
+    let lanes = Lanes::new(&fleet.settings(&[0, 1], 4)).unwrap();
+    let there = ids.iter().find(|id| lanes.of(&key(id)) == 1).unwrap();
+    let refused = store.get(&key(there)).unwrap_err().to_string();
+    assert!(refused.contains("r1 is one of the nodes that have jobs"), "{refused}");
+    let last = leased.pop().unwrap();
+    let mut settle = |job: &store::Leased, outcome| {
+        let settlement =
+            Settlement { key: job.key.clone(), token: job.token.clone(), outcome, attempt: None };
+        both.settle(&[settlement]).remove(0)
+    };
+    for (n, job) in leased.iter().enumerate() {
+        let expected = if n % 5 == 0 { Settled::Stale } else { Settled::Done };
+        assert_eq!(settle(job, Outcome::Ack), Ok(expected), "{n}");
+    }
+    assert_eq!(settle(&last, Outcome::Retry(Due::In(600 * SECOND))), Ok(Settled::Done));
+    let counts = &both.counts().unwrap()[0];
+    assert_eq!((counts.delayed, counts.leased, counts.dead), (11, 0, 30));
+    assert_eq!(
+        both.letters(&key("0").topic, &[JobId::new("3").unwrap()], store::DeadLetterOperation::Count),
+        Ok(3)
+    );
+    let pace = model::letters::Pace { after: 600 * SECOND, every: std::time::Duration::ZERO };
+    for expected in [10, 0] {
+        let redriven = both.redrive(&key("0").topic, &store::Which::All, 100, pace).unwrap();
+        assert_eq!((redriven, letters(both.as_mut()).len()), (expected, 20));
+    }
 }
 
 #[test]
-fn what_cannot_be_drained_is_told() {
+fn a_lost_node_can_be_forgotten_and_its_jobs_adopted_later() {
+    let mut fleet = Fleet::start(3);
+    let mut store = fleet.store(&[0, 1, 2], 3);
+    let ids: Vec<String> = (0..300).map(|n| n.to_string()).collect();
+    assert!(store.add(&ids.iter().map(|id| later(id, "1")).collect::<Vec<_>>()).iter().all(Result::is_ok));
+    let lanes = Lanes::new(&fleet.settings(&[0, 1, 2], 3)).unwrap();
+    let on_2: HashSet<&String> = ids.iter().filter(|id| lanes.of(&key(id)) == 2).collect();
+    let (code, _, err) = fleet.dq(&["forget", "r2"]);
+    assert!(code == Some(1) && err.contains("r2 answers and has"), "{err}");
+    fleet.nodes[2].kill();
+    let (code, _, err) = fleet.dq(&["move", "--empty", "r2"]);
+    assert!(code == Some(1) && err.contains("r2") && err.contains("all nodes must answer"), "{err}");
+    let (code, _, err) = fleet.dq(&["forget", "r2"]);
+    assert!(code == Some(2) && err.contains("All jobs and dead letters that it had are lost"), "{err}");
+    let told = fleet.does(&["forget", "r2", "--yes"]);
+    assert!(told.contains("nodes with jobs: r0, r1"), "{told}");
+    // Some of its ids are used again, and one of the others is deleted.
+    let (again, gone): (Vec<&&String>, Vec<&&String>) = on_2.iter().partition(|id| id.ends_with('1'));
+    assert!(!again.is_empty() && !gone.is_empty());
+    eventually(15 * SECOND, "adds by the new set", || {
+        let added = store.add(&again.iter().map(|id| later(id, "2")).collect::<Vec<_>>());
+        added.iter().all(Result::is_ok).then_some(())
+    });
+    fleet.nodes[2].start_again();
+    // The node is back, and nobody uses it.
+    for id in &gone {
+        assert_eq!(body(store.as_mut(), id), None);
+    }
+    let list = fleet.does(&["list"]);
+    assert!(list.lines().any(|l| l.starts_with("r2") && l.contains("outside")), "{list}");
+    let (code, _, err) = fleet.dq(&["move", "--add", "r2"]);
+    assert!(code == Some(1) && err.contains("r2 has jobs already") && err.contains("--adopt r2"), "{err}");
+    let (code, _, err) = fleet.dq(&["move", "--adopt", "r2"]);
+    assert!(code == Some(2) && err.contains("would come back"), "{err}");
+    fleet.does(&["move", "--adopt", "r2", "--yes"]);
+    assert_eq!(fleet.jobs_on(2), 0);
+    for id in &ids {
+        let expected = if again.iter().any(|i| **i == id) { "2" } else { "1" };
+        assert_eq!(body(store.as_mut(), id).as_deref(), Some(expected), "{id}");
+    }
+    fleet.does(&["move", "--add", "r2"]);
+    assert!(fleet.jobs_on(2) > 50);
+    eventually(5 * SECOND, "all of them", || (store.counts().ok()?[0].delayed == 300).then_some(()));
+}
+
+/// What two nodes had on disk under the previous release: jobs that were added on the other node while their home was
+/// down, jobs that were on their way home, jobs that had ended there; dead letters where they died.
+#[test]
+fn the_first_move_brings_jobs_of_the_old_release_to_their_homes() {
+    let fixture: serde_json::Value =
+        serde_json::from_str(include_str!("fixtures/two_nodes_before_sets.json")).unwrap();
+    let nodes = [RedisServer::start(), RedisServer::start()];
+    for (name, server) in ["a", "b"].into_iter().zip(&nodes) {
+        let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+        for (at, dump) in fixture[name].as_object().unwrap() {
+            let hex = dump.as_str().unwrap();
+            let bytes: Vec<u8> =
+                (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect();
+            let mut restore = redis::cmd("RESTORE");
+            restore.arg(at).arg(0).arg(bytes).exec(&mut connection).unwrap();
+        }
+    }
+    let config = format!(
+        "[store]\nbackend = \"redis\"\nshards_per_node = 1\n[[store.node]]\nname = \"a\"\nurl = \"{}\"\n[[store.node]]\nname = \"b\"\nurl = \"{}\"\n",
+        nodes[0].url(),
+        nodes[1].url()
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("dq.toml");
+    std::fs::write(&file, format!("run_dir = \"{}\"\n{config}", dir.path().display())).unwrap();
+    let settings = |pool| {
+        let node = |n: usize| settings::Node::server(["a", "b"][n], nodes[n].url(), 1);
+        let nodes = vec![node(0), node(1)];
+        settings::Store::Redis(settings::Redis::of_nodes("dq", SECOND, pool, nodes))
+    };
+    let error = store::open(&settings(2), Path::new("/nowhere")).err().unwrap().to_string();
+    assert!(error.contains("run dq nodes move"), "{error}");
+    let out = Command::new(env!("CARGO_BIN_EXE_dq")).args(["nodes", "move", "--config"]).arg(&file).output();
+    let out = out.unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let mut store = store::open(&settings(3), Path::new("/nowhere")).unwrap();
+    for (id, expected) in fixture["want"].as_object().unwrap() {
+        let found = store.get(&key(id)).unwrap().filter(|view| view.state != State::Dead);
+        let found = found.map(|view| view.body.as_str().trim_matches('"').to_owned());
+        assert_eq!(found.as_deref(), expected.as_str(), "{id}");
+    }
+    let page = store.list(&key("x").topic, State::Dead, None, 100).unwrap();
+    let mut dead: BTreeMap<String, Vec<(Option<i64>, String)>> = BTreeMap::new();
+    for view in page.jobs {
+        let body = view.body.as_str().trim_matches('"').to_owned();
+        dead.entry(view.key.id.to_string()).or_default().push((view.until_ms, body));
+    }
+    for (id, bodies) in fixture["dead"].as_object().unwrap() {
+        let mut found = dead.remove(id).unwrap();
+        found.sort();
+        let found: Vec<String> = found.into_iter().map(|(_, body)| body).collect();
+        let expected: Vec<&str> = bodies.as_array().unwrap().iter().map(|b| b.as_str().unwrap()).collect();
+        assert_eq!(found, expected, "{id}");
+    }
+    assert!(dead.is_empty());
+    let live = fixture["want"].as_object().unwrap().values().filter(|body| !body.is_null()).count() as u64;
+    let counts = &store.counts().unwrap()[0];
+    assert_eq!((counts.delayed + counts.ready + counts.leased, counts.dead), (live, 4));
+    for server in &nodes {
+        let left = ["away", "stray", "put", "map", "drained"]
+            .map(|what| server.cli(&["keys", &format!("*{what}*")]));
+        assert!(left.iter().all(|keys| keys.trim().is_empty()), "{left:?}");
+    }
+}
+
+#[test]
+fn several_nodes_start_together_and_an_unnamed_one_is_reported() {
+    let mut fleet = Fleet::start(2);
+    fleet.nodes[1].kill();
+    let mut store = fleet.store(&[0, 1], 3);
+    let error = store.add(&[later("x", "1")]).remove(0).unwrap_err().to_string();
+    assert!(error.contains("at the first start of several nodes all must answer"), "{error}");
+    fleet.nodes[1].start_again();
+    eventually(10 * SECOND, "an add", || store.add(&[later("x", "1")]).remove(0).ok());
+    let error = store::open(&fleet.settings(&[0], 4), Path::new("/nowhere")).err().unwrap().to_string();
+    assert!(
+        error.contains("r1 is one of the nodes that have jobs, and the configuration does not name it"),
+        "{error}"
+    );
+    // A node that lost its data is empty, and continues as one of the nodes.
+    fleet.nodes[1].cli(&["flushall"]);
+    let ids = (0..20).map(|n| later(&n.to_string(), "1")).collect::<Vec<_>>();
+    assert!(store.add(&ids).iter().all(Result::is_ok));
+}
+
+/// A backup, or a replica that lagged: the node's data is older than the last move.
+#[test]
+fn a_node_with_older_data_is_not_used_until_a_move_checks_it() {
+    let fleet = Fleet::start(2);
+    let mut store = fleet.store(&[0, 1], 3);
+    let ids: Vec<String> = (0..200).map(|n| n.to_string()).collect();
+    fleet.does(&["move", "--empty", "r1"]);
+    assert!(store.add(&ids.iter().map(|id| later(id, "1")).collect::<Vec<_>>()).iter().all(Result::is_ok));
+    // A backup of the first node, from before the second one was added.
+    let keys = fleet.nodes[0].cli(&["keys", "*"]);
+    let mut connection = redis::Client::open(fleet.nodes[0].url()).unwrap().get_connection().unwrap();
+    let backup: Vec<(String, Vec<u8>)> = keys
+        .lines()
+        .map(|key| (key.to_owned(), redis::cmd("DUMP").arg(key).query(&mut connection).unwrap()))
+        .collect();
+    fleet.does(&["move", "--add", "r1"]);
+    let moved = fleet.jobs_on(1);
+    assert!(moved > 50);
+    fleet.nodes[0].cli(&["flushall"]);
+    for (key, bytes) in &backup {
+        redis::cmd("RESTORE").arg(key).arg(0).arg(bytes).exec(&mut connection).unwrap();
+    }
+    assert_eq!(fleet.jobs_on(0), 200);
+    let mut store = fleet.store(&[0, 1], 5);
+    let lanes = Lanes::new(&fleet.settings(&[0, 1], 5)).unwrap();
+    let here = ids.iter().find(|id| lanes.of(&key(id)) == 0).unwrap();
+    let error = store.get(&key(here)).unwrap_err();
+    assert!(
+        error.code() == "node_down"
+            && error.to_string().contains("its data is older than that of the other nodes"),
+        "{error}"
+    );
+    let list = fleet.dq(&["list"]).1;
+    assert!(list.lines().any(|l| l.starts_with("r0") && l.contains("older")), "{list}");
+    let told = fleet.does(&["move"]);
+    assert!(told.contains(&format!("{moved} were dropped")), "{told}");
+    assert_eq!((fleet.jobs_on(0), fleet.jobs_on(1)), (200 - moved, moved));
+    assert_eq!(store.counts().unwrap()[0].delayed, 200);
+    for id in &ids {
+        assert_eq!(body(store.as_mut(), id).as_deref(), Some("1"), "{id}");
+    }
+}
+
+#[test]
+fn while_jobs_are_moved_nothing_else_is_done_with_them() {
+    let fleet = Fleet::start(2);
+    let mut store = fleet.store(&[0, 1], 3);
+    let ready = new_job("t", "r", "1", Due::In(std::time::Duration::ZERO));
+    let all: Vec<_> = (0..40).map(|n| later(&n.to_string(), "1")).chain([ready]).collect();
+    assert!(store.add(&all).iter().all(Result::is_ok));
+    let wanted = || Wanted { topic: key("r").topic, max: 9, hold: 60 * SECOND, max_attempts: 9 };
+    let leased = store.lease(&[wanted()], 9, None).unwrap().jobs.remove(0);
+    // The state that a mover leaves when it dies after it has set its fence.
+    let set = fleet.nodes[0].cli(&["--raw", "get", "dq:{r0.0}:set"]);
+    let number: u64 = set.split(' ').next().unwrap().parse().unwrap();
+    let moving = format!("{} 00000000000000ff r0,r1 {number} r0", number + 1);
+    for (node, shard) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        fleet.nodes[node].cli(&["set", &format!("dq:{{r{node}.{shard}}}:set"), &moving]);
+    }
+    let code = |e: store::StoreError| e.code();
+    assert_eq!(store.add(&[later("5", "2")]).remove(0).map_err(code), Err("nodes_moving"));
+    assert_eq!(store.delete(&[key("5")]).remove(0).map_err(code), Err("nodes_moving"));
+    assert_eq!(store.run(&key("5")).map_err(code), Err("nodes_moving"));
+    assert_eq!(store.lease(&[wanted()], 9, None).map_err(code).map(drop), Err("nodes_moving"));
+    assert_eq!(store.promote(9).map_err(code), Err("nodes_moving"));
+    assert_eq!(store.expire(9).map_err(code), Err("nodes_moving"));
+    assert_eq!(store.purge(&key("5").topic, State::Delayed, 9).map_err(code), Err("nodes_moving"));
+    let ack = Settlement { key: leased.key, token: leased.token, outcome: Outcome::Ack, attempt: None };
+    assert_eq!(store.settle(std::slice::from_ref(&ack)).remove(0).map_err(code), Err("nodes_moving"));
+    // Operations that only read still work.
+    assert_eq!(body(store.as_mut(), "5").as_deref(), Some("1"));
+    assert_eq!(store.counts().unwrap()[0].delayed, 40);
+    let told = fleet.does(&["move"]);
+    assert!(told.contains("nodes with jobs: r0"), "{told}");
+    let settled =
+        eventually(5 * SECOND, "a settlement", || store.settle(std::slice::from_ref(&ack)).remove(0).ok());
+    assert_eq!(settled, Settled::Done, "the lease has moved with its job, or stayed");
+    let keep = model::job::NewJob { on_conflict: OnConflict::Keep, ..later("5", "2") };
+    assert!(matches!(store.add(&[keep]).remove(0), Ok(store::Added::Kept { .. })));
+    assert_eq!((fleet.jobs_on(0), fleet.jobs_on(1)), (40, 0));
+}
+
+#[test]
+fn what_is_asked_of_nodes_and_cannot_be_is_told() {
     let mut fleet = Fleet::start(2);
     let daemon = Daemon::start(&fleet.config(&[0, 1]));
-    let (code, _, err) = nodes(&daemon, &["drain", "r7"]);
-    assert!(code == Some(3) && err.contains("there is no node \"r7\"; there are r0, r1"), "{err}");
-    // How many shards a node has is what it had at first.
+    let (code, _, err) = fleet.dq(&["move", "--empty", "r7"]);
+    assert!(
+        code == Some(3) && err.contains("the configuration names no node \"r7\"; it names r0, r1"),
+        "{err}"
+    );
+    let (code, _, err) = fleet.dq(&["move", "--empty", "r0", "--empty", "r1"]);
+    assert!(code == Some(1) && err.contains("no node left"), "{err}");
+    // A node keeps the number of shards that it had at first.
     let other = fleet.config(&[0, 1]).replace("[store]\n", "[store]\nshards_per_node = 4\n");
     Daemon::write_config(daemon.dir.path(), daemon.port, daemon.http, &other);
     daemon.signal(Signal::SIGHUP);
     eventually(10 * SECOND, "a refusal", || daemon.log().contains("store cannot be changed").then_some(()));
     Daemon::write_config(daemon.dir.path(), daemon.port, daemon.http, &fleet.config(&[0, 1]));
     fleet.nodes[1].kill();
-    let (code, _, err) = nodes(&daemon, &["drain", "r1"]);
-    assert!(code == Some(1) && err.contains("r1 does not answer ("), "{err}");
-    let (code, out, _) = nodes(&daemon, &["list"]);
+    let (code, out, _) = fleet.dq(&["list"]);
     let why = |line: &str| line.starts_with("r1") && line.contains("down") && line.contains("refused");
     assert!(code == Some(1) && out.lines().any(why), "{out}");
     let embedded = Daemon::start("");
     if !support::on_redis() {
-        let (code, _, err) = nodes(&embedded, &["list"]);
-        assert!(code == Some(1) && err.contains("has no nodes"), "{err}");
+        let out = Command::new(env!("CARGO_BIN_EXE_dq"))
+            .args(["nodes", "list", "--config"])
+            .arg(embedded.dir.path().join("dq.toml"))
+            .output()
+            .unwrap();
+        let err = String::from_utf8(out.stderr).unwrap();
+        assert!(out.status.code() == Some(1) && err.contains("has no nodes"), "{err}");
     }
 }

@@ -1,4 +1,4 @@
-//! The document of the API and the API: one says what the other does. Whether that is so is looked at by tools that know neither.
+//! The document of the API and the API itself must agree. Tools that know neither check it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
 
-/// Path and methods.
+/// Paths with their methods.
 type Routes = BTreeMap<String, BTreeSet<String>>;
 
 fn documented(document: &Value) -> Routes {
@@ -20,7 +20,7 @@ fn documented(document: &Value) -> Routes {
     paths.iter().map(|(path, item)| (path.clone(), methods(item))).collect()
 }
 
-/// A tool of `make tools`.
+/// Returns a tool that `make tools` installs.
 fn tool(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/python/bin").join(name);
     assert!(path.exists(), "{} is not there: make tools", path.display());
@@ -39,10 +39,10 @@ fn the_document_and_the_routes_are_the_same() {
         let at =
             path.replace("{topic}", "t").replace("{id}", "1").replace("{name}", "n").replace("{ticket}", "x");
         for method in METHODS {
-            // What is asked for is refused for its content, if for anything.
+            // These requests may be refused for their content, but not for their path.
             let answer = http.send(method, &at, "Content-Type: text/plain\r\n", b"x");
             let missing = answer.status == 405 || answer.json["code"] == "no_route";
-            // The path of batches is that of a job, too.
+            // The path of batches is also the path of a job.
             if path.ends_with("/jobs/batch") && method != "POST" {
                 continue;
             }
@@ -57,8 +57,8 @@ fn the_document_and_the_routes_are_the_same() {
             assert!(done && (problems || id.ends_with("z")), "{id}: {responses:?}");
         }
     }
-    // What is routed past the document would not be seen above. (What the console asks for itself is no part of the API, and
-    // events have no end.)
+    // A route outside the document would not be noticed above. (Routes that only the console uses are no part of the
+    // API, and events have no end.)
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/roles/http_server");
     let past: Vec<String> = std::fs::read_dir(folder)
         .unwrap()
@@ -76,7 +76,7 @@ fn the_document_and_the_routes_are_the_same() {
 }
 
 #[test]
-fn every_post_takes_an_idempotency_key_and_every_example_is_true() {
+fn every_post_takes_an_idempotency_key_and_examples_are_valid() {
     let sink = Sink::start();
     let daemon = Daemon::start(&topic("orders", &sink, "delay = \"5h\""));
     let mut http = Http::tcp(&daemon);
@@ -110,43 +110,44 @@ fn the_document_is_valid() {
     assert!(checked.status.success(), "{checked:?}");
 }
 
-/// What is not looked for, and why.
+/// What is not checked, and why.
 const SCHEMATHESIS: &str = r#"
-# Of requests that their schema allows some are refused: of delay and run_at one may be given, a duration is to be one,
-# a range of durations is no range of texts, an id has 256 bytes and not letters, a PATCH of nothing is none.
+# Some requests are refused although their schema allows them: only one of delay and run_at may be given, a duration
+# must be a duration, a range of durations is not a range of texts, an id has at most 256 bytes and not 256 letters, and
+# a PATCH must change something.
 [checks]
 positive_data_acceptance.expected-statuses = ["2xx", "401", "403", "404", "409", "412", "422", "503"]
 negative_data_rejection.expected-statuses = ["4xx"]
-# A job that was added is delivered when it is due, and gone then, or a dead letter.
+# An added job is delivered when it is due. After that it is gone, or a dead letter.
 ensure_resource_availability.enabled = false
-# And where a job was deleted, a dead letter of its id may be there: of one that had it before.
+# After a job was deleted, a dead letter of an earlier job with its id may be there.
 use_after_free.enabled = false
 
-# Jobs and dead letters are those of a topic that is there.
+# Jobs and dead letters belong to an existing topic.
 [parameters]
 "path.topic" = "orders"
 
-# Topics come and go, and none of them is that of the jobs.
+# Topics are created and removed. None of them is the topic of the jobs.
 [[operations]]
 include-tag = "topics"
 parameters = { "path.topic" = "fuzzed" }
 
-# What is wrong is what it tells.
+# This operation reports what is wrong, and does not refuse it.
 [[operations]]
 include-operation-id = "check_topic"
 checks = { negative_data_rejection = { enabled = false } }
 
-# Each job of a batch is answered by itself: one that is wrong makes the batch no wrong request.
-# And the path is that of a job with the id "batch", too, which the document says elsewhere.
+# Each job of a batch is answered by itself: a wrong job does not make the batch a wrong request.
+# The path is also that of a job with the id "batch", which the document describes elsewhere.
 [[operations]]
 include-operation-id = "add_jobs"
 parameters = { "path.topic" = "orders" }
 checks = { negative_data_rejection = { enabled = false }, allow_header_conformance = { enabled = false }, unsupported_method = { enabled = false } }
 "#;
 
-/// In a network of its own, so that no callback which is made up reaches anybody.
+/// The test runs in its own network, so that no invented callback reaches anybody.
 #[test]
-fn what_is_made_up_by_the_document_is_answered_as_the_document_says() {
+fn generated_requests_are_answered_as_the_document_says() {
     let schemathesis = tool("schemathesis");
     let dir = Arc::new(tempfile::tempdir().unwrap());
     let (port, http) = (free_port(), free_port());

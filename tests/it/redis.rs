@@ -1,4 +1,4 @@
-//! The daemon on nodes of Redis that are killed, stopped and forgetful.
+//! The daemon on Redis nodes that are killed, stopped, and emptied.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -10,10 +10,10 @@ use crate::support::redis::RedisServer;
 use crate::support::{
     Daemon, SECOND, SLOTS, Sink, add, eventually, load, new_job, now_ms, pending, stats, topic,
 };
-use dq::job::{Due, JobId, JobKey, NewJob, TopicName};
-use dq::settings;
-use dq::store::{self, HELD_MS, Lanes, Store, Wanted};
+use model::job::{Due, JobId, JobKey, NewJob, TopicName};
+use model::settings;
 use nix::sys::signal::{Signal, kill};
+use store::{self, HELD_MS, Lanes, Store, Wanted};
 
 /// Two nodes, and a daemon on them.
 struct Pair {
@@ -27,15 +27,14 @@ impl Pair {
     fn start(topics: &str) -> Pair {
         let nodes = [RedisServer::start(), RedisServer::start()];
         let node = |n: usize| settings::Node::server(format!("r{n}"), nodes[n].url(), 2);
-        let redis =
-            settings::Redis { prefix: "dq".into(), timeout: SECOND, pool: 4, nodes: vec![node(0), node(1)] };
+        let redis = settings::Redis::of_nodes("dq", SECOND, 4, vec![node(0), node(1)]);
         let sections: String = redis
             .nodes
             .iter()
             .zip(&nodes)
             .map(|(n, server)| format!("[[store.node]]\nname = \"{}\"\nurl = \"{}\"\n", n.name, server.url()))
             .collect();
-        let config = format!("[store]\nbackend = \"redis\"\ntimeout = \"1s\"\n{sections}{topics}");
+        let config = format!("[store]\nbackend = \"redis\"\ntimeout = \"1s\"\nspool = 0\n{sections}{topics}");
         let settings = settings::Store::Redis(redis);
         let lanes = Lanes::new(&settings).unwrap();
         Pair { nodes, lanes, config, settings }
@@ -45,12 +44,12 @@ impl Pair {
         Daemon::start(&self.config)
     }
 
-    /// A handle to them, without a daemon.
+    /// Opens a store on the nodes, without a daemon.
     fn store(&self) -> Box<dyn Store> {
         self.store_of_another(4)
     }
 
-    /// The same, as another process would have it: one that has so many connections.
+    /// The same as another process has it: with this number of connections, it shares nothing with the others.
     fn store_of_another(&self, pool: u32) -> Box<dyn Store> {
         let mut settings = self.settings.clone();
         if let settings::Store::Redis(redis) = &mut settings {
@@ -59,7 +58,7 @@ impl Pair {
         store::open(&settings, Path::new("/nowhere")).unwrap()
     }
 
-    /// An id of a job whose home is that node, made of this name.
+    /// Returns an id that begins with this name and has its home on this node.
     fn id_on(&self, node: usize, name: &str) -> String {
         let ids = (0..).map(|n| format!("{name}.{n}"));
         let key = |id: &String| JobKey {
@@ -71,7 +70,7 @@ impl Pair {
 }
 
 #[test]
-fn a_node_that_is_killed_and_restarted_under_load_loses_nothing_that_was_acknowledged() {
+fn a_node_killed_under_load_loses_no_acknowledged_jobs() {
     let sink = Sink::start();
     let mut pair = Pair::start(&topic("t", &sink, ""));
     let daemon = pair.daemon();
@@ -93,7 +92,7 @@ fn a_node_that_is_killed_and_restarted_under_load_loses_nothing_that_was_acknowl
         done.store(true, Ordering::Relaxed);
         adders.join().unwrap()
     });
-    // What was leased or on its way when a node died comes when that ends by itself.
+    // A job that was leased or in flight when a node died comes when its lease expires.
     eventually(75 * SECOND, &format!("all of {}; log:\n{}", taken.len(), daemon.log()), || {
         let come = sink.deliveries();
         taken.iter().all(|id| come.contains_key(id)).then_some(())
@@ -102,8 +101,8 @@ fn a_node_that_is_killed_and_restarted_under_load_loses_nothing_that_was_acknowl
     eventually(20 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
 }
 
-/// While one node is away for so long, adds go on, all jobs that are added come in time, and those that it had come after its
-/// return.
+/// While one node is down for this long, only its share is affected. Adds with their home there are refused. All others
+/// are accepted and come in time, and the node's jobs come after its return.
 fn one_away(seconds: u64, away: impl Fn(&mut RedisServer), back: impl Fn(&mut RedisServer)) {
     let sink = Sink::start();
     let mut pair = Pair::start(&topic("t", &sink, ""));
@@ -111,17 +110,14 @@ fn one_away(seconds: u64, away: impl Fn(&mut RedisServer), back: impl Fn(&mut Re
     daemon.wait_all_up(SLOTS);
     let mut client = daemon.client();
     let waiting = pair.id_on(1, "waiting");
-    eventually(10 * SECOND, "a node that is settled", || {
-        let id = pair.id_on(1, "first");
-        assert_eq!(client.ask(&add("t", &id, 0)).unwrap()["code"], 1);
-        sink.deliveries().contains_key(&id).then_some(())
-    });
+    assert_eq!(client.ask(&add("t", &pair.id_on(1, "first"), 0)).unwrap()["code"], 1);
+    sink.wait_for(1, 10 * SECOND);
     assert_eq!(client.ask(&add("t", &waiting, 1500)).unwrap()["code"], 1);
     let first = sink.count();
     away(&mut pair.nodes[1]);
     let begun = Instant::now();
     let mut added = HashSet::new();
-    let mut unknown = 0;
+    let (mut unknown, mut refused) = (0, 0);
     for n in 0.. {
         if begun.elapsed() > Duration::from_secs(seconds) {
             break;
@@ -129,18 +125,27 @@ fn one_away(seconds: u64, away: impl Fn(&mut RedisServer), back: impl Fn(&mut Re
         for node in [0, 1] {
             let id = pair.id_on(node, &format!("on-{node}-{n}"));
             let answer = client.ask(&add("t", &id, 100)).unwrap();
-            if answer["code"] == 1 {
-                added.insert(id);
-            } else {
-                // What was on its way when it went away.
-                assert_eq!(answer["err"], "unknown", "{answer}");
-                unknown += 1;
+            match answer["err"].as_str() {
+                None => {
+                    assert!(node == 0 && answer["code"] == 1, "{answer}");
+                    added.insert(id);
+                }
+                Some("node_down") => {
+                    assert_eq!(node, 1, "{answer}");
+                    refused += 1;
+                }
+                // A request that was in flight when the node went down.
+                err => {
+                    assert_eq!(err, Some("unknown"), "{answer}");
+                    unknown += 1;
+                }
             }
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    // Only who asked the node waited for it, and once.
-    assert!(unknown <= 3 && added.len() > seconds as usize * 15, "{unknown} unknown, {} added", added.len());
+    // Only the callers of that node waited for it, and only once.
+    let least = seconds as usize * 5;
+    assert!(unknown <= 3 && refused > least && added.len() > least, "{unknown}, {refused}, {}", added.len());
     eventually(5 * SECOND, &format!("all of {}; log:\n{}", added.len(), daemon.log()), || {
         let come = sink.deliveries();
         added.iter().all(|id| come.contains_key(id)).then_some(())
@@ -151,24 +156,20 @@ fn one_away(seconds: u64, away: impl Fn(&mut RedisServer), back: impl Fn(&mut Re
     assert!(!sink.deliveries().contains_key(&waiting));
     let ready = daemon.status().unwrap();
     assert!(ready["processes"].as_array().unwrap().iter().all(|p| p["state"] == "up"), "{ready}");
-    // Some are still to come when it is back: they come from where they were added, or from home.
-    for n in 0..50 {
-        let id = pair.id_on(1, &format!("later-{n}"));
-        assert_eq!(client.ask(&add("t", &id, 1000)).unwrap()["code"], 1);
-        added.insert(id);
-    }
     back(&mut pair.nodes[1]);
     eventually(10 * SECOND, &format!("the job that waited; log:\n{}", daemon.log()), || {
         sink.deliveries().contains_key(&waiting).then_some(())
     });
-    // A lease that was asked for just before may have been given to nobody, and ends by itself.
+    let id = pair.id_on(1, "later");
+    eventually(5 * SECOND, "an add there", || {
+        (client.ask(&add("t", &id, 0)).unwrap()["code"] == 1).then_some(())
+    });
+    added.insert(id);
+    // The answer to a lease just before may have been lost. Such a lease expires.
     eventually(40 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
     let come = sink.deliveries();
     assert!(added.iter().all(|id| come.get(id).is_some_and(|calls| *calls == 1)), "each once: {come:?}");
-    eventually(10 * SECOND, "the first to go home", || {
-        let nodes = pair.lanes.nodes();
-        nodes.iter().all(|n| n.answers && n.held_for_others == 0).then_some(())
-    });
+    assert!(pair.lanes.nodes().iter().all(|node| node.answers));
     assert!(
         daemon.log().contains("node r1 is down") && daemon.log().contains("node r1 answers again"),
         "{}",
@@ -190,6 +191,8 @@ fn a_node_that_hangs_costs_no_other_node() {
 fn a_daemon_starts_while_a_node_is_down() {
     let sink = Sink::start();
     let mut pair = Pair::start(&topic("t", &sink, ""));
+    // The nodes have been used before.
+    drop(pair.store());
     pair.nodes[1].kill();
     let daemon = pair.daemon();
     daemon.wait_all_up(SLOTS);
@@ -204,7 +207,7 @@ fn a_daemon_starts_while_a_node_is_down() {
 }
 
 #[test]
-fn the_checker_finds_what_would_lose_jobs_and_what_is_down_and_tells_when_it_is_over() {
+fn the_checker_finds_risks_and_down_nodes_and_reports_their_end() {
     let mut pair = Pair::start("");
     pair.nodes[0].cli(&["config", "set", "maxmemory-policy", "allkeys-lru"]);
     let daemon = pair.daemon();
@@ -235,13 +238,13 @@ fn the_checker_finds_what_would_lose_jobs_and_what_is_down_and_tells_when_it_is_
     );
     pair.nodes[1].cli(&["flushall"]);
     are(&["node_evicts r0 true", "node_emptied r1 true"]);
-    // As any of its processes, the checker may die: the next one finds what there is.
+    // Like any process the checker may die. The next one finds the same state.
     daemon.kill_child("dq-redis-checke");
     are(&["node_evicts r0 true"]);
 }
 
 #[test]
-fn a_node_that_is_full_refuses_adds_and_still_delivers_what_it_has() {
+fn a_full_node_refuses_adds_and_still_delivers_its_jobs() {
     let sink = Sink::start();
     let pair = Pair::start(&topic("t", &sink, ""));
     let daemon = pair.daemon();
@@ -265,9 +268,8 @@ fn a_node_that_is_full_refuses_adds_and_still_delivers_what_it_has() {
 fn a_full_node_releases_what_it_holds_back() {
     let node = RedisServer::start();
     let nodes = vec![settings::Node::server("r", node.url(), 1)];
-    let redis = settings::Redis { prefix: "dq".into(), timeout: SECOND, pool: 1, nodes };
-    let mut store =
-        dq::store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap();
+    let redis = settings::Redis::of_nodes("dq", SECOND, 1, nodes);
+    let mut store = store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap();
     let jobs = ["later", "now"].map(|id| new_job("t", id, "1", Due::At(HELD_MS)));
     assert!(store.add(&jobs).iter().all(Result::is_ok));
     node.cli(&["config", "set", "maxmemory", "1mb"]);
@@ -282,8 +284,8 @@ fn the_shards_of_a_node_stay_as_many_as_they_were() {
     let node = RedisServer::start();
     let open = |shards| {
         let nodes = vec![settings::Node::server("r", node.url(), shards)];
-        let redis = settings::Redis { prefix: "dq".into(), timeout: SECOND, pool: 1, nodes };
-        dq::store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap()
+        let redis = settings::Redis::of_nodes("dq", SECOND, 1, nodes);
+        store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap()
     };
     assert_eq!(open(2).counts().unwrap(), []);
     let error = open(3).counts().unwrap_err().to_string();
@@ -297,8 +299,8 @@ fn a_server_is_not_taken_for_another_node() {
     let open = |urls: [usize; 2]| {
         let node = |n: usize| settings::Node::server(format!("r{n}"), servers[urls[n]].url(), 2);
         let nodes = vec![node(0), node(1)];
-        let redis = settings::Redis { prefix: "dq".into(), timeout: SECOND, pool: 1, nodes };
-        dq::store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap()
+        let redis = settings::Redis::of_nodes("dq", SECOND, 1, nodes);
+        store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap()
     };
     assert_eq!(open([0, 1]).counts().unwrap(), []);
     let error = open([1, 0]).counts().unwrap_err().to_string();
@@ -308,7 +310,7 @@ fn a_server_is_not_taken_for_another_node() {
     assert_eq!(open([0, 1]).counts().unwrap(), []);
 }
 
-/// What a server has done so far: how many commands, and how many calls of scripts.
+/// Returns how many commands a server has run, and how many calls of scripts.
 fn commands(node: &RedisServer) -> (u64, u64) {
     let stats = node.cli(&["info", "commandstats"]);
     let calls = |line: &str| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok();
@@ -321,12 +323,11 @@ fn commands(node: &RedisServer) -> (u64, u64) {
 fn a_thousand_jobs_cost_few_round_trips_and_few_commands() {
     let node = RedisServer::start();
     let nodes = vec![settings::Node::server("r", node.url(), 2)];
-    let redis = settings::Redis { prefix: "dq".into(), timeout: SECOND, pool: 1, nodes };
-    let mut store =
-        dq::store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap();
+    let redis = settings::Redis::of_nodes("dq", SECOND, 1, nodes);
+    let mut store = store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap();
     let topic = TopicName::new("t").unwrap();
     let job = |n: usize, due| new_job(topic.as_str(), &format!("job-{n}"), "{}", due);
-    let mut counted = |what: &str, most: (u64, u64), work: &mut dyn FnMut(&mut dyn dq::store::Store)| {
+    let mut counted = |what: &str, most: (u64, u64), work: &mut dyn FnMut(&mut dyn store::Store)| {
         let before = commands(&node);
         work(store.as_mut());
         let after = commands(&node);
@@ -334,7 +335,7 @@ fn a_thousand_jobs_cost_few_round_trips_and_few_commands() {
         println!("{what}: {} commands, {} calls of scripts for 1,000 jobs", cost.0, cost.1);
         assert!(cost.0 <= most.0 && cost.1 <= most.1, "{what}: {cost:?} are more than {most:?}");
     };
-    let due = dq::job::Due::In(Duration::from_millis(1));
+    let due = model::job::Due::In(Duration::from_millis(1));
     // Two shards, 256 jobs a call: 8 calls, two more that find the script missing, and a handful of commands in each.
     counted("add", (100, 10), &mut |s| {
         let jobs: Vec<_> = (0..1000).map(|n| job(n, due)).collect();
@@ -349,26 +350,26 @@ fn a_thousand_jobs_cost_few_round_trips_and_few_commands() {
     });
     let mut leased = Vec::new();
     counted("lease", (150, 12), &mut |s| {
-        let wanted = dq::store::Wanted { topic: topic.clone(), max: 256, hold: SECOND * 60, max_attempts: 3 };
+        let wanted = store::Wanted { topic: topic.clone(), max: 256, hold: SECOND * 60, max_attempts: 3 };
         while leased.len() < 1000 {
             leased.extend(s.lease(std::slice::from_ref(&wanted), 256, None).unwrap().jobs);
         }
     });
     counted("settle", (100, 10), &mut |s| {
-        let settle = |j: &dq::store::Leased| dq::store::Settlement {
+        let settle = |j: &store::Leased| store::Settlement {
             key: j.key.clone(),
             token: j.token.clone(),
-            outcome: dq::store::Outcome::Ack,
+            outcome: store::Outcome::Ack,
             attempt: None,
         };
         let all: Vec<_> = leased.iter().map(settle).collect();
-        assert!(s.settle(&all).iter().all(|r| *r == Ok(dq::store::Settled::Done)));
+        assert!(s.settle(&all).iter().all(|r| *r == Ok(store::Settled::Done)));
     });
 }
 
-/// `MEMORY_JOBS=1000000` measures what the issue of memory is about; fewer jobs show the same within a few hundredths.
+/// `MEMORY_JOBS=1000000` measures the full size. Fewer jobs give the same result within a few percent.
 #[test]
-fn a_pending_job_costs_little_more_memory_than_its_id_and_its_body() {
+fn a_pending_job_uses_little_memory_beyond_its_id_and_body() {
     let jobs: usize = std::env::var("MEMORY_JOBS").ok().and_then(|n| n.parse().ok()).unwrap_or(50_000);
     let used = |node: &RedisServer| {
         let info = node.cli(&["info", "memory"]);
@@ -391,9 +392,8 @@ fn a_pending_job_costs_little_more_memory_than_its_id_and_its_body() {
 
     let node = RedisServer::start();
     let nodes = vec![settings::Node::server("r", node.url(), 2)];
-    let redis = settings::Redis { prefix: "dq".into(), timeout: SECOND * 10, pool: 1, nodes };
-    let mut store =
-        dq::store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap();
+    let redis = settings::Redis::of_nodes("dq", SECOND * 10, 1, nodes);
+    let mut store = store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap();
     let base = used(&node);
     for from in (0..jobs).step_by(1000) {
         let batch: Vec<_> = (from..(from + 1000).min(jobs))
@@ -410,7 +410,7 @@ fn a_pending_job_costs_little_more_memory_than_its_id_and_its_body() {
 }
 
 #[test]
-fn an_add_that_must_know_whether_its_id_is_taken_waits_for_its_home() {
+fn an_add_whose_home_is_down_is_refused() {
     let sink = Sink::start();
     let mut pair = Pair::start(&topic("t", &sink, ""));
     let daemon = pair.daemon();
@@ -427,13 +427,13 @@ fn an_add_that_must_know_whether_its_id_is_taken_waits_for_its_home() {
     eventually(5 * SECOND, "a node that is known to be down", || {
         (ask("reject") == "node_down").then_some(())
     });
-    assert_eq!((ask("keep"), ask("replace")), ("node_down".to_owned(), "1".to_owned()));
+    assert_eq!((ask("keep"), ask("replace")), ("node_down".to_owned(), "node_down".to_owned()));
     pair.nodes[1].start_again();
     eventually(10 * SECOND, "an answer", || (ask("reject") == "exists").then_some(()));
 }
 
 #[test]
-fn a_node_that_was_away_when_a_topic_was_paused_delivers_nothing_of_it() {
+fn a_node_that_missed_a_pause_delivers_no_jobs_of_the_topic() {
     let mut pair = Pair::start("");
     let mut store = pair.store();
     let job = new_job("t", &pair.id_on(1, "waits"), "1", Due::In(Duration::ZERO));
@@ -459,8 +459,7 @@ fn a_node_that_was_away_when_a_topic_was_paused_delivers_nothing_of_it() {
     while Instant::now() < until {
         assert_eq!(lease(&mut store), 0);
     }
-    // A process that begins asks what nodes have heard before it asks for jobs.
-    pair.nodes[1].wait_until_old(4);
+    // A new process asks what the nodes have heard of before it asks for jobs.
     for pool in 10..18 {
         let forget = "for _, k in ipairs(redis.call('KEYS', '*pause*')) do redis.call('DEL', k) end";
         pair.nodes[1].cli(&["eval", forget, "0"]);
@@ -472,47 +471,9 @@ fn a_node_that_was_away_when_a_topic_was_paused_delivers_nothing_of_it() {
 }
 
 #[test]
-fn a_job_that_was_replaced_while_its_home_was_down_is_found_by_who_learns_of_the_return_by_asking() {
-    let mut pair = Pair::start("");
-    pair.nodes.iter().for_each(|node| node.wait_until_old(4));
-    let (mut here, mut there) = (pair.store_of_another(5), pair.store_of_another(6));
-    let job = |id: &str, body: &str| new_job("t", id, body, Due::In(60 * SECOND));
-    // What each holds is known to all.
-    let mut lanes = [0, 1].map(|lane| store::open_lane(&pair.settings, Path::new("/nowhere"), lane).unwrap());
-    eventually(20 * SECOND, "nodes that are looked through", || {
-        lanes.iter_mut().for_each(|lane| drop(lane.maintain()));
-        pair.lanes.nodes().iter().all(|node| node.is_looked_through).then_some(())
-    });
-    let id = pair.id_on(1, "replaced");
-    let old = job(&id, "1");
-    eventually(20 * SECOND, "a stored job", || here.add(std::slice::from_ref(&old)).remove(0).ok());
-    pair.nodes[1].kill();
-    let is_away = |store: &mut Box<dyn Store>| store.get(&old.key).is_err().then_some(());
-    eventually(10 * SECOND, "an outage", || is_away(&mut here).and(is_away(&mut there)));
-    // What one knows is as new as can be when the other replaces the job.
-    let known = Instant::now();
-    eventually(10 * SECOND, "reports that are too old", || {
-        (known.elapsed() > Duration::from_millis(1100)).then_some(())
-    });
-    eventually(10 * SECOND, "still an outage", || is_away(&mut here));
-    let added = there.add(&[job(&id, "2")]).remove(0);
-    assert!(added.is_ok(), "{added:?}");
-    pair.nodes[1].start_again();
-    let (back, mut answers) = (Instant::now(), 0);
-    while back.elapsed() < 4 * SECOND {
-        if let Ok(found) = here.get(&old.key) {
-            assert_eq!(found.map(|view| view.body.as_str().to_owned()).as_deref(), Some("2"));
-            answers += 1;
-        }
-    }
-    assert!(answers > 0);
-}
-
-#[test]
 fn hosts_that_serve_different_topics_are_each_told_of_their_own() {
     let sinks = [Sink::start(), Sink::start()];
     let pair = Pair::start("");
-    pair.nodes.iter().for_each(|node| node.wait_until_old(4));
     let topics = ["t", "u"];
     let daemons =
         [0, 1].map(|n| Daemon::start(&format!("{}{}", pair.config, topic(topics[n], &sinks[n], ""))));
@@ -523,7 +484,7 @@ fn hosts_that_serve_different_topics_are_each_told_of_their_own() {
         assert_eq!(clients[of].ask(&add(topics[of], &n.to_string(), 0)).unwrap()["code"], 1);
         sinks[of].wait_for(n / 2 + 1, 5 * SECOND);
     }
-    // What nobody serves costs little.
+    // Jobs that nobody serves cost little.
     let mut store = pair.store();
     let stray = |n: usize| new_job("v", &n.to_string(), "1", Due::In(Duration::ZERO));
     let jobs: Vec<NewJob> = (0..50).map(stray).collect();
@@ -534,16 +495,16 @@ fn hosts_that_serve_different_topics_are_each_told_of_their_own() {
         eventually(60 * SECOND, "some time", || (begun.elapsed() > seconds * SECOND).then_some(()));
         (scripts() - before) as f64 / begun.elapsed().as_secs_f64()
     };
-    // Until they have grown patient.
+    // After the pauses have grown long.
     calls_in(4);
     let each_second = calls_in(5);
     assert!(each_second < 200.0, "{each_second} a second");
 }
 
-/// Where much is ready that a lease does not ask for, the store does not tell all that is left: what rang is not forgotten by a
-/// lease that had no room for it.
+/// When there are many ready jobs that a lease does not ask for, the store does not report everything that is left. A
+/// ring must not be forgotten by a lease that had no room for its topic.
 #[test]
-fn one_worker_comes_to_all_that_rang_among_many_topics_of_others() {
+fn one_worker_serves_every_own_topic_among_many_foreign_ones() {
     let sink = Sink::start();
     let pair = Pair::start("[consume]\nprocesses = 1\nconcurrency = 1\n");
     let mut store = pair.store();
@@ -580,7 +541,7 @@ fn bells_rest_while_a_server_refuses_them() {
     let (before, begun) = (refused(), Instant::now());
     eventually(20 * SECOND, "two seconds", || (begun.elapsed() > 2 * SECOND).then_some(()));
     let each_second = (refused() - before) as f64 / begun.elapsed().as_secs_f64();
-    // Three bells of two shards, each twice a second.
+    // Three bells with two shards, each twice a second.
     assert!(each_second < 30.0, "{each_second} a second");
     let told = daemon.log().lines().filter(|l| l.contains("node r1 is down")).count();
     assert!(told < 12, "{told} times in {}", daemon.log());
@@ -604,7 +565,7 @@ fn a_server_that_has_forgotten_its_scripts_is_given_them_again() {
 }
 
 #[test]
-fn two_daemons_on_one_pair_of_nodes_deliver_each_job_once_and_one_goes_on_alone() {
+fn two_daemons_deliver_each_job_once_and_one_continues_alone() {
     let sink = Sink::start();
     let pair = Pair::start(&topic("t", &sink, ""));
     let jobs = 20_000;
@@ -629,12 +590,12 @@ fn two_daemons_on_one_pair_of_nodes_deliver_each_job_once_and_one_goes_on_alone(
     eventually(10 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
     assert_eq!(sink.count(), jobs, "each came once");
 
-    // One of the hosts is gone, with all of its processes; what it held comes back when its leases end.
+    // One host dies with all its processes. The jobs that it held come back when its leases expire.
     let slow = Arc::new(AtomicBool::new(true));
     let is_slow = Arc::clone(&slow);
     let sink = Sink::answering(move |_| {
         let pause = if is_slow.load(Ordering::Relaxed) { 30 } else { 0 };
-        dq::cli::Answer::new(200, "ok").after(Duration::from_secs(pause))
+        cli::Answer::new(200, "ok").after(Duration::from_secs(pause))
     });
     let pair = Pair::start(&topic("t", &sink, "timeout = \"1s\"\nretry = [\"100ms\"]"));
     a.stop();
@@ -648,7 +609,7 @@ fn two_daemons_on_one_pair_of_nodes_deliver_each_job_once_and_one_goes_on_alone(
         let _ = kill(pid, Signal::SIGKILL);
     }
     slow.store(false, Ordering::Relaxed);
-    // Held by the dead host are at most those that were called once and not settled: 16 s is their lease.
+    // The dead host holds at most the jobs that were called once and not settled. Their leases last 16 s.
     eventually(60 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
     assert_eq!(sink.deliveries().len(), 100, "the one that goes on has delivered what the dead one held");
     assert_eq!(stats(&mut client, "t").get("dead"), Some(&0));

@@ -1,4 +1,4 @@
-//! The log stays small, whatever clients ask for and receivers answer.
+//! The log stays small, whatever clients send and receivers answer.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,16 @@ use serde_json::{Value, json};
 
 use crate::support::http::Http;
 use crate::support::{Daemon, SECOND, Sink, eventually, topic};
-use dq::cli::Answer;
+use cli::Answer;
 use nix::sys::signal::Signal;
 
-/// How often each thing is asked that is refused.
+/// How often each refused request is sent.
 const REQUESTS: usize = 2000;
 
-/// By how much the log may grow by all of them, in bytes: a line or two of each process.
+/// How much the log may grow for all of them, in bytes: a line or two for each process.
 const GROWTH: usize = 4096;
 
-/// What a client can say that is refused: paths of 60 kB, also such as lead to a ticket, and a body that is no JSON.
+/// Sends requests that are refused: paths of 60 kB, some of which look like tickets, and a body that is not JSON.
 fn attack_http(http: &mut Http) {
     let long = "a".repeat(60_000);
     let (console, ticket) = (format!("/console/{long}"), format!("/{long}/v1/ack/x"));
@@ -30,7 +30,7 @@ fn attack_http(http: &mut Http) {
     }
 }
 
-/// Frames that are refused, a hundred at a time.
+/// Sends frames that are refused, a hundred at a time.
 fn attack_tcp(daemon: &Daemon, token: Option<&str>) {
     let mut client = daemon.client();
     if let Some(token) = token {
@@ -50,7 +50,7 @@ fn attack_tcp(daemon: &Daemon, token: Option<&str>) {
     }
 }
 
-/// What the log says of refusals behind its first bytes.
+/// Returns the log lines about refusals after the first `bytes` bytes.
 fn lines_after(daemon: &Daemon, bytes: usize) -> Vec<String> {
     let log = daemon.log()[bytes..].to_owned();
     log.lines()
@@ -59,7 +59,7 @@ fn lines_after(daemon: &Daemon, bytes: usize) -> Vec<String> {
         .collect()
 }
 
-/// How many refusals of each process and source have been counted, by the lines that tell so.
+/// Returns how many refusals of each process and source the summary lines report.
 fn counted(lines: &[String]) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     for line in lines.iter().filter(|line| line.contains(" in the last ")) {
@@ -99,7 +99,7 @@ fn refused_requests_have_one_line_and_then_one_a_minute() {
     );
     assert!(first.iter().any(|line| line.contains("refused a request from user ")), "{first:#?}");
 
-    // Each process tells how many there were when the minute is over.
+    // Each process reports the number when the minute is over.
     let user = format!("dq-http-server user {}", nix::unistd::geteuid());
     let of_all = ["dq-http-server 127.0.0.1", "dq-server 127.0.0.1", &user];
     let expected: BTreeMap<String, u64> = of_all.map(|of| (of.to_owned(), REQUESTS as u64)).into();
@@ -133,7 +133,7 @@ fn refused_requests_without_a_token_are_only_counted() {
         403
     );
     assert!(lines_after(&daemon, before).iter().all(|line| line.contains(" in the last ")));
-    // Nor do those with a token have a line each; and what comes after them stays counted.
+    // Refusals with a token get no line each either, and refusals that follow are still counted.
     attack_tcp(&daemon, Some(&token));
     attack_tcp(&daemon, None);
     is_small(&daemon, before);
@@ -141,7 +141,7 @@ fn refused_requests_without_a_token_are_only_counted() {
     own.retain(|line| !line.contains(" in the last "));
     assert!(own.len() == 1 && own[0].contains("bad_field: topic "), "{own:#?}");
 
-    // At the end, the counts are told that wait for their minute.
+    // At the end, the counts that wait for their minute are logged.
     daemon.signal(Signal::SIGTERM);
     assert!(daemon.wait_exit(40 * SECOND).success());
     let lines = lines_after(&daemon, before);

@@ -1,4 +1,4 @@
-//! What every registry keeps to, and what the one in the PHP daemon's tables does beside.
+//! The rules of every registry, and what the registry in the PHP daemon's tables does in addition.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -6,17 +6,17 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use crate::support::mariadb::{Database, MariaDb};
-use dq::audit::{self, Entry};
-use dq::job::{Priority, TopicName};
-use dq::metrics::{PageSums, Subject, Sums};
-use dq::password::Hashed;
-use dq::registry::{Expected, Registry, RegistryError, Revision, open};
-use dq::retry::RetryPolicy;
-use dq::scope::Scope;
-use dq::settings;
-use dq::token::{Proof, Secret, Token, TokenName};
-use dq::topic::{Method, Mode, Payload, Rate, Status, Success, Topic};
+use model::audit::{self, Entry};
+use model::job::{Priority, TopicName};
+use model::metrics::{MetricSubject, PageSums, Sums};
+use model::password::Hashed;
+use model::retry::RetryPolicy;
+use model::scope::Scope;
+use model::settings;
+use model::token::{Proof, Secret, Token, TokenName};
+use model::topic::{Method, Mode, Payload, Rate, Status, Success, Topic};
 use mysql::prelude::Queryable;
+use registry::{Expected, Registry, RegistryError, Revision, open};
 
 /// Runs a test on a fresh registry of each kind.
 fn on_each(test: impl Fn(&settings::Registry)) {
@@ -33,7 +33,7 @@ fn topic(n: &str) -> Topic {
     Topic::new(name(n), format!("http://127.0.0.1:9000/{n}"))
 }
 
-/// One that has something in every field.
+/// Returns a topic with a value in every field.
 fn full() -> Topic {
     Topic {
         title: "关闭订单".into(),
@@ -82,7 +82,7 @@ fn a_topic_is_read_as_it_was_written_with_all_of_its_fields() {
         assert_eq!(registry.get(&name("other")).unwrap(), None);
         let wrong = Topic { callback: "nowhere".into(), ..topic("wrong") };
         let refused = registry.put(&wrong, Expected::Any).unwrap_err();
-        assert!(matches!(&refused, RegistryError::Unfit(u) if u.field == "callback"), "{refused}");
+        assert!(matches!(&refused, RegistryError::InvalidTopic(u) if u.field == "callback"), "{refused}");
         assert_eq!(names(registry.as_mut()), ["full", "plain"]);
     });
 }
@@ -117,7 +117,7 @@ fn the_revision_changes_with_each_change_and_with_nothing_else() {
     });
 }
 
-/// A token of that name, whose secret is made of that byte.
+/// Returns a token with this name, whose secret consists of this byte.
 fn token(n: &str, random: u8) -> Token {
     Token {
         name: TokenName::new(n).unwrap(),
@@ -130,7 +130,7 @@ fn token(n: &str, random: u8) -> Token {
 }
 
 #[test]
-fn a_token_is_read_as_it_was_written_and_each_change_of_one_is_a_change_of_the_registry() {
+fn a_token_is_read_as_written_and_each_change_is_a_new_revision() {
     on_each(|settings| {
         let (mut registry, mut reader) = (open(settings).unwrap(), open(settings).unwrap());
         let mut seen = vec![registry.revision().unwrap()];
@@ -166,7 +166,7 @@ fn a_token_is_read_as_it_was_written_and_each_change_of_one_is_a_change_of_the_r
 }
 
 #[test]
-fn an_account_takes_the_place_of_the_one_before_and_leaves_tokens_of_its_name_alone() {
+fn a_new_account_replaces_the_old_one_and_leaves_tokens_alone() {
     on_each(|settings| {
         let mut registry = open(settings).unwrap();
         let account = |name: &str, password: &str| Token {
@@ -195,7 +195,7 @@ fn an_account_takes_the_place_of_the_one_before_and_leaves_tokens_of_its_name_al
 }
 
 #[test]
-fn the_audit_log_is_read_from_its_end_in_pages_and_lets_go_of_what_is_old() {
+fn the_audit_log_is_paged_from_its_end_and_drops_old_entries() {
     on_each(|settings| {
         let mut registry = open(settings).unwrap();
         let before = registry.revision().unwrap();
@@ -387,7 +387,7 @@ fn what_this_release_does_not_do_is_not_written_and_is_read() {
         ] {
             let refused = registry.put(&topic, Expected::Any);
             assert!(
-                matches!(&refused, Err(RegistryError::Unfit(unfit)) if unfit.field == field),
+                matches!(&refused, Err(RegistryError::InvalidTopic(unfit)) if unfit.field == field),
                 "{refused:?}"
             );
         }
@@ -431,14 +431,14 @@ fn a_row_of_sqlite_that_is_no_topic_is_told_and_harms_no_other() {
         assert!(told.iter().any(|t| t.contains(hint)), "{hint}: {told:?}");
     }
     assert!(matches!(registry.get(&name("no-url")), Err(RegistryError::Unusable(_))));
-    // It can be mended, and removed.
+    // Such a topic can be repaired, and removed.
     registry.put(&topic("no-url"), Expected::Any).unwrap();
     registry.delete(&name("odd"), Expected::Any).unwrap();
     assert_eq!(names(registry.as_mut()), ["good", "no-url"]);
 }
 
 #[test]
-fn a_file_that_is_replaced_takes_nothing_more_and_is_for_nobody_else_to_read() {
+fn a_file_is_private_and_takes_no_changes_once_it_is_replaced() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("registry.db");
@@ -464,12 +464,12 @@ fn load(database: &Database, dumps: &[&str]) {
     }
 }
 
-/// A new topic, as the console inserts it.
+/// A new topic, as the PHP daemon's console inserts it.
 const CONSOLE_INSERT: &str = "INSERT INTO dq_topic (t_name, delay, callback, timeout, email, topic, re_notify_flag, createor, \
     status, method) VALUES ('新', '5', 'http://127.0.0.1:9000/new', '2000', 'c@example.com', 'by_console', '', 'wang', '1', 'GET')";
 
 #[test]
-fn a_database_of_the_php_daemon_is_taken_over_and_goes_on_serving_its_console() {
+fn a_php_database_is_taken_over_and_still_serves_its_console() {
     for dumps in [&["old.sql"][..], &["old.sql", "new.sql"]] {
         let database = MariaDb::shared().database_of("CHARACTER SET utf8");
         load(&database, dumps);
@@ -519,7 +519,7 @@ fn a_database_of_the_php_daemon_is_taken_over_and_goes_on_serving_its_console() 
         };
         assert_eq!(vip.topic, wanted, "what the schema says of a flag is no flag");
 
-        // What else is there.
+        // The other contents of the tables.
         let nodes = registry.php_nodes().unwrap();
         assert_eq!(nodes.iter().map(|n| (n.id, n.name.as_str())).collect::<Vec<_>>(), [(1, "一"), (2, "二")]);
         assert_eq!(nodes[0].content, "10.0.0.1:6379:pw,10.0.0.9:6379:pw");
@@ -529,7 +529,7 @@ fn a_database_of_the_php_daemon_is_taken_over_and_goes_on_serving_its_console() 
             ("smtp.example.com", 465, "s3cret")
         );
 
-        // The console inserts, changes and deletes as before, and each of these is seen.
+        // The console inserts, changes and deletes as before, and each change is noticed.
         let mut console = database.console();
         let mut revision = registry.revision().unwrap();
         let mut changed = |registry: &mut dyn Registry| {
@@ -547,7 +547,7 @@ fn a_database_of_the_php_daemon_is_taken_over_and_goes_on_serving_its_console() 
         console.query_drop("UPDATE dq_topic SET status = 2 WHERE topic = 'by_console'").unwrap();
         changed(registry.as_mut());
         assert_eq!(registry.get(&name("by_console")).unwrap().unwrap().topic.status, Status::Offline);
-        // A flag that is no expression holds the topic, and is told with it.
+        // An invalid flag holds the topic, and the listing reports it.
         console
             .query_drop("UPDATE dq_topic SET re_notify_flag = 'isset({res.code})' WHERE topic = 'by_console'")
             .unwrap();
@@ -571,7 +571,7 @@ fn a_database_of_the_php_daemon_is_taken_over_and_goes_on_serving_its_console() 
             .unwrap();
         assert_eq!(revision, registry.revision().unwrap());
 
-        // What dq has that the console does not know outlasts what the console does.
+        // Settings of dq that the console does not know survive what the console does.
         let mine = Topic { name: name("full2"), ..full() };
         let written = registry.put(&mine, Expected::Absent).unwrap();
         console.query_drop("UPDATE dq_topic SET t_name = 'x', delay = 2 WHERE topic = 'full2'").unwrap();
@@ -589,7 +589,7 @@ fn a_database_of_the_php_daemon_is_taken_over_and_goes_on_serving_its_console() 
             .unwrap();
         assert_eq!(shown, Some(("a@example.com,b@example.com".into(), 2, "POST".into(), 1)));
 
-        // A duplicate does not come to light when the first goes.
+        // A duplicate row does not appear when the first one is removed.
         registry.delete(&name("order_close"), Expected::Any).unwrap();
         assert!(registry.get(&name("order_close")).unwrap().is_none());
         drop(registry);
@@ -616,10 +616,10 @@ fn a_migration_that_died_half_way_is_finished_by_the_next_one() {
 }
 
 #[test]
-fn a_statement_that_fails_in_the_middle_of_a_migration_leaves_it_undone() {
+fn a_failed_statement_leaves_the_whole_migration_undone() {
     let database = MariaDb::shared().database();
     let mut console = database.console();
-    // The first statements find their tables; a view cannot be altered.
+    // The first statements find their tables, but a view cannot be altered.
     console.query_drop("CREATE TABLE rows_of_php (id INT, topic VARCHAR(255))").unwrap();
     console.query_drop("CREATE VIEW dq_topic AS SELECT * FROM rows_of_php").unwrap();
     let failed = open(&database.settings()).unwrap_err();
@@ -631,7 +631,7 @@ fn a_statement_that_fails_in_the_middle_of_a_migration_leaves_it_undone() {
 }
 
 #[test]
-fn once_the_tables_are_up_to_date_a_user_who_may_not_change_them_is_enough() {
+fn a_user_without_schema_rights_is_enough_for_current_tables() {
     let database = MariaDb::shared().database();
     let mut console = database.console();
     let user = format!("u{}", database.name);
@@ -660,25 +660,25 @@ fn names_that_mysql_takes_for_one_are_two() {
     let long = Topic { title: "x".repeat(1025), ..topic("long") };
     let refused = registry.put(&long, Expected::Absent).unwrap_err();
     assert!(
-        matches!(&refused, RegistryError::Unfit(u) if u.field == "title" && u.problem.contains("1024")),
+        matches!(&refused, RegistryError::InvalidTopic(u) if u.field == "title" && u.problem.contains("1024")),
         "{refused}"
     );
 }
 
-fn topic_sums(name: &str, written: u64, failed: u64) -> (Subject, Sums) {
-    (Subject::Topic(name.into()), Sums { written, failed, delivered: written / 2, ..Sums::default() })
+fn topic_sums(name: &str, written: u64, failed: u64) -> (MetricSubject, Sums) {
+    (MetricSubject::Topic(name.into()), Sums { written, failed, delivered: written / 2, ..Sums::default() })
 }
 
 #[test]
 fn what_pages_say_is_carried_once_whoever_carries_it_again() {
     on_each(|settings| {
         let (mut a, mut b) = (open(settings).unwrap(), open(settings).unwrap());
-        let page = |page, sums: &[(Subject, Sums)]| PageSums { page, sums: sums.to_vec() };
-        let node = (Subject::Node("r1".into()), Sums { written: 4, ..Sums::default() });
+        let page = |page, sums: &[(MetricSubject, Sums)]| PageSums { page, sums: sums.to_vec() };
+        let node = (MetricSubject::Node("r1".into()), Sums { written: 4, ..Sums::default() });
         let first =
             [page(1, &[topic_sums("t", 10, 1), node.clone()]), page(u64::MAX, &[topic_sums("t", 5, 0)])];
         assert_eq!(a.carry("2026-11-21", &first).unwrap(), 3);
-        // By somebody who does not know that it was; by two at once, one of them with an older reading.
+        // By a process that does not know that it was done; and by two at once, one of them with an older reading.
         assert_eq!(b.carry("2026-11-21", &first).unwrap(), 0);
         let later = [page(1, &[topic_sums("t", 30, 3)])];
         std::thread::scope(|scope| {
@@ -688,20 +688,20 @@ fn what_pages_say_is_carried_once_whoever_carries_it_again() {
         });
         a.carry("2026-11-22", &first).unwrap();
         let statistics = b.statistics("2026-11-21").unwrap();
-        let (totals, days) = &statistics.0[&Subject::Topic("t".into())];
+        let (totals, days) = &statistics.0[&MetricSubject::Topic("t".into())];
         assert_eq!((totals.written, totals.failed, totals.delivered), (35, 3, 17));
         let written: Vec<_> = days.iter().map(|d| (d.day.as_str(), d.sums.written)).collect();
         assert_eq!(written, [("2026-11-21", 15), ("2026-11-22", 20)]);
-        assert_eq!(statistics.0[&Subject::Node("r1".into())].0.written, 4);
-        let (_, days) = &b.statistics("2026-11-22").unwrap().0[&Subject::Topic("t".into())];
+        assert_eq!(statistics.0[&MetricSubject::Node("r1".into())].0.written, 4);
+        let (_, days) = &b.statistics("2026-11-22").unwrap().0[&MetricSubject::Topic("t".into())];
         assert_eq!(days.len(), 1);
         // A page of another start begins at 0.
         assert_eq!(a.carry("2026-11-22", &[page(2, &[topic_sums("t", 1, 0)])]).unwrap(), 1);
-        assert_eq!(a.statistics("9").unwrap().0[&Subject::Topic("t".into())].0.written, 36);
-        // More than one piece of them.
+        assert_eq!(a.statistics("9").unwrap().0[&MetricSubject::Topic("t".into())].0.written, 36);
+        // So many that they need several statements.
         let many: Vec<_> = (0..600).map(|n| topic_sums(&format!("t{n}"), n + 1, 0)).collect();
         assert_eq!(a.carry("2026-11-22", &[page(3, &many)]).unwrap(), 600);
-        assert_eq!(b.statistics("9").unwrap().0[&Subject::Topic("t599".into())].0.written, 600);
+        assert_eq!(b.statistics("9").unwrap().0[&MetricSubject::Topic("t599".into())].0.written, 600);
     });
 }
 
@@ -714,11 +714,11 @@ fn the_php_console_finds_its_numbers_where_it_looks_for_them() {
     console.query_drop("INSERT INTO dq_stat (u_key, num) VALUES ('2:total_write', 2147483647)").unwrap();
     let all = Sums { written: 9, delivered: 5, failed: 2, deleted: 1, ..Sums::default() };
     let sums = vec![
-        (Subject::Topic("order_close".into()), all),
-        (Subject::Topic("order_openvip_checker".into()), all),
-        (Subject::Topic("only_in_the_file".into()), all),
-        (Subject::Node("一".into()), all),
-        (Subject::Node("embedded".into()), all),
+        (MetricSubject::Topic("order_close".into()), all),
+        (MetricSubject::Topic("order_openvip_checker".into()), all),
+        (MetricSubject::Topic("only_in_the_file".into()), all),
+        (MetricSubject::Node("一".into()), all),
+        (MetricSubject::Node("embedded".into()), all),
     ];
     registry.carry("2026-11-21", &[PageSums { page: 7, sums: sums.clone() }]).unwrap();
     registry.carry("2026-11-21", &[PageSums { page: 7, sums }]).unwrap();

@@ -1,4 +1,4 @@
-//! The store on servers that refuse, that move their slots, that speak TLS alone.
+//! The store on servers that refuse, that move their slots, or that speak only TLS.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,39 +6,47 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::certificates::certificates;
-use crate::support::redis::{ClusterGroup, MASTER, SentinelGroup, TcpServer, wait_until_old};
+use crate::support::redis::{ClusterGroup, MASTER, SentinelGroup, TcpServer};
 use crate::support::{eventually, new_job, outcomes};
-use dq::job::{Due, JobId, JobKey, TopicName};
-use dq::rendezvous;
-use dq::settings::{self, At, Node};
-use dq::store::{BellKind, Result, Store, StoreError, hang_bell};
+use model::job::{Due, JobId, JobKey, TopicName};
+use model::rendezvous;
+use model::settings::{self, At, Node};
+use store::{BellKind, Result, Store, StoreError, hang_bell};
 
-/// Each is done within that, whatever else the machine does.
+/// The time limit of each step, whatever else the machine does.
 const SOON: Duration = Duration::from_secs(20);
 
-/// Settings of a store that shares nothing in this process with any other.
+/// Returns the settings of a store that shares nothing with any other in this process.
 fn on(node: Node) -> settings::Store {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let prefix = format!("dq{}", NEXT.fetch_add(1, Ordering::Relaxed));
     let timeout = Duration::from_secs(1);
-    settings::Store::Redis(settings::Redis { prefix, timeout, pool: 4, nodes: vec![node] })
+    let safety = settings::Safety { allow_snapshots: true, ..Default::default() };
+    settings::Store::Redis(settings::Redis {
+        prefix,
+        timeout,
+        pool: 4,
+        nodes: vec![node],
+        safety,
+        spool: None,
+    })
 }
 
 fn open(settings: &settings::Store) -> Box<dyn Store> {
-    dq::store::open(settings, Path::new("/nowhere")).unwrap()
+    store::open(settings, Path::new("/nowhere")).unwrap()
 }
 
 fn key(id: &str) -> JobKey {
     JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new(id).unwrap() }
 }
 
-/// What became of an add, as `outcomes` has it.
+/// Returns the outcome of an add, as a word of `outcomes`.
 fn add(store: &mut dyn Store, id: &str) -> Result<&'static str> {
     let job = new_job("t", id, "{}", Due::In(Duration::from_secs(3600)));
     store.add(&[job]).remove(0).map(|added| outcomes(&[added])[0])
 }
 
-/// While something is so, adds are refused by that word; and taken when it is over.
+/// Checks that adds are refused with this word while a state lasts, and accepted when it is over.
 fn refuses(server: &TcpServer, word: &str, code: &str, begin: impl FnOnce(), end: impl FnOnce()) {
     let mut store = open(&on(Node::server("r", server.url(), 2)));
     assert_eq!(add(&mut *store, "before"), Ok("new"), "{word}");
@@ -47,7 +55,7 @@ fn refuses(server: &TcpServer, word: &str, code: &str, begin: impl FnOnce(), end
     assert_eq!(error.code(), code, "{word}: {error}");
     if matches!(error, StoreError::NodeDown(_)) {
         assert!(error.to_string().contains(word), "{error}");
-        // It is left alone then.
+        // After a refusal the server is left alone for a moment.
         assert!(add(&mut *store, "while").unwrap_err().to_string().contains("a moment ago"), "{word}");
     }
     end();
@@ -78,7 +86,7 @@ fn what_a_server_refuses_is_named_and_has_changed_nothing() {
         "MISCONF",
         "node_down",
         || {
-            // Where nobody can write, not even root.
+            // A folder where nobody can write, not even root.
             set("dir", "/proc");
             set("save", "3600 1000000");
             server.cli(&["bgsave"]);
@@ -113,7 +121,8 @@ fn what_a_server_refuses_is_named_and_has_changed_nothing() {
 #[test]
 fn a_server_that_loads_its_data_is_away_until_it_has_them() {
     let slow = ["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"];
-    let server = TcpServer::start(&slow);
+    // It is slow only with a snapshot.
+    let server = TcpServer::start(&[&slow[..], &["--appendonly", "no"]].concat());
     let mut store = open(&on(Node::server("r", server.url(), 2)));
     assert_eq!(add(&mut *store, "before"), Ok("new"));
     server.cli(&["eval", "for i = 1, 3000 do redis.call('set', 'k' .. i, i) end", "0"]);
@@ -130,7 +139,7 @@ fn a_server_that_loads_its_data_is_away_until_it_has_them() {
 }
 
 #[test]
-fn a_bell_on_a_server_that_was_a_replica_for_a_while_rings_again() {
+fn a_bell_works_again_after_its_server_was_a_replica() {
     let server = TcpServer::start(&[]);
     let settings = on(Node::server("r", server.url(), 2));
     let mut store = open(&settings);
@@ -138,7 +147,7 @@ fn a_bell_on_a_server_that_was_a_replica_for_a_while_rings_again() {
     server.cli(&["replicaof", "127.0.0.1", "1"]);
     server.cli(&["replicaof", "no", "one"]);
     eventually(SOON, "an add", || add(&mut *store, "i").ok());
-    // Whoever listens has begun anew, and has looked.
+    // The listener has started again, and has looked for jobs.
     let mut quiet = 0;
     eventually(SOON, "a quiet bell", || {
         quiet = if bell.answer().unwrap() { 0 } else { quiet + 1 };
@@ -153,13 +162,13 @@ fn by_sentinels(sentinels: Vec<String>) -> settings::Store {
     on(Node { pool: Some(IDLE as u32), ..Node::new("s", at, 2) })
 }
 
-/// So many connections.
+/// The number of idle connections.
 const IDLE: usize = 16;
 
 #[test]
 fn a_sentinel_that_is_down_or_wrong_is_passed_over() {
     let group = SentinelGroup::start(1, &[]);
-    // It takes the replica for the master.
+    // It believes that the replica is the master.
     let wrong = SentinelGroup::sentinel(&group.servers[1]);
     eventually(SOON, "a sentinel that answers", || wrong.info("redis_mode"));
     let gone = format!("redis://{}:1", wrong.host);
@@ -173,7 +182,8 @@ fn a_sentinel_that_is_down_or_wrong_is_passed_over() {
     assert_eq!(error.code(), "node_down", "{error}");
 }
 
-/// A master that hangs and is replaced takes adds again for a moment when it wakes, until it is told; what it takes is lost.
+/// A master that hangs and is replaced accepts adds again for a moment when it wakes up, until it learns of that. What
+/// it accepts then is lost.
 #[test]
 fn a_master_that_wakes_after_it_was_replaced_is_given_nothing() {
     let group = SentinelGroup::start(1, &[]);
@@ -193,7 +203,7 @@ fn a_master_that_wakes_after_it_was_replaced_is_given_nothing() {
         })
     };
     let soon = |ms| Instant::now() + Duration::from_millis(ms);
-    // Many connections lie idle after this.
+    // After this there are many idle connections.
     assert!(!run("before", soon(300)).is_empty());
     let used = Instant::now();
     group.servers[0].hang(true);
@@ -226,35 +236,35 @@ impl OnCluster {
         OnCluster { cluster, settings, prefix }
     }
 
-    /// The slot of a job's shard.
+    /// Returns the slot of a job's shard.
     fn slot(&self, id: &str) -> u16 {
         self.slot_by(&self.cluster.servers[0], id)
     }
 
-    /// The same, asked of that server.
+    /// Returns the same, asking this server.
     fn slot_by(&self, server: &TcpServer, id: &str) -> u16 {
         let shard = rendezvous::first_of(SHARDS, &[b"t", id.as_bytes()]);
         let base = format!("{}:{{c.{shard}}}:", self.prefix);
         server.cli(&["cluster", "keyslot", &base]).trim().parse().unwrap()
     }
 
-    /// The keys of a slot that a server has.
+    /// Returns the keys of a slot on a server.
     fn keys(&self, server: usize, slot: u16) -> Vec<String> {
         let told = self.cluster.servers[server].cli(&["cluster", "getkeysinslot", &slot.to_string(), "100"]);
         told.lines().filter(|l| !l.is_empty()).map(str::to_owned).collect()
     }
 }
 
-/// docs/REDIS.md tells why ASK is not followed.
+/// docs/REDIS.md explains why ASK is not followed.
 #[test]
-fn a_slot_that_moves_takes_its_shard_away_until_it_is_there_and_splits_nothing() {
+fn a_moving_slot_blocks_only_its_shard_and_splits_nothing() {
     let on = OnCluster::start();
     let mut store = open(&on.settings);
     let ids: Vec<String> = (0..200).map(|n| n.to_string()).collect();
     ids.iter().for_each(|id| assert_eq!(add(&mut *store, id), Ok("new")));
     let slot = on.slot(&ids[0]);
     let elsewhere = ids.iter().find(|id| on.slot(id) / 5461 != slot / 5461).unwrap();
-    // Masters are the first three, with the slots in thirds.
+    // The first three servers are the masters, each with a third of the slots.
     let from = usize::from(slot / 5461).min(2);
     let (from, to) = (from, (from + 1) % 3);
     let servers = &on.cluster.servers;
@@ -273,21 +283,21 @@ fn a_slot_that_moves_takes_its_shard_away_until_it_is_there_and_splits_nothing()
         let moved = servers[from].cli(&["migrate", &servers[to].host, &port, key, "0", "5000"]);
         assert_eq!(moved.trim(), "OK", "{key}");
     };
-    // Half of the shard is here, and half there.
+    // Half of the shard is on each of the two servers.
     keys[..keys.len() / 2].iter().for_each(move_key);
     let before = [on.keys(from, slot), on.keys(to, slot)];
     let error = add(&mut *store, &ids[0]).unwrap_err();
     assert!(error.code() == "node_down" && error.to_string().contains("ASK"), "{error}");
     assert_eq!(store.get(&key(&ids[0])).unwrap_err().code(), "node_down");
     assert_eq!([on.keys(from, slot), on.keys(to, slot)], before, "nothing was done anywhere");
-    // Its server's other shards go on.
+    // The other shards of this server still work.
     assert_eq!(add(&mut *store, elsewhere), Ok("replaced"));
     let beside = ids.iter().find(|id| usize::from(on.slot(id) / 5461).min(2) == from && on.slot(id) != slot);
     assert_eq!(add(&mut *store, beside.unwrap()), Ok("replaced"));
     keys[keys.len() / 2..].iter().for_each(move_key);
     set(to, &["node", &to_id]);
     set(from, &["node", &to_id]);
-    // MOVED is followed by the very call that meets it.
+    // The call that gets MOVED follows it.
     assert_eq!(add(&mut *store, &ids[0]), Ok("replaced"));
     assert_eq!(on.keys(from, slot), Vec::<String>::new());
     let all = store.counts().unwrap();
@@ -295,9 +305,8 @@ fn a_slot_that_moves_takes_its_shard_away_until_it_is_there_and_splits_nothing()
 }
 
 #[test]
-fn the_shards_of_a_cluster_stay_as_many_as_they_were_whichever_master_is_away() {
+fn a_cluster_keeps_its_shard_count_whichever_master_is_away() {
     let on = OnCluster::start();
-    wait_until_old(&on.cluster.servers, 3);
     assert_eq!(add(&mut *open(&on.settings), "i"), Ok("new"));
     let with = |shards| {
         let settings::Store::Redis(mut redis) = on.settings.clone() else { unreachable!() };
@@ -307,7 +316,7 @@ fn the_shards_of_a_cluster_stay_as_many_as_they_were_whichever_master_is_away() 
     };
     let shard_0 = format!("{}:{{c.0}}:", on.prefix);
     let slot: usize = on.cluster.servers[0].cli(&["cluster", "keyslot", &shard_0]).trim().parse().unwrap();
-    // The one that has the first shard is away, and nobody takes over; the others know as well.
+    // The server with the first shard is down, and no other takes over. The others know this as well.
     let lost = &on.cluster.servers[(slot / 5461).min(2)];
     on.cluster.replica_of(lost).kill();
     lost.hang(true);
@@ -322,7 +331,7 @@ fn the_shards_of_a_cluster_stay_as_many_as_they_were_whichever_master_is_away() 
     assert!(error.contains("has had 64 shards") && error.contains("cannot be 65"), "{error}");
 }
 
-/// `BELL_COST=1 cargo test --test it bells -- --nocapture` shows what threads cost.
+/// `cargo test --test it bells -- --nocapture` shows how many threads a bell needs, and how much memory they take.
 #[test]
 fn the_bells_of_a_cluster_cost_a_thread_a_shard_and_little_else() {
     let on = OnCluster::start();
@@ -362,7 +371,7 @@ fn the_bells_of_a_cluster_cost_a_thread_a_shard_and_little_else() {
 }
 
 #[test]
-fn a_server_that_speaks_tls_is_believed_by_its_certificate_alone() {
+fn a_tls_server_is_trusted_only_by_its_certificate() {
     let dir = tempfile::tempdir().unwrap();
     let server = {
         certificates(dir.path());
@@ -377,7 +386,8 @@ fn a_server_that_speaks_tls_is_believed_by_its_certificate_alone() {
     let mut store = with(Some(read("ca.pem")), own());
     assert_eq!(add(&mut *store, "i"), Ok("new"));
     assert_eq!(store.counts().unwrap()[0].delayed, 1);
-    // The server wants a certificate of who comes, and the system's list has none who has certified this one.
+    // The server wants a client certificate, and the system's list has no authority that has signed the server's
+    // certificate.
     for (ca, own) in [(Some(read("ca.pem")), None), (None, own()), (Some(read("other.pem")), own())] {
         let mut store = with(ca, own);
         eventually(SOON, "a refusal that says why", || {

@@ -1,4 +1,4 @@
-//! A receiver that fails in every way there is, and what docs/CALLBACKS.md says of each.
+//! A receiver that fails in every possible way, and what docs/CALLBACKS.md says about each of them.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 
 use crate::support::certificates::certificates;
 use crate::support::raw::{Line, Raw};
-use dq::callback::{Caller, Delivery, Verdict};
-use dq::job::{Body, JobId, JobKey, TopicName};
-use dq::settings::{Callback, Guard, Tls};
-use dq::topic::{Success, Topic};
+use delivery::callback::{Caller, Delivery, Verdict};
 use jiff::tz::TimeZone;
+use model::job::{Body, JobId, JobKey, TopicName};
+use model::settings::{Callback, Guard, Tls};
+use model::topic::{Success, Topic};
 use nix::sys::socket::{Backlog, listen};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// Of every call.
+/// The time limits of every call.
 const TIMEOUT: Duration = Duration::from_millis(1500);
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -26,9 +26,9 @@ const SLACK: Duration = Duration::from_millis(3000);
 /// How long a call takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Takes {
-    /// It ends as soon as the receiver has done what it does.
+    /// It ends as soon as the receiver has done its part.
     Little,
-    /// It ends when there is no connection in time.
+    /// It ends when no connection is made in time.
     ConnectTimeout,
     /// It ends when its time is over.
     Timeout,
@@ -36,19 +36,20 @@ enum Takes {
 
 use Takes::{ConnectTimeout, Little, Timeout};
 
-/// What the receiver does; what of a status-judged call comes, and how long it takes; the same by an expression; the script.
+/// The receiver's behaviour; the outcome and the duration of a call that is judged by status; the same for a call that
+/// is judged by an expression; the script of the receiver.
 type Row = (&'static str, (&'static str, Takes), (&'static str, Takes), fn(Line));
 
 const GOOD: &str = "HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n{\"ok\":true}";
 
-/// After a request has come.
+/// Continues after a request has come.
 fn after(mut line: Line, then: impl FnOnce(Line)) {
     if line.request().is_some() {
         then(line);
     }
 }
 
-/// Says this after a request, and goes on hanging.
+/// Sends this after a request, and then hangs.
 fn says(line: Line, text: &str) {
     after(line, |mut line| {
         line.say(text);
@@ -142,7 +143,7 @@ const ROWS: &[Row] = &[
         ("`connect`", ConnectTimeout),
         ("`connect`", ConnectTimeout),
         |mut line| {
-            // The head of a record that never comes, bit by bit.
+            // The head of a TLS record that never becomes complete, bit by bit.
             line.say("\u{16}\u{3}\u{3}\u{40}\u{0}");
             line.go_on("\u{2}", Duration::from_millis(10));
         },
@@ -185,7 +186,7 @@ fn call(url: &str, success: &str, body: &str) -> (Verdict, Duration) {
     (verdict, took)
 }
 
-/// As the document has it.
+/// Returns the verdict in the words of the document.
 fn word(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Accepted => "accepted".to_owned(),
@@ -207,7 +208,7 @@ fn check(name: &str, url: &str, body: &str, by_status: (&str, Takes), by_express
             ConnectTimeout => (CONNECT_TIMEOUT, CONNECT_TIMEOUT),
             Timeout => (TIMEOUT, TIMEOUT),
         };
-        // Of a time that is not whole milliseconds, the kernel is told the whole ones.
+        // The kernel gets times in whole milliseconds, so the call may end a little earlier.
         let least = least.saturating_sub(Duration::from_millis(2));
         assert!(took >= least && took < most + SLACK, "{name}, by {success}: {took:?}");
     }
@@ -221,7 +222,7 @@ fn a_receiver_that_fails_in_any_way_leads_to_what_is_documented() {
                 let sink = Raw::start(script);
                 let secure = name.contains("TLS");
                 let url = if secure { sink.url().replace("http:", "https:") } else { sink.url() };
-                // More than the sockets hold between them, so that not all of it can be sent.
+                // The body is larger than the buffers of the sockets, so that not all of it can be sent.
                 let large = name.contains("before the request is read");
                 let body = if large { format!("\"{}\"", "x".repeat(8 << 20)) } else { "1".to_owned() };
                 check(name, &url, &body, *by_status, *by_expression);
@@ -233,7 +234,7 @@ fn a_receiver_that_fails_in_any_way_leads_to_what_is_documented() {
 }
 
 #[test]
-fn a_receiver_that_takes_no_connection_leads_to_what_is_documented() {
+fn an_unreachable_receiver_has_the_documented_effects() {
     let refusing = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
     check(
         "refuses connections",
@@ -242,7 +243,7 @@ fn a_receiver_that_takes_no_connection_leads_to_what_is_documented() {
         ("`connect`", Little),
         ("`connect`", Little),
     );
-    // The row of those who wait to be taken is full.
+    // The backlog of the socket is full.
     let full = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     listen(&full, Backlog::new(0).unwrap()).unwrap();
     let address: SocketAddr = full.local_addr().unwrap();

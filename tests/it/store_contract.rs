@@ -1,4 +1,4 @@
-//! What every store promises, one suite for all of them. A store joins by a [`Fixture`] and a line at the end.
+//! What every store promises: one suite for all stores. A store takes part with a [`Fixture`] and a line at the end.
 
 use crate::support::{new_job, outcomes, redis};
 use std::collections::BTreeSet;
@@ -7,14 +7,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Once};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dq::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
-use dq::letters::Pace;
-use dq::settings;
-use dq::store::{
-    Added, Batch, Bell, BellKind, Change, Changed, CircuitState, Counts, HELD_MS, Lanes, Leased, Letter,
-    Letters, OUTAGE, Opening, Outcome, OwnerTag, PermitAsk, Settled, Settlement, Store, Token, Wanted, Which,
+use model::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
+use model::letters::Pace;
+use model::settings;
+use model::topic::Rate;
+use store::{
+    Added, Batch, Bell, BellKind, Change, Changed, CircuitState, Counts, DeadLetter, DeadLetterOperation,
+    Deleted, HELD_MS, Lanes, Leased, OUTAGE, Opening, Outcome, OwnerTag, PermitAsk, Settled, Settlement,
+    Store, Token, Wanted, Which,
 };
-use dq::topic::Rate;
 
 struct Bells(Vec<Box<dyn Bell>>);
 
@@ -24,22 +25,22 @@ impl Bells {
     }
 }
 
-/// A store of its own for each test, and as many handles to it as the test wants.
+/// Each test has its own store, and opens as many handles to it as it needs.
 trait Fixture {
     fn new() -> Self;
     fn settings(&self) -> settings::Store;
     fn run_dir(&self) -> &Path;
-    /// In how many shards the jobs of a topic are; in one, it is exact which of them rings the timer.
+    /// The number of shards with jobs of a topic. With one shard it is exactly known when the timer's bell rings.
     const SHARDS: usize;
 
     fn open(&self) -> Box<dyn Store> {
-        dq::store::open(&self.settings(), self.run_dir()).unwrap()
+        store::open(&self.settings(), self.run_dir()).unwrap()
     }
-    /// A bell on each lane.
+    /// Hangs a bell on each lane.
     fn bell(&self, kind: BellKind) -> Bells {
         let settings = self.settings();
         let lanes = Lanes::new(&settings).unwrap().count();
-        let hang = |lane| dq::store::hang_bell(&settings, self.run_dir(), lane, kind, "test").unwrap();
+        let hang = |lane| store::hang_bell(&settings, self.run_dir(), lane, kind, "test").unwrap();
         Bells((0..lanes).map(hang).collect())
     }
 }
@@ -62,28 +63,15 @@ impl Fixture for Embedded {
     const SHARDS: usize = 1;
 }
 
-/// Servers that all tests share, each with a prefix of its own.
-static PAIR: LazyLock<[redis::RedisServer; 2]> = LazyLock::new(|| {
-    let pair = [redis::RedisServer::start_for_all(), redis::RedisServer::start_for_all()];
-    pair.iter().for_each(|server| server.wait_until_old(OLD));
-    pair
-});
-static SENTINELS: LazyLock<redis::SentinelGroup> = LazyLock::new(|| {
-    let group = redis::SentinelGroup::start(1, &[]);
-    group.wait_until_old(OLD);
-    group
-});
-static CLUSTER: LazyLock<redis::ClusterGroup> = LazyLock::new(|| {
-    let cluster = redis::ClusterGroup::start();
-    redis::wait_until_old(&cluster.servers, OLD);
-    cluster
-});
+/// Servers that all tests share. Each test has its own prefix.
+static PAIR: LazyLock<[redis::RedisServer; 2]> =
+    LazyLock::new(|| [redis::RedisServer::start_for_all(), redis::RedisServer::start_for_all()]);
+static SENTINELS: LazyLock<redis::SentinelGroup> = LazyLock::new(|| redis::SentinelGroup::start(1, &[]));
+static CLUSTER: LazyLock<redis::ClusterGroup> = LazyLock::new(redis::ClusterGroup::start);
 
-/// A server that has been running for more seconds than this is relied on at once: the time-out, two pauses, and a second.
-const OLD: u64 = TIMEOUT.as_secs() + 2;
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A store of this test's own on nodes that it shares. The first that comes has all of them started at once.
+/// Returns a store of this test on shared nodes. The first caller starts all servers at once.
 fn on_redis(nodes: impl FnOnce() -> Vec<settings::Node>) -> settings::Store {
     static FIRST: Once = Once::new();
     FIRST.call_once(|| {
@@ -93,10 +81,10 @@ fn on_redis(nodes: impl FnOnce() -> Vec<settings::Node>) -> settings::Store {
     });
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let prefix = format!("dq{}", NEXT.fetch_add(1, Ordering::Relaxed));
-    settings::Store::Redis(settings::Redis { prefix, timeout: TIMEOUT, pool: 8, nodes: nodes() })
+    settings::Store::Redis(settings::Redis::of_nodes(prefix, TIMEOUT, 8, nodes()))
 }
 
-/// So many servers, with so many shards each.
+/// A store on this many servers, with this many shards each.
 struct Redis<const NODES: usize, const SHARDS: u32> {
     dir: tempfile::TempDir,
     settings: settings::Store,
@@ -117,7 +105,7 @@ impl<const NODES: usize, const SHARDS: u32> Fixture for Redis<NODES, SHARDS> {
     const SHARDS: usize = NODES * SHARDS as usize;
 }
 
-/// A master that sentinels know.
+/// A store on a master that sentinels know.
 struct Sentinel(tempfile::TempDir, settings::Store);
 
 impl Fixture for Sentinel {
@@ -138,7 +126,7 @@ impl Fixture for Sentinel {
     const SHARDS: usize = 2;
 }
 
-/// A Cluster, with as many shards as one has.
+/// A store on a Cluster, with its usual number of shards.
 struct Cluster(tempfile::TempDir, settings::Store);
 
 impl Fixture for Cluster {
@@ -204,8 +192,8 @@ fn settle(store: &mut dyn Store, job: &Leased, outcome: Outcome) -> Settled {
     store.settle(&[settlement(job, outcome)]).remove(0).unwrap()
 }
 
-/// What a batch gave, none of it an error.
-fn all<T>(results: Vec<dq::store::Result<T>>) -> Vec<T> {
+/// Returns the results of a batch, none of which may be an error.
+fn all<T>(results: Vec<store::Result<T>>) -> Vec<T> {
     results.into_iter().map(Result::unwrap).collect()
 }
 
@@ -223,7 +211,7 @@ fn counts(store: &mut dyn Store, t: &str) -> [u64; 4] {
         waiting.iter().map(|view| view.due_ms).min(),
         "the oldest that is ready of {t}"
     );
-    // The counts are what the lists hold.
+    // The counts must agree with the lists.
     for (state, n) in State::ALL.into_iter().zip([delayed, ready, leased, dead]) {
         assert_eq!(
             store.list(&topic(t), state, None, 100_000).unwrap().jobs.len() as u64,
@@ -250,13 +238,13 @@ fn rings(bell: &Bells) -> bool {
     true
 }
 
-/// Whether it does not.
+/// Whether a bell stays silent for a moment.
 fn is_silent(bell: &Bells) -> bool {
     std::thread::sleep(Duration::from_millis(100));
     !bell.answer().unwrap()
 }
 
-/// Waits until a bell has rung for what there was.
+/// Waits until a bell is silent for a moment: it has rung for all that happened before.
 fn quiet(bell: &Bells) {
     while !is_silent(bell) {}
 }
@@ -318,7 +306,7 @@ fn no_job_is_promoted_early_and_none_is_forgotten<F: Fixture>(f: &F) {
 
 fn a_promotion_is_bounded_and_tells_when_to_come_again<F: Fixture>(f: &F) {
     let mut s = f.open();
-    // So many that no shard has them all moved by its first three; and late enough to be added before they are due.
+    // So many that no shard can move all its jobs in the first three, and due late enough to be added before.
     let (jobs, at) = (25 * F::SHARDS, now_ms() + 500 + 20 * F::SHARDS as i64);
     add(&mut *s, &(0..jobs).map(|i| job("t", &i.to_string(), Due::At(at))).collect::<Vec<_>>());
     add(&mut *s, &[job("u", "x", Due::At(at + 100_000))]);
@@ -363,7 +351,7 @@ fn an_add_tells_when_the_job_is_due<F: Fixture>(f: &F) {
     let mut s = f.open();
     let due = |s: &mut dyn Store, id: &str| s.get(&key("t", id)).unwrap().unwrap().due_ms;
     let far = Due::At(now_ms() + 3_600_000);
-    // Alike, and not; delayed, ready and with a limit of their own.
+    // Equal and different due times; delayed jobs, ready jobs, and jobs with a limit of their own.
     for (n, dues) in [[LONG, LONG], [NOW, NOW], [LONG, far], [NOW, far]].into_iter().enumerate() {
         for limit in [None, Some(3)] {
             let ids = [0, 1].map(|i| format!("{n}-{i}-{limit:?}"));
@@ -385,7 +373,7 @@ fn an_add_tells_when_the_job_is_due<F: Fixture>(f: &F) {
     let twice = [stays("i", OnConflict::Replace, far), stays("i", OnConflict::Keep, NOW)];
     let added = add(&mut *s, &twice);
     assert_eq!((outcomes(&added), added[0].due_ms()), (vec!["new", "kept"], added[1].due_ms()));
-    // Leased, and leased with a replacement that waits.
+    // A leased job, and a leased job whose replacement waits.
     add(&mut *s, &[stays("i", OnConflict::Replace, NOW)]);
     let was_due = s.get(&key("u", "i")).unwrap().unwrap().due_ms;
     lease_one(&mut *s, "u");
@@ -443,10 +431,11 @@ fn a_deleted_job_is_gone_from_every_state<F: Fixture>(f: &F) {
     add(&mut *s, &[job("t", "ready", NOW), job("t", "delayed", LONG)]);
     assert_eq!(counts(&mut *s, "t"), [1, 1, 1, 1]);
     let keys: Vec<_> = ["delayed", "ready", "leased", "dead", "none"].map(|id| key("t", id)).into();
-    assert_eq!(all(s.delete(&keys)), [true, true, true, true, false]);
+    let gone = Deleted::Done;
+    assert_eq!(all(s.delete(&keys)), [gone, gone, gone, gone, Deleted::NotFound]);
     assert_eq!(counts(&mut *s, "t"), [0; 4]);
     assert_eq!(settle(&mut *s, &held, Outcome::Retry(NOW)), Settled::Stale);
-    assert_eq!(all(s.delete(&[key("t", "delayed"), key("nobody", "x")])), [false, false]);
+    assert_eq!(all(s.delete(&[key("t", "delayed"), key("nobody", "x")])), [Deleted::NotFound; 2]);
     assert_eq!(s.promote(9).unwrap().jobs, 0);
     assert_eq!(lease(&mut *s, "t", 9), []);
 }
@@ -456,7 +445,7 @@ fn settling_needs_the_token<F: Fixture>(f: &F) {
     add(&mut *s, &[job("t", "i", NOW)]);
     let held = lease_one(&mut *s, "t");
     let mut wrong = held.clone();
-    *wrong.token.0.last_mut().unwrap() ^= 1;
+    *wrong.token.0.first_mut().unwrap() ^= 1;
     for token in [wrong.token.clone(), Token(Box::new([])), Token(Box::new([0; 24]))] {
         let forged = Leased { token, ..held.clone() };
         for outcome in
@@ -630,7 +619,7 @@ fn the_leases_of_a_dead_owner_come_back_and_a_poison_job_ends<F: Fixture>(f: &F)
     assert_eq!(s.hand_back(&me).unwrap(), 400);
     assert_eq!(s.hand_back(&me).unwrap(), 0);
     assert_eq!(counts(&mut *s, "u"), [0, 400, 300, 0]);
-    // Refunded three times, then counted; the topic's limit is 3.
+    // The attempt is given back three times, then counted. The topic's limit is 3.
     let mut seen = Vec::new();
     while state(&mut *s, "t", "i") == Some(State::Ready) {
         seen.push(lease_one(&mut *s, "t").attempt);
@@ -657,7 +646,7 @@ fn a_forecast_counts_delayed_jobs_by_when_they_become_due<F: Fixture>(f: &F) {
     let topics = |names: &[&str]| names.iter().map(|name| TopicName::new(name).unwrap()).collect::<Vec<_>>();
     let mut forecast = |names: &[&str]| store.forecast(&topics(names), &edges).unwrap();
     let told = forecast(&["t", "u", "never"]);
-    // A moment itself belongs to what begins with it.
+    // A moment belongs to the span that begins with it.
     assert_eq!((told.jobs, told.is_capped), (vec![0, 2, 2], false));
     assert_eq!(forecast(&["u"]).jobs, [0, 0, 1]);
     assert_eq!(forecast(&[]).jobs, [0, 0, 0]);
@@ -683,12 +672,12 @@ fn an_exchange_settles_and_then_leases<F: Fixture>(f: &F) {
     let wanted = [want("t", 5), want("u", 5)];
     let (settled, leased) = store.exchange(&settlements, &wanted, 9, Some(&owner("me")));
     assert_eq!(all(settled), [Settled::Done, Settled::Stale, Settled::Done, Settled::Done]);
-    // What the settling has made ready as well.
+    // This includes what the settlements have made ready.
     let mut got: Vec<String> = leased.unwrap().jobs.iter().map(|job| job.key.to_string()).collect();
     got.sort();
     assert_eq!(got, [held[1].key.to_string(), key("u", "x").to_string()]);
     assert_eq!((counts(store, "t"), counts(store, "u")), ([1, 0, 2, 0], [0, 0, 1, 0]));
-    // Nothing to settle; nothing to lease.
+    // Nothing to settle, then nothing to lease.
     let (settled, leased) = store.exchange(&[], &wanted, 9, None);
     assert_eq!((settled.len(), leased.unwrap().jobs.len()), (0, 0));
     let (settled, leased) = store.exchange(&[settlement(&held[3], Outcome::Ack)], &[], 9, None);
@@ -722,7 +711,7 @@ fn attempts_that_were_made_before_count<F: Fixture>(f: &F) {
     add(&mut *s, &[with("d", 2), with("e", 9)]);
     let last = Wanted { hold: Duration::from_millis(1), ..want("t", 2) };
     let held = s.lease(&[last], 2, None).unwrap().jobs;
-    // Each shard has its own clock, and its own moment.
+    // Each shard has its own clock, and its own deadline.
     sleep_past(held.iter().map(|job| job.deadline_ms).max().unwrap());
     assert_eq!(s.expire(10).unwrap().jobs, 2);
     assert_eq!([state(&mut *s, "t", "d"), state(&mut *s, "t", "e")], [Some(State::Dead); 2]);
@@ -730,15 +719,17 @@ fn attempts_that_were_made_before_count<F: Fixture>(f: &F) {
 
 fn a_job_keeps_its_headers_as_long_as_it_lives_and_no_other_has_them<F: Fixture>(f: &F) {
     let mut s = f.open();
-    let headers = |json: &str| dq::headers::Headers::parse(json).unwrap();
+    let headers = |json: &str| model::headers::Headers::parse(json).unwrap();
     let (some, none) = (
         headers(
             r#"{"x-a": "h\"{\\", "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}"#,
         ),
         headers("{}"),
     );
-    let with =
-        |id: &str, headers: &dq::headers::Headers| NewJob { headers: headers.clone(), ..job("t", id, NOW) };
+    let with = |id: &str, headers: &model::headers::Headers| NewJob {
+        headers: headers.clone(),
+        ..job("t", id, NOW)
+    };
     let view = |s: &mut dyn Store| s.get(&key("t", "i")).unwrap().unwrap();
     let attempt = |number| Attempt {
         number,
@@ -748,7 +739,7 @@ fn a_job_keeps_its_headers_as_long_as_it_lives_and_no_other_has_them<F: Fixture>
         answer: "h no".into(),
         error: "status 500".into(),
     };
-    // Each has its own, also of jobs that come and are leased together.
+    // Each job has its own headers, even when jobs are added and leased together.
     add(&mut *s, &[with("i", &some), with("j", &none), with("k", &headers(r#"{"b": "7"}"#))]);
     let mut leased = lease(&mut *s, "t", 9);
     leased.sort_by_key(|l| l.key.clone());
@@ -757,7 +748,7 @@ fn a_job_keeps_its_headers_as_long_as_it_lives_and_no_other_has_them<F: Fixture>
     assert!(leased.iter().all(|l| l.attempt == 1));
     settle(&mut *s, &leased[1], Outcome::Ack);
     settle(&mut *s, &leased[2], Outcome::Ack);
-    // Over more retries than are kept.
+    // With more retries than the log keeps.
     let mut held = leased.remove(0);
     for number in 1..=12 {
         let retry = Settlement { attempt: Some(attempt(number)), ..settlement(&held, Outcome::Retry(NOW)) };
@@ -770,7 +761,7 @@ fn a_job_keeps_its_headers_as_long_as_it_lives_and_no_other_has_them<F: Fixture>
         assert_eq!((&held.headers, held.attempt), (&some, number + 1));
     }
     assert_eq!(settle(&mut *s, &held, Outcome::HandBack), Settled::Done);
-    // Over the death of its consumer, its own, and a redrive.
+    // The headers survive the death of the consumer, the death of the job, and a redrive.
     s.lease(&[want("t", 1)], 1, Some(&owner("dies"))).unwrap();
     assert_eq!(s.hand_back(&owner("dies")).unwrap(), 1);
     held = lease_one(&mut *s, "t");
@@ -782,14 +773,14 @@ fn a_job_keeps_its_headers_as_long_as_it_lives_and_no_other_has_them<F: Fixture>
     assert_eq!(s.redrive(&topic("t"), &Which::All, 9, Pace::default()).unwrap(), 1);
     let redriven = view(&mut *s);
     assert_eq!((redriven.attempts, &redriven.headers, redriven.attempts_log.len()), (0, &some, 10));
-    // They are changed and taken away, and the attempts stay.
+    // The headers are changed and removed, and the log of attempts stays.
     let change = |headers| Change { headers: Some(headers), ..Change::default() };
     assert_eq!(s.change(&key("t", "i"), &change(headers(r#"{"c": "1"}"#))).unwrap(), Changed::Done);
     assert_eq!((view(&mut *s).headers, view(&mut *s).attempts_log.len()), (headers(r#"{"c": "1"}"#), 10));
     assert_eq!(s.change(&key("t", "i"), &change(none.clone())).unwrap(), Changed::Done);
     assert_eq!((view(&mut *s).headers, view(&mut *s).attempts_log.len()), (none.clone(), 10));
     assert_eq!(s.change(&key("t", "i"), &change(some.clone())).unwrap(), Changed::Done);
-    // A replacement has its own or none, also of a job that is leased.
+    // A replacement has its own headers or none, even if the job is leased.
     add(&mut *s, &[job("t", "i", NOW)]);
     assert_eq!((view(&mut *s).headers, view(&mut *s).attempts_log), (none.clone(), vec![]));
     assert_eq!(s.change(&key("t", "i"), &change(some.clone())).unwrap(), Changed::Done);
@@ -820,10 +811,10 @@ fn a_lease_that_is_answered_later_is_nobodys_and_is_settled_by_its_token<F: Fixt
     let view = s.get(&key("t", "a")).unwrap().unwrap();
     assert_eq!((view.state, view.attempts), (State::Leased, 1));
     assert!(view.until_ms.unwrap() > now_ms() + 3_500_000, "{view:?}");
-    // The end of whoever had it, without a word or with one, is nothing to it.
+    // The end of its consumer, orderly or not, does not affect a lease that is answered later.
     assert_eq!(s.hand_back(&owner("me")).unwrap(), 1, "what was not answered so");
     assert_eq!(counts(&mut *s, "t"), [0, 1, 4, 0]);
-    // Another one settles it.
+    // Another process settles it.
     let mut other = f.open();
     assert_eq!(settle(&mut *other, &leased[0], Outcome::Ack), Settled::Done);
     assert_eq!(settle(&mut *other, &leased[0], Outcome::Ack), Settled::Stale);
@@ -846,7 +837,8 @@ fn a_lease_that_is_answered_later_is_nobodys_and_is_settled_by_its_token<F: Fixt
         (view.state, view.attempts, &*view.attempts_log[0].error),
         (State::Ready, 1, "the lease ran out")
     );
-    // A replacement ends it, where it comes before the answer; else it waits for the answer.
+    // A replacement that comes before the receiver answers "later" takes the job's place with that answer. A
+    // replacement that comes after it waits for the outcome.
     add(&mut *s, &[job("t", "d", NOW)]);
     assert_eq!(state(&mut *s, "t", "d"), Some(State::Leased));
     assert_eq!(settle(&mut *s, &leased[3], Outcome::Ack), Settled::Stale);
@@ -861,7 +853,7 @@ fn all_handles_have_one_secret_a_lane<F: Fixture>(f: &F) {
     let lanes = Lanes::new(&f.settings()).unwrap();
     for lane in 0..lanes.count() {
         let secret = f.open().secret(lane).unwrap();
-        let mut own = dq::store::open_lane(&f.settings(), f.run_dir(), lane).unwrap();
+        let mut own = store::open_lane(&f.settings(), f.run_dir(), lane).unwrap();
         assert_eq!(own.secret(lane).unwrap(), secret);
         assert_eq!(f.open().secret(lane).unwrap(), secret);
         let others = (0..lanes.count()).filter(|other| *other != lane);
@@ -880,7 +872,7 @@ fn a_letter_is_redriven_or_removed_and_the_others_of_its_id_stay<F: Fixture>(f: 
         add(s, &[NewJob { body: Body::parse(body).unwrap(), ..job("t", id, NOW) }]);
         let held = lease_one(s, "t");
         settle(s, &held, Outcome::Bury);
-        // Those of one id die at different times.
+        // The letters of one id die at different times.
         sleep_past(now_ms() + 1);
     };
     for n in 0..7 {
@@ -890,18 +882,19 @@ fn a_letter_is_redriven_or_removed_and_the_others_of_its_id_stay<F: Fixture>(f: 
     let t = topic("t");
     let dead = |s: &mut dyn Store| s.list(&topic("t"), State::Dead, None, 99).unwrap().jobs;
     let letters = dead(&mut *s);
-    let letter = |n: usize| Letter { id: letters[n].key.id.clone(), died_ms: letters[n].until_ms.unwrap() };
+    let letter =
+        |n: usize| DeadLetter { id: letters[n].key.id.clone(), died_ms: letters[n].until_ms.unwrap() };
     let bodies = |s: &mut dyn Store| dead(s).iter().map(|v| v.body.as_str().to_owned()).collect::<Vec<_>>();
-    let nobody = Letter { died_ms: 1, ..letter(0) };
-    // One in the midst, the oldest, the latest; and each once.
+    let nobody = DeadLetter { died_ms: 1, ..letter(0) };
+    // One in the middle, the oldest, the latest, and one that is named twice.
     let gone = [letter(3), letter(0), letter(6), letter(3), nobody.clone()];
     assert_eq!(s.purge_letters(&t, &gone).unwrap(), 3);
     assert_eq!(bodies(&mut *s), ["1", "2", "4", "5", "7"]);
     assert_eq!(counts(&mut *s, "t"), [0, 0, 0, 5]);
-    assert_eq!(s.letters(&t, &[JobId::new("a").unwrap()], Letters::Count).unwrap(), 4);
-    let which = |letters: &[Letter]| Which::Letters(letters.to_vec());
+    assert_eq!(s.letters(&t, &[JobId::new("a").unwrap()], DeadLetterOperation::Count).unwrap(), 4);
+    let which = |letters: &[DeadLetter]| Which::Letters(letters.to_vec());
     assert_eq!(s.redrive(&t, &which(&[nobody]), 9, Pace::default()).unwrap(), 0);
-    // Of two of one id the second finds it live.
+    // For two letters of the same id, the second finds the id live.
     assert_eq!(s.redrive(&t, &which(&[letter(2), letter(4)]), 9, Pace::default()).unwrap(), 1);
     assert_eq!(bodies(&mut *s), ["1", "4", "5", "7"]);
     let held = lease_one(&mut *s, "t");
@@ -910,13 +903,13 @@ fn a_letter_is_redriven_or_removed_and_the_others_of_its_id_stay<F: Fixture>(f: 
     assert_eq!(s.get(&key("t", "a")).unwrap().unwrap().body.as_str(), "5", "the latest is shown");
     assert_eq!(s.redrive(&t, &which(&[letter(5), letter(7)]), 9, Pace::default()).unwrap(), 2);
     assert_eq!(bodies(&mut *s), ["1", "4"]);
-    // What is left is as before: numbered without a gap, however it came to be.
+    // The remaining letters are numbered without a gap, as always.
     lease(&mut *s, "t", 9)
         .iter()
         .for_each(|held| assert_eq!(settle(&mut *s, held, Outcome::Ack), Settled::Done));
     die(&mut *s, "a", "8");
-    assert_eq!(s.letters(&t, &[JobId::new("a").unwrap()], Letters::Count).unwrap(), 3);
-    assert_eq!(all(s.delete(&[key("t", "a")])), [true]);
+    assert_eq!(s.letters(&t, &[JobId::new("a").unwrap()], DeadLetterOperation::Count).unwrap(), 3);
+    assert_eq!(all(s.delete(&[key("t", "a")])), [Deleted::Done]);
     assert_eq!(counts(&mut *s, "t"), [0; 4]);
 }
 
@@ -931,7 +924,7 @@ fn all_letters_that_are_named_are_redriven_however_many<F: Fixture>(f: &F) {
     add(&mut *s, &(0..600).map(|n| job("t", &n.to_string(), NOW)).collect::<Vec<_>>());
     die(&mut *s);
     let dead = s.list(&t, State::Dead, None, 999).unwrap().jobs;
-    let letters = dead.iter().map(|v| Letter { id: v.key.id.clone(), died_ms: v.until_ms.unwrap() });
+    let letters = dead.iter().map(|v| DeadLetter { id: v.key.id.clone(), died_ms: v.until_ms.unwrap() });
     let named = Which::Letters(letters.collect());
     assert_eq!(s.redrive(&t, &named, 600, Pace::default()).unwrap(), 600);
     assert_eq!(counts(&mut *s, "t"), [0, 600, 0, 0]);
@@ -964,7 +957,7 @@ fn redriven_letters_are_due_one_after_the_other_at_their_pace<F: Fixture>(f: &F)
         let at = before + 100_000 + n as i64 * 10_500 / 1000;
         assert!((at..=at + late + 2).contains(due), "the {n}th: {} after {at}, {late}", due - at);
     }
-    // The timer is told when the first of them is due.
+    // The timer learns when the first of them is due.
     let next_ms = s.promote(9).unwrap().next_ms.unwrap();
     assert!(next_ms <= due[0] && next_ms > before + 90_000);
 }
@@ -981,10 +974,10 @@ fn dead_letters_that_were_kept_long_enough_go_and_the_oldest_first<F: Fixture>(f
     };
     die(&mut *s, &["a", "b", "a", "c"]);
     let until = now_ms() + 10;
-    // Each question takes its time, and an age counts from when it arrives.
+    // Each question takes some time, and an age counts from its arrival.
     sleep_past(until + 5000);
     die(&mut *s, &["a", "d"]);
-    // What died up to then.
+    // The letters that died up to this moment.
     let age = || Duration::from_millis((now_ms() - until) as u64);
     assert_eq!(s.retire(&t, Duration::from_secs(3600), 99).unwrap(), 0);
     assert_eq!(s.retire(&topic("nobody"), age(), 99).unwrap(), 0);
@@ -994,7 +987,7 @@ fn dead_letters_that_were_kept_long_enough_go_and_the_oldest_first<F: Fixture>(f
         gone += some;
     }
     assert_eq!((gone, counts(&mut *s, "t")), (4, [0, 0, 0, 2]));
-    assert_eq!(s.letters(&t, &[JobId::new("a").unwrap()], Letters::Count).unwrap(), 1);
+    assert_eq!(s.letters(&t, &[JobId::new("a").unwrap()], DeadLetterOperation::Count).unwrap(), 1);
 }
 
 fn a_lease_keeps_to_its_quotas_and_tells_what_is_left<F: Fixture>(f: &F) {
@@ -1085,7 +1078,7 @@ fn a_paused_topic_is_not_leased_until_it_is_resumed<F: Fixture>(f: &F) {
     add(&mut *a, &(0..20).map(|n| job("t", &format!("{n}"), NOW)).collect::<Vec<_>>());
     let held = lease_one(&mut *a, "t");
     a.pause(&topic("t"), true).unwrap();
-    // Before it has ever had a job, too.
+    // A topic can be paused before it has ever had a job.
     b.pause(&topic("u"), true).unwrap();
     assert_eq!(b.paused().unwrap(), [topic("t"), topic("u")]);
     add(
@@ -1106,7 +1099,7 @@ fn a_paused_topic_is_not_leased_until_it_is_resumed<F: Fixture>(f: &F) {
     assert_eq!(batch.left, []);
     assert_eq!(b.lease(&[want("v", 9)], 20, None).unwrap().left, [], "nobody is told of what is paused");
     assert_eq!(counts(&mut *b, "t"), [0, 21, 1, 0]);
-    // What is held is settled, and what comes back waits as well.
+    // Leased jobs are settled, and jobs that come back wait as well.
     assert_eq!(settle(&mut *b, &held, Outcome::Retry(NOW)), Settled::Done);
     assert_eq!(lease(&mut *a, "t", 9), []);
     quiet(&bell);
@@ -1115,7 +1108,7 @@ fn a_paused_topic_is_not_leased_until_it_is_resumed<F: Fixture>(f: &F) {
     assert_eq!(a.paused().unwrap(), [topic("u")]);
     assert_eq!(lease(&mut *a, "t", 100).len(), 22);
     assert_eq!(lease(&mut *a, "u", 100), []);
-    // Said twice is said once.
+    // Saying it twice has the same effect as saying it once.
     a.pause(&topic("u"), true).unwrap();
     a.pause(&topic("u"), false).unwrap();
     a.pause(&topic("u"), false).unwrap();
@@ -1131,23 +1124,22 @@ fn a_change_of_body_priority_or_limit_keeps_the_job_and_its_due_time<F: Fixture>
     let view = |s: &mut dyn Store, id: &str| s.get(&key("t", id)).unwrap().unwrap();
     let before = view(&mut *s, "i");
     assert_eq!(s.change(&key("t", "i"), &body("[2]")).unwrap(), Changed::Done);
-    let expected = dq::store::View { body: Body::parse("[2]").unwrap(), ..before };
+    let expected = store::View { body: Body::parse("[2]").unwrap(), ..before };
     assert_eq!(view(&mut *s, "i"), expected);
     let all_else =
         Change { priority: Some(Priority::High), max_attempts: Some(Some(3)), ..Change::default() };
     assert_eq!(s.change(&key("t", "i"), &all_else).unwrap(), Changed::Done);
-    let expected = dq::store::View { priority: Priority::High, max_attempts: Some(3), ..expected };
+    let expected = store::View { priority: Priority::High, max_attempts: Some(3), ..expected };
     assert_eq!(view(&mut *s, "i"), expected);
-    // A body beside a limit, the limit taken away beside a body, and both with a due time.
+    // A body with a limit, the limit removed together with a new body, and both with a due time.
     assert_eq!(s.change(&key("t", "i"), &body("{\"a\":3}")).unwrap(), Changed::Done);
     let none = Change { max_attempts: Some(None), ..Change::default() };
     assert_eq!(s.change(&key("t", "i"), &none).unwrap(), Changed::Done);
-    let expected =
-        dq::store::View { body: Body::parse("{\"a\":3}").unwrap(), max_attempts: None, ..expected };
+    let expected = store::View { body: Body::parse("{\"a\":3}").unwrap(), max_attempts: None, ..expected };
     assert_eq!(view(&mut *s, "i"), expected);
     assert_eq!(s.promote(9).unwrap().next_ms, Some(at));
 
-    // One that is ready stays so, and comes before others when it is of high priority.
+    // A ready job stays ready, and comes before others if it gets high priority.
     let ready = Change { priority: Some(Priority::High), ..body("7") };
     assert_eq!(s.change(&key("t", "k"), &ready).unwrap(), Changed::Done);
     assert_eq!(counts(&mut *s, "t"), [1, 2, 0, 0]);
@@ -1161,7 +1153,7 @@ fn a_change_of_body_priority_or_limit_keeps_the_job_and_its_due_time<F: Fixture>
     assert_eq!(view(&mut *s, "k").body, Body::parse("7").unwrap());
     assert_eq!(s.change(&key("t", "nobody"), &body("8")).unwrap(), Changed::NotFound);
 
-    // A large one, in its own time, is delivered as it is now.
+    // A large body is delivered as it is now.
     let large = format!("\"{}\"", "x".repeat(200_000));
     let now = Change { due: Some(NOW), ..body(&large) };
     assert_eq!(s.change(&key("t", "i"), &now).unwrap(), Changed::Done);
@@ -1180,13 +1172,13 @@ fn dead_letters_of_some_ids_are_counted_and_removed_and_live_jobs_stay<F: Fixtur
     }
     add(&mut *s, &[job("t", "a", LONG), job("t", "d", LONG)]);
     let some = ids(&["a", "b", "d", "nobody"]);
-    assert_eq!(s.letters(&topic("t"), &some, Letters::Count).unwrap(), 4);
+    assert_eq!(s.letters(&topic("t"), &some, DeadLetterOperation::Count).unwrap(), 4);
     assert_eq!(counts(&mut *s, "t"), [2, 0, 0, 5]);
-    assert_eq!(s.letters(&topic("t"), &some, Letters::Remove).unwrap(), 4);
+    assert_eq!(s.letters(&topic("t"), &some, DeadLetterOperation::Remove).unwrap(), 4);
     assert_eq!(counts(&mut *s, "t"), [2, 0, 0, 1], "what is live again stays, and what was not named");
     assert_eq!(state(&mut *s, "t", "a"), Some(State::Delayed));
-    assert_eq!(s.letters(&topic("t"), &some, Letters::Count).unwrap(), 0);
-    assert_eq!(s.letters(&topic("nobody"), &some, Letters::Remove).unwrap(), 0);
+    assert_eq!(s.letters(&topic("t"), &some, DeadLetterOperation::Count).unwrap(), 0);
+    assert_eq!(s.letters(&topic("nobody"), &some, DeadLetterOperation::Remove).unwrap(), 0);
     assert_eq!(s.redrive(&topic("t"), &Which::All, 9, Pace::default()).unwrap(), 1);
 }
 
@@ -1252,7 +1244,7 @@ fn bells_ring_when_there_is_work<F: Fixture>(f: &F) {
     let (push, timer) = (f.bell(BellKind::Push), f.bell(BellKind::Timer));
     let mut s = f.open();
     let rang = rings;
-    // One of several shards may know of nothing that is sooner.
+    // With several shards, one of them may not know of the earlier due time, and rings.
     let silent = |bell: &Bells| F::SHARDS > 1 || is_silent(bell);
     quiet(&push);
     quiet(&timer);
@@ -1289,7 +1281,7 @@ fn bells_ring_when_there_is_work<F: Fixture>(f: &F) {
     assert!(rang(&timer), "a reschedule that is earlier than all others rings the timer");
 }
 
-/// Many threads with handles of their own do everything at once; at the end, every job was acked exactly once.
+/// Many threads with their own handles do everything at once. At the end, every job was acknowledged exactly once.
 fn many_handles_at_once_lose_and_double_nothing<F: Fixture + Sync>(f: &F) {
     const ADDERS: usize = 3;
     const EACH: usize = 400;
@@ -1367,7 +1359,7 @@ fn granted(store: &mut dyn Store, who: &str, ask: PermitAsk) -> u32 {
     one(store.permits(&owner(who), &[ask])).granted
 }
 
-fn one(mut permits: Vec<dq::store::Result<dq::store::Permit>>) -> dq::store::Permit {
+fn one(mut permits: Vec<store::Result<store::Permit>>) -> store::Permit {
     assert_eq!(permits.len(), 1);
     permits.remove(0).unwrap()
 }
@@ -1376,7 +1368,7 @@ fn permits_of_all_processes_together_are_never_more_than_the_topic_allows<F: Fix
     let (mut a, mut b) = (f.open(), f.open());
     assert_eq!(granted(&mut *a, "a", ask("t", 0, 9)), 5);
     assert_eq!(granted(&mut *b, "b", ask("t", 0, 3)), 0);
-    // Said twice, because the answer was lost, is said once.
+    // A question that is repeated because its answer was lost counts once.
     assert_eq!(granted(&mut *a, "a", ask("t", 0, 9)), 5);
     assert_eq!(granted(&mut *a, "a", ask("t", 5, 1)), 0);
     let three = [ask("u", 0, 9), ask("t", 5, 0), ask("v", 0, 2)];
@@ -1387,10 +1379,10 @@ fn permits_of_all_processes_together_are_never_more_than_the_topic_allows<F: Fix
     assert_eq!(granted(&mut *a, "a", ask("t", 2, 0)), 0);
     assert_eq!(granted(&mut *b, "b", ask("t", 0, 9)), 3);
     assert_eq!(granted(&mut *a, "a", ask("t", 2, 1)), 0);
-    // A process that is gone holds nothing.
+    // A process that is gone holds no permits.
     a.hand_back(&owner("b")).unwrap();
     assert_eq!(granted(&mut *a, "a", ask("t", 2, 9)), 3);
-    // A limit that is lowered is kept by who holds less from now on.
+    // After a limit is lowered, a process gets permits only when fewer are held than the new limit allows.
     let lower = PermitAsk { max_in_flight: Some(2), ..ask("t", 4, 1) };
     assert_eq!(granted(&mut *a, "a", lower), 0);
 }
@@ -1421,7 +1413,7 @@ fn a_rate_is_shared_by_all_processes<F: Fixture>(f: &F) {
     }
     let took = started.elapsed();
     assert!((900..1400).contains(&took.as_millis()), "10 came within {took:?}");
-    // Both together: what one holds back, the other does not use up.
+    // Both limits together: if one holds a permit back, the other is not used up.
     let both = PermitAsk { max_in_flight: Some(1), ..ask(5, 0) };
     let other = PermitAsk { topic: topic("u"), ..both.clone() };
     assert_eq!(granted(&mut *a, "a", other.clone()), 1);
@@ -1452,7 +1444,7 @@ fn an_open_circuit_holds_jobs_back_and_lets_one_a_shard_through_when_its_pause_i
     assert!(seen.len() == 1 && seen[0].reason == "status 500" && seen[0].until_ms > now_ms() + 50_000);
     assert!((now_ms() - 5000..=now_ms()).contains(&seen[0].since_ms));
     assert_eq!(counts(&mut *a, "t"), [0, 60, 0, 0]);
-    // Opened for the second time, for a moment.
+    // The circuit is opened for the second time, for a short time.
     assert!(!a.open_circuit(&opening("t", 30, 2)).unwrap());
     let until = a.circuits().unwrap()[0].until_ms;
     quiet(&bell);
@@ -1468,11 +1460,11 @@ fn an_open_circuit_holds_jobs_back_and_lets_one_a_shard_through_when_its_pause_i
     assert!(first.waiting[0].1 <= Duration::from_millis(400));
     let second = a.lease(&[want("t", 50)], 256, None).unwrap();
     assert_eq!((second.jobs.len(), second.left.len(), second.waiting.len()), (0, 0, 1));
-    // Nobody says what came of it: another one is let through.
+    // Nobody reports the outcome of the probe, so another one is let through.
     sleep_past(first.jobs.iter().map(|j| j.deadline_ms).max().unwrap() + 5);
     let third = a.lease(&[want("t", 50)], 256, None).unwrap();
     assert!(!third.jobs.is_empty() && third.jobs.iter().all(|j| j.probe == Some(2)));
-    // It failed, and is opened for longer.
+    // The probe failed, and the circuit is opened for longer.
     assert!(!a.open_circuit(&opening("t", 60_000, 3)).unwrap());
     assert!(!b.open_circuit(&opening("t", 1, 3)).unwrap(), "another found out as well");
     assert_eq!((b.circuits().unwrap()[0].opens, lease(&mut *b, "t", 9)), (3, vec![]));
@@ -1491,7 +1483,7 @@ fn an_open_circuit_holds_jobs_back_and_lets_one_a_shard_through_when_its_pause_i
 
 fn a_circuit_and_a_pause_hold_each_by_itself<F: Fixture>(f: &F) {
     let mut s = f.open();
-    // Before it has ever had a job, too.
+    // A circuit can be opened before the topic has ever had a job.
     assert!(s.open_circuit(&opening("t", 60_000, 1)).unwrap());
     add(&mut *s, &[job("t", "i", NOW)]);
     s.pause(&topic("t"), true).unwrap();
@@ -1535,7 +1527,8 @@ fn a_few_of_many_topics_can_be_asked_and_the_others_are_told_of_by_and_by<F: Fix
 fn jobs_that_were_forgotten_in_an_outage_are_spread_once<F: Fixture>(f: &F) {
     let mut s = f.open();
     let long_ago = OUTAGE + Duration::from_secs(5);
-    // Jobs that are due are ready at once: those that were delayed, and nobody promoted, are made by a clock that goes on.
+    // Jobs that are due when they are added are ready at once. Delayed jobs that nobody promoted are made by letting
+    // the time pass.
     let due = now_ms() + 300;
     let jobs = |t: &str| (0..200).map(|n| job(t, &format!("{n}"), Due::At(due))).collect::<Vec<_>>();
     add(&mut *s, &jobs("t"));
@@ -1555,7 +1548,7 @@ fn jobs_that_were_forgotten_in_an_outage_are_spread_once<F: Fixture>(f: &F) {
     assert_eq!(told, 200);
     let [delayed, ready, ..] = counts(&mut *s, "t");
     assert_eq!((delayed + ready, counts(&mut *s, "u")), (200, [0, 200, 0, 0]));
-    // What is spread may become due meanwhile.
+    // Some of the spread jobs may become due in the meantime.
     assert!((400..=410).contains(&sum) && ready < 10, "{sum} moved, {ready} are ready");
     let page = s.list(&topic("t"), State::Delayed, None, 300).unwrap();
     let due: Vec<i64> = page.jobs.iter().map(|view| view.due_ms).collect();

@@ -1,4 +1,4 @@
-//! Jobs that nobody delivers: they are told of, and a topic that has jobs is removed when it is said what becomes of them.
+//! Jobs that nobody delivers are reported. A topic with jobs can be removed only with a decision about its jobs.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::support::http::Http;
 use crate::support::{Daemon, SECOND, Sink, eventually, now_ms, on_redis};
 use serde_json::{Value, json};
 
-/// A section that has everything told at once to a webhook.
+/// Returns a section that sends every alert at once to a webhook.
 fn alert(hook: &Sink) -> String {
     format!(
         "[alert]\ngather = \"1s\"\ninterval = \"1s\"\nlate_after = \"2s\"\n[[alert.webhook]]\nname = \"ops\"\nurl = \"{}\"\n",
@@ -17,14 +17,14 @@ fn alert(hook: &Sink) -> String {
     )
 }
 
-/// The alerts of a kind that a webhook was told of: their states, and what stands in them.
+/// Returns the alerts of a kind that a webhook received: their states and contents.
 fn told(hook: &Sink, kind: &str) -> Vec<(String, Value)> {
     let calls = hook.calls().into_iter().map(|call| serde_json::from_str::<Value>(&call.body).unwrap());
     let alerts = calls.flat_map(|message| message["alerts"].as_array().unwrap().clone());
     alerts.filter(|a| a["kind"] == kind).map(|a| (a["state"].as_str().unwrap().to_owned(), a)).collect()
 }
 
-/// A daemon whose registry is a file. (On Redis it has none without a database.)
+/// Starts a daemon with a registry in a file. (On Redis the registry needs a database.)
 fn daemon(more: &str) -> Daemon {
     let registry = match on_redis() {
         true => {
@@ -41,7 +41,7 @@ fn register(http: &mut Http, name: &str, sink: &Sink, more: Value) {
     http.ask("POST", "/v1/topics", &topic).is(201);
 }
 
-/// Adds so many jobs that were due an hour ago, and so many that are due in an hour.
+/// Adds `overdue` jobs that were due an hour ago, and `later` jobs that are due in an hour.
 fn add(http: &mut Http, topic: &str, overdue: usize, later: usize) {
     let past = now_ms() - 3_600_000;
     let job = |n: usize| match n < overdue {
@@ -54,7 +54,7 @@ fn add(http: &mut Http, topic: &str, overdue: usize, later: usize) {
     assert!(answer["results"].as_array().unwrap().iter().all(|one| one["status"] == 201), "{answer}");
 }
 
-/// How many jobs a topic has: pending ones, and dead letters.
+/// Returns how many pending jobs and how many dead letters a topic has.
 fn jobs(http: &mut Http, topic: &str) -> (u64, u64) {
     let stats = http.get("/v1/stats").is(200);
     let of = stats["topics"].as_array().unwrap().iter().find(|t| t["topic"] == topic).cloned();
@@ -91,7 +91,7 @@ fn due_jobs_that_nobody_delivers_are_told_until_they_are() {
     http.ask("POST", "/v1/topics/t/pause", &Value::Null).is(204);
     add(&mut http, "t", 3, 2);
 
-    // With jobs a topic goes when it is said what becomes of them.
+    // A topic with jobs can be removed only with a decision about its jobs.
     let refused = http.ask("DELETE", "/v1/topics/t", &Value::Null);
     refused.is_problem(409, "topic_has_jobs", None);
     let detail = refused.json["detail"].as_str().unwrap();
@@ -122,7 +122,7 @@ fn due_jobs_that_nobody_delivers_are_told_until_they_are() {
     assert!(alerts["alerts"].as_array().unwrap().iter().any(|a| a["name"] == "jobs_stranded"), "{alerts}");
     assert!(findings(&daemon, "topic_late", "t").is_empty(), "it is told once");
 
-    // They are delivered when the topic is there again, and that is told as well.
+    // The jobs are delivered when the topic is registered again. This is reported as well.
     register(&mut http, "t", &sink, json!({}));
     http.ask("POST", "/v1/topics/t/resume", &Value::Null).is(204);
     sink.wait_for(3, 10 * SECOND);
@@ -141,7 +141,7 @@ fn a_topic_that_is_removed_with_its_jobs_delivers_none_of_them() {
     let slow = Sink::answering(move |_| {
         begins.store(true, Ordering::Relaxed);
         eventually(20 * SECOND, "the word to end", || ends.load(Ordering::Relaxed).then_some(()));
-        dq::cli::Answer::new(200, "ok")
+        cli::Answer::new(200, "ok")
     });
     let daemon = daemon("");
     let mut http = Http::unix(&daemon);
@@ -149,7 +149,7 @@ fn a_topic_that_is_removed_with_its_jobs_delivers_none_of_them() {
     add(&mut http, "t", 600, 400);
     eventually(10 * SECOND, "a callback", || began.load(Ordering::Relaxed).then_some(()));
 
-    // Whoever is refused has lost nothing, and its topic goes on.
+    // A refused request loses no job, and the topic continues.
     let wrong = http.send("DELETE", "/v1/topics/t?jobs=purge", "If-Match: \"1f2e\"\r\n", b"");
     wrong.is_problem(412, "changed", None);
     assert_eq!(jobs(&mut http, "t"), (1000, 0));
@@ -161,7 +161,7 @@ fn a_topic_that_is_removed_with_its_jobs_delivers_none_of_them() {
     end.store(true, Ordering::Relaxed);
     http.ask("DELETE", "/v1/topics/t?jobs=purge", &Value::Null).is_problem(404, "unknown_topic", None);
 
-    // A topic of that name begins anew.
+    // A new topic with this name starts empty.
     let sink = Sink::start();
     register(&mut http, "t", &sink, json!({}));
     assert_eq!(http.get("/v1/topics/t").is(200)["paused"], false);
@@ -171,7 +171,7 @@ fn a_topic_that_is_removed_with_its_jobs_delivers_none_of_them() {
 }
 
 #[test]
-fn a_purge_that_is_killed_has_removed_nothing_or_is_finished_by_the_next() {
+fn a_killed_purge_removes_nothing_or_is_finished_by_the_next() {
     const JOBS: usize = 10_000;
     let daemon = daemon("");
     for step in [0, 3, 10, 40, 100] {
@@ -194,7 +194,7 @@ fn a_purge_that_is_killed_has_removed_nothing_or_is_finished_by_the_next() {
         let (pending, _) = jobs(&mut http, "t");
         println!("killed after {step} ms: topic {is_there}, {pending} jobs left, {delivered} delivered");
         if is_there {
-            // What was taken before the pause was delivered; nothing was removed.
+            // The jobs that were leased before the pause were delivered. None was removed.
             eventually(10 * SECOND, "all jobs, or that they were delivered", || {
                 (jobs(&mut http, "t").0 as usize + sink.accepted() >= JOBS).then_some(())
             });
@@ -211,7 +211,7 @@ fn a_purge_that_is_killed_has_removed_nothing_or_is_finished_by_the_next() {
 }
 
 #[test]
-fn the_command_line_tells_how_many_jobs_a_topic_strands_and_asks() {
+fn a_delete_command_shows_the_stranded_jobs_and_asks() {
     let (daemon, sink) = (daemon(""), Sink::start());
     let mut http = Http::unix(&daemon);
     let fill = |http: &mut Http| {
@@ -220,7 +220,7 @@ fn the_command_line_tells_how_many_jobs_a_topic_strands_and_asks() {
         add(http, "t", 2, 1);
     };
     fill(&mut http);
-    // Without a terminal it has to be said.
+    // Without a terminal, the decision must be in the command.
     for words in [&["topics", "delete", "t"][..], &["topics", "delete", "t", "--yes"]] {
         let (code, text) = dq(&daemon, words);
         assert_eq!(code, 4, "{text}");
@@ -231,12 +231,12 @@ fn the_command_line_tells_how_many_jobs_a_topic_strands_and_asks() {
     assert_eq!(dq(&daemon, &["topics", "delete", "t", "--purge", "--keep"]).0, 2);
     assert_eq!(dq(&daemon, &["topics", "delete", "t", "--keep"]), (0, "deleted: t\n".to_owned()));
     assert_eq!(jobs(&mut http, "t"), (3, 0));
-    // What was left behind can still be removed.
+    // Jobs that were left behind can still be removed.
     let (code, text) = dq(&daemon, &["topics", "delete", "t", "--purge"]);
     assert_eq!((code, text.as_str()), (0, "deleted: t\n3 jobs are removed with it\n"));
     assert_eq!(jobs(&mut http, "t"), (0, 0));
 
-    // At a terminal it is asked.
+    // At a terminal, the command asks.
     let at_terminal = |said: &str| {
         let run_dir = daemon.dir.path().join("var/run");
         let line = format!("{} topics delete t --run-dir {}", env!("CARGO_BIN_EXE_dq"), run_dir.display());

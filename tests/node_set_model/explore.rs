@@ -1,17 +1,17 @@
-//! Goes through all orders of events, or through some by chance; heals and judges each state that it reaches.
+//! Goes through all orders of events, or through random ones. Heals and judges each state that it reaches.
 
 use std::collections::HashSet;
 
 use crate::model::{Event, HOSTS, NODES, Scenario, State};
 use crate::mover::Mover;
 
-/// How many steps it takes at most to heal a state.
+/// How many steps healing a state may take.
 const HEALED_WITHIN: usize = 400;
 
-/// How many events a walk has.
+/// How many events a random walk has.
 const WALK: usize = 60;
 
-/// How many states there are; or the first fault, with how it came about.
+/// Returns how many states there are, or the first fault with the events that led to it.
 pub fn explore(scenario: &Scenario) -> Result<usize, String> {
     let mut seen = HashSet::new();
     let mut path: Vec<(State, Vec<Event>)> = Vec::new();
@@ -38,7 +38,7 @@ pub fn explore(scenario: &Scenario) -> Result<usize, String> {
     Ok(seen.len())
 }
 
-/// One story, by chance.
+/// Plays one random walk.
 pub fn walk(scenario: &Scenario, seed: u64) -> Result<(), String> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut state = State::new(scenario);
@@ -59,13 +59,13 @@ pub fn walk(scenario: &Scenario, seed: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether, once all is well again, the job is where the last acknowledged operation left it, and nowhere else.
+/// Heals a state. Then the job must be where the last acknowledged operation left it, and nowhere else.
 fn judge(state: &State, scenario: &Scenario) -> Result<(), String> {
     let healed = heal(state, scenario)?;
     let newest = healed.nodes.iter().map(|node| node.main.set).max_by_key(|set| set.number);
     let newest = newest.expect("there are nodes");
     let home = scenario.home(newest.names);
-    // What is not in the set is refused by everybody.
+    // A node outside the set is refused by everybody.
     for node in (0..NODES).filter(|node| newest.names & 1 << node != 0) {
         let copy = healed.nodes[node].main.copy;
         let expected = if node == home { healed.truth } else { None };
@@ -87,12 +87,14 @@ fn judge(state: &State, scenario: &Scenario) -> Result<(), String> {
     Ok(())
 }
 
-/// All nodes are up, the change of the set runs to its end, and what was delivered is settled.
+/// Heals a state: all nodes are up, the change of the set runs to its end, and a delivered job is settled.
 fn heal(state: &State, scenario: &Scenario) -> Result<State, String> {
     let mut healed = *state;
     healed.nodes.iter_mut().for_each(|node| node.is_up = true);
-    let first = healed.nodes.iter().map(|node| node.main.set.number).max();
-    let is_begun = first != Some(1) || healed.mover != Mover::Idle;
+    let on_nodes = healed.nodes.iter().map(|node| node.main.set.number);
+    let newest = on_nodes.chain(healed.hosts.iter().map(|host| host.known.number)).max();
+    // A host that knows a set which no node has any more reports that to the operator.
+    let is_begun = newest != Some(1) || healed.mover != Mover::Idle;
     if is_begun {
         healed.mover = Mover::Idle;
         for step in 0.. {

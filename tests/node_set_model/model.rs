@@ -1,19 +1,21 @@
-//! The state, and every event that may befall it.
+//! The state, and every event that can happen to it.
 
 use crate::mover::Mover;
 
-/// Which nodes: a bit for each.
+/// A set of nodes: one bit for each.
 pub type Names = u8;
 
 pub const NODES: usize = 3;
 pub const HOSTS: usize = 2;
 
-/// The set as a shard has it: `names` are the homes of jobs; `goal` is not 0 while jobs are moved.
+/// The set as a shard has it. `names`: the nodes that are homes of jobs. `goal`: 0, except while jobs are moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Set {
     pub number: u8,
     pub names: Names,
     pub goal: Names,
+    /// While jobs are moved: the number of the open set before the move.
+    pub from: u8,
 }
 
 impl Set {
@@ -22,7 +24,7 @@ impl Set {
     }
 }
 
-/// The job on a node: which version, and by which lease it is held (0: none), of which version that is.
+/// The job on a node: its version, the lease that holds it (0: none), and the version that was leased.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Copy {
     pub version: u8,
@@ -30,11 +32,11 @@ pub struct Copy {
     pub leased: u8,
 }
 
-/// What a node keeps. One that has never been in a set has the number 0.
+/// The data of a node. A node that has never been in a set has the number 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Disk {
     pub set: Set,
-    /// The fence found a set from before the last one that was opened: a replica that lagged was promoted.
+    /// The fence found a set older than the last one that was opened: a lagging replica was promoted.
     pub is_older: bool,
     pub copy: Option<Copy>,
 }
@@ -44,20 +46,22 @@ pub struct Node {
     pub is_up: bool,
     pub main: Disk,
     pub replica: Disk,
-    /// A client or a consumer has changed what the replica does not have yet: to lose that is the engine's loss.
+    /// A client or a consumer has changed something that the replica does not have yet. The loss of such a change is
+    /// the fault of Redis, not of dq.
     pub is_ahead: bool,
-    /// What a replica or a backup has that has not followed since some moment; and whether the node has got something since.
+    /// The data of a replica or a backup that stopped following at some moment. `is_ahead_of_old`: whether the node has
+    /// changed since.
     pub old: Option<Disk>,
     pub is_ahead_of_old: bool,
-    /// Which server answers: a replica that was promoted is another.
+    /// Which server answers. A promoted replica is another server.
     pub server: u8,
 }
 
-/// A host: the set that it goes by, and the lease that it holds: its number, the version, where it was given.
+/// A host: the set that it knows, and the lease that it holds (its number, the version, and the node that gave it).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Host {
     pub known: Set,
-    /// Which servers it has met.
+    /// The servers that it has met.
     pub servers: [u8; NODES],
     pub lease: Option<(u8, u8, usize)>,
 }
@@ -68,12 +72,12 @@ pub struct Budgets {
     pub adds: u8,
     pub deletes: u8,
     pub leases: u8,
-    /// Of the command that changes the set.
+    /// Crashes of the command that changes the set.
     pub crashes: u8,
     pub outages: u8,
-    /// Replicas that are promoted.
+    /// Promotions of replicas.
     pub fallbacks: u8,
-    /// Replicas that stop to follow, and are promoted later.
+    /// Replicas that stop following, and are promoted later.
     pub returns: u8,
 }
 
@@ -83,17 +87,17 @@ impl Default for Budgets {
     }
 }
 
-/// The rules of docs/internals/NODES.md, each of which can be left out.
+/// The rules of docs/internals/NODES.md. Each can be left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
     pub fence: bool,
     pub pause: bool,
     pub settle_waits: bool,
+    pub settle_carries: bool,
     pub fence_safe: bool,
     pub copies_safe: bool,
     pub drops_safe: bool,
     pub same_server: bool,
-    pub read_set: bool,
     pub meet: bool,
     pub settle_at_home: bool,
     pub clear_older: bool,
@@ -104,11 +108,11 @@ impl Rules {
         fence: true,
         pause: true,
         settle_waits: true,
+        settle_carries: true,
         fence_safe: true,
         copies_safe: true,
         drops_safe: true,
         same_server: true,
-        read_set: true,
         meet: true,
         settle_at_home: true,
         clear_older: true,
@@ -117,7 +121,7 @@ impl Rules {
 
 #[derive(Debug, Clone, Copy)]
 pub struct Scenario {
-    /// In which order the job's id prefers the nodes.
+    /// The order in which the job's id prefers the nodes.
     pub preference: [usize; NODES],
     pub names: Names,
     pub goal: Names,
@@ -133,7 +137,7 @@ impl Default for Scenario {
 }
 
 impl Scenario {
-    /// Where the job belongs, by these names.
+    /// Returns the home of the job among these nodes.
     pub fn home(&self, names: Names) -> usize {
         self.preference.into_iter().find(|node| names & 1 << node != 0).expect("a set has a node")
     }
@@ -147,8 +151,11 @@ pub struct State {
     pub nodes: [Node; NODES],
     pub hosts: [Host; HOSTS],
     pub mover: Mover,
+    /// The number of the last set that was ever made. (Real numbers are moments, so the maker of a set need not know
+    /// the previous number.)
+    pub last_number: u8,
     pub truth: Truth,
-    /// The version that was delivered and settled last: to deliver it again is a duplicate, no fault.
+    /// The version that was last delivered and settled. To deliver it again is a duplicate, not a fault.
     pub finished: Truth,
     pub left: Budgets,
     pub next_version: u8,
@@ -175,8 +182,8 @@ pub enum Event {
 
 impl State {
     pub fn new(scenario: &Scenario) -> State {
-        let first = Set { number: 1, names: scenario.names, goal: 0 };
-        let none = Set { number: 0, names: 0, goal: 0 };
+        let first = Set { number: 1, names: scenario.names, goal: 0, from: 0 };
+        let none = Set { number: 0, names: 0, goal: 0, from: 0 };
         let node = |i: usize| {
             let set = if scenario.names & 1 << i != 0 { first } else { none };
             let disk = Disk { set, is_older: false, copy: None };
@@ -194,6 +201,7 @@ impl State {
             nodes: [0, 1, 2].map(node),
             hosts: [Host { known: first, servers: [0; NODES], lease: None }; HOSTS],
             mover: Mover::Idle,
+            last_number: 1,
             truth: None,
             finished: None,
             left: scenario.budgets,
@@ -223,7 +231,8 @@ impl State {
         events
     }
 
-    /// What comes of an event; none: it cannot happen now, or it is the engine's loss. An error is a fault.
+    /// Returns the state after an event. `None`: the event cannot happen now, or its effect is a loss by Redis. An
+    /// error is a fault.
     pub fn after(&self, event: Event, scenario: &Scenario) -> Result<Option<State>, String> {
         let mut next = *self;
         let happens = match event {
@@ -262,7 +271,7 @@ impl State {
             }
         };
         if scenario.budgets.fallbacks == 0 {
-            // What a replica lacks matters to nobody then.
+            // Then it does not matter what a replica lacks.
             next.nodes.iter_mut().for_each(|node| (node.replica, node.is_ahead) = (node.main, false));
         }
         Ok((happens && next != *self).then_some(next))
@@ -275,7 +284,7 @@ impl State {
         there.is_up && has_met && (!rules.fence || there.main.set == self.hosts[host].known)
     }
 
-    /// The home that a host's change goes to; none: changes are not made now.
+    /// Returns the home to which a host's change goes. `None`: no changes are made now.
     fn home_for(&self, host: usize, scenario: &Scenario) -> Option<usize> {
         let known = self.hosts[host].known;
         if !known.is_open() && scenario.rules.pause {
@@ -331,16 +340,29 @@ impl State {
         Ok(true)
     }
 
-    /// Settles a delivered job where the token says; while jobs are moved, it waits. If the lease is unknown there, the host
-    /// reads the set there, and tries the home of the id: the job may have moved.
+    /// Settles a delivered job on the node that the token names. While jobs are moved, this waits. If the lease is
+    /// unknown there, the host reads the set there and tries the home of the id, because the job may have moved.
     pub fn settle(&mut self, host: usize, scenario: &Scenario) -> bool {
         let Some((lease, version, at)) = self.hosts[host].lease else { return false };
         let mut place = at;
         loop {
+            // A settlement carries the set as well. If a shard has a newer set, the host adopts it. A shard with an
+            // older set counts as down.
+            if scenario.rules.settle_carries {
+                self.adopt(host, place);
+            }
+            let known = self.hosts[host].known;
             let node = &mut self.nodes[place];
             let set = node.main.set;
-            let is_frozen = !set.is_open() && set.number >= self.hosts[host].known.number;
-            if !node.is_up || (is_frozen && scenario.rules.settle_waits) {
+            let is_frozen = !set.is_open() && set.number >= known.number;
+            let is_outside = known.is_open() && known.names & 1 << place == 0;
+            let is_refused = scenario.rules.settle_carries && set != known;
+            if is_refused && is_outside && place == at {
+                // The node is no longer a home. Its jobs have moved.
+                place = scenario.home(known.names);
+                continue;
+            }
+            if !node.is_up || is_refused || (is_frozen && scenario.rules.settle_waits) {
                 return false;
             }
             if let Some(copy) = node.main.copy.filter(|copy| copy.lease == lease) {
@@ -351,9 +373,6 @@ impl State {
                     (self.truth, self.finished) = (None, Some(version));
                 }
                 break;
-            }
-            if scenario.rules.read_set {
-                self.adopt(host, place);
             }
             let known = self.hosts[host].known;
             let home = scenario.home(if known.is_open() { known.names } else { known.goal });
@@ -366,7 +385,7 @@ impl State {
         true
     }
 
-    /// Reads the set of a node, and goes by it if it is newer.
+    /// Reads the set of a node, and adopts it if it is newer.
     pub fn adopt(&mut self, host: usize, node: usize) -> bool {
         let there = &self.nodes[node];
         let is_news = there.is_up && there.main.set.number > self.hosts[host].known.number;
@@ -376,8 +395,8 @@ impl State {
         is_news
     }
 
-    /// A server answers for a node that the host has not met: before it is used, the sets of all nodes that answer are read. (A
-    /// replica that lagged has the set of before.)
+    /// A server answers for a node, and the host has not met it. Before the host uses it, it reads the sets of all
+    /// nodes that answer. (A lagging replica has the previous set.)
     fn meet(&mut self, host: usize, node: usize) -> bool {
         for other in 0..NODES {
             self.adopt(host, other);
@@ -386,7 +405,7 @@ impl State {
         self.nodes[node].is_up
     }
 
-    /// The replica has all that the node has.
+    /// Brings the replica up to date.
     pub fn replicate(&mut self, node: usize) -> bool {
         let node = &mut self.nodes[node];
         (node.replica, node.is_ahead) = (node.main, false);

@@ -1,28 +1,28 @@
-//! The command that changes the set, one step at a time. It may die between any two of them, and be begun again; what it
-//! knows then it reads from the nodes.
+//! The command that changes the set, one step at a time. It may die between any two steps and be started again. It then
+//! reads everything it needs from the nodes.
 
 use crate::model::{Copy, NODES, Names, Rules, Scenario, Set, State};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mover {
     Idle,
-    /// Writes the goal to the node of that number, and to those behind it.
+    /// Writes the goal to this node, and to the nodes after it.
     Fence {
         set: Set,
         node: usize,
     },
-    /// Waits until the goal is on all replicas. `servers` are those that answered until now.
+    /// Waits until the goal is on all replicas. `servers` are those that have answered so far.
     FenceSafe {
         set: Set,
         servers: Servers,
     },
-    /// Takes from nodes that fell back what had been moved away from them.
+    /// Removes from nodes that fell back what had been moved away from them.
     Clear {
         set: Set,
         node: usize,
         servers: Servers,
     },
-    /// Looks at what the node has.
+    /// Reads what the node has.
     Look {
         set: Set,
         node: usize,
@@ -47,7 +47,7 @@ pub enum Mover {
         copy: Copy,
         servers: Servers,
     },
-    /// Waits until all that was dropped is gone from the replicas.
+    /// Waits until everything that was dropped is gone from the replicas.
     DropsSafe {
         set: Set,
         servers: Servers,
@@ -60,7 +60,7 @@ pub enum Mover {
     Done,
 }
 
-/// Which server of each node it speaks with.
+/// The server of each node that the command talks to.
 type Servers = [u8; NODES];
 
 fn has(names: Names, node: usize) -> bool {
@@ -68,7 +68,7 @@ fn has(names: Names, node: usize) -> bool {
 }
 
 impl State {
-    /// The command's next step. False: it has to wait.
+    /// Makes the command's next step. Returns false if it must wait.
     pub fn step(&mut self, scenario: &Scenario) -> Result<bool, String> {
         let before = self.mover;
         self.mover = match before {
@@ -95,7 +95,9 @@ impl State {
             Mover::Drop { set, node, copy, servers } => self.drop_copy(set, node, copy, servers, scenario)?,
             Mover::DropsSafe { set, servers } => {
                 let next = Mover::Open { set, node: 0, servers };
-                self.once_safe(set, servers, scenario.rules.drops_safe, next, scenario)
+                let after = self.once_safe(set, servers, scenario.rules.drops_safe, next, scenario);
+                self.last_number += u8::from(after == next);
+                after
             }
             Mover::Open { set, node, servers } => self.open(set, node, servers, scenario),
             Mover::Done => Mover::Done,
@@ -103,9 +105,9 @@ impl State {
         Ok(self.mover != before)
     }
 
-    /// Reads the set of all nodes: what is under way is gone on with; else the goal is ordered, or a node that fell back is
-    /// looked at.
-    fn begin(&self, scenario: &Scenario) -> Mover {
+    /// Reads the set of all nodes. Continues a change that is under way; otherwise orders the goal, or looks at a node
+    /// that fell back.
+    fn begin(&mut self, scenario: &Scenario) -> Mover {
         if self.nodes.iter().any(|node| !node.is_up) {
             return Mover::Idle;
         }
@@ -114,14 +116,15 @@ impl State {
         if !newest.is_open() {
             return Mover::Fence { set: newest, node: 0 };
         }
-        // A node without the newest set has fallen back; or the command died before it had opened the set there. In both cases
-        // it is looked at anew.
+        // A node without the newest set has fallen back, or the command died before it had opened the set there. In
+        // both cases the command looks at it again.
         let names = newest.names;
         let fell_back = (0..NODES).any(|node| has(names, node) && self.nodes[node].main.set != newest);
         if names == scenario.goal && newest.number > 1 && !fell_back {
             return Mover::Done;
         }
-        let set = Set { number: newest.number + 1, names, goal: scenario.goal };
+        self.last_number += 1;
+        let set = Set { number: self.last_number, names, goal: scenario.goal, from: newest.number };
         Mover::Fence { set, node: 0 }
     }
 
@@ -136,7 +139,7 @@ impl State {
             }
             let disk = &mut there.main;
             if disk.set != set {
-                disk.is_older |= has(set.names, node) && disk.set.number + 1 < set.number;
+                disk.is_older |= has(set.names, node) && disk.set.number != set.from;
                 disk.set = set;
             }
         }
@@ -181,7 +184,8 @@ impl State {
         if !self.runs_there(set, home) {
             return self.refused(home);
         }
-        // A replica that does not follow lacks it, as it lacks what clients add: to promote that one is the engine's loss.
+        // A replica that does not follow lacks this copy, just as it lacks what clients add. To promote that replica is
+        // a loss by Redis.
         (self.nodes[home].main.copy, self.nodes[home].is_ahead_of_old) = (Some(copy), true);
         Mover::CopySafe { set, node, copy, servers }
     }
@@ -197,7 +201,7 @@ impl State {
         if !self.runs_there(set, node) {
             return Ok(self.refused(node));
         }
-        // Nothing has changed it meanwhile: all is fenced.
+        // Nothing can have changed the copy: everything is fenced.
         if self.nodes[node].main.copy.take() != Some(copy) && scenario.rules == Rules::ALL {
             return Err(format!("node {node} has another copy than was put at the home"));
         }
@@ -209,12 +213,12 @@ impl State {
             return Mover::Done;
         }
         let there = &mut self.nodes[node];
-        let opened = Set { number: set.number + 1, names: set.goal, goal: 0 };
+        let opened = Set { number: self.last_number, names: set.goal, goal: 0, from: 0 };
         if has(set.names | set.goal, node) {
             if !there.is_up {
                 return self.mover;
             }
-            // One that has fallen back meanwhile counts as down, until the next change has looked at it.
+            // A node that has fallen back in the meantime counts as down until the next change has looked at it.
             let is_same = there.server == servers[node] || !scenario.rules.same_server;
             if there.main.set == set && is_same {
                 there.main.set = opened;
@@ -227,8 +231,8 @@ impl State {
         self.nodes.map(|node| node.server)
     }
 
-    /// The next step, once all replicas have what their nodes have. A server that has taken over meanwhile may lack some of it:
-    /// then all begins again at the fence.
+    /// Returns the next step once all replicas have what their nodes have. A server that took over in the meantime may
+    /// lack some of it. Then everything begins again at the fence.
     fn once_safe(&self, set: Set, servers: Servers, waits: bool, next: Mover, scenario: &Scenario) -> Mover {
         let concerned = (0..NODES).filter(|node| has(set.names | set.goal, *node));
         let mut concerned = concerned.map(|node| &self.nodes[node]);
@@ -244,7 +248,7 @@ impl State {
         self.nodes[node].is_up && self.nodes[node].main.set == set
     }
 
-    /// A step on a node was not made: it waits for a node that is down; one that fell back has it begin again.
+    /// Handles a step that a node did not make: waits for a node that is down, and begins again if the node fell back.
     fn refused(&self, node: usize) -> Mover {
         if self.nodes[node].is_up { Mover::Idle } else { self.mover }
     }

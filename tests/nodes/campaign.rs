@@ -1,5 +1,5 @@
-//! Plays one seed: real servers, a real daemon, the faults of the schedule; then everything is there again, what is pending is
-//! looked at and delivered, and the history is judged.
+//! Plays one seed: real servers, a real daemon, the faults of the schedule. Then everything is repaired, the pending
+//! jobs are listed and delivered, and the history is judged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -11,23 +11,23 @@ use crate::schedule::{Extent, Schedule};
 use crate::servers::{Node, Server};
 use crate::stage::{SETTLE, Stage};
 
-/// How long the jobs that were parked may take to be told to come, and then to come.
+/// How long parked jobs may take to be made due, and then to be delivered.
 const RELEASE: Duration = Duration::from_secs(5);
 
-/// What a seed came to.
+/// The result of a seed.
 pub struct Report {
     pub seed: u64,
     pub findings: Vec<Finding>,
     pub history: History,
     pub schedule: Schedule,
     pub took: Duration,
-    /// Of the servers, since each was last started: calls of more than 10 ms, and the longest, ms.
+    /// Calls of more than 10 ms since each server was last started: how many, and the longest in ms.
     slow: (usize, u64),
     log: String,
 }
 
 impl Report {
-    /// One line of figures.
+    /// Returns one line of figures.
     pub fn line(&self) -> String {
         let operations = &self.history.operations;
         let accepted = self.history.deliveries.iter().filter(|d| d.is_accepted).count();
@@ -49,7 +49,7 @@ impl Report {
         )
     }
 
-    /// What is wrong, how it came to be, and what was done.
+    /// Returns what is wrong, how it happened, and what was done.
     pub fn full(&self) -> String {
         let mut text = format!("{}\n{}", self.line(), self.schedule);
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
@@ -70,7 +70,7 @@ impl Report {
     }
 }
 
-/// `nodes`: how many, where that is not left to the seed.
+/// Plays a seed. `nodes`: how many nodes, if the seed does not decide that.
 pub fn play(seed: u64, extent: Extent, nodes: Option<usize>) -> Report {
     let began = Instant::now();
     let schedule = Schedule::new(seed, extent, nodes);

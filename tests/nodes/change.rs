@@ -1,4 +1,4 @@
-//! The commands that change the set of nodes, as people give them. What is special to one way of changing the set is here alone.
+//! The commands that change the set of nodes, as people use them. Only this file knows how the set is changed.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use crate::support::{Daemon, SLOTS, all_new};
 
-/// The nodes of a daemon, by name and section, and which of them the configuration names.
+/// The nodes of a daemon with their names and sections, and which of them the configuration names.
 pub struct Set {
     sections: Vec<(String, String)>,
     is_named: Vec<bool>,
-    /// What stands in the configuration beside them.
+    /// The rest of the configuration.
     rest: String,
 }
 
@@ -24,8 +24,8 @@ impl Set {
         Set { sections, is_named, rest }
     }
 
-    /// Gives a running daemon these nodes alone, as people do it who follow the documents: by the configuration and HUP. Waits
-    /// until all of its processes go by it.
+    /// Gives a running daemon exactly these nodes, as the documents describe it: with the configuration and HUP. Waits
+    /// until all its processes use it.
     pub fn change(&mut self, daemon: &Daemon, nodes: &[usize]) {
         let before = daemon.wait_all_up(SLOTS);
         (0..self.is_named.len()).for_each(|n| self.is_named[n] = nodes.contains(&n));
@@ -34,13 +34,11 @@ impl Set {
         all_new(daemon, &before);
     }
 
-    /// Whether nothing is left to be moved between nodes.
+    /// Whether jobs are on the nodes where they belong: all nodes in the configuration have jobs, and none is older.
     pub fn is_settled(&self, config: &Path) -> bool {
         let out = self.command(&["list", "--json"], config).stdout(Stdio::piped()).output().unwrap();
         let Ok(rows) = serde_json::from_slice::<Value>(&out.stdout) else { return false };
-        rows.as_array().is_some_and(|rows| {
-            rows.iter().all(|row| row["is_looked_through"] == true && row["held_for_others"] == 0)
-        })
+        rows.as_array().is_some_and(|rows| rows.iter().all(|row| row["state"] == "up"))
     }
 
     pub fn config(&self) -> String {
@@ -53,20 +51,34 @@ impl Set {
         Daemon::write_config(daemon.dir.path(), daemon.port, daemon.http, &self.config());
     }
 
-    /// The command that empties a node, so that it can be taken out of the configuration.
+    /// Returns the command that empties a node, so that it can be removed from the configuration.
     pub fn take_out(&self, node: usize, config: &Path) -> Command {
-        self.command(&["drain", &self.sections[node].0], config)
+        self.command(&["move", "--empty", &self.sections[node].0], config)
     }
 
-    /// After it has ended well.
+    /// Returns the command that gives up a lost node.
+    pub fn forget(&self, node: usize, config: &Path) -> Command {
+        self.command(&["forget", &self.sections[node].0, "--yes"], config)
+    }
+
+    /// Returns the command that finishes an interrupted move, and looks at older nodes.
+    pub fn look(&self, config: &Path) -> Command {
+        self.command(&["move"], config)
+    }
+
+    /// Adds a node to the configuration.
+    pub fn name(&mut self, node: usize) {
+        self.is_named[node] = true;
+    }
+
+    /// Removes a node from the configuration after the command has succeeded.
     pub fn is_taken_out(&mut self, node: usize) {
         self.is_named[node] = false;
     }
 
-    /// The command that gives a node its share again, once the configuration names it.
-    pub fn bring_back(&mut self, node: usize, config: &Path) -> Command {
-        self.is_named[node] = true;
-        self.command(&["drain", &self.sections[node].0, "--undo"], config)
+    /// Returns the command that gives a node its share once the configuration names it.
+    pub fn bring_back(&self, node: usize, config: &Path) -> Command {
+        self.command(&["move", "--add", &self.sections[node].0], config)
     }
 
     fn command(&self, arguments: &[&str], config: &Path) -> Command {
@@ -77,7 +89,7 @@ impl Set {
     }
 }
 
-/// A command that runs beside everything else, and is killed when this is dropped.
+/// A command that runs in the background, and is killed when this is dropped.
 pub struct Running(Child);
 
 impl Running {
@@ -85,12 +97,12 @@ impl Running {
         Running(command.spawn().unwrap())
     }
 
-    /// Whether it has ended, and well.
+    /// Returns whether it has succeeded. `None`: it still runs.
     pub fn ended(&mut self) -> Option<bool> {
         self.0.try_wait().unwrap().map(|status| status.success())
     }
 
-    /// Waits for its end; one that does not end is killed.
+    /// Waits for its end. Kills it after the deadline.
     pub fn wait_or_kill(mut self, deadline: Duration) -> bool {
         let until = Instant::now() + deadline;
         loop {

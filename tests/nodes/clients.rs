@@ -1,4 +1,4 @@
-//! The clients of a campaign: each plays its part of the schedule, and notes what was answered. Those of the TCP port send
+//! The clients of a campaign. Each plays its part of the schedule, and records the answers. Those of the TCP port send
 //! each batch at once, before they read an answer.
 
 use std::collections::HashMap;
@@ -7,15 +7,15 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use dq::cli::Client;
-use dq::protocol::dq::Framing;
+use cli::Client;
+use protocol::dq::Framing;
 use serde_json::{Value, json};
 
 use crate::ledger::{Deed, MILLISECOND, Micros, Operation, Outcome, Rule};
 use crate::requests::{Ask, Batch};
 use crate::sink::body;
 
-/// A number for another connection.
+/// Returns a number for another connection.
 fn next_line() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -43,7 +43,7 @@ impl Clients {
         self.is_over.load(Ordering::SeqCst)
     }
 
-    /// Plays a part over TCP, until it is through or all is over.
+    /// Plays a part over TCP, until its end or the end of the campaign.
     pub fn play_tcp(&self, batches: &[Batch]) -> Vec<Operation> {
         let mut line = Line::new(self);
         for batch in batches {
@@ -56,7 +56,7 @@ impl Clients {
         line.noted
     }
 
-    /// The same over HTTP, on a connection a request.
+    /// Plays a part over HTTP, with one connection for each request.
     pub fn play_http(&self, batches: &[Batch]) -> Vec<Operation> {
         let mut noted = Vec::new();
         for batch in batches {
@@ -83,7 +83,7 @@ impl Clients {
     }
 }
 
-/// A connection to the TCP port, which is opened anew when it breaks.
+/// A connection to the TCP port. It is opened again when it breaks.
 pub struct Line<'a> {
     clients: &'a Clients,
     connection: Option<(u64, Client)>,
@@ -96,7 +96,7 @@ impl<'a> Line<'a> {
         Line { clients, connection: None, number: 0, noted: Vec::new() }
     }
 
-    /// Sends all of these and reads the answers. What was sent and not answered is unknown.
+    /// Sends all of these and reads the answers. A request that was sent and not answered is unknown.
     pub fn play(&mut self, requests: &[Vec<Ask>]) {
         if self.connection.is_none() {
             let Ok(client) = Client::connect(self.clients.tcp, Framing::Binary) else {
@@ -182,7 +182,7 @@ fn job(ask: &Ask) -> Value {
     })
 }
 
-/// By the codes that say so, nothing was done; by the others it is not known.
+/// Returns the outcome of a code. Some codes say that nothing was done. With the others it is not known.
 fn refused(code: &str) -> Outcome {
     match code {
         "not_found" => Outcome::NotFound,
@@ -250,7 +250,7 @@ pub enum Broken {
     Unknown,
 }
 
-/// One request on a connection of its own.
+/// Sends one request on its own connection.
 pub fn exchange(to: SocketAddr, method: &str, path: &str, body: &Value) -> Result<(u16, Value), Broken> {
     let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(5)).map_err(|_| Broken::NotSent)?;
     let _ = stream.set_read_timeout(Some(Duration::from_secs(10)));
@@ -274,7 +274,7 @@ pub fn exchange(to: SocketAddr, method: &str, path: &str, body: &Value) -> Resul
     Ok((status, answer))
 }
 
-/// How often each kind of request was answered in each way.
+/// Returns how often each kind of request was answered in each way.
 pub fn figures(operations: &[Operation]) -> String {
     let mut counts: HashMap<String, usize> = HashMap::new();
     for operation in operations {

@@ -1,4 +1,7 @@
-/* Shifts the real-time clock of the process that it is preloaded into by CLOCK_OFFSET_MS milliseconds. Other clocks stay. */
+/*
+ * Shifts the real-time clock of the process into which it is preloaded by CLOCK_OFFSET_MS milliseconds. Other clocks
+ * are not changed.
+ */
 
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -21,7 +24,10 @@ static long long offset_ms(void)
 
 int clock_gettime(clockid_t clock, struct timespec *now)
 {
-    /* The system call itself: to look up the function of the C library may allocate, and allocators ask for the time. */
+    /*
+     * Makes the system call directly. To look up the C library's function may allocate memory, and allocators ask for
+     * the time.
+     */
     int failed = (int)syscall(SYS_clock_gettime, clock, now);
     if (!failed && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) {
         long long ms = offset_ms();

@@ -1,5 +1,5 @@
-//! What a history must not have. Each rule accuses only where no order of the requests that overlap in time, and no fate of the
-//! requests whose outcome is unknown, would explain what was seen.
+//! What must not be in a history. A rule reports a fault only if no order of the overlapping requests, and no outcome
+//! of the unknown requests, can explain what was seen.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -8,14 +8,14 @@ use crate::ledger::{
     Deed, Delivery, Found, History, Id, MILLISECOND, Micros, Operation, Outcome, Rule, SECOND, Version,
 };
 
-/// An attempt that was in flight when its job was deleted or replaced has begun at the receiver at the latest so long after.
+/// An attempt that was in flight when its job was deleted or replaced begins at the receiver at most this much later.
 const IN_FLIGHT: Micros = 3 * SECOND / 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// It was acknowledged, and is nowhere.
     Lost,
-    /// It was acknowledged, is shown, and is not delivered.
+    /// It was acknowledged and is shown, but is not delivered.
     Stuck,
     /// It came before it was due.
     Early,
@@ -23,17 +23,17 @@ pub enum Kind {
     Revived,
     /// It came although its add had been refused.
     Refused,
-    /// The answer said that it is not there, and it is.
+    /// The answer said that it does not exist, but it does.
     Hidden,
-    /// The answer said that something is there, and nothing can be.
+    /// The answer said that something exists, but nothing can.
     Phantom,
     /// An older version was shown.
     Stale,
-    /// An add that had to go by what was there was stored beside it.
+    /// An add with `keep` or `reject` was stored although a job was there.
     StoredTwice,
-    /// It was asked for until the deadline, in vain.
+    /// It was asked for until the deadline without an answer.
     Unreachable,
-    /// The store counts otherwise than what can be found.
+    /// The store's counts differ from what can be found.
     Count,
 }
 
@@ -53,7 +53,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Everything that is wrong.
+/// Returns everything that is wrong.
 pub fn judge(history: &History) -> Vec<Finding> {
     let mut ids: BTreeMap<Id, Of> = BTreeMap::new();
     let of = |id| Of { history, id, operations: Vec::new(), deliveries: HashMap::new() };
@@ -69,7 +69,7 @@ pub fn judge(history: &History) -> Vec<Finding> {
         of.operations.sort_by_key(|o| (o.sent, o.line, o.number));
         of.judge(&mut findings);
     }
-    // One cause has many effects on an id: of each kind the first is enough.
+    // One cause has many effects on an id. The first effect of each kind is enough.
     let mut seen = BTreeSet::new();
     findings.sort_by_key(|finding| finding.at);
     findings.retain(|finding| seen.insert((finding.id, finding.kind)));
@@ -81,7 +81,7 @@ pub fn judge(history: &History) -> Vec<Finding> {
     findings
 }
 
-/// The versions that were delivered more than once.
+/// Returns how many versions were delivered more than once.
 pub fn repeated(history: &History) -> usize {
     let (mut once, mut more) = (BTreeSet::new(), BTreeSet::new());
     for delivery in history.deliveries.iter().filter(|d| d.is_accepted) {
@@ -92,8 +92,8 @@ pub fn repeated(history: &History) -> usize {
     more.len()
 }
 
-/// Deliveries of versions whose replacement or deletion lay in a spool, where that had been answered: they are allowed, and
-/// counted.
+/// Returns how many versions were delivered although their replacement or deletion waited in a spool and had been
+/// answered. This is allowed, and only counted.
 pub fn behind_spools(history: &History) -> usize {
     let is_spooled = |o: &&Operation| o.ends_others() && o.outcome == Outcome::Spooled;
     let spooled: Vec<&Operation> = history.operations.iter().filter(is_spooled).collect();
@@ -110,7 +110,7 @@ pub fn behind_spools(history: &History) -> usize {
 struct Of<'a> {
     history: &'a History,
     id: Id,
-    /// By when they were sent.
+    /// Sorted by when they were sent.
     operations: Vec<&'a Operation>,
     deliveries: HashMap<Version, Vec<&'a Delivery>>,
 }
@@ -168,17 +168,22 @@ impl Of<'_> {
                 format!("version {version} came {} ms before it was due", (due - at) / MILLISECOND),
             );
         }
-        let ended = |o: &&&Operation| o.ends_others() && self.is_certain(o) && self.is_before(creator, o);
-        if let Some(end) =
-            self.operations.iter().filter(ended).find(|o| at > self.in_flight_until(o.answered))
-        {
+        let ended = |o: &&&Operation| o.ends_others() && self.is_firm(o) && self.is_before(creator, o);
+        // A change in a spool ends the earlier version when it is sent.
+        let reaches_until = |o: &Operation| match o.outcome {
+            Outcome::Spooled => {
+                self.history.spools_empty_at.map_or(Micros::MAX, |at| self.in_flight_until(at))
+            }
+            _ => self.in_flight_until(o.answered),
+        };
+        if let Some(end) = self.operations.iter().filter(ended).find(|o| at > reaches_until(o)) {
             let after = (at - end.answered) / MILLISECOND;
             let text = format!("version {version} came {after} ms after {:?} had been answered", end.deed);
             say(Kind::Revived, at, text);
         }
     }
 
-    /// Whether an answer fits what must be there, and what can be.
+    /// Whether an answer is consistent with what must exist, and with what can exist.
     fn judge_answer(&self, asked: &Operation, say: &mut impl FnMut(Kind, Micros, String)) {
         let there = || self.operations.iter().find(|o| self.must_be_there(o, asked));
         match (&asked.deed, &asked.outcome) {
@@ -203,7 +208,7 @@ impl Of<'_> {
                 };
                 let ended = |o: &&Operation| {
                     o.ends_others()
-                        && self.is_certain(o)
+                        && self.is_firm(o)
                         && self.is_before(creator, o)
                         && self.is_before(o, asked)
                 };
@@ -240,12 +245,12 @@ impl Of<'_> {
         }
     }
 
-    /// Whether a version that must not be lost was delivered.
+    /// Reports a version that must not be lost, if it was not delivered: it is lost, or stuck in the store.
     fn judge_presence(&self, creator: &Operation, say: &mut impl FnMut(Kind, Micros, String)) {
         let Some(version) = creator.version() else { return };
         let is_stored = match creator.deed {
             Deed::Add { rule: Rule::Keep, .. } => self.is_certain(creator) && !self.can_be_there(creator),
-            _ => self.is_certain(creator) || creator.outcome == Outcome::Spooled,
+            _ => self.is_firm(creator),
         };
         let may_end = |o: &&&Operation| {
             o.ends_others() && o.is_possible() && o.version() != Some(version) && !self.is_before(o, creator)
@@ -272,7 +277,8 @@ impl Of<'_> {
         }
     }
 
-    /// Until when what was in flight at that moment may still reach the receiver: processes that are stopped go on later.
+    /// Returns until when a callback that was in flight at this moment may still reach the receiver. Stopped processes
+    /// continue later.
     fn in_flight_until(&self, at: Micros) -> Micros {
         let mut until = at + IN_FLIGHT;
         loop {
@@ -285,14 +291,24 @@ impl Of<'_> {
         }
     }
 
-    /// Whether it was done, for good.
+    /// Whether it was done, and cannot be undone.
     fn is_certain(&self, operation: &Operation) -> bool {
         let overlaps =
             |span: &crate::ledger::Span| operation.sent <= span.to && operation.answered >= span.from;
         operation.outcome == Outcome::Done && !self.history.weak.iter().any(overlaps)
     }
 
-    /// When it was done at the latest.
+    /// Whether it was done, or will be done in the end. A change in a spool is lost only if a replica that lacks it is
+    /// promoted after the request was sent.
+    fn is_firm(&self, operation: &Operation) -> bool {
+        let may_be_lost = |span: &crate::ledger::Span| span.to >= operation.sent;
+        match operation.outcome {
+            Outcome::Spooled => !self.history.weak.iter().any(may_be_lost),
+            _ => self.is_certain(operation),
+        }
+    }
+
+    /// Returns when it was done at the latest.
     fn latest(&self, operation: &Operation) -> Micros {
         match operation.outcome {
             Outcome::Unknown => self.in_flight_until(operation.answered),
@@ -301,13 +317,18 @@ impl Of<'_> {
         }
     }
 
-    /// Whether one was done before the other, whatever the outcome of both: by the order of their connection, or by time.
+    /// Whether it is certain that one was done before the other: by the order on their connection, by the order of the
+    /// spool, or by time.
     fn is_before(&self, one: &Operation, other: &Operation) -> bool {
         let in_order = one.line == other.line && one.number < other.number;
-        (in_order && one.outcome != Outcome::Unknown) || self.latest(one) < other.sent
+        // A request about a job with a change in the spool comes after that change. Requests about dead letters do not.
+        let is_behind = one.outcome == Outcome::Spooled
+            && one.answered < other.sent
+            && !matches!(other.deed, Deed::Redrive | Deed::Purge);
+        (in_order && one.outcome != Outcome::Unknown) || is_behind || self.latest(one) < other.sent
     }
 
-    /// Whether the version that one operation stored is pending as long as the other lasts.
+    /// Whether the version that one operation stored is pending during all of the other operation.
     fn must_be_there(&self, creator: &Operation, asked: &Operation) -> bool {
         let Some(version) = creator.version() else { return false };
         let stores = !matches!(creator.deed, Deed::Add { rule: Rule::Keep, .. });
@@ -327,7 +348,7 @@ impl Of<'_> {
         !came && !self.operations.iter().any(may_end)
     }
 
-    /// Whether any version may be there at some moment while an operation lasts.
+    /// Whether some version may exist at some moment during an operation.
     fn can_be_there(&self, asked: &Operation) -> bool {
         let ended = |creator: &Operation| {
             let ends = |o: &&Operation| {

@@ -1,4 +1,4 @@
-//! Each kind of fault is found in a history made by hand, and nothing is found in its honest neighbour.
+//! Each kind of fault is found in a history made by hand, and nothing is found in a similar history without the fault.
 
 use super::*;
 use crate::ledger::{Census, Count, Span};
@@ -13,12 +13,12 @@ fn with(version: Version, rule: Rule) -> Deed {
     Deed::Add { version, rule, delay: 0 }
 }
 
-/// A history that is written down line by line; times are in tenths of a second.
+/// A history that is written line by line. Times are in tenths of a second.
 #[derive(Default)]
 struct Told(History);
 
 impl Told {
-    /// On a connection of its own.
+    /// Adds a request on its own connection.
     fn asked(self, from: u64, to: u64, deed: Deed, outcome: Outcome) -> Told {
         let line = 100 + self.0.operations.len() as u64;
         self.on(line, from, to, deed, outcome)
@@ -85,7 +85,7 @@ fn a_job_that_is_nowhere_is_lost() {
 fn the_older_of_two_versions_may_be_gone_and_the_newer_not() {
     told().asked(0, 1, add(1), Done).asked(2, 3, add(2), Done).came(4, 2).stands();
     told().asked(0, 1, add(1), Done).asked(2, 3, add(2), Done).left(Found::Pending(1)).has(Kind::Lost);
-    // They overlap: either may be the newer.
+    // They overlap, so either may be the newer one.
     told().asked(0, 2, add(1), Done).asked(1, 3, add(2), Done).came(4, 1).stands();
 }
 
@@ -119,12 +119,12 @@ fn a_delivery_after_its_end_is_found_unless_it_was_in_flight() {
     replaced().came(10, 1).stands();
     let deleted = || told().asked(0, 1, add(1), Done).asked(2, 3, Deed::Delete, Done);
     deleted().came(40, 1).has(Kind::Revived);
-    // A process that held it was stopped, and went on.
+    // A process that held it was stopped, and then continued.
     deleted().stopped(2, 35).came(40, 1).stands();
     deleted().stopped(20, 35).came(40, 1).has(Kind::Revived);
     // The delete may have come first.
     told().asked(0, 3, add(1), Done).asked(2, 4, Deed::Delete, Done).came(40, 1).stands();
-    // What was acknowledged by a master that was lost with it.
+    // What a master has acknowledged may be lost with it.
     let mut told = deleted().came(40, 1);
     told.0.weak.push(Span { from: 2 * SECOND / 10, to: 4 * SECOND / 10 });
     told.stands();
@@ -141,11 +141,30 @@ fn requests_of_one_connection_keep_their_order() {
 }
 
 #[test]
-fn an_old_version_behind_a_spooled_one_is_allowed_until_the_spools_are_empty() {
+fn an_old_version_is_allowed_until_the_spools_are_empty() {
     let spooled = || told().asked(0, 1, add(1), Done).asked(2, 3, add(2), Spooled).came(40, 1);
     spooled().came(50, 2).stands();
     assert_eq!(behind_spools(&spooled().came(50, 2).0), 1);
     spooled().has(Kind::Lost);
+    let empty_at = |tenths: u64| {
+        let mut told = spooled().came(50, 2);
+        told.0.spools_empty_at = Some(tenths * SECOND / 10);
+        told
+    };
+    empty_at(39).stands();
+    empty_at(20).has(Kind::Revived);
+    told().asked(0, 1, add(1), Done).asked(2, 3, Deed::Delete, Spooled).came(40, 1).stands();
+}
+
+#[test]
+fn what_is_asked_behind_a_spooled_change_sees_it() {
+    let spooled = || told().asked(0, 1, add(1), Done).asked(2, 3, add(2), Spooled);
+    spooled().asked(4, 5, Deed::Get, Shown(1)).came(50, 2).has(Kind::Stale);
+    spooled().asked(4, 5, Deed::Get, Shown(2)).came(50, 2).stands();
+    // The request is done after the entry was sent, so the older version cannot come after it.
+    spooled().asked(4, 5, add(3), Done).came(50, 2).came(60, 3).has(Kind::Revived);
+    spooled().asked(4, 5, add(3), Spooled).came(60, 3).stands();
+    spooled().asked(4, 5, add(3), Done).has(Kind::Lost);
 }
 
 #[test]
@@ -190,13 +209,13 @@ fn an_add_that_had_to_find_the_other_is_stored_twice() {
     there().asked(2, 3, with(2, Rule::Reject), Done).came(31, 2).has(Kind::StoredTwice);
     there().asked(2, 3, with(2, Rule::Keep), Done).came(31, 2).has(Kind::StoredTwice);
     there().asked(2, 3, with(2, Rule::Keep), Done).stands();
-    // Where there was nothing, a keep stores what it brings.
+    // If there was nothing, a keep stores its job.
     told().asked(0, 1, with(1, Rule::Keep), Done).left(Found::Nothing).has(Kind::Lost);
     told().asked(0, 1, with(1, Rule::Keep), Done).came(2, 1).stands();
 }
 
 #[test]
-fn what_cannot_be_asked_for_and_what_is_counted_wrongly_is_found() {
+fn an_unreachable_job_and_a_wrong_count_are_found() {
     told().asked(0, 1, add(1), Done).left(Found::NoAnswer("node_down".into())).has(Kind::Unreachable);
     let mut told = told().asked(0, 1, add(1), Done).came(2, 1);
     let count = |pending| Count { pending, dead: 0 };

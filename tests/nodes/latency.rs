@@ -1,4 +1,4 @@
-//! A line to a server on a Unix socket, which can be slow, hold everything back, or be cut with all that is on its way.
+//! A line to a server on a Unix socket. It can be slow, hold everything back, or be cut with everything that is on it.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -12,11 +12,11 @@ use std::time::Duration;
 struct State {
     delay_ms: AtomicU64,
     holds: AtomicBool,
-    /// Begins to hold at a request of so many bytes; 0: at none.
+    /// A request of this many bytes makes the line hold everything back. 0: no request does.
     holds_from: AtomicU64,
     /// How often it was cut.
     cuts: AtomicU64,
-    /// Bytes that went to the server.
+    /// How many bytes went to the server.
     sent: AtomicU64,
     open: Mutex<Vec<UnixStream>>,
 }
@@ -28,7 +28,7 @@ pub struct SlowLine {
 }
 
 impl SlowLine {
-    /// Begins to forward, without delay.
+    /// Starts a line without delay.
     pub fn to(server: PathBuf) -> SlowLine {
         let dir = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(dir.path().join("line.sock")).unwrap();
@@ -52,22 +52,22 @@ impl SlowLine {
         Path::new(self.dir.path()).join("line.sock")
     }
 
-    /// How long each request takes on its way.
+    /// Sets how long each request takes on the line.
     pub fn slow(&self, delay: Duration) {
         self.state.delay_ms.store(delay.as_millis() as u64, Ordering::SeqCst);
     }
 
-    /// From the next request of so many bytes on, that one too, it forwards nothing until it is cut.
+    /// From the next request of this many bytes on (including it), forwards nothing until the line is cut.
     pub fn hold_from(&self, bytes: u64) {
         self.state.holds_from.store(bytes, Ordering::SeqCst);
     }
 
-    /// Whether it has begun to.
+    /// Whether it holds everything back.
     pub fn holds(&self) -> bool {
         self.state.holds.load(Ordering::SeqCst)
     }
 
-    /// Closes all connections; what was on its way to the server is lost.
+    /// Closes all connections. What was on its way to the server is lost.
     pub fn cut(&self) {
         self.state.cuts.fetch_add(1, Ordering::SeqCst);
         self.state.holds_from.store(0, Ordering::SeqCst);
@@ -77,7 +77,7 @@ impl SlowLine {
         }
     }
 
-    /// How many bytes went to the server so far.
+    /// Returns how many bytes have gone to the server so far.
     pub fn sent(&self) -> u64 {
         self.state.sent.load(Ordering::SeqCst)
     }

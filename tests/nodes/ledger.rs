@@ -1,5 +1,5 @@
-//! What was asked, answered and delivered, and when: pure data, which the judgement reads. All times are microseconds since the
-//! campaign began, by the clock of this process.
+//! What was asked, answered and delivered, and when: pure data that the judgement reads. All times are in microseconds
+//! since the campaign began, by the clock of this process.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,22 +9,22 @@ pub type Micros = u64;
 pub const MILLISECOND: Micros = 1_000;
 pub const SECOND: Micros = 1_000_000;
 
-/// Each body that is stored under an id carries a number of its own.
+/// A number that each body stored under an id has for itself.
 pub type Version = u64;
 
-/// An id of a job. What kind it has tells what is done with it.
+/// A job's id. Its kind says how it is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Id {
-    /// One of few, which all clients use at the same time.
+    /// One of a few ids that all clients use at the same time.
     Shared(u32),
     /// It is added once.
     Single(u32),
-    /// It is added once, and its deliveries fail until the end, so that it becomes a dead letter.
+    /// It is added once. Its deliveries fail until the end, so it becomes a dead letter.
     Failing(u32),
 }
 
 impl Id {
-    /// Its topic.
+    /// Returns its topic.
     pub fn topic(self) -> &'static str {
         match self {
             Id::Shared(_) | Id::Single(_) => "t",
@@ -83,11 +83,11 @@ pub enum Deed {
     Purge,
 }
 
-/// What was answered.
+/// The answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Done,
-    /// It lies on the disk of the host, and is passed on later.
+    /// It waits on the disk of the host, and is passed on later.
     Spooled,
     /// A `get` that shows this version.
     Shown(Version),
@@ -103,9 +103,9 @@ pub enum Outcome {
 #[derive(Debug, Clone)]
 pub struct Operation {
     pub id: Id,
-    /// Which connection it was sent on; a connection that was opened anew has another number.
+    /// The connection on which it was sent. A reopened connection has another number.
     pub line: u64,
-    /// Which request of its connection it was.
+    /// The number of the request on its connection.
     pub number: u64,
     pub deed: Deed,
     pub sent: Micros,
@@ -119,7 +119,7 @@ impl Operation {
         matches!(self.outcome, Outcome::Done | Outcome::Spooled | Outcome::Unknown)
     }
 
-    /// The version that it may have stored.
+    /// Returns the version that it may have stored.
     pub fn version(&self) -> Option<Version> {
         match self.deed {
             Deed::Add { version, .. } | Deed::Patch { version, .. } => Some(version),
@@ -127,7 +127,7 @@ impl Operation {
         }
     }
 
-    /// Whether it is of a kind that ends the version that was there before.
+    /// Whether such a request ends the earlier version.
     pub fn ends_others(&self) -> bool {
         match self.deed {
             Deed::Add { rule, .. } => rule == Rule::Replace,
@@ -147,7 +147,7 @@ pub struct Delivery {
     pub is_accepted: bool,
 }
 
-/// From when to when.
+/// A span of time.
 #[derive(Debug, Clone, Copy)]
 pub struct Span {
     pub from: Micros,
@@ -160,11 +160,11 @@ pub enum Found {
     Nothing,
     Pending(Version),
     Dead(Version),
-    /// It was asked until the deadline, and not answered.
+    /// It was asked until the deadline without an answer.
     NoAnswer(String),
 }
 
-/// How many jobs the store says that it has, and what was found by asking for each id.
+/// How many jobs the store counts, and how many were found by asking for each id.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Count {
     pub pending: u64,
@@ -178,26 +178,27 @@ pub struct Census {
     pub found: Count,
 }
 
-/// All that is known of a campaign.
+/// Everything that is known of a campaign.
 #[derive(Debug, Default)]
 pub struct History {
     pub operations: Vec<Operation>,
     pub deliveries: Vec<Delivery>,
-    /// When some process was stopped: what it had in hand goes on afterwards.
+    /// When some process was stopped. What it had in hand continues afterwards.
     pub stops: Vec<Span>,
-    /// What was acknowledged then may be undone, since a replica that lacks it was promoted.
+    /// When an acknowledged change may be undone, because a replica that lacks it was promoted.
     pub weak: Vec<Span>,
-    /// When the spools were empty. None: they have not been emptied.
+    /// When the spools were empty. `None`: they have not been emptied.
     pub spools_empty_at: Option<Micros>,
-    /// By how much a job may come early, since it moved between servers whose clocks differ.
+    /// How much a job may come early after it moved between servers whose clocks differ.
     pub clocks_differ_by: Micros,
     pub censuses: Vec<Census>,
-    /// After everything that was pending was told to be delivered, and had time to be.
+    /// What is left after all pending jobs were made due and had time to be delivered.
     pub left: BTreeMap<Id, Found>,
 }
 
 impl History {
-    /// What happened to an id around a moment, in order, to be shown to people. What was refused changed nothing.
+    /// Returns what happened to an id around a moment, in order, for people. Refused requests changed nothing and are
+    /// left out.
     pub fn story(&self, id: Id, around: Micros) -> String {
         let mut lines: Vec<(Micros, String)> = Vec::new();
         let told = |o: &&Operation| o.id == id && !matches!(o.outcome, Outcome::Refused(_));

@@ -1,12 +1,12 @@
-//! Nodes of Redis that fail in every way, under clients that use the same ids at the same time: what was acknowledged is neither
-//! lost nor delivered after it was deleted or replaced.
+//! Redis nodes that fail in every way, under clients that use the same ids at the same time. What was acknowledged must
+//! not be lost, and must not be delivered after it was deleted or replaced.
 //!
-//! The schedule, the ledger and the judgement are pure (`schedule`, `ledger`, `judge`); the others act. The daemon and its
-//! servers are seen from outside alone: by the ports, the `dq` command and signals.
+//! The schedule, the ledger and the judgement are pure (`schedule`, `ledger`, `judge`); the other modules act. They see
+//! the daemon and its servers only from outside: through the ports, the `dq` command and signals.
 //!
-//! `make nodes SEEDS=1..40` plays whole campaigns, `make nodes SEED=7` one of them again (its faults and requests are the same;
-//! when exactly each of them meets the other is not), and `NODES=1` says how many nodes there are. `cargo test --test nodes` plays a short form.
-//! `make nodes-cases` plays the cases of `cases`.
+//! `make nodes SEEDS=1..40` plays whole campaigns. `make nodes SEED=7` plays one of them again, with the same faults
+//! and requests, but not with the same timing. `NODES=1` sets the number of nodes. `cargo test --test nodes` plays a
+//! short form. `make nodes-cases` plays the cases of `cases`.
 
 #![allow(missing_docs)]
 
@@ -30,7 +30,7 @@ use std::ops::RangeInclusive;
 
 use schedule::Extent;
 
-/// Plays these seeds, one after the other, and tells what is wrong with any of them.
+/// Plays these seeds, one after the other, and reports what is wrong with any of them.
 fn play(seeds: RangeInclusive<u64>, extent: Extent, nodes: Option<usize>) {
     let mut failed = Vec::new();
     for seed in seeds {
@@ -45,7 +45,7 @@ fn play(seeds: RangeInclusive<u64>, extent: Extent, nodes: Option<usize>) {
     assert!(failed.is_empty(), "seeds with findings: {failed:?}");
 }
 
-/// `SEEDS=1..40` are all of them, the last one too.
+/// Returns the seeds. `SEEDS=1..40` includes the last one.
 fn seeds() -> RangeInclusive<u64> {
     let of = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
     let number = |text: &str| text.trim().parse::<u64>().unwrap_or_else(|_| panic!("{text:?} is no seed"));

@@ -1,10 +1,10 @@
-//! What the clients of a campaign ask for, drawn before it begins.
+//! The requests of a campaign's clients. They are drawn before it begins.
 
 use fastrand::Rng;
 
 use crate::ledger::{Deed, Id, MILLISECOND, Micros, Rule, SECOND, Version};
 
-/// A delay that ends after each campaign, also where clocks differ by two hours.
+/// A delay that is longer than any campaign, even if clocks differ by two hours.
 pub const PARKED: Micros = 6 * 3600 * SECOND;
 
 /// One job of an add, or another request.
@@ -20,9 +20,9 @@ pub struct Ask {
 pub enum Fate {
     Accepted,
     AcceptedSlowly,
-    /// The first attempt is refused.
+    /// It refuses the first attempt.
     SecondAttempt,
-    /// All are, until the end.
+    /// It refuses all attempts until the end.
     Refused,
 }
 
@@ -37,14 +37,14 @@ impl Fate {
     }
 }
 
-/// What a client sends at once, after a pause. Requests with more than one ask are a `madd`.
+/// What a client sends at once, after a pause. A request with more than one ask is a `madd`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     pub pause: Micros,
     pub requests: Vec<Vec<Ask>>,
 }
 
-/// Draws what clients ask for, for so long.
+/// Draws the requests of clients for this length of time.
 pub struct Requests<'a> {
     random: &'a mut Rng,
     length: Micros,
@@ -53,7 +53,7 @@ pub struct Requests<'a> {
     failing: u32,
 }
 
-/// How many ids all clients use.
+/// How many ids all clients share.
 const SHARED: u32 = 24;
 
 impl<'a> Requests<'a> {
@@ -61,7 +61,7 @@ impl<'a> Requests<'a> {
         Requests { random, length, version: 0, singles: 0, failing: 0 }
     }
 
-    /// Of a client of the TCP port.
+    /// Draws the requests of a client of the TCP port.
     pub fn tcp(&mut self) -> Vec<Batch> {
         let (mut batches, mut at) = (Vec::new(), 0);
         while at < self.length {
@@ -74,7 +74,7 @@ impl<'a> Requests<'a> {
                     continue;
                 }
                 let jobs: Vec<Ask> = (0..self.random.u64(2..40)).map(|_| self.add()).collect();
-                // What follows at once on one of its jobs, the last one rather.
+                // The request that follows at once is about one of its jobs, preferably the last one.
                 let last = jobs[jobs.len() - 1].id;
                 requests.push(jobs);
                 if self.random.bool() {
@@ -87,7 +87,7 @@ impl<'a> Requests<'a> {
         batches
     }
 
-    /// Of a client of the HTTP API.
+    /// Draws the requests of a client of the HTTP API.
     pub fn http(&mut self) -> Vec<Batch> {
         let (mut batches, mut at) = (Vec::new(), 0);
         while at < self.length {
@@ -138,7 +138,7 @@ impl<'a> Requests<'a> {
         Deed::Patch { version: self.version(), delay: self.delay() }
     }
 
-    /// An add that replaces, of an id of either kind.
+    /// Draws an add that replaces, with an id of either kind.
     fn add(&mut self) -> Ask {
         let (version, delay, fate) = (self.version(), self.delay(), self.fate());
         let id = if self.random.u8(0..6) == 0 {

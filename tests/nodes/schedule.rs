@@ -1,4 +1,5 @@
-//! What happens in a campaign, drawn from one seed before it begins: what fails and when, and what each client asks for.
+//! What happens in a campaign, drawn from one seed before it begins: what fails and when, and what each client asks
+//! for.
 
 use std::fmt;
 
@@ -7,7 +8,7 @@ use fastrand::Rng;
 use crate::ledger::{MILLISECOND, Micros, SECOND};
 use crate::requests::{Batch, Requests};
 
-/// How much a campaign may do.
+/// How much happens in a campaign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     /// For each change of the code: processes and one node fail.
@@ -16,17 +17,17 @@ pub enum Extent {
     Full,
 }
 
-/// Which servers there are.
+/// The servers of a campaign.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shape {
     pub nodes: usize,
-    /// Whether the last of them is a master with a replica and sentinels.
+    /// Whether the last node is a master with a replica and sentinels.
     pub sentinel: bool,
-    /// By how much the clock of each server is ahead, ms.
+    /// How far the clock of each server is ahead, in ms.
     pub offsets_ms: Vec<i64>,
 }
 
-/// The children of a master, as the system calls them.
+/// The children of a master, as the system names them.
 const ROLES: [&str; 7] = [
     "dq-server",
     "dq-timer-0",
@@ -37,7 +38,7 @@ const ROLES: [&str; 7] = [
     "dq-http-server",
 ];
 
-/// What is done to the servers and to the daemon. Numbers are nodes.
+/// A fault of the servers or the daemon. Numbers are nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     Kill(usize),
@@ -50,9 +51,9 @@ pub enum Fault {
     KillMaster,
     Hup,
     Usr2,
-    /// The replica gets nothing any more.
+    /// The replica no longer gets anything.
     Lag(usize),
-    /// The master is lost, and the replica that lagged takes its place.
+    /// The master is lost, and the lagging replica takes its place.
     Promote(usize),
     /// The old master is back, as a replica.
     Rejoin(usize),
@@ -63,28 +64,28 @@ pub enum Fault {
     BringBack(usize),
 }
 
-/// What a campaign does.
+/// A drawn campaign.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Schedule {
     pub seed: u64,
     pub shape: Shape,
-    /// How long clients ask and things fail.
+    /// How long clients send requests and things fail.
     pub length: Micros,
     pub faults: Vec<(Micros, Fault)>,
-    /// Of each client of the TCP port.
+    /// The batches of each client of the TCP port.
     pub lines: Vec<Vec<Batch>>,
-    /// Of each client of the HTTP API.
+    /// The batches of each client of the HTTP API.
     pub http: Vec<Vec<Batch>>,
 }
 
 impl Schedule {
-    /// `nodes`: how many, where that is not left to the seed.
+    /// Draws a campaign. `nodes`: how many nodes, if the seed does not decide that.
     pub fn new(seed: u64, extent: Extent, nodes: Option<usize>) -> Schedule {
         let mut random = Rng::with_seed(seed);
         let is_short = extent == Extent::Short;
         let length = if is_short { 6 * SECOND } else { 11 * SECOND };
-        // Four forms take turns, so that few seeds play them all.
-        let nodes = nodes.unwrap_or(if is_short { 1 } else { 2 + (seed % 2) as usize });
+        // Four forms alternate, so that a few seeds play them all.
+        let nodes = nodes.unwrap_or(if is_short { 1 + (seed % 2) as usize } else { 2 + (seed % 2) as usize });
         let sentinel = !is_short && seed / 2 % 2 == 1;
         let differ = random.bool();
         let offset = |random: &mut Rng| if differ { random.i64(-3_600_000..=3_600_000) } else { 0 };
@@ -97,7 +98,7 @@ impl Schedule {
         Schedule { seed, shape, length, faults, lines, http }
     }
 
-    /// By how much a job may come early that moves between servers.
+    /// Returns how much a job may come early when it moves between servers.
     pub fn clocks_differ_by(&self) -> Micros {
         let moves = self.faults.iter().any(|(_, fault)| matches!(fault, Fault::TakeOut(_)));
         let offsets = &self.shape.offsets_ms;
@@ -116,7 +117,7 @@ impl fmt::Display for Schedule {
     }
 }
 
-/// Draws what fails.
+/// Draws the faults.
 struct Faults<'a> {
     random: &'a mut Rng,
     shape: &'a Shape,
@@ -126,7 +127,7 @@ struct Faults<'a> {
 
 impl Faults<'_> {
     fn draw(mut self) -> Vec<(Micros, Fault)> {
-        // Until when a node is in the hands of a fault that was begun.
+        // Until when a fault that has begun occupies a node.
         let mut busy = vec![0; self.shape.nodes];
         let (mut set_busy, mut has_lagged, mut at) = (0, false, 400 * MILLISECOND);
         while at < self.length {
@@ -164,7 +165,7 @@ impl Faults<'_> {
         self.list
     }
 
-    /// A fault and its end, after some milliseconds. Gives when that is.
+    /// Adds a fault and, some milliseconds later, its end. Returns when that is over.
     fn pair(&mut self, at: Micros, ms: std::ops::Range<u64>, begin: Fault, end: Fault) -> Micros {
         let until = (at + self.random.u64(ms) * MILLISECOND).min(self.length);
         self.list.extend([(at, begin), (until, end)]);

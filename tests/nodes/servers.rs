@@ -1,9 +1,8 @@
-//! The nodes of a campaign: servers of Redis whose clocks may be wrong, and groups with sentinels.
+//! The nodes of a campaign: Redis servers whose clocks may be wrong, and groups with sentinels.
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -20,7 +19,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one whose clock is so far ahead, and waits until it answers.
+    /// Starts a server whose clock is ahead by this much, and waits until it answers.
     pub fn start(offset_ms: i64) -> Server {
         let dir = in_memory();
         let process = spawn(&dir, offset_ms);
@@ -47,14 +46,14 @@ impl Server {
         let _ = self.process.wait();
     }
 
-    /// Starts it again, with what it has on its disk.
+    /// Starts it again with the data on its disk.
     pub fn start_again(&mut self) {
         self.kill();
         self.process = spawn(&self.dir, self.offset_ms);
         self.wait();
     }
 
-    /// Stops it, so that it hangs and closes nothing; or lets it go on.
+    /// Stops the server, so that it hangs without closing anything, or lets it continue.
     pub fn hang(&self, hangs: bool) {
         let signal = if hangs { Signal::SIGSTOP } else { Signal::SIGCONT };
         let _ = kill(Pid::from_raw(self.process.id() as i32), signal);
@@ -77,15 +76,15 @@ fn spawn(dir: &tempfile::TempDir, offset_ms: i64) -> Child {
     command.arg("--unixsocket").arg(dir.path().join("redis.sock")).arg("--dir").arg(dir.path());
     clock::shift(&mut command, offset_ms);
     let ends = || Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?);
-    // SAFETY: makes one system call.
+    // SAFETY: it makes one system call.
     unsafe { command.pre_exec(ends) };
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// What dq calls a node.
+/// A node in dq's sense.
 pub enum Node {
     Single(Server),
-    /// One that is reached by a line that can be slow or cut.
+    /// A server behind a line that can be slow or cut.
     Behind(Server, SlowLine),
     /// A master, a replica, three sentinels.
     Group(SentinelGroup),
@@ -109,7 +108,7 @@ impl Node {
         }
     }
 
-    /// The line that it is reached by.
+    /// Returns the line to the server.
     pub fn line(&self) -> &SlowLine {
         match self {
             Node::Behind(_, line) => line,
@@ -117,7 +116,7 @@ impl Node {
         }
     }
 
-    /// Its section of the configuration.
+    /// Returns its section of the configuration.
     pub fn section(&self, name: &str) -> String {
         let address = match self {
             Node::Single(server) => format!("url = \"{}\"\n", server.url()),
@@ -148,7 +147,7 @@ impl Node {
         }
     }
 
-    /// The replica gets nothing any more: it is down. Gives which server it is, and which the master.
+    /// Stops the replica, so that it gets nothing more. Returns which server it is, and which one is the master.
     pub fn lag(&self) -> Option<Lag> {
         let Node::Group(group) = self else { return None };
         let master = group.master()?;
@@ -157,7 +156,7 @@ impl Node {
         Some(Lag { master, replica })
     }
 
-    /// The master is lost, and the replica is back with what it had.
+    /// Kills the master, and starts the replica with the data that it had.
     pub fn promote(&self, lag: Lag) {
         if let Node::Group(group) = self {
             group.servers[lag.master].kill();
@@ -168,32 +167,14 @@ impl Node {
     /// Whether the sentinels and the replica agree that it is the master now.
     pub fn is_promoted(&self, lag: Lag) -> bool {
         let Node::Group(group) = self else { return true };
-        group.master() == Some(lag.replica)
+        group.all_call_master(lag.replica)
             && group.servers[lag.replica].info("role").as_deref() == Some("master")
     }
 
-    /// The old master is back.
+    /// Starts the old master again.
     pub fn rejoin(&self, lag: Lag) {
         if let Node::Group(group) = self {
             group.servers[lag.master].begin_again();
-        }
-    }
-
-    /// Waits until processes that have just begun may rely on it.
-    pub fn wait_until_old(&self, seconds: u64) {
-        match self {
-            Node::Group(group) => group.wait_until_old(seconds),
-            Node::Single(server) | Node::Behind(server, _) => {
-                eventually(Duration::from_secs(seconds + 10), "an old server", || {
-                    let info = server.cli(&["info", "server"]);
-                    let up = info
-                        .lines()
-                        .find_map(|l| l.strip_prefix("uptime_in_seconds:"))?
-                        .trim()
-                        .parse::<u64>();
-                    up.is_ok_and(|up| up >= seconds).then_some(())
-                })
-            }
         }
     }
 }

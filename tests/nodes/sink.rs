@@ -1,4 +1,4 @@
-//! The receiver of all callbacks: it notes each, and answers as the job's fate says.
+//! The receiver of all callbacks. It records each one, and answers as the job's fate says.
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use dq::cli::{Answer, Call, Receiver};
+use cli::{Answer, Call, Receiver};
 use serde_json::{Value, json};
 
 use crate::ledger::{Delivery, Id, Version};
 use crate::requests::Fate;
 
-/// The body of a job, by which its deliveries are told from those of other versions.
+/// Returns the body of a job. It distinguishes deliveries of this version from those of others.
 pub fn body(id: Id, version: Version, fate: Fate) -> Value {
     json!({"id": id.to_string(), "version": version, "fate": fate.word()})
 }
@@ -48,7 +48,7 @@ impl Sink {
         Sink { address: receiver.address, deliveries, accepts_all }
     }
 
-    /// From now on, whatever the fate of a job.
+    /// Accepts everything from now on, whatever the fate of a job is.
     pub fn accept_all(&self) {
         self.accepts_all.store(true, Ordering::SeqCst);
     }
@@ -57,7 +57,7 @@ impl Sink {
         self.deliveries.lock().unwrap().clone()
     }
 
-    /// The topics of a campaign. `more` stands in the first of them.
+    /// Returns the topics of a campaign. `more` is added to the first one.
     pub fn topics(&self, more: &str) -> String {
         let url = format!("http://{}/", self.address);
         let topic = |name: &str, more: &str| {

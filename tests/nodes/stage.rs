@@ -1,4 +1,4 @@
-//! The servers, a daemon on them, and the clients: what acts on them, and what looks at them when all is over.
+//! The servers, a daemon on them, and the clients: what acts on them, and what inspects them at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -17,10 +17,10 @@ use crate::servers::{Lag, Node};
 use crate::sink::Sink;
 use crate::support::{Daemon, SECOND, SLOTS, eventually};
 
-/// How long jobs whose lease nobody holds any more may take to come, and everything else that is left.
+/// How long jobs with abandoned leases, and everything else that is left, may take to come.
 pub const SETTLE: Duration = Duration::from_secs(20);
 
-/// The servers, the daemon, the clients, and what became of all of them.
+/// The servers, the daemon, the clients, and the history of all of them.
 pub struct Stage {
     pub nodes: Vec<Node>,
     pub set: Set,
@@ -29,17 +29,17 @@ pub struct Stage {
     pub clients: Clients,
     pub history: History,
     running: Option<(usize, Running)>,
-    /// When each stopped process was stopped, by what it is.
+    /// When each stopped process was stopped, by its name.
     stopped: Vec<(String, Pid, Micros)>,
-    /// Of the group that lags or was promoted: since when.
+    /// The group that lags or was promoted, and since when.
     lag: Option<(usize, Lag, Micros)>,
     pub daemon: Daemon,
 }
 
 impl Stage {
-    /// Starts a daemon on these nodes. `away`: those that its configuration does not name yet. `more`: lines of the topic.
+    /// Starts a daemon on these nodes. `away`: those that its configuration does not name yet. `more`: lines of the
+    /// topic.
     pub fn start(nodes: Vec<Node>, away: &[usize], more: &str) -> Stage {
-        nodes.iter().for_each(|node| node.wait_until_old(4));
         let begun = Instant::now();
         let sink = Sink::start(begun);
         let sections =
@@ -62,14 +62,14 @@ impl Stage {
         }
     }
 
-    /// All that is known in the end.
+    /// Returns everything that is known at the end.
     pub fn end(self) -> History {
         let mut history = self.history;
         history.deliveries = self.sink.deliveries();
         history
     }
 
-    /// Clients ask, and things fail.
+    /// Clients send requests, and things fail.
     pub fn disturb(&mut self, schedule: &Schedule) -> Vec<Operation> {
         let clients = Clients::new(self.clients.begun, self.daemon.port, self.daemon.http);
         let from = clients.now();
@@ -95,7 +95,7 @@ impl Stage {
         }
     }
 
-    /// A node that was emptied is taken out of the configuration.
+    /// Takes a node that was emptied out of the configuration.
     fn follow_command(&mut self) {
         let Some((node, running)) = &mut self.running else { return };
         if let Some(well) = running.ended() {
@@ -170,14 +170,14 @@ impl Stage {
         }
     }
 
-    /// Nothing is stopped any more.
+    /// Lets all stopped processes continue.
     fn let_all_go_on(&mut self) {
         self.nodes.iter().for_each(|node| node.hang(false));
         let all: Vec<String> = self.stopped.iter().map(|(name, ..)| name.clone()).collect();
         all.iter().for_each(|name| self.is_going_on(name));
     }
 
-    /// The master is killed, and another one is started in its folder.
+    /// Kills the master, and starts another one in its folder.
     fn replace_master(&mut self) {
         self.daemon.kill_master();
         self.daemon = Daemon::again(&self.daemon);
@@ -189,20 +189,20 @@ impl Stage {
         if !self.nodes[node].is_promoted(lag) {
             eventually(20 * SECOND, "a promoted replica", || self.nodes[node].is_promoted(lag).then_some(()));
         }
-        // What was acknowledged just before the replica was lost may not have reached it.
+        // A change that was acknowledged just before the replica was lost may not have reached it.
         let to = now.max(self.clients.now()) + 1_000_000;
         self.history.weak.push(Span { from: since.saturating_sub(1_000_000), to });
         self.nodes[node].rejoin(lag);
     }
 
     fn bring_back(&mut self, node: usize) {
-        let command = self.set.bring_back(node, &self.config);
+        self.set.name(node);
         self.set.write(&self.daemon);
-        Running::start(command).wait_or_kill(2 * SECOND);
         self.signal_master(Signal::SIGHUP);
+        Running::start(self.set.bring_back(node, &self.config)).wait_or_kill(2 * SECOND);
     }
 
-    /// Everything is there again.
+    /// Repairs everything.
     pub fn mend(&mut self) {
         self.running = None;
         if let Some((node, lag, _)) = self.lag
@@ -218,23 +218,40 @@ impl Stage {
                 server.start_again();
             }
         }
-        // A new master whose predecessor's processes held its port for too long has ended.
+        // A new master has ended if the processes of its predecessor held its port for too long.
         if !crate::support::lives(self.daemon.pid()) {
             self.replace_master();
         }
         for node in 0..self.nodes.len() {
-            eventually(10 * SECOND, "a node that is brought back", || {
-                let command = self.set.bring_back(node, &self.config);
-                self.set.write(&self.daemon);
-                Running::start(command).wait_or_kill(5 * SECOND).then_some(())
+            self.set.name(node);
+        }
+        self.set.write(&self.daemon);
+        self.signal_master(Signal::SIGHUP);
+        eventually(30 * SECOND, "nodes that are looked at", || {
+            Running::start(self.set.look(&self.config)).wait_or_kill(10 * SECOND).then_some(())
+        });
+        for node in 0..self.nodes.len() {
+            eventually(20 * SECOND, "a node that is brought back", || {
+                Running::start(self.set.bring_back(node, &self.config))
+                    .wait_or_kill(10 * SECOND)
+                    .then_some(())
             });
         }
         self.daemon.wait_ready();
-        self.signal_master(Signal::SIGHUP);
         self.daemon.wait_all_up(SLOTS);
     }
 
-    /// Calls that took a server more than 10 ms since it was last started: how many, and how long the longest took, ms.
+    /// Waits until the spool of the host is empty.
+    fn wait_for_spool(&mut self) {
+        let settings =
+            model::settings::Spool { path: self.daemon.dir.path().join("var/spool.db"), bytes: 1 << 30 };
+        let spool = store::Spool::open(&settings).unwrap();
+        let is_empty = || spool.is_empty().is_ok_and(|is_empty| is_empty).then_some(());
+        eventually(30 * SECOND, &format!("an empty spool; log:\n{}", self.daemon.log()), is_empty);
+        self.history.spools_empty_at.get_or_insert(self.clients.now());
+    }
+
+    /// Returns the calls that took a server more than 10 ms since it was last started: how many, and the longest in ms.
     pub fn slow_calls(&mut self) -> (usize, u64) {
         let (mut calls, mut longest) = (0, 0);
         for server in self.nodes.iter_mut().filter_map(Node::server) {
@@ -252,7 +269,7 @@ impl Stage {
         (calls, longest)
     }
 
-    /// Makes all dead letters of a topic live again, due after this delay. Gives how many that were.
+    /// Makes all dead letters of a topic live again, due after this delay. Returns how many there were.
     pub fn redrive_all(&mut self, topic: &str, delay: &str) -> u64 {
         let sent = self.clients.now();
         let path = format!("/v1/topics/{topic}/dead/redrive");
@@ -268,7 +285,7 @@ impl Stage {
         answer["redriven"].as_u64().unwrap_or(0)
     }
 
-    /// Asks for all of this on a connection of its own, some at once, and notes what is answered.
+    /// Sends all of these on its own connection, some at once, and records the answers.
     pub fn ask(&mut self, asks: &[Ask]) -> Vec<Outcome> {
         let mut line = Line::new(&self.clients);
         for some in asks.chunks(100) {
@@ -279,12 +296,12 @@ impl Stage {
         outcomes
     }
 
-    /// All ids that were ever asked for.
+    /// Returns all ids that were ever asked for.
     fn ids(&self) -> BTreeSet<Id> {
         self.history.operations.iter().map(|o| o.id).collect()
     }
 
-    /// Asks for each id until each is answered, or the deadline has passed.
+    /// Asks for each id until each is answered, or until the deadline.
     pub fn find(&mut self, deadline: Instant) -> BTreeMap<Id, Found> {
         let (mut left, mut found): (Vec<Id>, _) = (self.ids().into_iter().collect(), BTreeMap::new());
         while !left.is_empty() {
@@ -309,10 +326,9 @@ impl Stage {
         found
     }
 
-    /// What the store says that it has; none: it cannot say now.
+    /// Returns the store's counts. `None`: the store cannot answer now.
     pub fn told(&self) -> Option<(Count, bool)> {
-        let mut client =
-            dq::cli::Client::connect(self.clients.tcp, dq::protocol::dq::Framing::Binary).ok()?;
+        let mut client = cli::Client::connect(self.clients.tcp, protocol::dq::Framing::Binary).ok()?;
         let (mut count, mut is_quiet) = (Count::default(), true);
         for topic in ["t", "failing"] {
             let answer = client.ask(&serde_json::json!({"cmd": "stats", "topic": topic})).ok()?;
@@ -326,8 +342,9 @@ impl Stage {
         Some((count, is_quiet))
     }
 
-    /// Waits until nothing is on its way any more, and compares what the store counts with what can be found.
+    /// Waits until nothing is in flight any more, and compares the store's counts with what can be found.
     pub fn look(&mut self, when: &'static str, patience: Duration) {
+        self.wait_for_spool();
         let deadline = Instant::now() + patience;
         loop {
             let is_last = Instant::now() > deadline;
@@ -354,9 +371,8 @@ impl Stage {
         }
     }
 
-    /// Delivers all that waits, within twice this time.
+    /// Delivers everything that waits, within twice this time.
     pub fn release(&mut self, patience: Duration) {
-        self.history.spools_empty_at = Some(self.clients.now());
         self.sink.accept_all();
         let left = self.history.left.iter().filter(|(_, found)| **found != Found::Nothing).map(|(id, _)| *id);
         let (failing, mut pending): (Vec<Id>, Vec<Id>) = left.partition(|id| matches!(id, Id::Failing(_)));

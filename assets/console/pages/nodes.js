@@ -1,4 +1,5 @@
-// The nodes of the store: whether each answers, what it holds, how its servers and its file are. It changes nothing.
+// The nodes of the store: which of them have jobs, whether each answers, what it holds, how its servers and its file are. It changes
+// nothing.
 
 import { get } from '../api.js';
 import { h } from '../dom.js';
@@ -10,6 +11,7 @@ import { badge, tag } from '../parts/badge.js';
 import { card, facts, figure, pageHead } from '../parts/card.js';
 import { loaded, note } from '../parts/problem.js';
 import { table } from '../parts/table.js';
+import { when } from '../parts/time.js';
 import { stateBar } from '../parts/top_topics.js';
 
 function serverTable(node) {
@@ -39,15 +41,39 @@ function fileFacts(file) {
   ], 'file');
 }
 
-function nodeCard(node) {
+/** Which nodes have jobs. @param {{number: number, nodes: string[], goal: ?string[]}} set */
+function setCard(set) {
+  const names = (list) => list && h('span', { class: 'mono break' }, list.join(', '));
+  // The name of a node has no dot: no node's card has this key.
+  return card({ title: t('nodes.set'), key: '.set', help: t('nodes.set.help') },
+    facts([[t('nodes.set.names'), names(set.nodes)], [t('nodes.set.goal'), names(set.goal)], [t('nodes.set.number'), String(set.number)]]));
+}
+
+/** What waits on this host's disk. @param {{entries: number, bytes: number, max_bytes: number, oldest_ms: ?number}} spool */
+function spoolCard(spool) {
+  return card({ title: t('nodes.spool'), key: '.spool', help: t('nodes.spool.help'), tone: spool.entries > 0 ? 'warn' : undefined },
+    facts([
+      [t('nodes.spool.entries'), count(spool.entries)],
+      [t('nodes.spool.room'), `${bytes(spool.bytes)} / ${bytes(spool.max_bytes)}`],
+      [t('nodes.spool.oldest'), spool.oldest_ms !== null && when(spool.oldest_ms)],
+    ]));
+}
+
+function movingNote(goal) {
+  return h('div', { key: '.moving' }, note('warn', h('p', null, t('nodes.moving', { nodes: goal.join(', ') })), h('p', null, t('nodes.moving.how'))));
+}
+
+/** @param {any} node @param {boolean} hasSet whether it is known which nodes have jobs */
+function nodeCard(node, hasSet) {
   const away = !node.answers || live.away.includes(node.name);
   const jobs = (state, tone) => figure({ key: state, label: t(`state.${state}`), tone, value: count(node[state]) });
-  return card({ title: h('span', { class: 'line' }, h('span', { class: 'mono' }, node.name), badge(away ? 'away' : 'answers'), node.drained && badge('drained', t('state.drained.why'))), key: node.name, tone: away ? 'bad' : undefined },
+  return card({ title: h('span', { class: 'line' }, h('span', { class: 'mono' }, node.name), badge(away ? 'away' : node.is_older ? 'older' : 'answers'), hasSet && node.part !== 'home' && badge(node.part, t(`state.${node.part}.why`))), key: node.name, tone: away ? 'bad' : node.is_older ? 'warn' : undefined },
+    node.is_older && note('warn', h('p', null, t('state.older.why'))),
     node.detail && note(away ? 'bad' : 'info', h('p', null, node.detail)),
     (live.alerts ?? []).filter((alert) => alert.node === node.name).map((alert) => note(alert.loses_jobs ? 'bad' : 'warn', h('p', null, h('b', null, alertName(alert)), ' ', alert.detail))),
     h('div', { class: 'figures-row figures-row--plain', key: 'figures' }, jobs('delayed', 'delayed'), jobs('ready', 'ready'), jobs('leased', 'leased'), jobs('dead', 'bad')),
     node.ready !== null && stateBar(node),
-    node.for_others > 0 && note('info', h('p', null, t('nodes.for_others.why', { n: count(node.for_others) }))),
+    node.durability && facts([[t('nodes.durability'), t(`nodes.durability.${node.durability}`)], [t('nodes.replicas'), node.replicas === null ? null : String(node.replicas)]], 'durability'),
     node.file && fileFacts(node.file),
     node.servers?.length > 0 && serverTable(node));
 }
@@ -62,7 +88,10 @@ export default function nodes({ resource }) {
       loaded(it, (data) => {
         // Counts come with each second, servers with each reading.
         const now = new Map((live.nodes ?? []).map((node) => [node.name, node]));
-        return h('div', { class: 'stack', key: 'nodes' }, data.nodes.map((node) => nodeCard({ ...node, ...now.get(node.name), servers: node.servers ?? now.get(node.name)?.servers, file: node.file ?? now.get(node.name)?.file })));
+        const node = (asked) => ({ ...asked, ...now.get(asked.name), servers: asked.servers ?? now.get(asked.name)?.servers, file: asked.file ?? now.get(asked.name)?.file });
+        return h('div', { class: 'stack', key: 'nodes' },
+          data.set?.goal && movingNote(data.set.goal), data.set && setCard(data.set), data.spool && spoolCard(data.spool),
+          data.nodes.map((asked) => nodeCard(node(asked), Boolean(data.set))));
       })],
   };
 }

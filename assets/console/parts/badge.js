@@ -8,7 +8,7 @@ const TONES = {
   up: 'good', starting: 'ready', waiting: 'ready', draining: 'delayed', killed: 'bad', gone: 'bad',
   steady: 'good', checking: 'delayed', rolling: 'delayed', stopping: 'ready',
   online: 'good', offline: 'plain', paused: 'ready', open: 'bad', half_open: 'ready', unregistered: 'plain',
-  answers: 'good', away: 'bad', drained: 'ready', master: 'good', slave: 'plain',
+  answers: 'good', away: 'bad', older: 'ready', joining: 'delayed', leaving: 'delayed', master: 'good', slave: 'plain',
   accepted: 'good', failed: 'ready', refused: 'bad', file: 'plain', pull: 'plain',
 };
 

@@ -3,7 +3,7 @@
 import { h } from '../dom.js';
 import { bytes, count } from '../format.js';
 import { t } from '../i18n.js';
-import { badge, tag } from './badge.js';
+import { badge } from './badge.js';
 import { card } from './card.js';
 import { empty } from './problem.js';
 import { ago } from './time.js';
@@ -28,7 +28,6 @@ export function nodesInShort(nodes, away) {
   const more = h('a', { href: '#/nodes' }, t('all'));
   if (!nodes) return card({ title: t('nav.nodes'), key: 'nodes', actions: more }, empty({ title: t('nodes.unknown') }));
   return card({ title: t('nav.nodes'), key: 'nodes', actions: more }, h('ul', { class: 'rows' }, nodes.map((node) => h('li', { key: node.name, class: 'row' },
-    h('span', { class: 'mono' }, node.name), node.answers && !away.includes(node.name) ? badge('answers') : badge('away', node.detail ?? ''), node.drained && badge('drained'), h('span', { class: 'gap' }),
-    h('span', { class: 'soft figures' }, node.ready === null ? '–' : t('nodes.jobs', { n: count(node.delayed + node.ready + node.leased) })),
-    node.for_others > 0 && tag('ready', t('nodes.for_others', { n: count(node.for_others) }))))));
+    h('span', { class: 'mono' }, node.name), !node.answers || away.includes(node.name) ? badge('away', node.detail ?? '') : [badge(node.is_older ? 'older' : 'answers'), node.part !== 'home' && badge(node.part)], h('span', { class: 'gap' }),
+    h('span', { class: 'soft figures' }, node.ready === null ? '–' : t('nodes.jobs', { n: count(node.delayed + node.ready + node.leased) }))))));
 }

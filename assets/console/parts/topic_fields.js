@@ -43,6 +43,7 @@ export const GROUPS = [
     { name: 'breaker_failures', kind: 'number', first: '20' },
     { name: 'breaker_pause', kind: 'span', first: '10s' },
     { name: 'catch_up', kind: 'text', first: 'all', mono: true },
+    { name: 'durability', kind: 'text', first: '', mono: true },
   ]],
   ['alerts', [
     { name: 'alert', kind: 'list', first: '', wide: true },

@@ -38,6 +38,7 @@ export function topicSettings(topic, checked) {
         [name('priority'), t(`priority.${topic.priority}`)],
         [name('breaker_failures'), topic.breaker_failures > 0 ? t('settings.breaker', { n: topic.breaker_failures, pause: spanText(topic.breaker_pause) }) : t('settings.never')],
         [name('catch_up'), topic.catch_up],
+        [name('durability'), topic.durability ?? t('settings.as_store')],
         [name('alert'), list(topic.alert) ?? t('settings.nobody')],
         [name('secrets'), topic.secrets > 0 ? t('settings.secrets', { n: topic.secrets }) : t('settings.unsigned')],
         [name('keep_dead'), isSpan(topic.keep_dead) ? spanText(topic.keep_dead) : t('settings.for_ever')],

@@ -1,28 +1,28 @@
-//! An answer that comes before the request was read to its end, as of a body that is too long: the daemon reads no further, and what
-//! it has said is still there to be read.
+//! Reads an answer that comes before the daemon has read the whole request, for example because the body is too long.
+//! The daemon then stops reading, but its answer can still be read.
 
 use std::io::ErrorKind;
 
 use ureq::Error;
 use ureq::unversioned::transport::{Buffers, ConnectionDetails, Connector, NextTimeout, Transport};
 
-/// Has connections looked at for an early answer.
+/// Wraps connections, so that an early answer on them is read.
 #[derive(Debug)]
-pub(super) struct Early;
+pub(super) struct EarlyAnswerConnector;
 
-impl<In: Transport> Connector<In> for Early {
-    type Out = Heard<In>;
+impl<In: Transport> Connector<In> for EarlyAnswerConnector {
+    type Out = EarlyAnswerStream<In>;
 
     fn connect(&self, _: &ConnectionDetails<'_>, made: Option<In>) -> Result<Option<Self::Out>, Error> {
-        Ok(made.map(Heard))
+        Ok(made.map(EarlyAnswerStream))
     }
 }
 
-/// A connection whose end while something is sent is no end of what is received.
+/// A connection that can still be read after sending on it has failed.
 #[derive(Debug)]
-pub(super) struct Heard<T>(T);
+pub(super) struct EarlyAnswerStream<T>(T);
 
-impl<T: Transport> Transport for Heard<T> {
+impl<T: Transport> Transport for EarlyAnswerStream<T> {
     fn buffers(&mut self) -> &mut dyn Buffers {
         self.0.buffers()
     }

@@ -1,4 +1,4 @@
-//! A client of the daemon's HTTP API: one request, one answer. Over the Unix socket as over a network.
+//! A client of the daemon's HTTP API: one request, one answer, over the Unix socket or over a network.
 
 mod early;
 mod unix;
@@ -17,71 +17,72 @@ use ureq::unversioned::resolver::DefaultResolver;
 use ureq::unversioned::transport::{Connector as _, DefaultConnector};
 use ureq::{Agent, Timeout};
 
-use self::early::Early;
+use self::early::EarlyAnswerConnector;
 use super::failure::{Failure, Problem};
-use super::target::{Door, Target, Where};
+use super::target::{DaemonAddress, Target, TargetOptions};
 
-/// How long a connection may take to be made.
+/// How long it may take to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long an answer may take: longer than the daemon waits for its store.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The longest answer that is read.
+/// The longest answer that is read, in bytes.
 const ANSWER_MAX: u64 = 1 << 30;
 
-/// What stands for itself in a path.
+/// The characters that are escaped in a path: all but letters, digits and these four.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// A daemon that is asked.
+/// A client of one daemon.
 #[derive(Debug)]
 pub(super) struct Api {
     agent: Agent,
-    /// What paths stand behind.
+    /// The URL before the path.
     base: String,
-    door: Door,
+    address: DaemonAddress,
     token: Option<String>,
 }
 
-/// What was answered, and was no problem.
+/// An answer with success.
 #[derive(Debug)]
 pub(super) struct Answer {
     body: Vec<u8>,
 }
 
 impl Answer {
-    /// What it says.
+    /// Reads the body as JSON.
     pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T> {
         serde_json::from_slice(&self.body).context("cannot understand the daemon's answer")
     }
 
-    /// What it says, where that is no JSON.
+    /// Returns the body as text, for an answer that is not JSON.
     pub(super) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// What it says, as it was sent: numbers stay as long as they are.
+    /// Returns the body as the JSON text that was sent, so that numbers keep all their digits.
     pub(super) fn raw(&self) -> Result<Box<RawValue>> {
         self.json()
     }
 }
 
 impl Api {
-    /// The daemon that the flags say.
-    pub(super) fn of(at: &Where) -> Result<Api> {
+    /// Returns a client of the daemon that the options choose.
+    pub(super) fn of(at: &TargetOptions) -> Result<Api> {
         Api::new(&at.target()?, PATIENCE)
     }
 
-    /// The same, and answers may take so long.
-    pub(super) fn patient(at: &Where, patience: Duration) -> Result<Api> {
+    /// Returns the same client, but its answers may take this long.
+    pub(super) fn patient(at: &TargetOptions, patience: Duration) -> Result<Api> {
         Api::new(&at.target()?, patience)
     }
 
-    /// A daemon, whose answers may take so long.
+    /// Returns a client of a daemon whose answers may take this long.
     pub(super) fn new(target: &Target, patience: Duration) -> Result<Api> {
         let config = Agent::config_builder()
             .http_status_as_error(false)
-            // A daemon may close a connection after its answer, and a request on it would be one of unknown outcome.
+            // Connections are not kept. A daemon may close a connection after its answer, and a further request on it
+            // would then have an unknown outcome.
             .max_idle_connections(0)
             .max_redirects(0)
             .max_redirects_will_error(false)
@@ -89,38 +90,38 @@ impl Api {
             .timeout_global(Some(patience))
             .user_agent(concat!("dq-cli/", env!("CARGO_PKG_VERSION")))
             .tls_config(TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build());
-        let (agent, base) = match &target.door {
-            Door::Unix(path) => {
-                let connector = unix::Socket(path.clone()).chain(Early);
+        let (agent, base) = match &target.address {
+            DaemonAddress::Unix(path) => {
+                let connector = unix::Socket(path.clone()).chain(EarlyAnswerConnector);
                 let config = config.proxy(None).build();
-                (Agent::with_parts(config, connector, unix::Nowhere), "http://localhost".to_owned())
+                (Agent::with_parts(config, connector, unix::UnresolvedAddress), "http://localhost".to_owned())
             }
-            Door::Url(url) => {
-                // A proxy is for what is far away.
+            DaemonAddress::Url(url) => {
+                // A proxy is used only for other hosts.
                 let config = if is_near(url) { config.proxy(None).build() } else { config.build() };
-                let connector = DefaultConnector::default().chain(Early);
+                let connector = DefaultConnector::default().chain(EarlyAnswerConnector);
                 (Agent::with_parts(config, connector, DefaultResolver::default()), url.clone())
             }
         };
-        Ok(Api { agent, base, door: target.door.clone(), token: target.token()? })
+        Ok(Api { agent, base, address: target.address.clone(), token: target.token()? })
     }
 
-    /// Reads.
+    /// Sends a GET.
     pub(super) fn get(&self, path: &str) -> Result<Answer> {
         self.send("GET", path, &[], None)
     }
 
-    /// Removes.
+    /// Sends a DELETE.
     pub(super) fn delete(&self, path: &str) -> Result<Answer> {
         self.send("DELETE", path, &[], None)
     }
 
-    /// Sends a body.
+    /// Sends a request with a JSON body.
     pub(super) fn ask(&self, method: &str, path: &str, body: &impl Serialize) -> Result<Answer> {
         self.ask_with(method, path, &[], body)
     }
 
-    /// Sends a body, with headers.
+    /// Sends a request with a JSON body and headers.
     pub(super) fn ask_with(
         &self,
         method: &str,
@@ -132,7 +133,7 @@ impl Api {
         self.send(method, path, headers, Some(body))
     }
 
-    /// Asks for something to be done that needs no words.
+    /// Sends a POST with an empty body.
     pub(super) fn bid(&self, path: &str) -> Result<Answer> {
         self.send("POST", path, &[], Some(Vec::new()))
     }
@@ -171,32 +172,34 @@ impl Api {
         }
     }
 
-    /// Why there was no answer.
+    /// Returns why there was no answer. `changes`: the request may have changed something.
     fn failed(&self, error: ureq::Error, changes: bool) -> Failure {
-        let told = |why: &dyn std::fmt::Display| format!("no daemon answers at {}: {why}", self.door);
+        let told = |why: &dyn std::fmt::Display| format!("no daemon answers at {}: {why}", self.address);
         let hint = "(--run-dir, --config or --url say where it is)";
         match &error {
             ureq::Error::Timeout(Timeout::Connect | Timeout::Resolve) | ureq::Error::HostNotFound => {
                 Failure::Unreachable(told(&error))
             }
             ureq::Error::ConnectionFailed => Failure::Unreachable(told(&format!("{error} {hint}"))),
-            ureq::Error::Io(e) if is_before_connection(e) => match (&self.door, e.kind()) {
-                (Door::Unix(_), std::io::ErrorKind::NotFound) => {
+            ureq::Error::Io(e) if is_before_connection(e) => match (&self.address, e.kind()) {
+                (DaemonAddress::Unix(_), std::io::ErrorKind::NotFound) => {
                     Failure::Unreachable(told(&format!("there is no such socket {hint}")))
                 }
                 _ => Failure::Unreachable(told(&format!("{e} {hint}"))),
             },
             ureq::Error::Rustls(_) | ureq::Error::Tls(_) => Failure::Unreachable(told(&error)),
             _ if changes => {
-                let door = &self.door;
-                Failure::Unknown(format!("no answer from {door}: {error}; it may have been done or not"))
+                let address = &self.address;
+                Failure::Unknown(format!(
+                    "no answer from {address}: {error}; the change may or may not have happened"
+                ))
             }
-            _ => Failure::Unreachable(format!("no answer from {}: {error}", self.door)),
+            _ => Failure::Unreachable(format!("no answer from {}: {error}", self.address)),
         }
     }
 }
 
-/// Whether nothing can have been sent.
+/// Returns whether the error came before there was a connection, so that nothing was sent.
 fn is_before_connection(e: &std::io::Error) -> bool {
     use std::io::ErrorKind::{
         AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkUnreachable, NotFound, PermissionDenied,
@@ -219,7 +222,7 @@ fn bad_request(e: ureq::http::Error) -> anyhow::Error {
 fn problem(status: u16, body: &[u8]) -> Problem {
     match serde_json::from_slice::<Problem>(body) {
         Ok(problem) => Problem { status, ..problem },
-        // Something else answers there, or a proxy before it.
+        // Another server answers there, or a proxy in front of the daemon.
         Err(_) => {
             let text = String::from_utf8_lossy(body);
             let first = text.lines().next().unwrap_or_default().trim();
@@ -228,7 +231,7 @@ fn problem(status: u16, body: &[u8]) -> Problem {
     }
 }
 
-/// Whether a URL names this host.
+/// Returns whether a URL names this host.
 fn is_near(url: &str) -> bool {
     let uri: Option<ureq::http::Uri> = url.parse().ok();
     let host = uri.as_ref().and_then(|uri| uri.host()).unwrap_or_default();
@@ -236,10 +239,10 @@ fn is_near(url: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|ip| ip.is_loopback())
 }
 
-/// A name or id, as it stands in a path.
+/// Returns a name or an id, escaped for a path.
 pub(super) fn part(text: &str) -> String {
     match text {
-        // A path that is taken apart forgets these.
+        // A program that splits a path into its parts would drop these.
         "." => "%2E".to_owned(),
         ".." => "%2E%2E".to_owned(),
         text => utf8_percent_encode(text, PLAIN).to_string(),
@@ -256,7 +259,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers one request with these bytes; gives what it was asked.
+    /// Answers one request with these bytes. The thread returns the request.
     fn stand_in(dir: &tempfile::TempDir, answer: &'static [u8]) -> (Api, JoinHandle<String>) {
         let path = dir.path().join("http.sock");
         let _ = std::fs::remove_file(&path);
@@ -276,8 +279,8 @@ mod tests {
             (&stream).write_all(answer).unwrap();
             asked + &String::from_utf8(body).unwrap()
         };
-        let at = Where { url: Some(format!("unix:{}", path.display())), ..Where::default() };
-        let at = Where { token: Some("secret".into()), ..at };
+        let at = TargetOptions { url: Some(format!("unix:{}", path.display())), ..TargetOptions::default() };
+        let at = TargetOptions { token: Some("secret".into()), ..at };
         (Api::new(&at.target().unwrap(), Duration::from_secs(10)).unwrap(), std::thread::spawn(serve))
     }
 
@@ -320,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_are_told_apart_from_daemons_that_do_not_answer_and_from_what_may_have_been_done() {
+    fn a_request_fails_as_refused_unknown_or_unreachable() {
         let dir = tempfile::tempdir().unwrap();
         let (api, _) = stand_in(
             &dir,
@@ -330,7 +333,7 @@ mod tests {
         assert_eq!((problem.status, problem.told().as_str()), (404, "no t (404 unknown_topic)"));
         let (api, _) = stand_in(&dir, b"HTTP/1.1 502 Bad Gateway\r\nconnection: close\r\n\r\nnginx\nlines");
         assert_eq!(failure(api.get("/")).to_string(), "nginx (502)");
-        // It was sent, and no answer came.
+        // The request was sent, and no answer came.
         let (api, _) = stand_in(&dir, b"HTTP/1.1 2");
         assert!(matches!(failure(api.bid("/")), Failure::Unknown(_)));
         let (api, _) = stand_in(&dir, b"");
@@ -344,7 +347,7 @@ mod tests {
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         drop(listener);
-        let at = Where { url: Some(url), ..Where::default() };
+        let at = TargetOptions { url: Some(url), ..TargetOptions::default() };
         let told = failure(Api::of(&at).unwrap().bid("/"));
         assert!(matches!(told, Failure::Unreachable(_)), "{told}");
     }
@@ -362,7 +365,8 @@ mod tests {
             stream.write_all(answer).unwrap();
             drop(stream);
             let (mut stream, _) = tcp.accept().unwrap();
-            // Of what is sent, all that is there is read, so that the end is no reset that overtakes the answer.
+            // The server reads all that is sent. Otherwise, closing the connection would send a reset, which could
+            // overtake the answer.
             stream.read_exact(&mut [0; 1024]).unwrap();
             stream.write_all(answer).unwrap();
             stream.shutdown(std::net::Shutdown::Write).unwrap();
@@ -370,7 +374,7 @@ mod tests {
             stream.read_to_end(&mut rest).unwrap();
         });
         for url in urls {
-            let api = Api::of(&Where { url: Some(url.clone()), ..Where::default() }).unwrap();
+            let api = Api::of(&TargetOptions { url: Some(url.clone()), ..TargetOptions::default() }).unwrap();
             let told = failure(api.ask("POST", "/", &"x".repeat(8 << 20)));
             let Failure::Refused(problem) = told else { panic!("{url}: {told:?}") };
             assert_eq!((problem.status, problem.code.as_str()), (413, "too_large"), "{url}");

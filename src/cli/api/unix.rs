@@ -1,4 +1,4 @@
-//! ureq over a Unix socket: what it needs of a connection, and no look-up of a name.
+//! Makes ureq work over a Unix socket: a connection as ureq needs it, and a resolver that looks up no name.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -22,21 +22,25 @@ use ureq::unversioned::transport::{
 pub(super) struct Socket(pub PathBuf);
 
 impl Connector for Socket {
-    type Out = Connected;
+    type Out = UnixConnection;
 
-    fn connect(&self, details: &ConnectionDetails<'_>, _: Option<()>) -> Result<Option<Connected>, Error> {
+    fn connect(
+        &self,
+        details: &ConnectionDetails<'_>,
+        _: Option<()>,
+    ) -> Result<Option<UnixConnection>, Error> {
         let stream = UnixStream::connect(&self.0)?;
         let config = details.config;
         let buffers = LazyBuffers::new(config.input_buffer_size(), config.output_buffer_size());
-        Ok(Some(Connected { stream, buffers }))
+        Ok(Some(UnixConnection { stream, buffers }))
     }
 }
 
-/// An address that nobody connects to.
+/// A resolver that returns a fixed address. Nothing connects to this address.
 #[derive(Debug)]
-pub(super) struct Nowhere;
+pub(super) struct UnresolvedAddress;
 
-impl Resolver for Nowhere {
+impl Resolver for UnresolvedAddress {
     fn resolve(&self, _: &Uri, _: &Config, _: NextTimeout) -> Result<ResolvedSocketAddrs, Error> {
         let mut addresses = self.empty();
         addresses.push(SocketAddr::from((Ipv4Addr::LOCALHOST, 80)));
@@ -44,19 +48,19 @@ impl Resolver for Nowhere {
     }
 }
 
-/// A connection.
-pub(super) struct Connected {
+/// A connection to a Unix socket.
+pub(super) struct UnixConnection {
     stream: UnixStream,
     buffers: LazyBuffers,
 }
 
-impl fmt::Debug for Connected {
+impl fmt::Debug for UnixConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.stream.fmt(f)
     }
 }
 
-/// How a wait that took too long is told.
+/// Converts an I/O error for ureq. A wait that took too long becomes a timeout.
 fn waited(e: io::Error, timeout: NextTimeout) -> Error {
     match e.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::Timeout(timeout.reason),
@@ -64,7 +68,7 @@ fn waited(e: io::Error, timeout: NextTimeout) -> Error {
     }
 }
 
-impl Transport for Connected {
+impl Transport for UnixConnection {
     fn buffers(&mut self) -> &mut dyn Buffers {
         &mut self.buffers
     }
@@ -73,7 +77,7 @@ impl Transport for Connected {
         self.stream.set_write_timeout(timeout.not_zero().map(|t| *t))?;
         let mut rest = &self.buffers.output()[..amount];
         while !rest.is_empty() {
-            // This process lets SIGPIPE end it, which is meant for its own output.
+            // SIGPIPE ends this process. This is meant for its output, so the socket must not raise the signal.
             match send(self.stream.as_raw_fd(), rest, MsgFlags::MSG_NOSIGNAL) {
                 Ok(sent) => rest = &rest[sent..],
                 Err(Errno::EINTR) => {}
@@ -97,9 +101,9 @@ impl Transport for Connected {
     }
 
     fn is_open(&mut self) -> bool {
-        // Readable while nothing is asked: it was closed.
+        // If the connection is readable while no request runs, it was closed.
         let now = std::time::Instant::now();
         let fd = std::os::fd::AsFd::as_fd(&self.stream);
-        crate::process::wait_readable(&[fd], Some(now)).is_ok_and(|readable| !readable[0])
+        host::wait_readable(&[fd], Some(now)).is_ok_and(|readable| !readable[0])
     }
 }

@@ -1,44 +1,44 @@
-//! What the clients of a measurement say: an add to dq over TCP or HTTP, the same work straight to Redis, a callback.
+//! The requests of a measurement's clients: an add to dq over TCP or HTTP, the same work straight to Redis, a callback.
 
 use anyhow::{Result, bail};
 
-use super::volley::Dialect;
-use crate::protocol::dq::Framing;
+use super::load::Dialect;
+use protocol::dq::Framing;
 
-/// The longest answer that is read.
+/// The longest answer that is read, in bytes.
 const ANSWER_MAX: usize = 1 << 20;
 
-/// Which jobs are added.
+/// The jobs that are added.
 #[derive(Debug, Clone)]
 pub(super) struct Jobs {
-    /// What ids begin with, so that no run meets another's.
+    /// The prefix of the ids, so that two runs never have the same ids.
     pub run: String,
-    /// They go round so many topics, `t0`, `t1` …
+    /// The number of topics: the jobs use `t0`, `t1` … in turn.
     pub topics: u32,
     /// The body, JSON.
     pub body: String,
-    /// In how many milliseconds they are due: at random within a span from the first on.
+    /// When they are due, in milliseconds from now: the first number, plus a random number below the second.
     pub delay_ms: (u64, u64),
 }
 
 impl Jobs {
-    /// A body of so many bytes.
+    /// Returns a body of this many bytes.
     pub(super) fn body(bytes: usize) -> String {
         format!("{{\"pad\":\"{}\"}}", "x".repeat(bytes.saturating_sub(10)))
     }
 
-    /// The topic of a job.
+    /// Returns the topic of a job.
     pub(super) fn topic(&self, number: u64) -> String {
         format!("t{}", number % u64::from(self.topics))
     }
 
-    /// The id of a job.
+    /// Returns the id of a job.
     pub(super) fn id(&self, number: u64) -> String {
         format!("{}{number}", self.run)
     }
 
-    /// When a job is due, in milliseconds from now: by its number, and as if at random. (Of any fixed stride and rate some share
-    /// a divisor, and many jobs would be due at one moment.)
+    /// Returns when a job is due, in milliseconds from now. The job's number is the seed of the random part. (With a
+    /// fixed stride instead, a stride and a rate that share a divisor would make many jobs due at one moment.)
     pub(super) fn delay(&self, number: u64) -> u64 {
         let (first, span) = self.delay_ms;
         first + if span == 0 { 0 } else { fastrand::Rng::with_seed(number).u64(..span) }
@@ -92,9 +92,9 @@ impl Dialect for Http {
 
 /// Pauses or resumes the topic of each number.
 #[derive(Debug)]
-pub(super) struct Hold(pub &'static str);
+pub(super) struct PauseRequests(pub &'static str);
 
-impl Dialect for Hold {
+impl Dialect for PauseRequests {
     fn ask(&mut self, number: u64, out: &mut Vec<u8>) {
         post(&format!("/v1/topics/t{number}/{}", self.0), "", out);
     }
@@ -104,7 +104,8 @@ impl Dialect for Hold {
     }
 }
 
-/// Calls a receiver without dq: what the receiver takes by itself. (To a path of its own: it is nobody's job.)
+/// Calls a receiver without dq, to measure the receiver alone. (It uses another path, because these calls belong to no
+/// job.)
 #[derive(Debug)]
 pub(super) struct Callback(pub String);
 
@@ -127,7 +128,7 @@ fn post(path: &str, json: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(json.as_bytes());
 }
 
-/// Where the head of a message ends, and how long the body behind it is.
+/// Returns where the head of an HTTP message ends, and how long the body after it is. `None`: the head is not complete.
 pub(super) fn head_of(bytes: &[u8]) -> Option<(usize, usize)> {
     let end = bytes.windows(4).position(|w| w == b"\r\n\r\n")? + 4;
     let lines = bytes[..end].split(|b| *b == b'\n');
@@ -147,7 +148,7 @@ fn http_answer(bytes: &[u8]) -> Result<Option<(usize, bool)>> {
     Ok((bytes.len() >= whole).then(|| (whole, bytes.get(9) == Some(&b'2'))))
 }
 
-/// What an add comes to, straight to Redis: the job into a hash, its due time into a sorted set.
+/// The work of an add, straight to Redis: the job into a hash, its due time into a sorted set.
 #[derive(Debug)]
 pub(super) struct Redis(pub Jobs);
 
@@ -155,7 +156,7 @@ impl Dialect for Redis {
     fn ask(&mut self, number: u64, out: &mut Vec<u8>) {
         let body = &self.0.body;
         let (topic, id) = (self.0.topic(number), self.0.id(number));
-        let due = (crate::process::now_ms() as u64 + self.0.delay(number)).to_string();
+        let due = (host::now_ms() as u64 + self.0.delay(number)).to_string();
         command(&["HSET", &format!("bench:b:{topic}"), &id, body], out);
         command(&["ZADD", &format!("bench:d:{topic}"), &due, &id], out);
     }
@@ -163,7 +164,7 @@ impl Dialect for Redis {
     fn answer(&self, bytes: &[u8]) -> Result<Option<(usize, bool)>> {
         let mut read = 0;
         let mut good = true;
-        // Of each request two lines.
+        // Each request is answered with two lines.
         for _ in 0..2 {
             let Some(end) = bytes[read..].iter().position(|b| *b == b'\n') else { return Ok(None) };
             good &= bytes[read] == b':';
@@ -185,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_read_one_by_one_and_only_when_they_are_there_in_full() {
+    fn a_parser_reads_one_complete_answer_at_a_time() {
         let tcp = Tcp(Jobs { run: String::new(), topics: 1, body: "1".into(), delay_ms: (0, 0) });
         let answer = br#"0036{"code":1,"msg":"succ","data":[]}   0002{}"#;
         assert_eq!(tcp.answer(answer).unwrap(), Some((40, true)));

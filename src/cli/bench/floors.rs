@@ -1,5 +1,5 @@
-//! What the same work costs without dq, beside [`super::dialects::Redis`] and [`super::dialects::Callback`]: a program that does
-//! nothing but insert into SQLite, a handler of HTTP requests that does nothing at all, a thread that only sleeps.
+//! What the same work costs without dq: a program that only inserts into SQLite, an HTTP handler that does nothing, a
+//! thread that only sleeps. [`super::dialects::Redis`] and [`super::dialects::Callback`] are floors as well.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -17,10 +17,11 @@ use rusqlite::{Connection, TransactionBehavior, params};
 
 use super::super::own_daemon::local;
 use super::dialects::Jobs;
-use super::volley::histogram;
+use super::load::histogram;
 
-/// Inserts jobs for so long, so many a commit, each commit on the disk: the id, the due time and the body, found by id and by due
-/// time. Gives how many a second.
+/// Inserts jobs into SQLite for `time`, `commit` jobs in each transaction. Each commit is written to the disk. A row
+/// has the topic, the id, the due time and the body, and is found by its id and by its due time. Returns how many jobs
+/// were inserted a second.
 pub(super) fn sqlite(folder: &Path, jobs: &Jobs, commit: u64, time: Duration) -> Result<f64> {
     let mut db = Connection::open(folder.join("bare.db")).context("cannot open the file to compare with")?;
     db.pragma_update(None, "journal_mode", "wal")?;
@@ -36,7 +37,7 @@ pub(super) fn sqlite(folder: &Path, jobs: &Jobs, commit: u64, time: Duration) ->
         {
             let mut insert = transaction.prepare_cached("INSERT OR REPLACE INTO job VALUES (?, ?, ?, ?)")?;
             for _ in 0..commit {
-                let (id, due_ms) = (jobs.id(number), crate::process::now_ms() + jobs.delay(number) as i64);
+                let (id, due_ms) = (jobs.id(number), host::now_ms() + jobs.delay(number) as i64);
                 insert.execute(params![jobs.topic(number), id, due_ms, jobs.body])?;
                 number += 1;
             }
@@ -46,14 +47,14 @@ pub(super) fn sqlite(folder: &Path, jobs: &Jobs, commit: u64, time: Duration) ->
     Ok(number as f64 / began.elapsed().as_secs_f64())
 }
 
-/// A handler that answers an add at once.
+/// Returns a handler that answers an add at once.
 pub(super) fn handler() -> Router {
-    // It takes the body, as whoever answers a request has to.
+    // It reads the body, as any server that answers a request must.
     let nothing = |_body: axum::body::Bytes| async { (StatusCode::CREATED, "{}") };
     Router::new().route("/v1/topics/{topic}/jobs", post(nothing))
 }
 
-/// Starts a server on a thread of that name. It ends with the process.
+/// Starts a server on a thread with this name. It ends with the process.
 pub(super) fn serve(name: &'static str, router: Router) -> Result<SocketAddr> {
     let listener = TcpListener::bind(local(0)).with_context(|| format!("cannot start the {name}"))?;
     let address = listener.local_addr()?;
@@ -91,7 +92,8 @@ impl Sleeper {
         Ok(Sleeper { over, thread })
     }
 
-    /// How much later than it wanted it was awake, in microseconds: what this machine lets nobody be better than.
+    /// Ends the thread. Returns how much later than planned it woke up, in microseconds: no program can be better on
+    /// this machine.
     pub(super) fn end(self) -> Result<Histogram<u64>> {
         self.over.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| anyhow!("the thread that sleeps has panicked"))

@@ -1,12 +1,13 @@
-//! `dq bench`: measures a daemon that it starts, beside what the same work costs without one (the floor), in one run: figures of
-//! two machines, or of two hours, cannot be compared, and ratios can.
+//! `dq bench`: measures a daemon that it starts, and in the same run what the same work costs without one (the floor).
+//! Figures of two machines, or of two hours, cannot be compared. Their ratios to the floor can.
 
+mod daemon;
 mod dialects;
 mod floors;
+mod load;
+mod outage;
 mod report;
 mod sink;
-mod stage;
-mod volley;
 mod works;
 
 use std::time::Duration;
@@ -14,12 +15,12 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 
-use self::stage::Options;
+use self::daemon::Options;
 
-/// Measure: how fast dq is on this machine, and how much of what is possible that is
+/// Measure how fast dq is on this machine, and what the same work costs without dq
 ///
-/// Each run starts a daemon of its own in a fresh folder, with a receiver of callbacks, and ends it. Figures of a debug build mean
-/// nothing.
+/// Each run starts its own daemon in a new folder, with a receiver of callbacks, and ends it afterwards. Figures of a
+/// debug build mean nothing.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  dq bench add --connections 10 --depth 64\n  dq bench deliver --store redis\n  dq bench lateness --rate 1000"
@@ -28,32 +29,36 @@ pub struct Arguments {
     #[command(subcommand)]
     work: Work,
 
-    /// JSON, one object
+    /// Print one JSON object
     #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum Work {
-    /// Adds, as fast as they are answered; beside HSET and ZADD straight to Redis, bare inserts into SQLite, an HTTP handler that does nothing
+    /// Measure adds, sent as fast as they are answered; compared with HSET and ZADD straight to Redis, bare inserts
+    /// into SQLite, or an HTTP handler that does nothing
     Add(Add),
-    /// A backlog of due jobs to the receiver; beside what a client posts to that receiver directly
+    /// Measure the delivery of a backlog of due jobs; compared with a client that posts to the same receiver directly
     Deliver(Deliver),
-    /// Jobs at a constant rate: how late they come
+    /// Measure how late jobs arrive at a constant rate
     Lateness(Lateness),
-    /// Adds as fast as they are answered, while what is added becomes due and is delivered
+    /// Measure adds, sent as fast as they are answered, while the added jobs become due and are delivered
     Mixed(Mixed),
-    /// A topic of quick callbacks beside some that are slow, and some that never answer
+    /// Measure a topic with quick callbacks, beside a topic with slow callbacks and one whose callbacks are never
+    /// answered
     Isolation(Isolation),
-    /// Nothing: what a daemon costs that only waits
+    /// Measure adds to one of several Redis nodes, with all nodes and while another node is down
+    Outage(Outage),
+    /// Measure what a daemon costs that only waits
     Idle(Idle),
-    /// Jobs at a constant rate for long, while processes are killed: none may be lost
+    /// Send jobs at a constant rate for a long time, while processes are killed: no job may be lost
     Soak(Soak),
 }
 
-/// How clients speak with dq.
+/// The protocol that the clients use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Over {
+enum ClientProtocol {
     /// The TCP port.
     Tcp,
     /// The HTTP API.
@@ -61,12 +66,12 @@ enum Over {
 }
 
 #[derive(Debug, Args)]
-struct Clients {
-    /// By which port jobs are added
+struct ClientOptions {
+    /// The port that the jobs are added through
     #[arg(long, value_enum, default_value = "tcp")]
-    over: Over,
+    over: ClientProtocol,
 
-    /// Connections of clients
+    /// The number of client connections
     #[arg(long, default_value_t = 10, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     connections: u32,
 
@@ -75,19 +80,19 @@ struct Clients {
     size: u32,
 }
 
-/// How long something goes on.
+/// Parses a span of time that is longer than zero.
 fn span(text: &str) -> Result<Duration, String> {
     let span = humantime::parse_duration(text).map_err(|e| e.to_string())?;
-    if span.is_zero() { Err("it is to be more than nothing".to_owned()) } else { Ok(span) }
+    if span.is_zero() { Err("it must be longer than zero".to_owned()) } else { Ok(span) }
 }
 
-/// How many a second.
+/// Parses a number of jobs a second.
 fn rate(text: &str) -> Result<f64, String> {
-    let rate: f64 = text.parse().map_err(|_| "a number of jobs a second".to_owned())?;
+    let rate: f64 = text.parse().map_err(|_| "it must be a number of jobs a second".to_owned())?;
     if (0.1..=1_000_000.0).contains(&rate) {
         Ok(rate)
     } else {
-        Err("it is not within 0.1 and 1000000".to_owned())
+        Err("it must be between 0.1 and 1000000".to_owned())
     }
 }
 
@@ -97,14 +102,14 @@ fn rate(text: &str) -> Result<f64, String> {
 )]
 struct Add {
     #[command(flatten)]
-    clients: Clients,
+    clients: ClientOptions,
     /// Requests in flight on each connection
     #[arg(long, default_value_t = 1, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     depth: u32,
     /// For how long
     #[arg(long, default_value = "5s", value_parser = span)]
     time: Duration,
-    /// So many jobs are pending before it begins
+    /// How many jobs are pending before the measurement begins
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     pending: u64,
     #[command(flatten)]
@@ -128,7 +133,7 @@ struct Deliver {
 #[command(after_help = "Example:\n  dq bench lateness --rate 1000 --time 30s")]
 struct Lateness {
     #[command(flatten)]
-    clients: Clients,
+    clients: ClientOptions,
     /// Jobs a second
     #[arg(long, default_value = "1000", value_parser = rate)]
     rate: f64,
@@ -143,7 +148,7 @@ struct Lateness {
 #[command(after_help = "Example:\n  dq bench mixed --connections 4 --depth 8")]
 struct Mixed {
     #[command(flatten)]
-    clients: Clients,
+    clients: ClientOptions,
     /// Requests in flight on each connection
     #[arg(long, default_value_t = 16, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     depth: u32,
@@ -157,10 +162,10 @@ struct Mixed {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  dq bench isolation --slow 1000 --rate 50")]
 struct Isolation {
-    /// Ready jobs of a callback that takes 3 s, and as many of one that never answers
+    /// How many jobs have a callback that takes 3 s; the same number have one that is never answered
     #[arg(long, default_value_t = 1000, value_name = "NUMBER")]
     slow: u64,
-    /// Jobs a second of the quick one
+    /// Jobs a second of the quick topic
     #[arg(long, default_value = "50", value_parser = rate)]
     rate: f64,
     /// For how long
@@ -170,10 +175,37 @@ struct Isolation {
     daemon: Options,
 }
 
+/// What happens to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Absence {
+    /// It is killed, and started again afterwards.
+    Killed,
+    /// It is stopped (SIGSTOP), and continues afterwards.
+    Hung,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  dq bench outage --store redis --nodes 2 --absence hung")]
+struct Outage {
+    #[command(flatten)]
+    clients: ClientOptions,
+    /// Requests in flight on each connection
+    #[arg(long, default_value_t = 16, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    depth: u32,
+    /// For how long, once with all nodes and once with one node down
+    #[arg(long, default_value = "10s", value_parser = span)]
+    time: Duration,
+    /// What happens to the second node
+    #[arg(long, value_enum, default_value = "killed")]
+    absence: Absence,
+    #[command(flatten)]
+    daemon: Options,
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  dq bench idle --pending 1000000 --time 1m")]
 struct Idle {
-    /// So many jobs are pending
+    /// How many jobs are pending
     #[arg(long, default_value_t = 10_000, value_name = "NUMBER")]
     pending: u64,
     /// For how long
@@ -194,17 +226,18 @@ struct Soak {
     /// For how long
     #[arg(long, default_value = "1m", value_parser = span)]
     time: Duration,
-    /// How often one of the daemon's processes is killed, by turns
+    /// The time between two kills; the daemon's processes are killed in turn
     #[arg(long, default_value = "3s", value_parser = span)]
     kill: Duration,
-    /// Instead of killing: how often the daemon is restarted in place (USR2), in which no connection may break
+    /// Restart the daemon in place (USR2) instead of killing processes: the time between two restarts; no connection
+    /// may break
     #[arg(long, conflicts_with = "kill", value_parser = span)]
     restart: Option<Duration>,
     #[command(flatten)]
     daemon: Options,
 }
 
-/// Runs it. Tells whether all came as it must.
+/// Runs a measurement. Returns whether its result is as it must be.
 pub fn run(arguments: &Arguments) -> Result<bool> {
     if cfg!(debug_assertions) {
         eprintln!("this is a debug build: its figures mean nothing (cargo build --release)");
@@ -215,6 +248,7 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
         Work::Lateness(lateness) => works::lateness(lateness)?,
         Work::Mixed(mixed) => works::mixed(mixed)?,
         Work::Isolation(isolation) => works::isolation(isolation)?,
+        Work::Outage(outage) => outage::run(outage)?,
         Work::Idle(idle) => works::idle(idle)?,
         Work::Soak(soak) => works::soak(soak)?,
     };

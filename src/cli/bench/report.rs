@@ -1,4 +1,4 @@
-//! What a measurement came to: lines of figures, as a table or as JSON.
+//! The result of a measurement: lines of figures, as a table or as JSON.
 
 use anyhow::Result;
 use hdrhistogram::Histogram;
@@ -12,16 +12,16 @@ struct Figure {
     name: String,
     value: f64,
     unit: &'static str,
-    /// Of which floor it is the ratio; none: it is none.
+    /// The floor that the ratio refers to. `None`: the figure is not a ratio.
     #[serde(skip_serializing_if = "Option::is_none")]
     of: Option<String>,
 }
 
-/// What one run came to.
+/// The result of one run.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     work: &'static str,
-    /// What was asked for, as it was said.
+    /// The options of the run, as a text.
     settings: String,
     figures: Vec<Figure>,
 }
@@ -35,13 +35,13 @@ impl Report {
         self.figures.push(Figure { name: name.into(), value, unit, of: None });
     }
 
-    /// A figure as a ratio of its floor, measured in the same run.
+    /// Adds a value as a ratio to its floor, which was measured in the same run.
     pub(super) fn ratio(&mut self, name: &str, value: f64, floor: f64, of: &str) {
         let ratio = value / floor.max(1e-9);
         self.figures.push(Figure { name: name.to_owned(), value: ratio, unit: "x", of: Some(of.to_owned()) });
     }
 
-    /// What most stayed under, in milliseconds.
+    /// Adds the percentiles of a histogram of microseconds, in milliseconds.
     pub(super) fn percentiles(&mut self, of: &str, us: &Histogram<u64>) {
         for (name, quantile) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)] {
             self.figure(format!("{of} {name}"), us.value_at_quantile(quantile) as f64 / 1000.0, "ms");

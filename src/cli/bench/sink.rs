@@ -1,6 +1,6 @@
-//! Receivers of callbacks: one that does next to nothing (one thread, no parser, no task for each request), so that it is not
-//! what limits; and one as a business has it, a handler of axum. They answer `/fast` at once, `/slow` after three seconds, and
-//! `/never` never.
+//! The receivers of callbacks. One does almost nothing (one thread, no parser, no task for each request), so that it
+//! does not limit the measurement. The other is an axum handler, as a business has it. They answer `/fast` at once,
+//! `/slow` after three seconds, and `/never` never.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -22,25 +22,25 @@ use slab::Slab;
 use super::super::own_daemon::local;
 use super::dialects::head_of;
 use super::floors;
-use super::volley::histogram;
-use crate::role::lock;
+use super::load::histogram;
+use role::lock;
 
 /// How long `/slow` takes.
 pub(super) const SLOW: Duration = Duration::from_secs(3);
 
 const ACCEPTED: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 
-/// The listener's place among the connections.
+/// The listener's token, beside those of the connections.
 const LISTENER: Token = Token(usize::MAX);
 
-/// What came to one path.
+/// The callbacks that came to one path.
 #[derive(Debug, Clone)]
-pub(super) struct Arrived {
-    /// Requests.
+pub(super) struct PathArrivals {
+    /// How many requests came.
     pub calls: u64,
-    /// Different jobs, by topic and id.
+    /// How many different jobs came, by topic and id.
     pub jobs: u64,
-    /// How much later than due, in microseconds.
+    /// How much later than due they came, in microseconds.
     pub late_us: Histogram<u64>,
     /// How many came before they were due.
     pub early: u64,
@@ -49,30 +49,37 @@ pub(super) struct Arrived {
     seen: HashSet<u64>,
 }
 
-/// What a job is known by.
+/// Returns the hash by which a job is known.
 fn mark(topic: &str, id: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     (topic, id).hash(&mut hasher);
     hasher.finish()
 }
 
-impl Arrived {
-    /// Whether a job has come.
+impl PathArrivals {
+    /// Returns whether a job has come.
     pub(super) fn has(&self, topic: &str, id: &str) -> bool {
         self.seen.contains(&mark(topic, id))
     }
 
-    fn none() -> Arrived {
-        Arrived { calls: 0, jobs: 0, late_us: histogram(), early: 0, between: None, seen: HashSet::new() }
+    fn none() -> PathArrivals {
+        PathArrivals {
+            calls: 0,
+            jobs: 0,
+            late_us: histogram(),
+            early: 0,
+            between: None,
+            seen: HashSet::new(),
+        }
     }
 }
 
 /// What receives callbacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Receiver {
-    /// One thread that does next to nothing.
+pub(super) enum SinkReceiver {
+    /// One thread that does almost nothing.
     Bare,
-    /// A handler of axum on one thread of tokio.
+    /// An axum handler on one thread of tokio.
     Axum,
 }
 
@@ -85,22 +92,22 @@ pub(super) struct Sink {
 }
 
 impl Sink {
-    /// Starts one on a free port; it ends with the process.
-    pub(super) fn start(receiver: Receiver) -> Result<Sink> {
+    /// Starts a receiver on a free port. It ends with the process.
+    pub(super) fn start(receiver: SinkReceiver) -> Result<Sink> {
         let arrivals = Arrivals::default();
         let address = match receiver {
-            Receiver::Bare => Server::start(arrivals.clone())?,
-            Receiver::Axum => floors::serve("sink", handler(arrivals.clone()))?,
+            SinkReceiver::Bare => SinkServer::start(arrivals.clone())?,
+            SinkReceiver::Axum => floors::serve("sink", handler(arrivals.clone()))?,
         };
         Ok(Sink { address, arrivals })
     }
 
-    /// What has come to a path so far.
-    pub(super) fn arrived(&self, path: &str) -> Arrived {
-        lock(&self.arrivals.0).get(path).cloned().unwrap_or_else(Arrived::none)
+    /// Returns what has come to a path so far.
+    pub(super) fn arrived(&self, path: &str) -> PathArrivals {
+        lock(&self.arrivals.0).get(path).cloned().unwrap_or_else(PathArrivals::none)
     }
 
-    /// How many different jobs have come to a path.
+    /// Returns how many different jobs have come to a path.
     pub(super) fn jobs(&self, path: &str) -> u64 {
         lock(&self.arrivals.0).get(path).map_or(0, |arrived| arrived.jobs)
     }
@@ -108,15 +115,15 @@ impl Sink {
 
 /// What has come so far, by path.
 #[derive(Debug, Clone, Default)]
-struct Arrivals(Arc<Mutex<HashMap<String, Arrived>>>);
+struct Arrivals(Arc<Mutex<HashMap<String, PathArrivals>>>);
 
 impl Arrivals {
-    fn note(&self, calls: impl IntoIterator<Item = Call>) {
+    fn note(&self, calls: impl IntoIterator<Item = SinkCall>) {
         let now_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i64);
         let now = Instant::now();
         let mut arrived = lock(&self.0);
         for call in calls {
-            let entry = arrived.entry(call.path).or_insert_with(Arrived::none);
+            let entry = arrived.entry(call.path).or_insert_with(PathArrivals::none);
             entry.calls += 1;
             entry.jobs += u64::from(entry.seen.insert(call.job));
             entry.between = Some((entry.between.map_or(now, |(first, _)| first), now));
@@ -129,11 +136,11 @@ impl Arrivals {
     }
 }
 
-/// The handler of axum.
+/// Returns the axum handler.
 fn handler(arrivals: Arrivals) -> Router {
     let receive = move |uri: Uri, headers: HeaderMap, _body: Bytes| {
         let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        let call = Call::new(uri.path(), header);
+        let call = SinkCall::new(uri.path(), header);
         let path = call.path.clone();
         arrivals.note([call]);
         async move {
@@ -153,30 +160,30 @@ struct Connection {
     out: Vec<u8>,
 }
 
-struct Server {
+struct SinkServer {
     poll: Poll,
     listener: TcpListener,
     connections: Slab<Connection>,
-    /// Who is answered when.
+    /// The connections that are answered later, by the time of the answer.
     later: BTreeMap<Instant, VecDeque<usize>>,
     arrivals: Arrivals,
 }
 
-/// A call, as far as it matters.
-struct Call {
+/// The parts of a callback that are counted.
+struct SinkCall {
     path: String,
     due_ms: Option<i64>,
     job: u64,
 }
 
-impl Server {
+impl SinkServer {
     fn start(arrivals: Arrivals) -> Result<SocketAddr> {
         let mut listener = TcpListener::bind(local(0)).context("cannot start the receiver")?;
         let address = listener.local_addr()?;
         let poll = Poll::new()?;
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
         let mut server =
-            Server { poll, listener, connections: Slab::new(), later: BTreeMap::new(), arrivals };
+            SinkServer { poll, listener, connections: Slab::new(), later: BTreeMap::new(), arrivals };
         std::thread::Builder::new().name("sink".into()).spawn(move || {
             if let Err(e) = server.run() {
                 eprintln!("the receiver has ended: {e:#}");
@@ -226,8 +233,8 @@ impl Server {
         }
     }
 
-    /// Reads what has come, and answers it. A connection that breaks is let go.
-    fn serve(&mut self, n: usize, calls: &mut Vec<Call>) {
+    /// Reads the requests that have come, and answers them. A connection that breaks is removed.
+    fn serve(&mut self, n: usize, calls: &mut Vec<SinkCall>) {
         let Some(connection) = self.connections.get_mut(n) else { return };
         let mut buffer = [0; 16 << 10];
         let mut is_open = true;
@@ -251,7 +258,7 @@ impl Server {
             if connection.input.len() < read + head + body {
                 break;
             }
-            let call = Call::of(&connection.input[read..read + head]);
+            let call = SinkCall::of(&connection.input[read..read + head]);
             match call.path.as_str() {
                 "/slow" => slow += 1,
                 "/never" => {}
@@ -270,7 +277,8 @@ impl Server {
     }
 
     fn answer(&mut self, n: usize) {
-        // (Of a connection that has another's place meanwhile, one answer too many is no harm: nobody counts them.)
+        // (Another connection may have got this number meanwhile. One answer too many does no harm there: nobody counts
+        // them.)
         let Some(connection) = self.connections.get_mut(n) else { return };
         connection.out.extend_from_slice(ACCEPTED);
         if !flush(connection) {
@@ -279,7 +287,7 @@ impl Server {
     }
 }
 
-/// Writes what there is to write. False: the connection has broken.
+/// Writes the answers that wait. Returns false if the connection has broken.
 fn flush(connection: &mut Connection) -> bool {
     while !connection.out.is_empty() {
         match connection.stream.write(&connection.out) {
@@ -291,17 +299,17 @@ fn flush(connection: &mut Connection) -> bool {
     true
 }
 
-impl Call {
-    fn new<'a>(path: &str, header: impl Fn(&str) -> Option<&'a str>) -> Call {
-        Call {
+impl SinkCall {
+    fn new<'a>(path: &str, header: impl Fn(&str) -> Option<&'a str>) -> SinkCall {
+        SinkCall {
             path: path.to_owned(),
             due_ms: header("dq-due-at").and_then(|at| at.parse().ok()),
             job: mark(header("dq-topic").unwrap_or_default(), header("dq-job-id").unwrap_or_default()),
         }
     }
 
-    /// Of a request's head, as it came.
-    fn of(head: &[u8]) -> Call {
+    /// Reads a request's head.
+    fn of(head: &[u8]) -> SinkCall {
         let head = String::from_utf8_lossy(head);
         let path = head.split(' ').nth(1).unwrap_or_default();
         let header = |name: &str| {
@@ -310,6 +318,6 @@ impl Call {
                 known.eq_ignore_ascii_case(name).then(|| value.trim())
             })
         };
-        Call::new(path.split('?').next().unwrap_or_default(), header)
+        SinkCall::new(path.split('?').next().unwrap_or_default(), header)
     }
 }

@@ -1,4 +1,4 @@
-//! The works that are measured.
+//! The measurements, one function each.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -8,22 +8,22 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, bail};
 
 use super::super::progress::Progress;
+use super::daemon::{BenchDaemon, Control, Options, Store};
 use super::dialects::{Callback, Http, Jobs, Redis, Tcp};
 use super::floors;
+use super::load::{Dialect, LoadRun, SendMode, StopCondition, Target, fire, histogram};
 use super::report::Report;
-use super::stage::{Control, Options, Stage, Store};
-use super::volley::{Dialect, Manner, Target, Until, Volley, fire, histogram};
-use super::{Add, Clients, Deliver, Idle, Isolation, Lateness, Mixed, Over, Soak};
-use crate::process::waits_of;
+use super::{Add, ClientOptions, ClientProtocol, Deliver, Idle, Isolation, Lateness, Mixed, Soak};
+use host::waits_of;
 
-/// How long nothing may arrive before what is missing is given up.
+/// How long nothing may arrive before the missing jobs are given up.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Far enough away for nothing to become due while it is measured.
-const DAY_MS: u64 = 86_400_000;
+/// A delay that is long enough that nothing becomes due during a measurement.
+pub(super) const DAY_MS: u64 = 86_400_000;
 
-/// What a work came to, and whether all came as it must.
-type Outcome = Result<(Report, bool)>;
+/// The report of a measurement, and whether its result is as it must be.
+pub(super) type WorkOutcome = Result<(Report, bool)>;
 
 fn store(options: &Options) -> String {
     match options.store {
@@ -32,35 +32,41 @@ fn store(options: &Options) -> String {
     }
 }
 
-fn jobs(run: &str, topics: u32, size: u32, delay_ms: (u64, u64)) -> Jobs {
+pub(super) fn jobs(run: &str, topics: u32, size: u32, delay_ms: (u64, u64)) -> Jobs {
     Jobs { run: run.to_owned(), topics, body: Jobs::body(size as usize), delay_ms }
 }
 
-/// Adds by the port that is asked for.
-fn send(stage: &Stage, clients: &Clients, jobs: Jobs, manner: Manner, until: Until) -> Result<Volley> {
+/// Adds jobs through the port that the options choose.
+fn send(
+    stage: &BenchDaemon,
+    clients: &ClientOptions,
+    jobs: Jobs,
+    send_mode: SendMode,
+    until: StopCondition,
+) -> Result<LoadRun> {
     let (address, mut dialect): (SocketAddr, Box<dyn Dialect>) = match clients.over {
-        Over::Tcp => (stage.server, Box::new(Tcp(jobs))),
-        Over::Http => (stage.http, Box::new(Http(jobs))),
+        ClientProtocol::Tcp => (stage.server, Box::new(Tcp(jobs))),
+        ClientProtocol::Http => (stage.http, Box::new(Http(jobs))),
     };
-    let volley = fire(Target::new(address, clients.connections), manner, until, dialect.as_mut())?;
+    let volley = fire(Target::new(address, clients.connections), send_mode, until, dialect.as_mut())?;
     if volley.failed > 0 {
         bail!("{} of {} adds were refused", volley.failed, volley.done + volley.failed);
     }
     Ok(volley)
 }
 
-/// Adds so many, fast, and not measured.
-fn fill(stage: &Stage, jobs: Jobs, count: u64) -> Result<()> {
+/// Adds this many jobs fast, without measuring.
+fn fill(stage: &BenchDaemon, jobs: Jobs, count: u64) -> Result<()> {
     if count == 0 {
         return Ok(());
     }
-    let (manner, until) = (Manner::Closed { depth: 200 }, Until::Count(count));
-    let volley = fire(Target::new(stage.server, 10), manner, until, &mut Tcp(jobs))?;
+    let (send_mode, until) = (SendMode::Closed { depth: 200 }, StopCondition::Count(count));
+    let volley = fire(Target::new(stage.server, 10), send_mode, until, &mut Tcp(jobs))?;
     if volley.failed > 0 { bail!("{} adds were refused", volley.failed) } else { Ok(()) }
 }
 
-/// Waits until so many different jobs have come to a path. Gives how many have not.
-fn await_jobs(stage: &mut Stage, path: &str, count: u64) -> Result<u64> {
+/// Waits until this many different jobs have come to a path. Returns how many are missing.
+fn await_jobs(stage: &mut BenchDaemon, path: &str, count: u64) -> Result<u64> {
     let mut progress = Progress::begin(count, "jobs have arrived");
     let (mut before, mut last) = (0, Instant::now());
     loop {
@@ -78,22 +84,22 @@ fn await_jobs(stage: &mut Stage, path: &str, count: u64) -> Result<u64> {
     }
 }
 
-/// How often a work and what it is compared with take turns: what else the machine does hits both.
-const ROUNDS: u32 = 5;
+/// How often a work and its floor are measured in turn, so that other load on the machine affects both.
+pub(super) const ROUNDS: u32 = 5;
 
-/// The middle one.
-fn median(mut values: Vec<f64>) -> f64 {
+/// Returns the median.
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-pub(super) fn add(add: &Add) -> Outcome {
+pub(super) fn add(add: &Add) -> WorkOutcome {
     let Add { clients, depth, time, pending, daemon } = add;
-    let stage = Stage::start(daemon)?;
+    let stage = BenchDaemon::start(daemon)?;
     let before = jobs("p", daemon.topics, clients.size, (DAY_MS, DAY_MS));
     let empty = stage.redis_bytes()?;
     fill(&stage, before.clone(), *pending)?;
-    let over = if clients.over == Over::Tcp { "tcp" } else { "http" };
+    let over = if clients.over == ClientProtocol::Tcp { "tcp" } else { "http" };
     let settings = format!(
         "{}, {over}, {} connections, {depth} in flight each, {} bytes, {pending} pending, {} topics",
         store(daemon),
@@ -102,18 +108,18 @@ pub(super) fn add(add: &Add) -> Outcome {
         daemon.topics
     );
     let mut report = Report::new("add", settings);
-    // What one transaction of dq may hold at most: nobody groups better.
+    // The floor commits as many jobs at once as dq can have in one transaction, so that it groups as well as possible.
     let commit = (u64::from(clients.connections) * u64::from(*depth)).min(256);
     let (floor, what) = match (clients.over, stage.nodes.first().copied()) {
-        (Over::Http, _) => (
-            Floor::Http(floors::serve("handler", floors::handler())?),
+        (ClientProtocol::Http, _) => (
+            Baseline::Http(floors::serve("handler", floors::handler())?),
             "a handler that does nothing".to_owned(),
         ),
-        (Over::Tcp, Some(node)) => {
+        (ClientProtocol::Tcp, Some(node)) => {
             if *pending > 0 {
                 let filled = stage.redis_bytes()?;
-                let (manner, until) = (Manner::Closed { depth: 200 }, Until::Count(*pending));
-                fire(Target::new(node, 10), manner, until, &mut Redis(before))?;
+                let (send_mode, until) = (SendMode::Closed { depth: 200 }, StopCondition::Count(*pending));
+                fire(Target::new(node, 10), send_mode, until, &mut Redis(before))?;
                 let (ours, theirs) =
                     (filled.saturating_sub(empty), stage.redis_bytes()?.saturating_sub(filled));
                 let each = |bytes: u64| bytes as f64 / *pending as f64;
@@ -121,28 +127,29 @@ pub(super) fn add(add: &Add) -> Outcome {
                 report.figure("the same of HSET and ZADD", each(theirs), "bytes");
                 report.ratio("ratio of memory", each(ours), each(theirs), "HSET and ZADD");
             }
-            (Floor::Redis(node), "HSET and ZADD straight to Redis".to_owned())
+            (Baseline::Redis(node), "HSET and ZADD straight to Redis".to_owned())
         }
-        (Over::Tcp, None) => (Floor::Sqlite(commit), format!("bare inserts, {commit} a commit")),
+        (ClientProtocol::Tcp, None) => (Baseline::Sqlite(commit), format!("bare inserts, {commit} a commit")),
     };
-    let (manner, until) = (Manner::Closed { depth: *depth as usize }, Until::Time(*time / ROUNDS));
+    let (send_mode, until) =
+        (SendMode::Closed { depth: *depth as usize }, StopCondition::Time(*time / ROUNDS));
     let (mut ours, mut theirs, mut latency_us) = (Vec::new(), Vec::new(), histogram());
     let (mut done, mut cpu) = (0, Duration::ZERO);
     for round in 0..ROUNDS {
         let work = jobs(&format!("a{round}-"), daemon.topics, clients.size, (DAY_MS, DAY_MS));
         let (_, cpu_before) = stage.usage()?;
-        let volley = send(&stage, clients, work.clone(), manner, until)?;
+        let volley = send(&stage, clients, work.clone(), send_mode, until)?;
         cpu += stage.usage()?.1.saturating_sub(cpu_before);
         done += volley.done;
         ours.push(volley.per_second());
         latency_us.add(&volley.latency_us)?;
         let straight = |address, dialect: &mut dyn Dialect| {
-            fire(Target::new(address, clients.connections), manner, until, dialect).map(|v| v.per_second())
+            fire(Target::new(address, clients.connections), send_mode, until, dialect).map(|v| v.per_second())
         };
         theirs.push(match floor {
-            Floor::Http(address) => straight(address, &mut Http(work))?,
-            Floor::Redis(address) => straight(address, &mut Redis(work))?,
-            Floor::Sqlite(commit) => floors::sqlite(stage.folder(), &work, commit, *time / ROUNDS)?,
+            Baseline::Http(address) => straight(address, &mut Http(work))?,
+            Baseline::Redis(address) => straight(address, &mut Redis(work))?,
+            Baseline::Sqlite(commit) => floors::sqlite(stage.folder(), &work, commit, *time / ROUNDS)?,
         });
     }
     let ratios = ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect();
@@ -156,22 +163,22 @@ pub(super) fn add(add: &Add) -> Outcome {
 
 /// What adds are compared with.
 #[derive(Debug, Clone, Copy)]
-enum Floor {
+enum Baseline {
     Http(SocketAddr),
     Redis(SocketAddr),
-    /// So many inserts a commit.
+    /// This many inserts in each commit.
     Sqlite(u64),
 }
 
-pub(super) fn deliver(deliver: &Deliver) -> Outcome {
+pub(super) fn deliver(deliver: &Deliver) -> WorkOutcome {
     let Deliver { jobs: count, size, daemon } = deliver;
-    let mut stage = Stage::start(daemon)?;
+    let mut stage = BenchDaemon::start(daemon)?;
     stage.hold(daemon.topics, true)?;
     fill(&stage, jobs("d", daemon.topics, *size, (0, 0)), *count)?;
-    let (manner, until) = (Manner::Closed { depth: 1 }, Until::Time(Duration::from_secs(2)));
+    let (send_mode, until) = (SendMode::Closed { depth: 1 }, StopCondition::Time(Duration::from_secs(2)));
     let body = Jobs::body(*size as usize);
-    let floor = |stage: &Stage| {
-        fire(Target::new(stage.sink.address, 64), manner, until, &mut Callback(body.clone()))
+    let floor = |stage: &BenchDaemon| {
+        fire(Target::new(stage.sink.address, 64), send_mode, until, &mut Callback(body.clone()))
             .map(|volley| volley.per_second())
     };
     let floor_before = floor(&stage)?;
@@ -195,21 +202,22 @@ pub(super) fn deliver(deliver: &Deliver) -> Outcome {
     report.figure("missing", missing as f64, "jobs");
     report.figure("repeated", (arrived.calls - arrived.jobs) as f64, "calls");
     report.figure("processor of dq, a job", cpu.as_secs_f64() * 1e6 / *count as f64, "us");
-    // Before and after: what else the machine does may hit one of them.
+    // The floor is what the receiver alone can do. It is measured before and after, because other load on the machine
+    // may affect one of the measurements.
     let floor = f64::midpoint(floor_before, floor(&stage)?);
     report.figure("64 connections to the receiver", floor, "/s");
     report.ratio("ratio", per_second, floor, "the receiver alone");
     Ok((report, missing == 0))
 }
 
-pub(super) fn lateness(lateness: &Lateness) -> Outcome {
+pub(super) fn lateness(lateness: &Lateness) -> WorkOutcome {
     let Lateness { clients, rate, time, daemon } = lateness;
-    let mut stage = Stage::start(daemon)?;
+    let mut stage = BenchDaemon::start(daemon)?;
     let count = (rate * time.as_secs_f64()) as u64;
-    let (manner, until) = (Manner::Open { per_second: *rate }, Until::Count(count));
+    let (send_mode, until) = (SendMode::Open { per_second: *rate }, StopCondition::Count(count));
     let work = jobs("l", daemon.topics, clients.size, (1000, 1000));
     let sleeper = floors::Sleeper::start()?;
-    let volley = send(&stage, clients, work, manner, until)?;
+    let volley = send(&stage, clients, work, send_mode, until)?;
     let missing = await_jobs(&mut stage, "/fast", count)?;
     let asleep = sleeper.end()?;
     let arrived = stage.sink.arrived("/fast");
@@ -223,12 +231,12 @@ pub(super) fn lateness(lateness: &Lateness) -> Outcome {
     Ok((report, missing == 0 && arrived.early == 0))
 }
 
-pub(super) fn mixed(mixed: &Mixed) -> Outcome {
+pub(super) fn mixed(mixed: &Mixed) -> WorkOutcome {
     let Mixed { clients, depth, time, daemon } = mixed;
-    let mut stage = Stage::start(daemon)?;
-    let (manner, until) = (Manner::Closed { depth: *depth as usize }, Until::Time(*time));
+    let mut stage = BenchDaemon::start(daemon)?;
+    let (send_mode, until) = (SendMode::Closed { depth: *depth as usize }, StopCondition::Time(*time));
     let work = jobs("m", daemon.topics, clients.size, (0, 1000));
-    let volley = send(&stage, clients, work, manner, until)?;
+    let volley = send(&stage, clients, work, send_mode, until)?;
     let meanwhile = stage.sink.jobs("/fast");
     let missing = await_jobs(&mut stage, "/fast", volley.done)?;
     let arrived = stage.sink.arrived("/fast");
@@ -244,16 +252,16 @@ pub(super) fn mixed(mixed: &Mixed) -> Outcome {
     Ok((report, missing == 0 && arrived.early == 0))
 }
 
-pub(super) fn isolation(isolation: &Isolation) -> Outcome {
+pub(super) fn isolation(isolation: &Isolation) -> WorkOutcome {
     let Isolation { slow, rate, time, daemon } = isolation;
-    let mut stage = Stage::start(daemon)?;
+    let mut stage = BenchDaemon::start(daemon)?;
     for topic in ["slow", "never"] {
         add_ready(&stage, topic, *slow)?;
     }
     let count = (rate * time.as_secs_f64()) as u64;
-    let (manner, until) = (Manner::Open { per_second: *rate }, Until::Count(count));
+    let (send_mode, until) = (SendMode::Open { per_second: *rate }, StopCondition::Count(count));
     let work = jobs("f", daemon.topics, 125, (100, 400));
-    fire(Target::new(stage.server, 2), manner, until, &mut Tcp(work))?;
+    fire(Target::new(stage.server, 2), send_mode, until, &mut Tcp(work))?;
     let missing = await_jobs(&mut stage, "/fast", count)?;
     let arrived = stage.sink.arrived("/fast");
     let settings = format!(
@@ -269,14 +277,14 @@ pub(super) fn isolation(isolation: &Isolation) -> Outcome {
     Ok((report, missing == 0))
 }
 
-/// Adds ready jobs of one topic by name.
-fn add_ready(stage: &Stage, topic: &str, count: u64) -> Result<()> {
+/// Adds ready jobs to one topic, given by its name.
+fn add_ready(stage: &BenchDaemon, topic: &str, count: u64) -> Result<()> {
     struct Named<'a>(&'a str);
     impl Dialect for Named<'_> {
         fn ask(&mut self, number: u64, out: &mut Vec<u8>) {
             let json =
                 format!(r#"{{"cmd":"add","topic":"{}","id":"{number}","delay_ms":0,"body":1}}"#, self.0);
-            let framed = crate::protocol::dq::Framing::Digits.append(json.as_bytes(), out);
+            let framed = protocol::dq::Framing::Digits.append(json.as_bytes(), out);
             debug_assert!(framed);
         }
         fn answer(&self, bytes: &[u8]) -> Result<Option<(usize, bool)>> {
@@ -286,17 +294,17 @@ fn add_ready(stage: &Stage, topic: &str, count: u64) -> Result<()> {
     if count == 0 {
         return Ok(());
     }
-    let (manner, until) = (Manner::Closed { depth: 100 }, Until::Count(count));
-    fire(Target::new(stage.server, 1), manner, until, &mut Named(topic))?;
+    let (send_mode, until) = (SendMode::Closed { depth: 100 }, StopCondition::Count(count));
+    fire(Target::new(stage.server, 1), send_mode, until, &mut Named(topic))?;
     Ok(())
 }
 
-pub(super) fn idle(idle: &Idle) -> Outcome {
+pub(super) fn idle(idle: &Idle) -> WorkOutcome {
     let Idle { pending, time, daemon } = idle;
-    let stage = Stage::start(daemon)?;
+    let stage = BenchDaemon::start(daemon)?;
     let empty = stage.redis_bytes()?;
     fill(&stage, jobs("i", daemon.topics, 125, (DAY_MS, DAY_MS)), *pending)?;
-    // What the adds have begun (carrying the log over, statistics) ends.
+    // Meanwhile the work ends that the adds have begun (the checkpoint of the log, statistics).
     std::thread::sleep(Duration::from_secs(12));
     let waits =
         || Ok::<u64, anyhow::Error>(stage.control().processes()?.into_iter().filter_map(waits_of).sum());
@@ -325,24 +333,24 @@ pub(super) fn idle(idle: &Idle) -> Outcome {
     Ok((report, true))
 }
 
-pub(super) fn soak(soak: &Soak) -> Outcome {
+pub(super) fn soak(soak: &Soak) -> WorkOutcome {
     let Soak { rate, time, kill, restart, daemon } = soak;
-    let mut stage = Stage::start(daemon)?;
+    let mut stage = BenchDaemon::start(daemon)?;
     let control = stage.control();
     let over = AtomicBool::new(false);
-    let (manner, until) = (Manner::Open { per_second: *rate }, Until::Time(*time));
+    let (send_mode, until) = (SendMode::Open { per_second: *rate }, StopCondition::Time(*time));
     let work = jobs("s", daemon.topics, 125, (200, 2000));
-    // Who restarts in place breaks no connection; who is killed breaks those that it has.
+    // A restart in place breaks no connection. A process that is killed breaks its connections.
     let target = Target { survives: restart.is_none(), ..Target::new(stage.server, 10) };
     let (volley, disturbed) = std::thread::scope(|scope| {
         let disturb = scope.spawn(|| disturb(&control, *kill, *restart, &over));
-        let volley = fire(target, manner, until, &mut Tcp(work.clone()));
+        let volley = fire(target, send_mode, until, &mut Tcp(work.clone()));
         over.store(true, Ordering::Relaxed);
         let disturbed = disturb.join().map_err(|_| anyhow!("the thread that disturbs has panicked"));
         anyhow::Ok((volley?, disturbed??))
     })?;
-    // What was acknowledged must have come; of what was not, nobody knows. (So all of it is waited for: some of what comes is not
-    // of those that must.)
+    // A job that was acknowledged must arrive. A job that was not acknowledged may arrive or not. (So this waits for
+    // all of them: the number of arrivals alone does not show that the acknowledged ones are there.)
     let unknown: HashSet<u64> = volley.unknown.iter().copied().collect();
     let sent = volley.done + volley.failed + unknown.len() as u64;
     await_jobs(&mut stage, "/fast", sent)?;
@@ -367,7 +375,7 @@ pub(super) fn soak(soak: &Soak) -> Outcome {
     Ok((report, missing == 0 && arrived.early == 0 && (restart.is_none() || volley.failed == 0)))
 }
 
-/// Kills a child after each pause, or restarts all of them, until it is over. Gives how often.
+/// Kills a child process after each pause, or restarts the daemon, until `over` is set. Returns how often.
 fn disturb(control: &Control, kill: Duration, restart: Option<Duration>, over: &AtomicBool) -> Result<usize> {
     let mut times = 0;
     let mut next = Instant::now() + restart.unwrap_or(kill);

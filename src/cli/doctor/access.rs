@@ -1,4 +1,5 @@
-//! Whether the daemon's user may write what the daemon writes. Nothing is opened: a file of SQLite's is opened by SQLite alone.
+//! Checks whether the daemon's user may write the files of the daemon. It opens none of them: only SQLite may open a
+//! file of SQLite.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -6,23 +7,30 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{getegid, geteuid, getgroups};
 
-use super::judge::{self, Line, Place, User};
-use crate::registry::Snapshot;
-use crate::settings::{Registry, Settings, Store};
-use crate::status::Status;
+use super::judge::{self, CheckResult, User, WrittenPath};
+use model::settings::{Registry, Settings, Store, beside};
+use model::status::Status;
+use registry::Snapshot;
 
-/// What the daemon writes.
-pub(super) fn look(settings: &Settings, status: Option<&Status>) -> Vec<Line> {
-    // Without a daemon it is assumed that whoever asks will start it.
+/// Checks the files and folders that the daemon writes.
+pub(super) fn look(settings: &Settings, status: Option<&Status>) -> Vec<CheckResult> {
+    // If no daemon runs, the user of this command is assumed to start it.
     let user = status.and_then(|status| user_of(status.pid)).unwrap_or_else(this_user);
     let mut places: Vec<(&str, PathBuf, bool)> = vec![("run_dir", settings.run_dir.clone(), false)];
     places.extend(settings.log_dir.clone().map(|dir| ("log_dir", dir, false)));
     if let Store::Embedded { path } = &settings.store {
-        // SQLite makes files beside it.
+        // SQLite makes further files beside the store.
         places.extend(path.parent().map(|folder| ("store's folder", folder.to_owned(), false)));
-        let beside = |end: &str| PathBuf::from(format!("{}{end}", path.display()));
-        let files = [path.clone(), beside("-wal"), beside("-shm")];
+        let files = ["", "-wal", "-shm"].map(|suffix| beside(path, suffix));
         places.extend(files.into_iter().filter(|file| file.exists()).map(|file| ("store", file, false)));
+    }
+    if let Store::Redis(redis) = &settings.store
+        && let Some(spool) = redis.used_spool()
+    {
+        places.extend(spool.path.parent().map(|folder| ("spool's folder", folder.to_owned(), false)));
+        let files = ["", "-wal", "-shm", "-gate", "-turn", "-sender", "-owner"];
+        let files = files.map(|suffix| beside(&spool.path, suffix));
+        places.extend(files.into_iter().filter(|file| file.exists()).map(|file| ("spool", file, false)));
     }
     if let Some(Registry::Sqlite { path }) = &settings.registry {
         places.extend(path.parent().map(|folder| ("registry's folder", folder.to_owned(), false)));
@@ -33,16 +41,16 @@ pub(super) fn look(settings: &Settings, status: Option<&Status>) -> Vec<Line> {
     places.iter().map(|(what, path, secret)| line(what, path, &user, *secret)).collect()
 }
 
-fn line(what: &str, path: &Path, user: &User, secret: bool) -> Line {
+fn line(what: &str, path: &Path, user: &User, secret: bool) -> CheckResult {
     match place(path) {
         Ok(place) => judge::access(what, &place, user, secret),
-        Err(e) => Line::warn(&format!("access {what}"), format!("{}: {e}", path.display()))
-            .advise("run this as root, who sees more"),
+        Err(e) => CheckResult::warn(&format!("access {what}"), format!("{}: {e}", path.display()))
+            .advise("run this as root, which can see more"),
     }
 }
 
-/// What is there; or else the nearest folder above it that is.
-fn place(path: &Path) -> std::io::Result<Place> {
+/// Returns what is at a path. If nothing is there, returns the nearest folder above it that exists.
+fn place(path: &Path) -> std::io::Result<WrittenPath> {
     let (mut at, mut stands_for) = (path, None);
     let meta = loop {
         match fs::metadata(at) {
@@ -53,7 +61,7 @@ fn place(path: &Path) -> std::io::Result<Place> {
             other => break other?,
         }
     };
-    Ok(Place {
+    Ok(WrittenPath {
         path: at.display().to_string(),
         uid: meta.uid(),
         gid: meta.gid(),
@@ -63,14 +71,14 @@ fn place(path: &Path) -> std::io::Result<Place> {
     })
 }
 
-/// Whom a process runs as.
+/// Returns the user and the groups that a process runs as.
 fn user_of(pid: i32) -> Option<User> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let numbers = |name: &str| -> Vec<u32> {
         let line = text.lines().find_map(|line| line.strip_prefix(name));
         line.into_iter().flat_map(str::split_whitespace).filter_map(|n| n.parse().ok()).collect()
     };
-    // Of each four numbers the second is the one that counts.
+    // `Uid` and `Gid` have four numbers each. The second is the effective id, which counts.
     let mut gids = numbers("Groups:");
     gids.extend(numbers("Gid:").get(1));
     Some(User { uid: *numbers("Uid:").get(1)?, gids })

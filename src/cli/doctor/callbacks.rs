@@ -1,4 +1,5 @@
-//! Whether the places that callbacks go to have an address, may be called, and accept a connection. Nothing is sent.
+//! Checks the hosts and ports of callbacks: whether each has an address, may be called, and accepts a connection.
+//! Nothing is sent.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
@@ -8,25 +9,27 @@ use std::time::{Duration, Instant};
 
 use ureq::http::Uri;
 
-use super::judge::{self, Line, Reached};
-use crate::callback::Rules;
-use crate::registry::Snapshot;
-use crate::settings::Settings;
-use crate::topic::{Mode, Topic};
+use super::judge::{self, CheckResult, ConnectResult};
+use delivery::callback::Rules;
+use model::settings::Settings;
+use model::topic::{Mode, Topic};
+use registry::Snapshot;
 
-/// How long a connection may take to be made, and all of them together.
+/// How long it may take to connect.
 const CONNECT: Duration = Duration::from_secs(1);
+
+/// How long all connections together may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How many places are tried at the same time.
 const AT_ONCE: usize = 16;
 
-/// The callbacks of the topics that are known on this host.
-pub(super) fn look(settings: &Settings) -> Vec<Line> {
+/// Checks the callbacks of the topics that are known on this host.
+pub(super) fn look(settings: &Settings) -> Vec<CheckResult> {
     let snapshot = Snapshot::read(&settings.run_dir).ok().flatten().map(|(snapshot, _)| snapshot.topics);
     let places = places(settings.topics.iter().chain(snapshot.iter().flatten()));
     let reached = reach_all(places.keys().cloned().collect(), &Rules::new(&settings.callback));
-    let late = || Reached::No(format!("no answer within {} s", PATIENCE.as_secs()));
+    let late = || ConnectResult::No(format!("no answer within {} s", PATIENCE.as_secs()));
     let line = |(place, topics): (&(String, u16), &Vec<String>)| {
         let name = format!("{}:{}", place.0, place.1);
         judge::callback(&name, topics, &reached.get(place).cloned().unwrap_or_else(late))
@@ -34,7 +37,7 @@ pub(super) fn look(settings: &Settings) -> Vec<Line> {
     places.iter().map(line).collect()
 }
 
-/// Where topics are called, and which.
+/// Returns the hosts and ports of callbacks, each with the topics that use it.
 fn places<'a>(topics: impl Iterator<Item = &'a Topic>) -> BTreeMap<(String, u16), Vec<String>> {
     let mut places: BTreeMap<(String, u16), Vec<String>> = BTreeMap::new();
     for topic in topics.filter(|topic| topic.mode == Mode::Push) {
@@ -42,7 +45,7 @@ fn places<'a>(topics: impl Iterator<Item = &'a Topic>) -> BTreeMap<(String, u16)
         let port = uri.port_u16().unwrap_or(if uri.scheme_str() == Some("https") { 443 } else { 80 });
         if let Some(host) = uri.host() {
             let names = places.entry((host.to_owned(), port)).or_default();
-            // Of two topics of a name, the file's counts.
+            // A topic may be both in the file and in the snapshot. It is named only once.
             if !names.iter().any(|name| *name == topic.name.as_str()) {
                 names.push(topic.name.to_string());
             }
@@ -51,13 +54,13 @@ fn places<'a>(topics: impl Iterator<Item = &'a Topic>) -> BTreeMap<(String, u16)
     places
 }
 
-/// Tries all of them; one of which nothing was heard in time is left out.
-fn reach_all(places: Vec<(String, u16)>, rules: &Rules) -> BTreeMap<(String, u16), Reached> {
+/// Tries all places. A place without a result in time is left out.
+fn reach_all(places: Vec<(String, u16)>, rules: &Rules) -> BTreeMap<(String, u16), ConnectResult> {
     let (tell, told) = channel();
     let (count, queue) = (places.len(), Arc::new(Mutex::new(places)));
     for _ in 0..AT_ONCE.min(count) {
         let (queue, tell, rules) = (Arc::clone(&queue), tell.clone(), rules.clone());
-        // A resolver that hangs is not waited for.
+        // These threads are not joined, so that a resolver that hangs does not delay the command.
         std::thread::spawn(move || {
             loop {
                 let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -78,21 +81,21 @@ fn reach_all(places: Vec<(String, u16)>, rules: &Rules) -> BTreeMap<(String, u16
     reached
 }
 
-fn reach((host, port): &(String, u16), rules: &Rules) -> Reached {
+fn reach((host, port): &(String, u16), rules: &Rules) -> ConnectResult {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let addresses: Vec<SocketAddr> = match (bare, *port).to_socket_addrs() {
         Ok(addresses) => addresses.collect(),
-        Err(e) => return Reached::NoName(e.to_string()),
+        Err(e) => return ConnectResult::NoName(e.to_string()),
     };
-    let mut why = Reached::NoName("there is none".to_owned());
+    let mut why = ConnectResult::NoName("there is none".to_owned());
     for address in addresses {
         if let Some(denied) = rules.denies(address.ip()) {
-            why = Reached::Denied(format!("{} is {denied}", address.ip()));
+            why = ConnectResult::Denied(format!("{} is {denied}", address.ip()));
             continue;
         }
         match TcpStream::connect_timeout(&address, CONNECT) {
-            Ok(_) => return Reached::Yes,
-            Err(e) => why = Reached::No(e.to_string()),
+            Ok(_) => return ConnectResult::Yes,
+            Err(e) => why = ConnectResult::No(e.to_string()),
         }
     }
     why
@@ -103,8 +106,8 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
-    use crate::job::TopicName;
-    use crate::settings::{Callback, Guard, Tls};
+    use model::job::TopicName;
+    use model::settings::{Callback, Guard, Tls};
 
     #[test]
     fn a_place_is_tried_once_for_all_of_its_topics() {
@@ -129,12 +132,12 @@ mod tests {
         let rules = Rules::new(&Callback { guard: Guard::Metadata, allow: Vec::new(), tls: Tls::default() });
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
-        assert_eq!(reach(&("127.0.0.1".into(), port), &rules), Reached::Yes);
+        assert_eq!(reach(&("127.0.0.1".into(), port), &rules), ConnectResult::Yes);
         drop(listener);
-        assert!(matches!(reach(&("127.0.0.1".into(), port), &rules), Reached::No(_)));
-        assert!(matches!(reach(&("169.254.169.254".into(), 80), &rules), Reached::Denied(_)));
+        assert!(matches!(reach(&("127.0.0.1".into(), port), &rules), ConnectResult::No(_)));
+        assert!(matches!(reach(&("169.254.169.254".into(), 80), &rules), ConnectResult::Denied(_)));
         let strict = Rules::new(&Callback { guard: Guard::Strict, allow: Vec::new(), tls: Tls::default() });
-        assert!(matches!(reach(&("[::1]".into(), port), &strict), Reached::Denied(_)));
+        assert!(matches!(reach(&("[::1]".into(), port), &strict), ConnectResult::Denied(_)));
         let all = reach_all(vec![("127.0.0.1".into(), port), ("[::1]".into(), port)], &strict);
         assert_eq!(all.len(), 2);
     }

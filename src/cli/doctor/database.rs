@@ -1,4 +1,5 @@
-//! The registry's database: whether it answers, and which migrations were run there. Nothing is made or migrated.
+//! Checks the registry's database: whether it answers, and which migrations were run there. Nothing is made or
+//! migrated.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,32 +9,32 @@ use ::mysql::{Conn, Opts, OptsBuilder};
 use anyhow::{Context as _, Result};
 use rusqlite::{Connection, OpenFlags};
 
-use super::judge::{self, Line};
-use crate::settings::{Registry, Settings};
+use super::judge::{self, CheckResult};
+use model::settings::{Registry, Settings};
 
-/// How long a database may take.
+/// How long a database may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The newest migration that was run. The table is the registry's own.
+/// Selects the newest migration that was run. The table belongs to the registry.
 const NEWEST: &str = "SELECT MAX(version) FROM dq_schema_history";
 
 mod sqlite {
-    refinery::embed_migrations!("migrations/registry/sqlite");
+    refinery::embed_migrations!("../../migrations/registry/sqlite");
 }
 
 mod mysql {
-    refinery::embed_migrations!("migrations/registry/mysql");
+    refinery::embed_migrations!("../../migrations/registry/mysql");
 }
 
-/// The registry's database.
-pub(super) fn look(settings: &Settings) -> Vec<Line> {
+/// Checks the registry's database.
+pub(super) fn look(settings: &Settings) -> Vec<CheckResult> {
     let Some(registry) = &settings.registry else {
         return vec![judge::no_registry(settings.http.listen.is_some())];
     };
     let (run, migrations) = match registry {
         Registry::Sqlite { path } if !path.exists() => {
             let told = format!("{} is made when the daemon starts", path.display());
-            return vec![Line::ok("registry", told)];
+            return vec![CheckResult::ok("registry", told)];
         }
         Registry::Sqlite { path } => (of_sqlite(path), sqlite::migrations::runner()),
         Registry::Mysql(server) => (of_mysql(&server.url), mysql::migrations::runner()),
@@ -42,7 +43,7 @@ pub(super) fn look(settings: &Settings) -> Vec<Line> {
     let which = registry.to_string();
     vec![match run {
         Ok(run) => judge::migrations(&which, run, newest),
-        Err(e) => Line::fail("registry", format!("{which}: {e:#}"))
+        Err(e) => CheckResult::fail("registry", format!("{which}: {e:#}"))
             .advise("the daemon goes on with the topics that it knows, and nobody can change them"),
     }]
 }
@@ -76,10 +77,9 @@ fn of_mysql(url: &str) -> Result<Option<i64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry;
 
     #[test]
-    fn a_database_tells_which_migrations_were_run_and_stays_as_it_is() {
+    fn the_check_reads_the_migration_version_and_writes_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("registry.db");
         std::fs::write(&path, "").unwrap();

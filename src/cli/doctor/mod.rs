@@ -1,12 +1,14 @@
-//! `dq doctor`: looks for what keeps a daemon from working, or will. Facts are gathered here and in `look_*`; what they mean is
-//! judged purely, in `judge`.
+//! `dq doctor`: looks for what keeps a daemon from working, now or later. This file and the functions `look` gather
+//! facts. `judge` and `judge_node` decide what the facts mean; they are pure.
 
 mod access;
 mod callbacks;
 mod database;
 mod judge;
+mod judge_node;
 mod nodes;
 mod ports;
+mod spool;
 mod system;
 mod topics;
 
@@ -16,33 +18,34 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::json;
 
-use self::judge::{Line, Verdict};
+use self::judge::{CheckResult, Verdict};
 use super::api::Api;
-use super::picture;
+use super::daemon_snapshot;
 use super::show::{Colour, Table, paint};
-use super::target::Where;
-use crate::settings::{Settings, Store};
-use crate::status::Status;
+use super::target::TargetOptions;
+use model::settings::{Settings, Store};
+use model::status::Status;
 
-/// Where a configuration is looked for that was not named.
+/// Where the configuration is looked for if `--config` is not given.
 const FILES: [&str; 2] = ["dq.toml", "/etc/dq/dq.toml"];
 
-/// Look for what keeps the daemon from working, or will
+/// Look for what keeps the daemon from working, now or later
 ///
-/// Checks the configuration, whether the daemon answers, its ports, whether it may write its files, the nodes of its store, clocks,
-/// the registry's database, topics with settings that dq cannot do, whether callbacks accept a connection (nothing is sent), descriptors, and room on the disks. Changes
-/// nothing. Run it as root or as the daemon's user, who see more. Without --config, dq.toml and /etc/dq/dq.toml are looked for.
-/// Ends with 0 when nothing has failed, and with 1 otherwise.
+/// Checks the configuration, whether the daemon answers, its ports, whether it may write its files, the nodes of its
+/// store, clocks, the registry's database, the spool's disk, topics with settings that dq cannot serve, whether the
+/// hosts of callbacks accept a connection (nothing is sent), descriptors, and room on the disks. Changes nothing. Run
+/// it as root or as the daemon's user, because other users can see less. Without --config, the command looks for
+/// dq.toml and /etc/dq/dq.toml. The exit code is 0 if no check has failed, and 1 otherwise.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  dq doctor\n  sudo dq doctor --config /etc/dq/dq.toml\n  dq doctor --json | jq '.checks[] | select(.verdict != \"ok\")'"
 )]
 pub(super) struct Arguments {
     #[command(flatten)]
-    at: Where,
+    at: TargetOptions,
 }
 
-/// Runs `dq doctor`. Tells whether nothing has failed.
+/// Runs `dq doctor`. Returns whether no check has failed.
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let lines = look(&arguments.at);
     let is_well = lines.iter().all(|line| line.verdict != Verdict::Fail);
@@ -54,23 +57,23 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(is_well)
 }
 
-fn look(at: &Where) -> Vec<Line> {
+fn look(at: &TargetOptions) -> Vec<CheckResult> {
     let mut lines = Vec::new();
     let file = at.config.clone().or_else(|| found(at));
     let settings = match file.as_deref().map(|file| (file, super::settings(file))) {
         None => {
-            let none = "no configuration was found, so that only the daemon is looked at";
-            lines.push(Line::warn("configuration", none).advise("--config FILE names it"));
+            let none = "no configuration was found, so only the daemon is checked";
+            lines.push(CheckResult::warn("configuration", none).advise("--config FILE names it"));
             None
         }
         Some((file, Ok(settings))) => {
-            lines.push(Line::ok("configuration", format!("{} is good", file.display())));
+            lines.push(CheckResult::ok("configuration", format!("{} is good", file.display())));
             Some(settings)
         }
         Some((file, Err(e))) => {
             let told = format!("{}: {e:#}", file.display());
             lines.push(
-                Line::fail("configuration", told)
+                CheckResult::fail("configuration", told)
                     .advise("dq-master does not start with it, and refuses it at HUP"),
             );
             None
@@ -81,8 +84,9 @@ fn look(at: &Where) -> Vec<Line> {
         lines.extend(ports::look(settings, status.as_ref()));
         lines.extend(access::look(settings, status.as_ref()));
         if let Store::Redis(_) = settings.store {
-            lines.extend(nodes::look(&settings.store));
+            lines.extend(nodes::look(settings));
         }
+        lines.extend(spool::look(settings));
         lines.extend(database::look(settings));
         lines.extend(topics::look(settings, status.as_ref()));
         lines.extend(callbacks::look(settings));
@@ -91,31 +95,32 @@ fn look(at: &Where) -> Vec<Line> {
     lines
 }
 
-/// The configuration that nobody named: where another daemon is meant, there is none.
-fn found(at: &Where) -> Option<PathBuf> {
+/// Returns the configuration file that is used if none is given. `None`: there is none, or `--url` or `--run-dir`
+/// chooses the daemon.
+fn found(at: &TargetOptions) -> Option<PathBuf> {
     let is_elsewhere = at.url.is_some() || at.run_dir.is_some();
     FILES.iter().map(Path::new).find(|file| !is_elsewhere && file.is_file()).map(Path::to_owned)
 }
 
-/// Whether it runs and answers.
-fn daemon(at: &Where, settings: Option<&Settings>, lines: &mut Vec<Line>) -> Option<Status> {
+/// Checks whether the daemon runs and answers. Returns its status.
+fn daemon(at: &TargetOptions, settings: Option<&Settings>, lines: &mut Vec<CheckResult>) -> Option<Status> {
     let target = match (settings, &at.url) {
         (Some(settings), None) => {
-            Where { config: None, run_dir: Some(settings.run_dir.clone()), ..at.clone() }
+            TargetOptions { config: None, run_dir: Some(settings.run_dir.clone()), ..at.clone() }
         }
-        // A configuration that is not good does not say where its daemon is.
-        _ => Where { config: None, ..at.clone() },
+        // Without a valid configuration, only the options say where the daemon is.
+        _ => TargetOptions { config: None, ..at.clone() },
     };
     let target = match target.target() {
         Ok(target) => target,
         Err(e) => {
-            lines.push(Line::fail("daemon", format!("{e:#}")));
+            lines.push(CheckResult::fail("daemon", format!("{e:#}")));
             return None;
         }
     };
     let status = match &target.run_dir {
         Some(run_dir) => {
-            let status = picture::master(run_dir);
+            let status = daemon_snapshot::master(run_dir);
             lines.push(judge::daemon(&status));
             status.ok()
         }
@@ -124,7 +129,7 @@ fn daemon(at: &Where, settings: Option<&Settings>, lines: &mut Vec<Line>) -> Opt
     let has_http = status.as_ref().is_none_or(|s| s.processes.iter().any(|p| p.name == "dq-http-server"));
     if !has_http {
         let none = "http.listen is empty: only `dq status`, `dq doctor` and `dq nodes` work";
-        lines.push(Line::warn("api", none).advise("set http.listen for the rest of dq"));
+        lines.push(CheckResult::warn("api", none).advise("set http.listen for the rest of dq"));
     } else if status.is_some() || target.run_dir.is_none() {
         let ready = Api::new(&target, std::time::Duration::from_secs(5)).and_then(|api| api.get("/readyz"));
         lines.push(judge::ready(&ready.map(|_| ())));
@@ -133,7 +138,7 @@ fn daemon(at: &Where, settings: Option<&Settings>, lines: &mut Vec<Line>) -> Opt
     status
 }
 
-fn page(lines: &[Line]) -> String {
+fn page(lines: &[CheckResult]) -> String {
     let mut table = Table::new(&["", "CHECK", "WHAT WAS FOUND"]);
     for line in lines {
         table.row([line.verdict.word().to_owned(), line.check.clone(), line.detail.clone()]);
@@ -153,7 +158,7 @@ fn page(lines: &[Line]) -> String {
     format!("{}\n\n{ok} ok, {warn} to look at, {fail} failed\n", text.join("\n"))
 }
 
-/// Serializes as words.
+/// Serializes as its word in lower case.
 impl Serialize for Verdict {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&self.word().to_lowercase())

@@ -1,39 +1,42 @@
-//! The nodes of the store: whether they answer, how they are set, and their clocks.
+//! Checks the nodes of the store: whether they answer, their settings, and their clocks.
 
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use super::judge::{self, Line, Server};
-use crate::settings::Store;
-use crate::store::{Lanes, Probe, StoreError};
+use super::judge::CheckResult;
+use super::judge_node::{self, NodeRequirements, Server};
+use model::settings::Settings;
+use store::{Lanes, Probe, StoreError};
 
-/// The nodes of a store.
-pub(super) fn look(store: &Store) -> Vec<Line> {
-    let lanes = match Lanes::new(store) {
+/// Checks the nodes of the store, if it is Redis.
+pub(super) fn look(settings: &Settings) -> Vec<CheckResult> {
+    let lanes = match Lanes::new(&settings.store) {
         Ok(lanes) => lanes,
-        Err(e) => return vec![Line::fail("nodes", e.to_string())],
+        Err(e) => return vec![CheckResult::fail("nodes", e.to_string())],
     };
-    // A node that hangs holds up none of the others.
+    lanes.set_topics(&super::topics::known(settings));
+    let asked = NodeRequirements { levels: lanes.asked_levels(), allows_snapshots: lanes.allows_snapshots() };
+    // Each node has its own thread, so that a node that hangs does not delay the others.
     let looks: Vec<_> = (0..lanes.count())
         .map(|lane| {
-            let lanes = lanes.clone();
-            std::thread::spawn(move || of(&lanes, lane))
+            let (lanes, asked) = (lanes.clone(), asked.clone());
+            std::thread::spawn(move || of(&lanes, lane, &asked))
         })
         .collect();
     looks.into_iter().flat_map(|look| look.join().unwrap_or_default()).collect()
 }
 
-fn of(lanes: &Lanes, lane: usize) -> Vec<Line> {
+fn of(lanes: &Lanes, lane: usize, asked: &NodeRequirements) -> Vec<CheckResult> {
     let name = lanes.name(lane).unwrap_or_default();
     let mut servers: BTreeMap<String, Server> = BTreeMap::new();
-    let (asked, begun) = (SystemTime::now(), Instant::now());
+    let (asked_at, begun) = (SystemTime::now(), Instant::now());
     for probed in lanes.probe(lane, Probe::Time) {
         let server = servers.entry(probed.server).or_default();
         match probed.told {
             Ok(told) => {
                 let now_us = told.get("us").and_then(|us| us.parse().ok());
                 server.ahead_ms =
-                    now_us.map_or(0, |us| ahead_ms(us, asked, begun.elapsed().as_micros() as i128));
+                    now_us.map_or(0, |us| ahead_ms(us, asked_at, begun.elapsed().as_micros() as i128));
             }
             Err(StoreError::NodeDown(why)) => server.down = Some(why),
             Err(e) => server.down = Some(e.to_string()),
@@ -48,10 +51,11 @@ fn of(lanes: &Lanes, lane: usize) -> Vec<Line> {
     }
     let is_one = servers.len() < 2;
     let named = |at: &str| if is_one { name.to_owned() } else { format!("{name} at {at}") };
-    servers.iter().flat_map(|(at, server)| judge::node(&named(at), server)).collect()
+    servers.iter().flat_map(|(at, server)| judge_node::node(&named(at), server, asked)).collect()
 }
 
-/// The clock was read somewhere on the way there and back: between 0 and the whole way is no difference.
+/// Returns by how many milliseconds a server's clock is ahead. The server read its clock at some moment between the
+/// request and the answer. So a difference between 0 and this time counts as 0.
 fn ahead_ms(now_us: i128, asked: SystemTime, way_us: i128) -> i64 {
     let asked_us = asked.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i128);
     let off = now_us - asked_us;

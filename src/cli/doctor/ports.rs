@@ -1,15 +1,15 @@
-//! Who has the ports of the configuration.
+//! Checks who has the ports of the configuration.
 
 use std::fs;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 
-use super::judge::{self, Line, Port};
-use crate::settings::Settings;
-use crate::status::Status;
+use super::judge::{self, CheckResult, Port};
+use model::settings::Settings;
+use model::status::Status;
 
-/// The ports of the configuration.
-pub(super) fn look(settings: &Settings, status: Option<&Status>) -> Vec<Line> {
+/// Checks the ports of the configuration.
+pub(super) fn look(settings: &Settings, status: Option<&Status>) -> Vec<CheckResult> {
     let all = [("server", settings.server.listen), ("http", settings.http.listen)];
     let line = |(name, address): (&str, Option<SocketAddr>)| {
         let address = address?;
@@ -22,7 +22,7 @@ pub(super) fn look(settings: &Settings, status: Option<&Status>) -> Vec<Line> {
     all.into_iter().filter_map(line).collect()
 }
 
-/// Who listens on an address.
+/// Returns who listens on an address.
 fn holder(address: SocketAddr) -> Port {
     match TcpListener::bind(address) {
         Ok(_) => Port::Free,
@@ -31,7 +31,7 @@ fn holder(address: SocketAddr) -> Port {
     }
 }
 
-/// The process that listens on a port, as far as this user may see it.
+/// Returns the process that listens on a port, if this user may see it.
 fn owner(port: u16) -> Option<String> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
     let inodes: Vec<String> = tables
@@ -58,7 +58,7 @@ fn owner(port: u16) -> Option<String> {
     None
 }
 
-/// The inodes of the sockets that listen on a port, by a table of /proc/net.
+/// Returns the inodes of the sockets that listen on a port, from a table of /proc/net.
 fn listening(table: &str, port: u16) -> Vec<String> {
     let port = format!(":{port:04X}");
     let inode = |line: &str| {

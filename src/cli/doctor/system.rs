@@ -1,4 +1,4 @@
-//! What the host gives: descriptors, room, the time.
+//! Checks what the host provides: descriptors, room on disks, the clock.
 
 use std::fs;
 use std::path::Path;
@@ -7,12 +7,12 @@ use nix::libc;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::statvfs::statvfs;
 
-use super::judge::{self, Line};
-use crate::settings::{Settings, Store};
-use crate::status::Status;
+use super::judge::{self, CheckResult};
+use model::settings::{Settings, Store};
+use model::status::Status;
 
-/// What the host gives.
-pub(super) fn look(settings: Option<&Settings>, status: Option<&Status>) -> Vec<Line> {
+/// Checks what the host provides.
+pub(super) fn look(settings: Option<&Settings>, status: Option<&Status>) -> Vec<CheckResult> {
     let mut lines = vec![judge::synchronised(synchronised())];
     let Some(settings) = settings else { return lines };
     let of_daemon = status.and_then(|status| descriptors_of(status.pid));
@@ -29,15 +29,15 @@ pub(super) fn look(settings: Option<&Settings>, status: Option<&Status>) -> Vec<
     lines
 }
 
-/// The limit of a process, who raises it to what it may have.
+/// Returns how many descriptors a process may open: its hard limit, because dq raises the soft limit to it.
 fn descriptors_of(pid: i32) -> Option<u64> {
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// The room under a folder, or where it would be made.
-fn room(what: &str, folder: &Path) -> Option<Line> {
+/// Checks the room under a folder, or under the nearest folder above it that exists.
+fn room(what: &str, folder: &Path) -> Option<CheckResult> {
     let there = folder.ancestors().find(|folder| folder.exists())?;
     let disk = statvfs(there).ok()?;
     let size = disk.fragment_size();
@@ -45,11 +45,11 @@ fn room(what: &str, folder: &Path) -> Option<Line> {
     (all > 0).then(|| judge::room(what, &there.display().to_string(), free, all))
 }
 
-/// Whether something keeps the kernel's clock right; none: it does not say.
+/// Returns whether the kernel's clock is synchronised. `None`: the kernel does not say.
 fn synchronised() -> Option<bool> {
-    // SAFETY: all of it may be zero, which asks for nothing to be changed.
+    // SAFETY: zero is a valid value for each field. It asks the kernel to change nothing.
     let mut time: libc::timex = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes into a struct of its own layout, which lives on.
+    // SAFETY: the kernel writes into a struct of its own layout, which outlives the call.
     let state = unsafe { libc::adjtimex(&mut time) };
     (state >= 0).then_some(time.status & libc::STA_UNSYNC == 0)
 }

@@ -1,23 +1,29 @@
-//! Topics that dq has taken over half: those that are known on this host, whether a daemon runs or not.
+//! Checks for topics that dq cannot serve as they are set, among those that are known on this host, whether a daemon
+//! runs or not.
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::judge::{self, Line};
-use crate::registry::Snapshot;
-use crate::settings::Settings;
-use crate::status::Status;
+use super::judge::{self, CheckResult};
+use model::settings::Settings;
+use model::status::Status;
+use model::topic::Topics;
+use registry::Snapshot;
 
-/// What dq cannot do of the topics, but for what the running daemon tells itself.
-pub(super) fn look(settings: &Settings, status: Option<&Status>) -> Vec<Line> {
+/// Returns the topics that this host knows: those of the file, and those of the registry's last snapshot.
+pub(super) fn known(settings: &Settings) -> Topics {
     let source = settings.registry.as_ref().map(ToString::to_string);
     let snapshot = Snapshot::read(&settings.run_dir).ok().flatten();
     let known = snapshot.map(|(known, _)| known).filter(|known| Some(&known.source) == source.as_ref());
-    let of_registry = known.iter().flat_map(|known| &known.topics);
-    let mut topics = BTreeMap::new();
-    for topic in settings.topics.iter().chain(of_registry) {
-        // Of two of a name, the file's counts.
-        topics.entry(topic.name.as_str()).or_insert_with(|| topic.problem());
-    }
+    let of_registry = known.into_iter().flat_map(|known| known.topics);
+    // If two topics have the same name, the one of the file counts.
+    settings.topics.iter().cloned().chain(of_registry).collect()
+}
+
+/// Checks the topics, but leaves out what the running daemon reports itself.
+pub(super) fn look(settings: &Settings, status: Option<&Status>) -> Vec<CheckResult> {
+    let all = known(settings);
+    let topics: BTreeMap<&str, Option<String>> =
+        all.iter().map(|topic| (topic.name.as_str(), topic.problem())).collect();
     let findings = status.iter().flat_map(|status| &status.findings);
     let told: HashSet<&str> =
         findings.filter(|f| f.name == "topic_problem").filter_map(|f| f.topic.as_deref()).collect();

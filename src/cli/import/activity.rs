@@ -1,11 +1,14 @@
-//! Whether a PHP daemon runs on a Redis: its keys are watched for a short time, and the clients that are connected are looked at.
+//! Finds out whether a PHP daemon runs on a Redis: watches its keys for a short time, and looks at the connected
+//! clients.
 //!
-//! A PHP daemon that runs shows itself at least once a second: each timer reads the first name of its bucket ten times a second,
-//! each consumer takes from the ready lists, and all of them keep their connections. They set no names for these.
+//! A running PHP daemon does something at least once a second: each timer reads the first name of its bucket ten times
+//! a second, each consumer takes from the ready lists, and all of them keep their connections. Their connections have
+//! no names.
 //!
-//! Three things are asked, since any of them may be refused or blind: how long each key was left alone (`OBJECT IDLETIME`,
-//! unknown under an LFU policy, and not kept up while Redis saves), the clients (`CLIENT LIST`, which managed servers
-//! may refuse), and, where one of these is missing, how often the commands of timers and consumers were called (`INFO`).
+//! Three things are asked for, because any of them may be refused or may show nothing: how long each key was idle
+//! (`OBJECT IDLETIME`, which is unknown under an LFU policy, and is not updated while Redis saves), the clients
+//! (`CLIENT LIST`, which managed servers may refuse), and, if one of these is missing, how often the commands of timers
+//! and consumers were called (`INFO`).
 
 use std::time::{Duration, Instant};
 
@@ -13,16 +16,17 @@ use anyhow::{Context as _, Result};
 
 use super::source::{CONNECTION, Source};
 
-/// How long it is watched. Redis counts the time that a key was left alone in whole seconds, of which the first may be short.
+/// How long a Redis is watched. Redis counts the idle time of a key in whole seconds, and the first of them may be
+/// short.
 const WATCHED: Duration = Duration::from_millis(2500);
 
-/// A key that nobody touched while it was watched was left alone for longer than this, in seconds.
+/// If a key has been idle for at most this many seconds at the end of the watch, somebody used it during the watch.
 const TOUCHED: u64 = 1;
 
-/// So many clients are named.
+/// The most clients, or keys, that a sign names.
 const NAMED: usize = 5;
 
-/// What the PHP daemon does to the Redis of its jobs.
+/// The commands that the PHP daemon sends to the Redis of its jobs.
 const COMMANDS: [&str; 14] = [
     "del",
     "hdel",
@@ -40,7 +44,7 @@ const COMMANDS: [&str; 14] = [
     "zrem",
 ];
 
-/// What its timers and consumers do all the time.
+/// The commands that its timers and consumers send all the time.
 const POLLS: [&str; 4] = ["zrange", "zrangebyscore", "lpop", "rpop"];
 
 /// What was found.
@@ -48,13 +52,13 @@ const POLLS: [&str; 4] = ["zrange", "zrangebyscore", "lpop", "rpop"];
 pub struct Activity {
     /// What shows that a PHP daemon runs, or another import.
     pub signs: Vec<String>,
-    /// What could not be asked.
+    /// What could not be found out, and why.
     pub blind: Vec<String>,
 }
 
 /// A line of `CLIENT LIST`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Client {
+struct RedisClient {
     address: String,
     name: String,
     /// The last command.
@@ -64,21 +68,21 @@ struct Client {
     database: i64,
 }
 
-/// A Redis at a moment; what it refused is why.
+/// The state of a Redis at one moment. An `Err` says why Redis refused to answer.
 #[derive(Debug)]
 struct Observation {
-    /// The keys that were there, and for how many seconds each was left alone.
+    /// The keys that were there, and for how many seconds each was idle.
     idle: Result<Vec<(String, u64)>, String>,
-    /// How often the commands that poll were called since it started.
+    /// How often the [`POLLS`] were called since the server started.
     polls: Option<u64>,
-    clients: Result<Vec<Client>, String>,
-    /// How much each key holds.
+    clients: Result<Vec<RedisClient>, String>,
+    /// How many entries each key holds.
     sizes: Vec<(String, u64)>,
-    /// When it was over.
+    /// When the observation was complete.
     at: Instant,
 }
 
-/// Watches all of them for a short time.
+/// Watches all sources for a short time.
 pub fn watch(sources: &mut [Source]) -> Result<Activity> {
     let before: Vec<Observation> = sources.iter_mut().map(observe).collect::<Result<_>>()?;
     let mut activity = Activity::default();
@@ -92,19 +96,19 @@ pub fn watch(sources: &mut [Source]) -> Result<Activity> {
     Ok(activity)
 }
 
-/// The times come first: to ask how much a key holds touches it.
+/// Observes a source. The idle times come first, because reading the size of a key resets its idle time.
 fn observe(source: &mut Source) -> Result<Observation> {
     let idle = idle_times(source).map_err(|e| e.to_string());
     let polls = redis::cmd("INFO").arg("commandstats").to_owned();
     let polls = source.query::<String>(&polls).ok().map(|text| calls(&text));
     let list = redis::cmd("CLIENT").arg("LIST").to_owned();
     let clients = source.query::<String>(&list).map_err(|e| e.to_string());
-    let clients = clients.map(|text| text.lines().filter_map(Client::parse).collect());
+    let clients = clients.map(|text| text.lines().filter_map(RedisClient::parse).collect());
     let sizes = sizes(source)?;
     Ok(Observation { idle, polls, clients, sizes, at: Instant::now() })
 }
 
-/// The keys that timers and consumers touch.
+/// Returns the keys that timers and consumers use.
 fn polled_keys(source: &Source) -> Vec<String> {
     source.buckets().iter().cloned().chain(source.ready_lists()).collect()
 }
@@ -134,7 +138,7 @@ fn sizes(source: &mut Source) -> Result<Vec<(String, u64)>> {
     Ok(keys.zip(sizes).collect())
 }
 
-/// How often the commands that poll were called, by what `INFO commandstats` says:
+/// Returns how often the [`POLLS`] were called, from the answer of `INFO commandstats`:
 /// `cmdstat_lpop:calls=17,usec=30,…`.
 fn calls(text: &str) -> u64 {
     let of = |line: &str| {
@@ -145,10 +149,11 @@ fn calls(text: &str) -> u64 {
     text.lines().filter_map(of).sum()
 }
 
-impl Client {
-    /// `id=3 addr=10.0.0.5:51234 name= age=4 idle=0 flags=N db=0 … cmd=lpop …`; none: another line.
-    fn parse(line: &str) -> Option<Client> {
-        let mut client = Client::default();
+impl RedisClient {
+    /// Reads `id=3 addr=10.0.0.5:51234 name= age=4 idle=0 flags=N db=0 … cmd=lpop …`. `None`: it is another kind of
+    /// line.
+    fn parse(line: &str) -> Option<RedisClient> {
+        let mut client = RedisClient::default();
         for (field, value) in line.split(' ').filter_map(|part| part.split_once('=')) {
             match field {
                 "addr" => client.address = value.to_owned(),
@@ -163,8 +168,9 @@ impl Client {
         (!client.address.is_empty()).then_some(client)
     }
 
-    /// Whether it may be a process of the PHP daemon's: it has no name, works on the same database, and its last command is one
-    /// of theirs. Masters and replicas repeat what others do.
+    /// Returns whether the client may be a process of the PHP daemon: it has no name, works on the same database, and
+    /// its last command is one of the [`COMMANDS`]. Masters and replicas do not count, because they repeat what others
+    /// do.
     fn may_be_php(&self, database: i64) -> bool {
         let is_replication = self.flags.contains(['M', 'S']);
         self.name.is_empty()
@@ -174,7 +180,7 @@ impl Client {
     }
 }
 
-/// What two observations say. `own`: the name of the connection that made them.
+/// Compares two observations. `own`: the name of the connection that made them.
 fn judge(own: Option<&str>, database: i64, before: Observation, after: Observation) -> Activity {
     let mut activity = Activity::default();
     for ((key, was), (_, is)) in before.sizes.iter().zip(&after.sizes) {
@@ -210,9 +216,9 @@ fn judge(own: Option<&str>, database: i64, before: Observation, after: Observati
     activity
 }
 
-fn signs_of(clients: &[Client], own: Option<&str>, database: i64) -> Vec<String> {
+fn signs_of(clients: &[RedisClient], own: Option<&str>, database: i64) -> Vec<String> {
     let mut signs = Vec::new();
-    let is_import = |client: &&Client| client.name.starts_with(CONNECTION) && Some(&*client.name) != own;
+    let is_import = |client: &&RedisClient| client.name.starts_with(CONNECTION) && Some(&*client.name) != own;
     if let Some(other) = clients.iter().find(is_import) {
         signs.push(format!("another import runs, at {}", other.address));
     }
@@ -228,7 +234,7 @@ fn signs_of(clients: &[Client], own: Option<&str>, database: i64) -> Vec<String>
     signs
 }
 
-/// The first of them; none: there are none.
+/// Returns the first few as a text, and how many more there are. `None`: there are none.
 fn in_short(all: &[&str]) -> Option<String> {
     let (first, rest) = all.split_at(all.len().min(NAMED));
     let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
@@ -244,7 +250,7 @@ mod tests {
         Observation {
             idle: Ok(keys.iter().cloned().zip(idle.iter().copied()).collect()),
             polls: Some(7),
-            clients: Ok(clients.iter().filter_map(|line| Client::parse(line)).collect()),
+            clients: Ok(clients.iter().filter_map(|line| RedisClient::parse(line)).collect()),
             sizes: keys.into_iter().map(|key| (key, 5)).collect(),
             at: Instant::now(),
         }
@@ -307,7 +313,7 @@ mod tests {
         assert!(called.signs[0].contains("was called 1 times"), "{called:?}");
         let nothing = found(refused(), Observation { polls: None, ..refused() });
         assert_eq!(nothing.blind[1], "INFO commandstats is refused, too");
-        // All was seen: others may call what they like.
+        // Nothing was refused, so the calls do not count: others may have made them.
         let others = found(seen(&[0, 0], &[]), Observation { polls: Some(30), ..seen(&[2, 2], &[]) });
         assert_eq!(others, Activity::default());
     }

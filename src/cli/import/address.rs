@@ -1,27 +1,27 @@
-//! Where a Redis of the PHP daemon's is, as people have it: a url, or what its table dq_redis says. Pure. A password is
-//! never shown.
+//! The address of a Redis of the PHP daemon, as people have it: a URL, or the content of a row of its table dq_redis.
+//! Pure. A password is never shown.
 
 use anyhow::{Result, bail};
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnectionInfo};
 
-use crate::php_node;
+use model::php_node;
 
-/// What is asked for where nothing else would do.
+/// The examples in error messages.
 const EXAMPLE: &str =
     "such as redis://:password@10.0.0.1:6379 or, as the table dq_redis has it, 10.0.0.1:6379:password";
 
-/// Where a Redis is.
+/// The address of a Redis.
 #[derive(Debug, Clone)]
 pub struct Address {
-    /// Its url without what is secret in it.
+    /// Its URL, without secrets.
     pub shown: String,
-    /// The same with all of it.
+    /// The address, with its secrets.
     pub info: ConnectionInfo,
 }
 
 impl Address {
-    /// Understands a url, or `host:port`, `host:port:password`, or two of these with a comma between: the first of them is
-    /// the master, and taken.
+    /// Parses a URL, or `host:port`, `host:port:password`, or two of these with a comma between them. Of two, the first
+    /// is the master, and is taken.
     pub fn parse(text: &str) -> Result<Address> {
         match text.split_once("://") {
             Some((scheme, _)) => url(text, scheme),
@@ -30,10 +30,10 @@ impl Address {
     }
 }
 
-/// A url without what may be secret in it.
+/// Returns a URL without the parts that may be secret.
 pub fn without_secrets(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or_default();
-    // User and password end at the last @; of a socket, the password may be behind the path.
+    // User and password end at the last `@`. The URL of a socket may have the password after its path.
     let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
     format!("{scheme}://{}", place.split('?').next().unwrap_or_default())
 }
@@ -41,10 +41,10 @@ pub fn without_secrets(url: &str) -> String {
 fn url(text: &str, scheme: &str) -> Result<Address> {
     let shown = without_secrets(text);
     if scheme == "rediss" {
-        bail!("--from {shown}: TLS is not spoken; redis:// and redis+unix:// are");
+        bail!("--from {shown}: TLS is not supported; use redis:// or redis+unix://");
     }
     if !matches!(scheme, "redis" | "redis+unix" | "unix") {
-        bail!("--from {shown}: {scheme:?} leads to no Redis; give a url {EXAMPLE}");
+        bail!("--from {shown}: {scheme:?} is not a scheme of Redis; give a url {EXAMPLE}");
     }
     match text.into_connection_info() {
         Ok(info) => Ok(Address { shown, info }),

@@ -1,4 +1,4 @@
-//! A body as the PHP daemon keeps it: what the daemon has put into it is taken apart from what the business said. Pure.
+//! Separates the members that the PHP daemon has put into a body from those of the business. Pure.
 
 use std::fmt;
 
@@ -6,29 +6,29 @@ use jiff::civil::DateTime;
 use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::job::Body;
+use model::job::Body;
 
-/// More failures than this are nobody's count: no topic allows so many attempts.
+/// A number above this is not a count of failures: no topic allows so many attempts.
 const FAILURES_MAX: u32 = 1_000_000;
 
-/// A body, and what the daemon had put into it.
+/// A body without the daemon's members, and what these said.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unmarked {
-    /// The business's own members, to the letter.
+pub struct PlainBody {
+    /// The members of the business, exactly as they were.
     pub body: Body,
-    /// `exp_notify_nums`: how often it had failed.
+    /// `exp_notify_nums`: how often the delivery had failed.
     pub failures: u32,
-    /// `notify_time`: when it is to be delivered, in the daemon's time zone.
+    /// `notify_time`: when the job is to be delivered, in the daemon's time zone.
     pub notify_time: Option<DateTime>,
 }
 
 /// Takes the daemon's members out of a body.
-pub fn unmarked(body: Body) -> Unmarked {
+pub fn unmarked(body: Body) -> PlainBody {
     let members = match body.as_str().as_bytes().first() {
         Some(b'{') => serde_json::Deserializer::from_str(body.as_str()).deserialize_map(Members).ok(),
         _ => None,
     };
-    let Some(members) = members else { return Unmarked { body, failures: 0, notify_time: None } };
+    let Some(members) = members else { return PlainBody { body, failures: 0, notify_time: None } };
     let (mut failures, mut notify_time) = (0, None);
     let (mut text, mut found) = ("{".to_owned(), false);
     for (name, value) in &members {
@@ -39,7 +39,7 @@ pub fn unmarked(body: Body) -> Unmarked {
                 true
             }
             Some("dq_set_time") => true,
-            // One that is no count is the business's own.
+            // A value that is not a count belongs to the business.
             Some("exp_notify_nums") => count(value).map(|n| failures = n).is_some(),
             _ => false,
         };
@@ -51,16 +51,16 @@ pub fn unmarked(body: Body) -> Unmarked {
     }
     text.push('}');
     let body = if found { Body::trusted(text) } else { body };
-    Unmarked { body, failures, notify_time }
+    PlainBody { body, failures, notify_time }
 }
 
-/// A moment as the daemon writes it: `date('Y-m-d H:i:s')`.
+/// Reads a moment as the daemon writes it: `date('Y-m-d H:i:s')`.
 fn moment(value: &RawValue) -> Option<DateTime> {
     let text: String = serde_json::from_str(value.get()).ok()?;
     DateTime::strptime("%Y-%m-%d %H:%M:%S", text.trim()).ok()
 }
 
-/// A count, as PHP writes it: a number, or the digits of one.
+/// Reads a count as PHP writes it: a number, or its digits as a text.
 fn count(value: &RawValue) -> Option<u32> {
     value.get().trim_matches('"').parse().ok().filter(|n| *n <= FAILURES_MAX)
 }
@@ -88,12 +88,12 @@ mod tests {
     use super::*;
 
     fn body(text: &str) -> (String, u32) {
-        let Unmarked { body, failures, .. } = unmarked(Body::parse(text).unwrap());
+        let PlainBody { body, failures, .. } = unmarked(Body::parse(text).unwrap());
         (body.as_str().to_owned(), failures)
     }
 
     #[test]
-    fn what_the_daemon_put_into_a_body_is_taken_out_and_the_rest_stays_to_the_letter() {
+    fn the_import_removes_daemon_fields_and_keeps_the_rest_exactly() {
         let own = r#""b":1.0,"a":1234567890123456789,"zh":"\u4e2d文","n":{"notify_time": 1},"\ud800":[ 1 ],"e":1E+2"#;
         let all = format!(
             "{{\"notify_time\":\"2026-11-20 23:58:21\",{own},\"dq_set_time\":\"x\",\"exp_notify_nums\":3}}"

@@ -1,4 +1,4 @@
-//! What is known of topics, and of the nodes that the PHP daemon has: by the configuration, the snapshot and the registry.
+//! The topics, and the nodes of the PHP daemon, that the configuration, the snapshot and the registry know.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -7,31 +7,32 @@ use redis::ConnectionAddr;
 
 use super::address::Address;
 use super::pending::shown;
-use crate::job::TopicName;
-use crate::php_node::{self, PhpNode};
-use crate::registry::{self, RegistryError, Snapshot};
-use crate::settings::{self, Settings};
-use crate::topic::Topic;
+use model::job::TopicName;
+use model::php_node::{self, PhpNode};
+use model::settings::{self, Settings};
+use model::topic::Topic;
+use registry::{self, RegistryError, Snapshot};
 
-/// What is known.
+/// The known topics and nodes.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct KnownSources {
     /// The topics that dq has, or will have when it runs.
     pub topics: HashMap<TopicName, Topic>,
     /// The rows of the PHP daemon's table `dq_redis`, if its database is the registry.
     pub nodes: Vec<PhpNode>,
-    /// What of the registry dq cannot serve at all, or why the registry could not be asked.
+    /// The rows of the registry that dq leaves out, or why the registry could not be read.
     pub problems: Vec<String>,
 }
 
-impl Known {
-    /// Asks for it. A registry in MySQL is only read. A trial opens no other, which would bring its tables up to date.
-    pub fn read(settings: &Settings, is_trial: bool) -> Known {
-        let mut known = Known::default();
+impl KnownSources {
+    /// Reads the topics and nodes. A registry in MySQL is only read. A registry in another database is not opened in a
+    /// dry run, because opening it would run its migrations.
+    pub fn read(settings: &Settings, is_trial: bool) -> KnownSources {
+        let mut known = KnownSources::default();
         if let Some(at) = &settings.registry {
             known.read_registry(at, settings, is_trial);
         }
-        // Of two of a name, the file's counts.
+        // If two topics have the same name, the one of the configuration file counts.
         known.add(settings.topics.iter().cloned());
         known
     }
@@ -46,7 +47,7 @@ impl Known {
         self.add(snapshot.into_iter().flat_map(|(it, _)| it.topics));
         if let Err(e) = self.ask(at, is_trial) {
             self.problems
-                .push(format!("the registry cannot be asked, so that topics may be known to it: {e}"));
+                .push(format!("the registry cannot be asked, so registered topics may be missing here: {e}"));
         }
     }
 
@@ -65,9 +66,9 @@ impl Known {
         Ok(())
     }
 
-    /// The nodes that none of these addresses leads to, for people.
+    /// Returns the nodes that none of these addresses leads to, as texts for people.
     pub fn nodes_without(&self, addresses: &[Address]) -> Vec<String> {
-        let named: Vec<Place> = addresses.iter().filter_map(Place::of).collect();
+        let named: Vec<NetworkAddress> = addresses.iter().filter_map(NetworkAddress::of).collect();
         let is_named = |node: &&PhpNode| {
             let master = php_node::master(&node.content);
             master.is_some_and(|(host, port, _)| named.iter().any(|place| place.is(host, port)))
@@ -84,21 +85,22 @@ fn describe(node: &PhpNode) -> String {
     }
 }
 
-/// Where a source is on the network.
-struct Place {
+/// The address of a source on the network.
+struct NetworkAddress {
     host: String,
     port: u16,
     found: Vec<SocketAddr>,
 }
 
-impl Place {
-    /// None: it is on a socket of this host, of which a row says nothing.
-    fn of(address: &Address) -> Option<Place> {
+impl NetworkAddress {
+    /// Returns the address of a source. `None`: it is a Unix socket, which a row of `dq_redis` never names.
+    fn of(address: &Address) -> Option<NetworkAddress> {
         let ConnectionAddr::Tcp(host, port) = address.info.addr() else { return None };
-        Some(Place { host: host.clone(), port: *port, found: resolve(host, *port) })
+        Some(NetworkAddress { host: host.clone(), port: *port, found: resolve(host, *port) })
     }
 
-    /// Whether it is there, by its name, or by an address that both names have.
+    /// Returns whether the source is at this host and port: it has the same name, or both names have an address in
+    /// common.
     fn is(&self, host: &str, port: u16) -> bool {
         self.port == port
             && (self.host.eq_ignore_ascii_case(host)
@@ -127,7 +129,7 @@ mod tests {
             "nonsense secret",
         ];
         let nodes = (1..).zip(contents).map(|(id, content)| node(id, content)).collect();
-        let known = Known { nodes, ..Known::default() };
+        let known = KnownSources { nodes, ..KnownSources::default() };
         let without = |from: &[&str]| {
             let addresses: Vec<Address> = from.iter().map(|text| Address::parse(text).unwrap()).collect();
             known.nodes_without(&addresses)

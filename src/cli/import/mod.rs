@@ -1,7 +1,7 @@
-//! `dq import php-dq`: takes over what is pending in the PHP daemon's Redis.
+//! `dq import php-dq`: takes over the jobs that are pending in the PHP daemon's Redis.
 //!
-//! Writes straight into the configuration's store, whether a daemon runs or not, and changes nothing of what it reads but for
-//! its notes. [`take`] says what a crash between any two of its steps leaves behind.
+//! It writes straight into the configured store, whether a daemon runs or not. In the Redis that it reads, it changes
+//! nothing except its notes. [`take`] says what a crash between any two steps leaves behind.
 
 mod activity;
 mod address;
@@ -21,15 +21,15 @@ use jiff::tz::TimeZone;
 
 use self::activity::Activity;
 use self::address::{Address, without_secrets};
-use self::known::Known;
+use self::known::KnownSources;
 use self::pending::Clock;
 use self::source::Source;
 use self::summary::Summary;
 use self::take::Import;
 use super::progress::Progress;
-use crate::job::TopicName;
-use crate::settings::{self, At};
-use crate::store::{self, Store};
+use model::job::TopicName;
+use model::settings::{self, At};
+use store::{self, Lanes, Store};
 
 /// Take over the jobs of another delay queue
 #[derive(Debug, clap::Args)]
@@ -43,12 +43,13 @@ enum Origin {
     PhpDq(PhpDq),
 }
 
-/// Take over what is pending in the Redis of php-delayqueue, which is stopped meanwhile
+/// Take over the pending jobs of php-delayqueue from its Redis; php-delayqueue must be stopped first
 ///
-/// Ids, bodies, due times and the numbers of failures are kept. What has been taken over is noted there in the hash
-/// `<prefix>imported`, so that it can be run again at any time: it goes on where it was. Nothing else is changed there. It
-/// watches the Redis for some seconds first, and refuses to begin while the PHP daemon runs. Ends with 0 when all could be
-/// taken over, and with 1 when some could not, which it names, or when a node of the registry's dq_redis was not named.
+/// Ids, bodies, due times and the numbers of failures are kept. The command notes in the hash `<prefix>imported` of
+/// that Redis which jobs it has taken over, and changes nothing else there. So it can be run again at any time, and
+/// goes on where it was. First it watches the Redis for some seconds, and refuses to begin while the PHP daemon runs.
+/// The exit code is 0 if all jobs could be taken over. It is 1 if some could not, which are named, or if a node of the
+/// registry's table dq_redis was not given with --from.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Run it as the daemon's user, who owns the files of the embedded store. Examples:\n  \
@@ -56,36 +57,37 @@ enum Origin {
                   dq import php-dq --config /etc/dq/dq.toml --from redis://:secret@10.0.0.1:6379/0"
 )]
 struct PhpDq {
-    /// dq's configuration file: its store takes the jobs
+    /// dq's configuration file; the jobs go into its store
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
 
-    /// A Redis of the PHP daemon's: a url, or host:port:password as in its table dq_redis. Once for each, in any order
+    /// A Redis of the PHP daemon: a URL, or host:port:password as in its table dq_redis. Give it once for each Redis,
+    /// in any order
     #[arg(long, value_name = "ADDRESS", required = true)]
     from: Vec<String>,
 
-    /// What the names of its keys begin with
+    /// The prefix of the PHP daemon's keys
     #[arg(long, default_value = "dq_")]
     prefix: String,
 
-    /// Only jobs of this topic; may be given more than once
+    /// Only jobs of this topic; may be given several times
     #[arg(long = "topic", value_name = "NAME")]
     topics: Vec<String>,
 
-    /// Change nothing on either side: tell what would be taken over
+    /// Change nothing on either side, and print what would be taken over
     #[arg(long)]
     dry_run: bool,
 
-    /// Begin although the PHP daemon seems to run: a job that it delivers meanwhile is delivered twice
+    /// Begin even if the PHP daemon seems to run. A job that it delivers meanwhile is delivered twice
     #[arg(long)]
     anyway: bool,
 
-    /// One JSON object instead of a table
+    /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
 }
 
-/// Runs `dq import`. Tells whether all could be taken over.
+/// Runs `dq import`. Returns whether all jobs could be taken over.
 pub fn run(arguments: &Arguments) -> Result<bool> {
     let Origin::PhpDq(arguments) = &arguments.from;
     let settings = super::settings(&arguments.config)?;
@@ -94,7 +96,7 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
         only.push(TopicName::new(name).context("--topic")?);
     }
     let addresses = addresses(&arguments.from)?;
-    // All of them answer before anything is taken.
+    // All sources must answer before anything is taken.
     let connect = |address| Source::connect(address, &arguments.prefix, arguments.dry_run);
     let mut sources: Vec<Source> = addresses.iter().map(connect).collect::<Result<_>>()?;
     let entries: Vec<u64> = sources.iter_mut().map(Source::entries).collect::<Result<_>>()?;
@@ -105,16 +107,19 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
     };
     if total == 0 {
         let prefix = &arguments.prefix;
-        eprintln!("dq: there is no {prefix}job_info: --prefix and a url's database say where the jobs are");
+        eprintln!("dq: there is no key {prefix}job_info: check --prefix, and the database in the url");
     }
     if !arguments.dry_run && !arguments.anyway && !activity.signs.is_empty() {
         bail!(
             "the PHP daemon seems to run, which would deliver once more what is taken over: {} (stop all of its \
-             processes, or give --anyway if these are others)",
+             processes, or give --anyway if these are not its processes)",
             activity.signs.join("; ")
         );
     }
-    let known = Known::read(&settings, arguments.dry_run);
+    let known = KnownSources::read(&settings, arguments.dry_run);
+    // The durability levels of the topics apply to all stores that this process opens while `lanes` lives.
+    let lanes = Lanes::new(&settings.store)?;
+    lanes.set_topics(&known.topics.values().cloned().collect());
     let store = if arguments.dry_run { None } else { Some(open(&settings, &mut sources, &entries)?) };
     let half_taken =
         known.topics.values().filter_map(|topic| Some((topic.name.to_string(), topic.problem()?))).collect();
@@ -150,16 +155,22 @@ fn addresses(texts: &[String]) -> Result<Vec<Address>> {
     Ok(addresses)
 }
 
-/// Opens the store, and notes at the sources that their jobs go there. Nothing is left behind at one that has none.
+/// Opens the store, and notes at the sources that their jobs go there. A source without jobs gets no note.
 fn open(settings: &settings::Settings, sources: &mut [Source], entries: &[u64]) -> Result<Box<dyn Store>> {
-    let store = store::open(&settings.store, &settings.run_dir).context("cannot open the store")?;
+    let mut store = settings.store.clone();
+    // A job must be at its home, and not in the spool, when it is noted as taken over.
+    if let settings::Store::Redis(redis) = &mut store {
+        redis.spool = None;
+    }
+    let store = store::open(&store, &settings.run_dir).context("cannot open the store")?;
     let name = describe(settings);
     let mut with_jobs = sources.iter_mut().zip(entries).filter(|(_, entries)| **entries > 0);
     with_jobs.try_for_each(|(source, _)| source.claim(&name))?;
     Ok(store)
 }
 
-/// The zone is the one in which dq's clients write times, too: it is to be the PHP daemon's.
+/// Returns the clock for the PHP daemon's times. Its zone is `timezone`, in which dq's clients write times as well: it
+/// must be the PHP daemon's zone.
 fn clock(settings: &settings::Settings) -> Result<Clock> {
     let zone = match &settings.timezone {
         Some(name) => TimeZone::get(name).with_context(|| format!("timezone {name:?}"))?,
@@ -169,7 +180,7 @@ fn clock(settings: &settings::Settings) -> Result<Clock> {
     Ok(Clock { zone, now_ms })
 }
 
-/// Which store it is, so that another one is told from it.
+/// Returns a text that identifies the store, so that another store can be recognised.
 fn describe(settings: &settings::Settings) -> String {
     match &settings.store {
         embedded @ settings::Store::Embedded { .. } => format!("{embedded} on {}", settings.instance),
@@ -177,7 +188,7 @@ fn describe(settings: &settings::Settings) -> String {
             let at = |n: &settings::Node| match &n.at {
                 At::Server { url } => without_secrets(url),
                 At::Sentinel { master_name, .. } => master_name.clone(),
-                // Its seeds come and go.
+                // The seeds of a cluster may change.
                 At::Cluster { .. } => "a cluster".to_owned(),
             };
             let node = |n: &settings::Node| format!("{} at {}", n.name, at(n));

@@ -1,35 +1,35 @@
-//! From an entry of the PHP daemon's to a job of dq's. Pure.
+//! Makes a job of dq from an entry of the PHP daemon. Pure.
 
 use jiff::tz::TimeZone;
 
-use super::body::{Unmarked, unmarked};
-use crate::headers::Headers;
-use crate::job::{Body, Due, JobId, JobKey, LATEST_MS, NewJob, OnConflict, Priority, TopicName};
+use super::body::{PlainBody, unmarked};
+use model::headers::Headers;
+use model::job::{Body, Due, JobId, JobKey, LATEST_MS, NewJob, OnConflict, Priority, TopicName};
 
-/// What a note begins with as long as the job is held back in the store.
+/// The beginning of a note while the job is held back in the store.
 const HELD: &[u8] = b"held:";
 
-/// The clock by which times of the PHP daemon are read.
+/// The time zone and the moment by which the PHP daemon's times are read.
 #[derive(Debug, Clone)]
 pub struct Clock {
-    /// The zone in which the daemon writes them.
+    /// The zone in which the daemon writes times.
     pub zone: TimeZone,
     /// Now, Unix milliseconds.
     pub now_ms: i64,
 }
 
-/// An entry of `dq_job_info`, and what is said of it elsewhere.
+/// An entry of `dq_job_info`, and what other keys hold about it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
     /// `topic:id`.
     pub name: Vec<u8>,
-    /// The body, with what the daemon has put into it.
+    /// The body, with the members that the daemon has put into it.
     pub body: Vec<u8>,
-    /// Its score in a bucket: when it is due, Unix seconds.
+    /// Its score in a bucket: its due time, Unix seconds.
     pub score: Option<f64>,
-    /// In which of the ready lists it is.
+    /// The ready list that it is in.
     pub list: Option<Priority>,
-    /// What was noted of it when it was taken over.
+    /// The note about it: it was taken over, or is held back in the store.
     pub noted: Option<Vec<u8>>,
 }
 
@@ -44,30 +44,30 @@ pub enum Place {
     Stranded,
 }
 
-/// An entry that was understood.
+/// What was read from an entry.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Understood {
-    /// The job that it is for dq.
+pub struct ParsedEntry {
+    /// The job for dq.
     pub job: NewJob,
     /// The `notify_time` of its body, Unix milliseconds.
     pub notify_ms: Option<i64>,
 }
 
-/// What is noted of an entry.
+/// What the note of an entry says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Noted {
-    /// Nothing.
+pub enum EntryNote {
+    /// There is no note.
     Nothing,
-    /// It is in the store, and may be held back there.
+    /// The job is in the store, and may be held back there.
     Held,
-    /// It was taken over.
+    /// The job was taken over.
     Taken,
-    /// It was taken over, and was another one then.
+    /// A job of this name was taken over or held back, but the entry has changed since.
     Otherwise,
 }
 
 impl Entry {
-    /// Where it is.
+    /// Returns where the entry is.
     pub fn place(&self) -> Place {
         match (self.list, self.score) {
             (Some(_), _) => Place::Ready,
@@ -76,16 +76,17 @@ impl Entry {
         }
     }
 
-    /// The job that it is for dq; or why it is none. One that is in a bucket and in a list is not delivered before its time.
-    pub fn understand(&self, clock: &Clock) -> Result<Understood, String> {
+    /// Returns the job for dq, or why the entry cannot become one. An entry that is both in a bucket and in a list is
+    /// not delivered before its due time.
+    pub fn understand(&self, clock: &Clock) -> Result<ParsedEntry, String> {
         let (topic, id) = split(&self.name).ok_or("its name holds no `:`")?;
         let text = |bytes| std::str::from_utf8(bytes).map_err(|_| "its name is not UTF-8");
         let topic = TopicName::new(text(topic)?).map_err(|e| e.to_string())?;
         let id = JobId::new(text(id)?).map_err(|e| e.to_string())?;
         let body = std::str::from_utf8(&self.body).map_err(|_| "its body is not UTF-8")?;
-        let Unmarked { body, failures, notify_time } =
+        let PlainBody { body, failures, notify_time } =
             unmarked(Body::parse(body).map_err(|e| e.to_string())?);
-        // Of a time that a clock shows twice, the later one: nothing is early.
+        // If the clock shows a time twice, as in autumn, the later one counts, so that no job is early.
         let notify_ms = notify_time
             .and_then(|at| clock.zone.to_ambiguous_zoned(at).later().ok())
             .map(|at| at.timestamp().as_millisecond());
@@ -99,7 +100,7 @@ impl Entry {
             max_attempts: None,
             attempts: failures,
         };
-        Ok(Understood { job, notify_ms })
+        Ok(ParsedEntry { job, notify_ms })
     }
 
     fn due(&self, notify_ms: Option<i64>, now_ms: i64) -> Result<Due, String> {
@@ -112,15 +113,17 @@ impl Entry {
             .ok_or_else(|| format!("its due time {seconds} is no Unix time before the year 10000"))
     }
 
-    /// By how many minutes the `notify_time` of a waiting job is read later than its due time. The daemon writes both at once, so
-    /// that whole quarters of an hour mean that its time zone is another one.
+    /// Returns by how many minutes the `notify_time` of a waiting job, as it is read here, is later than its due time.
+    /// The daemon writes both at once. So a difference of whole quarters of an hour means that its time zone is another
+    /// one. `None`: there is no such difference.
     pub fn zone_error_min(&self, notify_ms: Option<i64>) -> Option<i64> {
         let off_ms = notify_ms?.checked_sub(milliseconds(self.score?)?)?;
         (off_ms != 0 && off_ms % 900_000 == 0).then_some(off_ms / 60_000)
     }
 
-    /// What tells it from what it was before, in 16 digits. The numbers are noted: they never change. Jobs that are due now have
-    /// that alone for a due time, whenever that is.
+    /// Returns 16 digits that change when the due time or the body changes. They are stored in notes, so the
+    /// calculation must never change. All jobs that are due now have the same due time here, `now`, whatever the time
+    /// is.
     pub fn fingerprint(&self) -> String {
         self.fingerprint_due(self.score.and_then(milliseconds))
     }
@@ -133,43 +136,43 @@ impl Entry {
         format!("{:016x}", bytes.fold(0xcbf2_9ce4_8422_2325, eat))
     }
 
-    /// What is noted while it is held back in the store.
+    /// Returns the note while the job is held back in the store.
     pub fn held_note(&self) -> Vec<u8> {
         [HELD, self.fingerprint().as_bytes()].concat()
     }
 
-    /// What its note says. A job stays the same while the daemon moves it from a bucket to a list, or loses it on the way: its
-    /// body says when it is due, and changes whenever that does.
-    pub fn noted(&self, notify_ms: Option<i64>) -> Noted {
-        let Some(noted) = self.noted.as_deref() else { return Noted::Nothing };
+    /// Returns what the note says. A job counts as the same while the daemon moves it from a bucket to a list, or loses
+    /// it on the way: its body holds the due time, and changes whenever the due time does.
+    pub fn noted(&self, notify_ms: Option<i64>) -> EntryNote {
+        let Some(noted) = self.noted.as_deref() else { return EntryNote::Nothing };
         let (state, print) = match noted.strip_prefix(HELD) {
-            Some(print) => (Noted::Held, print),
-            None => (Noted::Taken, noted),
+            Some(print) => (EntryNote::Held, print),
+            None => (EntryNote::Taken, noted),
         };
         let is = |due_ms: Option<i64>| self.fingerprint_due(due_ms).as_bytes() == print;
         let moved = || notify_ms.is_some() && (is(None) || is(notify_ms));
-        if is(self.score.and_then(milliseconds)) || moved() { state } else { Noted::Otherwise }
+        if is(self.score.and_then(milliseconds)) || moved() { state } else { EntryNote::Otherwise }
     }
 
-    /// Its name for people.
+    /// Returns its name for people.
     pub fn shown(&self) -> String {
         shown(&self.name)
     }
 }
 
-/// A score as a due time, never earlier; none: it is none.
+/// Returns a score as a due time in milliseconds, rounded up so that it is never earlier. `None`: it is not a due time.
 fn milliseconds(seconds: f64) -> Option<i64> {
     let ms = (seconds * 1000.0).ceil();
     (!ms.is_nan() && ms <= LATEST_MS as f64).then_some(ms.max(0.0) as i64)
 }
 
-/// Topic and id of a name: an id may hold `:`, a topic does not.
+/// Splits a name into topic and id. An id may hold `:`, a topic does not.
 pub fn split(name: &[u8]) -> Option<(&[u8], &[u8])> {
     let at = name.iter().position(|b| *b == b':')?;
     Some((&name[..at], &name[at + 1..]))
 }
 
-/// A name for people: no control characters, and not for ever.
+/// Returns a name for people: without control characters, and cut after 80 characters.
 pub fn shown(name: &[u8]) -> String {
     let text = String::from_utf8_lossy(name);
     let mut short: String = text.chars().take(80).flat_map(char::escape_debug).collect();
@@ -204,7 +207,7 @@ mod tests {
         let long = "x".repeat(257);
         for (name, why) in [
             ("orders", "no `:`"),
-            ("orders:", "0 bytes"),
+            ("orders:", "this one has 0"),
             (":i", "topic"),
             ("a b:i", "topic"),
             (&*format!("t:{long}"), "257"),
@@ -270,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fingerprint_tells_bodies_and_due_times_apart_and_is_what_it_was() {
+    fn a_fingerprint_depends_on_body_and_due_time_and_is_stable() {
         let one = entry("t:i", "1");
         assert_eq!(one.fingerprint(), "49ecf8b27b61d3ce");
         assert_ne!(one.fingerprint(), entry("t:i", "2").fingerprint());
@@ -286,17 +289,17 @@ mod tests {
         let waits = Entry { score: Some(seconds), ..entry("t:i", body) };
         let lost = Entry { score: None, ..waits.clone() };
         let note = |of: &Entry, note: Vec<u8>| Entry { noted: Some(note), ..of.clone() }.noted(at_ms);
-        assert_eq!(waits.noted(at_ms), Noted::Nothing);
+        assert_eq!(waits.noted(at_ms), EntryNote::Nothing);
         for (now, then) in [(&waits, &waits), (&waits, &lost), (&lost, &waits), (&lost, &lost)] {
-            assert_eq!(note(now, then.fingerprint().into_bytes()), Noted::Taken);
-            assert_eq!(note(now, then.held_note()), Noted::Held);
+            assert_eq!(note(now, then.fingerprint().into_bytes()), EntryNote::Taken);
+            assert_eq!(note(now, then.held_note()), EntryNote::Held);
         }
-        assert_eq!(note(&waits, entry("t:i", "1").fingerprint().into_bytes()), Noted::Otherwise);
-        assert_eq!(note(&waits, entry("t:i", "1").held_note()), Noted::Otherwise);
+        assert_eq!(note(&waits, entry("t:i", "1").fingerprint().into_bytes()), EntryNote::Otherwise);
+        assert_eq!(note(&waits, entry("t:i", "1").held_note()), EntryNote::Otherwise);
 
-        // Without a time in its body, another due time is another job.
+        // If the body has no time, an entry with another due time counts as another job.
         let bare = entry("t:i", "1");
         let moved = Entry { score: None, noted: Some(bare.fingerprint().into_bytes()), ..bare };
-        assert_eq!(moved.noted(None), Noted::Otherwise);
+        assert_eq!(moved.noted(None), EntryNote::Otherwise);
     }
 }

@@ -1,5 +1,5 @@
-//! A Redis of the PHP daemon's: what is pending in it, read page by page. Changes nothing but the one hash in which it is
-//! noted what has been taken over. Asks only for commands that Redis has had since 2.8.
+//! A Redis of the PHP daemon. Its pending jobs are read page by page. Nothing in it is changed except one hash, the
+//! notes about what has been taken over. Only commands that Redis has had since 2.8 are used.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use redis::{Connection, FromRedisValue, RedisResult};
 
 use super::address::Address;
 use super::pending::Entry;
-use crate::job::Priority;
+use model::job::Priority;
 
 /// How long it may take to connect.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -17,48 +17,49 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// How long an answer may take.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// How many entries a page is about. (Redis may give more.)
+/// About how many entries a page has. (Redis may return more.)
 const PAGE: usize = 256;
 
-/// How many names of a list are asked for at once.
+/// How many names are asked for at once.
 const NAMES: usize = 1000;
 
-/// More buckets than this are none of the PHP daemon's: it has one timer for each.
+/// More buckets than this cannot be the PHP daemon's: it has one timer for each bucket.
 const BUCKETS_MAX: usize = 10_000;
 
 /// How many commands are sent at once.
 const COMMANDS: usize = 4096;
 
-/// What the names of connections of imports begin with, by which they know each other.
+/// The prefix of the connection names of imports. Imports recognise each other by it.
 pub const CONNECTION: &str = "dq-import:";
 
-/// The field of the notes that says into which store was taken over: a job's name has a topic before its `:`.
+/// The field of the notes that says which store took the jobs over. No job has this name, because a job's name has a
+/// topic before its `:`.
 const STORE: &str = ":store";
 
 const PRIORITIES: [Priority; 3] = [Priority::High, Priority::Normal, Priority::Low];
 
-/// A name, and what stands behind it.
+/// A name and its value.
 pub type Named = (Vec<u8>, Vec<u8>);
 
-/// A connection to it.
+/// A connection to a Redis of the PHP daemon.
 pub struct Source {
     /// Its address, without its password.
     pub shown: String,
-    /// The name of the connection; none: Redis did not take it.
+    /// The name of the connection. `None`: Redis has refused it.
     pub name: Option<String>,
     /// The number of its database.
     pub database: i64,
     connection: Connection,
     prefix: String,
-    /// The keys of its buckets.
+    /// The keys of its buckets, which are sorted sets.
     buckets: Vec<String>,
 }
 
 /// A page of a scan.
 pub struct Page<T> {
-    /// What is on it.
+    /// The items of the page.
     pub items: Vec<T>,
-    /// Where the next begins; none: this was the last.
+    /// The cursor of the next page. `None`: this is the last page.
     pub next: Option<u64>,
 }
 
@@ -69,7 +70,7 @@ impl<T> Page<T> {
 }
 
 impl Source {
-    /// Connects, and finds the buckets. `is_trial`: nothing is to be changed.
+    /// Connects, and finds the buckets. `is_trial`: it is a dry run, which changes nothing.
     pub fn connect(address: &Address, prefix: &str, is_trial: bool) -> Result<Source> {
         let connect = || {
             let client = redis::Client::open(address.info.clone())?;
@@ -85,7 +86,8 @@ impl Source {
                 address.shown
             )
         })?;
-        // A trial is in nobody's way. Whom Redis refuses a name is refused the list of clients as well.
+        // A dry run disturbs no import, so it has another name. If Redis refuses the name, it refuses the list of
+        // clients as well.
         let kind = if is_trial { "dq-import-trial:" } else { CONNECTION };
         let name = format!("{kind}{}-{:08x}", std::process::id(), fastrand::u32(..));
         let named = redis::cmd("CLIENT").arg("SETNAME").arg(&name).exec(&mut connection);
@@ -101,8 +103,8 @@ impl Source {
         Ok(source)
     }
 
-    /// The keys `<prefix>bucket_*` that are zsets: the PHP daemon may have any number of them, and jobs stay in those that it had
-    /// before.
+    /// Returns the keys `<prefix>bucket_*` that are sorted sets. The PHP daemon may have any number of buckets, and
+    /// jobs stay in buckets that it no longer uses.
     fn find_buckets(&mut self) -> Result<Vec<String>> {
         let what = self.key("bucket_*");
         let pattern = escaped(&self.prefix) + "bucket_*";
@@ -112,7 +114,7 @@ impl Source {
                 redis::cmd("SCAN").arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(NAMES).query(c)
             };
             let (next, keys) = self.ask(&what, scan)?;
-            // A name that is no text is none of the daemon's.
+            // The daemon has no key whose name is not UTF-8.
             found.extend(keys.into_iter().filter_map(|key| String::from_utf8(key).ok()));
             if found.len() > BUCKETS_MAX {
                 bail!(
@@ -139,27 +141,27 @@ impl Source {
         Ok(buckets)
     }
 
-    /// The keys of its buckets.
+    /// Returns the keys of its buckets.
     pub fn buckets(&self) -> &[String] {
         &self.buckets
     }
 
-    /// The keys of the ready lists.
+    /// Returns the keys of the ready lists.
     pub fn ready_lists(&self) -> [String; 3] {
         PRIORITIES.map(|priority| self.key(&format!("{}ready_queue", priority as u8)))
     }
 
-    /// The key of the bodies.
+    /// Returns the key of the bodies.
     pub fn bodies_key(&self) -> String {
         self.key("job_info")
     }
 
-    /// Asks something else of it.
+    /// Sends another command.
     pub fn query<T: FromRedisValue>(&mut self, cmd: &redis::Cmd) -> RedisResult<T> {
         cmd.query(&mut self.connection)
     }
 
-    /// Asks several things of it at once.
+    /// Sends several commands at once.
     pub fn query_all<T: FromRedisValue>(&mut self, pipe: &redis::Pipeline) -> RedisResult<T> {
         pipe.query(&mut self.connection)
     }
@@ -168,7 +170,7 @@ impl Source {
         format!("{}{name}", self.prefix)
     }
 
-    /// The key of the notes.
+    /// Returns the key of the notes.
     pub fn notes(&self) -> String {
         self.key("imported")
     }
@@ -181,13 +183,14 @@ impl Source {
         ask(&mut self.connection).with_context(|| format!("cannot read {what} of {}", self.shown))
     }
 
-    /// How many entries there are.
+    /// Returns how many entries there are.
     pub fn entries(&mut self) -> Result<u64> {
         let key = self.bodies_key();
         self.ask(&key, |c| redis::cmd("HLEN").arg(&key).query(c))
     }
 
-    /// The names in the ready lists that are asked for; one that is in several has the highest priority.
+    /// Returns the wanted names in the ready lists, with their priorities. A name in several lists has the highest of
+    /// these priorities.
     pub fn ready(&mut self, wanted: impl Fn(&[u8]) -> bool) -> Result<HashMap<Vec<u8>, Priority>> {
         let mut names = HashMap::new();
         for (priority, key) in PRIORITIES.into_iter().zip(self.ready_lists()) {
@@ -207,7 +210,7 @@ impl Source {
         Ok(names)
     }
 
-    /// Names and bodies from a cursor on; the first is 0.
+    /// Returns a page of names and bodies. The first cursor is 0.
     pub fn bodies(&mut self, cursor: u64) -> Result<Page<Named>> {
         let key = self.bodies_key();
         let scan =
@@ -215,7 +218,7 @@ impl Source {
         self.ask(&key, scan).map(Page::of)
     }
 
-    /// What else is said of these: due time, ready list, note.
+    /// Returns the entries with these names and bodies: adds their due times, ready lists and notes.
     pub fn entries_of(
         &mut self,
         bodies: Vec<Named>,
@@ -237,7 +240,8 @@ impl Source {
         Ok(entries.map(entry).collect())
     }
 
-    /// The scores of these names. One that is in several buckets is due when the daemon would first have found it.
+    /// Returns the scores of names. A name in several buckets has its lowest score, at which the daemon would first
+    /// have found it.
     fn scores(&mut self, names: &[&[u8]]) -> Result<Vec<Option<f64>>> {
         let buckets = self.buckets.clone();
         if buckets.is_empty() {
@@ -258,7 +262,7 @@ impl Source {
         Ok(out)
     }
 
-    /// Names of a bucket from a cursor on.
+    /// Returns a page of the names in a bucket.
     pub fn bucket(&mut self, key: &str, cursor: u64) -> Result<Page<Vec<u8>>> {
         let scan = |c: &mut Connection| -> RedisResult<(u64, Vec<Named>)> {
             redis::cmd("ZSCAN").arg(key).arg(cursor).arg("COUNT").arg(NAMES).query(c)
@@ -267,7 +271,7 @@ impl Source {
         Ok(Page::of((next, members.into_iter().map(|(name, _)| name).collect())))
     }
 
-    /// Those of the names that have no entry.
+    /// Returns those of the names that have no entry.
     pub fn without_entry(&mut self, names: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
         let key = self.bodies_key();
         let mut pipe = redis::pipe();
@@ -278,8 +282,8 @@ impl Source {
         Ok(names.into_iter().zip(there).filter(|(_, there)| !there).map(|(name, _)| name).collect())
     }
 
-    /// Notes into which store is taken over, and refuses another than before. What cannot be written to is found out here,
-    /// before anything is taken.
+    /// Notes which store takes the jobs over. Fails if another store is noted, or if the Redis cannot be written to:
+    /// this is found out before anything is taken.
     pub fn claim(&mut self, store: &str) -> Result<()> {
         let key = self.notes();
         let claim = |c: &mut Connection| -> RedisResult<String> {
@@ -298,7 +302,7 @@ impl Source {
         Ok(())
     }
 
-    /// Notes what has been taken over, or is held back in the store: names, and what is noted of each.
+    /// Writes the notes of jobs that have been taken over or are held back in the store: their names and their notes.
     pub fn note(&mut self, taken: &[(&[u8], Vec<u8>)]) -> Result<()> {
         if taken.is_empty() {
             return Ok(());
@@ -310,7 +314,7 @@ impl Source {
     }
 }
 
-/// A text of which a pattern of Redis means each character as it is.
+/// Escapes a text, so that a Redis pattern takes each of its characters literally.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

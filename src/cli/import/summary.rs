@@ -1,4 +1,4 @@
-//! What an import came to: counted while it runs, and told at its end.
+//! The result of an import: counted while it runs, and printed at its end.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,13 +7,13 @@ use serde::Serialize;
 
 use super::pending::{Entry, Place, shown};
 
-/// How many of those that are left, or lead nowhere, are named.
+/// The summary names at most this many jobs that were not taken over, and this many names without a job.
 const NAMED: usize = 10;
 
-/// The counts. Each job seen is in one of three places, and one of six things becomes of it.
+/// The counts. Each job that was seen is in one of three places, and has one of six outcomes.
 #[derive(Debug, Default, Serialize)]
 pub struct Summary {
-    /// Nothing was changed: what is counted as taken over would be.
+    /// Whether nothing was changed. `taken` then counts the jobs that would be taken over.
     pub dry_run: bool,
     /// Jobs seen.
     pub jobs: u64,
@@ -27,11 +27,11 @@ pub struct Summary {
     pub taken: u64,
     /// Taken over by an import before this one.
     pub already: u64,
-    /// Not taken, for dq has a job of that id: what a business has handed in meanwhile.
+    /// Not taken, because dq has a job with that id, which a client has added meanwhile.
     pub kept: u64,
     /// Left: dq cannot take them as they are.
     pub cannot: u64,
-    /// Left: they are not what was taken over before, which dq still has.
+    /// Left: they have changed since they were taken over, and dq still has the older ones.
     pub changed: u64,
     /// Left: the store did not take them.
     pub failed: u64,
@@ -41,23 +41,23 @@ pub struct Summary {
     pub unregistered: BTreeMap<String, u64>,
     /// The topics that dq cannot serve as they are set, and why.
     pub half_taken: BTreeMap<String, String>,
-    /// The first of those that are left.
-    pub left: Vec<Left>,
-    /// The first of those names.
+    /// The first of the jobs that were not taken over.
+    pub left: Vec<SkippedJob>,
+    /// The first of the names without a job.
     pub orphans: Vec<String>,
-    /// Nodes of the PHP daemon's that were not named, and whose jobs are missing therefore.
+    /// The nodes of the PHP daemon that were not named. Their jobs are missing.
     pub unnamed_nodes: Vec<String>,
     /// What shows that the PHP daemon runs, or another import.
     pub running: Vec<String>,
-    /// What else is to be looked at.
+    /// What else the user should look at.
     pub notes: Vec<String>,
-    /// Why it ended before its end.
+    /// Why the import stopped early. `None`: it did not.
     pub stopped: Option<String>,
 }
 
 /// A job that was not taken over.
 #[derive(Debug, Serialize)]
-pub struct Left {
+pub struct SkippedJob {
     /// Its name.
     pub job: String,
     /// Where it is.
@@ -67,7 +67,7 @@ pub struct Left {
 }
 
 impl Summary {
-    /// Whether all could be taken over.
+    /// Returns whether all jobs could be taken over.
     pub fn is_whole(&self) -> bool {
         self.cannot + self.changed + self.failed == 0
             && self.unnamed_nodes.is_empty()
@@ -84,21 +84,21 @@ impl Summary {
         } += 1;
     }
 
-    /// Names one that was left; who calls has counted it.
+    /// Names a job that was left. The caller has counted it.
     pub fn leave(&mut self, entry: &Entry, at: &str, reason: impl Into<String>) {
         if self.left.len() < NAMED {
-            self.left.push(Left { job: entry.shown(), at: at.to_owned(), reason: reason.into() });
+            self.left.push(SkippedJob { job: entry.shown(), at: at.to_owned(), reason: reason.into() });
         }
     }
 
-    /// Counts names that have no job.
+    /// Counts names that have no job, and keeps the first of them.
     pub fn found_orphans(&mut self, names: &[Vec<u8>]) {
         self.orphaned += names.len() as u64;
         let more = NAMED.saturating_sub(self.orphans.len());
         self.orphans.extend(names.iter().take(more).map(|name| shown(name)));
     }
 
-    /// For people.
+    /// Returns the summary as a text for people.
     pub fn table(&self) -> String {
         let mut rows = vec![
             ("jobs seen", self.jobs),
@@ -128,7 +128,7 @@ impl Summary {
         for (topic, problem) in &self.half_taken {
             let _ = writeln!(text, "topic {topic} is taken over half: {problem}");
         }
-        for Left { job, at, reason } in &self.left {
+        for SkippedJob { job, at, reason } in &self.left {
             let _ = writeln!(text, "left in {at}: {job}: {reason}");
         }
         let more = self.cannot + self.changed + self.failed - self.left.len() as u64;
@@ -143,7 +143,7 @@ impl Summary {
         }
         self.tell_beside(&mut text);
         if let Some(why) = &self.stopped {
-            let _ = writeln!(text, "ended before its end, and the counts are those so far: {why}");
+            let _ = writeln!(text, "stopped early, with the counts so far: {why}");
         }
         if !self.dry_run && (self.failed > 0 || self.stopped.is_some()) {
             let _ = writeln!(text, "run it once more: it goes on where it was");
@@ -151,7 +151,7 @@ impl Summary {
         text
     }
 
-    /// What concerns no job of its own.
+    /// Appends what concerns no single job.
     fn tell_beside(&self, text: &mut String) {
         for node in &self.unnamed_nodes {
             let _ = writeln!(text, "not named by --from, so that its jobs are missing: {node}");

@@ -1,73 +1,75 @@
-//! Takes over: from a source into the store, batch by batch, in steps between which the import may be killed.
+//! Takes jobs over from a source into the store, batch by batch. The import may be killed between any two steps.
 //!
-//! A job is held back in the store until it is noted at its source: nobody delivers a job of which the next run would not
-//! know that it is there. Hence no job is delivered, gone from the store, and added again.
+//! A job is held back in the store until it is noted at its source. So a job is delivered only if the next run knows
+//! that it was taken over. Otherwise a job could be delivered, leave the store, and be added again.
 //!
-//! | step | killed behind it: in the store | noted at the source | the next run |
+//! | step | if killed after it: in the store | noted at the source | the next run |
 //! |---|---|---|---|
-//! | 0 read | nothing | nothing | takes it as if it came for the first time |
+//! | 0 read | nothing | nothing | takes the job as if it came for the first time |
 //! | 1 add, held back | held back | nothing | finds its own job at step 1, and goes on with step 2 |
 //! | 2 note that it is held | held back | `held:` and its fingerprint | goes on with step 3 |
-//! | 3 release: its due time | delivered, or waits for it | `held:` and its fingerprint | step 3 finds nothing held back, and changes nothing |
-//! | 4 note that it is taken over | delivered, or waits for it | its fingerprint | passes it over |
+//! | 3 release: its due time | delivered, or waits for it | `held:` and its fingerprint | finds nothing held back at step 3 |
+//! | 4 note that it is taken over | delivered, or waits for it | its fingerprint | skips the job |
 //!
-//! Step 3 changes a job only if it is held back still. What a client adds, deletes or changes meanwhile stays so.
+//! Step 3 changes a job only if it is still held back. So it does not undo what a client adds, deletes or changes
+//! meanwhile.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use anyhow::{Result, bail};
 
 use super::super::progress::Progress;
-use super::pending::{Clock, Entry, Noted, Understood, split};
+use super::pending::{Clock, Entry, EntryNote, ParsedEntry, split};
 use super::source::Source;
 use super::summary::Summary;
-use crate::job::{Due, JobKey, NewJob, Priority, State, TopicName};
-use crate::store::{Added, HELD_MS, Store, StoreError};
+use model::job::{Due, JobKey, NewJob, Priority, State, TopicName};
+use store::{Added, HELD_MS, Store, StoreError};
 
 /// How many jobs are handed to the store at once.
 const BATCH: usize = 256;
 
-/// After so many batches in a row of which the store took nothing, it is not asked for more.
+/// After this many batches in a row of which the store took nothing, the import stops.
 const FRUITLESS: u32 = 5;
 
-/// One import.
+/// An import that runs.
 pub struct Import {
-    /// Where the jobs go; none: a dry run.
+    /// The store that takes the jobs. `None`: it is a dry run.
     store: Option<Box<dyn Store>>,
-    /// The topics of which the store ever had a job; none: it does not say.
+    /// The topics of which the store has ever had a job. `None`: the store does not say.
     met: Option<HashSet<TopicName>>,
     registered: HashSet<TopicName>,
     /// The topics that are asked for; empty: all.
     only: Vec<TopicName>,
     clock: Clock,
-    /// How many jobs show that the PHP daemon's time zone is another one, by how many minutes.
+    /// For each difference in minutes: how many jobs have a `notify_time` that differs by it from their due time. Such
+    /// jobs show that the PHP daemon has another time zone.
     zone_errors: BTreeMap<i64, u64>,
     fruitless: u32,
     progress: Progress,
-    /// What it came to so far.
+    /// The result so far.
     pub summary: Summary,
 }
 
 /// A job on its way into the store.
-struct Passage {
+struct JobTransfer {
     entry: Entry,
     job: NewJob,
-    /// What was noted of it before.
-    noted: Noted,
+    /// What was noted about it before.
+    noted: EntryNote,
 }
 
-/// Whose job it is that has the id in the store already.
-enum Taken {
-    /// An import's that was killed behind step 1.
+/// Who added the job that already has the id in the store.
+enum ExistingJob {
+    /// An import that was killed after step 1.
     HeldBack,
-    /// An import's, of what the entry was before.
+    /// An import. The entry was different then.
     Older,
-    /// A client's.
+    /// A client.
     Client,
 }
 
 impl Import {
-    /// One into that store, or a dry run.
+    /// Returns an import into a store, or a dry run.
     pub fn new(
         mut store: Option<Box<dyn Store>>,
         registered: HashSet<TopicName>,
@@ -87,12 +89,12 @@ impl Import {
         self.only.is_empty() || self.only.iter().any(|t| t.as_str().as_bytes() == topic)
     }
 
-    /// Takes over what there is in these. What stops it is in the summary.
+    /// Takes over the jobs of all sources. If something stops the import, the summary says what.
     pub fn take_over(&mut self, sources: &mut [Source]) {
         let taken = sources.iter_mut().try_for_each(|source| self.take_from(source));
         self.progress.end();
         self.summary.stopped = taken.err().map(|e| format!("{e:#}"));
-        // One that many jobs agree on; a single one may have it from the business.
+        // The difference that most jobs show counts: the `notify_time` of a single job may come from the business.
         if let Some((minutes, jobs)) = self.zone_errors.iter().max_by_key(|(_, jobs)| **jobs) {
             self.summary.notes.push(format!(
                 "timezone: the notify_time of {jobs} jobs is read {} minutes {} than they are due, so that the PHP daemon \
@@ -122,13 +124,13 @@ impl Import {
         self.look_for_orphans(source, ready)
     }
 
-    /// Names that lead nowhere.
+    /// Counts names in the buckets and the lists that have no job.
     fn look_for_orphans(&mut self, source: &mut Source, ready: HashMap<Vec<u8>, Priority>) -> Result<()> {
         for bucket in source.buckets().to_vec() {
             let mut cursor = Some(0);
             while let Some(at) = cursor {
                 let page = source.bucket(&bucket, at)?;
-                // Those of the lists come by themselves.
+                // The names in the lists are looked at below.
                 let wanted =
                     page.items.into_iter().filter(|name| self.wants(name) && !ready.contains_key(name));
                 self.summary.found_orphans(&source.without_entry(wanted.collect())?);
@@ -153,18 +155,19 @@ impl Import {
             return Ok(());
         };
         let passed = self.pass(source, store.as_mut(), passages);
-        // No daemon may run, and its log would grow without end. What fails is done after the next batch, or by the daemon.
+        // If no daemon runs, nobody else maintains the store, and its log would grow without end. If this fails, it is
+        // done after the next batch, or by a daemon.
         let _ = store.maintain();
         self.store = Some(store);
         passed
     }
 
-    /// Step 0: understands entries. Gives those that are not taken over yet.
-    fn begin(&mut self, source: &Source, entries: Vec<Entry>) -> Result<Vec<Passage>> {
+    /// Step 0: reads entries. Returns those that are not taken over yet.
+    fn begin(&mut self, source: &Source, entries: Vec<Entry>) -> Result<Vec<JobTransfer>> {
         let mut passages = Vec::new();
         for entry in entries {
             self.summary.saw(&entry);
-            let Understood { job, notify_ms } = match entry.understand(&self.clock) {
+            let ParsedEntry { job, notify_ms } = match entry.understand(&self.clock) {
                 Ok(understood) => understood,
                 Err(reason) => {
                     self.summary.cannot += 1;
@@ -179,18 +182,19 @@ impl Import {
                 *self.zone_errors.entry(minutes).or_default() += 1;
             }
             let noted = entry.noted(notify_ms);
-            if matches!(noted, Noted::Held | Noted::Taken) {
+            if matches!(noted, EntryNote::Held | EntryNote::Taken) {
                 self.check_store(source, &entry, &job.key.topic)?;
             }
             match noted {
-                Noted::Taken => self.summary.already += 1,
-                _ => passages.push(Passage { entry, job, noted }),
+                EntryNote::Taken => self.summary.already += 1,
+                _ => passages.push(JobTransfer { entry, job, noted }),
             }
         }
         Ok(passages)
     }
 
-    /// What is noted and cannot have been in this store is in another one.
+    /// Fails if an entry is noted as taken over, but this store never had a job of its topic: then another store took
+    /// it.
     fn check_store(&self, source: &Source, entry: &Entry, topic: &TopicName) -> Result<()> {
         if self.met.as_ref().is_some_and(|met| !met.contains(topic)) {
             bail!(
@@ -204,10 +208,10 @@ impl Import {
         Ok(())
     }
 
-    /// Steps 1 to 4.
-    fn pass(&mut self, source: &mut Source, store: &mut dyn Store, passages: Vec<Passage>) -> Result<()> {
+    /// Does steps 1 to 4.
+    fn pass(&mut self, source: &mut Source, store: &mut dyn Store, passages: Vec<JobTransfer>) -> Result<()> {
         let topics: Vec<TopicName> = passages.iter().map(|passage| passage.job.key.topic.clone()).collect();
-        let (held, new): (Vec<_>, Vec<_>) = passages.into_iter().partition(|p| p.noted == Noted::Held);
+        let (held, new): (Vec<_>, Vec<_>) = passages.into_iter().partition(|p| p.noted == EntryNote::Held);
         let mut failed = None;
         let (added, kept) = self.hold(source, store, new, &mut failed);
         let mut notes: Vec<(&[u8], Vec<u8>)> =
@@ -235,34 +239,34 @@ impl Import {
         Ok(())
     }
 
-    /// Step 1: adds jobs, held back. Gives those that are there now, and the entries whose ids clients have taken.
+    /// Step 1: adds jobs, held back. Returns the jobs that are there now, and the entries whose ids clients have used.
     fn hold(
         &mut self,
         source: &Source,
         store: &mut dyn Store,
-        new: Vec<Passage>,
+        new: Vec<JobTransfer>,
         failed: &mut Option<StoreError>,
-    ) -> (Vec<Passage>, Vec<Entry>) {
-        let hold = |passage: &Passage| NewJob { due: Due::At(HELD_MS), ..passage.job.clone() };
+    ) -> (Vec<JobTransfer>, Vec<Entry>) {
+        let hold = |passage: &JobTransfer| NewJob { due: Due::At(HELD_MS), ..passage.job.clone() };
         let jobs: Vec<NewJob> = new.iter().map(hold).collect();
         let added = if jobs.is_empty() { Vec::new() } else { store.add(&jobs) };
         let (mut there, mut kept) = (Vec::new(), Vec::new());
         for (passage, added) in new.into_iter().zip(added) {
             let taken = match added {
-                Ok(Added::New { .. } | Added::Replaced { .. }) => Ok(None),
+                Ok(Added::New { .. } | Added::Replaced { .. } | Added::Spooled { .. }) => Ok(None),
                 Ok(Added::Kept { .. } | Added::Rejected) => whose(store, &passage).map(Some),
                 Err(e) => Err(e),
             };
             match taken {
-                Ok(None | Some(Taken::HeldBack)) => there.push(passage),
-                Ok(Some(Taken::Client)) => {
+                Ok(None | Some(ExistingJob::HeldBack)) => there.push(passage),
+                Ok(Some(ExistingJob::Client)) => {
                     self.summary.kept += 1;
                     kept.push(passage.entry);
                 }
-                Ok(Some(Taken::Older)) => {
+                Ok(Some(ExistingJob::Older)) => {
                     self.summary.changed += 1;
                     let reason = "it has changed since it was taken over, and dq still has it as it was: \
-                                  delete that one to take this one";
+                                  delete the job in dq to take this one";
                     self.summary.leave(&passage.entry, &source.shown, reason);
                 }
                 Err(e) => self.fail(source, &passage.entry, e, failed),
@@ -271,21 +275,21 @@ impl Import {
         (there, kept)
     }
 
-    /// Step 3: gives jobs their due times. Gives those that have it.
+    /// Step 3: sets the due times of jobs. Returns the entries for which this succeeded.
     fn release(
         &mut self,
         source: &Source,
         store: &mut dyn Store,
-        held: Vec<Passage>,
+        held: Vec<JobTransfer>,
         failed: &mut Option<StoreError>,
     ) -> Vec<Entry> {
         let jobs: Vec<(JobKey, Due)> = held.iter().map(|p| (p.job.key.clone(), p.job.due)).collect();
         let released = if jobs.is_empty() { Vec::new() } else { store.release(&jobs) };
         let mut done = Vec::new();
-        for (Passage { entry, noted, .. }, released) in held.into_iter().zip(released) {
+        for (JobTransfer { entry, noted, .. }, released) in held.into_iter().zip(released) {
             match released {
-                // The run before was killed behind its step 3.
-                Ok(false) if noted == Noted::Held => self.summary.already += 1,
+                // The run before was killed after its step 3.
+                Ok(false) if noted == EntryNote::Held => self.summary.already += 1,
                 Ok(_) => self.summary.taken += 1,
                 Err(e) => {
                     self.fail(source, &entry, e, failed);
@@ -304,14 +308,14 @@ impl Import {
     }
 }
 
-/// Whose job it is that has the id of this one.
-fn whose(store: &mut dyn Store, passage: &Passage) -> Result<Taken, StoreError> {
+/// Returns who added the job that has the id of this one.
+fn whose(store: &mut dyn Store, passage: &JobTransfer) -> Result<ExistingJob, StoreError> {
     let there = store.get(&passage.job.key)?;
     let held = there.filter(|view| view.state == State::Delayed && view.due_ms == HELD_MS);
     Ok(match held {
-        Some(view) if view.body == passage.job.body => Taken::HeldBack,
-        Some(_) => Taken::Older,
-        None if passage.noted == Noted::Nothing => Taken::Client,
-        None => Taken::Older,
+        Some(view) if view.body == passage.job.body => ExistingJob::HeldBack,
+        Some(_) => ExistingJob::Older,
+        None if passage.noted == EntryNote::Nothing => ExistingJob::Client,
+        None => ExistingJob::Older,
     })
 }

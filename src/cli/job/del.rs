@@ -1,11 +1,11 @@
-//! `dq del`: removes a job.
+//! `dq del`: deletes a job.
 
 use anyhow::Result;
 
 use super::super::api::Api;
 use super::Key;
 
-/// Remove a job, in whichever state it is
+/// Delete a job, whatever its state
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  dq del orders 42")]
 pub(in super::super) struct Arguments {

@@ -5,10 +5,10 @@ use anyhow::Result;
 use super::super::api::Api;
 use super::super::show::{NOTHING, Table, cut, lines, moment, moment_from};
 use super::{Job, Key};
-use crate::job::{Attempt, State};
-use crate::process::now_ms;
+use host::now_ms;
+use model::job::{Attempt, State};
 
-/// Show a job: its state, when it is due, its body, and how its last deliveries came out
+/// Show a job: its state, due time, body, and the outcomes of its last attempts
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dq get orders 42\n  dq get orders 42 --json | jq .body")]
 pub(in super::super) struct Arguments {
@@ -56,7 +56,7 @@ fn page(job: &Job, now_ms: i64) -> String {
 }
 
 fn attempts(log: &[Attempt]) -> String {
-    let mut table = Table::new(&[">ATTEMPT", "BEGAN", ">TOOK", ">STATUS", "WHAT CAME OF IT"]);
+    let mut table = Table::new(&[">ATTEMPT", "BEGAN", ">TOOK", ">STATUS", "OUTCOME"]);
     for attempt in log {
         let said = if attempt.error.is_empty() { &attempt.answer } else { &attempt.error };
         table.row([

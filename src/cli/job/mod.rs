@@ -1,4 +1,4 @@
-//! The commands that ask about one job, and a job as the API shows it.
+//! The commands for one job, and a job as the API shows it.
 
 pub(super) mod del;
 pub(super) mod get;
@@ -14,8 +14,8 @@ use serde_json::value::RawValue;
 
 use super::api::part;
 use super::show::{json_line, plain};
-use super::target::Where;
-use crate::job::{Attempt, Priority, State};
+use super::target::TargetOptions;
+use model::job::{Attempt, Priority, State};
 
 /// A job.
 #[derive(Debug, clap::Args)]
@@ -28,7 +28,7 @@ struct Key {
     id: String,
 
     #[command(flatten)]
-    at: Where,
+    at: TargetOptions,
 }
 
 /// A job, as the API shows it.
@@ -56,7 +56,7 @@ impl Key {
         format!("/v1/topics/{}/jobs/{}", part(&self.topic), part(&self.id))
     }
 
-    /// Tells that it was done.
+    /// Prints the outcome of a change.
     fn done(&self, outcome: &str) -> Result<()> {
         if self.at.json {
             return json_line(&json!({"topic": self.topic, "id": self.id, "outcome": outcome}));

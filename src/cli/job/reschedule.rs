@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 
 use super::super::api::Api;
-use super::super::due::When;
+use super::super::due::DueOptions;
 use super::super::failure::Failure;
 use super::Key;
 
@@ -16,7 +16,7 @@ use super::Key;
 )]
 pub(in super::super) struct Arguments {
     #[command(flatten)]
-    when: When,
+    when: DueOptions,
 
     #[command(flatten)]
     key: Key,
@@ -25,7 +25,7 @@ pub(in super::super) struct Arguments {
 /// Runs `dq reschedule`.
 pub(in super::super) fn run(Arguments { when, key }: &Arguments) -> Result<()> {
     let Some(field) = when.field()? else {
-        return Err(Failure::Usage("--delay or --at says when it is due".to_owned()).into());
+        return Err(Failure::Usage("the new due time is missing: give --delay or --at".to_owned()).into());
     };
     Api::of(&key.at)?.ask("PATCH", &key.path(), &BTreeMap::from([field]))?;
     key.done("rescheduled")

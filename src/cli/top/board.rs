@@ -1,4 +1,4 @@
-//! What `dq top` shows, without the terminal: the last two pictures, and what lies between them. Pure.
+//! What `dq top` shows, without the terminal: the last snapshot, and the rates between it and the one before. Pure.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use super::super::daemon_snapshot::DaemonSnapshot;
 use super::super::exposition::{self, Histogram};
-use super::super::picture::Picture;
 
-/// By what topics are sorted.
+/// The column by which topics are sorted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sort {
     Name,
@@ -23,7 +23,7 @@ pub(super) enum Sort {
 }
 
 impl Sort {
-    /// All of them: the key, and the word above the column.
+    /// All columns: the key, the column, and the word above it.
     pub(super) const ALL: [(char, Sort, &'static str); 8] = [
         ('n', Sort::Name, "TOPIC"),
         ('d', Sort::Delayed, "DELAYED"),
@@ -35,13 +35,13 @@ impl Sort {
         ('t', Sort::Late, "LATE P99"),
     ];
 
-    /// What that key sorts by.
+    /// Returns the column that a key sorts by.
     pub(super) fn of(key: char) -> Option<Sort> {
         Sort::ALL.into_iter().find(|(k, ..)| *k == key).map(|(_, sort, _)| sort)
     }
 }
 
-/// A topic. What is none cannot be told.
+/// The row of a topic. `None`: the value is unknown.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Row {
     pub topic: String,
@@ -54,49 +54,49 @@ pub(super) struct Row {
     pub late_ms: Option<f64>,
 }
 
-/// What is shown.
+/// The data on the screen.
 #[derive(Debug)]
 pub(super) struct Board {
-    /// Who is watched.
-    pub door: String,
+    /// The address of the daemon.
+    pub address: String,
     pub sort: Sort,
-    /// How many topics are above the first that is seen.
+    /// How many topics are above the first visible one.
     pub above: usize,
     /// The topics, sorted.
     pub rows: Vec<Row>,
-    /// How much of a processor each process used, by name and generation.
+    /// The share of a processor that each process used, by name and generation.
     pub cpu: HashMap<(String, String), f64>,
-    /// The last picture.
-    pub picture: Option<Picture>,
-    /// Why there is no newer one.
+    /// The last snapshot.
+    pub snapshot: Option<DaemonSnapshot>,
+    /// Why there is no newer snapshot, or why its topics are missing.
     pub trouble: Option<String>,
     taken_at: Option<Instant>,
 }
 
 impl Board {
-    pub(super) fn new(door: String) -> Board {
+    pub(super) fn new(address: String) -> Board {
         Board {
-            door,
+            address,
             sort: Sort::Ready,
             above: 0,
             rows: Vec::new(),
             cpu: HashMap::new(),
-            picture: None,
+            snapshot: None,
             trouble: None,
             taken_at: None,
         }
     }
 
-    /// Takes a picture in the place of the one before; or notes why there is none, which leaves that one.
-    pub(super) fn take(&mut self, picture: Result<Picture>, at: Instant) {
-        match picture {
-            Ok(picture) => {
+    /// Replaces the snapshot. An error is noted, and the snapshot before it stays.
+    pub(super) fn take(&mut self, snapshot: Result<DaemonSnapshot>, at: Instant) {
+        match snapshot {
+            Ok(snapshot) => {
                 let span = self.taken_at.map(|before| at.saturating_duration_since(before));
-                let before = self.picture.as_ref().zip(span).filter(|(_, span)| !span.is_zero());
-                self.rows = rows(&picture, before);
-                self.cpu = before.map(|(before, span)| cpu(&picture, before, span)).unwrap_or_default();
-                self.trouble = picture.missing.clone().filter(|_| picture.topics.is_none());
-                (self.picture, self.taken_at) = (Some(picture), Some(at));
+                let before = self.snapshot.as_ref().zip(span).filter(|(_, span)| !span.is_zero());
+                self.rows = rows(&snapshot, before);
+                self.cpu = before.map(|(before, span)| cpu(&snapshot, before, span)).unwrap_or_default();
+                self.trouble = snapshot.missing.clone().filter(|_| snapshot.topics.is_none());
+                (self.snapshot, self.taken_at) = (Some(snapshot), Some(at));
                 self.arrange();
             }
             Err(e) => self.trouble = Some(format!("{e:#}")),
@@ -112,7 +112,7 @@ impl Board {
         self.above = self.above.saturating_add_signed(rows).min(self.rows.len().saturating_sub(1));
     }
 
-    /// The largest first; of those that are alike, by name.
+    /// Sorts the rows: the largest value first, and equal values by name.
     fn arrange(&mut self) {
         self.rows.sort_by(|a, b| a.topic.cmp(&b.topic));
         let micro = |n: Option<f64>| Reverse((n.unwrap_or(-1.0) * 1e6) as i64);
@@ -130,19 +130,19 @@ impl Board {
     }
 }
 
-fn rows(picture: &Picture, before: Option<(&Picture, Duration)>) -> Vec<Row> {
+fn rows(snapshot: &DaemonSnapshot, before: Option<(&DaemonSnapshot, Duration)>) -> Vec<Row> {
     let rate = |name: &str, topic: &str| -> Option<f64> {
         let (before, span) = before?;
-        let now = exposition::sum(&picture.samples, name, topic)?;
+        let now = exposition::sum(&snapshot.samples, name, topic)?;
         let was = exposition::sum(&before.samples, name, topic).unwrap_or(0.0);
         Some((now - was).max(0.0) / span.as_secs_f64())
     };
     let late = |topic: &str| -> Option<f64> {
         let (before, _) = before?;
         let was: Histogram = exposition::lateness(&before.samples, topic);
-        exposition::lateness(&picture.samples, topic).since(&was).quantile(0.99).map(|s| s * 1000.0)
+        exposition::lateness(&snapshot.samples, topic).since(&was).quantile(0.99).map(|s| s * 1000.0)
     };
-    let row = |t: &super::super::picture::Topic| Row {
+    let row = |t: &super::super::daemon_snapshot::Topic| Row {
         topic: t.topic.clone(),
         delayed: t.delayed,
         ready: t.ready,
@@ -152,12 +152,12 @@ fn rows(picture: &Picture, before: Option<(&Picture, Duration)>) -> Vec<Row> {
         done: rate("dq_deliveries_total", &t.topic),
         late_ms: late(&t.topic),
     };
-    picture.topics.iter().flatten().map(row).collect()
+    snapshot.topics.iter().flatten().map(row).collect()
 }
 
-fn cpu(picture: &Picture, before: &Picture, span: Duration) -> HashMap<(String, String), f64> {
+fn cpu(snapshot: &DaemonSnapshot, before: &DaemonSnapshot, span: Duration) -> HashMap<(String, String), f64> {
     let mut used = HashMap::new();
-    for now in &picture.status.processes {
+    for now in &snapshot.status.processes {
         let was = before.status.processes.iter().find(|p| p.pid == now.pid && p.pid.is_some());
         if let Some((now_ms, was_ms)) = now.cpu_ms.zip(was.and_then(|p| p.cpu_ms)) {
             let part = now_ms.saturating_sub(was_ms) as f64 / span.as_millis().max(1) as f64;
@@ -174,8 +174,9 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A daemon with topics of so many delayed and ready jobs, and such counters.
-    pub(in super::super) fn picture(topics: &[(&str, u64, u64)], page: &str, cpu_ms: u64) -> Picture {
+    /// Returns a snapshot with these topics (name, delayed jobs, ready jobs), this page of metrics, and this processor
+    /// time of one process.
+    pub(in super::super) fn snapshot(topics: &[(&str, u64, u64)], page: &str, cpu_ms: u64) -> DaemonSnapshot {
         let status = json!({"version": "1.2.3", "instance": "host-a", "pid": 7, "started_ms": 0, "phase": "steady",
             "generation": 3, "renewal": null, "listening": [],
             "processes": [{"name": "dq-server", "generation": 3, "state": "up", "pid": 12, "started_ms": 0,
@@ -185,10 +186,11 @@ pub(super) mod tests {
             json!({"topic": name, "delayed": delayed, "ready": ready, "leased": 0, "dead": 0})
         };
         let topics: Vec<Value> = topics.iter().map(topic).collect();
-        Picture {
+        DaemonSnapshot {
             status: serde_json::from_value(status).unwrap(),
             topics: Some(serde_json::from_value(json!(topics)).unwrap()),
             nodes: None,
+            spool: None,
             missing: None,
             samples: exposition::read(page),
         }
@@ -202,7 +204,7 @@ pub(super) mod tests {
     fn rates_are_what_came_between_two_pictures() {
         let mut board = Board::new("d".into());
         let now = Instant::now();
-        // What was late before is not late now.
+        // The lateness counts only the deliveries between the two snapshots.
         let page = |adds: u32, done: u32, early: u32| {
             format!(
                 "dq_adds_total{{topic=\"a\"}} {adds}\ndq_deliveries_total{{topic=\"a\"}} {done}\n\
@@ -210,23 +212,23 @@ pub(super) mod tests {
                  dq_schedule_lateness_seconds_bucket{{topic=\"a\",le=\"+Inf\"}} {done}\n"
             )
         };
-        board.take(Ok(picture(&[("a", 1, 2)], &page(10, 5, 0), 1000)), now);
+        board.take(Ok(snapshot(&[("a", 1, 2)], &page(10, 5, 0), 1000)), now);
         assert_eq!((board.rows[0].adds, board.rows[0].late_ms), (None, None));
-        board.take(Ok(picture(&[("a", 1, 2)], &page(30, 6, 1), 1500)), now + Duration::from_secs(2));
+        board.take(Ok(snapshot(&[("a", 1, 2)], &page(30, 6, 1), 1500)), now + Duration::from_secs(2));
         let row = &board.rows[0];
         assert_eq!((row.adds, row.done, row.late_ms), (Some(10.0), Some(0.5), Some(0.99)));
         assert_eq!(board.cpu[&("dq-server".to_owned(), "3".to_owned())], 0.25);
-        // Who does not answer leaves what was known.
+        // If the daemon does not answer, the known values stay.
         board.take(Err(anyhow!("away")), now + Duration::from_secs(3));
         assert_eq!((board.trouble.as_deref(), board.rows.len()), (Some("away"), 1));
-        board.take(Ok(picture(&[("a", 1, 2)], "", 1500)), now + Duration::from_secs(4));
+        board.take(Ok(snapshot(&[("a", 1, 2)], "", 1500)), now + Duration::from_secs(4));
         assert_eq!((board.trouble.as_deref(), board.rows[0].adds), (None, None));
     }
 
     #[test]
     fn topics_are_sorted_by_what_a_key_says_the_largest_first() {
         let mut board = Board::new("d".into());
-        board.take(Ok(picture(&[("c", 5, 1), ("a", 1, 1), ("b", 9, 7)], "", 0)), Instant::now());
+        board.take(Ok(snapshot(&[("c", 5, 1), ("a", 1, 1), ("b", 9, 7)], "", 0)), Instant::now());
         assert_eq!(names(&board), ["b", "a", "c"]);
         for (key, order) in [('n', ["a", "b", "c"]), ('d', ["b", "c", "a"]), ('a', ["a", "b", "c"])] {
             board.sort_by(Sort::of(key).unwrap());

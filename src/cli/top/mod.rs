@@ -1,4 +1,5 @@
-//! `dq top`: the daemon as it is now, once a second. A thread asks, so that keys are heard at once whatever the daemon does.
+//! `dq top`: shows the state of the daemon, once a second. A separate thread asks the daemon, so that keys work at once
+//! even if the daemon is slow.
 
 mod board;
 mod screen;
@@ -12,53 +13,55 @@ use nix::sys::signal::Signal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
 use self::board::{Board, Sort};
+use super::daemon_snapshot::DaemonSnapshot;
 use super::failure::Failure;
-use super::picture::Picture;
-use super::target::{Target, Where};
-use crate::process::{Signals, now_ms};
+use super::target::{Target, TargetOptions};
+use host::{Signals, now_ms};
 
 /// How often the daemon is asked.
 const REFRESH: Duration = Duration::from_secs(1);
 
-/// How soon an end that is asked for by a signal is heard.
+/// How long a signal that ends the program may go unnoticed.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Watch the daemon: topics with their counts and rates, processes, nodes, and what is wrong, once a second
 ///
-/// Keys: q ends it; n, d, r, l, x, a, o, t sort the topics by name, delayed, ready, leased, dead, adds, deliveries, lateness; the arrows
-/// scroll. Needs a terminal; for scripts there is `dq status --json`.
+/// Keys: q quits. n, d, r, l, x, a, o, t sort the topics by name, delayed, ready, leased, dead, adds, deliveries,
+/// lateness. The arrow keys scroll. Needs a terminal; scripts can use `dq status --json`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dq top\n  dq top --url https://queue.example --token-file ~/dq.token")]
 pub(super) struct Arguments {
     #[command(flatten)]
-    at: Where,
+    at: TargetOptions,
 }
 
-/// Runs until q.
+/// Runs until the user quits or a signal comes.
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
     if arguments.at.json || !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
         let told = "dq top needs a terminal; `dq status --json` tells a script the same";
         return Err(Failure::Usage(told.to_owned()).into());
     }
     let target = arguments.at.target()?;
-    // Who is not there at the beginning is a mistake in the command; later, it is something to watch.
-    let first = Picture::of(&target)?;
+    // If the daemon does not answer at the beginning, the command is probably wrong, so it fails. Later, this is a
+    // state of the daemon to be shown.
+    let first = DaemonSnapshot::of(&target)?;
     let mut signals = Signals::catch(&[Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT])?;
-    let mut board = Board::new(target.door.to_string());
+    let mut board = Board::new(target.address.to_string());
     board.take(Ok(first), Instant::now());
     let pictures = watch(target)?;
-    // It gives the terminal back on a panic as well.
+    // ratatui restores the terminal on a panic as well.
     let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
     let mut show = || -> Result<()> {
         loop {
-            for (picture, at) in pictures.try_iter() {
-                board.take(picture, at);
+            for (snapshot, at) in pictures.try_iter() {
+                board.take(snapshot, at);
             }
             terminal.draw(|frame| screen::draw(frame, &mut board, now_ms())).context("cannot draw")?;
-            if event::poll(TICK).context("cannot hear the keys")? {
-                // What is typed faster than it can be drawn is heard before the next drawing.
-                while event::poll(Duration::ZERO).context("cannot hear the keys")? {
-                    let event = event::read().context("cannot hear the keys")?;
+            if event::poll(TICK).context("cannot read the keys")? {
+                // All keys that wait are handled before the next drawing: they may come faster than the screen is
+                // drawn.
+                while event::poll(Duration::ZERO).context("cannot read the keys")? {
+                    let event = event::read().context("cannot read the keys")?;
                     if heed(&mut board, &event) {
                         return Ok(());
                     }
@@ -70,19 +73,19 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         }
     };
     let shown = show();
-    let restored = ratatui::try_restore().context("cannot give the terminal back");
+    let restored = ratatui::try_restore().context("cannot restore the terminal");
     shown.and(restored)
 }
 
-/// Asks the daemon again and again, for as long as somebody listens.
-fn watch(target: Target) -> Result<Receiver<(Result<Picture>, Instant)>> {
+/// Starts a thread that asks the daemon again and again, until the returned receiver is dropped.
+fn watch(target: Target) -> Result<Receiver<(Result<DaemonSnapshot>, Instant)>> {
     let (tell, told) = channel();
     let work = move || {
         loop {
             let begun = Instant::now();
             std::thread::sleep(REFRESH);
-            let picture = Picture::of(&target);
-            if tell.send((picture, Instant::now())).is_err() {
+            let snapshot = DaemonSnapshot::of(&target);
+            if tell.send((snapshot, Instant::now())).is_err() {
                 return;
             }
             log::trace!("a picture took {:?}", begun.elapsed());
@@ -92,7 +95,7 @@ fn watch(target: Target) -> Result<Receiver<(Result<Picture>, Instant)>> {
     Ok(told)
 }
 
-/// Does what a key says. Tells whether that is the end.
+/// Handles a key. Returns whether it ends the program.
 fn heed(board: &mut Board, event: &Event) -> bool {
     let Event::Key(key) = event else { return false };
     if key.kind == KeyEventKind::Release {

@@ -1,4 +1,4 @@
-//! How `dq top` looks: in 80 columns and 24 lines, and in more.
+//! Draws `dq top`, in 80 columns and 24 lines or more.
 
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
@@ -6,22 +6,24 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
 
-use super::super::picture::Node;
+use super::super::daemon_snapshot::Node;
 use super::super::show::{NOTHING, cut, plain, span};
 use super::super::status::word;
 use super::board::{self, Board, Sort};
-use crate::status::{ProcessState, Status};
+use model::status::{ProcessState, Status};
 
-/// How many lines what is wrong takes, at most; and of processes and nodes, in a low window.
+/// The most lines for what is wrong.
 const ALERTS: usize = 3;
+
+/// In a window of at most this many lines, processes and nodes get at most eight lines each.
 const LOW: u16 = 30;
 
-/// Draws all of it.
+/// Draws the whole screen.
 pub(super) fn draw(frame: &mut Frame<'_>, board: &mut Board, now_ms: i64) {
     let area = frame.area();
     let alerts = alerts(board, now_ms, area.width as usize);
-    let status = board.picture.as_ref().map(|picture| &picture.status);
-    let nodes: Vec<&Node> = board.picture.iter().flat_map(|p| p.nodes.iter().flatten()).collect();
+    let status = board.snapshot.as_ref().map(|snapshot| &snapshot.status);
+    let nodes: Vec<&Node> = board.snapshot.iter().flat_map(|p| p.nodes.iter().flatten()).collect();
     let nodes: Vec<&Node> = nodes.into_iter().filter(|node| node.name != "embedded").collect();
     let fits = |rows: usize| -> u16 {
         let most = if area.height <= LOW { 8 } else { area.height / 3 };
@@ -39,12 +41,12 @@ pub(super) fn draw(frame: &mut Frame<'_>, board: &mut Board, now_ms: i64) {
     .areas(area);
     frame.render_widget(Line::styled(title(board, now_ms), Style::new().add_modifier(Modifier::BOLD)), head);
     frame.render_widget(Paragraph::new(alerts), wrong);
-    if let Some(status) = board.picture.as_ref().map(|picture| &picture.status) {
+    if let Some(status) = board.snapshot.as_ref().map(|snapshot| &snapshot.status) {
         draw_processes(frame, board, status, below, now_ms);
     }
     draw_nodes(frame, &nodes, nodes_at);
     draw_topics(frame, board, topics);
-    let keys = "q ends it   sort: n name d delayed r ready l leased x dead a adds o done t late";
+    let keys = "q quit   sort: n name d delayed r ready l leased x dead a adds o done t late";
     frame.render_widget(Line::styled(keys, dim()), foot);
 }
 
@@ -53,14 +55,14 @@ fn dim() -> Style {
 }
 
 fn colour(colour: Color) -> Style {
-    // Whoever has asked for no colours gets none.
+    // If NO_COLOR is set, the text is bold instead.
     let asked = std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
     if asked { Style::new().fg(colour) } else { Style::new().add_modifier(Modifier::BOLD) }
 }
 
 fn title(board: &Board, now_ms: i64) -> String {
-    let Some(picture) = &board.picture else { return board.door.clone() };
-    let Status { version, instance, generation, phase, started_ms, .. } = &picture.status;
+    let Some(snapshot) = &board.snapshot else { return board.address.clone() };
+    let Status { version, instance, generation, phase, started_ms, .. } = &snapshot.status;
     let up = span(now_ms - started_ms);
     format!("dq {version} on {instance}, up {up}, generation {generation}, {}", word(phase))
 }
@@ -70,7 +72,7 @@ fn alerts(board: &Board, now_ms: i64, columns: usize) -> Vec<Line<'static>> {
     if let Some(trouble) = &board.trouble {
         lines.push(Line::styled(cut(trouble, columns), colour(Color::Red)));
     }
-    let findings = board.picture.iter().flat_map(|picture| &picture.status.findings);
+    let findings = board.snapshot.iter().flat_map(|snapshot| &snapshot.status.findings);
     for finding in findings {
         let since = span(now_ms - finding.since_ms);
         let text = format!("{}, for {since}: {}", finding.what, finding.detail);
@@ -85,7 +87,7 @@ fn alerts(board: &Board, now_ms: i64, columns: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// A cell whose text stands at its right end.
+/// Returns a cell with right-aligned text.
 fn right(text: String) -> Cell<'static> {
     Cell::new(Text::from(text).alignment(Alignment::Right))
 }
@@ -97,7 +99,7 @@ fn head(words: impl IntoIterator<Item = (String, bool)>) -> Row<'static> {
 
 fn draw_topics(frame: &mut Frame<'_>, board: &mut Board, area: Rect) {
     let room = area.height.saturating_sub(1) as usize;
-    // What is above is no more than what does not fit.
+    // The list scrolls only until the last topic is visible.
     board.above = board.above.min(board.rows.len().saturating_sub(room));
 
     let number = |n: Option<f64>| n.map_or(NOTHING.to_owned(), |n| format!("{n:.1}"));
@@ -129,7 +131,7 @@ fn draw_topics(frame: &mut Frame<'_>, board: &mut Board, area: Rect) {
     frame.render_widget(Table::new(rows, widths).header(head(words)), area);
     if is_empty && room > 0 {
         let inside = Rect { y: area.y + 1, height: 1, ..area };
-        frame.render_widget(Line::styled("no topics are told", dim()), inside);
+        frame.render_widget(Line::styled("no topics are known", dim()), inside);
     }
 }
 
@@ -160,14 +162,9 @@ fn draw_processes(frame: &mut Frame<'_>, board: &Board, status: &Status, area: R
 
 fn draw_nodes(frame: &mut Frame<'_>, nodes: &[&Node], area: Rect) {
     let rows = nodes.iter().map(|node| {
-        let state = match (node.answers, node.drained) {
-            (false, _) => "down",
-            (true, true) => "draining",
-            (true, false) => "up",
-        };
         let counts = [node.delayed, node.ready, node.leased, node.dead].map(|n| right(n.to_string()));
         let why = plain(node.detail.as_deref().unwrap_or_default());
-        let cells = [Cell::new(plain(&node.name)), Cell::new(state)].into_iter().chain(counts);
+        let cells = [Cell::new(plain(&node.name)), Cell::new(plain(node.state()))].into_iter().chain(counts);
         let row = Row::new(cells.chain([Cell::new(format!(" {why}"))]));
         if node.answers { row } else { row.style(colour(Color::Red)) }
     });
@@ -185,9 +182,9 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use super::super::board::tests::picture;
+    use super::super::board::tests::snapshot;
     use super::*;
-    use crate::status::Finding;
+    use model::status::Finding;
 
     fn lines(board: &mut Board, columns: u16, rows: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
@@ -218,7 +215,7 @@ mod tests {
             (0..30).map(|n| (format!("订单-{n:02}"), 1_234_567, 100 - n)).collect();
         let topics: Vec<(&str, u64, u64)> = topics.iter().map(|(t, d, r)| (t.as_str(), *d, *r)).collect();
         let mut board = Board::new("/run/dq/http.sock".into());
-        let mut shown = picture(&topics, "", 0);
+        let mut shown = snapshot(&topics, "", 0);
         shown.status.findings = ["one", "two", "three", "four"].map(finding).into();
         shown.nodes =
             Some(vec![Node { name: "r1".into(), detail: Some("refused".into()), ..Node::default() }]);
@@ -243,11 +240,11 @@ mod tests {
         board.scroll(3);
         let seen = lines(&mut board, 80, 24);
         assert!(seen[first(&seen)].contains("03"), "{}", seen.join("\n"));
-        // To the end and no further.
+        // It scrolls to the end and no further.
         board.scroll(100);
         let text = lines(&mut board, 80, 24).join("\n");
         assert!(text.contains("-29") && text.contains("-20"), "{text}");
-        // A window that is too small for it harms nothing.
+        // A window that is too small does no harm.
         lines(&mut board, 10, 3);
         lines(&mut board, 300, 100);
     }
@@ -256,7 +253,7 @@ mod tests {
     fn trouble_is_told_beside_what_was_known() {
         let mut board = Board::new("door".into());
         assert!(lines(&mut board, 80, 24)[0].starts_with("door"));
-        board.take(Ok(picture(&[("t", 0, 1)], "", 0)), Instant::now());
+        board.take(Ok(snapshot(&[("t", 0, 1)], "", 0)), Instant::now());
         board.take(Err(anyhow::anyhow!("no dq-master answers")), Instant::now());
         let text = lines(&mut board, 80, 24).join("\n");
         assert!(text.contains("no dq-master answers") && text.contains("dq-server"), "{text}");

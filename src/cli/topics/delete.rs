@@ -1,4 +1,4 @@
-//! `dq topics delete`: removes a topic, and what becomes of its jobs is decided before.
+//! `dq topics delete`: removes a topic, after the user has decided what happens to its jobs.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use serde::Deserialize;
 use super::super::api::{Answer, Api};
 use super::super::ask::{choose, confirm};
 use super::super::failure::{Failure, Problem};
-use super::super::target::Where;
+use super::super::target::TargetOptions;
 
-/// How long the daemon may take: it answers after half of a minute at the latest, also when there is more to do.
+/// How long the daemon may take. It answers after half a minute at the latest, even if there is more to do.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Remove a topic from the registry
 ///
-/// A topic that has jobs is removed when it is said what becomes of them: --purge removes them, pending ones and dead letters;
-/// --keep leaves them in the store, where nobody delivers them until the topic is registered again. At a terminal it is asked.
-/// --purge also removes jobs that a topic has left behind which is not registered any more.
+/// If the topic has jobs, you must say what happens to them. --purge removes them, both pending jobs and dead letters.
+/// --keep leaves them in the store, where they are not delivered until the topic is registered again. At a terminal,
+/// the command asks. --purge also removes the jobs of a topic that is no longer registered.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq topics delete orders
@@ -27,34 +27,34 @@ pub(super) struct Arguments {
     /// The topic
     name: String,
 
-    /// Remove its jobs and dead letters, too
+    /// Remove its jobs and dead letters as well
     #[arg(long, conflicts_with = "keep")]
     purge: bool,
 
-    /// Leave its jobs and dead letters in the store; they are delivered if it is registered again
+    /// Leave its jobs and dead letters in the store; the jobs are delivered if the topic is registered again
     #[arg(long)]
     keep: bool,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     yes: bool,
 }
 
-/// What becomes of the jobs.
+/// What happens to the jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Jobs {
     Purge,
     Keep,
 }
 
-/// What the daemon has removed.
+/// The daemon's answer: how many jobs it has removed.
 #[derive(Debug, Deserialize)]
-struct Removed {
+struct RemovedCounts {
     purged: u64,
 }
 
 /// Runs `dq topics delete`.
-pub(super) fn run(at: &Where, arguments: &Arguments) -> Result<()> {
+pub(super) fn run(at: &TargetOptions, arguments: &Arguments) -> Result<()> {
     let Arguments { name, purge, keep, yes } = arguments;
     let jobs = match (purge, keep) {
         (true, _) => Some(Jobs::Purge),
@@ -86,7 +86,7 @@ pub(super) fn run(at: &Where, arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// That somebody has to say what becomes of the jobs.
+/// Returns the daemon's problem if it says that the topic has jobs and nobody has decided what happens to them.
 fn undecided(error: &anyhow::Error) -> Option<&Problem> {
     match error.downcast_ref() {
         Some(Failure::Refused(problem)) if problem.code == "topic_has_jobs" => Some(problem),
@@ -94,7 +94,7 @@ fn undecided(error: &anyhow::Error) -> Option<&Problem> {
     }
 }
 
-/// Has it removed. Tells how many jobs the last request removed, if it was to.
+/// Removes the topic. Returns how many jobs the last request removed, if the daemon says so.
 fn remove(api: &Api, name: &str, jobs: Option<Jobs>) -> Result<Option<u64>> {
     let path = super::path(name);
     let path = match jobs {
@@ -104,7 +104,7 @@ fn remove(api: &Api, name: &str, jobs: Option<Jobs>) -> Result<Option<u64>> {
     };
     loop {
         match api.delete(&path) {
-            // Of very many jobs a request removes some.
+            // If there are very many jobs, one request removes only some of them.
             Err(e) if is_unfinished(&e) => continue,
             answer => return answer.map(|answer| purged(&answer)),
         }
@@ -116,5 +116,5 @@ fn is_unfinished(error: &anyhow::Error) -> bool {
 }
 
 fn purged(answer: &Answer) -> Option<u64> {
-    answer.json().ok().map(|Removed { purged }| purged)
+    answer.json().ok().map(|RemovedCounts { purged }| purged)
 }

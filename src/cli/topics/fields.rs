@@ -1,51 +1,53 @@
-//! The fields of a topic, as the command line takes them and the API has them: the configuration's names.
+//! The fields of a topic: options of the command line, and fields of the API, which have the names of the
+//! configuration.
 
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 
 use super::super::failure::Failure;
 
-/// What the API shows of a topic, and nobody sets.
+/// The fields that the API shows, but that cannot be set.
 pub(super) const SHOWN_ONLY: [&str; 7] =
     ["source", "problem", "revision", "paused", "circuit", "circuit_until_ms", "circuit_reason"];
 
-/// What may be set.
+/// The options that set fields.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "What is set")]
-pub(super) struct Fields {
-    /// The URL that is called
+pub(super) struct TopicFields {
+    /// The callback URL
     #[arg(long, value_name = "URL")]
     pub callback: Option<String>,
 
-    /// What people call it
+    /// A title for people
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
 
-    /// Not shown: there is one mode, and the daemon says so of any other
+    /// Hidden: there is only one mode, and the daemon reports any other as a problem
     #[arg(long, value_name = "MODE", hide = true)]
     mode: Option<String>,
 
-    /// POST or GET
+    /// The method of callbacks: POST or GET
     #[arg(long, value_name = "METHOD", value_parser = ["POST", "GET"], ignore_case = true)]
     method: Option<String>,
 
-    /// json: the body as it was given; form: a field for each of its keys
+    /// The form of the request's body: json sends the body as it was given; form sends a field for each of its keys
     #[arg(long, value_name = "KIND", value_parser = ["json", "form"])]
     payload: Option<String>,
 
-    /// A header beside dq's own, "Name: value"; may be given again, all of them are set together
+    /// A header for callbacks in addition to dq's own: "Name: value"; may be given several times. The headers replace
+    /// all that were set before
     #[arg(long = "header", value_name = "HEADER")]
     headers: Vec<String>,
 
-    /// When a job is due whose add does not say: "5m"
+    /// The delay of jobs that are added without a due time: "5m"
     #[arg(long, value_name = "SPAN")]
     delay: Option<String>,
 
-    /// The longest that one callback may take: "3s"
+    /// The longest time for one callback: "3s"
     #[arg(long, value_name = "SPAN")]
     timeout: Option<String>,
 
-    /// The longest that a connection may take to be made: "1s"
+    /// The longest time to connect: "1s"
     #[arg(long, value_name = "SPAN")]
     connect_timeout: Option<String>,
 
@@ -53,11 +55,11 @@ pub(super) struct Fields {
     #[arg(long, value_name = "RULE")]
     success: Option<String>,
 
-    /// When it is true of an answer that was a success, the job is delivered again: "{res.code} != 0"
+    /// If this expression is true for a successful answer, the job is delivered again: "{res.code} != 0"
     #[arg(long, value_name = "RULE")]
     re_notify_flag: Option<String>,
 
-    /// When a failed delivery comes again: "2n+1", "exponential", or spans with commas between: "10s,1m,10m"
+    /// The delays between attempts: "2n+1", "exponential", or spans separated by commas: "10s,1m,10m"
     #[arg(long, value_name = "POLICY")]
     retry: Option<String>,
 
@@ -69,73 +71,80 @@ pub(super) struct Fields {
     #[arg(long, value_name = "SPAN")]
     retry_cap: Option<String>,
 
-    /// After which failures it comes again: connect, timeout, broken, answer, 503, 5xx, with commas between; else never
+    /// The failures after which a job is tried again, separated by commas: connect, timeout, broken, answer, 503, 5xx.
+    /// Any other failure makes it a dead letter
     #[arg(long, value_name = "FAILURES")]
     retry_on: Option<String>,
 
-    /// How many deliveries are tried before a job is a dead letter
+    /// How many attempts a job has before it becomes a dead letter
     #[arg(long, value_name = "NUMBER")]
     max_attempts: Option<u32>,
 
-    /// How long a receiver may take that says that it answers later: "1h"; "0s": none may
+    /// How long a receiver that answers later may take: "1h"; "0s": no receiver may answer later
     #[arg(long, value_name = "SPAN")]
     answer_later: Option<String>,
 
-    /// How many callbacks run at the same time, at most
+    /// The most callbacks that run at the same time
     #[arg(long, value_name = "NUMBER")]
     max_in_flight: Option<u32>,
 
-    /// How many callbacks begin in a span, at most: "100/s", "30/m", "500/h"
+    /// The most callbacks that begin in a span: "100/s", "30/m", "500/h"
     #[arg(long, value_name = "RATE")]
     rate: Option<String>,
 
-    /// After so many failures of the receiver, one after the other, its jobs wait; 0: never
+    /// After this many failures of the receiver in a row, the circuit opens and the jobs wait; 0: never
     #[arg(long, value_name = "NUMBER")]
     breaker_failures: Option<u32>,
 
-    /// For how long they wait, the first time: "10s"
+    /// How long the jobs wait when the circuit opens for the first time: "10s"
     #[arg(long, value_name = "SPAN")]
     breaker_pause: Option<String>,
 
-    /// What became due while nobody could deliver it: "all", "spread 10m" or "skip older than 1h"
+    /// What happens to jobs that became due while nobody could deliver them: "all", "spread 10m" or "skip older than
+    /// 1h"
     #[arg(long, value_name = "RULE")]
     catch_up: Option<String>,
 
-    /// Which topics are served before which
+    /// How safe a change of its jobs is before it is answered: memory, fsync or replicas:1
+    #[arg(long, value_name = "LEVEL")]
+    durability: Option<String>,
+
+    /// The topic's priority: high, normal or low; it decides which topics are served first
     #[arg(long, value_name = "PRIORITY", value_parser = ["high", "normal", "low"])]
     priority: Option<String>,
 
-    /// Who is told of dead letters; may be given again, all of them are set together
+    /// An address that gets alerts about dead letters; may be given several times. The addresses replace all that were
+    /// set before
     #[arg(long, value_name = "ADDRESS")]
     alert: Vec<String>,
 
-    /// Who registered it
+    /// Who registered the topic
     #[arg(long, value_name = "NAME")]
     creator: Option<String>,
 
-    /// online, or offline: adds are refused, and what is stored is still delivered
+    /// online, or offline: adds are refused, and stored jobs are still delivered
     #[arg(long, value_name = "STATUS", value_parser = ["online", "offline"])]
     status: Option<String>,
 
-    /// A file with what callbacks are signed with, one secret a line; all of them sign
+    /// A file with the secrets that sign callbacks, one a line; each callback is signed with all of them
     #[arg(long, value_name = "FILE")]
     secrets_file: Option<std::path::PathBuf>,
 
-    /// Not shown: no jobs are kept that were accepted, and the daemon says so
+    /// Hidden: jobs that were accepted are not kept, and the daemon reports this field as a problem
     #[arg(long, value_name = "SPAN", hide = true)]
     keep_done: Option<String>,
 
-    /// For how long dead letters are kept; "0s": for ever
+    /// How long dead letters are kept; "0s": for ever
     #[arg(long, value_name = "SPAN")]
     keep_dead: Option<String>,
 
-    /// A field that becomes what it is by default, such as max_in_flight; may be given again
+    /// A field to set back to its default, such as max_in_flight; may be given several times
     #[arg(long, value_name = "FIELD")]
     unset: Vec<String>,
 }
 
-impl Fields {
-    /// What is said, by the API's names. Null: back to the default.
+impl TopicFields {
+    /// Returns the fields that are given, with the API's names. Null sets a field back to its default.
     pub(super) fn object(&self) -> Result<Map<String, Value>> {
         let mut object = Map::new();
         let texts = [
@@ -157,6 +166,7 @@ impl Fields {
             ("rate", &self.rate),
             ("breaker_pause", &self.breaker_pause),
             ("catch_up", &self.catch_up),
+            ("durability", &self.durability),
             ("keep_done", &self.keep_done),
             ("keep_dead", &self.keep_dead),
         ];
@@ -200,7 +210,7 @@ impl Fields {
     }
 }
 
-/// A policy's name, or its spans.
+/// Returns a retry policy as the API takes it: its name, or the list of its spans.
 fn policy(text: &str) -> Value {
     let is_name = matches!(text, "2n+1" | "exponential");
     if is_name { json!(text) } else { text.split(',').map(str::trim).collect::<Vec<_>>().into() }
@@ -214,7 +224,8 @@ fn header(line: &str) -> Result<(String, Value)> {
     }
 }
 
-/// A topic in a file: the fields as JSON, or as TOML, where they may also stand under `[[topic]]` as in the configuration.
+/// Returns the fields of the topic in a file. The file is JSON, or TOML, in which they may also be under `[[topic]]`,
+/// as in the configuration.
 pub(super) fn of_file(text: &str) -> Result<Map<String, Value>, String> {
     let value: Value = if text.trim_start().starts_with('{') {
         serde_json::from_str(text).map_err(|e| e.to_string())?
@@ -241,7 +252,7 @@ mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        fields: Fields,
+        fields: TopicFields,
     }
 
     fn object(line: &str) -> Result<Value> {

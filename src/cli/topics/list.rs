@@ -1,4 +1,4 @@
-//! `dq topics list` and `show`.
+//! `dq topics list` and `dq topics show`.
 
 use anyhow::Result;
 use serde::Deserialize;
@@ -7,14 +7,14 @@ use serde_json::{Map, Value};
 
 use super::super::api::Api;
 use super::super::show::{NOTHING, Table, cut, lines, plain, raw_lines};
-use super::super::target::Where;
+use super::super::target::TargetOptions;
 
-/// List the topics: those of the configuration file, and those of the registry
+/// List the topics of the configuration file and of the registry
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dq topics list\n  dq topics list --json | jq -r .name")]
 pub(super) struct Arguments {}
 
-/// Show all of a topic
+/// Show all fields of a topic
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dq topics show orders\n  dq topics show orders --json > orders.json")]
 pub(super) struct Show {
@@ -23,16 +23,16 @@ pub(super) struct Show {
 }
 
 #[derive(Debug, Deserialize)]
-struct Listed {
+struct TopicList {
     topics: Vec<Box<RawValue>>,
-    /// Rows of the registry that can be no topic, and why.
+    /// The rows of the registry that are not valid topics, each with the reason.
     #[serde(default)]
     unusable: Vec<String>,
 }
 
 /// Runs `dq topics list`.
-pub(super) fn run(at: &Where) -> Result<()> {
-    let Listed { topics, unusable } = Api::of(at)?.get("/v1/topics")?.json()?;
+pub(super) fn run(at: &TargetOptions) -> Result<()> {
+    let TopicList { topics, unusable } = Api::of(at)?.get("/v1/topics")?.json()?;
     match at.json {
         true => raw_lines(&topics),
         false => print!("{}{}", table(&topics)?, notes(&topics, &unusable)?),
@@ -41,7 +41,7 @@ pub(super) fn run(at: &Where) -> Result<()> {
 }
 
 /// Runs `dq topics show`.
-pub(super) fn show(at: &Where, Show { name }: &Show) -> Result<()> {
+pub(super) fn show(at: &TargetOptions, Show { name }: &Show) -> Result<()> {
     let answer = Api::of(at)?.get(&super::path(name))?;
     match at.json {
         true => println!("{}", answer.raw()?.get()),
@@ -50,7 +50,7 @@ pub(super) fn show(at: &Where, Show { name }: &Show) -> Result<()> {
     Ok(())
 }
 
-/// A field in words.
+/// Returns the value of a field as text.
 fn words(value: &Value) -> String {
     match value {
         Value::Null => NOTHING.to_owned(),
@@ -107,17 +107,17 @@ fn table(topics: &[Box<RawValue>]) -> Result<String> {
     Ok(table.text())
 }
 
-/// What dq cannot do of topics, and what is no topic at all.
+/// Returns lines about the topics that dq cannot serve as they are set, and about the rows that are not topics at all.
 fn notes(topics: &[Box<RawValue>], unusable: &[String]) -> Result<String> {
     #[derive(Deserialize)]
-    struct Noted {
+    struct TopicNote {
         name: String,
         #[serde(default)]
         problem: Option<String>,
     }
     let mut text = String::new();
     for topic in topics {
-        let Noted { name, problem } = serde_json::from_str(topic.get())?;
+        let TopicNote { name, problem } = serde_json::from_str(topic.get())?;
         if let Some(problem) = problem {
             text += &format!("\n{name}: {}", plain(&problem));
         }

@@ -11,9 +11,9 @@ use serde_json::json;
 
 use super::api::{Api, part};
 use super::show::json_line;
-use super::target::Where;
+use super::target::TargetOptions;
 
-/// Topics: what jobs are called back with, and by which rules
+/// Topics: manage the registered kinds of jobs, with their callbacks and their rules
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq topics list
@@ -26,7 +26,7 @@ pub(super) struct Arguments {
     command: Command,
 
     #[command(flatten)]
-    at: Where,
+    at: TargetOptions,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -40,7 +40,7 @@ enum Command {
     Test(test::Arguments),
 }
 
-/// Deliver nothing of a topic for the time being; its jobs are kept, and new ones taken
+/// Pause a topic: its jobs are not delivered until it is resumed; jobs can still be added
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  dq topics pause orders")]
 struct Pause {
@@ -48,7 +48,7 @@ struct Pause {
     name: String,
 }
 
-/// Deliver a paused topic's jobs again
+/// Resume a paused topic: its jobs are delivered again
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  dq topics resume orders")]
 struct Resume {
@@ -56,7 +56,7 @@ struct Resume {
     name: String,
 }
 
-/// Runs `dq topics`. Tells whether all is well.
+/// Runs `dq topics`. Returns whether all is well.
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let at = &arguments.at;
     match &arguments.command {
@@ -77,13 +77,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     .map(|()| true)
 }
 
-/// Where a topic is.
+/// Returns the API path of a topic.
 fn path(name: &str) -> String {
     format!("/v1/topics/{}", part(name))
 }
 
-/// Tells that it was done.
-fn done(at: &Where, name: &str, outcome: &str) -> Result<()> {
+/// Prints the outcome of a change.
+fn done(at: &TargetOptions, name: &str, outcome: &str) -> Result<()> {
     if at.json {
         return json_line(&json!({"topic": name, "outcome": outcome}));
     }

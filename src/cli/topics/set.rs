@@ -1,4 +1,4 @@
-//! `dq topics set`: changes some fields of a topic, or makes it; or takes it as a file has it.
+//! `dq topics set`: changes some fields of a topic or registers it, or sets all its fields from a file.
 
 use std::path::PathBuf;
 
@@ -8,14 +8,15 @@ use serde_json::{Map, Value};
 use super::super::add::given;
 use super::super::api::{Answer, Api};
 use super::super::failure::{Failure, Problem};
-use super::super::target::Where;
-use super::fields::{self, Fields, SHOWN_ONLY};
+use super::super::target::TargetOptions;
+use super::fields::{self, SHOWN_ONLY, TopicFields};
 
 /// Register a topic, or change one
 ///
-/// Only what is said is changed; a topic that is not there is made, and the rest of it is as it is by default. With --file it becomes
-/// what the file says, and what that leaves out is as by default. Takes effect everywhere within two seconds. Topics of the
-/// configuration file are changed there.
+/// Only the fields that are given are changed. If there is no such topic, it is registered, and its other fields get
+/// their defaults. With --file, the topic becomes what the file says, and fields that the file leaves out get their
+/// defaults. A change takes effect everywhere within two seconds. Topics of the configuration file can be changed only
+/// in that file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq topics set orders --callback https://shop.example/hook --delay 30m
@@ -28,20 +29,20 @@ pub(super) struct Arguments {
     #[arg(required_unless_present = "file")]
     name: Option<String>,
 
-    /// A file with the topic's fields, as JSON or TOML; -: stdin
+    /// A file with the topic's fields, as JSON or TOML; - reads stdin
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
 
-    /// Only if nobody has changed it since it had this revision
+    /// Change the topic only if it still has this revision
     #[arg(long, value_name = "REVISION")]
     if_revision: Option<String>,
 
     #[command(flatten)]
-    fields: Fields,
+    fields: TopicFields,
 }
 
 /// Runs `dq topics set`.
-pub(super) fn run(at: &Where, arguments: &Arguments) -> Result<()> {
+pub(super) fn run(at: &TargetOptions, arguments: &Arguments) -> Result<()> {
     let said = arguments.fields.object()?;
     let (name, topic, is_whole) = match &arguments.file {
         None => (arguments.name.clone().unwrap_or_default(), said, false),
@@ -51,7 +52,8 @@ pub(super) fn run(at: &Where, arguments: &Arguments) -> Result<()> {
             let wrong = |why: String| anyhow!(Failure::Usage(format!("{file}: {why}")));
             let mut topic = fields::of_file(&text).map_err(wrong)?;
             let name = name_of(&mut topic, arguments.name.as_deref()).map_err(wrong)?;
-            // What the API shows says how many secrets there are, and not which: they are left as they are.
+            // The API shows how many secrets a topic has, not the secrets. If the file has only this number, the
+            // secrets stay as they are.
             let is_shown = topic.get("secrets").is_some_and(Value::is_number);
             let is_left_out = |name: &str| SHOWN_ONLY.contains(&name) || is_shown && name == "secrets";
             topic.retain(|name, _| !is_left_out(name));
@@ -60,14 +62,14 @@ pub(super) fn run(at: &Where, arguments: &Arguments) -> Result<()> {
         }
     };
     if topic.is_empty() {
-        let told = "nothing is said of the topic: --callback and others do, or --file";
+        let told = "no field of the topic is given: use --callback or other options, or --file";
         return Err(Failure::Usage(told.to_owned()).into());
     }
     let revision =
         arguments.if_revision.as_ref().map(|revision| format!("\"{}\"", revision.trim_matches('"')));
     let (outcome, answer) = send(&Api::of(at)?, &super::path(&name), topic, is_whole, revision.as_deref())?;
     if at.json {
-        // Some answers need no words.
+        // Some answers have no body.
         match answer.raw() {
             Ok(raw) => println!("{}", raw.get()),
             Err(_) => super::done(at, &name, outcome)?,
@@ -77,7 +79,7 @@ pub(super) fn run(at: &Where, arguments: &Arguments) -> Result<()> {
     super::done(at, &name, outcome)
 }
 
-/// Sends it: a whole topic takes the place of another, fields change one, or make one where there is none.
+/// Sends the topic. A whole topic replaces the existing one. Single fields change it, or register it if there is none.
 fn send(
     api: &Api,
     path: &str,
@@ -97,7 +99,7 @@ fn send(
                 if code == "unknown_topic" && revision.is_none() =>
             {
                 topic.retain(|_, value| !value.is_null());
-                // Somebody else may make it meanwhile: theirs stays.
+                // If somebody else registers the topic meanwhile, theirs stays.
                 Ok(("made", api.ask_with("PUT", path, &[("if-none-match", "*")], &topic)?))
             }
             _ => Err(e),
@@ -105,14 +107,14 @@ fn send(
     }
 }
 
-/// The name in a file, which need not be there when it was said.
+/// Takes the name out of the fields of a file. The file needs no name if the command line gives it.
 fn name_of(topic: &mut Map<String, Value>, said: Option<&str>) -> Result<String, String> {
     match (topic.remove("name"), said) {
         (None, Some(said)) => Ok(said.to_owned()),
         (Some(Value::String(name)), None) => Ok(name),
         (Some(Value::String(name)), Some(said)) if name == said => Ok(name),
-        (Some(name), Some(said)) => Err(format!("it is of topic {name}, and not of {said:?}")),
-        (Some(name), None) => Err(format!("name is {name}, and no text")),
+        (Some(name), Some(said)) => Err(format!("it is about topic {name}, not {said:?}")),
+        (Some(name), None) => Err(format!("name is {name}, which is not a text")),
         (None, None) => Err("name is missing".to_owned()),
     }
 }
@@ -126,8 +128,8 @@ mod tests {
     use super::super::super::receiver::{Answer as Said, Call, Receiver};
     use super::*;
 
-    /// A daemon that has one topic, `there`.
-    fn stand_in() -> (Where, Arc<Mutex<Vec<Call>>>) {
+    /// A stand-in for a daemon that has one topic, `there`.
+    fn stand_in() -> (TargetOptions, Arc<Mutex<Vec<Call>>>) {
         let calls: Arc<Mutex<Vec<Call>>> = Arc::default();
         let kept = Arc::clone(&calls);
         let answer = move |call: Call| {
@@ -139,12 +141,13 @@ mod tests {
             }
         };
         let receiver = Receiver::start(([127, 0, 0, 1], 0).into(), Arc::new(answer)).unwrap();
-        let at = Where { url: Some(format!("http://{}", receiver.address)), ..Where::default() };
+        let at =
+            TargetOptions { url: Some(format!("http://{}", receiver.address)), ..TargetOptions::default() };
         (at, calls)
     }
 
     fn arguments(name: &str, file: Option<PathBuf>) -> Arguments {
-        let mut fields = Fields::default();
+        let mut fields = TopicFields::default();
         fields.callback.clone_from(&file.is_none().then(|| "http://h/".to_owned()));
         Arguments { name: (!name.is_empty()).then(|| name.to_owned()), file, if_revision: None, fields }
     }
@@ -171,14 +174,14 @@ mod tests {
             ("PUT /v1/topics/new *".to_owned(), sent.clone()),
         ];
         assert_eq!(asked(&calls), expected);
-        // One that has to be as it was is not made.
+        // With a revision, a missing topic is not registered.
         let changed = Arguments { if_revision: Some("1f".into()), ..arguments("new", None) };
         assert!(run(&at, &changed).is_err());
         assert_eq!(asked(&calls), [("PATCH /v1/topics/new \"1f\"".to_owned(), sent)]);
     }
 
     #[test]
-    fn a_file_takes_a_topics_place_and_one_that_was_shown_leaves_its_secrets() {
+    fn a_file_replaces_a_topic_and_a_shown_one_keeps_its_secrets() {
         let (at, calls) = stand_in();
         let dir = tempfile::tempdir().unwrap();
         let file = |text: Value| {

@@ -10,14 +10,14 @@ use super::super::add::given;
 use super::super::api::Api;
 use super::super::failure::Failure;
 use super::super::show::{NOTHING, lines};
-use super::super::target::Where;
+use super::super::target::TargetOptions;
 
-/// How long a callback may take, and something for the way.
+/// How long a callback may take, plus a minute for the request itself.
 const PATIENCE: Duration = Duration::from_secs(3600 + 60);
 
 /// Call a topic's callback once now, and show what it answers; no job is stored
 ///
-/// Ends with 0 when the answer would have accepted a job, and with 1 when it would not.
+/// The exit code is 0 if the answer would have accepted a job, and 1 if it would not.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dq topics test orders\n  dq topics test orders '{\"order\": 42}'")]
 pub(super) struct Arguments {
@@ -29,14 +29,14 @@ pub(super) struct Arguments {
 }
 
 #[derive(Debug, Serialize)]
-struct Asked {
+struct CallbackTestRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     body: Option<Box<RawValue>>,
 }
 
-/// What came of it.
+/// The result of the call.
 #[derive(Debug, Deserialize)]
-struct Tested {
+struct CallbackTestResult {
     outcome: String,
     status: Option<u16>,
     duration_ms: Option<f64>,
@@ -45,16 +45,17 @@ struct Tested {
     url: Option<String>,
 }
 
-/// Runs `dq topics test`. Tells whether a job would have been accepted.
-pub(super) fn run(at: &Where, arguments: &Arguments) -> Result<bool> {
+/// Runs `dq topics test`. Returns whether a job would have been accepted.
+pub(super) fn run(at: &TargetOptions, arguments: &Arguments) -> Result<bool> {
     let wrong = |e| Failure::Usage(format!("the body is no JSON value: {e}"));
     let body = match &arguments.body {
         Some(body) => Some(RawValue::from_string(given(body)?.trim().to_owned()).map_err(wrong)?),
         None => None,
     };
     let api = Api::patient(at, PATIENCE)?;
-    let answer = api.ask("POST", &format!("{}/test", super::path(&arguments.name)), &Asked { body })?;
-    let tested: Tested = answer.json()?;
+    let answer =
+        api.ask("POST", &format!("{}/test", super::path(&arguments.name)), &CallbackTestRequest { body })?;
+    let tested: CallbackTestResult = answer.json()?;
     match at.json {
         true => println!("{}", answer.raw()?.get()),
         false => print!("{}", page(&tested)),
@@ -66,7 +67,7 @@ fn is_accepted(outcome: &str) -> bool {
     matches!(outcome, "accepted" | "success" | "ok")
 }
 
-fn page(tested: &Tested) -> String {
+fn page(tested: &CallbackTestResult) -> String {
     let text =
         |text: &Option<String>| text.as_deref().filter(|t| !t.is_empty()).unwrap_or(NOTHING).to_owned();
     lines(&[
@@ -86,7 +87,7 @@ mod tests {
     #[test]
     fn what_came_of_a_test_is_shown_and_told_by_the_exit_code() {
         let tested = r#"{"outcome":"failed","status":null,"duration_ms":12,"answer":"","error":"refused","url":"http://h/"}"#;
-        let tested: Tested = serde_json::from_str(tested).unwrap();
+        let tested: CallbackTestResult = serde_json::from_str(tested).unwrap();
         assert!(
             page(&tested).contains("took     12 ms\nanswer   -\nerror    refused\n"),
             "{}",

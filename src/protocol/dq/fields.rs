@@ -1,6 +1,6 @@
-//! The fields of a request, or of a job in a `madd`, as they were sent. Each is taken apart by itself later, so that a
-//! refusal can name it. A field that dq does not know is passed over, as the PHP daemon does, unless its name shows that a
-//! known one was meant: an add whose `delay_seconds` is passed over would be delivered at once.
+//! The fields of a request, or of a job in a `madd`, as they were sent. Each field is parsed by itself later, so that a
+//! refusal can name it. A field that dq does not know is ignored, as in the PHP daemon, unless its name shows that a
+//! known field was meant: an add whose `delay_seconds` is ignored would be delivered at once.
 
 use std::fmt;
 
@@ -28,13 +28,13 @@ const KNOWN: [&str; 15] = [
     "token",
 ];
 
-/// The fields that say when. An add has at most one of them.
+/// The fields that give the due time. An add has at most one of them.
 pub(super) const TIMES: [&str; 5] = ["fix_time", "delay", "delay_ms", "run_at", "run_at_ms"];
 
-/// The other fields that an add may lack.
+/// The other optional fields of an add.
 pub(super) const OPTIONS: [&str; 4] = ["priority", "on_conflict", "max_attempts", "headers"];
 
-/// So much of a name is looked at.
+/// How many characters of an unknown name are compared, and repeated in a message.
 const COMPARED_MAX: usize = 40;
 
 /// The fields of one object.
@@ -44,20 +44,21 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// The fields of a request or a job, and those that are not known but look like one that is.
-    pub(super) fn parse(text: &'a str) -> serde_json::Result<(Fields<'a>, Vec<Mistake>)> {
+    /// Parses the fields of a request or a job. Also returns the unknown fields whose names look like a known one.
+    pub(super) fn parse(text: &'a str) -> serde_json::Result<(Fields<'a>, Vec<MisspeltField>)> {
         serde_json::from_str(text).map(|Parsed { fields, mistakes }| (fields, mistakes))
     }
 
-    /// A field. A null is a field that is not there, but for the body, which may be null.
+    /// Returns a field. A field that is null counts as missing, except the body, which may be null.
     pub(super) fn get(&self, name: &str) -> Option<&'a RawValue> {
         let value = self.values[KNOWN.iter().position(|known| *known == name)?]?;
         (value.get() != "null" || name == "body").then_some(value)
     }
 
-    /// Refuses an add that has a mistake in the place of a field. An add that has the field too may call others as it likes.
-    pub(super) fn check(&self, mistakes: Vec<Mistake>) -> Result<(), Refusal> {
-        let is_missing = |Mistake { meant, .. }: &Mistake| match TIMES.contains(meant) {
+    /// Refuses an add with a misspelt field, if the field that was meant is missing. If that field is present, other
+    /// fields may have any name.
+    pub(super) fn check(&self, mistakes: Vec<MisspeltField>) -> Result<(), Refusal> {
+        let is_missing = |MisspeltField { meant, .. }: &MisspeltField| match TIMES.contains(meant) {
             true => TIMES.iter().all(|time| self.get(time).is_none()),
             false => self.get(meant).is_none(),
         };
@@ -69,13 +70,13 @@ impl<'a> Fields<'a> {
 }
 
 /// A field whose name is close to a known one.
-pub(super) struct Mistake {
+pub(super) struct MisspeltField {
     name: String,
     meant: &'static str,
 }
 
-impl From<Mistake> for Refusal {
-    fn from(Mistake { name, meant }: Mistake) -> Refusal {
+impl From<MisspeltField> for Refusal {
+    fn from(MisspeltField { name, meant }: MisspeltField) -> Refusal {
         let name: String = name.chars().take(COMPARED_MAX).collect();
         Refusal::new("unknown_field", format!("there is no field {name:?}: do you mean {meant}?"))
     }
@@ -83,7 +84,7 @@ impl From<Mistake> for Refusal {
 
 struct Parsed<'a> {
     fields: Fields<'a>,
-    mistakes: Vec<Mistake>,
+    mistakes: Vec<MisspeltField>,
 }
 
 impl<'de> Deserialize<'de> for Parsed<'de> {
@@ -100,14 +101,14 @@ impl<'de> Deserialize<'de> for Parsed<'de> {
                 let mut parsed = Parsed { fields: Fields::default(), mistakes: Vec::new() };
                 while let Some(name) = map.next_key()? {
                     match name {
-                        Name::Known(place) => {
+                        FieldName::Known(place) => {
                             if parsed.fields.values[place].replace(map.next_value()?).is_some() {
                                 return Err(de::Error::duplicate_field(KNOWN[place]));
                             }
                         }
-                        Name::Unknown(mistake) => {
+                        FieldName::Unknown(mistake) => {
                             map.next_value::<IgnoredAny>()?;
-                            // Nobody writes more than these by mistake.
+                            // A client does not misspell more fields than there are.
                             if parsed.mistakes.len() < KNOWN.len() {
                                 parsed.mistakes.extend(mistake);
                             }
@@ -121,27 +122,31 @@ impl<'de> Deserialize<'de> for Parsed<'de> {
     }
 }
 
-/// The name of a field: the place of a known one, or what an unknown one was meant to be.
-enum Name {
+/// The name of a field: the index of a known one in `KNOWN`, or the known field that an unknown name probably means.
+enum FieldName {
     Known(usize),
-    Unknown(Option<Mistake>),
+    Unknown(Option<MisspeltField>),
 }
 
-impl<'de> Deserialize<'de> for Name {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Name, D::Error> {
+impl<'de> Deserialize<'de> for FieldName {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<FieldName, D::Error> {
         struct Text;
         impl Visitor<'_> for Text {
-            type Value = Name;
+            type Value = FieldName;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("the name of a field")
             }
 
-            fn visit_str<E: de::Error>(self, name: &str) -> Result<Name, E> {
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<FieldName, E> {
                 let known = KNOWN.iter().position(|known| *known == name);
                 Ok(known.map_or_else(
-                    || Name::Unknown(meant(name).map(|meant| Mistake { name: name.to_owned(), meant })),
-                    Name::Known,
+                    || {
+                        FieldName::Unknown(
+                            meant(name).map(|meant| MisspeltField { name: name.to_owned(), meant }),
+                        )
+                    },
+                    FieldName::Known,
                 ))
             }
         }
@@ -149,9 +154,9 @@ impl<'de> Deserialize<'de> for Name {
     }
 }
 
-/// Which field was probably meant by an unknown one: one that is spelt with other letters or signs (`runAt`), that has a
-/// unit attached (`delay_seconds`), that is called so elsewhere (`eta`, `sendAt`), or that differs by a slip of a key
-/// (`prioritiy`).
+/// Returns the known field that an unknown name probably means. The name is spelt with other letters or signs
+/// (`runAt`), has a unit attached (`delay_seconds`), is the name that other systems use (`eta`, `sendAt`), or has a
+/// typing error (`prioritiy`).
 fn meant(name: &str) -> Option<&'static str> {
     let words = words(name);
     let written = words.concat();
@@ -167,7 +172,7 @@ fn meant(name: &str) -> Option<&'static str> {
     spelt.or_else(|| meant_time(&words)).or_else(|| all().find(|known| is_slip(known)))
 }
 
-/// The words of a name such as `runAt`, `run_at` or `run-at`, in small letters.
+/// Splits a name such as `runAt`, `run_at` or `run-at` into its words, in small letters.
 fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut was_small = false;
@@ -184,10 +189,10 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// Names that begin so say how long to wait.
+/// A name that begins with one of these words says how long to wait.
 const WAITS: [&str; 5] = ["after", "countdown", "in", "timer", "wait"];
 
-/// What is done to a job at some moment.
+/// Verbs for what is done to a job at its due time.
 const DEEDS: [&str; 16] = [
     "available",
     "begin",
@@ -207,11 +212,11 @@ const DEEDS: [&str; 16] = [
     "visible",
 ];
 
-/// Names that begin so say when.
+/// A name that begins with one of these words gives a moment.
 const MOMENTS: [&str; 7] = ["at", "due", "eta", "schedule", "scheduled", "trigger", "when"];
 
-/// Which field is meant by a name that says, as other systems call it, when a job is to be delivered. What says when something
-/// else was or will be, such as `created_at` or `expire_at`, is the client's own.
+/// Returns the field that is meant by another system's name for a due time or a delay. A name for another moment, such
+/// as `created_at` or `expire_at`, is the client's own.
 fn meant_time(words: &[String]) -> Option<&'static str> {
     let (first, rest) = words.split_first()?;
     let (first, second) = (first.as_str(), rest.first().map(String::as_str));

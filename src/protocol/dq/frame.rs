@@ -1,8 +1,8 @@
-//! Where a frame ends, in both framings.
+//! Finds where a frame ends and appends frames, in both framings.
 
 use std::ops::Range;
 
-/// The bytes of a frame's length.
+/// How many bytes give a frame's length.
 pub const HEADER: usize = 4;
 
 /// The longest frame that 4 digits can announce.
@@ -13,28 +13,28 @@ pub const DIGITS_MAX: usize = 9999;
 pub enum Framing {
     /// 4 ASCII digits.
     Digits,
-    /// 4 bytes, big-endian; the first is 0, for no frame is 16 MiB long.
+    /// 4 bytes, big-endian. The first byte is 0, because no frame is 16 MiB long.
     Binary,
 }
 
-/// Why the framing is lost: what comes after cannot be understood.
+/// Why the framing is lost. The bytes that follow cannot be understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The first bytes are no length.
+    /// The first bytes are not a length.
     #[error("a frame begins with 4 digits or 4 big-endian bytes of length, not with \"{}\"", .0.escape_ascii())]
     NoLength([u8; HEADER]),
-    /// Longer than allowed, in bytes.
+    /// The frame is longer than allowed. Both lengths are in bytes.
     #[error("a frame of {length} bytes is longer than max_frame, {most}")]
     TooLong {
-        /// What it announced.
+        /// The length that the frame announced.
         length: usize,
-        /// What is allowed.
+        /// The longest length that is allowed.
         most: usize,
     },
 }
 
 impl Framing {
-    /// The framing of a connection that begins with this byte.
+    /// Returns the framing of a connection that begins with this byte. None: no framing begins with it.
     pub fn of(first: u8) -> Option<Framing> {
         match first {
             b'0'..=b'9' => Some(Framing::Digits),
@@ -43,7 +43,7 @@ impl Framing {
         }
     }
 
-    /// Where in `bytes` the first frame's JSON lies; none: it has not arrived in full.
+    /// Returns where the JSON of the first frame lies in `bytes`. None: the frame has not arrived in full.
     pub fn frame(self, bytes: &[u8], max_frame: usize) -> Result<Option<Range<usize>>, FrameError> {
         let Some(header) = bytes.first_chunk::<HEADER>() else { return Ok(None) };
         let length = match self {
@@ -59,7 +59,7 @@ impl Framing {
         Ok((bytes.len() >= HEADER + length).then_some(HEADER..HEADER + length))
     }
 
-    /// Appends a frame. False, and nothing appended: it is too long for this framing.
+    /// Appends a frame. Returns false and appends nothing if the JSON is too long for this framing.
     #[must_use]
     pub fn append(self, json: &[u8], out: &mut Vec<u8>) -> bool {
         match self {

@@ -1,5 +1,6 @@
-//! The PHP daemon's protocol: a frame is a length and that many bytes of JSON, in one of two framings, told apart by a
-//! connection's first byte. Requests and answers are as its clients send and expect them; what dq adds is optional.
+//! The PHP daemon's protocol. A frame is a length and that many bytes of JSON. There are two framings; the first byte
+//! of a connection shows which one it uses. Requests and answers are as the PHP daemon's clients send and expect them.
+//! What dq adds is optional.
 //!
 //! | framing | length | clients |
 //! |---|---|---|
@@ -14,25 +15,25 @@ use serde::Serialize;
 
 pub use self::frame::{DIGITS_MAX, FrameError, Framing, HEADER};
 pub use self::request::{Add, BATCH_MAX, Command, parse};
-use crate::json_time;
+use model::json_time;
 
-/// Why a request is refused: a machine-readable name, and a reason for people.
+/// Why a request is refused: a name for programs, and a reason for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// Such as `bad_field`.
+    /// A name for programs, such as `bad_field`.
     pub err: &'static str,
-    /// Names the field, the value, and what would do.
+    /// A reason for people. It names the field, the value, and what would be accepted.
     pub msg: String,
 }
 
 impl Refusal {
-    /// A refusal of that name, for that reason.
+    /// Makes a refusal from its name and its reason.
     pub fn new(err: &'static str, msg: impl Into<String>) -> Refusal {
         Refusal { err, msg: msg.into() }
     }
 }
 
-/// An answer. `data` is `[]` where there is none, as PHP has it.
+/// The answer to a request. `data` is `[]` if there is none, as in the PHP daemon.
 #[derive(Debug, Serialize)]
 pub struct Answer<'a, D: Serialize> {
     code: u8,
@@ -42,9 +43,11 @@ pub struct Answer<'a, D: Serialize> {
     err: Option<&'a str>,
     #[serde(flatten)]
     due: Option<DueAnswer>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    spooled: bool,
 }
 
-/// When an added job is due, as answers tell it: for people, and for programs.
+/// When an added job is due, as an answer gives it: for people and for programs.
 #[derive(Debug, Serialize)]
 pub struct DueAnswer {
     /// RFC 3339, in UTC.
@@ -54,13 +57,13 @@ pub struct DueAnswer {
 }
 
 impl From<i64> for DueAnswer {
-    /// From Unix milliseconds.
+    /// Makes it from a due time in Unix milliseconds.
     fn from(due_ms: i64) -> DueAnswer {
         DueAnswer { due: json_time::rfc3339(due_ms), due_ms }
     }
 }
 
-/// `data` where there is none.
+/// The `data` of an answer that has none.
 const NONE: [(); 0] = [];
 
 impl<'a> Answer<'a, [(); 0]> {
@@ -74,19 +77,24 @@ impl<'a> Answer<'a, [(); 0]> {
         Answer { due: Some(due_ms.into()), ..Answer::success() }
     }
 
+    /// The same as [`Answer::added`], with `"spooled":true`: the job waits on this host's disk until its home answers.
+    pub fn spooled(due_ms: i64) -> Self {
+        Answer { spooled: true, ..Answer::added(due_ms) }
+    }
+
     /// `{"code":0,"msg":"…","data":[],"err":"…"}`
     pub fn failure(refusal: &'a Refusal) -> Self {
-        Answer { code: 0, msg: &refusal.msg, data: NONE, err: Some(refusal.err), due: None }
+        Answer { code: 0, msg: &refusal.msg, data: NONE, err: Some(refusal.err), due: None, spooled: false }
     }
 }
 
 impl<D: Serialize> Answer<'_, D> {
     /// `{"code":1,"msg":"succ","data":…}`
     pub fn with(data: D) -> Self {
-        Answer { code: 1, msg: "succ", data, err: None, due: None }
+        Answer { code: 1, msg: "succ", data, err: None, due: None, spooled: false }
     }
 
-    /// The JSON.
+    /// Returns the answer as JSON.
     pub fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("answers are plain values")
     }

@@ -1,4 +1,4 @@
-//! Requests: JSON → commands.
+//! Parses requests: from JSON to commands.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use serde_json::value::RawValue;
 
 use super::Refusal;
 use super::fields::{Fields, OPTIONS, TIMES};
-use crate::headers::Headers;
-use crate::job::{Body, Due, JobId, JobKey, LATEST_MS, OnConflict, Priority, TopicName};
-use crate::json_time;
-use crate::protocol::fix_time;
-use crate::token::Shown;
+use crate::fix_time;
+use model::headers::Headers;
+use model::job::{Body, Due, JobId, JobKey, LATEST_MS, OnConflict, Priority, TopicName};
+use model::json_time;
+use model::token::PresentedToken;
 
 /// The most jobs that one `madd` may hold.
 pub const BATCH_MAX: usize = 10_000;
@@ -25,15 +25,15 @@ pub struct Add {
     pub key: JobKey,
     /// The body.
     pub body: Body,
-    /// When; none: after the topic's delay.
+    /// When the job is due. None: after the topic's delay.
     pub due: Option<Due>,
     /// `high`, `normal` or `low`.
     pub priority: Priority,
     /// `replace`, `reject` or `keep`.
     pub on_conflict: OnConflict,
-    /// The job's own limit.
+    /// The job's own limit of attempts. None: the topic's.
     pub max_attempts: Option<u32>,
-    /// The job's own headers.
+    /// The job's own headers, in addition to the topic's.
     pub headers: Headers,
 }
 
@@ -42,23 +42,23 @@ pub struct Add {
 pub enum Command {
     /// Store a job.
     Add(Add),
-    /// Store many, each answered by itself.
+    /// Store several jobs. Each one has its own result in the answer.
     Madd(Vec<Result<Add, Refusal>>),
     /// Show a job.
     Get(JobKey),
     /// Remove a job.
     Del(JobKey),
-    /// Deliver a job now.
+    /// Make a job due now.
     Run(JobKey),
-    /// Answer.
+    /// Answer, and do nothing else.
     Ping,
-    /// Count jobs by topic and state; of one topic, if it is named.
+    /// Count the jobs by topic and state. Some: only those of this topic.
     Stats(Option<TopicName>),
-    /// Let this connection in, by this token.
-    Auth(Shown),
+    /// Authenticate this connection with this token.
+    Auth(PresentedToken),
 }
 
-/// Understands a request; `zone` is the one in which `fix_time` is meant.
+/// Parses a request. A `fix_time` without an offset is read in `zone`.
 pub fn parse(json: &[u8], zone: &TimeZone) -> Result<Command, Refusal> {
     let broken = |e: String| Refusal::new("bad_json", format!("the request is not a JSON object: {e}"));
     let text = std::str::from_utf8(json).map_err(|e| broken(e.to_string()))?;
@@ -77,11 +77,11 @@ pub fn parse(json: &[u8], zone: &TimeZone) -> Result<Command, Refusal> {
         "ping" => Ok(Command::Ping),
         "stats" => Ok(Command::Stats(request.get("topic").map(topic).transpose()?)),
         "auth" => {
-            // What is no string is not repeated: it may be a part of a secret.
+            // The message does not repeat the value, because it may hold a part of a secret.
             let token = request.required("token")?;
             let shown = serde_json::from_str(token.get());
             let shown = shown.map_err(|_| Refusal::new("bad_field", "token is not a string"))?;
-            Ok(Command::Auth(Shown(shown)))
+            Ok(Command::Auth(PresentedToken(shown)))
         }
         other => {
             let known = "add, madd, get, del, run, ping, stats, auth";
@@ -94,13 +94,13 @@ fn madd(common: Request<'_>, zone: &TimeZone) -> Result<Command, Refusal> {
     let jobs: Vec<&RawValue> = serde_json::from_str(common.required("jobs")?.get())
         .map_err(|_| Refusal::new("bad_field", "jobs is not a list"))?;
     if jobs.len() > BATCH_MAX {
-        let problem = format!("jobs holds {} of them, which is more than {BATCH_MAX}", jobs.len());
+        let problem = format!("jobs holds {} jobs, which is more than {BATCH_MAX}", jobs.len());
         return Err(Refusal::new("bad_field", problem));
     }
-    // Only the topic holds for all of them.
+    // Of the fields beside `jobs`, only the topic applies to all jobs.
     let mut of_jobs = ["id", "body"].into_iter().chain(TIMES).chain(OPTIONS);
     if let Some(field) = of_jobs.find(|field| common.get(field).is_some()) {
-        let problem = format!("{field} stands beside jobs, where it has no effect: give it in each job");
+        let problem = format!("{field} has no effect beside jobs: give it in each job");
         return Err(Refusal::new("bad_field", problem));
     }
     let one = |raw: &&RawValue| {
@@ -128,7 +128,7 @@ impl<'a> Request<'a> {
     fn key(&self, topic_of_all: Option<&RawValue>) -> Result<JobKey, Refusal> {
         let topic = topic(self.get("topic").or(topic_of_all).ok_or_else(|| missing("topic"))?)?;
         let raw = self.required("id")?;
-        // PHP sends a number where the application had one.
+        // PHP sends the id as a number if the application had a number.
         let id = match raw.get().as_bytes() {
             [b'-' | b'0'..=b'9', ..] if raw.get().parse::<i128>().is_ok() => Cow::Borrowed(raw.get()),
             _ => string("id", raw)?,
@@ -166,12 +166,12 @@ impl<'a> Request<'a> {
     }
 
     fn due(&self, zone: &TimeZone) -> Result<Option<Due>, Refusal> {
-        // The PHP client's users leave fix_time empty for "none".
+        // Users of the PHP client leave fix_time empty if they give no due time.
         let says = |name: &&str| self.get(name).is_some_and(|raw| *name != "fix_time" || raw.get() != "\"\"");
         let mut given = TIMES.into_iter().filter(says);
         let Some(name) = given.next() else { return Ok(None) };
         if let Some(other) = given.next() {
-            let problem = format!("{name} and {other} both say when: give one of them");
+            let problem = format!("{name} and {other} exclude each other: give one of them");
             return Err(Refusal::new("bad_field", problem));
         }
         let raw = self.required(name)?;
@@ -207,7 +207,7 @@ fn wrong(field: &str, raw: &RawValue, wanted: &str) -> Refusal {
     Refusal::new("bad_field", format!("{field} is {}, and not {wanted}", short(raw.get())))
 }
 
-/// As much of a value as a message should repeat.
+/// Returns the beginning of a value, at most 80 characters, for a message.
 fn short(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(80) {
         None => text.into(),
@@ -235,7 +235,7 @@ fn one_of<T: for<'a> Deserialize<'a>>(field: &str, raw: &RawValue, wanted: &str)
     serde_json::from_str(raw.get()).map_err(|_| wrong(field, raw, wanted))
 }
 
-/// A whole number, also as some encoders write it (`1800000.0`, `1.8E6`), or a string of it.
+/// Reads a whole number, also in the forms of some encoders (`1800000.0`, `1.8E6`) and as a string.
 fn number(field: &str, raw: &RawValue, range: std::ops::RangeInclusive<i64>) -> Result<i64, Refusal> {
     let text = raw.get().trim_matches('"');
     let wanted = || format!("a whole number from {} to {}", range.start(), range.end());
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(parse_text(r#"{"cmd":"ping"}"#), Ok(Command::Ping));
         assert_eq!(parse_text(r#"{"cmd":"stats"}"#), Ok(Command::Stats(None)));
         let auth = parse_text(r#"{"cmd":"auth","token":"dq_x"}"#);
-        assert_eq!(auth, Ok(Command::Auth(Shown("dq_x".into()))));
+        assert_eq!(auth, Ok(Command::Auth(PresentedToken("dq_x".into()))));
         assert!(!format!("{auth:?}").contains("dq_x"));
         let refused = parse_text(r#"{"cmd":"auth","token":["dq_x"]}"#).unwrap_err();
         assert!(refused.msg.contains("token") && !refused.msg.contains("dq_x"), "{}", refused.msg);

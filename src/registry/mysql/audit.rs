@@ -1,13 +1,13 @@
-//! The audit log: the table `dq_audit`, of which the PHP daemon knows nothing.
+//! The audit log: the table `dq_audit`, which the PHP daemon does not know.
 
 use ::mysql::Conn;
 use ::mysql::prelude::Queryable;
 
 use super::row::get;
 use super::{Result, at_change};
-use crate::audit::{Entry, KEPT};
+use model::audit::{Entry, KEPT};
 
-/// Adds an entry, and lets those go that are too old.
+/// Adds an entry, and removes entries that are too old.
 pub(super) fn note(db: &mut Conn, entry: &Entry) -> Result<()> {
     let Entry { at_ms, who, action, target, detail, jobs } = entry.clone().cut();
     let insert = "INSERT INTO dq_audit (at_ms, who, action, target, detail, jobs) VALUES (?, ?, ?, ?, ?, ?)";
@@ -16,7 +16,7 @@ pub(super) fn note(db: &mut Conn, entry: &Entry) -> Result<()> {
     db.exec_drop("DELETE FROM dq_audit WHERE at_ms < ?", (oldest_ms,)).map_err(at_change)
 }
 
-/// The latest entries before that number.
+/// Returns the latest entries before that number.
 pub(super) fn read(
     db: &mut Conn,
     before: Option<u64>,

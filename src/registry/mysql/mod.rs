@@ -1,7 +1,9 @@
-//! The registry in MySQL or MariaDB, in the tables of the PHP daemon: its console reads and writes them as well. What the PHP daemon
-//! does not have lies as JSON in the column `dq_spec`, which is null in rows of the console's.
+//! The registry in MySQL or MariaDB, in the tables of the PHP daemon. The console of the PHP daemon reads and writes
+//! them too. Fields that the PHP daemon does not have are stored as JSON in the column `dq_spec`, which is null in rows
+//! that its console made.
 //!
-//! The console knows nothing of revisions: so they are made of what a row holds. dq's own writers take turns by a named lock.
+//! That console does not know revisions, so they are computed from the contents of a row. dq's own writers take turns
+//! with a named lock.
 
 mod audit;
 mod reading;
@@ -18,30 +20,30 @@ use ::mysql::{Conn, Opts, OptsBuilder};
 
 use self::row::{FINGERPRINT, Row, Values};
 use super::migrate::{Session, migrate};
-use super::{Expected, Listing, PhpAlert, Registered, Registry, RegistryError, Result, Revision, Unusable};
-use crate::audit::Entry;
-use crate::excerpt::Excerpt;
-use crate::job::TopicName;
-use crate::metrics::{PageSums, Statistics};
-use crate::php_node::PhpNode;
-use crate::registry::token::sorted;
-use crate::settings;
-use crate::token::{Token, TokenName};
-use crate::topic::{Status, Topic};
+use super::{Expected, InvalidRow, Listing, PhpAlert, Registered, Registry, RegistryError, Result, Revision};
+use crate::token::sorted;
+use model::audit::Entry;
+use model::excerpt::Excerpt;
+use model::job::TopicName;
+use model::metrics::{PageSums, Statistics};
+use model::php_node::PhpNode;
+use model::settings;
+use model::token::{Token, TokenName};
+use model::topic::{Status, Topic};
 
 mod migrations {
-    refinery::embed_migrations!("migrations/registry/mysql");
+    refinery::embed_migrations!("../../migrations/registry/mysql");
     pub(super) use self::migrations::runner;
 }
 
-/// How long the server may take to connect, and to answer.
+/// How long the server may take to accept a connection, and to answer.
 const CONNECT: Duration = Duration::from_secs(3);
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// How long another one that writes or migrates is waited for, in seconds: less than for an answer.
+/// How long to wait for another dq that writes or migrates, in seconds. It must be less than `ANSWER`.
 const TURN: u32 = 8;
 
-/// The lock by which writers take turns: of this database on this server.
+/// The name of the lock with which writers take turns. Each database of a server has its own lock.
 const LOCK: &str = "CONCAT('dq_', MD5(DATABASE()))";
 
 /// A handle to the database: one connection.
@@ -60,7 +62,7 @@ impl MysqlRegistry {
     /// Connects, and brings the tables up to date.
     pub fn open(server: &settings::MysqlServer) -> Result<MysqlRegistry> {
         let mut registry = MysqlRegistry::connect(server)?;
-        registry.in_turn(|db| migrate(Locked(db), migrations::runner().get_migrations()))?;
+        registry.in_turn(|db| migrate(LockedConnection(db), migrations::runner().get_migrations()))?;
         Ok(registry)
     }
 
@@ -72,28 +74,28 @@ impl MysqlRegistry {
             .tcp_connect_timeout(Some(CONNECT))
             .read_timeout(Some(ANSWER))
             .write_timeout(Some(ANSWER))
-            // Where a socket is meant, the URL says so.
+            // A socket is used only if the URL names it.
             .prefer_socket(false)
-            // An update that changes nothing has found its row all the same.
+            // The server reports rows that an update has found, even if it changed nothing in them.
             .additional_capabilities(CapabilityFlags::CLIENT_FOUND_ROWS)
-            // What does not fit is refused, and never cut.
+            // A value that does not fit is refused, and never cut.
             .init(vec!["SET SESSION sql_mode = 'STRICT_ALL_TABLES'"]);
         let db = Conn::new(opts).map_err(|e| away(&e))?;
         Ok(MysqlRegistry { db, name: server.name.clone() })
     }
 
-    /// Runs `work` while no other dq writes. A connection that breaks gives its lock up.
+    /// Runs `work` while no other dq writes. If the connection breaks, the server frees the lock.
     fn in_turn<T>(&mut self, work: impl FnOnce(&mut Conn) -> Result<T>) -> Result<T> {
         let taken: Option<Option<i64>> =
             self.db.query_first(format!("SELECT GET_LOCK({LOCK}, {TURN})")).map_err(|e| self.failed(e))?;
         if taken.flatten() != Some(1) {
-            let problem = format!("{}: another one writes for more than {TURN} s", self.name);
+            let problem = format!("{}: another dq has been writing for more than {TURN} s", self.name);
             return Err(RegistryError::Away(problem));
         }
         let out = work(&mut self.db);
         let released = self.db.query_drop(format!("DO RELEASE_LOCK({LOCK})"));
         let out = out?;
-        // It is done; and with a connection that broke the lock is free.
+        // A failed release is no error: the work is done, and the server frees the lock when the connection breaks.
         drop(released);
         Ok(out)
     }
@@ -109,7 +111,8 @@ impl From<::mysql::Error> for RegistryError {
     }
 }
 
-/// What a change that failed means: the server's refusal changed nothing; of anything else nobody knows.
+/// Converts the error of a change. If the server refused it, nothing was changed. With any other error, the outcome is
+/// unknown.
 fn at_change(e: ::mysql::Error) -> RegistryError {
     match e {
         ::mysql::Error::MySqlError(e) => RegistryError::Away(Excerpt(e).to_string()),
@@ -117,7 +120,8 @@ fn at_change(e: ::mysql::Error) -> RegistryError {
     }
 }
 
-/// The rows of that name, the first of which counts. (A comparison as the console's would pass over case and spaces.)
+/// Returns the rows with that name. The first one counts. (The comparison is binary. The console's comparison ignores
+/// case and spaces.)
 fn rows_of(db: &mut Conn, name: &TopicName) -> Result<Vec<Row>> {
     Ok(db.exec_map(row::select("WHERE CAST(topic AS BINARY) = ?"), (name.as_str(),), Row::of)?)
 }
@@ -137,7 +141,7 @@ fn revision_of(db: &mut Conn, name: &TopicName) -> Result<Revision> {
     rows.first().map(|row| row.revision).ok_or_else(|| RegistryError::NotFound(name.clone()))
 }
 
-/// Changes a row if it still is what is expected: the console does not take turns.
+/// Changes a row if it is still the expected one: the console does not take turns.
 fn change(db: &mut Conn, name: &TopicName, sql: &str, mut values: Values, expected: Expected) -> Result<()> {
     let sql = match expected {
         Expected::At(revision) => {
@@ -176,7 +180,9 @@ impl Registry for MysqlRegistry {
             let (id, name) = (row.id, row.topic.clone());
             if let Some(first) = seen.get(&name) {
                 let which = format!("dq_topic row {id}, topic {name:?}");
-                listing.unusable.push(Unusable { which, why: format!("row {first} has that name already") });
+                listing
+                    .unusable
+                    .push(InvalidRow { which, why: format!("row {first} has that name already") });
                 continue;
             }
             seen.insert(name, id);
@@ -225,7 +231,7 @@ impl Registry for MysqlRegistry {
         })
     }
 
-    /// Also others of that name, which would come to light.
+    /// Also deletes other rows with that name. Otherwise one of them would become the topic.
     fn delete(&mut self, name: &TopicName, expected: Expected) -> Result<()> {
         self.in_turn(|db| {
             let rows = rows_of(db, name)?;
@@ -290,13 +296,13 @@ impl Registry for MysqlRegistry {
     }
 }
 
-/// A connection that holds the lock.
-struct Locked<'a>(&'a mut Conn);
+/// A connection that holds the named lock.
+struct LockedConnection<'a>(&'a mut Conn);
 
-impl Session for Locked<'_> {
+impl Session for LockedConnection<'_> {
     fn run(&mut self, sql: &str) -> Result<()> {
         let mut all = self.0.query_iter(sql)?;
-        // An error of a later statement comes with its results.
+        // The error of a later statement comes with its results.
         while let Some(results) = all.iter() {
             for row in results {
                 row?;

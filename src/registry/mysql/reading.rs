@@ -1,18 +1,19 @@
-//! Reads the tables as they are: also those of a PHP daemon that dq never brought up to date, with no right but to read.
+//! Reads the tables as they are, with no right other than to read. They may be those of a PHP daemon that dq never
+//! brought up to date.
 
 use ::mysql::prelude::Queryable;
 
 use super::MysqlRegistry;
 use super::row::{self, Row};
-use crate::registry::{Reading, Registry as _, Result};
+use crate::{Reading, Registry as _, Result};
 
-/// The columns of `dq_topic` that a PHP daemon may not have, and what stands in their place.
+/// The columns of `dq_topic` that a PHP daemon may not have, and the values to use instead.
 const LATER: [(&str, &str); 2] = [("priority", "2"), ("dq_spec", "NULL")];
 
 impl MysqlRegistry {
-    /// Topics and nodes. A table that is not there is empty.
-    pub(in crate::registry) fn read_as_it_is(&mut self) -> Result<Reading> {
-        // The server itself holds to it; one that is too old to know of it is only read all the same.
+    /// Returns the topics and the nodes. A missing table counts as empty.
+    pub(crate) fn read_as_it_is(&mut self) -> Result<Reading> {
+        // The server then refuses all changes. Where the server is too old for this statement, dq still only reads.
         let _ = self.db.query_drop("SET SESSION TRANSACTION READ ONLY");
         let mut reading = Reading::default();
         let columns = self.columns("dq_topic")?;
@@ -37,7 +38,7 @@ impl MysqlRegistry {
         Ok(reading)
     }
 
-    /// The columns of a table; none: there is no such table.
+    /// Returns the columns of a table. Empty: there is no such table.
     fn columns(&mut self, table: &str) -> Result<Vec<String>> {
         let query = "SELECT column_name FROM information_schema.columns \
                      WHERE table_schema = DATABASE() AND table_name = ?";

@@ -1,36 +1,36 @@
-//! A row of `dq_topic`, as the PHP daemon means it and as dq does, and a topic as such a row.
+//! Converts rows of `dq_topic`, as the PHP daemon and dq write them, to topics, and topics to such rows.
 
 use ::mysql::Value;
 use ::mysql::prelude::FromValue;
 
-use crate::job::{Priority, TopicName};
-use crate::registry::record::Record;
-use crate::registry::{Registered, RegistryError, Result, Revision, Unusable};
-use crate::topic::{Method, Payload, Status, Success, Topic, Unfit};
+use crate::record::Record;
+use crate::{InvalidRow, Registered, RegistryError, Result, Revision};
+use model::job::{Priority, TopicName};
+use model::topic::{InvalidTopic, Method, Payload, Status, Success, Topic};
 
 /// The values of a statement.
 pub(super) type Values = Vec<Value>;
 
-/// A number made of all that a row holds, 64 bits.
+/// A 64-bit number that is computed from all columns of a row.
 pub(super) const FINGERPRINT: &str = "CAST(CONV(LEFT(MD5(CONCAT_WS(',', id, IFNULL(HEX(topic), '-'), \
     IFNULL(HEX(t_name), '-'), IFNULL(delay, '-'), IFNULL(HEX(callback), '-'), IFNULL(timeout, '-'), \
     IFNULL(HEX(email), '-'), IFNULL(HEX(re_notify_flag), '-'), IFNULL(HEX(createor), '-'), IFNULL(status, '-'), \
     IFNULL(HEX(method), '-'), IFNULL(priority, '-'), IFNULL(HEX(dq_spec), '-'))), 16), 16, 10) AS UNSIGNED)";
 
-/// A new row.
+/// Inserts a row.
 pub(super) const INSERT: &str = "INSERT INTO dq_topic (topic, t_name, delay, callback, timeout, email, re_notify_flag, \
     createor, status, method, priority, dq_spec) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 
-/// A row with its number in the place of what it was.
+/// Replaces the contents of the row with that id.
 pub(super) const UPDATE: &str = "UPDATE dq_topic SET topic = ?, t_name = ?, delay = ?, callback = ?, timeout = ?, \
     email = ?, re_notify_flag = ?, createor = ?, status = ?, method = ?, priority = ?, dq_spec = ? WHERE id = ?";
 
-/// Rows as [`Row::of`] reads them; `which` are they.
+/// Returns a query for rows as [`Row::of`] reads them. `which` is a WHERE clause, or empty for all rows.
 pub(super) fn select(which: &str) -> String {
     select_from("dq_topic", which)
 }
 
-/// The same of another table with these columns.
+/// Returns the same query for another table with these columns.
 pub(super) fn select_from(table: &str, which: &str) -> String {
     format!(
         "SELECT id, {FINGERPRINT}, topic, t_name, delay, callback, timeout, email, re_notify_flag, createor, status, \
@@ -41,19 +41,19 @@ pub(super) fn select_from(table: &str, which: &str) -> String {
 /// How long the texts of the PHP daemon's columns may be, in characters.
 const TEXT_MAX: usize = 1024;
 
-/// What a column of the PHP daemon's schema says when nobody has said anything.
+/// The default of the column `re_notify_flag` in the PHP daemon's schema. It means that no flag is set.
 const NO_FLAG: &str = "重试标记";
 
 /// The fields that have a column of their own.
 const PHP_FIELDS: [&str; 9] =
     ["title", "callback", "timeout_ms", "alert", "re_notify_flag", "creator", "status", "method", "priority"];
 
-/// A row as it stands there.
+/// A row of `dq_topic`.
 #[derive(Debug)]
 pub(super) struct Row {
     pub id: i64,
     pub revision: Revision,
-    /// Empty, where it cannot be read.
+    /// Empty if it cannot be read.
     pub topic: String,
     columns: std::result::Result<Columns, String>,
 }
@@ -73,7 +73,7 @@ struct Columns {
     spec: Option<String>,
 }
 
-/// The next column, with a default in the place of null.
+/// Takes the value of a column, with a default instead of null.
 fn take<T: FromValue>(row: &mut ::mysql::Row, at: usize, default: T) -> std::result::Result<T, String> {
     match row.take_opt::<Option<T>, _>(at) {
         Some(Ok(value)) => Ok(value.unwrap_or(default)),
@@ -86,7 +86,7 @@ fn take<T: FromValue>(row: &mut ::mysql::Row, at: usize, default: T) -> std::res
     }
 }
 
-/// A column of a table that dq only reads; what cannot be read is as if nothing were there.
+/// Takes the value of a column. If it is null or cannot be read, returns the default.
 pub(super) fn get<T: FromValue + Default>(row: &mut ::mysql::Row, at: usize) -> T {
     take(row, at, T::default()).unwrap_or_default()
 }
@@ -102,10 +102,10 @@ impl Row {
         }
     }
 
-    pub(super) fn into_registered(self) -> std::result::Result<Registered, Unusable> {
+    pub(super) fn into_registered(self) -> std::result::Result<Registered, InvalidRow> {
         let which = format!("dq_topic row {}, topic {:?}", self.id, self.topic);
         let topic = self.into_topic();
-        topic.map_err(|why| Unusable { which, why })
+        topic.map_err(|why| InvalidRow { which, why })
     }
 
     fn into_topic(self) -> std::result::Result<Registered, String> {
@@ -134,7 +134,8 @@ impl Columns {
         })
     }
 
-    /// What the columns of the PHP daemon say counts; the rest is as dq wrote it, or as the PHP daemon does it.
+    /// Returns the record. The columns of the PHP daemon take precedence. All other fields are as dq wrote them, or
+    /// match the behaviour of the PHP daemon if dq has not written any.
     fn into_record(self) -> std::result::Result<Record, String> {
         let record = match self.spec.as_deref().filter(|spec| !spec.trim().is_empty()) {
             Some(spec) => serde_json::from_str(spec).map_err(|e| format!("dq_spec: {e}"))?,
@@ -150,9 +151,9 @@ impl Columns {
             title: self.title,
             callback: self.callback.trim().to_owned(),
             method,
-            // Finer than a second, as long as nobody has changed the seconds.
+            // dq may store a sub-second delay. It is kept as long as nobody has changed the seconds.
             delay_ms: if seconds(record.delay_ms) == delay_s { record.delay_ms } else { delay_s * 1000 },
-            // 0 is the PHP daemon's own default.
+            // 0 stands for the default of the PHP daemon.
             timeout_ms: u64::try_from(self.timeout).ok().filter(|ms| *ms > 0).unwrap_or(3000),
             alert: list(&self.email),
             re_notify_flag: match self.re_notify_flag.trim() {
@@ -175,7 +176,7 @@ fn seconds(ms: u64) -> u64 {
     ms.div_ceil(1000)
 }
 
-/// The number that the PHP daemon has for it.
+/// Returns the PHP daemon's number for a status.
 pub(super) fn status_number(status: Status) -> i64 {
     match status {
         Status::Online => 1,
@@ -183,7 +184,7 @@ pub(super) fn status_number(status: Status) -> i64 {
     }
 }
 
-/// A topic as the values of [`INSERT`] and [`UPDATE`]; what another release has written is kept.
+/// Returns a topic as the values of [`INSERT`] and [`UPDATE`]. Fields that another release has written are kept.
 pub(super) fn values(topic: &Topic, before: Option<&Row>) -> Result<Values> {
     let record = Record::of(topic);
     let spec = before.and_then(|row| row.columns.as_ref().ok()?.spec.as_deref());
@@ -199,7 +200,7 @@ pub(super) fn values(topic: &Topic, before: Option<&Row>) -> Result<Values> {
         let length = text.chars().count();
         if length > TEXT_MAX {
             let problem = format!("it is {length} characters long; the PHP daemon's table takes {TEXT_MAX}");
-            return Err(RegistryError::Unfit(Unfit { field, problem }));
+            return Err(RegistryError::InvalidTopic(InvalidTopic { field, problem }));
         }
     }
     Ok(vec![

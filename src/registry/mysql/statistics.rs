@@ -1,5 +1,5 @@
-//! Statistics of days in MySQL: dq's own, and the PHP daemon's in `dq_stat`, which its console shows. All of a piece is one
-//! transaction, so that it is added once or not at all.
+//! The statistics in MySQL: dq's own, and those of the PHP daemon in `dq_stat`, which its console shows. Each piece is
+//! one transaction, so that it is added once or not at all.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,21 +7,21 @@ use ::mysql::prelude::Queryable;
 use ::mysql::{Conn, Params, Transaction, TxOpts, Value};
 
 use super::{MysqlRegistry, at_change};
-use crate::metrics::{PageSums, Statistics, Subject, Sums};
-use crate::registry::{RegistryError, Result};
+use crate::{RegistryError, Result};
+use model::metrics::{MetricSubject, PageSums, Statistics, Sums};
 
-/// So many subjects go into one transaction: others who write wait for it.
+/// How many subjects go into one transaction. Other writers wait for it.
 const PIECE: usize = 250;
 
 const COLUMNS: &str = "written, delivered, failed, deleted, dead, late_us, attempts";
 
-/// `(?, ?), (?, ?)`: so many of so many.
+/// Returns the placeholders for that many rows and columns: `(?, ?), (?, ?)`.
 fn places(rows: usize, columns: usize) -> String {
     let row = format!("({})", vec!["?"; columns].join(", "));
     vec![row; rows].join(", ")
 }
 
-/// What each column becomes where there is a row already.
+/// Returns the assignments for a row that exists already. `each` gives the new value of a column.
 fn on_duplicate(each: impl Fn(&str) -> String) -> String {
     COLUMNS.split(", ").map(|c| format!("{c} = {}", each(c))).collect::<Vec<_>>().join(", ")
 }
@@ -50,7 +50,7 @@ impl MysqlRegistry {
         for mut row in rows {
             let mut text = |column: usize| row.take::<String, _>(column).unwrap_or_default();
             let (kind, name, day) = (text(0), text(1), text(2));
-            if let Some(subject) = Subject::of(&kind, name) {
+            if let Some(subject) = MetricSubject::of(&kind, name) {
                 statistics.take(subject, day, sums(&mut row, 3));
             }
         }
@@ -58,8 +58,8 @@ impl MysqlRegistry {
     }
 }
 
-/// Adds what of these is new. Gives of how many subjects something was.
-fn carry(db: &mut Conn, day: &str, page: u64, piece: &[(Subject, Sums)]) -> Result<usize> {
+/// Adds what is new. Returns how many subjects had something new.
+fn carry(db: &mut Conn, day: &str, page: u64, piece: &[(MetricSubject, Sums)]) -> Result<usize> {
     let mut tx = db.start_transaction(TxOpts::default())?;
     let mut names: Vec<Value> = vec![page.into()];
     for (subject, _) in piece {
@@ -70,10 +70,10 @@ fn carry(db: &mut Conn, day: &str, page: u64, piece: &[(Subject, Sums)]) -> Resu
         "SELECT kind, name, {COLUMNS} FROM dq_statistics_carried WHERE page = ? AND (kind, name) IN ({})",
         places(piece.len(), 2)
     );
-    let mut carried: HashMap<Subject, Sums> = HashMap::new();
+    let mut carried: HashMap<MetricSubject, Sums> = HashMap::new();
     for mut row in tx.exec::<::mysql::Row, _, _>(query, Params::Positional(names))? {
         let mut text = |column: usize| row.take::<String, _>(column).unwrap_or_default();
-        if let Some(subject) = Subject::of(&text(0), text(1)) {
+        if let Some(subject) = MetricSubject::of(&text(0), text(1)) {
             carried.insert(subject, sums(&mut row, 2));
         }
     }
@@ -89,7 +89,7 @@ fn carry(db: &mut Conn, day: &str, page: u64, piece: &[(Subject, Sums)]) -> Resu
     if news.is_empty() {
         return Ok(0);
     }
-    let standing = |(subject, sums): &(&Subject, Sums)| row(&[page.into()], subject, &[], *sums);
+    let standing = |(subject, sums): &(&MetricSubject, Sums)| row(&[page.into()], subject, &[], *sums);
     let sql = format!(
         "INSERT INTO dq_statistics_carried (page, kind, name, {COLUMNS}) VALUES {} ON DUPLICATE KEY UPDATE {}",
         places(standings.len(), 3 + Sums::COUNT),
@@ -101,7 +101,7 @@ fn carry(db: &mut Conn, day: &str, page: u64, piece: &[(Subject, Sums)]) -> Resu
         places(news.len() * 2, 3 + Sums::COUNT),
         on_duplicate(|column| format!("{column} + VALUES({column})"))
     );
-    let both = |(subject, sums): &(&Subject, Sums)| {
+    let both = |(subject, sums): &(&MetricSubject, Sums)| {
         ["", day].into_iter().flat_map(|day| row(&[], subject, &[day.into()], *sums)).collect::<Vec<_>>()
     };
     run(&mut tx, &sql, news.iter().flat_map(both).collect())?;
@@ -110,7 +110,7 @@ fn carry(db: &mut Conn, day: &str, page: u64, piece: &[(Subject, Sums)]) -> Resu
     Ok(news.len())
 }
 
-fn row(first: &[Value], subject: &Subject, then: &[Value], sums: Sums) -> Vec<Value> {
+fn row(first: &[Value], subject: &MetricSubject, then: &[Value], sums: Sums) -> Vec<Value> {
     let (kind, name) = subject.parts();
     let numbers = sums.numbers().map(Value::from);
     [first, &[kind.into(), name.into()], then, &numbers].concat()
@@ -120,25 +120,25 @@ fn run(tx: &mut Transaction<'_>, sql: &str, values: Vec<Value>) -> Result<()> {
     tx.exec_drop(sql, Params::Positional(values)).map_err(RegistryError::from)
 }
 
-/// The PHP daemon's numbers: of topics and nodes that have one of its ids.
-fn tell_php(tx: &mut Transaction<'_>, day: &str, news: &[(&Subject, Sums)]) -> Result<()> {
-    // Of rows with one name the first counts.
+/// Adds to the PHP daemon's numbers, for the topics and nodes that have an id there.
+fn tell_php(tx: &mut Transaction<'_>, day: &str, news: &[(&MetricSubject, Sums)]) -> Result<()> {
+    // If rows have the same name, the first one counts.
     let topics: Vec<(i64, String)> = tx.query("SELECT id, topic FROM dq_topic ORDER BY id DESC")?;
     let nodes: Vec<(i64, String)> = tx.query("SELECT id, t_name FROM dq_redis ORDER BY id DESC")?;
     let by_name = |rows: Vec<(i64, String)>| -> HashMap<String, i64> {
         rows.into_iter().map(|(id, name)| (name, id)).collect()
     };
-    // With `nodes_from_registry` a node is called by its number.
+    // With `nodes_from_registry`, a node's name is made of its id.
     let numbered = nodes.iter().map(|(id, _)| (*id, format!("r{id}")));
     let nodes = numbered.chain(nodes.iter().cloned()).collect();
     let (topics, nodes) = (by_name(topics), by_name(nodes));
     let day = day.replace('-', "");
-    // In the order of their keys, as whoever else writes them would lock them.
+    // Sorted by key, so that all writers lock the rows in the same order.
     let mut numbers: BTreeMap<String, u64> = BTreeMap::new();
     for (subject, sums) in news {
         let Sums { written, delivered, failed, deleted, .. } = *sums;
         match subject {
-            Subject::Topic(name) => {
+            MetricSubject::Topic(name) => {
                 let Some(id) = topics.get(name) else { continue };
                 for (key, n) in [
                     (format!("{id}:total_write"), written),
@@ -152,7 +152,7 @@ fn tell_php(tx: &mut Transaction<'_>, day: &str, news: &[(&Subject, Sums)]) -> R
                     numbers.insert(key, n);
                 }
             }
-            Subject::Node(name) => {
+            MetricSubject::Node(name) => {
                 let Some(id) = nodes.get(name) else { continue };
                 for (key, n) in [
                     (format!("redis:{id}:dq_write_total_nums"), written),

@@ -1,32 +1,33 @@
-//! Tokens: the table `dq_token`, of which the PHP daemon knows nothing.
+//! Tokens: the table `dq_token`, which the PHP daemon does not know.
 
 use ::mysql::Conn;
 use ::mysql::prelude::Queryable;
 
 use super::row::get;
 use super::{Result, at_change};
-use crate::registry::RegistryError;
-use crate::registry::token::Row;
-use crate::token::{Token, TokenName};
+use crate::RegistryError;
+use crate::token::TokenRow;
+use model::token::{Token, TokenName};
 
-/// A number made of all that a row holds, 64 bits; never that of a topic's row.
+/// A 64-bit number that is computed from all columns of a row. The word `token` in it keeps it different from the
+/// number of a topic's row.
 const FINGERPRINT: &str = "CAST(CONV(LEFT(MD5(CONCAT_WS(',', 'token', HEX(name), HEX(digest), HEX(scopes), created_ms, \
     IFNULL(expires_ms, '-'), HEX(creator))), 16), 16, 10) AS UNSIGNED)";
 
-/// A number made of all tokens, in brackets.
+/// Returns an SQL expression, in brackets, for a number that is computed from all tokens.
 pub(super) fn of_all() -> String {
     format!("(SELECT COALESCE(BIT_XOR({FINGERPRINT}), 0) FROM dq_token)")
 }
 
-/// All rows, and the number that [`of_all`] would have given.
-pub(super) fn rows(db: &mut Conn) -> std::result::Result<(u64, Vec<Row>), ::mysql::Error> {
+/// Returns all rows, and the number that [`of_all`] would have given.
+pub(super) fn rows(db: &mut Conn) -> std::result::Result<(u64, Vec<TokenRow>), ::mysql::Error> {
     let query = format!(
         "SELECT {FINGERPRINT}, name, digest, scopes, created_ms, expires_ms, creator FROM dq_token ORDER BY name"
     );
     let mut all = 0;
     let rows = db.query_map(query, |mut row: ::mysql::Row| {
         all ^= get::<u64>(&mut row, 0);
-        Row {
+        TokenRow {
             name: get(&mut row, 1),
             digest: get(&mut row, 2),
             scopes: get(&mut row, 3),
@@ -46,14 +47,14 @@ pub(super) fn put(db: &mut Conn, token: &Token) -> Result<()> {
     insert(db, "INSERT", token)
 }
 
-/// Writes the token of a person, in the place of one that has a password as well.
+/// Writes an account. An account with the same name is replaced.
 pub(super) fn put_account(db: &mut Conn, account: &Token) -> Result<()> {
     insert(db, "REPLACE", account)
 }
 
-/// Writes a token; `verb` says what becomes of one that is there.
+/// Writes a token. `verb` decides what happens if there is one with its name.
 fn insert(db: &mut Conn, verb: &str, token: &Token) -> Result<()> {
-    let Row { name, digest, scopes, created_ms, expires_ms, creator } = Row::of(token);
+    let TokenRow { name, digest, scopes, created_ms, expires_ms, creator } = TokenRow::of(token);
     let write = format!(
         "{verb} INTO dq_token (name, digest, scopes, created_ms, expires_ms, creator) VALUES (?, ?, ?, ?, ?, ?)"
     );

@@ -2,9 +2,9 @@
 
 use rusqlite::Connection;
 
-use crate::audit::{Entry, KEPT};
+use model::audit::{Entry, KEPT};
 
-/// Adds an entry, and lets those go that are too old. In a transaction.
+/// Adds an entry, and removes entries that are too old. The caller has begun a transaction.
 pub(super) fn note(db: &Connection, entry: &Entry) -> rusqlite::Result<()> {
     let Entry { at_ms, who, action, target, detail, jobs } = entry.clone().cut();
     db.prepare_cached(
@@ -15,7 +15,7 @@ pub(super) fn note(db: &Connection, entry: &Entry) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// The latest entries before that number.
+/// Returns the latest entries before that number.
 pub(super) fn read(
     db: &Connection,
     before: Option<u64>,

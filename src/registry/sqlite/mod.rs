@@ -1,4 +1,5 @@
-//! The registry in a SQLite file of its own, for a single host. It is small and seldom written: no log beside it, no turn.
+//! The registry in a SQLite file of its own, for a single host. It is small and seldom written, so it has no
+//! write-ahead log, and its writers do not use a turn.
 
 mod audit;
 mod statistics;
@@ -12,24 +13,24 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 
 use super::migrate::{Session, migrate};
 use super::record::Record;
-use super::token::{self, Row as TokenRow};
-use super::{Expected, Listing, Registered, Registry, RegistryError, Result, Revision, Unusable};
-use crate::audit::Entry;
-use crate::job::TopicName;
-use crate::metrics::{PageSums, Statistics};
-use crate::token::{Token, TokenName};
-use crate::topic::{Status, Topic};
+use super::token::{self, TokenRow};
+use super::{Expected, InvalidRow, Listing, Registered, Registry, RegistryError, Result, Revision};
+use model::audit::Entry;
+use model::job::TopicName;
+use model::metrics::{PageSums, Statistics};
+use model::token::{Token, TokenName};
+use model::topic::{Status, Topic};
 
-refinery::embed_migrations!("migrations/registry/sqlite");
+refinery::embed_migrations!("../../migrations/registry/sqlite");
 
-/// How long another one that writes is waited for.
+/// How long to wait for another writer.
 const BUSY: Duration = Duration::from_secs(5);
 
 /// A handle to the file.
 pub struct SqliteRegistry {
     db: Connection,
     path: PathBuf,
-    /// Which file that was when it was opened: device and inode.
+    /// Device and inode of the file when it was opened.
     file: (u64, u64),
 }
 
@@ -46,7 +47,8 @@ impl SqliteRegistry {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).map_err(|e| at(&e))?;
         }
-        // Secrets lie in it. Only one that is made here is opened outside SQLite, before anybody has locks on it.
+        // The file holds secrets. It is opened outside SQLite only when it is made here, before any process has locks
+        // on it.
         match std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
             Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(at(&e)),
             _ => {}
@@ -58,19 +60,19 @@ impl SqliteRegistry {
             Ok(db)
         };
         let mut db = connect().map_err(|e| at(&e))?;
-        // Whoever else migrates waits here, and then finds it done.
+        // Another process that migrates waits here, and then finds nothing to do.
         let tx = db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(|e| at(&e))?;
-        migrate(Within(&tx), migrations::runner().get_migrations()).map_err(|e| at(&e))?;
+        migrate(WriteTransaction(&tx), migrations::runner().get_migrations()).map_err(|e| at(&e))?;
         tx.commit().map_err(|e| at(&e))?;
         let file = file_at(path).map_err(|e| at(&e))?;
         Ok(SqliteRegistry { db, path: path.to_owned(), file })
     }
 
-    /// What is written to a file that is not there any more would be lost with it.
+    /// Checks that the file is still the one that was opened. Changes to a file that was removed would be lost.
     fn check_file(&self) -> Result<()> {
         match file_at(&self.path) {
             Ok(file) if file == self.file => Ok(()),
-            Ok(_) => Err(RegistryError::Away(format!("{} is another file by now", self.path.display()))),
+            Ok(_) => Err(RegistryError::Away(format!("{} was replaced", self.path.display()))),
             Err(e) => Err(RegistryError::Away(format!("{}: {e}", self.path.display()))),
         }
     }
@@ -79,7 +81,7 @@ impl SqliteRegistry {
         RegistryError::Away(format!("{}: {e}", self.path.display()))
     }
 
-    /// Runs `work` in one transaction, with nobody else writing.
+    /// Runs `work` in one transaction, while no other process writes.
     fn write<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
         self.check_file()?;
         let shown = self.path.display().to_string();
@@ -103,7 +105,7 @@ impl From<rusqlite::Error> for RegistryError {
     }
 }
 
-/// A row as it stands there.
+/// A row of the table `topic`.
 struct Row {
     name: String,
     spec: String,
@@ -115,9 +117,9 @@ impl Row {
         Ok(Row { name: row.get(0)?, spec: row.get(1)?, revision: row.get(2)? })
     }
 
-    fn into_registered(self) -> std::result::Result<Registered, Unusable> {
+    fn into_registered(self) -> std::result::Result<Registered, InvalidRow> {
         let Row { name, spec, revision } = self;
-        let unusable = |why: String| Unusable { which: format!("topic {name:?}"), why };
+        let unusable = |why: String| InvalidRow { which: format!("topic {name:?}"), why };
         let checked = TopicName::new(&name).map_err(|e| unusable(e.to_string()))?;
         let record: Record = serde_json::from_str(&spec).map_err(|e| unusable(format!("spec: {e}")))?;
         let topic = record.into_topic(checked).map_err(|e| unusable(e.to_string()))?;
@@ -130,7 +132,7 @@ fn row(db: &Connection, name: &TopicName) -> rusqlite::Result<Option<Row>> {
     db.prepare_cached(query)?.query_row([name.as_str()], Row::of).optional()
 }
 
-/// Whether what is there is what is expected.
+/// Checks that what was found is what is expected.
 fn check(name: &TopicName, found: Option<&Row>, expected: Expected) -> Result<()> {
     match (expected, found) {
         (Expected::Any, _) | (Expected::Absent, None) => Ok(()),
@@ -168,7 +170,7 @@ fn tokens(db: &Connection) -> rusqlite::Result<Vec<TokenRow>> {
         .collect()
 }
 
-/// Writes a token; `insert` says what becomes of one that is there. Tells how many rows were written.
+/// Writes a token. `insert` decides what happens if there is one with its name. Returns how many rows were written.
 fn insert_token(db: &Connection, insert: &str, token: &Token) -> rusqlite::Result<usize> {
     let TokenRow { name, digest, scopes, created_ms, expires_ms, creator } = TokenRow::of(token);
     let write = format!(
@@ -187,7 +189,7 @@ impl Registry for SqliteRegistry {
         self.check_file()?;
         let shown = self.path.display().to_string();
         let mut read = || -> rusqlite::Result<(Revision, Vec<Row>, Vec<TokenRow>)> {
-            // All of one state.
+            // In one transaction, so that all of it is of one state.
             let tx = self.db.transaction()?;
             let rows = tx
                 .prepare("SELECT name, spec, revision FROM topic ORDER BY name")?
@@ -288,10 +290,10 @@ impl Registry for SqliteRegistry {
     }
 }
 
-/// A transaction that began with the right to write.
-struct Within<'a>(&'a Transaction<'a>);
+/// A transaction that has had the right to write from its beginning.
+struct WriteTransaction<'a>(&'a Transaction<'a>);
 
-impl Session for Within<'_> {
+impl Session for WriteTransaction<'_> {
     fn run(&mut self, sql: &str) -> Result<()> {
         Ok(self.0.execute_batch(sql)?)
     }

@@ -1,8 +1,8 @@
-//! Statistics of days in SQLite.
+//! The statistics in SQLite: of all time, and by day.
 
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
-use crate::metrics::{PageSums, Statistics, Subject, Sums};
+use model::metrics::{MetricSubject, PageSums, Statistics, Sums};
 
 const COLUMNS: &str = "written, delivered, failed, deleted, dead, late_us, attempts";
 
@@ -14,7 +14,7 @@ fn sums(row: &Row<'_>, from: usize) -> rusqlite::Result<Sums> {
     Ok(Sums::of(numbers))
 }
 
-/// Adds what of these pages is new. Gives of how many subjects something was.
+/// Adds what is new in these pages. Returns how many subjects had something new.
 pub(super) fn carry(tx: &Transaction<'_>, day: &str, pages: &[PageSums]) -> rusqlite::Result<usize> {
     let mut find = tx.prepare_cached(&format!(
         "SELECT {COLUMNS} FROM statistics_carried WHERE page = ?1 AND kind = ?2 AND name = ?3"
@@ -50,7 +50,7 @@ pub(super) fn carry(tx: &Transaction<'_>, day: &str, pages: &[PageSums]) -> rusq
     Ok(changed)
 }
 
-/// All that is known of all time, and of the days since that one.
+/// Returns the statistics of all time, and of the days from `since` on.
 pub(super) fn read(db: &Connection, since: &str) -> rusqlite::Result<Statistics> {
     let mut query = db.prepare_cached(&format!(
         "SELECT kind, name, day, {COLUMNS} FROM statistics WHERE day = '' OR day >= ?1 ORDER BY day"
@@ -59,7 +59,7 @@ pub(super) fn read(db: &Connection, since: &str) -> rusqlite::Result<Statistics>
     let mut statistics = Statistics::default();
     while let Some(row) = rows.next()? {
         let kind: String = row.get(0)?;
-        if let Some(subject) = Subject::of(&kind, row.get(1)?) {
+        if let Some(subject) = MetricSubject::of(&kind, row.get(1)?) {
             statistics.take(subject, row.get(2)?, sums(row, 3)?);
         }
     }

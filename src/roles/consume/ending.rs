@@ -1,19 +1,20 @@
-//! What becomes of jobs: of those whose callbacks ended, and of those that are too old to be called for. Pure, but for the log.
+//! What happens to jobs whose callbacks ended, and to jobs that are too old for a callback. Pure, except for the log.
 
 use std::time::Duration;
 
-use crate::callback::Verdict;
-use crate::excerpt::Excerpt;
-use crate::job::{Attempt, Due, JobKey};
-use crate::process::now_ms;
-use crate::store::{Leased, Outcome, Settlement, Token};
-use crate::ticket::{Secret, Ticket};
-use crate::topic::{CatchUp, Failure, Topic};
+use delivery::callback::Verdict;
+use host::now_ms;
+use model::excerpt::Excerpt;
+use model::job::{Attempt, Due, JobKey};
+use model::ticket::{Ticket, TicketSecret};
+use model::topic::{CatchUp, Failure, Topic};
+use store::{Leased, Outcome, Settlement, Token};
 
-/// Where a receiver of this attempt says what came of it; none: it may not answer later. `base` is where the HTTP API is reached.
+/// Returns the URL where a receiver reports the outcome of this attempt. `None` if it may not answer later. `base` is
+/// the address of the HTTP API.
 pub(super) fn ack_url(
     base: Option<&str>,
-    secret: Option<&Secret>,
+    secret: Option<&TicketSecret>,
     topic: &Topic,
     leased: &Leased,
 ) -> Option<String> {
@@ -33,7 +34,7 @@ pub(super) fn ack_url(
     Some(format!("{base}/v1/ack/{}", ticket.sign(secret)))
 }
 
-/// What becomes of a job whose callback ended so.
+/// Returns what the store records about a job whose callback ended with this verdict.
 pub(super) fn settlement(
     topic: &Topic,
     leased: Leased,
@@ -51,18 +52,18 @@ pub(super) fn settlement(
                 None => Outcome::Bury,
             }
         }
-        // Counted from when the attempt began.
+        // The time counts from the beginning of the attempt.
         Verdict::Later => {
             Outcome::Later(topic.answer_later.saturating_sub(Duration::from_millis(attempt.took_ms)))
         }
     };
     note(&leased, verdict.reason(), &outcome);
-    // What came of an attempt that is answered later is kept when it is known.
+    // An attempt that is answered later is recorded when its outcome is known.
     let attempt = (!matches!(outcome, Outcome::Ack | Outcome::Later(_))).then_some(attempt);
     Settlement { key: leased.key, token, outcome, attempt }
 }
 
-/// Logs it. No reason: the receiver did not refuse it.
+/// Logs the outcome. There is no reason if the receiver did not refuse the job.
 fn note(leased: &Leased, reason: Option<&str>, outcome: &Outcome) {
     let (JobKey { topic, id }, attempt) = (&leased.key, leased.attempt);
     let (id, reason) = (Excerpt(id), Excerpt(reason.unwrap_or_default()));
@@ -80,7 +81,7 @@ fn note(leased: &Leased, reason: Option<&str>, outcome: &Outcome) {
     }
 }
 
-/// Whether the receiver failed, and not only this job at it: then others would fail as well.
+/// Whether the receiver itself failed, and not only at this job. Other jobs would then fail as well.
 pub(super) fn receiver_failed(verdict: &Verdict) -> bool {
     let (Verdict::Failed { kind, .. } | Verdict::Refused { kind, .. }) = verdict else { return false };
     match kind {
@@ -91,7 +92,8 @@ pub(super) fn receiver_failed(verdict: &Verdict) -> bool {
     }
 }
 
-/// What a job is buried with that has been due for longer than its topic allows; none: it is called for.
+/// Returns the attempt that is recorded when a job becomes a dead letter because it has been due for longer than its
+/// topic allows. `None` if the job gets its callback.
 pub(super) fn too_old(topic: &Topic, leased: &Leased) -> Option<Attempt> {
     let CatchUp::Skip(most) = topic.catch_up else { return None };
     let late = leased.late();
@@ -118,10 +120,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::job::{Body, JobId, TopicName};
-    use crate::retry::RetryPolicy;
-    use crate::store::Token;
-    use crate::topic::Failure;
+    use model::job::{Body, JobId, TopicName};
+    use model::retry::RetryPolicy;
+    use model::topic::Failure;
+    use store::Token;
 
     const MINUTE: Duration = Duration::from_secs(60);
 
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_comes_again_after_the_longer_of_the_policys_delay_and_the_receivers() {
+    fn a_retry_waits_for_the_longer_delay_of_policy_and_receiver() {
         assert_eq!(of(1, &failed(None)), Outcome::Retry(Due::In(MINUTE)));
         assert_eq!(of(1, &failed(Some(MINUTE / 2))), Outcome::Retry(Due::In(MINUTE)));
         assert_eq!(of(1, &failed(Some(10 * MINUTE))), Outcome::Retry(Due::In(10 * MINUTE)));
@@ -173,13 +175,13 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_that_answers_later_has_its_time_from_when_the_attempt_began() {
+    fn the_time_for_a_later_answer_begins_with_the_attempt() {
         let hour = Duration::from_secs(3600);
         assert_eq!(of(1, &Verdict::Later), Outcome::Later(hour - Duration::from_millis(1500)));
     }
 
     #[test]
-    fn a_receiver_fails_that_cannot_be_reached_or_cannot_answer_and_not_one_that_says_no() {
+    fn a_receiver_fails_if_it_cannot_answer_and_not_if_it_says_no() {
         let failed =
             |kind| receiver_failed(&Verdict::Failed { kind, reason: String::new(), retry_after: None });
         let broken =

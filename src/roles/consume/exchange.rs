@@ -1,4 +1,4 @@
-//! Exchanges with the lanes, in the main loop: what is settled and leased, and what follows from what that brought.
+//! The exchanges with the lanes, in the main loop: what is settled and leased, and what follows from the answers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,20 +6,20 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::counter::GATHER;
 use super::ending::{ack_url, too_old};
-use super::lane::{self, Order};
-use super::{Consumer, Flight, LEASE_MARGIN};
-use crate::fair::Asks;
-use crate::job::TopicName;
-use crate::store::{Batch, Settlement, StoreError, Wanted};
+use super::lane::{self, LaneOrder};
+use super::lane_state::{GATHER, TAKE_BACK};
+use super::{Consumer, LEASE_MARGIN, RunningCallback};
+use model::fair::Asks;
+use model::job::TopicName;
+use store::{Batch, Settlement, StoreError, Wanted};
 
 impl Consumer {
-    /// Orders what is to be done on a lane, unless it is at something.
+    /// Orders the next exchange of a lane, unless one is under way.
     pub(super) fn exchange(&mut self, number: usize) {
         let (now, free, share) = (Instant::now(), self.free(), self.counters.len() as u32);
         let counter = &mut self.counters[number];
-        // A moment that has come is not waited for any more, whatever may be done now.
+        // A moment that has passed is no longer waited for, whether anything can be done now or not.
         counter.again = counter.again.filter(|at| *at > now);
         if counter.lets_through.is_some_and(|at| at <= now) {
             counter.lets_through = None;
@@ -28,19 +28,20 @@ impl Consumer {
         if counter.busy.is_some() || counter.again.is_some() {
             return;
         }
-        // Outcomes that cannot be settled do not pile up without end.
+        // Outcomes that cannot be settled must not pile up without end.
         let all_go = counter.unsettled.len() <= lane::BATCH;
         let leases = counter.look && !self.drains && free > 0 && all_go;
-        if counter.unsettled.is_empty() && !leases {
+        let takes_back = counter.takes_back_at().is_some_and(|at| at <= now);
+        if counter.unsettled.is_empty() && !leases && !takes_back {
             return;
         }
-        if counter.gathers_until().is_some_and(|until| until > now) {
+        if !takes_back && counter.gathers_until().is_some_and(|until| until > now) {
             return;
         }
         let count = counter.unsettled.len().min(lane::BATCH);
         let settle: Vec<Settlement> = counter.unsettled.drain(..count).collect();
         counter.gathers_since = (!counter.unsettled.is_empty()).then_some(now);
-        // A lane that hangs must not hold all workers that are free.
+        // A lane that hangs must not hold all free workers.
         let limit = if leases { free.div_ceil(share).min(lane::BATCH as u32) } else { 0 };
         let allowed = |topic: &TopicName| self.limits.allowed(topic);
         counter.asked.clear();
@@ -67,18 +68,20 @@ impl Consumer {
             counter.unasked.retain(|topic| !counter.asked.contains_key(topic));
         }
         counter.busy = Some((now, limit));
-        counter.lane.order(Order::Exchange { settle, wanted, limit: limit as usize });
+        counter.lane.order(LaneOrder::Exchange { settle, wanted, limit: limit as usize });
     }
 
-    /// Takes what came of it.
+    /// Takes the answer of an exchange.
     pub(super) fn exchanged(
         &mut self,
         number: usize,
         unsettled: Vec<Settlement>,
         batch: Batch,
         failed: Option<StoreError>,
+        unanswered: bool,
     ) -> Result<()> {
         let (now, counter) = (Instant::now(), &mut self.counters[number]);
+        counter.take_back_at = unanswered.then(|| now + TAKE_BACK);
         let (since, limit) = counter.busy.take().unwrap_or((now, 0));
         unsettled.into_iter().for_each(|settlement| counter.owe(settlement));
         let asked = std::mem::take(&mut counter.asked);
@@ -92,10 +95,11 @@ impl Consumer {
             Some(e @ StoreError::Gone(_)) => return Err(e.into()),
             Some(e) => {
                 counter.again = Some(match e {
-                    StoreError::Settling(_) => counter.trouble.waits(&e),
+                    StoreError::Moving(_) => counter.trouble.waits(&e),
                     _ => counter.trouble.again_at(&format_args!("cannot lease or settle: {e}")),
                 });
-                // What was to be leased is looked for again. Until then no permits are held for it.
+                // The jobs that the lease should have brought are looked for again. Until then no permits are held for
+                // them.
                 counter.look_everywhere();
                 if batch.jobs.is_empty() {
                     counter.rung.extend(self.fair.forget(number));
@@ -108,7 +112,7 @@ impl Consumer {
         }
         let brought = batch.jobs.len();
         for leased in batch.jobs {
-            // Also when it has changed or gone meanwhile: the lease is as it was then.
+            // The lease keeps the topic as it was when it was ordered, even if the topic has changed or is gone.
             let Some((topic, _)) = asked.get(&leased.key.topic) else { continue };
             if let Some(attempt) = too_old(topic, &leased) {
                 self.skip(number, topic, leased, attempt);
@@ -120,7 +124,7 @@ impl Consumer {
             let by = Instant::now() + topic.timeout + LEASE_MARGIN;
             let topic = Arc::clone(topic);
             self.counters[number].flying += 1;
-            self.in_flight.insert(leased.token.clone(), Flight { leased, topic, lane: number, by });
+            self.in_flight.insert(leased.token.clone(), RunningCallback { leased, topic, lane: number, by });
         }
         self.workers.begin();
         self.note_waiting(number, batch.waiting);
@@ -130,7 +134,7 @@ impl Consumer {
         let left: Vec<(TopicName, u64)> = batch.left.into_iter().filter(served).collect();
         self.fair.left(number, asked.keys(), left.iter().cloned());
         let in_vain = brought == 0 && asked.keys().all(|topic| self.fair.knows(number, topic));
-        // What rang meanwhile may have come after that.
+        // Rings that came during the exchange may be newer than its answer.
         counter.rung.iter().for_each(|topic| self.fair.rang(number, topic));
         counter.leaves = self.fair.knows_some(number);
         counter.knows_until = (!left.is_empty()).then(|| Instant::now() + GATHER);
@@ -140,8 +144,9 @@ impl Consumer {
         others.extend(counter.rung.iter().filter(|topic| self.wants(topic) == 0).cloned());
         let surveyed = counter.asks == Asks::All;
         let more = self.fair.more(number, self.free(), |topic| self.limits.allowed(topic));
-        // What was not asked for may be for others, and what this one may not take; but where the limits hold it back, those
-        // hold others back as well, and it comes again by itself. (Where not all were asked, it may be asked next.)
+        // A topic that was not asked for, and that this process cannot take, may be for other processes. If its limits
+        // hold it back, they hold the others back as well, and this process asks for permits by itself. (If not all
+        // topics were asked, this one may be asked next.)
         let is_ours = |topic: &TopicName| {
             asked.contains_key(topic)
                 || (self.limits.allowed(topic).is_some() || !surveyed) && self.wants(topic) > 0
@@ -149,16 +154,17 @@ impl Consumer {
         others.extend(left.iter().map(|(topic, _)| topic).cloned());
         others.retain(|topic| !is_ours(topic));
         let counter = &mut self.counters[number];
-        // What is left although it was asked for is not for the asking: the next bell or callback brings the next try. But what was
-        // known and is not so any more stood in front of others.
+        // Jobs that are left although they were asked for cannot be leased by asking again. The next bell or callback
+        // brings the next try. But if an asked topic turns out to have no jobs, it took the place of others, so the
+        // lane looks again.
         counter.look |= more && !in_vain;
-        // Once: between processes that may not take it either it would go round without end.
+        // A topic is passed on only once. Between processes that may not take it either, it would go round without end.
         let is_told = |topic: &TopicName| counter.passed_on.contains_key(topic);
         let topics: Vec<TopicName> = others.iter().filter(|t| !is_told(t)).cloned().collect();
         counter.passed_on.retain(|topic, _| self.fair.knows(number, topic));
         counter.passed_on.extend(topics.iter().map(|topic| (topic.clone(), Instant::now())));
         if !topics.is_empty() {
-            counter.lane.order(Order::PassOn { topics, rest: !more });
+            counter.lane.order(LaneOrder::PassOn { topics, rest: !more });
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! One lane of the store, on a thread of its own, so that a node that hangs or is down holds up its own jobs alone: settles,
-//! leases and hands back as the main loop orders, and tells it when its bell rings.
+//! One lane of the store, on a thread of its own, so that a node that hangs or is down holds up only its own jobs. The
+//! thread settles, leases and hands back as the main loop orders, and reports when the lane's bell rings.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,71 +10,73 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
-use crate::excerpt::Excerpt;
-use crate::job::{JobKey, TopicName};
-use crate::process::wait_readable;
-use crate::role::{self, lock};
-use crate::store::{
+use host::wait_readable;
+use model::excerpt::Excerpt;
+use model::job::{JobKey, TopicName};
+use model::ticket::TicketSecret;
+use role::{self, lock};
+use store::{
     self, Batch, Bell, Opening, OwnerTag, Permit, PermitAsk, Ring, Settled, Settlement, Store, StoreError,
     TopicRing, Wanted,
 };
-use crate::ticket::Secret;
 
-/// The most jobs that one lease or settlement takes, so that others have their turn at the store.
+/// The most jobs of one lease or settlement, so that others have their turn at the store.
 pub(super) const BATCH: usize = 256;
 
-/// How long the secret is taken for what it was.
+/// How long a secret that was read is used before it is read again.
 const SECRET_KEPT: Duration = Duration::from_secs(60);
 
-/// How long one that could not be read is left alone.
+/// How long after a failure the secret is read again.
 const SECRET_AGAIN: Duration = Duration::from_secs(5);
 
-/// What a lane is to do.
-pub(super) enum Order {
-    /// Settle these, then lease so many of those.
+/// An order of the main loop to a lane.
+pub(super) enum LaneOrder {
+    /// Settle these outcomes, then lease up to `limit` jobs of these topics.
     Exchange { settle: Vec<Settlement>, wanted: Vec<Wanted>, limit: usize },
-    /// Tell others of these topics; and leave the bell to them for a moment.
+    /// Tell other processes that these topics have ready jobs. `rest`: also leave the bell to them for a moment.
     PassOn { topics: Vec<TopicName>, rest: bool },
-    /// Give rings back that are for others.
+    /// Give back rings that are for other processes.
     GiveBack(Vec<TopicRing>),
-    /// Whether to listen to the bell; or none any more.
+    /// Listen to the bell, or stop listening to it.
     Listen(bool),
     /// Take the bell down.
     Deaf,
-    /// Hand back all that is still held.
+    /// Hand back all leases that are still held.
     HandBack,
-    /// Ask for permits of topics whose home it is.
+    /// Ask for permits of topics that have their home on this lane.
     Permits(Vec<PermitAsk>),
-    /// Have a topic's jobs wait.
+    /// Open the circuit of a topic: its jobs wait.
     Open(Opening),
-    /// Have a topic's jobs wait no longer.
+    /// Close the circuit of a topic: its jobs wait no longer.
     Close(TopicName),
 }
 
-/// What a lane tells.
-pub(super) enum News {
-    /// There may be work.
+/// What a lane reports to the main loop.
+pub(super) enum LaneEvent {
+    /// The bell rang: there may be work.
     Rang(Vec<Ring>),
     /// Rings that could not be given back.
     Kept(Vec<TopicRing>),
-    /// What came of an exchange: what is to be settled again, what was leased, and what went wrong.
+    /// The answer of the store to an exchange: what must be settled again, what was leased, and what went wrong.
     Exchanged {
         unsettled: Vec<Settlement>,
         batch: Batch,
         failed: Option<StoreError>,
+        /// Whether some leases whose answers never came are not taken back yet.
+        unanswered: bool,
     },
-    /// What tickets for its leases are signed with.
-    Secret(Secret),
-    /// The bell is taken down.
+    /// The secret that signs the tickets of the lane's leases.
+    Secret(TicketSecret),
+    /// The bell has been taken down.
     Deaf,
-    /// All is handed back, or is not, which the timers mend.
+    /// All leases were handed back. After an error the timers hand them back.
     HandedBack(Result<usize, StoreError>),
-    /// What was asked, and what is granted.
+    /// The questions for permits, and the answers to them.
     Permitted {
         asks: Vec<PermitAsk>,
         permits: Vec<Result<Permit, StoreError>>,
     },
-    /// A topic's circuit was opened, or closed; and whether it was the other before.
+    /// A topic's circuit was opened (`Opened`) or closed (`Closed`). `is_news`: whether this changed its state.
     Opened {
         opening: Opening,
         is_news: Result<bool, StoreError>,
@@ -83,13 +85,13 @@ pub(super) enum News {
         topic: TopicName,
         is_news: Result<bool, StoreError>,
     },
-    /// It cannot go on.
+    /// The lane cannot go on.
     Ended(anyhow::Error),
 }
 
-/// Where lanes tell, and what wakes the main loop then.
+/// The queue of lane events, and the socket that wakes the main loop.
 pub(super) struct Inbox {
-    news: Mutex<Vec<(usize, News)>>,
+    news: Mutex<Vec<(usize, LaneEvent)>>,
     tell: UnixStream,
 }
 
@@ -101,21 +103,21 @@ impl Inbox {
         Ok((Arc::new(Inbox { news: Mutex::default(), tell }), told))
     }
 
-    fn put(&self, lane: usize, news: News) {
+    fn put(&self, lane: usize, news: LaneEvent) {
         lock(&self.news).push((lane, news));
-        // What fills it wakes as well.
+        // If the socket is full, the main loop wakes up anyway.
         let _ = (&self.tell).write(&[1]);
     }
 
-    /// All news since the last call.
-    pub(super) fn take(&self) -> Vec<(usize, News)> {
+    /// Returns all events since the last call.
+    pub(super) fn take(&self) -> Vec<(usize, LaneEvent)> {
         std::mem::take(&mut *lock(&self.news))
     }
 }
 
 /// The main loop's side of a lane.
 pub(super) struct Lane {
-    orders: Sender<Order>,
+    orders: Sender<LaneOrder>,
     tell: UnixStream,
 }
 
@@ -148,8 +150,8 @@ impl Lane {
         Ok(Lane { orders, tell })
     }
 
-    pub(super) fn order(&self, order: Order) {
-        // One that has ended has told so.
+    pub(super) fn order(&self, order: LaneOrder) {
+        // If the thread has ended, it has reported that with `LaneEvent::Ended`.
         let _ = self.orders.send(order);
         let _ = (&self.tell).write(&[1]);
     }
@@ -160,7 +162,7 @@ struct Worker {
     store: Box<dyn Store>,
     bell: Option<Box<dyn Bell>>,
     owner: OwnerTag,
-    orders: Receiver<Order>,
+    orders: Receiver<LaneOrder>,
     told: UnixStream,
     inbox: Arc<Inbox>,
     listens: bool,
@@ -171,11 +173,11 @@ struct Worker {
 impl Worker {
     fn run(mut self) {
         if let Err(e) = self.work() {
-            self.inbox.put(self.number, News::Ended(e));
+            self.inbox.put(self.number, LaneEvent::Ended(e));
         }
     }
 
-    /// Until the main loop is gone.
+    /// Works until the main loop is gone.
     fn work(&mut self) -> Result<()> {
         loop {
             match self.orders.try_recv() {
@@ -187,7 +189,8 @@ impl Worker {
     }
 
     fn wait(&mut self) -> Result<()> {
-        // One that nobody listens to is left to ring; but for what was told to this process alone just before.
+        // A bell that is not listened to need not be waited for. The exception is a bell that loses rings: it may have
+        // been rung for this process alone just before it stopped listening.
         let bell = self.bell.as_ref().filter(|bell| self.listens || bell.loses_rings());
         let fds: Vec<BorrowedFd<'_>> =
             std::iter::once(self.told.as_fd()).chain(bell.map(|bell| bell.as_fd())).collect();
@@ -204,22 +207,22 @@ impl Worker {
         {
             let rings = bell.rings();
             if !rings.is_empty() {
-                self.inbox.put(self.number, News::Rang(rings));
+                self.inbox.put(self.number, LaneEvent::Rang(rings));
             }
         }
         Ok(())
     }
 
-    fn obey(&mut self, order: Order) {
+    fn obey(&mut self, order: LaneOrder) {
         match order {
-            Order::Exchange { settle, wanted, limit } => {
+            LaneOrder::Exchange { settle, wanted, limit } => {
                 if limit > 0 {
                     self.read_secret();
                 }
                 let exchanged = self.exchange(settle, &wanted, limit);
                 self.inbox.put(self.number, exchanged);
             }
-            Order::PassOn { topics, rest } => {
+            LaneOrder::PassOn { topics, rest } => {
                 if let Some(bell) = self.bell.as_ref().filter(|_| rest) {
                     bell.rest();
                 }
@@ -227,44 +230,45 @@ impl Worker {
                     self.store.pass_on(&topics);
                 }
             }
-            Order::GiveBack(rings) => {
+            LaneOrder::GiveBack(rings) => {
                 if let Err(e) = self.store.give_back(&rings) {
                     log::debug!("cannot give rings back: {e}");
-                    self.inbox.put(self.number, News::Kept(rings));
+                    self.inbox.put(self.number, LaneEvent::Kept(rings));
                 }
             }
-            Order::Listen(listens) => {
+            LaneOrder::Listen(listens) => {
                 self.listens = listens;
                 if let Some(bell) = &self.bell {
                     bell.listen(listens);
                 }
             }
-            Order::Deaf => {
+            LaneOrder::Deaf => {
                 if let Some(bell) = self.bell.take() {
                     store::unhang(bell, self.store.as_mut());
                 }
-                self.inbox.put(self.number, News::Deaf);
+                self.inbox.put(self.number, LaneEvent::Deaf);
             }
-            Order::HandBack => {
+            LaneOrder::HandBack => {
                 let handed_back = self.store.hand_back(&self.owner);
-                self.inbox.put(self.number, News::HandedBack(handed_back));
+                self.inbox.put(self.number, LaneEvent::HandedBack(handed_back));
             }
-            Order::Permits(asks) => {
+            LaneOrder::Permits(asks) => {
                 let permits = self.store.permits(&self.owner, &asks);
-                self.inbox.put(self.number, News::Permitted { asks, permits });
+                self.inbox.put(self.number, LaneEvent::Permitted { asks, permits });
             }
-            Order::Open(opening) => {
+            LaneOrder::Open(opening) => {
                 let is_news = self.store.open_circuit(&opening);
-                self.inbox.put(self.number, News::Opened { opening, is_news });
+                self.inbox.put(self.number, LaneEvent::Opened { opening, is_news });
             }
-            Order::Close(topic) => {
+            LaneOrder::Close(topic) => {
                 let is_news = self.store.close_circuit(&topic);
-                self.inbox.put(self.number, News::Closed { topic, is_news });
+                self.inbox.put(self.number, LaneEvent::Closed { topic, is_news });
             }
         }
     }
 
-    /// Tells the secret before what may need it, and now and then anew: a node may have lost it with all that it had.
+    /// Reports the secret before a lease that may need it, and reads it again from time to time. A node that lost its
+    /// data has also lost its secret.
     fn read_secret(&mut self) {
         if self.secret_read.is_some_and(|at| at.elapsed() < SECRET_KEPT) {
             return;
@@ -272,9 +276,10 @@ impl Worker {
         match self.store.secret(self.number) {
             Ok(secret) => {
                 self.secret_read = Some(Instant::now());
-                self.inbox.put(self.number, News::Secret(secret));
+                self.inbox.put(self.number, LaneEvent::Secret(secret));
             }
-            // What is leased meanwhile cannot be answered later. It is tried again in a while, and not with each lease.
+            // Until the secret is known, receivers cannot answer later. It is read again after a while, and not with
+            // each lease.
             Err(e) => {
                 self.secret_read = Instant::now().checked_sub(SECRET_KEPT - SECRET_AGAIN);
                 log::debug!("cannot read the secret of tickets: {e}");
@@ -282,7 +287,7 @@ impl Worker {
         }
     }
 
-    fn exchange(&mut self, settle: Vec<Settlement>, wanted: &[Wanted], limit: usize) -> News {
+    fn exchange(&mut self, settle: Vec<Settlement>, wanted: &[Wanted], limit: usize) -> LaneEvent {
         let (settled, leased) = match limit {
             0 => (self.store.settle(&settle), Ok(Batch::default())),
             _ => self.store.exchange(&settle, wanted, limit, Some(&self.owner)),
@@ -308,6 +313,10 @@ impl Worker {
                 }
             }
         }
-        News::Exchanged { unsettled, batch, failed }
+        let taken_back = self.store.take_back_unanswered();
+        if let Err(e) = &taken_back {
+            log::debug!("cannot take back leases without an answer: {e}");
+        }
+        LaneEvent::Exchanged { unsettled, batch, failed, unanswered: taken_back.is_err() }
     }
 }

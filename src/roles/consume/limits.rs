@@ -1,27 +1,29 @@
-//! Topics with `max_in_flight` or `rate`: how many of their callbacks may begin here. Permits are granted by the topic's home;
-//! while that does not answer, this process goes by itself alone. Pure: takes the moment, gives what is to be asked and when.
+//! Topics with `max_in_flight` or `rate`: how many of their callbacks may begin here. The topic's home grants permits.
+//! While the home does not answer, this process decides alone. Pure: the caller passes the present moment, and gets
+//! what must be asked and when.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::flow::Pace;
-use crate::job::TopicName;
-use crate::store::{Permit, PermitAsk};
-use crate::topic::{Rate, Topics};
+use model::flow::RateSteps;
+use model::job::TopicName;
+use model::topic::{Rate, Topics};
+use store::{Permit, PermitAsk};
 
-/// How often what is held is said again: well before it is forgotten.
+/// How often the home is told again what this process holds: well before the home forgets it.
 const RENEW: Duration = Duration::from_secs(10);
 
-/// How long an answer is waited for before this process goes by itself.
+/// How long this process waits for an answer before it decides alone.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long it then does, before the home is asked again.
+/// How long this process then decides alone before it asks the home again.
 const ALONE: Duration = Duration::from_secs(1);
 
-/// How long permits are kept whose jobs cannot be had.
+/// How long permits are kept while no jobs can be leased for them.
 const KEPT: Duration = Duration::from_secs(1);
 
-/// After how long who was refused asks again, at first and at last: nobody says when another process's callbacks end.
+/// How long after a refusal permits are asked for again: the first pause and the longest. Nobody reports when the
+/// callbacks of other processes end.
 const REFUSED: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
 
 /// A topic that has limits.
@@ -30,24 +32,24 @@ struct Limit {
     max_in_flight: Option<u32>,
     rate: Option<Rate>,
     in_flight: u32,
-    /// May begin.
+    /// Permits that may be used now.
     hand: u32,
-    /// Of `hand`: since when.
+    /// Since when `hand` holds permits.
     hand_since: Instant,
-    /// May begin, and a lease is under way for them.
+    /// Permits for which a lease is under way.
     reserved: u32,
-    /// Were granted, and did not begin: the rate has them back.
+    /// Permits that were granted and not used. The rate gets them back.
     unused: u32,
-    /// What the home takes this process to hold.
+    /// How many permits this process holds, as far as its home knows.
     told: u32,
     renew: Instant,
     asked: Option<Instant>,
-    /// Not before.
+    /// Permits are not asked for before this moment.
     again: Option<Instant>,
     refusals: u32,
-    /// Until then this process goes by itself.
+    /// Until then this process decides alone.
     alone: Option<Instant>,
-    /// The rate, kept by this process alone: when that began, and what is spent.
+    /// How much of the rate is spent while this process decides alone (see [`RateSteps`]).
     spent_us: f64,
 }
 
@@ -60,7 +62,7 @@ impl Limit {
         self.unused += std::mem::take(&mut self.hand);
     }
 
-    /// Whether nothing is to be said to the home.
+    /// Whether the home needs no news.
     fn is_even(&self) -> bool {
         (self.max_in_flight.is_none() || self.told == self.held())
             && (self.rate.is_none() || self.unused == 0)
@@ -70,7 +72,7 @@ impl Limit {
         self.again.is_none_or(|again| again <= now)
     }
 
-    /// Grants by what is known here.
+    /// Grants permits by what this process itself knows.
     fn grant_alone(&mut self, want: u32, now: Instant, epoch: Instant) {
         let room = self.max_in_flight.map_or(u32::MAX, |most| most.saturating_sub(self.held()));
         let mut granted = want.min(room);
@@ -78,14 +80,14 @@ impl Limit {
         if let Some(rate) = self.rate {
             let now_us = now.duration_since(epoch).as_micros() as f64;
             let taken =
-                Pace::from(rate).take(self.spent_us, now_us, std::mem::take(&mut self.unused), granted);
+                RateSteps::from(rate).take(self.spent_us, now_us, std::mem::take(&mut self.unused), granted);
             (granted, self.spent_us) = (taken.granted, taken.spent_us);
             self.again = taken.again.map(|again| now + again);
         }
         self.take(granted, now);
         if granted < want && self.again.is_none() {
             self.again = Some(now + REFUSED.0);
-            // What ends here makes room at once.
+            // So a callback that ends here makes room at once.
             self.refusals = 1;
         }
     }
@@ -99,11 +101,11 @@ impl Limit {
     }
 }
 
-/// What is known of topics with limits.
+/// What this process knows of topics with limits.
 #[derive(Debug)]
 pub(super) struct Limits {
     epoch: Instant,
-    /// Jobs can be had while a home is away: it is not all of the store.
+    /// Whether jobs can be leased while a home does not answer. If the home is the whole store, they cannot.
     may_go_alone: bool,
     topics: HashMap<TopicName, Limit>,
 }
@@ -113,11 +115,12 @@ impl Limits {
         Limits { epoch: now, may_go_alone, topics: HashMap::new() }
     }
 
-    /// Goes by these topics from now on. `in_flight`: what is in flight of one that had no limits.
+    /// Follows these topics from now on. `in_flight` returns how many callbacks run of a topic that had no limits
+    /// before.
     pub(super) fn serve(&mut self, topics: &Topics, now: Instant, in_flight: impl Fn(&TopicName) -> u32) {
         for topic in topics.iter() {
             if topic.max_in_flight.is_none() && topic.rate.is_none() {
-                // What its home thinks it holds is forgotten there in time.
+                // The home forgets in time what this process held.
                 self.topics.remove(&topic.name);
                 continue;
             }
@@ -139,25 +142,25 @@ impl Limits {
             });
             if (known.max_in_flight, known.rate) != (topic.max_in_flight, topic.rate) {
                 if known.max_in_flight.is_none() {
-                    // Its home was not told what is in flight.
+                    // The home does not know yet how many callbacks are in flight.
                     (known.told, known.renew) = (0, now);
                 }
                 (known.max_in_flight, known.rate, known.again) = (topic.max_in_flight, topic.rate, None);
             }
         }
-        // Of one that is gone, the callbacks that still run go on to count.
+        // The callbacks of a removed topic that still run continue to count.
         self.topics.retain(|name, limit| {
             limit.give_back();
             topics.get(name.as_str()).is_some() || limit.held() > 0
         });
     }
 
-    /// How many callbacks of a topic may begin; none: it has no limits.
+    /// Returns how many callbacks of a topic may begin. `None` if it has no limits.
     pub(super) fn allowed(&self, topic: &TopicName) -> Option<u32> {
         self.topics.get(topic).map(|limit| limit.hand)
     }
 
-    /// A lease is under way for so many.
+    /// Reserves permits for a lease that is under way.
     pub(super) fn reserve(&mut self, topic: &TopicName, jobs: u32) {
         if let Some(limit) = self.topics.get_mut(topic) {
             limit.hand = limit.hand.saturating_sub(jobs);
@@ -165,7 +168,7 @@ impl Limits {
         }
     }
 
-    /// It brought so many of them, whose callbacks begin.
+    /// Records that the lease for `reserved` permits brought this many jobs, whose callbacks begin.
     pub(super) fn leased(&mut self, topic: &TopicName, reserved: u32, jobs: u32) {
         if let Some(limit) = self.topics.get_mut(topic) {
             // A lease that was ordered before the topic had limits had no permits.
@@ -176,20 +179,22 @@ impl Limits {
         }
     }
 
-    /// A callback ended; or did not begin although its job was leased.
+    /// Records that a callback ended, or that it did not begin although its job was leased.
     pub(super) fn ended(&mut self, topic: &TopicName, began: bool) {
         if let Some(limit) = self.topics.get_mut(topic) {
             limit.in_flight = limit.in_flight.saturating_sub(1);
             limit.unused += u32::from(!began);
-            // There is room again; and what did not begin goes back with the next question, which may have it at once.
+            // There is room again. A permit that was not used goes back with the next question, which may get it again
+            // at once.
             if !began || limit.max_in_flight.is_some() && limit.refusals > 0 {
                 limit.again = None;
             }
         }
     }
 
-    /// What is to be asked now. `wants` gives how many more of a topic would begin, were it not for its limits; `could`, how many
-    /// if leases that are under way bring nothing. Permits that are granted without asking are told to `granted`.
+    /// Returns the questions that must be asked now. `wants` returns how many more callbacks of a topic would begin
+    /// without its limits; `could`, how many would if the leases under way bring nothing. `granted` is called with each
+    /// topic that gets permits without asking.
     pub(super) fn asks(
         &mut self,
         now: Instant,
@@ -201,7 +206,7 @@ impl Limits {
         for (topic, limit) in &mut self.topics {
             let want = wants(topic);
             if limit.hand > 0 && limit.hand_since + KEPT <= now {
-                // Others may have more use for them.
+                // Others may have more use for the permits.
                 limit.give_back();
                 limit.again = Some(now + KEPT);
             } else if limit.hand > 0 && could(topic) == 0 {
@@ -239,7 +244,7 @@ impl Limits {
         asks
     }
 
-    /// Takes what the home answered; none: it could not be asked. Tells whether some may begin now.
+    /// Takes the home's answer; `None` if it could not be asked. Returns whether callbacks may begin now.
     pub(super) fn answered(&mut self, ask: &PermitAsk, permit: Option<Permit>, now: Instant) -> bool {
         let Some(limit) = self.topics.get_mut(&ask.topic) else { return false };
         let asked = limit.asked.take();
@@ -248,14 +253,14 @@ impl Limits {
             limit.alone = Some(now + ALONE);
             limit.again = Some(now + if self.may_go_alone { REFUSED.0 } else { ALONE });
             limit.renew = limit.renew.max(now + REFUSED.1);
-            // It may have granted what was asked: it is told again what is held.
+            // The home may have granted permits that never came. So it is told again what this process holds.
             limit.told = u32::MAX;
             return false;
         };
         limit.told = ask.held + granted;
         limit.renew = now + RENEW;
         if self.may_go_alone && asked.is_some_and(|since| since + PATIENCE <= now) {
-            // It came too late: meanwhile this process has gone by itself. What it holds is said again.
+            // The answer came too late: meanwhile this process has decided alone. The home is told again what it holds.
             limit.unused += granted;
             limit.alone = None;
             return false;
@@ -272,7 +277,7 @@ impl Limits {
         granted > 0
     }
 
-    /// When it is to be asked again for what is to be asked.
+    /// Returns when `asks` must be called again.
     pub(super) fn next(&self, wants: impl Fn(&TopicName) -> u32) -> Option<Instant> {
         let next_of = |(topic, limit): (&TopicName, &Limit)| {
             let waits = wants(topic) > 0;
@@ -289,7 +294,7 @@ impl Limits {
         self.topics.iter().filter_map(next_of).min()
     }
 
-    /// Whether every home knows that nothing is held any more, or cannot be told.
+    /// Whether every home knows that this process holds nothing any more, or cannot be told.
     pub(super) fn is_through(&self) -> bool {
         self.topics.values().all(|limit| limit.alone.is_some() || (limit.asked.is_none() && limit.is_even()))
     }
@@ -298,7 +303,7 @@ impl Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topic::Topic;
+    use model::topic::Topic;
 
     fn limits(max_in_flight: Option<u32>, rate: Option<Rate>) -> (Limits, TopicName, Instant) {
         let (name, now) = (TopicName::new("t").unwrap(), Instant::now());
@@ -396,7 +401,7 @@ mod tests {
         assert_eq!((told, l.allowed(&t)), (1, Some(2)), "by its own rate and limit");
         l.reserve(&t, 2);
         l.leased(&t, 2, 2);
-        // It answers after all.
+        // The home answers after all.
         let late = later + Duration::from_millis(10);
         assert!(!l.answered(&asked, permit(5), late));
         let said = ask(&mut l, late, 0).unwrap();
@@ -407,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_that_is_all_of_the_store_is_asked_again_in_a_while_and_not_in_a_loop() {
+    fn a_home_that_is_the_whole_store_is_asked_again_after_a_pause() {
         let (mut l, t, now) = limits(Some(5), None);
         l.may_go_alone = false;
         let asked = ask(&mut l, now, 3).unwrap();
@@ -425,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn permits_are_kept_while_a_lease_is_under_way_and_given_up_when_they_are_of_no_use() {
+    fn permits_stay_during_a_lease_and_are_returned_when_unused() {
         let (mut l, t, now) = limits(Some(5), None);
         let asked = ask(&mut l, now, 5).unwrap();
         l.answered(&asked, permit(5), now);
@@ -439,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_was_ordered_before_there_were_limits_brings_no_permits() {
+    fn a_lease_ordered_before_there_were_limits_brings_no_permits() {
         let (mut l, t, _) = limits(Some(1), None);
         l.leased(&t, 20, 5);
         assert_eq!((l.allowed(&t), l.topics[&t].in_flight), (Some(0), 5));

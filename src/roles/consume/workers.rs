@@ -1,4 +1,4 @@
-//! The workers, as many as callbacks may be in flight at a time: tasks of the one thread that makes the calls.
+//! The workers: one for each callback that may be in flight. They are tasks of the one thread that makes the calls.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,42 +8,42 @@ use std::sync::{Arc, Mutex};
 
 use jiff::tz::TimeZone;
 
-use crate::callback::{Call, Caller, Delivery, Ended, Verdict};
-use crate::counters::Counters;
-use crate::job::{Attempt, TopicName};
-use crate::metrics::AttemptOutcome;
-use crate::role::lock;
-use crate::settings::Settings;
-use crate::store::{Leased, Token};
-use crate::topic::Topic;
+use delivery::callback::{Call, Caller, CompletedCall, Delivery, Verdict};
+use model::job::{Attempt, TopicName};
+use model::metrics::AttemptOutcome;
+use model::settings::Settings;
+use model::topic::Topic;
+use role::lock;
+use store::{Leased, Token};
+use telemetry::counters::Counters;
 
 /// A callback that ended.
 #[derive(Debug)]
-pub(super) struct Finished {
-    /// The lease.
+pub(super) struct FinishedCallback {
+    /// The lease token of its job.
     pub token: Token,
     /// How its answer was judged.
     pub verdict: Verdict,
-    /// What is kept of it.
+    /// What is recorded about the attempt.
     pub attempt: Attempt,
 }
 
-struct Shared {
+struct WorkerQueue {
     counters: Counters,
-    finished: Mutex<Vec<Finished>>,
-    /// The main loop has been told of what is in `finished`.
+    finished: Mutex<Vec<FinishedCallback>>,
+    /// The main loop has been told that `finished` is not empty.
     told: AtomicBool,
     tell: UnixStream,
 }
 
 /// The main loop's side of the workers.
 pub(super) struct Workers {
-    shared: Arc<Shared>,
+    shared: Arc<WorkerQueue>,
     caller: Caller,
     told: UnixStream,
     concurrency: u32,
     busy: u32,
-    /// Not handed over yet.
+    /// Calls that are not handed to the caller yet.
     fresh: Vec<Call>,
 }
 
@@ -52,19 +52,23 @@ impl Workers {
         let (told, tell) = UnixStream::pair()?;
         told.set_nonblocking(true)?;
         tell.set_nonblocking(true)?;
-        let shared =
-            Arc::new(Shared { counters, finished: Mutex::default(), told: AtomicBool::new(false), tell });
+        let shared = Arc::new(WorkerQueue {
+            counters,
+            finished: Mutex::default(),
+            told: AtomicBool::new(false),
+            tell,
+        });
         let (concurrency, telling) = (settings.consume.concurrency, Arc::clone(&shared));
         let caller = Caller::telling(concurrency, &settings.callback, zone, move || telling.tell())?;
         Ok(Workers { shared, caller, told, concurrency, busy: 0, fresh: Vec::new() })
     }
 
-    /// How many more calls may be handed in.
+    /// Returns how many more calls may be handed in.
     pub(super) fn free(&self) -> u32 {
         self.concurrency.saturating_sub(self.busy)
     }
 
-    /// Hands in a call, which begins with the next [`Workers::begin`]. To be used only while workers are free.
+    /// Hands in a call, which begins with the next [`Workers::begin`]. Only allowed while a worker is free.
     pub(super) fn call(&mut self, topic: &Arc<Topic>, leased: &Leased, ack_url: Option<String>) {
         debug_assert!(self.free() > 0);
         self.busy += 1;
@@ -90,10 +94,10 @@ impl Workers {
         }
     }
 
-    /// The calls that ended since the last time.
-    pub(super) fn finished(&mut self) -> Vec<Finished> {
+    /// Returns the calls that ended since the last time.
+    pub(super) fn finished(&mut self) -> Vec<FinishedCallback> {
         let mut buffer = [0; 64];
-        // Read before taking: what ends after the taking writes again.
+        // The socket is read before `finished` is taken: a call that ends after that writes to the socket again.
         while let Ok(n) = (&self.told).read(&mut buffer)
             && n == buffer.len()
         {}
@@ -111,14 +115,14 @@ impl AsFd for Workers {
     }
 }
 
-impl Shared {
-    fn ended(&self, token: Token, topic: &TopicName, due_ms: i64, ended: Ended) {
+impl WorkerQueue {
+    fn ended(&self, token: Token, topic: &TopicName, due_ms: i64, ended: CompletedCall) {
         self.count(topic, due_ms, &ended);
-        let Ended { verdict, attempt, .. } = ended;
-        lock(&self.finished).push(Finished { token, verdict, attempt });
+        let CompletedCall { verdict, attempt, .. } = ended;
+        lock(&self.finished).push(FinishedCallback { token, verdict, attempt });
     }
 
-    /// Tells the main loop, if there is anything of which it has not been told.
+    /// Wakes the main loop if `finished` has something that it has not been told of.
     fn tell(&self) {
         if lock(&self.finished).is_empty() || self.told.swap(true, Ordering::SeqCst) {
             return;
@@ -126,12 +130,12 @@ impl Shared {
         if let Err(e) = (&self.tell).write(&[1])
             && e.kind() != ErrorKind::WouldBlock
         {
-            log::error!("cannot tell of a callback's end: {e}");
+            log::error!("cannot wake the main loop after a callback: {e}");
         }
     }
 
-    fn count(&self, topic: &TopicName, due_ms: i64, ended: &Ended) {
-        // By this host's clock: one that is behind the store's makes it 0 at the least.
+    fn count(&self, topic: &TopicName, due_ms: i64, ended: &CompletedCall) {
+        // The lateness is measured by this host's clock. If that clock is behind the store's, the lateness is 0.
         let late_us = ended.began_us.saturating_sub(due_ms.saturating_mul(1000)).max(0) as u64;
         let took_us = ended.took.as_micros() as u64;
         let topic = self.counters.topic(topic.as_str());

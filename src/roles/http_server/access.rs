@@ -1,4 +1,4 @@
-//! Who may do what: what each route needs, and whether who asks has it.
+//! Access control: what each route needs, and whether the caller has it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -15,74 +15,73 @@ use tokio::sync::{Semaphore, watch};
 
 use super::admission::Hosts;
 use super::problem::Problem;
-use crate::process;
-use crate::role::lock;
-use crate::scope::Need;
-use crate::session;
-use crate::settings::{Auth, Http};
-use crate::strikes::{Source, Strike, Strikes};
-use crate::token::{Pass, Token, TokenName, Tokens};
+use model::failure_limiter::{FailureKind, FailureLimiter, Source};
+use model::scope::Need;
+use model::session;
+use model::settings::{Auth, Http};
+use model::token::{Pass, Token, TokenName, Tokens};
+use role::lock;
 
-/// What a route needs.
+/// What a caller needs to use a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Rule {
+enum RouteRule {
     /// Nothing.
     Anyone,
-    /// What its path holds, which the route itself looks at.
+    /// The ticket in its path, which the route itself checks.
     Ticket,
-    /// What its body holds, which the route itself looks at.
+    /// The password in its body, which the route itself checks.
     Password,
     Read,
-    /// To look at jobs of its topic.
+    /// The right to look at jobs of the route's topic.
     Jobs,
     Produce,
     Consume,
     Admin,
 }
 
-/// What routes need. Whatever is not here needs everything: a route that somebody forgets is shut.
+/// What each route needs. A route that is not in this table needs `admin`, so a forgotten route is closed.
 #[rustfmt::skip]
-const RULES: &[(&str, &str, Rule)] = &[
-    ("GET",    "/",                               Rule::Anyone),
-    ("GET",    "/console/{path}",                 Rule::Anyone),
-    ("GET",    "/console/session",                Rule::Anyone),
-    ("POST",   "/console/session",                Rule::Password),
-    ("DELETE", "/console/session",                Rule::Anyone),
-    ("GET",    "/healthz",                        Rule::Anyone),
-    ("GET",    "/readyz",                         Rule::Anyone),
-    ("GET",    "/metrics",                        Rule::Read),
-    ("GET",    "/openapi.json",                   Rule::Read),
-    ("GET",    "/v1/stats",                       Rule::Read),
-    ("GET",    "/v1/nodes",                       Rule::Read),
-    ("GET",    "/v1/processes",                   Rule::Read),
-    ("GET",    "/v1/alerts",                      Rule::Read),
-    ("GET",    "/v1/alerts/channels",             Rule::Read),
-    ("GET",    "/v1/events",                      Rule::Read),
-    ("GET",    "/v1/history",                     Rule::Read),
-    ("GET",    "/v1/forecast",                    Rule::Read),
-    ("POST",   "/v1/check/topic",                 Rule::Read),
-    ("GET",    "/v1/topics",                      Rule::Read),
-    ("GET",    "/v1/topics/{t}",                  Rule::Read),
-    ("GET",    "/v1/topics/{t}/jobs",             Rule::Jobs),
-    ("POST",   "/v1/topics/{t}/jobs",             Rule::Produce),
-    // What is a batch to a POST is a job of this name to the others.
-    ("POST",   "/v1/topics/{t}/jobs/batch",       Rule::Produce),
-    ("GET",    "/v1/topics/{t}/jobs/batch",       Rule::Jobs),
-    ("PATCH",  "/v1/topics/{t}/jobs/batch",       Rule::Produce),
-    ("DELETE", "/v1/topics/{t}/jobs/batch",       Rule::Produce),
-    ("GET",    "/v1/topics/{t}/jobs/{id}",        Rule::Jobs),
-    ("PATCH",  "/v1/topics/{t}/jobs/{id}",        Rule::Produce),
-    ("DELETE", "/v1/topics/{t}/jobs/{id}",        Rule::Produce),
-    ("POST",   "/v1/topics/{t}/jobs/{id}/run",    Rule::Produce),
-    ("POST",   "/v1/topics/{t}/reserve",          Rule::Consume),
-    ("POST",   "/v1/topics/{t}/jobs/{id}/ack",    Rule::Consume),
-    ("POST",   "/v1/topics/{t}/jobs/{id}/nack",   Rule::Consume),
-    ("POST",   "/v1/topics/{t}/jobs/{id}/extend", Rule::Consume),
-    ("GET",    "/v1/topics/{t}/dead",             Rule::Jobs),
-    ("POST",   "/v1/ack/{ticket}",                Rule::Ticket),
+const RULES: &[(&str, &str, RouteRule)] = &[
+    ("GET",    "/",                               RouteRule::Anyone),
+    ("GET",    "/console/{path}",                 RouteRule::Anyone),
+    ("GET",    "/console/session",                RouteRule::Anyone),
+    ("POST",   "/console/session",                RouteRule::Password),
+    ("DELETE", "/console/session",                RouteRule::Anyone),
+    ("GET",    "/healthz",                        RouteRule::Anyone),
+    ("GET",    "/readyz",                         RouteRule::Anyone),
+    ("GET",    "/metrics",                        RouteRule::Read),
+    ("GET",    "/openapi.json",                   RouteRule::Read),
+    ("GET",    "/v1/stats",                       RouteRule::Read),
+    ("GET",    "/v1/nodes",                       RouteRule::Read),
+    ("GET",    "/v1/processes",                   RouteRule::Read),
+    ("GET",    "/v1/alerts",                      RouteRule::Read),
+    ("GET",    "/v1/alerts/channels",             RouteRule::Read),
+    ("GET",    "/v1/events",                      RouteRule::Read),
+    ("GET",    "/v1/history",                     RouteRule::Read),
+    ("GET",    "/v1/forecast",                    RouteRule::Read),
+    ("POST",   "/v1/check/topic",                 RouteRule::Read),
+    ("GET",    "/v1/topics",                      RouteRule::Read),
+    ("GET",    "/v1/topics/{t}",                  RouteRule::Read),
+    ("GET",    "/v1/topics/{t}/jobs",             RouteRule::Jobs),
+    ("POST",   "/v1/topics/{t}/jobs",             RouteRule::Produce),
+    // For POST this is the path of batches. For the other methods it is a job with the id `batch`.
+    ("POST",   "/v1/topics/{t}/jobs/batch",       RouteRule::Produce),
+    ("GET",    "/v1/topics/{t}/jobs/batch",       RouteRule::Jobs),
+    ("PATCH",  "/v1/topics/{t}/jobs/batch",       RouteRule::Produce),
+    ("DELETE", "/v1/topics/{t}/jobs/batch",       RouteRule::Produce),
+    ("GET",    "/v1/topics/{t}/jobs/{id}",        RouteRule::Jobs),
+    ("PATCH",  "/v1/topics/{t}/jobs/{id}",        RouteRule::Produce),
+    ("DELETE", "/v1/topics/{t}/jobs/{id}",        RouteRule::Produce),
+    ("POST",   "/v1/topics/{t}/jobs/{id}/run",    RouteRule::Produce),
+    ("POST",   "/v1/topics/{t}/reserve",          RouteRule::Consume),
+    ("POST",   "/v1/topics/{t}/jobs/{id}/ack",    RouteRule::Consume),
+    ("POST",   "/v1/topics/{t}/jobs/{id}/nack",   RouteRule::Consume),
+    ("POST",   "/v1/topics/{t}/jobs/{id}/extend", RouteRule::Consume),
+    ("GET",    "/v1/topics/{t}/dead",             RouteRule::Jobs),
+    ("POST",   "/v1/ack/{ticket}",                RouteRule::Ticket),
 ];
 
-/// Whether a route is that one; how its parts are called does not matter.
+/// Whether two patterns mean the same route. The names of their parameters do not matter.
 pub(super) fn is_route(known: &str, route: &str) -> bool {
     let (mut known, mut parts) = (known.split('/'), route.split('/'));
     loop {
@@ -94,34 +93,34 @@ pub(super) fn is_route(known: &str, route: &str) -> bool {
     }
 }
 
-/// What that route needs.
-fn rule(method: &Method, route: &str) -> Rule {
-    // HEAD is a GET of which the answer's body is left out.
+/// Returns what a route needs.
+fn rule(method: &Method, route: &str) -> RouteRule {
+    // HEAD is a GET whose answer has no body.
     let method = if method == Method::HEAD { "GET" } else { method.as_str() };
     let found = RULES.iter().find(|(m, known, _)| *m == method && is_route(known, route));
-    found.map_or(Rule::Admin, |(_, _, rule)| *rule)
+    found.map_or(RouteRule::Admin, |(_, _, rule)| *rule)
 }
 
-impl Rule {
-    /// Of that topic; none: nobody needs anything.
+impl RouteRule {
+    /// The scope that the rule asks for, for a topic. None: the route needs no scope.
     fn need(self, topic: &str) -> Option<Need<'_>> {
         Some(match self {
-            Rule::Anyone | Rule::Ticket | Rule::Password => return None,
-            Rule::Read => Need::Read,
-            Rule::Jobs => Need::Jobs(topic),
-            Rule::Produce => Need::Produce(topic),
-            Rule::Consume => Need::Consume(topic),
-            Rule::Admin => Need::Admin,
+            RouteRule::Anyone | RouteRule::Ticket | RouteRule::Password => return None,
+            RouteRule::Read => Need::Read,
+            RouteRule::Jobs => Need::Jobs(topic),
+            RouteRule::Produce => Need::Produce(topic),
+            RouteRule::Consume => Need::Consume(topic),
+            RouteRule::Admin => Need::Admin,
         })
     }
 }
 
-/// From where a connection has come in.
+/// Where a connection comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Peer {
-    /// By TCP.
+    /// TCP: the client's address.
     Address(IpAddr),
-    /// By the Unix socket; which user, if the system has said it.
+    /// The Unix socket: the client's user id, if the system reports it.
     User(Option<u32>),
 }
 
@@ -134,20 +133,20 @@ impl Peer {
     }
 }
 
-/// Who asks; among a request's extensions.
+/// Who makes a request. It is an extension of the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Caller {
-    /// Root, or the daemon's own user, by the Unix socket.
+    /// Root or the daemon's own user, on the Unix socket. It holds the user id.
     Local(u32),
-    /// Whoever reaches a port that asks for nothing.
+    /// A caller that needs no token: `http.auth` is `none`, or the route takes a ticket.
     Anybody,
-    /// Who has a token.
+    /// A client with a token. It holds the token's name.
     Token(TokenName),
-    /// Who has signed in to the console.
+    /// A person who has signed in to the console. It holds the account's name.
     Account(TokenName),
 }
 
-/// As it is written down.
+/// The form in the audit log and in log lines.
 impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -160,17 +159,18 @@ impl fmt::Display for Caller {
     }
 }
 
-/// Among an answer's extensions: who asked had a valid token or session, or needed none here.
+/// An extension of an answer: the caller had a valid token or session, or needed none.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HasToken;
 
-/// Who it is, and by which token.
-type Known = (Caller, Option<Token>);
+/// The caller, and the token or account that proved it.
+type Identity = (Caller, Option<Token>);
 
-/// What a page shows with each change.
+/// The header that the console's page sends with each change.
 const CSRF: HeaderName = HeaderName::from_static("dq-csrf");
 
-/// The cookies of that name: one that is left over from another path may stand before the one that counts.
+/// Returns the values of all cookies of a name. A cookie left over from another path may stand before the one that
+/// counts.
 fn cookies<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'a str> {
     let all = headers.get_all(COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
     all.flat_map(|cookies| cookies.split(';')).filter_map(move |one| {
@@ -179,26 +179,26 @@ fn cookies<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'a s
     })
 }
 
-/// Who has signed in, and what his cookie of that name says, if a request is of his browser.
+/// Returns the account that has signed in, and the value of its session cookie, if the request has one.
 pub(super) fn holder<'a, 'b>(
     headers: &'b HeaderMap,
     name: &str,
     tokens: &'a Tokens,
 ) -> Option<(&'a Token, &'b str)> {
-    let now_ms = process::now_ms();
+    let now_ms = host::now_ms();
     cookies(headers, name).find_map(|value| Some((session::holder(tokens, value, now_ms)?, value)))
 }
 
-/// What is needed to let somebody in.
+/// Decides who may make a request, and how many requests run at once.
 pub(super) struct Access {
     auth: Auth,
     tokens: watch::Receiver<Tokens>,
-    strikes: Mutex<Strikes>,
+    failures: Mutex<FailureLimiter>,
     hosts: Arc<Hosts>,
-    /// The name of the cookie of those who have signed in.
+    /// The name of the session cookie.
     cookie: String,
     requests: Semaphore,
-    /// Of those who show a ticket: they take no room from those who show a token.
+    /// The places for requests with a ticket. They take no places from requests with a token.
     tickets: Semaphore,
     max_requests: usize,
     own_user: u32,
@@ -209,7 +209,7 @@ impl Access {
         Access {
             auth: http.auth,
             tokens,
-            strikes: Mutex::default(),
+            failures: Mutex::default(),
             hosts,
             cookie: session::cookie(http.listen),
             requests: Semaphore::new(http.max_requests),
@@ -219,12 +219,12 @@ impl Access {
         }
     }
 
-    /// Whether somebody needs no token at all.
+    /// Whether a caller from there needs no token.
     fn needs_no_token(&self, peer: Peer) -> bool {
         self.auth == Auth::None || self.local_user(peer).is_some()
     }
 
-    /// Root, or the daemon's own user, by the Unix socket.
+    /// Returns the user id of root or of the daemon's own user, if the caller is one of them on the Unix socket.
     fn local_user(&self, peer: Peer) -> Option<u32> {
         match peer {
             Peer::User(uid) => uid.filter(|uid| *uid == 0 || *uid == self.own_user),
@@ -232,8 +232,8 @@ impl Access {
         }
     }
 
-    /// Who it is, and by which token; or why that is not to be known.
-    fn caller(&self, peer: Peer, method: &Method, headers: &HeaderMap) -> Result<Known, Box<Response>> {
+    /// Returns the caller and its token, or the answer that refuses it.
+    fn caller(&self, peer: Peer, method: &Method, headers: &HeaderMap) -> Result<Identity, Box<Response>> {
         if let Some(uid) = self.local_user(peer) {
             return Ok((Caller::Local(uid), None));
         }
@@ -257,15 +257,15 @@ impl Access {
         let shown = header.to_str().ok().and_then(|text| text.split_once(' '));
         let shown = shown.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, t)| t.trim());
         let tokens = self.tokens.borrow().clone();
-        match shown.and_then(|secret| tokens.shown(secret, process::now_ms())) {
+        match shown.and_then(|secret| tokens.shown(secret, host::now_ms())) {
             Some(token) => Ok((Caller::Token(token.name.clone()), Some(token.clone()))),
             None => Err(Box::new(self.wrong_token(peer))),
         }
     }
 
-    /// Who has signed in to the console, if a request is of his browser. A change shows besides the cookie, which a browser sends by
-    /// itself, what only the console's own page knows.
-    fn signed_in(&self, method: &Method, headers: &HeaderMap) -> Result<Option<Known>, Box<Response>> {
+    /// Returns the account that has signed in to the console, if the request has its session cookie. A browser sends
+    /// the cookie by itself. So a change must also carry the CSRF value, which only the console's own page knows.
+    fn signed_in(&self, method: &Method, headers: &HeaderMap) -> Result<Option<Identity>, Box<Response>> {
         if !headers.contains_key(COOKIE) {
             return Ok(None);
         }
@@ -273,15 +273,15 @@ impl Access {
         let Some((account, value)) = holder(headers, &self.cookie, &tokens) else { return Ok(None) };
         let shown = headers.get(CSRF).and_then(|shown| shown.to_str().ok()).unwrap_or_default();
         if !method.is_safe() && !session::is_csrf(account, value, shown) {
-            let detail = "a change by who has signed in carries dq-csrf, as GET /console/session tells it";
+            let detail = "with a session cookie, a change needs dq-csrf (see GET /console/session)";
             return Err(Box::new(Problem::new(StatusCode::FORBIDDEN, "no_csrf", detail).into_response()));
         }
         Ok(Some((Caller::Account(account.name.clone()), Some(account.clone()))))
     }
 
     fn wrong_token(&self, peer: Peer) -> Response {
-        let strike = lock(&self.strikes).strike(peer.source(), Instant::now());
-        if let Strike::TooMany(until) = strike {
+        let record_failure = lock(&self.failures).record_failure(peer.source(), Instant::now());
+        if let FailureKind::TooMany(until) = record_failure {
             return too_many_failures("tokens", peer, until);
         }
         let why = "the token is unknown, revoked or expired";
@@ -289,7 +289,7 @@ impl Access {
     }
 }
 
-/// Refuses whoever has shown too many wrong tokens, or passwords, until that moment.
+/// Refuses a caller that has sent too many wrong tokens or passwords, until a moment.
 pub(super) fn too_many_failures(of_what: &str, peer: Peer, until: Instant) -> Response {
     let left = until.saturating_duration_since(Instant::now()).as_secs() + 1;
     let detail = format!("too many wrong {of_what} from {}: wait {left} s", peer.source());
@@ -309,7 +309,7 @@ fn forbidden(caller: &Caller, need: Need<'_>) -> Response {
     let detail = format!("{caller} has no scope {need}, which this needs");
     let mut response = Problem::new(StatusCode::FORBIDDEN, "forbidden", detail).into_response();
     let challenge = format!("Bearer realm=\"dq\", error=\"insufficient_scope\", scope=\"{need}\"");
-    // A topic is as the path names it, which may be anything.
+    // The topic is as the path names it, so it may hold any character.
     if let Ok(challenge) =
         HeaderValue::try_from(challenge.replace(|c: char| !c.is_ascii_graphic() && c != ' ', "?"))
     {
@@ -318,14 +318,14 @@ fn forbidden(caller: &Caller, need: Need<'_>) -> Response {
     response
 }
 
-/// The first part of a path that is no fixed one: a topic, where a rule is about topics.
+/// Returns the first parameter of a path. It is the topic, where a rule is about topics.
 async fn topic(parts: &mut Parts) -> Option<String> {
     let params = RawPathParams::from_request_parts(parts, &()).await.ok()?;
     params.iter().next().map(|(_, topic)| topic.to_owned())
 }
 
-/// Lets in who may do what he asks for, and not more of them at once than there is room for. An answer tells whether who asked
-/// had a token.
+/// Passes a request on if its caller may make it and if there is a free place for it. The answer says whether the
+/// caller had a token ([`HasToken`]).
 pub(super) async fn let_in<F: Future<Output = Response>>(
     access: &Access,
     request: Request,
@@ -335,9 +335,9 @@ pub(super) async fn let_in<F: Future<Output = Response>>(
     let peer = parts.extensions.get::<Peer>().copied().unwrap_or(Peer::User(None));
     let route = parts.extensions.get::<MatchedPath>().cloned();
     let rule = route.as_ref().map(|route| rule(&parts.method, route.as_str()));
-    let mut has_token = rule != Some(Rule::Password) && access.needs_no_token(peer);
+    let mut has_token = rule != Some(RouteRule::Password) && access.needs_no_token(peer);
     let mut answer = match rule {
-        Some(Rule::Anyone | Rule::Password) => next(Request::from_parts(parts, body)).await,
+        Some(RouteRule::Anyone | RouteRule::Password) => next(Request::from_parts(parts, body)).await,
         _ => let_in_by(access, rule, (peer, &mut has_token), (parts, body), next).await,
     };
     if has_token {
@@ -346,24 +346,24 @@ pub(super) async fn let_in<F: Future<Output = Response>>(
     answer
 }
 
-/// Lets somebody in to a route that needs something; `has_token` becomes true when he has shown a valid token.
+/// Passes on a request for a route that needs something. Sets `has_token` when the caller has proved who it is.
 async fn let_in_by<F: Future<Output = Response>>(
     access: &Access,
-    rule: Option<Rule>,
+    rule: Option<RouteRule>,
     (peer, has_token): (Peer, &mut bool),
     (mut parts, body): (Parts, Body),
     next: impl FnOnce(Request) -> F,
 ) -> Response {
     let known = match rule {
-        Some(Rule::Ticket) => Ok((Caller::Anybody, None)),
+        Some(RouteRule::Ticket) => Ok((Caller::Anybody, None)),
         _ => access.caller(peer, &parts.method, &parts.headers),
     };
     let (caller, token) = match known {
         Ok(known) => known,
         Err(refusal) => return *refusal,
     };
-    *has_token |= rule != Some(Rule::Ticket);
-    // To whom it may tell anything, it tells that there is nothing.
+    *has_token |= rule != Some(RouteRule::Ticket);
+    // A path that does not exist has no rule. A caller with a valid token gets its 404.
     if let (Some(rule), Some(token)) = (rule, &token) {
         let topic = topic(&mut parts).await.unwrap_or_default();
         if let Some(need) = rule.need(&topic)
@@ -372,9 +372,10 @@ async fn let_in_by<F: Future<Output = Response>>(
             return forbidden(&caller, need);
         }
     }
-    let rooms = if rule == Some(Rule::Ticket) { &access.tickets } else { &access.requests };
+    let rooms = if rule == Some(RouteRule::Ticket) { &access.tickets } else { &access.requests };
     let room = rooms.try_acquire();
-    // Whoever is called when nothing works any more finds a way in.
+    // Root and the daemon's own user get in even when all places are taken, so that someone can look at an overloaded
+    // daemon.
     if room.is_err() && !matches!(caller, Caller::Local(_)) {
         let detail = format!("{} requests are being answered (http.max_requests)", access.max_requests);
         return Problem::unavailable("busy", detail).into_response();
@@ -395,26 +396,26 @@ mod tests {
     #[test]
     fn whatever_is_not_in_the_table_needs_everything() {
         for (method, route, expected) in [
-            ("GET", "/healthz", Rule::Anyone),
-            ("POST", "/v1/ack/{ticket}", Rule::Ticket),
-            ("GET", "/v1/ack/{ticket}", Rule::Admin),
-            ("HEAD", "/v1/stats", Rule::Read),
-            ("POST", "/v1/stats", Rule::Admin),
-            ("GET", "/v1/topics/{topic}/jobs/{id}", Rule::Jobs),
-            ("GET", "/v1/topics/{name}/jobs/{key}", Rule::Jobs),
-            ("POST", "/v1/topics/{topic}/jobs/batch", Rule::Produce),
-            ("PUT", "/v1/topics/{topic}", Rule::Admin),
-            ("POST", "/v1/topics/{topic}/dead/purge", Rule::Admin),
-            ("GET", "/v1/tokens", Rule::Admin),
-            ("GET", "/v1/topics/{topic}/jobs/{id}/more", Rule::Admin),
-            ("GET", "/", Rule::Anyone),
-            ("POST", "/console/session", Rule::Password),
-            ("POST", "/", Rule::Admin),
-            ("GET", "/console/{*path}", Rule::Anyone),
-            ("PUT", "/console/session", Rule::Admin),
-            ("GET", "/v1/audit", Rule::Admin),
-            ("GET", "/v1/accounts", Rule::Admin),
-            ("OPTIONS", "/v1/topics", Rule::Admin),
+            ("GET", "/healthz", RouteRule::Anyone),
+            ("POST", "/v1/ack/{ticket}", RouteRule::Ticket),
+            ("GET", "/v1/ack/{ticket}", RouteRule::Admin),
+            ("HEAD", "/v1/stats", RouteRule::Read),
+            ("POST", "/v1/stats", RouteRule::Admin),
+            ("GET", "/v1/topics/{topic}/jobs/{id}", RouteRule::Jobs),
+            ("GET", "/v1/topics/{name}/jobs/{key}", RouteRule::Jobs),
+            ("POST", "/v1/topics/{topic}/jobs/batch", RouteRule::Produce),
+            ("PUT", "/v1/topics/{topic}", RouteRule::Admin),
+            ("POST", "/v1/topics/{topic}/dead/purge", RouteRule::Admin),
+            ("GET", "/v1/tokens", RouteRule::Admin),
+            ("GET", "/v1/topics/{topic}/jobs/{id}/more", RouteRule::Admin),
+            ("GET", "/", RouteRule::Anyone),
+            ("POST", "/console/session", RouteRule::Password),
+            ("POST", "/", RouteRule::Admin),
+            ("GET", "/console/{*path}", RouteRule::Anyone),
+            ("PUT", "/console/session", RouteRule::Admin),
+            ("GET", "/v1/audit", RouteRule::Admin),
+            ("GET", "/v1/accounts", RouteRule::Admin),
+            ("OPTIONS", "/v1/topics", RouteRule::Admin),
         ] {
             let method = Method::from_bytes(method.as_bytes()).unwrap();
             assert_eq!(rule(&method, route), expected, "{method} {route}");

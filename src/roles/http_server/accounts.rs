@@ -1,4 +1,5 @@
-//! The routes of accounts: of people, who sign in to the console with a password. An account is a token that is shown by a password.
+//! The routes of accounts: people who sign in to the console with a password. An account is stored as a token with a
+//! password.
 
 use axum::Json;
 use axum::extract::{Extension, Path, State};
@@ -11,34 +12,34 @@ use utoipa_axum::routes;
 
 use super::access::Caller;
 use super::api::{Api, Sent};
-use super::audit::Noted;
+use super::api_response::ApiResponse;
+use super::audit::AuditNote;
 use super::input::{Fields, random};
 use super::problem::Problem;
 use super::schema;
-use super::told::Told;
-use crate::password::Hashed;
-use crate::process::now_ms;
-use crate::registry::RegistryError;
-use crate::scope::{Need, Scope};
-use crate::token::{Proof, Token, TokenName};
+use host::now_ms;
+use model::password::Hashed;
+use model::scope::{Need, Scope};
+use model::token::{Proof, Token, TokenName};
+use registry::RegistryError;
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(put, remove))
 }
 
-/// What somebody who signs in may do.
+/// What a person who signs in may do.
 #[derive(Clone, Copy, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = AccountRole)]
 pub(super) enum Role {
     /// Everything.
     Admin,
-    /// Look at everything but tokens and accounts.
+    /// Look at everything except tokens and accounts.
     Read,
 }
 
 impl Role {
-    /// That of an account.
+    /// Returns the role of an account.
     pub(super) fn of(account: &Token) -> Role {
         if account.permits(Need::Admin) { Role::Admin } else { Role::Read }
     }
@@ -51,13 +52,13 @@ impl Role {
     }
 }
 
-/// An account to be made, or the password and role that one has from now on.
+/// An account to make, or the new password and role of an account that exists.
 #[derive(ToSchema, Serialize)]
 #[serde(deny_unknown_fields)]
 #[allow(dead_code)]
 #[schema(as = NewAccount, example = json!({"role": "read", "password": "a long sentence"}))]
-struct Wanted {
-    /// `admin`, if it is missing.
+struct NewAccount {
+    /// Default: `admin`.
     #[schema(required = false)]
     role: Option<Role>,
     #[schema(min_length = 8, max_length = 256)]
@@ -67,52 +68,53 @@ struct Wanted {
 /// An account.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Account)]
-struct Shown {
+struct AccountResponse {
     name: String,
     role: Role,
-    /// When its password was set.
+    /// When the password was set, Unix milliseconds.
     set_ms: i64,
-    /// Who has set it.
+    /// Who set the password.
     creator: String,
 }
 
 /// All accounts.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Accounts)]
-struct Listed {
-    accounts: Vec<Shown>,
+struct AccountList {
+    accounts: Vec<AccountResponse>,
 }
 
 fn name(text: &str) -> Result<TokenName, Problem> {
     TokenName::of_account(text).map_err(|e| Problem::field("name", format!("name: {e}")))
 }
 
-/// Shows who may sign in to the console.
+/// Lists the accounts that may sign in to the console.
 #[utoipa::path(get, path = "/v1/accounts", tag = "tokens", operation_id = "list_accounts",
-    responses((status = 200, body = Listed, description = "All of them"), schema::FindProblems))]
+    responses((status = 200, body = AccountList, description = "All accounts"), schema::FindProblems))]
 async fn list(State(api): State<Api>) -> Result<Json<Value>, Problem> {
     api.registrar.keeps("accounts")?;
     let tokens = api.tokens.borrow().clone();
-    let shown = |token: &Token| Shown {
+    let shown = |token: &Token| AccountResponse {
         name: token.name.to_string(),
         role: Role::of(token),
         set_ms: token.created_ms,
         creator: token.creator.clone(),
     };
-    let accounts: Vec<Shown> = tokens.iter().filter(|token| token.is_account()).map(shown).collect();
+    let accounts: Vec<AccountResponse> =
+        tokens.iter().filter(|token| token.is_account()).map(shown).collect();
     Ok(Json(serde_json::json!({ "accounts": accounts })))
 }
 
-/// Makes an account, or gives one another password and role; its sessions end with the password.
+/// Makes an account, or changes the password and role of one. A new password ends the sessions of the account.
 #[utoipa::path(put, path = "/v1/accounts/{name}", tag = "tokens", operation_id = "put_account",
-    params(schema::TokenPath), request_body(content = Wanted, content_type = "application/json"),
-    responses((status = 204, description = "It has that password from now on"), schema::ChangeProblems))]
+    params(schema::TokenPath), request_body(content = NewAccount, content_type = "application/json"),
+    responses((status = 204, description = "The account has this password now"), schema::ChangeProblems))]
 async fn put(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
     Path(path): Path<String>,
     Sent(json): Sent,
-) -> Result<Told, Problem> {
+) -> Result<ApiResponse, Problem> {
     api.registrar.takes("accounts")?;
     let name = name(&path)?;
     let fields = Fields::of(&json, &["role", "password"])?;
@@ -121,9 +123,10 @@ async fn put(
     let password = password.ok_or_else(|| Problem::missing("password", "8 to 256 characters"))?;
     let role = role.unwrap_or(Role::Admin);
     let salt = random()?;
-    // It takes long, on purpose.
+    // The hash takes long, on purpose.
     let hashed = tokio::task::spawn_blocking(move || Hashed::of(&password, salt)).await;
-    let hashed = hashed.map_err(|_| Problem::unavailable("no_thread", "nobody could hash the password"))?;
+    let hashed = hashed
+        .map_err(|_| Problem::unavailable("no_thread", "the thread that hashes the password failed"))?;
     let hashed = hashed.map_err(|e| Problem::field("password", format!("password: {e}")))?;
     let account = Token {
         name: name.clone(),
@@ -137,13 +140,13 @@ async fn put(
     api.registrar.change(move |registry| registry.put_account(&written)).await?;
     log::info!("the password of account {name} is set by {caller}");
     api.known(|tokens| tokens.named(&name).is_some_and(|t| t.proof == account.proof)).await;
-    Ok(Told::done().noting(Noted { detail: role.scope().to_string(), ..Noted::default() }))
+    Ok(ApiResponse::done().noting(AuditNote { detail: role.scope().to_string(), ..AuditNote::default() }))
 }
 
-/// Removes an account; its sessions end.
+/// Removes an account. Its sessions end.
 #[utoipa::path(delete, path = "/v1/accounts/{name}", tag = "tokens", operation_id = "remove_account",
     params(schema::TokenPath),
-    responses((status = 204, description = "Nobody signs in with it any more"), schema::FindProblems))]
+    responses((status = 204, description = "The account is removed"), schema::FindProblems))]
 async fn remove(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,

@@ -1,5 +1,5 @@
-//! The route by which a receiver that answers later says what came of an attempt: its ticket is all that it has to show
-//! (docs/ANSWER_LATER.md).
+//! The route where a receiver that answers later reports the outcome of an attempt. The ticket in the path is the only
+//! proof that it needs (docs/ANSWER_LATER.md).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -13,27 +13,28 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::api::{Api, Sent};
+use super::api_response::ApiResponse;
 use super::input::{self, Fields, wrong};
 use super::problem::Problem;
 use super::schema;
-use super::told::{Extra, Manner, Told};
-use crate::excerpt::Excerpt;
-use crate::job::{Attempt, Due, JobKey};
-use crate::json_time;
-use crate::process::now_ms;
-use crate::retry::RetryPolicy;
-use crate::role::lock;
-use crate::store::{Outcome, Settlement, Token};
-use crate::submit::Ask;
-use crate::ticket::{Secret, Shown, Ticket};
+use super::store_client::Reply;
+use host::now_ms;
+use model::excerpt::Excerpt;
+use model::job::{Attempt, Due, JobKey};
+use model::json_time;
+use model::retry::RetryPolicy;
+use model::ticket::{PresentedTicket, Ticket, TicketSecret};
+use role::lock;
+use role::submit::Request;
+use store::{Outcome, Settled, Settlement, Token};
 
-/// A secret that proves nothing is looked at anew, at most so often.
+/// The store is asked for a lane's secret again, at most this often, when no known secret proves a ticket.
 const ANEW: Duration = Duration::from_secs(10);
 
-/// How many secrets of a lane are known: it has another one only when it has lost all that it had.
+/// How many secrets of a lane are kept. A lane has a new secret only after it lost all its data.
 const SECRETS_MAX: usize = 4;
 
-/// For how long, and of how many tickets, it is known how they were settled.
+/// For how long, and for how many tickets, the outcome is remembered.
 const KEPT: Duration = Duration::from_secs(600);
 const KEPT_MAX: usize = 10_000;
 
@@ -44,113 +45,116 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(settle))
 }
 
-/// What a receiver says.
+/// The outcome that a receiver reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-enum Said {
+enum AckOutcome {
     Ack,
     Nack,
     Extend,
 }
 
-/// What came of the job. Without a body: `ack`.
+/// The outcome of the attempt. Without a body, it is `ack`.
 #[derive(ToSchema, Serialize)]
 #[serde(deny_unknown_fields)]
 #[allow(dead_code)]
 #[schema(as = Settlement, example = json!({"outcome": "nack", "reason": "no such order yet", "delay": "10m"}))]
 pub(super) struct Settling {
-    /// `ack`, if it is missing.
-    outcome: Option<Said>,
-    /// Of a `nack`: when the job comes again, if it has attempts left; if it is missing, as its topic has it.
+    /// Default: `ack`.
+    outcome: Option<AckOutcome>,
+    /// Only with `nack`: the delay until the next attempt, if the job has attempts left. If it is missing, the topic's
+    /// retry policy decides.
     #[schema(schema_with = schema::span, required = false)]
     delay: serde_json::Value,
-    /// Of a `nack`: why. Its first 200 characters stay with the job.
+    /// Only with `nack`: the reason. Its first 200 characters are kept with the job.
     reason: Option<String>,
-    /// Of an `extend`: until when it may take, from now on; never longer than the topic's `answer_later`.
+    /// Only with `extend`, and required there: how much longer the receiver may take, from now on. The topic's
+    /// `answer_later` remains the limit.
     #[schema(schema_with = schema::span, required = false)]
     by: serde_json::Value,
 }
 
-/// What became of the job.
+/// What happened to the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = SettledOutcome)]
-enum Became {
+enum SettledOutcome {
     Done,
     Retried,
     Dead,
     Extended,
 }
 
-/// What became of the job.
+/// What happened to the job.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Settled)]
-pub(super) struct Came {
+pub(super) struct AckResponse {
     topic: String,
     id: String,
-    outcome: Became,
-    /// Extended: when it ends, Unix milliseconds.
+    outcome: SettledOutcome,
+    /// With `extended`: the new deadline, Unix milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     until_ms: Option<i64>,
 }
 
-/// What a body says.
-struct Wanted {
-    said: Said,
+/// The fields of a request, as they were read.
+struct AckRequest {
+    said: AckOutcome,
     delay: Option<Duration>,
     reason: Option<String>,
     by: Option<Duration>,
 }
 
-impl Wanted {
-    fn of(json: &[u8]) -> Result<Wanted, Problem> {
+impl AckRequest {
+    fn of(json: &[u8]) -> Result<AckRequest, Problem> {
         let fields = Fields::of(input::or_empty(json), &["outcome", "delay", "reason", "by"])?;
-        let said: Option<Said> = fields.plain("outcome", "\"ack\", \"nack\" or \"extend\"")?;
-        let said = said.unwrap_or(Said::Ack);
+        let said: Option<AckOutcome> = fields.plain("outcome", "\"ack\", \"nack\" or \"extend\"")?;
+        let said = said.unwrap_or(AckOutcome::Ack);
         let span = |name: &str| {
             let read = |raw| json_time::duration(raw).ok_or_else(|| wrong(name, raw, json_time::DURATION));
             fields.get(name).map(read).transpose()
         };
-        let wanted = Wanted {
+        let wanted = AckRequest {
             said,
             delay: span("delay")?,
             reason: fields.plain("reason", "a text")?,
             by: span("by")?,
         };
         for (name, given, of) in [
-            ("delay", wanted.delay.is_some(), Said::Nack),
-            ("reason", wanted.reason.is_some(), Said::Nack),
-            ("by", wanted.by.is_some(), Said::Extend),
+            ("delay", wanted.delay.is_some(), AckOutcome::Nack),
+            ("reason", wanted.reason.is_some(), AckOutcome::Nack),
+            ("by", wanted.by.is_some(), AckOutcome::Extend),
         ] {
             if given && said != of {
-                let of = if of == Said::Nack { "nack" } else { "extend" };
-                return Err(Problem::field(name, format!("{name} means something with \"{of}\" only")));
+                let of = if of == AckOutcome::Nack { "nack" } else { "extend" };
+                return Err(Problem::field(name, format!("{name} is only valid with \"{of}\"")));
             }
         }
-        if said == Said::Extend && wanted.by.is_none() {
+        if said == AckOutcome::Extend && wanted.by.is_none() {
             return Err(Problem::missing("by", json_time::DURATION));
         }
         Ok(wanted)
     }
 }
 
-/// What is known of a lane's secrets.
+/// The known secrets of a lane, and when the store was asked last.
 #[derive(Default)]
-struct Known {
-    secrets: Vec<Secret>,
+struct LaneSecrets {
+    secrets: Vec<TicketSecret>,
     asked: Option<Instant>,
 }
 
-/// How tickets were settled of late: who asks again, because the answer got lost, is answered as before.
+/// The tickets that were settled recently. A receiver that repeats its request, because the answer was lost, gets the
+/// same answer.
 #[derive(Default)]
-struct Settled {
-    all: HashMap<[u8; 32], (Said, Came)>,
+struct RecentAcks {
+    all: HashMap<[u8; 32], (AckOutcome, AckResponse)>,
     order: VecDeque<(Instant, [u8; 32])>,
 }
 
-impl Settled {
-    fn keep(&mut self, signature: [u8; 32], said: Said, came: Came, now: Instant) {
+impl RecentAcks {
+    fn keep(&mut self, signature: [u8; 32], said: AckOutcome, came: AckResponse, now: Instant) {
         self.order.push_back((now, signature));
         self.all.insert(signature, (said, came));
         while let Some((at, oldest)) = self.order.front()
@@ -162,16 +166,17 @@ impl Settled {
     }
 }
 
-/// What the route remembers. Cheap to clone.
+/// What the route remembers. It is cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct Acks {
-    secrets: Arc<Mutex<HashMap<usize, Known>>>,
-    settled: Arc<Mutex<Settled>>,
+    secrets: Arc<Mutex<HashMap<usize, LaneSecrets>>>,
+    settled: Arc<Mutex<RecentAcks>>,
 }
 
 impl Acks {
-    /// The ticket, if one of the lane's secrets that are known proves it; else, whether the store is to be asked for another.
-    fn proved(&self, lane: usize, shown: &Shown) -> Result<Ticket, bool> {
+    /// Returns the ticket, if a known secret of the lane proves it. The error says whether to ask the store for another
+    /// secret.
+    fn proved(&self, lane: usize, shown: &PresentedTicket) -> Result<Ticket, bool> {
         let secrets = lock(&self.secrets);
         let Some(known) = secrets.get(&lane) else { return Err(true) };
         match known.secrets.iter().find_map(|secret| shown.proved(secret)) {
@@ -180,7 +185,7 @@ impl Acks {
         }
     }
 
-    fn learn(&self, lane: usize, secret: Secret) {
+    fn learn(&self, lane: usize, secret: TicketSecret) {
         let mut secrets = lock(&self.secrets);
         let known = secrets.entry(lane).or_default();
         known.asked = Some(Instant::now());
@@ -192,7 +197,7 @@ impl Acks {
 }
 
 fn no_ticket() -> Problem {
-    Problem::new(StatusCode::NOT_FOUND, "no_ticket", "this is no ticket of an attempt")
+    Problem::new(StatusCode::NOT_FOUND, "no_ticket", "this is not the ticket of an attempt")
 }
 
 fn gone(key: &JobKey) -> Problem {
@@ -205,75 +210,78 @@ fn gone(key: &JobKey) -> Problem {
 }
 
 impl Api {
-    /// The ticket that is shown, if it is one. Of one that is forged the store hears nothing.
-    async fn ticket(&self, shown: &Shown) -> Result<Ticket, Problem> {
+    /// Checks a ticket, and returns it. A forged ticket never reaches the store, which is only asked for the lane's
+    /// secret.
+    async fn ticket(&self, shown: &PresentedTicket) -> Result<Ticket, Problem> {
         let lane = self.lanes.of_token(&Token(shown.token().into())).ok_or_else(no_ticket)?;
         match self.acks.proved(lane, shown) {
             Ok(ticket) => return Ok(ticket),
             Err(false) => return Err(no_ticket()),
             Err(true) => {}
         }
-        let told = self.desk.ask(Ask::Secret(lane), Manner::Plain, 0).await?;
-        if let Extra::Secret(secret) = told.extra {
-            self.acks.learn(lane, secret);
-        }
+        let ask = |reply: Reply<_>| Request::secret(lane, |secret| reply.with(secret));
+        self.acks.learn(lane, self.store_client.ask(0, ask).await??);
         self.acks.proved(lane, shown).map_err(|_| no_ticket())
     }
 
-    /// What is to become of the job, and what its topic says that this is.
-    fn outcome(&self, ticket: &Ticket, wanted: &Wanted) -> (Outcome, Became, Option<i64>) {
+    /// Returns how to settle the lease, the outcome for the answer, and the new deadline for `extended`. The topic
+    /// decides about retries.
+    fn outcome(&self, ticket: &Ticket, wanted: &AckRequest) -> (Outcome, SettledOutcome, Option<i64>) {
         match wanted.said {
-            Said::Ack => (Outcome::Ack, Became::Done, None),
-            Said::Extend => {
+            AckOutcome::Ack => (Outcome::Ack, SettledOutcome::Done, None),
+            AckOutcome::Extend => {
                 let now = now_ms();
                 let left = Duration::from_millis(ticket.until_ms.saturating_sub(now).max(0) as u64);
                 let by = wanted.by.unwrap_or_default().min(left);
-                (Outcome::Extend(by), Became::Extended, Some(now + by.as_millis() as i64))
+                (Outcome::Extend(by), SettledOutcome::Extended, Some(now + by.as_millis() as i64))
             }
-            Said::Nack => {
+            AckOutcome::Nack => {
                 let (number, limit) = (ticket.attempt, ticket.limit);
                 let topic = self.topics.borrow().get(ticket.key.topic.as_str()).cloned();
                 let again = match topic {
                     Some(topic) => topic.again_after(number, limit, fastrand::f64()),
-                    // It was taken out meanwhile.
+                    // The topic was removed meanwhile: the default retry policy applies.
                     None => (number < limit).then(|| RetryPolicy::default().delay_after(number, 0.0)),
                 };
                 match again {
-                    None => (Outcome::Bury, Became::Dead, None),
-                    Some(delay) => {
-                        (Outcome::Retry(Due::In(wanted.delay.unwrap_or(delay))), Became::Retried, None)
-                    }
+                    None => (Outcome::Bury, SettledOutcome::Dead, None),
+                    Some(delay) => (
+                        Outcome::Retry(Due::In(wanted.delay.unwrap_or(delay))),
+                        SettledOutcome::Retried,
+                        None,
+                    ),
                 }
             }
         }
     }
 }
 
-/// Says what came of an attempt that is answered later. The URL is the one that the callback carried in `dq-ack-url`; nothing else
-/// is needed.
+/// Reports the outcome of an attempt that is answered later.
+///
+/// The URL is the one in the `dq-ack-url` header of the callback. It needs no token.
 #[utoipa::path(post, path = "/v1/ack/{ticket}", tag = "jobs", operation_id = "settle_attempt",
-    params(("ticket" = String, Path, description = "As `dq-ack-url` has it."), schema::IdempotencyKey),
+    params(("ticket" = String, Path, description = "The ticket in `dq-ack-url`."), schema::IdempotencyKey),
     request_body(content = Option<Settling>, content_type = "application/json"),
-    responses((status = 200, body = Came, description = "What became of the job"), schema::AckProblems))]
+    responses((status = 200, body = AckResponse, description = "What happened to the job"), schema::AckProblems))]
 async fn settle(
     State(api): State<Api>,
     ticket: Result<Path<String>, axum::extract::rejection::PathRejection>,
     Sent(json): Sent,
-) -> Result<Told, Problem> {
+) -> Result<ApiResponse, Problem> {
     let Path(text) = ticket?;
-    let shown = Shown::read(&text).ok_or_else(no_ticket)?;
+    let shown = PresentedTicket::read(&text).ok_or_else(no_ticket)?;
     let ticket = api.ticket(&shown).await?;
-    let wanted = Wanted::of(&json)?;
+    let wanted = AckRequest::of(&json)?;
     let before = lock(&api.acks.settled).all.get(&shown.signature()).cloned();
     if let Some((said, came)) = before {
         return if said == wanted.said {
-            Ok(Told::new(StatusCode::OK, &came))
+            Ok(ApiResponse::new(StatusCode::OK, &came))
         } else {
             Err(gone(&ticket.key))
         };
     }
     let (outcome, became, until_ms) = api.outcome(&ticket, &wanted);
-    let attempt = (wanted.said == Said::Nack).then(|| Attempt {
+    let attempt = (wanted.said == AckOutcome::Nack).then(|| Attempt {
         number: ticket.attempt,
         at_ms: ticket.began_ms,
         took_ms: now_ms().saturating_sub(ticket.began_ms).max(0) as u64,
@@ -284,33 +292,34 @@ async fn settle(
     let why = attempt.as_ref().map_or(String::new(), |attempt| attempt.error.clone());
     let settlement =
         Settlement { key: ticket.key.clone(), token: Token(ticket.token.clone()), outcome, attempt };
-    let told = api.desk.ask(Ask::Settle(settlement), Manner::Plain, json.len()).await?;
-    if told.count == 0 {
+    let ask = |reply: Reply<_>| Request::settle(settlement, |settled| reply.with(settled));
+    if api.store_client.ask(json.len(), ask).await?? != Settled::Done {
         return Err(gone(&ticket.key));
     }
     let JobKey { topic, id } = &ticket.key;
     let (shown_id, why, number) = (Excerpt(id), Excerpt(&why), ticket.attempt);
     match became {
-        Became::Done => {
+        SettledOutcome::Done => {
             log::debug!(target: "notify", "{topic}:{shown_id} accepted later at attempt {number}")
         }
-        Became::Dead => {
+        SettledOutcome::Dead => {
             log::error!(target: "notify", "{topic}:{shown_id} is a dead letter after attempt {number}: {why}")
         }
-        Became::Retried => {
+        SettledOutcome::Retried => {
             log::warn!(target: "notify", "{topic}:{shown_id} failed later at attempt {number}: {why}")
         }
-        Became::Extended => {}
+        SettledOutcome::Extended => {}
     }
-    let came = Came { topic: topic.as_str().into(), id: id.as_str().into(), outcome: became, until_ms };
-    let told = Told::new(StatusCode::OK, &came);
-    if became != Became::Extended {
+    let came =
+        AckResponse { topic: topic.as_str().into(), id: id.as_str().into(), outcome: became, until_ms };
+    let told = ApiResponse::new(StatusCode::OK, &came);
+    if became != SettledOutcome::Extended {
         lock(&api.acks.settled).keep(shown.signature(), wanted.said, came, Instant::now());
     }
     Ok(told)
 }
 
-/// Why a receiver says no, as it stands with the job.
+/// Returns the text that the job keeps as the error of the attempt.
 fn reason(said: Option<&str>) -> String {
     match said.map(str::trim).filter(|text| !text.is_empty()) {
         Some(text) => text.chars().take(REASON_KEPT).collect(),

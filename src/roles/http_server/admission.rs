@@ -1,5 +1,5 @@
-//! What every request goes through: it has an id; and where nobody has to show anything, it comes from no web page of somebody
-//! else's.
+//! The first steps of every request. It gets an id. And where no token is needed, it must not come from another site's
+//! web page.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::LazyLock;
@@ -12,10 +12,11 @@ use axum::response::Response;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The longest id that is taken over from a client, in bytes.
+/// The longest request id that dq accepts from a client, in bytes.
 const ID_MAX: usize = 128;
 
-/// Gives an answer the id of its request, which the client may have given. `record` is told both before they go out.
+/// Gives an answer the id of its request: the client's id, or a new one. `record` gets the answer and the id before the
+/// answer is sent.
 pub(super) async fn with_id<F: Future<Output = Response>>(
     request: Request,
     next: impl FnOnce(Request) -> F,
@@ -34,8 +35,9 @@ pub(super) async fn with_id<F: Future<Output = Response>>(
     response
 }
 
-/// An id that hardly any other request has, and no other of this process: random bits of the process, and a number of the request's own, mixed (the
-/// finisher of splitmix64, by which no two numbers become one). Random bits for each request are a system call for each.
+/// Makes a request id that is unique in this process, and almost certainly elsewhere. It mixes random bits of the
+/// process with a counter, by the finisher of splitmix64, which maps no two numbers to the same one. Random bits for
+/// each request would cost a system call each.
 fn made_id() -> String {
     static FIRST: LazyLock<u64> = LazyLock::new(|| getrandom::u64().unwrap_or_else(|_| fastrand::u64(..)));
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -46,25 +48,26 @@ fn made_id() -> String {
     format!("{:016x}", bits ^ bits >> 31)
 }
 
-/// The names by which this host may be asked where nobody has to show anything. A web page that somebody looks at who may come in
-/// can ask here as well, by a name of its own (DNS rebinding) or from its own origin; such a browser says so.
+/// The host names that requests without a token may use. A person whose browser reaches dq may open any web page, and
+/// this page can send requests to dq: under a host name of its own (DNS rebinding), or from its own origin. The browser
+/// reports both in `Host` and `Origin`.
 #[derive(Debug)]
 pub(super) struct Hosts {
-    /// What a page of this host's own begins with.
+    /// The scheme that the origin of a page of this host begins with.
     scheme: &'static str,
-    /// Beside loopback: any address, and this name. None: loopback alone.
+    /// If set, any address and this name are accepted in addition to loopback. None: only loopback.
     wide: Option<String>,
 }
 
 impl Hosts {
-    /// Those of an instance that listens there, with TLS or without.
+    /// Returns the names for an instance that listens at an address, with or without TLS.
     pub(super) fn of(listen: Option<SocketAddr>, with_tls: bool, instance: &str) -> Hosts {
         let scheme = if with_tls { "https://" } else { "http://" };
         let is_wide = listen.is_some_and(|a| !a.ip().to_canonical().is_loopback());
         Hosts { scheme, wide: is_wide.then(|| instance.to_owned()) }
     }
 
-    /// Whether a request is of this host; or why not.
+    /// Checks that a request is meant for this host. The error says why it is not.
     pub(super) fn check(&self, headers: &HeaderMap) -> Result<(), String> {
         let text = |name: HeaderName| headers.get(name).map(|v| String::from_utf8_lossy(v.as_bytes()));
         let host = text(HOST).unwrap_or_default();
@@ -72,7 +75,7 @@ impl Hosts {
             None if !is_loopback(&host) => {
                 return Err(format!("host is {host:?}, and not \"localhost\" or a loopback address"));
             }
-            // Nobody can make an address lead elsewhere.
+            // An address is accepted: DNS rebinding needs a name.
             Some(name)
                 if !is_loopback(&host)
                     && address(&host).is_none()
@@ -103,7 +106,7 @@ fn address(authority: &str) -> Option<IpAddr> {
     without_port(authority).trim_start_matches('[').trim_end_matches(']').parse().ok()
 }
 
-/// Whether a host, with or without a port, is this one.
+/// Whether a host, with or without a port, is a loopback address or `localhost`.
 fn is_loopback(authority: &str) -> bool {
     without_port(authority).eq_ignore_ascii_case("localhost")
         || address(authority).is_some_and(|ip| ip.to_canonical().is_loopback())

@@ -1,4 +1,5 @@
-//! `test` of alerts: sends a message to those who are told, now, and tells what came of it. Nothing waits, and nothing is tried again.
+//! The routes of alerts: the channels, and the test, which sends a message at once and returns the result. A test
+//! message is not gathered with others, and not sent again.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,76 +15,76 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::api::{Api, Sent};
+use super::api_response::ApiResponse;
 use super::input::{Fields, or_empty};
 use super::problem::Problem;
 use super::schema;
-use super::told::Told;
 use super::topic_shown::text;
-use crate::alert::{Mailer, NotSent, Webhook, address};
-use crate::callback::{Rules, guarded_agent};
-use crate::notice::{Message, Notice};
-use crate::process::now_ms;
-use crate::registry::php_smtp;
-use crate::settings::{AlertWebhook, Settings, Smtp};
+use delivery::alert::{Mailer, NotSent, Webhook, address};
+use delivery::callback::{Rules, guarded_agent};
+use host::now_ms;
+use model::notice::{Message, Notice};
+use model::settings::{AlertWebhook, Settings, Smtp};
+use registry::php_smtp;
 
-/// So many messages are sent at the same time.
+/// How many test requests run at the same time.
 static FREE: Semaphore = Semaphore::const_new(4);
 
-/// How long a webhook may take.
+/// How long a webhook may take to answer.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(test_alerts)).routes(routes!(channels_shown))
 }
 
-/// How people are told, as the configuration has it.
+/// How people are alerted, by the configuration.
 #[derive(Serialize, ToSchema)]
 #[schema(as = AlertChannels)]
 struct Channels<'a> {
-    /// Null: no mail is sent.
+    /// The mail channel. Null: no mail is sent.
     #[schema(required = true)]
-    mail: Option<Mail<'a>>,
-    webhooks: Vec<Hook<'a>>,
-    /// What comes within so long goes into one message.
+    mail: Option<MailChannel<'a>>,
+    webhooks: Vec<WebhookChannel<'a>>,
+    /// Alerts that occur within this time go into one message.
     gather: String,
-    /// Nobody gets more than one message in so long.
+    /// A recipient gets at most one message in this time.
     interval: String,
-    /// A topic is late whose oldest ready job waits for longer; null: never.
+    /// An alert is sent when the oldest ready job of a topic waits for longer than this. Null: never.
     #[schema(required = true)]
     late_after: Option<String>,
-    /// A process is started again and again that was so three times within this.
+    /// An alert is sent when a process was restarted three times within this time.
     restarts_within: String,
 }
 
-/// The mail server; of its password nothing.
+/// The mail server, without its password.
 #[derive(Serialize, ToSchema)]
 #[schema(as = AlertMail)]
-struct Mail<'a> {
+struct MailChannel<'a> {
     host: &'a str,
     port: u16,
     from: &'a str,
-    /// Who gets a mail of everything; of a topic also those whom it names.
+    /// The addresses that get mail about everything. For a topic, the addresses in its `alert` get it, too.
     recipients: &'a [String],
 }
 
-/// Who is told by HTTP; of the address only the host.
+/// A webhook. Only the host of its URL is shown.
 #[derive(Serialize, ToSchema)]
 #[schema(as = AlertHook)]
-struct Hook<'a> {
+struct WebhookChannel<'a> {
     name: &'a str,
     host: String,
-    /// Of which kinds of alerts; empty: of all.
+    /// The kinds of alerts that it gets. An empty list means all.
     kinds: &'a [String],
-    /// Of which topics; empty: of all.
+    /// The topics whose alerts it gets. An empty list means all.
     topics: &'a [String],
 }
 
-/// Shows who is told of alerts, as the configuration has it.
+/// Shows who is alerted, by the configuration.
 #[utoipa::path(get, path = "/v1/alerts/channels", tag = "daemon", operation_id = "get_alert_channels",
-    responses((status = 200, body = Channels, description = "Without passwords and addresses that are secrets"), schema::ShowProblems))]
-async fn channels_shown(State(api): State<Api>) -> Told {
+    responses((status = 200, body = Channels, description = "The channels, without passwords and without URLs of webhooks"), schema::ShowProblems))]
+async fn channels_shown(State(api): State<Api>) -> ApiResponse {
     let alert = &api.settings.alert;
-    let mail = alert.smtp.as_ref().map(|Smtp { host, port, from, .. }| Mail {
+    let mail = alert.smtp.as_ref().map(|Smtp { host, port, from, .. }| MailChannel {
         host,
         port: *port,
         from,
@@ -95,7 +96,7 @@ async fn channels_shown(State(api): State<Api>) -> Told {
         webhooks: alert
             .webhooks
             .iter()
-            .map(|AlertWebhook { name, url, kinds, topics, .. }| Hook {
+            .map(|AlertWebhook { name, url, kinds, topics, .. }| WebhookChannel {
                 name,
                 host: host(url).unwrap_or_default(),
                 kinds,
@@ -107,16 +108,16 @@ async fn channels_shown(State(api): State<Api>) -> Told {
         late_after: alert.late_after.map(text),
         restarts_within: text(alert.restarts_within),
     };
-    Told::new(StatusCode::OK, &shown)
+    ApiResponse::new(StatusCode::OK, &shown)
 }
 
-/// Who is to be told. Neither: all that the configuration names.
+/// Who gets the test message. Without both fields: everyone that the configuration names.
 #[derive(ToSchema, Serialize)]
 #[serde(deny_unknown_fields)]
 #[allow(dead_code)]
 #[schema(as = TestAlert, example = json!({"webhook": "ops"}))]
-pub(super) struct Wanted {
-    /// An address of mail.
+pub(super) struct AlertTestRequest {
+    /// An email address.
     #[schema(required = false)]
     to: Option<String>,
     /// The name of a webhook.
@@ -124,44 +125,45 @@ pub(super) struct Wanted {
     webhook: Option<String>,
 }
 
-/// What came of it.
+/// The results of a test.
 #[derive(Serialize, ToSchema)]
 #[schema(as = TestedAlerts)]
-pub(super) struct Tested {
-    results: Vec<Came>,
+pub(super) struct AlertTestResponse {
+    results: Vec<AlertTestResult>,
 }
 
-/// What came of one message.
+/// The result of one message.
 #[derive(Serialize, ToSchema)]
 #[schema(as = TestedAlert)]
-pub(super) struct Came {
+pub(super) struct AlertTestResult {
     /// `mail` or `webhook`.
     channel: &'static str,
-    /// The address, or the webhook's name.
+    /// The email address or the name of the webhook.
     to: String,
     sent: bool,
-    /// Why it was not sent; null: it was.
+    /// Why the message was not sent. Null if it was sent.
     #[schema(required = true)]
     error: Option<String>,
     duration_ms: u64,
 }
 
-/// One message to send.
+/// One recipient of the message.
 enum Channel {
     Mail(Smtp, String),
     Webhook(AlertWebhook),
 }
 
-/// Sends a test message to one address or webhook, or to all of the configuration. 200 whatever comes of it.
+/// Sends a test message to one address or webhook, or to all that the configuration names. The status is 200 even if a
+/// message cannot be sent.
 #[utoipa::path(post, path = "/v1/alerts/test", tag = "daemon", operation_id = "test_alerts",
-    params(schema::IdempotencyKey), request_body(content = Option<Wanted>, content_type = "application/json"),
-    responses((status = 200, body = Tested, description = "What came of it"), schema::ChangeProblems))]
-async fn test_alerts(State(api): State<Api>, Sent(json): Sent) -> Result<Told, Problem> {
+    params(schema::IdempotencyKey), request_body(content = Option<AlertTestRequest>, content_type = "application/json"),
+    responses((status = 200, body = AlertTestResponse, description = "The result of each message"), schema::ChangeProblems))]
+async fn test_alerts(State(api): State<Api>, Sent(json): Sent) -> Result<ApiResponse, Problem> {
     let fields = Fields::of(or_empty(&json), &["to", "webhook"])?;
     let to: Option<String> = fields.plain("to", "an address, such as \"ops@example.com\"")?;
     let webhook: Option<String> = fields.plain("webhook", "the name of a webhook")?;
     if to.is_some() && webhook.is_some() {
-        return Err(Problem::field("webhook", "to and webhook both say who: give one of them"));
+        return Err(Problem::field("webhook", "to and webhook exclude each other: give one of them"));
     }
     if let Some(why) = to.as_deref().and_then(address) {
         return Err(Problem::field("to", why));
@@ -170,15 +172,16 @@ async fn test_alerts(State(api): State<Api>, Sent(json): Sent) -> Result<Told, P
         return Err(Problem::unavailable("too_many_tests", "4 alerts are being tested already"));
     };
     let (settings, zone) = (Arc::clone(&api.settings), api.zone.clone());
-    let send = move || -> Result<Vec<Came>, Problem> {
+    let send = move || -> Result<Vec<AlertTestResult>, Problem> {
         let _permit = permit;
         let channels = channels(&settings, to, webhook)?;
         let message = Message::new(&settings.instance, vec![Notice::test(now_ms())], &zone);
         Ok(channels.into_iter().map(|channel| came(channel, &settings, &message, &zone)).collect())
     };
     let sent = tokio::task::spawn_blocking(send).await;
-    let results = sent.map_err(|_| Problem::unavailable("no_thread", "nobody could send"))??;
-    Ok(Told::new(StatusCode::OK, &Tested { results }))
+    let results =
+        sent.map_err(|_| Problem::unavailable("no_thread", "the thread that sends the messages failed"))??;
+    Ok(ApiResponse::new(StatusCode::OK, &AlertTestResponse { results }))
 }
 
 fn channels(
@@ -205,7 +208,7 @@ fn channels(
             return nobody("there is no mail server: [alert.smtp] names one");
         }
         if alert.webhooks.is_empty() {
-            return nobody("nobody is told: there is no [alert.smtp] and no [[alert.webhook]]");
+            return nobody("there is nobody to alert: there is no [alert.smtp] and no [[alert.webhook]]");
         }
         return Ok(alert.webhooks.iter().cloned().map(Channel::Webhook).collect());
     };
@@ -215,12 +218,12 @@ fn channels(
     let mails = alert.to.iter().map(|to| Channel::Mail(smtp.clone(), to.clone()));
     let all: Vec<Channel> = mails.chain(alert.webhooks.iter().cloned().map(Channel::Webhook)).collect();
     if all.is_empty() {
-        return nobody("nobody is told of everything: alert.to is empty, and there is no [[alert.webhook]]");
+        return nobody("there is nobody to alert: alert.to is empty, and there is no [[alert.webhook]]");
     }
     Ok(all)
 }
 
-fn came(channel: Channel, settings: &Settings, message: &Message, zone: &TimeZone) -> Came {
+fn came(channel: Channel, settings: &Settings, message: &Message, zone: &TimeZone) -> AlertTestResult {
     let begun = Instant::now();
     let (kind, to, sent) = match channel {
         Channel::Mail(smtp, to) => {
@@ -232,7 +235,13 @@ fn came(channel: Channel, settings: &Settings, message: &Message, zone: &TimeZon
         }
     };
     let error = sent.err().map(|e| e.to_string());
-    Came { channel: kind, to, sent: error.is_none(), error, duration_ms: begun.elapsed().as_millis() as u64 }
+    AlertTestResult {
+        channel: kind,
+        to,
+        sent: error.is_none(),
+        error,
+        duration_ms: begun.elapsed().as_millis() as u64,
+    }
 }
 
 fn by_webhook(

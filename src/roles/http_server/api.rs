@@ -14,34 +14,34 @@ use tokio::sync::watch;
 
 use super::acks::Acks;
 use super::admission::Hosts;
-use super::desk::Desk;
-use super::events::Live;
+use super::callback_test::CallbackTester;
+use super::events::LiveCache;
 use super::forecast::Forecasts;
 use super::health::Health;
 use super::input;
 use super::metrics::Sources;
 use super::problem::Problem;
 use super::registrar::Registrar;
-use super::trial::Trials;
-use crate::counters::Counters;
-use crate::job::{JobKey, TopicName};
-use crate::metrics::AddOutcome;
-use crate::settings::Settings;
-use crate::store::Lanes;
-use crate::token::Tokens;
-use crate::topic::{Topic, Topics};
+use super::store_client::StoreClient;
+use model::job::{JobKey, TopicName};
+use model::metrics::AddOutcome;
+use model::settings::Settings;
+use model::token::Tokens;
+use model::topic::{Topic, Topics};
+use store::Lanes;
+use telemetry::counters::Counters;
 
 /// How long a client may take to send a body.
 pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the routes need. A clone is one count: each request takes some.
+/// The state that all routes share. A clone only counts references: each request makes some.
 #[derive(Clone)]
 pub(super) struct Api(Arc<Parts>);
 
-/// What it is made of.
+/// The parts of [`Api`].
 pub(super) struct Parts {
-    pub desk: Desk,
-    /// As they are now.
+    pub store_client: StoreClient,
+    /// The topics as they are now.
     pub topics: watch::Receiver<Topics>,
     pub tokens: watch::Receiver<Tokens>,
     /// The longest body, in bytes.
@@ -49,19 +49,19 @@ pub(super) struct Parts {
     pub settings: Arc<Settings>,
     pub registrar: Registrar,
     pub lanes: Lanes,
-    pub trials: Trials,
+    pub trials: CallbackTester,
     pub health: Health,
     pub metrics: Sources,
     pub counters: Counters,
-    /// Whose days the statistics are of.
+    /// The time zone that the days of the statistics follow.
     pub zone: TimeZone,
     pub acks: Acks,
-    pub live: Live,
+    pub live: LiveCache,
     pub hosts: Arc<Hosts>,
     pub forecasts: Forecasts,
-    /// Whether this process ends: answers without an end have one then.
+    /// Whether this process ends. Streams without an end close then.
     pub closing: watch::Sender<bool>,
-    /// What `/openapi.json` says.
+    /// The text of `/openapi.json`.
     pub document: OnceLock<Bytes>,
 }
 
@@ -79,9 +79,17 @@ impl From<Parts> for Api {
 }
 
 impl Api {
-    /// Counts what is refused before the store is asked.
+    /// Counts an add that is refused before the store is asked.
     pub(super) fn counted<T>(&self, topic: &TopicName, add: Result<T, Problem>) -> Result<T, Problem> {
         add.inspect_err(|_| self.counters.known_topic(topic.as_str()).added(AddOutcome::Refused, 1))
+    }
+
+    /// Returns the topic, if the store offers the durability level that it asks for.
+    pub(super) fn can_give(&self, topic: Topic) -> Result<Topic, Problem> {
+        match topic.durability.and_then(|level| self.settings.store.lacks(level)) {
+            Some(problem) => Err(Problem::field("durability", format!("durability: {problem}"))),
+            None => Ok(topic),
+        }
     }
 
     pub(super) fn topic(&self, name: &TopicName) -> Result<Arc<Topic>, Problem> {
@@ -106,7 +114,7 @@ pub(super) struct OfJob(pub JobKey);
 impl<S: Send + Sync> FromRequestParts<S> for OfJob {
     type Rejection = Problem;
     async fn from_request_parts(parts: &mut request::Parts, state: &S) -> Result<OfJob, Problem> {
-        // The path of batches is that of a job with this id, too.
+        // For methods other than POST, the path of batches is a job with this id.
         let Path((topic, id)) = match parts.uri.path().ends_with("/jobs/batch") {
             true => Path((Path::<String>::from_request_parts(parts, state).await?.0, "batch".to_owned())),
             false => Path::<(String, String)>::from_request_parts(parts, state).await?,
@@ -115,7 +123,7 @@ impl<S: Send + Sync> FromRequestParts<S> for OfJob {
     }
 }
 
-/// A body that may be JSON.
+/// The body of a request, which may be JSON or empty.
 pub(super) struct Sent(pub Bytes);
 
 impl FromRequest<Api> for Sent {
@@ -130,7 +138,7 @@ impl FromRequest<Api> for Sent {
     }
 }
 
-/// Whether a body says of itself that it is JSON, or nothing.
+/// Checks that a body is declared as JSON, or not declared at all.
 fn check_kind(headers: &HeaderMap) -> Result<(), Problem> {
     let Some(kind) = headers.get(CONTENT_TYPE) else { return Ok(()) };
     let text = String::from_utf8_lossy(kind.as_bytes()).to_ascii_lowercase();

@@ -1,7 +1,8 @@
-//! The audit log: what is changed through the API is noted in the registry, with who has done it; and the route that shows it.
+//! The audit log: each change through the API is recorded in the registry, with the caller who made it. Also the route
+//! that shows the log.
 //!
-//! An entry is written when a change is done, before it is answered; a registry that takes longer is not waited for, and where it
-//! is away, the log of the process has the entry.
+//! An entry is written after the change and before the answer. The answer waits for the registry for at most
+//! [`PATIENCE`]. If the registry does not answer, the entry goes to the log of the process.
 
 use std::time::Duration;
 
@@ -16,84 +17,84 @@ use utoipa_axum::routes;
 
 use super::access::{Caller, is_route};
 use super::api::Api;
+use super::api_response::ApiResponse;
 use super::cursor;
 use super::input;
 use super::problem::Problem;
 use super::registrar::Registrar;
 use super::schema;
-use super::told::Told;
-use crate::audit::Entry;
-use crate::excerpt::Excerpt;
-use crate::process::now_ms;
+use host::now_ms;
+use model::audit::Entry;
+use model::excerpt::Excerpt;
 
-/// How many entries are shown at once: by default, and at most.
+/// How many entries a page has by default, and at most.
 const LIMITS: [usize; 2] = [50, 500];
 
-/// Whose changes are noted.
+/// Whose requests are recorded.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Of {
-    /// Everybody's.
+enum AuditActor {
+    /// Those of all callers.
     All,
-    /// Those of people: clients add and change jobs all the time.
+    /// Only those of people. Clients with tokens add and change jobs all the time, which is not recorded.
     People,
 }
 
-/// What is noted, and what it is called.
+/// The requests that are recorded: method, path, the name of the action, whose.
 #[rustfmt::skip]
-const NOTED: &[(&str, &str, &str, Of)] = &[
-    ("POST",   "/v1/topics",                   "topic.create",   Of::All),
-    ("PUT",    "/v1/topics/{t}",               "topic.set",      Of::All),
-    ("PATCH",  "/v1/topics/{t}",               "topic.change",   Of::All),
-    ("DELETE", "/v1/topics/{t}",               "topic.delete",   Of::All),
-    ("POST",   "/v1/topics/{t}/pause",         "topic.pause",    Of::All),
-    ("POST",   "/v1/topics/{t}/resume",        "topic.resume",   Of::All),
-    ("POST",   "/v1/topics/{t}/test",          "topic.test",     Of::All),
-    ("POST",   "/v1/topics/{t}/dead/redrive",  "dead.redrive",   Of::All),
-    ("POST",   "/v1/topics/{t}/dead/purge",    "dead.purge",     Of::All),
-    ("POST",   "/v1/topics/{t}/jobs",          "job.add",        Of::People),
-    ("POST",   "/v1/topics/{t}/jobs/batch",    "job.add",        Of::People),
-    ("PATCH",  "/v1/topics/{t}/jobs/{id}",     "job.change",     Of::People),
-    ("PATCH",  "/v1/topics/{t}/jobs/batch",    "job.change",     Of::People),
-    ("DELETE", "/v1/topics/{t}/jobs/batch",    "job.delete",     Of::People),
-    ("DELETE", "/v1/topics/{t}/jobs/{id}",     "job.delete",     Of::People),
-    ("POST",   "/v1/topics/{t}/jobs/{id}/run", "job.run",        Of::People),
-    ("POST",   "/v1/tokens",                   "token.create",   Of::All),
-    ("DELETE", "/v1/tokens/{name}",            "token.revoke",   Of::All),
-    ("PUT",    "/v1/accounts/{name}",          "account.set",    Of::All),
-    ("DELETE", "/v1/accounts/{name}",          "account.remove", Of::All),
-    ("POST",   "/v1/alerts/test",              "alert.test",     Of::All),
+const NOTED: &[(&str, &str, &str, AuditActor)] = &[
+    ("POST",   "/v1/topics",                   "topic.create",   AuditActor::All),
+    ("PUT",    "/v1/topics/{t}",               "topic.set",      AuditActor::All),
+    ("PATCH",  "/v1/topics/{t}",               "topic.change",   AuditActor::All),
+    ("DELETE", "/v1/topics/{t}",               "topic.delete",   AuditActor::All),
+    ("POST",   "/v1/topics/{t}/pause",         "topic.pause",    AuditActor::All),
+    ("POST",   "/v1/topics/{t}/resume",        "topic.resume",   AuditActor::All),
+    ("POST",   "/v1/topics/{t}/test",          "topic.test",     AuditActor::All),
+    ("POST",   "/v1/topics/{t}/dead/redrive",  "dead.redrive",   AuditActor::All),
+    ("POST",   "/v1/topics/{t}/dead/purge",    "dead.purge",     AuditActor::All),
+    ("POST",   "/v1/topics/{t}/jobs",          "job.add",        AuditActor::People),
+    ("POST",   "/v1/topics/{t}/jobs/batch",    "job.add",        AuditActor::People),
+    ("PATCH",  "/v1/topics/{t}/jobs/{id}",     "job.change",     AuditActor::People),
+    ("PATCH",  "/v1/topics/{t}/jobs/batch",    "job.change",     AuditActor::People),
+    ("DELETE", "/v1/topics/{t}/jobs/batch",    "job.delete",     AuditActor::People),
+    ("DELETE", "/v1/topics/{t}/jobs/{id}",     "job.delete",     AuditActor::People),
+    ("POST",   "/v1/topics/{t}/jobs/{id}/run", "job.run",        AuditActor::People),
+    ("POST",   "/v1/tokens",                   "token.create",   AuditActor::All),
+    ("DELETE", "/v1/tokens/{name}",            "token.revoke",   AuditActor::All),
+    ("PUT",    "/v1/accounts/{name}",          "account.set",    AuditActor::All),
+    ("DELETE", "/v1/accounts/{name}",          "account.remove", AuditActor::All),
+    ("POST",   "/v1/alerts/test",              "alert.test",     AuditActor::All),
 ];
 
-/// What a handler adds to an entry; among an answer's extensions.
+/// What a handler adds to an entry. It is an extension of the answer.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Noted {
-    /// Nothing was changed.
+pub(super) struct AuditNote {
+    /// True if nothing was changed.
     pub is_nothing: bool,
-    /// To what it was done; none: as the path says.
+    /// The target of the change. None: the parameters of the path name it.
     pub target: Option<String>,
     pub detail: String,
     pub jobs: Option<usize>,
 }
 
-/// What a request would be noted as.
+/// Returns the action as which a request is recorded, if it is recorded.
 fn action(method: &Method, route: &str, caller: &Caller) -> Option<&'static str> {
     let is_person = matches!(caller, Caller::Account(_) | Caller::Local(_));
     let (.., action, of) =
         NOTED.iter().find(|(m, known, ..)| *m == method.as_str() && is_route(known, route))?;
-    (*of == Of::All || is_person).then_some(*action)
+    (*of == AuditActor::All || is_person).then_some(*action)
 }
 
-/// What a path names, with slashes between.
+/// Returns the parameters of a path, joined by slashes.
 async fn target(parts: &mut Parts) -> String {
     let params = RawPathParams::from_request_parts(parts, &()).await;
     let values: Vec<String> = params.iter().flatten().map(|(_, value)| value.to_owned()).collect();
     values.join("/")
 }
 
-/// How long an answer waits for its entry.
+/// How long an answer waits for its entry, at most.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Has a request done, and notes what it has changed. Both go on when whoever asks has gone: what is changed is noted.
+/// Runs a request, and records what it changed. Both go on when the client goes away, so that no change is left out.
 pub(super) async fn noted<F: Future<Output = Response> + Send + 'static>(
     registrar: &Registrar,
     request: Request,
@@ -111,13 +112,13 @@ pub(super) async fn noted<F: Future<Output = Response> + Send + 'static>(
     let done = tokio::spawn(async move {
         let response = answer.await;
         if let Some(entry) = entry(&response, caller, action, target) {
-            // It is written also when nobody waits for it any more.
+            // The entry is written even if the answer no longer waits for it.
             let note = tokio::spawn(note(registrar, entry));
             let _ = tokio::time::timeout(PATIENCE, note).await;
         }
         response
     });
-    done.await.unwrap_or_else(|_| Problem::unavailable("no_thread", "nobody could do it").into_response())
+    done.await.unwrap_or_else(|_| Problem::unavailable("no_thread", "the task failed").into_response())
 }
 
 async fn note(registrar: Registrar, entry: Entry) {
@@ -125,19 +126,19 @@ async fn note(registrar: Registrar, entry: Entry) {
     if let Err(e) = registrar.ask(move |registry| registry.note(&written)).await {
         let Entry { who, action, target, detail, .. } = &entry;
         let (target, detail, jobs) = (Excerpt(target), Excerpt(detail), entry.jobs.unwrap_or_default());
-        log::warn!("cannot note in the audit log: {e}: {who} {action} {target:?} {detail:?} ({jobs} jobs)");
+        log::warn!("cannot write to the audit log: {e}: {who} {action} {target:?} {detail:?} ({jobs} jobs)");
     }
 }
 
-/// What is noted of a request that was answered so; none: it has changed nothing.
+/// Returns the entry for an answered request. None: it changed nothing.
 fn entry(response: &Response, caller: Caller, action: &str, target: String) -> Option<Entry> {
-    let Noted { is_nothing, target: to, detail, jobs } =
-        response.extensions().get::<Noted>().cloned().unwrap_or_default();
+    let AuditNote { is_nothing, target: to, detail, jobs } =
+        response.extensions().get::<AuditNote>().cloned().unwrap_or_default();
     let is_repeat = response.headers().contains_key("idempotency-replayed");
     let outcome = match response.status() {
         status if status.is_success() => "",
-        // Some of it may have been done, or all.
-        StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => "not done, or not known to be done",
+        // Some or all of the change may have been made.
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => "not done, or outcome unknown",
         _ => return None,
     };
     if is_nothing || is_repeat {
@@ -158,19 +159,19 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(list))
 }
 
-/// Something that was changed.
+/// An entry of the audit log.
 #[derive(Serialize, ToSchema)]
 #[schema(as = AuditEntry)]
-struct Shown {
+struct AuditEntryResponse {
     at_ms: i64,
-    /// `root`, `account ann`, `token shop`; empty: whoever reaches a port that asks for nothing.
+    /// The caller: `root`, `account ann`, `token shop`. Empty for a caller that needed no token.
     who: String,
-    /// Such as `topic.pause`.
+    /// The action, such as `topic.pause`.
     action: String,
-    /// A topic, a job as `topic/id`, a token, an account.
+    /// The target: a topic, a job as `topic/id`, a token, an account.
     target: String,
     detail: String,
-    /// With how many jobs it was done; null: it is not about a number of them.
+    /// The number of jobs that were changed. Null if the action does not count jobs.
     #[schema(required = true)]
     jobs: Option<u64>,
 }
@@ -178,10 +179,10 @@ struct Shown {
 /// A page of the audit log.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Audit)]
-struct Page {
-    /// The latest first.
-    entries: Vec<Shown>,
-    /// What `cursor` takes for those before them; null: there are none.
+struct AuditPage {
+    /// The entries, the latest first.
+    entries: Vec<AuditEntryResponse>,
+    /// The value of `cursor` for the next page, which has older entries. Null: this is the last page.
     #[schema(required = true)]
     next: Option<String>,
 }
@@ -189,11 +190,11 @@ struct Page {
 /// Shows who changed what, the latest first. Entries are kept for 90 days.
 #[utoipa::path(get, path = "/v1/audit", tag = "daemon", operation_id = "get_audit",
     params(schema::AuditQuery),
-    responses((status = 200, body = Page, description = "A page of it"), schema::FindProblems))]
-async fn list(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<Told, Problem> {
+    responses((status = 200, body = AuditPage, description = "A page of the audit log"), schema::FindProblems))]
+async fn list(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<ApiResponse, Problem> {
     let query = query.unwrap_or_default();
     let (cursor, limit) = input::page_with(&query, &["limit", "cursor"], LIMITS, |_, _| Ok(()))?;
-    let strange = |_| Problem::field("cursor", "cursor is not what another page gave in next");
+    let strange = |_| Problem::field("cursor", "cursor is not the next of another page");
     let before: Option<u64> = cursor.map(|cursor| cursor.parse()).transpose().map_err(strange)?;
     api.registrar.keeps("the audit log")?;
     let mut page = api.registrar.ask(move |registry| registry.audit(before, limit + 1)).await?;
@@ -202,15 +203,15 @@ async fn list(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<Told,
     let next = page.last().filter(|_| has_more).map(|(number, _)| cursor::shown(&number.to_string()));
     let shown = |(_, entry): (u64, Entry)| {
         let Entry { at_ms, who, action, target, detail, jobs } = entry;
-        Shown { at_ms, who, action, target, detail, jobs }
+        AuditEntryResponse { at_ms, who, action, target, detail, jobs }
     };
-    Ok(Told::new(StatusCode::OK, &Page { entries: page.into_iter().map(shown).collect(), next }))
+    Ok(ApiResponse::new(StatusCode::OK, &AuditPage { entries: page.into_iter().map(shown).collect(), next }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::token::TokenName;
+    use model::token::TokenName;
 
     #[test]
     fn changes_of_jobs_are_noted_when_a_person_makes_them() {

@@ -1,5 +1,5 @@
-//! The route that checks a topic before it is registered: what is wrong with each of its fields, and when a job of it would be tried.
-//! Nothing is changed, and nobody is called.
+//! The route that checks a topic before it is registered: what is wrong with its fields, and when the attempts of a job
+//! would be made. It changes nothing and calls no receiver.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -10,54 +10,54 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::api::{Api, Sent};
+use super::api_response::ApiResponse;
 use super::problem::Problem;
 use super::schema;
-use super::told::Told;
-use super::topic_fields::Parts;
+use super::topic_fields::TopicPatch;
 use super::topic_shown::Given;
-use crate::job::TopicName;
-use crate::topic::Topic;
+use model::job::TopicName;
+use model::topic::Topic;
 
-/// So many attempts are told; the last one is told as well.
+/// How many attempts the timetable shows. The last attempt is shown in any case.
 const TOLD: u32 = 50;
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(check_topic))
 }
 
-/// A field that is not what it should be.
+/// A field with a wrong value.
 #[derive(Serialize, ToSchema)]
 struct WrongField {
-    /// Null: it is the topic as a whole.
+    /// The name of the field. Null if the problem is about the topic as a whole.
     #[schema(required = true)]
     field: Option<String>,
     detail: String,
 }
 
-/// When an attempt comes at the earliest, if all before it fail at once.
+/// When an attempt is made at the earliest, if all attempts before it fail at once.
 #[derive(Serialize, ToSchema)]
 struct AttemptAt {
     attempt: u32,
-    /// After the first.
+    /// The time after the first attempt.
     after_ms: u64,
 }
 
-/// What a topic would be.
+/// The result of the check.
 #[derive(Serialize, ToSchema)]
 #[schema(as = CheckedTopic)]
-struct Checked {
-    /// What is wrong; empty: it can be registered.
+struct CheckedTopic {
+    /// The problems. Empty if the topic can be registered.
     problems: Vec<WrongField>,
-    /// Up to 50 attempts, and the last.
+    /// The first 50 attempts and the last one.
     timetable: Vec<AttemptAt>,
-    /// When a job becomes a dead letter, after the first attempt; null: what is wrong leaves that open.
+    /// How long after the first attempt a job becomes a dead letter. Null if a problem leaves this open.
     #[schema(required = true)]
     gives_up_after_ms: Option<u64>,
 }
 
-/// The topic that a body gives, if nothing is wrong with it.
+/// Returns the topic that a body describes, if nothing is wrong with it.
 fn topic(json: &[u8]) -> Result<Topic, Problem> {
-    let parts = Parts::of(json)?;
+    let parts = TopicPatch::of(json)?;
     parts.topic(Topic::new(parts.name(None)?, ""))
 }
 
@@ -65,7 +65,7 @@ fn wrong(problem: Problem) -> WrongField {
     WrongField { field: problem.named_field().map(str::to_owned), detail: problem.detail }
 }
 
-/// What is wrong with a topic, field by field: one that is wrong hides no other.
+/// Returns all problems of a topic. Each field is checked by itself, so that one problem does not hide another.
 fn problems(given: &Map<String, Value>, json: &[u8]) -> (Vec<WrongField>, Option<Topic>) {
     let alone = |(field, value): (&String, &Value)| {
         let mut one = Map::from_iter([
@@ -89,7 +89,7 @@ fn problems(given: &Map<String, Value>, json: &[u8]) -> (Vec<WrongField>, Option
     }
 }
 
-/// When the attempts of a topic's job come that all fail, and when it is given up.
+/// Returns when the attempts of a job are made if all fail, and when the job becomes a dead letter.
 fn timetable(topic: &Topic) -> (Vec<AttemptAt>, u64) {
     let (mut after_ms, mut told) = (0_u64, Vec::new());
     for attempt in 1..=topic.max_attempts {
@@ -104,11 +104,11 @@ fn timetable(topic: &Topic) -> (Vec<AttemptAt>, u64) {
     (told, after_ms)
 }
 
-/// Checks a topic as it would be registered, and tells when its jobs would be tried.
+/// Checks a topic as if it were registered, and shows when the attempts of its jobs would be made.
 #[utoipa::path(post, path = "/v1/check/topic", tag = "topics", operation_id = "check_topic",
     request_body = Given,
-    responses((status = 200, body = Checked, description = "What is wrong with it, and its timetable"), schema::ChangeProblems))]
-async fn check_topic(State(api): State<Api>, Sent(json): Sent) -> Result<Told, Problem> {
+    responses((status = 200, body = CheckedTopic, description = "The problems of the topic, and the timetable of its attempts"), schema::ChangeProblems))]
+async fn check_topic(State(api): State<Api>, Sent(json): Sent) -> Result<ApiResponse, Problem> {
     let given: Map<String, Value> = serde_json::from_slice(&json).map_err(Problem::bad_json)?;
     let (mut problems, topic) = problems(&given, &json);
     let is_of_file = |name: &TopicName| api.settings.topics.iter().any(|topic| topic.name == *name);
@@ -116,9 +116,13 @@ async fn check_topic(State(api): State<Api>, Sent(json): Sent) -> Result<Told, P
         let detail = format!("topic {} is as the configuration file has it: change it there", topic.name);
         problems.push(WrongField { field: Some("name".to_owned()), detail });
     }
+    if let Some(Err(problem)) = topic.clone().map(|topic| api.can_give(topic)) {
+        problems.push(wrong(problem));
+    }
     let (timetable, gives_up) = topic.as_ref().map(timetable).unzip();
-    let checked = Checked { problems, timetable: timetable.unwrap_or_default(), gives_up_after_ms: gives_up };
-    Ok(Told::new(StatusCode::OK, &checked))
+    let checked =
+        CheckedTopic { problems, timetable: timetable.unwrap_or_default(), gives_up_after_ms: gives_up };
+    Ok(ApiResponse::new(StatusCode::OK, &checked))
 }
 
 #[cfg(test)]
@@ -146,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_timetable_is_that_of_the_php_daemon_and_gives_up_after_81_minutes() {
+    fn the_default_timetable_matches_php_and_ends_after_81_minutes() {
         let (_, topic) = of(json!({"name": "a", "callback": "http://h/"}));
         let (told, gives_up_ms) = timetable(&topic.unwrap());
         let minutes: Vec<u64> = told.iter().map(|at| at.after_ms / 60_000).collect();

@@ -1,6 +1,8 @@
-//! Connections: who is let in, how they are kept, and their end. A dq-http-server that another one takes the place of answers each of its connections once
-//! more, with `Connection: close`, so that no client finds a connection closed on which it was about to ask; one that is idle
-//! for too long meanwhile is closed, as HTTP allows at any time.
+//! Connections: which clients may connect, how connections are served, and how they end.
+//!
+//! A dq-http-server that is replaced by a new one answers one more request on each connection. This answer has
+//! `Connection: close`, so that no client finds a connection closed just when it sends a request. A connection that
+//! stays idle for too long meanwhile is closed, as HTTP allows at any time.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -23,21 +25,21 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use super::access::Peer;
-use super::patience::Patient;
 use super::tls;
-use crate::excerpt::Excerpt;
-use crate::role::Drain;
-use crate::settings::Http;
-use crate::submit::STORE_TIMEOUT;
+use super::write_timeout::WriteTimeout;
+use model::excerpt::Excerpt;
+use model::settings::Http;
+use role::Drain;
+use role::submit::STORE_TIMEOUT;
 
-/// How long a drain for a successor waits for the last requests of kept connections.
+/// How long a drain with a successor waits for one more request on each kept connection.
 const LAST_REQUESTS: Duration = Duration::from_secs(5);
 
-/// How long a drain waits for requests that are being answered: the store may take its time.
+/// How long a drain waits for requests that are being answered. The store may need its full timeout for them.
 const LAST_ANSWERS: Duration = STORE_TIMEOUT.saturating_add(Duration::from_secs(5));
 
-/// Where connections come in.
-pub(super) struct Doors {
+/// The sockets that accept connections.
+pub(super) struct Listeners {
     pub tcp: TcpListener,
     pub unix: UnixListener,
 }
@@ -46,23 +48,23 @@ pub(super) struct Doors {
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// One that has come in, and by which door.
-pub(super) enum Entered {
+/// An accepted connection, with its address if it came to the port.
+pub(super) enum AcceptedStream {
     Tcp(TcpStream, IpAddr),
     Unix(UnixStream),
 }
 
-impl Doors {
-    /// The next one.
-    pub(super) async fn enter(&self) -> std::io::Result<Entered> {
+impl Listeners {
+    /// Waits for the next connection.
+    pub(super) async fn enter(&self) -> std::io::Result<AcceptedStream> {
         tokio::select! {
-            tcp = self.tcp.accept() => tcp.map(|(stream, peer)| Entered::Tcp(stream, peer.ip().to_canonical())),
-            unix = self.unix.accept() => unix.map(|(stream, _)| Entered::Unix(stream)),
+            tcp = self.tcp.accept() => tcp.map(|(stream, peer)| AcceptedStream::Tcp(stream, peer.ip().to_canonical())),
+            unix = self.unix.accept() => unix.map(|(stream, _)| AcceptedStream::Unix(stream)),
         }
     }
 
-    /// One that has come in already.
-    pub(super) async fn enter_now(&self) -> Option<Entered> {
+    /// Returns a connection that the kernel has already accepted, if there is one.
+    pub(super) async fn enter_now(&self) -> Option<AcceptedStream> {
         tokio::select! {
             biased;
             stream = self.enter() => stream.ok(),
@@ -71,14 +73,14 @@ impl Doors {
     }
 }
 
-/// What becomes of connections after an answer.
+/// What happens to connections after their next answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Stage {
+pub(super) enum ConnectionStage {
     /// They are kept.
     Open,
-    /// The next answer is the last.
+    /// They end after the answer to the next request.
     LastRequest,
-    /// What is being answered is answered, and that is all.
+    /// They end after the answer that is in progress.
     LastAnswer,
 }
 
@@ -87,10 +89,10 @@ pub(super) struct Connections {
     app: TowerToHyperService<Router>,
     http: Http,
     tls: Option<TlsAcceptor>,
-    /// One is taken by each connection of the port.
+    /// The places for connections of the port. Each takes one.
     room: Arc<Semaphore>,
     turned_away: u64,
-    stage: watch::Sender<Stage>,
+    stage: watch::Sender<ConnectionStage>,
     pub open: JoinSet<()>,
 }
 
@@ -102,23 +104,23 @@ impl Connections {
             room: Arc::new(Semaphore::new(http.max_connections)),
             http: http.clone(),
             turned_away: 0,
-            stage: watch::Sender::new(Stage::Open),
+            stage: watch::Sender::new(ConnectionStage::Open),
             open: JoinSet::new(),
         })
     }
 
-    pub(super) fn enter_stage(&self, stage: Stage) {
+    pub(super) fn enter_stage(&self, stage: ConnectionStage) {
         self.stage.send_if_modified(|now| std::mem::replace(now, stage) != stage);
     }
 
-    /// Serves a connection to its end; or closes it, if it is not to be.
-    pub(super) fn attend(&mut self, entered: Entered) {
+    /// Serves a connection to its end. Closes it at once if the client may not connect.
+    pub(super) fn attend(&mut self, entered: AcceptedStream) {
         match entered {
-            Entered::Unix(stream) => {
+            AcceptedStream::Unix(stream) => {
                 let user = stream.peer_cred().map(|peer| peer.uid()).ok();
                 self.open.spawn(self.course(Peer::User(user)).serve(stream));
             }
-            Entered::Tcp(stream, ip) => match self.admit(ip) {
+            AcceptedStream::Tcp(stream, ip) => match self.admit(ip) {
                 Ok(room) => {
                     let (course, tls) = (self.course(Peer::Address(ip)), self.tls.clone());
                     self.open.spawn(async move {
@@ -128,7 +130,7 @@ impl Connections {
                 }
                 Err(why) => {
                     self.turned_away += 1;
-                    // A flood of them is not a flood of lines.
+                    // Only every power of two is logged, so that a flood of connections does not flood the log.
                     if self.turned_away.is_power_of_two() {
                         log::warn!("{ip} is turned away: {why} ({} so far)", self.turned_away);
                     }
@@ -137,7 +139,7 @@ impl Connections {
         }
     }
 
-    /// Whether a client of the port is let in.
+    /// Returns a place for a client of the port, or the reason why it may not connect.
     fn admit(&self, ip: IpAddr) -> std::result::Result<OwnedSemaphorePermit, String> {
         let Http { allow, max_connections, .. } = &self.http;
         if !allow.is_empty() && !allow.iter().any(|net| net.contains(&ip)) {
@@ -147,22 +149,22 @@ impl Connections {
         Arc::clone(&self.room).try_acquire_owned().map_err(|_| full())
     }
 
-    fn course(&self, peer: Peer) -> Course {
+    fn course(&self, peer: Peer) -> ConnectionTask {
         let (app, stage) = (self.app.clone(), self.stage.subscribe());
-        Course { app, peer, stage, idle_timeout: self.http.idle_timeout }
+        ConnectionTask { app, peer, stage, idle_timeout: self.http.idle_timeout }
     }
 }
 
-/// What a connection goes through.
-struct Course {
+/// The task that serves one connection.
+struct ConnectionTask {
     app: TowerToHyperService<Router>,
     peer: Peer,
-    stage: watch::Receiver<Stage>,
+    stage: watch::Receiver<ConnectionStage>,
     idle_timeout: Duration,
 }
 
-impl Course {
-    /// Of one of the port: with TLS it is agreed upon first.
+impl ConnectionTask {
+    /// Serves a connection of the port. With TLS, the handshake comes first.
     async fn begin(self, stream: TcpStream, tls: Option<TlsAcceptor>) {
         if let Err(e) = stream.set_nodelay(true) {
             log::debug!("http: cannot set TCP_NODELAY: {e}");
@@ -170,20 +172,20 @@ impl Course {
         let Some(tls) = tls else { return self.serve(stream).await };
         match tokio::time::timeout(tls::HANDSHAKE, tls.accept(stream)).await {
             Ok(Ok(stream)) => self.serve(stream).await,
-            Ok(Err(e)) => log::debug!("http: no TLS: {}", Excerpt(e)),
-            Err(_) => log::debug!("http: no TLS within {:?}", tls::HANDSHAKE),
+            Ok(Err(e)) => log::debug!("http: TLS handshake failed: {}", Excerpt(e)),
+            Err(_) => log::debug!("http: no TLS handshake within {:?}", tls::HANDSHAKE),
         }
     }
 
     async fn serve(self, stream: impl Stream) {
-        let Course { app, peer, mut stage, idle_timeout } = self;
+        let ConnectionTask { app, peer, mut stage, idle_timeout } = self;
         let at_answer = stage.clone();
         let service = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(peer);
             let (answer, stage) = (app.call(request), at_answer.clone());
             async move {
                 let mut answer = answer.await?;
-                if *stage.borrow() != Stage::Open {
+                if *stage.borrow() != ConnectionStage::Open {
                     answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
                 Ok::<_, Infallible>(answer)
@@ -191,12 +193,13 @@ impl Course {
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            // It counts from the answer before, too: that is how long a connection may be idle.
+            // This timeout also counts from the end of the previous answer. So it limits how long a connection may be
+            // idle.
             .header_read_timeout(idle_timeout)
-            .serve_connection(TokioIo::new(Patient::new(stream, idle_timeout)), service);
+            .serve_connection(TokioIo::new(WriteTimeout::new(stream, idle_timeout)), service);
         let mut connection = std::pin::pin!(connection);
         let last_answer = async {
-            let _ = stage.wait_for(|stage| *stage == Stage::LastAnswer).await;
+            let _ = stage.wait_for(|stage| *stage == ConnectionStage::LastAnswer).await;
         };
         let ended = tokio::select! {
             ended = connection.as_mut() => Some(ended),
@@ -215,34 +218,34 @@ impl Course {
     }
 }
 
-/// The course of a drain.
+/// The deadlines of a drain.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct End {
-    /// Until when requests are answered once more.
+pub(super) struct DrainState {
+    /// Until when another request is accepted on a kept connection.
     requests_until: Instant,
-    /// Until when answers are finished.
+    /// Until when answers may be finished.
     answers_until: Instant,
 }
 
-impl End {
-    pub(super) fn begin(now: Instant) -> End {
-        End { requests_until: now + LAST_REQUESTS, answers_until: now + LAST_REQUESTS + LAST_ANSWERS }
+impl DrainState {
+    pub(super) fn begin(now: Instant) -> DrainState {
+        DrainState { requests_until: now + LAST_REQUESTS, answers_until: now + LAST_REQUESTS + LAST_ANSWERS }
     }
 
-    /// What becomes of connections now; none: they are cut.
-    pub(super) fn stage(&mut self, drain: Drain, now: Instant) -> Option<Stage> {
+    /// Returns what happens to connections now. None: they are cut.
+    pub(super) fn stage(&mut self, drain: Drain, now: Instant) -> Option<ConnectionStage> {
         if !drain.successor && now < self.requests_until {
             (self.requests_until, self.answers_until) = (now, now + LAST_ANSWERS);
         }
         self.answers_until = drain.until.map_or(self.answers_until, |until| until.min(self.answers_until));
         match () {
             () if now >= self.answers_until => None,
-            () if now >= self.requests_until => Some(Stage::LastAnswer),
-            () => Some(Stage::LastRequest),
+            () if now >= self.requests_until => Some(ConnectionStage::LastAnswer),
+            () => Some(ConnectionStage::LastRequest),
         }
     }
 
-    /// When that changes.
+    /// Returns when the stage changes.
     pub(super) fn next(&self, now: Instant) -> Instant {
         if now < self.requests_until { self.requests_until } else { self.answers_until }
     }
@@ -253,25 +256,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_successor_leaves_time_for_a_last_request_and_nothing_else_does() {
+    fn only_a_successor_leaves_time_for_a_last_request() {
         let now = Instant::now();
         let successor = Drain { until: None, successor: true };
         let alone = Drain { until: Some(now + Duration::from_secs(30)), successor: false };
-        let mut end = End::begin(now);
-        assert_eq!(end.stage(successor, now), Some(Stage::LastRequest));
-        assert_eq!(end.stage(successor, now + LAST_REQUESTS), Some(Stage::LastAnswer));
+        let mut end = DrainState::begin(now);
+        assert_eq!(end.stage(successor, now), Some(ConnectionStage::LastRequest));
+        assert_eq!(end.stage(successor, now + LAST_REQUESTS), Some(ConnectionStage::LastAnswer));
         assert_eq!(end.next(now + LAST_REQUESTS), now + LAST_REQUESTS + LAST_ANSWERS);
         assert_eq!(end.stage(successor, now + LAST_REQUESTS + LAST_ANSWERS), None);
 
-        let mut end = End::begin(now);
-        assert_eq!(end.stage(alone, now), Some(Stage::LastAnswer));
+        let mut end = DrainState::begin(now);
+        assert_eq!(end.stage(alone, now), Some(ConnectionStage::LastAnswer));
         assert_eq!(end.stage(alone, now + LAST_ANSWERS), None);
 
-        // A drain that becomes one without a successor, and shorter.
-        let mut end = End::begin(now);
-        assert_eq!(end.stage(successor, now), Some(Stage::LastRequest));
+        // A drain that loses its successor and gets a shorter deadline.
+        let mut end = DrainState::begin(now);
+        assert_eq!(end.stage(successor, now), Some(ConnectionStage::LastRequest));
         let soon = Drain { until: Some(now + Duration::from_secs(1)), successor: false };
-        assert_eq!(end.stage(soon, now), Some(Stage::LastAnswer));
+        assert_eq!(end.stage(soon, now), Some(ConnectionStage::LastAnswer));
         assert_eq!(end.next(now), now + Duration::from_secs(1));
     }
 }

@@ -1,8 +1,8 @@
-//! Where a listing goes on: the store's own words, which may be any, in letters that every URL takes.
+//! Cursors of listings. The store's own cursor may hold any text; clients get it in characters that every URL allows.
 
 use std::fmt::Write;
 
-/// As a client gets it.
+/// Encodes the store's cursor for a client.
 pub(super) fn shown(words: &str) -> String {
     words.bytes().fold(String::with_capacity(words.len() * 2), |mut hex, byte| {
         let _ = write!(hex, "{byte:02x}");
@@ -10,7 +10,7 @@ pub(super) fn shown(words: &str) -> String {
     })
 }
 
-/// As the store said it; none: it is no cursor.
+/// Decodes a client's cursor. None: it is not a valid cursor.
 pub(super) fn read(shown: &str) -> Option<String> {
     if !shown.len().is_multiple_of(2) || !shown.bytes().all(|b| b.is_ascii_hexdigit()) {
         return None;

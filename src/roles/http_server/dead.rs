@@ -1,5 +1,5 @@
-//! The routes of dead letters: listed, made ready again, removed. Large numbers go in steps, so that others have their turn at
-//! the store.
+//! The routes of dead letters: list them, redrive them, purge them. Large numbers are done in steps, so that other
+//! requests get their turn at the store.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -13,27 +13,28 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::api::{Api, InTopic, Sent};
-use super::audit::Noted;
+use super::api_response::ApiResponse;
+use super::audit::AuditNote;
+use super::dead_filter::{self, DeadFilter, DeadQuery};
 use super::input::{self, Fields, wrong};
-use super::pick::{self, DeadFilter, DeadQuery};
 use super::problem::Problem;
 use super::schema;
-use super::told::{Extra, Manner, Told};
-use crate::job::{JobId, State as JobState, TopicName};
-use crate::json_time;
-use crate::letters::{Filter, Pace};
-use crate::process::now_ms;
-use crate::store::Which;
-use crate::submit::{Ask, Found, Undertake};
-use crate::topic::Rate;
+use super::store_client::Reply;
+use host::now_ms;
+use model::job::{JobId, State as JobState, TopicName};
+use model::json_time;
+use model::letters::{Filter, Pace};
+use model::topic::Rate;
+use role::submit::{DeadLetterTask, FoundDeadLetters, Listing, Request};
+use store::Which;
 
-/// So many dead letters are asked for in one step.
+/// How many dead letters one step of the store handles.
 const STEP: usize = 500;
 
-/// How many dead letters one request takes, if it does not say; and at most.
+/// How many dead letters one request handles by default, and at most.
 const LIMITS: [usize; 2] = [1000, 100_000];
 
-/// What a rate is to be.
+/// The values of `rate`, as messages name them.
 const RATE: &str = "a rate such as \"50/s\", \"30/m\" or \"500/h\"";
 
 /// The highest rate.
@@ -42,30 +43,30 @@ const RATE_MAX: u32 = 999_999;
 /// How many ids one request may name.
 const IDS_MAX: usize = 1000;
 
-/// For how long a request goes on with another step.
+/// How long after its start a request may begin another step.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(redrive)).routes(routes!(purge))
 }
 
-/// Which dead letters are meant; without `ids` and `filter` all of the topic. Without a body: all, up to the limit.
+/// Which dead letters are selected. Without `ids` and `filter`, and without a body: all of the topic, up to the limit.
 #[derive(ToSchema, Serialize)]
 #[serde(deny_unknown_fields)]
 #[allow(dead_code)]
 #[schema(as = DeadSelection, example = json!({"limit": 100, "dry_run": true}))]
 pub(super) struct Selection {
-    /// Those of these ids.
+    /// Selects dead letters by their ids.
     #[schema(max_items = 1000)]
     #[schema(nullable = false)]
     ids: Option<Vec<String>>,
-    /// Those that it picks.
+    /// Selects the dead letters that match the filter.
     #[schema(nullable = false)]
     filter: Option<DeadFilter>,
-    /// At most so many of the topic; 1000, if it is missing. Of named ids all are meant.
+    /// The most dead letters to handle, 1000 by default. It does not limit `ids`.
     #[schema(minimum = 1, maximum = 100000)]
     limit: Option<u32>,
-    /// Only counts them.
+    /// If true, the dead letters are only counted.
     dry_run: Option<bool>,
 }
 
@@ -75,41 +76,42 @@ pub(super) struct Selection {
 #[allow(dead_code)]
 #[schema(as = Redrive, example = json!({"filter": {"status": 503}, "rate": "50/s"}))]
 pub(super) struct Redriving {
-    /// Those of these ids, of each the latest.
+    /// Selects dead letters by their ids: the latest of each id.
     #[schema(max_items = 1000)]
     #[schema(nullable = false)]
     ids: Option<Vec<String>>,
-    /// Those that it picks.
+    /// Selects the dead letters that match the filter.
     #[schema(nullable = false)]
     filter: Option<DeadFilter>,
-    /// At most so many of the topic; 1000, if it is missing. Of named ids all are meant.
+    /// The most dead letters to handle, 1000 by default. It does not limit `ids`.
     #[schema(minimum = 1, maximum = 100000)]
     limit: Option<u32>,
-    /// Only counts them.
+    /// If true, the dead letters are only counted.
     dry_run: Option<bool>,
-    /// They are due one after the other, and wait in `delayed`; if it is missing, all are ready.
+    /// The pace: the jobs are `delayed`, and due one after the other. If it is missing, all are due at the same time.
     #[schema(schema_with = schema::rate, required = false)]
     rate: serde_json::Value,
-    /// When the first is due; if it is missing, now.
+    /// When the first job is due. If it is missing, now.
     #[schema(schema_with = schema::span, required = false)]
     delay: serde_json::Value,
 }
 
-/// What a redrive came to.
+/// The result of a redrive.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Redriven {
-    /// How many are meant, whatever the limit. (Of the whole topic, those whose id is live again are among them, and stay.)
+    /// How many dead letters are selected, whatever the limit. Without `ids` and `filter` this includes those whose id
+    /// is live again: they stay.
     matched: usize,
-    /// How many are ready again, or will be.
+    /// How many are ready now, or will be.
     redriven: usize,
     #[serde(flatten)]
     looked: Looked,
 }
 
-/// What a purge came to.
+/// The result of a purge.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Purged {
-    /// How many are meant, whatever the limit.
+    /// How many dead letters are selected, whatever the limit.
     matched: usize,
     /// How many were removed.
     purged: usize,
@@ -117,21 +119,22 @@ pub(super) struct Purged {
     looked: Looked,
 }
 
-/// How far a filter has looked.
+/// How far the search of a filter came.
 #[derive(Default, Serialize, ToSchema)]
 pub(super) struct Looked {
-    /// There are more than could be looked at in one request, and `matched` is of those that were: ask again.
+    /// One request could not search all dead letters, and `matched` counts only those that it searched. Send the
+    /// request again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     more: bool,
-    /// The nodes of the store that could not be asked.
+    /// The nodes of the store that did not answer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     away: Vec<String>,
 }
 
-/// What a body says.
-struct Wanted {
+/// The fields of a request, as they were read.
+struct DeadLetterRequest {
     ids: Option<Vec<JobId>>,
     filter: Option<Filter>,
     limit: usize,
@@ -139,16 +142,16 @@ struct Wanted {
     pace: Pace,
 }
 
-/// What both routes take.
+/// The fields that both routes take.
 const SELECTION: [&str; 4] = ["ids", "filter", "limit", "dry_run"];
 
-impl Wanted {
-    fn of(json: &[u8], more: &[&str]) -> Result<Wanted, Problem> {
+impl DeadLetterRequest {
+    fn of(json: &[u8], more: &[&str]) -> Result<DeadLetterRequest, Problem> {
         let known = [&SELECTION[..], more].concat();
         let fields = Fields::of(input::or_empty(json), &known)?;
-        let filter = fields.raw("filter").map(pick::filter).transpose()?;
+        let filter = fields.raw("filter").map(dead_filter::filter).transpose()?;
         if filter.is_some() && fields.raw("ids").is_some() {
-            return Err(Problem::field("filter", "filter and ids both say which: give one of them"));
+            return Err(Problem::field("filter", "filter and ids exclude each other: give one of them"));
         }
         let span = |raw| json_time::duration(raw).ok_or_else(|| wrong("delay", raw, json_time::DURATION));
         let delay = fields.get("delay").map(span).transpose()?.unwrap_or_default();
@@ -159,12 +162,12 @@ impl Wanted {
             return Err(wrong("rate", raw, RATE));
         }
         let ids: Option<Vec<&RawValue>> = fields.plain("ids", "a list of ids")?;
-        // Whoever has no ids to name may not mean all there are.
+        // `null` for `ids` is refused: a client that has no ids to name must not select all dead letters.
         if let (None, Some(raw)) = (&ids, fields.raw("ids")) {
-            return Err(wrong("ids", raw, "a list of ids; without it all are meant"));
+            return Err(wrong("ids", raw, "a list of ids (leave it out to select all)"));
         }
         if ids.as_ref().is_some_and(|ids| ids.len() > IDS_MAX) {
-            return Err(Problem::field("ids", format!("ids holds more than {IDS_MAX} of them")));
+            return Err(Problem::field("ids", format!("ids holds more than {IDS_MAX} ids")));
         }
         let id = |raw: &&RawValue| -> Result<JobId, Problem> {
             let text: String = serde_json::from_str(raw.get()).map_err(|_| wrong("ids", raw, "a text"))?;
@@ -180,10 +183,16 @@ impl Wanted {
             return Err(wrong("limit", raw, &limits));
         }
         let dry_run = fields.plain::<Option<bool>>("dry_run", "true or false")?.unwrap_or(false);
-        Ok(Wanted { ids, filter, limit: limit.unwrap_or(LIMITS[0]), dry_run, pace: Pace::of(rate, delay) })
+        Ok(DeadLetterRequest {
+            ids,
+            filter,
+            limit: limit.unwrap_or(LIMITS[0]),
+            dry_run,
+            pace: Pace::of(rate, delay),
+        })
     }
 
-    /// Which are meant, for the audit log.
+    /// Returns which dead letters are selected, for the audit log.
     fn shown(&self) -> String {
         match (&self.ids, &self.filter) {
             (Some(ids), _) => {
@@ -191,31 +200,33 @@ impl Wanted {
                 some.join(", ")
             }
             (None, Some(_)) => "those that a filter picks".to_owned(),
-            (None, None) => "of all".to_owned(),
+            (None, None) => "all".to_owned(),
         }
     }
 }
 
 impl Api {
-    /// One step of the store's: with how many it was done.
+    /// Does one step in the store. Returns how many dead letters it handled or counted.
     async fn step(
         &self,
         topic: &TopicName,
         which: Which,
         limit: usize,
-        what: Undertake,
+        what: DeadLetterTask,
     ) -> Result<usize, Problem> {
-        let ask = Ask::Dead { topic: topic.clone(), which, limit, what };
-        Ok(self.desk.ask(ask, Manner::Plain, 0).await?.count)
+        let topic = topic.clone();
+        let ask =
+            |reply: Reply<_>| Request::dead_letters(topic, which, limit, what, |count| reply.with(count));
+        Ok(self.store_client.ask(0, ask).await??)
     }
 
-    /// How many are meant, and with how many it was done.
+    /// Returns how many dead letters are selected, how many were handled, and how far a filter came.
     async fn with_dead(
         &self,
         topic: &TopicName,
-        mut wanted: Wanted,
-        count: Undertake,
-        act: impl Fn(Pace) -> Undertake,
+        mut wanted: DeadLetterRequest,
+        count: DeadLetterTask,
+        act: impl Fn(Pace) -> DeadLetterTask,
     ) -> Result<(usize, usize, Looked), Problem> {
         let begun = Instant::now();
         let until = begun + PATIENCE;
@@ -230,7 +241,7 @@ impl Api {
         for piece in &pieces {
             matched += self.step(topic, piece.clone(), wanted.limit, count).await?;
         }
-        // What is left of a topic that was taken out can still be taken care of.
+        // The dead letters that are left of a removed topic can still be handled.
         if matched == 0 && self.topics.borrow().get(topic.as_str()).is_none() {
             return Err(Problem::unknown_topic(topic));
         }
@@ -253,16 +264,16 @@ impl Api {
         Ok((matched, done, Looked::default()))
     }
 
-    /// The same with those that a filter picks, which are looked for in steps.
+    /// Does the same with the dead letters that match a filter. It searches them in steps.
     async fn with_picked(
         &self,
         topic: &TopicName,
-        wanted: Wanted,
+        wanted: DeadLetterRequest,
         filter: Filter,
-        act: impl Fn(Pace) -> Undertake,
+        act: impl Fn(Pace) -> DeadLetterTask,
     ) -> Result<(usize, usize, Looked), Problem> {
         let begun = Instant::now();
-        // What dies again meanwhile is not meant.
+        // A job that dies again meanwhile is not selected again.
         let filter = Filter {
             died_before_ms: Some(filter.died_before_ms.unwrap_or(i64::MAX).min(now_ms() + 1)),
             ..filter
@@ -270,11 +281,11 @@ impl Api {
         let (mut matched, mut done, mut cursor) = (0, 0, None);
         loop {
             let (topic, filter) = (topic.clone(), filter.clone());
-            let ask = Ask::Find { topic: topic.clone(), filter, cursor, limit: STEP };
-            let told = self.desk.ask(ask, Manner::Plain, 0).await.map_err(|p| p.after(done))?;
-            let Extra::Found(Found { mut letters, next, away }) = told.extra else {
-                unreachable!("it was asked for")
-            };
+            let of_topic = topic.clone();
+            let ask =
+                |reply: Reply<_>| Request::find(of_topic, filter, cursor, STEP, |found| reply.with(found));
+            let found = self.store_client.ask(0, ask).await.and_then(|found| Ok(found?));
+            let FoundDeadLetters { mut letters, next, away } = found.map_err(|p| p.after(done))?;
             matched += letters.len();
             letters.truncate(wanted.limit - done);
             if !wanted.dry_run && !letters.is_empty() {
@@ -298,46 +309,53 @@ impl Api {
 /// Lists a topic's dead letters.
 #[utoipa::path(get, path = "/v1/topics/{topic}/dead", tag = "dead letters", operation_id = "list_dead",
     params(schema::TopicPath, DeadQuery),
-    responses((status = 200, body = schema::Jobs, description = "A page of them"), schema::FindProblems))]
+    responses((status = 200, body = schema::Jobs, description = "A page of dead letters"), schema::FindProblems))]
 async fn list(
     State(api): State<Api>,
     InTopic(topic): InTopic,
     RawQuery(query): RawQuery,
-) -> Result<Told, Problem> {
-    let mut queried = pick::Queried::default();
-    let known = [&["limit", "cursor"], &pick::NAMES[..]].concat();
+) -> Result<ApiResponse, Problem> {
+    let mut queried = dead_filter::FilterQuery::default();
+    let known = [&["limit", "cursor"], &dead_filter::NAMES[..]].concat();
     let (cursor, limit) =
         input::page_with(query.as_deref().unwrap_or_default(), &known, input::LIMITS, |name, value| {
             queried.take(name, value)
         })?;
-    let registered = api.topics.borrow().get(topic.as_str()).is_some();
-    let manner = Manner::List { topic: topic.clone(), registered };
-    let ask = Ask::List { topic, state: JobState::Dead, filter: queried.filter(), cursor, limit };
-    api.desk.ask(ask, manner, 0).await
+    api.list(Listing { topic, state: JobState::Dead, filter: queried.filter(), cursor, limit }).await
 }
 
-/// Makes dead letters ready, with their attempts reset; or delayed, so that they are due one after the other.
+/// Makes dead letters ready again, with their attempts reset. With `delay` they become due later, and with `rate` one
+/// after the other.
 #[utoipa::path(post, path = "/v1/topics/{topic}/dead/redrive", tag = "dead letters", operation_id = "redrive_dead",
     params(schema::TopicPath, schema::IdempotencyKey), request_body(content = Option<Redriving>, content_type = "application/json"),
-    responses((status = 200, body = Redriven, description = "How many"), schema::ChangeProblems))]
-async fn redrive(State(api): State<Api>, InTopic(topic): InTopic, Sent(json): Sent) -> Result<Told, Problem> {
-    let wanted = Wanted::of(&json, &["rate", "delay"])?;
+    responses((status = 200, body = Redriven, description = "How many were selected and redriven"), schema::ChangeProblems))]
+async fn redrive(
+    State(api): State<Api>,
+    InTopic(topic): InTopic,
+    Sent(json): Sent,
+) -> Result<ApiResponse, Problem> {
+    let wanted = DeadLetterRequest::of(&json, &["rate", "delay"])?;
     let (is_nothing, detail) = (wanted.dry_run, wanted.shown());
     let (matched, redriven, looked) =
-        api.with_dead(&topic, wanted, Undertake::CountForRedrive, Undertake::Redrive).await?;
-    let noted = Noted { is_nothing, detail, jobs: Some(redriven), ..Noted::default() };
-    Ok(Told::new(StatusCode::OK, &Redriven { matched, redriven, looked }).noting(noted))
+        api.with_dead(&topic, wanted, DeadLetterTask::CountForRedrive, DeadLetterTask::Redrive).await?;
+    let noted = AuditNote { is_nothing, detail, jobs: Some(redriven), ..AuditNote::default() };
+    Ok(ApiResponse::new(StatusCode::OK, &Redriven { matched, redriven, looked }).noting(noted))
 }
 
-/// Removes dead letters. A job that is live again under the id of one stays.
+/// Removes dead letters. A live job with the same id stays.
 #[utoipa::path(post, path = "/v1/topics/{topic}/dead/purge", tag = "dead letters", operation_id = "purge_dead",
     params(schema::TopicPath, schema::IdempotencyKey), request_body(content = Option<Selection>, content_type = "application/json"),
-    responses((status = 200, body = Purged, description = "How many"), schema::ChangeProblems))]
-async fn purge(State(api): State<Api>, InTopic(topic): InTopic, Sent(json): Sent) -> Result<Told, Problem> {
-    let wanted = Wanted::of(&json, &[])?;
+    responses((status = 200, body = Purged, description = "How many were selected and removed"), schema::ChangeProblems))]
+async fn purge(
+    State(api): State<Api>,
+    InTopic(topic): InTopic,
+    Sent(json): Sent,
+) -> Result<ApiResponse, Problem> {
+    let wanted = DeadLetterRequest::of(&json, &[])?;
     let (is_nothing, detail) = (wanted.dry_run, wanted.shown());
-    let purge = |_| Undertake::Purge;
-    let (matched, purged, looked) = api.with_dead(&topic, wanted, Undertake::CountForPurge, purge).await?;
-    let noted = Noted { is_nothing, detail, jobs: Some(purged), ..Noted::default() };
-    Ok(Told::new(StatusCode::OK, &Purged { matched, purged, looked }).noting(noted))
+    let purge = |_| DeadLetterTask::Purge;
+    let (matched, purged, looked) =
+        api.with_dead(&topic, wanted, DeadLetterTask::CountForPurge, purge).await?;
+    let noted = AuditNote { is_nothing, detail, jobs: Some(purged), ..AuditNote::default() };
+    Ok(ApiResponse::new(StatusCode::OK, &Purged { matched, purged, looked }).noting(noted))
 }

@@ -1,5 +1,5 @@
-//! How things are, told each second to those who look at the console: server-sent events. What is told is gathered once for all of them, and
-//! only while there are some.
+//! The live state for the console, as server-sent events each second. It is gathered once for all clients, and only
+//! while there are clients.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,41 +21,41 @@ use super::api::Api;
 use super::metrics::joined;
 use super::problem::Problem;
 use super::topic_shown::Circuit;
-use crate::job::TopicName;
-use crate::metrics::{LATENESS_BOUNDS, Subject, Sums, Totals};
-use crate::process::{findings, now_ms, whole_status};
-use crate::token::Pass;
-use crate::topic::Status;
+use host::{findings, now_ms, whole_status};
+use model::job::TopicName;
+use model::metrics::{LATENESS_BOUNDS, MetricSubject, Sums, Totals};
+use model::token::Pass;
+use model::topic::Status;
 
-/// How often it is told.
+/// How often a client gets an event.
 const EACH: Duration = Duration::from_secs(1);
 
-/// What was gathered is told to others for so long.
+/// How long a gathered state is shared with other clients.
 const FRESH: Duration = Duration::from_millis(900);
 
-/// How long those who are asked may take.
+/// How long the sources of the state may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// For how long one is told; his browser asks again, and is looked at again.
+/// How long one stream lasts. Then the browser connects again, and is checked again.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// Who takes nothing for so long is told no more.
+/// A stream ends when its client takes nothing for this long.
 const STALLED: Duration = Duration::from_secs(10);
 
-/// So many are told at once: each costs a look at all topics, each second.
+/// How many clients may follow at once. Each one costs a look at all topics, each second.
 const LISTENERS: usize = 64;
 static SEATS: Semaphore = Semaphore::const_new(LISTENERS);
 
 /// A topic at a moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-struct OfTopic {
+struct LiveTopic {
     topic: TopicName,
     delayed: u64,
     ready: u64,
     leased: u64,
     dead: u64,
     oldest_ready_ms: Option<i64>,
-    /// Null: the store does not say.
+    /// Null: the store does not answer.
     paused: Option<bool>,
     circuit: Option<Circuit>,
     registered: bool,
@@ -63,15 +63,15 @@ struct OfTopic {
     sums: Sums,
 }
 
-/// How things are at a moment. Sums never fall.
+/// The state at a moment. Sums never fall.
 #[derive(Debug)]
-struct Now {
+struct LiveState {
     at_ms: i64,
-    topics: BTreeMap<TopicName, OfTopic>,
+    topics: BTreeMap<TopicName, LiveTopic>,
     away: Vec<String>,
-    /// As they were read last, and when, Unix milliseconds; none: they never were.
+    /// The counters as they were last read, and when, in Unix milliseconds. None: they were never read.
     counted: Option<(i64, Arc<Totals>)>,
-    /// How many attempts began how late: in each range of [`LATENESS_BOUNDS`], and beyond.
+    /// The number of attempts in each range of lateness, by [`LATENESS_BOUNDS`]. The last range has no upper bound.
     lateness: Vec<u64>,
     sums: Option<Sums>,
     processes: Value,
@@ -79,12 +79,12 @@ struct Now {
     alerts: Value,
 }
 
-/// What has been gathered last, and when.
+/// The state that was gathered last, and when.
 #[derive(Default)]
-pub(super) struct Live(Mutex<Option<(Instant, Arc<Now>)>>);
+pub(super) struct LiveCache(Mutex<Option<(Instant, Arc<LiveState>)>>);
 
-impl Live {
-    async fn now(&self, api: &Api) -> Arc<Now> {
+impl LiveCache {
+    async fn now(&self, api: &Api) -> Arc<LiveState> {
         let mut last = self.0.lock().await;
         if let Some((at, now)) = &*last
             && at.elapsed() < FRESH
@@ -98,8 +98,9 @@ impl Live {
     }
 }
 
-/// Counters that cannot be read now are told as they were: at 0 they would seem to have been counted anew.
-async fn gather(api: &Api, counted: Option<(i64, Arc<Totals>)>) -> Now {
+/// Gathers the state. Counters that cannot be read now keep their last values: zeros would look like a restart of the
+/// counting.
+async fn gather(api: &Api, counted: Option<(i64, Arc<Totals>)>) -> LiveState {
     let until = Instant::now() + PATIENCE;
     let settings = Arc::clone(&api.settings);
     let looked = tokio::task::spawn_blocking(move || {
@@ -116,7 +117,7 @@ async fn gather(api: &Api, counted: Option<(i64, Arc<Totals>)>) -> Now {
     let totals = counted.as_ref().map(|(_, totals)| totals);
     let mut sums: BTreeMap<String, Sums> = BTreeMap::new();
     for (subject, of) in totals.into_iter().flat_map(|totals| totals.sums()) {
-        if let Subject::Topic(name) = subject {
+        if let MetricSubject::Topic(name) = subject {
             sums.insert(name, of);
         }
     }
@@ -125,7 +126,7 @@ async fn gather(api: &Api, counted: Option<(i64, Arc<Totals>)>) -> Now {
     let topic = |name: &TopicName| {
         let (counts, known) = (counts.get(name), registered.get(name.as_str()));
         let held = held.of(name.as_str());
-        OfTopic {
+        LiveTopic {
             topic: name.clone(),
             delayed: counts.map_or(0, |c| c.delayed),
             ready: counts.map_or(0, |c| c.ready),
@@ -139,7 +140,7 @@ async fn gather(api: &Api, counted: Option<(i64, Arc<Totals>)>) -> Now {
             sums: sums.get(name.as_str()).copied().unwrap_or_default(),
         }
     };
-    Now {
+    LiveState {
         at_ms: now_ms(),
         topics: names.map(|name| (name.clone(), topic(name))).collect(),
         away,
@@ -152,19 +153,19 @@ async fn gather(api: &Api, counted: Option<(i64, Arc<Totals>)>) -> Now {
     }
 }
 
-/// What one is told: all of it, or what is not as it was told before.
+/// What a client gets: the whole state at first, then what changed since the last event.
 #[derive(Serialize)]
 struct Event<'a> {
     at_ms: i64,
     full: bool,
     instance: &'a str,
     version: &'static str,
-    topics: Vec<&'a OfTopic>,
+    topics: Vec<&'a LiveTopic>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     gone: Vec<&'a TopicName>,
     away: &'a [String],
     lateness: Lateness<'a>,
-    /// When sums and lateness were read: a rate is by this. Null, as they are: they never were.
+    /// When the sums and the lateness were read. A client computes rates from it. Null if they were never read.
     counted_at_ms: Option<i64>,
     sums: Option<Sums>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -182,10 +183,10 @@ struct Lateness<'a> {
 }
 
 impl<'a> Event<'a> {
-    fn of(now: &'a Now, before: Option<&'a Now>, instance: &'a str) -> Event<'a> {
-        let is_new = |topic: &&OfTopic| before.is_none_or(|b| b.topics.get(&topic.topic) != Some(*topic));
+    fn of(now: &'a LiveState, before: Option<&'a LiveState>, instance: &'a str) -> Event<'a> {
+        let is_new = |topic: &&LiveTopic| before.is_none_or(|b| b.topics.get(&topic.topic) != Some(*topic));
         let gone = before.into_iter().flat_map(|b| b.topics.keys());
-        let differs = |of: fn(&Now) -> &Value| {
+        let differs = |of: fn(&LiveState) -> &Value| {
             let now = of(now);
             before.is_none_or(|before| of(before) != now).then_some(now)
         };
@@ -212,20 +213,21 @@ impl<'a> Event<'a> {
     }
 }
 
-/// The route is no part of the document of the API: its answer has no end.
+/// The route is not in `/openapi.json`, because its answer has no end.
 pub(super) fn routes() -> Router<Api> {
     Router::new().route("/v1/events", get(events))
 }
 
 async fn events(State(api): State<Api>, pass: Option<Extension<Pass>>) -> Response {
     let Ok(seat) = SEATS.try_acquire() else {
-        return Problem::unavailable("busy", format!("{LISTENERS} are told already")).into_response();
+        return Problem::unavailable("busy", format!("{LISTENERS} clients already follow the events"))
+            .into_response();
     };
     let (mut to, body) = Channel::<Bytes>::new(1);
     let closing = api.closing.subscribe();
     tokio::spawn(async move {
         let _seat = seat;
-        // Whoever does not listen any more is no fault.
+        // A client that goes away is not an error.
         let _ = tell(&api, &mut to, closing, pass.map(|Extension(pass)| pass)).await;
     });
     ([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")], Body::new(body)).into_response()
@@ -239,7 +241,7 @@ async fn tell(
 ) -> Result<(), http_body_util::channel::SendError> {
     to.send_data(Bytes::from_static(b"retry: 1000\n\n")).await?;
     let begun = Instant::now();
-    let mut before: Option<Arc<Now>> = None;
+    let mut before: Option<Arc<LiveState>> = None;
     loop {
         let round = Instant::now();
         let is_good = pass.as_ref().is_none_or(|p| api.tokens.borrow().passed(p, now_ms()).is_some());
@@ -249,7 +251,7 @@ async fn tell(
         let now = api.live.now(api).await;
         if before.as_ref().is_none_or(|before| !Arc::ptr_eq(before, &now)) {
             let event = Event::of(&now, before.as_deref(), &api.settings.instance).framed();
-            // Whoever takes nothing holds up no end.
+            // A client that takes nothing must not delay the end of the process.
             tokio::select! {
                 sent = tokio::time::timeout(STALLED, to.send_data(event)) => match sent {
                     Ok(sent) => sent?,
@@ -270,10 +272,10 @@ async fn tell(
 mod tests {
     use super::*;
 
-    fn now(topics: &[(&str, u64)], alerts: Value) -> Now {
+    fn now(topics: &[(&str, u64)], alerts: Value) -> LiveState {
         let topic = |(name, ready): &(&str, u64)| {
             let topic = TopicName::new(name).unwrap();
-            let of = OfTopic {
+            let of = LiveTopic {
                 topic: topic.clone(),
                 delayed: 0,
                 ready: *ready,
@@ -288,7 +290,7 @@ mod tests {
             };
             (topic, of)
         };
-        Now {
+        LiveState {
             at_ms: 1,
             topics: topics.iter().map(topic).collect(),
             away: vec![],
@@ -305,7 +307,7 @@ mod tests {
     fn one_is_told_all_at_first_and_then_what_is_not_as_it_was() {
         let (first, second) =
             (now(&[("a", 1), ("b", 1), ("c", 1)], "x".into()), now(&[("a", 1), ("b", 2)], "x".into()));
-        let told = |now: &Now, before: Option<&Now>| -> Value {
+        let told = |now: &LiveState, before: Option<&LiveState>| -> Value {
             let framed = Event::of(now, before, "host").framed();
             let text = std::str::from_utf8(&framed).unwrap().to_owned();
             serde_json::from_str(text.strip_prefix("event: now\ndata: ").unwrap().trim_end()).unwrap()

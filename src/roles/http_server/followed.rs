@@ -6,16 +6,16 @@ use std::os::fd::OwnedFd;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
-use crate::role::LiveTopics;
-use crate::token::Tokens;
-use crate::topic::Topics;
+use model::token::Tokens;
+use model::topic::Topics;
+use role::LiveTopics;
 
 /// The topics and tokens, as this process follows them.
 pub(super) struct Followed {
     live: LiveTopics,
     told: watch::Sender<Topics>,
     tokens: watch::Sender<Tokens>,
-    /// None: they never change, or nobody has waited yet.
+    /// The descriptor that reports changes. None: the topics never change, or `watch` was not called.
     changes: Option<AsyncFd<OwnedFd>>,
 }
 
@@ -26,17 +26,17 @@ impl Followed {
         Followed { live, told, tokens, changes: None }
     }
 
-    /// Where handlers look.
+    /// Returns the current topics, for handlers.
     pub(super) fn now(&self) -> watch::Receiver<Topics> {
         self.told.subscribe()
     }
 
-    /// Where those look who let others in.
+    /// Returns the current tokens, for access control.
     pub(super) fn tokens(&self) -> watch::Receiver<Tokens> {
         self.tokens.subscribe()
     }
 
-    /// Begins to watch. Needs tokio.
+    /// Begins to watch for changes. It needs tokio.
     pub(super) fn watch(&mut self) -> io::Result<()> {
         if let Some(fd) = self.live.fd() {
             self.changes = Some(watched(fd.try_clone_to_owned()?)?);
@@ -44,7 +44,8 @@ impl Followed {
         Ok(())
     }
 
-    /// Waits until they may have changed, and looks. Where they never do, for ever. It can be dropped while it waits.
+    /// Waits until there may be changes, and publishes them. If there never are any, waits forever. The future may be
+    /// dropped while it waits.
     pub(super) async fn follow(&mut self) -> io::Result<()> {
         let Some(changes) = &self.changes else { return std::future::pending().await };
         let mut readable = changes.readable().await?;
@@ -62,8 +63,9 @@ impl Followed {
     }
 }
 
-/// A descriptor that tokio watches.
+/// Lets tokio watch a descriptor.
 pub(super) fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an owned descriptor stays what it is until it is dropped, with its registration.
+    // SAFETY: the `AsyncFd` owns the descriptor, which stays open and unchanged until it is dropped with its
+    // registration.
     Ok(unsafe { AsyncFd::register(fd) }?)
 }

@@ -1,4 +1,4 @@
-//! `/healthz` (the process answers) and `/readyz` (the store answers too, and processes run that deliver).
+//! `/healthz` (the process answers) and `/readyz` (the store answers, and the processes that deliver run).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,23 +16,23 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::api::Api;
-use super::metrics::{Asked, by};
-use crate::process::{ask_master, findings};
-use crate::role::Context;
-use crate::settings;
-use crate::slot::{Role, Slot};
-use crate::status::{Finding, ProcessState, Status};
-use crate::store::StoreError;
+use super::metrics::{QuestionThread, by};
+use host::{ask_master, findings};
+use model::settings;
+use model::slot::{Role, Slot};
+use model::status::{Finding, ProcessState, Status};
+use role::Context;
+use store::StoreError;
 
-/// How long the store may take to answer before it is not ready.
+/// How long the store may take to answer. After that it is not ready.
 const STORE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long the master may take to tell of the processes.
+/// How long the master may take to report the processes.
 const MASTER_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Where the store is asked whether it is well. Cheap to clone.
+/// The threads that ask the store whether it is healthy, one for each lane. It is cheap to clone.
 #[derive(Clone)]
-pub(super) struct Health(Arc<[Asked<Result<(), StoreError>>]>);
+pub(super) struct Health(Arc<[QuestionThread<Result<(), StoreError>>]>);
 
 impl Health {
     /// Starts a thread for each of the store's lanes.
@@ -40,12 +40,12 @@ impl Health {
         let lanes = context.lanes()?.count();
         let start = |lane| {
             let mut store = context.lane(lane)?;
-            Asked::start("health", move |()| store.health())
+            QuestionThread::start("health", move |()| store.health())
         };
         Ok(Health((0..lanes).map(start).collect::<Result<_>>()?))
     }
 
-    /// What is wrong with the store. One node that is well is enough: adds go round the others.
+    /// Returns what is wrong with the store. One healthy node is enough, because new jobs can avoid the other nodes.
     async fn problem(&self) -> Option<String> {
         let until = Instant::now() + STORE_PATIENCE;
         let mut answers: JoinSet<_> = self.0.iter().map(|asked| by(until, asked.ask(()))).collect();
@@ -70,21 +70,22 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 #[schema(example = json!({"ready": true, "parts": {"store": "ok", "timer": "ok", "consume": "ok", "processes": "ok", "registry": "ok", "topics": "ok"}}))]
 struct Ready {
     ready: bool,
-    /// Of each part `ok`, or what is wrong. Of nodes, processes and the registry some may be away, and topics may need somebody: dq
-    /// goes on.
+    /// The state of each part: `ok`, or what is wrong. dq may be ready although a node, a process or the registry is
+    /// down, or although a topic needs attention.
     parts: BTreeMap<String, String>,
 }
 
-/// The process answers.
+/// Answers while the process runs.
 #[utoipa::path(get, path = "/healthz", tag = "daemon", operation_id = "get_healthz", security(()),
-    responses((status = 200, body = String, content_type = "text/plain", description = "It does")))]
+    responses((status = 200, body = String, content_type = "text/plain", description = "The process answers")))]
 async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// The store answers, and processes run that deliver: 200, or 503 and which part is not ready.
+/// Answers 200 if the store answers and the processes that deliver run. Otherwise answers 503 and names the part that
+/// is not ready.
 #[utoipa::path(get, path = "/readyz", tag = "daemon", operation_id = "get_readyz", security(()),
-    responses((status = 200, body = Ready, description = "dq can do its work"), (status = 503, body = Ready, description = "It cannot")))]
+    responses((status = 200, body = Ready, description = "dq can do its work"), (status = 503, body = Ready, description = "dq cannot do its work")))]
 async fn readyz(State(api): State<Api>) -> (StatusCode, Json<Ready>) {
     let settings = api.settings.clone();
     let lanes = api.lanes.clone();
@@ -126,12 +127,12 @@ async fn readyz(State(api): State<Api>) -> (StatusCode, Json<Ready>) {
     (status, Json(Ready { ready, parts }))
 }
 
-/// Why the registry cannot be read.
+/// Returns why the registry cannot be read.
 fn registry_away(findings: &[Finding]) -> Option<&str> {
     findings.iter().find(|f| f.name == "registry_away").map(|f| f.detail.as_str())
 }
 
-/// How many topics somebody has to look at. They are not named: anyone may ask.
+/// Returns how many topics need attention. It does not name them, because this route needs no token.
 fn of_topics(findings: &[Finding]) -> Option<String> {
     let count = |name: &str| findings.iter().filter(|finding| finding.name == name).count();
     let told = [
@@ -143,23 +144,23 @@ fn of_topics(findings: &[Finding]) -> Option<String> {
     (!told.is_empty()).then(|| format!("{}: `dq status` names them", told.join(", ")))
 }
 
-/// The processes of the generation that serves, and whether each is up.
+/// Returns the processes of the current generation, and whether each is up.
 fn serving(status: &Status) -> impl Iterator<Item = (&str, bool)> {
     let own = status.processes.iter().filter(|p| p.generation == status.generation);
     own.map(|p| (p.name.as_str(), matches!(p.state, ProcessState::Up | ProcessState::Draining)))
 }
 
-/// Those that are not up.
+/// Returns the names of the processes that are not up, or `ok`.
 fn not_up(status: &Status) -> String {
     let names: Vec<&str> = serving(status).filter(|(_, up)| !up).map(|(name, _)| name).collect();
     if names.is_empty() { "ok".to_owned() } else { format!("not up: {}", names.join(", ")) }
 }
 
-/// Why no process of a role does its work; a master that does not answer is no reason to think so.
+/// Returns why no process of a role does its work. If the master does not answer, nothing is reported.
 fn none_of(role: Role, count: u32, section: &str, status: Option<&Status>) -> Option<String> {
     if count == 0 {
         return Some(format!("{section}.processes is 0"));
     }
     let mut own = serving(status?).filter(|(name, _)| Slot::from_name(name).is_some_and(|s| s.role == role));
-    (!own.any(|(_, up)| up)).then(|| "no process of it is up".to_owned())
+    (!own.any(|(_, up)| up)).then(|| "no process of this role is up".to_owned())
 }

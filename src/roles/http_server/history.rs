@@ -1,4 +1,4 @@
-//! The route of what was done in the last minutes and hours on this host: what charts begin with.
+//! The route that shows what this host did in the last minutes and hours. Charts begin with it.
 
 use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
@@ -8,24 +8,24 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::api::Api;
+use super::api_response::ApiResponse;
 use super::input;
 use super::nodes::on_thread;
 use super::problem::Problem;
 use super::schema;
-use super::told::Told;
-use crate::history;
-use crate::metrics::Sums;
-use crate::process::now_ms;
+use host::now_ms;
+use model::metrics::Sums;
+use telemetry::history;
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(get_history))
 }
 
-/// What was done in a span of time, by all topics on this host or by one of them.
+/// What happened in a span of time on this host, with all topics or with one.
 #[derive(Serialize, ToSchema)]
 #[schema(as = HistoryPoint)]
 struct Point {
-    /// When it ended, Unix milliseconds.
+    /// The end of the span, Unix milliseconds.
     at_ms: i64,
     span_ms: i64,
     written: u64,
@@ -34,23 +34,23 @@ struct Point {
     failed: u64,
     dead: u64,
     attempts: u64,
-    /// How late they began, on average; null: there were none.
+    /// By how much attempts began late, on average. Null if there were none.
     #[schema(required = true)]
     late_mean_us: Option<u64>,
-    /// How late half of the attempts began, at most; null: there were none, or it is not known of a topic by itself.
+    /// Half of the attempts began at most this late. Null if there were none, and for a single topic.
     #[schema(required = true)]
     late_p50_us: Option<u64>,
-    /// How late all but a hundredth of them began, at most.
+    /// 99 % of the attempts began at most this late. Null if there were none, and for a single topic.
     #[schema(required = true)]
     late_p99_us: Option<u64>,
 }
 
-/// What was done in the last minutes and hours, the oldest first.
+/// What happened in the last minutes and hours, the oldest first.
 #[derive(Serialize, ToSchema)]
 struct History {
-    /// The last ten minutes, each five seconds.
+    /// The last ten minutes, in spans of five seconds.
     seconds: Vec<Point>,
-    /// The last day, each minute; of a topic by itself there are none.
+    /// The last day, in spans of a minute. Empty for a single topic.
     minutes: Vec<Point>,
 }
 
@@ -71,11 +71,11 @@ impl Point {
     }
 }
 
-/// Tells what was done in the last minutes and hours, on this host.
+/// Shows what happened in the last minutes and hours, on this host.
 #[utoipa::path(get, path = "/v1/history", tag = "daemon", operation_id = "get_history",
     params(schema::OneTopicQuery),
-    responses((status = 200, body = History, description = "For charts"), schema::FindProblems))]
-async fn get_history(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<Told, Problem> {
+    responses((status = 200, body = History, description = "The points of charts"), schema::FindProblems))]
+async fn get_history(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<ApiResponse, Problem> {
     let only = input::only_topic(query.as_deref().unwrap_or_default())?;
     let read = on_thread(&api, move |run_dir| match only {
         None => {
@@ -92,5 +92,5 @@ async fn get_history(State(api): State<Api>, RawQuery(query): RawQuery) -> Resul
     });
     let failed =
         |e: std::io::Error| Problem::unavailable("no_history", format!("cannot read the history: {e}"));
-    Ok(Told::new(StatusCode::OK, &read.await?.map_err(failed)?))
+    Ok(ApiResponse::new(StatusCode::OK, &read.await?.map_err(failed)?))
 }

@@ -1,38 +1,40 @@
-//! What a body or a query says: its fields, each taken apart by itself, so that a problem can name it.
+//! Reads bodies and queries. Each field is read by itself, so that a problem can name it.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
+use uuid::Uuid;
 
 use super::cursor;
 use super::problem::Problem;
-use crate::headers::Headers;
-use crate::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
-use crate::json_time;
-use crate::store::Change;
-use crate::topic::{Topic, Topics};
+use model::headers::Headers;
+use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
+use model::json_time;
+use model::topic::{Topic, Topics};
+use store::{Change, Lanes};
 
-/// The longest Idempotency-Key of a batch: its jobs' ids are made of it, their number and two letters.
+/// The longest Idempotency-Key of a batch, in bytes. The ids of its jobs are `~`, the key, `.` and the place in the
+/// batch.
 const BATCH_KEY_MAX: usize = 249;
 
 /// The most jobs that one batch may hold.
 pub(super) const BATCH_MAX: usize = 10_000;
 
-/// How many jobs a listing shows, if it does not say; and at most.
+/// How many jobs a listing shows by default, and at most.
 pub(super) const LIMITS: [usize; 2] = [50, 1000];
 
 /// The fields of a new job.
 const JOB: &[&str] = &["id", "body", "delay", "run_at", "priority", "on_conflict", "max_attempts", "headers"];
 
-/// No object has so many fields that mean something.
+/// The most fields that are kept of an object. No object has so many known fields.
 const FIELDS_MAX: usize = 32;
 
-/// What a job's place is to be.
+/// The values of `priority`, as messages name them.
 const PRIORITY: &str = "\"high\", \"normal\" or \"low\"";
 
-/// What a job's own limit of attempts is to be.
+/// The values of `max_attempts`, as messages name them.
 const LIMIT: &str = "a whole number from 1 to 1000";
 
 /// The fields of an object, as they were sent.
@@ -50,9 +52,10 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
                 let mut fields: Self::Value = Vec::new();
                 while let Some((name, value)) = map.next_entry::<String, &RawValue>()? {
                     if fields.iter().any(|(n, _)| *n == name) {
-                        return Err(de::Error::custom(format!("{name:?} stands in it twice")));
+                        return Err(de::Error::custom(format!("the field {name:?} occurs twice")));
                     }
-                    // Whoever sends thousands of fields is told of the first that is unknown.
+                    // Further fields are not kept. At least one of those kept is unknown then, so the object is
+                    // refused.
                     if fields.len() <= FIELDS_MAX {
                         fields.push((name, value));
                     }
@@ -78,23 +81,24 @@ impl<'a> Fields<'a> {
         self.0.iter().map(|(name, _)| name.as_str())
     }
 
-    /// A field as it was sent; a null is a value.
+    /// Returns a field as it was sent. A null is a value.
     pub(super) fn raw(&self, name: &str) -> Option<&'a RawValue> {
         self.0.iter().find(|(n, _)| n == name).map(|(_, value)| *value)
     }
 
-    /// A field; a null is one that is not there.
+    /// Returns a field. A null counts as missing.
     pub(super) fn get(&self, name: &str) -> Option<&'a RawValue> {
         self.raw(name).filter(|value| value.get() != "null")
     }
 
-    /// A field of one of some kinds; where it is not there, what stands for it.
+    /// Returns a field of a type, or the type's default if the field is missing. `wanted` names the valid values for
+    /// the error.
     pub(super) fn plain<T: Default + Deserialize<'a>>(&self, name: &str, wanted: &str) -> Result<T, Problem> {
         let parse = |raw: &'a RawValue| serde_json::from_str(raw.get()).map_err(|_| wrong(name, raw, wanted));
         self.get(name).map_or_else(|| Ok(T::default()), parse)
     }
 
-    /// When a job is due.
+    /// Returns when a job is due, from `delay` or `run_at`.
     fn due(&self) -> Result<Option<Due>, Problem> {
         match (self.get("delay"), self.get("run_at")) {
             (None, None) => Ok(None),
@@ -108,19 +112,19 @@ impl<'a> Fields<'a> {
                 Ok(Some(Due::At(at)))
             }
             (Some(_), Some(_)) => {
-                Err(Problem::field("run_at", "delay and run_at both say when: give one of them"))
+                Err(Problem::field("run_at", "delay and run_at exclude each other: give one of them"))
             }
         }
     }
 
-    /// A job's own headers.
+    /// Returns a job's own headers.
     fn headers(&self) -> Result<Headers, Problem> {
         let parse = |raw: &RawValue| Headers::parse(raw.get());
         let headers = self.get("headers").map_or_else(|| Ok(Headers::default()), parse);
         headers.map_err(|e| Problem::field("headers", format!("headers: {e}")))
     }
 
-    /// A job's own limit of attempts.
+    /// Returns a job's own limit of attempts.
     fn max_attempts(&self) -> Result<Option<u32>, Problem> {
         let max_attempts: Option<u32> = self.plain("max_attempts", LIMIT)?;
         match (max_attempts, self.get("max_attempts")) {
@@ -134,7 +138,7 @@ pub(super) fn wrong(field: &str, raw: &RawValue, wanted: &str) -> Problem {
     Problem::field(field, format!("{field} is {}, and not {wanted}", short(raw.get())))
 }
 
-/// As much of a text as a message should repeat.
+/// Cuts a text to the length that a message should repeat.
 pub(super) fn short(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(80) {
         None => text.into(),
@@ -142,7 +146,7 @@ pub(super) fn short(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Bytes at random.
+/// Returns random bytes of the system.
 pub(super) fn random<const N: usize>() -> Result<[u8; N], Problem> {
     let mut random = [0; N];
     let failed = |e| Problem::unavailable("no_chance", format!("the system gives no random bytes: {e}"));
@@ -150,32 +154,38 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N], Problem> {
     Ok(random)
 }
 
-/// An id for a job that was given none: a UUID of version 7, so that such jobs lie in the order in which they came.
-fn made_id() -> Result<JobId, Problem> {
-    let failed = |e: &dyn fmt::Display| Problem::unavailable("no_random", format!("cannot make an id: {e}"));
-    let mut random = [0; 16];
-    getrandom::fill(&mut random).map_err(|e| failed(&e))?;
-    let ms = jiff::Timestamp::now().as_millisecond() as u128;
-    let bits = (ms << 80) | (u128::from_be_bytes(random) >> 48);
-    let bits = (bits & !(0xf << 76)) | (7 << 76);
-    let bits = (bits & !(0b11 << 62)) | (0b10 << 62);
-    let hex = format!("{bits:032x}");
-    let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
-    JobId::new(parts.join("-")).map_err(|e| failed(&e))
+/// How many ids are made, at most, for a job without one, until the home of an id is not down. With half of the nodes
+/// down, about one of a million such jobs finds none.
+const ID_TRIES: usize = 20;
+
+/// Makes an id for a job without one. Prefers an id whose home is not known to be down.
+fn id_that_is_taken(topic: &TopicName, lanes: &Lanes) -> Result<JobId, Problem> {
+    for _ in 1..ID_TRIES {
+        let key = JobKey { topic: topic.clone(), id: made_id()? };
+        if !lanes.is_home_down(&key) {
+            return Ok(key.id);
+        }
+    }
+    made_id()
 }
 
-/// A new job of a topic that takes some. One that is given no id has the key for one, if there is one: the same add again finds
-/// its job, and keeps it.
-pub(super) fn job(json: &[u8], topic: &Topic, key: Option<&str>) -> Result<NewJob, Problem> {
+/// Makes an id for a job without one: a UUID of version 7, so that such jobs are in the order in which they came.
+fn made_id() -> Result<JobId, Problem> {
+    JobId::new(Uuid::now_v7().to_string()).map_err(|e| Problem::invalid("id", &e))
+}
+
+/// Reads a new job of a topic. A job without an id gets one from `key`, the Idempotency-Key, if there is one: a
+/// repeated add then finds its job, and keeps it.
+pub(super) fn job(json: &[u8], topic: &Topic, key: Option<&str>, lanes: &Lanes) -> Result<NewJob, Problem> {
     let fields = Fields::of(json, JOB)?;
     let mut if_taken = OnConflict::default();
     let id = match (fields.get("id"), key) {
         (None, Some(key)) => {
             if_taken = OnConflict::Keep;
-            // Nobody's own id is likely to be one.
+            // The `~` makes it unlikely that a client's own id is the same.
             id(format!("~{key}"))?
         }
-        (None, None) => made_id()?,
+        (None, None) => id_that_is_taken(&topic.name, lanes)?,
         (Some(raw), _) => {
             let id: String = serde_json::from_str(raw.get()).map_err(|_| wrong("id", raw, "a string"))?;
             JobId::new(id).map_err(|e| Problem::invalid("id", &e))?
@@ -196,7 +206,7 @@ pub(super) fn job(json: &[u8], topic: &Topic, key: Option<&str>) -> Result<NewJo
     })
 }
 
-/// Whether a topic takes new jobs.
+/// Refuses an add to a topic that takes no new jobs.
 pub(super) fn takes_jobs(topics: &Topics, name: &TopicName) -> Result<(), Problem> {
     match topics.refusal(name.as_str()) {
         None => Ok(()),
@@ -204,22 +214,24 @@ pub(super) fn takes_jobs(topics: &Topics, name: &TopicName) -> Result<(), Proble
     }
 }
 
-/// A body that has nothing to say: none, or an object without fields.
+/// Checks that a body is empty or an object without fields.
 pub(super) fn nothing(json: &[u8]) -> Result<(), Problem> {
     Fields::of(or_empty(json), &[]).map(drop)
 }
 
-/// The jobs of a batch, each by itself.
+/// Reads the jobs of a batch, each by itself.
 ///
-/// Of those without an id the key makes one: the batch may be sent again when only some of it was stored.
+/// Jobs without an id get one from the Idempotency-Key: a batch that was stored only in part may be sent again.
 pub(super) fn batch(
     json: &[u8],
     topic: &Topic,
     key: Option<&str>,
+    lanes: &Lanes,
 ) -> Result<Vec<Result<NewJob, Problem>>, Problem> {
     if key.is_some_and(|key| key.len() > BATCH_KEY_MAX) {
-        let detail =
-            format!("Idempotency-Key is longer than {BATCH_KEY_MAX} letters, of which a batch makes its ids");
+        let detail = format!(
+            "Idempotency-Key is longer than {BATCH_KEY_MAX} bytes: the ids of the batch are made of it"
+        );
         return Err(Problem::field("Idempotency-Key", detail));
     }
     let fields = Fields::of(json, &["jobs"])?;
@@ -227,18 +239,18 @@ pub(super) fn batch(
     let jobs: Vec<&RawValue> =
         serde_json::from_str(raw.get()).map_err(|_| wrong("jobs", raw, "a list of jobs"))?;
     if jobs.len() > BATCH_MAX {
-        let problem = format!("jobs holds {} of them, which is more than {BATCH_MAX}", jobs.len());
+        let problem = format!("jobs holds {} jobs, which is more than {BATCH_MAX}", jobs.len());
         return Err(Problem::field("jobs", problem));
     }
     let one = |(n, raw): (usize, &&RawValue)| {
         let key = key.map(|key| format!("{key}.{n}"));
-        job(raw.get().as_bytes(), topic, key.as_deref())
+        job(raw.get().as_bytes(), topic, key.as_deref(), lanes)
     };
     Ok(jobs.iter().enumerate().map(one).collect())
 }
 
-/// What is changed of a job. A limit that is null is the topic's, headers that are null are none; a body may be any value, null as
-/// well.
+/// Reads a change of a job. For `max_attempts`, null means the topic's limit; for `headers`, null means no headers. A
+/// body may be any value, also null.
 pub(super) fn change(json: &[u8]) -> Result<Change, Problem> {
     let fields = Fields::of(json, &["delay", "run_at", "body", "priority", "max_attempts", "headers"])?;
     let change = Change {
@@ -262,7 +274,7 @@ pub(super) struct Listing {
     pub limit: usize,
 }
 
-/// Which jobs a listing shows, as the query says it.
+/// Reads from a query which jobs a listing shows.
 pub(super) fn listing(query: &str) -> Result<Listing, Problem> {
     const STATES: &str = "delayed, ready, leased or dead";
     let mut state = None;
@@ -276,7 +288,8 @@ pub(super) fn listing(query: &str) -> Result<Listing, Problem> {
     Ok(Listing { state, cursor, limit })
 }
 
-/// Which page is shown: where it begins, and how long it is, by default and at most. What else the query says is taken one by one.
+/// Reads from a query where a page begins and how long it is. `limits` holds the default length and the longest. Every
+/// other known parameter goes to `other`.
 pub(super) fn page_with(
     query: &str,
     known: &[&str],
@@ -290,7 +303,7 @@ pub(super) fn page_with(
         match name.as_ref() {
             name if !known.contains(&name) => return Err(Problem::unknown_field(&short(name), known)),
             "cursor" => {
-                cursor = Some(cursor::read(&value).ok_or_else(|| wrong("what another page gave in next"))?);
+                cursor = Some(cursor::read(&value).ok_or_else(|| wrong("the next of another page"))?);
             }
             name if name != "limit" => other(name, &value)?,
             _ => {
@@ -302,17 +315,17 @@ pub(super) fn page_with(
     Ok((cursor, limit))
 }
 
-/// A body that may be missing.
+/// Returns the body, or an empty object if the body is missing.
 pub(super) fn or_empty(json: &[u8]) -> &[u8] {
     if json.is_empty() || json.trim_ascii() == b"null" { b"{}" } else { json }
 }
 
-/// A topic's name, as a path has it.
+/// Reads the name of a topic from a path.
 pub(super) fn topic(name: &str) -> Result<TopicName, Problem> {
     TopicName::new(name).map_err(|e| Problem::invalid("topic", &e))
 }
 
-/// The topic that a query names, which may name nothing else; none: it names none.
+/// Returns the topic that a query names, if it names one. The query may name nothing else.
 pub(super) fn only_topic(query: &str) -> Result<Option<TopicName>, Problem> {
     let mut only = None;
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
@@ -324,7 +337,7 @@ pub(super) fn only_topic(query: &str) -> Result<Option<TopicName>, Problem> {
     Ok(only)
 }
 
-/// A job's id, as a path has it.
+/// Reads the id of a job from a path.
 pub(super) fn id(id: String) -> Result<JobId, Problem> {
     JobId::new(id).map_err(|e| Problem::invalid("id", &e))
 }

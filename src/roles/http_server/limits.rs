@@ -1,4 +1,4 @@
-//! What every request keeps to: the size of its head, and the time that it may take.
+//! The limits of every request: the size of its head, and the time that it may take.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use super::problem::Problem;
 /// The longest path with its query, in bytes.
 const URI_MAX: usize = 8 << 10;
 
-/// All names and values of headers together, in bytes.
+/// The names and values of all headers together, in bytes.
 const HEADERS_MAX: usize = 16 << 10;
 
-/// How long a request may take: a body that comes slowly, and a store that answers late, have limits of their own before it.
+/// How long a request may take. A slow body and a slow store have their own limits, which end earlier.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Refuses what is too large, and gives up what takes too long.
+/// Refuses a request that is too large, and gives up one that takes too long.
 pub(super) async fn keep<F: Future<Output = Response>>(
     request: Request,
     next: impl FnOnce(Request) -> F,
@@ -37,7 +37,7 @@ pub(super) async fn keep<F: Future<Output = Response>>(
     match tokio::time::timeout(PATIENCE, next(request)).await {
         Ok(response) => response,
         Err(_) => {
-            let detail = format!("it was not done within {PATIENCE:?}: the outcome is unknown");
+            let detail = format!("the request was not done within {PATIENCE:?}: its outcome is unknown");
             Problem::new(StatusCode::GATEWAY_TIMEOUT, "timeout", detail).into_response()
         }
     }

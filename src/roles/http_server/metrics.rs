@@ -1,5 +1,6 @@
-//! `/metrics`: what all processes of this host have counted, how many jobs the store has, and how the processes are. Whoever has to
-//! be asked may hang: each is asked by a thread of its own, and the page is told without what does not come in time.
+//! `/metrics`: what all processes of this host have counted, how many jobs the store has, and the state of the
+//! processes. Each source may hang, so each is asked by a separate thread. The page leaves out what does not arrive in
+//! time.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,38 +20,41 @@ use utoipa_axum::routes;
 
 use super::api::Api;
 use super::schema;
-use crate::counters;
-use crate::job::TopicName;
-use crate::metrics::{Kind, Text, Totals};
-use crate::process::{ask_master, now_ms};
-use crate::role::{self, Context, EMBEDDED};
-use crate::status::{ProcessState, Status};
-use crate::store::{self, CircuitState, CircuitView, Counts, Store};
+use host::{ask_master, now_ms};
+use model::job::TopicName;
+use model::metrics::{Kind, Text, Totals};
+use model::status::{ProcessState, Status};
+use role::{self, Context, EMBEDDED, SpoolReader};
+use store::{self, CircuitState, CircuitView, Counts, SpoolState, Store};
+use telemetry::counters;
 
-/// How long those who are asked may take.
+/// How long the sources may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// So many questions may wait for one of them.
+/// How many questions may wait for one thread.
 const WAITING_MAX: usize = 256;
 
-/// Whoever is asked by a thread of its own: some always the same, others a question.
-pub(super) struct Asked<T, Q = ()>(SyncSender<(Q, oneshot::Sender<T>)>);
+/// A thread that answers questions which may block. `Q` is the type of a question, `T` that of an answer.
+pub(super) struct QuestionThread<T, Q = ()>(SyncSender<(Q, oneshot::Sender<T>)>);
 
-impl<T: Send + 'static, Q: Send + 'static> Asked<T, Q> {
-    pub(super) fn start(name: &str, mut work: impl FnMut(Q) -> T + Send + 'static) -> Result<Asked<T, Q>> {
+impl<T: Send + 'static, Q: Send + 'static> QuestionThread<T, Q> {
+    pub(super) fn start(
+        name: &str,
+        mut work: impl FnMut(Q) -> T + Send + 'static,
+    ) -> Result<QuestionThread<T, Q>> {
         let (ask, asked) = sync_channel::<(Q, oneshot::Sender<T>)>(WAITING_MAX);
         role::vital_thread(name, move || {
             while let Ok((question, to)) = asked.recv() {
-                // Whoever has stopped waiting needs no answer.
+                // A question whose asker has stopped waiting needs no answer.
                 if !to.is_closed() {
                     let _ = to.send(work(question));
                 }
             }
         })?;
-        Ok(Asked(ask))
+        Ok(QuestionThread(ask))
     }
 
-    /// Asks. The answer comes, or what would bring it is dropped.
+    /// Asks the thread. If it cannot answer, the receiver gets an error.
     pub(super) fn ask(&self, question: Q) -> oneshot::Receiver<T> {
         let (to, answer) = oneshot::channel();
         let _ = self.0.try_send((question, to));
@@ -62,19 +66,22 @@ pub(super) async fn by<T>(until: Instant, answer: oneshot::Receiver<T>) -> Optio
     tokio::time::timeout_at(until, answer).await.ok()?.ok()
 }
 
-/// What a node tells: how many jobs it has, and the circuits that are not closed there; or why it does not.
-pub(super) type OfOne = Result<(Vec<Counts>, Vec<CircuitView>), String>;
+/// What a node reports: how many jobs it has, and its circuits that are not closed. Or why it does not report.
+pub(super) type NodeCounts = Result<(Vec<Counts>, Vec<CircuitView>), String>;
 
-/// All who are asked. Cheap to clone.
+/// The sources of metrics. It is cheap to clone.
 #[derive(Clone)]
 pub(super) struct Sources(Arc<All>);
 
 struct All {
-    /// None: they could not be read.
-    pages: Asked<Option<Totals>>,
-    master: Asked<Option<Status>>,
-    /// Of each node: how many jobs it has; or why it does not say.
-    nodes: Vec<(String, Asked<OfOne>)>,
+    /// The sums of all counters. None: they could not be read.
+    pages: QuestionThread<Option<Totals>>,
+    master: QuestionThread<Option<Status>>,
+    /// The threads that ask the nodes, with the names of the nodes.
+    nodes: Vec<(String, QuestionThread<NodeCounts>)>,
+    /// The size limit of this host's spool, and the thread that reads how full it is, if it can be read. None: there is
+    /// no spool.
+    spool: Option<(u64, QuestionThread<Option<SpoolState>>)>,
 }
 
 impl Sources {
@@ -85,28 +92,38 @@ impl Sources {
             let name = lanes.name(lane).unwrap_or(EMBEDDED).to_owned();
             let mut store: Box<dyn Store> = context.lane(lane)?;
             let mut told = move || -> store::Result<_> { Ok((store.counts()?, store.circuits()?)) };
-            nodes.push((name, Asked::start("metrics-node", move |()| told().map_err(|e| e.to_string()))?));
+            nodes.push((
+                name,
+                QuestionThread::start("metrics-node", move |()| told().map_err(|e| e.to_string()))?,
+            ));
         }
+        let spool = SpoolReader::new(&context.settings.store).map(|mut reader| -> Result<_> {
+            let max_bytes = reader.settings().bytes as u64;
+            Ok((max_bytes, QuestionThread::start("metrics-spool", move |()| reader.read().ok())?))
+        });
         let (for_pages, for_master) = (context.settings.run_dir.clone(), context.settings.run_dir.clone());
         Ok(Sources(Arc::new(All {
-            pages: Asked::start("metrics-pages", move |()| pages(&for_pages))?,
-            master: Asked::start("metrics-master", move |()| ask_master(&for_master, PATIENCE).ok())?,
+            pages: QuestionThread::start("metrics-pages", move |()| pages(&for_pages))?,
+            master: QuestionThread::start("metrics-master", move |()| {
+                ask_master(&for_master, PATIENCE).ok()
+            })?,
             nodes,
+            spool: spool.transpose()?,
         })))
     }
 }
 
 /// A node, and how many jobs it has.
-pub(super) type OfNode<'a> = (&'a str, OfOne);
+pub(super) type NamedNodeCounts<'a> = (&'a str, NodeCounts);
 
 impl Sources {
-    /// The sums of all pages; none: they do not come in time, or could not be read.
+    /// Returns the sums of all counters of this host. None: they did not arrive in time, or could not be read.
     pub(super) async fn pages(&self, until: Instant) -> Option<Totals> {
         by(until, self.0.pages.ask(())).await.flatten()
     }
 
     /// Asks all nodes at the same time.
-    pub(super) async fn ask_nodes(&self, until: Instant) -> Vec<OfNode<'_>> {
+    pub(super) async fn ask_nodes(&self, until: Instant) -> Vec<NamedNodeCounts<'_>> {
         let asked: Vec<_> = self.0.nodes.iter().map(|(name, asked)| (name.as_str(), asked.ask(()))).collect();
         let mut told = Vec::new();
         for (name, answer) in asked {
@@ -116,7 +133,14 @@ impl Sources {
         told
     }
 
-    /// How many jobs of each topic there are on the nodes that answer, and which do not; none: no node does.
+    /// Returns how full the spool is, and its limit. None: there is no spool, or it could not be read in time.
+    pub(super) async fn spool(&self, until: Instant) -> Option<(SpoolState, u64)> {
+        let (max_bytes, asked) = self.0.spool.as_ref()?;
+        by(until, asked.ask(())).await.flatten().map(|state| (state, *max_bytes))
+    }
+
+    /// Returns how many jobs each topic has on the nodes that answer, and which nodes do not answer. None: no node
+    /// answers.
     pub(super) async fn counts(&self) -> Option<(BTreeMap<TopicName, Counts>, Vec<String>)> {
         let nodes = self.ask_nodes(Instant::now() + PATIENCE).await;
         let away: Vec<String> =
@@ -125,8 +149,8 @@ impl Sources {
     }
 }
 
-/// The counts of all nodes that have told theirs, by topic.
-pub(super) fn joined(nodes: &[OfNode<'_>]) -> BTreeMap<TopicName, Counts> {
+/// Adds up the counts of all nodes that answered, by topic.
+pub(super) fn joined(nodes: &[NamedNodeCounts<'_>]) -> BTreeMap<TopicName, Counts> {
     let mut topics: BTreeMap<TopicName, Counts> = BTreeMap::new();
     for one in nodes.iter().filter_map(|(_, told)| told.as_ref().ok()).flat_map(|(counts, _)| counts) {
         match topics.get_mut(&one.topic) {
@@ -147,21 +171,22 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(metrics))
 }
 
-/// The sums of all pages of this host.
+/// Reads the sums of all counters of this host.
 fn pages(run_dir: &Path) -> Option<Totals> {
     counters::totals(run_dir).inspect_err(|e| log::warn!("cannot read the pages of counters: {e}")).ok()
 }
 
-/// Tells Prometheus what was counted, and how things are now.
+/// Returns the counters and the current state, for Prometheus.
 #[utoipa::path(get, path = "/metrics", tag = "daemon", operation_id = "get_metrics",
     responses(
-        (status = 200, body = String, content_type = "text/plain", description = "The text format of Prometheus; to whoever accepts it, OpenMetrics"),
+        (status = 200, body = String, content_type = "text/plain", description = "The text format of Prometheus, or OpenMetrics if the client accepts it"),
         schema::ShowProblems))]
 async fn metrics(State(api): State<Api>, headers: HeaderMap) -> Response {
     let sources = &api.metrics.0;
     let until = Instant::now() + PATIENCE;
     let master = sources.master.ask(());
-    let (counted, totals) = tokio::join!(api.metrics.ask_nodes(until), api.metrics.pages(until));
+    let (counted, totals, spool) =
+        tokio::join!(api.metrics.ask_nodes(until), api.metrics.pages(until), api.metrics.spool(until));
     let accept = headers.get(ACCEPT).map(|v| String::from_utf8_lossy(v.as_bytes())).unwrap_or_default();
     let is_open_metrics = accept.contains("application/openmetrics-text");
     let mut text = Text::new(is_open_metrics);
@@ -169,17 +194,20 @@ async fn metrics(State(api): State<Api>, headers: HeaderMap) -> Response {
         totals.tell(&mut text);
     }
     tell_jobs(&mut text, &counted);
+    if let Some((state, max_bytes)) = spool {
+        tell_spool(&mut text, &state, max_bytes);
+    }
     if let Some(status) = by(until, master).await.flatten() {
         tell_processes(&mut text, &status);
     }
-    text.family("dq_build_info", Kind::Gauge, "1, and which release this is.");
+    text.family("dq_build_info", Kind::Gauge, "Always 1. The label names the release.");
     text.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1.0);
     let kind = HeaderValue::from_static(Text::content_type(is_open_metrics));
     ([(CONTENT_TYPE, kind)], text.end()).into_response()
 }
 
-fn tell_jobs(text: &mut Text, nodes: &[OfNode<'_>]) {
-    text.family("dq_store_up", Kind::Gauge, "Whether the node tells how many jobs it has: 1 or 0.");
+fn tell_jobs(text: &mut Text, nodes: &[NamedNodeCounts<'_>]) {
+    text.family("dq_store_up", Kind::Gauge, "Whether the node reports how many jobs it has: 1 or 0.");
     for (name, counts) in nodes {
         text.sample(&[("node", name)], f64::from(u8::from(counts.is_ok())));
     }
@@ -197,7 +225,7 @@ fn tell_jobs(text: &mut Text, nodes: &[OfNode<'_>]) {
     text.family(
         "dq_circuit_state",
         Kind::Gauge,
-        "Whether a topic's jobs wait because its receiver fails: 0 no, 1 one at a time tries it, 2 all of them.",
+        "The circuit of a topic: 0 closed, 1 half open (one job at a time tries), 2 open (all jobs wait).",
     );
     for topic in topics.keys().chain(circuits.keys().filter(|topic| !topics.contains_key(*topic))) {
         let state = match circuits.get(topic) {
@@ -219,8 +247,25 @@ fn tell_jobs(text: &mut Text, nodes: &[OfNode<'_>]) {
     }
 }
 
+fn tell_spool(text: &mut Text, state: &SpoolState, max_bytes: u64) {
+    let waits_ms = state.oldest_ms.map_or(0, |since_ms| now_ms().saturating_sub(since_ms).max(0));
+    for (name, help, value) in [
+        ("dq_spool_entries", "Changes that wait on this host's disk for their nodes.", state.entries as f64),
+        ("dq_spool_bytes", "Bytes that these changes take on the disk.", state.bytes as f64),
+        ("dq_spool_max_bytes", "How many bytes they may take: store.spool.", max_bytes as f64),
+        (
+            "dq_spool_oldest_seconds",
+            "For how long the oldest of these changes has waited; 0: none waits.",
+            waits_ms as f64 / 1e3,
+        ),
+    ] {
+        text.family(name, Kind::Gauge, help);
+        text.sample(&[], value);
+    }
+}
+
 fn tell_processes(text: &mut Text, status: &Status) {
-    // Of two generations both know all restarts of a slot.
+    // During a rolling restart both generations report all restarts of a slot.
     let mut restarts: BTreeMap<&str, u32> = BTreeMap::new();
     let mut processes: BTreeMap<(&str, &str), u32> = BTreeMap::new();
     for process in &status.processes {

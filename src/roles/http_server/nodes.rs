@@ -12,19 +12,21 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::api::Api;
-use super::metrics::OfNode;
+use super::api_response::ApiResponse;
+use super::metrics::NamedNodeCounts;
 use super::problem::Problem;
 use super::schema;
 use super::servers::{Server, StoreFile};
-use super::told::Told;
-use crate::process::{findings, whole_status};
-use crate::status::{Finding, Status};
-use crate::store::Counts;
+use host::{findings, whole_status};
+use model::settings;
+use model::status::{Finding, Status};
+use model::topic::Durability;
+use store::{Capability, Counts, SetState, SpoolState};
 
-/// How long a node may take to say how it is.
+/// How long a node may take to report its state.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How long the master may take.
+/// How long the master may take to answer.
 const MASTER_PATIENCE: Duration = Duration::from_secs(3);
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
@@ -34,12 +36,23 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 /// A node of the store.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(super) struct Node {
-    /// The embedded store is one, and called `embedded`.
+    /// The name of the node. The embedded store is one node, `embedded`.
     name: String,
     answers: bool,
-    /// New jobs do not go there.
-    drained: bool,
-    /// Null: it does not say.
+    /// `home`: the node has jobs. `joining`, `leaving`: jobs are being moved to it, or away from it. `outside`: it has
+    /// no jobs.
+    part: &'static str,
+    /// True if its data is older than that of the other nodes. It is not used until `dq nodes move` has looked at it.
+    is_older: bool,
+    /// The highest durability that the node can promise alone: `fsync` (a change is on its disk before it is answered)
+    /// or `memory`. Null if the node does not report it.
+    #[schema(required = true)]
+    durability: Option<String>,
+    /// How many replicas follow the node. For a Cluster: those of the master that has the fewest. Null if the node does
+    /// not report it, or can have none.
+    #[schema(required = true)]
+    replicas: Option<u64>,
+    /// How many jobs are delayed. Null if the node does not report it.
     #[schema(required = true)]
     delayed: Option<u64>,
     #[schema(required = true)]
@@ -48,25 +61,54 @@ pub(super) struct Node {
     leased: Option<u64>,
     #[schema(required = true)]
     dead: Option<u64>,
-    /// How many jobs it holds for other nodes.
-    for_others: u64,
-    /// What is wrong with it, or under way.
+    /// What is wrong with the node, or what is in progress.
     #[schema(required = true)]
     detail: Option<String>,
-    /// What its servers tell of themselves; missing: they do not, in time.
+    /// What the servers of the node report. It is missing if they do not answer in time.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     servers: Option<Vec<Server>>,
-    /// Of the embedded store: its file.
+    /// The file of the embedded store.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     file: Option<StoreFile>,
 }
 
-/// All nodes.
+/// All nodes of the store.
 #[derive(Serialize, ToSchema)]
 pub(super) struct AllNodes {
+    /// The nodes that have jobs. Null for the embedded store, and while no node has reported the set.
+    #[schema(required = true)]
+    set: Option<Set>,
     nodes: Vec<Node>,
+    /// The changes that wait on this host's disk for their nodes. Null if there is no spool, or if it cannot be read.
+    #[schema(required = true)]
+    spool: Option<Spool>,
+}
+
+/// The nodes that have jobs.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Set {
+    /// The number of the set. A later set has a greater number.
+    number: u64,
+    nodes: Vec<String>,
+    /// While jobs are moved: the nodes that will have them. Null if no jobs are moved.
+    #[schema(required = true)]
+    goal: Option<Vec<String>>,
+}
+
+/// The spool of this host.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Spool {
+    /// The number of changes that wait.
+    entries: u64,
+    /// The bytes that they take on the disk.
+    bytes: u64,
+    /// The bytes that they may take: `store.spool`.
+    max_bytes: u64,
+    /// When the oldest change was added, Unix milliseconds. Null if none waits.
+    #[schema(required = true)]
+    oldest_ms: Option<i64>,
 }
 
 /// What dq-redis-checker has found.
@@ -81,24 +123,24 @@ pub(super) struct Alerts {
 #[allow(dead_code)]
 #[schema(as = Finding)]
 pub(super) struct FoundSchema {
-    /// A word for machines, such as `node_down`.
+    /// The kind, for programs, such as `node_down`.
     name: String,
     what: String,
-    /// Null: the store as a whole, or it is about a topic or process.
+    /// The node. Null if the finding is about the store as a whole, a topic or a process.
     #[schema(required = true)]
     node: Option<String>,
     #[schema(required = true)]
     topic: Option<String>,
-    /// Of `process_restarting`: the process's name.
+    /// The name of the process, for `process_restarting`.
     #[schema(required = true)]
     process: Option<String>,
-    /// Whether jobs that were acknowledged may be lost by it.
+    /// Whether acknowledged jobs may be lost because of it.
     loses_jobs: bool,
     detail: String,
     since_ms: i64,
 }
 
-/// What `dq status --json` says.
+/// The state of the daemon, as in `dq status --json`.
 #[derive(Serialize, ToSchema)]
 #[allow(dead_code)]
 #[schema(as = Status)]
@@ -112,7 +154,7 @@ pub(super) struct StatusSchema {
     generation: u64,
     #[schema(required = true, value_type = Option<Object>)]
     renewal: Option<serde_json::Value>,
-    /// The sockets that are bound: what for, and where.
+    /// The bound sockets: the purpose and the address of each.
     listening: Vec<Vec<String>>,
     processes: Vec<ProcessSchema>,
     findings: Vec<FoundSchema>,
@@ -152,29 +194,29 @@ impl Api {
         nodes
     }
 
-    /// The nodes, as they have told how many jobs they have.
-    pub(super) async fn nodes_as(&self, told: &[OfNode<'_>]) -> Vec<Node> {
+    /// Builds the nodes from the counts that they reported.
+    pub(super) async fn nodes_as(&self, told: &[NamedNodeCounts<'_>]) -> Vec<Node> {
         let lanes = self.lanes.clone();
         let states = tokio::task::spawn_blocking(move || lanes.nodes());
         let states = tokio::time::timeout(PATIENCE, states).await;
         let states = states.ok().and_then(Result::ok).unwrap_or_default();
-        let node = |(name, counts): &OfNode<'_>| {
+        let is_embedded = matches!(self.settings.store, settings::Store::Embedded { .. });
+        let node = |(name, counts): &NamedNodeCounts<'_>| {
             let state = states.iter().find(|state| state.name == *name);
             let sum = |of: fn(&Counts) -> u64| counts.as_ref().ok().map(|(c, _)| c.iter().map(of).sum());
-            let settling = state.is_some_and(|s| !s.is_looked_through);
+            let capability = state.and_then(|s| s.capability.as_ref());
+            let durability = capability.map(Capability::alone).or(is_embedded.then_some(Durability::Fsync));
             Node {
+                durability: durability.map(|level| level.to_string()),
+                replicas: capability.and_then(|c| c.replicas),
                 answers: counts.is_ok() && state.is_none_or(|s| s.answers),
-                drained: state.is_some_and(|s| s.answers && !s.is_home),
+                part: state.map_or("home", |s| s.part.word()),
+                is_older: state.is_some_and(|s| s.is_older),
                 delayed: sum(|c| c.delayed),
                 ready: sum(|c| c.ready),
                 leased: sum(|c| c.leased),
                 dead: sum(|c| c.dead),
-                for_others: state.map_or(0, |s| s.held_for_others),
-                detail: counts
-                    .as_ref()
-                    .err()
-                    .cloned()
-                    .or(settling.then(|| "its jobs are being looked through".to_owned())),
+                detail: counts.as_ref().err().cloned(),
                 name: (*name).to_owned(),
                 servers: None,
                 file: None,
@@ -184,36 +226,45 @@ impl Api {
     }
 }
 
-/// Shows the nodes of the store: whether they answer, how many jobs each has, and what its servers tell of themselves.
+/// Shows the nodes of the store and this host's spool. For each node: whether it answers, how many jobs it has, and
+/// what its servers report.
 #[utoipa::path(get, path = "/v1/nodes", tag = "daemon", operation_id = "get_nodes",
-    responses((status = 200, body = AllNodes, description = "All of them"), schema::ShowProblems))]
-async fn nodes(State(api): State<Api>) -> Told {
-    Told::new(StatusCode::OK, &AllNodes { nodes: api.all_nodes().await })
+    responses((status = 200, body = AllNodes, description = "All nodes"), schema::ShowProblems))]
+async fn nodes(State(api): State<Api>) -> ApiResponse {
+    let (nodes, spool) = tokio::join!(api.all_nodes(), api.metrics.spool(Instant::now() + PATIENCE));
+    let spool = spool.map(|(SpoolState { entries, bytes, oldest_ms, .. }, max_bytes)| Spool {
+        entries,
+        bytes,
+        max_bytes,
+        oldest_ms,
+    });
+    let set = api.lanes.set().map(|SetState { number, nodes, goal }| Set { number, nodes, goal });
+    ApiResponse::new(StatusCode::OK, &AllNodes { set, nodes, spool })
 }
 
 /// Shows the daemon's processes.
 #[utoipa::path(get, path = "/v1/processes", tag = "daemon", operation_id = "get_processes",
-    responses((status = 200, body = StatusSchema, description = "As the master tells"), schema::ShowProblems))]
-async fn processes(State(api): State<Api>) -> Result<Told, Problem> {
+    responses((status = 200, body = StatusSchema, description = "The state of the daemon, from the master"), schema::ShowProblems))]
+async fn processes(State(api): State<Api>) -> Result<ApiResponse, Problem> {
     let status = on_thread(&api, |run_dir| whole_status(run_dir, MASTER_PATIENCE)).await?;
     let status: Status = status.map_err(|e| Problem::unavailable("master_away", e.to_string()))?;
-    Ok(Told::new(StatusCode::OK, &status))
+    Ok(ApiResponse::new(StatusCode::OK, &status))
 }
 
-/// Shows what is wrong with the store, with topics and processes.
+/// Shows what is wrong with the store, with topics and with processes.
 #[utoipa::path(get, path = "/v1/alerts", tag = "daemon", operation_id = "get_alerts",
-    responses((status = 200, body = Alerts, description = "What is open"), schema::ShowProblems))]
-async fn alerts(State(api): State<Api>) -> Result<Told, Problem> {
+    responses((status = 200, body = Alerts, description = "The open findings"), schema::ShowProblems))]
+async fn alerts(State(api): State<Api>) -> Result<ApiResponse, Problem> {
     let alerts = on_thread(&api, findings).await?;
-    Ok(Told::new(StatusCode::OK, &Alerts { alerts }))
+    Ok(ApiResponse::new(StatusCode::OK, &Alerts { alerts }))
 }
 
-/// Does with run_dir what may wait for a disk or another process.
+/// Runs work that may wait for a disk or another process, with the path of `run_dir`, on a separate thread.
 pub(super) async fn on_thread<T: Send + 'static>(
     api: &Api,
     work: impl FnOnce(&std::path::Path) -> T + Send + 'static,
 ) -> Result<T, Problem> {
     let settings = Arc::clone(&api.settings);
     let done = tokio::task::spawn_blocking(move || work(&settings.run_dir)).await;
-    done.map_err(|_| Problem::unavailable("no_thread", "nobody could look"))
+    done.map_err(|_| Problem::unavailable("no_thread", "the thread that reads the state failed"))
 }

@@ -1,4 +1,5 @@
-//! `/openapi.json`: what the routes are, made of the handlers themselves, so that it cannot say anything else.
+//! `/openapi.json`: the description of the routes. It is made from the handlers themselves, so it cannot differ from
+//! them.
 
 use axum::extract::State;
 use axum::http::HeaderValue;
@@ -15,7 +16,7 @@ use super::api::Api;
 use super::problem::Problem;
 use super::schema;
 
-/// What the document begins with: the routes are added to it.
+/// Returns the beginning of the document. The routes are added to it.
 pub(super) fn beginning() -> OpenApi {
     let info = InfoBuilder::new()
         .title("dq")
@@ -27,7 +28,7 @@ pub(super) fn beginning() -> OpenApi {
     let bearer = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
         .description(Some(
-            "A token; not needed where `http.auth` is \"none\", nor on the Unix socket by the daemon's user.",
+            "A token. It is not needed where `http.auth` is \"none\", nor by root and the daemon's user on the Unix socket.",
         ))
         .build();
     components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
@@ -40,10 +41,10 @@ pub(super) fn beginning() -> OpenApi {
             SecurityRequirement::new::<_, [&str; 0], &str>("bearer", []),
         ]))
         .tags(Some([
-            tag("jobs", "Jobs: added, shown, changed, removed"),
-            tag("topics", "Topics: registered, changed, tried"),
+            tag("jobs", "Add, show, change and remove jobs"),
+            tag("topics", "Register, change and test topics"),
             tag("dead letters", "Jobs that used up their attempts"),
-            tag("tokens", "Who may do what"),
+            tag("tokens", "Tokens and accounts: who may do what"),
             tag("daemon", "The daemon itself"),
         ]))
         .build()

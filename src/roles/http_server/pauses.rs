@@ -1,4 +1,4 @@
-//! The routes by which a topic is paused and resumed. That is known to the store alone: no lease is given once it is answered.
+//! The routes that pause and resume a topic. Only the store keeps the pause: after the answer, no lease is given.
 
 use std::time::Duration;
 
@@ -7,15 +7,16 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::api::{Api, InTopic, Sent};
+use super::api_response::ApiResponse;
 use super::input;
 use super::problem::Problem;
 use super::schema;
-use super::told::{Manner, Told};
+use super::store_client::Reply;
 use super::topic_shown::Paused;
-use crate::job::TopicName;
-use crate::submit::Ask;
+use model::job::TopicName;
+use role::submit::Request;
 
-/// How long the store may take, where it can be done without.
+/// How long the store may take, where an answer without it is possible.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
@@ -23,36 +24,54 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 }
 
 impl Api {
-    /// Which topics' jobs are held back, if the store says it soon.
+    /// Returns which topics' jobs are held back, if the store answers in time.
     pub(super) async fn paused(&self) -> Paused {
-        let asked = tokio::time::timeout(PATIENCE, self.desk.ask(Ask::Paused, Manner::Plain, 0)).await;
-        Paused(asked.ok().and_then(Result::ok).map(|told| told.held))
+        let ask = |reply: Reply<_>| Request::held_back(|held| reply.with(held));
+        let asked = tokio::time::timeout(PATIENCE, self.store_client.ask(0, ask)).await;
+        Paused(asked.ok().and_then(Result::ok).and_then(Result::ok))
     }
 
-    async fn say(&self, name: TopicName, paused: bool) -> Result<Told, Problem> {
-        // What was said of a topic that was taken out can be taken back.
+    async fn say(&self, name: TopicName, paused: bool) -> Result<ApiResponse, Problem> {
+        // The pause of a removed topic can still be ended.
         let is_known = self.topic(&name).is_ok();
         if !is_known && (paused || self.paused().await.lets_through(&name)) {
             return Err(Problem::unknown_topic(&name));
         }
-        self.desk.ask(Ask::Pause(name, paused), Manner::Plain, 0).await
+        self.pause_jobs(name, paused).await.map(|()| ApiResponse::done())
+    }
+
+    /// Pauses the jobs of a topic, or resumes them.
+    pub(super) async fn pause_jobs(&self, name: TopicName, paused: bool) -> Result<(), Problem> {
+        let ask = |reply: Reply<_>| match paused {
+            true => Request::pause(name, |done| reply.with(done)),
+            false => Request::resume(name, |done| reply.with(done)),
+        };
+        Ok(self.store_client.ask(0, ask).await??)
     }
 }
 
-/// Pauses a topic: its jobs are taken and become due, and wait. What is being delivered is finished.
+/// Pauses a topic. Its jobs are still added and become due, but they wait. Callbacks in progress are finished.
 #[utoipa::path(post, path = "/v1/topics/{topic}/pause", tag = "topics", operation_id = "pause_topic",
     params(schema::TopicPath, schema::IdempotencyKey),
-    responses((status = 204, description = "It is paused"), schema::ChangeProblems))]
-async fn pause(State(api): State<Api>, InTopic(name): InTopic, Sent(json): Sent) -> Result<Told, Problem> {
+    responses((status = 204, description = "The topic is paused"), schema::ChangeProblems))]
+async fn pause(
+    State(api): State<Api>,
+    InTopic(name): InTopic,
+    Sent(json): Sent,
+) -> Result<ApiResponse, Problem> {
     input::nothing(&json)?;
     api.say(name, true).await
 }
 
-/// Resumes a topic: its jobs are delivered again, also when its circuit is open.
+/// Resumes a topic. Its jobs are delivered again. If its circuit is open, it closes.
 #[utoipa::path(post, path = "/v1/topics/{topic}/resume", tag = "topics", operation_id = "resume_topic",
     params(schema::TopicPath, schema::IdempotencyKey),
-    responses((status = 204, description = "It is not paused"), schema::ChangeProblems))]
-async fn resume(State(api): State<Api>, InTopic(name): InTopic, Sent(json): Sent) -> Result<Told, Problem> {
+    responses((status = 204, description = "The topic is not paused"), schema::ChangeProblems))]
+async fn resume(
+    State(api): State<Api>,
+    InTopic(name): InTopic,
+    Sent(json): Sent,
+) -> Result<ApiResponse, Problem> {
     input::nothing(&json)?;
     api.say(name, false).await
 }

@@ -1,4 +1,4 @@
-//! Why a request was not done, as `application/problem+json` (RFC 9457).
+//! Why a request failed, as `application/problem+json` (RFC 9457).
 
 use axum::Json;
 use axum::extract::rejection::{BytesRejection, PathRejection};
@@ -8,30 +8,30 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::excerpt::Excerpt;
-use crate::job::{Invalid, JobKey, TopicName};
-use crate::registry::RegistryError;
-use crate::store::StoreError;
+use model::excerpt::Excerpt;
+use model::job::{Invalid, JobKey, TopicName};
+use registry::RegistryError;
+use store::StoreError;
 
-/// Why a request was not done.
+/// Why a request failed.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(super) struct Problem {
-    /// It says no more than the status does; what tells problems apart is `code`.
+    /// Always `about:blank`. The field `code` tells problems apart.
     r#type: &'static str,
     title: &'static str,
     #[schema(minimum = 400, maximum = 599)]
     status: u16,
     /// The reason, for people.
     pub detail: String,
-    /// Such as `bad_field`, for programs.
+    /// The reason, for programs, such as `bad_field`.
     code: &'static str,
-    /// The field that is wrong, of the body, the query or the path.
+    /// The field of the body, the query or the path that is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     field: Option<String>,
 }
 
-/// What the log is told of a problem, of bounded length; among an answer's extensions.
+/// What the log says about a problem, of bounded length. It is an extension of the answer.
 #[derive(Debug, Clone)]
 pub(super) struct Reason(pub String);
 
@@ -47,25 +47,25 @@ impl Problem {
         }
     }
 
-    /// A field that is not what it should be.
+    /// A field has a wrong value.
     pub(super) fn field(field: &str, detail: impl Into<String>) -> Problem {
         Problem::of_field(field, "bad_field", detail)
     }
 
-    /// The field that is wrong, if it is one.
+    /// The name of the field that is wrong, if the problem is about a field.
     pub(super) fn named_field(&self) -> Option<&str> {
         self.field.as_deref()
     }
 
-    /// A field that is not there.
+    /// A required field is missing.
     pub(super) fn missing(field: &str, wanted: &str) -> Problem {
         Problem::of_field(field, "missing_field", format!("{field} is missing: {wanted}"))
     }
 
-    /// A field that has no meaning here.
+    /// A field is not known here.
     pub(super) fn unknown_field(field: &str, known: &[&str]) -> Problem {
-        let do_mean = if known.is_empty() { "nothing does".to_owned() } else { known.join(", ") + " do" };
-        let detail = format!("{field:?} means nothing here; {do_mean}");
+        let do_mean = if known.is_empty() { "no fields".to_owned() } else { known.join(", ") + " only" };
+        let detail = format!("{field:?} is unknown here: give {do_mean}");
         Problem::of_field(field, "unknown_field", detail)
     }
 
@@ -91,12 +91,12 @@ impl Problem {
         Problem::new(StatusCode::CONFLICT, code, detail)
     }
 
-    /// It cannot be done now.
+    /// The request cannot be done now.
     pub(super) fn unavailable(code: &'static str, detail: impl Into<String>) -> Problem {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, code, detail)
     }
 
-    /// The same, when some of what was to be done had been done before.
+    /// Adds how many of the things to do were done before the problem.
     pub(super) fn after(self, done: usize) -> Problem {
         match done {
             0 => self,
@@ -104,7 +104,7 @@ impl Problem {
         }
     }
 
-    /// The same, with what holds besides.
+    /// Adds another fact to the detail.
     pub(super) fn beside(self, what: &str) -> Problem {
         Problem { detail: format!("{}; {what}", self.detail), ..self }
     }
@@ -114,7 +114,7 @@ impl Problem {
         Problem::new(StatusCode::BAD_REQUEST, "bad_json", detail)
     }
 
-    /// A body that cannot be taken; `most` is how many bytes one may have.
+    /// A body cannot be read. A body may have at most `most` bytes.
     pub(super) fn body(rejection: &BytesRejection, most: usize) -> Problem {
         match rejection.status() {
             StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large(most),
@@ -127,12 +127,12 @@ impl Problem {
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail)
     }
 
-    /// A body that breaks off.
+    /// A body ends too early.
     pub(super) fn bad_body(why: impl std::fmt::Display) -> Problem {
         Problem::new(StatusCode::BAD_REQUEST, "bad_body", why.to_string())
     }
 
-    /// A body that does not come.
+    /// A body does not arrive in time.
     pub(super) fn slow_body(patience: std::time::Duration) -> Problem {
         let detail = format!("the body did not arrive within {patience:?}");
         Problem::new(StatusCode::REQUEST_TIMEOUT, "too_slow", detail)
@@ -150,14 +150,14 @@ impl From<RegistryError> for Problem {
         let detail = error.to_string();
         match error {
             RegistryError::Away(_) => {
-                Problem::unavailable("registry_away", format!("the registry cannot be asked: {detail}"))
+                Problem::unavailable("registry_away", format!("the registry is unavailable: {detail}"))
             }
             RegistryError::Unknown(_) => Problem::unavailable("unknown", detail),
             RegistryError::Changed(_) => Problem::new(StatusCode::PRECONDITION_FAILED, "changed", detail),
             RegistryError::NoToken(_) => Problem::new(StatusCode::NOT_FOUND, "not_found", detail),
             RegistryError::Exists(_) | RegistryError::TokenExists(_) => Problem::conflict("exists", detail),
             RegistryError::NotFound(topic) => Problem::unknown_topic(&topic),
-            RegistryError::Unfit(unfit) => Problem::field(unfit.field, detail),
+            RegistryError::InvalidTopic(unfit) => Problem::field(unfit.field, detail),
             RegistryError::Unusable(_) => Problem::conflict("unusable", detail),
         }
     }
@@ -173,7 +173,7 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let reason = Reason(format!("{}: {}", self.code, Excerpt(&self.detail)));
-        // What may have been done is not to be repeated blindly.
+        // A change that may have happened must not be repeated blindly, so it gets no `Retry-After`.
         let again = status == StatusCode::SERVICE_UNAVAILABLE && self.code != "unknown";
         let mut response = (status, Json(self)).into_response();
         response.extensions_mut().insert(reason);

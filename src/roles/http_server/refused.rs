@@ -1,4 +1,5 @@
-//! What the log says of requests that are refused: the first of a source, and a line a minute with how many there were.
+//! The log lines about refused requests: the first one of each source, then one line a minute with the number of
+//! further ones.
 
 use std::sync::Mutex;
 
@@ -10,21 +11,21 @@ use tokio::sync::Notify;
 use super::access::{HasToken, Peer};
 use super::problem::Reason;
 use super::until;
-use crate::excerpt::Excerpt;
-use crate::role::{RefusalLog, lock};
+use model::excerpt::Excerpt;
+use role::{RefusalLog, lock};
 
-/// What stands before a ticket, which is as good as a password and is not written down.
+/// The path before a ticket. A ticket works like a password, so it is not logged.
 const ACK: &str = "/v1/ack/";
 
-/// The requests that are refused.
+/// The refused requests.
 #[derive(Default)]
 pub(super) struct RefusedRequests {
     log: Mutex<RefusalLog>,
-    /// There is something to be logged later.
+    /// Signals that there is something to log later.
     begun: Notify,
 }
 
-/// A request, as far as it is logged when it is refused.
+/// The parts of a request that are logged if it is refused.
 pub(super) struct RequestLine {
     peer: Peer,
     method: Method,
@@ -37,10 +38,10 @@ impl RequestLine {
         RequestLine { peer, method: request.method().clone(), uri: request.uri().clone() }
     }
 
-    /// What was asked and how it was answered, of bounded length.
+    /// Returns the request and its answer as a text of bounded length.
     fn text(&self, response: &Response, Reason(reason): &Reason, id: &str) -> String {
         let path = self.uri.path();
-        // Also where a proxy has left a path of its own before it.
+        // A proxy may have put a path of its own before it.
         let path = path.rfind(ACK).map_or_else(|| path.to_owned(), |at| format!("{}{ACK}…", &path[..at]));
         let (method, path) = (Excerpt(&self.method), Excerpt(&path));
         format!("{method} {path}: {} {reason} [{id}]", response.status().as_u16())
@@ -48,7 +49,7 @@ impl RequestLine {
 }
 
 impl RefusedRequests {
-    /// Records a request under its id, if its answer says that it is refused.
+    /// Records a request with its id, if its answer says that it was refused.
     pub(super) fn record(&self, asked: &RequestLine, response: &Response, id: &str) {
         let Some(reason) = response.extensions().get::<Reason>() else { return };
         let has_token = response.extensions().get::<HasToken>().is_some();
@@ -56,7 +57,7 @@ impl RefusedRequests {
         self.begun.notify_one();
     }
 
-    /// Logs the counts whenever a minute is over; for ever.
+    /// Logs the counts once a minute, forever.
     pub(super) async fn log_each_minute(&self) {
         loop {
             let due = lock(&self.log).due();
@@ -68,7 +69,7 @@ impl RefusedRequests {
         }
     }
 
-    /// Logs all counts: the process ends.
+    /// Logs all remaining counts, when the process ends.
     pub(super) fn log_rest(&self) {
         lock(&self.log).log_rest();
     }

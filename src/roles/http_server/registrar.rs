@@ -1,5 +1,5 @@
-//! Where handlers ask the registry: one thread, which opens the database when it is first needed, and again when it broke. tokio's
-//! thread never waits for it, and nobody waits for longer than a few seconds.
+//! Passes the handlers' questions to the registry. One thread opens the database when it is first needed, and again
+//! after a failure. tokio's thread never waits for it, and no handler waits for longer than a few seconds.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,28 +12,28 @@ use axum::http::StatusCode;
 use tokio::sync::oneshot;
 
 use super::problem::Problem;
-use crate::registry::{self, Registry, RegistryError};
-use crate::role;
-use crate::settings::Settings;
+use model::settings::Settings;
+use registry::{self, Registry, RegistryError};
 
-/// How long the database may take. (SQLite itself waits for 5 s for somebody else who writes, and then says so.)
+/// How long the registry may take. (SQLite itself waits 5 s for another writer, and then reports an error.)
 const PATIENCE: Duration = Duration::from_millis(5500);
 
-/// So many questions may wait for the thread.
+/// How many questions may wait for the thread.
 const WAITING_MAX: usize = 64;
 
-/// How far a question is.
+/// The progress of a question.
 const WAITS: u8 = 0;
 const BEGUN: u8 = 1;
 const GIVEN_UP: u8 = 2;
 
-/// What the thread does with a registry, or is told why there is none. Tells whether the handle is still good.
+/// What the thread does with the registry, or with the error of opening it. Returns whether the connection is still
+/// good.
 type Work = Box<dyn FnOnce(std::result::Result<&mut dyn Registry, RegistryError>) -> bool + Send>;
 
-/// Where handlers ask the registry. Cheap to clone.
+/// Passes questions to the registry. It is cheap to clone.
 #[derive(Clone)]
 pub(super) struct Registrar {
-    /// None: there is no registry.
+    /// The queue of the thread. None: there is no registry.
     work: Option<mpsc::SyncSender<Work>>,
     run_dir: Arc<PathBuf>,
 }
@@ -72,26 +72,24 @@ impl Registrar {
         self.work.is_some()
     }
 
-    /// Refuses what only a registry keeps, where there is none.
+    /// Refuses a request about something that only a registry can keep, if there is none.
     pub(super) fn keeps(&self, what: &str) -> std::result::Result<(), Problem> {
-        let detail = || format!("there is no registry, which would keep {what}");
+        let detail = || format!("there is no registry to keep {what}");
         self.is_there()
             .then_some(())
             .ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, "no_registry", detail()))
     }
 
-    /// Refuses a change of what only a registry keeps, where there is none.
+    /// Refuses a change of something that only a registry can keep, if there is none.
     pub(super) fn takes(&self, what: &str) -> std::result::Result<(), Problem> {
         let detail = || {
-            format!(
-                "there is no registry, which would keep {what}: name a database as registry.url (docs/REGISTRY.md)"
-            )
+            format!("there is no registry to keep {what}: set registry.url to a database (docs/REGISTRY.md)")
         };
         self.is_there().then_some(()).ok_or_else(|| Problem::conflict("no_registry", detail()))
     }
 
-    /// Asks the registry. One that has not answered after 5 s is away; unless it had begun with what may be a change, whose
-    /// outcome is unknown then.
+    /// Asks the registry, and waits for at most [`PATIENCE`]. Then the error is `Unknown` if the registry had begun
+    /// with the question, since it may be a change. Otherwise the error is `Away`.
     pub(super) async fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&mut dyn Registry) -> Result<T, RegistryError> + Send + 'static,
@@ -104,7 +102,7 @@ impl Registrar {
         let asked: Work = Box::new(move |registry| {
             let begin = state.compare_exchange(WAITS, BEGUN, Ordering::AcqRel, Ordering::Acquire);
             if begin.is_err() {
-                // Nobody waits for it any more. The handle is as good as it was.
+                // The asker has given up. The connection is as good as before.
                 return registry.is_ok();
             }
             let answer = registry.and_then(question);
@@ -115,27 +113,27 @@ impl Registrar {
         work.try_send(asked).map_err(|_| away("too many questions wait for the registry"))?;
         match tokio::time::timeout(PATIENCE, answered).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(away("nobody asks the registry any more")),
+            Ok(Err(_)) => Err(away("the thread of the registry has ended")),
             Err(_) => match progress.compare_exchange(WAITS, GIVEN_UP, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => Err(away("the registry is busy with what was asked before")),
+                Ok(_) => Err(away("the registry is busy with earlier requests")),
                 Err(_) => Err(RegistryError::Unknown("the registry has not answered in time".to_owned())),
             },
         }
     }
 
-    /// Changes the registry; and lets dq-redis-checker know, which passes the change on.
+    /// Changes the registry, and notifies dq-redis-checker, which passes the change on.
     pub(super) async fn change<T: Send + 'static>(
         &self,
         change: impl FnOnce(&mut dyn Registry) -> Result<T, RegistryError> + Send + 'static,
     ) -> Result<T, RegistryError> {
         let run_dir = Arc::clone(&self.run_dir);
-        // On the thread: files are not written on tokio's.
+        // This runs on the registry's thread, because files must not be written on tokio's thread.
         self.ask(move |registry| {
             let changed = change(registry);
             if changed.is_ok()
                 && let Err(e) = registry::nudge(&run_dir)
             {
-                log::warn!("cannot nudge dq-redis-checker: {e}; it looks within a second");
+                log::warn!("cannot notify dq-redis-checker: {e}; it sees the change within a second");
             }
             changed
         })
@@ -146,7 +144,6 @@ impl Registrar {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config;
 
     fn asked<T: Send + 'static>(
         registrar: &Registrar,
@@ -157,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_registry_that_broke_is_opened_anew_and_one_that_hangs_is_not_waited_for() {
+    fn a_broken_registry_is_reopened_and_a_hung_one_is_not_awaited() {
         let dir = tempfile::tempdir().unwrap();
         let settings = config::development(dir.path(), std::iter::empty()).unwrap();
         let registrar = Registrar::start(&settings).unwrap();

@@ -1,9 +1,10 @@
-//! The route that removes a topic, and what becomes of its jobs then: they stay, or are removed with it.
+//! The route that removes a topic. Its jobs either stay in the store or are removed with it.
 //!
-//! With its jobs a topic is removed in four steps: it is paused, so that none of them is delivered any more; it is taken out of the
-//! registry; its jobs are removed; the pause is taken back. Nothing of a job is touched before the topic is gone: whoever is refused,
-//! or dies before that, has lost nothing. Whoever dies later leaves jobs that nobody delivers, which the same request removes when it
-//! is made again: therefore it is also there for jobs of a topic that is not registered.
+//! Removing a topic with its jobs takes four steps. The topic is paused, so that no job is delivered any more. It is
+//! removed from the registry. Its jobs are removed. The pause is ended. No job is touched before the topic is removed:
+//! if the request is refused, or the process dies before that, nothing is lost. If the process dies later, jobs remain
+//! that nobody delivers. The same request, sent again, removes them. So with `jobs=purge` the route also accepts a
+//! topic that is not registered.
 
 use std::time::{Duration, Instant};
 
@@ -15,25 +16,27 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::api::{Api, InTopic};
-use super::audit::Noted;
+use super::api_response::ApiResponse;
+use super::audit::AuditNote;
 use super::input::short;
 use super::problem::Problem;
 use super::schema;
-use super::told::{Manner, Told};
+use super::store_client::Reply;
 use super::topics::{Condition, found};
-use crate::job::{State as JobState, TopicName};
-use crate::registry::{Expected, Registry, RegistryError};
-use crate::submit::Ask;
+use model::job::{State as JobState, TopicName};
+use registry::{Expected, Registry, RegistryError};
+use role::submit::Request;
 
-/// So many jobs are removed in one step, so that others have their turn at the store; and for so long in one request.
+/// How many jobs one step removes, so that other requests get their turn at the store. And how long after its start a
+/// request may begin another step.
 const STEP: usize = 500;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// In this order nothing escapes from one state into one that was emptied before: what is leased may become delayed or ready, what is
-/// delayed ready; and what is paused is not leased.
+/// In this order no job escapes into a state that was already emptied. A leased job may become delayed or ready, and a
+/// delayed job may become ready. But the jobs of a paused topic are not leased.
 const ORDER: [JobState; 4] = [JobState::Leased, JobState::Delayed, JobState::Ready, JobState::Dead];
 
-/// What becomes of the jobs of a topic that is removed.
+/// What happens to the jobs of a removed topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum Decision {
@@ -43,12 +46,12 @@ enum Decision {
     Purge,
 }
 
-/// What becomes of its jobs.
+/// What happens to the jobs of the topic.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[allow(dead_code)]
 struct JobsQuery {
-    /// What becomes of its jobs and dead letters, if there are some.
+    /// What happens to the topic's jobs and dead letters. Required if there are any.
     #[param(inline, required = false)]
     jobs: Decision,
 }
@@ -56,7 +59,7 @@ struct JobsQuery {
 /// What was removed.
 #[derive(Serialize, ToSchema)]
 struct Removed {
-    /// How many jobs, dead letters among them.
+    /// The number of removed jobs, including dead letters.
     purged: usize,
 }
 
@@ -80,29 +83,29 @@ fn decision(query: &str) -> Result<Option<Decision>, Problem> {
     Ok(decision)
 }
 
-/// How many jobs of a topic there are.
+/// How many jobs a topic has.
 #[derive(Debug, Default)]
-struct Left {
+struct RemainingJobs {
     pending: u64,
     dead: u64,
-    /// The nodes that do not say.
+    /// The nodes that did not answer.
     away: Vec<String>,
 }
 
-impl Left {
+impl RemainingJobs {
     fn is_nothing(&self) -> bool {
         self.pending + self.dead == 0 && self.away.is_empty()
     }
 
-    /// That somebody has to decide over them.
+    /// Builds the error that asks the client to decide about the jobs.
     fn undecided(&self, name: &TopicName) -> Problem {
-        let Left { pending, dead, away } = self;
+        let RemainingJobs { pending, dead, away } = self;
         let unknown = match away.is_empty() {
             true => String::new(),
             false => format!(", and those on nodes that do not answer ({})", away.join(", ")),
         };
         let detail = format!(
-            "topic {name} has {pending} pending jobs and {dead} dead letters{unknown}: say jobs=purge to remove them with it, or \
+            "topic {name} has {pending} pending jobs and {dead} dead letters{unknown}: give jobs=purge to remove them with it, or \
              jobs=keep to leave them, undelivered, until it is registered again"
         );
         Problem::conflict("topic_has_jobs", detail)
@@ -110,19 +113,19 @@ impl Left {
 }
 
 impl Api {
-    async fn left(&self, name: &TopicName) -> Result<Left, Problem> {
+    async fn left(&self, name: &TopicName) -> Result<RemainingJobs, Problem> {
         let Some((mut counts, away)) = self.metrics.counts().await else {
             let detail = format!(
-                "the store does not say whether topic {name} has jobs; jobs=keep leaves them as they are"
+                "no node of the store reports whether topic {name} has jobs; jobs=keep leaves them as they are"
             );
             return Err(Problem::unavailable("store_unavailable", detail));
         };
         let counts = counts.remove(name);
-        let of = |count: fn(&crate::store::Counts) -> u64| counts.as_ref().map_or(0, count);
-        Ok(Left { pending: of(|c| c.delayed + c.ready + c.leased), dead: of(|c| c.dead), away })
+        let of = |count: fn(&store::Counts) -> u64| counts.as_ref().map_or(0, count);
+        Ok(RemainingJobs { pending: of(|c| c.delayed + c.ready + c.leased), dead: of(|c| c.dead), away })
     }
 
-    /// Whether the registry has the topic, as it is expected.
+    /// Whether the registry has the topic. A revision other than the expected one is an error.
     async fn is_there(&self, name: &TopicName, condition: &Condition) -> Result<bool, Problem> {
         if !self.registrar.is_there() {
             return Ok(false);
@@ -136,7 +139,7 @@ impl Api {
         Ok(self.registrar.ask(look).await?)
     }
 
-    /// Takes a topic out of the registry.
+    /// Removes a topic from the registry.
     async fn take_out(&self, name: &TopicName, condition: Condition) -> Result<(), RegistryError> {
         let of = name.clone();
         let step = move |registry: &mut dyn Registry| {
@@ -153,11 +156,7 @@ impl Api {
         Ok(())
     }
 
-    async fn pause_jobs(&self, name: &TopicName, paused: bool) -> Result<(), Problem> {
-        self.desk.ask(Ask::Pause(name.clone(), paused), Manner::Plain, 0).await.map(drop)
-    }
-
-    /// Removes a topic, if it is there, and then its jobs. Tells how many there were.
+    /// Removes a topic, if it is registered, and then its jobs. Returns how many jobs were removed.
     async fn remove_with_jobs(
         &self,
         name: &TopicName,
@@ -171,34 +170,36 @@ impl Api {
                 "the store does not answer: nothing was removed",
             ));
         };
-        self.pause_jobs(name, true).await?;
+        self.pause_jobs(name.clone(), true).await?;
         if is_there && let Err(e) = self.take_out(name, condition).await {
             if matches!(e, RegistryError::Unknown(_)) {
                 let paused = format!("topic {name} is paused: repeat the request, or resume it");
                 return Err(Problem::from(e).beside(&paused));
             }
-            if !was_paused && let Err(problem) = self.pause_jobs(name, false).await {
-                log::error!("topic {name} was not removed, and stays paused: {}", problem.detail);
+            if !was_paused && let Err(problem) = self.pause_jobs(name.clone(), false).await {
+                log::error!("topic {name} was not removed, but stays paused: {}", problem.detail);
             }
             return Err(e.into());
         }
         let purged = self.purge_jobs(name).await?;
-        self.pause_jobs(name, false).await?;
+        self.pause_jobs(name.clone(), false).await?;
         Ok(purged)
     }
 
-    /// Removes all jobs of a topic that nobody delivers any more.
+    /// Removes all jobs of a topic that is paused.
     async fn purge_jobs(&self, name: &TopicName) -> Result<usize, Problem> {
         let (until, mut purged) = (Instant::now() + PATIENCE, 0);
         let so_far = |purged: usize| {
             format!(
-                "topic {name} is removed, and {purged} of its jobs; the others are not delivered: repeat the request"
+                "topic {name} and {purged} of its jobs are removed; the others are not delivered: repeat the request"
             )
         };
         for state in ORDER {
             loop {
-                let step = self.desk.ask(Ask::Purge(name.clone(), state, STEP), Manner::Plain, 0).await;
-                let gone = step.map_err(|problem| problem.beside(&so_far(purged)))?.count;
+                let name = name.clone();
+                let ask = |reply: Reply<_>| Request::purge(name, state, STEP, |count| reply.with(count));
+                let step = self.store_client.ask(0, ask).await.and_then(|count| Ok(count?));
+                let gone = step.map_err(|problem| problem.beside(&so_far(purged)))?;
                 purged += gone;
                 if gone < STEP {
                     break;
@@ -212,20 +213,21 @@ impl Api {
     }
 }
 
-/// Removes a topic. If it has jobs, `jobs` says what becomes of them. Jobs of a topic that is not registered are removed as well.
+/// Removes a topic. If it has jobs, `jobs` says what happens to them. `purge` also removes the jobs of a topic that is
+/// not registered.
 #[utoipa::path(delete, path = "/v1/topics/{topic}", tag = "topics", operation_id = "delete_topic",
-    params(schema::TopicPath, JobsQuery, ("If-Match" = Option<String>, Header, description = "Only this revision, in quotes")),
-    responses((status = 204, description = "It is gone"), (status = 200, body = Removed, description = "It is gone, and its jobs"),
+    params(schema::TopicPath, JobsQuery, ("If-Match" = Option<String>, Header, description = "Removes the topic only if it has this revision, in quotes")),
+    responses((status = 204, description = "The topic is removed"), (status = 200, body = Removed, description = "The topic and its jobs are removed"),
         schema::ChangeProblems))]
 async fn delete(
     State(api): State<Api>,
     InTopic(name): InTopic,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
-) -> Result<Told, Problem> {
+) -> Result<ApiResponse, Problem> {
     let decision = decision(query.as_deref().unwrap_or_default())?;
     let condition = Condition::of(&headers)?;
-    // What is not registered may have left jobs behind.
+    // A topic that is not registered may have left jobs. To purge those, it need not be writable.
     if decision != Some(Decision::Purge) || api.topics.borrow().get(name.as_str()).is_some() {
         api.check_writable(&name)?;
     }
@@ -235,14 +237,14 @@ async fn delete(
     }
     if decision == Some(Decision::Keep) {
         api.take_out(&name, condition).await?;
-        return Ok(Told::done());
+        return Ok(ApiResponse::done());
     }
     let left = api.left(&name).await?;
     match decision {
         None if !left.is_nothing() => Err(left.undecided(&name)),
         None => {
             api.take_out(&name, condition).await?;
-            Ok(Told::done())
+            Ok(ApiResponse::done())
         }
         Some(_) if !is_there && left.is_nothing() && api.paused().await.lets_through(&name) => {
             Err(Problem::unknown_topic(&name))
@@ -250,8 +252,8 @@ async fn delete(
         Some(_) => {
             let purged = api.remove_with_jobs(&name, condition, is_there).await?;
             let detail = format!("and {purged} jobs");
-            let noted = Noted { detail, jobs: Some(purged), ..Noted::default() };
-            Ok(Told::new(StatusCode::OK, &Removed { purged }).noting(noted))
+            let noted = AuditNote { detail, jobs: Some(purged), ..AuditNote::default() };
+            Ok(ApiResponse::new(StatusCode::OK, &Removed { purged }).noting(noted))
         }
     }
 }
@@ -272,11 +274,11 @@ mod tests {
     #[test]
     fn what_is_left_is_told_in_numbers() {
         let name = TopicName::new("t").unwrap();
-        let left = Left { pending: 12, dead: 3, away: vec!["r1".into()] };
+        let left = RemainingJobs { pending: 12, dead: 3, away: vec!["r1".into()] };
         let detail = left.undecided(&name).detail;
         for part in ["12 pending jobs and 3 dead letters", "(r1)", "jobs=purge", "jobs=keep"] {
             assert!(detail.contains(part), "{part}: {detail}");
         }
-        assert!(!left.is_nothing() && Left::default().is_nothing());
+        assert!(!left.is_nothing() && RemainingJobs::default().is_nothing());
     }
 }

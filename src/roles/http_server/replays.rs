@@ -1,5 +1,6 @@
-//! `Idempotency-Key`: a POST that is sent again, because its answer got lost, is not done again. What was answered is kept in
-//! memory for ten minutes; of an add without an id, the key is the id as well, so that it is kept as long as its job.
+//! `Idempotency-Key`: a POST that is sent again, because its answer was lost, is not done again. Answers are kept in
+//! memory for ten minutes. For an add without an id, the job's id is made from the key. So such an add is recognized as
+//! long as its job exists.
 
 use std::collections::hash_map::{DefaultHasher, Entry};
 use std::collections::{HashMap, VecDeque};
@@ -15,7 +16,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::api::BODY_PATIENCE;
 use super::problem::Problem;
-use crate::role::lock;
+use role::lock;
 
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
@@ -23,89 +24,91 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 /// The longest key, in bytes.
 const KEY_MAX: usize = 255;
 
-/// For how long an answer is kept.
+/// How long an answer is kept.
 const KEPT: Duration = Duration::from_secs(600);
 
-/// So many answers are kept, and so many bytes of them; of one, so many.
+/// How many answers are kept at most.
 const ANSWERS_MAX: usize = 10_000;
+/// How many bytes all kept answers have together at most.
 const BYTES_MAX: usize = 16 << 20;
+/// An answer whose body is longer than this, in bytes, is not kept.
 const ANSWER_MAX: usize = 256 << 10;
 
-/// The key of a request, if it has one.
+/// Returns the key of a request, if it has one.
 pub(super) fn key_of(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     let Some(value) = headers.get(KEY) else { return Ok(None) };
     let good = (1..=KEY_MAX).contains(&value.len()) && value.as_bytes().iter().all(u8::is_ascii_graphic);
     match value.to_str() {
         Ok(key) if good => Ok(Some(key)),
         _ => {
-            let detail = format!("Idempotency-Key is not 1 to {KEY_MAX} letters of visible ASCII");
+            let detail = format!("Idempotency-Key is not 1 to {KEY_MAX} visible ASCII characters");
             Err(Problem::field("Idempotency-Key", detail))
         }
     }
 }
 
-/// Where a request went, and its key.
-type Place = (Box<str>, Box<str>);
+/// The path of a request, and its key.
+type RequestKey = (Box<str>, Box<str>);
 
-/// An answer that is final.
+/// A final answer, which is repeated for the same request.
 #[derive(Clone)]
-struct Answer {
+struct StoredResponse {
     status: StatusCode,
     headers: HeaderMap,
     body: Bytes,
 }
 
 enum Record {
-    /// It is being done.
+    /// The request is being done.
     Running {
         of: u64,
     },
     Done {
         of: u64,
-        answer: Answer,
+        answer: StoredResponse,
     },
 }
 
 #[derive(Default)]
 struct Records {
-    all: HashMap<Place, Record>,
-    /// Those that are done, the oldest first.
-    order: VecDeque<(Instant, Place, usize)>,
+    all: HashMap<RequestKey, Record>,
+    /// The requests that are done, the oldest first, with the bytes that each one takes.
+    order: VecDeque<(Instant, RequestKey, usize)>,
     bytes: usize,
 }
 
-/// The answers that are kept. Cheap to clone.
+/// The answers that are kept. It is cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct Replays(Arc<Mutex<Records>>);
 
-/// What a key says of a request.
-enum Seen {
+/// What is known about a key.
+enum KeyState {
     New,
     Running,
     OtherBody,
-    Answered(Answer),
+    Answered(StoredResponse),
 }
 
 impl Records {
-    /// Looks for the key, and takes its place if it is new.
-    fn begin(&mut self, place: &Place, of: u64, now: Instant) -> Seen {
+    /// Looks up the key, and registers it if it is new.
+    fn begin(&mut self, place: &RequestKey, of: u64, now: Instant) -> KeyState {
         self.forget_old(now);
         match self.all.entry(place.clone()) {
             Entry::Vacant(free) => {
                 free.insert(Record::Running { of });
-                Seen::New
+                KeyState::New
             }
             Entry::Occupied(taken) => match taken.get() {
                 Record::Running { of: other } | Record::Done { of: other, .. } if *other != of => {
-                    Seen::OtherBody
+                    KeyState::OtherBody
                 }
-                Record::Running { .. } => Seen::Running,
-                Record::Done { answer, .. } => Seen::Answered(answer.clone()),
+                Record::Running { .. } => KeyState::Running,
+                Record::Done { answer, .. } => KeyState::Answered(answer.clone()),
             },
         }
     }
 
-    fn keep(&mut self, place: &Place, of: u64, answer: Answer, now: Instant) {
+    fn keep(&mut self, place: &RequestKey, of: u64, answer: StoredResponse, now: Instant) {
         let bytes = answer.body.len() + place.0.len() + place.1.len() + 512;
         self.bytes += bytes;
         self.order.push_back((now, place.clone(), bytes));
@@ -127,14 +130,14 @@ impl Records {
     }
 }
 
-/// A request that is being done; one that is given up leaves nothing behind.
-struct Begun {
+/// A request that is being done. If it ends without an answer to keep, its key is removed.
+struct RunningRequest {
     replays: Replays,
-    place: Place,
+    place: RequestKey,
     kept: bool,
 }
 
-impl Drop for Begun {
+impl Drop for RunningRequest {
     fn drop(&mut self) {
         if !self.kept {
             lock(&self.replays.0).all.remove(&self.place);
@@ -142,18 +145,18 @@ impl Drop for Begun {
     }
 }
 
-/// Whether an answer says what holds for whoever asks again: something was done, or is in conflict with what there is.
+/// Whether an answer also holds for a repeated request: something was done, or it conflicts with what exists.
 fn is_final(status: StatusCode) -> bool {
     status.is_success() || status == StatusCode::CONFLICT
 }
 
-/// Among an answer's extensions: some of what was asked for could not be done now, and may be asked for again.
+/// An extension of an answer: some of the request could not be done now. It may be sent again.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Unfinished;
 
-/// Answers a POST with a key that was done already as it was then.
+/// Answers a POST whose key is known with the answer that was given then.
 pub(super) async fn replay(replays: &Replays, max_body: usize, request: Request, next: Next) -> Response {
-    // The answer to one for a token holds the token, which is told once.
+    // The answers of these routes hold a secret: a new token, or a session cookie. So they are not kept.
     let is_for_token = matches!(request.uri().path(), "/v1/tokens" | "/console/session");
     if request.method() != Method::POST || !request.headers().contains_key(KEY) || is_for_token {
         return next.run(request).await;
@@ -171,7 +174,7 @@ async fn replayed(
     next: Next,
 ) -> Result<Response, Problem> {
     let key = key_of(request.headers())?.unwrap_or_default();
-    let place: Place = (request.uri().path().into(), key.into());
+    let place: RequestKey = (request.uri().path().into(), key.into());
     let (head, body) = request.into_parts();
     let body = match tokio::time::timeout(BODY_PATIENCE, to_bytes(body, max_body)).await {
         Ok(Ok(body)) => body,
@@ -186,32 +189,33 @@ async fn replayed(
     (&body[..], head.uri.query()).hash(&mut hasher);
     let of = hasher.finish();
     match lock(&replays.0).begin(&place, of, Instant::now()) {
-        Seen::New => {}
-        Seen::Running => {
-            let detail = "a request with this Idempotency-Key is being done: ask again in a moment";
+        KeyState::New => {}
+        KeyState::Running => {
+            let detail = "a request with this Idempotency-Key is being done: repeat it in a moment";
             return Err(Problem::conflict("in_progress", detail));
         }
-        Seen::OtherBody => {
-            let detail = "this Idempotency-Key was given to a request with another body: take a new one";
+        KeyState::OtherBody => {
+            let detail =
+                "this Idempotency-Key was used for a request with another body or query: use a new key";
             return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "key_reused", detail));
         }
-        Seen::Answered(Answer { status, headers, body }) => {
+        KeyState::Answered(StoredResponse { status, headers, body }) => {
             let mut response = (status, headers, body).into_response();
             response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
             return Ok(response);
         }
     }
-    let begun = Begun { replays: replays.clone(), place, kept: false };
+    let begun = RunningRequest { replays: replays.clone(), place, kept: false };
     let request = Request::from_parts(head, Body::from(body));
-    // Whoever gives up asks again: what was begun goes on without him, and its answer is kept.
+    // A client that gives up will ask again. So the request goes on without it, and its answer is kept.
     let done = tokio::spawn(done(replays, begun, of, next.run(request)));
     done.await.unwrap_or_else(|_| Err(Problem::unavailable("unknown", "the outcome is unknown")))
 }
 
-/// Waits for an answer, and keeps it if it is final.
+/// Waits for the answer, and keeps it if it is final.
 async fn done(
     replays: Replays,
-    mut begun: Begun,
+    mut begun: RunningRequest,
     of: u64,
     answer: impl Future<Output = Response>,
 ) -> Result<Response, Problem> {
@@ -223,7 +227,7 @@ async fn done(
     }
     let (head, body) = response.into_parts();
     let body = to_bytes(body, ANSWER_MAX).await.map_err(Problem::bad_body)?;
-    let answer = Answer { status: head.status, headers: head.headers.clone(), body: body.clone() };
+    let answer = StoredResponse { status: head.status, headers: head.headers.clone(), body: body.clone() };
     begun.kept = true;
     lock(&replays.0).keep(&begun.place, of, answer, Instant::now());
     Ok(Response::from_parts(head, Body::from(body)))
@@ -233,36 +237,36 @@ async fn done(
 mod tests {
     use super::*;
 
-    fn answer(bytes: usize) -> Answer {
-        Answer { status: StatusCode::CREATED, headers: HeaderMap::new(), body: vec![0; bytes].into() }
+    fn answer(bytes: usize) -> StoredResponse {
+        StoredResponse { status: StatusCode::CREATED, headers: HeaderMap::new(), body: vec![0; bytes].into() }
     }
 
     #[test]
     fn answers_are_kept_for_a_while_and_only_so_many() {
         let start = Instant::now();
         let at = |s: u64| start + Duration::from_secs(s);
-        let place = |n: usize| -> Place { ("/v1/topics".into(), n.to_string().into()) };
+        let place = |n: usize| -> RequestKey { ("/v1/topics".into(), n.to_string().into()) };
         let mut records = Records::default();
-        assert!(matches!(records.begin(&place(0), 7, at(0)), Seen::New));
-        assert!(matches!(records.begin(&place(0), 7, at(0)), Seen::Running));
-        assert!(matches!(records.begin(&place(0), 8, at(0)), Seen::OtherBody));
+        assert!(matches!(records.begin(&place(0), 7, at(0)), KeyState::New));
+        assert!(matches!(records.begin(&place(0), 7, at(0)), KeyState::Running));
+        assert!(matches!(records.begin(&place(0), 8, at(0)), KeyState::OtherBody));
         records.keep(&place(0), 7, answer(1), at(0));
-        assert!(matches!(records.begin(&place(0), 7, at(599)), Seen::Answered(_)));
-        assert!(matches!(records.begin(&place(0), 8, at(599)), Seen::OtherBody));
-        assert!(matches!(records.begin(&place(0), 8, at(600)), Seen::New));
+        assert!(matches!(records.begin(&place(0), 7, at(599)), KeyState::Answered(_)));
+        assert!(matches!(records.begin(&place(0), 8, at(599)), KeyState::OtherBody));
+        assert!(matches!(records.begin(&place(0), 8, at(600)), KeyState::New));
         for n in 1..=100 {
             records.begin(&place(n), 7, at(600));
             records.keep(&place(n), 7, answer(ANSWER_MAX), at(600));
         }
         assert!(records.bytes <= BYTES_MAX && records.order.len() < 70, "{}", records.bytes);
-        assert!(matches!(records.begin(&place(1), 7, at(600)), Seen::New));
-        assert!(matches!(records.begin(&place(100), 7, at(600)), Seen::Answered(_)));
+        assert!(matches!(records.begin(&place(1), 7, at(600)), KeyState::New));
+        assert!(matches!(records.begin(&place(100), 7, at(600)), KeyState::Answered(_)));
         for n in 1000..1000 + ANSWERS_MAX + 10 {
             records.begin(&place(n), 7, at(601));
             records.keep(&place(n), 7, answer(0), at(601));
         }
         assert_eq!(records.order.len(), ANSWERS_MAX);
-        // Those that are being done are among them.
+        // Requests that are being done are counted, too.
         assert!(records.all.len() <= ANSWERS_MAX + 3);
     }
 }

@@ -1,5 +1,5 @@
-//! What the servers of the nodes tell of themselves, and where the embedded store lies: for people who look at the nodes. Each node
-//! is asked on a thread of its own, and left out when it does not tell in time.
+//! What the servers of the nodes report about themselves, and the embedded store's file, for people who look at the
+//! nodes. Each node is asked on a separate thread, and left out if it does not answer in time.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,40 +10,40 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::api::Api;
-use crate::settings;
-use crate::store::{Lanes, Probe, Probed};
+use model::settings::{self, beside};
+use store::{Lanes, Probe, Probed};
 
-/// How long a node may take.
+/// How long a node may take to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A server of Redis.
+/// A Redis server.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
 pub(super) struct Server {
     address: String,
-    /// `master` or `slave`; null: it does not say.
+    /// `master` or `slave`. Null if the server does not report it.
     #[schema(required = true)]
     role: Option<String>,
     #[schema(required = true)]
     version: Option<String>,
     #[schema(required = true)]
     memory_bytes: Option<u64>,
-    /// Null: it has no limit.
+    /// Null if there is no limit.
     #[schema(required = true)]
     maxmemory_bytes: Option<u64>,
-    /// What it does when its memory is full: `maxmemory-policy`.
+    /// What the server does when its memory is full: `maxmemory-policy`.
     #[schema(required = true)]
     policy: Option<String>,
-    /// Whether it writes an append-only file.
+    /// Whether the server writes an append-only file.
     #[schema(required = true)]
     aof: Option<bool>,
-    /// Whether it could write the last time.
+    /// Whether the last snapshot and the last write to the append-only file succeeded.
     #[schema(required = true)]
     last_save_ok: Option<bool>,
     replicas: u64,
-    /// How long it took to tell the time.
+    /// How long the command TIME took, in milliseconds: the average of the servers of the node.
     #[schema(required = true)]
     latency_ms: Option<f64>,
-    /// Why it does not tell; null: it does.
+    /// Why the server does not report anything. Null if it does.
     #[schema(required = true)]
     detail: Option<String>,
 }
@@ -53,7 +53,7 @@ pub(super) struct Server {
 pub(super) struct StoreFile {
     path: String,
     bytes: u64,
-    /// Of the log beside it.
+    /// The size of the write-ahead log beside it.
     log_bytes: u64,
     disk_free_bytes: u64,
 }
@@ -85,7 +85,7 @@ impl Server {
     }
 }
 
-/// What the servers of a lane's node tell.
+/// Returns what the servers of a lane's node report.
 fn probe(lanes: &Lanes, lane: usize) -> Vec<Server> {
     let begun = Instant::now();
     let timed = lanes.probe(lane, Probe::Time);
@@ -99,20 +99,21 @@ fn probe(lanes: &Lanes, lane: usize) -> Vec<Server> {
     lanes.probe(lane, Probe::Info).into_iter().map(server).collect()
 }
 
-/// Where a file of the embedded store lies. By its metadata alone: who opens it outside SQLite drops SQLite's locks.
+/// Returns the sizes of the embedded store's file. It reads only metadata: a process that opens the file outside SQLite
+/// would drop SQLite's locks when it closes it.
 fn look(path: &Path) -> Option<StoreFile> {
     let length = |path: &Path| std::fs::metadata(path).map_or(0, |m| m.len());
     let disk = statvfs(path.parent()?).ok()?;
     Some(StoreFile {
         path: path.display().to_string(),
         bytes: length(path),
-        log_bytes: length(Path::new(&format!("{}-wal", path.display()))),
+        log_bytes: length(&beside(path, "-wal")),
         disk_free_bytes: disk.blocks_available() * disk.fragment_size(),
     })
 }
 
 impl Api {
-    /// What the servers of each node tell of themselves, by the node's name.
+    /// Returns what the servers of each node report, by the name of the node.
     pub(super) async fn servers(&self) -> BTreeMap<String, Vec<Server>> {
         let count = self.lanes.count();
         let asked = (0..count).filter_map(|lane| {
@@ -130,7 +131,7 @@ impl Api {
         servers
     }
 
-    /// The file of the embedded store, if that is the store.
+    /// Returns the file of the embedded store, if that is the store.
     pub(super) async fn store_file(&self) -> Option<StoreFile> {
         let settings::Store::Embedded { path } = &self.settings.store else { return None };
         let path = path.clone();
@@ -141,10 +142,10 @@ impl Api {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::StoreError;
+    use store::StoreError;
 
     #[test]
-    fn a_server_is_shown_as_it_tells_and_one_that_does_not_with_the_reason() {
+    fn a_server_is_shown_with_its_values_or_with_its_failure() {
         let told = [
             ("role", "master"),
             ("used_memory", "1048576"),

@@ -1,4 +1,4 @@
-//! The route that tells how many jobs there are, and what was done with jobs by day.
+//! The route that counts jobs, and shows what happened to jobs by day.
 
 use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
@@ -9,33 +9,34 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::api::Api;
+use super::api_response::ApiResponse;
 use super::input::short;
 use super::problem::Problem;
 use super::schema;
-use super::told::{Manner, Told};
-use crate::job::TopicName;
-use crate::metrics::{Day, Statistics, Subject, Sums};
-use crate::store::Counts;
-use crate::submit::Ask;
+use super::store_client::Reply;
+use model::job::TopicName;
+use model::metrics::{Day, MetricSubject, Statistics, Sums};
+use role::submit::Request;
+use store::Counts;
 
-/// The most days that are told.
+/// The most days that are shown.
 const DAYS_MAX: i64 = 366;
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(stats))
 }
 
-/// How many jobs there are; with `days` also what was done.
+/// How many jobs there are. With `days`, also what happened to jobs.
 #[derive(Serialize, ToSchema)]
 struct Stats {
     topics: Vec<TopicStats>,
-    /// With `days`: the last of them, which is not over, such as `2027-01-31`.
+    /// With `days`: the last of these days, such as `2027-01-31`. It is not over yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     today: Option<String>,
-    /// The nodes that do not answer: what they have is not among these.
+    /// The nodes that did not answer. Their jobs are not counted.
     away: Vec<String>,
-    /// With `days`: what was done on each node.
+    /// With `days`: what happened on each node.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     nodes: Option<Vec<NodeStats>>,
@@ -50,29 +51,29 @@ struct TopicStats {
     ready: u64,
     leased: u64,
     dead: u64,
-    /// With `days`: of all time.
+    /// With `days`: the sums of all time.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::Sums>, nullable = false)]
     totals: Option<Sums>,
-    /// With `days`: those on which there was anything.
+    /// With `days`: the days on which something happened.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<schema::DaySums>>, nullable = false)]
     days: Option<Vec<Day>>,
 }
 
-/// What was done on a node of the store.
+/// What happened on a node of the store.
 #[derive(Serialize, ToSchema)]
 struct NodeStats {
     node: String,
-    /// Of all time.
+    /// The sums of all time.
     #[schema(value_type = schema::Sums)]
     totals: Sums,
-    /// The days on which there was anything.
+    /// The days on which something happened.
     #[schema(value_type = Vec<schema::DaySums>)]
     days: Vec<Day>,
 }
 
-/// How many days a query asks for; none: it does not.
+/// Returns how many days a query asks for, if it does.
 fn days(query: &str) -> Result<Option<i64>, Problem> {
     let mut days = None;
     for (name, text) in form_urlencoded::parse(query.as_bytes()) {
@@ -91,7 +92,7 @@ fn days(query: &str) -> Result<Option<i64>, Problem> {
 }
 
 impl Api {
-    /// What was done, of all time and in so many days up to today; and which day that is.
+    /// Returns the sums of all time and of some days up to today, and the date of today.
     async fn statistics(&self, days: i64) -> Result<(Statistics, String), Problem> {
         self.registrar.keeps("the statistics of days")?;
         let today = Timestamp::now().to_zoned(self.zone.clone()).date();
@@ -101,15 +102,16 @@ impl Api {
     }
 }
 
-/// Counts the jobs of all topics; with `days` also tells what was done with them, in all and by day.
+/// Counts the jobs of all topics. With `days`, also shows what happened to them: the sums of all time, and by day.
 #[utoipa::path(get, path = "/v1/stats", tag = "daemon", operation_id = "get_stats",
     params(schema::StatsQuery),
-    responses((status = 200, body = Stats, description = "By topic"), schema::FindProblems))]
-async fn stats(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<Told, Problem> {
+    responses((status = 200, body = Stats, description = "The jobs by topic"), schema::FindProblems))]
+async fn stats(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<ApiResponse, Problem> {
     let days = days(query.as_deref().unwrap_or_default())?;
     let Some((mut counts, away)) = api.metrics.counts().await else {
-        // Why that is, the store says itself.
-        return api.desk.ask(Ask::Count, Manner::Plain, 0).await;
+        // The store's own error says why.
+        let ask = |reply: Reply<_>| Request::count(|counts| reply.with(counts));
+        return api.store_client.ask(0, ask).await?.map(|_| ApiResponse::done()).map_err(Problem::from);
     };
     for name in api.topics.borrow().iter().map(|topic| &topic.name) {
         counts.entry(name.clone()).or_insert_with(|| Counts::none(name.clone()));
@@ -121,16 +123,16 @@ async fn stats(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<Told
     .unzip();
     let topic = |counts: Counts| {
         let Counts { topic, delayed, ready, leased, dead, .. } = counts;
-        let subject = Subject::Topic(topic.to_string());
+        let subject = MetricSubject::Topic(topic.to_string());
         let done = statistics.as_mut().map(|all| all.0.remove(&subject).unwrap_or_default());
         let (totals, days) = done.unzip();
         TopicStats { topic, delayed, ready, leased, dead, totals, days }
     };
     let topics = counts.into_values().map(topic).collect();
-    let node = |(subject, (totals, days)): (Subject, (Sums, Vec<Day>))| match subject {
-        Subject::Node(node) => Some(NodeStats { node, totals, days }),
-        Subject::Topic(_) => None,
+    let node = |(subject, (totals, days)): (MetricSubject, (Sums, Vec<Day>))| match subject {
+        MetricSubject::Node(node) => Some(NodeStats { node, totals, days }),
+        MetricSubject::Topic(_) => None,
     };
     let nodes = statistics.map(|statistics| statistics.0.into_iter().filter_map(node).collect());
-    Ok(Told::new(StatusCode::OK, &Stats { topics, today, away, nodes }))
+    Ok(ApiResponse::new(StatusCode::OK, &Stats { topics, today, away, nodes }))
 }

@@ -1,4 +1,4 @@
-//! TLS on the HTTP port: a certificate for as long as a generation lives. HUP begins another one, with the files as they are then.
+//! TLS on the HTTP port. A generation keeps its certificate. HUP begins a new generation, which reads the files again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 
-use crate::settings::Certificate;
+use model::settings::Certificate;
 
-/// How long a client may take to agree with the server.
+/// How long a client may take for the TLS handshake.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// What the master has checked is made use of.
+/// Builds the TLS acceptor. The master has already checked the certificate.
 pub(super) fn acceptor(certificate: &Certificate) -> Result<TlsAcceptor> {
     let chain = CertificateDer::pem_slice_iter(certificate.chain.as_bytes()).collect::<Result<_, _>>();
     let key =

@@ -1,5 +1,5 @@
-//! The routes of tokens: they are made, shown without their secrets, and revoked. What is changed here holds in this process when
-//! it is answered, and everywhere within two seconds.
+//! The routes of tokens: make them, show them without their secrets, revoke them. A change is answered when this
+//! process uses it. All other processes use it within two seconds.
 
 use std::time::Duration;
 
@@ -16,45 +16,44 @@ use utoipa_axum::routes;
 
 use super::access::Caller;
 use super::api::{Api, Sent};
-use super::audit::Noted;
+use super::audit::AuditNote;
 use super::input::random;
 use super::problem::Problem;
 use super::schema;
-use crate::process;
-use crate::scope::{NoScope, Scope};
-use crate::token::{Proof, Secret, Token, TokenName, Tokens};
+use model::scope::{NoScope, Scope};
+use model::token::{Proof, Secret, Token, TokenName, Tokens};
 
-/// How many scopes a token may have.
+/// The most scopes of a token.
 const SCOPES_MAX: usize = 100;
 
-/// The longest life of a token that has an end.
+/// The longest life of a token that expires.
 const LONGEST: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
-/// How long an answer waits until this process knows of a change.
+/// How long an answer waits at most until this process uses the change.
 const KNOWN_WITHIN: Duration = Duration::from_secs(2);
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(revoke))
 }
 
-/// A token to be made.
+/// A token to make.
 #[derive(Deserialize, ToSchema)]
 #[schema(as = NewToken, example = json!({"name": "shop", "scopes": ["produce:orders", "read"], "expires": "90d"}))]
-struct Wanted {
-    /// What to call it: 1 to 128 of letters, digits, `_`, `.`, `-`.
+struct NewToken {
+    /// The name of the token: 1 to 128 letters, digits, `_`, `.`, `-`.
     #[schema(pattern = "^[A-Za-z0-9_.-]+$", min_length = 1, max_length = 128)]
     name: String,
-    /// What it is for: `admin`, `read`, `produce:<topic>`, `consume:<topic>`, with `*` for all topics.
+    /// What the token allows: `admin`, `read`, `produce:<topic>`, `consume:<topic>`. A `*` stands for all topics.
     #[schema(min_items = 1, max_items = 100)]
     scopes: Vec<String>,
-    /// For how long it is good; for ever, if it is missing.
+    /// How long the token is valid. If it is missing, the token never expires.
     #[serde(default)]
     #[schema(schema_with = schema::span, required = false)]
     expires: Value,
 }
 
-impl Wanted {
-    fn read(json: &[u8]) -> Result<Wanted, Problem> {
+impl NewToken {
+    fn read(json: &[u8]) -> Result<NewToken, Problem> {
         let object: serde_json::Map<String, Value> =
             serde_json::from_slice(json).map_err(Problem::bad_json)?;
         const KNOWN: &[&str] = &["name", "scopes", "expires"];
@@ -62,7 +61,7 @@ impl Wanted {
             return Err(Problem::unknown_field(&unknown.chars().take(80).collect::<String>(), KNOWN));
         }
         for (field, wanted) in
-            [("name", "what to call the token"), ("scopes", "what it is for, such as [\"read\"]")]
+            [("name", "the name of the token"), ("scopes", "what the token allows, such as [\"read\"]")]
         {
             if !object.contains_key(field) {
                 return Err(Problem::missing(field, wanted));
@@ -75,7 +74,7 @@ impl Wanted {
         })
     }
 
-    /// The token that is to be, of that secret.
+    /// Builds the token with a secret.
     fn token(self, secret: &Secret, creator: String) -> Result<Token, Problem> {
         let name = TokenName::new(&self.name).map_err(|e| Problem::field("name", format!("name: {e}")))?;
         let mut scopes: Vec<Scope> = Vec::new();
@@ -89,7 +88,7 @@ impl Wanted {
             let detail = format!("scopes are {}, and not 1 to {SCOPES_MAX}", scopes.len());
             return Err(Problem::field("scopes", detail));
         }
-        let created_ms = process::now_ms();
+        let created_ms = host::now_ms();
         let life = match &self.expires {
             Value::Null => None,
             value => Some(
@@ -116,13 +115,14 @@ fn span(value: &Value) -> Option<Duration> {
     }
 }
 
-/// A token as it is shown.
+/// A token.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Token)]
-struct Shown<'a> {
+struct TokenResponse<'a> {
     #[schema(value_type = String)]
     name: &'a TokenName,
-    /// What is sent as `Authorization: Bearer …`. It is told when it is made, and never again.
+    /// The secret, which clients send as `Authorization: Bearer …`. It is shown when the token is made, and never
+    /// again.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     token: Option<&'a str>,
@@ -133,11 +133,11 @@ struct Shown<'a> {
     creator: &'a str,
 }
 
-impl<'a> Shown<'a> {
-    fn of(token: &'a Token, secret: Option<&'a Secret>) -> Shown<'a> {
+impl<'a> TokenResponse<'a> {
+    fn of(token: &'a Token, secret: Option<&'a Secret>) -> TokenResponse<'a> {
         let Token { name, scopes, created_ms, expires_ms, creator, .. } = token;
         let (created_ms, expires_ms) = (*created_ms, *expires_ms);
-        Shown { name, token: secret.map(Secret::reveal), scopes, created_ms, expires_ms, creator }
+        TokenResponse { name, token: secret.map(Secret::reveal), scopes, created_ms, expires_ms, creator }
     }
 }
 
@@ -145,49 +145,49 @@ impl<'a> Shown<'a> {
 #[derive(ToSchema)]
 #[schema(as = Tokens)]
 #[allow(dead_code, reason = "the document is made of it")]
-struct Listed<'a> {
-    tokens: Vec<Shown<'a>>,
+struct TokenList<'a> {
+    tokens: Vec<TokenResponse<'a>>,
 }
 
-/// Shows all tokens, without what they are shown by; accounts are shown by themselves.
+/// Lists all tokens, without their secrets. Accounts are not listed here.
 #[utoipa::path(get, path = "/v1/tokens", tag = "tokens", operation_id = "list_tokens",
-    responses((status = 200, body = Listed, description = "All of them"), schema::ShowProblems))]
+    responses((status = 200, body = TokenList, description = "All tokens"), schema::ShowProblems))]
 async fn list(State(api): State<Api>) -> Json<Value> {
     let tokens = api.tokens.borrow().clone();
     let shown = tokens.iter().filter(|token| !token.is_account());
-    let shown: Vec<Shown<'_>> = shown.map(|token| Shown::of(token, None)).collect();
+    let shown: Vec<TokenResponse<'_>> = shown.map(|token| TokenResponse::of(token, None)).collect();
     Json(serde_json::json!({ "tokens": shown }))
 }
 
-/// Makes a token, and tells it this once.
+/// Makes a token, and shows its secret this one time.
 #[utoipa::path(post, path = "/v1/tokens", tag = "tokens", operation_id = "create_token",
-    request_body(content = Wanted, content_type = "application/json"),
-    responses((status = 201, body = Shown, description = "The token"), schema::ChangeProblems))]
+    request_body(content = NewToken, content_type = "application/json"),
+    responses((status = 201, body = TokenResponse, description = "The token with its secret"), schema::ChangeProblems))]
 async fn create(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
     Sent(json): Sent,
 ) -> Result<Response, Problem> {
     api.registrar.takes("tokens")?;
-    let wanted = Wanted::read(&json)?;
+    let wanted = NewToken::read(&json)?;
     let secret = Secret::of(random()?);
     let token = wanted.token(&secret, caller.to_string())?;
     let written = token.clone();
     api.registrar.change(move |registry| registry.put_token(&written)).await?;
     log::info!("token {} is made by {caller}", token.name);
     api.known(|tokens| tokens.named(&token.name).is_some_and(|t| t.proof == token.proof)).await;
-    let mut response = (StatusCode::CREATED, Json(Shown::of(&token, Some(&secret)))).into_response();
+    let mut response = (StatusCode::CREATED, Json(TokenResponse::of(&token, Some(&secret)))).into_response();
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     let detail = token.scopes.iter().map(Scope::to_string).collect::<Vec<_>>().join(" ");
     let target = Some(token.name.to_string());
-    response.extensions_mut().insert(Noted { target, detail, ..Noted::default() });
+    response.extensions_mut().insert(AuditNote { target, detail, ..AuditNote::default() });
     Ok(response)
 }
 
 /// Revokes a token.
 #[utoipa::path(delete, path = "/v1/tokens/{name}", tag = "tokens", operation_id = "revoke_token",
     params(schema::TokenPath),
-    responses((status = 204, description = "It is good for nothing any more"), schema::FindProblems))]
+    responses((status = 204, description = "The token is revoked"), schema::FindProblems))]
 async fn revoke(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
@@ -203,7 +203,7 @@ async fn revoke(
 }
 
 impl Api {
-    /// Waits until this process knows of a change; it holds all the same where that takes too long.
+    /// Waits until this process uses a change. If that takes too long, the change holds all the same.
     pub(super) async fn known(&self, is_known: impl Fn(&Tokens) -> bool) {
         let mut tokens = self.tokens.clone();
         let _ = tokio::time::timeout(KNOWN_WITHIN, tokens.wait_for(|now| is_known(now))).await;

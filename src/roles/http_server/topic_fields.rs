@@ -1,4 +1,5 @@
-//! A topic as it is given to the API: the fields of `[[topic]]`, each checked by itself, so that a problem can name it.
+//! A topic as clients send it to the API: the fields of `[[topic]]`. Each is checked by itself, so that a problem can
+//! name it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,12 +10,12 @@ use serde_json::value::RawValue;
 use super::input::{Fields, wrong};
 use super::problem::Problem;
 use super::topic_shown::{Retry, text};
-use crate::job::{Priority, TopicName};
-use crate::json_time;
-use crate::retry::RetryPolicy;
-use crate::topic::{Failure, Success, Topic};
+use model::job::{Priority, TopicName};
+use model::json_time;
+use model::retry::RetryPolicy;
+use model::topic::{Failure, Success, Topic};
 
-/// The fields of a topic that is given.
+/// The fields that a client may send.
 const GIVEN: &[&str] = &[
     "name",
     "title",
@@ -39,6 +40,7 @@ const GIVEN: &[&str] = &[
     "breaker_failures",
     "breaker_pause",
     "catch_up",
+    "durability",
     "priority",
     "alert",
     "creator",
@@ -48,28 +50,29 @@ const GIVEN: &[&str] = &[
     "keep_dead",
 ];
 
-/// The longest texts, in bytes: what every registry can keep.
+/// The longest texts, in bytes. Every registry can keep as much.
 const TEXT_MAX: usize = 255;
 const URL_MAX: usize = 1024;
 
-/// How many headers, addresses and secrets there may be.
+/// The most entries of a list: headers, addresses, secrets.
 const LIST_MAX: usize = 32;
 
-/// What would do.
+/// The valid values, as messages name them.
 const RATE: &str = "a rate such as \"100/s\", \"30/m\", \"500/h\", or null";
 const CATCH_UP: &str = "\"all\", \"spread 10m\" or \"skip older than 1h\"";
+const DURABILITY: &str = "\"memory\", \"fsync\", \"replicas:1\", or null";
 const RETRY_ON: &str =
     "a list of \"connect\", \"timeout\", \"broken\", \"answer\", of statuses such as \"503\" and of \"5xx\"";
 
-/// What a body says of a topic.
-pub(super) struct Parts<'a>(Fields<'a>);
+/// The fields of a topic in a request. What they do not name stays, or has its default.
+pub(super) struct TopicPatch<'a>(Fields<'a>);
 
-impl<'a> Parts<'a> {
-    pub(super) fn of(json: &'a [u8]) -> Result<Parts<'a>, Problem> {
-        Fields::of(json, GIVEN).map(Parts)
+impl<'a> TopicPatch<'a> {
+    pub(super) fn of(json: &'a [u8]) -> Result<TopicPatch<'a>, Problem> {
+        Fields::of(json, GIVEN).map(TopicPatch)
     }
 
-    /// The name that it gives; one that differs from the path's is a mistake.
+    /// Returns the name from the body or from the path. A name that differs from the path's is an error.
     pub(super) fn name(&self, of_path: Option<&TopicName>) -> Result<TopicName, Problem> {
         let given: Option<String> = self.0.plain("name", "a text")?;
         let given =
@@ -85,17 +88,17 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// The names of the fields that are given.
+    /// Returns the names of the fields that were sent.
     pub(super) fn names(&self) -> String {
         self.0.names().collect::<Vec<_>>().join(", ")
     }
 
-    /// The callback, where one is given.
+    /// Returns the callback URL, if one was sent.
     pub(super) fn callback(&self) -> Result<Option<String>, Problem> {
         self.0.plain("callback", "a text")
     }
 
-    /// The field's value; where it is not given what there was, where it is null the default.
+    /// Reads a field. A missing field keeps `was`, a null means `default`.
     fn value<T>(
         &self,
         field: &str,
@@ -167,7 +170,7 @@ impl<'a> Parts<'a> {
         if headers.len() > LIST_MAX {
             return Err(Problem::field("headers", format!("headers holds more than {LIST_MAX}")));
         }
-        // What they may be is checked with the topic.
+        // The check of the whole topic covers their names and values. Here only the length counts.
         if let Some(name) = headers.iter().find(|(_, v)| v.len() > URL_MAX).map(|(name, _)| name) {
             let detail = format!("headers: the value of {name:?} is longer than {URL_MAX} bytes");
             return Err(Problem::field("headers", detail));
@@ -187,7 +190,7 @@ impl<'a> Parts<'a> {
         let wanted = "\"2n+1\", \"exponential\" or a list of durations such as [\"1m\", \"5m\"]";
         let none = |field: &str, beside: &str| match self.0.get(field) {
             Some(_) => {
-                Err(Problem::field(field, format!("{field} means nothing beside {beside}: leave it out")))
+                Err(Problem::field(field, format!("{field} has no effect with {beside}: leave it out")))
             }
             None => Ok(()),
         };
@@ -228,7 +231,7 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// The topic that comes of `was` by what is given. By the rules of the configuration.
+    /// Applies the fields to `was`, and checks the topic by the rules of the configuration.
     pub(super) fn topic(&self, was: Topic) -> Result<Topic, Problem> {
         let new = Topic::new(was.name.clone(), "");
         let topic = Topic {
@@ -257,6 +260,7 @@ impl<'a> Parts<'a> {
             )?,
             breaker_pause: self.span("breaker_pause", was.breaker_pause, new.breaker_pause)?,
             catch_up: self.plain("catch_up", was.catch_up, new.catch_up, CATCH_UP)?,
+            durability: self.plain("durability", was.durability, None, DURABILITY)?,
             priority: self.plain(
                 "priority",
                 was.priority,
@@ -276,7 +280,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// A text that every registry takes and gives back as it was.
+/// Checks that every registry can keep a text unchanged: its length, and that it holds no control character.
 fn check_text(field: &str, text: &str, most: usize) -> Result<(), Problem> {
     if text.len() > most {
         return Err(Problem::field(
@@ -285,19 +289,19 @@ fn check_text(field: &str, text: &str, most: usize) -> Result<(), Problem> {
         ));
     }
     match text.chars().find(|c| c.is_control()) {
-        Some(c) => Err(Problem::field(field, format!("{field} holds {c:?}, which is no letter"))),
+        Some(c) => Err(Problem::field(field, format!("{field} holds the control character {c:?}"))),
         None => Ok(()),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::topic_shown::{Shown, Source};
+    use super::super::topic_shown::{Source, TopicResponse};
     use super::*;
-    use crate::topic::Status;
+    use model::topic::Status;
 
     fn topic(json: &str, was: &Topic) -> Result<Topic, String> {
-        let parts = Parts::of(json.as_bytes()).map_err(|p| p.detail)?;
+        let parts = TopicPatch::of(json.as_bytes()).map_err(|p| p.detail)?;
         parts.topic(was.clone()).map_err(|p| p.detail)
     }
 
@@ -338,8 +342,8 @@ mod tests {
             (r#"{"headers": {"a b": "c"}}"#, "headers"),
             (r#"{"headers": {"a": "c\nd"}}"#, "headers"),
             (r#"{"max_attempts": 0}"#, "max_attempts"),
-            (r#"{"mode": "pull"}"#, "mode: \"pull\" is not done by this release"),
-            (r#"{"keep_done": "1h"}"#, "keep_done: \"1h\" is not done by this release"),
+            (r#"{"mode": "pull"}"#, "mode: \"pull\" is not supported by this release"),
+            (r#"{"keep_done": "1h"}"#, "keep_done: \"1h\" is not supported by this release"),
             (r#"{"method": "PUT"}"#, "method: \"PUT\""),
             (r#"{"secrets": 1}"#, "secrets"),
             (r#"{"source": "file"}"#, "source"),
@@ -355,7 +359,7 @@ mod tests {
         let retry =
             RetryPolicy::Exponential { base: Duration::from_millis(1500), cap: Duration::from_secs(90) };
         let was = Topic { delay: Duration::from_secs(5400), retry, ..Topic::new(name.clone(), "http://h/") };
-        let mut shown = serde_json::to_value(Shown::of(&was, Source::Registry, None)).unwrap();
+        let mut shown = serde_json::to_value(TopicResponse::of(&was, Source::Registry, None)).unwrap();
         for own in [
             "secrets",
             "source",

@@ -1,4 +1,5 @@
-//! A topic as the API shows it, and what the document says of one that is given. Secrets go in and never come out.
+//! A topic as the API shows it, and the description of a topic that clients send. The secrets of a topic are never
+//! shown.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,19 +8,19 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::schema;
-use crate::job::TopicName;
-use crate::registry::Revision;
-use crate::retry::RetryPolicy;
-use crate::store::{CircuitState, CircuitView};
-use crate::topic::Topic;
+use model::job::TopicName;
+use model::retry::RetryPolicy;
+use model::topic::Topic;
+use registry::Revision;
+use store::{CircuitState, CircuitView};
 
-/// Where a topic comes from.
+/// Where a topic is registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Source {
-    /// The configuration file: it cannot be changed here.
+    /// In the configuration file. The API cannot change it.
     File,
-    /// The registry.
+    /// In the registry.
     Registry,
 }
 
@@ -27,22 +28,23 @@ pub(super) enum Source {
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub(super) enum Retry {
-    /// `2n+1`: 1, 3, 5 … times retry_base later; `exponential`: 1, 2, 4 … times, up to retry_cap.
+    /// `2n+1`: the delays are 1, 3, 5 … times `retry_base`. `exponential`: they are 1, 2, 4 … times `retry_base`, up to
+    /// `retry_cap`.
     Name(String),
-    /// These delays in turn.
+    /// The delays, in their order.
     List(Vec<String>),
 }
 
-/// A topic as it is shown. Durations are texts such as `5m`.
+/// A topic. Durations are texts such as `5m`.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Topic)]
-pub(super) struct Shown {
+pub(super) struct TopicResponse {
     name: String,
     title: String,
-    /// `push`; `pull`, which an older release has written, is not done by this one.
+    /// `push`. A topic of an older release may have `pull`, which this release does not support.
     mode: String,
     callback: String,
-    /// `POST` or `GET`; of a topic that is held for it, what the registry says.
+    /// `POST` or `GET`. A topic that is held because of another method shows the method in the registry.
     method: String,
     /// `json` or `form`.
     payload: String,
@@ -58,7 +60,7 @@ pub(super) struct Shown {
     retry_base: Option<String>,
     #[schema(required = true)]
     retry_cap: Option<String>,
-    /// After which failures it is tried again; empty: after all.
+    /// The failures that are retried. An empty list means all failures.
     retry_on: Vec<String>,
     max_attempts: u32,
     answer_later: String,
@@ -71,53 +73,58 @@ pub(super) struct Shown {
     breaker_pause: String,
     /// `all`, `spread …` or `skip older than …`.
     catch_up: String,
+    /// `memory`, `fsync` or `replicas:1`. Null means the value of `store.durability`.
+    #[schema(required = true)]
+    durability: Option<String>,
     /// `high`, `normal` or `low`.
     priority: String,
     alert: Vec<String>,
     creator: String,
     /// `online` or `offline`.
     status: String,
-    /// How many there are.
+    /// The number of secrets. The secrets themselves are never shown.
     secrets: usize,
-    /// Not done by this release: `0s` for all that it writes.
+    /// Not supported by this release, which always writes `0s`.
     keep_done: String,
     keep_dead: String,
     source: Source,
-    /// What dq cannot do as it is set, and what becomes of the topic; null: all is done. A topic that begins with `offline` here
-    /// takes no jobs and delivers none until somebody has edited that.
+    /// What dq does not support in the topic's settings, and what this means for the topic. Null if there is nothing.
+    /// If the text begins with `offline`, the topic takes no jobs and delivers none until someone edits that setting.
     #[schema(required = true)]
     problem: Option<String>,
-    /// What If-Match takes; null: it is the file's, or the registry is away.
+    /// The revision, for `If-Match`. Null for a topic of the configuration file, and while the registry does not
+    /// answer.
     #[schema(required = true)]
     revision: Option<String>,
-    /// Whether its jobs wait; null: the store does not answer.
+    /// Whether the topic is paused, so that its jobs wait. Null while the store does not answer.
     #[schema(required = true)]
     paused: Option<bool>,
-    /// Whether its jobs wait because its receiver fails; null: the store does not answer.
+    /// The topic's circuit. Null while the store does not answer.
     #[schema(required = true)]
     circuit: Option<Circuit>,
-    /// Until when, Unix milliseconds; then one of them at a time tries it.
+    /// Until when the circuit is open, Unix milliseconds. Then one job at a time is let through as a probe. Null if the
+    /// circuit is closed, or the store does not answer.
     #[schema(required = true)]
     circuit_until_ms: Option<i64>,
-    /// How it failed.
+    /// The failure that opened the circuit.
     #[schema(required = true)]
     circuit_reason: Option<String>,
 }
 
-/// Whether jobs wait because their receiver fails.
+/// Whether a topic's jobs wait because the receiver fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Circuit {
-    /// They do not.
+    /// No jobs wait.
     Closed,
-    /// All of them do.
+    /// All jobs wait.
     Open,
-    /// One at a time tries it.
+    /// One job at a time is let through as a probe.
     HalfOpen,
 }
 
 impl Circuit {
-    /// As the store tells of it; none: it is closed.
+    /// Reads the store's view. Without one, the circuit is closed.
     pub(super) fn of(view: Option<&CircuitView>) -> Circuit {
         match view.map(|view| view.state) {
             None => Circuit::Closed,
@@ -127,13 +134,13 @@ impl Circuit {
     }
 }
 
-/// A topic to register, or the fields that are changed of one. What is null has its default.
+/// A topic to register, or the fields of a topic to change. A null means the default.
 #[derive(ToSchema, Serialize)]
 #[serde(deny_unknown_fields)]
 #[allow(dead_code)]
 #[schema(as = NewTopic, example = json!({"name": "orders", "callback": "http://127.0.0.1:9000/hook", "delay": "30m"}))]
 pub(super) struct Given {
-    /// Needed by POST; elsewhere the path's.
+    /// Required for POST. For other methods, the name in the path.
     #[schema(pattern = "^[A-Za-z0-9_.-]+$", min_length = 1, max_length = 128)]
     name: Option<String>,
     #[schema(max_length = 255)]
@@ -178,23 +185,27 @@ pub(super) struct Given {
     /// `all`, `spread 10m` or `skip older than 1h`.
     #[schema(example = "all")]
     catch_up: Option<String>,
+    /// How safe a change of a job is before it is answered: `memory`, `fsync` or `replicas:1`. Null means the value of
+    /// `store.durability`.
+    #[schema(pattern = "^(memory|fsync|replicas:[1-9][0-9]*)$", example = "fsync")]
+    durability: Option<String>,
     priority: Option<schema::PriorityWord>,
     #[schema(max_items = 32)]
     alert: Option<Vec<String>>,
     #[schema(max_length = 255)]
     creator: Option<String>,
     status: Option<StatusWord>,
-    /// What callbacks are signed with. They are never shown.
+    /// The secrets that sign callbacks. They are never shown.
     #[schema(max_items = 32)]
     secrets: Option<Vec<String>>,
-    /// Only `0s`: this release keeps no jobs that were accepted.
+    /// Only `0s`: this release does not keep accepted jobs.
     #[schema(schema_with = schema::span, required = false)]
     keep_done: String,
     #[schema(schema_with = schema::span, required = false)]
     keep_dead: String,
 }
 
-/// So many a second, or a text such as `30/m`.
+/// A number of callbacks a second, or a text such as `30/m`.
 #[derive(ToSchema, Serialize)]
 #[serde(untagged)]
 #[allow(dead_code)]
@@ -217,18 +228,18 @@ words! {
     StatusWord = Online "online" | Offline "offline";
 }
 
-/// The topics that are paused, and the circuits that are not closed; none: the store does not answer.
+/// The paused topics and the circuits that are not closed. None: the store does not answer.
 pub(super) struct Paused(pub Option<(Vec<TopicName>, Vec<CircuitView>)>);
 
 impl Paused {
-    /// Whether a topic is paused, and its circuit, if that is not closed; none: the store does not answer.
+    /// Whether a topic is paused, and its circuit, if that is not closed. None: the store does not answer.
     pub(super) fn of(&self, name: &str) -> Option<(bool, Option<&CircuitView>)> {
         let (paused, circuits) = self.0.as_ref()?;
         let is_paused = paused.iter().any(|paused| paused.as_str() == name);
         Some((is_paused, circuits.iter().find(|view| view.topic.as_str() == name)))
     }
 
-    /// Whether nothing is said of a topic.
+    /// Whether a topic is known to be neither paused nor held back by its circuit.
     pub(super) fn lets_through(&self, name: &TopicName) -> bool {
         matches!(self.of(name.as_str()), Some((false, None)))
     }
@@ -237,15 +248,15 @@ impl Paused {
 /// All topics.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Topics {
-    pub topics: Vec<Shown>,
-    /// What stands in the registry and cannot be a topic, and why.
+    pub topics: Vec<TopicResponse>,
+    /// The entries of the registry that are not usable as topics, and why.
     pub unusable: Vec<String>,
-    /// Why the registry cannot be read, so that these are the topics as they were last known; null: it can.
+    /// Why the registry cannot be read. The topics are the last known ones then. Null if the registry answers.
     #[schema(required = true)]
     pub away: Option<String>,
 }
 
-/// A word of the configuration, as text.
+/// Returns the word that the configuration uses for a value.
 fn word(value: &impl Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
 }
@@ -254,8 +265,8 @@ pub(super) fn text(span: Duration) -> String {
     humantime::format_duration(span).to_string().replace(' ', "")
 }
 
-impl Shown {
-    pub(super) fn of(topic: &Topic, source: Source, revision: Option<Revision>) -> Shown {
+impl TopicResponse {
+    pub(super) fn of(topic: &Topic, source: Source, revision: Option<Revision>) -> TopicResponse {
         let (retry, base, cap) = match &topic.retry {
             RetryPolicy::TwoNPlusOne { base } => (Retry::Name("2n+1".into()), Some(*base), None),
             RetryPolicy::Exponential { base, cap } => {
@@ -265,7 +276,7 @@ impl Shown {
                 (Retry::List(delays.iter().copied().map(text).collect()), None, None)
             }
         };
-        Shown {
+        TopicResponse {
             name: topic.name.to_string(),
             title: topic.title.clone(),
             mode: word(&topic.mode),
@@ -289,6 +300,7 @@ impl Shown {
             breaker_failures: topic.breaker_failures,
             breaker_pause: text(topic.breaker_pause),
             catch_up: topic.catch_up.to_string(),
+            durability: topic.durability.map(|level| level.to_string()),
             priority: word(&topic.priority),
             alert: topic.alert.clone(),
             creator: topic.creator.clone(),
@@ -306,10 +318,10 @@ impl Shown {
         }
     }
 
-    /// With what is known of which topics' jobs are held back.
-    pub(super) fn with(self, held: &Paused) -> Shown {
+    /// Adds whether the topic's jobs are held back, if that is known.
+    pub(super) fn with(self, held: &Paused) -> TopicResponse {
         let Some((is_paused, view)) = held.of(&self.name) else { return self };
-        Shown {
+        TopicResponse {
             paused: Some(is_paused),
             circuit: Some(Circuit::of(view)),
             circuit_until_ms: view.map(|view| view.until_ms),

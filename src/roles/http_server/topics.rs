@@ -1,5 +1,5 @@
-//! The routes of topics. They are read from the registry, and written there; what is answered holds in this process by then, and
-//! everywhere a moment later.
+//! The routes of topics. They read topics from the registry, and write them there. A change is answered when this
+//! process uses it. The other processes follow a moment later.
 
 use std::time::Duration;
 
@@ -10,32 +10,32 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::api::{Api, InTopic, Sent};
-use super::audit::Noted;
+use super::api_response::ApiResponse;
+use super::audit::AuditNote;
 use super::problem::Problem;
 use super::schema;
-use super::told::Told;
-use super::topic_fields::Parts;
-use super::topic_shown::{Given, Paused, Shown, Source, Topics};
-use crate::job::TopicName;
-use crate::registry::{Expected, Registry, RegistryError, Revision};
-use crate::topic::Topic;
+use super::topic_fields::TopicPatch;
+use super::topic_shown::{Given, Paused, Source, TopicResponse, Topics};
+use model::job::TopicName;
+use model::topic::Topic;
+use registry::{Expected, Registry, RegistryError, Revision};
 
-/// How long an answer waits until this process knows what it says.
+/// How long an answer waits at most until this process uses what was written.
 const SEEN: Duration = Duration::from_secs(2);
 
-/// How often a change is made again that somebody else's came before.
+/// How often a change is tried at most, when other changes come in between.
 const TRIES: usize = 5;
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(show, put, patch))
 }
 
-/// Which state of a topic a request is meant for.
+/// Which revision of a topic a request is meant for.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Condition {
-    /// One of these revisions; none of them: any, as long as it is there.
+    /// From `If-Match`: one of these revisions. An empty list: any revision, but the topic must exist.
     of: Option<Vec<String>>,
-    /// It must not be there.
+    /// From `If-None-Match: *`: the topic must not exist.
     absent: bool,
 }
 
@@ -64,7 +64,7 @@ impl Condition {
         let absent = match tags(IF_NONE_MATCH)? {
             None => false,
             Some(tags) if tags == ["*"] => true,
-            Some(_) => return Err(Problem::field("if-none-match", "if-none-match is only understood as *")),
+            Some(_) => return Err(Problem::field("if-none-match", "if-none-match can only be *")),
         };
         let of = tags(IF_MATCH)?.map(|tags| if tags.contains(&"*".to_owned()) { Vec::new() } else { tags });
         Ok(Condition { of, absent })
@@ -74,7 +74,7 @@ impl Condition {
         self.of.is_none() && !self.absent
     }
 
-    /// Whether it holds; what is there is told by its revision, where that is known.
+    /// Checks the condition. `there` is the topic that exists, with its revision, if that is known.
     pub(super) fn check(
         &self,
         name: &TopicName,
@@ -94,27 +94,27 @@ impl Condition {
     }
 }
 
-/// What a change came to.
-struct Written {
+/// The result of a change of a topic.
+struct WrittenTopic {
     topic: Topic,
     revision: Revision,
     created: bool,
 }
 
-impl Written {
-    /// `fields`: those that were changed, for the audit log.
-    fn told(&self, paused: &Paused, created: StatusCode, fields: &str) -> Told {
-        let shown = Shown::of(&self.topic, Source::Registry, Some(self.revision)).with(paused);
+impl WrittenTopic {
+    /// Builds the answer. `fields` holds the names of the changed fields, for the audit log.
+    fn told(&self, paused: &Paused, created: StatusCode, fields: &str) -> ApiResponse {
+        let shown = TopicResponse::of(&self.topic, Source::Registry, Some(self.revision)).with(paused);
         let status = if self.created { created } else { StatusCode::OK };
-        let told = Told::new(status, &shown).with_etag(self.revision.to_string());
+        let told = ApiResponse::new(status, &shown).with_etag(self.revision.to_string());
         let told = if self.created { told.at(format!("/v1/topics/{}", self.topic.name)) } else { told };
         let (target, detail) = (Some(self.topic.name.to_string()), fields.to_owned());
-        told.noting(Noted { target, detail, ..Noted::default() })
+        told.noting(AuditNote { target, detail, ..AuditNote::default() })
     }
 }
 
 impl Api {
-    /// Refuses what the registry has no say in.
+    /// Refuses a change of a topic of the configuration file, and any change if there is no registry.
     pub(super) fn check_writable(&self, name: &TopicName) -> Result<(), Problem> {
         if self.settings.topics.iter().any(|topic| topic.name == *name) {
             let detail = format!("topic {name} is as the configuration file has it: change it there");
@@ -128,27 +128,29 @@ impl Api {
         Ok(())
     }
 
-    /// Waits until this process knows a topic as it was written, or that it is gone; not for ever.
+    /// Waits until this process knows a topic as it was written, or knows that it is removed. Waits for [`SEEN`] at
+    /// most.
     pub(super) async fn seen(&self, name: &TopicName, topic: Option<&Topic>) {
         let mut topics = self.topics.clone();
         let as_written = topics.wait_for(|now| now.get(name.as_str()).map(AsRef::as_ref) == topic);
         if tokio::time::timeout(SEEN, as_written).await.is_err() {
-            log::warn!("topic {name} was changed, and {SEEN:?} later this process has not seen it");
+            log::warn!("topic {name} was changed, but this process does not know it after {SEEN:?}");
         }
     }
 
     async fn write(
         &self,
         name: &TopicName,
-        step: impl Fn(&mut dyn Registry) -> Result<Written, RegistryError> + Send + 'static,
-    ) -> Result<Written, Problem> {
+        step: impl Fn(&mut dyn Registry) -> Result<WrittenTopic, RegistryError> + Send + 'static,
+    ) -> Result<WrittenTopic, Problem> {
         let written = self.registrar.change(move |registry| step(registry)).await?;
         self.seen(name, Some(&written.topic)).await;
         Ok(written)
     }
 }
 
-/// What is there: with its revision, where it can be made out. What is no topic is there, too.
+/// Returns what the registry has under a name, with its revision. The inner value is none for an entry that is not a
+/// usable topic: its revision is unknown.
 pub(super) fn found(
     registry: &mut dyn Registry,
     name: &TopicName,
@@ -160,44 +162,47 @@ pub(super) fn found(
     }
 }
 
-/// Lists all topics: those of the configuration file and those of the registry, by name.
+/// Lists all topics of the configuration file and of the registry, by name.
 #[utoipa::path(get, path = "/v1/topics", tag = "topics", operation_id = "list_topics",
-    responses((status = 200, body = Topics, description = "All of them"), schema::ShowProblems))]
-async fn list(State(api): State<Api>) -> Result<Told, Problem> {
+    responses((status = 200, body = Topics, description = "All topics"), schema::ShowProblems))]
+async fn list(State(api): State<Api>) -> Result<ApiResponse, Problem> {
     let of_file = |name: &TopicName| api.settings.topics.iter().any(|t| t.name == *name);
-    let mut topics: Vec<Shown> =
-        api.settings.topics.iter().map(|t| Shown::of(t, Source::File, None)).collect();
+    let mut topics: Vec<TopicResponse> =
+        api.settings.topics.iter().map(|t| TopicResponse::of(t, Source::File, None)).collect();
     let (mut unusable, mut away) = (Vec::new(), None);
     if api.registrar.is_there() {
         match api.registrar.ask(|registry| registry.list()).await {
             Ok(listing) => {
                 let own = listing.topics.iter().filter(|r| !of_file(&r.topic.name));
-                topics.extend(own.map(|r| Shown::of(&r.topic, Source::Registry, Some(r.revision))));
+                topics.extend(own.map(|r| TopicResponse::of(&r.topic, Source::Registry, Some(r.revision))));
                 unusable = listing.unusable.iter().map(ToString::to_string).collect();
             }
             Err(e) => {
                 let known = api.topics.borrow().clone();
                 let own = known.iter().filter(|topic| !of_file(&topic.name));
-                topics.extend(own.map(|topic| Shown::of(topic, Source::Registry, None)));
+                topics.extend(own.map(|topic| TopicResponse::of(topic, Source::Registry, None)));
                 away = Some(e.to_string());
             }
         }
     }
     let paused = api.paused().await;
-    let mut topics: Vec<Shown> = topics.into_iter().map(|shown| shown.with(&paused)).collect();
+    let mut topics: Vec<TopicResponse> = topics.into_iter().map(|shown| shown.with(&paused)).collect();
     topics.sort_by(|a, b| a.name().cmp(b.name()));
-    Ok(Told::new(StatusCode::OK, &Topics { topics, unusable, away }))
+    Ok(ApiResponse::new(StatusCode::OK, &Topics { topics, unusable, away }))
 }
 
 /// Shows a topic.
 #[utoipa::path(get, path = "/v1/topics/{topic}", tag = "topics", operation_id = "get_topic",
     params(schema::TopicPath),
-    responses((status = 200, body = Shown, description = "It", headers(("ETag" = String, description = "Its revision, which If-Match takes"))),
+    responses((status = 200, body = TopicResponse, description = "The topic", headers(("ETag" = String, description = "The revision, for If-Match"))),
         schema::FindProblems))]
-async fn show(State(api): State<Api>, InTopic(name): InTopic) -> Result<Told, Problem> {
+async fn show(State(api): State<Api>, InTopic(name): InTopic) -> Result<ApiResponse, Problem> {
     let paused = api.paused().await;
     if let Some(topic) = api.settings.topics.iter().find(|topic| topic.name == name) {
-        return Ok(Told::new(StatusCode::OK, &Shown::of(topic, Source::File, None).with(&paused)));
+        return Ok(ApiResponse::new(
+            StatusCode::OK,
+            &TopicResponse::of(topic, Source::File, None).with(&paused),
+        ));
     }
     if !api.registrar.is_there() {
         return Err(Problem::unknown_topic(&name));
@@ -205,15 +210,16 @@ async fn show(State(api): State<Api>, InTopic(name): InTopic) -> Result<Told, Pr
     let asked = name.clone();
     match api.registrar.ask(move |registry| registry.get(&asked)).await {
         Ok(Some(found)) => {
-            let shown = Shown::of(&found.topic, Source::Registry, Some(found.revision)).with(&paused);
-            Ok(Told::new(StatusCode::OK, &shown).with_etag(found.revision.to_string()))
+            let shown = TopicResponse::of(&found.topic, Source::Registry, Some(found.revision)).with(&paused);
+            Ok(ApiResponse::new(StatusCode::OK, &shown).with_etag(found.revision.to_string()))
         }
         Ok(None) => Err(Problem::unknown_topic(&name)),
-        // What is known will do.
+        // The registry does not answer: the topic is shown as this process knows it.
         Err(RegistryError::Away(why) | RegistryError::Unknown(why)) => match api.topic(&name) {
-            Ok(topic) => {
-                Ok(Told::new(StatusCode::OK, &Shown::of(&topic, Source::Registry, None).with(&paused)))
-            }
+            Ok(topic) => Ok(ApiResponse::new(
+                StatusCode::OK,
+                &TopicResponse::of(&topic, Source::Registry, None).with(&paused),
+            )),
             Err(_) => Err(RegistryError::Away(why).into()),
         },
         Err(e) => Err(e.into()),
@@ -223,13 +229,13 @@ async fn show(State(api): State<Api>, InTopic(name): InTopic) -> Result<Told, Pr
 /// Registers a topic.
 #[utoipa::path(post, path = "/v1/topics", tag = "topics", operation_id = "create_topic",
     params(schema::IdempotencyKey), request_body = Given,
-    responses((status = 201, body = Shown, description = "It is registered",
-            headers(("Location" = String, description = "Where it is shown"), ("ETag" = String, description = "Its revision"))),
+    responses((status = 201, body = TopicResponse, description = "The topic is registered",
+            headers(("Location" = String, description = "The path of the topic"), ("ETag" = String, description = "The revision of the topic"))),
         schema::ChangeProblems))]
-async fn create(State(api): State<Api>, Sent(json): Sent) -> Result<Told, Problem> {
-    let parts = Parts::of(&json)?;
+async fn create(State(api): State<Api>, Sent(json): Sent) -> Result<ApiResponse, Problem> {
+    let parts = TopicPatch::of(&json)?;
     let name = parts.name(None)?;
-    let topic = parts.topic(Topic::new(name.clone(), ""))?;
+    let topic = api.can_give(parts.topic(Topic::new(name.clone(), ""))?)?;
     if api.settings.topics.iter().any(|t| t.name == name) {
         return Err(RegistryError::Exists(name).into());
     }
@@ -237,29 +243,29 @@ async fn create(State(api): State<Api>, Sent(json): Sent) -> Result<Told, Proble
     api.trials.check(&topic.callback).await?;
     let write = move |registry: &mut dyn Registry| {
         let revision = registry.put(&topic, Expected::Absent)?;
-        Ok(Written { topic: topic.clone(), revision, created: true })
+        Ok(WrittenTopic { topic: topic.clone(), revision, created: true })
     };
     let written = api.write(&name, write).await?;
     Ok(written.told(&api.paused().await, StatusCode::CREATED, ""))
 }
 
-/// Registers a topic, or puts another in its place. What is not given has its default.
+/// Registers a topic, or replaces it. A field that is missing gets its default.
 #[utoipa::path(put, path = "/v1/topics/{topic}", tag = "topics", operation_id = "put_topic",
     params(schema::TopicPath,
-        ("If-Match" = Option<String>, Header, description = "Only in the place of this revision, in quotes; *: only if it is there"),
-        ("If-None-Match" = Option<String>, Header, description = "*: only if it is not there")),
+        ("If-Match" = Option<String>, Header, description = "Replaces the topic only if it has this revision, in quotes. With *, only if it exists"),
+        ("If-None-Match" = Option<String>, Header, description = "With *, registers the topic only if it does not exist")),
     request_body = Given,
-    responses((status = 201, body = Shown, description = "It is new"), (status = 200, body = Shown, description = "It is as it was given"),
+    responses((status = 201, body = TopicResponse, description = "The topic is new"), (status = 200, body = TopicResponse, description = "The topic is replaced"),
         schema::ChangeProblems))]
 async fn put(
     State(api): State<Api>,
     InTopic(name): InTopic,
     headers: HeaderMap,
     Sent(json): Sent,
-) -> Result<Told, Problem> {
+) -> Result<ApiResponse, Problem> {
     let condition = Condition::of(&headers)?;
-    let parts = Parts::of(&json)?;
-    let topic = parts.topic(Topic::new(parts.name(Some(&name))?, ""))?;
+    let parts = TopicPatch::of(&json)?;
+    let topic = api.can_give(parts.topic(Topic::new(parts.name(Some(&name))?, ""))?)?;
     api.check_writable(&name)?;
     api.trials.check(&topic.callback).await?;
     let write = move |registry: &mut dyn Registry| {
@@ -275,7 +281,7 @@ async fn put(
             };
             match registry.put(&topic, expected) {
                 Ok(revision) => {
-                    return Ok(Written { topic: topic.clone(), revision, created: there.is_none() });
+                    return Ok(WrittenTopic { topic: topic.clone(), revision, created: there.is_none() });
                 }
                 Err(RegistryError::Exists(_) | RegistryError::Changed(_) | RegistryError::NotFound(_))
                     if tries < TRIES => {}
@@ -287,39 +293,41 @@ async fn put(
     Ok(written.told(&api.paused().await, StatusCode::CREATED, ""))
 }
 
-/// Changes some fields of a topic; null puts one back to its default.
+/// Changes some fields of a topic. A null puts a field back to its default.
 #[utoipa::path(patch, path = "/v1/topics/{topic}", tag = "topics", operation_id = "change_topic",
-    params(schema::TopicPath, ("If-Match" = Option<String>, Header, description = "Only this revision, in quotes")),
+    params(schema::TopicPath, ("If-Match" = Option<String>, Header, description = "Changes the topic only if it has this revision, in quotes")),
     request_body = Given,
-    responses((status = 200, body = Shown, description = "As it is now"), schema::ChangeProblems))]
+    responses((status = 200, body = TopicResponse, description = "The topic after the change"), schema::ChangeProblems))]
 async fn patch(
     State(api): State<Api>,
     InTopic(name): InTopic,
     headers: HeaderMap,
     Sent(json): Sent,
-) -> Result<Told, Problem> {
+) -> Result<ApiResponse, Problem> {
     let condition = Condition::of(&headers)?;
-    let parts = Parts::of(&json)?;
+    let parts = TopicPatch::of(&json)?;
     parts.name(Some(&name))?;
     api.check_writable(&name)?;
     if let Some(callback) = parts.callback()? {
         api.trials.check(&callback).await?;
     }
     let (of, fields) = (name.clone(), parts.names());
-    // What is wrong with it together with what is there: a problem of its own.
-    type Patched = Result<Written, Problem>;
-    let step = move |registry: &mut dyn Registry| -> Result<Patched, RegistryError> {
+    // The change may be invalid together with the fields that it leaves. This is a problem of its own kind.
+    type PatchResult = Result<WrittenTopic, Problem>;
+    let checks = api.clone();
+    let step = move |registry: &mut dyn Registry| -> Result<PatchResult, RegistryError> {
         let mut tries = 0;
         loop {
             tries += 1;
             let there = registry.get(&of)?.ok_or_else(|| RegistryError::NotFound(of.clone()))?;
             condition.check(&of, Some(Some(there.revision)))?;
-            let topic = match Parts::of(&json).and_then(|parts| parts.topic(there.topic)) {
+            let patched = TopicPatch::of(&json).and_then(|parts| parts.topic(there.topic));
+            let topic = match patched.and_then(|topic| checks.can_give(topic)) {
                 Ok(topic) => topic,
                 Err(problem) => return Ok(Err(problem)),
             };
             match registry.put(&topic, Expected::At(there.revision)) {
-                Ok(revision) => return Ok(Ok(Written { topic, revision, created: false })),
+                Ok(revision) => return Ok(Ok(WrittenTopic { topic, revision, created: false })),
                 Err(RegistryError::Changed(_)) if tries < TRIES => {}
                 Err(e) => return Err(e),
             }

@@ -1,10 +1,10 @@
-//! What may be wrong with what the jobs are stored in, with topics and with processes.
+//! What can be wrong with the store, with topics and with processes.
 
 use std::fmt;
 
-use crate::status::Finding;
+use model::status::Finding;
 
-/// What may be wrong.
+/// Something that can be wrong.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Condition {
     DiskNearlyFull,
@@ -15,6 +15,7 @@ pub(super) enum Condition {
     Damaged,
     RunDirGone,
     RegistryAway,
+    SpoolWaits,
     Node(String, NodeCondition),
     TopicLate(String),
     CircuitOpen(String),
@@ -24,7 +25,7 @@ pub(super) enum Condition {
     AlertsNotSent,
 }
 
-/// What may be wrong with a node.
+/// Something that can be wrong with a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum NodeCondition {
     Down,
@@ -37,10 +38,12 @@ pub(super) enum NodeCondition {
     ReplicaLost,
     ClockOff,
     SlotsAway,
+    Older,
+    NotDurable,
 }
 
 impl NodeCondition {
-    const ALL: [NodeCondition; 10] = [
+    const ALL: [NodeCondition; 12] = [
         NodeCondition::Down,
         NodeCondition::Replica,
         NodeCondition::Evicts,
@@ -51,12 +54,14 @@ impl NodeCondition {
         NodeCondition::ReplicaLost,
         NodeCondition::ClockOff,
         NodeCondition::SlotsAway,
+        NodeCondition::Older,
+        NodeCondition::NotDurable,
     ];
 }
 
 impl Condition {
-    /// Those that are of nothing in particular.
-    const GENERAL: [Condition; 9] = [
+    /// The conditions that belong to no node, topic or process.
+    const GENERAL: [Condition; 10] = [
         Condition::DiskNearlyFull,
         Condition::FileMissing,
         Condition::FileReplaced,
@@ -65,14 +70,15 @@ impl Condition {
         Condition::Damaged,
         Condition::RunDirGone,
         Condition::RegistryAway,
+        Condition::SpoolWaits,
         Condition::AlertsNotSent,
     ];
 
-    /// Those that are of a topic.
+    /// The conditions of a topic.
     const OF_TOPICS: [fn(String) -> Condition; 4] =
         [Condition::TopicLate, Condition::CircuitOpen, Condition::JobsStranded, Condition::TopicProblem];
 
-    /// The one that a finding tells of; none: another release's.
+    /// Returns the condition of a finding. `None` if another release wrote a finding that this one does not know.
     pub(super) fn of(finding: &Finding) -> Option<Condition> {
         let Finding { node, topic, process, .. } = finding.clone();
         let general = Condition::GENERAL.into_iter();
@@ -86,7 +92,7 @@ impl Condition {
         general.chain(of_node).chain(of_topic).chain(of_process).find(|c| c.name() == finding.name)
     }
 
-    /// A word for machines.
+    /// Returns the name of the condition for programs.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Condition::DiskNearlyFull => "disk_nearly_full",
@@ -97,6 +103,7 @@ impl Condition {
             Condition::Damaged => "damaged",
             Condition::RunDirGone => "run_dir_gone",
             Condition::RegistryAway => "registry_away",
+            Condition::SpoolWaits => "spool_waits",
             Condition::TopicLate(_) => "topic_late",
             Condition::CircuitOpen(_) => "circuit_open",
             Condition::JobsStranded(_) => "jobs_stranded",
@@ -114,11 +121,13 @@ impl Condition {
                 NodeCondition::ReplicaLost => "node_replica_lost",
                 NodeCondition::ClockOff => "node_clock_off",
                 NodeCondition::SlotsAway => "node_slots_away",
+                NodeCondition::Older => "node_older",
+                NodeCondition::NotDurable => "node_not_durable",
             },
         }
     }
 
-    /// The node that it is about.
+    /// Returns the node of the condition.
     pub(super) fn node(&self) -> Option<&str> {
         match self {
             Condition::Node(name, _) => Some(name),
@@ -126,7 +135,7 @@ impl Condition {
         }
     }
 
-    /// The topic that it is about.
+    /// Returns the topic of the condition.
     pub(super) fn topic(&self) -> Option<&str> {
         match self {
             Condition::TopicLate(topic)
@@ -137,7 +146,7 @@ impl Condition {
         }
     }
 
-    /// The slot of the process that it is about.
+    /// Returns the slot of the condition's process.
     pub(super) fn process(&self) -> Option<&str> {
         match self {
             Condition::ProcessRestarting(slot) => Some(slot),
@@ -145,7 +154,7 @@ impl Condition {
         }
     }
 
-    /// Whether jobs may be lost by it that were acknowledged.
+    /// Whether acknowledged jobs may be lost.
     pub(super) fn loses_jobs(&self) -> bool {
         use NodeCondition::{Emptied, Evicts, NotPersistent, PersistenceFails};
         matches!(
@@ -163,12 +172,13 @@ impl fmt::Display for Condition {
         let text = match self {
             Condition::DiskNearlyFull => "the store's disk is nearly full",
             Condition::FileMissing => "the store's file is gone",
-            Condition::FileReplaced => "the store's file is another than at the start",
+            Condition::FileReplaced => "the store's file was replaced after the start",
             Condition::LogTooLong => "the store's log is not carried over",
-            Condition::StoreFails => "the store does not answer",
+            Condition::StoreFails => "the store fails",
             Condition::Damaged => "the store is damaged",
             Condition::RunDirGone => "run_dir is gone",
             Condition::RegistryAway => "the registry does not answer",
+            Condition::SpoolWaits => "changes wait in this host's spool",
             Condition::TopicLate(topic) => return write!(f, "topic {topic} is late"),
             Condition::CircuitOpen(topic) => return write!(f, "the circuit of topic {topic} is open"),
             Condition::JobsStranded(topic) => {
@@ -191,6 +201,8 @@ impl fmt::Display for Condition {
                     NodeCondition::ReplicaLost => "has lost a replica",
                     NodeCondition::ClockOff => "has another clock than this host",
                     NodeCondition::SlotsAway => "does not serve all of its slots",
+                    NodeCondition::Older => "has older data than the other nodes, and is not used",
+                    NodeCondition::NotDurable => "cannot keep jobs as safe as is asked",
                 };
                 return write!(f, "node {name} {text}");
             }
@@ -202,10 +214,10 @@ impl fmt::Display for Condition {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::notice::{DEAD_LETTER, KINDS};
+    use model::notice::{DEAD_LETTER, KINDS};
 
     #[test]
-    fn every_condition_is_a_kind_of_alerts_and_is_found_again_by_what_is_told_of_it() {
+    fn every_condition_is_an_alert_kind_and_is_found_by_its_finding() {
         let nodes = NodeCondition::ALL.into_iter().map(|what| Condition::Node("r1".into(), what));
         let topics = Condition::OF_TOPICS.map(|condition| condition("t".into()));
         let others = topics.into_iter().chain([Condition::ProcessRestarting("dq-timer-0".into())]);

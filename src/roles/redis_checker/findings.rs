@@ -1,4 +1,5 @@
-//! Findings: what is wrong opens once, and closes once. Those that are open lie in a file, which other processes read.
+//! Findings: a condition opens a finding once, and closes it once. The open findings are in a file that other processes
+//! read.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,35 +7,37 @@ use std::io;
 use std::path::Path;
 
 use super::condition::Condition;
-use crate::status::{Finding, findings_file};
+use model::status::{Finding, findings_file};
 
-/// What was found at a look: each condition, and its details.
+/// What one look has found: each condition with its details.
 pub(super) type Found = BTreeMap<Condition, String>;
 
-/// For so long what was open before a restart stays so without having been found again: a node that is down is so after some misses.
+/// How long a finding from before a restart stays open without having been found again. A node counts as down only
+/// after several misses.
 const GRACE_MS: i64 = 15_000;
 
-/// The conditions that hold.
+/// The open findings.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     open: BTreeMap<Condition, Finding>,
-    /// Those that were open before this process was there, and that it has not found yet; until when they are believed.
+    /// The findings of the previous process that this one has not found itself yet. They are believed until
+    /// `believed_until_ms`.
     taken_up: BTreeSet<Condition>,
     believed_until_ms: i64,
-    /// As they were written last.
+    /// The bytes that were last written to the file.
     written: Vec<u8>,
 }
 
-/// What changed from one look to the next.
+/// A change from one look to the next.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Opened(Finding),
-    /// And how long it held, in milliseconds.
+    /// The finding, and how long it was open, in milliseconds.
     Closed(Finding, i64),
 }
 
 impl Findings {
-    /// Takes up what a process before this one has found.
+    /// Takes over the findings of the previous process.
     pub(super) fn take_up(findings: Vec<Finding>, now_ms: i64) -> Findings {
         let open: BTreeMap<Condition, Finding> =
             findings.into_iter().filter_map(|f| Some((Condition::of(&f)?, f))).collect();
@@ -43,17 +46,17 @@ impl Findings {
         Findings { open, taken_up, believed_until_ms, written: Vec::new() }
     }
 
-    /// Those that are open.
+    /// Returns the open findings.
     pub(super) fn open(&self) -> Vec<Finding> {
         self.open.values().cloned().collect()
     }
 
-    /// What is known of something that is open.
+    /// Returns the details of an open finding.
     pub(super) fn detail(&self, condition: &Condition) -> Option<&str> {
         self.open.get(condition).map(|finding| finding.detail.as_str())
     }
 
-    /// Compares what is found now with what was open. `now_ms` is Unix milliseconds.
+    /// Compares what is found now with what was open. `now_ms` is in Unix milliseconds.
     pub(super) fn update(&mut self, found: Found, now_ms: i64) -> Vec<Change> {
         let mut changes = Vec::new();
         if now_ms >= self.believed_until_ms {
@@ -90,7 +93,7 @@ impl Findings {
         changes
     }
 
-    /// Writes those that are open where others read them, if they have changed or the file is gone.
+    /// Writes the open findings to the file that others read, if they have changed or the file is gone.
     pub(super) fn write(&mut self, run_dir: &Path) -> io::Result<()> {
         let open: Vec<&Finding> = self.open.values().collect();
         let (path, bytes) = (findings_file(run_dir), serde_json::to_vec(&open)?);

@@ -1,6 +1,7 @@
-//! Which topics are late: their oldest ready job waits for longer than `alert.late_after`; whose circuits are open; and whose jobs
-//! nobody delivers (`stranded`). Asks each lane of the store by itself, on a thread of its own: one that hangs or is away changes
-//! nothing in what is known of it.
+//! Finds the topics that are late (the oldest ready job has waited for longer than `alert.late_after`), the topics
+//! whose circuits are open, and the topics whose jobs nobody delivers (`stranded`). A thread of its own asks the lanes
+//! of the store one after the other. When a lane is down, its waiting jobs are forgotten. Its paused topics and open
+//! circuits stay as it last reported them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -11,33 +12,33 @@ use anyhow::Result;
 use super::condition::Condition;
 use super::findings::Found;
 use super::stranded::{Waiting, problems, stranded};
-use crate::job::TopicName;
-use crate::process::now_ms;
-use crate::role::{self, Context, lock};
-use crate::store::{self, CircuitState, Counts, Store, StoreError};
+use host::now_ms;
+use model::job::TopicName;
+use role::{self, Context, lock};
+use store::{self, CircuitState, Counts, Store, StoreError};
 
 /// The shortest and the longest time between two looks.
 const PERIODS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 
-/// What one lane says of its topics.
+/// What one lane reports about its topics.
 #[derive(Debug, Default)]
-struct Told {
+struct LaneReport {
     waiting: Waiting,
     /// The topics that are paused.
     paused: BTreeSet<TopicName>,
-    /// The circuits that are not closed, and why.
+    /// The circuits that are not closed, each with its reason.
     open: BTreeMap<TopicName, String>,
 }
 
-/// What is found, as it comes.
+/// What was found in the last look.
 pub(super) type Late = Arc<Mutex<Found>>;
 
 /// Starts the thread.
 pub(super) fn watch(context: &mut Context) -> Result<Late> {
     let late = Late::default();
     let after = context.settings.alert.late_after;
-    let lanes = (0..context.lanes()?.count()).map(|n| Ok((context.lane(n)?, Told::default())));
-    let mut lanes: Vec<(Box<dyn Store>, Told)> = lanes.collect::<Result<_>>()?;
+    let lanes = (0..context.lanes()?.count()).map(|n| Ok((context.lane(n)?, LaneReport::default())));
+    let mut lanes: Vec<(Box<dyn Store>, LaneReport)> = lanes.collect::<Result<_>>()?;
     let (mut topics, found) = (context.topics()?, Arc::clone(&late));
     let period = (after.unwrap_or(PERIODS[1]) / 2).clamp(PERIODS[0], PERIODS[1]);
     role::vital_thread("late", move || {
@@ -45,7 +46,8 @@ pub(super) fn watch(context: &mut Context) -> Result<Late> {
             for (store, told) in &mut lanes {
                 match look(store.as_mut()) {
                     Ok(now) => *told = now,
-                    // How long its jobs wait cannot be told; that it is away is told by others.
+                    // It is not known how long the jobs of this lane wait. Another watcher reports that the lane is
+                    // down.
                     Err(StoreError::NodeDown(_) | StoreError::Unavailable(_)) => told.waiting.clear(),
                     Err(e) => log::debug!("how long jobs wait is not known: {e}"),
                 }
@@ -66,7 +68,7 @@ pub(super) fn watch(context: &mut Context) -> Result<Late> {
             };
             let registered = |name: &str| known.get(name).is_some();
             now.extend(circuits(lanes.iter().map(|(_, told)| &told.open), registered));
-            // Before the registry was read for the first time, nobody knows which topics there are.
+            // Before the registry was read for the first time, it is not known which topics exist.
             if topics.is_whole() {
                 now.extend(stranded(&waiting, now_ms(), |name| known.undelivered(name)));
             }
@@ -78,18 +80,18 @@ pub(super) fn watch(context: &mut Context) -> Result<Late> {
     Ok(late)
 }
 
-/// What a lane knows: the jobs that wait, paused topics, and circuits.
-fn look(store: &mut dyn Store) -> store::Result<Told> {
+/// Asks one lane for its waiting jobs, paused topics, and circuits.
+fn look(store: &mut dyn Store) -> store::Result<LaneReport> {
     let mut open = store.circuits()?;
     let of = |counts: Counts| Some((counts.topic, (counts.ready, counts.oldest_ready_ms?)));
     let waiting: Waiting = store.counts()?.into_iter().filter_map(of).collect();
-    // One whose pause is over closes by the next job: without one, nobody is held back by it.
+    // A circuit whose pause is over is closed by the next job. Without waiting jobs, it holds nothing back.
     open.retain(|circuit| circuit.state == CircuitState::Open || waiting.contains_key(&circuit.topic));
     let open = open.into_iter().map(|circuit| (circuit.topic, circuit.reason)).collect();
-    Ok(Told { waiting, paused: store.paused()?.into_iter().collect(), open })
+    Ok(LaneReport { waiting, paused: store.paused()?.into_iter().collect(), open })
 }
 
-/// What waits on all lanes together.
+/// Adds up what waits on all lanes.
 fn sums<'a>(lanes: impl Iterator<Item = &'a Waiting>) -> Waiting {
     let mut sums = Waiting::new();
     for (topic, (ready, oldest_ms)) in lanes.flatten() {
@@ -99,7 +101,8 @@ fn sums<'a>(lanes: impl Iterator<Item = &'a Waiting>) -> Waiting {
     sums
 }
 
-/// Which topics are late. One that was late before is so until it waits for half as long.
+/// Returns the topics that are late. A topic that was late before stays late until its oldest job waits for less than
+/// half of the limit.
 fn judge(
     waiting: &Waiting,
     after: Duration,
@@ -118,7 +121,7 @@ fn judge(
     waiting.iter().filter_map(tell).collect()
 }
 
-/// The circuits that are open, each with why. (One that lets a job through has not closed yet.)
+/// Returns the circuits that are open, each with its reason. (A circuit that lets a probe through is not closed yet.)
 fn circuits<'a>(
     lanes: impl Iterator<Item = &'a BTreeMap<TopicName, String>>,
     is_delivered: impl Fn(&str) -> bool,

@@ -1,5 +1,5 @@
-//! Looks at the nodes of Redis: whether they answer, each second; how they are, each ten; how they are set, each minute. What
-//! their answers mean is judged purely.
+//! Watches the Redis nodes: each second whether they answer, every ten seconds their state, each minute their
+//! configuration. Their answers are judged by pure functions.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -9,27 +9,32 @@ use anyhow::Result;
 
 use super::condition::{Condition, NodeCondition};
 use super::findings::Found;
-use crate::role;
-use crate::store::{Lanes, Probe, Probed, StoreError};
+use model::topic::Durability;
+use store::{Capability, Lanes, Probe, Probed, StoreError};
 
-/// How often a node is asked whether it answers; and how many such rounds lie between looks at how it is, and how it is set.
+/// How often a node is asked whether it answers, and after how many such rounds its state and its configuration are
+/// read.
 const ROUND: Duration = Duration::from_secs(1);
 const INFO_EACH: u64 = 10;
 const CONFIG_EACH: u64 = 60;
 
-/// So many rounds without an answer, one after the other, and it is down.
+/// A server that does not answer in this many rounds in a row is down.
 const MISSES: u32 = 3;
 
-/// More than this between a node's clock and the host's, beyond what the way there explains, is told.
+/// A node's clock that differs by more than this from the host's clock is a finding. The time of the network is
+/// deducted first.
 const CLOCK_MAX: Duration = Duration::from_millis(50);
 
-/// A node that uses more of its memory than so many hundredths is short of it.
+/// A node that uses more than this percentage of its memory is short of memory.
 const MEMORY_MAX: u64 = 90;
 
-/// What is known of a node: of each of its servers.
+/// What is known of a node and of each of its servers.
 #[derive(Debug, Default)]
-struct Known {
+struct NodeHealth {
     servers: BTreeMap<String, KnownServer>,
+    /// How many looks in a row have found that this node has an older set than the other nodes. (While a move begins or
+    /// ends, a node may seem older for a moment.)
+    older: u32,
 }
 
 /// What is known of a server.
@@ -38,21 +43,23 @@ struct KnownServer {
     misses: u32,
     why: String,
     found: BTreeMap<NodeCondition, String>,
-    /// How many replicas it has had at most since this process started.
+    /// The most replicas that the server has had since this process started.
     replicas: u64,
-    /// It has said which node it is.
+    /// The server has said which node it is.
     is_used: bool,
+    /// Its configuration, as far as it reports it.
+    config: BTreeMap<String, String>,
 }
 
-/// The watchers, one a node, so that one that hangs holds up none of the others.
+/// The watchers: one for each node, so that a node that hangs holds up no other.
 pub(super) struct Watchers {
     told: Receiver<(String, BTreeMap<NodeCondition, String>)>,
-    /// What each node was last found to be.
+    /// What was last found on each node.
     nodes: BTreeMap<String, BTreeMap<NodeCondition, String>>,
 }
 
 impl Watchers {
-    /// Starts them.
+    /// Starts the watchers.
     pub(super) fn start(lanes: &Lanes) -> Result<Watchers> {
         let (tell, told) = channel();
         for lane in 0..lanes.count() {
@@ -64,7 +71,7 @@ impl Watchers {
         Ok(Watchers { told, nodes: BTreeMap::new() })
     }
 
-    /// What is found now.
+    /// Returns what is found now.
     pub(super) fn found(&mut self) -> Found {
         self.nodes.extend(self.told.try_iter());
         let of = |(name, found): (&String, &BTreeMap<NodeCondition, String>)| {
@@ -76,7 +83,7 @@ impl Watchers {
 }
 
 fn watch(lanes: &Lanes, lane: usize, name: &str, tell: &Sender<(String, BTreeMap<NodeCondition, String>)>) {
-    let mut known = Known::default();
+    let mut known = NodeHealth::default();
     for round in 0.. {
         let begun = Instant::now();
         known.look(lanes, lane, round);
@@ -87,12 +94,12 @@ fn watch(lanes: &Lanes, lane: usize, name: &str, tell: &Sender<(String, BTreeMap
     }
 }
 
-impl Known {
+impl NodeHealth {
     fn look(&mut self, lanes: &Lanes, lane: usize, round: u64) {
         let asked = (SystemTime::now(), Instant::now());
         let probed = lanes.probe(lane, Probe::Time);
         let way = asked.1.elapsed();
-        // A Cluster's master that is one no longer is not a server that is missed.
+        // A server that is no longer a master of the Cluster is not missed.
         self.servers.retain(|name, _| probed.iter().any(|p| p.server == *name));
         for Probed { server, told } in probed {
             let server = self.servers.entry(server).or_default();
@@ -112,24 +119,36 @@ impl Known {
                 }
             }
         }
-        // A server may forbid it to be asked, and one that is no Cluster's has nothing to say of it.
+        // A server may forbid CONFIG, and a server outside a Cluster reports nothing about one.
+        if round.is_multiple_of(CONFIG_EACH) {
+            self.judge(lanes.probe(lane, Probe::Config), |server, config| {
+                server.config.clone_from(config);
+                judge_config(config)
+            });
+        }
         if round.is_multiple_of(INFO_EACH) {
+            let (asked, allows_snapshots) = (lanes.asked_levels(), lanes.allows_snapshots());
             self.judge(lanes.probe(lane, Probe::Info), |server, info| {
                 server.replicas = server.replicas.max(number(info, "connected_slaves"));
                 server.is_used |= info.contains_key("dq_node");
-                judge_info(info, server.replicas, server.is_used)
+                let mut judged = judge_info(info, server.replicas, server.is_used);
+                let capability = Capability::new(info, &server.config);
+                judged.push((
+                    NodeCondition::NotDurable,
+                    judge_durability(&capability, &asked, allows_snapshots),
+                ));
+                judged
             });
             self.judge(lanes.probe(lane, Probe::Cluster), |_, info| judge_cluster(info));
-        }
-        if round.is_multiple_of(CONFIG_EACH) {
-            self.judge(lanes.probe(lane, Probe::Config), |_, config| judge_config(config));
+            let is_older = lanes.count() > 1 && lanes.nodes().get(lane).is_some_and(|state| state.is_older);
+            self.older = if is_older { self.older.saturating_add(1) } else { 0 };
         }
     }
 
     fn judge(
         &mut self,
         probed: Vec<Probed>,
-        judge: impl Fn(&mut KnownServer, &BTreeMap<String, String>) -> Judged,
+        judge: impl Fn(&mut KnownServer, &BTreeMap<String, String>) -> NodeFindings,
     ) {
         for Probed { server, told } in probed {
             if let (Some(server), Ok(told)) = (self.servers.get_mut(&server), told) {
@@ -139,7 +158,7 @@ impl Known {
         }
     }
 
-    /// What is found of the node. Of several servers, each tells its own.
+    /// Returns what is found on the node. If it has several servers, each detail names its server.
     fn told(&self) -> BTreeMap<NodeCondition, String> {
         let mut told: BTreeMap<NodeCondition, Vec<String>> = BTreeMap::new();
         for (name, server) in &self.servers {
@@ -148,12 +167,17 @@ impl Known {
                 told.entry(what).or_default().push(detail);
             }
         }
+        if self.older > 1 {
+            let advice =
+                "a replica that lagged was promoted, or a backup was restored: dq nodes move looks at it";
+            told.insert(NodeCondition::Older, vec![advice.to_owned()]);
+        }
         told.into_iter().map(|(what, details)| (what, details.join("; "))).collect()
     }
 }
 
 impl KnownServer {
-    fn put(&mut self, judged: Judged) {
+    fn put(&mut self, judged: NodeFindings) {
         for (what, detail) in judged {
             match detail {
                 Some(detail) => drop(self.found.insert(what, detail)),
@@ -162,7 +186,7 @@ impl KnownServer {
         }
     }
 
-    /// Of a server that is down nothing else is known.
+    /// Returns what is found on the server. Of a server that is down, nothing else is known.
     fn told(&self) -> BTreeMap<NodeCondition, String> {
         if self.misses >= MISSES {
             return BTreeMap::from([(NodeCondition::Down, self.why.clone())]);
@@ -175,27 +199,24 @@ fn number(told: &BTreeMap<String, String>, key: &str) -> u64 {
     told.get(key).and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
-/// The node's clock was read somewhere on the way there and back.
+/// Judges a node's clock. It was read at some moment on the way there and back.
 fn judge_clock(now_us: u64, asked: SystemTime, way: Duration) -> Option<String> {
     let asked_us = asked.duration_since(UNIX_EPOCH).ok()?.as_micros() as i128;
     let off = i128::from(now_us) - asked_us;
     let way_us = way.as_micros() as i128;
-    // Between 0 and the whole way is no difference at all.
+    // A difference between 0 and the whole way counts as none.
     let beyond = if off < 0 { off } else { (off - way_us).max(0) };
     let most = CLOCK_MAX.as_micros() as i128;
     (beyond.abs() > most).then(|| {
         let word = if beyond > 0 { "ahead" } else { "behind" };
-        format!(
-            "{} ms {word}: jobs are due by the node's clock, and of two copies of a job the wrong one may win",
-            beyond.abs() / 1000
-        )
+        format!("{} ms {word}: jobs are due by the node's clock", beyond.abs() / 1000)
     })
 }
 
-type Judged = Vec<(NodeCondition, Option<String>)>;
+type NodeFindings = Vec<(NodeCondition, Option<String>)>;
 
-/// What a node tells of how it is. `replicas`: how many it has had.
-fn judge_info(info: &BTreeMap<String, String>, replicas: u64, is_used: bool) -> Judged {
+/// Judges the state of a node. `replicas`: the most it has had.
+fn judge_info(info: &BTreeMap<String, String>, replicas: u64, is_used: bool) -> NodeFindings {
     let is = |key: &str, value: &str| info.get(key).is_some_and(|v| v == value);
     let link = if is("master_link_status", "down") { ", and its link to the master is down" } else { "" };
     let (used, max) = (number(info, "used_memory"), number(info, "maxmemory"));
@@ -218,7 +239,7 @@ fn judge_info(info: &BTreeMap<String, String>, replicas: u64, is_used: bool) -> 
         (
             NodeCondition::Emptied,
             (is_used && !info.contains_key("dq_node"))
-                .then(|| "what it held is gone: was it started without its files, or flushed?".to_owned()),
+                .then(|| "its data is gone: was it started without its files, or flushed?".to_owned()),
         ),
         (
             NodeCondition::ReplicaLost,
@@ -227,8 +248,20 @@ fn judge_info(info: &BTreeMap<String, String>, replicas: u64, is_used: bool) -> 
     ]
 }
 
-/// What a server tells of its Cluster.
-fn judge_cluster(info: &BTreeMap<String, String>) -> Judged {
+/// Returns why a node cannot keep jobs as safe as the store and the topics ask. `None`: it can.
+fn judge_durability(capability: &Capability, asked: &[Durability], allows_snapshots: bool) -> Option<String> {
+    if capability.keeps_snapshots_only() && !allows_snapshots {
+        let unused = "it writes no append-only file, and is not used: set appendonly yes, or store.allow_snapshots = true";
+        return Some(unused.to_owned());
+    }
+    let lack = asked.iter().find_map(|level| Some((level, capability.lacks(*level)?)));
+    lack.map(|(level, why)| {
+        format!("\"{level}\" cannot be had, as {why}: changes that ask for it are refused")
+    })
+}
+
+/// Judges what a server reports about its Cluster.
+fn judge_cluster(info: &BTreeMap<String, String>) -> NodeFindings {
     let all = 16384;
     let (served, state) =
         (number(info, "cluster_slots_ok"), info.get("cluster_state").map_or("", String::as_str));
@@ -238,8 +271,8 @@ fn judge_cluster(info: &BTreeMap<String, String>) -> Judged {
     vec![(NodeCondition::SlotsAway, away.then(detail))]
 }
 
-/// What a node tells of how it is set.
-fn judge_config(config: &BTreeMap<String, String>) -> Judged {
+/// Judges the configuration of a node.
+fn judge_config(config: &BTreeMap<String, String>) -> NodeFindings {
     let get = |key: &str| config.get(key).map_or("", String::as_str);
     let policy = get("maxmemory-policy");
     let kept = get("appendonly") == "yes" || !get("save").is_empty();
@@ -247,7 +280,7 @@ fn judge_config(config: &BTreeMap<String, String>) -> Judged {
         (
             NodeCondition::Evicts,
             (!policy.is_empty() && policy != "noeviction")
-                .then(|| format!("maxmemory-policy is {policy}; noeviction is what keeps jobs")),
+                .then(|| format!("maxmemory-policy is {policy}; only noeviction keeps jobs safe")),
         ),
         (
             NodeCondition::NotPersistent,
@@ -265,7 +298,7 @@ mod tests {
         pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
     }
 
-    fn holds(judged: Judged) -> Vec<NodeCondition> {
+    fn holds(judged: NodeFindings) -> Vec<NodeCondition> {
         judged.into_iter().filter_map(|(what, detail)| detail.map(|_| what)).collect()
     }
 
@@ -302,6 +335,20 @@ mod tests {
             NodeCondition::ReplicaLost,
         ];
         assert_eq!(holds(judge_info(&told(&bad), 1, true)), all);
+    }
+
+    #[test]
+    fn a_node_that_cannot_give_a_level_is_found() {
+        let kept =
+            Capability { version: Some((8, 0)), aof: Some(true), replicas: Some(1), ..Capability::default() };
+        let asked = [Durability::Memory, Durability::Fsync, Durability::Replicas(1)];
+        assert_eq!(judge_durability(&kept, &asked, false), None);
+        let told = judge_durability(&kept, &[Durability::Replicas(2)], false).unwrap();
+        assert!(told.starts_with("\"replicas:2\" cannot be had"), "{told}");
+        let snapshots = Capability { aof: Some(false), ..kept };
+        assert!(judge_durability(&snapshots, &[Durability::Memory], false).unwrap().contains("is not used"));
+        assert_eq!(judge_durability(&snapshots, &[Durability::Memory], true), None);
+        assert!(judge_durability(&snapshots, &asked, true).unwrap().contains("\"fsync\""));
     }
 
     #[test]
@@ -342,11 +389,14 @@ mod tests {
     #[test]
     fn of_several_servers_each_is_named() {
         let server = |misses| KnownServer { misses, why: "refused".into(), ..KnownServer::default() };
-        let alone = Known { servers: BTreeMap::from([("h:1".to_owned(), server(MISSES))]) };
+        let servers = BTreeMap::from([("h:1".to_owned(), server(MISSES))]);
+        let alone = NodeHealth { servers, older: 0 };
         assert_eq!(alone.told()[&NodeCondition::Down], "refused");
         let servers = [("h:1", MISSES), ("h:2", 0), ("h:3", MISSES)];
-        let several =
-            Known { servers: servers.map(|(name, misses)| (name.to_owned(), server(misses))).into() };
+        let several = NodeHealth {
+            servers: servers.map(|(name, misses)| (name.to_owned(), server(misses))).into(),
+            older: 0,
+        };
         assert_eq!(several.told()[&NodeCondition::Down], "h:1: refused; h:3: refused");
     }
 }

@@ -1,5 +1,6 @@
-//! Passes on what the registry holds: asks it each second, and when it is nudged, whether it has changed, and writes the snapshot that all processes of
-//! the host follow. The one place of a host that opens the database; on a thread of its own, which a database may hold up.
+//! Publishes what the registry holds. The thread asks the registry each second, and after a nudge, whether it has
+//! changed, and writes the snapshot that all processes of the host follow. It is a thread of its own, because a
+//! database may hold it up.
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;
@@ -10,23 +11,22 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 
 use super::routes::{PhpMail, SharedPhpMail};
-use crate::job::TopicName;
-use crate::process::{Changes, wait_readable};
-use crate::registry::{self, Listing, Registry, Revision, Snapshot};
-use crate::role::{self, Trouble, lock};
-use crate::settings::{self, Settings};
+use host::{Changes, wait_readable};
+use model::job::TopicName;
+use model::settings::{self, Settings};
+use registry::{self, Listing, Registry, Revision, Snapshot};
+use role::{self, TroubleLog, lock};
 
-/// How often it asks.
+/// How often the registry is asked.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// How often it asks for mail settings, which change without a revision.
+/// How often mail settings are read. They change without a new revision.
 const MAIL_PERIOD: Duration = Duration::from_secs(30);
 
-/// Why the registry cannot be read now; none: it can.
+/// Why the registry cannot be read now. `None`: it can.
 pub(super) type Away = Arc<Mutex<Option<String>>>;
 
-/// Starts the thread, if there is a registry.
-/// What it says of mail goes to `php`.
+/// Starts the thread, if there is a registry. The mail settings that it finds go to `php`.
 pub(super) fn follow(settings: &Arc<Settings>, php: &SharedPhpMail) -> Result<Away> {
     let away = Away::default();
     let asks_for_mail = PhpMail::counts(settings);
@@ -54,22 +54,22 @@ pub(super) fn follow(settings: &Arc<Settings>, php: &SharedPhpMail) -> Result<Aw
 struct Follower {
     settings: Arc<Settings>,
     registry: settings::Registry,
-    /// None: it failed, and is opened anew.
+    /// `None`: it failed, and is opened again.
     open: Option<Box<dyn Registry>>,
-    /// What all processes know.
+    /// The revision that all processes know.
     passed_on: Option<Revision>,
-    /// Which file was looked at last: inode, and when it was written.
+    /// The snapshot file that was last looked at: its inode, and when it was written.
     looked_at: Option<(u64, i64, i64)>,
-    /// What was said already.
+    /// The log lines that were already written.
     told: HashSet<String>,
-    /// Readable when somebody on this host has changed it; none: it cannot be watched.
+    /// Readable when somebody on this host has changed the registry. `None`: it cannot be watched.
     nudges: Option<Changes>,
-    /// When it is next asked for mail settings; none: never.
+    /// When mail settings are read next. `None`: never.
     mail_at: Option<Instant>,
     php: SharedPhpMail,
 }
 
-/// Where others say that they have changed the registry.
+/// Opens the watch on the file through which others report that they have changed the registry.
 fn nudges(settings: &Settings) -> Option<Changes> {
     let watch = || Changes::of(&registry::nudge_file(&settings.run_dir)?);
     watch().map_err(|e| log::warn!("cannot watch for nudges: {e}; the registry is asked each second")).ok()
@@ -77,7 +77,7 @@ fn nudges(settings: &Settings) -> Option<Changes> {
 
 impl Follower {
     fn run(&mut self, away: &Away) {
-        let mut trouble = Trouble::default();
+        let mut trouble = TroubleLog::default();
         loop {
             let begun = Instant::now();
             let next = begun + PERIOD;
@@ -89,7 +89,7 @@ impl Follower {
                 }
                 Err(e) => {
                     self.open = None;
-                    let problem = format!("{e:#}; going on with the topics that are known");
+                    let problem = format!("{e:#}; dq continues with the topics that it knows");
                     let again = trouble.again_at(&format_args!("the registry: {problem}"));
                     *lock(away) = Some(problem);
                     again.min(next)
@@ -99,7 +99,7 @@ impl Follower {
         }
     }
 
-    /// Waits until then, or for a nudge.
+    /// Waits until this moment, or for a nudge.
     fn rest(&mut self, until: Instant) {
         let nudged = match &self.nudges {
             Some(nudges) => wait_readable(&[nudges.as_fd()], Some(until)).map(drop),
@@ -108,7 +108,7 @@ impl Follower {
                 Ok(())
             }
         };
-        // What comes after this is told again.
+        // A nudge that comes after this is reported again.
         let taken = nudged.and_then(|()| self.nudges.as_mut().map_or(Ok(false), Changes::take));
         if let Err(e) = taken {
             log::warn!("cannot watch for nudges: {e}; the registry is asked each second");
@@ -140,20 +140,20 @@ impl Follower {
             topics: listing.topics.into_iter().map(|registered| registered.topic).collect(),
             tokens: Some(listing.tokens),
         };
-        // After a start it may be there as it is: nobody needs to be woken.
+        // After a start the file may already be as it should be. Then no process needs to be woken.
         let known = Snapshot::read(&self.settings.run_dir).ok().flatten().map(|(known, _)| known);
         if known.as_ref() != Some(&snapshot) {
             snapshot.write(&self.settings.run_dir).context("cannot write the snapshot")?;
             let tokens = snapshot.tokens.as_ref().map_or(0, Vec::len);
             let topics = snapshot.topics.len();
-            log::info!("{topics} topics and {tokens} tokens of the registry are passed on");
+            log::info!("published {topics} topics and {tokens} tokens of the registry");
         }
         self.passed_on = Some(snapshot.revision);
         Ok(())
     }
 
-    /// Whether somebody has written over the snapshot since it was looked at: during a restart the release before is there as well,
-    /// which leaves out what it knows nothing of. Then it is looked whether it is as it should be.
+    /// Whether somebody has overwritten the snapshot since it was last looked at. During a rolling restart the previous
+    /// release runs as well, and leaves out what it does not know. The contents are then checked again.
     fn is_written_over(&mut self) -> bool {
         let Ok(file) = std::fs::metadata(Snapshot::file(&self.settings.run_dir)) else { return false };
         let file = Some((file.ino(), file.mtime(), file.mtime_nsec()));
@@ -164,7 +164,7 @@ impl Follower {
         known.is_some_and(|(known, _)| known.source == self.registry.to_string())
     }
 
-    /// Says what is not done as somebody may expect, once.
+    /// Logs what differs from what people may expect, each line once.
     fn tell(&mut self, listing: &Listing) {
         let of_file: HashSet<&TopicName> = self.settings.topics.iter().map(|t| &t.name).collect();
         let mut says: Vec<String> = listing
@@ -176,7 +176,7 @@ impl Follower {
             let name = &topic.name;
             if of_file.contains(name) {
                 says.push(format!(
-                    "topic {name} is as the configuration file has it, not as the registry does"
+                    "topic {name} is as the configuration file has it; its entry in the registry is not used"
                 ));
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Which processes are started again and again. Pure: goes by what dq-master tells of each slot.
+//! Which processes are started again and again. Pure: it judges what dq-master reports of each slot.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,40 +7,41 @@ use serde::{Deserialize, Serialize};
 
 use super::condition::Condition;
 use super::findings::Found;
-use crate::status::Status;
+use model::status::Status;
 
-/// So many restarts within some time are too many; it is over when there was none for as long.
+/// This many restarts within the configured time are too many. The finding closes when the same time has
+/// passed without a restart.
 const MOST: usize = 3;
 
-/// The restarts of each slot. Kept over this process's own.
+/// The restarts of each slot. They are kept when this process itself restarts.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Restarts {
-    /// Which master told of them, by when it was started.
+    /// When the master that reported them was started.
     master_ms: i64,
     slots: BTreeMap<String, Slot>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Slot {
-    /// How many there were in all.
+    /// How many restarts the slot has had in all.
     seen: u32,
-    /// When the last ones were, Unix milliseconds.
+    /// When the last restarts were, in Unix milliseconds.
     at_ms: Vec<i64>,
-    /// Why the last one was.
+    /// The reason of the last restart.
     reason: String,
     is_open: bool,
 }
 
 impl Restarts {
-    /// Takes in what the master tells now.
+    /// Takes the master's present status. Returns what is wrong now.
     pub(super) fn look(&mut self, status: &Status, within: Duration, now_ms: i64) -> Found {
         let text = humantime::format_duration(within);
         let within = within.as_millis() as i64;
         if self.master_ms != status.started_ms {
-            // Another master counts from 0.
+            // A new master counts from 0.
             *self = Restarts { master_ms: status.started_ms, slots: BTreeMap::new() };
         }
-        // Of several generations, those that count are of the one that serves.
+        // Of several generations, only the one that serves counts.
         for process in status.processes.iter().filter(|p| p.generation == status.generation) {
             let is_known = self.slots.contains_key(&process.name);
             let slot = self.slots.entry(process.name.clone()).or_default();
@@ -67,7 +68,7 @@ impl Restarts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::{End, Phase, Process, ProcessState};
+    use model::status::{End, Phase, Process, ProcessState};
 
     fn status(started_ms: i64, restarts: u32, at_ms: i64) -> Status {
         let process = Process {
@@ -100,13 +101,13 @@ mod tests {
     const WITHIN: Duration = Duration::from_secs(300);
 
     #[test]
-    fn three_restarts_within_five_minutes_are_too_many_until_five_minutes_are_quiet() {
+    fn three_restarts_in_five_minutes_are_reported_until_quiet() {
         let mut restarts = Restarts::default();
         let mut look = |n, at_ms, now_ms| !restarts.look(&status(0, n, at_ms), WITHIN, now_ms).is_empty();
         assert!(!look(0, 0, MINUTE));
         assert!(!look(1, MINUTE, MINUTE));
         assert!(!look(2, 4 * MINUTE, 4 * MINUTE));
-        // The first is too long ago.
+        // The first restart is too long ago.
         assert!(!look(3, 6 * MINUTE + 1, 6 * MINUTE + 1));
         assert!(look(4, 7 * MINUTE, 7 * MINUTE));
         assert!(look(4, 7 * MINUTE, 12 * MINUTE - 1));
@@ -115,13 +116,13 @@ mod tests {
     }
 
     #[test]
-    fn a_looker_that_is_itself_restarted_goes_on_and_another_master_counts_anew() {
+    fn a_restarted_checker_continues_and_a_new_master_counts_anew() {
         let mut restarts = Restarts::default();
         assert!(restarts.look(&status(0, 2, MINUTE), WITHIN, MINUTE).is_empty());
         let mut next: Restarts = serde_json::from_str(&serde_json::to_string(&restarts).unwrap()).unwrap();
         assert_eq!(next.look(&status(0, 3, 2 * MINUTE), WITHIN, 2 * MINUTE).len(), 1);
         assert!(next.look(&status(5, 1, 2 * MINUTE), WITHIN, 2 * MINUTE).is_empty());
-        // What was long before anybody looked is not told.
+        // A restart long before the first look is not reported.
         assert!(Restarts::default().look(&status(0, 30, MINUTE), WITHIN, 60 * MINUTE).is_empty());
     }
 }

@@ -1,45 +1,45 @@
-//! Who is told of what: by the settings, by the topics, and by what the PHP daemon's database says of mail.
+//! Who gets which alert: by the settings, by the topics, and by the mail settings in the PHP daemon's database.
 
 use std::sync::{Arc, Mutex};
 
 use serde::Deserialize;
 
-use crate::alert::address;
-use crate::notice::{Notice, Recipient};
-use crate::registry::PhpAlert;
-use crate::settings::{self, Alert, AlertWebhook, Settings, Smtp};
-use crate::topic::Topics;
+use delivery::alert::address;
+use model::notice::{Notice, Recipient};
+use model::settings::{self, Alert, AlertWebhook, Settings, Smtp};
+use model::topic::Topics;
+use registry::PhpAlert;
 
 /// What is known of the PHP daemon's mail settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) enum PhpMail {
-    /// The registry has not said yet.
+    /// The registry has not been read yet.
     #[default]
     Unknown,
-    /// There are none, or they do not count.
+    /// There are none, or they are not used.
     Nothing,
-    /// These.
+    /// The mail settings.
     Row(Box<PhpMailer>),
 }
 
-/// What a row of `dq_alert` says.
+/// The contents of a row of `dq_alert`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PhpMailer {
     smtp: Smtp,
-    /// Who hears of nodes.
+    /// The addresses that get alerts about nodes.
     of_nodes: Vec<String>,
 }
 
-/// As the registry's thread tells it.
+/// Shared with the registry's thread, which writes it.
 pub(super) type SharedPhpMail = Arc<Mutex<PhpMail>>;
 
 impl PhpMail {
-    /// Whether the registry is to be asked.
+    /// Whether the PHP daemon's mail settings are used.
     pub(super) fn counts(settings: &Settings) -> bool {
         settings.alert.smtp.is_none() && matches!(settings.registry, Some(settings::Registry::Mysql(_)))
     }
 
-    /// What a row says; none: there is none.
+    /// Returns the mail settings of a row. `None`: there is no row.
     pub(super) fn of(row: Option<PhpAlert>) -> PhpMail {
         match row.and_then(|row| Some((row.smtp()?, row))) {
             None => PhpMail::Nothing,
@@ -59,7 +59,7 @@ fn of_nodes(ext: &str) -> Vec<String> {
     addresses.split([',', ';']).map(str::trim).filter(|a| !a.is_empty()).map(str::to_owned).collect()
 }
 
-/// Who is told.
+/// Decides who gets an alert.
 pub(super) struct Routes<'a> {
     pub alert: &'a Alert,
     pub topics: &'a Topics,
@@ -67,7 +67,7 @@ pub(super) struct Routes<'a> {
 }
 
 impl Routes<'_> {
-    /// The mail server; none: there is none, or it is not known yet.
+    /// Returns the mail server. `None`: there is none, or it is not known yet.
     pub(super) fn smtp(&self) -> Option<&Smtp> {
         match self.php {
             PhpMail::Row(row) if self.alert.smtp.is_none() => Some(&row.smtp),
@@ -75,12 +75,12 @@ impl Routes<'_> {
         }
     }
 
-    /// Whether mail is sent, or may be as soon as more is known.
+    /// Whether mail is sent, or may be sent once more is known.
     fn has_mail(&self) -> bool {
         self.alert.smtp.is_some() || *self.php != PhpMail::Nothing
     }
 
-    /// Who is told of that.
+    /// Returns who gets this notice.
     pub(super) fn of(&self, notice: &Notice) -> Vec<Recipient> {
         let mut to: Vec<Recipient> = Vec::new();
         if self.has_mail() {
@@ -97,7 +97,7 @@ impl Routes<'_> {
                 }
                 match address(text) {
                     None => to.push(mail),
-                    Some(why) => log::debug!("nobody there is told of {:?}: {why}", notice.title),
+                    Some(why) => log::debug!("cannot send {:?} to an address: {why}", notice.title),
                 }
             }
         }
@@ -111,7 +111,7 @@ impl Routes<'_> {
         to
     }
 
-    /// Whether somebody may still be told something.
+    /// Whether a recipient may still get alerts.
     pub(super) fn knows(&self, to: &Recipient) -> bool {
         match to {
             Recipient::Mail(_) => self.has_mail(),
@@ -125,9 +125,9 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    use crate::job::TopicName;
-    use crate::settings::SmtpTls;
-    use crate::topic::Topic;
+    use model::job::TopicName;
+    use model::settings::SmtpTls;
+    use model::topic::Topic;
 
     fn alert() -> Alert {
         let hook = |name: &str, kinds: &[&str], topics: &[&str]| AlertWebhook {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_s_own_people_and_those_of_everything_are_told_and_webhooks_by_what_they_want() {
+    fn alerts_go_to_topic_and_global_contacts_and_chosen_webhooks() {
         let row = PhpAlert {
             host: "mail.example.com".into(),
             port: 25,

@@ -1,5 +1,5 @@
-//! The threads that send: one for mail, and one for each webhook, so that a server that hangs holds up its own messages alone. What is
-//! handed to them waits in a short queue, and what became of it comes back.
+//! The threads that send: one for mail, and one for each webhook, so that a server that hangs holds up only its own
+//! messages. Messages for them wait in a short queue, and their results come back.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, sync_channel};
@@ -8,37 +8,36 @@ use std::time::Duration;
 use anyhow::Result;
 use jiff::tz::TimeZone;
 
-use crate::alert::{Mailer, NotSent, Webhook};
-use crate::callback::{Rules, guarded_agent};
-use crate::notice::{Message, Recipient};
-use crate::role;
-use crate::settings::{Settings, Smtp};
+use delivery::alert::{Mailer, NotSent, Webhook};
+use delivery::callback::{Rules, guarded_agent};
+use model::notice::{Message, Recipient};
+use model::settings::{Settings, Smtp};
 
-/// So many messages wait for a thread.
+/// How many messages may wait for a thread.
 const QUEUE: usize = 64;
 
-/// How long a webhook may take, all in all.
+/// How long a call to a webhook may take in all.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What became of a message.
-pub(super) type Became = (Recipient, std::result::Result<(), NotSent>);
+/// What happened to a message.
+pub(super) type DeliveryReport = (Recipient, std::result::Result<(), NotSent>);
 
 /// A mail to send.
 type Mail = (Smtp, String, Message);
 
-/// The threads.
+/// The queues of the threads.
 pub(super) struct Senders {
     mail: SyncSender<Mail>,
     webhooks: HashMap<String, SyncSender<Message>>,
 }
 
 impl Senders {
-    /// Starts them.
+    /// Starts the threads.
     pub(super) fn start<W: Send + 'static>(
         settings: &Settings,
         zone: &TimeZone,
         tell: &Sender<W>,
-        word: fn(Became) -> W,
+        word: fn(DeliveryReport) -> W,
     ) -> Result<Senders> {
         let (mail, queue) = sync_channel(QUEUE);
         let told = tell.clone();
@@ -63,7 +62,7 @@ impl Senders {
         Ok(Senders { mail, webhooks })
     }
 
-    /// Hands a message over; false: its thread has enough to do, or there is none.
+    /// Hands a message to its thread. Returns false if the thread's queue is full, or if there is no such thread.
     pub(super) fn send(&self, smtp: Option<&Smtp>, to: &Recipient, message: Message) -> bool {
         match (to, smtp) {
             (Recipient::Mail(address), Some(smtp)) => {
@@ -81,7 +80,7 @@ fn is_taken<T>(sent: std::result::Result<(), TrySendError<T>>) -> bool {
     sent.is_ok()
 }
 
-fn send_mails(queue: &Receiver<Mail>, tell: impl Fn(Became)) {
+fn send_mails(queue: &Receiver<Mail>, tell: impl Fn(DeliveryReport)) {
     let mut known: Option<(Smtp, Mailer)> = None;
     while let Ok((smtp, to, message)) = queue.recv() {
         if known.as_ref().is_none_or(|(of, _)| *of != smtp) {
@@ -97,7 +96,7 @@ fn send_mails(queue: &Receiver<Mail>, tell: impl Fn(Became)) {
             Some((_, mailer)) => mailer.send(&to, &message),
             None => continue,
         };
-        // A server that does not work is not waited for by each of those who have a mail there.
+        // If the server does not work, the other waiting mails fail at once, and do not each wait for it.
         let away = sent.as_ref().err().filter(|e| e.is_of_server()).map(ToString::to_string);
         tell((Recipient::Mail(to), sent));
         if let Some(why) = away {

@@ -1,6 +1,7 @@
-//! Carries what the processes of this host have counted into the registry, where it is kept by day. On a thread of its own, which a
-//! database may hold up: what is not carried waits in the pages. What was carried stands in the registry itself, and changes with
-//! the sums: who dies in between, or two at the same time, add nothing twice and lose nothing.
+//! Carries the counters of this host's processes into the registry, which keeps them by day. The thread is separate,
+//! because a database may hold it up; until then the counts wait in the pages. The registry itself records what it has
+//! got of each page, in the same transaction as the sums. So a process that dies in between, or two at the same time,
+//! count nothing twice and lose nothing.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,30 +12,30 @@ use anyhow::{Context as _, Result};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use crate::counters;
-use crate::metrics::{PageSums, Subject, Sums};
-use crate::registry::{self, Registry};
-use crate::role::{self, Context, Trouble};
-use crate::settings::{self, Settings};
+use model::metrics::{MetricSubject, PageSums, Sums};
+use model::settings::{self, Settings};
+use registry::{self, Registry};
+use role::{self, Context, TroubleLog};
+use telemetry::counters;
 
-/// How often it carries.
+/// How often the counters are carried.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// How long the end waits for the last time.
+/// How long the process waits at its end for the last round.
 const LAST: Duration = Duration::from_secs(2);
 
-/// The thread, until it is told to end.
+/// The main loop's side of the thread.
 pub(super) struct Statistics {
     tell: Sender<()>,
     ended: Receiver<()>,
 }
 
 impl Statistics {
-    /// Starts the thread; none: there is no registry.
+    /// Starts the thread. `None`: there is no registry.
     pub(super) fn start(context: &Context) -> Result<Option<Statistics>> {
         let Some(registry) = context.settings.registry.clone() else { return Ok(None) };
         let (settings, zone) = (Arc::clone(&context.settings), context.zone()?);
-        let mut carrier = Carrier { settings, registry, zone, open: None, known: HashMap::new() };
+        let mut carrier = StatisticsWorker { settings, registry, zone, open: None, known: HashMap::new() };
         let ((tell, told), (end, ended)) = (channel(), channel());
         role::vital_thread("statistics", move || {
             carrier.run(&told);
@@ -43,28 +44,28 @@ impl Statistics {
         Ok(Some(Statistics { tell, ended }))
     }
 
-    /// Has all carried once more, and waits for it a little.
+    /// Makes the thread carry everything once more, and waits for it for a short time.
     pub(super) fn end(self) {
         drop(self.tell);
         if self.ended.recv_timeout(LAST) == Err(RecvTimeoutError::Timeout) {
-            log::info!("statistics: what is not carried waits for the next start");
+            log::info!("statistics: the rest waits for the next start");
         }
     }
 }
 
-struct Carrier {
+struct StatisticsWorker {
     settings: Arc<Settings>,
     registry: settings::Registry,
     zone: TimeZone,
-    /// None: it failed, and is opened anew.
+    /// `None`: it failed, and is opened again.
     open: Option<Box<dyn Registry>>,
     /// What the registry has of each page, as far as this process knows.
-    known: HashMap<(u64, Subject), Sums>,
+    known: HashMap<(u64, MetricSubject), Sums>,
 }
 
-impl Carrier {
+impl StatisticsWorker {
     fn run(&mut self, told: &Receiver<()>) {
-        let mut trouble = Trouble::default();
+        let mut trouble = TroubleLog::default();
         loop {
             let ends = told.recv_timeout(PERIOD) == Err(RecvTimeoutError::Disconnected);
             let begun = Instant::now();
@@ -85,7 +86,7 @@ impl Carrier {
         }
     }
 
-    /// Carries what has changed.
+    /// Carries what has changed. Returns how many sums have changed.
     fn carry(&mut self) -> Result<usize> {
         let run_dir = &self.settings.run_dir;
         let pages = counters::read(run_dir).context("cannot read the pages of counters")?;

@@ -1,21 +1,22 @@
-//! Which topics have due jobs that nobody delivers, and which have settings that dq cannot do. Pure.
+//! Which topics have due jobs that nobody delivers, and which have settings that dq does not support. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::condition::Condition;
 use super::findings::Found;
-use crate::job::TopicName;
-use crate::topic::Topics;
+use model::job::TopicName;
+use model::topic::Topics;
 
 /// What waits: how many jobs of a topic are ready, and when the oldest of them was due.
 pub(super) type Waiting = BTreeMap<TopicName, (u64, i64)>;
 
-/// For so long a due job may wait that nobody delivers, until it is told: somebody may be about to register its topic anew.
+/// How long a due job that nobody delivers may wait before it is a finding. Somebody may be about to register its topic
+/// again.
 const AFTER: Duration = Duration::from_secs(10);
 
-/// The topics with due jobs that nobody delivers: how many there are, and why that is. Paused topics count as well: to resume one
-/// of these would deliver nothing.
+/// Returns the topics with due jobs that nobody delivers, with their number and the reason. Paused topics count as
+/// well: to resume one of these topics would deliver nothing.
 pub(super) fn stranded(
     waiting: &Waiting,
     now_ms: i64,
@@ -41,11 +42,11 @@ fn detail(topic: &TopicName, ready: u64, waits: Duration, why: &str) -> String {
     let waits = humantime::format_duration(Duration::from_secs(waits.as_secs()));
     let jobs = if ready == 1 { "1 due job waits".to_owned() } else { format!("{ready} due jobs wait") };
     format!(
-        "{jobs}, the oldest for {waits}: {why}. They are delivered when that is mended; `dq topics delete {topic} --purge` removes them"
+        "{jobs}, the oldest for {waits}: {why}. They are delivered when that is fixed; `dq topics delete {topic} --purge` removes them"
     )
 }
 
-/// The topics with settings that dq cannot do, and what becomes of them.
+/// Returns the topics with settings that dq does not support, and what follows from that.
 pub(super) fn problems(topics: &Topics) -> Found {
     let of = |name: &str, problem: String| (Condition::TopicProblem(name.to_owned()), problem);
     topics.iter().filter_map(|topic| Some(of(topic.name.as_str(), topic.problem()?))).collect()
@@ -54,14 +55,14 @@ pub(super) fn problems(topics: &Topics) -> Found {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topic::{Mode, Topic};
+    use model::topic::{Mode, Topic};
 
     fn name(name: &str) -> TopicName {
         TopicName::new(name).unwrap()
     }
 
     #[test]
-    fn due_jobs_that_nobody_delivers_are_found_after_a_while_with_their_number_and_the_reason() {
+    fn undelivered_due_jobs_are_found_later_with_count_and_reason() {
         let topics = Topics::from_iter([
             Topic::new(name("served"), "http://h/"),
             Topic { mode: Mode::Pull, ..Topic::new(name("pulled"), "http://h/") },

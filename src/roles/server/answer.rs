@@ -1,4 +1,4 @@
-//! From the store's answer to JSON, on the store's thread.
+//! Turns the store's answers into JSON, on the store's thread.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,73 +7,43 @@ use jiff::tz::TimeZone;
 use mio::Waker;
 use serde::Serialize;
 
-use crate::fields::{Fields, Marks};
-use crate::job::{Attempt, JobKey, State, TopicName};
-use crate::protocol::dq::{Answer, DueAnswer, Refusal};
-use crate::store::{Added, Changed, Counts, Result, StoreError, View};
-use crate::submit::{self, Asker};
+use model::fields::{Fields, Marks};
+use model::job::{Attempt, JobKey, State, TopicName};
+use protocol::dq::{Answer, DueAnswer, Refusal};
+use role::submit::RequestSource;
+use store::{Added, Changed, Counts, Deleted, Result, StoreError, View};
 
-/// An answer's JSON.
+/// The JSON of an answer.
 pub(super) type Json = Cow<'static, [u8]>;
 
 /// `{"code":1,"msg":"succ","data":[]}`, which most answers are.
 pub(super) const SUCCESS: &[u8] = br#"{"code":1,"msg":"succ","data":[]}"#;
 
-/// Which request of which connection.
+/// The success answer of a change that waits in the spool, on this host's disk.
+const SPOOLED: &[u8] = br#"{"code":1,"msg":"succ","data":[],"spooled":true}"#;
+
+/// Names one request of one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ticket {
-    /// The connection's place.
+    /// The place of the connection in the slab.
     pub place: usize,
-    /// Tells it from an earlier connection in that place.
+    /// Distinguishes the connection from an earlier one in the same place.
     pub serial: u64,
     /// The request's number on the connection.
     pub number: u64,
 }
 
-/// How the store's answer is told.
-#[derive(Debug)]
-pub(super) enum Manner {
-    /// There is one way only.
-    Plain,
-    /// In at most so many bytes.
-    Get { most: usize },
-    /// To each job, those among them that were refused before; in at most so many bytes.
-    Madd { items: Vec<Result<(), Refusal>>, most: usize },
-    /// Of that topic alone, if it is named.
-    Stats(Option<TopicName>),
-}
-
-/// A request that the store has.
-#[derive(Debug)]
-pub(super) struct Asked {
-    pub ticket: Ticket,
-    pub manner: Manner,
-}
-
-/// The TCP port, as those who ask the store see it.
+/// The TCP port's side of the store threads.
 pub(super) struct Tcp {
-    pub zone: TimeZone,
     pub waker: Waker,
 }
 
-impl Asker for Tcp {
-    type Ticket = Asked;
-    type Told = Json;
+impl RequestSource for Tcp {
+    type Ticket = Ticket;
+    type Response = Json;
 
-    fn line(asked: &Asked) -> u64 {
-        asked.ticket.serial
-    }
-
-    fn told(&self, asked: &Asked, answer: submit::Answer) -> Json {
-        match (answer, &asked.manner) {
-            (submit::Answer::Added(one), _) => added(&one),
-            (submit::Answer::AddedMany(all), Manner::Madd { items, most }) => added_many(items, all, *most),
-            (submit::Answer::Got(key, found), Manner::Get { most }) => shown(&key, found, &self.zone, *most),
-            (submit::Answer::Deleted(key, was_there), _) => deleted(&key, &was_there),
-            (submit::Answer::Changed(key, change), _) => changed(&key, &change),
-            (submit::Answer::Counted(counts), Manner::Stats(topic)) => counted(topic.as_ref(), counts),
-            (answer, manner) => unreachable!("{answer:?} is no answer to {manner:?}"),
-        }
+    fn line(ticket: &Ticket) -> u64 {
+        ticket.serial
     }
 
     fn bytes(json: &Json) -> usize {
@@ -87,7 +57,7 @@ impl Asker for Tcp {
     }
 }
 
-/// The answer to a request that is refused.
+/// Returns the answer to a refused request.
 pub(super) fn refused(refusal: &Refusal) -> Json {
     Answer::failure(refusal).to_json().into()
 }
@@ -100,24 +70,30 @@ fn not_found(key: &JobKey) -> Refusal {
     Refusal::new("not_found", format!("there is no job {:?} in topic {}", key.id.as_str(), key.topic))
 }
 
-/// What one add came to: when the job is due, Unix milliseconds.
-fn outcome(added: &Result<Added>) -> Result<i64, Refusal> {
+/// Returns the outcome of one add: when the job is due, in Unix milliseconds, and whether it waits in the spool.
+fn outcome(added: &Result<Added>) -> Result<(i64, bool), Refusal> {
     match added {
         Ok(added) => {
-            added.due_ms().ok_or_else(|| Refusal::new("exists", "a job with this id is there already"))
+            let due_ms = added.due_ms();
+            let exists = || Refusal::new("exists", "a job with this id is there already");
+            due_ms.map(|due_ms| (due_ms, matches!(added, Added::Spooled { .. }))).ok_or_else(exists)
         }
         Err(e) => Err(failed(e)),
     }
 }
 
-/// The answer to an add.
-fn added(added: &Result<Added>) -> Json {
-    outcome(added).map_or_else(|refusal| refused(&refusal), |due_ms| Answer::added(due_ms).to_json().into())
+/// Returns the answer to an add.
+pub(super) fn added(added: Result<Added>) -> Json {
+    match outcome(&added) {
+        Ok((due_ms, true)) => Answer::spooled(due_ms).to_json().into(),
+        Ok((due_ms, false)) => Answer::added(due_ms).to_json().into(),
+        Err(refusal) => refused(&refusal),
+    }
 }
 
-/// The answer to a `madd`: one in `data` for each of its jobs. Where it would be longer than `most`, first the due times
-/// are left out, and then the messages.
-fn added_many(items: &[Result<(), Refusal>], all: Vec<Result<Added>>, most: usize) -> Json {
+/// Returns the answer to a `madd`: `data` has one entry for each job. If the answer is longer than `most` bytes, the
+/// due times are left out first, and then the messages.
+pub(super) fn added_many(items: &[Result<(), Refusal>], all: Vec<Result<Added>>, most: usize) -> Json {
     #[derive(Serialize)]
     struct One {
         code: u8,
@@ -127,13 +103,19 @@ fn added_many(items: &[Result<(), Refusal>], all: Vec<Result<Added>>, most: usiz
         err: Option<&'static str>,
         #[serde(flatten)]
         due: Option<DueAnswer>,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        spooled: bool,
     }
     let mut all = all.iter();
     let one = |item: &Result<(), Refusal>| {
         let outcome = item.clone().and_then(|()| outcome(all.next().expect("the store answers each job")));
         match outcome {
-            Ok(due_ms) => One { code: 1, msg: Some("succ".to_owned()), err: None, due: Some(due_ms.into()) },
-            Err(Refusal { err, msg }) => One { code: 0, msg: Some(msg), err: Some(err), due: None },
+            Ok((due_ms, spooled)) => {
+                One { code: 1, msg: Some("succ".to_owned()), err: None, due: Some(due_ms.into()), spooled }
+            }
+            Err(Refusal { err, msg }) => {
+                One { code: 0, msg: Some(msg), err: Some(err), due: None, spooled: false }
+            }
         }
     };
     let mut answers: Vec<One> = items.iter().map(one).collect();
@@ -148,24 +130,27 @@ fn added_many(items: &[Result<(), Refusal>], all: Vec<Result<Added>>, most: usiz
     json.into()
 }
 
-/// The answer to a `get`: the body's fields in `data`, as the PHP daemon has them, and what dq knows of the job in `job`.
-/// The latter gives way, first the attempts and then the rest, where it would make the answer longer than `most`.
-fn shown(key: &JobKey, found: Result<Option<Box<View>>>, zone: &TimeZone, most: usize) -> Json {
+/// Returns the answer to a `get`: `data` has the fields of the body, as the PHP daemon returns them; `job` has what dq
+/// knows of the job. If the answer is longer than `most` bytes, the log of attempts is left out first, and then all of
+/// `job`.
+pub(super) fn shown(key: &JobKey, found: Result<Option<View>>, zone: &TimeZone, most: usize) -> Json {
     #[derive(Serialize)]
-    struct Shown<'a> {
+    struct JobView<'a> {
         #[serde(flatten)]
         answer: Answer<'a, &'a Fields>,
         #[serde(skip_serializing_if = "Option::is_none")]
-        job: Option<About<'a>>,
+        job: Option<JobDetails<'a>>,
     }
     #[derive(Serialize)]
-    struct About<'a> {
+    struct JobDetails<'a> {
         state: State,
         due_ms: i64,
         #[serde(skip_serializing_if = "Option::is_none")]
         until_ms: Option<i64>,
         added_ms: i64,
         attempts: u32,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        spooled: bool,
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         headers: &'a BTreeMap<String, String>,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -179,18 +164,19 @@ fn shown(key: &JobKey, found: Result<Option<Box<View>>>, zone: &TimeZone, most: 
     let failures = if view.state == State::Leased { view.attempts.saturating_sub(1) } else { view.attempts };
     let marks = Marks { due_ms: view.due_ms, added_ms: view.stamp_us / 1000, failures };
     let fields = Fields::of(&view.body).with(marks, zone);
-    let about = |log| About {
+    let about = |log| JobDetails {
         state: view.state,
         due_ms: view.due_ms,
         until_ms: view.until_ms,
         added_ms: marks.added_ms,
         attempts: view.attempts,
+        spooled: view.is_spooled,
         headers: view.headers.by_name(),
         log,
     };
     let mut json = Vec::new();
     for job in [Some(about(Some(&*view.attempts_log))), Some(about(None)), None] {
-        let shown = Shown { answer: Answer::with(&fields), job };
+        let shown = JobView { answer: Answer::with(&fields), job };
         json = serde_json::to_vec(&shown).expect("views are plain values");
         if json.len() <= most {
             break;
@@ -199,27 +185,29 @@ fn shown(key: &JobKey, found: Result<Option<Box<View>>>, zone: &TimeZone, most: 
     json.into()
 }
 
-/// The answer to a `del`.
-fn deleted(key: &JobKey, was_there: &Result<bool>) -> Json {
-    match was_there {
-        Ok(true) => SUCCESS.into(),
-        Ok(false) => refused(&not_found(key)),
-        Err(e) => refused(&failed(e)),
+/// Returns the answer to a `del`.
+pub(super) fn deleted(key: &JobKey, deleted: Result<Deleted>) -> Json {
+    match deleted {
+        Ok(Deleted::Done) => SUCCESS.into(),
+        Ok(Deleted::Spooled) => SPOOLED.into(),
+        Ok(Deleted::NotFound) => refused(&not_found(key)),
+        Err(e) => refused(&failed(&e)),
     }
 }
 
-/// The answer to a `run`.
-fn changed(key: &JobKey, change: &Result<Changed>) -> Json {
+/// Returns the answer to a `run`.
+pub(super) fn changed(key: &JobKey, change: Result<Changed>) -> Json {
     match change {
         Ok(Changed::Done) => SUCCESS.into(),
         Ok(Changed::NotFound) => refused(&not_found(key)),
         Ok(Changed::Conflict) => refused(&Refusal::new("conflict", "the job is being delivered")),
-        Err(e) => refused(&failed(e)),
+        Err(e) => refused(&failed(&e)),
     }
 }
 
-/// The answer to `stats`: the counts of each topic that ever had a job under its name; of a named one always.
-fn counted(topic: Option<&TopicName>, counts: Result<Vec<Counts>>) -> Json {
+/// Returns the answer to `stats`: the counts of each topic that ever had a job under its name. A topic that the client
+/// named is always included.
+pub(super) fn counted(topic: Option<&TopicName>, counts: Result<Vec<Counts>>) -> Json {
     #[derive(Serialize, Default)]
     struct One {
         delayed: u64,

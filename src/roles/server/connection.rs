@@ -7,67 +7,69 @@ use std::time::{Duration, Instant};
 use mio::net::TcpStream;
 
 use super::answer::{Json, Tcp, Ticket, refused};
-use super::request::{Client, Front, Taken};
-use super::socket::{Came, Socket, consume};
-use super::succession::Estate;
-use crate::protocol::dq::{Framing, Refusal};
-use crate::submit::Submits;
-use crate::token::Pass;
+use super::handoff::HandoffState;
+use super::request::{Client, RequestOutcome, RequestRouter};
+use super::socket::{ReadOutcome, Socket, consume};
+use model::token::Pass;
+use protocol::dq::{Framing, Refusal};
+use role::submit::Submitter;
 
-/// How much is read of one connection before the others have their turn.
+/// How many bytes are read from one connection before the other connections have their turn.
 pub(super) const TURN: usize = 64 << 10;
 
-/// A client that leaves so many bytes of answers unread is not read from until it takes some.
+/// A client with this many bytes of answers that it has not read is not read from until it takes some.
 const UNREAD_MAX: usize = 1 << 20;
 
-/// A client with so many requests that are not answered yet is not read from until some are.
+/// A client with this many unanswered requests is not read from until some are answered.
 const OWED_MAX: usize = 1024;
 
-/// What the answer to a `get` that the store has is counted as, in bytes, until it is known.
+/// The assumed size, in bytes, of the answer to a `get` until the store has answered it.
 const ANSWER_GUESS: usize = 16 << 10;
 
-/// A client whose framing is lost has so long to take its last answer and to end.
+/// How long a client whose framing is lost has to read its last answer and to close the connection.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// What is left to do with a connection after its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// It waits: for the client, or for the store's answers to its own requests.
+    /// It waits for the client, or for the store's answers to its own requests.
     Waits,
-    /// Its socket may hold more, of which nothing tells again.
+    /// Its socket may hold more bytes, and no further event will report them.
     MoreToRead,
-    /// It waits until the store has answered others.
+    /// It waits until the store has answered requests of other connections.
     Stalled,
-    /// It may be passed on.
+    /// It may be passed on to another process.
     Passes,
-    /// It is over.
+    /// It has ended.
     Ended,
 }
 
-/// What is done with what the client sends.
+/// What happens to the bytes that the client sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Input {
-    /// It is read.
+    /// They are read.
     Open,
-    /// The daemon drains: it is read as far as it has arrived.
+    /// The daemon drains: bytes that have already arrived are read, and no others.
     Last,
-    /// Another process takes the connection over, once nothing is owed by the store: it is not read from here.
+    /// Another process takes the connection over once the store owes it no answer. This process no longer reads from
+    /// it.
     Passing,
-    /// It is offered to that process: nothing at all is done with it here.
+    /// The connection is offered to the other process. This process does nothing with it.
     Offered,
-    /// The client has said all. What is owed is still answered.
+    /// The client has closed its side. The answers that are owed are still sent.
     Shut,
-    /// The framing is lost: what is owed is answered, and what comes is thrown away until the client ends; once it has
-    /// its last answer, at most until then. (To close a socket with unread bytes would take that answer from it.)
+    /// The framing is lost. The answers that are owed are still sent, and further bytes are discarded until the client
+    /// closes the connection. Once the last answer is written, the client has until the given moment. (To close a
+    /// socket with unread bytes would reset the connection, and the client could lose that answer.)
     Lost(Option<Instant>),
 }
 
-/// An answer that is owed.
+/// An answer that the client is owed.
 #[derive(Debug)]
 enum Reply {
-    /// The store has the request, since then; its answer is counted as so many bytes.
+    /// The store has had the request since `since`. The answer counts as `guess` bytes.
     Pending { since: Instant, guess: usize },
-    /// The answer.
+    /// The answer is there.
     Done(Json),
 }
 
@@ -86,20 +88,20 @@ pub(super) struct Connection {
     pub peer: SocketAddr,
     pub serial: u64,
     framing: Option<Framing>,
-    /// By what it has been let in.
+    /// The token that the client has shown.
     pass: Option<Pass>,
     input: Input,
-    /// Read and not yet understood.
+    /// Bytes that were read and are not yet parsed.
     inbox: Vec<u8>,
-    /// Answered and not yet written.
+    /// Answers that are not yet written.
     outbox: Vec<u8>,
     /// The answers that are owed, in the order of the requests.
     replies: VecDeque<Reply>,
     /// The number of the first of `replies`.
     first: u64,
-    /// The bytes of the answers in `replies`, as far as they are known.
+    /// The bytes of the answers in `replies`; a pending answer counts as its guess.
     owed: usize,
-    /// Frames have arrived in full that wait for the client to take answers, or for the store.
+    /// Complete frames are in the inbox. They wait until the client takes answers, or until the store has room.
     held: bool,
 }
 
@@ -121,13 +123,13 @@ impl Connection {
         }
     }
 
-    /// Reads, understands, hands in, and writes, as far as it goes without waiting.
-    /// `buffer` is what is read into, of any contents.
+    /// Reads, parses, hands requests to the store, and writes, as far as this is possible without waiting. `buffer` is
+    /// scratch space for reading; its contents do not matter.
     pub(super) fn turn(
         &mut self,
         place: usize,
-        front: &Front,
-        submit: &mut Submits<Tcp>,
+        front: &RequestRouter,
+        submit: &mut Submitter<Tcp>,
         buffer: &mut [u8],
     ) -> Progress {
         if self.input == Input::Offered {
@@ -141,7 +143,8 @@ impl Connection {
         match self.input {
             Input::Shut if owes_nothing && !self.held => Progress::Ended,
             Input::Lost(None) if owes_nothing => {
-                // The client learns that nothing more will come; its own end is waited for.
+                // This tells the client that nothing more will come. The connection then waits for the client to close
+                // it.
                 let _ = self.socket.stream.shutdown(Shutdown::Write);
                 self.input = Input::Lost(Some(Instant::now() + FAREWELL));
                 progress
@@ -153,8 +156,8 @@ impl Connection {
     fn exchange(
         &mut self,
         place: usize,
-        front: &Front,
-        submit: &mut Submits<Tcp>,
+        front: &RequestRouter,
+        submit: &mut Submitter<Tcp>,
         buffer: &mut [u8],
     ) -> std::io::Result<Progress> {
         let mut taken = 0;
@@ -168,7 +171,7 @@ impl Connection {
                 return Ok(if self.replies.is_empty() { Progress::Passes } else { Progress::Waits });
             }
             if self.held {
-                // Nothing is read while what was read waits; and nothing tells of it again.
+                // Nothing more is read while complete frames wait, and no event will report those frames again.
                 match (self.is_ahead(), submit.is_full()) {
                     (true, _) => return Ok(Progress::Waits),
                     (false, true) => return Ok(Progress::Stalled),
@@ -187,14 +190,14 @@ impl Connection {
                 return Ok(progress);
             }
             match self.socket.read(buffer)? {
-                Came::Some(n) => {
+                ReadOutcome::Some(n) => {
                     if !matches!(self.input, Input::Lost(_)) {
                         self.inbox.extend_from_slice(&buffer[..n]);
                     }
                     taken += n;
                 }
-                Came::Nothing if self.input != Input::Last => return Ok(Progress::Waits),
-                Came::Nothing | Came::End => {
+                ReadOutcome::Nothing if self.input != Input::Last => return Ok(Progress::Waits),
+                ReadOutcome::Nothing | ReadOutcome::End => {
                     self.input = Input::Shut;
                     return Ok(Progress::Waits);
                 }
@@ -207,14 +210,18 @@ impl Connection {
         self.outbox.len() + self.owed >= UNREAD_MAX || self.replies.len() >= OWED_MAX
     }
 
-    /// Takes the frames that have arrived out of the inbox.
-    fn understand(&mut self, place: usize, front: &Front, submit: &mut Submits<Tcp>) {
+    /// Takes the complete frames out of the inbox.
+    fn understand(&mut self, place: usize, front: &RequestRouter, submit: &mut Submitter<Tcp>) {
         let mut done = 0;
         self.held = false;
         while done < self.inbox.len() {
             let Some(framing) = self.framing.or_else(|| Framing::of(self.inbox[done])) else {
-                // There is no framing to answer in.
-                log::debug!("{} begins with {:#04x}, which is neither framing", self.peer, self.inbox[done]);
+                // Without a framing no answer is possible.
+                log::debug!(
+                    "{} begins with {:#04x}, which belongs to neither framing",
+                    self.peer,
+                    self.inbox[done]
+                );
                 self.input = Input::Lost(None);
                 break;
             };
@@ -231,8 +238,8 @@ impl Connection {
                         Ticket { place, serial: self.serial, number: self.first + self.replies.len() as u64 };
                     let client = Client { peer: self.peer, pass: &mut self.pass };
                     let reply = match front.take(json, framing, client, ticket, submit) {
-                        Taken::Answered(json) => Reply::Done(json),
-                        Taken::Asked { is_get } => Reply::Pending {
+                        RequestOutcome::Answered(json) => Reply::Done(json),
+                        RequestOutcome::Asked { is_get } => Reply::Pending {
                             since: Instant::now(),
                             guess: if is_get { ANSWER_GUESS } else { 0 },
                         },
@@ -265,7 +272,7 @@ impl Connection {
             self.owed -= json.len();
             if !framing.append(&json, &mut self.outbox) {
                 let problem =
-                    format!("the answer has {} bytes, more than 4 digits of length can say", json.len());
+                    format!("the answer has {} bytes, more than a length of 4 digits allows", json.len());
                 let short =
                     framing.append(&refused(&Refusal::new("answer_too_long", problem)), &mut self.outbox);
                 debug_assert!(short, "a refusal fits into any framing");
@@ -273,7 +280,7 @@ impl Connection {
         }
     }
 
-    /// Takes the store's answer to a request; one that was given up on has been answered.
+    /// Stores the store's answer to a request. A request that was given up on already has an answer.
     pub(super) fn answer(&mut self, number: u64, json: Json) {
         let index = number.checked_sub(self.first).and_then(|i| usize::try_from(i).ok());
         if let Some(reply @ Reply::Pending { .. }) = index.and_then(|i| self.replies.get_mut(i)) {
@@ -282,11 +289,11 @@ impl Connection {
         }
     }
 
-    /// When it is closed, if nothing moves until then.
+    /// Returns when the connection is closed if no byte moves until then.
     pub(super) fn silent_at(&self, idle: Duration) -> Instant {
         match (self.input, self.replies.front()) {
             (Input::Lost(Some(until)), _) => until,
-            // It is the store that is silent, and that is looked at for itself.
+            // Here the store is silent, not the client. `overdue_at` covers that.
             (_, Some(Reply::Pending { since, .. })) => {
                 (*since).max(self.socket.moved_at) + idle.max(Duration::from_secs(60))
             }
@@ -294,16 +301,16 @@ impl Connection {
         }
     }
 
-    /// When the store is overdue with an answer that it owes.
+    /// Returns when the store is overdue with the oldest answer that it owes.
     pub(super) fn overdue_at(&self, timeout: Duration) -> Option<Instant> {
-        // They were handed in in this order.
+        // The requests went to the store in this order, so the first pending one is the oldest.
         self.replies.iter().find_map(|r| match r {
             Reply::Pending { since, .. } => Some(*since + timeout),
             Reply::Done(_) => None,
         })
     }
 
-    /// Answers what the store has had for too long.
+    /// Answers the requests that the store has had for too long.
     pub(super) fn give_up_on_store(&mut self, now: Instant, timeout: Duration) {
         let problem = "the store has not answered in time: the outcome is unknown";
         for reply in &mut self.replies {
@@ -315,7 +322,7 @@ impl Connection {
         }
     }
 
-    /// Takes what has arrived already, and nothing after that.
+    /// Reads what has already arrived, and nothing after that.
     pub(super) fn drain(&mut self) {
         if matches!(self.input, Input::Open | Input::Passing) {
             self.take_the_last();
@@ -327,7 +334,7 @@ impl Connection {
         self.socket.read_to_the_end();
     }
 
-    /// Takes nothing more: another process will.
+    /// Reads nothing more, because another process will take the connection over.
     pub(super) fn prepare_to_pass(&mut self) {
         if self.input == Input::Open {
             self.input = Input::Passing;
@@ -335,21 +342,22 @@ impl Connection {
         }
     }
 
-    /// It is offered to another process.
+    /// Marks the connection as offered to another process.
     pub(super) fn offered(&mut self) {
         self.input = Input::Offered;
     }
 
-    /// It was not taken: what has arrived is answered, and that is all.
+    /// Takes the connection back after the other process refused it: what has arrived is answered, then the connection
+    /// ends.
     pub(super) fn not_taken(&mut self) {
         debug_assert_eq!(self.input, Input::Offered);
         self.take_the_last();
     }
 
-    /// What is passed on with the socket.
-    pub(super) fn estate(&self) -> Estate {
+    /// Returns the state that is passed on with the socket.
+    pub(super) fn handoff_state(&self) -> HandoffState {
         debug_assert!(self.replies.is_empty());
-        Estate {
+        HandoffState {
             peer: self.peer,
             framing: self.framing,
             pass: self.pass.clone(),
@@ -358,9 +366,9 @@ impl Connection {
         }
     }
 
-    /// A connection that another process had.
-    pub(super) fn taken_over(stream: TcpStream, serial: u64, estate: Estate) -> Connection {
-        let Estate { peer, framing, pass, inbox, outbox } = estate;
+    /// Returns a connection that another process has passed on.
+    pub(super) fn taken_over(stream: TcpStream, serial: u64, handoff_state: HandoffState) -> Connection {
+        let HandoffState { peer, framing, pass, inbox, outbox } = handoff_state;
         Connection { framing, pass, inbox, outbox, ..Connection::new(stream, peer, serial) }
     }
 }

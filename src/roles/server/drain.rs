@@ -1,5 +1,5 @@
-//! How a dq-server ends, and begins where another one ends: its port is let go, its connections are passed on to the successor,
-//! or answered and closed where there is none.
+//! The drain of a dq-server, and the takeover by the next one. A draining server stops accepting, and passes its
+//! connections on to its successor. Without a successor, it answers and closes them.
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd};
@@ -10,14 +10,14 @@ use mio::net::TcpStream;
 use mio::unix::SourceFd;
 
 use super::connection::Connection;
-use super::succession::{Estate, Fate, Testator};
-use super::{PASSAGE, Server, TESTATOR};
+use super::handoff::{HandoffResult, HandoffSender, HandoffState};
+use super::{HANDOFF_SENDER, PASSAGE, Server};
 
 impl Server {
-    /// Takes whoever wants to pass connections on.
+    /// Accepts draining servers that want to pass connections on.
     pub(super) fn accept_passages(&mut self) {
         loop {
-            let watched = match self.heir.accept() {
+            let watched = match self.handoff_receiver.accept() {
                 Ok(None) => break,
                 Ok(Some(fd)) => {
                     let both = Interest::READABLE | Interest::WRITABLE;
@@ -36,36 +36,37 @@ impl Server {
     /// Takes the connections that were passed on.
     pub(super) fn take_over(&mut self) {
         let (front, open) = (&self.front, self.connections.len());
-        let arrived = self.heir.receive(|estate, more| front.admit(estate.peer, open + more));
+        let arrived =
+            self.handoff_receiver.receive(|handoff_state, more| front.admit(handoff_state.peer, open + more));
         if !arrived.is_empty() {
             self.sweep_by(Instant::now() + self.front.settings.server.idle_timeout);
         }
-        for (estate, fd) in arrived {
-            self.adopt(estate, TcpStream::from_std(fd.into()));
+        for (handoff_state, fd) in arrived {
+            self.adopt(handoff_state, TcpStream::from_std(fd.into()));
         }
     }
 
-    fn adopt(&mut self, estate: Estate, stream: TcpStream) {
-        let peer = estate.peer;
-        let taken_over = |stream, serial| Connection::taken_over(stream, serial, estate);
+    fn adopt(&mut self, handoff_state: HandoffState, stream: TcpStream) {
+        let peer = handoff_state.peer;
+        let taken_over = |stream, serial| Connection::taken_over(stream, serial, handoff_state);
         let Some(place) = self.keep(stream, peer, taken_over) else { return };
         if self.listener.is_none() {
-            // This one drains as well.
+            // This server drains as well.
             self.drain_one(place);
         }
-        // It may have more in hand than its socket will tell of.
+        // Its inbox may hold requests that no event of its socket will report.
         self.serve(place);
     }
 
-    pub(super) fn pass_on_to(&mut self, testator: Testator) {
-        let fd = testator.as_fd().as_raw_fd();
-        match self.poll.registry().register(&mut SourceFd(&fd), TESTATOR, Interest::READABLE) {
-            Ok(()) => (self.testator, self.passing) = (Some(testator), true),
-            Err(e) => log::warn!("cannot hear the successor: {e}"),
+    pub(super) fn pass_on_to(&mut self, handoff_sender: HandoffSender) {
+        let fd = handoff_sender.as_fd().as_raw_fd();
+        match self.poll.registry().register(&mut SourceFd(&fd), HANDOFF_SENDER, Interest::READABLE) {
+            Ok(()) => (self.handoff_sender, self.passing) = (Some(handoff_sender), true),
+            Err(e) => log::warn!("cannot watch the successor's answers: {e}"),
         }
     }
 
-    /// Prepares a connection for its end here.
+    /// Prepares one connection for the drain.
     pub(super) fn drain_one(&mut self, place: usize) {
         match self.passing {
             true => self.connections[place].prepare_to_pass(),
@@ -73,7 +74,7 @@ impl Server {
         }
     }
 
-    /// Gives up passing connections on: they are drained, but for those that are offered already.
+    /// Stops passing connections on. They are drained here, except those that are already offered.
     pub(super) fn keep_all(&mut self) {
         self.passing = false;
         let places: Vec<usize> = self.connections.iter().map(|(place, _)| place).collect();
@@ -83,14 +84,16 @@ impl Server {
         }
     }
 
-    /// Gives a connection to the successor; or, where that is not to be, ends it after its last answer.
+    /// Offers a connection to the successor. If that is not possible, the connection ends after its last answer.
     pub(super) fn pass_on(&mut self, place: usize) {
         let connection = &mut self.connections[place];
-        let offered = self.testator.as_mut().filter(|_| self.passing).map(|t| t.offer(place, connection));
+        let offered =
+            self.handoff_sender.as_mut().filter(|_| self.passing).map(|t| t.offer(place, connection));
         match offered {
             Some(Ok(())) => {
                 connection.offered();
-                // What it has said meanwhile is taken now and then, so that it never waits for that.
+                // The successor's answers are read from time to time, so that the successor never waits for this side
+                // to read them.
                 if place.is_multiple_of(64) {
                     self.hear_successor();
                 }
@@ -99,7 +102,7 @@ impl Server {
             Some(Err(e)) => {
                 log::warn!("{}: cannot be passed on: {e}", connection.peer);
                 if e.kind() != ErrorKind::InvalidInput {
-                    // The successor does not take it, and would not take the others: they must not wait for that.
+                    // The successor would not take the other connections either, and they must not wait for it.
                     self.keep_all();
                 }
             }
@@ -109,20 +112,20 @@ impl Server {
         self.serve(place);
     }
 
-    /// Lets go of connections that the successor has taken, and goes on with those that it has not.
+    /// Closes the connections that the successor has taken, and goes on with those that it has refused.
     pub(super) fn hear_successor(&mut self) {
-        let Some(testator) = &mut self.testator else { return };
-        let (fates, more) = testator.fates();
+        let Some(handoff_sender) = &mut self.handoff_sender else { return };
+        let (results, more) = handoff_sender.results();
         if !more {
-            log::warn!("the successor takes no more connections over");
-            let _ = self.poll.registry().deregister(&mut SourceFd(&testator.as_fd().as_raw_fd()));
-            self.testator = None;
+            log::warn!("the successor takes over no more connections");
+            let _ = self.poll.registry().deregister(&mut SourceFd(&handoff_sender.as_fd().as_raw_fd()));
+            self.handoff_sender = None;
             self.keep_all();
         }
-        for fate in fates {
-            let (Fate::Taken(place, serial) | Fate::Stays(place, serial)) = fate;
+        for result in results {
+            let (HandoffResult::Taken(place, serial) | HandoffResult::Stays(place, serial)) = result;
             match self.connections.get_mut(place).filter(|c| c.serial == serial) {
-                Some(_) if matches!(fate, Fate::Taken(..)) => self.close(place),
+                Some(_) if matches!(result, HandoffResult::Taken(..)) => self.close(place),
                 Some(connection) => {
                     connection.not_taken();
                     self.unfinished.push(place);
@@ -132,16 +135,16 @@ impl Server {
         }
     }
 
-    /// Lets the port go. Passes the connections on to a successor; without one takes what has arrived, and ends each after
-    /// its last answer.
+    /// Stops accepting and passes the connections on to a successor. Without a successor, reads what has already
+    /// arrived, and ends each connection after its last answer.
     pub(super) fn begin_drain(&mut self, successor: bool) {
         if successor {
-            match Testator::find(&self.front.settings.run_dir) {
-                Ok(testator) => self.pass_on_to(testator),
-                Err(e) => log::warn!("no successor takes connections over: {e}"),
+            match HandoffSender::find(&self.front.settings.run_dir) {
+                Ok(handoff_sender) => self.pass_on_to(handoff_sender),
+                Err(e) => log::warn!("no successor takes over connections: {e}"),
             }
         }
-        // Whoever has come in is served, and not reset.
+        // Connections that already wait in the backlog are served, and not reset.
         self.accept();
         if let Some(mut listener) = self.listener.take() {
             let _ = self.poll.registry().deregister(&mut listener);

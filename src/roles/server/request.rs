@@ -1,4 +1,4 @@
-//! From a client's command to what the store is asked.
+//! Turns a client's command into a request for the store.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -7,27 +7,28 @@ use std::time::Instant;
 
 use jiff::tz::TimeZone;
 
-use super::answer::{Asked, Json, Manner, SUCCESS, Tcp, Ticket, refused};
-use crate::counters::Counters;
-use crate::excerpt::Excerpt;
-use crate::job::{Due, NewJob, TopicName};
-use crate::metrics::AddOutcome;
-use crate::process;
-use crate::protocol::dq::{self, Add, Command, DIGITS_MAX, FrameError, Framing, Refusal};
-use crate::role::{LiveTopics, RefusalLog};
-use crate::scope::Need;
-use crate::settings::{Auth, Settings};
-use crate::strikes::{Source, Strike, Strikes};
-use crate::submit::{Ask, Submits};
-use crate::token::{Pass, Shown, Token};
+use super::answer::{
+    Json, SUCCESS, Tcp, Ticket, added, added_many, changed, counted, deleted, refused, shown,
+};
+use model::excerpt::Excerpt;
+use model::failure_limiter::{FailureKind, FailureLimiter, Source};
+use model::job::{Due, NewJob, TopicName};
+use model::metrics::AddOutcome;
+use model::scope::Need;
+use model::settings::{Auth, Settings};
+use model::token::{Pass, PresentedToken, Token};
+use protocol::dq::{self, Add, Command, DIGITS_MAX, FrameError, Framing, Refusal};
+use role::submit::{Request, Submitter};
+use role::{LiveTopics, RefusalLog};
+use telemetry::counters::Counters;
 
-/// The most jobs of a `madd` in the digits framing: their answers, shortened, fit into its longest frame.
+/// The most jobs of a `madd` in the digits framing. Their shortened answers fit into the longest frame of that framing.
 const MADD_DIGITS_MAX: usize = 200;
 
-/// The longest frame of a client that has to show a token and has not, in bytes.
+/// The longest frame, in bytes, of a client that must show a token and has not done so.
 const UNKNOWN_MAX: usize = 64 << 10;
 
-/// The longest answer in bytes.
+/// Returns the length of the longest answer in bytes.
 fn longest(framing: Framing) -> usize {
     match framing {
         Framing::Digits => DIGITS_MAX,
@@ -35,36 +36,36 @@ fn longest(framing: Framing) -> usize {
     }
 }
 
-/// What became of a request that was taken.
-pub(super) enum Taken {
+/// What happened to a request.
+pub(super) enum RequestOutcome {
     /// It is answered.
     Answered(Json),
-    /// The store is asked.
+    /// It was handed to the store.
     Asked {
-        /// Whether the answer may be as long as a body.
+        /// Whether the answer may be as long as a job's body.
         is_get: bool,
     },
 }
 
-/// What the event loop knows without the store.
-pub(super) struct Front {
+/// Answers or refuses requests as far as this is possible without the store.
+pub(super) struct RequestRouter {
     pub settings: Arc<Settings>,
     pub topics: LiveTopics,
     pub zone: TimeZone,
-    pub strikes: RefCell<Strikes>,
+    pub failures: RefCell<FailureLimiter>,
     pub refusals: RefCell<RefusalLog>,
     pub counters: Counters,
 }
 
-/// Who asks.
+/// The client that sent a request.
 pub(super) struct Client<'a> {
     pub peer: SocketAddr,
-    /// By what it has been let in.
+    /// The token that the client has shown.
     pub pass: &'a mut Option<Pass>,
 }
 
-impl Front {
-    /// Whether a client is let in beside `open` others.
+impl RequestRouter {
+    /// Whether a client is let in while `open` other connections are open.
     pub(super) fn admit(&self, peer: SocketAddr, open: usize) -> Result<(), String> {
         let server = &self.settings.server;
         if !server.allow.is_empty() && !server.allow.iter().any(|net| net.contains(&peer.ip().to_canonical()))
@@ -86,70 +87,70 @@ impl Front {
         }
     }
 
-    /// Takes a request: hands it to the store, or answers it at once.
+    /// Handles a request: hands it to the store, or answers it at once.
     pub(super) fn take(
         &self,
         json: &[u8],
         framing: Framing,
         client: Client<'_>,
         ticket: Ticket,
-        submit: &mut Submits<Tcp>,
-    ) -> Taken {
+        submit: &mut Submitter<Tcp>,
+    ) -> RequestOutcome {
         let command = match dq::parse(json, &self.zone) {
-            Ok(Command::Ping) => return Taken::Answered(SUCCESS.into()),
-            Ok(Command::Auth(shown)) => return Taken::Answered(self.let_in(&shown, client)),
+            Ok(Command::Ping) => return RequestOutcome::Answered(SUCCESS.into()),
+            Ok(Command::Auth(shown)) => return RequestOutcome::Answered(self.let_in(&shown, client)),
             other => other,
         };
         let token = match self.token(client.pass.as_ref()) {
             Ok(token) => token,
-            Err(refusal) => return Taken::Answered(self.refuse(client.peer, false, &refusal)),
+            Err(refusal) => return RequestOutcome::Answered(self.refuse(client.peer, false, &refusal)),
         };
-        let (ask, manner) = match command.and_then(|command| self.ask(command, framing, token)) {
-            Ok(ask) => ask,
-            Err(refusal) => return Taken::Answered(self.refuse(client.peer, true, &refusal)),
+        let is_get = matches!(command, Ok(Command::Get(_)));
+        let request = match command.and_then(|command| self.request(command, framing, token)) {
+            Ok(request) => request,
+            Err(refusal) => return RequestOutcome::Answered(self.refuse(client.peer, true, &refusal)),
         };
-        let is_get = matches!(ask, Ask::Get(_));
-        match submit.hand_in(Asked { ticket, manner }, ask, json.len()) {
-            Ok(()) => Taken::Asked { is_get },
-            Err(hung) => Taken::Answered(refused(&Refusal::new("store_busy", hung.to_string()))),
+        match submit.hand_in(ticket, request, json.len()) {
+            Ok(()) => RequestOutcome::Asked { is_get },
+            Err(hung) => RequestOutcome::Answered(refused(&Refusal::new("store_busy", hung.to_string()))),
         }
     }
 
-    /// Takes a token that is shown. From then on the connection is let in as long as that is one.
-    fn let_in(&self, shown: &Shown, client: Client<'_>) -> Json {
+    /// Checks a token that the client shows. The connection is then let in for as long as the token is valid.
+    fn let_in(&self, shown: &PresentedToken, client: Client<'_>) -> Json {
         if self.settings.server.auth == Auth::None {
             return SUCCESS.into();
         }
-        *client.pass = self.topics.tokens().shown(&shown.0, process::now_ms()).map(Pass::from);
+        *client.pass = self.topics.tokens().shown(&shown.0, host::now_ms()).map(Pass::from);
         if client.pass.is_some() {
             return SUCCESS.into();
         }
         let source = Source::address(client.peer.ip());
-        let refusal = match self.strikes.borrow_mut().strike(source, Instant::now()) {
-            Strike::TooMany(until) => {
+        let refusal = match self.failures.borrow_mut().record_failure(source, Instant::now()) {
+            FailureKind::TooMany(until) => {
                 let left = until.saturating_duration_since(Instant::now()).as_secs() + 1;
                 let problem = format!("too many wrong tokens from {source}: wait {left} s");
                 Refusal::new("too_many_failures", problem)
             }
-            Strike::Counted => Refusal::new("unauthorized", UNKNOWN),
+            FailureKind::Counted => Refusal::new("unauthorized", UNKNOWN),
         };
         self.refuse(client.peer, false, &refusal)
     }
 
-    /// Refuses a request, and records it for the log. `has_token`: its connection had a valid token, or needs none.
+    /// Refuses a request, and records it for the log. `has_token`: the connection has a valid token, or needs none.
     fn refuse(&self, peer: SocketAddr, has_token: bool, refusal: &Refusal) -> Json {
         let text = || format!("{}: {}", refusal.err, Excerpt(&refusal.msg));
         self.refusals.borrow_mut().record(Source::address(peer.ip()), has_token, text);
         refused(refusal)
     }
 
-    /// Refuses a frame that cannot be told from the next one.
+    /// Refuses a frame whose end cannot be found.
     pub(super) fn refuse_frame(&self, client: &Client<'_>, error: &FrameError) -> Json {
         let has_token = self.token(client.pass.as_ref()).is_ok();
         self.refuse(client.peer, has_token, &Refusal::new("bad_frame", error.to_string()))
     }
 
-    /// The token of a connection, as it is now; none: none is needed.
+    /// Returns the present state of a connection's token. `None` if no token is needed.
     fn token(&self, pass: Option<&Pass>) -> Result<Option<&Token>, Refusal> {
         if self.settings.server.auth == Auth::None {
             return Ok(None);
@@ -158,31 +159,31 @@ impl Front {
         let Some(pass) = pass else {
             return refuse("a token is needed: {\"cmd\":\"auth\",\"token\":\"dq_…\"}");
         };
-        let token = self.topics.tokens().passed(pass, process::now_ms());
+        let token = self.topics.tokens().passed(pass, host::now_ms());
         token.map_or_else(|| refuse(UNKNOWN), |token| Ok(Some(token)))
     }
 
-    /// What the store is asked, and how its answer is told.
-    fn ask(
+    /// Returns the request for the store.
+    fn request(
         &self,
         command: Command,
         framing: Framing,
         token: Option<&Token>,
-    ) -> Result<(Ask, Manner), Refusal> {
+    ) -> Result<Request<Json>, Refusal> {
         let most = longest(framing);
         match &command {
             Command::Get(key) => check(token, Need::Jobs(key.topic.as_str()))?,
             Command::Del(key) | Command::Run(key) => check(token, Need::Produce(key.topic.as_str()))?,
             Command::Stats(_) => check(token, Need::Read)?,
-            // Each job by itself, below.
+            // Each job is checked by itself, below.
             Command::Add(_) | Command::Madd(_) => {}
             Command::Ping | Command::Auth(_) => {}
         }
         Ok(match command {
-            Command::Add(add) => (Ask::Add(self.job(add, token)?), Manner::Plain),
+            Command::Add(add) => Request::add(self.job(add, token)?, added),
             Command::Madd(adds) if framing == Framing::Digits && adds.len() > MADD_DIGITS_MAX => {
                 let problem = format!(
-                    "jobs holds {} of them; the answers of {MADD_DIGITS_MAX} are what 4 digits of length can say",
+                    "jobs holds {} jobs; with a length of 4 digits, at most {MADD_DIGITS_MAX} can be answered",
                     adds.len()
                 );
                 return Err(Refusal::new("bad_field", problem));
@@ -190,16 +191,19 @@ impl Front {
             Command::Madd(adds) => {
                 let mut jobs = Vec::new();
                 let take = |add: Result<Add, Refusal>| self.job(add?, token).map(|job| jobs.push(job));
-                let items = adds.into_iter().map(take).collect();
-                (Ask::AddMany(jobs), Manner::Madd { items, most })
+                let items: Vec<_> = adds.into_iter().map(take).collect();
+                Request::add_many(jobs, move |all| added_many(&items, all, most))
             }
-            Command::Get(key) => (Ask::Get(key), Manner::Get { most }),
-            Command::Del(key) => (Ask::Delete(key), Manner::Plain),
-            Command::Run(key) => (Ask::Run(key), Manner::Plain),
+            Command::Get(key) => {
+                let zone = self.zone.clone();
+                Request::get(key, move |key, found| shown(key, found, &zone, most))
+            }
+            Command::Del(key) => Request::delete(key, deleted),
+            Command::Run(key) => Request::run(key, changed),
             Command::Stats(Some(topic)) if self.topics.now().get(topic.as_str()).is_none() => {
                 return Err(unregistered(&topic));
             }
-            Command::Stats(topic) => (Ask::Count, Manner::Stats(topic)),
+            Command::Stats(topic) => Request::count(move |counts| counted(topic.as_ref(), counts)),
             Command::Ping | Command::Auth(_) => unreachable!("they are answered before"),
         })
     }
@@ -229,10 +233,10 @@ impl Front {
     }
 }
 
-/// Why a token lets nobody in.
+/// Why a token is refused.
 const UNKNOWN: &str = "the token is unknown, revoked or expired";
 
-/// Whether a token is enough; none: none is needed.
+/// Checks that a token has the needed scope. `None` if no token is needed.
 fn check(token: Option<&Token>, need: Need<'_>) -> Result<(), Refusal> {
     match token {
         Some(token) if !token.permits(need) => {

@@ -6,69 +6,70 @@ use std::time::Instant;
 use mio::event::Event;
 use mio::net::TcpStream;
 
-/// Its buffers are let go when they are empty and larger than that.
+/// An empty buffer larger than this many bytes is freed.
 const KEPT: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(super) struct Socket {
     pub stream: TcpStream,
-    /// It may hold something. A read that brings less than there was room for has emptied it, and an event tells of what comes
-    /// after that (epoll(7)), so that nobody need ask once more to hear that there is nothing.
+    /// The socket may hold bytes. A read that returns less than the buffer's size has emptied the socket, and an event
+    /// reports what comes after that (epoll(7)). So a further read, only to learn that there is nothing, is not needed.
     readable: bool,
-    /// It is read until it says that there is nothing: no event tells of what it holds now.
+    /// The socket is read until it has nothing left, because no event will report what it holds now.
     to_the_end: bool,
-    /// When a byte last moved, either way.
+    /// When a byte last moved, in either direction.
     pub moved_at: Instant,
 }
 
-/// What a read came to.
+/// The outcome of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Came {
-    /// So many bytes.
+pub(super) enum ReadOutcome {
+    /// This many bytes were read.
     Some(usize),
-    /// Nothing for now.
+    /// There is nothing for now.
     Nothing,
-    /// The client has said all.
+    /// The client has closed its side.
     End,
 }
 
 impl Socket {
-    /// One that may hold something already.
+    /// Wraps a stream that may already hold bytes.
     pub(super) fn new(stream: TcpStream) -> Socket {
         Socket { stream, readable: true, to_the_end: false, moved_at: Instant::now() }
     }
 
-    /// Takes note of what an event tells. The end, or an error, is told together with the last bytes, and not again.
+    /// Records what an event reports. The end of the stream, or an error, is reported together with the last bytes, and
+    /// not again.
     pub(super) fn told(&mut self, event: &Event) {
         let is_over = event.is_read_closed() || event.is_error();
         self.readable |= is_over || event.is_readable();
         self.to_the_end |= is_over;
     }
 
-    /// Has all read that has arrived by now, whether an event has told of it or not.
+    /// Lets the following reads take everything that has arrived by now, whether an event has reported it or not.
     pub(super) fn read_to_the_end(&mut self) {
         (self.readable, self.to_the_end) = (true, true);
     }
 
     /// Reads once.
-    pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<Came> {
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<ReadOutcome> {
         while self.readable {
             match self.stream.read(buffer) {
-                Ok(0) => return Ok(Came::End),
+                Ok(0) => return Ok(ReadOutcome::End),
                 Ok(n) => {
                     self.readable = n == buffer.len() || self.to_the_end;
                     self.moved_at = Instant::now();
-                    return Ok(Came::Some(n));
+                    return Ok(ReadOutcome::Some(n));
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => self.readable = false,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
             }
         }
-        Ok(Came::Nothing)
+        Ok(ReadOutcome::Nothing)
     }
 
-    /// Writes as much as the client takes, and takes it out of `outbox`.
+    /// Writes as much as the client takes, and removes it from `outbox`.
     pub(super) fn write(&mut self, outbox: &mut Vec<u8>) -> Result<()> {
         let mut done = 0;
         while done < outbox.len() {
@@ -88,7 +89,7 @@ impl Socket {
     }
 }
 
-/// Takes the first bytes out of a buffer.
+/// Removes the first `done` bytes of a buffer.
 pub(super) fn consume(buffer: &mut Vec<u8>, done: usize) {
     buffer.drain(..done);
     if buffer.is_empty() && buffer.capacity() > KEPT {

@@ -1,23 +1,22 @@
-//! What is done for all topics now and then, on a thread of its own: says which topics have jobs that nobody delivers, and lets go of
-//! dead letters that were kept for as long as their topic says.
+//! Regular work for all topics, on a thread of its own: reports which topics have jobs that nobody delivers, and
+//! removes dead letters that were kept for as long as their topic says.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use model::topic::Topics;
+use store::{Store, StoreError};
 
-use crate::role;
-use crate::store::{Store, StoreError};
-use crate::topic::Topics;
-
-/// How often it is looked for dead letters that were kept long enough.
+/// How often the thread looks for dead letters that were kept long enough.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// So many are removed in one step, so that others have their turn at the store; and for so long in one go.
+/// `STEP`: how many are removed in one step, so that others have their turn at the store. `GO`: for how long in one
+/// round.
 const STEP: usize = 256;
 const GO: Duration = Duration::from_secs(10);
 
-/// Starts the thread. It does its work for each set of topics that it is told of, and ends when nobody tells it any more.
+/// Starts the thread. It works for the last set of topics that it received, and ends when the sender is dropped.
 pub(super) fn start(mut store: Box<dyn Store>) -> Result<Sender<Topics>> {
     let (tell, told) = channel::<Topics>();
     role::vital_thread("upkeep", move || {
@@ -33,7 +32,7 @@ pub(super) fn start(mut store: Box<dyn Store>) -> Result<Sender<Topics>> {
                 Ok(new) => {
                     topics = new;
                     say_unregistered(store.as_mut(), &topics);
-                    // One that was looked at just now is not looked at again because some other has changed.
+                    // A change of one topic must not cause another search for dead letters right after the last one.
                     next = keeps_any_for_a_while(&topics)
                         .then(|| next.filter(|at| *at > Instant::now()).unwrap_or_else(Instant::now));
                 }
@@ -52,7 +51,7 @@ fn keeps_any_for_a_while(topics: &Topics) -> bool {
     topics.iter().any(|topic| !topic.keep_dead.is_zero())
 }
 
-/// Says which topics have jobs that nobody delivers.
+/// Logs which topics have jobs but are not registered.
 fn say_unregistered(store: &mut dyn Store, topics: &Topics) {
     let counts = match store.counts() {
         Ok(counts) => counts,
@@ -65,7 +64,7 @@ fn say_unregistered(store: &mut dyn Store, topics: &Topics) {
     }
 }
 
-/// Lets go of what was kept long enough; what is left is for the next time.
+/// Removes dead letters that were kept long enough. What is left waits for the next round.
 fn retire(store: &mut dyn Store, topics: &Topics) {
     let until = Instant::now() + GO;
     for topic in topics.iter().filter(|topic| !topic.keep_dead.is_zero()) {
@@ -74,7 +73,7 @@ fn retire(store: &mut dyn Store, topics: &Topics) {
             match store.retire(&topic.name, topic.keep_dead, STEP) {
                 Ok(0) => break,
                 Ok(some) => sum += some,
-                // Of a node that is down others say so.
+                // Others report a node that is down.
                 Err(StoreError::NodeDown(e)) => {
                     log::debug!("cannot remove old dead letters: {e}");
                     break;

@@ -1,17 +1,18 @@
-//! What scripts answer, as dq's own types; and what they are asked, as their words. The scripts' heads say the same.
+//! Translates the answers of scripts to dq's own types, and dq's types to the arguments of scripts. The head of each
+//! script describes both.
 
 use redis::Value;
 
-use crate::headers::Headers;
-use crate::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
-use crate::store::{Outcome, StoreError, View};
+use crate::{Outcome, StoreError, View};
+use model::headers::Headers;
+use model::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
 
-/// An answer that is not what a script gives.
+/// Returns the error for an answer that no script gives.
 pub(super) fn strange(what: &str) -> StoreError {
     StoreError::Damaged(format!("{what} cannot be understood"))
 }
 
-/// The elements of an array.
+/// Returns the elements of an array.
 pub(super) fn array(value: Value) -> Result<Vec<Value>, StoreError> {
     match value {
         Value::Array(values) => Ok(values),
@@ -31,7 +32,7 @@ pub(super) fn text(value: Value) -> Result<String, StoreError> {
     String::from_utf8(bytes(value)?).map_err(|_| strange("a text"))
 }
 
-/// A text that need not be there: empty then.
+/// Returns a text, or an empty one if there is none.
 pub(super) fn optional_text(value: Value) -> Result<String, StoreError> {
     if value == Value::Nil { Ok(String::new()) } else { text(value) }
 }
@@ -58,13 +59,14 @@ pub(super) fn id(value: Value) -> Result<JobId, StoreError> {
     JobId::new(text(value)?).map_err(|e| StoreError::Damaged(e.to_string()))
 }
 
-/// A topic and an id as they stand in names.
+/// Makes a key from a topic and an id as they stand in names.
 pub(super) fn key(topic: &[u8], id: &[u8]) -> Result<JobKey, StoreError> {
     let part = |bytes: &[u8]| Value::BulkString(bytes.to_vec());
     Ok(JobKey { topic: self::topic(part(topic))?, id: self::id(part(id))? })
 }
 
-/// What is stored of a job: priority, and 4 if there is a limit (1), the stamp (7), the limit (4, if there is one), the body.
+/// What is stored of a job. The layout: priority, plus 4 if there is a limit (1 byte), the stamp (7), the limit (4, if
+/// there is one), the body.
 pub(super) struct Record {
     pub priority: Priority,
     pub stamp_us: i64,
@@ -88,7 +90,7 @@ impl Record {
     }
 }
 
-/// The jobs that `part/views.lua` tells of, seven values each.
+/// Reads the jobs that `part/views.lua` describes, seven values each.
 pub(super) fn views(topic: &TopicName, values: Vec<Value>) -> Result<Vec<View>, StoreError> {
     let mut views = Vec::with_capacity(values.len() / 7);
     let mut values = values.into_iter();
@@ -102,6 +104,7 @@ pub(super) fn views(topic: &TopicName, values: Vec<Value>) -> Result<Vec<View>, 
         let log = bytes(next()?)?;
         let Record { priority, stamp_us, max_attempts, body } = Record::parse(&bytes(next()?)?)?;
         views.push(View {
+            is_spooled: false,
             key,
             state,
             body,
@@ -118,13 +121,14 @@ pub(super) fn views(topic: &TopicName, values: Vec<Value>) -> Result<Vec<View>, 
     Ok(views)
 }
 
-/// The kept attempts, a line each; what cannot be read is let go rather than stand in a delivery's way.
+/// Returns the attempts that are kept, one from each line. A line that cannot be read is left out, so that it does not
+/// block a delivery.
 fn attempts_of(log: &[u8]) -> Vec<Attempt> {
     log.split(|b| *b == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
 }
 
-/// A job's own headers: the first line of its log, behind this letter. (To the release before this one it is an attempt that cannot
-/// be read.)
+/// The letter that begins the first line of a job's log if this line holds the job's own headers. (The release before
+/// this one takes this line for an attempt that it cannot read.)
 const HEADERS: u8 = b'h';
 
 fn headers_of(log: &[u8]) -> Headers {
@@ -132,23 +136,23 @@ fn headers_of(log: &[u8]) -> Headers {
     headers(line.unwrap_or_default())
 }
 
-/// Headers as they are kept.
+/// Reads headers as they are stored.
 pub(super) fn headers(text: &[u8]) -> Headers {
     std::str::from_utf8(text).map_or_else(|_| Headers::default(), Headers::trusted)
 }
 
-/// Headers as scripts take them; empty: there are none.
+/// Returns headers as scripts take them. An empty text means that there are none.
 pub(super) fn headers_word(headers: &Headers) -> String {
     if headers.is_empty() { String::new() } else { char::from(HEADERS).to_string() + &headers.to_text() }
 }
 
-/// An attempt as a line of the log.
+/// Returns an attempt as a line of the log.
 pub(super) fn line(attempt: Option<&Attempt>) -> String {
-    // JSON has no raw newline inside.
+    // JSON from serde_json has no raw newline inside.
     attempt.and_then(|a| serde_json::to_string(a).ok()).unwrap_or_default()
 }
 
-/// A due time: a span that is counted from the shard's now, or a moment.
+/// Returns a due time as scripts take it: a span that counts from the shard's now, or a moment.
 pub(super) fn due(due: Due) -> String {
     match due {
         Due::At(at_ms) => at_ms.max(0).to_string(),
@@ -156,7 +160,8 @@ pub(super) fn due(due: Due) -> String {
     }
 }
 
-/// Priority, what happens when the id is taken, the job's own limit, attempts that were made before, and headers.
+/// Returns the flags of a job as `add.lua` takes them: priority, what happens when the id is taken, the job's own
+/// limit, attempts that were made before, and headers.
 pub(super) fn flags(job: &NewJob) -> String {
     let rule = match job.on_conflict {
         OnConflict::Replace => 'r',
@@ -168,7 +173,7 @@ pub(super) fn flags(job: &NewJob) -> String {
     format!("{}{rule}{limit}{attempts}{}", job.priority as u8, headers_word(&job.headers))
 }
 
-/// What becomes of a leased job.
+/// Returns the outcome of a lease as `settle.lua` takes it.
 pub(super) fn outcome(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Ack => "a".to_owned(),

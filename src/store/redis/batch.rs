@@ -1,93 +1,157 @@
-//! Calls in batches: one call a shard and operation, one round trip a node.
+//! Calls in batches: one call for each shard and operation, one round trip for each node.
 
 use std::collections::{BTreeMap, HashMap};
 
 use redis::Value;
 
 use super::answer::{self, strange};
-use super::node::{Call, Failure};
-use super::nodes::Place;
+use super::homes::Homes;
+use super::node::{Answer, Call, Failure};
+use super::nodes::{Place, moving};
 use super::script::Script;
 use super::{CHUNK, RedisStore};
-use crate::job::TopicName;
-use crate::store::Result;
+use crate::{Result, StoreError};
+use model::job::JobKey;
 
-/// The letters that a script answers with, one an item.
-pub(super) fn letters(value: Value, items: usize) -> Result<Vec<u8>> {
-    split(value, items).map(|answers| answers.into_iter().map(|[letter]| letter).collect())
-}
-
-/// What a script answers with: so many bytes an item, in the order in which it was given them.
+/// Splits the answer of a script, which has N bytes for each item, in the order of the items.
 fn split<const N: usize>(value: Value, items: usize) -> Result<Vec<[u8; N]>> {
     let bytes = answer::bytes(value)?;
     let (answers, rest) = bytes.as_chunks();
     if answers.len() == items && rest.is_empty() { Ok(answers.to_vec()) } else { Err(strange("an answer")) }
 }
 
+/// Makes a function that adds the arguments of a topic's items to a command, one item after the other.
+pub(super) fn by_words<T>(one: impl Fn(&T, &mut redis::Cmd)) -> impl Fn(&[&T], &mut redis::Cmd) {
+    move |items, cmd| items.iter().for_each(|item| one(item, cmd))
+}
+
 impl RedisStore {
-    /// Makes calls on many shards, one round trip a node.
+    /// Makes calls on many shards, one round trip for each node. If a shard refuses a call because it has another set
+    /// of nodes, this process adopts that set, and the answer is [`StoreError::Moving`].
+    pub(super) fn ask_all_by(&self, calls: Vec<(Place, Call)>) -> Vec<(Place, Result<Value>)> {
+        let answers = self.run_all(calls).into_iter();
+        answers.map(|(place, _, answer)| (place, self.understand(place, answer))).collect()
+    }
+
+    /// Makes calls on many shards. A call that a shard refuses is made once more at the same shard, by the shard's own
+    /// set. For calls that concern only that shard.
     pub(super) fn ask_all(&self, calls: Vec<(Place, Call)>) -> Vec<(Place, Result<Value>)> {
+        let again = |(place, call, answer): (Place, Call, Answer)| match answer {
+            Err(Failure::OtherSet(set)) => (place, self.ask_again(place, &call, &set)),
+            answer => (place, answer.map_err(Failure::into_error)),
+        };
+        self.run_all(calls).into_iter().map(again).collect()
+    }
+
+    fn run_all(&self, calls: Vec<(Place, Call)>) -> Vec<(Place, Call, Answer)> {
         let mut by_node: BTreeMap<usize, (Vec<Place>, Vec<Call>)> = BTreeMap::new();
+        // While jobs are moved, only the mover changes them.
+        let may =
+            |(_, call): &(Place, Call)| !call.while_moving || call.script.is_none_or(Script::only_looks);
+        let (calls, barred): (Vec<_>, Vec<_>) = calls.into_iter().partition(may);
         for (place, call) in calls {
             let (places, calls) = by_node.entry(place.node).or_default();
             places.push(place);
             calls.push(call);
         }
         let ask = |(node, (places, calls)): (usize, (Vec<Place>, Vec<Call>))| {
-            let answers = self.nodes.nodes[node].run(&calls).into_iter();
-            places.into_iter().zip(answers.map(|a| a.map_err(Failure::into_error)))
+            let answers = self.nodes.run(node, &calls);
+            places.into_iter().zip(calls).zip(answers).map(|((place, call), answer)| (place, call, answer))
         };
-        by_node.into_iter().flat_map(ask).collect()
+        let barred = barred.into_iter().map(|(place, call)| (place, call, Err(Failure::NotRun(moving()))));
+        by_node.into_iter().flat_map(ask).chain(barred).collect()
     }
 
-    /// Runs a batch script over items: grouped by shard, and there by topic. `words` says those of a topic, which are never none,
-    /// in their order. Gives the bytes that the script answers for each item.
+    fn understand(&self, place: Place, answer: Answer) -> Result<Value> {
+        if let Err(Failure::OtherSet(set)) = &answer {
+            self.nodes.refused(place.node, set)?;
+        }
+        answer.map_err(Failure::into_error)
+    }
+
+    /// Makes a call once more that a shard has refused, by the set of that shard.
+    fn ask_again(&self, place: Place, call: &Call, set: &str) -> Result<Value> {
+        self.nodes.refused(place.node, set)?;
+        let only_looks = call.script.is_none_or(Script::only_looks);
+        let homes = if only_looks { self.nodes.homes()? } else { self.nodes.open_homes()? };
+        if !homes.has(place.node) {
+            return Err(StoreError::Moving("the node has no jobs any more".into()));
+        }
+        let call = self.nodes.nodes[place.node].by_set(call, &homes.set);
+        self.ask_by(place, call)
+    }
+
+    /// Makes one call. If the shard refuses it because of its set, the answer is [`StoreError::Moving`].
+    pub(super) fn ask_by(&self, place: Place, call: Call) -> Result<Value> {
+        let mut answers = self.ask_all_by(vec![(place, call)]);
+        answers.pop().map_or_else(|| Err(strange("no answer")), |(_, answer)| answer)
+    }
+
+    /// Makes one call. If the shard refuses it because of its set, the call is made once more.
+    pub(super) fn ask(&self, place: Place, call: Call) -> Result<Value> {
+        let mut answers = self.ask_all(vec![(place, call)]);
+        answers.pop().map_or_else(|| Err(strange("no answer")), |(_, answer)| answer)
+    }
+
+    /// Runs a batch script over items at the homes of their jobs. The items are grouped by shard, and within a shard by
+    /// topic. `words` adds the arguments of a topic's items, in their order; it gets at least one item. Returns the
+    /// bytes that the script answers for each item. Items whose topics ask for the same durability level go together,
+    /// and share a wait.
     pub(super) fn each<const N: usize, T>(
         &self,
         script: Script,
-        items: &[T],
-        place: impl Fn(&T) -> Result<Place>,
-        topic: impl Fn(&T) -> &TopicName,
+        homes: &Homes,
+        items: &[&T],
+        key: impl Fn(&T) -> &JobKey,
         first: &[&str],
         words: impl Fn(&[&T], &mut redis::Cmd),
     ) -> Vec<Result<[u8; N]>> {
-        let mut out = Vec::with_capacity(items.len());
-        for chunk in items.chunks(CHUNK) {
-            let (calls, grouped) = self.grouped(script, chunk, &place, &topic, first, &words);
-            out.append(&mut grouped.answered(self.ask_all(calls)));
+        let mut out: Vec<Option<_>> = items.iter().map(|_| None).collect();
+        for (level, members) in self.nodes.by_level(items.iter().map(|item| &key(item).topic)) {
+            for chunk in members.chunks(CHUNK) {
+                let some: Vec<&T> = chunk.iter().map(|i| items[*i]).collect();
+                let place = |item: &&T| Ok(self.nodes.place(homes.home(key(item))?, key(item)));
+                let places = some.iter().map(place).collect();
+                let (mut calls, grouped) = self.grouped(script, homes, &some, places, &key, first, &words);
+                calls.iter_mut().for_each(|(_, call)| call.durability = level);
+                let answers = grouped.answered(self.ask_all_by(calls));
+                chunk.iter().zip(answers).for_each(|(i, answer)| out[*i] = Some(answer));
+            }
         }
-        out
+        out.into_iter().map(|answer| answer.unwrap_or_else(|| Err(strange("no answer")))).collect()
     }
 
-    /// The calls of a batch script over some items, up to [`CHUNK`], as [`RedisStore::each`] makes them.
+    /// Makes the calls of a batch script over up to [`CHUNK`] items, as [`RedisStore::each`] needs them.
+    #[allow(clippy::too_many_arguments)]
     pub(super) fn grouped<const N: usize, T>(
         &self,
         script: Script,
-        items: &[T],
-        place: impl Fn(&T) -> Result<Place>,
-        topic: impl Fn(&T) -> &TopicName,
+        homes: &Homes,
+        items: &[&T],
+        places: Vec<Result<Place>>,
+        key: impl Fn(&T) -> &JobKey,
         first: &[&str],
         words: impl Fn(&[&T], &mut redis::Cmd),
     ) -> (Vec<(Place, Call)>, Grouped<N>) {
         let mut groups: BTreeMap<Place, BTreeMap<&str, Vec<usize>>> = BTreeMap::new();
-        let mut grouped = Grouped { results: Vec::with_capacity(items.len()), orders: HashMap::new() };
-        for (i, item) in items.iter().enumerate() {
-            match place(item) {
+        let results = items.iter().map(|_| Err(strange("no answer"))).collect();
+        let mut grouped = Grouped { results, orders: HashMap::new() };
+        for (i, place) in places.into_iter().enumerate() {
+            match place {
                 Ok(place) => {
                     let topics = groups.entry(place).or_default();
-                    topics.entry(topic(item).as_str()).or_default().push(i);
-                    grouped.results.push(Err(strange("no answer")));
+                    topics.entry(key(items[i]).topic.as_str()).or_default().push(i);
                 }
-                Err(e) => grouped.results.push(Err(e)),
+                Err(e) => grouped.results[i] = Err(e),
             }
         }
         let mut calls = Vec::new();
         for (place, topics) in groups {
-            let mut call = self.call(script, place);
+            let mut call = self.nodes.call(script, place, homes);
             call.cmd.arg(first);
             for (topic, members) in topics {
                 call.cmd.arg(topic).arg(members.len());
-                words(&members.iter().map(|i| &items[*i]).collect::<Vec<_>>(), &mut call.cmd);
+                words(&members.iter().map(|i| items[*i]).collect::<Vec<_>>(), &mut call.cmd);
                 grouped.orders.entry(place).or_default().extend(members);
             }
             calls.push((place, call));
@@ -98,14 +162,14 @@ impl RedisStore {
 
 /// Which items the calls of a batch script are about.
 pub(super) struct Grouped<const N: usize> {
-    /// Of each item, until its call is answered.
+    /// The result of each item. It is an error until the item's call is answered.
     results: Vec<Result<[u8; N]>>,
-    /// Of each shard, in the order in which it was told of them.
+    /// The items that each shard got, in their order in the call.
     orders: HashMap<Place, Vec<usize>>,
 }
 
 impl<const N: usize> Grouped<N> {
-    /// Each item's answer.
+    /// Returns the answer of each item.
     pub(super) fn answered(mut self, answers: Vec<(Place, Result<Value>)>) -> Vec<Result<[u8; N]>> {
         for (place, answer) in answers {
             let order = &self.orders[&place];

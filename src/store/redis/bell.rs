@@ -1,8 +1,9 @@
-//! Waiting for work without asking: on each shard one connection with one call outstanding, which the server answers when it
-//! rings. A thread waits there, and wakes whoever watches the bell.
+//! Waits for work without polling. There is one connection to each shard, with one outstanding call, which the server
+//! answers when the bell rings. A thread waits for this answer, and wakes the process that watches the bell.
 //!
-//! A ring goes to one of those who listen, so that work for one wakes one, however many wait. So only who could take work
-//! listens, and who was told of what it may not take passes it on, and rests for a moment before it listens again.
+//! A ring goes to one listener only, so that one ring wakes one process, however many wait. So a process listens only
+//! while it could take work. A process that hears of a topic that it may not take passes the ring on, and rests for a
+//! moment before it listens again.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -13,18 +14,19 @@ use std::time::{Duration, Instant};
 
 use redis::{ConnectionLike, Value};
 
-use super::node::{Endpoint, Node, Waiting};
+use super::node::{Endpoint, Node, WaitingConnection};
 use super::{BELL_ROUND, Nodes, answer};
-use crate::job::TopicName;
-use crate::store::{Bell, BellKind, Ring, TopicRing};
+use crate::{Bell, BellKind, Ring, TopicRing};
+use model::job::TopicName;
 
-/// How long a node that is down is left alone before its bell is tried again.
+/// How long to wait before the bell of a node that is down is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// How long one that has passed a ring on leaves the bell to the others.
+/// How long a process does not listen after it has passed on a ring, so that another process hears it.
 const REST: Duration = Duration::from_millis(10);
 
-/// A listener's stack. A Cluster has many of them; what a thread does not touch of it costs nothing but addresses.
+/// The stack of a listener thread. A Cluster has many of them. The part that a thread does not touch costs only address
+/// space.
 const STACK: usize = 256 << 10;
 
 /// A bell over all shards of a node.
@@ -37,44 +39,44 @@ pub struct RedisBell {
 
 #[derive(Default)]
 struct Shared {
-    mood: Mutex<Mood>,
+    mood: Mutex<ListenerState>,
     changed: Condvar,
-    /// What has rung since it was last asked.
-    heard: Mutex<Heard>,
-    /// Of each shard, the server and the number by which it knows the connection that waits there.
+    /// The rings since the owner last read them.
+    heard: Mutex<ReceivedRing>,
+    /// For each shard: the server, and the id that this server gave to the connection that waits there.
     waiting: Mutex<BTreeMap<usize, (Arc<Endpoint>, i64)>>,
 }
 
 /// What the bell's owner wants of its listeners.
 #[derive(Debug, Clone, Copy, Default)]
-struct Mood {
+struct ListenerState {
     listens: bool,
     rests_until: Option<Instant>,
     over: bool,
-    /// How many listeners have not ended.
+    /// How many listeners have not ended yet.
     listeners: usize,
 }
 
-impl Mood {
+impl ListenerState {
     fn rests(&self) -> bool {
         self.rests_until.is_some_and(|until| until > Instant::now())
     }
 }
 
 #[derive(Debug, Default)]
-struct Heard {
+struct ReceivedRing {
     all: bool,
     topics: BTreeMap<(usize, TopicName), String>,
 }
 
 impl Shared {
-    fn mood(&self) -> MutexGuard<'_, Mood> {
+    fn mood(&self) -> MutexGuard<'_, ListenerState> {
         self.mood.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl RedisBell {
-    /// Listens on a node's shards from now on.
+    /// Begins to listen on the shards of a node.
     pub fn hang(nodes: &Arc<Nodes>, lane: usize, kind: BellKind) -> io::Result<RedisBell> {
         let (rung, ring) = UnixStream::pair()?;
         rung.set_nonblocking(true)?;
@@ -118,7 +120,7 @@ impl Bell for RedisBell {
     }
 
     fn rings(&self) -> Vec<Ring> {
-        let Heard { all, topics } =
+        let ReceivedRing { all, topics } =
             std::mem::take(&mut *self.shared.heard.lock().unwrap_or_else(PoisonError::into_inner));
         let of = |((shard, topic), number)| Ring::Of(TopicRing { topic, shard, number });
         all.then_some(Ring::All).into_iter().chain(topics.into_iter().map(of)).collect()
@@ -137,10 +139,10 @@ impl Bell for RedisBell {
     }
 }
 
-/// How long the end waits for listeners: as long as a server takes that answers.
+/// How long a drop waits for the listeners to end. A server may take that long to answer.
 const LAST_RING: Duration = Duration::from_secs(1);
 
-/// Ends when nobody listens any more: what a listener is told after that would be told to nobody.
+/// Waits until no listener is left, for at most a second: a ring that came to a listener after that would be lost.
 impl Drop for RedisBell {
     fn drop(&mut self) {
         let until = Instant::now() + LAST_RING;
@@ -170,7 +172,7 @@ impl Listener {
     fn listen(self) {
         let node = &self.nodes.nodes[self.node];
         while !self.is_over() {
-            // What rang while nobody listened is not known: whoever watches looks for himself.
+            // Rings that came while nobody listened are not known. So the owner looks for work itself.
             self.wake(None);
             if let Err(e) = self.listen_on(node) {
                 log::debug!("node {}: its bell: {e}", node.name);
@@ -184,7 +186,7 @@ impl Listener {
     }
 
     fn listen_on(&self, node: &Node) -> redis::RedisResult<()> {
-        let Waiting { mut connection, server } = node.connect(self.shard, BELL_ROUND * 2)?;
+        let WaitingConnection { mut connection, server } = node.connect(self.shard, BELL_ROUND * 2)?;
         let number: i64 = redis::cmd("CLIENT").arg("ID").query(&mut connection)?;
         let mut waiting = self.shared.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.insert(self.shard, (server, number));
@@ -192,14 +194,14 @@ impl Listener {
         let mut wait = redis::cmd("BZPOPMIN");
         wait.arg(&self.key).arg(BELL_ROUND.as_secs());
         while self.may_listen() {
-            // What a server refuses comes as a value.
+            // An error of the server comes as a value.
             let Value::Array(rung) = connection.req_command(&wait)?.extract_error()? else { continue };
             let [_, Value::BulkString(what), score] = &rung[..] else { continue };
             let mood = *self.shared.mood();
             if mood.listens && !mood.over && !mood.rests() {
                 self.wake(answer::text(score.clone()).ok().zip(std::str::from_utf8(what).ok()));
             } else {
-                // Somebody else is to hear it.
+                // The owner cannot use this ring now. It goes back, so that another process hears it.
                 let mut again = redis::cmd("ZADD");
                 again
                     .arg(&self.key)
@@ -216,7 +218,7 @@ impl Listener {
         self.shared.mood().over
     }
 
-    /// Waits until it is to listen. Tells whether it ever is.
+    /// Waits until the listener may listen. Returns false if the bell is closed.
     fn may_listen(&self) -> bool {
         let mut mood = self.shared.mood();
         loop {
@@ -233,7 +235,7 @@ impl Listener {
         }
     }
 
-    /// Wakes whoever watches: a topic has rung, with its score; or anything may have.
+    /// Wakes the owner of the bell: one topic has rung, with its score, or anything may have rung.
     fn wake(&self, rung: Option<(String, &str)>) {
         let mut heard = self.shared.heard.lock().unwrap_or_else(PoisonError::into_inner);
         match rung.and_then(|(number, topic)| Some((number, TopicName::new(topic).ok()?))) {
@@ -241,7 +243,7 @@ impl Listener {
             None => heard.all = true,
         }
         drop(heard);
-        // A full pipe wakes as well; one that nobody reads is over.
+        // If the pipe is full, the owner wakes anyway. If nobody reads it, the bell is closed.
         let _ = (&self.ring).write(&[1]);
     }
 }

@@ -1,26 +1,26 @@
-//! A node that is down costs one timeout now and then, and not one for each request. Pure.
+//! Limits the cost of a node that is down: one timeout now and then, and not one for each request. Pure.
 
 use std::time::{Duration, Instant};
 
 /// How long a node that failed is left alone before it is tried again.
 pub(super) const PAUSE: Duration = Duration::from_millis(500);
 
-/// Whether a node is asked.
+/// Whether requests are sent to a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Breaker {
-    /// It answers.
+    /// The node answers.
     #[default]
     Closed,
-    /// It does not; one request tries it again then.
+    /// The node does not answer.
     Open {
-        /// When.
+        /// When one request may try it again.
         retry_at: Instant,
     },
 }
 
 impl Breaker {
-    /// Whether a request may go to the node now. One that may while the breaker is open is the one that tries: the next may
-    /// after another pause.
+    /// Returns whether a request may go to the node now. While the breaker is open, one request per pause may go, and
+    /// it tries the node.
     pub(super) fn admit(&mut self, now: Instant) -> bool {
         match self {
             Breaker::Closed => true,
@@ -32,12 +32,19 @@ impl Breaker {
         }
     }
 
-    /// Notes that it has answered. Tells whether that is news.
+    /// Lets one more request go now: the request before it got a connection, but the node was not asked.
+    pub(super) fn let_next(&mut self, now: Instant) {
+        if let Breaker::Open { retry_at } = self {
+            *retry_at = now;
+        }
+    }
+
+    /// Notes that the node has answered. Returns whether it was taken for down before.
     pub(super) fn succeeded(&mut self) -> bool {
         std::mem::take(self) != Breaker::Closed
     }
 
-    /// Notes that it has not. Tells whether that is news.
+    /// Notes that the node has not answered. Returns whether it was taken for up before.
     pub(super) fn failed(&mut self, now: Instant) -> bool {
         let before = std::mem::replace(self, Breaker::Open { retry_at: now + PAUSE });
         before == Breaker::Closed

@@ -1,17 +1,17 @@
-//! Words that all nodes are told, each by itself, and of which the latest counts: that a node is being drained, that a topic is
-//! paused. A node that was away hears of them from those who read the others. Pure.
+//! Statements that are sent to each node separately, for example that a topic is paused or resumed. The latest
+//! statement about a name counts. A node that was away learns it from a process that reads the other nodes. Pure.
 
 use std::collections::BTreeMap;
 
 use redis::Value;
 
 use super::answer::strange;
-use crate::store::Result;
+use crate::Result;
 
-/// Of each name: when it was said, Unix milliseconds, and whether it is so.
+/// The flag of each name: when it was set (Unix milliseconds), and whether it is on.
 pub(super) type Flags = BTreeMap<String, (i64, bool)>;
 
-/// Goes by what another has heard, where that is later. Tells whether anything is.
+/// Takes over the flags from `told` that are later than the known ones. Returns whether there were any.
 pub(super) fn hear(known: &mut Flags, told: &Flags) -> bool {
     let mut is_news = false;
     for (name, flag) in told {
@@ -23,7 +23,7 @@ pub(super) fn hear(known: &mut Flags, told: &Flags) -> bool {
     is_news
 }
 
-/// What somebody has not heard, of what is known.
+/// Returns the known flags that are missing or older in `heard`.
 pub(super) fn unheard<'a>(
     known: &'a Flags,
     heard: &'a Flags,
@@ -34,7 +34,7 @@ pub(super) fn unheard<'a>(
         .map(|(n, f)| (n.as_str(), *f))
 }
 
-/// The flags of a node; what is none is passed over.
+/// Reads the flags of a node. An entry that is no flag is left out.
 pub(super) fn read(hash: Value) -> Result<Flags> {
     let texts: BTreeMap<String, String> = redis::from_redis_value(hash).map_err(|_| strange("an answer"))?;
     let parse = |(name, flag): (String, String)| {

@@ -1,5 +1,5 @@
-//! Permits, which a topic's home shard grants, and circuits, which each shard holds, so that a lease goes by them in the same
-//! moment. A node that was away learns of a circuit by a probe of its own.
+//! Permits and circuits. The home shard of a topic grants its permits. Each shard has the circuits, so that a lease and
+//! the check of the circuit are one step. A node that was away learns of an open circuit by a probe of its own.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -10,32 +10,75 @@ use super::answer::{array, count, number, strange};
 use super::nodes::{Nodes, Place};
 use super::script::Script;
 use super::{RedisStore, now_ms};
-use crate::flow::Pace;
-use crate::job::TopicName;
-use crate::rendezvous;
-use crate::store::{
-    CircuitState, CircuitView, Opening, OwnerTag, PERMIT_HOLDS, Permit, PermitAsk, Result, StoreError,
+use crate::{
+    CircuitState, CircuitView, Limits, Opening, OwnerTag, PERMIT_HOLDS, Permit, PermitAsk, Result, StoreError,
 };
+use model::flow::RateSteps;
+use model::job::TopicName;
+use model::rendezvous;
 
-/// How many characters are kept of why a circuit was opened.
+/// How many characters are kept of the reason why a circuit was opened.
 const REASON: usize = 200;
 
 impl Nodes {
-    /// The node that grants a topic's permits; all hosts say the same, whichever nodes are down.
+    /// Returns the node that grants a topic's permits. All hosts choose the same node, whichever nodes are down.
     pub fn home_of(&self, topic: &TopicName) -> usize {
-        rendezvous::order(&self.names, &[topic.as_str().as_bytes()]).first().copied().unwrap_or(0)
+        let known = self.known();
+        let names = known.as_ref().map_or(&self.names[..], |homes| homes.set.homes());
+        let first = rendezvous::order(names, &[topic.as_str().as_bytes()]).first().map(|i| &names[*i]);
+        self.names.iter().position(|name| Some(name) == first).unwrap_or(0)
     }
 }
 
 impl RedisStore {
-    /// The shard of a node that a topic's permits are at.
+    /// Returns the shard of a node that has a topic's permits.
     fn shard_of(&self, node: usize, topic: &TopicName) -> Place {
         let shards = self.nodes.nodes[node].bases.len() as u32;
         Place { node, shard: rendezvous::first_of(shards, &[topic.as_str().as_bytes()]) as usize }
     }
 
-    /// Asks each topic's home.
-    pub(super) fn ask_permits(&self, owner: &OwnerTag, asks: &[PermitAsk]) -> Vec<Result<Permit>> {
+    /// Runs a script on all shards that answer. Returns the answer of the topic's home shard, or that of another shard
+    /// if the home does not answer.
+    fn say(&self, script: Script, topic: &TopicName, words: &[String]) -> Result<bool> {
+        let home = self.shard_of(self.lane.unwrap_or_else(|| self.nodes.home_of(topic)), topic);
+        let call = |place| {
+            let mut call = self.call(script, place);
+            call.cmd.arg(topic.as_str()).arg(words);
+            (place, call)
+        };
+        let mut outcome = Err(StoreError::NodeDown("no node answers".into()));
+        for (place, answer) in self.ask_all(self.places().map(call).collect()) {
+            match answer.and_then(|n| number(&n)) {
+                Ok(n) if place == home || outcome.is_err() => outcome = Ok(n > 0),
+                Ok(_) => {}
+                Err(e) if outcome.is_ok() => log::debug!("a circuit of {topic}: {e}"),
+                Err(e) => outcome = Err(e),
+            }
+        }
+        outcome
+    }
+}
+
+fn view(hash: Value) -> Result<Vec<CircuitView>> {
+    let texts: HashMap<String, String> = redis::from_redis_value(hash).map_err(|_| strange("an answer"))?;
+    let parse = |(topic, text): (String, String)| {
+        let mut words = text.splitn(5, ' ');
+        let until_ms = words.next()?.parse().ok()?;
+        let [_probe, opens, since] = [words.next()?, words.next()?, words.next()?];
+        Some(CircuitView {
+            topic: TopicName::new(&topic).ok()?,
+            state: if until_ms > now_ms() { CircuitState::Open } else { CircuitState::HalfOpen },
+            until_ms,
+            opens: opens.parse().ok()?,
+            since_ms: since.parse().ok()?,
+            reason: words.next().unwrap_or_default().to_owned(),
+        })
+    };
+    Ok(texts.into_iter().filter_map(parse).collect())
+}
+
+impl Limits for RedisStore {
+    fn permits(&mut self, owner: &OwnerTag, asks: &[PermitAsk]) -> Vec<Result<Permit>> {
         let mut groups: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
         for (i, ask) in asks.iter().enumerate() {
             let node = self.lane.unwrap_or_else(|| self.nodes.home_of(&ask.topic));
@@ -46,7 +89,7 @@ impl RedisStore {
             call.cmd.arg(&owner.0).arg(PERMIT_HOLDS.as_millis() as u64);
             for ask in group.iter().map(|i| &asks[*i]) {
                 let most = ask.max_in_flight.map_or(String::new(), |n| n.to_string());
-                let pace = ask.rate.map(Pace::from);
+                let pace = ask.rate.map(RateSteps::from);
                 let step = pace.map_or(String::new(), |p| p.step_us.to_string());
                 call.cmd.arg(ask.topic.as_str()).arg(ask.held).arg(ask.want).arg(most);
                 call.cmd.arg(step).arg(pace.map_or(0, |p| p.burst)).arg(ask.unused);
@@ -73,38 +116,17 @@ impl RedisStore {
         permits
     }
 
-    /// Says so to all shards that answer. Gives what the topic's home shard answers, or else any of them.
-    fn say(&self, script: Script, topic: &TopicName, words: &[String]) -> Result<bool> {
-        let home = self.shard_of(self.lane.unwrap_or_else(|| self.nodes.home_of(topic)), topic);
-        let call = |place| {
-            let mut call = self.call(script, place);
-            call.cmd.arg(topic.as_str()).arg(words);
-            (place, call)
-        };
-        let mut outcome = Err(StoreError::NodeDown("none answers".into()));
-        for (place, answer) in self.ask_all(self.places().map(call).collect()) {
-            match answer.and_then(|n| number(&n)) {
-                Ok(n) if place == home || outcome.is_err() => outcome = Ok(n > 0),
-                Ok(_) => {}
-                Err(e) if outcome.is_ok() => log::debug!("a circuit of {topic}: {e}"),
-                Err(e) => outcome = Err(e),
-            }
-        }
-        outcome
-    }
-
-    pub(super) fn say_open(&self, opening: &Opening) -> Result<bool> {
+    fn open_circuit(&mut self, opening: &Opening) -> Result<bool> {
         let reason = opening.reason.chars().take(REASON).collect();
         let pause = opening.pause.as_millis().to_string();
         self.say(Script::Open, &opening.topic, &[pause, opening.opens.to_string(), reason])
     }
 
-    pub(super) fn say_closed(&self, topic: &TopicName) -> Result<bool> {
+    fn close_circuit(&mut self, topic: &TopicName) -> Result<bool> {
         self.say(Script::Close, topic, &[])
     }
 
-    /// What the shards that answer hold; of a topic the one that holds back most.
-    pub(super) fn circuits_there(&self) -> Result<Vec<CircuitView>> {
+    fn circuits(&mut self) -> Result<Vec<CircuitView>> {
         let ask =
             |place: Place| (place, self.nodes.nodes[place.node].plain("HGETALL", place.shard, "circuits"));
         let (mut views, mut failed, mut worked) = (Vec::new(), None, false);
@@ -122,22 +144,4 @@ impl RedisStore {
             _ => Ok(CircuitView::join(views)),
         }
     }
-}
-
-fn view(hash: Value) -> Result<Vec<CircuitView>> {
-    let texts: HashMap<String, String> = redis::from_redis_value(hash).map_err(|_| strange("an answer"))?;
-    let parse = |(topic, text): (String, String)| {
-        let mut words = text.splitn(5, ' ');
-        let until_ms = words.next()?.parse().ok()?;
-        let [_probe, opens, since] = [words.next()?, words.next()?, words.next()?];
-        Some(CircuitView {
-            topic: TopicName::new(&topic).ok()?,
-            state: if until_ms > now_ms() { CircuitState::Open } else { CircuitState::HalfOpen },
-            until_ms,
-            opens: opens.parse().ok()?,
-            since_ms: since.parse().ok()?,
-            reason: words.next().unwrap_or_default().to_owned(),
-        })
-    };
-    Ok(texts.into_iter().filter_map(parse).collect())
 }

@@ -1,31 +1,33 @@
-//! Leasing, and the tokens that prove a lease and say where it is.
+//! Leases, and the tokens that prove a lease and show where it is.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
 
 use super::answer::{self, Record, array, count, number, strange};
+use super::homes::Homes;
 use super::node::Call;
 use super::nodes::{Nodes, Place};
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
-use crate::headers::Headers;
-use crate::job::{JobKey, LATEST_MS, Priority, TopicName};
-use crate::store::{Batch, Leased, Left, OwnerTag, Result, StoreError, Token, Waiting, Wanted};
-use crate::ticket::Secret;
+use crate::{Batch, Leased, Leases, Left, OwnerTag, Result, StoreError, Token, WaitingTopics, Wanted};
+use model::headers::Headers;
+use model::job::{JobKey, LATEST_MS, Priority, TopicName};
 
-/// More shards than this are looked at before they are asked one after the other.
+/// With at most this many shards, each one is asked for jobs. With more, dq first looks which of them have ready jobs.
 pub(super) const FEW: usize = 4;
 
-/// The token of the lease on a shard: what the script knows (20 bytes), the shard (2), the node's name.
+/// The length of the part of a lease token that the script knows. The token: this part (20 bytes), the shard (2), the
+/// node's name.
 pub(super) const SCRIPT_TOKEN: usize = 20;
 
-/// What the tokens of a lease begin with: random bytes, never given twice.
+/// The first bytes of the tokens of a lease call: random, and never used twice.
 pub(super) type Prefix = [u8; 16];
 
 impl Nodes {
-    /// Where the lease of a token is; none: it is no token of these nodes.
+    /// Returns the shard of a token's lease, or none if it is no token of these nodes.
     pub(super) fn place_of(&self, token: &Token) -> Option<Place> {
         let parts =
             token.0.split_at_checked(SCRIPT_TOKEN).and_then(|(_, rest)| rest.split_first_chunk::<2>());
@@ -36,13 +38,13 @@ impl Nodes {
         })
     }
 
-    /// The node of a lease.
+    /// Returns the node of a token's lease.
     pub fn lane_of_token(&self, token: &Token) -> Option<usize> {
         self.place_of(token).map(|place| place.node)
     }
 }
 
-/// How long a lease holds, as the script is told.
+/// Returns how long a lease holds, in milliseconds, as the script takes it.
 fn hold_ms(want: &Wanted) -> i64 {
     want.hold.as_millis().min(LATEST_MS as u128) as i64
 }
@@ -51,7 +53,7 @@ fn hold_of(wanted: &[Wanted], topic: &TopicName) -> i64 {
     wanted.iter().find(|want| want.topic == *topic).map_or(0, hold_ms)
 }
 
-/// The headers of those leased jobs that have some, by their number in the answer.
+/// Returns the headers of the leased jobs that have some, by the number of the job in the answer.
 fn headers(told: Option<Value>) -> Result<BTreeMap<u32, Headers>> {
     let mut values = told.map_or_else(|| Ok(Vec::new()), array)?.into_iter();
     let mut headers = BTreeMap::new();
@@ -68,22 +70,11 @@ impl RedisStore {
         Token([&prefix[..], &number.to_be_bytes(), &shard, name].concat().into())
     }
 
-    /// What tickets for a node's leases are signed with.
-    pub(super) fn secret_of(&self, node: usize) -> Result<Secret> {
-        let mut random = [0; 32];
-        getrandom::fill(&mut random)
-            .map_err(|e| StoreError::Unavailable(format!("no random numbers: {e}")))?;
-        let place = Place { node, shard: 0 };
-        let mut call = self.call(Script::Secret, place);
-        call.cmd.arg(&random[..]);
-        let secret = answer::bytes(self.ask(place, call)?)?;
-        Secret::of(&secret).ok_or_else(|| strange("the secret of tickets"))
-    }
-
-    /// A call that leases on one shard, up to [`CHUNK`] jobs. `jobs`: what was leased so far.
+    /// Makes a call that leases up to [`CHUNK`] jobs on one shard. `jobs` are those that were leased so far.
     pub(super) fn lease_call(
         &self,
         place: Place,
+        homes: &Homes,
         wanted: &[Wanted],
         limit: usize,
         owner: Option<&OwnerTag>,
@@ -92,7 +83,7 @@ impl RedisStore {
         let mut prefix = [0; 16];
         getrandom::fill(&mut prefix)
             .map_err(|e| StoreError::Unavailable(format!("no random numbers: {e}")))?;
-        let mut call = self.call(Script::Lease, place);
+        let mut call = self.nodes.call(Script::Lease, place, homes);
         let tag = owner.map_or("", |o| o.0.as_str());
         call.cmd.arg(limit.min(CHUNK)).arg(&prefix[..]).arg(tag).arg(CHUNK).arg(BYTES);
         for want in wanted {
@@ -104,7 +95,8 @@ impl RedisStore {
         Ok((prefix, call))
     }
 
-    /// Takes what it answers. Adds to what was leased. Tells how many it leased, what is left, and what waits.
+    /// Reads the answer of a lease call, and adds its jobs to those that were leased so far. Returns how many were
+    /// leased, which topics have ready jobs left, and which topics wait for their circuit.
     pub(super) fn take_leased(
         &self,
         place: Place,
@@ -112,7 +104,7 @@ impl RedisStore {
         wanted: &[Wanted],
         answer: Value,
         jobs: &mut Vec<(Priority, Leased)>,
-    ) -> Result<(usize, Left, Waiting)> {
+    ) -> Result<(usize, Left, WaitingTopics)> {
         let before = jobs.len();
         let mut parts = array(answer)?.into_iter();
         let (Some(groups), Some(left), Some(waiting)) = (parts.next(), parts.next(), parts.next()) else {
@@ -125,7 +117,7 @@ impl RedisStore {
             let mut next = || values.next().ok_or_else(|| strange("a lease"));
             let topic = answer::topic(next()?)?;
             let deadline_ms = number(&next()?)?;
-            // The shard has added the hold to its now.
+            // The shard has added the hold to its own time.
             let leased_ms = deadline_ms.saturating_sub(hold_of(wanted, &topic));
             while let Some(id) = values.next() {
                 let mut next = || values.next().ok_or_else(|| strange("a lease"));
@@ -162,7 +154,7 @@ impl RedisStore {
         Ok((token as usize, told, closed))
     }
 
-    /// Those of many shards that may have ready jobs, by one look at all of them.
+    /// Returns those of many shards that may have ready jobs. Asks each shard once.
     fn with_work(
         &self,
         places: Vec<Place>,
@@ -184,25 +176,7 @@ impl RedisStore {
         found
     }
 
-    /// Leases on all shards, from another one on each time.
-    pub(super) fn lease_all(
-        &mut self,
-        wanted: &[Wanted],
-        limit: usize,
-        owner: Option<&OwnerTag>,
-    ) -> Result<Batch> {
-        let (places, failed) = self.delivering();
-        let mut found = Found::nothing(failed);
-        let places = match places.len() {
-            ..=FEW => places,
-            _ => self.with_work(places, &mut found.worked, &mut found.failed),
-        };
-        let places = self.in_turn(places);
-        self.lease_on(&places, wanted, limit, owner, &mut found);
-        found.into_batch(wanted)
-    }
-
-    /// Those places, from another one on each time.
+    /// Returns the shards in an order that begins with another one each time.
     pub(super) fn in_turn(&mut self, mut places: Vec<Place>) -> Vec<Place> {
         self.turn = (self.turn + 1) % places.len().max(1);
         places.rotate_left(self.turn);
@@ -211,21 +185,28 @@ impl RedisStore {
 
     /// Leases on some shards, one after the other, as long as there is room.
     pub(super) fn lease_on(
-        &self,
+        &mut self,
         places: &[Place],
+        homes: &Arc<Homes>,
         wanted: &[Wanted],
         limit: usize,
         owner: Option<&OwnerTag>,
-        found: &mut Found,
+        found: &mut LeaseProgress,
     ) {
         for place in places {
+            if let Err(e) = self.is_answered(*place) {
+                found.note(Err(e));
+                continue;
+            }
             loop {
                 let left = limit - found.jobs.len();
-                let asked = self.lease_call(*place, wanted, left, owner, &found.jobs);
+                let asked = self.lease_call(*place, homes, wanted, left, owner, &found.jobs);
                 let taken = asked.and_then(|(prefix, call)| {
-                    self.take_leased(*place, &prefix, wanted, self.ask(*place, call)?, &mut found.jobs)
+                    let answer = self.ask(*place, call);
+                    self.note_unanswered(*place, homes, prefix, owner, &answer);
+                    self.take_leased(*place, &prefix, wanted, answer?, &mut found.jobs)
                 });
-                // A full answer has perhaps left some that are wanted.
+                // A full answer may have left jobs that are wanted.
                 let is_full = matches!(taken, Ok((CHUNK, ..))) && found.jobs.len() < limit;
                 if is_full {
                     continue;
@@ -237,29 +218,24 @@ impl RedisStore {
     }
 }
 
-/// What a lease has found so far.
+/// The results of a lease so far.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct LeaseProgress {
     pub jobs: Vec<(Priority, Leased)>,
     left: BTreeMap<TopicName, u64>,
     waiting: BTreeMap<TopicName, Duration>,
-    /// Some shard has answered.
+    /// Whether any shard has answered.
     worked: bool,
     failed: Option<StoreError>,
 }
 
-impl Found {
-    /// Nothing yet. `failed`: why some shards are not asked.
-    pub(super) fn nothing(failed: Option<StoreError>) -> Found {
-        Found { failed, ..Found::default() }
-    }
-
-    /// Takes what a shard told at last.
-    pub(super) fn note(&mut self, told: Result<(usize, Left, Waiting)>) {
+impl LeaseProgress {
+    /// Takes the result of a shard's last call.
+    pub(super) fn note(&mut self, told: Result<(usize, Left, WaitingTopics)>) {
         match told {
             Ok((_, left, closed)) => {
                 self.worked = true;
-                // The first that ends.
+                // Of several waits for a topic, the shortest counts.
                 for (topic, wait) in closed {
                     let known = self.waiting.entry(topic).or_insert(wait);
                     *known = wait.min(*known);
@@ -272,8 +248,8 @@ impl Found {
 
     pub(super) fn into_batch(mut self, wanted: &[Wanted]) -> Result<Batch> {
         match self.failed {
-            // What other nodes gave is not held up.
-            Some(e) if !self.worked => Err(e),
+            // Leases from other shards are returned despite the error: no other process knows of them.
+            Some(e) if !self.worked && self.jobs.is_empty() => Err(e),
             _ => {
                 let order = |topic: &TopicName| wanted.iter().position(|w| w.topic == *topic);
                 self.jobs.sort_by_cached_key(|(priority, j)| (order(&j.key.topic), *priority, j.due_ms));
@@ -282,5 +258,24 @@ impl Found {
                 Ok(Batch { jobs, left, waiting })
             }
         }
+    }
+}
+
+impl Leases for RedisStore {
+    fn lease(&mut self, wanted: &[Wanted], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
+        let (homes, places) = self.delivering()?;
+        let mut found = LeaseProgress::default();
+        self.take_back_before_lease();
+        let places = match places.len() {
+            ..=FEW => places,
+            _ => self.with_work(places, &mut found.worked, &mut found.failed),
+        };
+        let places = self.in_turn(places);
+        self.lease_on(&places, &homes, wanted, limit, owner, &mut found);
+        found.into_batch(wanted)
+    }
+
+    fn take_back_unanswered(&mut self) -> Result<()> {
+        self.take_back_all()
     }
 }

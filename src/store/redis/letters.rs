@@ -1,4 +1,4 @@
-//! Dead letters over all shards together: redriven, counted, removed.
+//! Dead letters on all shards: redrives, counts and removes them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,37 +10,21 @@ use super::node::Call;
 use super::nodes::Place;
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
-use crate::job::{JobId, JobKey, TopicName};
-use crate::letters::Pace;
-use crate::store::{Letter, Letters, Result, StoreError, Which};
+use crate::{DeadLetter, DeadLetterOperation, DeadLetters, Result, StoreError, Which};
+use model::job::{JobId, JobKey, TopicName};
+use model::letters::Pace;
 
-/// So many letters are looked for in one call: each by when it died.
+/// How many dead letters one call of a purge names at most: each by its id and the time of its death.
 const LETTERS: usize = 100;
 
 impl RedisStore {
-    pub(super) fn redrive_some(
-        &self,
-        topic: &TopicName,
-        which: &Which,
-        limit: usize,
-        pace: Pace,
-    ) -> Result<usize> {
-        match which {
-            Which::All => self.redrive_all(topic, limit, pace),
-            Which::Ids(ids) => {
-                let words = |id: &JobId, call: &mut Call| {
-                    call.cmd.arg(id.as_str());
-                };
-                self.redrive_named(topic, self.graves(topic, ids, |id| id), ("ids", words), limit, pace)
-            }
-            Which::Letters(letters) => {
-                let graves = self.graves(topic, letters, |letter| &letter.id);
-                self.redrive_named(topic, graves, ("letters", letter_words), limit, pace)
-            }
-        }
+    /// Refuses ids of which a change waits in the spool: that change would replace a job that is redriven now.
+    fn are_behind_none<'a>(&self, topic: &TopicName, ids: impl Iterator<Item = &'a JobId>) -> Result<()> {
+        let keys: Vec<JobKey> = ids.map(|id| JobKey { topic: topic.clone(), id: id.clone() }).collect();
+        self.is_behind_none(&keys.iter().collect::<Vec<_>>())
     }
 
-    /// Begins a call of `redrive`, behind the first `done`.
+    /// Begins a call of `redrive`. Before it, `done` jobs were redriven, which counts for the pace.
     fn redrive_call(&self, place: Place, topic: &TopicName, most: usize, pace: Pace, done: usize) -> Call {
         let micros = |span: Duration| span.as_micros().min(u128::from(u64::MAX)) as u64;
         let mut call = self.call(Script::Redrive, place);
@@ -49,10 +33,10 @@ impl RedisStore {
         call
     }
 
-    /// Makes dead letters ready, shard by shard.
+    /// Redrives all dead letters of a topic, shard by shard.
     fn redrive_all(&self, topic: &TopicName, limit: usize, pace: Pace) -> Result<usize> {
         let mut sum = 0;
-        for place in self.places() {
+        self.at_each_place(|place| {
             let (mut score, mut member) = (String::new(), Vec::new());
             while sum < limit {
                 let mut call = self.redrive_call(place, topic, limit - sum, pace, sum);
@@ -64,11 +48,13 @@ impl RedisStore {
                     break;
                 }
             }
-        }
-        Ok(sum)
+            Ok(())
+        })?;
+        self.confirm(topic, self.places()).map(|()| sum)
     }
 
-    /// Makes those ready that are named, of ids their latest ones. A node that is away has none of what others have told.
+    /// Redrives the named dead letters. For an id, this is its latest dead letter. If letters are named, a node that is
+    /// down is skipped; its error is returned only if nothing was redriven.
     fn redrive_named<T>(
         &self,
         topic: &TopicName,
@@ -77,8 +63,9 @@ impl RedisStore {
         limit: usize,
         pace: Pace,
     ) -> Result<usize> {
-        let (mut sum, mut failed) = (0, None);
+        let (mut sum, mut failed, mut done) = (0, None, Vec::new());
         for (place, named) in graves {
+            done.push(place);
             let mut left = &named[..];
             while !left.is_empty() && sum < limit {
                 let mut call = self.redrive_call(place, topic, limit - sum, pace, sum);
@@ -87,12 +74,13 @@ impl RedisStore {
                 match self.redriven(place, call) {
                     Ok([moved, seen, again]) => {
                         sum += count(&moved)?;
-                        // One of very many is brought out by several calls.
+                        // A letter among very many others takes several calls.
                         let least = i64::from(answer::bytes(again)?.is_empty());
                         left = left.get(number(&seen)?.max(least) as usize..).unwrap_or_default();
                     }
                     Err(e @ StoreError::NodeDown(_)) if word == "letters" => {
                         failed = Some(e);
+                        done.pop();
                         break;
                     }
                     Err(e) => return Err(e),
@@ -101,7 +89,7 @@ impl RedisStore {
         }
         match failed {
             Some(e) if sum == 0 => Err(e),
-            _ => Ok(sum),
+            _ => self.confirm(topic, done.into_iter()).map(|()| sum),
         }
     }
 
@@ -109,26 +97,62 @@ impl RedisStore {
         array(self.ask(place, call)?)?.try_into().map_err(|_| strange("an answer"))
     }
 
-    /// Where dead letters of these ids may be: they lie where they died, which need not be at home.
+    /// Groups the named dead letters by the home of their ids.
     fn graves<'a, T>(
         &self,
         topic: &TopicName,
         named: &'a [T],
         id: impl Fn(&T) -> &JobId,
-    ) -> BTreeMap<Place, Vec<&'a T>> {
+    ) -> Result<BTreeMap<Place, Vec<&'a T>>> {
+        let homes = self.nodes.open_homes()?;
         let mut by_place: BTreeMap<Place, Vec<&T>> = BTreeMap::new();
-        for (node, one) in (0..self.nodes.count()).flat_map(|node| named.iter().map(move |one| (node, one))) {
+        for one in named {
             let key = JobKey { topic: topic.clone(), id: id(one).clone() };
-            by_place.entry(self.nodes.place(node, &key)).or_default().push(one);
+            by_place.entry(self.nodes.place(homes.home(&key)?, &key)).or_default().push(one);
         }
-        by_place
+        Ok(by_place)
     }
 
-    /// Counts or removes the dead letters of these ids.
-    pub(super) fn letters_of(&self, topic: &TopicName, ids: &[JobId], what: Letters) -> Result<usize> {
-        let word = if what == Letters::Count { "count" } else { "remove" };
-        let mut sum = 0;
-        for (place, ids) in self.graves(topic, ids, |id| id) {
+    /// Removes some of these letters on one shard. Returns how many, and whether the same call must be made again.
+    fn remove_some(&self, place: Place, topic: &TopicName, letters: &[&DeadLetter]) -> Result<(usize, bool)> {
+        let mut call = self.call(Script::PurgeLetters, place);
+        call.cmd.arg(topic.as_str());
+        letters.iter().for_each(|letter| letter_words(letter, &mut call));
+        match array(self.ask(place, call)?)?.as_slice() {
+            [gone, again] => Ok((count(gone)?, number(again)? > 0)),
+            _ => Err(strange("an answer")),
+        }
+    }
+}
+
+fn letter_words(letter: &DeadLetter, call: &mut Call) {
+    call.cmd.arg(letter.id.as_str()).arg(letter.died_ms);
+}
+
+impl DeadLetters for RedisStore {
+    fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize, pace: Pace) -> Result<usize> {
+        match which {
+            Which::All => self.redrive_all(topic, limit, pace),
+            Which::Ids(ids) => {
+                self.are_behind_none(topic, ids.iter())?;
+                let words = |id: &JobId, call: &mut Call| {
+                    call.cmd.arg(id.as_str());
+                };
+                self.redrive_named(topic, self.graves(topic, ids, |id| id)?, ("ids", words), limit, pace)
+            }
+            Which::Letters(letters) => {
+                self.are_behind_none(topic, letters.iter().map(|letter| &letter.id))?;
+                let graves = self.graves(topic, letters, |letter| &letter.id)?;
+                self.redrive_named(topic, graves, ("letters", letter_words), limit, pace)
+            }
+        }
+    }
+
+    fn letters(&mut self, topic: &TopicName, ids: &[JobId], what: DeadLetterOperation) -> Result<usize> {
+        let word = if what == DeadLetterOperation::Count { "count" } else { "remove" };
+        let (mut sum, mut done) = (0, Vec::new());
+        for (place, ids) in self.graves(topic, ids, |id| id)? {
+            done.push(place);
             for some in ids.chunks(CHUNK) {
                 loop {
                     let mut call = self.call(Script::Letters, place);
@@ -145,24 +169,15 @@ impl RedisStore {
                 }
             }
         }
-        Ok(sum)
-    }
-
-    /// Removes some of these letters on one shard. Tells how many, and whether it is to be called again with the same.
-    fn remove_some(&self, place: Place, topic: &TopicName, letters: &[&Letter]) -> Result<(usize, bool)> {
-        let mut call = self.call(Script::PurgeLetters, place);
-        call.cmd.arg(topic.as_str());
-        letters.iter().for_each(|letter| letter_words(letter, &mut call));
-        match array(self.ask(place, call)?)?.as_slice() {
-            [gone, again] => Ok((count(gone)?, number(again)? > 0)),
-            _ => Err(strange("an answer")),
+        match what {
+            DeadLetterOperation::Count => Ok(sum),
+            DeadLetterOperation::Remove => self.confirm(topic, done.into_iter()).map(|()| sum),
         }
     }
 
-    /// Removes these letters, and no others of their ids. Those of one id that has very many are brought out by several calls.
-    pub(super) fn remove_letters(&self, topic: &TopicName, letters: &[Letter]) -> Result<usize> {
-        let (mut sum, mut failed) = (0, None);
-        for (place, letters) in self.graves(topic, letters, |letter| &letter.id) {
+    fn purge_letters(&mut self, topic: &TopicName, letters: &[DeadLetter]) -> Result<usize> {
+        let (mut sum, mut failed, mut done) = (0, None, Vec::new());
+        for (place, letters) in self.graves(topic, letters, |letter| &letter.id)? {
             for some in letters.chunks(LETTERS) {
                 let mut again = true;
                 while again {
@@ -175,21 +190,22 @@ impl RedisStore {
                         }
                     };
                     sum += gone;
+                    done.push(place);
                 }
             }
         }
+        done.dedup();
         match failed {
             Some(e) if sum == 0 || !matches!(e, StoreError::NodeDown(_)) => Err(e),
-            _ => Ok(sum),
+            _ => self.confirm(topic, done.into_iter()).map(|()| sum),
         }
     }
 
-    /// Removes letters that died so long ago; one that is away holds up no other.
-    pub(super) fn retire_at(&self, topic: &TopicName, age: Duration, limit: usize) -> Result<usize> {
+    fn retire(&mut self, topic: &TopicName, age: Duration, limit: usize) -> Result<usize> {
         let (mut sum, mut failed) = (0, None);
-        for place in self.places() {
+        self.at_each_place(|place| {
             let mut call = self.call(Script::Purge, place);
-            call.cmd.arg(topic.as_str()).arg(crate::job::State::Dead as u8);
+            call.cmd.arg(topic.as_str()).arg(model::job::State::Dead as u8);
             call.cmd
                 .arg(CHUNK.min(limit.saturating_sub(sum)))
                 .arg(age.as_millis().min(u64::MAX.into()) as u64);
@@ -197,14 +213,11 @@ impl RedisStore {
                 Ok(values) => sum += values.first().map_or(Ok(0), count)?,
                 Err(e) => failed = Some(e),
             }
-        }
+            Ok(())
+        })?;
         match failed {
             Some(e) if sum == 0 => Err(e),
             _ => Ok(sum),
         }
     }
-}
-
-fn letter_words(letter: &Letter, call: &mut Call) {
-    call.cmd.arg(letter.id.as_str()).arg(letter.died_ms);
 }

@@ -1,153 +1,152 @@
-//! The store on nodes of Redis: more than one host, more throughput. A node has shards, and a shard's keys all carry its hash
-//! tag; each transition of a job is one script on one shard. A job's home is found by its name alone (rendezvous), first the
-//! node, then the shard.
+//! The store on nodes of Redis: for more than one host, and for more throughput. A node has shards. All keys of a shard
+//! carry its hash tag. Each transition of a job is one script on one shard. The home of a job follows from its name
+//! alone (rendezvous): first the node, then the shard.
 //!
-//! Batches go out grouped: one call a shard and operation, one round trip a node.
+//! Calls go out in batches: one call for each shard and operation, one round trip for each node.
 
 mod answer;
 mod batch;
 mod bell;
 mod breaker;
 mod browse;
+mod carry;
 mod change;
-mod drains;
 mod flags;
 mod flow;
+mod homes;
+mod jobs;
 mod lease;
 mod letters;
-mod map;
-mod moving;
+mod levels;
+mod mover;
 mod node;
 mod nodes;
 mod pauses;
 mod promote;
-mod reconcile;
-mod release;
-mod scout;
+mod round;
 mod script;
+mod set;
 mod settle;
-mod standing;
+mod spool_sender;
+mod states;
+mod take_back;
 
+use crate::Maintenance;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use redis::Value;
-
 pub use bell::RedisBell;
-pub use nodes::{NodeState, Nodes};
+pub use mover::{MoveAsk, MovedJobs, Progress};
+pub use nodes::Nodes;
+pub use spool_sender::SpoolSender;
+pub use states::{NodeState, Part, SetState};
 
-use self::answer::{array, count, number, strange};
-use self::node::{Call, Failure};
-use self::nodes::Place;
+use self::answer::strange;
+use self::node::Call;
+use self::nodes::{FRESH, Place};
 use self::script::Script;
-use super::{
-    Added, Batch, Change, Changed, CircuitView, Counts, Forecast, Letter, Letters, Moved, Opening, OwnerTag,
-    Page, Permit, PermitAsk, Result, Settled, Settlement, Spread, Store, StoreError, TopicRing, View, Wanted,
-    Which, exchange_apart,
-};
-use crate::job::{Due, JobId, JobKey, NewJob, State, TopicName};
-use crate::letters::Pace;
-use crate::settings;
-use crate::ticket::Secret;
+use self::take_back::UnansweredLease;
+use super::{Result, Spool, StoreError, TopicRing};
+use model::job::TopicName;
+use model::settings;
+use model::ticket::TicketSecret;
 
-/// How many jobs a script touches at most, so that others have their turn at the server.
+/// How many jobs a script touches at most, so that it does not occupy the server for long.
 const CHUNK: usize = 256;
 
-/// How many topics a script of a timer's looks at.
+/// How many topics one call of a timer's script looks at.
 const TOPICS: usize = 100;
 
-/// How many bytes of big bodies an answer holds.
+/// How many bytes of big bodies one answer holds.
 const BYTES: usize = 4 << 20;
 
 /// A handle to the store.
 pub struct RedisStore {
     nodes: Arc<Nodes>,
-    /// The node that it is about; none: all of them.
+    /// The only node that this handle uses. None: it uses all nodes.
     lane: Option<usize>,
     /// Where the next lease begins, so that each shard has its turn.
     turn: usize,
-    /// What this handle calls itself where it moves jobs.
-    name: String,
-    /// Some of its shards could not be promoted from.
+    /// Whether the last promotion failed on some of the shards.
     partial: bool,
-    /// When it last looked for what is to be moved.
-    looked_at: Option<Instant>,
-    /// A look at all jobs of its node that it has begun.
-    scan: Option<moving::Scan>,
-    /// What [`Store::take_buried`] has not told yet.
+    /// The topics of new dead letters that [`Promotion::take_buried`](crate::Promotion::take_buried) has not returned
+    /// yet.
     buried: Vec<TopicName>,
+    /// Lease calls whose answers never came: at most one for each shard.
+    unanswered: Vec<UnansweredLease>,
+    /// Where changes wait for their home. None: they are refused instead.
+    spool: Option<Spool>,
 }
 
 impl RedisStore {
-    /// A handle. Rings for what there may be: whoever was here before may have died before it rang.
+    /// Opens a handle to all nodes. Rings all bells, because a process may have died before it rang.
     pub fn open(settings: &settings::Redis) -> Result<RedisStore> {
-        RedisStore::new(settings, None)
+        let spool = Spool::of(settings)?;
+        Ok(RedisStore { spool, ..RedisStore::new(settings, None)? })
     }
 
-    /// A handle to one node.
+    /// Opens a handle to one node.
     pub fn open_lane(settings: &settings::Redis, lane: usize) -> Result<RedisStore> {
         RedisStore::new(settings, Some(lane))
     }
 
     fn new(settings: &settings::Redis, lane: Option<usize>) -> Result<RedisStore> {
-        let random =
-            getrandom::u64().map_err(|e| StoreError::Unavailable(format!("no random numbers: {e}")))?;
-        let name = format!("{random:016x}");
-        let mut store = RedisStore {
-            nodes: Nodes::of(settings)?,
-            lane,
-            turn: 0,
-            name,
-            partial: false,
-            looked_at: None,
-            scan: None,
-            buried: Vec::new(),
-        };
+        let (nodes, buried, unanswered) = (Nodes::of(settings)?, Vec::new(), Vec::new());
+        let mut store = RedisStore { nodes, lane, turn: 0, partial: false, buried, unanswered, spool: None };
+        if let Err(e @ StoreError::Unfit(_)) = store.nodes.is_fit() {
+            return Err(e);
+        }
+        store.nodes.keep_jobs(lane)?;
         store.announce();
         Ok(store)
     }
 
+    /// Returns the shards that this handle uses: those of its node, or those of all nodes that have jobs.
     fn places(&self) -> impl Iterator<Item = Place> + use<> {
-        let lane = self.lane;
-        let shards: Vec<usize> = self.nodes.nodes.iter().map(|n| n.bases.len()).collect();
-        let nodes =
-            shards.into_iter().enumerate().filter(move |(node, _)| lane.is_none_or(|lane| lane == *node));
-        nodes.flat_map(|(node, n)| (0..n).map(move |shard| Place { node, shard }))
+        let known = self.nodes.known();
+        let has = |node: &usize| match (self.lane, &known) {
+            (Some(lane), _) => lane == *node,
+            (None, known) => known.as_ref().is_none_or(|homes| homes.has(*node)),
+        };
+        let places = (0..self.nodes.count()).filter(has).flat_map(|node| self.nodes.shards_of(node));
+        places.collect::<Vec<_>>().into_iter()
     }
 
-    fn call(&self, script: Script, place: Place) -> Call {
-        self.nodes.nodes[place.node].call(script, place.shard)
+    /// Returns the shards as [`RedisStore::places`] does, by the newest set. For calls that look at all shards.
+    fn all_places(&self) -> impl Iterator<Item = Place> + use<> {
+        if self.lane.is_none()
+            && self.nodes.count() > 1
+            && let Err(e) = self.nodes.learn(None)
+        {
+            log::debug!("{e}");
+        }
+        self.places()
     }
 
-    fn ask(&self, place: Place, call: Call) -> Result<Value> {
-        self.nodes.nodes[place.node].run_one(call).map_err(Failure::into_error)
-    }
-
-    fn hand_back_at(&mut self, place: Place, owner: &OwnerTag) -> Result<usize> {
-        let mut sum = 0;
+    /// Runs `act` on each shard of this handle. If there is a new set of nodes afterwards, also runs it on the shards
+    /// that have joined.
+    fn at_each_place(&self, mut act: impl FnMut(Place) -> Result<()>) -> Result<()> {
+        let mut done = Vec::new();
         loop {
-            let mut call = self.call(Script::HandBack, place);
-            call.cmd.arg(&owner.0).arg(CHUNK);
-            let values = array(self.ask(place, call)?)?;
-            let [jobs, more, buried @ ..] = values.as_slice() else { return Err(strange("an answer")) };
-            sum += count(jobs)?;
-            let is_through = number(more)? == 0;
-            self.note_buried(buried)?;
-            if is_through {
-                return Ok(sum);
+            let homes = self.nodes.open_homes()?;
+            let left: Vec<Place> = self.places().filter(|place| !done.contains(place)).collect();
+            for place in left {
+                act(place)?;
+                done.push(place);
+            }
+            if self.nodes.open_homes()?.set == homes.set {
+                return Ok(());
             }
         }
     }
 
-    /// Takes the topics that a script names behind its answer: one for each dead letter that it made.
-    fn note_buried(&mut self, topics: &[Value]) -> Result<()> {
-        for topic in topics {
-            self.buried.push(answer::topic(topic.clone())?);
-        }
-        Ok(())
+    /// Makes a call on a shard, by the set of nodes that this process knows.
+    fn call(&self, script: Script, place: Place) -> Call {
+        let known = self.nodes.known();
+        self.nodes.nodes[place.node].call(script, place.shard, known.as_ref().map(|homes| &homes.set))
     }
 
-    /// Rings for these topics, as far as they have ready jobs; for none: for whatever there is.
+    /// Rings for those of these topics that have ready jobs. Without topics: rings all bells.
     fn ring(&self, topics: &[TopicName]) {
         let call = |place| {
             let mut call = self.call(Script::Announce, place);
@@ -159,167 +158,38 @@ impl RedisStore {
         for (_, answer) in self.ask_all(self.places().map(call).collect()) {
             if let Err(e) = answer {
                 let level = match e {
-                    // Of a node that is down others say so, and what it has is looked at when it is back.
+                    // Other code reports a node that is down. When it is back, its jobs are looked at.
                     StoreError::NodeDown(_) => log::Level::Debug,
                     _ => log::Level::Warn,
                 };
-                log::log!(level, "cannot ring: {e}");
+                log::log!(level, "cannot ring the bells of a shard: {e}");
             }
         }
     }
 }
 
-/// The host's clock.
+/// Returns the time of the host's clock, Unix milliseconds.
 fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64)
 }
 
-impl Store for RedisStore {
-    fn add(&mut self, jobs: &[NewJob]) -> Vec<Result<Added>> {
-        self.add_all(jobs)
-    }
-
-    fn get(&mut self, key: &JobKey) -> Result<Option<View>> {
-        self.find(key)
-    }
-
-    fn delete(&mut self, keys: &[JobKey]) -> Vec<Result<bool>> {
-        self.delete_all(keys)
-    }
-
-    fn change(&mut self, key: &JobKey, change: &Change) -> Result<Changed> {
-        self.change_at_home(key, change)
-    }
-
-    fn release(&mut self, jobs: &[(JobKey, Due)]) -> Vec<Result<bool>> {
-        self.release_all(jobs)
-    }
-
-    fn promote_or_spread(
-        &mut self,
-        limit: usize,
-        spread: &[(TopicName, Duration)],
-    ) -> Result<(Moved, Spread)> {
-        self.promote_delivering(limit, spread)
-    }
-
-    fn lease(&mut self, wanted: &[Wanted], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
-        self.lease_all(wanted, limit, owner)
-    }
-
-    fn settle(&mut self, settlements: &[Settlement]) -> Vec<Result<Settled>> {
-        self.settle_all(settlements)
-    }
-
-    fn exchange(
-        &mut self,
-        settlements: &[Settlement],
-        wanted: &[Wanted],
-        limit: usize,
-        owner: Option<&OwnerTag>,
-    ) -> (Vec<Result<Settled>>, Result<Batch>) {
-        let at_once = self.exchange_at_once(settlements, wanted, limit, owner);
-        at_once.unwrap_or_else(|| exchange_apart(self, settlements, wanted, limit, owner))
-    }
-
-    fn hand_back(&mut self, owner: &OwnerTag) -> Result<usize> {
-        // One that is away does not hold up the others; it is asked again.
-        let all: Vec<Result<usize>> = self.places().map(|place| self.hand_back_at(place, owner)).collect();
-        all.into_iter().sum()
-    }
-
-    fn expire(&mut self, limit: usize) -> Result<Moved> {
-        let (moved, buried, _) = self.move_jobs(Script::Expire, self.places().collect(), limit, &[])?;
-        self.note_buried(&buried)?;
-        Ok(moved)
-    }
-
-    fn take_buried(&mut self) -> Vec<TopicName> {
-        std::mem::take(&mut self.buried)
-    }
-
-    fn list(&mut self, topic: &TopicName, state: State, cursor: Option<&str>, limit: usize) -> Result<Page> {
-        self.browse(topic, state, cursor, limit)
-    }
-
-    fn dead_since(&mut self, topic: &TopicName, since_ms: i64, limit: usize) -> Result<Vec<View>> {
-        self.latest_dead(topic, since_ms, limit)
-    }
-
-    fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize, pace: Pace) -> Result<usize> {
-        self.redrive_some(topic, which, limit, pace)
-    }
-
-    fn purge(&mut self, topic: &TopicName, state: State, limit: usize) -> Result<usize> {
-        let mut sum = 0;
-        for place in self.places() {
-            while sum < limit {
-                let mut call = self.call(Script::Purge, place);
-                call.cmd.arg(topic.as_str()).arg(state as u8).arg(CHUNK.min(limit - sum));
-                let values = array(self.ask(place, call)?)?;
-                let [gone, more] = values.as_slice() else { return Err(strange("an answer")) };
-                sum += count(gone)?;
-                if number(more)? == 0 {
-                    break;
-                }
-            }
-        }
-        Ok(sum)
-    }
-
-    fn letters(&mut self, topic: &TopicName, ids: &[JobId], what: Letters) -> Result<usize> {
-        self.letters_of(topic, ids, what)
-    }
-
-    fn purge_letters(&mut self, topic: &TopicName, letters: &[Letter]) -> Result<usize> {
-        self.remove_letters(topic, letters)
-    }
-
-    fn retire(&mut self, topic: &TopicName, age: Duration, limit: usize) -> Result<usize> {
-        self.retire_at(topic, age, limit)
-    }
-
-    fn counts(&mut self) -> Result<Vec<Counts>> {
-        self.count()
-    }
-
-    fn pause(&mut self, topic: &TopicName, paused: bool) -> Result<()> {
-        self.say_paused(topic, paused)
-    }
-
-    fn forecast(&mut self, topics: &[TopicName], edges_ms: &[i64]) -> Result<Forecast> {
-        self.foresee(topics, edges_ms)
-    }
-
-    fn paused(&mut self) -> Result<Vec<TopicName>> {
-        self.paused_topics()
-    }
-
-    fn permits(&mut self, owner: &OwnerTag, asks: &[PermitAsk]) -> Vec<Result<Permit>> {
-        self.ask_permits(owner, asks)
-    }
-
-    fn open_circuit(&mut self, opening: &Opening) -> Result<bool> {
-        self.say_open(opening)
-    }
-
-    fn close_circuit(&mut self, topic: &TopicName) -> Result<bool> {
-        self.say_closed(topic)
-    }
-
-    fn circuits(&mut self) -> Result<Vec<CircuitView>> {
-        self.circuits_there()
-    }
-
-    fn secret(&mut self, lane: usize) -> Result<Secret> {
-        self.secret_of(lane)
+impl Maintenance for RedisStore {
+    fn secret(&mut self, node: usize) -> Result<TicketSecret> {
+        let mut random = [0; 32];
+        getrandom::fill(&mut random)
+            .map_err(|e| StoreError::Unavailable(format!("no random numbers: {e}")))?;
+        let place = Place { node, shard: 0 };
+        let mut call = self.call(Script::Secret, place);
+        call.cmd.arg(&random[..]);
+        let secret = answer::bytes(self.ask(place, call)?)?;
+        TicketSecret::of(&secret).ok_or_else(|| strange("the secret of tickets"))
     }
 
     fn health(&mut self) -> Result<()> {
         let mut failed = Ok(());
         for node in self.lane.map_or(0..self.nodes.count(), |lane| lane..lane + 1) {
             match self.nodes.nodes[node].ping() {
-                // Adds go round a node that is down.
+                // One node that answers is enough: a node that is down holds up its own jobs only.
                 Ok(()) => return Ok(()),
                 Err(e) => failed = Err(e),
             }
@@ -352,11 +222,15 @@ impl Store for RedisStore {
     }
 
     fn maintain(&mut self) -> Result<Option<Duration>> {
-        let nodes = self.lane.map_or(0..self.nodes.count(), |lane| lane..lane + 1);
-        let again = nodes.map(|node| self.move_away(node)).collect::<Result<Vec<_>>>()?;
-        Ok(again.into_iter().min())
+        if self.nodes.count() == 1 {
+            return Ok(None);
+        }
+        // Nodes that were away learn of pauses here, and this process learns of a change of the set.
+        self.nodes.learn(Instant::now().checked_sub(FRESH / 2))?;
+        Ok(Some(FRESH))
     }
 }
 
-/// How long a bell's call waits before it is made again: a connection that is dead without a word is noticed by then.
+/// How long a bell's call waits before it is made again. A connection that died silently is noticed within twice this
+/// time.
 const BELL_ROUND: Duration = Duration::from_secs(10);

@@ -1,80 +1,64 @@
-//! The nodes of a store, which of them and of their shards a job belongs to, and when a shard may deliver.
+//! The nodes of a store, which of them are the homes of jobs, and which shard of a home a job belongs to.
+//! docs/internals/NODES.md has the rules by which a process learns the set of nodes.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::time::{Duration, Instant};
 
-use redis::Value;
-use serde::Serialize;
-
-use super::answer::{self, array, count};
-use super::drains::DRAINED;
+use super::answer;
 use super::flags::{self, Flags};
-use super::map::{Map, Plan, parts};
-use super::node::{Call, Node};
+use super::homes::Homes;
+use super::levels::Levels;
+use super::node::{Answer, Call, Failure, Node};
 use super::pauses::PAUSES;
-use super::scout::{Board, FRESH, Holdings, Report};
 use super::script::Script;
-use crate::job::JobKey;
-use crate::rendezvous;
-use crate::settings;
-use crate::store::{Probe, Probed, Result, StoreError};
+use super::set::{NodeSet, SET, home_of, parts};
+use crate::{Probe, Probed, Result, StoreError};
+use model::job::JobKey;
+use model::rendezvous;
+use model::settings;
 
-/// The nodes of a store, shared by all handles of a process.
+/// While jobs are moved, how often a process looks whether the move is over. Until then, it may not change jobs.
+const LOOK_EACH: Duration = Duration::from_millis(100);
+
+/// How old the known set may be for a caller that looks now and then.
+pub(super) const FRESH: Duration = Duration::from_secs(1);
+
+/// How often a process looks whether a node that is down was given up. Each look may take as long as a timeout.
+const GIVEN_UP_EACH: Duration = Duration::from_secs(5);
+
+/// The nodes of a store. All handles of a process share them.
 pub struct Nodes {
     pub(super) nodes: Vec<Node>,
     pub(super) names: Vec<String>,
-    boards: Vec<Arc<Board>>,
-    pub(super) plan: RwLock<Plan>,
-    /// Since when a shard's own displaced jobs are known not to be older than what their homes have.
-    cleared: Mutex<HashMap<Place, Instant>>,
-    /// What any node has heard of topics that are paused.
+    homes: RwLock<Option<Arc<Homes>>>,
+    /// When the sets of all nodes were last read. One thread at a time reads them.
+    learned_at: Mutex<Option<Instant>>,
+    levels: RwLock<Levels>,
+    /// What is known of paused topics, from all nodes together.
     pub(super) pauses: Mutex<Flags>,
-    me: Weak<Nodes>,
 }
 
-/// What is known of all nodes at a moment.
-pub(super) struct Survey {
-    pub map: Arc<Map>,
-    /// One a node; empty where there is but one node.
-    pub reports: Vec<Report>,
+/// What a node reports about itself.
+pub(super) struct NodeReport {
+    /// The set of each shard. An empty text: the shard has none. None: the shard does not answer.
+    pub sets: Vec<Option<String>>,
+    pauses: Flags,
 }
 
-impl Survey {
-    /// The nodes that may hold jobs of another, its home.
-    pub(super) fn holders(&self, home: usize) -> impl Iterator<Item = usize> + '_ {
-        let holds = move |(node, report): (usize, &Report)| {
-            let unmarked = report.holdings.as_ref().is_some_and(|h| h.mark != self.map.fingerprint);
-            let some = node != home && (report.has_away(home) || report.has_strays(home) || unmarked);
-            (some && report.holdings.is_some()).then_some(node)
-        };
-        self.reports.iter().enumerate().filter_map(holds)
-    }
+/// Returns the newest of the sets that the nodes report, or none if no node has one.
+pub(super) fn latest(told: &[Result<NodeReport>]) -> Option<NodeSet> {
+    let sets = told.iter().flatten().flat_map(|told| told.sets.iter().flatten());
+    sets.filter_map(|text| NodeSet::parse(text)).max_by_key(|set| set.number)
+}
 
-    /// Whether a node has not heard of a topic what another has.
-    fn has_missed_a_pause(&self, node: usize) -> bool {
-        let of = |r: &Report| r.holdings.clone();
-        let Some(own) = of(&self.reports[node]) else { return false };
-        self.reports
-            .iter()
-            .filter_map(of)
-            .any(|other| flags::unheard(&other.pauses, &own.pauses).next().is_some())
-    }
-
-    /// When the node was asked that was asked last.
-    fn asked_at(&self) -> Instant {
-        self.reports.iter().filter_map(|r| r.asked_at).max().unwrap_or_else(Instant::now)
-    }
-
-    /// Whether a node did not answer.
-    pub(super) fn is_silent(&self, node: usize) -> bool {
-        self.reports.get(node).is_some_and(|r| r.holdings.is_none())
-    }
+/// Returns the error for a request that must wait because jobs are being moved.
+pub(super) fn moving() -> StoreError {
+    StoreError::Moving("jobs are being moved to other nodes; until that is finished, they are neither changed nor delivered (dq nodes list shows it)".into())
 }
 
 impl Nodes {
-    /// The nodes as the settings have them; one set a process, for as long as there is a handle, so that handles share connections
-    /// and what is known of nodes that are down. Connects when there is something to ask.
+    /// Returns the nodes of the settings. A process has one value for the same settings as long as there is a handle,
+    /// so that handles share connections, and share what is known of nodes that are down. Does not connect yet.
     pub fn of(settings: &settings::Redis) -> Result<Arc<Nodes>> {
         type Known = Vec<(settings::Redis, Weak<Nodes>)>;
         static KNOWN: Mutex<Known> = Mutex::new(Vec::new());
@@ -87,12 +71,11 @@ impl Nodes {
         let nodes: Vec<Node> =
             settings.nodes.iter().map(|node| Node::new(node, settings)).collect::<Result<_>>()?;
         let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
-        let nodes = Arc::new_cyclic(|me| Nodes {
-            boards: nodes.iter().map(|_| Arc::default()).collect(),
-            plan: RwLock::new(Plan::new(&names)),
-            cleared: Mutex::default(),
+        let nodes = Arc::new(Nodes {
+            homes: RwLock::default(),
+            learned_at: Mutex::default(),
             pauses: Mutex::default(),
-            me: me.clone(),
+            levels: RwLock::new(Levels::new(settings.safety.durability)),
             nodes,
             names,
         });
@@ -100,12 +83,12 @@ impl Nodes {
         Ok(nodes)
     }
 
-    /// How many there are.
+    /// Returns how many nodes there are.
     pub fn count(&self) -> usize {
         self.nodes.len()
     }
 
-    /// What a node is called.
+    /// Returns the name of a node.
     pub fn name(&self, lane: usize) -> Option<&str> {
         self.names.get(lane).map(String::as_str)
     }
@@ -115,254 +98,298 @@ impl Nodes {
         self.nodes[lane].probe(probe)
     }
 
-    /// The node where a job belongs.
+    /// Returns the node where a job belongs, as far as this is known.
     pub fn lane_of(&self, key: &JobKey) -> usize {
-        self.map().home(key)
+        self.known().map_or_else(|| home_of(&self.names, key), |homes| homes.home(key).unwrap_or(0))
     }
 
-    pub(super) fn map(&self) -> Arc<Map> {
-        let plan = self.plan.read().unwrap_or_else(PoisonError::into_inner);
-        if !plan.is_over(super::now_ms()) {
-            return Arc::clone(&plan.map);
-        }
-        drop(plan);
-        self.hear(&Flags::new())
+    /// Returns whether the home of a job is taken for down.
+    pub fn is_home_down(&self, key: &JobKey) -> bool {
+        let home = self.known().and_then(|homes| homes.home(key).ok()).map(|home| self.place(home, key));
+        home.is_some_and(|home| self.nodes[home.node].is_down(home.shard))
     }
 
-    /// Takes note of what a node has said of nodes that are being drained.
-    pub(super) fn hear(&self, told: &Flags) -> Arc<Map> {
-        let mut plan = self.plan.write().unwrap_or_else(PoisonError::into_inner);
-        if plan.hear(told, super::now_ms()) {
-            log::info!("the homes of jobs are {}", plan.map.fingerprint);
-        }
-        Arc::clone(&plan.map)
-    }
-
-    /// Of a node that does not answer.
-    pub(super) fn silent(&self, node: usize) -> StoreError {
-        StoreError::NodeDown(format!("{}: it does not answer", self.names[node]))
-    }
-
-    /// Where a job lies, or would, on a node.
+    /// Returns the shard where a job is, or would be, on a node.
     pub(super) fn place(&self, node: usize, key: &JobKey) -> Place {
         let shard = rendezvous::first_of(self.nodes[node].bases.len() as u32, &parts(key)) as usize;
         Place { node, shard }
     }
 
-    /// What other nodes call a shard.
-    pub(super) fn shard_name(&self, place: Place) -> String {
-        format!("{}.{}", self.names[place.node], place.shard)
+    /// Returns the shards of a node.
+    pub(super) fn shards_of(&self, node: usize) -> impl Iterator<Item = Place> + use<> {
+        (0..self.nodes[node].bases.len()).map(move |shard| Place { node, shard })
     }
 
-    /// Marks that this process has added a job on a node in the place of another.
-    pub(super) fn displaced(&self, holder: usize, home: usize) {
-        self.boards[holder].added(home, self.count());
+    pub(super) fn call(&self, script: Script, place: Place, homes: &Homes) -> Call {
+        self.nodes[place.node].call(script, place.shard, Some(&homes.set))
     }
 
-    /// Looks at what is known of all nodes, which is not older than a second, but for nodes that do not answer.
-    pub(super) fn survey(&self) -> Survey {
-        let now = Instant::now();
-        self.look_at_all(now.checked_sub(FRESH).unwrap_or(now), false)
+    pub(super) fn levels(&self) -> RwLockReadGuard<'_, Levels> {
+        self.levels.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at what is known of all nodes, which must not be older than that; of others it is not known whether they are
-    /// there.
-    pub(super) fn survey_since(&self, not_before: Instant) -> Survey {
-        self.look_at_all(not_before, true)
+    pub(super) fn levels_mut(&self) -> RwLockWriteGuard<'_, Levels> {
+        self.levels.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn look_at_all(&self, not_before: Instant, must_be: bool) -> Survey {
-        if self.count() == 1 {
-            return Survey { map: self.map(), reports: Vec::new() };
+    /// Returns the set that this process knows, or none if it has not read one yet.
+    pub(super) fn known(&self) -> Option<Arc<Homes>> {
+        self.homes.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the set that this process knows, whether jobs are being moved or not. Reads the set if the process knows
+    /// none.
+    pub(super) fn homes(&self) -> Result<Arc<Homes>> {
+        self.known().map_or_else(|| self.learn(None), Ok)
+    }
+
+    /// Returns an error if the configuration does not name all nodes that have jobs, as far as they are known.
+    pub(super) fn is_fit(&self) -> Result<()> {
+        match self.homes()?.misfit() {
+            Some(why) => Err(StoreError::Unfit(why)),
+            None => Ok(()),
         }
-        let now = Instant::now();
-        for (lane, board) in self.boards.iter().enumerate() {
-            if board.want(not_before) {
-                let (nodes, board) = (Weak::clone(&self.me), Arc::clone(board));
-                let thread = std::thread::Builder::new().name("scout".into());
-                if let Err(e) = thread.spawn(move || scout(&nodes, lane, &board)) {
-                    log::error!("cannot start a thread: {e}");
-                }
-            }
-        }
-        let look = |(lane, board): (usize, &Arc<Board>)| {
-            let in_full = now + self.nodes[lane].answer_time();
-            match must_be {
-                true => board.insist(not_before, in_full),
-                false => board.look(not_before, now + PATIENCE, in_full),
-            }
-        };
-        let reports = self.boards.iter().enumerate().map(look).collect();
-        // Only now: what they said may have changed it.
-        Survey { map: self.map(), reports }
     }
 
-    /// Whether a shard may deliver what it holds: not before all that was added elsewhere in its place is known to it, nor,
-    /// after it was away itself, before that is known which it holds in the place of others.
-    pub(super) fn may_deliver(&self, place: Place, survey: &Survey) -> Result<()> {
-        if self.count() == 1 {
+    /// Returns the set by which jobs may be changed now, or an error while jobs are being moved.
+    pub(super) fn open_homes(&self) -> Result<Arc<Homes>> {
+        let homes = self.homes()?;
+        if !homes.is_moving() {
+            return Ok(homes);
+        }
+        let homes = self.learn(Instant::now().checked_sub(LOOK_EACH))?;
+        if homes.is_moving() { Err(moving()) } else { Ok(homes) }
+    }
+
+    /// Returns whether there is another set by now. A node that is down may then have been given up.
+    pub(super) fn is_given_up(&self, homes: &Homes) -> bool {
+        let known =
+            (self.count() > 1).then(|| self.learn(Instant::now().checked_sub(GIVEN_UP_EACH)).ok()).flatten();
+        known.is_some_and(|known| known.set != homes.set)
+    }
+
+    /// Uses this set from now on, if it is newer than the known one.
+    fn adopt(&self, set: NodeSet) -> Result<()> {
+        let mut known = self.homes.write().unwrap_or_else(PoisonError::into_inner);
+        if !set.is_news(known.as_ref().map(|homes| &homes.set)) {
             return Ok(());
         }
-        let node = &self.nodes[place.node];
-        let not_yet = |why: &str| Err(StoreError::Settling(format!("{}: {why}", node.name)));
-        let is_away = || Err(self.silent(place.node));
-        let Some(since) = node.known_since(place.shard) else {
-            return if survey.is_silent(place.node) { is_away() } else { not_yet("not all may know it yet") };
-        };
-        let newer;
-        let is_old = |r: &Report| r.holdings.is_some() && r.asked_at < since;
-        let survey = match since {
-            Some(since) if survey.reports.iter().any(is_old) => {
-                newer = self.survey_since(since);
-                &newer
+        if self.count() > 1 {
+            match &set.moving {
+                None => log::info!("the nodes with jobs are {}", set.names.join(", ")),
+                Some(goal) => log::warn!(
+                    "jobs are being moved: the nodes with jobs were {}, and will be {}",
+                    set.names.join(", "),
+                    goal.names.join(", ")
+                ),
             }
-            _ => survey,
-        };
-        let refreshed;
-        let survey = match survey.has_missed_a_pause(place.node) {
-            // It was asked before it was told, perhaps.
-            true => {
-                refreshed = self.survey_since(survey.asked_at());
-                &refreshed
-            }
-            false => survey,
-        };
-        if survey.has_missed_a_pause(place.node) {
-            return not_yet("it is told first which topics are paused");
         }
-        let others = || survey.reports.iter().enumerate().filter(|(other, _)| *other != place.node);
-        if let Some((other, _)) = others().find(|(_, r)| r.has_away(place.node)) {
-            return not_yet(&format!(
-                "jobs that were added on {} in its place are looked at first",
-                self.names[other]
-            ));
+        let homes = Homes::new(set, &self.names);
+        if let Some(why) = homes.misfit() {
+            log::error!("{why}");
         }
-        let Some(since) = since else { return Ok(()) };
-        let mut cleared = self.cleared.lock().unwrap_or_else(PoisonError::into_inner);
-        if cleared.get(&place) != Some(&since) {
-            let own = &survey.reports[place.node];
-            if own.holdings.is_none() {
-                return is_away();
-            }
-            if others().any(|(other, r)| r.holdings.is_some() && own.has_away(other)) {
-                return not_yet("what it holds in the place of others is looked at first");
-            }
-            cleared.insert(place, since);
-        }
+        *known = Some(Arc::new(homes));
         Ok(())
     }
 
-    fn ask(&self, lane: usize) -> Result<Holdings> {
+    /// Asks all nodes at the same time. A node that hangs delays the result until its timeout.
+    pub(super) fn look(&self) -> Vec<Result<NodeReport>> {
+        if self.count() == 1 {
+            return vec![self.ask(0)];
+        }
+        std::thread::scope(|scope| {
+            let asked: Vec<_> = (0..self.count()).map(|node| scope.spawn(move || self.ask(node))).collect();
+            let ended = |thread: std::thread::ScopedJoinHandle<'_, Result<NodeReport>>| {
+                thread.join().unwrap_or_else(|_| Err(answer::strange("a thread that ended")))
+            };
+            asked.into_iter().map(ended).collect()
+        })
+    }
+
+    fn ask(&self, lane: usize) -> Result<NodeReport> {
         let node = &self.nodes[lane];
-        let held = |shard| {
-            let mut call = node.call(Script::Held, shard);
-            call.cmd.arg(&self.names);
-            call
-        };
-        let ask = |calls: &[Call]| -> Vec<Result<Value>> {
-            node.run(calls).into_iter().map(|a| a.map_err(super::Failure::into_error)).collect()
-        };
-        // The mark first: with it, all that is to be moved has been noted, and is told after it.
-        let read = |command, key| node.plain(command, 0, key);
-        let first = ask(&[read("HGETALL", DRAINED), read("HGETALL", PAUSES), read("GET", MARK)]);
-        let first: Vec<Value> = first.into_iter().collect::<Result<_>>()?;
-        let [drained, pauses, mark] = first.try_into().map_err(|_| answer::strange("an answer"))?;
-        let answers = ask(&(0..node.bases.len()).map(held).collect::<Vec<_>>());
-        let mut holdings = Holdings {
-            away: vec![0; self.count()],
-            stray: vec![0; self.count()],
-            mark: answer::optional_text(mark)?,
-            pauses: self.agree_on_pauses(lane, flags::read(pauses)?),
-        };
-        // Of a Cluster some shards may be away, whose jobs wait with them.
-        for values in answers.into_iter().flatten() {
-            for (i, two) in array(values)?.chunks(2).enumerate() {
-                let [away, stray] = two else { return Err(answer::strange("an answer")) };
-                holdings.away[i] += count(away)? as u64;
-                holdings.stray[i] += count(stray)? as u64;
-            }
-        }
-        self.hear(&flags::read(drained)?);
-        self.contest(lane, &holdings.mark);
-        Ok(holdings)
-    }
-
-    /// A node that was looked through for other homes than this process goes by has to be looked through again: as long as
-    /// this one is here, it may add jobs where others do not look for them.
-    fn contest(&self, lane: usize, mark: &str) {
-        let own = &self.map().fingerprint;
-        if mark.is_empty() || mark == own || mark.starts_with(&scanning(own)) {
-            return;
-        }
-        let mut call = self.nodes[lane].call(Script::Mark, 0);
-        call.cmd.arg(mark).arg("");
-        if let Err(e) = self.nodes[lane].run_one(call) {
-            log::debug!("node {}: {:?}", self.names[lane], e);
-        }
-    }
-
-    /// How the nodes are to each other.
-    pub fn states(&self) -> Vec<NodeState> {
-        let survey = self.survey();
-        let state = |(node, name): (usize, &String)| {
-            let holdings = survey.reports.get(node).and_then(|r| r.holdings.as_deref());
-            NodeState {
-                name: name.clone(),
-                answers: match survey.reports.is_empty() {
-                    true => self.nodes[node].ping().is_ok(),
-                    false => holdings.is_some(),
-                },
-                is_home: survey.map.has(node),
-                held_for_others: holdings.map_or(0, |h| h.away.iter().chain(&h.stray).sum()),
-                is_looked_through: holdings.is_none_or(|h| h.mark == survey.map.fingerprint),
+        let set = |shard| node.plain("GET", shard, SET);
+        let mut calls: Vec<Call> = (0..node.bases.len()).map(set).collect();
+        calls.push(node.plain("HGETALL", 0, PAUSES));
+        let mut answers = node.run(&calls);
+        let pauses = answers.pop().map(|answer| answer.map_err(Failure::into_error).and_then(flags::read));
+        let mut failed = None;
+        let set = |answer: Answer| match answer.map_err(Failure::into_error).and_then(answer::optional_text) {
+            Ok(text) => Some(text),
+            Err(e) => {
+                failed = Some(e);
+                None
             }
         };
-        self.names.iter().enumerate().map(state).collect()
+        let sets: Vec<Option<String>> = answers.into_iter().map(set).collect();
+        match failed {
+            Some(e) if sets.iter().all(Option::is_none) => Err(e),
+            // Some shards of a Cluster may be down.
+            _ => Ok(NodeReport { sets, pauses: pauses.and_then(Result::ok).unwrap_or_default() }),
+        }
     }
-}
 
-/// Their scouts end with them.
-impl Drop for Nodes {
-    fn drop(&mut self) {
-        self.boards.iter().for_each(|board| board.end());
-    }
-}
-
-/// Asks one node, each time that somebody wants to know, as long as there is anybody.
-fn scout(nodes: &Weak<Nodes>, lane: usize, board: &Board) {
-    while board.wait()
-        && let Some(nodes) = nodes.upgrade()
-    {
+    /// Reads the sets of all nodes that answer, and uses the newest. Does not read them if another thread has read them
+    /// since `not_before`. Also tells each node that answers which pauses it has missed. If no node has a set, the
+    /// first set is made.
+    pub(super) fn learn(&self, not_before: Option<Instant>) -> Result<Arc<Homes>> {
+        let called_at = Instant::now();
+        let mut learned_at = self.learned_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = self.known()
+            && learned_at.is_some_and(|at| at >= not_before.unwrap_or(called_at))
+        {
+            return Ok(known);
+        }
         let asked_at = Instant::now();
-        let holdings = nodes.ask(lane).map_err(|e| log::debug!("node {}: {e}", nodes.names[lane]));
-        board.put(asked_at, holdings.ok());
+        let told = self.look();
+        match latest(&told) {
+            Some(set) => self.adopt(set)?,
+            None if self.known().is_some() => {}
+            None => self.found(&told)?,
+        }
+        let homes = self.known().ok_or_else(|| answer::strange("a set of nodes"))?;
+        self.stamp_empty(&told, &homes);
+        self.agree_on_pauses(&told);
+        *learned_at = Some(asked_at);
+        Ok(homes)
     }
-}
 
-/// How a node is to the others.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct NodeState {
-    /// What it is called.
-    pub name: String,
-    /// Whether it answers.
-    pub answers: bool,
-    /// Whether new jobs go there: it is not being drained.
-    pub is_home: bool,
-    /// How many jobs are noted to be moved to other nodes.
-    pub held_for_others: u64,
-    /// Whether all of its jobs have been looked at since the nodes became others.
-    pub is_looked_through: bool,
-}
+    /// Makes the first set, with all nodes of the configuration. If there are several, all must answer and be empty. A
+    /// single node may have jobs.
+    fn found(&self, told: &[Result<NodeReport>]) -> Result<()> {
+        if let Some((name, Err(e))) = self.names.iter().zip(told).find(|(_, told)| told.is_err()) {
+            return Err(match e {
+                StoreError::NodeDown(why) if self.count() > 1 => StoreError::NodeDown(format!(
+                    "{why} (at the first start of several nodes all must answer)"
+                )),
+                e if self.count() == 1 => e.clone(),
+                e => StoreError::NodeDown(format!(
+                    "{name}: {e} (at the first start of several nodes all must answer)"
+                )),
+            });
+        }
+        let others = if self.count() > 1 { 0..self.count() } else { 0..0 };
+        for place in others.flat_map(|node| self.shards_of(node)) {
+            let there =
+                self.nodes[place.node].run_one(self.nodes[place.node].plain("EXISTS", place.shard, "due"));
+            if answer::number(&there.map_err(Failure::into_error)?)? > 0 {
+                return Err(StoreError::Unfit(format!(
+                    "the nodes have jobs ({} has), but no set of nodes yet: they are of an earlier release. Stop its daemons on every \
+                     host, and run dq nodes move --config FILE once",
+                    self.names[place.node]
+                )));
+            }
+        }
+        // Several processes may do this at once. The one that is first on the node with the first name wins.
+        let set = NodeSet::open(0, &self.names)?;
+        let first = (0..self.count()).min_by_key(|node| &self.names[*node]).unwrap_or(0);
+        let taken = self.write_set(Place { node: first, shard: 0 }, &["stamp", set.text(), "1"])?;
+        self.adopt(NodeSet::parse(&taken).ok_or_else(|| answer::strange("a set of nodes"))?)
+    }
 
-/// How long a node is waited for that is asked what it holds for others, by those who could do without.
-const PATIENCE: Duration = Duration::from_millis(100);
+    /// Writes the set to shards of its nodes that have none and are empty: such a shard has nothing that could be
+    /// older.
+    fn stamp_empty(&self, told: &[Result<NodeReport>], homes: &Homes) {
+        let is_alone = if homes.set.all().len() == 1 { "1" } else { "0" };
+        for (node, told) in told.iter().enumerate().filter(|(node, _)| homes.has(*node) && !homes.is_moving())
+        {
+            let Ok(told) = told else { continue };
+            for (shard, set) in told.sets.iter().enumerate() {
+                if set.as_ref().is_some_and(String::is_empty)
+                    && let Err(e) =
+                        self.write_set(Place { node, shard }, &["stamp", homes.set.text(), is_alone])
+                {
+                    log::debug!("node {}: {e}", self.names[node]);
+                }
+            }
+        }
+    }
 
-/// Where a node keeps for which homes its jobs have been looked at.
-pub(super) const MARK: &str = "map";
+    /// Runs the script that writes the set of a shard. Returns the set that the shard has afterwards.
+    pub(super) fn write_set(&self, place: Place, words: &[&str]) -> Result<String> {
+        let mut call = self.nodes[place.node].call(Script::Set, place.shard, None);
+        call.cmd.arg(words);
+        answer::optional_text(self.nodes[place.node].run_one(call).map_err(Failure::into_error)?)
+    }
 
-/// What the mark of a node begins with that is being looked at for those homes.
-pub(super) fn scanning(fingerprint: &str) -> String {
-    format!("scanning {fingerprint} ")
+    /// Makes calls on one node. If this process has not met the server yet, or the server was silent since, the sets of
+    /// all nodes that answer are read first.
+    pub(super) fn run(&self, lane: usize, calls: &[Call]) -> Vec<Answer> {
+        let mut answers = self.nodes[lane].run(calls);
+        // The servers of a Cluster are met one by one.
+        for _ in 0..3 {
+            let unmet = |i: &usize| matches!(answers[*i], Err(Failure::Unmet(_)));
+            let left: Vec<usize> = (0..calls.len()).filter(unmet).collect();
+            if left.is_empty() {
+                break;
+            }
+            let keeps = self.nodes[lane].keeps_jobs();
+            let met = if self.count() == 1 { keeps } else { keeps.and_then(|()| self.learn(None).map(drop)) };
+            if let Err(e) = met {
+                left.iter().for_each(|i| answers[*i] = Err(Failure::NotRun(e.clone())));
+                break;
+            }
+            for i in &left {
+                if let Err(Failure::Unmet(server)) = &answers[*i] {
+                    self.nodes[lane].has_met(server.clone());
+                }
+            }
+            let again: Vec<Call> = left.iter().map(|i| calls[*i].clone()).collect();
+            left.iter().zip(self.nodes[lane].run(&again)).for_each(|(i, answer)| answers[*i] = answer);
+        }
+        answers
+    }
+
+    /// Notes that a shard has refused a script, and which set the shard has. Returns an error if the shard cannot be
+    /// used now.
+    pub(super) fn refused(&self, lane: usize, set: &str) -> Result<()> {
+        let Some(set) = NodeSet::parse(set) else {
+            // The shard has no set. If it is empty, it gets one now.
+            self.learn(None)?;
+            return if self.count() == 1 { Ok(()) } else { self.is_current(lane) };
+        };
+        let known = self.known();
+        let is_known = known.as_ref().is_some_and(|known| known.set == set);
+        if is_known || set.is_news(known.as_ref().map(|homes| &homes.set)) {
+            return self.adopt(set);
+        }
+        Err(self.older(lane))
+    }
+
+    pub(super) fn is_current(&self, lane: usize) -> Result<()> {
+        let told = self.ask(lane)?;
+        let known = self.known();
+        let is_it = |text: &String| known.as_ref().is_some_and(|known| known.set.text() == text);
+        if told.sets.iter().flatten().all(is_it) { Ok(()) } else { Err(self.older(lane)) }
+    }
+
+    fn older(&self, lane: usize) -> StoreError {
+        StoreError::NodeDown(format!(
+            "{}: its data is older than that of the other nodes (a lagging replica was promoted, or a backup was restored). It is not used \
+             until dq nodes move has been run",
+            self.names[lane]
+        ))
+    }
+
+    /// Tells each node that answers which pauses it has missed.
+    fn agree_on_pauses(&self, told: &[Result<NodeReport>]) {
+        let known = {
+            let mut known = self.pauses.lock().unwrap_or_else(PoisonError::into_inner);
+            for told in told.iter().flatten() {
+                flags::hear(&mut known, &told.pauses);
+            }
+            known.clone()
+        };
+        for (lane, told) in told.iter().enumerate() {
+            let Ok(told) = told else { continue };
+            let mut unheard = flags::unheard(&known, &told.pauses).peekable();
+            if unheard.peek().is_some()
+                && let Err(e) = self.tell_pauses(lane, unheard)
+            {
+                log::debug!("node {}: {e}", self.names[lane]);
+            }
+        }
+    }
 }
 
 /// A shard of a node.

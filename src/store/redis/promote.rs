@@ -1,81 +1,69 @@
-//! What timers ask of shards: to make due jobs ready, and to end leases that ran out; of those that may.
+//! The work of timers on shards: to make due jobs ready, and to end leases that ran out.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use redis::Value;
 
 use super::answer::{self, array, count, number, strange};
-use super::nodes::Place;
+use super::homes::Homes;
+use super::nodes::{FRESH, Place};
 use super::script::Script;
-use super::{RedisStore, TOPICS, now_ms};
-use crate::job::TopicName;
-use crate::store::{Moved, OUTAGE, Result, Spread, Store, StoreError};
+use super::{CHUNK, RedisStore, TOPICS, now_ms};
+use crate::{Maintenance, Moved, OUTAGE, OwnerTag, Promotion, Rescheduled, Result};
+use model::job::TopicName;
 
-/// How long it is until shards are looked at again that could not deliver.
+/// How soon shards that could not be asked are tried again.
 const SOON: Duration = Duration::from_millis(200);
 
 impl RedisStore {
-    /// The shards that may deliver now, and why others may not.
-    pub(super) fn delivering(&self) -> (Vec<Place>, Option<StoreError>) {
-        let survey = self.nodes.survey();
-        let mut not_yet = None;
-        let may = |place: &Place| match self.nodes.may_deliver(*place, &survey) {
-            Ok(()) => true,
-            Err(e) => {
-                not_yet = Some(e);
-                false
+    /// Hands back the leases of a process on a shard, step by step.
+    pub(super) fn hand_back_at(&mut self, place: Place, owner: &OwnerTag) -> Result<usize> {
+        let mut sum = 0;
+        loop {
+            let mut call = self.call(Script::HandBack, place);
+            call.cmd.arg(&owner.0).arg(CHUNK);
+            let values = array(self.ask(place, call)?)?;
+            let [jobs, more, buried @ ..] = values.as_slice() else { return Err(strange("an answer")) };
+            sum += count(jobs)?;
+            let is_through = number(more)? == 0;
+            self.note_buried(buried)?;
+            if is_through {
+                return Ok(sum);
             }
-        };
-        (self.places().filter(may).collect(), not_yet)
+        }
     }
 
-    /// Makes due jobs of the shards that may deliver ready, or spreads them.
-    pub(super) fn promote_delivering(
-        &mut self,
-        limit: usize,
-        spread: &[(TopicName, Duration)],
-    ) -> Result<(Moved, Spread)> {
-        let (places, not_yet) = self.delivering();
-        let was_partial = std::mem::replace(&mut self.partial, true);
-        let (mut moved, told) = match not_yet {
-            Some(e) if places.is_empty() => return Err(e),
-            not_yet => {
-                let words: Vec<String> = match spread {
-                    [] => Vec::new(),
-                    some => {
-                        let spans =
-                            some.iter().flat_map(|(t, span)| [t.to_string(), span.as_millis().to_string()]);
-                        let first = [OUTAGE.as_millis().to_string(), fastrand::u32(..).to_string()];
-                        first.into_iter().chain(spans).collect()
-                    }
-                };
-                let (moved, told, failed) = self.move_jobs(Script::Promote, places, limit, &words)?;
-                self.partial = not_yet.is_some() || failed;
-                (moved, told)
-            }
-        };
-        let mut counts = BTreeMap::new();
-        for two in told.chunks(2) {
-            let [topic, n] = two else { return Err(strange("an answer")) };
-            *counts.entry(answer::topic(topic.clone())?).or_default() += count(n)?;
+    /// Takes the topics at the end of a script's answer: one for each dead letter that it made.
+    pub(super) fn note_buried(&mut self, topics: &[Value]) -> Result<()> {
+        for topic in topics {
+            self.buried.push(answer::topic(topic.clone())?);
         }
-        if self.partial {
-            // The others are looked at soon.
-            let soon = now_ms() + SOON.as_millis() as i64;
-            moved.next_ms = Some(moved.next_ms.map_or(soon, |at| at.min(soon)));
-        } else if was_partial {
-            // Who was told of jobs that could not be had then is not told again by anybody else.
-            self.announce();
-        }
-        Ok((moved, counts.into_iter().collect()))
+        Ok(())
     }
 
-    /// Calls a script of a timer's on these shards: how many jobs moved, and when the next is due; what else they tell; and
-    /// whether some could not be asked.
+    /// Returns the shards of this handle that may deliver now, and the set of nodes for the calls. Returns an error if
+    /// none may.
+    pub(super) fn delivering(&self) -> Result<(Arc<Homes>, Vec<Place>)> {
+        let mut homes = self.nodes.open_homes()?;
+        if let Some(lane) = self.lane
+            && !homes.has(lane)
+        {
+            // The node may have become a home since.
+            self.nodes.learn(Instant::now().checked_sub(FRESH))?;
+            homes = self.nodes.open_homes()?;
+        }
+        let places = self.places().filter(|place| homes.has(place.node)).collect();
+        Ok((homes, places))
+    }
+
+    /// Calls a timer's script on these shards. Returns how many jobs moved and when the next one is due, the other
+    /// values of the answers, and whether some shards could not be asked.
     pub(super) fn move_jobs(
         &mut self,
         script: Script,
+        homes: &Homes,
         places: Vec<Place>,
         limit: usize,
         words: &[String],
@@ -84,7 +72,7 @@ impl RedisStore {
         let (mut failed, mut worked) = (None, false);
         let asked_ms = now_ms();
         let calls = places.into_iter().map(|place| {
-            let mut call = self.call(script, place);
+            let mut call = self.nodes.call(script, place, homes);
             call.cmd.arg(limit).arg(TOPICS).arg(words);
             (place, call)
         });
@@ -100,7 +88,8 @@ impl RedisStore {
                 Ok((jobs, next_ms, shard_now_ms)) => {
                     worked = true;
                     moved.jobs += jobs;
-                    // By the clock of this host, by which it is waited for. One that was right when it was asked is right.
+                    // The caller waits by this host's clock, so the shard's time is converted. If the shard's now lies
+                    // between the question and the answer, the clocks agree.
                     let answered_ms = now_ms();
                     let agrees = (asked_ms - 1..=answered_ms + 1).contains(&shard_now_ms);
                     let ahead_ms = if agrees { 0 } else { shard_now_ms - answered_ms };
@@ -114,5 +103,59 @@ impl RedisStore {
             Some(e) if !worked => Err(e),
             failed => Ok((moved, told, failed.is_some())),
         }
+    }
+}
+
+impl Promotion for RedisStore {
+    fn promote_or_spread(
+        &mut self,
+        limit: usize,
+        spread: &[(TopicName, Duration)],
+    ) -> Result<(Moved, Rescheduled)> {
+        let was_partial = std::mem::replace(&mut self.partial, true);
+        let (homes, places) = self.delivering()?;
+        let words: Vec<String> = match spread {
+            [] => Vec::new(),
+            some => {
+                let spans = some.iter().flat_map(|(t, span)| [t.to_string(), span.as_millis().to_string()]);
+                let first = [OUTAGE.as_millis().to_string(), fastrand::u32(..).to_string()];
+                first.into_iter().chain(spans).collect()
+            }
+        };
+        let (mut moved, told, failed) = self.move_jobs(Script::Promote, &homes, places, limit, &words)?;
+        self.partial = failed;
+        let mut counts = BTreeMap::new();
+        for two in told.chunks(2) {
+            let [topic, n] = two else { return Err(strange("an answer")) };
+            *counts.entry(answer::topic(topic.clone())?).or_default() += count(n)?;
+        }
+        if self.partial {
+            // The shards that failed are tried again soon.
+            let soon = now_ms() + SOON.as_millis() as i64;
+            moved.next_ms = Some(moved.next_ms.map_or(soon, |at| at.min(soon)));
+        } else if was_partial {
+            // A consumer may have been told of jobs that it could not get then. No other process tells it again.
+            self.announce();
+        }
+        Ok((moved, counts.into_iter().collect()))
+    }
+
+    fn hand_back(&mut self, owner: &OwnerTag) -> Result<usize> {
+        let (_, places) = self.delivering()?;
+        // A shard that is down does not hold up the others. It is asked again later.
+        let all: Vec<Result<usize>> =
+            places.into_iter().map(|place| self.hand_back_at(place, owner)).collect();
+        all.into_iter().sum()
+    }
+
+    fn expire(&mut self, limit: usize) -> Result<Moved> {
+        let (homes, places) = self.delivering()?;
+        let (moved, buried, _) = self.move_jobs(Script::Expire, &homes, places, limit, &[])?;
+        self.note_buried(&buried)?;
+        Ok(moved)
+    }
+
+    fn take_buried(&mut self) -> Vec<TopicName> {
+        std::mem::take(&mut self.buried)
     }
 }

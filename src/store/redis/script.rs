@@ -1,9 +1,9 @@
-//! The scripts: each transition of a job is one file in `lua/`, and runs as a whole or not at all. A script names the parts
-//! that it uses in its first line; they are put before it.
+//! The scripts. Each transition of a job is one file in `lua/`, and runs as a whole or not at all. The first line of a
+//! script names the parts that it uses. Their texts are put before its own.
 
 use std::sync::LazyLock;
 
-/// What a script does; its file says what it takes and gives.
+/// The scripts. The file of each one says what it takes and what it returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Script {
     Add,
@@ -13,35 +13,32 @@ pub(super) enum Script {
     Counts,
     DeadSince,
     Delete,
-    Drain,
     Expire,
     Forecast,
     Get,
     GiveBack,
     HandBack,
-    Held,
-    Ids,
     Lease,
     Letters,
     List,
-    Mark,
+    MoveBury,
+    MoveDrop,
+    MoveExhume,
+    MoveLook,
+    MovePut,
+    MoveTake,
     Open,
     Pause,
     Permits,
     Promote,
     Purge,
     PurgeLetters,
-    ReconcileDemote,
-    ReconcileDrop,
-    ReconcileForget,
-    ReconcileMark,
-    ReconcilePut,
-    ReconcileTake,
-    ReconcileYield,
     Redrive,
     Release,
     Secret,
+    Set,
     Settle,
+    TakeBack,
 }
 
 macro_rules! sources {
@@ -50,8 +47,8 @@ macro_rules! sources {
     };
 }
 
-/// In the order of [`Script`].
-const SOURCES: [(&str, &str); 36] = sources!(
+/// The name and text of each script, in the order of [`Script`].
+const SOURCES: [(&str, &str); 33] = sources!(
     "lua/",
     "add",
     "announce",
@@ -60,47 +57,46 @@ const SOURCES: [(&str, &str); 36] = sources!(
     "counts",
     "dead_since",
     "delete",
-    "drain",
     "expire",
     "forecast",
     "get",
     "give_back",
     "hand_back",
-    "held",
-    "ids",
     "lease",
     "letters",
     "list",
-    "mark",
+    "move_bury",
+    "move_drop",
+    "move_exhume",
+    "move_look",
+    "move_put",
+    "move_take",
     "open",
     "pause",
     "permits",
     "promote",
     "purge",
     "purge_letters",
-    "reconcile_demote",
-    "reconcile_drop",
-    "reconcile_forget",
-    "reconcile_mark",
-    "reconcile_put",
-    "reconcile_take",
-    "reconcile_yield",
     "redrive",
     "release",
     "secret",
-    "settle"
+    "set",
+    "settle",
+    "take_back"
 );
 
-const PARTS: [(&str, &str); 15] = sources!(
+const PARTS: [(&str, &str); 17] = sources!(
     "lua/part/",
+    "batch",
     "bells",
     "circuits",
     "clock",
-    "copies",
     "endings",
+    "fence",
     "graves",
     "leases",
     "moves",
+    "owned",
     "places",
     "records",
     "scores",
@@ -110,34 +106,45 @@ const PARTS: [(&str, &str); 15] = sources!(
     "views"
 );
 
-/// A script as servers get it, and the name by which they know it then.
-struct Assembled {
+/// A script as it is sent to servers, and the hash by which they know it then.
+struct LoadedScript {
     text: String,
     hash: String,
+    is_fenced: bool,
 }
 
-static ASSEMBLED: LazyLock<[Assembled; SOURCES.len()]> = LazyLock::new(|| {
+static ASSEMBLED: LazyLock<[LoadedScript; SOURCES.len()]> = LazyLock::new(|| {
     SOURCES.map(|(_, source)| {
         let first = source.lines().next().unwrap_or_default();
         let parts = first.strip_prefix("--@ use ").unwrap_or_default().split(' ');
         let part = |name: &str| PARTS.iter().find(|(n, _)| *n == name).map(|(_, text)| *text);
         let text: String = parts.filter_map(part).chain([source]).collect();
         let hash = redis::Script::new(&text).get_hash().to_owned();
-        Assembled { text, hash }
+        LoadedScript { text, hash, is_fenced: first.contains(" fence") }
     })
 });
 
 impl Script {
-    fn assembled(self) -> &'static Assembled {
+    fn assembled(self) -> &'static LoadedScript {
         &ASSEMBLED[self as usize]
     }
 
-    /// What servers are given.
+    /// Whether the script runs only where the shard has the same set of nodes as the caller.
+    pub(super) fn is_fenced(self) -> bool {
+        self.assembled().is_fenced
+    }
+
+    /// Whether the script only reads. Such a script also runs while jobs are moved.
+    pub(super) fn only_looks(self) -> bool {
+        !self.is_fenced() || self == Script::Get
+    }
+
+    /// Returns the text that servers are given.
     pub(super) fn text(self) -> &'static str {
         &self.assembled().text
     }
 
-    /// The name by which they know it.
+    /// Returns the hash by which servers know the script.
     pub(super) fn hash(self) -> &'static str {
         &self.assembled().hash
     }

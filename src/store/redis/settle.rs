@@ -1,66 +1,93 @@
-//! Settling, by itself, and in one round trip with the next lease.
+//! Settles leases, alone or in one round trip with the next lease. A lease is settled on the shard that its token
+//! names. If the job was moved since, the lease is settled at its home.
 
 use redis::Value;
 
 use super::answer::{self, strange};
-use super::batch::Grouped;
-use super::lease::{FEW, Found, SCRIPT_TOKEN};
+use super::batch::{Grouped, by_words};
+use super::homes::Homes;
+use super::lease::{FEW, LeaseProgress, SCRIPT_TOKEN};
 use super::node::Call;
 use super::nodes::Place;
 use super::script::Script;
 use super::{CHUNK, RedisStore};
-use crate::store::{Batch, OwnerTag, Result, Settled, Settlement, Wanted};
-
-/// Settlements that are on their way.
-struct Settling {
-    /// Whether each is of a token of these nodes: what is none settles nothing.
-    known: Vec<bool>,
-    grouped: Grouped<1>,
-}
-
-impl Settling {
-    fn settled(self, answers: Vec<(Place, Result<Value>)>) -> Vec<Result<Settled>> {
-        let understand = |[letter]: [u8; 1]| match letter {
-            b'd' => Ok(Settled::Done),
-            b's' => Ok(Settled::Stale),
-            _ => Err(strange("an answer")),
-        };
-        let mut letters = self.grouped.answered(answers).into_iter();
-        let of = |is_known: bool| match is_known {
-            false => Ok(Settled::Stale),
-            true => letters.next().unwrap_or_else(|| Err(strange("no answer"))).and_then(understand),
-        };
-        self.known.into_iter().map(of).collect()
-    }
-}
+use crate::{Batch, OwnerTag, Result, Settled, Settlement, Settlements, StoreError, Wanted, exchange_apart};
 
 impl RedisStore {
-    /// The calls that settle some, up to [`CHUNK`].
-    fn settle_calls(&self, settlements: &[Settlement]) -> (Vec<(Place, Call)>, Settling) {
-        let places: Vec<Option<Place>> = settlements.iter().map(|s| self.nodes.place_of(&s.token)).collect();
-        let known: Vec<(Place, &Settlement)> =
-            places.iter().zip(settlements).filter_map(|(place, s)| Some(((*place)?, s))).collect();
-        let words = |some: &[&(Place, &Settlement)], cmd: &mut redis::Cmd| {
-            for (_, s) in some {
-                cmd.arg(s.key.id.as_str()).arg(&s.token.0[..SCRIPT_TOKEN]);
-                cmd.arg(answer::outcome(&s.outcome)).arg(answer::line(s.attempt.as_ref()));
+    /// Returns the shard that the token of a lease names. If its node is not in the set any more, returns the home of
+    /// the job.
+    fn place_of_lease(&self, homes: &Homes, settlement: &Settlement) -> Result<Place> {
+        let by_token = self.nodes.place_of(&settlement.token).filter(|place| homes.has(place.node));
+        by_token.map_or_else(|| self.home_place(homes, settlement), Ok)
+    }
+
+    fn home_place(&self, homes: &Homes, settlement: &Settlement) -> Result<Place> {
+        Ok(self.nodes.place(homes.home(&settlement.key)?, &settlement.key))
+    }
+
+    /// Returns whether the job is on a node that this process's configuration does not name. The job was moved there,
+    /// and its lease ends at its deadline.
+    fn is_out_of_reach(&self, homes: &Homes, settlement: &Settlement) -> bool {
+        self.place_of_lease(homes, settlement).is_err()
+    }
+
+    /// Makes the calls that settle up to [`CHUNK`] leases, each at its place.
+    fn settle_calls(
+        &self,
+        homes: &Homes,
+        settlements: &[&Settlement],
+        place: impl Fn(&Settlement) -> Result<Place>,
+    ) -> (Vec<(Place, Call)>, Grouped<1>) {
+        let words = by_words(|s: &Settlement, cmd| {
+            cmd.arg(s.key.id.as_str()).arg(&s.token.0[..SCRIPT_TOKEN.min(s.token.0.len())]);
+            cmd.arg(answer::outcome(&s.outcome)).arg(answer::line(s.attempt.as_ref()));
+        });
+        let places = settlements.iter().map(|s| place(s)).collect();
+        self.grouped(Script::Settle, homes, settlements, places, |s| &s.key, &[], words)
+    }
+
+    /// Returns the results of settlements at those places. A lease that is unknown there is tried at the home of its
+    /// job.
+    fn settled(
+        &self,
+        homes: &Homes,
+        settlements: &[&Settlement],
+        grouped: Grouped<1>,
+        answers: Vec<(Place, Result<Value>)>,
+    ) -> Vec<Result<Settled>> {
+        let understand = |answers: Vec<Result<[u8; 1]>>| -> Vec<Result<Settled>> {
+            let one = |answer: Result<[u8; 1]>| match answer?[0] {
+                b'd' => Ok(Settled::Done),
+                b's' => Ok(Settled::Stale),
+                _ => Err(strange("an answer")),
+            };
+            answers.into_iter().map(one).collect()
+        };
+        let mut out = understand(grouped.answered(answers));
+        for (s, settled) in settlements.iter().zip(&mut out) {
+            if settled.is_err() && self.is_out_of_reach(homes, s) {
+                *settled = Ok(Settled::Stale);
             }
+        }
+        let has_moved = |i: &usize| {
+            let s = settlements[*i];
+            out[*i] == Ok(Settled::Stale)
+                && self.home_place(homes, s).is_ok_and(|home| self.place_of_lease(homes, s) != Ok(home))
         };
-        let (calls, grouped) =
-            self.grouped(Script::Settle, &known, |(place, _)| Ok(*place), |(_, s)| &s.key.topic, &[], words);
-        (calls, Settling { known: places.iter().map(Option::is_some).collect(), grouped })
+        let moved: Vec<usize> = (0..settlements.len()).filter(has_moved).collect();
+        if !moved.is_empty() {
+            let some: Vec<&Settlement> = moved.iter().map(|i| settlements[*i]).collect();
+            let (calls, grouped) = self.settle_calls(homes, &some, |s| self.home_place(homes, s));
+            let again = understand(grouped.answered(self.ask_all_by(calls)));
+            moved.into_iter().zip(again).for_each(|(i, settled)| out[i] = settled);
+        }
+        out
     }
 
-    pub(super) fn settle_all(&self, settlements: &[Settlement]) -> Vec<Result<Settled>> {
-        let settle = |some: &[Settlement]| {
-            let (calls, settling) = self.settle_calls(some);
-            settling.settled(self.ask_all(calls))
-        };
-        settlements.chunks(CHUNK).flat_map(settle).collect()
-    }
-
-    /// Settles some, up to [`CHUNK`], and leases from the first shard that may deliver in the same round trip. None: there is no
-    /// such shard, or it is to be asked first which of many have any; nothing was done.
+    /// Settles up to [`CHUNK`] leases, and leases from the first shard in the same round trip. Returns none, and has
+    /// settled nothing, where this is not possible: with several nodes, without settlements or with too many, with more
+    /// than [`FEW`] shards (dq then first looks which of them have ready jobs), or if the first shard cannot be used
+    /// now.
     pub(super) fn exchange_at_once(
         &mut self,
         settlements: &[Settlement],
@@ -73,21 +100,58 @@ impl RedisStore {
         if !is_one_node || !are_some || self.places().count() > FEW {
             return None;
         }
-        let (places, failed) = self.delivering();
+        let (homes, places) = self.delivering().ok()?;
+        self.take_back_before_lease();
         let places = self.in_turn(places);
         let (first, others) = places.split_first()?;
-        let mut found = Found::nothing(failed);
-        let (prefix, lease) = self.lease_call(*first, wanted, limit, owner, &found.jobs).ok()?;
-        let (mut calls, settling) = self.settle_calls(settlements);
+        self.is_answered(*first).ok()?;
+        let mut found = LeaseProgress::default();
+        let (prefix, lease) = self.lease_call(*first, &homes, wanted, limit, owner, &found.jobs).ok()?;
+        let some: Vec<&Settlement> = settlements.iter().collect();
+        let (mut calls, grouped) = self.settle_calls(&homes, &some, |s| self.place_of_lease(&homes, s));
         calls.push((*first, lease));
-        // (Those of one node are answered in their order.)
-        let mut answers = self.ask_all(calls);
-        let (_, leased) = answers.pop()?;
-        let settled = settling.settled(answers);
+        // The answers of one node come in the order of its calls, so the lease is the last one of its shard.
+        let mut answers = self.ask_all_by(calls);
+        let at = answers.iter().rposition(|(place, _)| place == first)?;
+        let (_, leased) = answers.remove(at);
+        self.note_unanswered(*first, &homes, prefix, owner, &leased);
+        let mut settled = self.settled(&homes, &some, grouped, answers);
+        for (i, one) in settled.iter_mut().enumerate() {
+            if matches!(one, Err(StoreError::Moving(_))) {
+                // The set of nodes has changed meanwhile.
+                settlements
+                    .get(i)
+                    .into_iter()
+                    .for_each(|s| *one = self.settle(std::slice::from_ref(s)).remove(0));
+            }
+        }
         let told =
             leased.and_then(|answer| self.take_leased(*first, &prefix, wanted, answer, &mut found.jobs));
         found.note(told);
-        self.lease_on(others, wanted, limit, owner, &mut found);
+        self.lease_on(others, &homes, wanted, limit, owner, &mut found);
         Some((settled, found.into_batch(wanted)))
+    }
+}
+
+impl Settlements for RedisStore {
+    fn settle(&mut self, settlements: &[Settlement]) -> Vec<Result<Settled>> {
+        let settle = |some: &[Settlement]| {
+            self.by_homes(some, |homes, some| {
+                let (calls, grouped) = self.settle_calls(homes, some, |s| self.place_of_lease(homes, s));
+                self.settled(homes, some, grouped, self.ask_all_by(calls))
+            })
+        };
+        settlements.chunks(CHUNK).flat_map(settle).collect()
+    }
+
+    fn exchange(
+        &mut self,
+        settlements: &[Settlement],
+        wanted: &[Wanted],
+        limit: usize,
+        owner: Option<&OwnerTag>,
+    ) -> (Vec<Result<Settled>>, Result<Batch>) {
+        let at_once = self.exchange_at_once(settlements, wanted, limit, owner);
+        at_once.unwrap_or_else(|| exchange_apart(self, settlements, wanted, limit, owner))
     }
 }

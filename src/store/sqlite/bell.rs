@@ -1,15 +1,16 @@
 //! Bells: Unix datagrams that wake the processes of a host when there is work, sent after the commit that made it.
 //!
-//! Each process that waits hangs a bell of its own into `run_dir/bells`, named for what it waits for and for itself;
-//! who has work to announce rings all bells of that kind, and each process decides by its own free workers whether to
-//! look. A ring that finds a bell's socket full is not lost: what fills it wakes its owner as well. Nobody listening is
-//! no error: a process looks for work after it has hung its bell and before it waits. Its own side of a bell is `hung_bell`.
+//! Each process that waits hangs a bell of its own into `run_dir/bells`. Its name says what the process waits for, and
+//! which process it is. A process that has work to announce rings all bells of that kind. Each process that hears it
+//! decides by its own free workers whether to look for work. A ring is not lost if the socket of a bell is full: the
+//! rings in it wake the process as well. It is no error if nobody listens: a process looks for work after it has hung
+//! its bell and before it waits. The listening side of a bell is `hung_bell`.
 
 use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
-use crate::store::BellKind as Kind;
+use crate::BellKind as Kind;
 
 pub(super) fn prefix(kind: Kind) -> &'static str {
     match kind {
@@ -24,35 +25,36 @@ pub(super) fn folder(run_dir: &Path) -> PathBuf {
 
 /// Rings the bells of one `run_dir`.
 #[derive(Debug)]
-pub(super) struct Ringer {
+pub(super) struct BellRinger {
     folder: PathBuf,
-    /// What could not be rung, and is with the next.
-    owed: Rings,
+    /// The rings that failed. They are repeated with the next ring.
+    owed: PendingRings,
 }
 
 /// Which bells a transaction will ring once it is committed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Rings {
+pub(super) struct PendingRings {
     /// There is work to lease.
     pub push: bool,
     /// Something is due earlier than the timer knows, or the log has grown.
     pub timer: bool,
 }
 
-impl Ringer {
-    pub(super) fn new(run_dir: &Path) -> Ringer {
-        Ringer { folder: folder(run_dir), owed: Rings::default() }
+impl BellRinger {
+    pub(super) fn new(run_dir: &Path) -> BellRinger {
+        BellRinger { folder: folder(run_dir), owed: PendingRings::default() }
     }
 
-    /// Rings all bells of these kinds. What fails is told in the log, and done again with the next.
-    pub(super) fn ring(&mut self, rings: Rings) {
-        let rings = Rings { push: rings.push || self.owed.push, timer: rings.timer || self.owed.timer };
-        if rings == Rings::default() {
+    /// Rings all bells of these kinds. A failure is logged, and the ring is repeated with the next one.
+    pub(super) fn ring(&mut self, rings: PendingRings) {
+        let rings =
+            PendingRings { push: rings.push || self.owed.push, timer: rings.timer || self.owed.timer };
+        if rings == PendingRings::default() {
             return;
         }
         self.owed = match self.ring_all(rings) {
-            Ok(()) => Rings::default(),
-            Err(e) if e.kind() == ErrorKind::NotFound => Rings::default(),
+            Ok(()) => PendingRings::default(),
+            Err(e) if e.kind() == ErrorKind::NotFound => PendingRings::default(),
             Err(e) => {
                 log::warn!("cannot ring all bells in {}: {e}", self.folder.display());
                 rings
@@ -60,8 +62,9 @@ impl Ringer {
         };
     }
 
-    fn ring_all(&self, rings: Rings) -> io::Result<()> {
-        // What waits in other bells counts against the socket that sent it: with a new one, a full bell is a full bell.
+    fn ring_all(&self, rings: PendingRings) -> io::Result<()> {
+        // Rings that wait in bells count against the socket that sent them. With a new socket, `WouldBlock` means that
+        // this bell is full.
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;
         let mut failed = Ok(());
@@ -73,12 +76,13 @@ impl Ringer {
                 continue;
             }
             match socket.send_to(&[1], entry.path()) {
-                // Its process is gone; names are random, so nobody else can have taken it meanwhile.
+                // The bell's process is gone. Names are random, so no other process can have taken the name in the
+                // meantime.
                 Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
                     drop(std::fs::remove_file(entry.path()))
                 }
                 Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::NotFound) => {}
-                // The others hear it all the same.
+                // The other bells are rung all the same.
                 Err(e) => failed = Err(e),
                 Ok(_) => {}
             }
@@ -90,15 +94,15 @@ impl Ringer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Bell;
-    use crate::store::sqlite::HungBell;
+    use crate::Bell;
+    use crate::sqlite::HungBell;
 
-    const PUSH: Rings = Rings { push: true, timer: false };
+    const PUSH: PendingRings = PendingRings { push: true, timer: false };
 
     #[test]
     fn every_bell_of_the_kind_rings_and_no_other() {
         let dir = tempfile::tempdir().unwrap();
-        let mut ringer = Ringer::new(dir.path());
+        let mut ringer = BellRinger::new(dir.path());
         ringer.ring(PUSH);
         let hang = |kind, name| HungBell::hang(dir.path(), kind, name).unwrap();
         let (a, b, timer) = (hang(Kind::Push, "a"), hang(Kind::Push, "b"), hang(Kind::Timer, "a"));
@@ -111,13 +115,13 @@ mod tests {
     #[test]
     fn forty_bells_that_nobody_answers_keep_none_from_ringing() {
         let dir = tempfile::tempdir().unwrap();
-        let mut ringer = Ringer::new(dir.path());
+        let mut ringer = BellRinger::new(dir.path());
         let deaf: Vec<HungBell> =
             (0..40).map(|i| HungBell::hang(dir.path(), Kind::Push, &i.to_string()).unwrap()).collect();
         (0..50).for_each(|_| ringer.ring(PUSH));
         let timer = HungBell::hang(dir.path(), Kind::Timer, "a").unwrap();
         let push = HungBell::hang(dir.path(), Kind::Push, "late").unwrap();
-        ringer.ring(Rings { push: true, timer: true });
+        ringer.ring(PendingRings { push: true, timer: true });
         assert_eq!([&timer, &push].map(|bell| bell.answer().unwrap()), [true, true]);
         drop(deaf);
     }
@@ -125,13 +129,13 @@ mod tests {
     #[test]
     fn what_could_not_be_rung_is_rung_with_the_next() {
         let dir = tempfile::tempdir().unwrap();
-        let mut ringer = Ringer::new(dir.path());
-        // A folder that is a file for a while.
+        let mut ringer = BellRinger::new(dir.path());
+        // For a while, the folder is a file.
         std::fs::write(folder(dir.path()), "").unwrap();
         ringer.ring(PUSH);
         std::fs::remove_file(folder(dir.path())).unwrap();
         let bell = HungBell::hang(dir.path(), Kind::Push, "a").unwrap();
-        ringer.ring(Rings { push: false, timer: true });
+        ringer.ring(PendingRings { push: false, timer: true });
         assert!(bell.answer().unwrap());
     }
 
@@ -139,7 +143,7 @@ mod tests {
     fn a_full_bell_still_rings() {
         let dir = tempfile::tempdir().unwrap();
         let bell = HungBell::hang(dir.path(), Kind::Push, "a").unwrap();
-        let mut ringer = Ringer::new(dir.path());
+        let mut ringer = BellRinger::new(dir.path());
         (0..10_000).for_each(|_| ringer.ring(PUSH));
         assert!(bell.answer().unwrap());
     }
@@ -151,7 +155,7 @@ mod tests {
         let path = folder(dir.path()).join("push.a");
         drop(UnixDatagram::bind(&path).unwrap());
         assert!(path.exists());
-        Ringer::new(dir.path()).ring(PUSH);
+        BellRinger::new(dir.path()).ring(PUSH);
         assert!(!path.exists());
     }
 }

@@ -1,12 +1,13 @@
-//! What is read without a turn: a job, a page of jobs, counts.
+//! Reads that need no turn: a job, a page of jobs, counts.
 
+use super::connect::refused;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::row;
-use crate::job::{JobKey, State, TopicName};
-use crate::store::{Counts, FORECAST_MAX, Forecast, Page, View};
+use super::{SqliteStore, row};
+use crate::{Counts, FORECAST_MAX, Forecast, Page, Result, View, Views};
+use model::job::{JobKey, State, TopicName};
 
-/// The job of that key, or its latest dead letter.
+/// Returns the live job with that key, or its latest dead letter.
 pub(super) fn get(db: &Connection, tid: i64, key: &JobKey) -> rusqlite::Result<Option<View>> {
     let columns = row::COLUMNS;
     let id = key.id.as_str();
@@ -14,7 +15,7 @@ pub(super) fn get(db: &Connection, tid: i64, key: &JobKey) -> rusqlite::Result<O
     let dead = format!(
         "SELECT {columns} FROM job WHERE tid = ?1 AND id = ?2 AND state = 4 ORDER BY at_ms DESC LIMIT 1"
     );
-    // Between two questions a dead letter may have been redriven.
+    // Between two queries a dead letter may have been redriven.
     for sql in [&live, &dead, &live] {
         let found =
             db.prepare_cached(sql)?.query_row(params![tid, id], |r| row::view(&key.topic, r)).optional()?;
@@ -25,14 +26,14 @@ pub(super) fn get(db: &Connection, tid: i64, key: &JobKey) -> rusqlite::Result<O
     Ok(None)
 }
 
-/// The topics whose jobs are not leased.
+/// Returns the paused topics.
 pub(super) fn paused(db: &Connection) -> rusqlite::Result<Vec<TopicName>> {
     db.prepare_cached("SELECT name FROM pause ORDER BY name")?
         .query_map([], |r| row::topic_name(r, 0))?
         .collect()
 }
 
-/// How many delayed jobs become due when. The soonest are counted first.
+/// Returns how many delayed jobs become due in each span. The earliest jobs are counted first.
 pub(super) fn forecast(
     db: &Connection,
     topics: &[TopicName],
@@ -54,19 +55,19 @@ pub(super) fn forecast(
     Ok(Forecast { jobs, is_capped: left == 0 })
 }
 
-/// Not later than the next due time of a delayed job.
+/// Returns a moment that is not later than the next due time of a delayed job. None: no job is delayed.
 pub(super) fn next_due(db: &Connection) -> rusqlite::Result<Option<i64>> {
     db.prepare_cached("SELECT min(next_due_ms) FROM topic")?.query_row([], |r| r.get(0))
 }
 
-/// Not later than the next deadline of a lease.
+/// Returns a moment that is not later than the next deadline of a lease. None: no job is leased.
 pub(super) fn next_deadline(db: &Connection) -> rusqlite::Result<Option<i64>> {
     db.prepare_cached("SELECT next_deadline_ms FROM shard")?.query_row([], |r| r.get(0))
 }
 
-/// All topics' counts, by name.
+/// Returns the counts of all topics, sorted by name.
 pub(super) fn counts(db: &Connection) -> rusqlite::Result<Vec<Counts>> {
-    // Each of the three is one step into the index.
+    // Each of the three queries is one step into the index.
     let oldest = |priority| {
         format!("(SELECT min(at_ms) FROM job WHERE state = 2 AND tid = topic.tid AND priority = {priority})")
     };
@@ -90,7 +91,8 @@ pub(super) fn counts(db: &Connection) -> rusqlite::Result<Vec<Counts>> {
         .collect()
 }
 
-/// A page of a topic's jobs in one state. The cursor is the last one's place: priority (of ready jobs), moment, number.
+/// Returns a page of a topic's jobs in one state. The cursor is the place of the last job on the page before: priority
+/// (used for ready jobs), moment, row number.
 pub(super) fn list(
     db: &Connection,
     tid: i64,
@@ -104,7 +106,7 @@ pub(super) fn list(
         Some(Some(place)) => place,
         Some(None) => return Ok(Page::default()),
     };
-    // The text names the state, so that SQLite takes the state's own index.
+    // The state is part of the query's text, so that SQLite uses the index of that state.
     let number = state as i64;
     let (columns, order) =
         (row::COLUMNS, if state == State::Ready { "priority, at_ms, seq" } else { "at_ms, seq" });
@@ -125,7 +127,7 @@ pub(super) fn list(
     Ok(Page { next: next.filter(|_| jobs.len() == limit), jobs, away: Vec::new() })
 }
 
-/// The dead letters of a topic that died at that moment or later, the latest first.
+/// Returns the dead letters of a topic that died at `since_ms` or later, the latest first.
 pub(super) fn dead_since(
     db: &Connection,
     tid: i64,
@@ -145,4 +147,28 @@ pub(super) fn dead_since(
 fn parse_cursor(text: &str) -> Option<[i64; 3]> {
     let parts: Vec<i64> = text.split('.').map(str::parse).collect::<Result<_, _>>().ok()?;
     parts.try_into().ok()
+}
+
+impl Views for SqliteStore {
+    fn list(&mut self, topic: &TopicName, state: State, cursor: Option<&str>, limit: usize) -> Result<Page> {
+        match self.topic(topic)? {
+            Some(tid) => list(&self.db, tid, topic, state, cursor, limit).map_err(refused),
+            None => Ok(Page::default()),
+        }
+    }
+
+    fn dead_since(&mut self, topic: &TopicName, since_ms: i64, limit: usize) -> Result<Vec<View>> {
+        match self.topic(topic)? {
+            Some(tid) => dead_since(&self.db, tid, topic, since_ms, limit).map_err(refused),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn counts(&mut self) -> Result<Vec<Counts>> {
+        counts(&self.db).map_err(refused)
+    }
+
+    fn forecast(&mut self, topics: &[TopicName], edges_ms: &[i64]) -> Result<Forecast> {
+        forecast(&self.db, topics, edges_ms).map_err(refused)
+    }
 }

@@ -1,5 +1,5 @@
-//! Carries the write-ahead log over into the file, which only the timer does, and an import: in other processes a commit
-//! never waits for it.
+//! Copies the write-ahead log into the file (a checkpoint). Only the timer and an import do this, so that no other
+//! process has to do it at a commit.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,15 +10,17 @@ use rusqlite::Connection;
 use super::LOG_PAGES;
 use super::connect::{BUSY, refused};
 use super::turn::Turn;
-use crate::store::{Result, StoreError};
+use super::wal::Log;
+use crate::{Result, StoreError};
 
-/// With less room than this, the log is carried over however short it is, so that it can be used again.
+/// If the disk has less free space than this, the log is copied even if it is short, so that its space can be used
+/// again.
 const SCARCE_BYTES: u64 = 8 << 20;
 
-/// How long readers are waited for while writers wait too.
+/// How long to wait for readers while writers wait too.
 const READERS: Duration = Duration::from_millis(10);
 
-/// What a checkpoint tells: pages in the log, and those of them that are in the file.
+/// The result of a checkpoint: the pages in the log, and how many of them are in the file.
 struct Pages {
     log: i64,
     carried: i64,
@@ -30,8 +32,8 @@ fn checkpoint(db: &Connection, mode: &str) -> rusqlite::Result<Pages> {
     })
 }
 
-/// Does it, where there is enough to do.
-pub(super) fn carry_over(db: &Connection, turn: &Turn, path: &Path) -> Result<()> {
+/// Copies the log into the file, if the log is long enough or disk space is scarce.
+pub(super) fn carry_over(db: &Connection, turn: &Turn, log: &mut Log, path: &Path) -> Result<()> {
     let scarce = path
         .parent()
         .and_then(|folder| statvfs(folder).ok())
@@ -40,17 +42,27 @@ pub(super) fn carry_over(db: &Connection, turn: &Turn, path: &Path) -> Result<()
     if checkpoint(db, "NOOP").map_err(refused)?.log < enough {
         return Ok(());
     }
-    // Most of it beside the writers, who do not wait; then the rest in a turn, so that the next writer begins the log
-    // anew instead of making it longer.
-    let pages = checkpoint(db, "PASSIVE").map_err(refused)?;
+    // Pages that are copied into the file must be in the log on the disk first.
+    log.mend_in_turn(turn, db)?;
+    // Most pages are copied while the writers go on. The rest is copied in a turn, so that the next writer begins the
+    // log anew instead of making it longer.
+    let take = || turn.take().map_err(|e| StoreError::Unavailable(format!("the store's turn: {e}")));
+    let pages = match checkpoint(db, "PASSIVE") {
+        Ok(pages) => pages,
+        Err(e) => {
+            log.note_error(&take()?, &e);
+            return Err(refused(e));
+        }
+    };
     if pages.log - pages.carried > i64::from(LOG_PAGES) {
         // A reader, perhaps a backup, still needs what is in the file: the next ring tries again.
         log::debug!("{} pages of the log of {} wait for a reader", pages.log - pages.carried, path.display());
         return Ok(());
     }
-    let _turn = turn.take().map_err(|e| StoreError::Unavailable(format!("the store's turn: {e}")))?;
-    db.busy_timeout(READERS).map_err(refused)?;
-    let restarted = checkpoint(db, "RESTART");
+    let taken = take()?;
+    log.begin(&taken, db)?;
+    let restarted = db.busy_timeout(READERS).and_then(|()| checkpoint(db, "RESTART"));
+    log.end(&taken, restarted.as_ref().err());
     db.busy_timeout(BUSY).map_err(refused)?;
     restarted.map(drop).map_err(refused)
 }

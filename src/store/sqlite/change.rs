@@ -1,14 +1,17 @@
-//! What clients and operators change: add, delete, reschedule, pause. Each function is the part of one job, or
-//! of one bounded batch, in a transaction.
+//! Changes by clients and operators: add, delete, change, release, pause. Each function does the part of a transaction
+//! for one job, or for one bounded batch.
 
+use super::chunks::More;
+use super::commit::Durability;
+use super::connect::refused;
 use rusqlite::{OptionalExtension, params};
 
-use super::row;
 use super::write::Write;
-use crate::job::{Due, JobId, JobKey, NewJob, OnConflict, State, TopicName};
-use crate::store::{Added, Change, Changed, HELD_MS};
+use super::{CHUNK, SqliteStore, browse, letters, row};
+use crate::{Added, Change, Changed, Deleted, HELD_MS, Jobs, Result, View};
+use model::job::{Due, JobId, JobKey, NewJob, OnConflict, State, TopicName};
 
-/// Has a topic's jobs no longer leased; or leased again, of which those are told who do.
+/// Pauses a topic, so that its jobs are no longer leased; or resumes it, and rings the consumers.
 pub(super) fn pause(w: &mut Write<'_>, topic: &TopicName, paused: bool) -> rusqlite::Result<()> {
     let sql = match paused {
         true => "INSERT INTO pause (name) VALUES (?1) ON CONFLICT DO NOTHING",
@@ -82,20 +85,20 @@ pub(super) fn add(w: &mut Write<'_>, job: &NewJob) -> rusqlite::Result<Added> {
     Ok(Added::Replaced { due_ms: at_ms })
 }
 
-/// The row and state of the job of that id that is not dead.
+/// Returns the row and the state of the live job with that id.
 fn live(w: &Write<'_>, tid: i64, id: &JobId) -> rusqlite::Result<Option<(i64, State)>> {
     w.db.prepare_cached("SELECT seq, state FROM job WHERE tid = ?1 AND id = ?2 AND state < 4")?
         .query_row(params![tid, id.as_str()], |row| Ok((row.get(0)?, row::state(row, 1)?)))
         .optional()
 }
 
-/// When the job of that id that is not dead is due; one that was replaced while it is leased: when the replacement is.
+/// Returns when the live job with that id is due. If it was replaced while it is leased: when the replacement is due.
 fn due_of(w: &Write<'_>, tid: i64, id: &JobId) -> rusqlite::Result<i64> {
     let due = "SELECT coalesce(replaced_due_ms, due_ms) FROM job WHERE tid = ?1 AND id = ?2 AND state < 4";
     w.db.prepare_cached(due)?.query_row(params![tid, id.as_str()], |row| row.get(0))
 }
 
-/// Deletes one job, or its dead letters. Tells whether there was one.
+/// Deletes one live job, or its dead letters if there is no live job. Returns whether there were any.
 pub(super) fn delete(w: &mut Write<'_>, key: &JobKey) -> rusqlite::Result<bool> {
     let Some(tid) = w.topic(&key.topic)? else { return Ok(false) };
     if let Some((seq, state)) = live(w, tid, &key.id)? {
@@ -145,11 +148,11 @@ pub(super) fn change(w: &mut Write<'_>, key: &JobKey, change: &Change) -> rusqli
     Ok(Changed::Done)
 }
 
-/// Gives one job its due time, if it is held back. Tells whether it was.
+/// Gives one job its real due time, if it is held back. Returns whether it was.
 pub(super) fn release(w: &mut Write<'_>, (key, due): &(JobKey, Due)) -> rusqlite::Result<bool> {
     let Some(tid) = w.topic(&key.topic)? else { return Ok(false) };
     let (state, at_ms) = w.place(*due);
-    // The index of live ids is known by `state < 4`.
+    // With `state < 4` in the query, SQLite uses the index of live ids.
     let released = w
         .db
         .prepare_cached(
@@ -161,4 +164,40 @@ pub(super) fn release(w: &mut Write<'_>, (key, due): &(JobKey, Due)) -> rusqlite
         w.moved(tid, Some(State::Delayed), Some((state, at_ms)));
     }
     Ok(released > 0)
+}
+
+impl Jobs for SqliteStore {
+    fn add(&mut self, jobs: &[NewJob]) -> Vec<Result<Added>> {
+        self.in_chunks(Durability::Full, jobs, add)
+    }
+
+    fn get(&mut self, key: &JobKey) -> Result<Option<View>> {
+        match self.topic(&key.topic)? {
+            Some(tid) => browse::get(&self.db, tid, key).map_err(refused),
+            None => Ok(None),
+        }
+    }
+
+    fn delete(&mut self, keys: &[JobKey]) -> Vec<Result<Deleted>> {
+        let deleted = self.in_chunks(Durability::Full, keys, delete);
+        deleted.into_iter().map(|one| one.map(Deleted::from_found)).collect()
+    }
+
+    fn change(&mut self, key: &JobKey, to: &Change) -> Result<Changed> {
+        self.write(Durability::Full, |w| change(w, key, to))
+    }
+
+    fn release(&mut self, jobs: &[(JobKey, Due)]) -> Vec<Result<bool>> {
+        self.in_chunks(Durability::Full, jobs, release)
+    }
+
+    fn purge(&mut self, topic: &TopicName, state: State, limit: usize) -> Result<usize> {
+        let mut left = limit;
+        self.until_done(|w| {
+            let step = left.min(CHUNK);
+            let gone = letters::purge(w, topic, state, step)?;
+            left -= gone;
+            Ok((gone, More::if_full(gone, step)))
+        })
+    }
 }

@@ -1,8 +1,9 @@
 //! Work of any size, in transactions that stay short.
 
+use super::commit::Durability;
 use super::write::Write;
-use super::{CHUNK, Durability, SqliteStore};
-use crate::store::{Result, StoreError};
+use super::{CHUNK, SqliteStore};
+use crate::{Result, StoreError};
 
 impl SqliteStore {
     pub(super) fn in_chunks<A, B>(
@@ -23,7 +24,7 @@ impl SqliteStore {
         out
     }
 
-    /// Repeats a step until it says that there is no more to do. Gives the sum of what it did.
+    /// Repeats a step until it says that there is no more to do. Returns the sum of what it did.
     pub(super) fn until_done(
         &mut self,
         mut step: impl FnMut(&mut Write<'_>) -> rusqlite::Result<(usize, More)>,
@@ -40,7 +41,7 @@ impl SqliteStore {
     }
 }
 
-/// Whether a step that is bounded has left something to do.
+/// Whether a bounded step has left something to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum More {
     Yes,
@@ -48,7 +49,7 @@ pub(super) enum More {
 }
 
 impl More {
-    /// A step that found as much as it may take has perhaps not found all.
+    /// Returns `Yes` if the step found as much as it may take: it may not have found all.
     pub(super) fn if_full(found: usize, limit: usize) -> More {
         if found == limit && limit > 0 { More::Yes } else { More::No }
     }

@@ -8,22 +8,22 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode};
 
-use crate::store::{Result, StoreError};
+use crate::{Result, StoreError};
 
-refinery::embed_migrations!("migrations/store/sqlite");
+refinery::embed_migrations!("../../migrations/store/sqlite");
 
 /// How long SQLite waits for another program that holds the file.
-pub(super) const BUSY: Duration = Duration::from_millis(500);
+pub(crate) const BUSY: Duration = Duration::from_millis(500);
 
 /// The log's file is cut to this size when it starts again from its beginning.
 const LOG_BYTES: i64 = 64 << 20;
 
-/// Device and inode of a file, by its metadata alone.
-pub(super) fn file_at(path: &Path) -> std::io::Result<(u64, u64)> {
+/// Returns device and inode of a file, from its metadata alone.
+pub(crate) fn file_at(path: &Path) -> std::io::Result<(u64, u64)> {
     std::fs::metadata(path).map(|m| (m.dev(), m.ino()))
 }
 
-/// Opens the file, and brings it up to date. `log_pages` gets how long the log is after each commit.
+/// Opens the file, and brings it up to date. `log_pages` is set to the length of the log after each commit.
 pub(super) fn connect(path: &Path, log_pages: &Arc<AtomicI32>) -> Result<Connection> {
     let mut db = Connection::open(path).map_err(refused)?;
     let settings = |db: &mut Connection| -> rusqlite::Result<()> {
@@ -42,7 +42,7 @@ pub(super) fn connect(path: &Path, log_pages: &Arc<AtomicI32>) -> Result<Connect
         }))
     };
     settings(&mut db).map_err(refused)?;
-    // The release before this one may open the file of the one after it: a migration that it does not know is no error.
+    // An older release may open the file of a newer one. A migration that it does not know is no error.
     let mut migrations = migrations::runner().set_abort_missing(false);
     migrations = migrations.set_grouped(true);
     migrations
@@ -51,8 +51,8 @@ pub(super) fn connect(path: &Path, log_pages: &Arc<AtomicI32>) -> Result<Connect
     Ok(db)
 }
 
-/// What a failure before the commit means: nothing was changed.
-pub(super) fn refused(error: rusqlite::Error) -> StoreError {
+/// Converts an error before the commit: nothing was changed.
+pub(crate) fn refused(error: rusqlite::Error) -> StoreError {
     let message = error.to_string();
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Busy,
@@ -65,8 +65,9 @@ pub(super) fn refused(error: rusqlite::Error) -> StoreError {
     }
 }
 
-/// What a failure of the commit itself means: an error of the disk may have come after the log had it all.
-pub(super) fn at_commit(error: rusqlite::Error) -> StoreError {
+/// Converts an error of the commit itself. If the disk failed, the outcome is unknown: the whole transaction may be in
+/// the log already.
+pub(crate) fn at_commit(error: rusqlite::Error) -> StoreError {
     match refused(error) {
         StoreError::Unavailable(message) => StoreError::Unknown(message),
         other => other,

@@ -1,39 +1,39 @@
-//! The way of a job to its delivery: promote, lease, settle, expire, hand back. Each function is the part of one job,
-//! or of one bounded batch, in a transaction.
+//! The steps of a job to its delivery: promote, lease, settle, expire, hand back. Each function does the part of a
+//! transaction for one job, or for one bounded batch.
 
 use std::time::Duration;
 
 use rusqlite::{OptionalExtension, Row, params};
 
-use super::flow::{self, Ready};
+use super::flow::{self, ReadyTopics};
 use super::write::Write;
 use super::{browse, row};
-use crate::job::{ATTEMPTS_KEPT, Attempt, Body, Due, JobKey, State, TopicName};
-use crate::store::{
-    Batch, Leased, Moved, OUTAGE, Outcome, OwnerTag, Settled, Settlement, Spread, Token, Wanted,
+use crate::{
+    Batch, Leased, Moved, OUTAGE, Outcome, OwnerTag, Rescheduled, Settled, Settlement, Token, Wanted,
 };
+use model::job::{ATTEMPTS_KEPT, Attempt, Body, Due, JobKey, State, TopicName};
 
-/// A job whose consumer died is given its attempt back so often; after that, the attempt counts: the job itself may be
-/// what kills.
+/// How often an attempt of a job does not count because its consumer died. After that the attempt counts: the job
+/// itself may be what kills consumers.
 const CRASHES_FORGIVEN: u32 = 3;
 
-/// The random bytes of a token; the row's number stands before them.
+/// How many random bytes a token has. The number of the row comes before them.
 const TOKEN_RANDOM: usize = 16;
 
-/// Moves up to `limit` due jobs to ready, the topics in the order of their next due; or those that were forgotten in an outage
-/// to a later due time.
+/// Promotes up to `limit` due jobs, the topics in the order of their next due times. Jobs of the topics in `spread`
+/// that were not promoted because of an outage get a later due time instead.
 pub(super) fn promote(
     w: &mut Write<'_>,
     limit: usize,
     spread: &[(TopicName, Duration)],
-) -> rusqlite::Result<(Moved, Spread)> {
+) -> rusqlite::Result<(Moved, Rescheduled)> {
     let now_ms = w.now_ms();
     let mut due_topics =
         w.db.prepare_cached("SELECT tid, name FROM topic WHERE next_due_ms <= ?1 ORDER BY next_due_ms")?
             .query_map([now_ms], |row| Ok((row.get(0)?, row::topic_name(row, 1)?)))?
             .collect::<rusqlite::Result<Vec<(i64, TopicName)>>>()?
             .into_iter();
-    let (mut left, mut told) = (limit, Spread::new());
+    let (mut left, mut told) = (limit, Rescheduled::new());
     while left > 0
         && let Some((tid, name)) = due_topics.next()
     {
@@ -60,7 +60,7 @@ pub(super) fn promote(
     Ok((Moved { jobs: limit - left, next_ms: browse::next_due(w.db)? }, told))
 }
 
-/// Gives up to `limit` jobs that were due long ago a new due time, at random within the span from now.
+/// Gives up to `limit` jobs that have been due for more than `OUTAGE` a new due time, at random within `span` from now.
 fn spread_out(w: &Write<'_>, tid: i64, span: Duration, limit: usize) -> rusqlite::Result<usize> {
     let (now_ms, span_ms) = (w.now_ms(), (span.as_millis() as i64).max(1));
     let sql = "SELECT seq FROM job WHERE tid = ?1 AND state = 1 AND at_ms < ?2 ORDER BY at_ms LIMIT ?3";
@@ -83,7 +83,7 @@ pub(super) fn lease(
     owner: Option<&OwnerTag>,
 ) -> rusqlite::Result<Batch> {
     flow::set_back(w)?;
-    let mut found = Ready::now(w.db, w.now_ms())?;
+    let mut found = ReadyTopics::now(w.db, w.now_ms())?;
     let mut jobs = Vec::new();
     for want in wanted {
         let room = limit - jobs.len();
@@ -156,7 +156,7 @@ fn take(
 }
 
 /// A row under a lease.
-struct Held {
+struct LeasedRow {
     seq: i64,
     tid: i64,
     attempts: u32,
@@ -169,8 +169,8 @@ struct Held {
 
 const HELD: &str = "seq, tid, attempts, crashes, lease_limit, replaced_due_ms, due_ms, attempts_log";
 
-fn held(row: &Row<'_>) -> rusqlite::Result<Held> {
-    Ok(Held {
+fn held(row: &Row<'_>) -> rusqlite::Result<LeasedRow> {
+    Ok(LeasedRow {
         seq: row.get(0)?,
         tid: row.get(1)?,
         attempts: row.get(2)?,
@@ -207,7 +207,8 @@ pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Re
         .optional()?;
     let Some(mut held) = found else { return Ok(Settled::Stale) };
     if let Some(due_ms) = held.replaced_due_ms {
-        // An extension would keep the replacement waiting; anything else ends the lease, and settles nothing.
+        // An extension would make the replacement wait, so it does nothing. Any other outcome ends the lease, and
+        // settles nothing.
         if !matches!(settlement.outcome, Outcome::Extend(_)) {
             end(w, &held, w.place(Due::At(due_ms)))?;
         }
@@ -236,8 +237,8 @@ pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Re
     Ok(Settled::Done)
 }
 
-/// Ends a lease: the row moves on with the counts that `held` has now.
-fn end(w: &mut Write<'_>, held: &Held, (state, at_ms): (State, i64)) -> rusqlite::Result<()> {
+/// Ends a lease: the row gets its new state, with the counts that `held` has now.
+fn end(w: &mut Write<'_>, held: &LeasedRow, (state, at_ms): (State, i64)) -> rusqlite::Result<()> {
     // A dead letter keeps the due time of its last attempt.
     let due_ms = if state == State::Dead { held.due_ms } else { at_ms };
     w.db.prepare_cached(
@@ -250,8 +251,9 @@ fn end(w: &mut Write<'_>, held: &Held, (state, at_ms): (State, i64)) -> rusqlite
     Ok(())
 }
 
-/// Where a job goes whose attempt counted and came to nothing.
-fn after_loss(w: &mut Write<'_>, held: &Held) -> rusqlite::Result<(State, i64)> {
+/// Returns where a job goes after an attempt that counts and was lost: it is ready again, or dead if its attempts are
+/// used up.
+fn after_loss(w: &mut Write<'_>, held: &LeasedRow) -> rusqlite::Result<(State, i64)> {
     if held.attempts < held.limit {
         return Ok((State::Ready, held.due_ms));
     }
@@ -267,7 +269,12 @@ fn appended(log: Option<String>, attempt: &Attempt) -> String {
     serde_json::to_string(&attempts[surplus..]).expect("attempts are plain values")
 }
 
-fn find(w: &Write<'_>, which: &str, key: &dyn rusqlite::ToSql, limit: usize) -> rusqlite::Result<Vec<Held>> {
+fn find(
+    w: &Write<'_>,
+    which: &str,
+    key: &dyn rusqlite::ToSql,
+    limit: usize,
+) -> rusqlite::Result<Vec<LeasedRow>> {
     w.db.prepare_cached(&format!("SELECT {HELD} FROM job WHERE state = 3 AND {which} LIMIT ?2"))?
         .query_map(params![key, limit as i64], held)?
         .collect()
@@ -277,7 +284,7 @@ fn find(w: &Write<'_>, which: &str, key: &dyn rusqlite::ToSql, limit: usize) -> 
 pub(super) fn hand_back(w: &mut Write<'_>, owner: &OwnerTag, limit: usize) -> rusqlite::Result<usize> {
     flow::free(w, owner)?;
     let leases = find(w, "owner = ?1", &owner.0, limit)?;
-    for mut held in leases.iter().map(|h| Held { log: h.log.clone(), ..*h }) {
+    for mut held in leases.iter().map(|h| LeasedRow { log: h.log.clone(), ..*h }) {
         let to = match held.replaced_due_ms {
             Some(due_ms) => w.place(Due::At(due_ms)),
             None if held.crashes < CRASHES_FORGIVEN => {
@@ -295,7 +302,7 @@ pub(super) fn hand_back(w: &mut Write<'_>, owner: &OwnerTag, limit: usize) -> ru
     Ok(leases.len())
 }
 
-/// Ends up to `limit` leases that ran out.
+/// Ends up to `limit` expired leases.
 pub(super) fn expire(w: &mut Write<'_>, limit: usize) -> rusqlite::Result<Moved> {
     let now_ms = w.now_ms();
     let leases = find(w, "at_ms <= ?1", &now_ms, limit)?;
@@ -316,8 +323,8 @@ pub(super) fn expire(w: &mut Write<'_>, limit: usize) -> rusqlite::Result<Moved>
     Ok(Moved { jobs, next_ms: browse::next_deadline(w.db)? })
 }
 
-/// The kept attempts with one more, of which nothing came back.
-fn lost(w: &Write<'_>, held: &mut Held, error: &str) -> String {
+/// Returns the kept attempts with one more, which was lost.
+fn lost(w: &Write<'_>, held: &mut LeasedRow, error: &str) -> String {
     let attempt = Attempt {
         number: held.attempts,
         at_ms: w.now_ms(),

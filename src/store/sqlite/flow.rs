@@ -1,23 +1,28 @@
-//! Permits and circuits: what holds back jobs that are ready. Each function is the part of one topic, in a transaction.
+//! Permits and circuits: what holds back jobs that are ready. Each function does the part of a transaction for one
+//! topic.
 
+use super::commit::Durability;
+use super::connect::refused;
 use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::row;
 use super::write::Write;
-use crate::flow::Pace;
-use crate::job::TopicName;
-use crate::store::{
-    CircuitState, CircuitView, Left, Opening, OwnerTag, PERMIT_HOLDS, Permit, PermitAsk, Waiting,
+use super::{SqliteStore, browse, change, row, write};
+use crate::{
+    CircuitState, CircuitView, Left, Limits, Opening, OwnerTag, PERMIT_HOLDS, Pauses, Permit, PermitAsk,
+    Result, WaitingTopics,
 };
+use model::flow::RateSteps;
+use model::job::TopicName;
 
 /// Grants permits of one topic.
 pub(super) fn permit(w: &mut Write<'_>, owner: &OwnerTag, ask: &PermitAsk) -> rusqlite::Result<Permit> {
     let (name, now_ms) = (ask.topic.as_str(), w.now_ms());
     w.db.prepare_cached("DELETE FROM permit WHERE name = ?1 AND (owner = ?2 OR until_ms <= ?3)")?
         .execute(params![name, owner.0, now_ms])?;
-    // What a clock that was set back since makes last longer lasts as if it were told now.
+    // If the clock was set back, permits of other processes would last too long. They last as if they were reported
+    // now.
     let until_ms = now_ms + PERMIT_HOLDS.as_millis() as i64;
     w.db.prepare_cached("UPDATE permit SET until_ms = ?2 WHERE name = ?1 AND until_ms > ?2")?
         .execute(params![name, until_ms])?;
@@ -34,7 +39,7 @@ pub(super) fn permit(w: &mut Write<'_>, owner: &OwnerTag, ask: &PermitAsk) -> ru
                 .query_row([name], |r| r.get(0))
                 .optional()?;
         let now_us = (w.now_ns / 1000) as f64;
-        let taken = Pace::from(rate).take(spent_us.unwrap_or(0.0), now_us, ask.unused, permit.granted);
+        let taken = RateSteps::from(rate).take(spent_us.unwrap_or(0.0), now_us, ask.unused, permit.granted);
         w.db.prepare_cached("INSERT OR REPLACE INTO rate (name, spent_us) VALUES (?1, ?2)")?
             .execute(params![name, taken.spent_us])?;
         permit = Permit { granted: taken.granted, again: taken.again };
@@ -47,18 +52,18 @@ pub(super) fn permit(w: &mut Write<'_>, owner: &OwnerTag, ask: &PermitAsk) -> ru
     Ok(permit)
 }
 
-/// Frees what a process held that is gone.
+/// Frees the permits that a dead process held.
 pub(super) fn free(w: &Write<'_>, owner: &OwnerTag) -> rusqlite::Result<()> {
     w.db.prepare_cached("DELETE FROM permit WHERE owner = ?1")?.execute([&owner.0]).map(drop)
 }
 
-/// Whether the clock shows less than when a circuit was written: it was set back since.
+/// Returns whether the clock was set back since a circuit was written: it shows an earlier time than was noted then.
 pub(super) fn is_set_back(db: &Connection, now_ms: i64) -> rusqlite::Result<bool> {
     db.prepare_cached("SELECT EXISTS (SELECT 1 FROM circuit WHERE max(noted_ms, since_ms) > ?1)")?
         .query_row([now_ms], |r| r.get(0))
 }
 
-/// Where the clock was set back, the moments of circuits are set back as well: none waits for longer than it was told to.
+/// If the clock was set back, sets the moments of circuits back as well, so that no job waits longer than it should.
 pub(super) fn set_back(w: &Write<'_>) -> rusqlite::Result<()> {
     w.db.prepare_cached(
         "UPDATE circuit SET until_ms = max(0, until_ms - (max(noted_ms, since_ms) - ?1)),
@@ -69,7 +74,7 @@ pub(super) fn set_back(w: &Write<'_>) -> rusqlite::Result<()> {
     .map(drop)
 }
 
-/// Has a topic's jobs wait. Tells whether they did not before.
+/// Opens the circuit of a topic, so that its jobs wait. Returns whether it was closed before.
 pub(super) fn open(w: &mut Write<'_>, opening: &Opening) -> rusqlite::Result<bool> {
     set_back(w)?;
     let (name, now_ms) = (opening.topic.as_str(), w.now_ms());
@@ -77,12 +82,12 @@ pub(super) fn open(w: &mut Write<'_>, opening: &Opening) -> rusqlite::Result<boo
         w.db.prepare_cached("SELECT until_ms, probe_ms, opens, reason FROM circuit WHERE name = ?1")?
             .query_row([name], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?)))
             .optional()?;
-    // No pause: the one that was let through told nothing, and the next one may go.
+    // Without a pause: the probe showed nothing, and the next job may go.
     let again = opening.pause.is_zero();
     let reason = match &known {
         None if again => return Ok(false),
         None => &opening.reason,
-        // Several may find out at the same time; and while one was let through, it decides.
+        // Several processes may see the failure at the same time. While a probe is under way, its result decides.
         Some((until_ms, _, opens, _)) if *until_ms > now_ms && *opens >= opening.opens => return Ok(false),
         Some((_, probe_ms, ..)) if opening.opens == 1 && *probe_ms > now_ms && !again => return Ok(false),
         Some((.., reason)) if again => reason,
@@ -97,7 +102,7 @@ pub(super) fn open(w: &mut Write<'_>, opening: &Opening) -> rusqlite::Result<boo
     Ok(known.is_none())
 }
 
-/// Has a topic's jobs wait no longer. Tells whether they did.
+/// Closes the circuit of a topic, so that its jobs no longer wait. Returns whether it was not closed before.
 pub(super) fn close(w: &mut Write<'_>, topic: &TopicName) -> rusqlite::Result<bool> {
     let closed = w.db.prepare_cached("DELETE FROM circuit WHERE name = ?1")?.execute([topic.as_str()])? > 0;
     if closed {
@@ -106,7 +111,7 @@ pub(super) fn close(w: &mut Write<'_>, topic: &TopicName) -> rusqlite::Result<bo
     Ok(closed)
 }
 
-/// The circuits that are not closed.
+/// Returns the circuits that are not closed.
 pub(super) fn circuits(db: &Connection, now_ms: i64) -> rusqlite::Result<Vec<CircuitView>> {
     let view = |r: &Row<'_>| {
         let until_ms = r.get(1)?;
@@ -121,24 +126,24 @@ pub(super) fn circuits(db: &Connection, now_ms: i64) -> rusqlite::Result<Vec<Cir
 
 /// Topics with ready jobs that are not paused, as a lease finds them.
 #[derive(Debug, Default)]
-pub(super) struct Ready {
-    /// Those of which some may be leased: how many there are; and where the circuit lets through but one, how often it was
-    /// opened.
+pub(super) struct ReadyTopics {
+    /// The topics whose jobs may be leased, with the number of ready jobs. If the circuit lets only one job through,
+    /// the number is 1, and the last value is how often the circuit was opened.
     pub topics: Vec<(TopicName, u64, Option<u32>)>,
-    /// Those of which none may, and for how long.
-    pub waiting: Waiting,
+    /// The topics whose jobs may not be leased, and for how long.
+    pub waiting: WaitingTopics,
 }
 
-impl Ready {
-    /// As things are now.
-    pub(super) fn now(db: &Connection, now_ms: i64) -> rusqlite::Result<Ready> {
+impl ReadyTopics {
+    /// Reads the topics as they are now.
+    pub(super) fn now(db: &Connection, now_ms: i64) -> rusqlite::Result<ReadyTopics> {
         let mut find = db.prepare_cached(
             "SELECT topic.name, ready, max(until_ms, probe_ms), opens FROM topic
              LEFT JOIN circuit ON circuit.name = topic.name
              WHERE ready > 0 AND topic.name NOT IN (SELECT name FROM pause)",
         )?;
         let mut rows = find.query([])?;
-        let mut found = Ready::default();
+        let mut found = ReadyTopics::default();
         while let Some(r) = rows.next()? {
             let (topic, opens) = (row::topic_name(r, 0)?, r.get(3)?);
             match r.get::<_, Option<i64>>(2)?.map(|until_ms| until_ms - now_ms) {
@@ -150,16 +155,44 @@ impl Ready {
         Ok(found)
     }
 
-    /// The topics of which some may be leased, and how many.
-    pub(super) fn left(self) -> (Left, Waiting) {
+    /// Returns the topics whose jobs may still be leased, and how many; and the topics that wait.
+    pub(super) fn left(self) -> (Left, WaitingTopics) {
         let left = self.topics.into_iter().filter(|(_, ready, _)| *ready > 0);
         (left.map(|(topic, ready, _)| (topic, ready)).collect(), self.waiting)
     }
 }
 
-/// Notes that a topic's job was let through; the next may be when its lease has ended.
+/// Notes that a job of a topic was let through as a probe. The next job may go when the lease of this one has ended.
 pub(super) fn probe(w: &Write<'_>, topic: &TopicName, deadline_ms: i64) -> rusqlite::Result<()> {
     w.db.prepare_cached("UPDATE circuit SET probe_ms = ?2, noted_ms = ?3 WHERE name = ?1")?
         .execute(params![topic.as_str(), deadline_ms, w.now_ms()])
         .map(drop)
+}
+
+impl Pauses for SqliteStore {
+    fn pause(&mut self, topic: &TopicName, paused: bool) -> Result<()> {
+        self.write(Durability::Full, |w| change::pause(w, topic, paused))
+    }
+
+    fn paused(&mut self) -> Result<Vec<TopicName>> {
+        browse::paused(&self.db).map_err(refused)
+    }
+}
+
+impl Limits for SqliteStore {
+    fn permits(&mut self, owner: &OwnerTag, asks: &[PermitAsk]) -> Vec<Result<Permit>> {
+        self.in_chunks(Durability::Normal, asks, |w, ask| permit(w, owner, ask))
+    }
+
+    fn open_circuit(&mut self, opening: &Opening) -> Result<bool> {
+        self.write(Durability::Normal, |w| open(w, opening))
+    }
+
+    fn close_circuit(&mut self, topic: &TopicName) -> Result<bool> {
+        self.write(Durability::Normal, |w| close(w, topic))
+    }
+
+    fn circuits(&mut self) -> Result<Vec<CircuitView>> {
+        circuits(&self.db, write::now_ms()).map_err(refused)
+    }
 }

@@ -1,7 +1,7 @@
-//! A bell as its owner has it: a socket in `run_dir/bells`, which is hung again when somebody sweeps it away.
+//! The listening side of a bell: a socket in `run_dir/bells`, which is hung again if somebody removes it.
 //!
-//! The kernel tells when the socket's file is removed or replaced, or its folder moved; so a bell that is left alone costs
-//! nothing. While it cannot be hung again, it is tried once a second.
+//! The kernel reports when the socket's file is removed or replaced, or its folder is moved. So a bell that is left
+//! alone costs nothing. While it cannot be hung again, this is tried once a second.
 
 use std::fs::Metadata;
 use std::io::{self, ErrorKind};
@@ -19,28 +19,28 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
 use super::bell::{folder, prefix};
-use crate::store::{Bell, BellKind};
+use crate::{Bell, BellKind};
 
-/// How long after a failure it is tried again.
+/// How long after a failure to try again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Where a process waits for work; readable when it rang, and when it may have to be hung again.
+/// Where a process waits for work. It is readable when it rang, and when it may have to be hung again.
 #[derive(Debug)]
 pub struct HungBell {
     path: PathBuf,
-    /// All that wakes its owner.
+    /// All that wakes the process.
     wakes: Epoll,
-    /// Goes off when it is to be tried again.
+    /// The timer for the next try to hang it again.
     clock: TimerFd,
-    hung: Mutex<Hung>,
+    hung: Mutex<HungBellState>,
 }
 
 #[derive(Debug)]
-struct Hung {
+struct HungBellState {
     socket: UnixDatagram,
-    /// The file's device and number; none: it could not be hung again yet.
+    /// Device and inode of the socket's file. None: it could not be hung again yet.
     file: Option<(u64, u64)>,
-    /// What tells of changes. None: the host allows no more of them, and what is swept away stays so.
+    /// The watch for changes. None: the host allows no more watches, and the bell is not hung again if it is removed.
     changes: Option<Inotify>,
 }
 
@@ -57,17 +57,18 @@ impl HungBell {
         let changes = watch(&path)
             .inspect_err(|e| log::warn!("{} is not hung again if it is removed: {e}", path.display()))
             .ok();
-        let hung = Hung { socket, file: Some(file), changes };
+        let hung = HungBellState { socket, file: Some(file), changes };
         hung.wake(&wakes)?;
         Ok(HungBell { path, wakes, clock, hung: Mutex::new(hung) })
     }
 
-    fn hung(&self) -> MutexGuard<'_, Hung> {
+    fn hung(&self) -> MutexGuard<'_, HungBellState> {
         self.hung.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hangs it again if it is not where it was hung. Tells whether it did: whoever rang meanwhile was not heard.
-    fn heal(&self, hung: &mut Hung) -> io::Result<bool> {
+    /// Hangs the bell again if it is not where it was hung. Returns whether it did: rings in the meantime were not
+    /// heard.
+    fn heal(&self, hung: &mut HungBellState) -> io::Result<bool> {
         let is_due = self.clock_went_off()?;
         if !hung.has_changed()? && !is_due || hung.is_there(&self.path) {
             return Ok(false);
@@ -79,7 +80,7 @@ impl HungBell {
             }
             Err(e) => {
                 if hung.file.take().is_some() {
-                    log::error!("cannot hang {} again, which was removed: {e}", self.path.display());
+                    log::error!("cannot hang {} again after it was removed: {e}", self.path.display());
                 }
                 let again = Expiration::OneShot(TimeSpec::from(AGAIN));
                 self.clock.set(again, TimerSetTimeFlags::empty())?;
@@ -88,23 +89,23 @@ impl HungBell {
         }
     }
 
-    fn hang_again(&self, hung: &mut Hung) -> io::Result<()> {
+    fn hang_again(&self, hung: &mut HungBellState) -> io::Result<()> {
         match std::fs::create_dir(self.path.parent().unwrap_or(&self.path)) {
             Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
             _ => {}
         }
-        // What lies in its place is nobody's bell: names are random.
+        // A file at this path is never the bell of another process, because the names are random.
         match std::fs::remove_file(&self.path) {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
             _ => {}
         }
         let (socket, file) = bind(&self.path)?;
-        let next = Hung { socket, file: Some(file), changes: Some(watch(&self.path)?) };
+        let next = HungBellState { socket, file: Some(file), changes: Some(watch(&self.path)?) };
         if !next.is_there(&self.path) {
             return Err(io::Error::other("it was removed at once"));
         }
         next.wake(&self.wakes)?;
-        // (What is closed wakes nobody any more.)
+        // (The old descriptors are closed here, and wake nobody any more.)
         *hung = next;
         Ok(())
     }
@@ -128,10 +129,10 @@ fn name_of(file: &Metadata) -> (u64, u64) {
     (file.dev(), file.ino())
 }
 
-/// Tells of a file that is removed or replaced, and of a folder that is moved.
+/// Returns a watch that reports when the file is removed or replaced, or its folder is moved.
 fn watch(path: &Path) -> io::Result<Inotify> {
     let changes = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-    // (The number of its links is an attribute of a file. Those who ring change nothing.)
+    // (A changed number of links is a change of the file's attributes. A ring changes no attribute.)
     let file = AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_MOVE_SELF | AddWatchFlags::IN_DELETE_SELF;
     changes.add_watch(path, file)?;
     if let Some(folder) = path.parent() {
@@ -141,7 +142,7 @@ fn watch(path: &Path) -> io::Result<Inotify> {
     Ok(changes)
 }
 
-impl Hung {
+impl HungBellState {
     fn wake(&self, wakes: &Epoll) -> io::Result<()> {
         let event = || EpollEvent::new(EpollFlags::EPOLLIN, 0);
         wakes.add(&self.socket, event())?;
@@ -151,7 +152,7 @@ impl Hung {
         Ok(())
     }
 
-    /// Whether anything was changed since the last call.
+    /// Returns whether anything has changed since the last call.
     fn has_changed(&self) -> io::Result<bool> {
         let Some(changes) = &self.changes else { return Ok(false) };
         let mut any = false;
@@ -165,12 +166,12 @@ impl Hung {
         }
     }
 
-    /// Whether who rings at this path rings this bell.
+    /// Returns whether a ring at this path reaches this bell.
     fn is_there(&self, path: &Path) -> bool {
         std::fs::symlink_metadata(path).is_ok_and(|file| self.file == Some(name_of(&file)))
     }
 
-    /// Takes all rings so far.
+    /// Takes all rings so far. Returns whether there were any.
     fn answer(&self) -> io::Result<bool> {
         let mut rang = false;
         loop {
@@ -200,7 +201,7 @@ impl AsFd for HungBell {
 
 impl Drop for HungBell {
     fn drop(&mut self) {
-        // A bell that stays behind is taken down by the next ring.
+        // If the file stays behind, the next ring removes it.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -208,21 +209,21 @@ impl Drop for HungBell {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::sqlite::bell::{Ringer, Rings};
+    use crate::sqlite::bell::{BellRinger, PendingRings};
 
-    const PUSH: Rings = Rings { push: true, timer: false };
+    const PUSH: PendingRings = PendingRings { push: true, timer: false };
 
     fn hang(run_dir: &Path) -> HungBell {
         HungBell::hang(run_dir, BellKind::Push, "a").unwrap()
     }
 
     fn rings(run_dir: &Path, bell: &HungBell) -> bool {
-        Ringer::new(run_dir).ring(PUSH);
+        BellRinger::new(run_dir).ring(PUSH);
         bell.answer().unwrap()
     }
 
     #[test]
-    fn a_bell_that_is_swept_away_counts_as_rung_and_is_heard_afterwards() {
+    fn a_removed_bell_counts_as_rung_and_works_again() {
         let dir = tempfile::tempdir().unwrap();
         let bell = hang(dir.path());
         let (bells, file) = (folder(dir.path()), folder(dir.path()).join("push.a"));

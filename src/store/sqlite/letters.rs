@@ -1,15 +1,16 @@
-//! Dead letters, and what else is removed many at a time: redrive, purge. Each function is the part of one bounded batch, in a
-//! transaction.
+//! Dead letters, and what else is changed for many jobs at a time: redrive, purge. Each function does the part of a
+//! transaction for one bounded batch.
 
+use super::commit::Durability;
 use std::time::Duration;
 
 use rusqlite::{OptionalExtension, params};
 
 use super::write::Write;
 use super::{CHUNK, More, SqliteStore};
-use crate::job::{Due, JobId, State, TopicName};
-use crate::letters::Pace;
-use crate::store::{Letter, Letters, Result, StoreError, Which};
+use crate::{DeadLetter, DeadLetterOperation, DeadLetters, Result, StoreError, Which};
+use model::job::{Due, JobId, State, TopicName};
+use model::letters::Pace;
 
 impl SqliteStore {
     /// Makes dead letters ready, in steps.
@@ -20,7 +21,8 @@ impl SqliteStore {
         limit: usize,
         pace: Pace,
     ) -> Result<usize> {
-        // What is named is gone through once: it is found again as long as its job is dead.
+        // Named dead letters are gone through only once. A further step would find an id again if it has a dead letter
+        // and no live job by then.
         let parts: Vec<Which> = match which {
             Which::All => vec![Which::All],
             Which::Ids(ids) => ids.chunks(CHUNK).map(|some| Which::Ids(some.to_vec())).collect(),
@@ -46,17 +48,18 @@ impl SqliteStore {
     }
 }
 
-/// What a step of a redrive came to.
+/// The result of one step of a redrive.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Redriven {
     /// Dead letters that could be redriven, up to the limit.
     pub found: usize,
-    /// Those that were: of several of one id, one.
+    /// Dead letters that were redriven: only one of each id.
     pub moved: usize,
 }
 
-/// Makes up to `limit` dead letters ready, attempts reset; of what is named, all of them in this step. Those whose id is live
-/// stay. `done` were made so before, by the same pace.
+/// Makes up to `limit` dead letters ready, or delayed as the pace says, with their attempts reset. If dead letters are
+/// named, this step takes all of them. A dead letter stays if a live job has its id. `done` dead letters were redriven
+/// before, by the same pace.
 pub(super) fn redrive(
     w: &mut Write<'_>,
     topic: &TopicName,
@@ -94,7 +97,7 @@ pub(super) fn redrive(
                 "SELECT seq FROM job WHERE tid = ?1 AND id = ?2 AND state = 4 AND at_ms = ?3 AND {free} LIMIT 1"
             );
             let mut find = w.db.prepare_cached(&sql)?;
-            for Letter { id, died_ms } in letters.iter().take(limit) {
+            for DeadLetter { id, died_ms } in letters.iter().take(limit) {
                 let found = find.query_row(params![tid, id.as_str(), died_ms], |row| row.get::<_, i64>(0));
                 seqs.extend(found.optional()?);
             }
@@ -102,7 +105,7 @@ pub(super) fn redrive(
     }
     let mut moved = 0;
     for seq in &seqs {
-        // Of two dead letters of one id the second finds the first one live, and stays.
+        // If two dead letters have the same id, the second one finds that the first one is live, and stays.
         let (state, at_ms) = w.place(Due::In(pace.due(done + moved)));
         let one =
             w.db.prepare_cached(
@@ -123,24 +126,24 @@ pub(super) fn letters(
     w: &mut Write<'_>,
     topic: &TopicName,
     ids: &[JobId],
-    what: Letters,
+    what: DeadLetterOperation,
 ) -> rusqlite::Result<usize> {
     let Some(tid) = w.topic(topic)? else { return Ok(0) };
     let mut sum = 0;
     for id in ids {
         let key = params![tid, id.as_str()];
         sum += match what {
-            Letters::Count => {
+            DeadLetterOperation::Count => {
                 w.db.prepare_cached("SELECT count(*) FROM job WHERE tid = ?1 AND id = ?2 AND state = 4")?
                     .query_row(key, |row| row.get(0))?
             }
-            Letters::Remove => {
+            DeadLetterOperation::Remove => {
                 w.db.prepare_cached("DELETE FROM job WHERE tid = ?1 AND id = ?2 AND state = 4")?
                     .execute(key)?
             }
         };
     }
-    if what == Letters::Remove {
+    if what == DeadLetterOperation::Remove {
         w.moved_many(tid, Some(State::Dead), None, sum as i64);
     }
     Ok(sum)
@@ -168,11 +171,11 @@ pub(super) fn purge(
 pub(super) fn purge_letters(
     w: &mut Write<'_>,
     topic: &TopicName,
-    letters: &[Letter],
+    letters: &[DeadLetter],
 ) -> rusqlite::Result<usize> {
     let Some(tid) = w.topic(topic)? else { return Ok(0) };
     let mut gone = 0;
-    for Letter { id, died_ms } in letters {
+    for DeadLetter { id, died_ms } in letters {
         gone +=
             w.db.prepare_cached(
                 "DELETE FROM job WHERE seq IN
@@ -184,7 +187,7 @@ pub(super) fn purge_letters(
     Ok(gone)
 }
 
-/// Removes up to `limit` dead letters that died so long ago.
+/// Removes up to `limit` dead letters that died at least `age` ago.
 pub(super) fn retire(
     w: &mut Write<'_>,
     topic: &TopicName,
@@ -201,4 +204,30 @@ pub(super) fn retire(
         .execute(params![tid, before_ms, limit as i64])?;
     w.moved_many(tid, Some(State::Dead), None, gone as i64);
     Ok(gone)
+}
+
+impl DeadLetters for SqliteStore {
+    fn redrive(&mut self, topic: &TopicName, which: &Which, limit: usize, pace: Pace) -> Result<usize> {
+        self.redrive_some(topic, which, limit, pace)
+    }
+
+    fn letters(&mut self, topic: &TopicName, ids: &[JobId], what: DeadLetterOperation) -> Result<usize> {
+        let mut sum = 0;
+        for some in ids.chunks(CHUNK) {
+            sum += self.write(Durability::Full, |w| letters(w, topic, some, what))?;
+        }
+        Ok(sum)
+    }
+
+    fn purge_letters(&mut self, topic: &TopicName, named: &[DeadLetter]) -> Result<usize> {
+        let mut sum = 0;
+        for some in named.chunks(CHUNK) {
+            sum += self.write(Durability::Full, |w| purge_letters(w, topic, some))?;
+        }
+        Ok(sum)
+    }
+
+    fn retire(&mut self, topic: &TopicName, age: Duration, limit: usize) -> Result<usize> {
+        self.write(Durability::Normal, |w| retire(w, topic, age, limit))
+    }
 }

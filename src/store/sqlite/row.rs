@@ -1,11 +1,11 @@
-//! What the columns of a job mean: from rows to views.
+//! Converts the columns of jobs to views.
 
 use rusqlite::Row;
 use rusqlite::types::Type;
 
-use crate::headers::Headers;
-use crate::job::{Attempt, Body, JobId, JobKey, Priority, State, TopicName};
-use crate::store::View;
+use crate::View;
+use model::headers::Headers;
+use model::job::{Attempt, Body, JobId, JobKey, Priority, State, TopicName};
 
 /// The columns that [`view`] reads, in its order.
 pub(super) const COLUMNS: &str =
@@ -15,6 +15,7 @@ pub(super) fn view(topic: &TopicName, row: &Row<'_>) -> rusqlite::Result<View> {
     let state = state(row, 1)?;
     let at_ms: i64 = row.get(2)?;
     Ok(View {
+        is_spooled: false,
         key: JobKey { topic: topic.clone(), id: id(row, 0)? },
         state,
         until_ms: matches!(state, State::Leased | State::Dead).then_some(at_ms),
@@ -49,8 +50,8 @@ pub(super) fn topic_name(row: &Row<'_>, column: usize) -> rusqlite::Result<Topic
     TopicName::new(&name).map_err(|e| damaged(column, Type::Text, e))
 }
 
-/// The headers of a job, as their column has them. They are of the job of that stamp alone: the release before this one replaces
-/// a job and leaves them where they were.
+/// Returns the headers of a job as the text of their column. They belong only to the job with that stamp: when the
+/// release before this one replaces a job, it leaves the old headers in the row.
 pub(super) fn headers_text(headers: &Headers, stamp_us: i64) -> Option<String> {
     (!headers.is_empty()).then(|| format!("{stamp_us} {}", headers.to_text()))
 }
@@ -61,7 +62,7 @@ pub(super) fn headers(row: &Row<'_>, column: usize, stamp_us: i64) -> rusqlite::
     Ok(own.map_or_else(Headers::default, |(_, text)| Headers::trusted(text)))
 }
 
-/// The kept attempts; what cannot be read is let go rather than stand in a delivery's way.
+/// Returns the kept attempts. If they cannot be read, they are dropped, so that they do not block a delivery.
 pub(super) fn attempts_log(json: Option<String>) -> Vec<Attempt> {
     json.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
 }

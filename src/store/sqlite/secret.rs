@@ -1,14 +1,15 @@
-//! What tickets are signed with: made by whoever needs it first, for all.
+//! The secret that signs tickets. The first process that needs it makes it, for all processes.
 
 use rusqlite::params;
 
+use super::SqliteStore;
+use super::commit::Durability;
 use super::connect::refused;
-use super::{Durability, SqliteStore};
-use crate::store::{Result, StoreError};
-use crate::ticket::Secret;
+use crate::{Result, StoreError};
+use model::ticket::TicketSecret;
 
 impl SqliteStore {
-    pub(super) fn shared_secret(&mut self) -> Result<Secret> {
+    pub(super) fn shared_secret(&mut self) -> Result<TicketSecret> {
         if let Some(secret) = self.known_secret()? {
             return Ok(secret);
         }
@@ -18,12 +19,12 @@ impl SqliteStore {
         self.write(Durability::Full, |w| {
             w.db.execute("UPDATE shard SET secret = ?1 WHERE secret IS NULL", params![random])
         })?;
-        self.known_secret()?.ok_or_else(|| StoreError::Damaged("the secret of tickets is none".to_owned()))
+        self.known_secret()?.ok_or_else(|| StoreError::Damaged("the ticket secret is invalid".to_owned()))
     }
 
-    fn known_secret(&self) -> Result<Option<Secret>> {
+    fn known_secret(&self) -> Result<Option<TicketSecret>> {
         let read = |row: &rusqlite::Row<'_>| row.get::<_, Option<Vec<u8>>>(0);
         let bytes = self.db.query_row("SELECT secret FROM shard", [], read).map_err(refused)?;
-        Ok(bytes.as_deref().and_then(Secret::of))
+        Ok(bytes.as_deref().and_then(TicketSecret::of))
     }
 }

@@ -1,41 +1,69 @@
 //! The writers' turn: processes that write to one SQLite file queue on two file locks before `BEGIN IMMEDIATE`.
 //!
 //! SQLite's own `busy_timeout` polls with growing pauses, so that a process that writes without a break starves the
-//! others. One blocking lock starves them too: who gives it up takes it again before a waiter has woken. With a gate
-//! before the lock, who waits for the lock holds the gate, and who gave the lock up stands behind it.
-//! `cargo bench --bench embedded_store` shows the three side by side.
+//! others. One blocking lock starves them too: the process that releases it takes it again before a waiter has woken.
+//! With a gate before the lock, the process that waits for the lock holds the gate, and the process that released the
+//! lock waits behind it. `cargo bench --bench embedded_store` shows the three side by side.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// One handle's place in the queue. The files lie beside the database and are never opened as one.
+use model::settings::beside;
+
+/// One handle's place in the queue. The files lie beside the database, and are never opened as a database.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(crate) struct Turn {
     gate: File,
     lock: File,
 }
 
-/// The turn, held until dropped. The kernel gives it up for a process that dies.
+/// What the first byte of the turn's file says about the log. See `wal`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LogNote {
+    /// The log is complete: it has all that was written to it.
+    None,
+    /// The process that has the turn is writing to the log, or a process was killed while it did.
+    Writing,
+    /// The disk has failed.
+    Failed,
+}
+
+/// The turn, which is held until this is dropped. If the process dies, the kernel releases it.
 #[derive(Debug)]
-pub(super) struct Taken<'a>(&'a File);
+pub(crate) struct TurnGuard<'a>(&'a Turn);
 
 impl Turn {
-    pub(super) fn beside(database: &Path) -> io::Result<Turn> {
-        let open = |suffix: &str| {
-            let mut path = database.as_os_str().to_owned();
-            path.push(suffix);
-            OpenOptions::new().create(true).truncate(false).write(true).open(path)
-        };
+    pub(crate) fn beside(database: &Path) -> io::Result<Turn> {
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).read(true).write(true);
+        let open = |suffix| options.open(beside(database, suffix));
         Ok(Turn { gate: open("-gate")?, lock: open("-turn")? })
     }
 
+    /// Returns what is noted about the log. It may be another process's turn.
+    pub(super) fn note(&self) -> io::Result<LogNote> {
+        Ok(match self.byte()? {
+            0 => LogNote::None,
+            1 => LogNote::Writing,
+            _ => LogNote::Failed,
+        })
+    }
+
+    /// Returns the first byte of the turn's file. It may be another process's turn. 0: nobody has set it.
+    pub(crate) fn byte(&self) -> io::Result<u8> {
+        let mut byte = [0];
+        self.lock.read_at(&mut byte, 0)?;
+        Ok(byte[0])
+    }
+
     /// Blocks until it is this handle's turn.
-    pub(super) fn take(&self) -> io::Result<Taken<'_>> {
+    pub(crate) fn take(&self) -> io::Result<TurnGuard<'_>> {
         patiently(&self.gate)?;
         let taken = patiently(&self.lock);
         self.gate.unlock()?;
-        taken.map(|()| Taken(&self.lock))
+        taken.map(|()| TurnGuard(self))
     }
 }
 
@@ -48,9 +76,27 @@ fn patiently(file: &File) -> io::Result<()> {
     }
 }
 
-impl Drop for Taken<'_> {
+impl TurnGuard<'_> {
+    /// Returns what is noted about the log.
+    pub(super) fn note(&self) -> io::Result<LogNote> {
+        self.0.note()
+    }
+
+    /// Changes the note. It holds for all processes of the host. It need not be on the disk: if the machine loses its
+    /// memory, the log's pages in it are lost as well.
+    pub(super) fn set(&self, note: LogNote) -> io::Result<()> {
+        self.set_byte(note as u8)
+    }
+
+    /// Sets the first byte of the turn's file. It holds for all processes of the host, as long as the machine runs.
+    pub(crate) fn set_byte(&self, byte: u8) -> io::Result<()> {
+        self.0.lock.write_all_at(&[byte], 0)
+    }
+}
+
+impl Drop for TurnGuard<'_> {
     fn drop(&mut self) {
-        if let Err(e) = self.0.unlock() {
+        if let Err(e) = self.0.lock.unlock() {
             log::error!("cannot give up the store's turn: {e}");
         }
     }

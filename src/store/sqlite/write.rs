@@ -1,14 +1,14 @@
-//! A write transaction: what it changes is counted as it goes, and the counts, the next due times and the bells follow
-//! from that when it ends.
+//! A write transaction. It counts what it changes. When it ends, it writes the counts and the next due times, and
+//! decides which bells to ring.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::bell::Rings;
+use super::bell::PendingRings;
 use super::browse;
-use crate::job::{Due, State, TopicName};
+use model::job::{Due, State, TopicName};
 
 /// The numbers of the topics, by name.
 pub(super) type TopicIds = HashMap<TopicName, i64>;
@@ -21,23 +21,24 @@ pub(super) struct Write<'c> {
     pub now_ns: i128,
     /// The topics known before the transaction.
     known: &'c TopicIds,
-    /// The topics that it met first; they become known when it is committed.
+    /// The topics that it was the first to look up. They become known when it is committed.
     pub met: TopicIds,
     deltas: BTreeMap<i64, [i64; 4]>,
     due: BTreeMap<i64, i64>,
     deadline_ms: Option<i64>,
-    rings: Rings,
-    /// The topics of leases that came to nothing and whose jobs are dead letters now, one for each.
+    rings: PendingRings,
+    /// The topics of dead letters that come from leases that expired or were handed back, one entry for each dead
+    /// letter.
     pub buried: Vec<TopicName>,
 }
 
-/// The clock of the embedded store's shard: this host's. Unix nanoseconds.
+/// Returns the present time of the embedded store's shard, by the clock of this host. Unix nanoseconds.
 pub(super) fn now_ns() -> i128 {
-    // A clock before 1970 is taken for 1970.
+    // A clock before 1970 counts as 1970.
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as i128)
 }
 
-/// The same, cut down to whole milliseconds.
+/// Returns the same, rounded down to whole milliseconds.
 pub(super) fn now_ms() -> i64 {
     (now_ns() / 1_000_000) as i64
 }
@@ -52,24 +53,24 @@ impl<'c> Write<'c> {
             deltas: BTreeMap::new(),
             due: BTreeMap::new(),
             deadline_ms: None,
-            rings: Rings::default(),
+            rings: PendingRings::default(),
             buried: Vec::new(),
         }
     }
 
-    /// The clock, cut down to whole milliseconds: what promotion and expiry compare with.
+    /// Returns the clock, rounded down to whole milliseconds. Promotion and expiry compare with it.
     pub(super) fn now_ms(&self) -> i64 {
         (self.now_ns / 1_000_000) as i64
     }
 
-    /// The state and moment of a job that is due then: ready when that is now.
+    /// Returns the state and the moment of a job with that due time. It is ready if it is due now.
     pub(super) fn place(&self, due: Due) -> (State, i64) {
         let now_ms = self.now_ms();
         let at_ms = if due == Due::In(Duration::ZERO) { now_ms } else { due.resolve(self.now_ns) };
         (if at_ms <= now_ms { State::Ready } else { State::Delayed }, at_ms)
     }
 
-    /// The number of a topic that has been seen.
+    /// Returns the number of a topic. None: the topic never had a job.
     pub(super) fn topic(&mut self, name: &TopicName) -> rusqlite::Result<Option<i64>> {
         if let Some(tid) = self.known.get(name).or(self.met.get(name)) {
             return Ok(Some(*tid));
@@ -82,7 +83,7 @@ impl<'c> Write<'c> {
         Ok(tid)
     }
 
-    /// The number of a topic, given out now if it is new.
+    /// Returns the number of a topic. A new topic gets one now.
     pub(super) fn topic_or_new(&mut self, name: &TopicName) -> rusqlite::Result<i64> {
         if let Some(tid) = self.topic(name)? {
             return Ok(tid);
@@ -93,12 +94,12 @@ impl<'c> Write<'c> {
         Ok(tid)
     }
 
-    /// Notes that a job came into being (`from` none), moved, or went (`to` none).
+    /// Notes that a job was made (`from` is none), moved, or was removed (`to` is none).
     pub(super) fn moved(&mut self, tid: i64, from: Option<State>, to: Option<(State, i64)>) {
         self.moved_many(tid, from, to, 1);
     }
 
-    /// Notes that `count` jobs moved; for those that are delayed or leased now, the earliest moment of them.
+    /// Notes that `count` jobs moved. For jobs that are delayed or leased now, `to` has the earliest of their moments.
     pub(super) fn moved_many(&mut self, tid: i64, from: Option<State>, to: Option<(State, i64)>, count: i64) {
         let delta = self.deltas.entry(tid).or_default();
         if let Some(from) = from {
@@ -117,18 +118,18 @@ impl<'c> Write<'c> {
         }
     }
 
-    /// Rings for work that there may be.
+    /// Has the consumers rung after the commit, because there may be work.
     pub(super) fn ring_push(&mut self) {
         self.rings.push = true;
     }
 
-    /// Notes that a lease ends then.
+    /// Notes that a lease ends at that moment.
     pub(super) fn deadline(&mut self, at_ms: i64) {
         self.deadline_ms = Some(self.deadline_ms.map_or(at_ms, |d| d.min(at_ms)));
     }
 
-    /// Writes counts and next moments. Gives the bells to ring after the commit.
-    pub(super) fn finish(&mut self) -> rusqlite::Result<Rings> {
+    /// Writes the counts and the next moments. Returns the bells to ring after the commit.
+    pub(super) fn finish(&mut self) -> rusqlite::Result<PendingRings> {
         if let Some(earliest) = self.due.values().min() {
             let known = browse::next_due(self.db)?;
             self.rings.timer |= known.is_none_or(|k| *earliest < k);
@@ -149,7 +150,7 @@ impl<'c> Write<'c> {
         Ok(self.rings)
     }
 
-    /// Writes the counts, so that what has been made ready so far is found in the same transaction.
+    /// Writes the counts, so that the same transaction finds the jobs that it has made ready.
     pub(super) fn write_counts(&mut self) -> rusqlite::Result<()> {
         let mut count = self.db.prepare_cached(
             "UPDATE topic SET delayed = delayed + ?2, ready = ready + ?3, leased = leased + ?4, dead = dead + ?5

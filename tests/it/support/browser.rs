@@ -1,4 +1,4 @@
-//! A real browser: Chromium without a window, by its WebDriver.
+//! A real browser: Chromium without a window, controlled through its WebDriver.
 
 use std::future::Future;
 use std::io::{BufRead, BufReader};
@@ -15,13 +15,13 @@ use serde_json::{Value, json};
 
 use super::{SECOND, eventually};
 
-/// How long something may take to be seen: other tests run beside it.
+/// How long something may take to appear. Other tests run at the same time.
 const SEEN: Duration = Duration::from_secs(60);
 
-/// One browser at a time: each has processes enough of its own.
+/// Only one browser runs at a time, because each has many processes.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// How a browser is set.
+/// The settings of a browser.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
     pub width: u32,
@@ -36,7 +36,7 @@ impl Default for Setting {
     }
 }
 
-/// The browser's WebDriver. Its end is the browser's.
+/// The browser's WebDriver. When it ends, the browser ends.
 struct Driver(Child);
 
 impl Drop for Driver {
@@ -55,7 +55,7 @@ pub struct Browser {
     _one: MutexGuard<'static, ()>,
 }
 
-/// What the browser has logged since it was asked last.
+/// Asks for what the browser has logged since the last such request.
 #[derive(Debug)]
 struct BrowserLog;
 
@@ -69,7 +69,7 @@ impl WebDriverCompatibleCommand for BrowserLog {
     }
 }
 
-/// A script, or a tool of `make tools`.
+/// Returns the source of axe-core, which `make tools` installs.
 fn axe() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/axe/package/axe.min.js");
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}: make tools", path.display()))
@@ -96,7 +96,7 @@ impl Browser {
                 line.unwrap().rsplit_once("successfully on port ")?.1.trim_end_matches('.').parse().ok()
             })
             .expect("it tells its port");
-        // What it says is read to its end, so that it can say it.
+        // Its output is read to the end, so that it can always write.
         std::thread::spawn(move || told.for_each(drop));
         let arguments = vec![
             "--headless=new".to_owned(),
@@ -104,7 +104,7 @@ impl Browser {
             "--disable-gpu".to_owned(),
             "--disable-dev-shm-usage".to_owned(),
             "--hide-scrollbars".to_owned(),
-            // Nothing is half there when it is looked at.
+            // Without animations, nothing is seen half finished.
             "--force-prefers-reduced-motion".to_owned(),
             format!("--window-size={width},{height}"),
             format!("--lang={language}"),
@@ -117,7 +117,7 @@ impl Browser {
             "goog:chromeOptions": {
                 "args": arguments,
                 "prefs": {"intl.accept_languages": language},
-                // A phone is narrower than any window.
+                // A phone is narrower than any window can be.
                 "mobileEmulation": (width < 500).then(|| json!({
                     "deviceMetrics": {"width": width, "height": height, "pixelRatio": 1.0, "mobile": false, "touch": false},
                 })),
@@ -148,7 +148,7 @@ impl Browser {
         self.wait(self.client.execute(script, vec![])).unwrap()
     }
 
-    /// Waits until what is asked of the page is so.
+    /// Waits until the script returns a true value.
     pub fn until(&self, what: &str, script: &str) {
         let ask = || (self.run(&format!("return Boolean({script})")) == true).then_some(());
         let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| eventually(SEEN, what, ask)));
@@ -157,7 +157,7 @@ impl Browser {
         }
     }
 
-    /// Waits until that text is to be seen in an element.
+    /// Waits until an element shows this text.
     pub fn see(&self, css: &str, text: &str) {
         let script = format!(
             "[...document.querySelectorAll({})].some(e => e.innerText.includes({}))",
@@ -172,14 +172,14 @@ impl Browser {
         self.run(&script).as_str().unwrap_or_default().to_owned()
     }
 
-    /// Clicks on what is found, as a person does.
+    /// Clicks on the element, as a person does.
     pub fn click(&self, css: &str) {
         self.until(&format!("{css} is there"), &format!("document.querySelector({})", json!(css)));
         self.wait(async { self.client.find(Locator::Css(css)).await?.click().await })
             .unwrap_or_else(|e| panic!("cannot click on {css}: {e}"));
     }
 
-    /// Clicks on the button or link of that name. One that the page has just made anew is looked for again.
+    /// Clicks on the button or link with this name. If the page has just replaced it, it is searched again.
     pub fn press(&self, name: &str) {
         let quoted = json!(name);
         let mark = format!(
@@ -194,7 +194,7 @@ impl Browser {
         });
     }
 
-    /// Puts a text into a field, in the place of what stands in it.
+    /// Replaces the text of a field.
     pub fn fill(&self, css: &str, text: &str) {
         self.until(&format!("{css} is there"), &format!("document.querySelector({})", json!(css)));
         self.wait(async {
@@ -205,7 +205,8 @@ impl Browser {
         .unwrap_or_else(|e| panic!("cannot fill {css}: {e}"));
     }
 
-    /// What the page did wrong: errors on the console, what its policy forbids, what could not be loaded.
+    /// Returns what the page did wrong: errors on the console, violations of its policy, resources that could not be
+    /// loaded.
     pub fn complaints(&self) -> Vec<String> {
         let log = self.wait(self.client.issue_cmd(BrowserLog)).unwrap();
         let is_bad = |entry: &&Value| entry["level"] == "SEVERE" || entry["level"] == "WARNING";
@@ -213,7 +214,7 @@ impl Browser {
         entries.map(|entry| entry["message"].as_str().unwrap_or_default().to_owned()).collect()
     }
 
-    /// What axe-core finds that keeps people out, as `rule: element`.
+    /// Returns the accessibility problems that axe-core finds, as `rule: element`.
     pub fn barriers(&self) -> Vec<String> {
         self.run(&axe());
         let script = "const done = arguments[arguments.length - 1];
@@ -225,7 +226,7 @@ impl Browser {
         serde_json::from_value(found).unwrap()
     }
 
-    /// The whole page as a picture.
+    /// Saves a picture of the whole page.
     pub fn picture(&self, to: &Path) {
         let png = self.wait(self.client.screenshot()).unwrap();
         std::fs::create_dir_all(to.parent().unwrap()).unwrap();
@@ -240,7 +241,7 @@ impl Drop for Browser {
     }
 }
 
-/// Where pictures go.
+/// Returns the folder of the pictures.
 pub fn pictures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/screenshots")
 }

@@ -1,12 +1,12 @@
-//! Certificates for tests, by openssl.
+//! Certificates for tests, made by openssl.
 
 use std::path::Path;
 use std::process::Command;
 
 use super::redis::own_host;
 
-/// Makes ca.pem; server.pem, for loopback and this process's own address, and client.pem, which it certifies, with their keys;
-/// and other.pem, which certifies nobody.
+/// Makes ca.pem; server.pem (for loopback and this process's own address) and client.pem, both signed by it, with their
+/// keys; and other.pem, a CA that has signed neither.
 pub fn certificates(dir: &Path) {
     let openssl = |arguments: &str| {
         let made = Command::new("openssl").args(arguments.split(' ')).current_dir(dir).output().unwrap();

@@ -1,4 +1,4 @@
-//! A client of dq-http-server, over TCP and over its Unix socket.
+//! A client of dq-http-server, over TCP and over the Unix socket.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,7 +12,7 @@ use super::{Daemon, SECOND, eventually};
 trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
-/// A kept connection to dq-http-server.
+/// A connection to dq-http-server that is kept open.
 pub struct Http {
     reader: BufReader<Box<dyn Stream>>,
     host: String,
@@ -53,13 +53,13 @@ impl Http {
         self.ask("GET", path, &Value::Null)
     }
 
-    /// Asks, with these lines of headers.
+    /// Sends a request with these header lines, and waits for the answer.
     pub fn send(&mut self, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
         self.begin(method, path, headers, body);
         self.receive()
     }
 
-    /// Asks, and does not wait for the answer.
+    /// Sends a request, and does not wait for the answer.
     pub fn begin(&mut self, method: &str, path: &str, headers: &str, body: &[u8]) {
         let host = match headers.to_ascii_lowercase().contains("host:") {
             true => String::new(),
@@ -68,7 +68,7 @@ impl Http {
         let head =
             format!("{method} {path} HTTP/1.1\r\n{host}Content-Length: {}\r\n{headers}\r\n", body.len());
         let stream = self.reader.get_mut();
-        // One that is refused before it has sent all may find nobody who reads the rest.
+        // If the server refuses the request before all of it is sent, it may not read the rest.
         let _ = stream.write_all(&[head.as_bytes(), body].concat());
     }
 
@@ -104,7 +104,7 @@ impl Answer {
         self.json
     }
 
-    /// That it is a problem of that status, code and field, told as RFC 9457 has it.
+    /// Checks that the answer is a problem with this status, code and field, in the form of RFC 9457.
     #[track_caller]
     pub fn is_problem(&self, status: u16, code: &str, field: Option<&str>) {
         assert_eq!((self.status, self.json["code"].as_str()), (status, Some(code)), "{self:?}");

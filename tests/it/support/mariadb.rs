@@ -1,4 +1,4 @@
-//! A MariaDB of a test's own, or one that all tests of a process share, each in a database of its own.
+//! A MariaDB for one test, or one that all tests of a process share, each with a database of its own.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
-use dq::settings::{MysqlServer, Registry};
+use model::settings::{MysqlServer, Registry};
 use mysql::prelude::Queryable;
 use mysql::{Conn, Opts};
 
@@ -17,7 +17,7 @@ pub struct MariaDb {
     process: Mutex<Child>,
 }
 
-/// A database on one.
+/// A database on a server.
 pub struct Database {
     pub name: String,
     url: String,
@@ -38,11 +38,11 @@ impl MariaDb {
         server
     }
 
-    /// One that lives as long as this process.
+    /// Returns the server that lives as long as this process.
     pub fn shared() -> &'static MariaDb {
         static SHARED: LazyLock<MariaDb> = LazyLock::new(|| {
             let (started, start) = std::sync::mpsc::channel();
-            // It ends with the thread that started it, which never ends before the process.
+            // The server ends with the thread that started it. This thread never ends before the process does.
             std::thread::spawn(move || {
                 let server = MariaDb::start();
                 sweep_at_exit(server.dir.path());
@@ -56,7 +56,7 @@ impl MariaDb {
         &SHARED
     }
 
-    /// A new, empty database of these defaults.
+    /// Creates a new, empty database with these defaults.
     pub fn database_of(&self, defaults: &str) -> Database {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("t{}", NEXT.fetch_add(1, Ordering::Relaxed));
@@ -82,7 +82,7 @@ impl MariaDb {
         self.wait();
     }
 
-    /// Stops it, so that it hangs and closes nothing; or lets it go on.
+    /// Stops the server, so that it hangs without closing anything, or lets it continue.
     pub fn hang(&self, hangs: bool) {
         use nix::sys::signal::{Signal, kill};
         let signal = if hangs { Signal::SIGSTOP } else { Signal::SIGCONT };
@@ -103,7 +103,7 @@ impl MariaDb {
 
 impl Drop for MariaDb {
     fn drop(&mut self) {
-        // Also one that hangs, or that was killed by the test.
+        // This also ends a server that hangs, or that the test has killed.
         let mut process = self.process.lock().unwrap();
         let _ = process.kill();
         let _ = process.wait();
@@ -111,7 +111,7 @@ impl Drop for MariaDb {
 }
 
 impl Database {
-    /// A connection such as the PHP daemon's console has.
+    /// Opens a connection like that of the PHP daemon's console.
     pub fn console(&self) -> Conn {
         let mut db = Conn::new(Opts::from_url(&self.url).unwrap()).unwrap();
         db.query_drop("SET NAMES utf8").unwrap();
@@ -147,12 +147,12 @@ fn spawn(dir: &Path) -> Child {
         .args(["--skip-networking", "--innodb-log-file-size=4M", "--innodb-buffer-pool-size=16M"])
         .args(["--innodb-flush-log-at-trx-commit=0", "--performance-schema=OFF"]);
     let ends = || Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?);
-    // SAFETY: makes one system call.
+    // SAFETY: it makes one system call.
     unsafe { command.pre_exec(ends) };
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Removes a folder when this process ends: what is in a static is never dropped.
+/// Removes a folder when this process ends, because a static is never dropped.
 fn sweep_at_exit(dir: &Path) {
     static DIR: Mutex<Option<PathBuf>> = Mutex::new(None);
     extern "C" fn sweep() {
@@ -161,6 +161,6 @@ fn sweep_at_exit(dir: &Path) {
         }
     }
     *DIR.lock().unwrap() = Some(dir.to_owned());
-    // SAFETY: the function needs nothing but a static.
+    // SAFETY: the function uses only a static.
     unsafe { nix::libc::atexit(sweep) };
 }

@@ -1,4 +1,4 @@
-//! What the tests of the running daemon share: a daemon of their own, a webhook sink, waiting without hoping.
+//! What the tests of the running daemon share: a daemon for each test, a webhook sink, and waits with a deadline.
 #![allow(dead_code, missing_docs)]
 
 use std::collections::{HashMap, HashSet};
@@ -9,20 +9,22 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use dq::cli::{Answer, Call, Client, Receiver};
-use dq::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
-use dq::protocol::dq::Framing;
-use dq::store::Added;
+use cli::{Answer, Call, Client, Receiver};
+use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use protocol::dq::Framing;
 use serde_json::{Value, json};
+use store::Added;
 
 pub mod browser;
 pub mod certificates;
 pub mod clock;
+pub mod disk;
 pub mod http;
 pub mod mariadb;
 pub mod php;
+pub mod preload;
 pub mod proxy;
 pub mod raw;
 pub mod redis;
@@ -32,12 +34,12 @@ pub mod strace;
 
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// A folder in memory, where there is such a place: for what must not wait for a disk that is kept busy by others.
+/// Creates a folder in memory, where that is possible, for files that must not wait for a busy disk.
 pub fn in_memory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// A job that takes the place of another.
+/// Returns a job that replaces one with the same id.
 pub fn new_job(topic: &str, id: &str, body: &str, due: Due) -> NewJob {
     NewJob {
         key: JobKey { topic: TopicName::new(topic).unwrap(), id: JobId::new(id).unwrap() },
@@ -47,22 +49,24 @@ pub fn new_job(topic: &str, id: &str, body: &str, due: Due) -> NewJob {
         on_conflict: OnConflict::Replace,
         max_attempts: None,
         attempts: 0,
-        headers: dq::headers::Headers::default(),
+        headers: model::headers::Headers::default(),
     }
 }
 
-/// What became of added jobs, whenever they are due.
+/// Returns the outcomes of added jobs, without their due times.
 pub fn outcomes(added: &[Added]) -> Vec<&'static str> {
     let word = |added: &Added| match added {
         Added::New { .. } => "new",
         Added::Replaced { .. } => "replaced",
         Added::Kept { .. } => "kept",
         Added::Rejected => "rejected",
+        Added::Spooled { .. } => "spooled",
     };
     added.iter().map(word).collect()
 }
 
-/// The answer to an add but for when the job is due, which it must tell twice: as a text and as Unix milliseconds.
+/// Removes the due time from the answer to an add, and returns the rest. Checks first that the answer has the due time
+/// twice: as text and in Unix milliseconds.
 pub fn without_due(mut answer: Value) -> Value {
     let fields = answer.as_object_mut().unwrap();
     let (due, due_ms) = (fields.remove("due").unwrap(), fields.remove("due_ms").unwrap());
@@ -71,7 +75,7 @@ pub fn without_due(mut answer: Value) -> Value {
     answer
 }
 
-/// Asks again and again until there is an answer; fails when the deadline has passed.
+/// Asks repeatedly until there is an answer. Fails when the deadline has passed.
 pub fn eventually<T>(deadline: Duration, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + deadline;
     loop {
@@ -87,7 +91,7 @@ pub fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as i64
 }
 
-/// A port that nobody uses, below those that the system gives to outgoing connections.
+/// Returns a port that nobody uses, below the ports that the system gives to outgoing connections.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let base = 10_000 + (std::process::id() % 180) as u16 * 100;
@@ -100,7 +104,7 @@ pub fn free_port() -> u16 {
     panic!("no port is free");
 }
 
-/// A webhook receiver that keeps what it was called with.
+/// A receiver that records its calls.
 pub struct Sink {
     pub address: SocketAddr,
     calls: Arc<Mutex<Vec<Call>>>,
@@ -108,7 +112,7 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Accepts everything.
+    /// Starts a sink that accepts everything.
     pub fn start() -> Sink {
         Sink::answering(|_| Answer::new(200, "ok"))
     }
@@ -137,7 +141,7 @@ impl Sink {
         self.calls.lock().unwrap().clone()
     }
 
-    /// How many jobs were answered to a caller that was still there.
+    /// Returns how many jobs were answered while the caller was still connected.
     pub fn accepted(&self) -> usize {
         self.accepted.lock().unwrap().len()
     }
@@ -146,7 +150,7 @@ impl Sink {
         self.calls.lock().unwrap().len()
     }
 
-    /// How often each job came.
+    /// Returns how often each job came.
     pub fn deliveries(&self) -> HashMap<String, u32> {
         let mut ids = HashMap::new();
         for call in self.calls() {
@@ -162,7 +166,7 @@ impl Sink {
     }
 }
 
-/// A dq-master of the test's own, in a folder of its own.
+/// A dq-master for one test, in a folder of its own.
 pub struct Daemon {
     pub dir: Arc<tempfile::TempDir>,
     pub port: u16,
@@ -171,18 +175,18 @@ pub struct Daemon {
     log: PathBuf,
 }
 
-/// A topic section that calls the sink.
+/// Returns a topic section whose callbacks go to the sink.
 pub fn topic(name: &str, sink: &Sink, more: &str) -> String {
     format!("[[topic]]\nname = \"{name}\"\ncallback = \"{}\"\n{more}\n", sink.url())
 }
 
 impl Daemon {
-    /// Starts one, with what `more` adds to a small configuration, and waits until it answers and all of it is up.
+    /// Starts a daemon with a small configuration and `more`. Waits until it answers and all its processes are up.
     pub fn start(more: &str) -> Daemon {
         Daemon::start_in(tempfile::tempdir().unwrap(), more)
     }
 
-    /// The same in a folder.
+    /// Does the same in the given folder.
     pub fn start_in(dir: tempfile::TempDir, more: &str) -> Daemon {
         let daemon = Daemon::spawn(Arc::new(dir), free_port(), more, &[]);
         daemon.wait_ready();
@@ -190,7 +194,7 @@ impl Daemon {
         daemon
     }
 
-    /// Starts one and does not wait.
+    /// Starts a daemon and does not wait.
     pub fn spawn(dir: Arc<tempfile::TempDir>, port: u16, more: &str, arguments: &[&str]) -> Daemon {
         let http = free_port();
         Daemon::write_config(dir.path(), port, http, more);
@@ -200,7 +204,7 @@ impl Daemon {
     }
 
     pub fn write_config(dir: &Path, port: u16, http: u16, more: &str) {
-        // Keys before the first section, then sections.
+        // First the keys before the first section, then the sections.
         let split = more.find("[[").unwrap_or(more.len()).min(more.find("\n[").map_or(more.len(), |i| i + 1));
         let (top, sections) = more.split_at(if more.starts_with('[') { 0 } else { split });
         let own = |name: &str| {
@@ -224,7 +228,8 @@ impl Daemon {
         std::fs::write(dir.join("dq.toml"), text + &sections).unwrap();
     }
 
-    /// A daemon whose executable is a copy of `image`, in its own folder, where another may be installed in its place.
+    /// Starts a daemon whose executable is a copy of `image` in its own folder. Another image may be installed in its
+    /// place.
     pub fn spawn_copy_of(image: &Path, more: &str) -> Daemon {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         install(dir.path(), image);
@@ -233,7 +238,7 @@ impl Daemon {
         Daemon::run_copy(dir, port, http)
     }
 
-    /// Starts the copy that lies in the folder.
+    /// Starts the copy that is in the folder.
     pub fn run_copy(dir: Arc<tempfile::TempDir>, port: u16, http: u16) -> Daemon {
         let mut command = Command::new(dir.path().join("dq-master"));
         command.arg("--config").arg(dir.path().join("dq.toml"));
@@ -241,9 +246,9 @@ impl Daemon {
     }
 
     pub fn run(dir: Arc<tempfile::TempDir>, port: u16, http: u16, mut command: Command) -> Daemon {
-        // By this its processes are known, whoever's children they become.
+        // This variable identifies the daemon's processes, whatever their parents are.
         command.env("TEST_FOLDER_OF_DQ", dir.path());
-        let log = dir.path().join(format!("log-{}", dq::process::random_name().unwrap()));
+        let log = dir.path().join(format!("log-{}", host::random_name().unwrap()));
         let file = std::fs::File::create(&log).unwrap();
         command
             .stdin(Stdio::null())
@@ -251,21 +256,43 @@ impl Daemon {
             .stderr(file)
             .env_remove("RUST_BACKTRACE");
         let master = eventually(SECOND, "a start", || match command.spawn() {
-            // Another test was started while this one's executable was being written.
+            // Another test forked while this test's executable was being written.
             Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => None,
             other => Some(other.unwrap()),
         });
         Daemon { dir, port, http, master, log }
     }
 
-    /// Another one in the folder of one whose master is dead, with its ports and its configuration.
+    /// Starts a daemon whose folder `var` is a disk of its own with 6 MB, in a mount namespace that ends with the
+    /// daemon. Also returns the path of a file there, with which the disk can be filled.
+    pub fn on_small_disk(more: &str) -> (Daemon, PathBuf) {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        let (port, http) = (free_port(), free_port());
+        Daemon::write_config(dir.path(), port, http, more);
+        std::fs::create_dir(dir.path().join("var")).unwrap();
+        let script = "mount -t tmpfs -o size=6m none \"$1/var\" && exec \"$2\" --config \"$1/dq.toml\"";
+        let mut command = Command::new("unshare");
+        if nix::unistd::geteuid().is_root() {
+            command.arg("-m");
+        } else {
+            command.args(["-r", "-m"]);
+        }
+        command.args(["sh", "-c", script, "sh"]).arg(dir.path()).arg(env!("CARGO_BIN_EXE_dq-master"));
+        let daemon = Daemon::run(Arc::clone(&dir), port, http, command);
+        daemon.wait_ready();
+        // The path goes through the daemon's own view of the folder.
+        let filler = format!("/proc/{}/root{}/var/filler", daemon.pid(), dir.path().display());
+        (daemon, filler.into())
+    }
+
+    /// Starts another daemon in the folder of one whose master is dead, with the same ports and configuration.
     pub fn again(dead: &Daemon) -> Daemon {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dq-master"));
         command.arg("--config").arg(dead.dir.path().join("dq.toml"));
         Daemon::run(Arc::clone(&dead.dir), dead.port, dead.http, command)
     }
 
-    /// The same with a clock that is so far ahead, or behind.
+    /// Does the same with a clock that is ahead by this much, or behind.
     pub fn again_with_clock(dead: &Daemon, ahead_ms: i64) -> Daemon {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dq-master"));
         command.arg("--config").arg(dead.dir.path().join("dq.toml"));
@@ -273,7 +300,7 @@ impl Daemon {
         Daemon::run(Arc::clone(&dead.dir), dead.port, dead.http, command)
     }
 
-    /// Takes the end of a master that was killed.
+    /// Reaps a master that was killed.
     pub fn forget_master(&mut self) {
         let _ = self.master.wait();
     }
@@ -301,7 +328,7 @@ impl Daemon {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Waits until all processes of one generation are up, and no other is left.
+    /// Waits until all processes of one generation are up, and no other process is left.
     pub fn wait_all_up(&self, slots: usize) -> HashMap<String, Pid> {
         eventually(20 * SECOND, &format!("{slots} processes that are up; log:\n{}", self.log()), || {
             let status = self.status()?;
@@ -313,7 +340,7 @@ impl Daemon {
         })
     }
 
-    /// What `dq status --json` says; none: the daemon does not answer.
+    /// Returns the output of `dq status --json`. `None`: the daemon does not answer.
     pub fn status(&self) -> Option<Value> {
         let run_dir = self.dir.path().join("var/run");
         let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
@@ -321,12 +348,12 @@ impl Daemon {
         serde_json::from_slice(&out.stdout).ok()
     }
 
-    /// All processes of this daemon, the master among them, and those that have lost it.
+    /// Returns all processes of this daemon: the master, and also those that have lost it.
     pub fn processes(&self) -> Vec<Pid> {
         processes_of(self.dir.path())
     }
 
-    /// The children, by name.
+    /// Returns the children by name.
     pub fn children(&self) -> HashMap<String, Pid> {
         children_of(self.pid())
     }
@@ -359,7 +386,7 @@ impl Daemon {
         assert!(status.success(), "{status}; log:\n{}", self.log());
     }
 
-    /// Kills the master with SIGKILL; its children are left to themselves. Gives their numbers.
+    /// Kills the master with SIGKILL, and leaves its children alone. Returns their process ids.
     pub fn kill_master(&mut self) -> Vec<Pid> {
         let children = self.children().into_values().collect();
         self.master.kill().unwrap();
@@ -373,7 +400,7 @@ impl Drop for Daemon {
         let children = self.children();
         let _ = self.master.kill();
         let _ = self.master.wait();
-        // Those that lost their master, too; unless another daemon of the test's goes on in this folder.
+        // This includes children that lost their master, unless another daemon of the test continues in this folder.
         let last = Arc::strong_count(&self.dir) == 1;
         let lost = if last { self.processes() } else { Vec::new() };
         for pid in children.into_values().chain(lost) {
@@ -387,14 +414,14 @@ impl Drop for Daemon {
     }
 }
 
-/// The state letter and parent of a process, as /proc has them.
+/// Returns the state letter and the parent of a process, from /proc.
 fn stat(pid: &str) -> Option<(String, i32)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut rest = stat.rsplit_once(") ")?.1.split(' ');
     Some((rest.next()?.to_owned(), rest.next()?.parse().ok()?))
 }
 
-/// The processes whose parent is `parent`, by name; zombies are none.
+/// Returns the processes whose parent is `parent`, by name, without zombies.
 pub fn children_of(parent: Pid) -> HashMap<String, Pid> {
     let mut found = HashMap::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
@@ -413,21 +440,21 @@ pub fn children_of(parent: Pid) -> HashMap<String, Pid> {
     found
 }
 
-/// Puts a copy of an executable into the folder, under the name dq-master. (A file that is written is none that can be
-/// executed: it gets its name when it is whole.)
+/// Puts a copy of an executable into the folder, under the name dq-master. (A file that is being written cannot be
+/// executed, so the copy gets its name when it is complete.)
 pub fn install(dir: &Path, image: &Path) {
     let draft = dir.join("draft");
     std::fs::copy(image, &draft).unwrap();
     std::fs::rename(draft, dir.join("dq-master")).unwrap();
 }
 
-/// A dq-master that does one thing wrong: which one is written into the file `fault` of the folder.
+/// Returns a dq-master that does one thing wrong. The file `fault` in the folder says which.
 pub fn faulty() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     program.parent().unwrap().parent().unwrap().join("examples/faulty")
 }
 
-/// The processes that were started for a daemon in this folder.
+/// Returns the processes that were started for a daemon in this folder.
 pub fn processes_of(dir: &Path) -> Vec<Pid> {
     let mark = [b"TEST_FOLDER_OF_DQ=", dir.as_os_str().as_encoded_bytes()].concat();
     let mut found = Vec::new();
@@ -442,17 +469,17 @@ pub fn processes_of(dir: &Path) -> Vec<Pid> {
     found
 }
 
-/// Whether a process is there and no zombie.
+/// Whether a process exists and is no zombie.
 pub fn lives(pid: Pid) -> bool {
     stat(&pid.to_string()).is_some_and(|(state, _)| state != "Z")
 }
 
-/// An add, as a client sends it.
+/// Returns an add request, as a client sends it.
 pub fn add(topic: &str, id: &str, delay_ms: u64) -> Value {
     json!({"cmd": "add", "topic": topic, "id": id, "delay_ms": delay_ms, "body": {"id": id}})
 }
 
-/// Jobs of a topic in all states together, and in each.
+/// Returns the number of jobs of a topic in each state.
 pub fn stats(client: &mut Client, topic: &str) -> HashMap<String, u64> {
     let answer = client.ask(&json!({"cmd": "stats", "topic": topic})).unwrap();
     assert_eq!(answer["code"], 1, "{answer}");
@@ -463,10 +490,10 @@ pub fn pending(client: &mut Client, topic: &str) -> u64 {
     stats(client, topic).iter().filter(|(state, _)| *state != "dead").map(|(_, n)| n).sum()
 }
 
-/// The processes of a daemon with the default counts.
+/// How many processes a daemon has with the default settings.
 pub const SLOTS: usize = 7;
 
-/// The processes of the one generation that is left when a restart is over: all of them new.
+/// Waits until a restart is over and only one generation is left, all of it new. Returns its processes.
 pub fn all_new(daemon: &Daemon, before: &HashMap<String, Pid>) -> HashMap<String, Pid> {
     eventually(20 * SECOND, &format!("a new generation; log:\n{}", daemon.log()), || {
         let children = daemon.children();
@@ -479,19 +506,16 @@ pub fn takes(daemon: &Daemon, topic: &str, id: &str) -> bool {
     daemon.client().ask(&add(topic, id, 0)).unwrap()["code"] == 1
 }
 
-/// Whether the daemons of this run have two nodes of Redis for a store: `TEST_STORE=redis`.
+/// Whether the daemons of this run store their jobs on two Redis nodes: `TEST_STORE=redis`.
 pub fn on_redis() -> bool {
     std::env::var("TEST_STORE").is_ok_and(|store| store == "redis")
 }
 
-/// The nodes of all daemons. They have been running for a while, as nodes have.
-static NODES: LazyLock<[redis::RedisServer; 2]> = LazyLock::new(|| {
-    let nodes = [redis::RedisServer::start_for_all(), redis::RedisServer::start_for_all()];
-    nodes.iter().for_each(|server| server.wait_until_old(3));
-    nodes
-});
+/// The nodes that all daemons use.
+static NODES: LazyLock<[redis::RedisServer; 2]> =
+    LazyLock::new(|| [redis::RedisServer::start_for_all(), redis::RedisServer::start_for_all()]);
 
-/// The folders of daemons: the jobs of each are apart from the others'.
+/// The folders of the daemons. The jobs of each are kept apart from those of the others.
 static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 fn store_section(dir: &Path) -> String {
@@ -507,8 +531,8 @@ fn store_section(dir: &Path) -> String {
     format!("[store]\nbackend = \"redis\"\nprefix = \"dq{place}\"\n{nodes}")
 }
 
-/// Adds jobs from four connections until `enough` says so of how many were taken. Gives those that were. What is refused is
-/// refused by one of these names.
+/// Adds jobs over four connections until `enough` accepts the number of stored jobs. Returns the stored jobs. Each
+/// refusal must have one of these codes.
 pub fn load(
     daemon: &Daemon,
     name: &str,
@@ -539,7 +563,7 @@ pub fn load(
                                 assert!(refusals.contains(&err), "{answer}");
                             }
                         }
-                        // Some thousand jobs a second are load enough.
+                        // A few thousand jobs a second are enough load.
                         std::thread::sleep(Duration::from_millis(5));
                     }
                     taken

@@ -1,4 +1,4 @@
-//! What the PHP daemon leaves in its Redis, what it does there while it runs, and the command that takes over from it.
+//! What the PHP daemon leaves in its Redis, what it does there while it runs, and the command that imports from it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,36 +10,36 @@ use std::time::Duration;
 
 use super::redis::RedisServer;
 use super::{SECOND, free_port};
-use dq::job::{State, TopicName};
-use dq::settings;
-use dq::store::{Store, View};
+use model::job::{State, TopicName};
+use model::settings;
 use redis::Connection;
 use serde_json::Value;
+use store::{Store, View};
 
-/// A Redis of the PHP daemon's.
+/// A Redis of the PHP daemon.
 pub struct Php {
     pub server: RedisServer,
     connection: Mutex<Connection>,
 }
 
-/// The checksum by which PHP chooses a bucket and a node.
+/// Computes the checksum by which PHP chooses a bucket and a node.
 pub fn crc32(text: &str) -> u32 {
     let step = |crc: u32, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
     let eat = |crc: u32, byte: u8| (0..8).fold(crc ^ u32::from(byte), step);
     !text.bytes().fold(!0, eat)
 }
 
-/// In which of so many buckets a job is: `crc32(topic) % buckets`.
+/// Returns the bucket of a job: `crc32(topic) % buckets`.
 pub fn bucket_of(name: &str, buckets: u32) -> String {
     format!("dq_bucket_{}", crc32(name.split(':').next().unwrap()) % buckets)
 }
 
-/// In which of the two buckets that the PHP daemon has unless it is told otherwise.
+/// Returns the bucket of a job when the PHP daemon has its default of two buckets.
 pub fn bucket(name: &str) -> String {
     bucket_of(name, 2)
 }
 
-/// A topic for each of so many buckets, by its number.
+/// Returns one topic for each bucket, in the order of the buckets.
 pub fn topics_of_all_buckets(buckets: u32) -> Vec<String> {
     let of = |bucket: u32| {
         let mut names = (0..).map(|n| format!("t{n}"));
@@ -48,7 +48,7 @@ pub fn topics_of_all_buckets(buckets: u32) -> Vec<String> {
     (0..buckets).map(of).collect()
 }
 
-/// A connection with a name: the PHP daemon's have none.
+/// Opens a connection with a name. The PHP daemon's connections have none.
 pub fn connection(server: &RedisServer) -> Connection {
     let mut connection = nameless(server);
     redis::cmd("CLIENT").arg("SETNAME").arg("test").exec(&mut connection).unwrap();
@@ -59,7 +59,7 @@ pub fn nameless(server: &RedisServer) -> Connection {
     redis::Client::open(server.url()).unwrap().get_connection().unwrap()
 }
 
-/// All that is there.
+/// Returns all keys and their dumps.
 pub fn all(server: &RedisServer) -> BTreeMap<String, Vec<u8>> {
     let mut connection = connection(server);
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
@@ -79,13 +79,13 @@ impl Php {
         cmd.arg(&arguments[1..]).query(&mut self.connection.lock().unwrap()).unwrap()
     }
 
-    /// A job that waits until then, Unix seconds.
+    /// Adds a job that waits until `due`, in Unix seconds.
     pub fn waits(&self, name: &str, body: &str, due: i64) {
         self.run::<()>(&["HSET", "dq_job_info", name, body]);
         self.run::<()>(&["ZADD", &bucket(name), &due.to_string(), name]);
     }
 
-    /// So many jobs that wait: 0, 1, 2 …
+    /// Adds this many waiting jobs: 0, 1, 2 …
     pub fn many(&self, jobs: u64) {
         let mut pipe = redis::pipe();
         for n in 0..jobs {
@@ -96,13 +96,13 @@ impl Php {
         pipe.exec(&mut self.connection.lock().unwrap()).unwrap();
     }
 
-    /// After it was killed.
+    /// Starts the server again after it was killed.
     pub fn start_again(&mut self) {
         self.server.start_again();
         self.connection = Mutex::new(connection(&self.server));
     }
 
-    /// A job in one of the ready lists.
+    /// Adds a job to one of the ready lists.
     pub fn is_ready(&self, name: &str, body: &str, list: u8) {
         self.run::<()>(&["HSET", "dq_job_info", name, body]);
         self.run::<()>(&["RPUSH", &format!("dq_{list}ready_queue"), name]);
@@ -112,7 +112,7 @@ impl Php {
         self.server.url()
     }
 
-    /// Has it listen on a port of this host, too.
+    /// Makes the server listen on a port of this host as well.
     pub fn listen(&self) -> u16 {
         let port = free_port();
         self.run::<()>(&["CONFIG", "SET", "port", &port.to_string()]);
@@ -124,7 +124,7 @@ impl Php {
         pipe.exec(&mut self.connection.lock().unwrap()).unwrap();
     }
 
-    /// All that is there, but for what dq notes.
+    /// Returns all keys and their dumps, without what dq notes there.
     pub fn all(&self) -> BTreeMap<String, Vec<u8>> {
         let mut all = all(&self.server);
         all.remove("dq_imported");
@@ -136,7 +136,7 @@ impl Php {
     }
 }
 
-/// A configuration without a daemon, and its store.
+/// A configuration with its store, but without a daemon.
 pub struct Target {
     pub dir: tempfile::TempDir,
     pub nodes: Vec<RedisServer>,
@@ -162,6 +162,12 @@ impl Target {
         }
         text += "[[topic]]\nname = \"orders\"\ncallback = \"http://127.0.0.1:9/\"\n";
         std::fs::write(target.config(), text).unwrap();
+        if !target.nodes.is_empty() {
+            // The nodes have then been used before.
+            let mut list = Command::new(env!("CARGO_BIN_EXE_dq"));
+            list.args(["nodes", "list", "--config"]).arg(target.config());
+            assert!(list.output().unwrap().status.success());
+        }
         target
     }
 
@@ -169,7 +175,7 @@ impl Target {
         self.dir.path().join("dq.toml")
     }
 
-    /// Adds keys that stand before the first section.
+    /// Adds keys before the first section.
     pub fn configure(&self, more: &str) {
         let text = std::fs::read_to_string(self.config()).unwrap();
         std::fs::write(self.config(), format!("{more}\n{text}")).unwrap();
@@ -181,7 +187,7 @@ impl Target {
         std::fs::write(self.config(), format!("{text}\n{section}")).unwrap();
     }
 
-    /// Whether the store was begun.
+    /// Whether a store has been created.
     pub fn has_begun(&self) -> bool {
         self.dir.path().join("var").exists()
     }
@@ -194,13 +200,13 @@ impl Target {
                 let node =
                     |(n, s): (usize, &RedisServer)| settings::Node::server(format!("r{n}"), s.url(), 2);
                 let (prefix, nodes) = ("dq".to_owned(), nodes.map(node).collect());
-                settings::Store::Redis(settings::Redis { prefix, timeout: SECOND, pool: 2, nodes })
+                settings::Store::Redis(settings::Redis::of_nodes(prefix, SECOND, 2, nodes))
             }
         };
-        dq::store::open(&store, &self.dir.path().join("var/run")).unwrap()
+        store::open(&store, &self.dir.path().join("var/run")).unwrap()
     }
 
-    /// The live jobs, by id.
+    /// Returns the live jobs by id.
     pub fn jobs(&self, topic: &str) -> BTreeMap<String, View> {
         jobs(self.store().as_mut(), topic)
     }
@@ -230,7 +236,7 @@ pub fn jobs(store: &mut dyn Store, topic: &str) -> BTreeMap<String, View> {
     jobs
 }
 
-/// What the command said, and how it ended.
+/// The output and the exit code of the command.
 pub struct Told {
     pub code: i32,
     pub out: String,
@@ -247,7 +253,7 @@ impl Told {
         serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {}{}", self.out, self.err))
     }
 
-    /// Fails unless these are the counts; all others are 0.
+    /// Checks that these are the counts, and that all others are 0.
     #[track_caller]
     pub fn counts(&self, counts: &[(&str, u64)]) {
         let json = self.json();
@@ -269,8 +275,8 @@ pub fn import(config: &Path, more: &[&str]) -> Told {
 
 pub const YEAR_2033: i64 = 2_000_000_000;
 
-/// A PHP daemon as its Redis sees it: a timer for each bucket, which reads the first name ten times a second, and a consumer,
-/// which takes from the lists once a second. It ends when it is dropped.
+/// A PHP daemon as its Redis sees it: a timer for each bucket, which reads the first name ten times a second, and a
+/// consumer, which takes jobs from the lists once a second. It ends when it is dropped.
 pub struct PhpDaemon {
     ends: Arc<AtomicBool>,
     processes: Vec<JoinHandle<()>>,

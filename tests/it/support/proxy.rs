@@ -1,4 +1,4 @@
-//! A proxy between dq and a server, which can stop to forward and closes nothing then.
+//! A proxy between dq and a server. It can stop forwarding without closing anything.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -7,41 +7,106 @@ use std::sync::{Arc, Condvar, Mutex};
 /// Forwards to one server.
 pub struct Proxy {
     pub address: SocketAddr,
-    gate: Arc<(Mutex<bool>, Condvar)>,
+    gate: Arc<(Mutex<Gate>, Condvar)>,
+}
+
+/// What is not forwarded now.
+#[derive(Default)]
+struct Gate {
+    hangs: bool,
+    /// How many connections there have been so far.
+    connections: usize,
+    held: Option<Held>,
+}
+
+/// The connections older than `older_than` are held, each in one direction.
+struct Held {
+    older_than: usize,
+    way: Way,
+}
+
+/// A direction of a connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    Requests,
+    Answers,
+}
+
+impl Gate {
+    fn is_shut(&self, connection: usize, way: Way) -> bool {
+        let is_held = |held: &Held| connection < held.older_than && way == held.way;
+        self.hangs || self.held.as_ref().is_some_and(is_held)
+    }
 }
 
 impl Proxy {
-    /// Begins to forward.
+    /// Starts a proxy to a server.
     pub fn to(server: String) -> Proxy {
+        Proxy::with_words(server, Vec::new())
+    }
+
+    /// Starts a proxy to a Valkey that makes it look like a Redis 8: a server on whose WAITAOF dq relies.
+    pub fn as_redis_8(valkey: String) -> Proxy {
+        let words =
+            [("redis_version:7.2.4", "redis_version:8.0.0"), ("server_name:valkey", "server_name:redis ")];
+        Proxy::with_words(valkey, words.to_vec())
+    }
+
+    /// Replaces some words in the server's answers by others of the same length.
+    fn with_words(server: String, words: Vec<(&'static str, &'static str)>) -> Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let (address, gate) = (listener.local_addr().unwrap(), Arc::<(Mutex<bool>, Condvar)>::default());
+        let (address, gate) = (listener.local_addr().unwrap(), Arc::<(Mutex<Gate>, Condvar)>::default());
         let of_all = Arc::clone(&gate);
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let Ok(server) = TcpStream::connect(&server) else { continue };
-                let ways = [(&client, &server), (&server, &client)];
-                for (from, to) in ways.map(|(from, to)| (from.try_clone().unwrap(), to.try_clone().unwrap()))
-                {
-                    let gate = Arc::clone(&of_all);
-                    std::thread::spawn(move || forward(from, to, &gate));
+                let number = of_all.0.lock().unwrap().connections;
+                of_all.0.lock().unwrap().connections += 1;
+                for (from, to, way) in [(&client, &server, Way::Requests), (&server, &client, Way::Answers)] {
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    let (gate, words) = (Arc::clone(&of_all), words.clone());
+                    std::thread::spawn(move || forward(from, to, &gate, (number, way), &words));
                 }
             }
         });
         Proxy { address, gate }
     }
 
-    /// Stops to forward, or goes on with what it has meanwhile been given.
+    /// Stops forwarding, or continues with what has arrived in the meantime.
     pub fn hang(&self, hangs: bool) {
-        *self.gate.0.lock().unwrap() = hangs;
+        self.gate.0.lock().unwrap().hangs = hangs;
+        self.gate.1.notify_all();
+    }
+
+    /// Holds what comes in this direction on the present connections. New connections are forwarded.
+    pub fn hold(&self, way: Way) {
+        let mut gate = self.gate.0.lock().unwrap();
+        gate.held = Some(Held { older_than: gate.connections, way });
+    }
+
+    /// Forwards what was held.
+    pub fn let_go(&self) {
+        self.gate.0.lock().unwrap().held = None;
         self.gate.1.notify_all();
     }
 }
 
-fn forward(mut from: TcpStream, mut to: TcpStream, gate: &(Mutex<bool>, Condvar)) {
+fn forward(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    gate: &(Mutex<Gate>, Condvar),
+    (connection, way): (usize, Way),
+    words: &[(&'static str, &'static str)],
+) {
     let mut bytes = [0; 16 << 10];
     while let Ok(n @ 1..) = from.read(&mut bytes) {
-        let hangs = gate.0.lock().unwrap();
-        drop(gate.1.wait_while(hangs, |hangs| *hangs).unwrap());
+        let shut = gate.0.lock().unwrap();
+        drop(gate.1.wait_while(shut, |gate| gate.is_shut(connection, way)).unwrap());
+        for (old, new) in words {
+            while let Some(at) = bytes[..n].windows(old.len()).position(|some| some == old.as_bytes()) {
+                bytes[at..at + new.len()].copy_from_slice(new.as_bytes());
+            }
+        }
         if to.write_all(&bytes[..n]).is_err() {
             break;
         }

@@ -1,4 +1,4 @@
-//! A receiver that does what it is told, byte by byte, also what no receiver should do; and certificates for it.
+//! A receiver that follows a script byte by byte, and can do what no receiver should do; and certificates for it.
 #![allow(dead_code, missing_docs)]
 
 use std::io::{self, Read, Write};
@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A connection to it, as the script sees it.
+/// A connection to the receiver, as the script sees it.
 pub struct Line {
     pub stream: TcpStream,
-    /// Which connection this is, from 1.
+    /// The number of this connection, from 1.
     pub number: usize,
     requests: Arc<Mutex<Vec<Vec<u8>>>>,
     gone: Arc<AtomicBool>,
 }
 
 impl Line {
-    /// The next request, whole; none: the other side has closed.
+    /// Returns the next request as a whole. `None`: the other side has closed the connection.
     pub fn request(&mut self) -> Option<Vec<u8>> {
         let request = read_request(&mut self.stream)?;
         self.requests.lock().unwrap().push(request.clone());
@@ -28,12 +28,12 @@ impl Line {
         let _ = self.stream.write_all(text.as_bytes());
     }
 
-    /// Answers well, and keeps the connection.
+    /// Answers with success, and keeps the connection.
     pub fn answer(&mut self, body: &str) {
         self.say(&format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
     }
 
-    /// Nothing more, until the other side or the test ends.
+    /// Sends nothing more until the other side or the test ends.
     pub fn hang(&mut self) {
         self.stream.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
         while !self.gone.load(Ordering::Relaxed) {
@@ -45,14 +45,14 @@ impl Line {
         }
     }
 
-    /// The same piece again and again, every so often, until the other side takes no more.
+    /// Sends the same piece repeatedly, with this pause, until the other side takes no more.
     pub fn go_on(&mut self, piece: &str, pause: Duration) {
         while !self.gone.load(Ordering::Relaxed) && self.stream.write_all(piece.as_bytes()).is_ok() {
             std::thread::sleep(pause);
         }
     }
 
-    /// Ends without a good-bye: RST.
+    /// Ends the connection with a RST.
     pub fn reset(self) {
         let linger = nix::libc::linger { l_onoff: 1, l_linger: 0 };
         nix::sys::socket::setsockopt(&self.stream, nix::sys::socket::sockopt::Linger, &linger).unwrap();
@@ -63,7 +63,7 @@ impl Line {
     }
 }
 
-/// One request, by its content-length. Of any stream: also within TLS.
+/// Reads one request by its content-length, from any stream, also within TLS.
 pub fn read_request(stream: &mut impl Read) -> Option<Vec<u8>> {
     let (mut all, mut buffer) = (Vec::new(), [0; 65536]);
     loop {

@@ -1,5 +1,5 @@
-//! A redis-server of a test's own, on a Unix socket in a folder of its own; groups of them with sentinels, and Clusters, on
-//! addresses that no other process uses.
+//! A redis-server for one test, on a Unix socket in a folder of its own. Also groups of servers with sentinels, and
+//! Clusters, on addresses that no other process uses.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -22,12 +22,12 @@ impl RedisServer {
         RedisServer::start_in(tempfile::tempdir().unwrap())
     }
 
-    /// One whose files are in a folder.
+    /// Starts a server whose files are in this folder.
     pub fn start_in(dir: tempfile::TempDir) -> RedisServer {
         RedisServer::start_ahead(dir, 0)
     }
 
-    /// One whose clock is so far ahead, or behind.
+    /// Starts a server whose clock is ahead by this much, or behind.
     pub fn start_with_clock(ahead_ms: i64) -> RedisServer {
         RedisServer::start_ahead(tempfile::tempdir().unwrap(), ahead_ms)
     }
@@ -39,7 +39,7 @@ impl RedisServer {
         server
     }
 
-    /// One that lives as long as this process.
+    /// Starts a server that lives as long as this process.
     pub fn start_for_all() -> RedisServer {
         let dir = tempfile::tempdir().unwrap();
         sweep_at_exit(dir.path());
@@ -57,46 +57,36 @@ impl RedisServer {
         format!("redis+unix://{}", self.socket().display())
     }
 
-    /// Kills it without a word, as a crash does.
+    /// Kills the server with SIGKILL, as in a crash.
     pub fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
 
-    /// Starts it again, with what it has on its disk.
+    /// Starts it again with the data on its disk.
     pub fn start_again(&mut self) {
         self.process = spawn(&self.dir, self.ahead_ms);
         self.wait();
     }
 
-    /// Sets its clock: ends it, and starts it again with what it has on its disk.
+    /// Sets its clock: ends the server, and starts it again with the data on its disk.
     pub fn set_clock(&mut self, ahead_ms: i64) {
         self.kill();
         self.ahead_ms = ahead_ms;
         self.start_again();
     }
 
-    /// Stops it, so that it hangs and closes nothing; or lets it go on.
+    /// Stops the server, so that it hangs without closing anything, or lets it continue.
     pub fn hang(&self, hangs: bool) {
         let signal =
             if hangs { nix::sys::signal::Signal::SIGSTOP } else { nix::sys::signal::Signal::SIGCONT };
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.process.id() as i32), signal).unwrap();
     }
 
-    /// Runs a command at it.
+    /// Runs a command on the server.
     pub fn cli(&self, arguments: &[&str]) -> String {
         let out = Command::new("redis-cli").arg("-s").arg(self.socket()).args(arguments).output().unwrap();
         String::from_utf8(out.stdout).unwrap()
-    }
-
-    /// Waits until it has been running for so long that a process that has just begun may rely on it at once.
-    pub fn wait_until_old(&self, seconds: u64) {
-        let up = || {
-            let info = self.cli(&["info", "server"]);
-            let up = info.lines().find_map(|l| l.strip_prefix("uptime_in_seconds:"));
-            up.and_then(|up| up.trim().parse::<u64>().ok())
-        };
-        until("an old server", || up().is_some_and(|up| up > seconds));
     }
 
     fn wait(&self) {
@@ -115,7 +105,7 @@ fn command(dir: &Path) -> Command {
     command
 }
 
-/// It ends with the thread of its test, whatever becomes of that.
+/// Starts a server that ends with the thread of its test, however that ends.
 fn spawn(dir: &tempfile::TempDir, ahead_ms: i64) -> Child {
     let mut command = command(dir.path());
     super::clock::shift(&mut command, ahead_ms);
@@ -124,12 +114,13 @@ fn spawn(dir: &tempfile::TempDir, ahead_ms: i64) -> Child {
 
 fn spawn_here(mut command: Command) -> Child {
     let ends = || Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?);
-    // SAFETY: makes one system call.
+    // SAFETY: it makes one system call.
     unsafe { command.pre_exec(ends) };
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// It ends with this process, even when that is killed: the thread that it is tied to never ends before.
+/// Starts a server that ends with this process, even if the process is killed. It is tied to a thread that never ends
+/// before the process does.
 fn spawn_for_all(command: Command) -> Child {
     type Order = (Command, Sender<Child>);
     static SPAWNER: LazyLock<Mutex<Sender<Order>>> = LazyLock::new(|| {
@@ -146,7 +137,7 @@ fn spawn_for_all(command: Command) -> Child {
     child.recv().unwrap()
 }
 
-/// Removes a folder when this process ends: what is in a static is never dropped.
+/// Removes a folder when this process ends, because a static is never dropped.
 fn sweep_at_exit(dir: &Path) {
     static DIRS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
     extern "C" fn sweep() {
@@ -156,7 +147,7 @@ fn sweep_at_exit(dir: &Path) {
     }
     let mut dirs = DIRS.lock().unwrap();
     if dirs.is_empty() {
-        // SAFETY: the function needs nothing but a static.
+        // SAFETY: the function uses only a static.
         unsafe { nix::libc::atexit(sweep) };
     }
     dirs.push(dir.to_owned());
@@ -174,12 +165,20 @@ pub struct TcpServer {
     pub host: String,
     pub port: u16,
     dir: tempfile::TempDir,
+    program: PathBuf,
     arguments: Vec<String>,
     is_tls: bool,
     process: Mutex<Child>,
 }
 
-/// An address of the loopback network that is this process's own, so that all of its ports are.
+/// Returns a server that reports when a change is on its disk.
+fn valkey() -> PathBuf {
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/valkey/usr/bin/valkey-server");
+    assert!(program.exists(), "{} is missing; make tools installs it", program.display());
+    program
+}
+
+/// Returns an address of the loopback network that belongs to this process alone, with all its ports.
 pub fn own_host() -> String {
     let pid = std::process::id();
     format!("127.{}.{}.{}", 64 + (pid >> 16), (pid >> 8) & 255, pid & 255)
@@ -191,45 +190,71 @@ fn next_port() -> u16 {
 }
 
 impl TcpServer {
-    /// Starts one with these arguments, and waits until it answers.
+    /// Starts a server with these arguments, and waits until it answers.
     pub fn start(more: &[&str]) -> TcpServer {
         let server = TcpServer::spawn(tempfile::tempdir().unwrap(), None, more);
         server.wait();
         server
     }
 
-    /// Starts one that is spoken with by TLS alone, with these certificates: ca.pem, server.pem, server.key.
+    /// Starts a server that speaks only TLS, with these certificates: ca.pem, server.pem, server.key.
     pub fn start_tls(certificates: &Path, more: &[&str]) -> TcpServer {
         let file = |name: &str| certificates.join(name).display().to_string();
         let (ca, cert, key) = (file("ca.pem"), file("server.pem"), file("server.key"));
         let tls = ["--tls-ca-cert-file", &ca, "--tls-cert-file", &cert, "--tls-key-file", &key];
-        let server =
-            TcpServer::spawn_with(tempfile::tempdir().unwrap(), None, &[&tls[..], more].concat(), true);
+        let server = TcpServer::spawn_with(
+            "redis-server".into(),
+            tempfile::tempdir().unwrap(),
+            None,
+            &[&tls[..], more].concat(),
+            true,
+        );
+        server.wait();
+        server
+    }
+
+    /// Starts a Valkey, which reports when a change is on its disk (as Redis does since 7.2).
+    pub fn start_valkey(more: &[&str]) -> TcpServer {
+        let server = TcpServer::spawn_with(valkey(), tempfile::tempdir().unwrap(), None, more, false);
         server.wait();
         server
     }
 
     fn spawn(dir: tempfile::TempDir, first: Option<&Path>, more: &[&str]) -> TcpServer {
-        TcpServer::spawn_with(dir, first, more, false)
+        TcpServer::spawn_with("redis-server".into(), dir, first, more, false)
     }
 
-    fn spawn_with(dir: tempfile::TempDir, first: Option<&Path>, more: &[&str], is_tls: bool) -> TcpServer {
+    fn spawn_with(
+        program: PathBuf,
+        dir: tempfile::TempDir,
+        first: Option<&Path>,
+        more: &[&str],
+        is_tls: bool,
+    ) -> TcpServer {
         let (host, port) = (own_host(), next_port());
         let first = first.map(|f| f.display().to_string());
         let (plain, tls) = if is_tls { (0, port) } else { (port, 0) };
         let own =
             ["--bind", &host, "--port", &plain.to_string(), "--tls-port", &tls.to_string(), "--save", ""]
                 .map(str::to_owned);
+        // A sentinel keeps no jobs.
+        let kept =
+            if first.is_none() { ["--appendonly", "yes"].map(str::to_owned).to_vec() } else { Vec::new() };
         let (dir_name, more) = (dir.path().display().to_string(), more.iter().map(|m| (*m).to_owned()));
-        let arguments: Vec<String> =
-            first.into_iter().chain(own).chain(["--dir".to_owned(), dir_name]).chain(more).collect();
-        let process = Mutex::new(spawn_for_all(TcpServer::command(&arguments)));
+        let arguments: Vec<String> = first
+            .into_iter()
+            .chain(own)
+            .chain(kept)
+            .chain(["--dir".to_owned(), dir_name])
+            .chain(more)
+            .collect();
+        let process = Mutex::new(spawn_for_all(TcpServer::command(&program, &arguments)));
         sweep_at_exit(dir.path());
-        TcpServer { host, port, dir, arguments, is_tls, process }
+        TcpServer { host, port, dir, program, arguments, is_tls, process }
     }
 
-    fn command(arguments: &[String]) -> Command {
-        let mut command = Command::new("redis-server");
+    fn command(program: &Path, arguments: &[String]) -> Command {
+        let mut command = Command::new(program);
         command.args(arguments);
         command
     }
@@ -242,11 +267,20 @@ impl TcpServer {
         format!("{}://{}", if self.is_tls { "rediss" } else { "redis" }, self.address())
     }
 
-    /// Kills it without a word, as a crash does.
+    /// Kills the server with SIGKILL, as in a crash.
     pub fn kill(&self) {
         let mut process = self.process.lock().unwrap();
         let _ = process.kill();
         process.wait().unwrap();
+    }
+
+    pub fn pid(&self) -> nix::unistd::Pid {
+        nix::unistd::Pid::from_raw(self.process.lock().unwrap().id() as i32)
+    }
+
+    /// Returns the folder with its files.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
     }
 
     pub fn start_again(&self) {
@@ -254,9 +288,17 @@ impl TcpServer {
         self.wait();
     }
 
+    /// Starts it again with additional arguments.
+    pub fn start_again_with(&self, more: &[&str]) {
+        let arguments: Vec<String> =
+            self.arguments.iter().cloned().chain(more.iter().map(|m| (*m).to_owned())).collect();
+        *self.process.lock().unwrap() = spawn_for_all(TcpServer::command(&self.program, &arguments));
+        self.wait();
+    }
+
     /// Starts it again and does not wait.
     pub fn begin_again(&self) {
-        *self.process.lock().unwrap() = spawn_for_all(TcpServer::command(&self.arguments));
+        *self.process.lock().unwrap() = spawn_for_all(TcpServer::command(&self.program, &self.arguments));
     }
 
     pub fn hang(&self, hangs: bool) {
@@ -265,7 +307,7 @@ impl TcpServer {
         kill(nix::unistd::Pid::from_raw(self.process.lock().unwrap().id() as i32), signal).unwrap();
     }
 
-    /// Runs a command at it.
+    /// Runs a command on the server.
     pub fn cli(&self, arguments: &[&str]) -> String {
         let mut command = Command::new("redis-cli");
         command.args(["-h", &self.host, "-p", &self.port.to_string()]);
@@ -278,7 +320,7 @@ impl TcpServer {
         String::from_utf8(command.args(arguments).output().unwrap().stdout).unwrap()
     }
 
-    /// What INFO says of something.
+    /// Returns a field of INFO.
     pub fn info(&self, what: &str) -> Option<String> {
         let all = self.cli(&["info"]);
         let line = all.lines().find_map(|l| l.strip_prefix(what)?.strip_prefix(':'))?;
@@ -296,7 +338,7 @@ impl Drop for TcpServer {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(30);
     while !is_so() {
@@ -305,26 +347,18 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until servers have been running for so long that a process that has just begun may rely on them at once.
-pub fn wait_until_old(servers: &[TcpServer], seconds: u64) {
-    for server in servers {
-        let up = || server.info("uptime_in_seconds").and_then(|up| up.parse::<u64>().ok());
-        until("an old server", || up().is_some_and(|up| up > seconds));
-    }
-}
-
 /// A master with replicas, and three sentinels.
 pub struct SentinelGroup {
-    /// The first is the master at first.
+    /// The first server is the master at the beginning.
     pub servers: Vec<TcpServer>,
     pub sentinels: Vec<TcpServer>,
 }
 
-/// What the sentinels call it.
+/// The name of the master in the sentinels.
 pub const MASTER: &str = "mymaster";
 
 impl SentinelGroup {
-    /// Starts one, and waits until all know of each other.
+    /// Starts a group, and waits until all its servers know each other.
     pub fn start(replicas: usize, more: &[&str]) -> SentinelGroup {
         let server = |master: Option<&TcpServer>| {
             let host = own_host();
@@ -362,7 +396,7 @@ impl SentinelGroup {
         group
     }
 
-    /// Starts a sentinel that is told that this server is the master.
+    /// Starts a sentinel with this server as the master.
     pub fn sentinel(master: &TcpServer) -> TcpServer {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("sentinel.conf");
@@ -375,45 +409,46 @@ impl SentinelGroup {
         TcpServer::spawn(dir, Some(&file), &["--sentinel"])
     }
 
-    /// What a sentinel says of the master.
+    /// Returns what a sentinel reports about the master.
     fn about(&self, sentinel: &TcpServer, what: &str) -> Option<String> {
         let told = sentinel.cli(&["sentinel", "master", MASTER]);
         told.lines().skip_while(|l| *l != what).nth(1).map(str::to_owned)
-    }
-
-    /// Waits until processes that have just begun may rely on it at once.
-    pub fn wait_until_old(&self, seconds: u64) {
-        wait_until_old(&self.servers, seconds);
-        for sentinel in &self.sentinels {
-            let age = || self.about(sentinel, "role-reported-time")?.parse::<u64>().ok();
-            until("an old master", || age().is_some_and(|ms| ms > seconds * 1000));
-        }
     }
 
     pub fn urls(&self) -> Vec<String> {
         self.sentinels.iter().map(TcpServer::url).collect()
     }
 
-    /// Which of the servers the sentinels call the master.
+    /// Returns which server is the master according to the first sentinel.
     pub fn master(&self) -> Option<usize> {
-        let told = self.sentinels[0].cli(&["sentinel", "get-master-addr-by-name", MASTER]);
+        self.master_by(&self.sentinels[0])
+    }
+
+    fn master_by(&self, sentinel: &TcpServer) -> Option<usize> {
+        let told = sentinel.cli(&["sentinel", "get-master-addr-by-name", MASTER]);
         let address = told.lines().collect::<Vec<_>>().join(":");
         self.servers.iter().position(|s| s.address() == address)
     }
+
+    /// Whether this server is the master according to all sentinels. (The sentinel that promoted it knows seconds
+    /// before the others.)
+    pub fn all_call_master(&self, server: usize) -> bool {
+        self.sentinels.iter().all(|sentinel| self.master_by(sentinel) == Some(server))
+    }
 }
 
-/// A Cluster of three masters with a replica each.
+/// A Cluster of three masters with one replica each.
 pub struct ClusterGroup {
     pub servers: Vec<TcpServer>,
 }
 
 impl ClusterGroup {
-    /// Starts one, and waits until all of its servers find it good.
+    /// Starts a Cluster, and waits until all its servers report it as good.
     pub fn start() -> ClusterGroup {
         let host = own_host();
         let server = |_| {
             let more = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--appendonly", "yes"];
-            // One master that is lost is not all of them.
+            // When one master is lost, the others still serve.
             let rest = ["--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0"];
             let announce = ["--cluster-announce-ip", &host, rest[0], rest[1], rest[2], rest[3]];
             TcpServer::start(&[&more[..], &announce[..]].concat())
@@ -428,13 +463,13 @@ impl ClusterGroup {
         cluster
     }
 
-    /// Waits until all find it good, and each master has its replica in sync.
+    /// Waits until all servers report a good Cluster, and the replica of each master is in sync.
     pub fn wait_until_good(&self) {
         for server in &self.servers {
             until("a good Cluster", || {
                 let is_good = server.cli(&["cluster", "info"]).contains("cluster_state:ok");
                 let slots = server.cli(&["cluster", "slots"]);
-                // Of each range: two numbers, and a master and a replica of at least three lines each.
+                // For each range: two numbers, and a master and a replica with at least three lines each.
                 let servers = slots.lines().filter(|l| l.trim() == server.host).count();
                 let link = server.info("role").as_deref() == Some("master")
                     || server.info("master_link_status").as_deref() == Some("up");
@@ -443,13 +478,13 @@ impl ClusterGroup {
         }
     }
 
-    /// The replica of a master.
+    /// Returns the replica of a master.
     pub fn replica_of(&self, master: &TcpServer) -> &TcpServer {
         let port = format!("master_port:{}", master.port);
         self.servers.iter().find(|s| s.cli(&["info", "replication"]).contains(&port)).unwrap()
     }
 
-    /// The servers that are masters now.
+    /// Returns the servers that are masters now.
     pub fn masters(&self) -> Vec<usize> {
         let is_master = |n: &usize| self.servers[*n].info("role").as_deref() == Some("master");
         (0..self.servers.len()).filter(is_master).collect()

@@ -1,6 +1,6 @@
-"""A mail server of a test's: prints each mail that it takes as a line of JSON. Ends with its standard input.
+"""A mail server for a test. It prints each mail that it accepts as one line of JSON, and ends with its standard input.
 
-smtp.py HOST PORT [CERTIFICATE KEY USER PASSWORD]: with these it takes nothing without STARTTLS and that login.
+smtp.py HOST PORT [CERTIFICATE KEY USER PASSWORD]: with the optional arguments, STARTTLS and this login are required.
 """
 
 import email

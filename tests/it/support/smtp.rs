@@ -1,4 +1,4 @@
-//! A real mail server of a test's own: aiosmtpd, of `make tools`.
+//! A real mail server for one test: aiosmtpd, installed by `make tools`.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -21,7 +21,8 @@ impl Smtp {
         Smtp::run("127.0.0.1", port, &[])
     }
 
-    /// One at this process's own address that wants STARTTLS and a login. Certificate and key lie in that folder.
+    /// Starts a server on this process's own address that requires STARTTLS and a login. Its certificate and key are in
+    /// the folder.
     pub fn strict(port: u16, folder: &Path, user: &str, password: &str) -> Smtp {
         let file = |name: &str| folder.join(name).display().to_string();
         Smtp::run(
@@ -54,7 +55,7 @@ impl Smtp {
         self.mails.lock().unwrap().clone()
     }
 
-    /// The mails to somebody in which that stands.
+    /// Returns the mails to this recipient that contain this text.
     pub fn of(&self, to: &str, what: &str) -> Vec<Value> {
         let has = |m: &Value, what: &str| {
             ["subject", "text"].iter().any(|key| m[*key].as_str().unwrap().contains(what))
@@ -62,7 +63,7 @@ impl Smtp {
         self.mails().into_iter().filter(|m| m["to"][0] == to && has(m, what)).collect()
     }
 
-    /// Waits for one of them.
+    /// Waits for such a mail.
     pub fn wait_for(&self, to: &str, what: &str, log: impl Fn() -> String) -> Value {
         eventually(60 * SECOND, &format!("a mail to {to} that says {what:?}; log:\n{}", log()), || {
             self.of(to, what).into_iter().next()

@@ -1,4 +1,4 @@
-//! Stops a process at its n-th system call, and kills it there (ptrace): a crash between any two steps.
+//! Stops a process at its n-th system call, and kills it there (with ptrace): a crash between any two steps.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +6,10 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::unistd::Pid;
 
-/// An upgrade is over when its master has made no system call for so long.
+/// An upgrade is over when its master has made no system call for this long.
 const QUIET: Duration = Duration::from_millis(1500);
 
-/// A process whose system calls are counted. To be used by one thread, whose process is the parent.
+/// A process whose system calls are counted. Only one thread may use it, and its process must be the parent.
 pub struct Steps {
     pid: Pid,
     over: bool,
@@ -24,19 +24,19 @@ fn ptrace(request: libc::c_uint, pid: Pid, data: usize) {
 impl Steps {
     /// Counts from now on.
     pub fn of(pid: Pid) -> Steps {
-        // By this a stop at a system call is told from one by SIGTRAP.
+        // This option distinguishes a stop at a system call from one by SIGTRAP.
         ptrace(libc::PTRACE_SEIZE, pid, libc::PTRACE_O_TRACESYSGOOD as usize);
         ptrace(libc::PTRACE_INTERRUPT, pid, 0);
         Steps { pid, over: false }
     }
 
-    /// Lets it go on, up to that system call, where it is killed; or until it has done what it had to do. Gives how many it
-    /// made. (It stops at the beginning and at the end of each.)
+    /// Lets the process continue up to this system call, and kills it there, or until it has done its work. Returns how
+    /// many system calls it made. (It stops at the beginning and at the end of each.)
     pub fn run(&mut self, up_to: Option<u64>) -> u64 {
         let (mut stops, mut moved_at) = (0, Instant::now());
         loop {
             let mut status = 0;
-            // SAFETY: writes one number to where `status` is.
+            // SAFETY: it writes one number to `status`.
             match unsafe { libc::waitpid(self.pid.as_raw(), &raw mut status, libc::WNOHANG | libc::__WALL) } {
                 0 if moved_at.elapsed() > QUIET => {
                     self.kill();
@@ -73,7 +73,7 @@ impl Steps {
     fn kill(&mut self) {
         if !std::mem::replace(&mut self.over, true) {
             nix::sys::signal::kill(self.pid, nix::sys::signal::Signal::SIGKILL).unwrap();
-            // SAFETY: as above; its end is taken here, whoever else waits for it.
+            // SAFETY: as above. The process is reaped here, even if others wait for it too.
             unsafe { libc::waitpid(self.pid.as_raw(), std::ptr::null_mut(), libc::__WALL) };
         }
     }

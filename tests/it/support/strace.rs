@@ -1,4 +1,4 @@
-//! strace, on processes that run.
+//! strace on running processes.
 
 use std::process::{Child, Command, Stdio};
 
@@ -8,14 +8,14 @@ use tempfile::NamedTempFile;
 
 use super::{SECOND, eventually};
 
-/// What watches the system calls of some processes, or has them fail.
+/// Watches the system calls of some processes, or makes them fail.
 pub struct Strace {
     child: Child,
     out: NamedTempFile,
 }
 
 impl Strace {
-    /// Returns when all their threads are watched.
+    /// Attaches strace. Returns when all threads are watched.
     pub fn attach(pids: &[Pid], arguments: &[&str]) -> Strace {
         let out = NamedTempFile::new().unwrap();
         let mut strace = Command::new("strace");
@@ -35,7 +35,7 @@ impl Strace {
         Strace { child, out }
     }
 
-    /// What it has written.
+    /// Ends strace. Returns what it has written.
     pub fn end(mut self) -> String {
         kill(Pid::from_raw(self.child.id() as i32), Signal::SIGINT).unwrap();
         self.child.wait().unwrap();
@@ -43,7 +43,7 @@ impl Strace {
     }
 }
 
-/// A test that fails leaves nobody watched.
+/// If the test fails, no process stays watched.
 impl Drop for Strace {
     fn drop(&mut self) {
         let _ = self.child.kill();

@@ -1,5 +1,5 @@
-//! Cases that were found by review, each by its name. They run on demand alone (`make nodes-cases`), since dq does not stand
-//! them. Each name says what ought to be; what did come of it is printed, with figures, and judged as a campaign is.
+//! Cases that were found by review. The name of each says what should happen. The outcome is printed with figures, and
+//! judged like a campaign.
 
 mod moves;
 mod order;
@@ -14,12 +14,13 @@ use crate::ledger::{Deed, History, Id, Micros, Outcome, Rule};
 use crate::requests::{Ask, Fate};
 use crate::stage::{SETTLE, Stage};
 
-/// An ask about an id that is told by a number.
+/// Returns a request about an id with this number.
 fn ask(n: u32, deed: Deed) -> Ask {
     Ask { id: Id::Single(n), deed, fate: Fate::Accepted }
 }
 
-/// Adds of these ids. Each id's versions are its number and, in the last digit, which of its versions it is.
+/// Returns adds of these ids. A version consists of the number of its id and, as the last digit, which of the id's
+/// versions it is.
 fn adds(ids: Range<u32>, nth: u64, rule: Rule, delay: Micros) -> Vec<Ask> {
     ids.map(|n| ask(n, Deed::Add { version: version(n, nth), rule, delay })).collect()
 }
@@ -28,19 +29,19 @@ fn version(n: u32, nth: u64) -> u64 {
     u64::from(n) * 10 + nth
 }
 
-/// How many were answered so.
+/// Returns how many answers are like this one.
 fn count(outcomes: &[Outcome], like: &Outcome) -> usize {
     outcomes.iter().filter(|outcome| *outcome == like).count()
 }
 
-/// Looks at all that is there, delivers all that waits, and tells what is wrong.
+/// Looks at everything that is left, delivers everything that waits, and reports what is wrong.
 fn end(mut stage: Stage, name: &str) {
     stage.look("when all was quiet", SETTLE);
-    stage.release(Duration::from_secs(15));
+    stage.release(Duration::from_secs(60));
     judged(&stage.end(), name);
 }
 
-/// Fails when something is wrong, and says how much of what.
+/// Fails if something is wrong, and prints how often each kind of fault occurs.
 fn judged(history: &History, name: &str) {
     let findings = judge(history);
     let mut counts: BTreeMap<Kind, usize> = BTreeMap::new();
@@ -58,7 +59,7 @@ fn judged(history: &History, name: &str) {
     assert!(findings.is_empty(), "{name}: {counts:?}\n{first}");
 }
 
-/// Waits until a moment of the stage's clock.
+/// Waits for this long by the stage's clock.
 fn wait(stage: &Stage, duration: Duration) {
     let until = stage.clients.now() + duration.as_micros() as u64;
     crate::support::eventually(duration + Duration::from_secs(5), "a moment", || {

@@ -7,7 +7,7 @@ use crate::requests::{Ask, PARKED};
 use crate::servers::{Node, Server};
 use crate::stage::Stage;
 
-/// Each round has an id of its own, which is the last job of a large `madd` and of the request that follows it.
+/// Each round has its own id. It is the last job of a large `madd`, and the request that follows uses it.
 fn follows_a_large_madd(name: &str, next: fn(u32) -> Ask) {
     let nodes = vec![Node::Single(Server::start(0)), Node::Single(Server::start(0))];
     let mut stage = Stage::start(nodes, &[], "");
@@ -19,7 +19,7 @@ fn follows_a_large_madd(name: &str, next: fn(u32) -> Ask) {
         let mut line = Line::new(&stage.clients);
         line.play(&[jobs, vec![next(round)]]);
         line.play(&[vec![ask(round, Deed::Get)]]);
-        // Of the others nothing is asked.
+        // No requests follow for the other ids.
         stage.history.operations.extend(line.noted.into_iter().filter(|o| o.id == ask(round, Deed::Get).id));
     }
     stage.history.left = stage.find(std::time::Instant::now() + crate::support::SECOND * 10);
@@ -31,7 +31,6 @@ fn follows_a_large_madd(name: &str, next: fn(u32) -> Ask) {
 }
 
 #[test]
-#[ignore = "found by review"]
 fn an_add_behind_a_large_madd_is_the_last() {
     follows_a_large_madd("an add behind a large madd", |round| {
         ask(round, Deed::Add { version: version(round, 2), rule: Rule::Replace, delay: PARKED })
@@ -39,7 +38,6 @@ fn an_add_behind_a_large_madd_is_the_last() {
 }
 
 #[test]
-#[ignore = "found by review"]
 fn a_delete_behind_a_large_madd_is_the_last() {
     follows_a_large_madd("a delete behind a large madd", |round| ask(round, Deed::Delete));
 }

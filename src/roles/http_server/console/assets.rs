@@ -1,5 +1,5 @@
-//! What the console is made of, from the executable. Browsers may keep it, and ask each time whether it is still the same: a new
-//! release is seen at once.
+//! The files of the console, which are inside the executable. Browsers may cache them, and ask each time whether they
+//! have changed. So a new release is seen at once.
 
 use axum::extract::Path;
 use axum::http::header::{
@@ -12,13 +12,13 @@ use rust_embed::Embed;
 
 use super::super::problem::Problem;
 
-/// The files.
+/// The embedded files.
 #[derive(Embed)]
-#[folder = "assets/console"]
+#[folder = "../../../assets/console"]
 struct Assets;
 
-/// What the page may do: load its own scripts, styles and images, ask its own host, and nothing else; and nobody shows it in a frame.
-/// Texts never become markup or scripts (Trusted Types).
+/// What the page may do: load its own scripts, styles and images, and send requests to its own host. Everything else is
+/// forbidden, also showing the page in a frame. Texts never become markup or scripts (Trusted Types).
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
     require-trusted-types-for 'script'; trusted-types 'none'";
@@ -32,12 +32,12 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (CACHE_CONTROL, "no-cache"),
 ];
 
-/// The page.
+/// Serves the page.
 pub(super) async fn index(headers: HeaderMap) -> Response {
     serve("index.html", &headers)
 }
 
-/// One of its files.
+/// Serves a file of the page.
 pub(super) async fn asset(Path(path): Path<String>, headers: HeaderMap) -> Response {
     serve(&path, &headers)
 }

@@ -1,5 +1,5 @@
-//! The console: a page for people, of assets inside the executable. It holds no data of its own: what it shows and changes goes
-//! through the API, under the session of who has signed in.
+//! The console: a web page for people, made of files inside the executable. It holds no data of its own. What it shows
+//! and changes goes through the API, in the session of the person who has signed in.
 
 mod assets;
 mod sign_in;
@@ -12,10 +12,10 @@ use super::api::Api;
 
 pub(super) use self::sign_in::first_account;
 
-/// The longest body that is taken by them, in bytes: a name and a password.
+/// The longest body that these routes take, in bytes: a name and a password fit.
 const BODY_MAX: usize = 8 << 10;
 
-/// The routes of the page itself, which is no part of the API and of its document.
+/// The routes of the page itself. They are not part of the API, nor of `/openapi.json`.
 pub(super) fn routes() -> Router<Api> {
     Router::new()
         .route("/", get(assets::index))

@@ -1,4 +1,5 @@
-//! Signing in and out of the console. A password is checked on a thread of its own, one at a time: it takes long, on purpose.
+//! Signing in to the console and out of it. Passwords are checked on a separate thread, one at a time: a check takes
+//! long, on purpose.
 
 use std::sync::{LazyLock, Mutex};
 use std::time::Instant;
@@ -15,39 +16,39 @@ use super::super::access::{Peer, holder, too_many_failures};
 use super::super::accounts::Role;
 use super::super::api::{Api, Sent};
 use super::super::problem::Problem;
-use crate::password::{self, Hashed};
-use crate::process::now_ms;
-use crate::registry::RegistryError;
-use crate::role::lock;
-use crate::scope::Scope;
-use crate::session::{self, LIFE};
-use crate::settings::Auth;
-use crate::strikes::{Strike, Strikes};
-use crate::token::{Proof, Secret, Token, TokenName};
+use host::now_ms;
+use model::failure_limiter::{FailureKind, FailureLimiter};
+use model::password::{self, Hashed};
+use model::scope::Scope;
+use model::session::{self, LIFE};
+use model::settings::Auth;
+use model::token::{Proof, Secret, Token, TokenName};
+use registry::RegistryError;
+use role::lock;
 
-/// The account that is made when there is none.
+/// The name of the account that dq makes if there is none.
 const FIRST: &str = "admin";
 
-/// Passwords are checked one after the other.
+/// Allows one check of a password at a time.
 static CHECKING: Semaphore = Semaphore::const_new(1);
 
-/// So many may wait for it.
+/// How many sign-ins may wait for a check.
 static WAITING: Semaphore = Semaphore::const_new(64);
 
-/// Those who have shown wrong passwords.
-static STRIKES: LazyLock<Mutex<Strikes>> = LazyLock::new(Mutex::default);
+/// Counts wrong passwords.
+static STRIKES: LazyLock<Mutex<FailureLimiter>> = LazyLock::new(Mutex::default);
 
-/// Who has signed in, if anybody.
+/// Who has signed in, if anyone.
 #[derive(Serialize)]
 struct Session<'a> {
     signed_in: bool,
-    /// Whether there can be accounts: without a registry nobody can sign in.
+    /// Whether there can be accounts. Without a registry nobody can sign in.
     has_accounts: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<Role>,
-    /// What each change shows, in `dq-csrf`.
+    /// The value that each change must carry in `dq-csrf`.
     #[serde(skip_serializing_if = "Option::is_none")]
     csrf: Option<String>,
     version: &'static str,
@@ -69,7 +70,7 @@ fn told(api: &Api, of: Option<(&Token, &str)>) -> Response {
     response
 }
 
-/// What a browser is told to keep, for so many seconds.
+/// Sets the session cookie in the browser, for some seconds.
 fn set_cookie(response: &mut Response, api: &Api, value: &str, seconds: u64) {
     let secure = if api.settings.http.tls.is_some() { "; Secure" } else { "" };
     let name = session::cookie(api.settings.http.listen);
@@ -79,7 +80,7 @@ fn set_cookie(response: &mut Response, api: &Api, value: &str, seconds: u64) {
     }
 }
 
-/// Tells who has signed in.
+/// Shows who has signed in.
 pub(super) async fn show(State(api): State<Api>, headers: HeaderMap) -> Response {
     let tokens = api.tokens.borrow().clone();
     told(&api, holder(&headers, &session::cookie(api.settings.http.listen), &tokens))
@@ -87,12 +88,12 @@ pub(super) async fn show(State(api): State<Api>, headers: HeaderMap) -> Response
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Shown {
+struct SignInRequest {
     name: String,
     password: String,
 }
 
-/// Signs somebody in.
+/// Signs a person in.
 pub(super) async fn begin(
     State(api): State<Api>,
     Extension(peer): Extension<Peer>,
@@ -101,23 +102,24 @@ pub(super) async fn begin(
 ) -> Result<Response, Problem> {
     of_this_page(&api, &headers)?;
     api.registrar.takes("accounts")?;
-    let shown: Shown = serde_json::from_slice(&json).map_err(Problem::bad_json)?;
-    // Whoever goes away meanwhile is counted all the same, and keeps his place as long as he makes work.
+    let shown: SignInRequest = serde_json::from_slice(&json).map_err(Problem::bad_json)?;
+    // The check goes on when the client goes away. So its result is counted, and it keeps its place while it causes
+    // work.
     let checked = tokio::spawn(async move { check(&api, peer, shown).await });
     checked.await.map_err(|_| busy())?
 }
 
-/// Checks a password, when its turn has come.
-async fn check(api: &Api, peer: Peer, shown: Shown) -> Result<Response, Problem> {
-    if let Some(until) = lock(&STRIKES).is_out(peer.source(), Instant::now()) {
+/// Checks a password when its turn comes.
+async fn check(api: &Api, peer: Peer, shown: SignInRequest) -> Result<Response, Problem> {
+    if let Some(until) = lock(&STRIKES).blocked_until(peer.source(), Instant::now()) {
         return Ok(too_many_failures("passwords", peer, until));
     }
     let Ok(_place) = WAITING.try_acquire() else { return Err(busy()) };
     let _turn = CHECKING.acquire().await.map_err(|_| busy())?;
     let tokens = api.tokens.borrow().clone();
     let account = TokenName::of_account(&shown.name).ok().and_then(|name| tokens.named(&name).cloned());
-    // Those who waited here meanwhile may have struck out.
-    if let Some(until) = lock(&STRIKES).is_out(peer.source(), Instant::now()) {
+    // Other sign-ins from there may have failed while this one waited.
+    if let Some(until) = lock(&STRIKES).blocked_until(peer.source(), Instant::now()) {
         return Ok(too_many_failures("passwords", peer, until));
     }
     let checked = tokio::task::spawn_blocking(move || match account {
@@ -134,10 +136,10 @@ async fn check(api: &Api, peer: Peer, shown: Shown) -> Result<Response, Problem>
     let begun = account.filter(|account| account.is_good_at(now_ms));
     let Some((account, value)) = begun.and_then(|a| session::begin(&a, now_ms).map(|value| (a, value)))
     else {
-        let strike = lock(&STRIKES).strike(peer.source(), Instant::now());
-        return match strike {
-            Strike::TooMany(until) => Ok(too_many_failures("passwords", peer, until)),
-            Strike::Counted => {
+        let record_failure = lock(&STRIKES).record_failure(peer.source(), Instant::now());
+        return match record_failure {
+            FailureKind::TooMany(until) => Ok(too_many_failures("passwords", peer, until)),
+            FailureKind::Counted => {
                 let detail = "there is no account of that name with that password";
                 Err(Problem::new(StatusCode::FORBIDDEN, "wrong_password", detail))
             }
@@ -149,7 +151,7 @@ async fn check(api: &Api, peer: Peer, shown: Shown) -> Result<Response, Problem>
     Ok(response)
 }
 
-/// Signs somebody out: in this browser.
+/// Signs a person out, in this browser.
 pub(super) async fn end(State(api): State<Api>, headers: HeaderMap) -> Result<Response, Problem> {
     of_this_page(&api, &headers)?;
     let mut response = StatusCode::NO_CONTENT.into_response();
@@ -157,22 +159,22 @@ pub(super) async fn end(State(api): State<Api>, headers: HeaderMap) -> Result<Re
     Ok(response)
 }
 
-/// Refuses what a page of somebody else's has a browser send. Browsers say where a request comes from; and what is said to be JSON
-/// they send for no page of another origin without asking first.
+/// Refuses a request that a page of another site makes the browser send. Browsers report where a request comes from.
+/// And they do not send JSON for a page of another origin without asking the server first.
 fn of_this_page(api: &Api, headers: &HeaderMap) -> Result<(), Problem> {
     let foreign = |why: &str| Problem::new(StatusCode::FORBIDDEN, "foreign", why);
     let site = headers.get("sec-fetch-site").map(|site| site.as_bytes());
     if !matches!(site, None | Some(b"same-origin" | b"none")) {
-        return Err(foreign("this is asked by a page of another site"));
+        return Err(foreign("the request comes from a page of another site"));
     }
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let host = text(HOST).unwrap_or_default();
-    // A proxy before it may speak TLS where this port does not.
+    // A proxy before dq may speak TLS although this port does not, so the scheme is not compared.
     let is_own = |origin: &str| origin.split_once("://").is_some_and(|(_, of)| of.eq_ignore_ascii_case(host));
     if text(ORIGIN).is_some_and(|origin| !is_own(origin)) {
-        return Err(foreign("this is asked by a page of another origin"));
+        return Err(foreign("the request comes from a page of another origin"));
     }
-    // Where nobody has to show anything, no name that leads here counts but this host's own.
+    // Where no token is needed, only this host's own names are accepted (DNS rebinding).
     if api.settings.http.auth == Auth::None {
         api.hosts.check(headers).map_err(|why| foreign(&why))?;
     }
@@ -183,14 +185,14 @@ fn busy() -> Problem {
     Problem::unavailable("busy", "too many passwords are being checked: try again")
 }
 
-/// Makes an account where there is none, with a password at random, and tells it in the log: this once. Without a registry the log
-/// says that there are no accounts.
+/// Makes an account with a random password if there is none, and shows the password in the log, this one time. Without
+/// a registry, it logs that there can be no accounts.
 pub(in super::super) async fn first_account(api: Api) {
     let http = &api.settings.http;
     let Some(listen) = http.listen else { return };
     if !api.registrar.is_there() {
         log::warn!(
-            "nobody can sign in to the console: accounts lie in a registry, and there is none; name a database as registry.url"
+            "nobody can sign in to the console: accounts need a registry, and there is none (set registry.url to a database)"
         );
         return;
     }
@@ -209,7 +211,7 @@ pub(in super::super) async fn first_account(api: Api) {
             }
         })
         .await;
-    // Whoever reads it finds that it holds.
+    // When the password appears in the log, it already works.
     if let Ok(Some(_)) = made {
         api.known(|tokens| tokens.iter().any(Token::is_account)).await;
     }
@@ -223,11 +225,11 @@ pub(in super::super) async fn first_account(api: Api) {
     }
 }
 
-/// A password at random, and the account that has it.
+/// Makes a random password, and an account with it.
 fn made_up() -> Option<(String, Token)> {
     let (mut random, mut salt) = ([0; 32], [0; 16]);
     getrandom::fill(&mut random).and_then(|()| getrandom::fill(&mut salt)).ok()?;
-    // 100 bits of it, in groups that can be typed.
+    // The password has 100 random bits, in groups that are easy to type.
     let letters: Vec<char> = Secret::of(random).reveal().chars().skip(3).take(20).collect();
     let password = letters.chunks(5).map(|some| some.iter().collect()).collect::<Vec<String>>().join("-");
     let account = Token {

@@ -1,6 +1,6 @@
-//! What `/openapi.json` says of requests and answers that are taken apart or made by hand. Tests hold it equal to what is done.
-// None of these is ever made: the document is made of them.
-#![allow(dead_code)]
+//! The parts of `/openapi.json` for requests and answers that are read or written by hand. Tests compare them with what
+//! the daemon does.
+#![allow(dead_code)] // No value of these types exists: they only describe the API.
 
 mod problems;
 
@@ -39,7 +39,7 @@ fn moment() -> Schema {
         .into()
 }
 
-/// So many in a span.
+/// A number in a span of time.
 pub(super) fn rate() -> Schema {
     let text = ObjectBuilder::new().schema_type(Type::String).examples(["50/s"]);
     let number = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(1)).maximum(Some(999_999));
@@ -48,11 +48,11 @@ pub(super) fn rate() -> Schema {
         .item(text)
         .item(number)
         .item(null)
-        .description(Some("So many in a second, a minute or an hour: \"50/s\", \"30/m\", \"500/h\"; a number is of a second."))
+        .description(Some("A number in a second, a minute or an hour: \"50/s\", \"30/m\", \"500/h\". A bare number is per second."))
         .into()
 }
 
-/// What a job's callbacks carry beside its topic's headers.
+/// The headers that a job's callbacks carry in addition to the topic's.
 fn headers() -> Schema {
     let value = ObjectBuilder::new().schema_type(Type::String).pattern(Some("^([!-~]([ -~\\t]*[!-~])?)?$"));
     ObjectBuilder::new()
@@ -61,14 +61,14 @@ fn headers() -> Schema {
         .additional_properties(Some(value))
         .max_properties(Some(32))
         .description(Some(
-            "Headers of its callbacks, 4096 bytes together. None that dq sends itself (`dq-…`, `webhook-…`, `content-type` and \
-             the like); `traceparent` as W3C has it.",
+            "Headers of the job's callbacks, at most 4096 bytes together. The headers that dq sends itself (`dq-…`, \
+             `webhook-…`, `content-type` and the like) are refused. `traceparent` must be valid by the W3C's rules.",
         ))
         .examples([serde_json::json!({"x-tenant": "7"})])
         .into()
 }
 
-/// Which of a topic's ready jobs are delivered first.
+/// Which ready jobs of a topic are delivered first.
 #[derive(ToSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = Priority)]
@@ -78,7 +78,7 @@ pub(super) enum PriorityWord {
     Low,
 }
 
-/// What an add does when a job of its id is there already.
+/// What an add does when a job with the same id exists.
 #[derive(ToSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = OnConflict)]
@@ -88,7 +88,7 @@ pub(super) enum OnConflictWord {
     Keep,
 }
 
-/// Where a job is in its life.
+/// The state of a job.
 #[derive(ToSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = State)]
@@ -99,12 +99,12 @@ pub(super) enum StateWord {
     Dead,
 }
 
-/// A new job. Of `delay` and `run_at` at most one may be given; without them the topic's delay holds.
+/// A new job. At most one of `delay` and `run_at` may be given. Without both, the topic's delay applies.
 #[derive(ToSchema, Serialize)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"id": "42", "delay": "30m", "body": {"order": 42}}))]
 pub(super) struct NewJob {
-    /// Unique in its topic, up to 256 bytes. Made, if it is missing: of the Idempotency-Key if there is one.
+    /// Unique in its topic, at most 256 bytes. If it is missing, dq makes one, from the Idempotency-Key if given.
     #[schema(min_length = 1)]
     id: Option<String>,
     /// Any JSON value.
@@ -113,11 +113,11 @@ pub(super) struct NewJob {
     delay: Value,
     #[schema(schema_with = moment, required = false)]
     run_at: Value,
-    /// `normal`, if it is missing.
+    /// Default: `normal`.
     priority: Option<PriorityWord>,
-    /// `replace`, if it is missing.
+    /// Default: `replace`.
     on_conflict: Option<OnConflictWord>,
-    /// The topic's, if it is missing.
+    /// Default: the topic's limit.
     #[schema(minimum = 1, maximum = 1000)]
     max_attempts: Option<u32>,
     #[schema(schema_with = headers, required = false)]
@@ -132,7 +132,7 @@ pub(super) struct NewJobs {
     jobs: Vec<NewJob>,
 }
 
-/// What became of an added job.
+/// The result of an add.
 #[derive(ToSchema, Serialize)]
 #[schema(example = json!({
     "topic": "orders", "id": "42", "outcome": "new", "due": "2026-12-01T15:50:50.000Z", "due_ms": 1_796_140_250_000_u64
@@ -141,13 +141,17 @@ pub(super) struct AddedJob {
     topic: String,
     id: String,
     outcome: OutcomeWord,
-    /// When the job is due, RFC 3339 in UTC. Of a job that was kept: when the one that stays is due.
+    /// When the job is due, RFC 3339 in UTC. With the outcome `kept`: when the existing job is due.
     due: String,
     /// The same moment in Unix milliseconds.
     due_ms: i64,
+    /// True: the job waits on the disk of this host until its node answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    spooled: Option<bool>,
 }
 
-/// `kept`: there is one with the id, and it stays.
+/// `kept`: an existing job with this id stays. `spooled`: the job waits on this host until its node answers.
 #[derive(ToSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = AddOutcome)]
@@ -155,33 +159,43 @@ pub(super) enum OutcomeWord {
     New,
     Replaced,
     Kept,
+    Spooled,
 }
 
-/// Each job by itself, in their order: what became of it, or a problem; each with its `status`.
+/// The result of a removal that waits behind an add, on the disk of this host.
+#[derive(ToSchema, Serialize)]
+pub(super) struct SpooledDeletion {
+    /// Always true.
+    spooled: bool,
+}
+
+/// The results of the jobs, in their order: an outcome or a problem, each with its `status`.
 #[derive(ToSchema, Serialize)]
 pub(super) struct AddedJobs {
     results: Vec<AddedOrNot>,
 }
 
-/// What became of one of many.
+/// The result of one job of a batch.
 #[derive(ToSchema, Serialize)]
 pub(super) struct AddedOrNot {
-    /// The status that an add of this job alone would have had.
+    /// The status that an add of this job alone would have.
     status: u16,
     topic: Option<String>,
     id: Option<String>,
     outcome: Option<OutcomeWord>,
-    /// Of one that was stored or kept: when it is due, RFC 3339 in UTC.
+    /// For a job that was stored or kept: when it is due, RFC 3339 in UTC.
     due: Option<String>,
     /// The same moment in Unix milliseconds.
     due_ms: Option<i64>,
-    /// Of one that was refused: why.
+    /// True: the job waits on the disk of this host until its node answers.
+    spooled: Option<bool>,
+    /// For a job that was refused: the reason, for programs.
     code: Option<String>,
     detail: Option<String>,
     field: Option<String>,
 }
 
-/// What is changed of a job that waits; what is not given stays. At most one of `delay` and `run_at`.
+/// The changes of a job that is delayed or ready. Missing fields stay. At most one of `delay` and `run_at` is given.
 #[derive(ToSchema, Serialize)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"delay": "2h"}))]
@@ -190,40 +204,44 @@ pub(super) struct JobChange {
     delay: Value,
     #[schema(schema_with = moment, required = false)]
     run_at: Value,
-    /// Any JSON value, null as well.
+    /// Any JSON value, also null.
     #[schema(required = false)]
     body: Value,
     priority: Option<PriorityWord>,
-    /// Null: the topic's.
+    /// Null means the topic's limit.
     #[schema(minimum = 1, maximum = 1000)]
     max_attempts: Option<u32>,
-    /// Null: none.
+    /// Null removes all headers of the job.
     #[schema(schema_with = headers, required = false)]
     headers: Value,
 }
 
-/// A job as it is.
+/// A job.
 #[derive(ToSchema, Serialize)]
 pub(super) struct Job {
     topic: String,
     id: String,
     state: StateWord,
-    /// When the coming, the current or (of a dead letter) the last attempt is or was due, Unix milliseconds.
+    /// When the next attempt is due (leased: the current one; dead letter: the last one), Unix milliseconds.
     due_ms: i64,
-    /// Leased: until when. Dead: when it died.
+    /// For a leased job: when its lease ends. For a dead letter: when it died. Unix milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     until_ms: Option<i64>,
-    /// When it was added.
+    /// When the job was added, Unix milliseconds.
     added_ms: i64,
     priority: PriorityWord,
-    /// Attempts that were begun and count.
+    /// How many attempts were begun. Attempts that do not count, such as those of a killed process, are left out.
     attempts: u32,
-    /// Its own limit; else the topic's holds.
+    /// The job's own limit of attempts. If it is missing, the topic's limit applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     max_attempts: Option<u32>,
-    /// Its own headers, names in lower case.
+    /// True: the job waits on the disk of this host until its node answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    spooled: Option<bool>,
+    /// The job's own headers. Their names are in lower case.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
     headers: BTreeMap<String, String>,
@@ -232,7 +250,7 @@ pub(super) struct Job {
     body: Value,
 }
 
-/// One delivery that was tried.
+/// An attempt to deliver a job.
 #[derive(ToSchema, Serialize)]
 #[schema(as = Attempt)]
 pub(super) struct AttemptMade {
@@ -242,7 +260,7 @@ pub(super) struct AttemptMade {
     /// The status of the receiver's answer, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<u16>,
-    /// Its first characters.
+    /// The first characters of the answer.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     answer: String,
     /// What went wrong.
@@ -254,21 +272,21 @@ pub(super) struct AttemptMade {
 #[derive(ToSchema, Serialize)]
 pub(super) struct Jobs {
     jobs: Vec<Job>,
-    /// What the next page's `cursor` is; null: this was the last.
+    /// The value of `cursor` for the next page. Null: this is the last page.
     #[schema(required = true)]
     next: Option<String>,
-    /// The nodes of the store that could not be asked, and whose jobs are missing.
+    /// The nodes of the store that did not answer. Their jobs are missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     away: Vec<String>,
 }
 
-/// What was done with jobs.
+/// What happened to jobs.
 #[derive(ToSchema, Serialize)]
 pub(super) struct Sums {
-    /// Jobs that were stored, new or in the place of others.
+    /// Jobs that were stored: new jobs and replaced ones.
     written: u64,
-    /// Jobs that are done.
+    /// Jobs that were accepted by their receiver.
     delivered: u64,
     /// Attempts that failed.
     failed: u64,
@@ -276,44 +294,44 @@ pub(super) struct Sums {
     deleted: u64,
     /// Jobs that became dead letters.
     dead: u64,
-    /// By how much attempts began after their due time, all together, in microseconds.
+    /// By how much attempts began after their due time: the sum, in microseconds.
     late_us: u64,
-    /// How many attempts that is.
+    /// How many attempts `late_us` is the sum of.
     attempts: u64,
 }
 
-/// What was done with jobs on a day.
+/// What happened to jobs on one day.
 #[derive(ToSchema, Serialize)]
 pub(super) struct DaySums {
-    /// In the zone of `timezone`.
+    /// The day, in the time zone of `timezone`.
     #[schema(example = "2026-11-21")]
     day: String,
     #[serde(flatten)]
     sums: Sums,
 }
 
-/// Of which days statistics are told.
+/// Which statistics are shown.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct StatsQuery {
-    /// Of so many days up to today, and of all time; if it is missing, none.
+    /// How many days to show, up to today, and the sums of all time. If it is missing, there are no statistics.
     #[param(minimum = 1, maximum = 366, required = false)]
     days: u32,
 }
 
-/// A page of what was changed.
+/// Which page of the audit log is shown.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct AuditQuery {
-    /// How many entries at most; 50, if it is missing.
+    /// The most entries of the page, 50 by default.
     #[param(minimum = 1, maximum = 500, required = false)]
     limit: u32,
-    /// What the page before gave as `next`.
+    /// The `next` of the page before.
     #[param(required = false)]
     cursor: String,
 }
 
-/// Of which topic; of all, if it is missing.
+/// Which topic is shown. If it is missing, all topics.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct OneTopicQuery {
@@ -321,7 +339,7 @@ pub(super) struct OneTopicQuery {
     topic: String,
 }
 
-/// A topic of a path.
+/// The topic in a path.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Path)]
 pub(super) struct TopicPath {
@@ -330,7 +348,7 @@ pub(super) struct TopicPath {
     topic: String,
 }
 
-/// A job of a path.
+/// The job in a path.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Path)]
 pub(super) struct JobPath {
@@ -342,7 +360,7 @@ pub(super) struct JobPath {
     id: String,
 }
 
-/// A token of a path.
+/// The token in a path.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Path)]
 pub(super) struct TokenPath {
@@ -355,23 +373,22 @@ pub(super) struct TokenPath {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListQuery {
-    /// In which state.
+    /// The state of the jobs.
     #[param(inline)]
     state: StateWord,
-    /// How many at most; 50, if it is missing. A page of large jobs is shorter.
+    /// The most jobs of the page, 50 by default. A page of large jobs is shorter.
     #[param(minimum = 1, maximum = 1000, required = false)]
     limit: u32,
-    /// What the page before gave as `next`.
+    /// The `next` of the page before.
     #[param(required = false)]
     cursor: String,
 }
 
-/// How a repeated request is told from a new one.
+/// The key that marks a repeated request.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
 pub(super) struct IdempotencyKey {
-    /// A request with a key that was done in the last ten minutes is answered as it was then, with
-    /// `Idempotency-Replayed: true`.
+    /// A request whose key was used in the last ten minutes is not done again, and gets the same answer as then.
     #[param(
         rename = "Idempotency-Key",
         min_length = 1,

@@ -1,39 +1,41 @@
---@ use clock bells scores
+--@ use clock fence batch bells scores
 -- Stores new jobs.
 --
--- KEYS  1 the shard's base
--- ARGV  1 the node whose place this shard takes; '' when it is their home
---       then for each topic: topic, n, flags, due, and n times: id, body; where they differ: topic, n, '', '', and n times:
---       id, body, flags, due
---         flags  priority (1 2 3), what happens when the id is taken (r replace, k keep, x reject), and the job's own
---                limit of attempts in decimal, or nothing; and '+' and the attempts that were made before it came here,
---                if there were any; and 'h' and its headers, if it has some: '2r', '1k7', '2k+3', '2r7h{"a":"b"}'
+-- KEYS  1 the shard's base   2 the set of nodes: see fence   3 for a batch of the spool only: see batch
+-- ARGV  for each topic: topic, n, flags, due, and n times: id, body
+--       where flags or due differ: topic, n, '', '', and n times: id, body, flags, due
+--         flags  priority (1 2 3); what happens if the id is taken (r replace, k keep, x reject); the job's own limit
+--                of attempts in decimal, or nothing; '+' and the number of attempts that were made before the job came
+--                here, if there were any; 'h' and its headers, if it has some: '2r', '1k7', '2k+3', '2r7h{"a":"b"}'
 --         due    '+span_ms' or 'moment_ms'
--- Gives eight bytes a job, in their order: a letter (n new, r replaced, k kept, x rejected), and 7 bytes, big-endian: when
--- the job that is stored now is due, in ms; 0 where the add was rejected
+-- Returns eight bytes for each job, in the order of the jobs: a letter (n new, r replaced, k kept, x rejected), and 7
+-- bytes, big-endian: the due time in ms of the job that is stored now; 0 if the add was rejected
 --
--- Moves a job: nothing -> delayed, ready. One that is replaced: delayed, ready -> delayed, ready; leased -> leased, where
--- the record is the replacement's, and comes to delayed or ready when the lease has ended. Dead letters do not conflict.
+-- Moves a job: nothing -> delayed, ready. A job that is replaced: delayed, ready -> delayed, ready; leased -> leased.
+-- In the last case the record is that of the replacement, and becomes delayed or ready when the lease has ended. Dead
+-- letters do not conflict.
 
--- A topic that had a body of more is in `big` for ever: see sizes.
+-- A topic that had a body of more bytes stays in `big`: see sizes.
 local BIG = 65536
 local REPLACE, KEEP = 114, 107
 local argv, byte, pack = ARGV, string.byte, struct.pack
-local home, out = argv[1], ''
-local i, topic = 2, argv[2]
+local out = ''
+local i, topic = 1, argv[1]
 while topic do
   local n, alike, first = tonumber(argv[i + 1]), argv[i + 2] ~= '', i + 4
   local step = alike and 2 or 4
   local last = first + step * n - 1
   local bodies, delayed, ready = base .. 'b:' .. topic, base .. 'd:' .. topic, base .. 'r:' .. topic
-  -- So many of them wait, the first of those until then.
+  -- How many of the jobs wait for their due time, and the score of the first of these.
   local all_replace, some_noted, big, wait, earliest = true, false, false, 0, nil
-  -- From `from` to `to` stand each id and its record, so that they need not be put together anew.
+  -- `list` has each id and its record, from position `from` to position `to`, so that they need not be put together
+  -- again.
   local list, from, to = argv, first, last
-  -- Of each job, where they differ.
+  -- If the flags or the due times of the jobs differ, these lists have the values of each job.
   local scores, moments, ranks, rules, notes
   if not alike then list, from, to, scores, moments, ranks, rules, notes = {}, 1, 2 * n, {}, {}, {}, {}, {} end
-  -- What the flags and the due time come to that were looked at last: most jobs have those of the one before.
+  -- The flags and the due time of the job before, and what was made from them. Most jobs have the same, so it need not
+  -- be made again.
   local flags, due, rank, rule, head, noted, at, waiting, score
   local k, its_flags, its_due = 0, argv[i + 2], argv[i + 3]
   for j = first, last, step do
@@ -72,18 +74,18 @@ while topic do
     end
   end
   if big then call('SADD', base .. 'big', topic) end
-  -- With all of them to replace, the number of new fields tells whether any id was taken.
+  -- If all jobs replace, the number of new fields shows whether any id was taken.
   local fresh
   if n == 1 then
     fresh = call(all_replace and 'HSET' or 'HSETNX', bodies, list[from], list[to]) == 1
   else
     fresh = all_replace and call('HSET', bodies, unpack(list, from, to)) == n
   end
-  -- Of those that are stored, when not all are, or some have more to be stored: their ids; and of each id, which of them
-  -- is the job.
+  -- These two are set if not all jobs are stored, or if some need more. `stored`: the ids of the jobs that are stored.
+  -- `is`: for each id, which of the jobs with this id is stored.
   local stored, is
   if fresh and not some_noted and (wait == n or wait == 0) then
-    -- Before each id its score, where the record of the one before stood.
+    -- In the list, the score goes before each id. It takes the place of the record of the job before.
     if alike then
       out = out .. string.rep(pack('>BI7', 110, at), n)
       for k = from, to, 2 do list[k - 1] = score end
@@ -105,7 +107,7 @@ while topic do
     local was, was_due, letters, old = {}, {}, {}, {}
     stored, is = {}, {}
     if not fresh then
-      -- Some id is taken, or may be, or comes twice.
+      -- Some id is taken, or may be taken, or occurs twice.
       local in_delayed = call('ZMSCORE', delayed, unpack(ids))
       local in_ready = call('ZMSCORE', ready, unpack(ids))
       local in_leased = call('ZMSCORE', base .. 'l:' .. topic, unpack(ids))
@@ -116,7 +118,7 @@ while topic do
         was_due[id] = in_delayed[x] and (wait - wait % 4) / 4 or place % 1e15
       end
     end
-    -- Of several with one id, the last that may have it is the job.
+    -- If several jobs have the same id, the last one that may have it is stored.
     for x, id in ipairs(ids) do
       local taken = was[id] or is[id]
       if not taken then
@@ -125,7 +127,7 @@ while topic do
         letters[x] = pack('>BI7', 114, moments[x])
       elseif rules[x] == KEEP then
         local due = is[id] and moments[is[id]] or was_due[id]
-        -- A lease tells it behind its token. See leases.
+        -- The due time in a lease follows its token. See leases.
         if not is[id] and was[id] == 'leased' then
           due = struct.unpack('>I6', call('HGET', base .. 'L:' .. topic, id), 21)
         end
@@ -147,12 +149,11 @@ while topic do
       chosen[2 * x - 1], chosen[2 * x] = id, list[from + 2 * k - 1]
       if was[id] then old[#old + 1] = id end
       if was[id] == 'leased' then
-        -- The lease keeps its token (20 bytes) and, from the 33rd on, what it ends by; due, priority and the mark
-        -- REPLACED are the replacement's; a job that is HIDDEN stays so. See leases.
+        -- The lease keeps its token (20 bytes) and, from the 33rd byte on, what is needed when it ends. Due time,
+        -- priority and the mark REPLACED (8) are those of the replacement. See leases.
         local lease = call('HGET', base .. 'L:' .. topic, id)
-        local marks = byte(lease, 27) >= 16 and 24 or 8
         lease = string.sub(lease, 1, 20)
-          .. pack('>I6BI4B', moments[k], ranks[k] + marks, 0, 0)
+          .. pack('>I6BI4B', moments[k], ranks[k] + 8, 0, 0)
           .. string.sub(lease, 33)
         call('HSET', base .. 'L:' .. topic, id, lease)
       elseif zset == delayed then
@@ -181,23 +182,6 @@ while topic do
     if r > 0 then
       call('ZADD', ready, unpack(to_ready))
       ring(topic)
-    end
-  end
-  if home ~= '' then
-    -- It is remembered until it has been reconciled, whatever becomes of the job.
-    local entries, stamp = {}, string.format('%.0f', now_us)
-    if stored then
-      for x, id in ipairs(stored) do entries[2 * x - 1], entries[2 * x] = topic .. '\0' .. id, stamp end
-    else
-      for x = first, last, step do
-        entries[#entries + 1] = topic .. '\0' .. argv[x]
-        entries[#entries + 1] = stamp
-      end
-    end
-    if entries[1] then
-      call('HSET', base .. 'away:' .. home, unpack(entries))
-      -- Whoever moves jobs home is to know of them.
-      call('ZADD', base .. 'tbell', 0, 'timer')
     end
   end
   i = last + 1

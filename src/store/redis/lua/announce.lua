@@ -1,14 +1,14 @@
 --@ use clock bells
--- Rings for whatever there is: whoever would have rung may have died before it did.
+-- Rings for the work that there is: the process that should have rung may have died before it did.
 --
 -- KEYS  1 the shard's base
--- ARGV  topics, each of which is rung for if it has ready jobs; or none: then all bells are rung, and `bell` also gets
---       the empty name, which means: look at all topics
--- Gives nothing
+-- ARGV  topics: each one is rung for if it has ready jobs
+--       or none: all bells are rung, and `bell` also gets the empty name, which means: look at all topics
+-- Returns nothing
 --
 -- Moves nothing.
 
--- A removal comes first: see moves. (No topic is named so.)
+-- A removal comes first: see moves. (No topic has this name.)
 call('ZREM', base .. 'bell', ' ')
 if ARGV[1] then
   for _, topic in ipairs(ARGV) do

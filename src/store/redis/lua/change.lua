@@ -1,16 +1,16 @@
---@ use clock bells scores places
--- Changes a delayed or ready job: its due time, its body, its priority, its limit of attempts, its headers. It keeps its
--- stamp.
+--@ use clock fence bells scores places
+-- Changes a delayed or ready job: its due time, its body, its priority, its limit of attempts, its headers. The job
+-- keeps its stamp.
 --
--- KEYS  1 the shard's base
+-- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 topic   2 id   3 due, as for add   4 priority (1 2 3)   5 body   6 its own limit of attempts, or '-' for none
 --       7 'h' and its headers, or '-' for none
---       of each: '' leaves it as it is
--- Gives d done, n not found, c it is leased
+--       For 3 to 7, '' means: no change
+-- Returns d done, n not found, c the job is leased
 --
 -- Moves a job: delayed, ready -> delayed, ready
 
--- A topic that had a body of more is in `big` for ever: see sizes.
+-- A topic that had a body of more bytes stays in `big`: see sizes.
 local BIG = 65536
 local topic, id = ARGV[1], ARGV[2]
 local delayed, ready, bodies = base .. 'd:' .. topic, base .. 'r:' .. topic, base .. 'b:' .. topic
@@ -27,7 +27,7 @@ else
 end
 if ARGV[4] ~= '' then rank = tonumber(ARGV[4]) end
 
--- What may be refused comes first. See records for the layout.
+-- The write that a server may refuse comes first. See records for the layout.
 if ARGV[4] ~= '' or ARGV[5] ~= '' or ARGV[6] ~= '' then
   local record = call('HGET', bodies, id)
   local limited = string.byte(record) >= 4
@@ -40,7 +40,7 @@ if ARGV[4] ~= '' or ARGV[5] ~= '' or ARGV[6] ~= '' then
   call('HSET', bodies, id, head .. string.sub(record, 2, 8) .. limit .. body)
 end
 if ARGV[7] ~= '' then
-  -- They are the first line of the log: see endings.
+  -- The headers are the first line of the log: see endings.
   local notes = base .. 'm:' .. topic
   local noted = call('HGET', notes, id) or struct.pack('>I4B', 0, 0)
   local made = string.sub(noted, 1, 5)
@@ -53,7 +53,7 @@ if ARGV[7] ~= '' then
   end
 end
 local due = ARGV[3] == '' and was or moment(ARGV[3])
--- What is ready stays so as long as nobody moves it.
+-- A ready job stays ready if its due time is not changed.
 local to = (due <= now or ARGV[3] == '' and from == ready) and ready or delayed
 if from ~= to then call('ZREM', from, id) end
 if to == ready then

@@ -1,9 +1,9 @@
 --@ use clock bells
--- Has a topic's jobs wait no longer: its circuit is closed.
+-- Closes the circuit of a topic: its jobs are leased again.
 --
 -- KEYS  1 the shard's base
 -- ARGV  1 topic
--- Gives 1 if it was not, else 0
+-- Returns 1 if the circuit was not closed before, else 0
 --
 -- Moves nothing.
 

@@ -1,10 +1,10 @@
 --@ use shard
--- Counts the jobs of topics that ever had one, some topics at a time.
+-- Counts the jobs of all topics that ever had one, some topics at a time.
 --
 -- KEYS  1 the shard's base
 -- ARGV  1 where to go on: '0' at first   2 about how many topics
--- Gives an array: where to go on ('0' when it is done), then for each topic: topic, delayed, ready, leased, dead, and
--- when the oldest of the ready ones was due, in ms (-1: none is ready). A topic may be told more than once
+-- Returns an array: where to go on ('0' at the end), then for each topic: topic, delayed, ready, leased, dead, and when
+-- the oldest ready job was due, in ms (-1: no job is ready). A topic may come more than once
 --
 -- Moves nothing.
 
@@ -15,7 +15,7 @@ for i = 1, #scan[2], 2 do
   out[n + 1] = topic
   for k, prefix in ipairs({ 'd:', 'r:', 'l:', 'x:' }) do out[n + 1 + k] = call('ZCARD', base .. prefix .. topic) end
   local oldest = -1
-  -- The oldest of each priority: see scores.
+  -- Looks for the oldest ready job of each priority: see scores.
   for priority = 1, out[n + 3] > 0 and 3 or 0 do
     local from = priority * 1e15
     local first = call('ZRANGE', base .. 'r:' .. topic, string.format('%.0f', from), string.format('(%.0f', from + 1e15),

@@ -1,9 +1,9 @@
 --@ use shard places leases views sizes
--- Tells of a topic's dead letters that died at a moment or later, the latest first.
+-- Returns a topic's dead letters that died at a moment or later, the latest first.
 --
 -- KEYS  1 the shard's base
 -- ARGV  1 topic   2 the moment, Unix ms   3 how many at most   4 how many bytes of big bodies at most
--- Gives an array: for each job the values that part/views.lua names
+-- Returns an array: for each job the values that part/views.lua describes
 --
 -- Moves nothing.
 

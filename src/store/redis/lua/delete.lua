@@ -1,13 +1,15 @@
---@ use clock bells scores moves leases
--- Removes jobs in whichever state they are; where there is none, its dead letters.
+--@ use clock fence batch bells scores moves leases
+-- Removes jobs in any state. If there is no job of an id, removes its dead letters. (But not for a batch of the spool:
+-- such a deletion follows an add of the same host that never came here, and only that job was meant.)
 --
--- KEYS  1 the shard's base
+-- KEYS  1 the shard's base   2 the set of nodes: see fence   3 for a batch of the spool only: see batch
 -- ARGV  for each topic: topic, n, and n ids
--- Gives one digit an id, in their order: 1 it was there, 0 it was not, 2 there were so many dead letters that some are left
+-- Returns one digit for each id, in their order: 1 it was there, 0 it was not there, 2 there were so many dead letters
+-- that some are left
 --
--- Moves a job: delayed, ready, leased -> nothing. With no job of that id: dead -> nothing
+-- Moves a job: delayed, ready, leased -> nothing. If there is no job of that id: dead -> nothing
 
--- So many older dead letters are removed at most, of all ids together.
+-- How many older dead letters one call removes at most, of all ids together.
 local left = 2048
 
 local function exhume(topic, id)
@@ -21,7 +23,8 @@ local function exhume(topic, id)
     for number = older, math.max(1, older - 255), -1 do names[#names + 1] = id .. struct.pack('>I4', number) end
     call('ZREM', letters, unpack(names))
     older, left = older - #names, left - #names
-    -- The oldest have the lowest numbers, and go first: where one is missing, there are none before it.
+    -- The oldest letters have the lowest numbers, and are removed first elsewhere: if one is missing, there are none
+    -- before it.
     if call('HDEL', graves, unpack(names)) < #names then older = 0 end
   end
   if older > 0 then
@@ -40,7 +43,7 @@ while ARGV[i] do
   local first = i + 1
   local these = {}
   for k = 1, n do these[k] = k end
-  -- An id that comes twice has its dead letters removed by the second.
+  -- If an id comes twice, the second one removes its dead letters.
   while these[1] do
     local ids, ks, seen, later = {}, {}, {}, {}
     for _, k in ipairs(these) do
@@ -65,7 +68,7 @@ while ARGV[i] do
       elseif leases[x] then
         unlease(m, id, lease_of(leases[x]))
       else
-        digit = exhume(topic, id)
+        digit = KEYS[3] and 0 or exhume(topic, id)
       end
       if delayed[x] or ready[x] or leases[x] then
         add(m, 'gone', id)

@@ -1,14 +1,17 @@
---@ use clock bells scores moves leases endings
--- Ends leases that ran out.
+--@ use clock fence bells scores moves leases endings
+-- Ends leases whose deadline has passed.
 --
--- KEYS  1 the shard's base
+-- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 how many jobs at most   2 how many topics at most
--- Gives how many leases it ended, and the next deadline in ms (in the past: there is more to do; -1: nothing is
--- leased), and the shard's now in ms; then a topic for each dead letter that it made
+-- Returns how many leases it ended, the next deadline in ms (in the past: there is more to do; -1: nothing is leased),
+-- and the shard's now in ms; then a topic for each dead letter that it made
 --
--- Moves a job: leased -> ready, the attempt counted; with its attempts used up -> dead; replaced while it was leased ->
--- delayed, ready
+-- Moves a job: leased -> ready, the attempt counted; if its attempts are used up -> dead; if it was replaced while it
+-- was leased -> delayed, ready
 
+-- Settlements had to wait while jobs were moved, so they come first now.
+local grace = call('PTTL', base .. 'grace')
+if grace > 0 then return { 0, now + grace, now } end
 local left, jobs, dead = tonumber(ARGV[1]), 0, {}
 for _, topic in ipairs(call('ZRANGE', base .. 'end', '-inf', now, 'BYSCORE', 'LIMIT', 0, ARGV[2])) do
   if left == 0 then break end
@@ -19,7 +22,7 @@ for _, topic in ipairs(call('ZRANGE', base .. 'end', '-inf', now, 'BYSCORE', 'LI
       local lease = leases[i] and lease_of(leases[i])
       if not lease then
         add(m, 'unleased', id)
-      elseif lease.replaced or lease.hidden then
+      elseif lease.replaced then
         restore(m, id, lease)
       else
         count_as_lost(m, id, lease, 'the lease ran out')

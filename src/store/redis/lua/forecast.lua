@@ -1,9 +1,9 @@
 --@ use shard scores
--- Counts delayed jobs of some topics by when they become due.
+-- Counts the delayed jobs of some topics by the time when they become due.
 --
 -- KEYS  1 the shard's base
 -- ARGV  1 how many topics   then the topics   then moments in ms, ascending
--- Gives how many become due between each moment and the next
+-- Returns how many become due between each moment and the next
 --
 -- Moves nothing.
 

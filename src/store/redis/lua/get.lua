@@ -1,9 +1,9 @@
---@ use shard places leases views
--- Looks at a job; where there is none, at its latest dead letter.
+--@ use shard fence places leases views
+-- Returns a job. If there is none, returns the latest dead letter of its id.
 --
--- KEYS  1 the shard's base
+-- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 topic   2 id
--- Gives the values that part/views.lua names, or nothing
+-- Returns the values that part/views.lua describes, or nothing
 --
 -- Moves nothing.
 

@@ -1,13 +1,14 @@
 --@ use shard
--- Gives rings back that were told to somebody who does not serve their topic: they ring for another, as what they were.
+-- Gives back rings that came to a process that does not serve their topic. They ring for another process, with the same
+-- score.
 --
 -- KEYS  1 the shard's base
 -- ARGV  for each ring: topic, its score in `bell`
--- Gives nothing
+-- Returns nothing
 --
 -- Moves nothing.
 
--- A removal comes first: see moves. (No topic is named so.)
+-- A removal comes first: see moves. (No topic has this name.)
 call('ZREM', base .. 'bell', ' ')
 for i = 1, #ARGV, 2 do
   local topic = ARGV[i]

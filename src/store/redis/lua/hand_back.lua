@@ -1,26 +1,18 @@
---@ use clock bells scores moves leases endings
--- Gives back the leases of a process that died, and its permits.
+--@ use clock fence bells scores moves leases endings owned
+-- Hands back the leases of a process that died, and its permits.
 --
--- KEYS  1 the shard's base
+-- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 the owner's tag   2 how many jobs at most
--- Gives how many it gave back, and 1 if there are more, else 0; then a topic for each dead letter that it made
+-- Returns how many jobs it handed back, and 1 if there are more, else 0; then a topic for each dead letter that it made
 --
--- Moves a job: leased -> ready, the attempt not counted, up to three times a job; after that counted, and ready or, its
--- attempts used up, dead. Replaced while it was leased -> delayed, ready
+-- Moves a job: leased -> ready, the attempt not counted, up to three times for each job. After that the attempt counts:
+-- leased -> ready, or dead if its attempts are used up. If it was replaced while it was leased -> delayed, ready
 
--- After that, the job itself may be what kills.
+-- How often a job is forgiven. After that, the job itself may be what kills the process.
 local FORGIVEN = 3
 
 local owned = base .. 'o:' .. ARGV[1]
-local topics, jobs, dead = {}, 0, {}
-for _, name in ipairs(call('SPOP', owned, ARGV[2])) do
-  -- A topic has no zero byte, an id may have.
-  local cut = string.find(name, '\0', 1, true)
-  local topic = string.sub(name, 1, cut - 1)
-  local ids = topics[topic] or {}
-  topics[topic] = ids
-  ids[#ids + 1] = string.sub(name, cut + 1)
-end
+local topics, jobs, dead = by_topic(call('SPOP', owned, ARGV[2])), 0, {}
 for _, topic in ipairs(call('SMEMBERS', base .. 'flying')) do
   local flying = base .. 'f:' .. topic
   if call('HDEL', flying, ARGV[1]) == 1 and call('EXISTS', flying) == 0 then call('SREM', base .. 'flying', topic) end

@@ -1,25 +1,29 @@
---@ use clock bells scores places records leases sizes circuits
--- Leases ready jobs, topic by topic, by priority and due time; of paused topics none, of one whose circuit is half open one.
+--@ use clock fence bells scores places records leases sizes circuits
+-- Leases ready jobs, topic by topic, by priority and due time. Leases no job of a paused topic, and one job of a topic
+-- whose circuit is half open.
 --
--- KEYS  1 the shard's base
--- ARGV  1 how many jobs at most   2 16 random bytes, never given twice   3 the owner's tag, '' for none
---       4 of how many topics at most to tell what is left   5 how many bytes of big bodies at most
---       then for each topic: topic, max jobs, hold in ms, limit of attempts where a job has none of its own
--- Gives three arrays, or four
+-- KEYS  1 the shard's base   2 the set of nodes: see fence
+-- ARGV  1 how many jobs at most   2 16 random bytes, never used twice   3 the owner's tag, '' for none
+--       4 for how many other topics at most to return what is left   5 how many bytes of big bodies at most
+--       then for each topic: topic, max jobs, hold in ms, limit of attempts for jobs that have none of their own
+-- Returns three arrays, or four
 --       1 for each topic of which it leased some: an array of topic, deadline, then for each job: id, record, attempt,
---         due. The token of the n-th job of the whole answer, from 1, is ARGV 2 and n as four bytes, high first
---       2 topics with ready jobs that are left, each followed by how many: of those asked for all, of others some
---       3 topics with ready jobs whose circuit lets none through, of those asked for all, of others some: topic, for how many
---         ms, and how often it was opened if it has let one through now, which is in the first array, else 0
---       4 where some have headers: the number of each of those, as in its token, followed by them
+--         due. The token of the n-th job of the whole answer, counted from 1, is ARGV 2 and n as four bytes, big-endian
+--       2 topics that have ready jobs left, each followed by how many: all such topics of the call, and some others
+--       3 topics with ready jobs that wait for their circuit: all such topics of the call, and some others. For each:
+--         topic, for how many ms the circuit lets no job through, and a number: how often the circuit was opened, if
+--         a job was let through now (it is in the first array), else 0
+--       4 if some jobs have headers: the number of each of these jobs, as in its token, followed by the headers
 --
 -- Moves a job: ready -> leased
 
 local room, prefix, owner, others, bytes = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local groups, left, waiting, headers, owned, number, probes = {}, {}, {}, nil, {}, 0, {}
 local tail = ZEROS .. owner
+-- If the call arrives so late that its leases were already taken back, it leases nothing: see take_back.
+if call('EXISTS', base .. 'w:' .. prefix) == 1 then return { {}, {}, {} } end
 
--- Leases up to `n` jobs of a topic. Tells whether it found any ready.
+-- Leases up to `n` jobs of a topic. Returns whether it found any that are ready.
 local function take(topic, n, hold, limit)
   local ready, bodies = base .. 'r:' .. topic, base .. 'b:' .. topic
   local found, ids = call('ZRANGE', ready, 0, n - 1, 'WITHSCORES'), {}
@@ -38,7 +42,7 @@ local function take(topic, n, hold, limit)
       last = found[2 * i]
       due, rank = from_ready(tonumber(last))
     end
-    -- (A ready job without a record is none, and is let go.)
+    -- (A ready entry without a record is no job. It is dropped.)
     if record then
       local attempts, crashes, mark = 1, 0, 0
       if noted then
@@ -62,7 +66,7 @@ local function take(topic, n, hold, limit)
     end
   end
   if at > 0 then
-    -- The last first: while there are few, a zset is searched from its front.
+    -- The last job comes first: a short zset is searched from its front.
     for i = 1, at, 2 do places[i], places[i + 1] = until_text, leases[at - i] end
     call('ZADD', base .. 'l:' .. topic, unpack(places))
     call('HSET', base .. 'L:' .. topic, unpack(leases))
@@ -73,7 +77,7 @@ local function take(topic, n, hold, limit)
   return true
 end
 
--- Tells what is left of a topic, and gives whether anything is.
+-- Adds what is left of a topic to the answer. Returns whether anything is left.
 local function tell(topic)
   local ready = call('ZCARD', base .. 'r:' .. topic)
   if ready > 1 and probes[topic] then ready = 1 end
@@ -85,7 +89,7 @@ local function tell(topic)
 end
 
 local leasable, idle = {}, {}
--- What is paused stays as it is, until it is resumed; whoever is told of it meanwhile is told in vain.
+-- A paused topic stays as it is until it is resumed. Its ring in `bell` has no use, and is removed below.
 local open, muted = nil, {}
 local asked = (#ARGV - 5) / 4
 if 4 * asked >= call('SCARD', base .. 'leasable') then
@@ -100,7 +104,8 @@ if 4 * asked >= call('SCARD', base .. 'leasable') then
     end
   end
 else
-  -- Of many, those that are asked are looked at, and some by chance, so that each is told of by and by.
+  -- If there are many topics, looks at those of the call, and at some random others, so that each one is returned
+  -- sooner or later.
   local both = {}
   for i = 6, #ARGV, 4 do leasable[ARGV[i]] = true end
   if others > 0 then
@@ -124,7 +129,7 @@ else
 end
 for i = 1, #muted, 1000 do call('ZREM', base .. 'bell', unpack(muted, i, math.min(i + 999, #muted))) end
 
--- Lets none of a topic through for so long.
+-- Notes that a topic's circuit lets no job through for that many ms.
 local function wait(topic, ms, opens)
   leasable[topic] = nil
   call('ZREM', base .. 'bell', topic)
@@ -147,12 +152,12 @@ for i = 6, #ARGV, 4 do
     leasable[topic] = nil
     local found = n <= 0 or bytes <= 0 or take(topic, n, ARGV[i + 2], tonumber(ARGV[i + 3]))
     if opens and number > before then
-      -- The next is let through when this one's lease has ended, if nobody has said by then what came of it.
+      -- The next job is let through when the lease of this one has ended, unless its result is reported before.
       local till, _, _, since, why = circuit_of(topic)
       write_circuit(topic, till, moment('+' .. ARGV[i + 2]), opens, since, why)
       wait(topic, tonumber(ARGV[i + 2]), opens)
     elseif tell(topic) then
-      -- A removal comes first, where none did: see moves.
+      -- A removal comes first, if there was none before: see moves.
       if number == 0 then call('ZREM', base .. 'bell', topic) end
       ring(topic)
     elseif not found then
@@ -166,8 +171,8 @@ for topic in pairs(leasable) do
   others = others - 1
   if not tell(topic) then idle[#idle + 1] = topic end
 end
--- A topic that had nothing from the beginning is not looked at again until it has. (One that was emptied now is likely to
--- have more soon.)
+-- A topic that had no ready jobs from the beginning leaves `leasable` until it has some again. (A topic that this call
+-- has emptied is likely to have more soon, and stays.)
 for i = 1, #idle, 1000 do
   call('SREM', base .. 'leasable', unpack(idle, i, math.min(i + 999, #idle)))
   call('ZREM', base .. 'bell', unpack(idle, i, math.min(i + 999, #idle)))

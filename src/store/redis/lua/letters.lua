@@ -1,13 +1,13 @@
---@ use shard seek graves
--- Counts or removes the dead letters of some ids, also of those whose id is live again; the live job stays.
+--@ use shard fence seek graves
+-- Counts or removes the dead letters of some ids. An id may have a live job again: that job stays.
 --
--- KEYS  1 the shard's base
+-- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 topic   2 'count' or 'remove'   then ids
--- Gives how many there were, and 1 if some are left because there are very many, else 0
+-- Returns how many letters there were, and 1 if some are left because there are very many, else 0
 --
--- Moves a job: dead -> nothing, or nothing
+-- Moves a job: dead -> nothing (remove). Count moves nothing.
 
--- So many letters are removed at most, by and large.
+-- About how many letters one call removes at most.
 local MOST = 2048
 
 local graves, letters = base .. 'X:' .. ARGV[1], base .. 'x:' .. ARGV[1]

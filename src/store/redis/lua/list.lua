@@ -1,12 +1,12 @@
 --@ use shard places leases views seek sizes
--- Lists a page of a topic's jobs in one state: delayed by due time, ready by priority and due time, leased by deadline,
--- dead by when they died.
+-- Lists a page of a topic's jobs in one state: delayed jobs by due time, ready jobs by priority and due time, leased
+-- jobs by deadline, dead letters by the time of death.
 --
 -- KEYS  1 the shard's base
 -- ARGV  1 topic   2 state (1 to 4)   3 and 4 where the page before ended; '' and '' for the first
 --       5 how many jobs at most   6 how many bytes of big bodies at most
--- Gives an array: where this page ended (two values; '' and '' when it is the last), then for each job the values that
--- part/views.lua names
+-- Returns an array: where this page ended (two values; '' and '' if it is the last page), then for each job the values
+-- that part/views.lua describes
 --
 -- Moves nothing.
 

@@ -1,9 +1,9 @@
 --@ use clock circuits
--- Has a topic's jobs wait: its circuit is open. What waits is not leased, but for one job at a time when the pause is over.
+-- Opens the circuit of a topic: its jobs wait. They are not leased, except for one job at a time after the pause.
 --
 -- KEYS  1 the shard's base
--- ARGV  1 topic   2 for how long, ms   3 how often it was opened in a row   4 why
--- Gives 1 if it was closed, else 0
+-- ARGV  1 topic   2 for how long, ms; 0: see below   3 how often the circuit was opened in a row   4 why
+-- Returns 1 if the circuit was closed before, else 0
 --
 -- Moves nothing.
 
@@ -12,10 +12,10 @@ local topic = ARGV[1]
 call('ZREM', base .. 'bell', topic)
 local till, probe, opens, first, reason = circuit_of(topic)
 local since, why = now, ARGV[4]
--- No pause: the one that was let through told nothing, and the next one may go.
+-- Without a pause: the job that was let through had no result, so the next one may go.
 local again = ARGV[2] == '0'
 if till then
-  -- Several may find out at the same time; and while one was let through, it decides.
+  -- Several consumers may report the same failure. While a probe is under way, its result decides.
   if till > now and opens >= tonumber(ARGV[3]) then return 0 end
   if ARGV[3] == '1' and probe > now and not again then return 0 end
   since = first
@@ -24,6 +24,7 @@ elseif again then
   return 0
 end
 write_circuit(topic, now + ARGV[2], 0, tonumber(ARGV[3]), since, why)
--- No topic is named so: a lease that reads which topics are paused need not look here.
+-- With '!' this is the name of no topic. A lease, which reads the paused topics anyway, then needs no further read to
+-- find open circuits.
 call('SADD', base .. 'paused', '!' .. topic)
 return till and 0 or 1

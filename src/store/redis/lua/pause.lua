@@ -1,9 +1,10 @@
 --@ use clock bells
--- Notes which topics are paused, where this shard has not heard a later word of them. What is paused is not leased.
+-- Notes which topics are paused or resumed, unless this shard has a later statement about them. A paused topic is not
+-- leased.
 --
 -- KEYS  1 the shard's base
--- ARGV  for each topic: topic, when it was said (Unix ms), 1 paused or 0 not
--- Gives nothing
+-- ARGV  for each topic: topic, when this was stated (Unix ms), 1 paused or 0 not paused
+-- Returns nothing
 --
 -- Moves nothing.
 

@@ -1,12 +1,13 @@
 --@ use clock
--- Grants permits to begin callbacks of topics that have limits. This shard is their home.
+-- Grants permits to begin callbacks of topics that have limits. This shard is the home of these topics.
 --
 -- KEYS  1 the shard's base
--- ARGV  1 the owner's tag   2 for how long what it holds is remembered, ms
---       then for each topic: topic, how many it holds, how many more it wants, how many all may hold ('' any number), the
---         microseconds from one start to the next ('' no rate), how many may come at once, how many that were granted before
---         it has not used
--- Gives for each topic: how many are granted, and when the rate allows more, in ms (-1: it is not what holds back)
+-- ARGV  1 the owner's tag   2 for how long the owner's permits are remembered, ms
+--       then for each topic: topic, how many permits the owner holds, how many more it wants, how many all owners may
+--         hold together ('' no limit), the microseconds from one start to the next ('' no rate), how many may start at
+--         once, how many of the permits granted before were not used
+-- Returns for each topic: how many permits are granted, and in how many ms the rate allows more (-1: the rate is not
+-- the limit)
 --
 -- Moves nothing.
 
@@ -26,14 +27,14 @@ for i = 3, #ARGV, 7 do
         call('HDEL', flying, all[k])
       else
         others = others + n
-        -- The clock was set back meanwhile: nothing is remembered for longer than if it were told now.
+        -- If the clock was set back meanwhile, the permits are remembered for no longer than if they were reported now.
         if till > now + ARGV[2] then call('HSET', flying, all[k], string.format('%d %.0f', n, now + ARGV[2])) end
       end
     end
     want = math.max(0, math.min(want, most - held - others))
   end
   if step then
-    -- The same as Pace::take in src/flow.rs.
+    -- The same as Pace::take in src/model/flow.rs.
     local burst, unused = tonumber(ARGV[i + 5]), tonumber(ARGV[i + 6])
     local full = burst * step
     local spent = (tonumber(call('HGET', base .. 'rates', topic) or 0)) - unused * step

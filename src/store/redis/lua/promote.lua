@@ -1,11 +1,12 @@
---@ use clock bells scores places
--- Makes due jobs ready, the topics in the order of their next due; or gives those that were forgotten in an outage a later due
--- time.
+--@ use clock fence bells scores places
+-- Makes due jobs ready, topic by topic, in the order of their next due times. Jobs that were forgotten in an outage can
+-- get a later due time instead.
 --
--- KEYS  1 the shard's base
--- ARGV  1 how many jobs at most   2 how many topics at most   3 how long ago a job was due that was forgotten, ms, and a
---       number at random; or nothing more   then topics whose forgotten jobs are spread, each followed by the span, ms
--- Gives how many jobs it moved, and the next due time in ms (in the past: there is more to do; -1: nothing waits), and the
+-- KEYS  1 the shard's base   2 the set of nodes: see fence
+-- ARGV  1 how many jobs at most   2 how many topics at most
+--       then nothing, or: 3 for how long a job must have been due to count as forgotten, ms   4 a random number
+--         then topics whose forgotten jobs are spread, each followed by the span, ms
+-- Returns how many jobs it moved, the next due time in ms (in the past: there is more to do; -1: no job waits), and the
 -- shard's now in ms; then topics, each followed by how many of its jobs it has spread
 --
 -- Moves a job: delayed -> ready; delayed -> delayed
@@ -16,13 +17,13 @@ local until_now = text(now * 4 + 3)
 local spans, spread = {}, {}
 for i = 5, #ARGV, 2 do spans[ARGV[i]] = tonumber(ARGV[i + 1]) end
 if ARGV[4] then
-  -- All shards are given the same number.
+  -- All shards get the same number, so each one adds its own name to the seed.
   local seed = tonumber(ARGV[4])
   for i = 1, #base do seed = (seed * 31 + string.byte(base, i)) % 2147483647 end
   math.randomseed(seed)
 end
 
--- Gives up to `most` jobs of a topic that were due long ago a due time within the span from now.
+-- Gives up to `most` forgotten jobs of a topic a due time within the span from now. Returns how many.
 local function spread_out(topic, delayed, span, most)
   local long_ago = text((now - ARGV[3]) * 4)
   local found = call('ZRANGE', delayed, '-inf', long_ago, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
@@ -53,11 +54,11 @@ for _, topic in ipairs(call('ZRANGE', base .. 'due', '-inf', until_now, 'BYSCORE
     -- A removal comes first: see moves.
     call('ZREM', base .. 'due', topic)
   else
-    -- Those with the lowest scores are those that were found.
+    -- The jobs that were found are those with the lowest scores.
     call('ZREMRANGEBYRANK', delayed, 0, n - 1)
     local last, score
     for i = 1, 2 * n, 2 do
-      -- Jobs that are due at one moment often come together.
+      -- Jobs with the same due time often come together.
       if found[i + 1] ~= last then
         last = found[i + 1]
         local due, rank = from_delayed(tonumber(last))

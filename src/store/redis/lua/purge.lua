@@ -1,10 +1,10 @@
---@ use clock bells scores moves leases
--- Removes jobs of a topic that are in one state, those first that a list shows first.
+--@ use clock fence bells scores moves leases
+-- Removes a topic's jobs in one state, in the order in which a list shows them.
 --
--- KEYS  1 the shard's base
--- ARGV  1 topic   2 state (1 to 4)   3 how many at most   4 of dead letters, if it is given: how long ago they died, at
---       least, in ms
--- Gives how many it removed, and 1 if there are more, else 0
+-- KEYS  1 the shard's base   2 the set of nodes: see fence
+-- ARGV  1 topic   2 state (1 to 4)   3 how many at most
+--       4 for dead letters, optional: the least time since their death, ms
+-- Returns how many jobs it removed, and 1 if there are more, else 0
 --
 -- Moves a job: that state -> nothing
 

@@ -1,9 +1,10 @@
---@ use shard seek graves
--- Removes dead letters, each named by its id and when it died; others of their ids stay.
+--@ use shard fence seek graves
+-- Removes dead letters, each named by its id and the time of its death. Other letters of these ids stay.
 --
--- KEYS  1 the shard's base
--- ARGV  1 topic   then for each: id, when it died in ms
--- Gives how many it removed, and 1 if it is to be called with the same again, because many others of an id have to be moved, else 0
+-- KEYS  1 the shard's base   2 the set of nodes: see fence
+-- ARGV  1 topic   then for each letter: id, when it died in ms
+-- Returns how many it removed, and 1 if the same call must be made again, because many other letters of an id have to
+-- be moved, else 0
 --
 -- Moves a job: dead -> nothing
 

@@ -1,14 +1,16 @@
---@ use clock bells scores places leases moves views seek graves
--- Makes dead letters ready, or delayed, their attempts reset. One whose id is live stays; of several of one id, one goes.
+--@ use clock fence bells scores places leases moves views seek graves
+-- Makes dead letters ready, or delayed, with their attempts reset. A letter whose id has a live job stays. Of several
+-- letters of one id, only one is redriven.
 --
--- KEYS  1 the shard's base
+-- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 topic   2 how many jobs at most   3 how many bytes of big bodies at most
---       4 when the first is due, in µs from now   5 how much later each next one is
---       then for all of the topic: 'all', where the call before ended (two values; '' and '' at first), how many to look at
---       or for some: 'ids' and the ids; of each the latest dead letter
---       or for others: 'letters', and for each its id and when it died in ms
--- Gives how many it moved, and for 'all' where it ended: two values, '' and '' when it has seen all. For the others: how
--- many of those that are named it has seen, and '' or, where it is to be called again for the next one, '+'
+--       4 when the first one is due, in µs from now   5 how much later each next one is due, in µs
+--       then one of these:
+--         'all', where the call before ended (two values; '' and '' at first), and how many letters to look at
+--         'ids' and the ids: the latest dead letter of each
+--         'letters', and for each letter its id and when it died in ms
+-- Returns how many it redrove, then two values. For 'all': where it ended, or '' and '' if it has seen all. For the
+-- others: how many of the named letters it has seen, and '', or '+' if the call must be repeated for the next one
 --
 -- Moves a job: dead -> ready, delayed
 
@@ -17,7 +19,8 @@ local graves, letters = base .. 'X:' .. topic, base .. 'x:' .. topic
 local after, every = tonumber(ARGV[4]), tonumber(ARGV[5])
 local m, revived, jobs = moves(topic), {}, 0
 
--- Makes one dead letter ready, or delayed. Tells whether it could: many others of its id may have to be moved first.
+-- Makes one dead letter ready, or delayed. Returns false if it could not: many other letters of its id may have to be
+-- moved first.
 local function revive(member, id)
   local grave = grave_of(call('HGET', graves, member))
   if take_out(graves, letters, id, { member }) == 0 then return false end

@@ -1,10 +1,10 @@
---@ use clock bells scores places
--- Gives jobs that are held back their due times. One that is not held back, or is gone, stays as it is.
+--@ use clock fence bells scores places
+-- Gives jobs that are held back their due times. A job that is not held back, or is gone, is left alone.
 --
--- KEYS  1 the shard's base
--- ARGV  1 the due time of a job that is held back
+-- KEYS  1 the shard's base   2 the set of nodes: see fence
+-- ARGV  1 the due time that marks a job as held back
 --       then for each topic: topic, n, and n times: id, due as for add
--- Gives one letter a job, in their order: d it has its due time, n it is not held back
+-- Returns one letter for each job, in their order: d it has its due time, n it is not held back
 --
 -- Moves a job: delayed -> delayed, ready
 
@@ -21,7 +21,7 @@ while topic do
       local was, rank = from_delayed(tonumber(score))
       if was == held then
         local due = moment(argv[j + 1])
-        -- The removal comes first: so a full server takes the rest as well.
+        -- The removal comes first, so that a full server also takes the writes that follow.
         call('ZREM', delayed, id)
         if due <= now then
           call('ZADD', ready, text(rank * 1e15 + due), id)

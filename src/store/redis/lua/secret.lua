@@ -1,9 +1,9 @@
 --@ use shard
--- Tells what tickets for the node's leases are signed with, and makes it when it is first asked for.
+-- Returns the secret that signs the tickets of the node's leases. Makes it at the first call.
 --
 -- KEYS  1 the base of the node's first shard
 -- ARGV  1 32 random bytes
--- Gives the secret
+-- Returns the secret
 --
 -- Moves nothing.
 

@@ -1,25 +1,26 @@
---@ use clock bells scores moves leases endings
+--@ use clock fence bells scores moves leases endings
 -- Settles leased jobs.
 --
--- KEYS  1 the shard's base
+-- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  for each topic: topic, n, and n times: id, token, outcome, attempt
 --         outcome  a (ack), r and a due time (retry: 'r+60000', 'r1767225600000'), b (bury), e and milliseconds
---                  (extend: 'e30000'), l and milliseconds (answered later: as extend, and nobody's from then on), h (hand back)
+--                  (extend: 'e30000'), l and milliseconds (answered later: as extend, and the lease has no owner from
+--                  then on), h (hand back)
 --         attempt  a line to be kept with the job, without a newline; '' for none
--- Gives one letter a settlement, in their order: d done, s stale (the token is not that of the job's lease, or the job
--- was replaced)
+-- Returns one letter for each settlement, in their order: d done, s stale (the token is not that of the job's lease, or
+-- the job was replaced)
 --
 -- Moves a job: leased -> nothing (ack), delayed or ready (retry), dead (bury), leased (extend, later), ready with its
--- attempt not counted (hand back). Replaced while it was leased -> delayed, ready; extend leaves it.
+-- attempt not counted (hand back). If it was replaced while it was leased -> delayed, ready; extend leaves it leased.
 
 local letters, sum = {}, 0
 
--- Settles one job whose token is right. Gives its letter.
+-- Settles one job whose token is right. Returns its letter.
 local function settle(m, id, packed, outcome, attempt)
   local what, argument, lease = string.byte(outcome), string.sub(outcome, 2), lease_of(packed)
-  if lease.hidden or lease.replaced then
+  if lease.replaced then
     if what ~= 101 then restore(m, id, lease) end
-    return lease.replaced and 's' or 'd'
+    return 's'
   end
   if what == 97 then -- a
     unlease(m, id, lease)
@@ -41,7 +42,7 @@ local function settle(m, id, packed, outcome, attempt)
       owned[#owned + 1] = m.topic .. '\0' .. id
       call('HSET', base .. 'L:' .. m.topic, id, string.sub(packed, 1, OWNER - 1))
     end
-  else -- h: what is noted of it is from before the lease
+  else -- h: the notes of the job are from before the lease
     restore(m, id, lease)
   end
   return 'd'
@@ -53,7 +54,8 @@ while ARGV[i] do
   local next_topic = i + 2 + 4 * n
   i = i + 2
   while i < next_topic do
-    -- A run of settlements, each of another job: of those of one job, the second must see what the first did.
+    -- A run of settlements of different jobs. If a job comes twice, the second settlement must see what the first one
+    -- did, so it begins a new run.
     local ids, seen, runs, first = {}, {}, 0, i
     while i < next_topic and not seen[ARGV[i]] do
       runs = runs + 1
@@ -66,7 +68,7 @@ while ARGV[i] do
       local packed, j, letter = leases[k], first + 4 * k - 4, 's'
       if packed and string.sub(packed, 1, TOKEN) == ARGV[j + 1] then
         if ARGV[j + 2] == 'a' and string.byte(packed, TOKEN + 7) < NOTED then
-          -- What most of them are: the first attempt was good.
+          -- Most settlements are of this kind: the first attempt succeeded.
           a = a + 1
           acked[a], letter = ids[k], 'd'
           if #packed >= OWNER then

@@ -1,15 +1,15 @@
-//! How servers are spoken with: user, password, database, certificates, at whichever address.
+//! How connections to servers are made: user, password, database, certificates, at any address.
 
 use redis::{ConnectionAddr, ConnectionInfo, RedisError, TlsCertificates};
 
-use crate::settings::Tls;
+use model::settings::Tls;
 
-/// All that a URL and certificates say.
+/// All that a URL and the certificates say.
 #[derive(Clone)]
 pub(super) struct Access(ConnectionInfo);
 
 impl Access {
-    /// As a URL has it.
+    /// Reads a URL and certificates.
     pub(super) fn new(url: &str, tls: &Tls) -> Result<Access, RedisError> {
         if !url.starts_with("rediss:") || *tls == Tls::default() {
             return Ok(Access(redis::Client::open(url)?.get_connection_info().clone()));
@@ -23,7 +23,7 @@ impl Access {
         Ok(Access(redis::Client::build_with_tls(url, certificates)?.get_connection_info().clone()))
     }
 
-    /// The same, at another address.
+    /// Returns the same access for another address.
     pub(super) fn at(&self, host: &str, port: u16) -> Access {
         let host = host.to_owned();
         let there = match self.0.addr().clone() {
@@ -35,12 +35,12 @@ impl Access {
         Access(self.0.clone().set_addr(there))
     }
 
-    /// Where that is, for people.
+    /// Returns the address, for display.
     pub(super) fn address(&self) -> String {
         self.0.addr().to_string()
     }
 
-    /// The host of the address; none: it is a socket.
+    /// Returns the host of the address, or none if the address is a Unix socket.
     pub(super) fn host(&self) -> Option<&str> {
         match self.0.addr() {
             ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => Some(host),

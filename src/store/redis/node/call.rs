@@ -1,29 +1,63 @@
-//! A call on a shard, and why it may have brought nothing.
+//! A call on a shard, and the reasons why it may fail.
 
 use redis::Cmd;
 
 use super::super::script::Script;
-use crate::store::StoreError;
+use crate::StoreError;
+use model::topic::Durability;
 
 /// A call on a shard.
 #[derive(Clone)]
 pub(in super::super) struct Call {
     pub shard: usize,
-    /// The script that it is of; none: it is a plain command.
+    /// The script of the call. None: it is a plain command.
     pub script: Option<Script>,
+    /// Whether the set of nodes of this call moves jobs.
+    pub while_moving: bool,
+    /// Whether the call is made only on a server that this process has met.
+    pub to_met: bool,
+    /// How safe the changes must be before the call counts as answered. Calls that are made together have the same
+    /// level, or none.
+    pub durability: Durability,
     pub cmd: Cmd,
 }
 
-/// Why a call brought nothing.
+impl Call {
+    /// Makes a call of a plain command on the server of a shard.
+    pub(in super::super) fn plain(shard: usize, cmd: Cmd) -> Call {
+        Call { shard, script: None, while_moving: false, to_met: false, durability: Durability::Memory, cmd }
+    }
+
+    /// Returns the same call with the script's text instead of its hash, so that a server that does not know the script
+    /// can run it.
+    pub(in super::super) fn whole(&self) -> Call {
+        let mut cmd = Cmd::new();
+        for (i, argument) in self.cmd.args_iter().enumerate() {
+            match (i, self.script, argument) {
+                (0, Some(_), _) => cmd.arg("EVAL"),
+                (1, Some(script), _) => cmd.arg(script.text()),
+                (_, _, redis::Arg::Simple(bytes)) => cmd.arg(bytes),
+                _ => &mut cmd,
+            };
+        }
+        Call { cmd, ..*self }
+    }
+}
+
+/// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in super::super) enum Failure {
     /// Nothing was changed.
     NotRun(StoreError),
     /// The server does not know the script, and has not run it.
     NoScript,
-    /// The server does not have the shard, and has not run it.
+    /// The server does not have the shard, and has not run the call.
     Elsewhere(String),
-    /// It may have been done or not.
+    /// The shard has another set of nodes (this one; empty: none), and has not run the call.
+    OtherSet(String),
+    /// This process has not met the server of this name since it was last down. The call was not sent.
+    Unmet(String),
+    /// The call may or may not have been done.
     Unknown(StoreError),
 }
 
@@ -31,13 +65,10 @@ impl Failure {
     pub(in super::super) fn into_error(self) -> StoreError {
         match self {
             Failure::NotRun(e) | Failure::Unknown(e) => e,
-            Failure::NoScript => StoreError::Unavailable("a server forgets its scripts at once".into()),
+            Failure::NoScript => StoreError::Unavailable("the server does not keep loaded scripts".into()),
             Failure::Elsewhere(text) => StoreError::NodeDown(text),
+            Failure::OtherSet(_) => StoreError::Moving("the set of nodes has just changed".into()),
+            Failure::Unmet(_) => StoreError::NodeDown("the server that answers for it keeps changing".into()),
         }
-    }
-
-    /// Whether the shard can do nothing now.
-    pub(in super::super) fn is_away(&self) -> bool {
-        matches!(self, Failure::NotRun(StoreError::NodeDown(_)) | Failure::Elsewhere(_))
     }
 }

@@ -1,5 +1,5 @@
-//! A Redis Cluster: which of its masters has which shard, found out from any of its servers, and found out anew when they say
-//! otherwise, or when one of them does not answer.
+//! A Redis Cluster: which of its masters has which shard. Any of its servers can tell. The map is read again when a
+//! server says that a shard has moved, or when a server does not answer.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use redis::Value;
 
 use super::super::breaker::PAUSE;
 use super::access::Access;
-use super::door::Door;
+use super::connector::Connector;
 use super::endpoint::Endpoint;
 use super::slots::{self, Range};
 use super::wire::connect;
@@ -18,32 +18,34 @@ use super::wire::connect;
 pub(super) struct Cluster {
     node: String,
     seeds: Vec<Access>,
-    /// Of each shard.
+    /// The slot of each shard.
     slots: Vec<u16>,
     pool: u32,
     timeout: Duration,
+    /// How long a call waits for its changes to be safe.
+    limit: Duration,
     map: Mutex<Arc<Map>>,
-    /// When it was last found out. One at a time does so.
+    /// When the map was last read. One thread at a time reads it.
     asked_at: Mutex<Option<Instant>>,
 }
 
 /// Where the shards are.
 #[derive(Default)]
 pub(super) struct Map {
-    /// Rises each time it is found out.
+    /// Rises each time the map is read.
     pub version: u64,
-    /// The master of each shard; none: nobody has its slot.
+    /// The master of each shard. None: no master has its slot.
     pub homes: Vec<Option<Arc<Endpoint>>>,
     /// All masters, by address.
     pub masters: BTreeMap<String, Arc<Endpoint>>,
 }
 
-/// Why a map is found out anew.
+/// Why the map is read again.
 #[derive(Clone, Copy)]
 pub(super) enum Because<'a> {
-    /// That master has said that a shard is elsewhere.
+    /// This master has answered that another master has a shard.
     Moved(&'a Endpoint),
-    /// A shard cannot be asked: now and then its slot is looked for.
+    /// A shard cannot be asked. Its slot is looked for from time to time.
     Away,
 }
 
@@ -53,7 +55,7 @@ impl Cluster {
         bases: &[String],
         seeds: Vec<Access>,
         pool: u32,
-        timeout: Duration,
+        (timeout, limit): (Duration, Duration),
     ) -> Cluster {
         Cluster {
             node: node.to_owned(),
@@ -61,6 +63,7 @@ impl Cluster {
             slots: bases.iter().map(|base| slots::slot_of(base)).collect(),
             pool,
             timeout,
+            limit,
             map: Mutex::default(),
             asked_at: Mutex::default(),
         }
@@ -70,8 +73,9 @@ impl Cluster {
         Arc::clone(&self.map.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Finds out anew where the shards are, unless somebody has since `seen`, or a moment ago. Gives the shards that have
-    /// gone to another master.
+    /// Reads the map again, unless another thread has done so since the version `seen`. If the reason is a shard that
+    /// cannot be asked, the map is not read more than once in half a second. Returns the shards that have moved to
+    /// another master.
     pub(super) fn refresh(&self, seen: u64, because: Because<'_>) -> Vec<usize> {
         let mut asked_at = self.asked_at.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.map();
@@ -103,7 +107,12 @@ impl Cluster {
             let known = before.masters.get(&address).cloned();
             let new = || {
                 let name = format!("{} ({address})", self.node);
-                Some(Arc::new(Endpoint::new(name, Door::to(&access).ok()?, self.pool, self.timeout)))
+                Some(Arc::new(Endpoint::new(
+                    name,
+                    Connector::to(&access).ok()?,
+                    self.pool,
+                    (self.timeout, self.limit),
+                )))
             };
             if let Some(master) = known.or_else(new) {
                 after.masters.insert(address, master);
@@ -117,7 +126,8 @@ impl Cluster {
         after
     }
 
-    /// Asks one server after the other: who has said that a shard is elsewhere, masters that answer, the seeds.
+    /// Asks one server after the other: first the one that has said that a shard has moved, then masters that are not
+    /// taken for down, then the other masters, then the seeds.
     fn ask(&self, map: &Map, because: Because<'_>) -> Option<Vec<Range>> {
         let mut cmd = redis::cmd("CLUSTER");
         cmd.arg("SLOTS");
@@ -130,7 +140,7 @@ impl Cluster {
         for master in masters {
             match master.ask_briefly::<Value>(&cmd) {
                 Ok(answer) => {
-                    let found = slots::ranges(&answer, host_of(&master.door.address()));
+                    let found = slots::ranges(&answer, host_of(&master.connector.address()));
                     if !found.is_empty() {
                         return Some(found);
                     }
@@ -151,12 +161,12 @@ impl Cluster {
                 Err(e) => why = format!("{}: {e}", seed.address()),
             }
         }
-        log::debug!("node {}: nobody tells where its slots are: {why}", self.node);
+        log::debug!("node {}: no server tells where its slots are: {why}", self.node);
         None
     }
 }
 
-/// The host of an address with a port.
+/// Returns the host of an address with a port.
 fn host_of(address: &str) -> &str {
     address.rsplit_once(':').map_or(address, |(host, _)| host)
 }

@@ -1,4 +1,4 @@
-//! A server that is spoken with: its pool of connections, and whether it is left alone since it did not answer.
+//! One server: its pool of connections, and whether it is left alone because it did not answer.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,50 +8,57 @@ use redis::{Cmd, ConnectionLike, RedisError, Value};
 use super::super::breaker::{Breaker, PAUSE};
 use super::super::script::Script;
 use super::call::{Call, Failure};
-use super::door::Door;
-use super::rules::{self, Wires};
-use super::wire::{Listening, Manager, Refusals, ServerId, Wire};
-use crate::excerpt::Excerpt;
-use crate::store::StoreError;
+use super::connector::Connector;
+use super::rules::{self, ConnectionFate};
+use super::safety::{CachedCapability, Wait};
+use super::wire::{KnownServers, Listening, Manager, PooledConnection, Refusals};
+use crate::{Capability, StoreError};
+use model::excerpt::Excerpt;
+use model::topic::Durability;
 
-/// What a connection may be idle before it is asked whether it still is one: what is sent on one that the server has closed
+/// How long a connection may be idle before it is checked. What is sent on a connection that the server has closed
 /// meanwhile has an unknown outcome.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// For how long a connection is waited for before somebody looks whether the server refuses them; doubles each time.
+/// How long to wait for a connection before looking whether the server refuses connections. Doubles each time.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How long a server that is left alone is waited for when it is tried again: connections to it are being made meanwhile.
+/// How long to wait for a connection to a server that is taken for down. The pool is making new connections meanwhile.
 const TRIAL: Duration = Duration::from_millis(10);
 
-/// How long nothing more is told of a server that fails again.
+/// How long nothing more is logged about a server that fails again.
 const QUIET: Duration = Duration::from_secs(10);
 
-type Pooled = r2d2::PooledConnection<Manager>;
+type PoolConnection = r2d2::PooledConnection<Manager>;
 
-/// A server, or whichever one is the master now.
+/// A server, or the server that is the master now.
 pub(in super::super) struct Endpoint {
-    /// What logs call it: the node, and of a Cluster its address.
+    /// The name for logs: the node, and for a Cluster also the address.
     pub name: String,
-    pub(super) door: Arc<Door>,
+    pub(super) connector: Arc<Connector>,
+    pub(super) met: KnownServers,
     pool: r2d2::Pool<Manager>,
     timeout: Duration,
+    /// How long to wait until changes are as safe as asked.
+    limit: Duration,
+    pub(super) known: CachedCapability,
     breaker: Mutex<Breaker>,
     refusals: Arc<Refusals>,
-    /// Why it was taken for down at last.
+    /// Why the server was last taken for down.
     why: Mutex<String>,
-    news: Mutex<News>,
+    news: Mutex<LastLogged>,
 }
 
-/// What has been told of a server: one that answers and fails by turns, as a replica does, is told of now and then.
+/// What was last logged about a server. A server that answers and fails by turns, as a replica does, is logged only now
+/// and then.
 #[derive(Debug, Default)]
-struct News {
+struct LastLogged {
     told_at: Option<Instant>,
     is_open: bool,
 }
 
-impl News {
-    /// Whether it is told that the server is down.
+impl LastLogged {
+    /// Returns whether to log that the server is down.
     fn begins(&mut self) -> bool {
         let is_old = self.told_at.is_none_or(|at| at.elapsed() > QUIET);
         let tells = is_old && !self.is_open;
@@ -61,40 +68,49 @@ impl News {
         tells
     }
 
-    /// Whether it is told that it is no longer.
+    /// Returns whether to log that the server answers again.
     fn is_over(&mut self) -> bool {
         std::mem::take(&mut self.is_open)
     }
 }
 
-/// What came of some calls.
+/// The result of some calls.
 pub(super) struct Exchange {
     pub answers: Vec<Result<Value, Failure>>,
-    /// Who answered; and whether it is news.
-    pub server: Option<(Arc<ServerId>, bool)>,
-    /// It did not answer, or was not even asked. Not so when the connection was closed: the next one says who answers.
+    /// Whether the server did not answer, or was not even asked. A connection that was closed does not count: the next
+    /// connection shows which server answers.
     pub was_silent: bool,
 }
 
 impl Endpoint {
-    pub(super) fn new(name: String, door: Door, pool: u32, timeout: Duration) -> Endpoint {
-        let (door, refusals) = (Arc::new(door), Arc::<Refusals>::default());
-        let manager = Manager { door: Arc::clone(&door), timeout };
+    /// Makes an endpoint. `timeout` is for an answer, `limit` for a change to be as safe as asked.
+    pub(super) fn new(
+        name: String,
+        connector: Connector,
+        pool: u32,
+        (timeout, limit): (Duration, Duration),
+    ) -> Endpoint {
+        let (connector, refusals) = (Arc::new(connector), Arc::<Refusals>::default());
+        let manager = Manager { connector: Arc::clone(&connector), timeout };
         let pool = r2d2::Pool::builder()
             .max_size(pool)
             .min_idle(Some(0))
             .test_on_check_out(false)
             .max_lifetime(None)
             .idle_timeout(None)
-            // A server that does not answer is tried again after half of that, so that its return is seen in time.
+            // After a failure the pool waits at most half of this before it tries again, so that the return of the
+            // server is noticed in time.
             .connection_timeout(PAUSE)
             .error_handler(Box::new(Listening(Arc::clone(&refusals))))
             .build_unchecked(manager);
         Endpoint {
             name,
-            door,
+            connector,
+            met: KnownServers::default(),
             pool,
             timeout,
+            limit,
+            known: CachedCapability::default(),
             breaker: Mutex::default(),
             refusals,
             why: Mutex::default(),
@@ -106,38 +122,52 @@ impl Endpoint {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is taken for down.
+    /// Returns whether the server is taken for down.
     pub(super) fn is_down(&self) -> bool {
         *self.breaker() != Breaker::Closed
     }
 
-    /// Makes all calls in one round trip. Each is answered by itself.
+    /// Makes all calls in one round trip. Each gets its own answer. A server that this process has not met gets none of
+    /// them if one has `to_met`.
     pub(super) fn run(&self, calls: &[&Call]) -> Exchange {
         let silent = |why: &str| Exchange {
             answers: calls.iter().map(|_| Err(Failure::NotRun(self.down(why)))).collect(),
-            server: None,
             was_silent: true,
         };
         if !self.breaker().admit(Instant::now()) {
             let why = self.why.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            return silent(&format!("it was a moment ago: {why}"));
+            return silent(&format!("it was down a moment ago: {why}"));
         }
         let mut wire = match self.checkout(self.patience()) {
             Ok(wire) => wire,
             Err(why) => {
                 self.open_breaker(&why);
+                self.met.forget();
                 return silent(&why);
             }
         };
-        let server = Some((Arc::clone(&wire.server), std::mem::take(&mut wire.is_new)));
-        let (mut answers, mut is_down) = match self.exchange(&mut wire, calls.iter().map(|c| &c.cmd)) {
+        if calls.iter().any(|call| call.to_met) && !self.met.has(&wire.server) {
+            self.breaker().let_next(Instant::now());
+            let unmet = || Err(Failure::Unmet(wire.server.to_string()));
+            return Exchange { answers: calls.iter().map(|_| unmet()).collect(), was_silent: false };
+        }
+        let wait = match self.wait_for(&mut wire, calls) {
+            Ok(wait) => wait,
+            Err(e) => {
+                let not_run = || Err(Failure::NotRun(e.clone()));
+                return Exchange { answers: calls.iter().map(|_| not_run()).collect(), was_silent: false };
+            }
+        };
+        let cmds = calls.iter().map(|c| &c.cmd);
+        let (mut answers, mut is_down) = match self.exchange(&mut wire, cmds, wait.as_ref()) {
             Ok(answered) => answered,
             Err(e) => {
                 let answers = calls.iter().map(|_| Err(self.unknown(&e))).collect();
-                return Exchange { answers, server, was_silent: self.is_silence(&e) };
+                return Exchange { answers, was_silent: self.is_silence(&e) };
             }
         };
-        // A server that was started anew knows no scripts: what it did not know it has not run.
+        let mut waited = answers.split_off(calls.len());
+        // A server that was restarted knows no scripts. It has not run the calls of scripts that it did not know.
         let missing: Vec<(usize, Script)> = calls
             .iter()
             .enumerate()
@@ -148,9 +178,10 @@ impl Endpoint {
             let loads = missing.iter().map(|(_, script)| load(*script));
             let again = missing.iter().map(|(i, _)| calls[*i].cmd.clone());
             let cmds: Vec<Cmd> = loads.chain(again).collect();
-            match self.exchange(&mut wire, cmds.iter()) {
-                Ok((second, is_down_now)) => {
+            match self.exchange(&mut wire, cmds.iter(), wait.as_ref()) {
+                Ok((mut second, is_down_now)) => {
                     is_down |= is_down_now;
+                    waited = second.split_off(cmds.len());
                     for ((i, _), answer) in missing.iter().zip(second.into_iter().skip(missing.len())) {
                         answers[*i] = answer;
                     }
@@ -158,22 +189,43 @@ impl Endpoint {
                 Err(e) => {
                     missing.iter().for_each(|(i, _)| answers[*i] = Err(self.unknown(&e)));
                     let was_silent = self.is_silence(&e);
-                    return Exchange { answers, server, was_silent };
+                    return Exchange { answers, was_silent };
                 }
             }
         }
-        if !is_down && self.breaker().succeeded() && self.news.lock().is_ok_and(|mut news| news.is_over()) {
-            log::warn!("node {} answers again", self.name);
+        if let Some(wait) = &wait {
+            wait.judge(&self.name, calls, &mut answers, &waited);
         }
-        Exchange { answers, server, was_silent: false }
+        if is_down {
+            self.met.forget();
+        } else {
+            self.closes_breaker();
+        }
+        Exchange { answers, was_silent: false }
     }
 
-    /// Runs a command of no shard, whether the server is taken for down or not.
+    /// Returns the wait that must follow these calls. Returns an error if none of them may be made.
+    fn wait_for(&self, wire: &mut PooledConnection, calls: &[&Call]) -> Result<Option<Wait>, StoreError> {
+        if calls.iter().all(|call| call.durability == Durability::Memory) {
+            return Ok(None);
+        }
+        let capability = self.capability_on(wire).map_err(|e| self.down(&words(&e)))?;
+        self.refusal(calls, &capability).map_or(Ok(()), Err)?;
+        Ok(Wait::for_calls(calls, &capability, self.limit))
+    }
+
+    /// Returns what the server can promise. For a server that is taken for down, it waits only 10 ms for a connection.
+    pub(super) fn capability(&self) -> Result<Capability, StoreError> {
+        let mut wire = self.checkout(self.patience()).map_err(|why| self.down(&why))?;
+        self.capability_on(&mut wire).map_err(|e| self.down(&words(&e)))
+    }
+
+    /// Runs a command that concerns no shard, whether the server is taken for down or not.
     pub(super) fn ask<T: redis::FromRedisValue>(&self, cmd: &Cmd) -> Result<T, StoreError> {
         self.ask_within(self.timeout, cmd)
     }
 
-    /// The same; hardly waits for a server that is taken for down.
+    /// Runs a command as `ask` does. For a server that is taken for down, it waits only 10 ms for a connection.
     pub(super) fn ask_briefly<T: redis::FromRedisValue>(&self, cmd: &Cmd) -> Result<T, StoreError> {
         self.ask_within(self.patience(), cmd)
     }
@@ -191,8 +243,8 @@ impl Endpoint {
         })
     }
 
-    /// A connection that is one. Waits no longer for a server that refuses.
-    fn checkout(&self, patience: Duration) -> Result<Pooled, String> {
+    /// Returns a connection that works. Fails at once if the server refuses connections.
+    fn checkout(&self, patience: Duration) -> Result<PoolConnection, String> {
         let until = Instant::now() + patience;
         let (refused, mut look) = (self.refusals.count(), LOOK);
         loop {
@@ -207,7 +259,7 @@ impl Endpoint {
                 Err(_) if self.is_down() && self.refusals.count() > 0 => return Err(self.refusals.last()),
                 Err(_) => return Err("no connection in time".to_owned()),
             };
-            if wire.is_past(&self.door) {
+            if wire.is_past(&self.connector) {
                 continue;
             }
             if wire.used_at.elapsed() < FRESH {
@@ -216,7 +268,7 @@ impl Endpoint {
             let alive: redis::RedisResult<Value> = redis::cmd("PING").query(&mut wire.connection);
             match alive {
                 Ok(_) => return Ok(wire),
-                // One that was closed meanwhile goes; the next is perhaps a new one.
+                // The server closed this connection while it was idle. The next one may be new.
                 Err(e) if e.is_connection_dropped() => wire.broken = true,
                 Err(e) => {
                     wire.broken = true;
@@ -226,10 +278,28 @@ impl Endpoint {
         }
     }
 
-    /// Makes calls in one round trip; and tells whether the server answers that it can do nothing.
+    /// Makes calls in one round trip, together with the commands that wait for them. Also returns whether an answer
+    /// says that the server can do nothing now.
     fn exchange<'a>(
         &self,
-        wire: &mut Wire,
+        wire: &mut PooledConnection,
+        cmds: impl Iterator<Item = &'a Cmd>,
+        wait: Option<&'a Wait>,
+    ) -> Result<(Vec<Result<Value, Failure>>, bool), RedisError> {
+        let waits = wait.map_or(&[][..], |wait| &wait.cmds);
+        if !waits.is_empty() {
+            wire.connection.set_read_timeout(Some(self.timeout + self.limit))?;
+        }
+        let exchanged = self.exchange_all(wire, cmds.chain(waits));
+        if !waits.is_empty() && wire.connection.set_read_timeout(Some(self.timeout)).is_err() {
+            wire.broken = true;
+        }
+        exchanged
+    }
+
+    fn exchange_all<'a>(
+        &self,
+        wire: &mut PooledConnection,
         cmds: impl Iterator<Item = &'a Cmd>,
     ) -> Result<(Vec<Result<Value, Failure>>, bool), RedisError> {
         let mut packed = Vec::new();
@@ -245,7 +315,7 @@ impl Endpoint {
             let why = format!("{} answers to {count} calls", values.len());
             Err(RedisError::from((redis::ErrorKind::UnexpectedReturnType, "strange answer", why)))
         });
-        // What an answer is to is not known any more.
+        // After an error, the answers on this connection can no longer be matched to the calls.
         let values = values.inspect_err(|_| wire.broken = true)?;
         wire.used_at = Instant::now();
         let mut is_down = false;
@@ -258,14 +328,14 @@ impl Endpoint {
         let rule = rules::of(error.code());
         let details = Excerpt(error.details().unwrap_or_default());
         let text = format!("node {}: {} {details}", self.name, Excerpt(error.code()));
-        if rule.wires == Wires::AllDropped {
-            self.door.forget();
+        if rule.wires == ConnectionFate::AllDropped {
+            self.connector.forget();
         }
         if rule.opens_breaker {
             *is_down = true;
             self.open_breaker(&text);
         }
-        Err(rule.failure(text))
+        Err(rule.failure(text, error.details().unwrap_or_default()))
     }
 
     fn unknown(&self, why: &RedisError) -> Failure {
@@ -276,16 +346,23 @@ impl Endpoint {
         StoreError::NodeDown(format!("{}: {why}", self.name))
     }
 
-    /// Whether an error means that the server does not answer. A connection that was closed says nothing of it; the next
-    /// one says who answers.
+    /// Returns whether an error means that the server does not answer, and notes this. A connection that was closed
+    /// does not mean it: the next connection shows which server answers.
     fn is_silence(&self, why: &RedisError) -> bool {
         if why.is_connection_dropped() {
             return false;
         }
-        // Nor will it on the others.
-        self.door.forget();
+        // The server will not answer on the other connections either.
+        self.connector.forget();
         self.open_breaker(&words(why));
+        self.met.forget();
         true
+    }
+
+    fn closes_breaker(&self) {
+        if self.breaker().succeeded() && self.news.lock().is_ok_and(|mut news| news.is_over()) {
+            log::warn!("node {} answers again", self.name);
+        }
     }
 
     fn open_breaker(&self, why: &str) {
@@ -296,7 +373,7 @@ impl Endpoint {
     }
 }
 
-/// What went wrong, for people.
+/// Returns the error as text, for display.
 fn words(e: &RedisError) -> String {
     if e.is_timeout() { "no answer in time".to_owned() } else { Excerpt(e).to_string() }
 }

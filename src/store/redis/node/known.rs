@@ -1,13 +1,15 @@
-//! Whether a node is what the settings say: the server that it was, with as many shards. Jobs would not be found otherwise.
+//! Checks that a node is what the settings say: the same server as before, with the same number of shards. Otherwise
+//! jobs would not be found.
 
 use std::sync::atomic::Ordering;
 
 use super::{Call, Node, Servers};
-use crate::store::StoreError;
+use crate::StoreError;
 
 impl Node {
-    /// Checks, once, that the node is the one that it was, and has as many shards as when it was first used: jobs would not be found otherwise. One shard
-    /// says so of a server; each its own of a Cluster, where some may be away, and are asked when they are back.
+    /// Checks once that the node is the same as before, and has as many shards as when it was first used. For one
+    /// server, the first shard answers for all. In a Cluster, each shard answers for itself; shards that are down are
+    /// asked when they are back.
     pub(super) fn know(&self, calls: &[Call]) -> Result<(), StoreError> {
         let is_known = |shard: usize| self.known[shard].load(Ordering::Relaxed);
         let shards: Vec<usize> = match self.servers {
@@ -17,14 +19,15 @@ impl Node {
             Servers::Many(_) => (0..self.bases.len()).filter(|shard| !is_known(*shard)).collect(),
         };
         self.know_name()?;
-        // A server that is full, or short of replicas, can still be read.
+        // A server that is full, or short of replicas, can still be read. So the marks are read first.
         let (unmarked, away) = self.marks(&shards, false)?;
         let (_, unset) = self.marks(&unmarked, true)?;
         let some = self.known.iter().any(|known| known.load(Ordering::Relaxed));
         away.or(unset).filter(|_| !some).map_or(Ok(()), Err)
     }
 
-    /// Asks shards how many there are of them, or tells them. Gives those that do not know, and why some could not be asked.
+    /// Reads from shards how many shards there are, or with `tells` writes it where it is missing. Returns the shards
+    /// without this mark, and why some shards could not be asked.
     fn marks(&self, shards: &[usize], tells: bool) -> Result<(Vec<usize>, Option<StoreError>), StoreError> {
         let call = |shard: &usize| {
             let mut call = self.plain(if tells { "SET" } else { "GET" }, *shard, "shards");
@@ -53,8 +56,8 @@ impl Node {
         Ok((unmarked, away))
     }
 
-    /// A server keeps which node it is: with two urls swapped, each would look empty. (Of a Cluster any server tells of the
-    /// others.)
+    /// Checks the name of the node that the server keeps. Without it, two servers whose URLs were swapped would both
+    /// look empty. (In a Cluster, any server tells where the others are.)
     fn know_name(&self) -> Result<(), StoreError> {
         if matches!(self.servers, Servers::Many(_)) {
             return Ok(());
@@ -72,7 +75,7 @@ impl Node {
             Ok(None) => {
                 let mut set = redis::cmd("SET");
                 set.arg(&self.name_key).arg(&self.name).arg("NX");
-                // Where it takes nothing now, the next process tells it.
+                // If the server takes no write now, the next process writes the name.
                 if let Err(e) = self.ask_one(set) {
                     log::debug!("node {}: cannot note its name: {e}", self.name);
                 }
@@ -83,7 +86,7 @@ impl Node {
     }
 
     fn ask_one(&self, cmd: redis::Cmd) -> Result<redis::Value, StoreError> {
-        let mut answers = self.ask(&[&Call { shard: 0, script: None, cmd }]);
+        let mut answers = self.ask(&[&Call::plain(0, cmd)]);
         answers.pop().map_or_else(|| Err(self.down("no answer")), |a| a.map_err(super::Failure::into_error))
     }
 }

@@ -1,67 +1,74 @@
-//! One node: its shards, how each of them stands, and which server has it.
+//! One node: its shards, what dq knows of each, and which server has it.
 
 mod access;
 mod call;
 mod cluster;
-mod door;
+mod connector;
 mod endpoint;
 mod known;
 mod rules;
+mod safety;
 mod slots;
 mod wire;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::{RedisError, Value};
 
 use self::access::Access;
 pub(super) use self::call::{Call, Failure};
 use self::cluster::{Because, Cluster};
-use self::door::{Door, Entered};
+use self::connector::{Connector, NewConnection};
 pub(super) use self::endpoint::Endpoint;
-use self::endpoint::Exchange;
-use self::wire::ServerId;
-use super::breaker::PAUSE;
+pub(super) use self::safety::mark;
 use super::script::Script;
-use super::standing::Standing;
-use crate::settings::{self, At};
-use crate::store::{Probe, Probed, StoreError};
+use super::set::NodeSet;
+use crate::{Probe, Probed, StoreError};
+use model::settings::{self, At};
 
 /// A node and its shards.
 pub(super) struct Node {
     pub name: String,
-    /// What the keys of each shard begin with.
+    /// The first part of the keys of each shard.
     pub bases: Vec<String>,
     servers: Servers,
     timeout: Duration,
-    /// Of each shard.
-    standings: Mutex<Vec<Standing>>,
-    /// What each server of the node notes its name under, where it has but one.
+    pub safety: settings::Safety,
+    /// The key under which the server keeps the name of the node, if the node has only one server.
     name_key: String,
-    /// Which shards have been found to be of a node with as many as the settings say.
+    /// Which shards are known to have the number of shards that the settings say.
     known: Vec<AtomicBool>,
 }
 
-/// What a node is made of.
+/// The servers of a node.
 enum Servers {
-    /// One at a time.
+    /// One server at a time.
     One(Arc<Endpoint>),
     Many(Cluster),
 }
 
-/// A connection on which somebody waits.
-pub(super) struct Waiting {
+/// A connection on which a bell waits.
+pub(super) struct WaitingConnection {
     pub connection: redis::Connection,
     pub server: Arc<Endpoint>,
 }
 
-type Answer = Result<Value, Failure>;
+pub(super) type Answer = Result<Value, Failure>;
+
+/// The position of the set in a call's words: after EVALSHA, the script, the number of keys, and the base.
+const SET_AT: usize = 4;
+
+/// The position of the number of keys.
+const KEYS_AT: usize = 2;
+
+/// The beginning of the key, after the base, under which a shard remembers the last batch of a sender.
+pub(super) const BATCH: &str = "batch:";
 
 impl Node {
-    /// A node as the settings have it. Does not connect yet.
+    /// Makes a node from the settings. Does not connect yet.
     pub(super) fn new(node: &settings::Node, of: &settings::Redis) -> Result<Node, StoreError> {
         let wrong = |e: RedisError| StoreError::Unavailable(format!("node {}: {e}", node.name));
         let (pool, timeout) = (node.pool.unwrap_or(of.pool), node.timeout.unwrap_or(of.timeout));
@@ -69,14 +76,17 @@ impl Node {
         let bases: Vec<String> = (0..node.shards).map(base).collect();
         let access = |url: &String| Access::new(url, &node.tls).map_err(wrong);
         let all = |urls: &[String]| urls.iter().map(access).collect::<Result<Vec<_>, _>>();
-        let one = |door| Servers::One(Arc::new(Endpoint::new(node.name.clone(), door, pool, timeout)));
+        let limit = of.safety.timeout;
+        let one = |connector| {
+            Servers::One(Arc::new(Endpoint::new(node.name.clone(), connector, pool, (timeout, limit))))
+        };
         let servers = match &node.at {
-            At::Server { url } => one(Door::to(&access(url)?).map_err(wrong)?),
+            At::Server { url } => one(Connector::to(&access(url)?).map_err(wrong)?),
             At::Sentinel { sentinels, master_name, url } => {
-                one(Door::asking(all(sentinels)?, master_name, access(url)?).map_err(wrong)?)
+                one(Connector::by_sentinels(all(sentinels)?, master_name, access(url)?).map_err(wrong)?)
             }
             At::Cluster { seeds } => {
-                Servers::Many(Cluster::new(&node.name, &bases, all(seeds)?, pool, timeout))
+                Servers::Many(Cluster::new(&node.name, &bases, all(seeds)?, pool, (timeout, limit)))
             }
         };
         Ok(Node {
@@ -84,67 +94,47 @@ impl Node {
             name_key: format!("{}:node", of.prefix),
             servers,
             timeout,
-            standings: Mutex::new(vec![Standing::default(); bases.len()]),
+            safety: of.safety.clone(),
             known: bases.iter().map(|_| AtomicBool::new(false)).collect(),
             bases,
         })
     }
 
-    fn standings(&self) -> MutexGuard<'_, Vec<Standing>> {
-        self.standings.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Notes that this process has met a server of the node, and may use it.
+    pub(super) fn has_met(&self, server: String) {
+        for endpoint in self.masters(false) {
+            endpoint.met.note(server.clone());
+        }
     }
 
-    /// From when on all that others say of a shard of this node is true; see [`Standing::known_since`].
-    pub(super) fn known_since(&self, shard: usize) -> Option<Option<Instant>> {
-        self.standings()[shard].known_since(self.settling(), Instant::now())
-    }
-
-    /// Whether a shard of it answers, but not all may know that yet.
-    pub(super) fn is_returning(&self, shard: usize) -> bool {
-        self.standings()[shard].is_returning(self.settling(), Instant::now())
-    }
-
-    /// Whether what others said then may be from before everybody knew that this node is there. `answered`: it did so then.
-    pub(super) fn was_missed(&self, answered: bool, asked_at: Option<Instant>) -> bool {
-        let (pause, now) = (self.settling(), Instant::now());
-        self.standings().iter().any(|shard| match shard.known_since(pause, now) {
-            None => answered || shard.is_returning(pause, now),
-            Some(since) => since.zip(asked_at).is_some_and(|(since, asked)| asked < since),
-        })
-    }
-
-    /// How long it may take to answer, or to be taken for down.
-    pub(super) fn answer_time(&self) -> Duration {
-        self.timeout + PAUSE / 2
-    }
-
-    /// How long after its return a node may still be taken for down by somebody: who asked it just before waits that long for
-    /// an answer, and then leaves it alone for a while.
-    pub(super) fn settling(&self) -> Duration {
-        self.timeout + 2 * PAUSE
-    }
-
-    /// Notes which server answers for some shards.
-    fn meet(&self, server: &ServerId, shards: impl Iterator<Item = usize>) {
-        let (mut standings, now) = (self.standings(), Instant::now());
-        // Since when a master of a Cluster is one it does not say.
-        let is_new = server.took_over && matches!(self.servers, Servers::Many(_));
-        let is_old = !is_new && server.is_older_than(self.settling() + Duration::from_secs(1));
-        shards.for_each(|shard| standings[shard].met(&server.run_id, is_old, now));
-    }
-
-    /// Notes that shards have gone to other masters, whom nobody has met yet.
+    /// Reads again where the shards of a Cluster are.
     fn refresh(&self, cluster: &Cluster, seen: u64, because: Because<'_>) {
         let moved = cluster.refresh(seen, because);
         if !moved.is_empty() {
             log::warn!("node {}: {} of its shards have another master now", self.name, moved.len());
-            let mut standings = self.standings();
-            moved.into_iter().for_each(|shard| standings[shard].failed());
         }
     }
 
-    /// A connection of its own to the server of a shard, for whoever waits on it.
-    pub(super) fn connect(&self, shard: usize, read_timeout: Duration) -> Result<Waiting, RedisError> {
+    /// Returns how many replicas of the node's master the Sentinels know, including those that are down. None: there
+    /// are no Sentinels, or none of them answers.
+    pub(super) fn known_replicas(&self) -> Option<u64> {
+        match &self.servers {
+            Servers::One(server) => server.connector.known_replicas(self.timeout),
+            Servers::Many(_) => None,
+        }
+    }
+
+    /// Returns whether Sentinels say which server is the master of the node.
+    pub(super) fn has_sentinels(&self) -> bool {
+        matches!(&self.servers, Servers::One(server) if server.connector.asks_sentinels())
+    }
+
+    /// Opens a separate connection to the server of a shard, for a bell that waits on it.
+    pub(super) fn connect(
+        &self,
+        shard: usize,
+        read_timeout: Duration,
+    ) -> Result<WaitingConnection, RedisError> {
         let server = match &self.servers {
             Servers::One(server) => Arc::clone(server),
             Servers::Many(cluster) => {
@@ -154,32 +144,69 @@ impl Node {
                 home.ok_or_else(|| std::io::Error::other("no master has its slot"))?
             }
         };
-        let Entered { connection, server: who, era } = server.door.enter(self.timeout, read_timeout)?;
-        if era != server.door.era() {
-            return Err(std::io::Error::other("there was another master meanwhile").into());
+        let NewConnection { connection, era, .. } = server.connector.connect(self.timeout, read_timeout)?;
+        if era != server.connector.era() {
+            return Err(std::io::Error::other("the master has changed meanwhile").into());
         }
-        match &self.servers {
-            Servers::One(_) => self.meet(&who, 0..self.bases.len()),
-            Servers::Many(_) => self.meet(&who, std::iter::once(shard)),
-        }
-        Ok(Waiting { connection, server })
+        Ok(WaitingConnection { connection, server })
     }
 
-    /// A call of a script on a shard, to which its arguments are to be added.
-    pub(super) fn call(&self, script: Script, shard: usize) -> Call {
-        let mut cmd = redis::cmd("EVALSHA");
-        cmd.arg(script.hash()).arg(1).arg(&self.bases[shard]);
-        Call { shard, script: Some(script), cmd }
+    /// Begins a call of a script on a shard. The caller adds the arguments. A fenced script gets this set of nodes.
+    pub(super) fn call(&self, script: Script, shard: usize, set: Option<&NodeSet>) -> Call {
+        let (mut cmd, base) = (redis::cmd("EVALSHA"), &self.bases[shard]);
+        let while_moving = set.is_some_and(|set| set.moving.is_some());
+        let set = set.map_or("", NodeSet::text);
+        cmd.arg(script.hash());
+        match script.is_fenced() {
+            true => cmd.arg(2).arg(base).arg(format!("{base}{set}")),
+            false => cmd.arg(1).arg(base),
+        };
+        let to_met = script.is_fenced();
+        Call { script: Some(script), while_moving, to_met, ..Call::plain(shard, cmd) }
     }
 
-    /// A plain command on a key of a shard, to which its other arguments are to be added.
+    /// Returns the same call with another set.
+    pub(super) fn by_set(&self, call: &Call, set: &NodeSet) -> Call {
+        let mut cmd = redis::Cmd::new();
+        for (i, argument) in call.cmd.args_iter().enumerate() {
+            match argument {
+                redis::Arg::Simple(_) if i == SET_AT => {
+                    cmd.arg(format!("{}{}", self.bases[call.shard], set.text()))
+                }
+                redis::Arg::Simple(bytes) => cmd.arg(bytes),
+                _ => &mut cmd,
+            };
+        }
+        Call { while_moving: set.moving.is_some(), cmd, ..*call }
+    }
+
+    /// Returns the same call as a batch of that sender and number, which the shard takes only once. See part/batch.lua.
+    pub(super) fn as_batch(&self, call: &Call, sender: &str, number: i64) -> Call {
+        let mut cmd = redis::Cmd::new();
+        for (i, argument) in call.cmd.args_iter().enumerate() {
+            let redis::Arg::Simple(bytes) = argument else { continue };
+            match i {
+                KEYS_AT => cmd.arg(3),
+                SET_AT => cmd.arg(bytes).arg(format!("{}:{number}", self.batch_key(call.shard, sender))),
+                _ => cmd.arg(bytes),
+            };
+        }
+        Call { cmd, ..*call }
+    }
+
+    /// Returns the key under which a shard remembers the last batch that it took from a sender.
+    fn batch_key(&self, shard: usize, sender: &str) -> String {
+        format!("{}{BATCH}{sender}", self.bases[shard])
+    }
+
+    /// Begins a plain command on a key of a shard. The caller adds the other arguments.
     pub(super) fn plain(&self, command: &str, shard: usize, key: &str) -> Call {
         let mut cmd = redis::cmd(command);
         cmd.arg(format!("{}{key}", self.bases[shard]));
-        Call { shard, script: None, cmd }
+        Call::plain(shard, cmd)
     }
 
-    /// Makes all calls, in one round trip to each server. Each is answered by itself.
+    /// Makes all calls, in one round trip to each server. Each gets its own answer.
     pub(super) fn run(&self, calls: &[Call]) -> Vec<Answer> {
         if let Err(e) = self.know(calls) {
             return calls.iter().map(|_| Err(Failure::NotRun(e.clone()))).collect();
@@ -187,7 +214,7 @@ impl Node {
         self.ask(&calls.iter().collect::<Vec<_>>())
     }
 
-    /// One call, alone.
+    /// Makes one call alone.
     pub(super) fn run_one(&self, call: Call) -> Answer {
         self.run(&[call]).pop().unwrap_or_else(|| Err(Failure::NotRun(self.down("no answer"))))
     }
@@ -198,9 +225,7 @@ impl Node {
         }
         let cluster = match &self.servers {
             Servers::One(server) => {
-                let exchange = server.run(calls);
-                self.judge(calls, &exchange);
-                return exchange.answers;
+                return server.run(calls).answers;
             }
             Servers::Many(cluster) => cluster,
         };
@@ -212,7 +237,7 @@ impl Node {
         if silent {
             self.refresh(cluster, map.version, Because::Away);
         }
-        // Those were not run. They are asked once more, where they are.
+        // These calls were not run. They are made once more, at the master that has the shard now.
         let elsewhere = |i: &usize| matches!(answers[*i], Err(Failure::Elsewhere(_)));
         let moved: Vec<usize> = (0..calls.len()).filter(elsewhere).collect();
         if let Some(by) = moved.first().and_then(|i| map.homes.get(calls[*i].shard)?.as_ref()) {
@@ -224,7 +249,7 @@ impl Node {
         answers
     }
 
-    /// Asks the master of each shard. Tells whether there is one that is silent, or none at all.
+    /// Asks the master of each shard. Also returns whether one of them is silent, or a shard has none.
     fn ask_masters(&self, cluster: &Cluster, calls: &[&Call]) -> (Vec<Answer>, bool) {
         let map = cluster.map();
         let mut answers: Vec<Answer> =
@@ -234,44 +259,31 @@ impl Node {
         for (i, call) in calls.iter().enumerate() {
             match map.homes.get(call.shard).and_then(Option::as_ref) {
                 Some(home) => groups.entry(&home.name).or_insert((home, Vec::new())).1.push(i),
-                None => {
-                    silent = true;
-                    self.standings()[call.shard].failed();
-                }
+                None => silent = true,
             }
         }
         for (master, members) in groups.into_values() {
             let some: Vec<&Call> = members.iter().map(|i| calls[*i]).collect();
             let exchange = master.run(&some);
-            self.judge(&some, &exchange);
             silent |= exchange.was_silent;
             members.into_iter().zip(exchange.answers).for_each(|(i, answer)| answers[i] = answer);
         }
         (answers, silent)
     }
 
-    /// Notes what answers say of the shards.
-    fn judge(&self, calls: &[&Call], exchange: &Exchange) {
-        if let Some((server, is_new)) = &exchange.server {
-            match &self.servers {
-                Servers::One(_) if *is_new => self.meet(server, 0..self.bases.len()),
-                _ => self.meet(server, calls.iter().map(|call| call.shard)),
-            }
-        }
-        let now = Instant::now();
-        let mut standings = self.standings();
-        for (call, answer) in calls.iter().zip(&exchange.answers) {
-            match answer {
-                _ if exchange.was_silent => standings[call.shard].failed(),
-                Err(failure) if failure.is_away() => standings[call.shard].failed(),
-                // The connection was closed.
-                Err(Failure::Unknown(_)) => {}
-                _ => standings[call.shard].answered(now),
+    /// Returns whether the server of a shard is taken for down.
+    pub(super) fn is_down(&self, shard: usize) -> bool {
+        match &self.servers {
+            Servers::One(server) => server.is_down(),
+            Servers::Many(cluster) => {
+                let map = cluster.map();
+                map.version > 0
+                    && map.homes.get(shard).and_then(Option::as_ref).is_none_or(|home| home.is_down())
             }
         }
     }
 
-    /// Whether the node answers: of a Cluster, any of its masters.
+    /// Checks that the node answers. For a Cluster, one master that answers is enough.
     pub(super) fn ping(&self) -> Result<(), StoreError> {
         let mut failed = Err(self.down("no master is known"));
         for server in self.masters(false) {
@@ -283,9 +295,9 @@ impl Node {
         failed
     }
 
-    /// Ends the waiting of connections, by the numbers that their servers know them by.
+    /// Ends the waits of connections, by the numbers that their servers know them by.
     pub(super) fn unblock<'a>(&self, waiting: impl Iterator<Item = &'a (Arc<Endpoint>, i64)>) {
-        // Where a server does not answer, nobody is told anything there either.
+        // A server that does not answer is not asked again: it also gives no ring to its listeners.
         let mut silent: Vec<&str> = Vec::new();
         for (server, number) in waiting {
             let mut cmd = redis::cmd("CLIENT");
@@ -311,7 +323,7 @@ impl Node {
                 let name: Result<Option<String>, _> = server.ask(redis::cmd("GET").arg(&self.name_key));
                 told.extend(name.ok().flatten().map(|name| ("dq_node".to_owned(), name)));
             }
-            Probed { told, server: server.door.address() }
+            Probed { told, server: server.connector.address() }
         };
         let probed: Vec<Probed> = masters.into_iter().map(ask).collect();
         if probed.iter().any(|p| p.told.is_err()) {
@@ -320,7 +332,7 @@ impl Node {
         probed
     }
 
-    /// Who can be asked; found out anew, or as it is known.
+    /// Returns the masters that can be asked: those of the known map, or with `anew` those of a new one.
     fn masters(&self, anew: bool) -> Vec<Arc<Endpoint>> {
         match &self.servers {
             Servers::One(server) => vec![Arc::clone(server)],
@@ -352,15 +364,15 @@ fn probe_one(server: &Endpoint, probe: Probe) -> Result<BTreeMap<String, String>
         Probe::Info => {
             let told: BTreeMap<String, String> = server.ask(&redis::cmd("INFO")).map(lines)?;
             if told.get("role").is_some_and(|role| role == "slave") {
-                // Perhaps there is another master by now.
-                server.door.forget();
+                // There may be another master by now.
+                server.connector.forget();
             }
             Ok(told)
         }
         Probe::Cluster => server.ask(redis::cmd("CLUSTER").arg("INFO")).map(lines),
         Probe::Config => {
             let mut get = redis::cmd("CONFIG");
-            server.ask(get.arg("GET").arg("maxmemory-policy").arg("appendonly").arg("save"))
+            server.ask(get.arg("GET").arg(&["maxmemory-policy", "appendonly", "appendfsync", "save"]))
         }
     }
 }

@@ -1,90 +1,95 @@
-//! What a server's refusals mean. One table: what the caller is told, whether the server is left alone for a while, and what
-//! becomes of connections. Pure.
+//! The meaning of the errors that a server answers. One table says what the caller gets, whether the server is left
+//! alone for a while, and what happens to the connections. Pure.
 //!
-//! Each of them says that nothing was changed: a script's first change is what is refused, and what a script does after its
-//! first change is never refused.
+//! Each of these errors means that nothing was changed. A server refuses a script only at its first change, and never
+//! at a later one.
 
 use super::call::Failure;
-use crate::store::StoreError;
+use crate::StoreError;
 
-/// What the caller is told.
+/// What the caller gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Means {
-    /// The script has to be loaded first.
+pub(super) enum CallerError {
+    /// The server does not know the script. It has to be loaded first.
     Unknown,
     /// Another server of the Cluster has the shard.
     Elsewhere,
-    /// The shard can do nothing now.
+    /// The shard has another set of nodes: see part/fence.lua.
+    OtherSet,
+    /// The shard cannot be used now.
     Away,
-    /// There is no room.
+    /// The server has no room left.
     Full,
-    /// It does something else, and takes long for it.
+    /// The server is busy with something that takes long.
     Busy,
-    /// It does not do this.
+    /// The server does not do this at all.
     Refused,
 }
 
-/// What becomes of connections to the server.
+/// What happens to the connections to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wires {
+pub(super) enum ConnectionFate {
     Kept,
-    /// The server is not what it was taken for: whoever connects anew asks where to.
+    /// None of them is used again. The server is not what it was taken for, so new connections ask for the address
+    /// again.
     AllDropped,
 }
 
-/// A row.
+/// A row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rule {
     code: &'static str,
-    pub means: Means,
-    /// Whether nothing else is asked of the server for a moment. Not where only a shard of several is concerned.
+    pub means: CallerError,
+    /// Whether nothing else is asked of the server for a moment. False where the error is about one shard of several.
     pub opens_breaker: bool,
-    pub wires: Wires,
+    pub wires: ConnectionFate,
 }
 
-const fn rule(code: &'static str, means: Means, opens_breaker: bool, wires: Wires) -> Rule {
+const fn rule(code: &'static str, means: CallerError, opens_breaker: bool, wires: ConnectionFate) -> Rule {
     Rule { code, means, opens_breaker, wires }
 }
 
-const RULES: [Rule; 13] = [
-    // A replica, or a master that has been made one.
-    rule("READONLY", Means::Away, true, Wires::AllDropped),
-    rule("MASTERDOWN", Means::Away, true, Wires::AllDropped),
-    // Of a Cluster: where the shard's slot is, or that it is on its way. ASK is never followed: docs/REDIS.md.
-    rule("MOVED", Means::Elsewhere, false, Wires::Kept),
-    rule("ASK", Means::Away, false, Wires::Kept),
-    rule("TRYAGAIN", Means::Away, false, Wires::Kept),
-    rule("CLUSTERDOWN", Means::Away, false, Wires::Kept),
-    // It will do, but not now.
-    rule("LOADING", Means::Away, true, Wires::Kept),
-    rule("NOREPLICAS", Means::Away, true, Wires::Kept),
-    rule("MISCONF", Means::Away, true, Wires::Kept),
-    // What it has can still be delivered.
-    rule("OOM", Means::Full, false, Wires::Kept),
-    rule("BUSY", Means::Busy, false, Wires::Kept),
-    rule("NOSCRIPT", Means::Unknown, false, Wires::Kept),
-    // Of a bell alone: the server has become a replica, or somebody ended the waiting.
-    rule("UNBLOCKED", Means::Refused, false, Wires::AllDropped),
+const RULES: [Rule; 14] = [
+    // The server is a replica, or a master that has been made one.
+    rule("READONLY", CallerError::Away, true, ConnectionFate::AllDropped),
+    rule("MASTERDOWN", CallerError::Away, true, ConnectionFate::AllDropped),
+    // From a Cluster: where the shard's slot is, or that it is being moved. ASK is never followed: docs/REDIS.md.
+    rule("MOVED", CallerError::Elsewhere, false, ConnectionFate::Kept),
+    rule("ASK", CallerError::Away, false, ConnectionFate::Kept),
+    rule("TRYAGAIN", CallerError::Away, false, ConnectionFate::Kept),
+    rule("CLUSTERDOWN", CallerError::Away, false, ConnectionFate::Kept),
+    // The server will work again, but not now.
+    rule("LOADING", CallerError::Away, true, ConnectionFate::Kept),
+    rule("NOREPLICAS", CallerError::Away, true, ConnectionFate::Kept),
+    rule("MISCONF", CallerError::Away, true, ConnectionFate::Kept),
+    // The server is full. Jobs that it has can still be delivered.
+    rule("OOM", CallerError::Full, false, ConnectionFate::Kept),
+    rule("BUSY", CallerError::Busy, false, ConnectionFate::Kept),
+    rule("NOSCRIPT", CallerError::Unknown, false, ConnectionFate::Kept),
+    rule("DQSET", CallerError::OtherSet, false, ConnectionFate::Kept),
+    // Only on a bell's connection: the server has become a replica, or a client ended the wait.
+    rule("UNBLOCKED", CallerError::Refused, false, ConnectionFate::AllDropped),
 ];
 
-/// Of all that is not named.
-const OTHER: Rule = rule("", Means::Refused, false, Wires::Kept);
+/// The rule for all codes that the table does not name.
+const OTHER: Rule = rule("", CallerError::Refused, false, ConnectionFate::Kept);
 
-/// The rule for a refusal.
+/// Returns the rule for an error code.
 pub(super) fn of(code: &str) -> Rule {
     RULES.into_iter().find(|rule| rule.code == code).unwrap_or(OTHER)
 }
 
 impl Rule {
-    /// What the caller is told; `text` is what the server said.
-    pub(super) fn failure(self, text: String) -> Failure {
+    /// Returns the failure for the caller. `text` is the error of the server for display, `details` its text unchanged.
+    pub(super) fn failure(self, text: String, details: &str) -> Failure {
         match self.means {
-            Means::Unknown => Failure::NoScript,
-            Means::Elsewhere => Failure::Elsewhere(text),
-            Means::Away => Failure::NotRun(StoreError::NodeDown(text)),
-            Means::Full => Failure::NotRun(StoreError::Full),
-            Means::Busy => Failure::NotRun(StoreError::Busy),
-            Means::Refused => Failure::NotRun(StoreError::Unavailable(text)),
+            CallerError::OtherSet => Failure::OtherSet(details.to_owned()),
+            CallerError::Unknown => Failure::NoScript,
+            CallerError::Elsewhere => Failure::Elsewhere(text),
+            CallerError::Away => Failure::NotRun(StoreError::NodeDown(text)),
+            CallerError::Full => Failure::NotRun(StoreError::Full),
+            CallerError::Busy => Failure::NotRun(StoreError::Busy),
+            CallerError::Refused => Failure::NotRun(StoreError::Unavailable(text)),
         }
     }
 }
@@ -95,7 +100,7 @@ mod tests {
 
     #[test]
     fn every_refusal_has_its_rule() {
-        // What clients are told, whether the breaker opens, whether all connections go.
+        // Code, what clients get, whether the breaker opens, whether all connections are closed.
         for (code, told, opens, drops) in [
             ("READONLY", "node_down", true, true),
             ("MASTERDOWN", "node_down", true, true),
@@ -109,19 +114,25 @@ mod tests {
             ("OOM", "store_full", false, false),
             ("BUSY", "store_busy", false, false),
             ("NOSCRIPT", "asked again", false, false),
+            ("DQSET", "asked again", false, false),
             ("UNBLOCKED", "store_unavailable", false, true),
             ("NOPERM", "store_unavailable", false, false),
             ("ERR", "store_unavailable", false, false),
         ] {
             let rule = of(code);
-            let says = match rule.failure("why".into()) {
+            let says = match rule.failure("why".into(), "7 x a") {
                 Failure::NoScript => "asked again",
                 Failure::Elsewhere(_) => "asked elsewhere",
+                Failure::OtherSet(set) => {
+                    assert_eq!(set, "7 x a");
+                    "asked again"
+                }
+                Failure::Unmet(_) => "not asked",
                 Failure::NotRun(e) => e.code(),
                 Failure::Unknown(_) => "unknown",
             };
             assert_eq!(
-                (says, rule.opens_breaker, rule.wires == Wires::AllDropped),
+                (says, rule.opens_breaker, rule.wires == ConnectionFate::AllDropped),
                 (told, opens, drops),
                 "{code}"
             );

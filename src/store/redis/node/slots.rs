@@ -1,23 +1,23 @@
-//! Which server of a Cluster has which slot, and in which slot a key is. Pure.
+//! Which server of a Cluster has which slot, and to which slot a key belongs. Pure.
 
 use redis::Value;
 
-/// How many slots a Cluster has.
+/// The number of slots of a Cluster.
 const SLOTS: u16 = 16384;
 
-/// The slot of a key: of its hash tag, where it has one.
+/// Returns the slot of a key. If the key has a hash tag, only the tag counts.
 pub(super) fn slot_of(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     crc16(tag.filter(|tag| !tag.is_empty()).unwrap_or(key).as_bytes()) % SLOTS
 }
 
-/// CRC16/XMODEM, as the Cluster's specification has it.
+/// Returns the CRC16/XMODEM of some bytes, as the Cluster's specification defines it.
 fn crc16(bytes: &[u8]) -> u16 {
     let step = |crc: u16| if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
     bytes.iter().fold(0, |crc, byte| (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| step(crc)))
 }
 
-/// From one slot to another, both included, and where their master is.
+/// A range of slots, both ends included, and the address of their master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Range {
     pub from: u16,
@@ -26,7 +26,7 @@ pub(super) struct Range {
     pub port: u16,
 }
 
-/// What a server answers to CLUSTER SLOTS. One that does not know its own address is where it was asked.
+/// Reads the answer to CLUSTER SLOTS. A server that does not know its own address is at the address where it was asked.
 pub(super) fn ranges(answer: &Value, asked: &str) -> Vec<Range> {
     let Value::Array(all) = answer else { return Vec::new() };
     let number = |value: &Value| match value {
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn a_key_has_the_slot_that_the_cluster_gives_it() {
-        // From the Cluster's specification; and as CLUSTER KEYSLOT answers.
+        // From the Cluster's specification, and from the answers of CLUSTER KEYSLOT.
         assert_eq!(crc16(b"123456789"), 0x31C3);
         for (key, slot) in
             [("foo", 12182), ("{foo}.bar", 12182), ("dq:{foo}:b:t", 12182), ("x{}y", slot_of("x{}y"))]

@@ -1,81 +1,96 @@
-//! Connections: how one is made, kept, and what is known of who answers on it.
+//! Connections: how they are made and kept, and which server answers on each.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use redis::{ConnectionLike, RedisError};
 
-use super::door::{Door, Entered};
-use crate::excerpt::Excerpt;
+use super::connector::{Connector, NewConnection};
+use model::excerpt::Excerpt;
 
 /// Makes connections for a pool.
 pub(super) struct Manager {
-    pub door: Arc<Door>,
+    pub connector: Arc<Connector>,
     pub timeout: Duration,
 }
 
-/// A connection, and when it was last heard of.
-pub(super) struct Wire {
+/// A connection of a pool, and when it was last used.
+pub(super) struct PooledConnection {
     pub connection: redis::Connection,
     pub used_at: Instant,
-    /// It is not to be used again.
+    /// Whether the connection must not be used again.
     pub broken: bool,
-    /// Who answers.
-    pub server: Arc<ServerId>,
-    /// Nobody has been told yet who answers.
-    pub is_new: bool,
-    /// Of which time it is: see [`Door::era`].
+    /// The run id of the server, which changes at each start. Empty: the server does not tell it.
+    pub server: Arc<str>,
+    /// The era in which the connection was made: see [`Connector::era`].
     era: u64,
 }
 
-/// Which server answers on a connection.
+/// The server that answers on a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ServerId {
-    /// A name that it gives itself at each start.
-    pub run_id: String,
+    /// The run id of the server, which changes at each start.
+    pub name: String,
     /// Whether it is a replica.
     pub is_replica: bool,
-    /// Whether it has taken over from another one at some time.
-    pub took_over: bool,
-    /// Since when it has been running; or, as far as that is known, in its role.
-    pub since: Option<Instant>,
 }
 
-impl ServerId {
-    /// Whether it has been what it is for longer than that.
-    pub(super) fn is_older_than(&self, age: Duration) -> bool {
-        self.since.is_none_or(|since| since.elapsed() > age)
+/// The servers at an address that this process has met: it has read the sets of all nodes that answer after it saw
+/// these servers. A server that was silent has to be met again.
+#[derive(Debug, Default)]
+pub(super) struct KnownServers(Mutex<HashSet<String>>);
+
+impl KnownServers {
+    fn names(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether this process has met that server. (A server without a name cannot be told from another, so it
+    /// counts as met.)
+    pub(super) fn has(&self, server: &str) -> bool {
+        server.is_empty() || self.names().contains(server)
+    }
+
+    /// Notes that this process has met the server.
+    pub(super) fn note(&self, server: String) {
+        self.names().insert(server);
+    }
+
+    /// Forgets all servers: they all have to be met again.
+    pub(super) fn forget(&self) {
+        self.names().clear();
     }
 }
 
 impl r2d2::ManageConnection for Manager {
-    type Connection = Wire;
+    type Connection = PooledConnection;
     type Error = RedisError;
 
-    fn connect(&self) -> Result<Wire, RedisError> {
-        let Entered { connection, server, era } = self.door.enter(self.timeout, self.timeout)?;
-        let (server, used_at) = (Arc::new(server), Instant::now());
-        Ok(Wire { connection, used_at, broken: false, server, is_new: true, era })
+    fn connect(&self) -> Result<PooledConnection, RedisError> {
+        let NewConnection { connection, server, era } = self.connector.connect(self.timeout, self.timeout)?;
+        let (server, used_at) = (server.name.into(), Instant::now());
+        Ok(PooledConnection { connection, used_at, broken: false, server, era })
     }
 
-    fn is_valid(&self, wire: &mut Wire) -> Result<(), RedisError> {
+    fn is_valid(&self, wire: &mut PooledConnection) -> Result<(), RedisError> {
         redis::cmd("PING").query(&mut wire.connection)
     }
 
-    fn has_broken(&self, wire: &mut Wire) -> bool {
-        wire.broken || !wire.connection.is_open() || wire.is_past(&self.door)
+    fn has_broken(&self, wire: &mut PooledConnection) -> bool {
+        wire.broken || !wire.connection.is_open() || wire.is_past(&self.connector)
     }
 }
 
-impl Wire {
-    /// Whether it is of a time when the door led elsewhere.
-    pub(super) fn is_past(&self, door: &Door) -> bool {
-        self.era != door.era()
+impl PooledConnection {
+    /// Returns whether the connection was made in an earlier era, when the connector may have led to another server.
+    pub(super) fn is_past(&self, connector: &Connector) -> bool {
+        self.era != connector.era()
     }
 }
 
-/// Connects to a server, which may take that long for it and for each write; and so long for an answer.
+/// Connects to a server. The connection, and each write, may take `timeout`; each answer may take `read_timeout`.
 pub(super) fn connect(
     client: &redis::Client,
     timeout: Duration,
@@ -87,7 +102,7 @@ pub(super) fn connect(
     Ok(connection)
 }
 
-/// Asks who answers. A server that may not be asked is taken for an old master.
+/// Asks a server for its run id and its role. A server that does not allow this is taken for a master.
 pub(super) fn identify(connection: &mut redis::Connection) -> Result<ServerId, RedisError> {
     let asked = redis::cmd("INFO").arg("server").arg("replication").query(connection);
     let info: redis::InfoDict = match asked {
@@ -95,20 +110,16 @@ pub(super) fn identify(connection: &mut redis::Connection) -> Result<ServerId, R
         Err(e) if RedisError::is_io_error(&e) => return Err(e),
         Err(e) => {
             log::debug!("redis: a server does not say who it is: {}", Excerpt(e));
-            return Ok(ServerId { run_id: String::new(), is_replica: false, took_over: false, since: None });
+            return Ok(ServerId { name: String::new(), is_replica: false });
         }
     };
-    let uptime = info.get("uptime_in_seconds").map(Duration::from_secs);
-    let before: String = info.get("master_replid2").unwrap_or_default();
     Ok(ServerId {
-        run_id: info.get("run_id").unwrap_or_default(),
+        name: info.get("run_id").unwrap_or_default(),
         is_replica: info.get::<String>("role").is_some_and(|role| role == "slave"),
-        took_over: before.bytes().any(|b| b != b'0'),
-        since: uptime.and_then(|up| Instant::now().checked_sub(up)),
     })
 }
 
-/// How often no connection could be made, and why at last.
+/// How often no connection could be made, and why the last one failed.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     count: AtomicU64,
@@ -125,7 +136,7 @@ impl Refusals {
     }
 }
 
-/// What a pool tells its refusals to.
+/// Records the errors of a pool in its refusals.
 #[derive(Debug)]
 pub(super) struct Listening(pub Arc<Refusals>);
 

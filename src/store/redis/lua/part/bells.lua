@@ -1,14 +1,15 @@
--- The bells. `bell` holds the topics that have leasable work of which nobody was told, each once; who waits takes one
--- with BZPOPMIN. `tbell` holds at most one element, for the timers. Needs: clock.
+-- The bells. `bell` holds each topic once that has leasable work of which no consumer was told yet. A waiting consumer
+-- takes one topic with BZPOPMIN. `tbell` holds at most one element, for the timers. Needs: clock.
 
--- Rings for a topic that has ready jobs. Each that has some is in `leasable`, and each in `leasable` is in `due`. (One that has
--- none may be in `bell` alone: whoever was told of it and does not listen any more puts it back.)
+-- Rings for a topic that has ready jobs. Each topic with ready jobs is in `leasable`, and each topic in `leasable` is
+-- in `due`. (A topic without ready jobs may be in `bell` only: a listener that was told of it, and does not listen any
+-- more, puts it back.)
 local function ring(topic)
   call('ZADD', base .. 'bell', 'NX', now, topic)
   if call('SADD', base .. 'leasable', topic) == 1 then call('ZADD', base .. 'due', 'NX', 'inf', topic) end
 end
 
--- Notes in `due` or `end` that a topic has something at `score`; rings the timers when that is before all else there.
+-- Notes in `due` or `end` that a topic has something at `score`. Rings the timers if this is now the first entry.
 local function lower(index, topic, score)
   if call('ZADD', base .. index, 'LT', 'CH', score, topic) == 1
     and call('ZRANGE', base .. index, 0, 0)[1] == topic then

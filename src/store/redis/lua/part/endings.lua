@@ -1,10 +1,10 @@
--- How leases end: what settle, expire and hand_back share. Needs: clock, bells, scores, moves, leases.
+-- How leases end: the part that settle, expire and hand_back share. Needs: clock, bells, scores, moves, leases.
 
--- So many of a job's last attempts are kept.
+-- How many of a job's last attempts are kept.
 local KEPT = 10
 
--- A log is one line an attempt, each ended by a newline. Before them stands one that begins with 'h', where the job has
--- headers of its own; it is no attempt, and stays.
+-- Adds a line to a log. A log has one line for each attempt, which ends with a newline. If the job has its own headers,
+-- they are in a line before these, which begins with 'h'. This line is no attempt, and is always kept.
 local function appended(log, line)
   if line == '' then return log end
   local headers = string.match(log, '^h[^\n]*\n') or ''
@@ -20,17 +20,17 @@ local function log_of(topic, id, lease)
   return string.sub(call('HGET', base .. 'm:' .. topic, id) or '', 6)
 end
 
--- An attempt of which nothing came back, as a line of the log: JSON, as clients write theirs.
+-- Returns the line of the log for an attempt without a result: JSON in the form that clients write.
 local function lost(number, why)
   return string.format('{"number":%d,"at_ms":%.0f,"took_ms":0,"error":"%s"}', number, now, why)
 end
 
--- Keeps what is to be known of a job beside its record.
+-- Keeps the counts and the log of a job beside its record.
 local function note(m, id, attempts, crashes, log)
   add(m, 'notes', id, struct.pack('>I4B', attempts, crashes) .. log)
 end
 
--- Makes a job a dead letter, when the moves are made.
+-- Makes a job a dead letter when the moves are made.
 local function bury(m, id, lease, log)
   unlease(m, id, lease)
   add(m, 'gone', id)
@@ -38,9 +38,9 @@ local function bury(m, id, lease, log)
   add(m, 'buried', { id = id, latest = id .. '\0\0\0\0', lease = lease, log = log })
 end
 
--- The latest dead letter of an id is named by the id and four zero bytes. One that was there before gets the next number
--- in their place; so an id's older ones have consecutive numbers up to the one that the latest names, and the oldest of
--- them, which died first, has the lowest.
+-- The name of the latest dead letter of an id is the id and four zero bytes. If a new one comes, the letter that had
+-- this name gets the next number in place of the zero bytes. So the older letters of an id have consecutive numbers, up
+-- to the one that the latest names. The oldest of them, which died first, has the lowest number.
 local function make_graves(m)
   local topic = m.topic
   local graves, letters, latest, gone = base .. 'X:' .. topic, base .. 'x:' .. topic, {}, {}
@@ -66,18 +66,18 @@ local function make_graves(m)
   call('ZADD', letters, unpack(scores))
 end
 
--- Makes the moves, the burials first: they need the records.
+-- Makes the moves. The dead letters come first, because they need the records.
 local function finish(m)
   if m.buried then make_graves(m) end
   make(m)
 end
 
--- Puts the topic to the list once for each job that was buried.
+-- Adds the topic to a list, once for each job that was buried.
 local function tell_buried(m, dead)
   for _ in ipairs(m.buried or {}) do dead[#dead + 1] = m.topic end
 end
 
--- Ends a lease whose attempt counts and came to nothing: ready again or, its attempts used up, dead.
+-- Ends a lease whose attempt counts and had no result. The job is ready again, or dead if its attempts are used up.
 local function count_as_lost(m, id, lease, why)
   local log = appended(log_of(m.topic, id, lease), lost(lease.attempts, why))
   if lease.attempts >= lease.limit then return bury(m, id, lease, log) end

@@ -1,17 +1,17 @@
--- Dead letters one by one. How they are numbered: see endings. An id may have very many, so that whoever takes some out of their
--- midst does so in several calls, each of which moves so many of the others. Needs: `call`, seek.
+-- Single dead letters. endings.lua says how they are numbered. An id may have very many. To remove some from the
+-- middle, a caller makes several calls, and each call moves a limited number of the others. Needs: `call`, seek.
 
 local ZERO = '\0\0\0\0'
--- What moves may still cost in this call: one for each letter that is moved, and one for each 4 KiB of it.
+-- How much this call may still move: one unit for each letter that is moved, and one for each 4 KiB of it.
 local room = 400
 
 local function numbered(id, number)
   return id .. struct.pack('>I4', number)
 end
 
--- The name of the letter of an id that died then, in ms as text; nothing: there is none.
+-- Returns the name of the letter of an id that died at that time (ms as text), or nothing if there is none.
 local function letter_of(letters, id, died)
-  -- An id has one at most that died then, and few others have names between its own.
+  -- At most one letter of an id died at that time. Few letters of other ids sort between the names of this id.
   local rank = rank_after(letters, died, id)
   local found = call('ZRANGE', letters, rank, rank + 31, 'WITHSCORES')
   for i = 1, #found, 2 do
@@ -20,7 +20,8 @@ local function letter_of(letters, id, died)
   end
 end
 
--- The lowest number of an id whose latest letter stands for that number; that one itself, if there are no others.
+-- Returns the lowest number of an id's letters. `top` is the number that the latest letter stands for. If there are no
+-- others, returns `top`.
 local function lowest(graves, id, top)
   local low, high = 1, top
   while low < high do
@@ -35,8 +36,8 @@ local function drop(graves, letters, names)
   call('HDEL', graves, unpack(names))
 end
 
--- Drops the letters from one number to another, and the latest behind them if that is named; then the one before, if there is one,
--- is the latest.
+-- Drops the latest letter, and the letters from number `from` to the one before it. The letter before these then is the
+-- latest, if there is one.
 local function drop_latest(graves, letters, id, from, top)
   local names = { id .. ZERO }
   for number = from, top - 1 do names[#names + 1] = numbered(id, number) end
@@ -50,9 +51,9 @@ local function drop_latest(graves, letters, id, from, top)
   call('ZADD', letters, died, id .. ZERO)
 end
 
--- Takes letters out of the midst: goes from number `from` to the end that lies in the direction of `step`, and moves those that
--- stay back into the gap. Where the room is used up, those that go are put down again where it came to: they have no neighbours
--- missing, and the next call finds them nearer to the end. Gives how many are out.
+-- Takes letters out of the middle. Goes from number `from` in the direction of `step` to the end, and moves the letters
+-- that stay into the gap. When the room is used up, puts the letters that were taken out back at the current position.
+-- So no number is missing there, and the next call finds these letters nearer to the end. Returns how many are out.
 local function walk(graves, letters, id, goes, top, from, step)
   local at, to, carried, moved = from, from, {}, false
   while true do
@@ -90,8 +91,8 @@ local function walk(graves, letters, id, goes, top, from, step)
   return #carried
 end
 
--- Takes letters of one id out, as many as there is room for; gives how many are out. The numbers of the others stay consecutive,
--- and their order as it is.
+-- Takes letters of one id out, as far as the room allows. Returns how many are out. The numbers of the other letters
+-- stay consecutive, and their order stays the same.
 local function take_out(graves, letters, id, members)
   local numbers, goes, latest, out = {}, {}, false, 0
   for _, member in ipairs(members) do
@@ -100,7 +101,7 @@ local function take_out(graves, letters, id, members)
   end
   table.sort(numbers)
   local first, last = 1, #numbers
-  -- The oldest leave no gap.
+  -- The oldest letters leave no gap.
   while first <= last and (numbers[first] == 1 or call('HEXISTS', graves, numbered(id, numbers[first] - 1)) == 0) do
     local names = { numbered(id, numbers[first]) }
     while first < last and numbers[first + 1] == numbers[first] + 1 do
@@ -113,7 +114,7 @@ local function take_out(graves, letters, id, members)
   if first > last and not latest then return out end
   local top = struct.unpack('>I4', call('HGET', graves, id .. ZERO), 7) + 1
   if latest then
-    -- Nor do the latest.
+    -- The latest letters leave no gap either.
     local from = top
     while first <= last and numbers[last] == from - 1 do from, last = from - 1, last - 1 end
     drop_latest(graves, letters, id, from, top)

@@ -1,6 +1,6 @@
--- Moves that are gathered per topic and then made with one call for each key. Needs: clock, bells, scores.
+-- Moves: they are collected by topic, and then made with one call for each key. Needs: clock, bells, scores.
 
--- The moves of one topic. `add` puts values on the list of that name.
+-- Begins the moves of one topic. `add` puts values on the list of that name.
 local function moves(topic)
   return { topic = topic }
 end
@@ -20,7 +20,7 @@ local function add(m, name, a, b)
   list.n = n + 1
 end
 
--- Puts a job where it belongs that is due then.
+-- Makes a job ready, or delayed if its due time has not come.
 local function place(m, id, due, rank)
   if due <= now then return add(m, 'ready', text(rank * 1e15 + due), id) end
   local score = due * 4 + rank
@@ -28,23 +28,24 @@ local function place(m, id, due, rank)
   add(m, 'delayed', text(score), id)
 end
 
--- The names of jobs that leave an owner's leases.
+-- Returns the list of the jobs that an owner no longer has leased.
 local function owned_by(m, owner)
   m.owners = m.owners or {}
   m.owners[owner] = m.owners[owner] or {}
   return m.owners[owner]
 end
 
--- Takes the lease off a job.
+-- Removes the lease of a job.
 local function unlease(m, id, lease)
   add(m, 'unleased', id)
-  if lease.owner ~= '' and not lease.hidden then
+  if lease.owner ~= '' then
     local owned = owned_by(m, lease.owner)
     owned[#owned + 1] = m.topic .. '\0' .. id
   end
 end
 
--- Ends a lease by which nothing is settled: the job was replaced, or is hidden. It is where it would be without it.
+-- Ends a lease without an outcome, because the job was replaced or is handed back. The job goes where it would be
+-- without the lease.
 local function restore(m, id, lease)
   unlease(m, id, lease)
   place(m, id, lease.due, lease.rank)
@@ -54,8 +55,8 @@ local function with(command, prefix, m, name)
   if m[name] then call(command, base .. prefix .. m.topic, unpack(m[name])) end
 end
 
--- Removals come first: a server that is out of memory lets them pass, and after them whatever the same script writes. So
--- what takes jobs away goes on there, and only adds are refused.
+-- Removals come first. A server whose memory is full lets them pass, and then also lets the other writes of the same
+-- script pass. So scripts that remove jobs still work there, and only adds are refused.
 local function make(m)
   with('ZREM', 'd:', m, 'from_delayed')
   with('ZREM', 'r:', m, 'from_ready')

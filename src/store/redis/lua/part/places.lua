@@ -1,4 +1,4 @@
--- From scores back to what they were made of. See scores.
+-- Splits scores into due time and priority. See scores.
 
 local function from_delayed(score)
   local rank = score % 4

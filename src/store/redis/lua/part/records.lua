@@ -1,5 +1,5 @@
--- What stands before the body in a record, b:'s value: priority, and 4 if there is a limit (1), the stamp in
--- microseconds (7), the job's own limit of attempts (4, if there is one).
+-- The beginning of a record (a value of b:), before the body: priority, plus 4 if there is a limit (1 byte), the stamp
+-- in microseconds (7), the job's own limit of attempts (4, if there is one).
 
 local function limit_of(record)
   return string.byte(record) >= 4 and struct.unpack('>I4', record, 9) or nil

@@ -1,4 +1,4 @@
--- Going on in a zset after a place. Needs: `call`.
+-- Finds a position in a zset, from which a listing continues. Needs: `call`.
 
 local function before_or_at(a, b)
   for i = 1, math.min(#a, #b) do
@@ -8,7 +8,8 @@ local function before_or_at(a, b)
   return #a <= #b
 end
 
--- The rank of the first member after (score, member), which may be gone meanwhile. Both empty: the first of all.
+-- Returns the rank of the first member after (score, member). That member may be gone meanwhile. If both are empty,
+-- returns the rank of the first member of all.
 local function rank_after(key, score, member)
   if score == '' then return 0 end
   local there = call('ZSCORE', key, member)

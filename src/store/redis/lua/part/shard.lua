@@ -1,2 +1,2 @@
--- The shard: how its keys are named. For scripts that need no clock; the others begin with clock.
+-- The shard: the names of its keys. For scripts that need no clock. The others begin with clock.
 local call, base = redis.call, KEYS[1]

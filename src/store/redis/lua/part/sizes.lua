@@ -1,7 +1,8 @@
--- How many bodies a script may read. A topic that ever had a body of more than 64 KiB is in `big`; of the others it is
--- enough to limit the number of jobs. Needs: clock.
+-- Limits the bodies that a script reads. A topic that ever had a body of more than 64 KiB is in `big`. For other topics
+-- it is enough to limit the number of jobs. Needs: clock.
 
--- How many of these fields of a hash, from the first on, are together at most `bytes` long; never less than one.
+-- Returns how many of these fields of a hash, from the first one on, have together at most `bytes` bytes. Returns at
+-- least one.
 local function fitting(topic, key, fields, bytes)
   if call('SISMEMBER', base .. 'big', topic) == 0 then return #fields end
   for i, field in ipairs(fields) do

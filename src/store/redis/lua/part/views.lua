@@ -1,9 +1,9 @@
--- What is told of a job: seven values, flat: id, state (1 delayed, 2 ready, 3 leased, 4 dead), due in ms, the lease's
--- deadline or when it died in ms (else -1), attempts that count, log, record. Needs: clock or `call` and `base`, scores,
--- leases.
+-- A job as scripts return it, in seven values: id, state (1 delayed, 2 ready, 3 leased, 4 dead), due time in ms, the
+-- deadline of the lease or the time of death in ms (otherwise -1), attempts that count, log, record. Needs: clock or
+-- `call` and `base`, scores, leases.
 
--- A dead letter as X: keeps it: due of its last attempt (6), the number of the one before it of that id (4), attempts
--- (4), the log's length (4), the log, the record.
+-- Reads a dead letter (a value of X:). The layout: due time of its last attempt (6 bytes), the number of the letter
+-- before it of the same id (4), attempts (4), length of the log (4), the log, the record.
 local function grave_of(packed)
   local due, older, attempts, length, rest = struct.unpack('>I6I4I4I4', packed)
   return {
@@ -21,8 +21,8 @@ local function view(out, id, state, due, till, attempts, log, record)
   out[n + 5], out[n + 6], out[n + 7] = attempts, log, record
 end
 
--- `score`: the place in the state's zset. `packed`: of a delayed or ready job its record, of a leased one also the lease,
--- of a dead letter the grave. `noted`: m:'s value.
+-- Adds the values of a job to `out`. `score` is the job's score in the zset of its state. `packed` is the record, or
+-- for a dead letter the value of X:. `noted` is the value of m:. `lease` is the value of L:, if the job is leased.
 local function view_of(out, id, state, score, packed, noted, lease)
   score = tonumber(score)
   local attempts, log = 0, ''

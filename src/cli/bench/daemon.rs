@@ -1,0 +1,329 @@
+//! The daemon that is measured: in a new folder, with topics that call the sink, on the embedded store or on Redis
+//! nodes that are started for it.
+
+use std::fmt::Write as _;
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, ValueEnum};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::super::own_daemon::{Daemon, TemporaryFolder, free_port, local};
+use super::Absence;
+use super::dialects::PauseRequests;
+use super::load::{SendMode, StopCondition, Target, fire};
+use super::sink::{Sink, SinkReceiver};
+use host::{usage_of, whole_status};
+use model::status::{Phase, Renewal, Status};
+
+/// How long a daemon or a server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where jobs are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Store {
+    /// One SQLite file.
+    Embedded,
+    /// Nodes of Redis.
+    Redis,
+}
+
+/// The options of the daemon that is measured.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "The daemon")]
+pub(super) struct Options {
+    /// Where jobs are stored
+    #[arg(long, value_enum, default_value = "embedded")]
+    pub store: Store,
+
+    /// The number of Redis nodes; each is its own redis-server (append-only file, fsync each second)
+    #[arg(long, default_value_t = 1, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub nodes: u32,
+
+    /// The number of topics; the jobs use them in turn
+    #[arg(long, default_value_t = 1, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub topics: u32,
+
+    /// The number of processes that make callbacks
+    #[arg(long, default_value_t = 2, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub consumers: u32,
+
+    /// Callbacks in flight in each of these processes
+    #[arg(long, default_value_t = 64, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub concurrency: u32,
+
+    /// The receiver of callbacks: one that does almost nothing, or an axum handler, as a business has it
+    #[arg(long, value_enum, default_value = "bare")]
+    pub receiver: SinkReceiver,
+
+    /// A folder on the disk that is measured; default: the host's folder for temporary files
+    #[arg(long, value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+}
+
+/// A running daemon, and what it needs.
+#[derive(Debug)]
+pub(super) struct BenchDaemon {
+    /// Its TCP port.
+    pub server: SocketAddr,
+    /// Its HTTP port.
+    pub http: SocketAddr,
+    /// The addresses of its Redis nodes.
+    pub nodes: Vec<SocketAddr>,
+    /// The receiver of its callbacks.
+    pub sink: Sink,
+    // These fields are dropped in this order: the daemon must end before its servers, and all before the folder.
+    daemon: Daemon,
+    servers: Vec<RedisServer>,
+    folder: TemporaryFolder,
+}
+
+impl BenchDaemon {
+    /// Starts the sink, the Redis nodes and the daemon. The topics `t0`, `t1` … call `/fast`. The topics `slow` and
+    /// `never` call `/slow` and `/never`.
+    pub(super) fn start(options: &Options) -> Result<BenchDaemon> {
+        let folder = TemporaryFolder::fresh("bench", options.folder.clone())?;
+        let sink = Sink::start(options.receiver)?;
+        let count = if options.store == Store::Redis { options.nodes } else { 0 };
+        let servers = (0..count).map(|n| RedisServer::start(&folder, n)).collect::<Result<Vec<_>>>()?;
+        let (server, http) = (local(free_port()?), local(free_port()?));
+        let nodes: Vec<SocketAddr> = servers.iter().map(|s| s.address).collect();
+        std::fs::write(folder.0.join("dq.toml"), configuration(options, server, http, &nodes, &sink))?;
+        let mut daemon = Daemon::start(&folder)?;
+        let control = Control { run_dir: folder.0.join("var/run") };
+        // The ports accept connections before a process reads from them. So this waits for the phase of the daemon
+        // instead.
+        await_start("dq-master", || daemon.has_ended(), || control.is_steady())
+            .context("no daemon to measure; RUST_LOG=info tells more")?;
+        Ok(BenchDaemon { server, http, nodes, sink, daemon, servers, folder })
+    }
+
+    /// Returns the control of the daemon, which asks its master.
+    pub(super) fn control(&self) -> Control {
+        Control { run_dir: self.folder.0.join("var/run") }
+    }
+
+    /// Returns the memory (PSS, in bytes) and the processor time of all its processes together.
+    pub(super) fn usage(&self) -> Result<(u64, Duration)> {
+        let usages = self.control().processes()?.into_iter().filter_map(usage_of);
+        Ok(usages.fold((0, Duration::ZERO), |(memory, cpu), u| (memory + u.memory_bytes, cpu + u.cpu)))
+    }
+
+    /// Pauses the deliveries of the topics `t0`, `t1` …, or resumes them.
+    pub(super) fn hold(&self, topics: u32, hold: bool) -> Result<()> {
+        let word = if hold { "pause" } else { "resume" };
+        let (send_mode, until) = (SendMode::Closed { depth: 1 }, StopCondition::Count(topics.into()));
+        let volley =
+            fire(Target::new(self.http, topics.min(16)), send_mode, until, &mut PauseRequests(word))?;
+        if volley.failed > 0 { bail!("cannot {word} {} topics", volley.failed) } else { Ok(()) }
+    }
+
+    /// Fails if the daemon has ended.
+    pub(super) fn check(&mut self) -> Result<()> {
+        if self.daemon.has_ended()? {
+            bail!("dq-master has ended; RUST_LOG=info tells more");
+        }
+        Ok(())
+    }
+
+    /// Returns how many bytes of memory the data of all Redis nodes uses together.
+    pub(super) fn redis_bytes(&self) -> Result<u64> {
+        let used = |server: &RedisServer| -> Result<u64> {
+            let info: redis::InfoDict = redis::cmd("INFO").arg("memory").query(&mut server.connection()?)?;
+            info.get("used_memory").context("INFO without used_memory")
+        };
+        self.servers.iter().map(used).sum()
+    }
+
+    /// Takes a node away from the daemon.
+    pub(super) fn take_node_away(&mut self, node: usize, absence: Absence) -> Result<()> {
+        let server = &mut self.servers[node];
+        match absence {
+            Absence::Killed => {
+                server.child.kill()?;
+                server.child.wait()?;
+                Ok(())
+            }
+            Absence::Hung => server.signal(Signal::SIGSTOP),
+        }
+    }
+
+    /// Brings a node back, with the data that it had.
+    pub(super) fn bring_node_back(&mut self, node: usize, absence: Absence) -> Result<()> {
+        match absence {
+            Absence::Killed => {
+                let address = self.servers[node].address;
+                self.servers[node] = RedisServer::start_at(&self.folder, node as u32, address)?;
+                Ok(())
+            }
+            Absence::Hung => self.servers[node].signal(Signal::SIGCONT),
+        }
+    }
+
+    /// Returns the folder of its files.
+    pub(super) fn folder(&self) -> &std::path::Path {
+        &self.folder.0
+    }
+}
+
+/// A running daemon, which can be asked for its status, killed in part, and restarted.
+#[derive(Debug, Clone)]
+pub(super) struct Control {
+    run_dir: PathBuf,
+}
+
+impl Control {
+    fn status(&self) -> Result<Status> {
+        Ok(whole_status(&self.run_dir, PATIENCE)?)
+    }
+
+    /// Fails unless all of its processes are ready.
+    fn is_steady(&self) -> Result<()> {
+        match self.status()?.phase {
+            Phase::Steady => Ok(()),
+            phase => bail!("its phase is {phase:?}"),
+        }
+    }
+
+    /// Returns the ids of all processes of the daemon, its master first.
+    pub(super) fn processes(&self) -> Result<Vec<i32>> {
+        let status = self.status()?;
+        Ok(std::iter::once(status.pid).chain(status.processes.iter().filter_map(|p| p.pid)).collect())
+    }
+
+    /// Kills one of the child processes: another one for each number, in turn. Returns its name.
+    pub(super) fn kill(&self, number: usize) -> Result<String> {
+        let children: Vec<(String, i32)> =
+            self.status()?.processes.into_iter().filter_map(|p| Some((p.name, p.pid?))).collect();
+        let Some((name, pid)) = children.get(number % children.len().max(1)) else {
+            bail!("it has no children")
+        };
+        kill(Pid::from_raw(*pid), Signal::SIGKILL).with_context(|| format!("cannot kill {name}"))?;
+        Ok(name.clone())
+    }
+
+    /// Restarts the daemon in place with USR2. Waits until the new processes serve.
+    pub(super) fn restart(&self) -> Result<()> {
+        let before = self.status()?;
+        kill(Pid::from_raw(before.pid), Signal::SIGUSR2).context("cannot restart dq-master")?;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            // The master may not answer while it changes to the new executable.
+            let renewal =
+                self.status().ok().and_then(|now| now.renewal).filter(|r| before.renewal.as_ref() != Some(r));
+            match renewal {
+                Some(Renewal { refused: Some(why), .. }) => bail!("the restart was refused: {why}"),
+                Some(_) => return Ok(()),
+                None if Instant::now() > until => bail!("the restart is not over after {PATIENCE:?}"),
+                None => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+}
+
+fn configuration(
+    options: &Options,
+    server: SocketAddr,
+    http: SocketAddr,
+    nodes: &[SocketAddr],
+    sink: &Sink,
+) -> String {
+    let mut text = format!(
+        "# Made by `dq bench`.\nrun_dir = \"var/run\"\n\
+         [server]\nlisten = \"{server}\"\nmax_connections = 20000\n\
+         [http]\nlisten = \"{http}\"\nmax_connections = 20000\nmax_requests = 20000\n\
+         [registry]\nurl = \"none\"\n\
+         [consume]\nprocesses = {}\nconcurrency = {}\n",
+        options.consumers, options.concurrency
+    );
+    match nodes {
+        [] => text += "[store]\nbackend = \"embedded\"\npath = \"var/dq.db\"\n",
+        _ => text += "[store]\nbackend = \"redis\"\n",
+    }
+    for (n, node) in nodes.iter().enumerate() {
+        let _ = write!(text, "[[store.node]]\nname = \"r{n}\"\nurl = \"redis://{node}/0\"\n");
+    }
+    let mut topic = |name: &str, path: &str| {
+        let callback = format!("http://{}/{path}", sink.address);
+        let _ = write!(text, "[[topic]]\nname = \"{name}\"\ncallback = \"{callback}\"\ntimeout = \"5s\"\n");
+    };
+    (0..options.topics).for_each(|n| topic(&format!("t{n}"), "fast"));
+    topic("slow", "slow");
+    topic("never", "never");
+    text
+}
+
+/// Waits until a process that was started answers as it must.
+fn await_start(
+    what: &str,
+    mut has_ended: impl FnMut() -> Result<bool>,
+    answers: impl Fn() -> Result<()>,
+) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    while let Err(e) = answers() {
+        if has_ended()? {
+            bail!("{what} has ended");
+        }
+        if Instant::now() > until {
+            return Err(e).with_context(|| format!("{what} has not started within {PATIENCE:?}"));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// A redis-server that is started for the measurement.
+#[derive(Debug)]
+struct RedisServer {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl RedisServer {
+    fn start(folder: &TemporaryFolder, number: u32) -> Result<RedisServer> {
+        RedisServer::start_at(folder, number, local(free_port()?))
+    }
+
+    /// Starts a redis-server with the data that is in its folder.
+    fn start_at(folder: &TemporaryFolder, number: u32, address: SocketAddr) -> Result<RedisServer> {
+        let dir = folder.0.join(format!("redis-{number}"));
+        std::fs::create_dir_all(&dir)?;
+        let child = Command::new("redis-server")
+            .args(["--port", &address.port().to_string(), "--bind", "127.0.0.1", "--save", ""])
+            .args(["--appendonly", "yes", "--appendfsync", "everysec"])
+            // A rewrite of the append-only file at some moment would disturb what is measured then.
+            .args(["--auto-aof-rewrite-percentage", "0", "--dir"])
+            .arg(&dir)
+            .stdout(Stdio::null())
+            .spawn()
+            .context("cannot start redis-server")?;
+        let mut server = RedisServer { child, address };
+        await_start(
+            "redis-server",
+            || Ok(server.child.try_wait()?.is_some()),
+            || Ok(TcpStream::connect(address).map(drop)?),
+        )?;
+        Ok(server)
+    }
+}
+
+impl RedisServer {
+    fn signal(&self, signal: Signal) -> Result<()> {
+        kill(Pid::from_raw(self.child.id() as i32), signal).with_context(|| format!("cannot send {signal}"))
+    }
+
+    fn connection(&self) -> Result<redis::Connection> {
+        Ok(redis::Client::open(format!("redis://{}/", self.address))?.get_connection()?)
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

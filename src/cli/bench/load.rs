@@ -1,0 +1,331 @@
+//! One thread that keeps many connections busy. It is the client of every measurement, both of dq and of what dq is
+//! compared with.
+//!
+//! There are two modes. Closed: each connection has a fixed number of requests in flight, and sends the next one when
+//! one is answered. Open: requests are sent at a fixed rate, whatever the answers. The time of a request then counts
+//! from the moment when it should have been sent. So a server that stalls is charged with all requests that had to wait
+//! (this avoids coordinated omission).
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use hdrhistogram::Histogram;
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token};
+
+use super::super::progress::Progress;
+
+/// How long no answer may come before the measurement is given up.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The requests and answers of a connection.
+pub(super) trait Dialect {
+    /// Appends the request with this number.
+    fn ask(&mut self, number: u64, out: &mut Vec<u8>);
+
+    /// Reads the first answer. Returns how many bytes it has, and whether it is a success. `None`: it is not complete.
+    fn answer(&self, bytes: &[u8]) -> Result<Option<(usize, bool)>>;
+}
+
+/// When requests are sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum SendMode {
+    /// A fixed number of requests is in flight on each connection.
+    Closed {
+        /// The number of requests; at least 1.
+        depth: usize,
+    },
+    /// Requests are sent at a fixed rate, over all connections.
+    Open {
+        /// The rate; above 0.
+        per_second: f64,
+    },
+}
+
+/// When no more requests are sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum StopCondition {
+    /// After this many requests.
+    Count(u64),
+    /// After this time.
+    Time(Duration),
+}
+
+/// The server that requests are sent to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Target {
+    pub address: SocketAddr,
+    pub connections: usize,
+    /// Whether a connection that breaks is opened again, and its requests in flight are counted as unknown. Otherwise
+    /// it is an error.
+    pub survives: bool,
+}
+
+impl Target {
+    /// Returns a target whose connections must not break.
+    pub(super) fn new(address: SocketAddr, connections: u32) -> Target {
+        Target { address, connections: connections as usize, survives: false }
+    }
+}
+
+/// The result of a measurement.
+#[derive(Debug)]
+pub(super) struct LoadRun {
+    /// Requests that were answered with success.
+    pub done: u64,
+    /// Requests that were refused.
+    pub failed: u64,
+    /// The numbers of the requests whose connection broke before they were answered.
+    pub unknown: Vec<u64>,
+    /// The time from the first request to the last answer.
+    pub took: Duration,
+    /// The times of all answered requests, in microseconds.
+    pub latency_us: Histogram<u64>,
+}
+
+impl StopCondition {
+    /// Returns the display of the progress towards this end.
+    pub(super) fn progress(self) -> Progress {
+        match self {
+            StopCondition::Count(count) => Progress::begin(count, "requests are answered"),
+            StopCondition::Time(time) => Progress::begin(time.as_secs(), "seconds are over"),
+        }
+    }
+}
+
+impl LoadRun {
+    /// Returns how many requests were answered with success a second.
+    pub(super) fn per_second(&self) -> f64 {
+        self.done as f64 / self.took.as_secs_f64().max(1e-9)
+    }
+}
+
+/// Returns a histogram of microseconds, up to ten minutes, with three significant digits.
+pub(super) fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 600_000_000, 3).expect("the bounds are constants")
+}
+
+struct Connection {
+    stream: TcpStream,
+    out: Vec<u8>,
+    input: Vec<u8>,
+    /// The number of each request in flight, and when it was sent or should have been sent.
+    in_flight: VecDeque<(u64, Instant)>,
+    writable: bool,
+}
+
+/// Why a connection cannot be used any more.
+enum ConnectionFailure {
+    /// It has ended.
+    Ended(anyhow::Error),
+    /// The bytes that came cannot be understood.
+    Strange(anyhow::Error),
+}
+
+/// How many requests have been sent, and when the next one is sent.
+struct Schedule {
+    send_mode: SendMode,
+    until: StopCondition,
+    began: Instant,
+    sent: u64,
+}
+
+impl Schedule {
+    /// Returns whether no more requests are to be sent.
+    fn is_over(&self) -> bool {
+        match self.until {
+            StopCondition::Count(count) => self.sent >= count,
+            StopCondition::Time(time) => self.began.elapsed() >= time,
+        }
+    }
+
+    /// Returns when the next request is to be sent. `None`: as soon as a connection has room.
+    fn next(&self) -> Option<Instant> {
+        match self.send_mode {
+            SendMode::Closed { .. } => None,
+            SendMode::Open { per_second } => {
+                Some(self.began + Duration::from_secs_f64(self.sent as f64 / per_second))
+            }
+        }
+    }
+}
+
+/// Sends requests over some connections, and collects the answers.
+pub(super) fn fire(
+    target: Target,
+    send_mode: SendMode,
+    until: StopCondition,
+    dialect: &mut dyn Dialect,
+) -> Result<LoadRun> {
+    let mut progress = until.progress();
+    let mut poll = Poll::new()?;
+    let mut all =
+        (0..target.connections).map(|n| connect(&poll, target.address, n)).collect::<Result<Vec<_>>>()?;
+    let mut events = Events::with_capacity(1024);
+    let mut volley =
+        LoadRun { done: 0, failed: 0, unknown: Vec::new(), took: Duration::ZERO, latency_us: histogram() };
+    let mut schedule = Schedule { send_mode, until, began: Instant::now(), sent: 0 };
+    let (mut turn, mut last, mut told) = (0, Instant::now(), 0);
+    loop {
+        let depth = if let SendMode::Closed { depth } = send_mode { depth } else { usize::MAX };
+        // Goes round the connections, with one request for each, until none has room or the next request is not due
+        // yet.
+        let mut unlucky = 0;
+        while unlucky < all.len() && !schedule.is_over() {
+            let due = schedule.next();
+            let now = Instant::now();
+            if due.is_some_and(|at| at > now) {
+                break;
+            }
+            let connection = &mut all[turn % target.connections];
+            turn += 1;
+            if connection.in_flight.len() >= depth {
+                unlucky += 1;
+                continue;
+            }
+            unlucky = 0;
+            dialect.ask(schedule.sent, &mut connection.out);
+            connection.in_flight.push_back((schedule.sent, due.unwrap_or(now)));
+            schedule.sent += 1;
+        }
+        for (n, connection) in all.iter_mut().enumerate() {
+            if connection.writable && !connection.out.is_empty() {
+                let flushed = flush(connection);
+                mend(connection, flushed, (&poll, &target, n), &mut volley)?;
+            }
+        }
+        if schedule.is_over() && all.iter().all(|c| c.in_flight.is_empty()) {
+            volley.took = last.saturating_duration_since(schedule.began);
+            progress.end();
+            return Ok(volley);
+        }
+        if last.elapsed() > PATIENCE && all.iter().any(|c| !c.in_flight.is_empty()) {
+            bail!("{} has not answered for {PATIENCE:?}", target.address);
+        }
+        let wait = match schedule.next().filter(|_| !schedule.is_over()) {
+            Some(at) => at.saturating_duration_since(Instant::now()),
+            None => Duration::from_secs(1),
+        };
+        match poll.poll(&mut events, Some(wait)) {
+            Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+            other => other?,
+        }
+        for event in &events {
+            let n = event.token().0;
+            let connection = &mut all[n];
+            connection.writable |= event.is_writable();
+            if event.is_readable() {
+                let taken = take(connection, event.is_read_closed(), dialect, &mut volley);
+                mend(connection, taken, (&poll, &target, n), &mut volley)?;
+                last = Instant::now();
+            }
+        }
+        let far = match until {
+            StopCondition::Count(_) => volley.done + volley.failed + volley.unknown.len() as u64,
+            StopCondition::Time(time) => schedule.began.elapsed().min(time).as_secs(),
+        };
+        progress.step(far - told);
+        told = far;
+    }
+}
+
+/// Opens a broken connection again if the target allows it; otherwise returns the error.
+fn mend(
+    connection: &mut Connection,
+    came: Result<(), ConnectionFailure>,
+    (poll, target, number): (&Poll, &Target, usize),
+    volley: &mut LoadRun,
+) -> Result<()> {
+    match came {
+        Ok(()) => Ok(()),
+        Err(ConnectionFailure::Ended(_)) if target.survives => {
+            volley.unknown.extend(connection.in_flight.drain(..).map(|(number, _)| number));
+            *connection = connect(poll, target.address, number)?;
+            Ok(())
+        }
+        Err(ConnectionFailure::Ended(e) | ConnectionFailure::Strange(e)) => Err(e),
+    }
+}
+
+fn connect(poll: &Poll, address: SocketAddr, number: usize) -> Result<Connection> {
+    let stream =
+        std::net::TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    let mut stream = TcpStream::from_std(stream);
+    poll.registry().register(&mut stream, Token(number), Interest::READABLE | Interest::WRITABLE)?;
+    Ok(Connection { stream, out: Vec::new(), input: Vec::new(), in_flight: VecDeque::new(), writable: true })
+}
+
+fn broke(e: std::io::Error) -> ConnectionFailure {
+    ConnectionFailure::Ended(anyhow::Error::new(e).context("a connection broke"))
+}
+
+fn flush(connection: &mut Connection) -> Result<(), ConnectionFailure> {
+    let mut written = 0;
+    while written < connection.out.len() {
+        match connection.stream.write(&connection.out[written..]) {
+            Ok(n) => written += n,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                connection.writable = false;
+                break;
+            }
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(broke(e)),
+        }
+    }
+    connection.out.drain(..written);
+    Ok(())
+}
+
+/// Reads the answers that have come. If the server has closed the connection, reads up to its end, because no further
+/// event would report it.
+fn take(
+    connection: &mut Connection,
+    has_ended: bool,
+    dialect: &dyn Dialect,
+    volley: &mut LoadRun,
+) -> Result<(), ConnectionFailure> {
+    let mut buffer = [0; 64 << 10];
+    let mut end = Ok(());
+    loop {
+        match connection.stream.read(&mut buffer) {
+            Ok(0) => {
+                let left = connection.in_flight.len();
+                end = Err(ConnectionFailure::Ended(anyhow!(
+                    "a connection was closed with {left} requests in flight"
+                )));
+                break;
+            }
+            Ok(n) => {
+                connection.input.extend_from_slice(&buffer[..n]);
+                if n < buffer.len() && !has_ended {
+                    break;
+                }
+            }
+            Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => {
+                end = Err(broke(e));
+                break;
+            }
+        }
+    }
+    let (mut read, now) = (0, Instant::now());
+    while let Some((bytes, is_success)) =
+        dialect.answer(&connection.input[read..]).map_err(ConnectionFailure::Strange)?
+    {
+        read += bytes;
+        let Some((_, sent)) = connection.in_flight.pop_front() else {
+            return Err(ConnectionFailure::Strange(anyhow!("an answer to no request")));
+        };
+        let took = now.saturating_duration_since(sent).as_micros() as u64;
+        volley.latency_us.saturating_record(took.max(1));
+        *(if is_success { &mut volley.done } else { &mut volley.failed }) += 1;
+    }
+    connection.input.drain(..read);
+    end
+}

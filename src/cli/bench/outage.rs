@@ -1,0 +1,106 @@
+//! Measures adds to one of several Redis nodes, with all nodes and while another node is down.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use super::daemon::{BenchDaemon, Store};
+use super::dialects::Tcp;
+use super::load::{Dialect, SendMode, StopCondition, Target, fire};
+use super::report::Report;
+use super::works::{DAY_MS, ROUNDS, WorkOutcome, jobs, median};
+use super::{Absence, Outage};
+use model::job::{JobId, JobKey, TopicName};
+use store::Lanes;
+
+/// How long a node may take until it takes adds again.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Adds, over TCP, of jobs whose home is one node.
+struct ToNode<'a> {
+    adds: Tcp,
+    lanes: &'a Lanes,
+    node: usize,
+    next: u64,
+}
+
+impl ToNode<'_> {
+    fn home(&self, number: u64) -> usize {
+        let Tcp(jobs) = &self.adds;
+        let topic = TopicName::new(&jobs.topic(number)).expect("the measurement's own topic");
+        let id = JobId::new(jobs.id(number)).expect("the measurement's own id");
+        self.lanes.of(&JobKey { topic, id })
+    }
+}
+
+impl Dialect for ToNode<'_> {
+    fn ask(&mut self, _: u64, out: &mut Vec<u8>) {
+        while self.home(self.next) != self.node {
+            self.next += 1;
+        }
+        self.adds.ask(self.next, out);
+        self.next += 1;
+    }
+
+    fn answer(&self, bytes: &[u8]) -> Result<Option<(usize, bool)>> {
+        let spooled = br#""spooled":true"#;
+        let answer = self.adds.answer(bytes)?;
+        Ok(answer
+            .map(|(end, done)| (end, done && !bytes[..end].windows(spooled.len()).any(|w| w == spooled))))
+    }
+}
+
+pub(super) fn run(outage: &Outage) -> WorkOutcome {
+    let Outage { clients, depth, time, absence, daemon } = outage;
+    if daemon.store != Store::Redis || daemon.nodes < 2 {
+        bail!("an outage of a node needs --store redis and --nodes 2 or more");
+    }
+    let mut stage = BenchDaemon::start(daemon)?;
+    let settings = super::super::settings(&stage.folder().join("dq.toml"))?;
+    let lanes = Lanes::new(&settings.store)?;
+    let (stays, goes) = (0, 1);
+    let (send_mode, until) =
+        (SendMode::Closed { depth: *depth as usize }, StopCondition::Time(*time / ROUNDS));
+    let to_node = |run: String, node| {
+        let adds = Tcp(jobs(&run, daemon.topics, clients.size, (DAY_MS, DAY_MS)));
+        ToNode { adds, lanes: &lanes, node, next: 0 }
+    };
+    let measure = |stage: &BenchDaemon, run: String| -> Result<f64> {
+        let target = Target::new(stage.server, clients.connections);
+        let volley = fire(target, send_mode, until, &mut to_node(run, stays))?;
+        if volley.failed > 0 {
+            bail!("{} adds were not taken by their node, although it is up", volley.failed);
+        }
+        Ok(volley.per_second())
+    };
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        with.push(measure(&stage, format!("w{round}-"))?);
+        stage.take_node_away(goes, *absence)?;
+        without.push(measure(&stage, format!("o{round}-"))?);
+        stage.bring_node_back(goes, *absence)?;
+        let begun = Instant::now();
+        let mut one = to_node(format!("b{round}-"), goes);
+        while fire(Target::new(stage.server, 1), send_mode, StopCondition::Count(1), &mut one)?.done == 0 {
+            if begun.elapsed() > PATIENCE {
+                bail!("the node that was away does not take adds again");
+            }
+        }
+    }
+    let settings = format!(
+        "{} nodes, of which one {}, {} connections, {depth} in flight each, {} bytes",
+        daemon.nodes,
+        match absence {
+            Absence::Killed => "is killed",
+            Absence::Hung => "hangs",
+        },
+        clients.connections,
+        clients.size
+    );
+    let ratios = with.iter().zip(&without).map(|(with, without)| without / with).collect();
+    let mut report = Report::new("outage", settings);
+    report.figure("adds with all nodes", median(with), "/s");
+    report.figure("adds without one", median(without), "/s");
+    report.ratio("ratio", median(ratios), 1.0, "adds with all nodes");
+    Ok((report, true))
+}

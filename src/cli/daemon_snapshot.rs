@@ -1,0 +1,195 @@
+//! The state of a daemon, collected from several parts: its master answers at the control socket, the rest through the
+//! HTTP API. A part that does not answer in time is left out.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::api::Api;
+use super::exposition::{self, Sample};
+use super::failure::Failure;
+use super::spool::SpoolFill;
+use super::target::Target;
+use host::{state_of, whole_status};
+use model::status::{Finding, ProcessState, Status};
+
+/// How long the master may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long each request to the API may take that adds to the master's answer.
+const PART_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The state of a daemon at one moment.
+#[derive(Debug, Serialize)]
+pub(super) struct DaemonSnapshot {
+    #[serde(flatten)]
+    pub status: Status,
+    /// The topics. `None`: the daemon has not reported them.
+    pub topics: Option<Vec<Topic>>,
+    /// The nodes. `None`: the daemon has not reported them.
+    pub nodes: Option<Vec<Node>>,
+    /// What waits in the spool of the daemon's host. `None`: there is no spool, or the daemon has not reported it.
+    pub spool: Option<SpoolFill>,
+    /// Why some of it is missing.
+    #[serde(skip)]
+    pub missing: Option<String>,
+    /// The samples of `/metrics`. Empty: the daemon has not reported them.
+    #[serde(skip)]
+    pub samples: Vec<Sample>,
+}
+
+/// A topic: how many of its jobs are in each state, and how late its deliveries were.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Topic {
+    pub topic: String,
+    pub delayed: u64,
+    pub ready: u64,
+    pub leased: u64,
+    pub dead: u64,
+    /// How late deliveries began, in milliseconds: half of them were not later than this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late_p50_ms: Option<f64>,
+    /// The same for 99 of 100 deliveries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late_p99_ms: Option<f64>,
+    /// All other fields of the API's answer.
+    #[serde(flatten)]
+    pub more: BTreeMap<String, serde_json::Value>,
+}
+
+/// A node of the store.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Node {
+    pub name: String,
+    pub answers: bool,
+    /// Its part in the set of nodes: `home`, `joining`, `leaving`, `outside`.
+    #[serde(default)]
+    pub part: String,
+    /// Whether its data is older than the data of the other nodes.
+    #[serde(default)]
+    pub is_older: bool,
+    /// The highest durability level that it can give alone.
+    #[serde(default)]
+    pub durability: Option<String>,
+    /// How many replicas follow it.
+    #[serde(default)]
+    pub replicas: Option<u64>,
+    /// The counts of a node that does not report them are null in the API, and 0 here.
+    #[serde(default, deserialize_with = "zero_if_null")]
+    pub delayed: u64,
+    #[serde(default, deserialize_with = "zero_if_null")]
+    pub ready: u64,
+    #[serde(default, deserialize_with = "zero_if_null")]
+    pub leased: u64,
+    #[serde(default, deserialize_with = "zero_if_null")]
+    pub dead: u64,
+    /// Why it does not answer, or another remark about it.
+    #[serde(default)]
+    pub detail: Option<String>,
+}
+
+fn zero_if_null<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    Option::deserialize(from).map(Option::unwrap_or_default)
+}
+
+impl Node {
+    /// Returns its state in one word.
+    pub(super) fn state(&self) -> &str {
+        match self.part.as_str() {
+            _ if !self.answers => "down",
+            _ if self.is_older => "older",
+            "" | "home" => "up",
+            part => part,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Topics {
+    topics: Vec<Topic>,
+}
+
+/// The nodes of the store, and what waits for them in the spool.
+#[derive(Deserialize)]
+pub(super) struct Nodes {
+    pub nodes: Vec<Node>,
+    #[serde(default)]
+    pub spool: Option<SpoolFill>,
+}
+
+#[derive(Deserialize)]
+struct Alerts {
+    alerts: Vec<Finding>,
+}
+
+impl DaemonSnapshot {
+    /// Returns a snapshot that has only the status of the master yet.
+    pub(super) fn new(status: Status) -> DaemonSnapshot {
+        DaemonSnapshot { status, topics: None, nodes: None, spool: None, missing: None, samples: Vec::new() }
+    }
+
+    /// Reads the state of a daemon. A daemon on this host does not need an HTTP server for this.
+    pub(super) fn of(target: &Target) -> Result<DaemonSnapshot> {
+        let Some(run_dir) = &target.run_dir else { return DaemonSnapshot::far(target) };
+        let status = master(run_dir)?;
+        let mut snapshot = DaemonSnapshot::new(status);
+        // The API is not asked if its process is stopped (state T): it would not answer.
+        let runs =
+            |p: &model::status::Process| p.pid.and_then(state_of).is_some_and(|s| s != 'T' && s != 't');
+        let is_up =
+            |p: &model::status::Process| p.name == "dq-http-server" && p.state == ProcessState::Up && runs(p);
+        if snapshot.status.processes.iter().any(is_up) {
+            let api = Api::new(target, PART_PATIENCE);
+            snapshot.missing = api.and_then(|api| snapshot.complete(&api)).err().map(|e| format!("{e:#}"));
+        }
+        Ok(snapshot)
+    }
+
+    /// Reads the state of a daemon that was chosen by its URL: the API has to answer everything.
+    fn far(target: &Target) -> Result<DaemonSnapshot> {
+        let api = Api::new(target, PATIENCE)?;
+        let status: Status = api.get("/v1/processes")?.json()?;
+        let mut snapshot = DaemonSnapshot::new(status);
+        if let Ok(Alerts { alerts }) = api.get("/v1/alerts").and_then(|answer| answer.json()) {
+            snapshot.status.findings = alerts;
+        }
+        snapshot.missing = snapshot.complete(&api).err().map(|e| format!("{e:#}"));
+        Ok(snapshot)
+    }
+
+    fn complete(&mut self, api: &Api) -> Result<()> {
+        let topics = self.complete_topics(api);
+        // If the daemon answers, but cannot count jobs because no node answers it, it can still report the nodes.
+        let answers = |e: &anyhow::Error| matches!(e.downcast_ref(), Some(Failure::Refused(_)));
+        if topics.as_ref().map_or_else(answers, |()| true) {
+            let Nodes { nodes, spool } = nodes(api)?;
+            (self.nodes, self.spool) = (Some(nodes), spool);
+        }
+        topics
+    }
+
+    fn complete_topics(&mut self, api: &Api) -> Result<()> {
+        let Topics { mut topics } = api.get("/v1/stats")?.json()?;
+        self.samples = api.get("/metrics").map(|answer| exposition::read(&answer.text())).unwrap_or_default();
+        for topic in &mut topics {
+            let late = exposition::lateness(&self.samples, &topic.topic);
+            topic.late_p50_ms = late.quantile(0.5).map(|s| s * 1000.0);
+            topic.late_p99_ms = late.quantile(0.99).map(|s| s * 1000.0);
+        }
+        self.topics = Some(topics);
+        Ok(())
+    }
+}
+
+/// Returns the status from the master of the daemon with this run_dir, and what its processes use.
+pub(super) fn master(run_dir: &Path) -> Result<Status> {
+    whole_status(run_dir, PATIENCE).map_err(|e| anyhow!("{e} (--run-dir or --config say where it runs)"))
+}
+
+/// Returns the nodes of the store, as the daemon reports them.
+pub(super) fn nodes(api: &Api) -> Result<Nodes> {
+    api.get("/v1/nodes")?.json()
+}

@@ -1,0 +1,158 @@
+//! `dq`, the command line for people.
+//!
+//! A command asks the daemon through its HTTP API, over the Unix socket or a network. Commands that must also work
+//! while no daemon runs (the configuration, nodes, an import) do their work themselves. Each command has its own file.
+//!
+//! A command prints results on stdout, and everything else on stderr. docs/CLI.md has the exit codes.
+//!
+//! Begin with [`main`] and the enum of commands in this file.
+
+mod add;
+mod alerts;
+mod api;
+mod ask;
+mod batch;
+mod bench;
+mod client;
+mod completions;
+mod config_check;
+mod console;
+mod daemon_snapshot;
+mod dead;
+mod demo;
+mod doctor;
+mod due;
+mod exposition;
+mod failure;
+mod import;
+mod job;
+mod list;
+mod listen;
+mod man;
+mod node_table;
+mod nodes;
+mod own_daemon;
+mod progress;
+mod receiver;
+mod show;
+mod spool;
+mod status;
+mod target;
+mod tokens;
+mod top;
+mod topics;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{CommandFactory as _, Parser, Subcommand};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+
+use self::failure::Failure;
+use model::settings::Settings;
+
+pub use client::Client;
+pub use receiver::{Answer, Call, Receiver};
+
+/// The command line of dq, the delay queue
+///
+/// Most commands use the HTTP API of the daemon. By default they connect to the Unix socket in its run_dir, where root
+/// and the daemon's user may do everything. With --url and a token they connect over the network.
+#[derive(Debug, Parser)]
+#[command(name = "dq", version, after_help = failure::EXIT_CODES, after_long_help = failure::EXIT_CODES)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Add(add::Arguments),
+    Get(job::get::Arguments),
+    Del(job::del::Arguments),
+    Reschedule(job::reschedule::Arguments),
+    Run(job::run::Arguments),
+    List(list::Arguments),
+    Topics(topics::Arguments),
+    Dead(dead::Arguments),
+    Status(status::Arguments),
+    Top(top::Arguments),
+    Doctor(doctor::Arguments),
+    Nodes(nodes::Arguments),
+    Alerts(alerts::Arguments),
+    Token(tokens::Arguments),
+    Console(console::Arguments),
+    Config(config_check::Arguments),
+    Import(import::Arguments),
+    Listen(listen::Arguments),
+    Demo(demo::Arguments),
+    Bench(bench::Arguments),
+    Completions(completions::Arguments),
+    Man(man::Arguments),
+}
+
+impl Command {
+    /// Runs the command. Returns whether all is well.
+    fn run(self) -> Result<bool> {
+        let done = |result: Result<()>| result.map(|()| true);
+        match self {
+            Command::Add(arguments) => add::run(&arguments),
+            Command::Get(arguments) => done(job::get::run(&arguments)),
+            Command::Del(arguments) => done(job::del::run(&arguments)),
+            Command::Reschedule(arguments) => done(job::reschedule::run(&arguments)),
+            Command::Run(arguments) => done(job::run::run(&arguments)),
+            Command::List(arguments) => done(list::run(&arguments)),
+            Command::Topics(arguments) => topics::run(&arguments),
+            Command::Dead(arguments) => dead::run(&arguments),
+            Command::Status(arguments) => status::run(&arguments),
+            Command::Top(arguments) => done(top::run(&arguments)),
+            Command::Doctor(arguments) => doctor::run(&arguments),
+            Command::Nodes(arguments) => nodes::run(&arguments),
+            Command::Alerts(arguments) => alerts::run(&arguments),
+            Command::Token(arguments) => done(tokens::run(&arguments)),
+            Command::Console(arguments) => done(console::run(&arguments)),
+            Command::Config(arguments) => config_check::run(&arguments),
+            Command::Import(arguments) => import::run(&arguments),
+            Command::Listen(arguments) => done(listen::run(&arguments)),
+            Command::Demo(arguments) => done(demo::run(&arguments)),
+            Command::Bench(arguments) => bench::run(&arguments),
+            Command::Completions(arguments) => done(completions::run(&arguments)),
+            Command::Man(arguments) => done(man::run(&arguments)),
+        }
+    }
+}
+
+/// Runs `dq` with the arguments of its command line.
+pub fn main() -> ExitCode {
+    // If the reader of the output stops reading, as `head` does, SIGPIPE ends this process, as it does most programs.
+    let action = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    // SAFETY: this sets the default action, and no other thread exists yet.
+    let _ = unsafe { sigaction(Signal::SIGPIPE, &action) };
+    let as_json = std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json");
+    let parsed = match Arguments::try_parse() {
+        Err(e) if as_json && e.use_stderr() => {
+            return failure::tell(&Failure::Usage(e.to_string().trim_end().to_owned()).into(), true);
+        }
+        Err(e) => e.exit(),
+        Ok(parsed) => parsed,
+    };
+    match parsed.command.run() {
+        Ok(true) => ExitCode::SUCCESS,
+        // The command has printed what is wrong.
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => failure::tell(&e, as_json),
+    }
+}
+
+/// Returns the settings of a configuration file, as dq-master reads them.
+fn settings(file: &Path) -> Result<Settings> {
+    Ok(config::load(file, config::environment(), &|registry, _| {
+        registry::php_nodes(registry).map_err(|e| e.to_string())
+    })?)
+}
+
+/// Returns the command line as clap knows it. The completions and the manual pages are made from it.
+fn command_line() -> clap::Command {
+    Arguments::command()
+}

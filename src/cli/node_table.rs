@@ -1,0 +1,147 @@
+//! The nodes of a store as a table: whether each answers, its durability, and how many jobs it has.
+
+use serde::Serialize;
+
+use super::daemon_snapshot::Node;
+use super::show::{Colour, Table, paint};
+use super::spool::SpoolFill;
+
+/// A node, as a row of the table and as JSON.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    pub name: String,
+    pub answers: bool,
+    /// Its part in the set of nodes: `home`, `joining`, `leaving`, `outside`.
+    pub part: String,
+    /// Whether its data is older than the data of the other nodes.
+    pub is_older: bool,
+    /// Its state in one word: `up`, `down`, `older`, `joining`, `leaving`, `outside`.
+    pub state: String,
+    /// The highest durability level that it can give alone: `fsync`, `memory`.
+    pub durability: Option<String>,
+    /// How many replicas follow it.
+    pub replicas: Option<u64>,
+    /// How many jobs it has. `None`: it does not answer.
+    pub jobs: Option<Jobs>,
+    /// Why it does not answer or deliver.
+    pub detail: Option<String>,
+}
+
+impl From<&Node> for Row {
+    fn from(node: &Node) -> Row {
+        let Node { delayed, ready, leased, dead, .. } = *node;
+        Row {
+            name: node.name.clone(),
+            answers: node.answers,
+            part: node.part.clone(),
+            is_older: node.is_older,
+            state: node.state().to_owned(),
+            durability: node.durability.clone(),
+            replicas: node.replicas,
+            jobs: node.answers.then_some(Jobs { delayed, ready, leased, dead }),
+            detail: node.detail.clone().filter(|detail| !detail.is_empty()).or_else(|| advice(node)),
+        }
+    }
+}
+
+/// Says what is to be done about a node that answers, but does not deliver its jobs.
+fn advice(node: &Node) -> Option<String> {
+    let advice = match node.state() {
+        "older" => "its set is older than that of the others: dq nodes move looks at it",
+        "joining" | "leaving" => {
+            "jobs are being moved, and none is delivered: if no dq nodes move runs, run it again"
+        }
+        _ => return None,
+    };
+    Some(advice.to_owned())
+}
+
+/// The jobs of a node, by state.
+#[derive(Debug, Default, Clone, Copy, Serialize)]
+pub(super) struct Jobs {
+    pub delayed: u64,
+    pub ready: u64,
+    pub leased: u64,
+    pub dead: u64,
+}
+
+/// Returns the table of the nodes that a daemon reports, and the line about its spool.
+pub(super) fn told(nodes: &[Node], spool: Option<SpoolFill>) -> String {
+    table(&nodes.iter().map(Row::from).collect::<Vec<_>>()) + &waiting(spool)
+}
+
+/// Returns the line about what waits for the nodes. Empty: nothing waits.
+pub(super) fn waiting(spool: Option<SpoolFill>) -> String {
+    let line = spool.and_then(|spool| spool.line());
+    line.map_or_else(String::new, |line| paint(&line, Colour::Yellow) + "\n")
+}
+
+pub(super) fn table(rows: &[Row]) -> String {
+    let mut table = Table::new(&[
+        "NODE",
+        "STATE",
+        "DURABILITY",
+        ">REPLICAS",
+        ">DELAYED",
+        ">READY",
+        ">LEASED",
+        ">DEAD",
+        "WHY",
+    ]);
+    for row in rows {
+        let count =
+            |of: fn(&Jobs) -> u64| row.jobs.as_ref().map_or(String::new(), |jobs| of(jobs).to_string());
+        table.row([
+            row.name.clone(),
+            row.state.clone(),
+            row.durability.clone().unwrap_or_default(),
+            row.replicas.map_or(String::new(), |n| n.to_string()),
+            count(|jobs| jobs.delayed),
+            count(|jobs| jobs.ready),
+            count(|jobs| jobs.leased),
+            count(|jobs| jobs.dead),
+            row.detail.clone().unwrap_or_default(),
+        ]);
+    }
+    table.text()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_shows_what_each_node_does() {
+        let row = |name: &str, answers: bool, part: &str, is_older| {
+            let detail = (!answers).then(|| "connection refused".to_owned());
+            let (delayed, ready, leased, dead) = (1, 2, 3, 4);
+            Row::from(&Node {
+                name: name.into(),
+                answers,
+                part: part.into(),
+                is_older,
+                delayed,
+                ready,
+                leased,
+                dead,
+                detail,
+                durability: answers.then(|| "fsync".into()),
+                replicas: answers.then_some(2),
+            })
+        };
+        let rows = [
+            row("r1", true, "home", false),
+            row("r-long", true, "leaving", false),
+            row("r3", false, "home", false),
+            row("r4", true, "home", true),
+        ];
+        let table = table(&rows);
+        let words: Vec<Vec<&str>> = table.lines().map(|l| l.split_whitespace().collect()).collect();
+        assert_eq!(words[1], ["r1", "up", "fsync", "2", "1", "2", "3", "4"]);
+        assert_eq!(words[2][..8], ["r-long", "leaving", "fsync", "2", "1", "2", "3", "4"]);
+        assert!(table.lines().nth(2).unwrap().ends_with("run it again"), "{table}");
+        assert_eq!(words[3], ["r3", "down", "connection", "refused"]);
+        assert_eq!(words[4][..8], ["r4", "older", "fsync", "2", "1", "2", "3", "4"]);
+        assert!(table.lines().nth(4).unwrap().ends_with("dq nodes move looks at it"), "{table}");
+    }
+}

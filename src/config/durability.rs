@@ -1,0 +1,51 @@
+//! Checks the settings of durability: whether the store can give the level.
+
+use std::time::Duration;
+
+use super::ConfigError;
+use super::raw;
+use super::validate::within;
+use model::settings::{Safety, Store};
+use model::topic::{Durability, Topic};
+
+/// The limits of `store.durability_timeout`. dq answers a request with `unknown` when its store has not answered for
+/// ten seconds, and a call may be made twice, so two timeouts must fit into that time.
+const TIMEOUT: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(4));
+
+fn level(raw: &raw::Store) -> Result<Option<Durability>, ConfigError> {
+    let level = (!raw.durability.is_empty()).then(|| raw.durability.parse());
+    level.transpose().map_err(|problem| ConfigError::key("store.durability", problem))
+}
+
+/// Checks how safe jobs are on Redis.
+pub(super) fn of_redis(raw: &raw::Store) -> Result<Safety, ConfigError> {
+    Ok(Safety {
+        durability: level(raw)?.unwrap_or_default(),
+        timeout: within("store.durability_timeout", raw.durability_timeout, TIMEOUT.0, TIMEOUT.1)?,
+        allow_snapshots: raw.allow_snapshots,
+    })
+}
+
+/// Checks the settings that the embedded store does not need: what it answers is always on the disk.
+pub(super) fn check_embedded(raw: &raw::Store) -> Result<(), ConfigError> {
+    if let Some(level) = level(raw)?
+        && let Some(problem) = Store::embedded_lacks(level)
+    {
+        return Err(ConfigError::key("store.durability", problem));
+    }
+    if raw.allow_snapshots {
+        let problem = "true is for store.backend = \"redis\"; \"embedded\" keeps every job on the disk";
+        return Err(ConfigError::key("store.allow_snapshots", problem));
+    }
+    Ok(())
+}
+
+/// Checks that the store can give the level that each topic asks for.
+pub(super) fn check_topics(store: &Store, topics: &[Topic]) -> Result<(), ConfigError> {
+    for (i, topic) in topics.iter().enumerate() {
+        if let Some(problem) = topic.durability.and_then(|level| store.lacks(level)) {
+            return Err(ConfigError::key(format!("topic[{i}].durability"), problem));
+        }
+    }
+    Ok(())
+}

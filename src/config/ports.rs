@@ -1,0 +1,147 @@
+//! Checks who may connect to the TCP and the HTTP port.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use http::Uri;
+use ipnet::IpNet;
+
+use super::ConfigError;
+use super::certificate::{ConfiguredFile, certificate};
+use super::raw;
+use super::validate::{HOUR, count, within};
+use model::settings::{Auth, Http, Server};
+
+/// The longest frame, in bytes. Up to this length, the first byte of a frame in the binary framing is 0, which tells it
+/// apart from the other framing.
+const FRAME_MAX: usize = 15 << 20;
+
+/// The shortest and the longest `idle_timeout`.
+const IDLE: (Duration, Duration) = (Duration::from_millis(100), HOUR.saturating_mul(24));
+
+pub(super) fn server(raw: raw::Server, has_registry: bool) -> Result<Server, ConfigError> {
+    let port = ListenPort { name: "server", example: "127.0.0.1:6789" };
+    let (listen, auth, allow) = port.of(&raw.listen, &raw.auth, &raw.allow, has_registry)?;
+    if !(256..=FRAME_MAX).contains(&raw.max_frame.0) {
+        let shown = serde_json::to_string(&raw.max_frame).unwrap_or_default();
+        return Err(ConfigError::key(
+            "server.max_frame",
+            format!("{shown} is not within \"256B\" and \"15MiB\""),
+        ));
+    }
+    Ok(Server {
+        listen,
+        auth,
+        allow,
+        max_connections: count("server.max_connections", raw.max_connections, 1, 1_000_000)?,
+        max_frame: raw.max_frame.0,
+        idle_timeout: within("server.idle_timeout", raw.idle_timeout, IDLE.0, IDLE.1)?,
+    })
+}
+
+pub(super) fn http(raw: raw::Http, has_registry: bool, base: &Path) -> Result<Http, ConfigError> {
+    let port = ListenPort { name: "http", example: "127.0.0.1:8088" };
+    let (listen, auth, allow) = port.of(&raw.listen, &raw.auth, &raw.allow, has_registry)?;
+    let tls = certificate(
+        ConfiguredFile { key: "http.tls.cert", file: &raw.tls.cert },
+        ConfiguredFile { key: "http.tls.key", file: &raw.tls.key },
+        base,
+    )?;
+    Ok(Http {
+        public_url: public_url(&raw.public_url, listen, tls.is_some())?,
+        listen,
+        auth,
+        allow,
+        max_connections: count("http.max_connections", raw.max_connections, 1, 1_000_000)?,
+        max_requests: count("http.max_requests", raw.max_requests, 1, 1_000_000)?,
+        idle_timeout: within("http.idle_timeout", raw.idle_timeout, IDLE.0, IDLE.1)?,
+        tls,
+    })
+}
+
+/// Returns the URL at which receivers find the API: the one in the file, or else the address where it listens, if that
+/// is an address that can be called.
+fn public_url(said: &str, listen: Option<SocketAddr>, has_tls: bool) -> Result<Option<String>, ConfigError> {
+    if said.is_empty() {
+        let scheme = if has_tls { "https" } else { "http" };
+        return Ok(listen.filter(|a| !a.ip().is_unspecified()).map(|a| format!("{scheme}://{a}")));
+    }
+    let uri: Option<Uri> = said.parse().ok();
+    let good = uri.is_some_and(|u| {
+        matches!(u.scheme_str(), Some("http" | "https"))
+            && u.host().is_some_and(|host| !host.is_empty())
+            && !said.contains(['?', '#', '@'])
+    });
+    if !good {
+        let problem =
+            format!("{said:?} is not a URL to which a path can be added, such as \"https://dq.example.com\"");
+        return Err(ConfigError::key("http.public_url", problem));
+    }
+    Ok(Some(said.trim_end_matches('/').to_owned()))
+}
+
+/// The TCP port or the HTTP port.
+struct ListenPort {
+    name: &'static str,
+    example: &'static str,
+}
+
+impl ListenPort {
+    fn wrong<T>(&self, key: &str, problem: String) -> Result<T, ConfigError> {
+        Err(ConfigError::key(format!("{}.{key}", self.name), problem))
+    }
+
+    /// Returns the address of the port, and who may connect.
+    fn of(
+        &self,
+        listen: &str,
+        auth: &str,
+        allow: &[String],
+        has_registry: bool,
+    ) -> Result<(Option<SocketAddr>, Auth, Vec<IpNet>), ConfigError> {
+        let name = self.name;
+        let address = match listen {
+            "" => None,
+            text => match text.parse().ok().filter(|a: &SocketAddr| a.port() != 0) {
+                Some(address) => Some(address),
+                None => {
+                    let example = self.example;
+                    return self.wrong(
+                        "listen",
+                        format!("{text:?} is not an address and port, such as \"{example}\""),
+                    );
+                }
+            },
+        };
+        let auth = match auth {
+            "none" => Auth::None,
+            "token" if has_registry => Auth::Token,
+            "token" => {
+                let problem = "\"token\" needs a registry for the tokens: set registry.url to a MySQL database \
+                    (or, with the embedded store, to a SQLite file), or set \"none\" here";
+                return self.wrong("auth", problem.to_owned());
+            }
+            other => return self.wrong("auth", format!("{other:?} is neither \"none\" nor \"token\"")),
+        };
+        let allow = networks(&format!("{name}.allow"), allow)?;
+        let is_wide = address.is_some_and(|a| !a.ip().to_canonical().is_loopback());
+        if is_wide && auth == Auth::None && allow.is_empty() {
+            let problem = format!(
+                "\"{listen}\" is wider than loopback: set {name}.auth = \"token\", or say who may connect, such as \
+                 {name}.allow = [\"10.0.0.0/8\"]"
+            );
+            return self.wrong("listen", problem);
+        }
+        Ok((address, auth, allow))
+    }
+}
+
+pub(super) fn networks(key: &str, values: &[String]) -> Result<Vec<IpNet>, ConfigError> {
+    let parse = |v: &String| {
+        v.parse().map_err(|_| {
+            ConfigError::key(key, format!("{v:?} is not a range of addresses, such as \"10.0.0.0/8\""))
+        })
+    };
+    values.iter().map(parse).collect()
+}

@@ -1,0 +1,214 @@
+//! Connections: made by TCP, and wrapped in TLS for https. A connection also notes what hyper does not tell: whether
+//! any byte of an answer has arrived, and that an answer may have arrived although the request could not be sent
+//! completely.
+
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::client::TlsStream;
+
+use super::failure::{CallFailure, HEAD_MAX, is_closed};
+use super::tls::Tls;
+
+/// The maximum number of bytes before the end of an answer's head, with early hints (1xx). Without a limit, a receiver
+/// that sends them without end would keep the thread of all calls busy.
+const BEFORE_BODY_MAX: usize = 4 * HEAD_MAX;
+
+/// Counts the bytes that a receiver has sent. The connection shares it with the code that waits for an answer.
+#[derive(Debug, Default)]
+pub(super) struct ReadMonitor {
+    bytes: AtomicUsize,
+    in_body: AtomicBool,
+}
+
+impl ReadMonitor {
+    /// Sets the count back to zero, before a request.
+    pub(super) fn listen(&self) {
+        self.bytes.store(0, Ordering::Relaxed);
+        self.in_body.store(false, Ordering::Relaxed);
+    }
+
+    /// Notes that the head is complete. The reader of the body has its own limit.
+    pub(super) fn hear_body(&self) {
+        self.in_body.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether any byte has arrived since the count began.
+    pub(super) fn has_heard(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) > 0
+    }
+
+    fn is_flooded(&self) -> bool {
+        !self.in_body.load(Ordering::Relaxed) && self.bytes.load(Ordering::Relaxed) > BEFORE_BODY_MAX
+    }
+}
+
+#[derive(Debug)]
+enum Stream {
+    Plain(TcpStream),
+    Secure(Box<TlsStream<TcpStream>>),
+}
+
+/// A connection. If the receiver accepts no more bytes, it may already have answered. That answer is read, and counts.
+#[derive(Debug)]
+pub(super) struct Socket {
+    stream: Stream,
+    monitor: Arc<ReadMonitor>,
+    takes_no_more: bool,
+    /// Whether something was sent. Nothing is read before that, so that an answer that arrives early still counts as
+    /// the answer to the request.
+    has_spoken: bool,
+    /// The task that wanted to read before something was sent.
+    reader: Option<Waker>,
+}
+
+impl Socket {
+    /// Connects to the first of these addresses that accepts, and does the TLS handshake. Each address gets its share
+    /// of the time. `within`: the time that is left for all of this, and the time that messages name.
+    pub(super) async fn connect(
+        addresses: &[IpAddr],
+        port: u16,
+        secure: Option<(&Tls, &str)>,
+        (within, said): (Duration, Duration),
+    ) -> Result<Socket, CallFailure> {
+        let begun = Instant::now();
+        let left = || within.saturating_sub(begun.elapsed());
+        let late = || {
+            CallFailure::no_connection(format!("no connection within {}", humantime::format_duration(said)))
+        };
+        let mut failed = late();
+        for (n, address) in addresses.iter().enumerate() {
+            let part = left() / (addresses.len() - n) as u32;
+            match timeout(part, TcpStream::connect(SocketAddr::new(*address, port))).await {
+                Ok(Ok(tcp)) => return Socket::secured(tcp, secure, left(), late).await,
+                Ok(Err(e)) => failed = CallFailure::of_connection(&e),
+                Err(_) => failed = late(),
+            }
+        }
+        Err(failed)
+    }
+
+    async fn secured(
+        tcp: TcpStream,
+        secure: Option<(&Tls, &str)>,
+        within: Duration,
+        late: impl Fn() -> CallFailure,
+    ) -> Result<Socket, CallFailure> {
+        // A request is written as a whole, so it need not wait for more data.
+        tcp.set_nodelay(true).map_err(|e| CallFailure::of_connection(&e))?;
+        let stream = match secure {
+            None => Stream::Plain(tcp),
+            Some((tls, host)) => match timeout(within, tls.wrap(tcp, host)).await {
+                Ok(wrapped) => Stream::Secure(Box::new(wrapped?)),
+                Err(_) => return Err(late()),
+            },
+        };
+        Ok(Socket { stream, monitor: Arc::default(), takes_no_more: false, has_spoken: false, reader: None })
+    }
+
+    pub(super) fn monitor(&self) -> Arc<ReadMonitor> {
+        Arc::clone(&self.monitor)
+    }
+
+    /// Notes that something is sent. From now on, the connection is read.
+    fn speak(&mut self) {
+        self.has_spoken = true;
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+    }
+
+    /// Writes to the connection. If the receiver accepts no more bytes, this pretends success.
+    fn write<T>(
+        &mut self,
+        all: T,
+        write: impl FnOnce(&mut Stream) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if self.takes_no_more {
+            return Poll::Ready(Ok(all));
+        }
+        match write(&mut self.stream) {
+            Poll::Ready(Err(e)) if is_closed(&e) => {
+                self.takes_no_more = true;
+                Poll::Ready(Ok(all))
+            }
+            other => other,
+        }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.has_spoken {
+            self.reader = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        if self.monitor.is_flooded() {
+            let why = format!("more than {BEFORE_BODY_MAX} bytes came before the end of the answer's head");
+            return Poll::Ready(Err(io::Error::other(why)));
+        }
+        let before = into.filled().len();
+        let read = match &mut self.stream {
+            Stream::Plain(tcp) => Pin::new(tcp).poll_read(cx, into),
+            Stream::Secure(tls) => Pin::new(tls).poll_read(cx, into),
+        };
+        self.monitor.bytes.fetch_add(into.filled().len() - before, Ordering::Relaxed);
+        read
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.speak();
+        self.write(bytes.len(), |stream| match stream {
+            Stream::Plain(tcp) => Pin::new(tcp).poll_write(cx, bytes),
+            Stream::Secure(tls) => Pin::new(tls).poll_write(cx, bytes),
+        })
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.speak();
+        self.write(parts.iter().map(|part| part.len()).sum(), |stream| match stream {
+            Stream::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, parts),
+            Stream::Secure(tls) => Pin::new(tls).poll_write_vectored(cx, parts),
+        })
+    }
+
+    /// Vectored writes avoid a copy of a large body into a buffer, which would stay with the connection.
+    fn is_write_vectored(&self) -> bool {
+        match &self.stream {
+            Stream::Plain(tcp) => tcp.is_write_vectored(),
+            Stream::Secure(tls) => tls.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.write((), |stream| match stream {
+            Stream::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+            Stream::Secure(tls) => Pin::new(tls).poll_flush(cx),
+        })
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.write((), |stream| match stream {
+            Stream::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            Stream::Secure(tls) => Pin::new(tls).poll_shutdown(cx),
+        })
+    }
+}

@@ -1,0 +1,255 @@
+//! One delivery: the request, the addresses that may be called, and how the answer is judged. docs/CALLBACKS.md
+//! describes it for receivers.
+//!
+//! All calls of a process run on one thread, as tasks. So a call that waits for its receiver needs no thread, and no
+//! switch between threads.
+
+mod call;
+mod connect;
+mod connection;
+mod failure;
+mod guarded;
+mod judge;
+mod request;
+mod resolve;
+mod sign;
+mod tls;
+
+use std::io;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use hyper::http::Uri;
+use jiff::tz::TimeZone;
+use tokio::runtime::Builder;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{Instant, timeout_at};
+
+pub use guarded::guarded_agent;
+pub use judge::{RETRY_AFTER_MAX, Verdict};
+pub use sign::signatures;
+
+pub use model::guard::Rules;
+
+use self::call::{SharedCallState, now_us};
+use self::connection::IDLE;
+use self::resolve::{Cached, NoAddress};
+use model::guard::refusal;
+use model::job::{Attempt, Body, JobKey};
+use model::settings::Callback;
+use model::topic::{Failure, Topic};
+
+/// How long, after the timeout of a call, its end is still waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A job to deliver.
+#[derive(Debug, Clone)]
+pub struct Delivery {
+    /// The topic and the id of the job.
+    pub key: JobKey,
+    /// The body.
+    pub body: Body,
+    /// The number of this attempt, from 1.
+    pub attempt: u32,
+    /// When this attempt was due, in Unix milliseconds.
+    pub due_ms: i64,
+    /// When the job was added, in Unix microseconds. With topic and id, it identifies the job over all its attempts.
+    pub stamp_us: i64,
+    /// The job's own headers, which win over the topic's. `traceparent` is one of them.
+    pub headers: Vec<(String, String)>,
+    /// The URL where the receiver may report the outcome later; none: it may not.
+    pub ack_url: Option<String>,
+}
+
+/// A call that has ended.
+#[derive(Debug)]
+pub struct CompletedCall {
+    /// How the answer was judged.
+    pub verdict: Verdict,
+    /// The attempt, as it is kept with the job.
+    pub attempt: Attempt,
+    /// When the call began, in Unix microseconds.
+    pub began_us: i64,
+    /// How long it took.
+    pub took: Duration,
+    /// What was sent and received, if it was a test.
+    pub seen: Option<Box<Seen>>,
+}
+
+/// What a test sent and received, for people. Credentials are left out.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Method and target, such as `POST /hook?shop=7`. Empty: the request was not sent.
+    pub request: String,
+    /// The headers of the request, in no particular order.
+    pub headers: Vec<(String, String)>,
+    /// The body of the request.
+    pub body: String,
+    /// The headers of the answer.
+    pub answer_headers: Vec<(String, String)>,
+}
+
+/// Called when a call has ended, on the thread of the calls.
+type OnCompletion = Box<dyn FnOnce(CompletedCall) + Send>;
+
+/// A call to make.
+pub struct Call {
+    /// The topic as it is now.
+    pub topic: Arc<Topic>,
+    /// The job to deliver.
+    pub delivery: Delivery,
+    /// Whether it is a test. The receiver then gets `dq-test: 1`.
+    pub is_test: bool,
+    /// Called when the call has ended.
+    pub tell: OnCompletion,
+}
+
+/// Makes deliveries. There is one per process.
+#[derive(Debug)]
+pub struct Caller {
+    calls: UnboundedSender<Vec<Call>>,
+    resolver: Cached,
+}
+
+impl Caller {
+    /// Makes a caller that keeps up to `idle` idle connections to a receiver, and writes times in `zone`.
+    pub fn new(idle: u32, settings: &Callback, zone: TimeZone) -> io::Result<Caller> {
+        Caller::telling(idle, settings, zone, || {})
+    }
+
+    /// Makes a caller that also calls `some_ended`, on its thread, when calls have ended: once for all that end at the
+    /// same moment.
+    pub fn telling(
+        idle: u32,
+        settings: &Callback,
+        zone: TimeZone,
+        some_ended: impl Fn() + Send + 'static,
+    ) -> io::Result<Caller> {
+        let resolver = Cached::new(Rules::new(settings));
+        let calls = Arc::new(SharedCallState::new(idle as usize, settings, zone, resolver.clone()));
+        let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
+        let (sender, receiver) = unbounded_channel();
+        let work = move || {
+            let _vital = ExitOnPanic;
+            runtime.spawn(tell_all(Arc::clone(&calls), some_ended));
+            runtime.block_on(make_all(&calls, receiver));
+        };
+        std::thread::Builder::new().name("calls".to_owned()).spawn(work)?;
+        Ok(Caller { calls: sender, resolver })
+    }
+
+    /// Starts some calls.
+    pub fn begin(&self, calls: Vec<Call>) {
+        // The thread ends only when the last sender is dropped, or with the whole process. So it still runs here.
+        let handed = self.calls.send(calls);
+        debug_assert!(handed.is_ok(), "the thread of the calls has ended");
+    }
+
+    /// Makes one delivery, and waits for its end. This takes about as long as the topic's timeout at most.
+    pub fn call(&self, topic: &Topic, delivery: &Delivery) -> (Verdict, Attempt) {
+        let ended = self.make(topic, delivery, false);
+        (ended.verdict, ended.attempt)
+    }
+
+    /// Makes a call like a delivery, and tells the receiver that it is a test: `dq-test: 1`.
+    pub fn test(&self, topic: &Topic, delivery: &Delivery) -> CompletedCall {
+        self.make(topic, delivery, true)
+    }
+
+    fn make(&self, topic: &Topic, delivery: &Delivery, is_test: bool) -> CompletedCall {
+        let (told, ended) = mpsc::channel();
+        let tell = Box::new(move |ended| {
+            // The caller of this function waits for it.
+            let _ = told.send(ended);
+        });
+        let (topic, delivery) = (Arc::new(topic.clone()), delivery.clone());
+        let (number, patience) = (delivery.attempt, topic.timeout + PATIENCE);
+        self.begin(vec![Call { topic, delivery, is_test, tell }]);
+        ended.recv_timeout(patience).unwrap_or_else(|_| broke_off(number, "the call did not end"))
+    }
+
+    /// Returns why a URL would not be called: its host has addresses, and the guard denies all of them. If nothing is
+    /// found out about the host within that time, this is no reason. The host is looked up again when it is called.
+    pub fn denies(&self, url: &str, within: Duration) -> Option<String> {
+        let uri: Uri = url.parse().ok()?;
+        match self.resolver.allowed(uri.host()?, Some(within)) {
+            Err(NoAddress::Denied { address, why }) => Some(refusal(url, address, why)),
+            _ => None,
+        }
+    }
+}
+
+/// Ends the process on a panic: a process that can make no calls is useless. It is then started again.
+struct ExitOnPanic;
+
+impl Drop for ExitOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+/// Makes calls until nobody can ask for more.
+async fn make_all(calls: &Arc<SharedCallState>, mut asked: UnboundedReceiver<Vec<Call>>) {
+    // When connections that have been idle for too long are closed; none: there are no idle connections.
+    let mut tidy_at: Option<Instant> = None;
+    loop {
+        let next = match tidy_at {
+            Some(at) => timeout_at(at, asked.recv()).await,
+            None => Ok(asked.recv().await),
+        };
+        match next {
+            Ok(None) => return,
+            Ok(Some(some)) => {
+                for call in some {
+                    tokio::spawn(make_one(Arc::clone(calls), call));
+                }
+                tidy_at = tidy_at.or_else(|| Some(Instant::now() + IDLE));
+            }
+            Err(_) => tidy_at = calls.let_go().then(|| Instant::now() + IDLE),
+        }
+    }
+}
+
+async fn make_one(calls: Arc<SharedCallState>, call: Call) {
+    let Call { topic, delivery, is_test, tell } = call;
+    let _flying = calls.begin();
+    let mut untold = CompletionGuard { tell: Some(tell), number: delivery.attempt };
+    let ended = calls.make(&topic, &delivery, is_test).await;
+    if let Some(tell) = untold.tell.take() {
+        tell(ended);
+    }
+}
+
+/// Reports that calls have ended. This task runs after all tasks that can run when the first call has ended, so calls
+/// that end at the same moment are reported together.
+async fn tell_all(calls: Arc<SharedCallState>, some_ended: impl Fn()) {
+    loop {
+        calls.some_ended().await;
+        some_ended();
+    }
+}
+
+/// Turns a panic in a call into a failed attempt of its job, so that other calls go on.
+struct CompletionGuard {
+    tell: Option<OnCompletion>,
+    number: u32,
+}
+
+impl Drop for CompletionGuard {
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Some(tell) = self.tell.take()
+        {
+            tell(broke_off(self.number, "the delivery panicked; see the log"));
+        }
+    }
+}
+
+fn broke_off(number: u32, why: &str) -> CompletedCall {
+    let (began_us, answer, error) = (now_us(), String::new(), why.to_owned());
+    let attempt = Attempt { number, at_ms: began_us / 1000, took_ms: 0, status: None, answer, error };
+    let verdict = Verdict::Failed { kind: Failure::Broken, reason: why.to_owned(), retry_after: None };
+    CompletedCall { verdict, attempt, began_us, took: Duration::ZERO, seen: None }
+}

@@ -1,0 +1,133 @@
+//! Replaces the image of this process by another one, in place. The pid, the children and the descriptors stay the
+//! same.
+//!
+//! The data for the next image is in sealed memory. An environment variable names the descriptor of this memory and
+//! that of the previous image's executable. So an image that understands nothing else can still execute the previous
+//! image.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::unistd::fexecve;
+
+use super::service::ACTIVATION;
+use super::signals::Signals;
+use super::spawn::environment_without;
+
+/// The variable that names the hand-over: `<memory>:<previous executable>`. If an image has given the process back,
+/// `:<reason>` follows.
+pub(super) const HANDOVER: &str = "_DQ_HANDOVER";
+
+/// What an image gets that was executed in place.
+#[derive(Debug)]
+pub struct HandedOver {
+    /// The sealed bytes.
+    pub bytes: Vec<u8>,
+    memory: OwnedFd,
+    /// The executable of the previous image.
+    pub before: OwnedFd,
+    /// Why the next image has given the process back; none: this is the next image.
+    pub refused: Option<String>,
+}
+
+/// Blocks all signals until the next image is ready for them. If the exec fails, [`unblock_signals`] ends this.
+fn block_signals() -> io::Result<()> {
+    Ok(sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None)?)
+}
+
+/// Unblocks the signals that were blocked for an exec. Call it when they are caught.
+pub fn unblock_signals() -> io::Result<()> {
+    Ok(sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?)
+}
+
+/// Executes `executable` with the arguments of this process, and hands over `bytes` and the descriptors in `keep`.
+/// Signals that were caught and not handled are sent again. Returns only if it failed; then everything is as before.
+pub fn in_place(
+    executable: &OwnedFd,
+    bytes: &[u8],
+    before: &OwnedFd,
+    keep: &[RawFd],
+    signals: &mut Signals,
+) -> io::Error {
+    let mut attempt = || -> io::Result<()> {
+        let memory = super::seal("dq-handover", bytes)?;
+        let value = format!("{}:{}", memory.as_raw_fd(), before.as_raw_fd());
+        let keep: Vec<RawFd> = keep.iter().copied().chain([memory.as_raw_fd(), before.as_raw_fd()]).collect();
+        block_signals()?;
+        // Signals that were caught and not handled are sent again. They wait until an image unblocks them: the next
+        // one, or this one if the exec fails. SIGCHLD is always sent, because a child may have ended.
+        for signal in signals.take()?.into_iter().chain([Signal::SIGCHLD]) {
+            nix::sys::signal::kill(nix::unistd::Pid::this(), signal)?;
+        }
+        let result = inheritable(&keep, true).and_then(|()| execute(executable, &value));
+        inheritable(&keep, false)?;
+        unblock_signals()?;
+        result
+    };
+    attempt().err().unwrap_or_else(|| io::Error::other("the exec has returned"))
+}
+
+fn inheritable(fds: &[RawFd], yes: bool) -> io::Result<()> {
+    let flag = if yes { FdFlag::empty() } else { FdFlag::FD_CLOEXEC };
+    for fd in fds {
+        // SAFETY: borrowed for this call only. The owners of the descriptors outlive it.
+        let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(*fd) };
+        fcntl(fd, FcntlArg::F_SETFD(flag))?;
+    }
+    Ok(())
+}
+
+fn execute(executable: &OwnedFd, handover: &str) -> io::Result<()> {
+    let text = |s: &OsStr| CString::new(s.as_bytes());
+    let arguments: Vec<CString> = std::env::args_os().map(|a| text(&a)).collect::<Result<_, _>>()?;
+    let own = (OsString::from(HANDOVER), OsString::from(handover));
+    let environment = environment_without(&[&ACTIVATION[..], &[HANDOVER]].concat(), [own])?;
+    match fexecve(executable, &arguments, &environment)? {}
+}
+
+impl HandedOver {
+    /// Returns what was handed over to this image; none: it was started as a new process. Call it once, before anything
+    /// else.
+    pub fn take() -> io::Result<Option<HandedOver>> {
+        let Ok(value) = std::env::var(HANDOVER) else { return Ok(None) };
+        let mut parts = value.splitn(3, ':');
+        let mut fd = || -> io::Result<OwnedFd> {
+            let number: RawFd = parts
+                .next()
+                .and_then(|p| p.parse().ok())
+                .ok_or_else(|| io::Error::other(format!("{HANDOVER}={value:?} names no descriptors")))?;
+            // SAFETY: the previous image has left it to this one, which has not opened anything yet.
+            let fd = unsafe { OwnedFd::from_raw_fd(number) };
+            fcntl(&fd, FcntlArg::F_GETFD)?;
+            Ok(fd)
+        };
+        let (memory, before) = (fd()?, fd()?);
+        let refused = parts.next().map(str::to_owned);
+        let bytes = super::sealed::read_shared(&File::from(memory.try_clone()?))?;
+        Ok(Some(HandedOver { bytes, memory, before, refused }))
+    }
+
+    /// Takes a descriptor that was handed over. The caller becomes its owner, so each number may be asked for once
+    /// only.
+    pub fn adopt(&self, number: RawFd) -> io::Result<OwnedFd> {
+        // SAFETY: the previous image has left it to this one, and names each descriptor once.
+        let fd = unsafe { OwnedFd::from_raw_fd(number) };
+        fcntl(&fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+        Ok(fd)
+    }
+
+    /// Gives the process back to the previous image, because of `reason`. Returns only if that failed.
+    pub fn give_back(self, reason: &str) -> io::Error {
+        let reason: String = reason.chars().filter(|c| !c.is_control()).take(500).collect();
+        let value = format!("{}:{}:{reason}", self.memory.as_fd().as_raw_fd(), self.before.as_raw_fd());
+        match execute(&self.before, &value) {
+            Err(e) => e,
+            Ok(()) => io::Error::other("the exec has returned"),
+        }
+    }
+}

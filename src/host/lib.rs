@@ -1,0 +1,104 @@
+//! The Unix kit: signals, inherited sockets, sealed memory, spawning, locks, logs, the service manager.
+//!
+//! It owns all of dq that talks to the kernel about processes, and most of its `unsafe` code. It knows nothing about
+//! jobs or topics, and it contains no policy: it does not decide which process starts or ends.
+//!
+//! Begin with [`spawn`](Spawn) (how the master starts a child) and [`Inherited`] (what the child gets).
+
+mod ask;
+mod changes;
+mod exec;
+mod inherit;
+mod link;
+mod lock;
+mod logs;
+mod owner;
+mod pass;
+mod sealed;
+mod service;
+mod signals;
+mod sockets;
+mod spawn;
+mod usage;
+
+pub use ask::{AskError, ask_master, findings, whole_status};
+pub use changes::Changes;
+pub use exec::{HandedOver, in_place as exec_in_place, unblock_signals};
+pub use inherit::Inherited;
+pub use link::{Link, Received, ToChild, ToMaster};
+pub use lock::{RunDir, RunDirError, is_run_dir_taken};
+pub use logs::{reopen as reopen_logs, start as start_logs};
+pub use owner::{DeadOwner, Owner, Owners, random_name};
+pub use pass::{PASSED_MAX, PassListener, Passage};
+pub use sealed::{read_shared, seal};
+pub use service::{NotifyState, notify, sockets_from_service_manager, watchdog_period};
+pub use signals::Signals;
+pub use sockets::{bind_tcp, bind_unix};
+pub use spawn::{Exit, Spawn, own_executable, reap};
+pub use usage::{Usage, state_of, usage_of, waits_of};
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+
+/// Waits until one of the descriptors is readable (or closed), or until the moment has come. Returns for each
+/// descriptor whether it is readable.
+pub fn wait_readable(fds: &[BorrowedFd<'_>], until: Option<Instant>) -> io::Result<Vec<bool>> {
+    let mut polled: Vec<PollFd<'_>> =
+        fds.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
+    loop {
+        let timeout = match until {
+            None => PollTimeout::NONE,
+            // The timeout is rounded up to whole milliseconds, so that the moment has come when poll times out.
+            Some(until) => {
+                let left = until.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
+                PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+            }
+        };
+        match nix::poll::poll(&mut polled, timeout) {
+            Err(Errno::EINTR) => {}
+            Err(e) => return Err(e.into()),
+            Ok(_) => return Ok(polled.iter().map(|p| p.revents().is_some_and(|r| !r.is_empty())).collect()),
+        }
+    }
+}
+
+/// Sets the name of the calling process that `ps` and `pkill -x` see: the first 15 bytes of `name`.
+pub fn set_process_name(name: &str) -> io::Result<()> {
+    let short: Vec<u8> = name.bytes().take(15).collect();
+    let name = std::ffi::CString::new(short)?;
+    Ok(nix::sys::prctl::set_name(&name)?)
+}
+
+/// Makes this process, and those that it starts, use only small memory pages. With huge pages, the allocator makes each
+/// process of the daemon hold 15 MB, of which it uses 2 MB.
+pub fn use_small_pages() {
+    // A kernel without huge pages refuses this, which does not matter.
+    let _ = nix::sys::prctl::set_thp_disable(true);
+}
+
+/// Returns the host's clock in Unix milliseconds: for times that are shown, never for waiting.
+pub fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64)
+}
+
+/// How many descriptors dq-master and a small dq-server need.
+const DESCRIPTORS_MIN: u64 = 512;
+
+/// Raises the limit of open descriptors to the maximum that the system allows this process. Returns the new limit.
+pub fn raise_descriptor_limit() -> io::Result<u64> {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if soft < hard {
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    }
+    if hard < DESCRIPTORS_MIN {
+        return Err(io::Error::other(format!(
+            "{hard} are allowed (ulimit -n); at least {DESCRIPTORS_MIN} are needed"
+        )));
+    }
+    Ok(hard)
+}

@@ -1,0 +1,139 @@
+//! The folder of a running daemon, and its lock: only one dq-master runs in a folder.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+
+/// The lock's file.
+const FILE: &str = "dq-master.pid";
+
+/// Why a master cannot run in a folder.
+#[derive(Debug, thiserror::Error)]
+pub enum RunDirError {
+    /// Another master runs in it.
+    #[error("another dq-master ({pid}) runs in {}", path.display())]
+    Taken {
+        /// The folder.
+        path: PathBuf,
+        /// The pid that is written in the lock's file.
+        pid: String,
+        /// Whether that master is dead, and another process holds its lock.
+        dead: bool,
+    },
+    /// The folder cannot be used.
+    #[error("cannot use run_dir {}: {source}", path.display())]
+    Unusable {
+        /// The folder.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
+}
+
+/// A folder in which no other master runs until this process ends.
+#[derive(Debug)]
+pub struct RunDir {
+    /// The file with the lock. Children do not inherit it.
+    lock: File,
+}
+
+impl RunDir {
+    /// Makes the folder if it is missing, and locks it. If the master that wrote the lock's file is dead, the lock is
+    /// tried again for `patience`: a child that it was just starting may hold the lock for a moment.
+    pub fn take(path: &Path, patience: Duration) -> Result<RunDir, RunDirError> {
+        let until = Instant::now() + patience;
+        loop {
+            match RunDir::try_take(path) {
+                Err(RunDirError::Taken { dead: true, .. }) if Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn try_take(path: &Path) -> Result<RunDir, RunDirError> {
+        let unusable = |source| RunDirError::Unusable { path: path.to_owned(), source };
+        std::fs::create_dir_all(path).map_err(unusable)?;
+        let file = path.join(FILE);
+        let mut lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .open(file)
+            .map_err(unusable)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut pid = String::new();
+                lock.read_to_string(&mut pid).map_err(unusable)?;
+                let number: Option<i32> = pid.trim().parse().ok().filter(|n| *n > 0);
+                let dead = number.is_some_and(|n| kill(Pid::from_raw(n), None) == Err(Errno::ESRCH));
+                let pid = format!("pid {}", pid.trim());
+                return Err(RunDirError::Taken { path: path.to_owned(), pid, dead });
+            }
+            Err(TryLockError::Error(e)) => return Err(unusable(e)),
+        }
+        let note = |lock: &mut File| -> io::Result<()> {
+            lock.set_len(0)?;
+            lock.rewind()?;
+            writeln!(lock, "{}", std::process::id())
+        };
+        note(&mut lock).map_err(unusable)?;
+        Ok(RunDir { lock })
+    }
+
+    /// Takes the lock that the previous image of this process handed over.
+    pub fn handed_over(lock: OwnedFd) -> RunDir {
+        RunDir { lock: lock.into() }
+    }
+}
+
+/// Returns whether a master runs in a folder.
+pub fn is_run_dir_taken(path: &Path) -> bool {
+    let Ok(file) = File::open(path.join(FILE)) else { return false };
+    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+}
+
+impl AsFd for RunDir {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.lock.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_runs_in_a_folder_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("var/run");
+        assert!(!is_run_dir_taken(&path));
+        let first = RunDir::take(&path, Duration::ZERO).unwrap();
+        assert!(is_run_dir_taken(&path));
+        let message = RunDir::take(&path, Duration::from_secs(60)).unwrap_err().to_string();
+        assert!(message.contains(&format!("pid {}", std::process::id())), "{message}");
+        drop(first);
+        assert!(!is_run_dir_taken(&path));
+        drop(RunDir::take(&path, Duration::ZERO).unwrap());
+        // The lock is held by a process that a dead master left behind: no process has this pid.
+        let left = File::open(path.join("dq-master.pid")).unwrap();
+        left.lock().unwrap();
+        std::fs::write(path.join("dq-master.pid"), "2147483647\n").unwrap();
+        let soon = std::thread::spawn({
+            let path = path.clone();
+            move || RunDir::take(&path, Duration::from_secs(60)).is_ok()
+        });
+        assert!(RunDir::take(&path, Duration::ZERO).is_err());
+        drop(left);
+        assert!(soon.join().unwrap());
+    }
+}

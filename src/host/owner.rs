@@ -1,0 +1,187 @@
+//! Owners of leases. A process locks a file in `run_dir/owners` as long as it lives; the file's name is a random tag.
+//! So other processes can tell a living owner from a dead one without a clock.
+
+use std::fs::{File, TryLockError};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use nix::libc;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+
+fn folder(run_dir: &Path) -> PathBuf {
+    run_dir.join("owners")
+}
+
+/// Returns a name that no other process has or had.
+pub fn random_name() -> io::Result<String> {
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    Ok(format!("{:016x}", u64::from_ne_bytes(random)))
+}
+
+/// The calling process as an owner of leases. When this is dropped, the process counts as dead.
+#[derive(Debug)]
+pub struct Owner {
+    tag: String,
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Owner {
+    /// Makes an owner with a new tag.
+    pub fn claim(run_dir: &Path) -> io::Result<Owner> {
+        let folder = folder(run_dir);
+        std::fs::create_dir_all(&folder)?;
+        let tag = random_name()?;
+        // The file is locked before it gets its name. So a file named by a tag is never unlocked while its process
+        // lives.
+        let draft = folder.join(format!(".{tag}"));
+        let mut lock = File::create_new(&draft)?;
+        lock.lock()?;
+        write!(lock, "{}", std::process::id())?;
+        let path = folder.join(&tag);
+        std::fs::rename(&draft, &path)?;
+        Ok(Owner { tag, path, _lock: lock })
+    }
+
+    /// Returns the tag.
+    pub fn tag(&self) -> &str {
+        &self.tag
+    }
+
+    /// Removes the tag. There must be no leases under it any more.
+    pub fn retire(self) -> io::Result<()> {
+        std::fs::remove_file(&self.path)
+    }
+}
+
+/// An owner whose process is gone. This value holds the lock of its file.
+#[derive(Debug)]
+pub struct DeadOwner {
+    /// Its tag.
+    pub tag: String,
+    path: PathBuf,
+    _lock: File,
+}
+
+impl DeadOwner {
+    /// Removes the owner's file. Call it when its leases have been handed back.
+    pub fn forget(self) -> io::Result<()> {
+        std::fs::remove_file(&self.path)
+    }
+}
+
+/// Watches the owners of a `run_dir`.
+#[derive(Debug)]
+pub struct Owners {
+    folder: PathBuf,
+    newcomers: Inotify,
+    living: Vec<OwnedFd>,
+}
+
+impl Owners {
+    /// Starts watching. Call [`Owners::dead`] once before the first wait.
+    pub fn watch(run_dir: &Path) -> io::Result<Owners> {
+        let folder = folder(run_dir);
+        std::fs::create_dir_all(&folder)?;
+        let newcomers = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        newcomers.add_watch(&folder, AddWatchFlags::IN_MOVED_TO)?;
+        Ok(Owners { folder, newcomers, living: Vec::new() })
+    }
+
+    /// Returns the descriptors that become readable when an owner appears or ends. Call [`Owners::dead`] then.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(self.newcomers.as_fd()).chain(self.living.iter().map(AsFd::as_fd))
+    }
+
+    /// Returns the owners whose process is gone, except those that another process already holds as a [`DeadOwner`].
+    pub fn dead(&mut self) -> io::Result<Vec<DeadOwner>> {
+        // The events themselves do not matter, because all owners are checked.
+        while self.newcomers.read_events().is_ok_and(|events| !events.is_empty()) {}
+        self.living.clear();
+        let mut dead = Vec::new();
+        for entry in std::fs::read_dir(&self.folder)? {
+            let path = entry?.path();
+            let Some(tag) = path.file_name().and_then(|n| n.to_str()).filter(|n| !n.starts_with('.')) else {
+                continue;
+            };
+            let look = OwnerCheck::at(&path).unwrap_or_else(|e| {
+                log::error!("cannot tell whether {} lives: {e}", path.display());
+                OwnerCheck::Gone
+            });
+            match look {
+                OwnerCheck::Dead(lock) => dead.push(DeadOwner { tag: tag.to_owned(), path, _lock: lock }),
+                OwnerCheck::Lives(watch) => self.living.push(watch),
+                OwnerCheck::Gone => {}
+            }
+        }
+        Ok(dead)
+    }
+}
+
+enum OwnerCheck {
+    Dead(File),
+    Lives(OwnedFd),
+    Gone,
+}
+
+impl OwnerCheck {
+    fn at(path: &Path) -> io::Result<OwnerCheck> {
+        let mut file = match File::open(path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(OwnerCheck::Gone),
+            other => other?,
+        };
+        let mut pid = String::new();
+        file.read_to_string(&mut pid)?;
+        // The watch begins before the lock is tried. If the process ends after this, the watch reports it. If it has
+        // already ended, its lock is free, even if another process now has its pid.
+        let watch = pid.trim().parse().ok().and_then(|pid| watch(pid).ok());
+        match (file.try_lock(), watch) {
+            (Ok(()), _) => Ok(OwnerCheck::Dead(file)),
+            (Err(TryLockError::WouldBlock), Some(watch)) => Ok(OwnerCheck::Lives(watch)),
+            // Another process is handing its leases back.
+            (Err(TryLockError::WouldBlock), None) => Ok(OwnerCheck::Gone),
+            (Err(TryLockError::Error(e)), _) => Err(e),
+        }
+    }
+}
+
+/// Returns a descriptor that becomes readable when the process ends.
+fn watch(pid: libc::pid_t) -> io::Result<OwnedFd> {
+    // SAFETY: takes two numbers and returns a new descriptor, which nobody else owns, or -1.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: as above.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_living_owner_is_watched_and_a_dead_one_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut owners = Owners::watch(dir.path()).unwrap();
+        let mut look = || {
+            let dead = owners.dead().unwrap();
+            (dead, owners.fds().count() - 1)
+        };
+        let (a, b) = (Owner::claim(dir.path()).unwrap(), Owner::claim(dir.path()).unwrap());
+        let (dead, living) = look();
+        assert_eq!((dead.len(), living), (0, 2));
+        let tag = a.tag().to_owned();
+        drop(a);
+        let (mut dead, living) = look();
+        assert_eq!((dead.len(), living), (1, 1));
+        let dead = dead.remove(0);
+        assert_eq!(dead.tag, tag);
+        dead.forget().unwrap();
+        b.retire().unwrap();
+        let (dead, living) = look();
+        assert_eq!((dead.len(), living), (0, 0));
+    }
+}

@@ -1,0 +1,50 @@
+//! Binds listening sockets. They belong to dq-master, and children get copies.
+
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{Backlog, listen};
+use nix::sys::stat::{Mode, umask};
+
+/// How many connections may wait to be accepted. The system may allow fewer.
+const BACKLOG: i32 = 4096;
+
+/// Binds a TCP port. A busy port is tried again for `patience`: the children of a master that died may hold it for a
+/// moment.
+pub fn bind_tcp(address: SocketAddr, patience: Duration) -> io::Result<TcpListener> {
+    let until = Instant::now() + patience;
+    let listener = loop {
+        match TcpListener::bind(address) {
+            Err(e) if e.kind() == ErrorKind::AddrInUse && Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            other => break other?,
+        }
+    };
+    listen(&listener, Backlog::new(BACKLOG)?)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Binds a Unix socket to which only this user may connect. It replaces a socket that is already there.
+pub fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    let listener = bind_private(path, || UnixListener::bind(path))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Runs `bind`, which makes the file of a socket at `path`, so that only this user may connect to it. A file that is
+/// already there is removed.
+pub(super) fn bind_private<T>(path: &Path, bind: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let before = umask(Mode::from_bits_truncate(0o177));
+    let bound = bind();
+    umask(before);
+    bound
+}

@@ -1,0 +1,183 @@
+//! Starts a child by fork and exec with exactly the given descriptors, and reaps children that ended.
+
+use std::ffi::{CString, OsString};
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStringExt;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigaction, sigprocmask};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, Pid, fexecve, fork, pipe2, setpgid};
+
+use super::exec::HANDOVER;
+use super::inherit::{FDS, FIRST_FD, SLOT};
+use super::service::{ACTIVATION, NOTIFICATION};
+
+/// Copies of the child's descriptors first get numbers from here on, and are then put in their places below.
+const ABOVE: RawFd = 256;
+
+/// Returns the executable that this process runs, as it was when the process started. It is not a new file of the same
+/// name.
+pub fn own_executable() -> io::Result<OwnedFd> {
+    Ok(File::open("/proc/self/exe")?.into())
+}
+
+/// A child to be started.
+#[derive(Debug)]
+pub struct Spawn<'a> {
+    /// What it executes.
+    pub executable: BorrowedFd<'a>,
+    /// The name of its slot: `argv[0]`, and the name by which it knows its role.
+    pub name: String,
+    /// What it inherits besides stdin (empty), stdout and stderr. The names are for [`super::Inherited`].
+    pub descriptors: Vec<(String, BorrowedFd<'a>)>,
+}
+
+impl Spawn<'_> {
+    /// Starts the child. The calling process must have no other threads: between fork and exec the child runs on a copy
+    /// of its memory.
+    pub fn start(&self) -> io::Result<Pid> {
+        let above = |fd: BorrowedFd<'_>| -> io::Result<OwnedFd> {
+            let copy = fcntl(fd, FcntlArg::F_DUPFD_CLOEXEC(ABOVE))?;
+            // SAFETY: a new descriptor that nobody else owns.
+            Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+        };
+        let executable = above(self.executable)?;
+        let null = above(File::open("/dev/null")?.as_fd())?;
+        let descriptors: Vec<OwnedFd> =
+            self.descriptors.iter().map(|(_, fd)| above(*fd)).collect::<io::Result<_>>()?;
+        let name = CString::new(self.name.as_str())?;
+        let environment = self.environment()?;
+        let (failed, low) = pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
+        let report = above(low.as_fd())?;
+        // The parent reads until the last copy of the pipe's writing end is closed.
+        drop(low);
+        // SAFETY: the process has one thread, by contract. The child only places descriptors, resets signals and
+        // executes.
+        match unsafe { fork() }? {
+            ForkResult::Child => {
+                let error = become_child(&executable, &null, &descriptors, &name, &environment);
+                let _ = File::from(report).write_all(&(error as i32).to_ne_bytes());
+                // SAFETY: ends the child at once, without running the exit handlers of the parent.
+                unsafe { libc::_exit(127) }
+            }
+            ForkResult::Parent { child } => {
+                drop(report);
+                let mut error = [0; 4];
+                match File::from(failed).read_exact(&mut error) {
+                    // The exec succeeded: it closed the only other end of the report.
+                    Err(_) => Ok(child),
+                    Ok(()) => {
+                        let _ = waitpid(child, None);
+                        Err(io::Error::from_raw_os_error(i32::from_ne_bytes(error)))
+                    }
+                }
+            }
+        }
+    }
+
+    fn environment(&self) -> io::Result<Vec<CString>> {
+        let names: Vec<&str> = self.descriptors.iter().map(|(name, _)| name.as_str()).collect();
+        let ours = [(SLOT, self.name.clone()), (FDS, names.join(":"))];
+        let ours = ours.map(|(k, v)| (OsString::from(k), OsString::from(v)));
+        environment_without(&[&ACTIVATION[..], &NOTIFICATION, &[SLOT, FDS, HANDOVER]].concat(), ours)
+    }
+}
+
+/// Returns the environment of this process without the variables `but`, and with `more`, in the form that exec takes.
+pub(super) fn environment_without(
+    but: &[&str],
+    more: impl IntoIterator<Item = (OsString, OsString)>,
+) -> io::Result<Vec<CString>> {
+    let kept = std::env::vars_os().filter(|(key, _)| but.iter().all(|b| key != b));
+    let entry = |(key, value): (OsString, OsString)| {
+        Ok(CString::new([key.into_vec(), b"=".to_vec(), value.into_vec()].concat())?)
+    };
+    kept.chain(more).map(entry).collect()
+}
+
+/// Runs in the child. Returns only if something failed.
+fn become_child(
+    executable: &OwnedFd,
+    null: &OwnedFd,
+    descriptors: &[OwnedFd],
+    name: &CString,
+    environment: &[CString],
+) -> Errno {
+    let prepare = || -> Result<(), Errno> {
+        setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+        let places = std::iter::once((null, 0)).chain(descriptors.iter().zip(FIRST_FD..));
+        for (fd, place) in places {
+            // SAFETY: this process no longer uses the descriptor that the parent had at `place`.
+            let _ = unsafe { nix::unistd::dup2_raw(fd, place) }?.into_raw_fd();
+        }
+        let beyond = (FIRST_FD + descriptors.len() as RawFd) as u32;
+        // SAFETY: marks descriptors that nobody here uses after the exec.
+        Errno::result(unsafe { libc::close_range(beyond, u32::MAX, libc::CLOSE_RANGE_CLOEXEC as i32) })?;
+        let action = |handler| SigAction::new(handler, SaFlags::empty(), SigSet::empty());
+        for signal in Signal::iterator() {
+            let handler = match signal {
+                Signal::SIGINT | Signal::SIGHUP | Signal::SIGUSR1 | Signal::SIGUSR2 => SigHandler::SigIgn,
+                Signal::SIGKILL | Signal::SIGSTOP => continue,
+                _ => SigHandler::SigDfl,
+            };
+            // SAFETY: installs no handler function, only the default or ignore.
+            unsafe { sigaction(signal, &action(handler)) }?;
+        }
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)
+    };
+    match prepare() {
+        Err(e) => e,
+        Ok(()) => match fexecve(executable, std::slice::from_ref(name), environment) {
+            Err(e) => e,
+            Ok(never) => match never {},
+        },
+    }
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// It ended with this code.
+    Code(i32),
+    /// This signal ended it.
+    Signal(i32),
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Exit::Code(code) => write!(f, "ended with code {code}"),
+            Exit::Signal(signal) => match Signal::try_from(*signal) {
+                Ok(name) => write!(f, "was ended by {name}"),
+                Err(_) => write!(f, "was ended by signal {signal}"),
+            },
+        }
+    }
+}
+
+/// Returns a child that ended, if there is one. It may be one that this process did not start.
+pub fn reap() -> io::Result<Option<(Pid, Exit)>> {
+    loop {
+        let mut status = 0;
+        // SAFETY: writes one number to `status`. (nix does not know real-time signals, and would lose a process that
+        // one of them ended.)
+        match unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) } {
+            0 => return Ok(None),
+            -1 => match Errno::last() {
+                Errno::ECHILD => return Ok(None),
+                Errno::EINTR => {}
+                e => return Err(e.into()),
+            },
+            pid if libc::WIFEXITED(status) => {
+                return Ok(Some((Pid::from_raw(pid), Exit::Code(libc::WEXITSTATUS(status)))));
+            }
+            pid => return Ok(Some((Pid::from_raw(pid), Exit::Signal(libc::WTERMSIG(status))))),
+        }
+    }
+}

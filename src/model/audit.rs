@@ -1,0 +1,61 @@
+//! The audit log: who changed what, and how many jobs that concerned. Pure: this defines an entry, the registry stores
+//! the entries.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// How long an entry is stored.
+pub const KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
+
+/// The longest `who`, `target` and `detail`, in characters. Longer texts are cut.
+pub const LONGEST: usize = 400;
+
+/// One change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// When it was made, in Unix milliseconds.
+    pub at_ms: i64,
+    /// Who made it: `root`, `account ann`, `token shop`. Empty: anybody who can reach a port that needs no token.
+    pub who: String,
+    /// What was done, such as `topic.pause`.
+    pub action: String,
+    /// What was changed: a topic, a job as `topic/id`, a token.
+    pub target: String,
+    /// Further details, for people.
+    pub detail: String,
+    /// How many jobs were changed. None: the change is not about a number of jobs.
+    pub jobs: Option<u64>,
+}
+
+impl Entry {
+    /// Returns the entry with its texts cut to [`LONGEST`].
+    pub fn cut(self) -> Entry {
+        let cut = |text: String| match text.char_indices().nth(LONGEST - 1) {
+            Some((at, _)) if text.chars().count() > LONGEST => text[..at].to_owned() + "…",
+            _ => text,
+        };
+        Entry { who: cut(self.who), target: cut(self.target), detail: cut(self.detail), ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        let entry = |text: String| Entry {
+            at_ms: 1,
+            who: "root".into(),
+            action: "job.delete".into(),
+            target: text,
+            detail: String::new(),
+            jobs: None,
+        };
+        let fits = entry("é".repeat(LONGEST));
+        assert_eq!(fits.clone().cut(), fits);
+        let cut = entry("é".repeat(LONGEST + 1)).cut().target;
+        assert!(cut.chars().count() == LONGEST && cut.ends_with("é…"), "{cut}");
+    }
+}

@@ -1,0 +1,394 @@
+//! Expressions over an answer: `{status} == 200 && {res.code} === 0`. Pure: no clock, no I/O, and nothing in an
+//! expression can be executed.
+//!
+//! They have the syntax of PHP conditions and the meaning that they have in PHP 8, because topics of the PHP daemon
+//! contain such texts (`re_notify_flag`). Members of the answer are written in braces. A missing member is null.
+
+mod parse;
+mod read;
+mod value;
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use serde_json::Value as Json;
+
+use self::value::Value;
+
+/// The longest text, in bytes.
+pub const LENGTH_MAX: usize = 4096;
+
+/// How deep parentheses and signs may be nested.
+const DEPTH_MAX: usize = 32;
+
+/// Why a text is not an expression.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpressionError {
+    /// The position of the character that is wrong, from 1.
+    pub at: usize,
+    /// What is wrong there, and what would be accepted.
+    pub problem: String,
+}
+
+impl fmt::Display for ExpressionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at character {}: {}", self.at, self.problem)
+    }
+}
+
+impl std::error::Error for ExpressionError {}
+
+/// The answer that an expression is evaluated on.
+#[derive(Debug, Clone, Copy)]
+pub struct Answer<'a> {
+    /// `{status}`.
+    pub status: u16,
+    /// `{res}`, the body. None: it is not JSON.
+    pub res: Option<&'a Json>,
+}
+
+/// A condition, parsed and checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Expression(Term);
+
+#[derive(Debug, Clone, PartialEq)]
+enum Term {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Text(String),
+    /// `{status}`.
+    Status,
+    /// `{res.a.b}`: the names after `res`.
+    Member(Vec<String>),
+    Not(Box<Term>),
+    Minus(Box<Term>),
+    Compare(Box<Term>, Compare, Box<Term>),
+    /// True if all terms are true. A flat list and not nested pairs, so that a long chain is not a deep tree.
+    All(Vec<Term>),
+    /// True if one of the terms is true.
+    Any(Vec<Term>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Compare {
+    Equal,
+    Unequal,
+    Identical,
+    NotIdentical,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+impl Expression {
+    /// Parses a text.
+    pub fn parse(text: &str) -> Result<Expression, ExpressionError> {
+        parse::parse(text).map(Expression)
+    }
+
+    /// Returns whether the condition is true for an answer.
+    pub fn holds(&self, answer: Answer<'_>) -> bool {
+        self.0.value(answer).is_true()
+    }
+}
+
+impl Term {
+    fn value<'a>(&'a self, answer: Answer<'a>) -> Value<'a> {
+        match self {
+            Term::Null => Value::Null,
+            Term::Bool(b) => Value::Bool(*b),
+            Term::Int(n) => Value::Int(*n),
+            Term::Float(n) => Value::Float(*n),
+            Term::Text(text) => Value::Text(text),
+            Term::Status => Value::Int(answer.status.into()),
+            Term::Member(path) => answer.res.map_or(Value::Null, |res| Value::member(res, path)),
+            Term::Not(term) => Value::Bool(!term.value(answer).is_true()),
+            Term::Minus(term) => term.value(answer).negated(),
+            Term::Compare(a, how, b) => Value::Bool(how.holds(&a.value(answer), &b.value(answer))),
+            Term::All(terms) => Value::Bool(terms.iter().all(|term| term.value(answer).is_true())),
+            Term::Any(terms) => Value::Bool(terms.iter().any(|term| term.value(answer).is_true())),
+        }
+    }
+}
+
+impl Compare {
+    fn holds(self, a: &Value<'_>, b: &Value<'_>) -> bool {
+        match self {
+            Compare::Equal => a.equals(b),
+            Compare::Unequal => !a.equals(b),
+            Compare::Identical => a.is_identical(b),
+            Compare::NotIdentical => !a.is_identical(b),
+            Compare::Less => a.compare(b) == Some(Ordering::Less),
+            Compare::LessOrEqual => a.compare(b).is_some_and(Ordering::is_le),
+            Compare::Greater => a.compare(b) == Some(Ordering::Greater),
+            Compare::GreaterOrEqual => a.compare(b).is_some_and(Ordering::is_ge),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn holds(text: &str, res: Json) -> bool {
+        let expression = Expression::parse(text).unwrap_or_else(|e| panic!("{text}: {e}"));
+        expression.holds(Answer { status: 200, res: Some(&res) })
+    }
+
+    /// Evaluates a condition without members.
+    fn says(text: &str) -> bool {
+        holds(text, Json::Null)
+    }
+
+    #[test]
+    fn what_topics_of_the_php_daemon_say_means_what_it_meant() {
+        assert!(holds("{res.code} != 0", json!({"code": 1})));
+        assert!(!holds("{res.code} != 0", json!({"code": 0})));
+        assert!(!holds("{res.code} != 0", json!({"code": "0"})));
+        let waits = r#"{res.code}==1 && {res.data.state}=="wait""#;
+        assert!(holds(waits, json!({"code": 1, "data": {"state": "wait"}})));
+        assert!(holds(waits, json!({"code": "1", "data": {"state": "wait"}})));
+        assert!(!holds(waits, json!({"code": 1, "data": {"state": "done"}})));
+        assert!(!holds(waits, json!({"code": 1})));
+        assert!(holds("{res.list.1.x} === 'b'", json!({"list": [{"x": "a"}, {"x": "b"}]})));
+    }
+
+    #[test]
+    fn a_member_that_is_not_there_is_null() {
+        for res in [json!({}), json!([]), json!("text"), json!(7), json!(null), json!({"a": {"c": 1}})] {
+            assert!(holds("{res.a.b} === null", res.clone()), "{res}");
+            assert!(holds("{res.a.b} == 0 && !{res.a.b}", res.clone()), "{res}");
+            assert!(!holds("{res.a.b} > 0", res.clone()), "{res}");
+        }
+        // An answer that is not JSON has no members.
+        let text = "{res} === null && {res.a} === null && {status} === 404";
+        assert!(Expression::parse(text).unwrap().holds(Answer { status: 404, res: None }));
+    }
+
+    /// The tables of the PHP manual, and its rules for numbers and strings since PHP 8.
+    #[test]
+    fn values_are_compared_as_php_8_compares_them() {
+        let loosely = [
+            ("0 == 'foo'", false),
+            ("0 == ''", false),
+            ("'' == null", true),
+            ("'0' == null", false),
+            ("0 == null", true),
+            ("'0' == false", true),
+            ("'' == false", true),
+            ("'a' == true", true),
+            ("'0.0' == false", false),
+            ("1 == '1'", true),
+            ("1 == '01'", true),
+            ("10 == '1e1'", true),
+            ("100 == '1e2'", true),
+            ("'1' == '01'", true),
+            ("'10' == '1e1'", true),
+            ("'abc' == 0", false),
+            ("'1abc' == 1", false),
+            ("' 1' == 1", true),
+            ("'1 ' == 1", true),
+            ("'1' == ' 1 '", true),
+            ("null == false", true),
+            ("true == -1", true),
+            ("'php' == 'PHP'", false),
+            ("1.0 == 1", true),
+            ("'1.0' == '1'", true),
+            ("'.5' == 0.5", true),
+            ("'5.' == 5", true),
+            ("'0x1' == 1", false),
+            ("'inf' == 'nan'", false),
+            ("'9223372036854775808' == 9223372036854775808", true),
+        ];
+        let strictly = [
+            ("1 === 1", true),
+            ("1 === 1.0", false),
+            ("1 === '1'", false),
+            ("'a' === \"a\"", true),
+            ("null === false", false),
+            ("1 !== '1'", true),
+            ("true === TRUE", true),
+        ];
+        let ordered = [
+            ("null < 'a'", true),
+            ("null < -1", true),
+            ("'abc' < 'abd'", true),
+            ("'10' < '9'", false),
+            ("'10' < '9a'", true),
+            ("10 < 'abc'", true),
+            ("2 >= 2.0 && 2 <= 2", true),
+            ("-1 < 0 && - 1 > -2", true),
+            ("false < true", true),
+            ("1 <> 2", true),
+        ];
+        for (text, expected) in loosely.iter().chain(&strictly).chain(&ordered) {
+            assert_eq!(says(text), *expected, "{text}");
+        }
+        for (text, _) in &loosely {
+            assert_ne!(says(text), says(&text.replace("==", "!=")), "{text}");
+        }
+    }
+
+    #[test]
+    fn arrays_are_compared_by_length_and_then_by_what_is_in_them() {
+        let res = json!({"a": [1, 2], "b": [1, "2"], "c": [1], "d": {"0": 1, "1": 2}, "e": {}, "f": {"x": 1}, "g": {"y": 1}});
+        for (text, expected) in [
+            ("{res.a} == {res.b}", true),
+            ("{res.a} === {res.b}", false),
+            ("{res.a} === {res.a}", true),
+            ("{res.a} == {res.d}", true),
+            ("{res.c} < {res.a}", true),
+            ("{res.e} == null && !{res.e}", true),
+            ("{res.f} == {res.g}", false),
+            ("{res.f} < {res.g} || {res.f} >= {res.g}", false),
+            ("{res.a} > 'z' && {res.a} > 999", true),
+            ("{res.a} == true", true),
+        ] {
+            assert_eq!(holds(text, res.clone()), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn operators_bind_as_in_php() {
+        for (text, expected) in [
+            ("true || false && false", true),
+            ("(true || false) && false", false),
+            ("true or false and false", true),
+            // `and` binds less tightly than `||`.
+            ("false and true || true", false),
+            ("false && true || true", true),
+            ("!1 == 0", true),
+            ("!(1 == 0)", true),
+            ("!!1", true),
+            ("1 == 2 < 3", true),
+            ("-'5' == -5 && +'5' == 5 && -null == 0 && -'x' === null", true),
+            ("1 && 2 && 3 && (0 || 0 || 4)", true),
+            ("(1 && 1) && 0", false),
+            ("(0 || 1) || 0", true),
+            ("TRUE AND True oR nULL", true),
+            ("'it\\'s' == \"it's\" && '\\n' !== \"\\n\" && '{a}' != 'b'", true),
+            ("1.5e3 == 1500 && .5 < 1 && 1. == 1", true),
+            // Numbers that are too long to differ as floating-point numbers are compared as strings.
+            ("'12345678901234567890' == '12345678901234567891'", false),
+            ("'12345678901234567890' == '12345678901234567890'", true),
+        ] {
+            assert_eq!(says(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_bad_expression_is_refused_with_its_position_and_a_hint() {
+        for (text, at, hint) in [
+            ("", 1, "{res.code} == 0"),
+            ("  ", 1, "{res.code} == 0"),
+            ("{res.code} = 0", 12, "=="),
+            ("{res.code} == 0 & 1", 17, "&&"),
+            ("1 | 2", 3, "||"),
+            ("{res.code", 1, "}"),
+            ("{res..a} == 1", 1, "{res.a.b}"),
+            ("{res.} == 1", 1, "{res.a.b}"),
+            ("{body.a} == 1", 1, "{status}"),
+            ("{status.a} == 1", 1, "{res.member}"),
+            ("1 ==", 5, "missing"),
+            ("== 1", 1, "missing"),
+            ("1 2", 3, "operator"),
+            ("(1", 3, ")"),
+            ("1)", 2, ")"),
+            ("1 < 2 < 3", 7, "( )"),
+            ("1 == 2 == 3", 8, "( )"),
+            ("'abc", 1, "'"),
+            ("system('ls')", 1, "known are"),
+            ("$res == 1", 1, "known are"),
+            ("{res.a} == \"$x\"", 13, "\\$"),
+            ("'{res.a}' == 'b'", 1, "leave the quotes out"),
+            ("nonempty", 1, "known are"),
+            ("010 == 8", 1, "number"),
+            ("1x == 1", 1, "number"),
+            ("{res.a} == 中", 12, "known are"),
+            ("\"\\x41\" == 1", 2, "\\n"),
+            ("1;", 2, "known are"),
+        ] {
+            let mistake = Expression::parse(text).expect_err(text);
+            assert_eq!(mistake.at, at, "{text}: {mistake}");
+            assert!(mistake.to_string().contains(hint), "{text}: {mistake}");
+        }
+    }
+
+    #[test]
+    fn a_long_or_deep_text_is_refused_and_a_long_chain_is_accepted() {
+        let deep = |n: usize| format!("{}1{}", "(".repeat(n), ")".repeat(n));
+        assert!(Expression::parse(&deep(DEPTH_MAX)).is_ok());
+        assert!(Expression::parse(&deep(DEPTH_MAX + 1)).unwrap_err().problem.contains("32"));
+        assert!(Expression::parse(&format!("{}1", "!".repeat(1000))).is_err());
+        assert!(Expression::parse(&" ".repeat(LENGTH_MAX + 1)).is_err());
+        let row = format!("1{}", "&&1".repeat(1000));
+        assert!(says(&row));
+        assert!(!says(&format!("{row}&&0")));
+    }
+
+    fn pieces() -> impl Strategy<Value = String> {
+        const PIECES: [&str; 30] = [
+            "(",
+            ")",
+            "!",
+            "-",
+            "+",
+            "==",
+            "!=",
+            "===",
+            "!==",
+            "<",
+            ">",
+            "<=",
+            ">=",
+            "&&",
+            "||",
+            " and ",
+            " or ",
+            "{res.a}",
+            "{res.b.0}",
+            "{res}",
+            "{status}",
+            "1",
+            "1.5",
+            "'x'",
+            "\"10\"",
+            "true",
+            "null",
+            "'",
+            "{",
+            "\\",
+        ];
+        proptest::collection::vec(proptest::sample::select(&PIECES[..]), 0..40).prop_map(|all| all.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in prop_oneof![pieces(), any::<String>()]) {
+            let res = json!({"a": "10", "b": [1.5, {"c": null}]});
+            match Expression::parse(&text) {
+                Ok(expression) => {
+                    expression.holds(Answer { status: 200, res: Some(&res) });
+                    expression.holds(Answer { status: 500, res: None });
+                }
+                Err(mistake) => prop_assert!(mistake.at <= text.chars().count() + 1),
+            }
+        }
+
+        #[test]
+        fn a_comparison_and_its_opposite_are_never_both_true(a in 0..8usize, b in 0..8usize) {
+            let values = ["null", "true", "0", "'0'", "''", "'abc'", "1.5", "{res.b}"];
+            let res = json!({"b": [1]});
+            for (one, other) in [("==", "!="), ("===", "!=="), ("<", ">=")] {
+                let [one, other] = [one, other].map(|op| holds(&format!("{} {op} {}", values[a], values[b]), res.clone()));
+                prop_assert!(one != other, "{} {}", values[a], values[b]);
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Parses words to a tree, by the operator precedence of PHP, the tightest first: `!` and signs, `<`, `==`, `&&`, `||`,
+//! `and`, `or`. Comparisons cannot be chained (`1 < 2 < 3`), as in PHP. Pure.
+
+use super::read::{Lexeme, words};
+use super::{Compare, DEPTH_MAX, ExpressionError, Term};
+
+/// How tightly an operator between two terms binds, the loosest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Or,
+    And,
+    Either,
+    Both,
+    Equality,
+    Order,
+}
+
+impl Rank {
+    fn of(word: &Lexeme) -> Option<Rank> {
+        Some(match word {
+            Lexeme::Or => Rank::Or,
+            Lexeme::And => Rank::And,
+            Lexeme::Either => Rank::Either,
+            Lexeme::Both => Rank::Both,
+            Lexeme::Compare(
+                Compare::Equal | Compare::Unequal | Compare::Identical | Compare::NotIdentical,
+            ) => Rank::Equality,
+            Lexeme::Compare(_) => Rank::Order,
+            _ => return None,
+        })
+    }
+}
+
+pub(super) fn parse(text: &str) -> Result<Term, ExpressionError> {
+    let words = words(text)?;
+    if words.is_empty() {
+        let problem = "the expression is empty; an example is {res.code} == 0".to_owned();
+        return Err(ExpressionError { at: 1, problem });
+    }
+    let mut parser = Parser { words, at: 0, end: text.chars().count() + 1 };
+    let term = parser.term(Rank::Or, 0)?;
+    match parser.words.get(parser.at) {
+        None => Ok(term),
+        Some((_, Lexeme::Close)) => Err(parser.wrong("this ) has no matching (")),
+        Some(_) => Err(parser.wrong("an operator is missing before this, such as == or &&")),
+    }
+}
+
+struct Parser {
+    words: Vec<(usize, Lexeme)>,
+    at: usize,
+    end: usize,
+}
+
+impl Parser {
+    /// Makes an error at the next word.
+    fn wrong(&self, problem: impl Into<String>) -> ExpressionError {
+        let at = self.words.get(self.at).map_or(self.end, |(at, _)| *at);
+        ExpressionError { at, problem: problem.into() }
+    }
+
+    fn peek(&self) -> Option<&Lexeme> {
+        self.words.get(self.at).map(|(_, word)| word)
+    }
+
+    /// Parses a term whose operators bind at least as tightly as `least`.
+    fn term(&mut self, least: Rank, depth: usize) -> Result<Term, ExpressionError> {
+        let mut left = self.operand(depth)?;
+        let mut compared = None;
+        while let Some(rank) = self.peek().and_then(Rank::of).filter(|rank| *rank >= least) {
+            if compared == Some(rank) {
+                return Err(self.wrong("comparisons cannot be chained: put one of them into ( )"));
+            }
+            let word = self.peek().cloned();
+            self.at += 1;
+            let tighter = match rank {
+                Rank::Or => Rank::And,
+                Rank::And => Rank::Either,
+                Rank::Either => Rank::Both,
+                Rank::Both => Rank::Equality,
+                Rank::Equality => Rank::Order,
+                // No operator binds more tightly, so an operand follows.
+                Rank::Order => {
+                    let right = self.operand(depth)?;
+                    left = compare(left, word, right);
+                    compared = Some(rank);
+                    continue;
+                }
+            };
+            let right = self.term(tighter, depth)?;
+            left = match rank {
+                Rank::Or | Rank::Either => joined(left, right, Term::Any),
+                Rank::And | Rank::Both => joined(left, right, Term::All),
+                _ => compare(left, word, right),
+            };
+            compared = Some(rank).filter(|rank| *rank >= Rank::Equality);
+        }
+        Ok(left)
+    }
+
+    fn operand(&mut self, depth: usize) -> Result<Term, ExpressionError> {
+        if depth > DEPTH_MAX {
+            return Err(self.wrong(format!("more than {DEPTH_MAX} parentheses and signs are nested")));
+        }
+        let Some(word) = self.peek().cloned() else {
+            return Err(self.wrong("a member, a number or a text is missing at the end"));
+        };
+        self.at += 1;
+        Ok(match word {
+            Lexeme::Null => Term::Null,
+            Lexeme::Bool(b) => Term::Bool(b),
+            Lexeme::Int(n) => Term::Int(n),
+            Lexeme::Float(n) => Term::Float(n),
+            Lexeme::Text(text) => Term::Text(text),
+            Lexeme::Status => Term::Status,
+            Lexeme::Member(path) => Term::Member(path),
+            Lexeme::Not => Term::Not(Box::new(self.operand(depth + 1)?)),
+            Lexeme::Minus => match self.operand(depth + 1)? {
+                Term::Int(n) => Term::Int(-n),
+                Term::Float(n) => Term::Float(-n),
+                term => Term::Minus(Box::new(term)),
+            },
+            // A plus negates twice, so that a string becomes a number, as in PHP.
+            Lexeme::Plus => Term::Minus(Box::new(Term::Minus(Box::new(self.operand(depth + 1)?)))),
+            Lexeme::Open => {
+                let term = self.term(Rank::Or, depth + 1)?;
+                if self.peek() != Some(&Lexeme::Close) {
+                    return Err(self.wrong("a ) is missing here"));
+                }
+                self.at += 1;
+                // A chain in parentheses stays a separate chain.
+                match term {
+                    Term::All(terms) => Term::All(vec![Term::All(terms)]),
+                    Term::Any(terms) => Term::Any(vec![Term::Any(terms)]),
+                    term => term,
+                }
+            }
+            Lexeme::Close | Lexeme::Compare(_) | Lexeme::Both | Lexeme::Either | Lexeme::And | Lexeme::Or => {
+                self.at -= 1;
+                return Err(self.wrong("a member, a number or a text is missing before this"));
+            }
+        })
+    }
+}
+
+fn compare(left: Term, word: Option<Lexeme>, right: Term) -> Term {
+    match word {
+        Some(Lexeme::Compare(how)) => Term::Compare(Box::new(left), how, Box::new(right)),
+        _ => unreachable!("only comparisons have such a rank"),
+    }
+}
+
+/// Joins two terms to one chain, or adds the right term to the chain that the left one is.
+fn joined(left: Term, right: Term, row: fn(Vec<Term>) -> Term) -> Term {
+    match (left, row(Vec::new())) {
+        (Term::All(mut terms), Term::All(_)) if terms.len() > 1 => {
+            terms.push(right);
+            Term::All(terms)
+        }
+        (Term::Any(mut terms), Term::Any(_)) if terms.len() > 1 => {
+            terms.push(right);
+            Term::Any(terms)
+        }
+        (left, _) => row(vec![left, right]),
+    }
+}

@@ -1,0 +1,219 @@
+//! Values, and how PHP 8 compares them (<https://www.php.net/manual/en/language.operators.comparison.php>). Pure.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+
+use serde_json::Value as Json;
+
+/// A value in the evaluation of an expression.
+#[derive(Debug, Clone)]
+pub(super) enum Value<'a> {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Text(&'a str),
+    /// An array or an object. In PHP, both are arrays.
+    Array(&'a Json),
+}
+
+/// The number that a value is, or that a numeric string stands for.
+#[derive(Debug, Clone, Copy)]
+enum Number {
+    Int(i64),
+    Float(f64),
+}
+
+impl Number {
+    fn compare(self, other: Number) -> Option<Ordering> {
+        match (self, other) {
+            (Number::Int(a), Number::Int(b)) => Some(a.cmp(&b)),
+            (a, b) => a.float().partial_cmp(&b.float()),
+        }
+    }
+
+    fn float(self) -> f64 {
+        match self {
+            Number::Int(n) => n as f64,
+            Number::Float(n) => n,
+        }
+    }
+}
+
+impl<'a> Value<'a> {
+    fn of(json: &'a Json) -> Value<'a> {
+        match json {
+            Json::Null => Value::Null,
+            Json::Bool(b) => Value::Bool(*b),
+            Json::Number(n) => n.as_i64().map_or(Value::Float(n.as_f64().unwrap_or(0.0)), Value::Int),
+            Json::String(text) => Value::Text(text),
+            Json::Array(_) | Json::Object(_) => Value::Array(json),
+        }
+    }
+
+    /// Returns the member at the end of a path, or null if there is none.
+    pub(super) fn member(mut json: &'a Json, path: &[String]) -> Value<'a> {
+        for name in path {
+            let inner = match json {
+                Json::Object(members) => members.get(name),
+                Json::Array(items) => name.parse::<usize>().ok().and_then(|n| items.get(n)),
+                _ => None,
+            };
+            let Some(inner) = inner else { return Value::Null };
+            json = inner;
+        }
+        Value::of(json)
+    }
+
+    pub(super) fn is_true(&self) -> bool {
+        match self {
+            Value::Null => false,
+            Value::Bool(b) => *b,
+            Value::Int(n) => *n != 0,
+            Value::Float(n) => *n != 0.0,
+            Value::Text(text) => !matches!(*text, "" | "0"),
+            Value::Array(json) => len(json) > 0,
+        }
+    }
+
+    /// Returns the number with the other sign. Null: the value is not a number. (PHP fails there with an error.)
+    pub(super) fn negated(&self) -> Value<'a> {
+        let number = match self {
+            Value::Null => Some(Number::Int(0)),
+            Value::Bool(b) => Some(Number::Int((*b).into())),
+            other => other.number(),
+        };
+        match number {
+            Some(Number::Int(n)) => n.checked_neg().map_or(Value::Float(-(n as f64)), Value::Int),
+            Some(Number::Float(n)) => Value::Float(-n),
+            None => Value::Null,
+        }
+    }
+
+    fn number(&self) -> Option<Number> {
+        match self {
+            Value::Int(n) => Some(Number::Int(*n)),
+            Value::Float(n) => Some(Number::Float(*n)),
+            Value::Text(text) => numeric(text),
+            _ => None,
+        }
+    }
+
+    fn text(&self) -> Cow<'a, str> {
+        match self {
+            Value::Int(n) => n.to_string().into(),
+            // PHP writes large numbers in another form. This matters little: in a comparison with a string that is not
+            // a number, the first characters decide.
+            Value::Float(n) => n.to_string().into(),
+            Value::Text(text) => (*text).into(),
+            _ => "".into(),
+        }
+    }
+
+    /// `==`.
+    pub(super) fn equals(&self, other: &Value<'_>) -> bool {
+        self.compare(other) == Some(Ordering::Equal)
+    }
+
+    /// `===`: of the same type, and equal.
+    pub(super) fn is_identical(&self, other: &Value<'_>) -> bool {
+        match (self, other) {
+            (Value::Null, Value::Null) => true,
+            (Value::Bool(a), Value::Bool(b)) => a == b,
+            (Value::Int(a), Value::Int(b)) => a == b,
+            (Value::Float(a), Value::Float(b)) => a == b,
+            (Value::Text(a), Value::Text(b)) => a == b,
+            (Value::Array(a), Value::Array(b)) => {
+                let is_same = |(name, item): (String, &Json)| {
+                    item_of(b, &name).is_some_and(|other| Value::of(item).is_identical(&Value::of(other)))
+                };
+                len(a) == len(b) && items(a).all(is_same)
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns the order of the two values. None: neither is greater, and they are not equal.
+    pub(super) fn compare(&self, other: &Value<'_>) -> Option<Ordering> {
+        match (self, other) {
+            // A string is compared with null as with an empty string.
+            (Value::Null, Value::Text(b)) => Some("".cmp(b)),
+            (Value::Text(a), Value::Null) => Some((*a).cmp("")),
+            (Value::Null | Value::Bool(_), _) | (_, Value::Null | Value::Bool(_)) => {
+                Some(self.is_true().cmp(&other.is_true()))
+            }
+            (Value::Array(a), Value::Array(b)) => compare_arrays(a, b),
+            (Value::Array(_), _) => Some(Ordering::Greater),
+            (_, Value::Array(_)) => Some(Ordering::Less),
+            _ => match (self.number(), other.number()) {
+                // Two strings whose numbers are too large to show their difference are compared as strings.
+                (Some(Number::Float(x)), Some(Number::Float(y)))
+                    if x == y
+                        && x.abs() >= 9.2e18
+                        && matches!((self, other), (Value::Text(_), Value::Text(_))) =>
+                {
+                    Some(self.text().as_bytes().cmp(other.text().as_bytes()))
+                }
+                (Some(a), Some(b)) => a.compare(b),
+                _ => Some(self.text().as_bytes().cmp(other.text().as_bytes())),
+            },
+        }
+    }
+}
+
+/// Compares two arrays. The one with fewer items is smaller. With the same number of items, the first ones that differ
+/// decide. If the other array lacks a name, there is no order.
+fn compare_arrays(a: &Json, b: &Json) -> Option<Ordering> {
+    let by_length = len(a).cmp(&len(b));
+    if by_length.is_ne() {
+        return Some(by_length);
+    }
+    for (name, item) in items(a) {
+        let order = Value::of(item).compare(&Value::of(item_of(b, &name)?))?;
+        if order.is_ne() {
+            return Some(order);
+        }
+    }
+    Some(Ordering::Equal)
+}
+
+fn len(array: &Json) -> usize {
+    match array {
+        Json::Array(items) => items.len(),
+        Json::Object(members) => members.len(),
+        _ => 0,
+    }
+}
+
+fn items(array: &Json) -> Box<dyn Iterator<Item = (String, &Json)> + '_> {
+    match array {
+        Json::Array(items) => Box::new(items.iter().enumerate().map(|(n, item)| (n.to_string(), item))),
+        Json::Object(members) => Box::new(members.iter().map(|(name, item)| (name.clone(), item))),
+        _ => Box::new(std::iter::empty()),
+    }
+}
+
+fn item_of<'j>(array: &'j Json, name: &str) -> Option<&'j Json> {
+    match array {
+        Json::Array(items) => items.get(name.parse::<usize>().ok()?),
+        Json::Object(members) => members.get(name),
+        _ => None,
+    }
+}
+
+/// Returns the number that a string stands for, by the rules of PHP: white space may surround it, and nothing else.
+fn numeric(text: &str) -> Option<Number> {
+    let is_space = |c: char| matches!(c, ' ' | '\t' | '\n' | '\r' | '\x0b' | '\x0c');
+    let text = text.trim_matches(is_space);
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    // Rust reads "inf" and "nan" as well.
+    let begins = digits.strip_prefix('.').unwrap_or(digits).starts_with(|c: char| c.is_ascii_digit());
+    if !begins || !digits.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'e' | b'E' | b'+' | b'-'))
+    {
+        return None;
+    }
+    match digits.bytes().all(|b| b.is_ascii_digit()) {
+        true => text.parse().ok().map(Number::Int).or_else(|| text.parse().ok().map(Number::Float)),
+        false => text.parse().ok().map(Number::Float),
+    }
+}

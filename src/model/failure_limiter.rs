@@ -1,0 +1,130 @@
+//! Counts wrong tokens and passwords by source, so that the number of guesses from one source is bounded. Pure: the
+//! current time is an argument.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// How long failures are remembered, from the first one.
+pub const WINDOW: Duration = Duration::from_secs(60);
+
+/// How many failures a source may have within that time.
+pub const MOST: u32 = 10;
+
+/// How many sources are counted separately. All others are counted as one.
+const REMEMBERED: usize = 4096;
+
+/// Where a client comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// An address. For IPv6, its network of 64 bits, because one host may have all addresses of it.
+    Address(IpAddr),
+    /// A user of this host.
+    User(u32),
+    /// All sources beyond those that are counted separately.
+    Others,
+}
+
+impl Source {
+    /// Returns the source of an address. An IPv4-mapped address counts as its IPv4 address.
+    pub fn address(ip: IpAddr) -> Source {
+        Source::Address(match ip.to_canonical() {
+            IpAddr::V6(ip) => IpAddr::V6((u128::from(ip) >> 64 << 64).into()),
+            v4 => v4,
+        })
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Address(ip) => write!(f, "{ip}"),
+            Source::User(uid) => write!(f, "user {uid}"),
+            Source::Others => f.write_str("others"),
+        }
+    }
+}
+
+/// How a wrong token or password counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureKind {
+    /// It is one of those that a source may have.
+    Counted,
+    /// It is one too many. The source is blocked until this time.
+    TooMany(Instant),
+}
+
+/// The counts of failures by source: when the first one was, and how many there were.
+#[derive(Debug, Default)]
+pub struct FailureLimiter(HashMap<Source, (Instant, u32)>);
+
+impl FailureLimiter {
+    /// Returns until when a source is blocked. None: it is not blocked.
+    pub fn blocked_until(&self, from: Source, now: Instant) -> Option<Instant> {
+        // If no more sources are counted separately, unknown ones count as one.
+        let is_full = self.0.len() >= REMEMBERED && !self.0.contains_key(&from);
+        let (since, count) = self.0.get(if is_full { &Source::Others } else { &from })?;
+        let until = *since + WINDOW;
+        (*count >= MOST && now < until).then_some(until)
+    }
+
+    /// Counts a wrong token or a wrong password.
+    pub fn record_failure(&mut self, from: Source, now: Instant) -> FailureKind {
+        let is_over = |since: Instant| now.saturating_duration_since(since) >= WINDOW;
+        if self.0.len() >= REMEMBERED && !self.0.contains_key(&from) {
+            self.0.retain(|_, (since, _)| !is_over(*since));
+        }
+        let is_full = self.0.len() >= REMEMBERED && !self.0.contains_key(&from);
+        let entry = self.0.entry(if is_full { Source::Others } else { from }).or_insert((now, 0));
+        if is_over(entry.0) {
+            *entry = (now, 0);
+        }
+        entry.1 = entry.1.saturating_add(1);
+        match entry.1 {
+            n if n <= MOST => FailureKind::Counted,
+            _ => FailureKind::TooMany(entry.0 + WINDOW),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ten_wrong_tokens_block_a_source_until_the_minute_ends() {
+        let (mut failures, now) = (FailureLimiter::default(), Instant::now());
+        let from = Source::address("::ffff:10.0.0.1".parse().unwrap());
+        assert_eq!(from, Source::address("10.0.0.1".parse().unwrap()));
+        assert_eq!(failures.record_failure(from, now), FailureKind::Counted);
+        for _ in 1..10 {
+            assert_eq!(failures.record_failure(from, now + Duration::from_secs(1)), FailureKind::Counted);
+        }
+        assert_eq!(failures.blocked_until(from, now + WINDOW / 2), Some(now + WINDOW));
+        assert_eq!(failures.record_failure(from, now + WINDOW / 2), FailureKind::TooMany(now + WINDOW));
+        assert_eq!(failures.blocked_until(from, now + WINDOW), None);
+        assert_eq!(failures.blocked_until(Source::User(3), now), None);
+        assert_eq!(failures.record_failure(Source::User(3), now), FailureKind::Counted);
+        assert_eq!(failures.record_failure(from, now + WINDOW), FailureKind::Counted);
+        let of = |text: &str| Source::address(text.parse().unwrap());
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+    }
+
+    #[test]
+    fn of_too_many_only_so_many_are_remembered() {
+        let (mut failures, now) = (FailureLimiter::default(), Instant::now());
+        for uid in 0..10_000 {
+            failures.record_failure(Source::User(uid), now);
+        }
+        assert_eq!(failures.0.len(), REMEMBERED + 1);
+        assert!(matches!(failures.record_failure(Source::User(9999), now), FailureKind::TooMany(_)));
+        assert!(
+            failures.blocked_until(Source::User(9998), now).is_some()
+                && failures.blocked_until(Source::User(1), now).is_none()
+        );
+        assert_eq!(failures.record_failure(Source::User(9999), now + WINDOW), FailureKind::Counted);
+        assert_eq!(failures.0.len(), 1);
+    }
+}

@@ -1,0 +1,613 @@
+//! Decides which topics a consumer leases from next, and how many jobs of each. Pure.
+//!
+//! There are two rules. First, a topic may begin another callback only while its callbacks in flight are fewer than the
+//! free workers (a dynamic threshold). A topic whose callbacks hang takes at most half of the workers, a second one
+//! takes half of the rest, and so on, so that the next topic always finds some free. Second, free workers go to the
+//! topic that is furthest behind its share (stride scheduling), so that ten thousand ready jobs of one topic do not
+//! delay another topic.
+//!
+//! Priorities are weights, 5 to 3 to 2, in both rules. For the threshold, a topic with the highest priority among those
+//! with ready jobs counts all free workers. A topic with a lower priority counts only a part of them: its own weight
+//! divided by the highest weight.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+
+use crate::job::{Priority, TopicName};
+
+/// How far behind the others a topic may be that was held back. It catches up by this much: a hundred jobs of a normal
+/// topic.
+const CREDIT: u64 = 1000;
+
+/// How many jobs a lease may take from a topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Quota {
+    /// The topic.
+    pub topic: TopicName,
+    /// At most this many jobs. Never 0.
+    pub max: u32,
+}
+
+/// From which topics a plan leases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asks {
+    /// Only the topics that are known to have ready jobs.
+    Known,
+    /// Also all other topics without limits, one job each, because they may have ready jobs.
+    All,
+}
+
+/// Returns the weight of a priority. While one topic of each priority has enough ready jobs, this many of ten jobs
+/// belong to the topic of this priority.
+fn weight(priority: Priority) -> u32 {
+    match priority {
+        Priority::High => 5,
+        Priority::Normal => 3,
+        Priority::Low => 2,
+    }
+}
+
+/// Returns how far a topic of this weight advances with each job. (30 is divisible by all weights.)
+fn stride(weight: u32) -> u64 {
+    u64::from(30 / weight)
+}
+
+/// The planner. It remembers the ready jobs as the store last reported them, the callbacks in flight, and how far each
+/// topic has advanced. Few of the served topics are known to have ready jobs, so plans go over those only where they
+/// can.
+#[derive(Debug)]
+pub struct Fair {
+    /// The topics that are served, in the order of their names.
+    topics: Vec<TopicState>,
+    /// The index of each topic in `topics`.
+    places: HashMap<TopicName, usize>,
+    start: usize,
+    /// For each lane: the index of each topic with ready jobs, and how many there are.
+    ready: Vec<BTreeMap<usize, u64>>,
+    /// Callbacks in flight of topics that are no longer served.
+    strays: HashMap<TopicName, u32>,
+    /// The least pass of a topic that begins to have ready jobs.
+    now: u64,
+    /// The indexes of the topics that had ready jobs at the last plan.
+    active: Vec<usize>,
+    /// The greatest weight of the topics that have ready jobs.
+    greatest: u32,
+}
+
+/// What the planner knows of a topic.
+#[derive(Debug, Clone)]
+struct TopicState {
+    name: TopicName,
+    weight: u32,
+    in_flight: u32,
+    /// How far the topic has advanced. The topic with the lowest pass is next.
+    pass: u64,
+    /// Whether it had ready jobs at the last plan.
+    is_active: bool,
+}
+
+/// A topic in a plan.
+struct Candidate {
+    place: usize,
+    pass: u64,
+    /// The most jobs that the plan may ask for.
+    most: u64,
+    max: u32,
+}
+
+/// The dynamic threshold: returns whether a topic may begin one more callback. `top` is the greatest weight of the
+/// topics that want to begin one.
+fn may(flying: u32, free: u32, weight: u32, top: u32) -> bool {
+    u64::from(flying) * u64::from(top) < u64::from(free) * u64::from(weight)
+}
+
+impl Fair {
+    /// Makes a planner for these topics, on this many lanes. It knows nothing of the topics yet.
+    pub fn new(lanes: usize, topics: Vec<(TopicName, Priority)>) -> Fair {
+        let mut fair = Fair {
+            topics: Vec::new(),
+            places: HashMap::new(),
+            start: 0,
+            ready: vec![BTreeMap::new(); lanes],
+            strays: HashMap::new(),
+            now: 0,
+            active: Vec::new(),
+            greatest: 1,
+        };
+        fair.serve(topics);
+        fair
+    }
+
+    /// Serves these topics from now on. Callbacks in flight are still counted, whatever their topic.
+    pub fn serve(&mut self, mut topics: Vec<(TopicName, Priority)>) {
+        topics.sort();
+        let before = std::mem::take(&mut self.topics);
+        let places: HashMap<TopicName, usize> =
+            topics.iter().enumerate().map(|(place, (name, _))| (name.clone(), place)).collect();
+        for (name, priority) in topics {
+            let known = self.places.get(&name).map(|place| &before[*place]);
+            self.topics.push(TopicState {
+                weight: weight(priority),
+                in_flight: known.map_or_else(|| self.strays.remove(&name).unwrap_or(0), |k| k.in_flight),
+                pass: known.map_or(0, |k| k.pass),
+                is_active: known.is_some_and(|k| k.is_active),
+                name,
+            });
+        }
+        let strays = before.iter().filter(|k| k.in_flight > 0 && !places.contains_key(&k.name));
+        self.strays.extend(strays.map(|k| (k.name.clone(), k.in_flight)));
+        for ready in &mut self.ready {
+            let moved = |(place, n): (usize, u64)| Some((*places.get(&before[place].name)?, n));
+            *ready = std::mem::take(ready).into_iter().filter_map(moved).collect();
+        }
+        self.places = places;
+        self.active = (0..self.topics.len()).filter(|place| self.topics[*place].is_active).collect();
+        self.greatest = self.top(|_| None);
+    }
+
+    fn known(&self, topic: &TopicName) -> Option<&TopicState> {
+        self.places.get(topic).map(|place| &self.topics[*place])
+    }
+
+    /// Records what a lane reported after a lease: the topics with ready jobs left, and how many. For a topic that was
+    /// asked, the report is complete: the topic has no ready jobs if it is not in `ready`. For any other topic, the
+    /// known number stays unless the report has a new one. Topics that this planner does not serve are ignored.
+    pub fn left<'a>(
+        &mut self,
+        lane: usize,
+        asked: impl IntoIterator<Item = &'a TopicName>,
+        ready: impl IntoIterator<Item = (TopicName, u64)>,
+    ) {
+        for topic in asked {
+            self.places.get(topic).map(|place| self.ready[lane].remove(place));
+        }
+        for (topic, n) in ready.into_iter().filter(|(_, n)| *n > 0) {
+            self.places.get(&topic).map(|place| self.ready[lane].insert(*place, n));
+        }
+        self.greatest = self.top(|_| None);
+    }
+
+    /// Forgets the ready jobs of a lane. Returns the topics that were known to have some.
+    pub fn forget(&mut self, lane: usize) -> Vec<TopicName> {
+        let known = std::mem::take(&mut self.ready[lane]);
+        self.greatest = self.top(|_| None);
+        known.into_keys().map(|place| self.topics[place].name.clone()).collect()
+    }
+
+    /// Returns whether a lane is known to have ready jobs.
+    pub fn knows_some(&self, lane: usize) -> bool {
+        !self.ready[lane].is_empty()
+    }
+
+    /// Records that a lane may have ready jobs of a topic, because its bell rang.
+    pub fn rang(&mut self, lane: usize, topic: &TopicName) {
+        if let Some(place) = self.places.get(topic) {
+            self.ready[lane].entry(*place).or_insert(1);
+            self.greatest = self.greatest.max(self.topics[*place].weight);
+        }
+    }
+
+    /// Returns whether a lane is known to have ready jobs of a topic.
+    pub fn knows(&self, lane: usize, topic: &TopicName) -> bool {
+        self.places.get(topic).is_some_and(|place| self.ready[lane].contains_key(place))
+    }
+
+    /// Returns how many callbacks of a topic are in flight.
+    pub fn in_flight(&self, topic: &TopicName) -> u32 {
+        let stray = || self.strays.get(topic).copied().unwrap_or(0);
+        self.known(topic).map_or_else(stray, |known| known.in_flight)
+    }
+
+    /// Records that a callback of a topic began.
+    pub fn began(&mut self, topic: &TopicName) {
+        if let Some(place) = self.places.get(topic) {
+            let known = &mut self.topics[*place];
+            known.in_flight += 1;
+            known.pass += stride(known.weight);
+        } else {
+            *self.strays.entry(topic.clone()).or_default() += 1;
+        }
+    }
+
+    /// Records that a callback of a topic ended.
+    pub fn ended(&mut self, topic: &TopicName) {
+        if let Some(place) = self.places.get(topic) {
+            let known = &mut self.topics[*place];
+            known.in_flight = known.in_flight.saturating_sub(1);
+        } else if let Some(n) = self.strays.get_mut(topic) {
+            *n -= 1;
+            if *n == 0 {
+                self.strays.remove(topic);
+            }
+        }
+    }
+
+    /// Returns the greatest weight of the topics that have ready jobs and may begin a callback.
+    fn top(&self, allowed: impl Fn(&TopicName) -> Option<u32>) -> u32 {
+        let known = self.ready.iter().flat_map(BTreeMap::keys).map(|place| &self.topics[*place]);
+        known.filter(|k| allowed(&k.name) != Some(0)).map(|k| k.weight).max().unwrap_or(1)
+    }
+
+    /// Divides `limit` of the `free` workers among the topics that are known to have ready jobs on a lane. With
+    /// [`Asks::All`], the plan also has the other topics. The quotas together may be more than `limit`; the lease stops
+    /// at `limit`, and the topic that is furthest behind its share comes first. `allowed` returns how many callbacks of
+    /// a topic with limits may begin now (none: the topic has no limits). For topics with limits, the plan asks only
+    /// for jobs that are known to be there.
+    pub fn plan(
+        &mut self,
+        lane: usize,
+        free: u32,
+        limit: u32,
+        allowed: impl Fn(&TopicName) -> Option<u32>,
+        asks: Asks,
+    ) -> Vec<Quota> {
+        let count = self.topics.len();
+        if free == 0 || count == 0 {
+            return Vec::new();
+        }
+        self.catch_up(free, &allowed);
+        self.start = (self.start + 1) % count;
+        let top = self.top(&allowed);
+        let ready = &self.ready[lane];
+        // Each plan starts at another topic, so that none is always the first among topics with the same pass.
+        let known = ready.range(self.start..).chain(ready.range(..self.start));
+        let mut candidates: Vec<Candidate> = known
+            .map(|(place, ready)| {
+                let most = allowed(&self.topics[*place].name).map_or(u64::MAX, u64::from);
+                Candidate { place: *place, pass: self.pass(*place), most: most.min(*ready), max: 0 }
+            })
+            .collect();
+        let mut heap: BinaryHeap<_> =
+            candidates.iter().enumerate().map(|(i, c)| Reverse((c.pass, i))).collect();
+        let (mut unused, last) = (free, free.saturating_sub(limit));
+        while unused > last
+            && let Some(Reverse((pass, i))) = heap.pop()
+        {
+            let candidate = &mut candidates[i];
+            let TopicState { weight, in_flight, .. } = &self.topics[candidate.place];
+            // A candidate that fails here is not tried again: with fewer free workers it would fail again.
+            let could = u64::from(candidate.max) < candidate.most;
+            if could && may(in_flight + candidate.max, unused, *weight, top) {
+                candidate.max += 1;
+                unused -= 1;
+                heap.push(Reverse((pass + stride(*weight), i)));
+            }
+        }
+        if asks == Asks::All {
+            let others = (0..count).filter(|place| !ready.contains_key(place));
+            let could = |place: &usize| {
+                free > self.topics[*place].in_flight && allowed(&self.topics[*place].name).is_none()
+            };
+            let asked = |place| Candidate { place, pass: self.pass(place), most: 1, max: 1 };
+            candidates.extend(others.filter(could).map(asked));
+        }
+        candidates.retain(|candidate| candidate.max > 0);
+        let from_start = |place: usize| (place + count - self.start) % count;
+        candidates.sort_by_key(|candidate| (candidate.pass, from_start(candidate.place)));
+        let quota = |c: Candidate| Quota { topic: self.topics[c.place].name.clone(), max: c.max };
+        candidates.into_iter().map(quota).collect()
+    }
+
+    /// Returns how far a topic has advanced, for a plan.
+    fn pass(&self, place: usize) -> u64 {
+        let TopicState { pass, is_active, .. } = self.topics[place];
+        if is_active { pass } else { pass.max(self.now) }
+    }
+
+    /// Advances the topics that had no ready jobs or were held back for long, so that none of them is far behind its
+    /// share.
+    fn catch_up(&mut self, free: u32, allowed: &impl Fn(&TopicName) -> Option<u32>) {
+        let mut active: Vec<usize> = self.ready.iter().flat_map(BTreeMap::keys).copied().collect();
+        active.sort_unstable();
+        active.dedup();
+        let top = self.top(allowed);
+        let mut least = None;
+        for place in &active {
+            let known = &mut self.topics[*place];
+            let behind = if known.is_active { CREDIT } else { 0 };
+            known.pass = known.pass.max(self.now.saturating_sub(behind));
+            if allowed(&known.name) != Some(0) && may(known.in_flight, free, known.weight, top) {
+                least = Some(least.map_or(known.pass, |l: u64| l.min(known.pass)));
+            }
+        }
+        self.now = self.now.max(least.unwrap_or(0));
+        for place in std::mem::replace(&mut self.active, active) {
+            self.topics[place].is_active = false;
+        }
+        for place in &self.active {
+            self.topics[*place].is_active = true;
+        }
+    }
+
+    /// Returns how many more callbacks of a topic could begin with `free` workers, if it had no limits.
+    pub fn wants(&self, topic: &TopicName, free: u32) -> u32 {
+        let Some(place) = self.places.get(topic) else { return 0 };
+        let TopicState { weight, in_flight, .. } = self.topics[*place];
+        let ready: u64 = self.ready.iter().filter_map(|ready| ready.get(place)).sum();
+        let most = ready.min(u64::from(free)) as u32;
+        (0..most).take_while(|n| may(in_flight + n, free - n, weight, self.greatest)).count() as u32
+    }
+
+    /// Returns whether a lane is known to have ready jobs that could begin now with `free` workers.
+    pub fn more(&self, lane: usize, free: u32, allowed: impl Fn(&TopicName) -> Option<u32>) -> bool {
+        let top = self.top(&allowed);
+        let mut known = self.ready[lane].keys().map(|place| &self.topics[*place]);
+        known.any(|k| allowed(&k.name) != Some(0) && may(k.in_flight, free, k.weight, top))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn name(n: &str) -> TopicName {
+        TopicName::new(n).unwrap()
+    }
+
+    fn fair(topics: &[&str]) -> Fair {
+        Fair::new(1, topics.iter().map(|t| (name(t), Priority::Normal)).collect())
+    }
+
+    /// Replaces all that is known of a lane.
+    fn left(f: &mut Fair, lane: usize, ready: impl IntoIterator<Item = (TopicName, u64)>) {
+        f.forget(lane);
+        f.left(lane, [], ready);
+    }
+
+    fn unlimited(_: &TopicName) -> Option<u32> {
+        None
+    }
+
+    fn max_of(plan: &[Quota], topic: &str) -> u32 {
+        plan.iter().find(|q| q.topic.as_str() == topic).map_or(0, |q| q.max)
+    }
+
+    #[test]
+    fn free_workers_are_shared_evenly_by_the_topics_that_want_them() {
+        let mut f = fair(&["a", "b", "c"]);
+        left(&mut f, 0, [(name("a"), 10_000), (name("b"), 5), (name("c"), 10_000)]);
+        let plan = f.plan(0, 64, 64, unlimited, Asks::All);
+        assert_eq!(max_of(&plan, "b"), 5);
+        assert!(max_of(&plan, "a").abs_diff(max_of(&plan, "c")) <= 1, "{plan:?}");
+        assert!(plan.iter().map(|q| q.max).sum::<u32>() <= 64);
+    }
+
+    #[test]
+    fn a_topic_that_hangs_leaves_workers_for_the_others() {
+        let (mut f, mut free) = (fair(&["slow", "fast"]), 64);
+        left(&mut f, 0, [(name("slow"), 10_000)]);
+        for _ in 0..64 {
+            let slow = max_of(&f.plan(0, free, free, unlimited, Asks::All), "slow");
+            (0..slow).for_each(|_| f.began(&name("slow")));
+            free -= slow;
+        }
+        assert_eq!(free, 32);
+        left(&mut f, 0, [(name("slow"), 10_000), (name("fast"), 10_000)]);
+        assert_eq!(max_of(&f.plan(0, free, free, unlimited, Asks::All), "slow"), 0);
+        assert!(max_of(&f.plan(0, free, free, unlimited, Asks::All), "fast") >= 15);
+    }
+
+    #[test]
+    fn a_single_worker_serves_every_topic_in_turn() {
+        let mut f = fair(&["a", "b", "c"]);
+        let mut served = HashSet::new();
+        for _ in 0..3 {
+            left(&mut f, 0, [(name("a"), 9), (name("b"), 9), (name("c"), 9)]);
+            let plan = f.plan(0, 1, 1, unlimited, Asks::All);
+            assert_eq!(plan.len(), 1);
+            served.insert(plan[0].topic.clone());
+            f.began(&plan[0].topic);
+            f.ended(&plan[0].topic);
+        }
+        assert_eq!(served.len(), 3);
+    }
+
+    #[test]
+    fn topics_of_which_nothing_is_known_are_all_asked() {
+        let names: Vec<String> = (0..200).map(|i| format!("t{i}")).collect();
+        let mut f = fair(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(f.plan(0, 4, 4, unlimited, Asks::All).len(), 200);
+        left(&mut f, 0, [(name("t7"), 100)]);
+        assert!(max_of(&f.plan(0, 4, 4, unlimited, Asks::All), "t7") >= 1);
+    }
+
+    #[test]
+    fn only_known_topics_are_asked_until_the_store_reports_others() {
+        let mut f = fair(&["a", "b", "c", "d"]);
+        let asked = |f: &mut Fair| -> Vec<(String, u32)> {
+            let plan = f.plan(0, 64, 64, unlimited, Asks::Known);
+            let mut asked: Vec<_> = plan.into_iter().map(|q| (q.topic.as_str().to_owned(), q.max)).collect();
+            asked.sort();
+            asked
+        };
+        assert_eq!(asked(&mut f), []);
+        left(&mut f, 0, [(name("a"), 4), (name("b"), 4)]);
+        f.rang(0, &name("b"));
+        f.rang(0, &name("c"));
+        f.rang(0, &name("of-another-host"));
+        assert_eq!(asked(&mut f), [("a".to_owned(), 4), ("b".to_owned(), 4), ("c".to_owned(), 1)]);
+        // The lane was not asked for jobs of `b`, so the report does not say that `b` has none.
+        f.left(0, &[name("a"), name("c")], [(name("c"), 7), (name("d"), 2)]);
+        assert_eq!(asked(&mut f), [("b".to_owned(), 4), ("c".to_owned(), 7), ("d".to_owned(), 2)]);
+        assert!(!f.knows(0, &name("a")) && f.knows(0, &name("b")));
+        f.serve(["a", "c", "d", "e"].map(|t| (name(t), Priority::High)).to_vec());
+        assert_eq!(asked(&mut f), [("c".to_owned(), 7), ("d".to_owned(), 2)]);
+        left(&mut f, 0, []);
+        assert_eq!(asked(&mut f), []);
+    }
+
+    #[test]
+    fn a_topic_that_is_new_is_asked_and_one_that_is_gone_is_not() {
+        let mut f = fair(&["a", "b"]);
+        left(&mut f, 0, [(name("a"), 3), (name("b"), 3)]);
+        f.began(&name("a"));
+        f.serve(vec![(name("c"), Priority::Low), (name("b"), Priority::High)]);
+        let plan = f.plan(0, 8, 8, unlimited, Asks::All);
+        assert_eq!((max_of(&plan, "a"), max_of(&plan, "b"), max_of(&plan, "c")), (0, 3, 1));
+        f.ended(&name("a"));
+        f.serve(Vec::new());
+        assert!(f.plan(0, 8, 8, unlimited, Asks::All).is_empty() && !f.more(0, 8, unlimited));
+    }
+
+    #[test]
+    fn more_tells_only_of_what_could_start() {
+        let mut f = fair(&["a"]);
+        assert!(!f.more(0, 8, unlimited));
+        left(&mut f, 0, [(name("a"), 3)]);
+        assert!(f.more(0, 8, unlimited) && !f.more(0, 8, |_| Some(0)));
+        (0..8).for_each(|_| f.began(&name("a")));
+        assert!(!f.more(0, 8, unlimited));
+        left(&mut f, 0, [(name("of-another-release"), 3)]);
+        assert!(!f.more(0, 8, unlimited));
+        left(&mut f, 0, [(name("a"), 3)]);
+        f.ended(&name("a"));
+        assert!(f.more(0, 8, unlimited));
+    }
+
+    #[test]
+    fn a_request_for_a_limited_topic_fits_its_limit_and_its_jobs() {
+        let mut f = fair(&["a", "b"]);
+        let only_b = |may: u32| move |topic: &TopicName| (topic.as_str() == "b").then_some(may);
+        assert_eq!(
+            max_of(&f.plan(0, 8, 8, only_b(3), Asks::All), "b"),
+            0,
+            "it is not asked in case it has some"
+        );
+        left(&mut f, 0, [(name("a"), 9), (name("b"), 9)]);
+        assert_eq!(max_of(&f.plan(0, 16, 16, only_b(0), Asks::All), "b"), 0);
+        assert_eq!(max_of(&f.plan(0, 16, 16, only_b(2), Asks::All), "b"), 2);
+        assert_eq!((f.wants(&name("b"), 16), f.wants(&name("b"), 2), f.wants(&name("c"), 16)), (8, 1, 0));
+        left(&mut f, 0, [(name("b"), 4)]);
+        assert_eq!(f.wants(&name("b"), 64), 4);
+    }
+
+    #[test]
+    fn each_lane_is_asked_for_what_it_has() {
+        let mut f = Fair::new(2, vec![(name("a"), Priority::Normal), (name("b"), Priority::Normal)]);
+        left(&mut f, 0, [(name("a"), 9)]);
+        left(&mut f, 1, [(name("b"), 9)]);
+        assert_eq!(max_of(&f.plan(0, 1, 1, unlimited, Asks::All), "a"), 1);
+        assert_eq!(max_of(&f.plan(1, 1, 1, unlimited, Asks::All), "b"), 1);
+        assert!(f.more(0, 1, unlimited) && f.more(1, 1, unlimited));
+    }
+
+    #[test]
+    fn a_topic_that_was_held_back_is_not_owed_all_of_it() {
+        let mut f = fair(&["a", "b", "c"]);
+        let held = |topic: &TopicName| (topic.as_str() == "b").then_some(0);
+        for _ in 0..10_000 {
+            left(&mut f, 0, [(name("a"), 9), (name("b"), 9)]);
+            f.plan(0, 1, 1, held, Asks::All).iter().for_each(|q| (f.began(&q.topic), f.ended(&q.topic)).0);
+        }
+        let mut had: HashMap<TopicName, u32> = HashMap::new();
+        for _ in 0..300 {
+            left(&mut f, 0, [(name("a"), 9), (name("b"), 9), (name("c"), 9)]);
+            for quota in f.plan(0, 1, 1, unlimited, Asks::All) {
+                f.began(&quota.topic);
+                f.ended(&quota.topic);
+                *had.entry(quota.topic).or_default() += 1;
+            }
+        }
+        assert!(had[&name("a")] >= 50 && had[&name("c")] >= 50, "{had:?}");
+    }
+
+    const ALL: [Priority; 3] = [Priority::High, Priority::Normal, Priority::Low];
+
+    /// Simulates busy topics of these priorities with this many workers, each of which runs a callback for some rounds.
+    /// Returns how many callbacks of each topic began, from the time when all workers are busy.
+    fn simulate(priorities: &[Priority], workers: u32, rounds: &[u8], lanes: usize) -> Vec<u32> {
+        let names: Vec<TopicName> = (0..priorities.len()).map(|i| name(&format!("t{i}"))).collect();
+        let mut f = Fair::new(lanes, names.iter().cloned().zip(priorities.iter().copied()).collect());
+        let mut flying: Vec<(usize, u8)> = Vec::new();
+        let mut began = vec![0; names.len()];
+        for (n, round) in rounds.iter().cycle().take(4000).enumerate() {
+            flying.retain_mut(|(topic, left)| {
+                *left -= 1;
+                if *left == 0 {
+                    f.ended(&names[*topic]);
+                }
+                *left > 0
+            });
+            let lane = n % lanes;
+            left(&mut f, lane, names.iter().map(|t| (t.clone(), 1000)));
+            let free = workers - flying.len() as u32;
+            let mut limit = free.div_ceil(lanes as u32);
+            for quota in f.plan(lane, free, limit, unlimited, Asks::All) {
+                let topic = names.iter().position(|n| *n == quota.topic).unwrap();
+                for _ in 0..quota.max.min(limit) {
+                    limit -= 1;
+                    assert!(f.in_flight(&names[topic]) < workers);
+                    f.began(&names[topic]);
+                    flying.push((topic, round % 4 + 1));
+                    began[topic] += u32::from(n > 400);
+                }
+            }
+        }
+        began
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        /// The shares are 5 to 3 to 2, however long callbacks take. (With few workers, the threshold divides them
+        /// instead.)
+        #[test]
+        fn busy_topics_have_their_shares(workers in 8_u32..100, rounds in prop::collection::vec(any::<u8>(), 1..40), lanes in 1_usize..3) {
+            let began = simulate(&ALL, workers, &rounds, lanes);
+            let sum = f64::from(began.iter().sum::<u32>());
+            for (n, share) in began.iter().zip([0.5, 0.3, 0.2]) {
+                let has = f64::from(*n) / sum;
+                prop_assert!((has - share).abs() < 0.06, "{began:?} with {workers}");
+            }
+        }
+
+        /// The quotas of the known topics do not depend on whether the other topics are asked as well.
+        #[test]
+        fn the_known_are_asked_for_the_same_either_way(
+            ready in prop::collection::vec(0_u64..9, 1..40), flying in prop::collection::vec(0_u32..3, 40), limit in 1_u32..64
+        ) {
+            let names: Vec<TopicName> = (0..ready.len()).map(|i| name(&format!("t{i}"))).collect();
+            let plan = |asks| {
+                let topics = names.iter().enumerate().map(|(i, t)| (t.clone(), ALL[i % 3])).collect();
+                let mut f = Fair::new(1, topics);
+                names.iter().zip(&flying).for_each(|(t, n)| (0..*n).for_each(|_| f.began(t)));
+                left(&mut f, 0, names.iter().cloned().zip(ready.iter().copied()));
+                let plan = f.plan(0, 64, limit, unlimited, asks);
+                plan.into_iter().filter(|q| f.knows(0, &q.topic)).collect::<Vec<_>>()
+            };
+            prop_assert_eq!(plan(Asks::All), plan(Asks::Known));
+        }
+
+        /// A topic that runs alone gets the same share, whatever its priority.
+        #[test]
+        fn a_topic_that_is_alone_has_all(workers in 1_u32..100, rounds in prop::collection::vec(any::<u8>(), 1..40)) {
+            let [high, normal, low] = ALL.map(|priority| simulate(&[priority], workers, &rounds, 1)[0]);
+            prop_assert!(high > 0 && high == normal && normal == low);
+        }
+
+        /// The threshold: a topic begins no callback when it has as many in flight as there are free workers, and the
+        /// last worker stays free for a topic that has none in flight.
+        #[test]
+        fn no_topic_takes_more_than_half(priorities in prop::collection::vec(0_usize..3, 1..6), workers in 2_u32..100) {
+            let topics: Vec<_> = priorities.iter().enumerate().map(|(i, p)| (name(&format!("t{i}")), ALL[*p])).collect();
+            let mut f = Fair::new(1, topics.clone());
+            let mut free = workers;
+            for _ in 0..workers {
+                left(&mut f, 0, topics.iter().map(|(t, _)| (t.clone(), 1000)));
+                for quota in f.plan(0, free, free, unlimited, Asks::All) {
+                    free -= quota.max;
+                    (0..quota.max).for_each(|_| f.began(&quota.topic));
+                }
+            }
+            for (topic, _) in &topics {
+                prop_assert!(f.in_flight(topic) <= workers.div_ceil(2), "{} of {workers}", f.in_flight(topic));
+            }
+            let left = workers >> topics.len();
+            prop_assert!(free >= left.min(1), "{free} are free of {workers}");
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The headers that a job carries to its receiver: which ones are allowed, and the text that a store keeps. Pure.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+
+use crate::topic::refuse_header;
+
+/// How many headers a job may carry.
+pub const HEADERS_MAX: usize = 32;
+
+/// How many bytes the names and values of a job's headers may have together.
+pub const BYTES_MAX: usize = 4096;
+
+/// Why headers were refused: which header, and what would be accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadHeaders {
+    /// The JSON is not an object whose values are strings.
+    #[error("not an object of strings, such as {{\"x-tenant\": \"7\"}}")]
+    NoObject,
+    /// There are more than [`HEADERS_MAX`].
+    #[error("there are more than {HEADERS_MAX}")]
+    TooMany,
+    /// Names and values have more than [`BYTES_MAX`] bytes together.
+    #[error("names and values have more than {BYTES_MAX} bytes together")]
+    TooLong,
+    /// A header that cannot be sent. Holds which one it is, and what would be accepted.
+    #[error("{0}")]
+    Refused(String),
+    /// Two headers have the same name. Holds the name.
+    #[error("{0:?} is given twice")]
+    Twice(String),
+    /// The value begins or ends with white space, so it would not arrive unchanged. Holds the name.
+    #[error("the value of {0:?} begins or ends with a space")]
+    Spaces(String),
+    /// The value of `traceparent` does not follow W3C Trace Context.
+    #[error("traceparent is not 00-<32 hex digits>-<16 hex digits>-<2 hex digits>")]
+    Traceparent,
+}
+
+/// The headers of a job, by name. Names are in lower case.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Headers(BTreeMap<String, String>);
+
+impl Headers {
+    /// Checks a JSON object of strings and makes headers from it.
+    pub fn parse(json: &str) -> Result<Headers, BadHeaders> {
+        let Pairs(pairs) = serde_json::from_str(json).map_err(|_| BadHeaders::NoObject)?;
+        Headers::new(pairs)
+    }
+
+    /// Checks names and values and makes headers from them.
+    pub fn new(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Headers, BadHeaders> {
+        let mut headers = BTreeMap::new();
+        let mut bytes = 0;
+        for (name, value) in pairs {
+            check(&name, &value)?;
+            bytes += name.len() + value.len();
+            match headers.entry(name.to_ascii_lowercase()) {
+                Entry::Vacant(free) => drop(free.insert(value)),
+                Entry::Occupied(_) => return Err(BadHeaders::Twice(short(&name))),
+            }
+            if headers.len() > HEADERS_MAX {
+                return Err(BadHeaders::TooMany);
+            }
+        }
+        if bytes > BYTES_MAX {
+            return Err(BadHeaders::TooLong);
+        }
+        Ok(Headers(headers))
+    }
+
+    /// Makes headers from text of a store, which [`Headers::to_text`] wrote. Text that cannot be read gives no headers,
+    /// so that it does not prevent the delivery.
+    pub fn trusted(text: &str) -> Headers {
+        Headers(serde_json::from_str(text).unwrap_or_default())
+    }
+
+    /// Returns the headers as one line of JSON. Empty: there are no headers.
+    pub fn to_text(&self) -> String {
+        if self.0.is_empty() {
+            return String::new();
+        }
+        serde_json::to_string(&self.0).expect("texts are plain values")
+    }
+
+    /// Returns whether there are no headers.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the values by name.
+    pub fn by_name(&self) -> &BTreeMap<String, String> {
+        &self.0
+    }
+
+    /// Returns names and values.
+    pub fn pairs(&self) -> Vec<(String, String)> {
+        self.0.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+}
+
+fn check(name: &str, value: &str) -> Result<(), BadHeaders> {
+    if name.len() > BYTES_MAX {
+        return Err(BadHeaders::TooLong);
+    }
+    if let Some(why) = refuse_header(name, value) {
+        return Err(BadHeaders::Refused(why));
+    }
+    if value.trim().len() != value.len() {
+        return Err(BadHeaders::Spaces(short(name)));
+    }
+    if name.eq_ignore_ascii_case("traceparent") && !is_traceparent(value) {
+        return Err(BadHeaders::Traceparent);
+    }
+    Ok(())
+}
+
+/// Returns whether a value follows <https://www.w3.org/TR/trace-context/#traceparent-header>. Version 00 has exactly
+/// four parts. In a later version, other parts may follow.
+fn is_traceparent(value: &str) -> bool {
+    let hex = |part: &str, digits: usize| {
+        part.len() == digits && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let some = |part: &str| part.bytes().any(|b| b != b'0');
+    let parts: Vec<&str> = value.split('-').collect();
+    let [version, trace, parent, flags, rest @ ..] = parts.as_slice() else { return false };
+    let known = hex(version, 2) && *version != "ff" && (rest.is_empty() || *version != "00");
+    known && hex(trace, 32) && some(trace) && hex(parent, 16) && some(parent) && hex(flags, 2)
+}
+
+/// Returns the beginning of a name, at most 80 characters, for a message.
+fn short(name: &str) -> String {
+    name.chars().take(80).collect()
+}
+
+/// The members of an object. A name that the object has twice is there twice.
+struct Pairs(Vec<(String, String)>);
+
+impl<'de> Deserialize<'de> for Pairs {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Pairs, D::Error> {
+        struct Visit;
+        impl<'de> Visitor<'de> for Visit {
+            type Value = Vec<(String, String)>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of strings")
+            }
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    // One more than allowed is enough to refuse the headers as too many.
+                    if pairs.len() <= HEADERS_MAX {
+                        pairs.push(pair);
+                    }
+                }
+                Ok(pairs)
+            }
+        }
+        from.deserialize_map(Visit).map(Pairs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_kept_in_lower_case_and_read_again() {
+        let headers = Headers::parse(r#"{"X-Tenant": "a \"b\"\\", "tracestate": ""}"#).unwrap();
+        assert_eq!(
+            headers.pairs(),
+            [("tracestate", ""), ("x-tenant", "a \"b\"\\")].map(|(n, v)| (n.to_owned(), v.to_owned()))
+        );
+        assert_eq!(Headers::trusted(&headers.to_text()), headers);
+        assert_eq!((Headers::default().to_text(), Headers::trusted("")), (String::new(), Headers::default()));
+        assert!(Headers::parse("{}").unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_is_no_header_or_not_free_is_refused_by_name() {
+        let long = format!(r#"{{"a": "{}"}}"#, "x".repeat(4096));
+        let many = (0..33).map(|n| format!("\"a{n}\": \"\"")).collect::<Vec<_>>().join(",");
+        let many = format!("{{{many}}}");
+        for (json, word) in [
+            ("[]", "not an object"),
+            ("7", "not an object"),
+            (r#"{"a": 1}"#, "not an object"),
+            (r#"{"": "x"}"#, "not a valid name"),
+            (r#"{"a b": "x"}"#, "a b"),
+            (r#"{"中": "x"}"#, "中"),
+            (r#"{"a": "中"}"#, "visible"),
+            (r#"{"a": "x\ny"}"#, "visible"),
+            (r#"{"a": " x"}"#, "space"),
+            (r#"{"Host": "x"}"#, "Host"),
+            (r#"{"Transfer-Encoding": "chunked"}"#, "Transfer-Encoding"),
+            (r#"{"dq-topic": "x"}"#, "dq-topic"),
+            (r#"{"Webhook-Signature": "x"}"#, "Webhook-Signature"),
+            (r#"{"x-a": "1", "X-A": "2"}"#, "twice"),
+            (r#"{"traceparent": "x"}"#, "traceparent"),
+            (&long, "bytes"),
+            (&many, "32"),
+        ] {
+            let why = Headers::parse(json).expect_err(json).to_string();
+            assert!(why.contains(word), "{json}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_traceparent_is_as_w3c_has_it() {
+        let of = |value: &str| is_traceparent(value);
+        let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        assert!(of(good) && of(&good.replacen("00", "01", 1)) && of(&format!("cc{}-more", &good[2..])));
+        for bad in [
+            &good[1..],
+            &good.to_uppercase(),
+            &good.replacen("00", "ff", 1),
+            &format!("{good}-more"),
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+        ] {
+            assert!(!of(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Reads durations and moments from JSON, in the same forms over HTTP and TCP. Pure: no I/O, no clock.
+
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+
+use crate::job::LATEST_MS;
+
+/// The forms of a duration, for messages.
+pub const DURATION: &str =
+    "a duration such as \"90s\" or \"1h30m\", or a number of seconds without quotation marks";
+
+/// The forms of a moment, for messages.
+pub const MOMENT: &str =
+    "a moment such as \"2026-12-01T23:50:50+08:00\", or Unix milliseconds without quotation marks";
+
+/// Reads a duration: a number of seconds, or a text such as `"90s"`. None: it is neither, or longer than dq can wait.
+pub fn duration(raw: &RawValue) -> Option<Duration> {
+    let text = raw.get();
+    let duration = match text.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) if text.starts_with('"') => {
+            humantime::parse_duration(&serde_json::from_str::<String>(text).ok()?).ok()?
+        }
+        Err(_) => Duration::try_from_secs_f64(text.parse().ok()?).ok()?,
+    };
+    (duration <= Duration::from_millis(LATEST_MS as u64)).then_some(duration)
+}
+
+/// Reads a moment: a number of Unix milliseconds, or a text in RFC 3339 with an offset. Returns Unix milliseconds. A
+/// part of a millisecond counts as a whole one, so that no job is early. None: it is neither, or later than the year
+/// 9999, or [Unix seconds](is_seconds).
+pub fn moment_ms(raw: &RawValue) -> Option<i64> {
+    let json = raw.get();
+    let at = match whole(json) {
+        Some(at) if is_seconds(at) => return None,
+        Some(at) => at,
+        None => {
+            let at: jiff::Timestamp = serde_json::from_str::<String>(json).ok()?.parse().ok()?;
+            i64::try_from((at.as_nanosecond() + 999_999).div_euclid(1_000_000)).ok()?
+        }
+    };
+    (0..=LATEST_MS).contains(&at).then_some(at)
+}
+
+/// Writes a moment, given in Unix milliseconds, as RFC 3339 in UTC, such as `2026-12-01T15:50:50.000Z`.
+pub fn rfc3339(ms: i64) -> String {
+    // A `jiff::Timestamp` cannot hold the end of the year 9999, because that moment has no local time in some zones.
+    let epoch = jiff::civil::date(1970, 1, 1).to_datetime(jiff::civil::Time::midnight());
+    format!("{:.3}Z", epoch.saturating_add(jiff::SignedDuration::from_millis(ms)))
+}
+
+/// Reads a whole number from JSON, also in the form that encoders of floating-point numbers write: `1800000.0`,
+/// `1.8E6`.
+pub fn whole(json: &str) -> Option<i64> {
+    const EXACT: f64 = (1_i64 << 53) as f64;
+    json.parse().ok().or_else(|| {
+        let number: f64 = json.parse().ok()?;
+        (number.fract() == 0.0 && number.abs() <= EXACT).then_some(number as i64)
+    })
+}
+
+/// Returns whether a number given as Unix milliseconds must be Unix seconds. As milliseconds it is between 1970-01-02
+/// and 1973-03-03, so that the job would be due at once. As seconds it is between 1973 and 5138.
+pub fn is_seconds(ms: i64) -> bool {
+    (100_000_000..100_000_000_000).contains(&ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(text: &str) -> Box<RawValue> {
+        RawValue::from_string(text.to_owned()).unwrap()
+    }
+
+    #[test]
+    fn a_duration_is_a_text_or_a_number_of_seconds() {
+        for (text, ms) in
+            [("90", 90_000), ("1.5", 1500), ("\"90s\"", 90_000), ("\"1h30m\"", 5_400_000), ("0", 0)]
+        {
+            assert_eq!(duration(&raw(text)), Some(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["-1", "\"\"", "true", "[]", "1e300", "\"-1s\"", "\"90\"", "99999999999999"] {
+            assert_eq!(duration(&raw(text)), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_moment_is_written_in_utc() {
+        assert_eq!(rfc3339(1_796_140_250_007), "2026-12-01T15:50:50.007Z");
+        assert_eq!(rfc3339(LATEST_MS), "9999-12-31T23:59:59.999Z");
+        assert_eq!(rfc3339(0), "1970-01-01T00:00:00.000Z");
+    }
+
+    #[test]
+    fn a_moment_is_rounded_up_and_is_never_seconds() {
+        for (text, ms) in [
+            ("0", 0),
+            ("1.796140250E12", 1_796_140_250_000),
+            ("\"1970-01-01T00:00:01.0001Z\"", 1001),
+            ("\"1970-01-01T08:00:00+08:00\"", 0),
+        ] {
+            assert_eq!(moment_ms(&raw(text)), Some(ms), "{text}");
+        }
+        for text in [
+            "-1",
+            "1.5",
+            "\"1\"",
+            "\"2026-12-01\"",
+            "null",
+            "\"1969-12-31T00:00:00Z\"",
+            "253402300800000",
+            "1796140250",
+        ] {
+            assert_eq!(moment_ms(&raw(text)), None, "{text}");
+        }
+    }
+}

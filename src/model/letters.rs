@@ -1,0 +1,109 @@
+//! Selects dead letters, and decides when redriven ones are due. Pure.
+
+use std::time::Duration;
+
+use crate::job::Attempt;
+use crate::topic::Rate;
+
+/// A filter of dead letters. A dead letter must meet all conditions that are set. An empty filter selects all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// The text that the id begins with. Empty: any.
+    pub id_prefix: String,
+    /// The text that the id contains. Empty: any.
+    pub id_contains: String,
+    /// The job became a dead letter at this time or later, in Unix milliseconds.
+    pub died_after_ms: Option<i64>,
+    /// The job became a dead letter before this time, in Unix milliseconds.
+    pub died_before_ms: Option<i64>,
+    /// The text that the error of the last attempt contains. Empty: any.
+    pub reason: String,
+    /// The HTTP status of the last attempt.
+    pub status: Option<u16>,
+}
+
+impl Filter {
+    /// Returns whether the filter selects the dead letter with this id, which died at `died_ms` (Unix milliseconds)
+    /// after this last attempt.
+    pub fn picks(&self, id: &str, died_ms: i64, last: Option<&Attempt>) -> bool {
+        let has_reason = || self.reason.is_empty() || last.is_some_and(|a| a.error.contains(&self.reason));
+        id.starts_with(&self.id_prefix)
+            && id.contains(&self.id_contains)
+            && self.died_after_ms.is_none_or(|at| died_ms >= at)
+            && self.died_before_ms.is_none_or(|at| died_ms < at)
+            && self.status.is_none_or(|status| last.is_some_and(|a| a.status == Some(status)))
+            && has_reason()
+    }
+}
+
+/// When jobs that are redriven together are due, counted from the store's current time. By default all are due at once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pace {
+    /// When the first job is due.
+    pub after: Duration,
+    /// The time from one job to the next.
+    pub every: Duration,
+}
+
+impl Pace {
+    /// Makes a pace. The first job is due after `after`; the others follow at the rate. Without a rate all are due
+    /// after `after`.
+    pub fn of(rate: Option<Rate>, after: Duration) -> Pace {
+        Pace { after, every: rate.map_or(Duration::ZERO, |rate| rate.per / rate.jobs.max(1)) }
+    }
+
+    /// Returns the pace for the jobs after the first `count` ones, if it is used `elapsed` later than this one.
+    pub fn behind(self, count: usize, elapsed: Duration) -> Pace {
+        Pace { after: self.due(count).saturating_sub(elapsed), ..self }
+    }
+
+    /// Returns when the job after the first `count` ones is due.
+    pub fn due(self, count: usize) -> Duration {
+        self.after.saturating_add(self.every.saturating_mul(count as u32))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_picks_by_all_of_what_it_says() {
+        let last = Attempt {
+            number: 3,
+            at_ms: 900,
+            took_ms: 5,
+            status: Some(503),
+            answer: String::new(),
+            error: "status 503".into(),
+        };
+        let all = Filter::default();
+        let reason = |reason: &str| Filter { reason: reason.into(), ..Filter::default() };
+        let of = |filter: &Filter| filter.picks("order-42", 1000, Some(&last));
+        assert!(of(&all) && all.picks("x", 0, None));
+        assert!(of(&Filter { id_prefix: "order-".into(), status: Some(503), ..reason("503") }));
+        assert!(of(&Filter { died_after_ms: Some(1000), died_before_ms: Some(1001), ..reason("") }));
+        for not in [
+            Filter { id_prefix: "rder".into(), ..reason("") },
+            Filter { id_contains: "43".into(), ..reason("") },
+            Filter { died_after_ms: Some(1001), ..reason("") },
+            Filter { died_before_ms: Some(1000), ..reason("") },
+            Filter { status: Some(500), ..reason("") },
+            reason("lease"),
+        ] {
+            assert!(!of(&not), "{not:?}");
+        }
+        assert!(!reason("5").picks("x", 0, None), "one without an attempt has no reason");
+    }
+
+    #[test]
+    fn a_pace_goes_on_where_it_was() {
+        let [second, tenth] = [1000, 100].map(Duration::from_millis);
+        let pace = Pace::of(Some(Rate::per_second(10)), second);
+        assert_eq!((pace.every, pace.due(5)), (tenth, second + 5 * tenth));
+        assert_eq!(pace.behind(5, second).after, 5 * tenth);
+        assert_eq!(pace.behind(0, 9 * second).after, Duration::ZERO);
+        assert_eq!(Pace::of(None, Duration::ZERO), Pace::default());
+        assert_eq!(Pace::default().behind(7, second), Pace::default());
+    }
+}

@@ -1,0 +1,32 @@
+//! The domain of dq: ids, states, due times, policies, the settings of a topic, and permissions. Everything here is
+//! pure: no I/O, no clock, no thread. A function that depends on the current time gets it as an argument.
+//!
+//! Begin with [`job`] and [`topic`]. [`retry`], [`fair`] and [`flow`] decide which jobs are delivered when.
+
+pub mod audit;
+pub mod excerpt;
+pub mod expression;
+pub mod failure_limiter;
+pub mod fair;
+pub mod fields;
+pub mod flow;
+pub mod guard;
+pub mod headers;
+pub mod job;
+pub mod json_time;
+pub mod letters;
+pub mod metrics;
+pub mod notice;
+pub mod password;
+pub mod php_node;
+pub mod refusals;
+pub mod rendezvous;
+pub mod retry;
+pub mod scope;
+pub mod session;
+pub mod settings;
+pub mod slot;
+pub mod status;
+pub mod ticket;
+pub mod token;
+pub mod topic;

@@ -1,0 +1,81 @@
+//! Histograms: how many values are in each range, and the sum of all values. In a page, a histogram is a row of cells:
+//! the ranges, then the sum.
+
+use super::page::Cells;
+
+/// The upper bounds of the ranges for lateness, in microseconds. One more range has all values above the last bound.
+/// The other bounds are of the same form.
+pub const LATENESS_BOUNDS: [u64; 17] = [
+    1_000,
+    2_000,
+    5_000,
+    10_000,
+    20_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    30_000_000,
+    60_000_000,
+    300_000_000,
+    3_600_000_000,
+];
+
+/// The bounds for the duration of callbacks.
+pub const ATTEMPT_BOUNDS: [u64; 15] = [
+    1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000,
+    10_000_000, 30_000_000, 60_000_000,
+];
+
+/// The bounds for the duration of calls to the store.
+pub const STORE_BOUNDS: [u64; 15] = [
+    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
+    2_500_000, 10_000_000,
+];
+
+/// A histogram that was read from a page.
+#[derive(Debug, Clone, Copy)]
+pub struct Histogram<'a> {
+    cells: &'a [u64],
+    bounds: &'a [u64],
+}
+
+impl<'a> Histogram<'a> {
+    /// Returns how many cells a histogram with these bounds has.
+    pub const fn cells(bounds: &[u64]) -> usize {
+        bounds.len() + 2
+    }
+
+    /// Records a value in the histogram that begins at this cell.
+    pub(super) fn note(cells: Cells<'_>, at: usize, bounds: &[u64], value_us: u64) {
+        cells.add(at + bounds.partition_point(|bound| *bound < value_us), 1);
+        cells.add(at + bounds.len() + 1, value_us);
+    }
+
+    /// Makes the histogram that begins with these cells.
+    pub(super) fn of(cells: &'a [u64], bounds: &'a [u64]) -> Histogram<'a> {
+        Histogram { cells: &cells[..Self::cells(bounds)], bounds }
+    }
+
+    /// Returns how many values there are.
+    pub fn count(&self) -> u64 {
+        self.cells[..=self.bounds.len()].iter().sum()
+    }
+
+    /// Returns the sum of the values, in microseconds.
+    pub fn sum_us(&self) -> u64 {
+        self.cells[self.bounds.len() + 1]
+    }
+
+    /// Returns each bound, in microseconds, and how many values are not above it.
+    pub fn up_to(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.bounds.iter().zip(self.cells).scan(0, |sum, (bound, n)| {
+            *sum += n;
+            Some((*bound, *sum))
+        })
+    }
+}

@@ -1,0 +1,382 @@
+//! What dq counts: the counters and histograms, where each one is in a page, and how they are written as text. Pure: a
+//! page is a slice of words, which another crate maps into memory (`telemetry::counters`). A number never falls while
+//! its page exists.
+
+mod histogram;
+mod page;
+mod sums;
+mod text;
+
+use std::collections::BTreeMap;
+
+pub use self::histogram::{ATTEMPT_BOUNDS, Histogram, LATENESS_BOUNDS, STORE_BOUNDS};
+pub use self::page::{BYTES, Cells, FIXED_BYTES, Page, ROW_BYTES, VERSION, WORDS};
+pub use self::sums::{Day, MetricSubject, PageSums, Statistics, Sums};
+pub use self::text::{Kind, Text};
+
+/// The name under which dq counts together the topics beyond those that a page has room for, and names that are not
+/// valid for a topic.
+pub const OTHER: &str = "(other)";
+
+/// The outcome of an add.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AddOutcome {
+    /// Stored.
+    New,
+    /// Stored, and an existing job with its id was replaced.
+    Replaced,
+    /// An existing job with its id was kept, by `keep`.
+    Kept,
+    /// An existing job with its id was kept, by `reject`.
+    Exists,
+    /// The store did not accept it.
+    Failed,
+    /// The store may or may not have stored it.
+    Unknown,
+    /// It was refused before the store was called.
+    Refused,
+}
+
+impl AddOutcome {
+    const NAMES: [&str; 7] = ["new", "replaced", "kept", "exists", "failed", "unknown", "refused"];
+}
+
+/// The outcome of a delete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeleteOutcome {
+    /// The job was there, and was deleted.
+    Deleted,
+    /// There was no such job.
+    NotFound,
+    /// The store did not delete the job, or may not have deleted it.
+    Failed,
+}
+
+impl DeleteOutcome {
+    const NAMES: [&str; 3] = ["deleted", "not_found", "failed"];
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttemptOutcome {
+    /// The receiver accepted the job.
+    Accepted,
+    /// The receiver did not accept the job.
+    Failed,
+    /// The receiver refused the job for good.
+    Refused,
+}
+
+impl AttemptOutcome {
+    const NAMES: [&str; 3] = ["accepted", "failed", "refused"];
+}
+
+/// The classes of HTTP statuses. The first one means that there was no answer.
+const CODE_CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// Why a job became a dead letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeathCause {
+    /// Its callbacks failed until its attempts were used up, or the receiver refused it.
+    Callback,
+    /// Its last lease expired: nobody settled it.
+    Lease,
+}
+
+impl DeathCause {
+    const NAMES: [&str; 2] = ["callback", "lease"];
+}
+
+/// Why a dead letter was removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PurgeCause {
+    /// Somebody asked for it.
+    Asked,
+    /// The topic's time for keeping dead letters was over.
+    Retention,
+}
+
+impl PurgeCause {
+    const NAMES: [&str; 2] = ["asked", "retention"];
+}
+
+/// The kinds of calls to the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Adds of jobs, in batches.
+    Add,
+    /// A job, a listing, counts.
+    Read,
+    /// Deletes, in batches.
+    Delete,
+    /// Changes, redrives and purges.
+    Change,
+    /// Promotions of due jobs, in batches.
+    Promote,
+    /// Leases, in batches.
+    Lease,
+    /// Outcomes, in batches.
+    Settle,
+    /// Ends of leases that expired, or whose owner is gone.
+    Expire,
+}
+
+impl Operation {
+    const NAMES: [&str; 8] = ["add", "read", "delete", "change", "promote", "lease", "settle", "expire"];
+}
+
+// Where the numbers of a topic are among its cells. New numbers are added at the end: they are 0 in the pages of
+// releases that do not know them.
+const ADDS: usize = 0;
+const DELETES: usize = ADDS + AddOutcome::NAMES.len();
+const ATTEMPTS: usize = DELETES + DeleteOutcome::NAMES.len();
+const DELIVERED: usize = ATTEMPTS + AttemptOutcome::NAMES.len() * CODE_CLASSES.len();
+const RETRIES: usize = DELIVERED + 1;
+const DEAD: usize = RETRIES + 1;
+const LATENESS: usize = DEAD + DeathCause::NAMES.len();
+const DURATION: usize = LATENESS + Histogram::cells(&LATENESS_BOUNDS);
+const LATER: usize = DURATION + Histogram::cells(&ATTEMPT_BOUNDS);
+const PURGED: usize = LATER + 1;
+const SPOOLED: usize = PURGED + PurgeCause::NAMES.len();
+const TOPIC_CELLS: usize = SPOOLED + 1;
+
+// Where the numbers of a node are.
+const NODE_WRITTEN: usize = 0;
+const NODE_DELIVERED: usize = 1;
+const NODE_DELETED: usize = 2;
+const NODE_ERRORS: usize = 3;
+const NODE_LATENCY: usize = NODE_ERRORS + Operation::NAMES.len();
+const NODE_CELLS: usize = NODE_LATENCY + Operation::NAMES.len() * Histogram::cells(&STORE_BOUNDS);
+
+/// The numbers of a topic, for additions. Each addition to a number is one instruction.
+#[derive(Debug, Clone, Copy)]
+pub struct TopicCells<'a>(pub Cells<'a>);
+
+impl TopicCells<'_> {
+    /// Counts adds with this outcome.
+    pub fn added(self, outcome: AddOutcome, jobs: u64) {
+        self.0.add(ADDS + outcome as usize, jobs);
+    }
+
+    /// Counts a delete.
+    pub fn deleted(self, outcome: DeleteOutcome) {
+        self.0.add(DELETES + outcome as usize, 1);
+    }
+
+    /// Counts an attempt that ended, with its HTTP status if there was one. Also records how late it began and how long
+    /// it took, in microseconds.
+    pub fn attempted(self, outcome: AttemptOutcome, status: Option<u16>, late_us: u64, took_us: u64) {
+        let class = status.map_or(0, |s| usize::from(s / 100).clamp(1, CODE_CLASSES.len() - 1));
+        self.0.add(ATTEMPTS + outcome as usize * CODE_CLASSES.len() + class, 1);
+        Histogram::note(self.0, LATENESS, &LATENESS_BOUNDS, late_us);
+        Histogram::note(self.0, DURATION, &ATTEMPT_BOUNDS, took_us);
+    }
+
+    /// Counts an attempt whose receiver answers later. The times are as in [`TopicCells::attempted`].
+    pub fn answered_later(self, late_us: u64, took_us: u64) {
+        self.0.add(LATER, 1);
+        Histogram::note(self.0, LATENESS, &LATENESS_BOUNDS, late_us);
+        Histogram::note(self.0, DURATION, &ATTEMPT_BOUNDS, took_us);
+    }
+
+    /// Counts jobs that were taken into the spool.
+    pub fn spooled(self, jobs: u64) {
+        self.0.add(SPOOLED, jobs);
+    }
+
+    /// Counts dead letters that were removed.
+    pub fn purged(self, cause: PurgeCause, letters: u64) {
+        self.0.add(PURGED + cause as usize, letters);
+    }
+
+    /// Counts a job that is done.
+    pub fn delivered(self) {
+        self.0.add(DELIVERED, 1);
+    }
+
+    /// Counts a job that will be tried again.
+    pub fn retried(self) {
+        self.0.add(RETRIES, 1);
+    }
+
+    /// Counts a job that became a dead letter.
+    pub fn died(self, cause: DeathCause) {
+        self.0.add(DEAD + cause as usize, 1);
+    }
+}
+
+/// The numbers of a node, for additions.
+#[derive(Debug, Clone, Copy)]
+pub struct NodeCells<'a>(pub Cells<'a>);
+
+impl NodeCells<'_> {
+    /// Counts jobs that were stored on the node.
+    pub fn written(self, jobs: u64) {
+        self.0.add(NODE_WRITTEN, jobs);
+    }
+
+    /// Counts jobs that were leased from the node and are done.
+    pub fn delivered(self, jobs: u64) {
+        self.0.add(NODE_DELIVERED, jobs);
+    }
+
+    /// Counts jobs that were deleted from the node.
+    pub fn deleted(self, jobs: u64) {
+        self.0.add(NODE_DELETED, jobs);
+    }
+
+    /// Records a call: how long the node took to answer, in microseconds, and whether a part of the call failed.
+    pub fn answered(self, operation: Operation, took_us: u64, failed: bool) {
+        let place = NODE_LATENCY + operation as usize * Histogram::cells(&STORE_BOUNDS);
+        Histogram::note(self.0, place, &STORE_BOUNDS, took_us);
+        if failed {
+            self.0.add(NODE_ERRORS + operation as usize, 1);
+        }
+    }
+}
+
+/// The numbers of a page, or the sums of several pages.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Totals {
+    topics: BTreeMap<String, Vec<u64>>,
+    nodes: BTreeMap<String, Vec<u64>>,
+}
+
+impl Totals {
+    /// Reads the numbers of a page.
+    pub fn of(page: Page<'_>) -> Totals {
+        Totals { topics: page.topics(), nodes: page.nodes() }
+    }
+
+    /// Adds the numbers of another page.
+    pub fn join(&mut self, other: Totals) {
+        for (mine, others) in [(&mut self.topics, other.topics), (&mut self.nodes, other.nodes)] {
+            for (name, cells) in others {
+                let sums = mine.entry(name).or_insert_with(|| vec![0; cells.len()]);
+                for (sum, cell) in sums.iter_mut().zip(cells) {
+                    *sum = sum.wrapping_add(cell);
+                }
+            }
+        }
+    }
+
+    /// Returns the sums that the daily statistics keep.
+    pub fn sums(&self) -> Vec<(MetricSubject, Sums)> {
+        let topic = |cells: &[u64]| {
+            let outcome = |of: AttemptOutcome| {
+                let at = ATTEMPTS + of as usize * CODE_CLASSES.len();
+                cells[at..at + CODE_CLASSES.len()].iter().sum::<u64>()
+            };
+            let late = Histogram::of(&cells[LATENESS..], &LATENESS_BOUNDS);
+            Sums {
+                written: cells[ADDS + AddOutcome::New as usize]
+                    + cells[ADDS + AddOutcome::Replaced as usize]
+                    + cells[SPOOLED],
+                delivered: cells[DELIVERED],
+                failed: outcome(AttemptOutcome::Failed) + outcome(AttemptOutcome::Refused),
+                deleted: cells[DELETES + DeleteOutcome::Deleted as usize],
+                dead: cells[DEAD..DEAD + DeathCause::NAMES.len()].iter().sum(),
+                late_us: late.sum_us(),
+                attempts: late.count(),
+            }
+        };
+        let node = |cells: &[u64]| Sums {
+            written: cells[NODE_WRITTEN],
+            delivered: cells[NODE_DELIVERED],
+            deleted: cells[NODE_DELETED],
+            ..Sums::default()
+        };
+        let topics =
+            self.topics.iter().map(|(name, cells)| (MetricSubject::Topic(name.clone()), topic(cells)));
+        let nodes = self.nodes.iter().map(|(name, cells)| (MetricSubject::Node(name.clone()), node(cells)));
+        topics.chain(nodes).filter(|(_, sums)| *sums != Sums::default()).collect()
+    }
+
+    /// Returns how late the attempts of all topics began: the number of attempts in each range of [`LATENESS_BOUNDS`],
+    /// and above the last bound.
+    pub fn lateness(&self) -> Vec<u64> {
+        let mut sums = vec![0_u64; LATENESS_BOUNDS.len() + 1];
+        for cells in self.topics.values() {
+            for (sum, cell) in sums.iter_mut().zip(&cells[LATENESS..]) {
+                *sum = sum.wrapping_add(*cell);
+            }
+        }
+        sums
+    }
+
+    /// Writes all numbers as metrics.
+    pub fn tell(&self, text: &mut Text) {
+        let topics = || self.topics.iter().map(|(name, cells)| (("topic", name.as_str()), cells.as_slice()));
+        let nodes = || self.nodes.iter().map(|(name, cells)| (("node", name.as_str()), cells.as_slice()));
+        let named = |text: &mut Text, of: (&str, &str), label: &str, names: &[&str], cells: &[u64]| {
+            for (name, n) in names.iter().zip(cells) {
+                text.sample(&[of, (label, name)], *n as f64);
+            }
+        };
+
+        text.family("dq_adds_total", Kind::Counter, "Jobs that clients tried to add, by outcome.");
+        for (topic, cells) in topics() {
+            named(text, topic, "outcome", &AddOutcome::NAMES, &cells[ADDS..DELETES]);
+            if cells[SPOOLED] > 0 {
+                text.sample(&[topic, ("outcome", "spooled")], cells[SPOOLED] as f64);
+            }
+        }
+        text.family("dq_deletes_total", Kind::Counter, "Jobs that clients tried to delete, by outcome.");
+        topics().for_each(|(t, c)| named(text, t, "outcome", &DeleteOutcome::NAMES, &c[DELETES..ATTEMPTS]));
+        text.family(
+            "dq_attempts_total",
+            Kind::Counter,
+            "Callbacks that ended, by outcome and by the class of the HTTP status.",
+        );
+        for (topic, cells) in topics() {
+            let outcomes = AttemptOutcome::NAMES.iter().zip(cells[ATTEMPTS..].chunks(CODE_CLASSES.len()));
+            for (outcome, classes) in outcomes {
+                for (class, n) in CODE_CLASSES.iter().zip(classes).filter(|(_, n)| **n > 0) {
+                    text.sample(&[topic, ("outcome", outcome), ("code_class", class)], *n as f64);
+                }
+            }
+            if cells[LATER] > 0 {
+                text.sample(&[topic, ("outcome", "later"), ("code_class", "2xx")], cells[LATER] as f64);
+            }
+        }
+        text.family("dq_deliveries_total", Kind::Counter, "Jobs that were accepted and are done.");
+        topics().for_each(|(t, c)| text.sample(&[t], c[DELIVERED] as f64));
+        text.family("dq_retries_total", Kind::Counter, "Failed attempts after which the job is tried again.");
+        topics().for_each(|(t, c)| text.sample(&[t], c[RETRIES] as f64));
+        text.family("dq_dead_letters_total", Kind::Counter, "Jobs that became dead letters, by cause.");
+        topics().for_each(|(t, c)| named(text, t, "cause", &DeathCause::NAMES, &c[DEAD..LATENESS]));
+        text.family("dq_dead_purged_total", Kind::Counter, "Dead letters that were removed, by cause.");
+        topics().for_each(|(t, c)| named(text, t, "cause", &PurgeCause::NAMES, &c[PURGED..SPOOLED]));
+        text.family(
+            "dq_schedule_lateness_seconds",
+            Kind::Histogram,
+            "The time from the due time of an attempt to the beginning of its callback.",
+        );
+        topics().for_each(|(t, c)| text.histogram(&[t], &Histogram::of(&c[LATENESS..], &LATENESS_BOUNDS)));
+        text.family("dq_attempt_duration_seconds", Kind::Histogram, "How long callbacks took.");
+        topics().for_each(|(t, c)| text.histogram(&[t], &Histogram::of(&c[DURATION..], &ATTEMPT_BOUNDS)));
+
+        text.family(
+            "dq_store_latency_seconds",
+            Kind::Histogram,
+            "How long a node took for a call, by operation. Many calls are for a whole batch.",
+        );
+        for (node, cells) in nodes() {
+            let each = cells[NODE_LATENCY..].chunks(Histogram::cells(&STORE_BOUNDS));
+            for (name, cells) in Operation::NAMES.iter().zip(each) {
+                text.histogram(&[node, ("operation", name)], &Histogram::of(cells, &STORE_BOUNDS));
+            }
+        }
+        text.family("dq_store_errors_total", Kind::Counter, "Calls that failed, fully or in part.");
+        nodes()
+            .for_each(|(n, c)| named(text, n, "operation", &Operation::NAMES, &c[NODE_ERRORS..NODE_LATENCY]));
+        for (name, help, at) in [
+            ("dq_node_written_total", "Jobs that were stored and whose home is the node.", NODE_WRITTEN),
+            ("dq_node_delivered_total", "Jobs that were leased from the node and are done.", NODE_DELIVERED),
+            ("dq_node_deleted_total", "Jobs that were deleted and whose home is the node.", NODE_DELETED),
+        ] {
+            text.family(name, Kind::Counter, help);
+            nodes().for_each(|(node, cells)| text.sample(&[node], cells[at] as f64));
+        }
+    }
+}

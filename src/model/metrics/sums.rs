@@ -1,0 +1,124 @@
+//! The counts that dq stores permanently, by day, for each topic and each node.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// Sums over a page, a day, or all time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Sums {
+    /// Jobs that were stored, new or as replacements.
+    pub written: u64,
+    /// Jobs that are done.
+    pub delivered: u64,
+    /// Attempts that failed.
+    pub failed: u64,
+    /// Jobs that were deleted.
+    pub deleted: u64,
+    /// Jobs that became dead letters.
+    pub dead: u64,
+    /// By how much attempts began after their due time, in microseconds: the sum over all attempts.
+    pub late_us: u64,
+    /// How many attempts `late_us` is the sum of.
+    pub attempts: u64,
+}
+
+impl Sums {
+    /// How many numbers the sums are.
+    pub const COUNT: usize = 7;
+
+    /// Returns all numbers, in their order.
+    pub fn numbers(&self) -> [u64; Sums::COUNT] {
+        let Sums { written, delivered, failed, deleted, dead, late_us, attempts } = *self;
+        [written, delivered, failed, deleted, dead, late_us, attempts]
+    }
+
+    /// Makes sums from numbers in that order.
+    pub fn of(numbers: [u64; Sums::COUNT]) -> Sums {
+        let [written, delivered, failed, deleted, dead, late_us, attempts] = numbers;
+        Sums { written, delivered, failed, deleted, dead, late_us, attempts }
+    }
+
+    fn with(self, other: Sums, each: fn(u64, u64) -> u64) -> Sums {
+        let (mine, others) = (self.numbers(), other.numbers());
+        Sums::of(std::array::from_fn(|i| each(mine[i], others[i])))
+    }
+
+    /// Returns the sums of both.
+    pub fn plus(self, other: Sums) -> Sums {
+        self.with(other, u64::wrapping_add)
+    }
+
+    /// Returns by how much these sums exceed earlier ones. The numbers of a page never fall, so an older reading adds
+    /// nothing.
+    pub fn since(self, before: Sums) -> Sums {
+        self.with(before, u64::saturating_sub)
+    }
+
+    /// Returns the greater number of each pair, which is the later reading.
+    pub fn max(self, other: Sums) -> Sums {
+        self.with(other, u64::max)
+    }
+}
+
+/// The topic or node that sums are about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum MetricSubject {
+    /// A topic.
+    Topic(String),
+    /// A node of the store.
+    Node(String),
+}
+
+impl MetricSubject {
+    /// Returns a word for the kind, and the name.
+    pub fn parts(&self) -> (&'static str, &str) {
+        match self {
+            MetricSubject::Topic(name) => ("topic", name),
+            MetricSubject::Node(name) => ("node", name),
+        }
+    }
+
+    /// Makes a subject from the word for its kind and its name. None: there is no such kind.
+    pub fn of(kind: &str, name: String) -> Option<MetricSubject> {
+        match kind {
+            "topic" => Some(MetricSubject::Topic(name)),
+            "node" => Some(MetricSubject::Node(name)),
+            _ => None,
+        }
+    }
+}
+
+/// The sums of a page at the time when it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageSums {
+    /// The number of the page.
+    pub page: u64,
+    /// The sums of each subject that has some.
+    pub sums: Vec<(MetricSubject, Sums)>,
+}
+
+/// The sums of a day.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Day {
+    /// The day, such as `2026-11-21`.
+    pub day: String,
+    /// The sums.
+    #[serde(flatten)]
+    pub sums: Sums,
+}
+
+/// The sums of each subject: of all time, and of the requested days, the earliest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Statistics(pub BTreeMap<MetricSubject, (Sums, Vec<Day>)>);
+
+impl Statistics {
+    /// Takes a row of a day, or of all time if `day` is empty. Days must come in their order.
+    pub fn take(&mut self, subject: MetricSubject, day: String, sums: Sums) {
+        let (totals, days) = self.0.entry(subject).or_default();
+        match day.is_empty() {
+            true => *totals = sums,
+            false => days.push(Day { day, sums }),
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! The content of alerts: alerts that open and are over later, and dead letters. Pure: this decides what is sent to
+//! whom, when, and in which words. The `alert` module of the `delivery` crate sends it.
+
+mod ledger;
+mod outbox;
+mod template;
+mod text;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::ledger::Ledger;
+pub use self::outbox::{Dispatch, Outbox, SendPace};
+pub use self::template::{Template, plain};
+pub use self::text::Message;
+use crate::status::Finding;
+
+/// The kind for jobs that became dead letters. Such an alert is an event that is never over.
+pub const DEAD_LETTER: &str = "dead_letter";
+
+/// The kind for alerts that do not reach a recipient. The other recipients get it.
+pub const NOT_SENT: &str = "alerts_not_sent";
+
+/// The kind for a test that alerts arrive. It is sent when somebody asks for it.
+pub const TEST: &str = "test";
+
+/// All kinds of alerts. Those that can be over are the names of findings.
+pub const KINDS: &[&str] = &[
+    DEAD_LETTER,
+    "topic_late",
+    "circuit_open",
+    "jobs_stranded",
+    "topic_problem",
+    "process_restarting",
+    "registry_away",
+    "disk_nearly_full",
+    "file_missing",
+    "file_replaced",
+    "log_too_long",
+    "store_fails",
+    "damaged",
+    "run_dir_gone",
+    "node_down",
+    "node_is_replica",
+    "node_evicts",
+    "node_not_persistent",
+    "node_persistence_fails",
+    "node_memory_short",
+    "node_emptied",
+    "node_replica_lost",
+    "node_clock_off",
+    "node_slots_away",
+    "node_older",
+    "spool_waits",
+    "node_not_durable",
+    NOT_SENT,
+];
+
+/// An alert names at most this many jobs. Of the others it gives only the number.
+pub const JOBS_NAMED: usize = 10;
+
+/// One alert: something that people are told about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notice {
+    /// One of [`KINDS`], or [`TEST`].
+    pub kind: String,
+    /// Whether it is open, is over, or is an event.
+    pub state: State,
+    /// What is wrong, in one line.
+    pub title: String,
+    /// Figures, and what would help.
+    pub detail: String,
+    /// The topic that is concerned.
+    pub topic: Option<String>,
+    /// The node that is concerned.
+    pub node: Option<String>,
+    /// The process that is concerned.
+    pub process: Option<String>,
+    /// Since when it is wrong, in Unix milliseconds.
+    pub since_ms: i64,
+    /// When it was over, or when the event happened last, in Unix milliseconds.
+    pub at_ms: i64,
+    /// How many jobs became dead letters.
+    pub count: u64,
+    /// Some of these jobs, at most [`JOBS_NAMED`].
+    pub jobs: Vec<DeadJob>,
+}
+
+/// Whether an alert is open, is over, or is an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// It is wrong now.
+    Open,
+    /// It was wrong, and is over.
+    Over,
+    /// It is an event, which has no end.
+    Event,
+}
+
+/// A job that became a dead letter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadJob {
+    /// The id of the job.
+    pub id: String,
+    /// The number of its attempts.
+    pub attempts: u32,
+    /// How the last attempt ended.
+    pub reason: String,
+    /// When it became a dead letter, in Unix milliseconds.
+    pub died_ms: i64,
+}
+
+/// The recipient of an alert.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Recipient {
+    /// A mail address.
+    Mail(String),
+    /// A webhook, by its name.
+    Webhook(String),
+}
+
+impl std::fmt::Display for Recipient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Recipient::Mail(address) => f.write_str(address),
+            Recipient::Webhook(name) => write!(f, "the webhook {name}"),
+        }
+    }
+}
+
+impl Notice {
+    /// Makes the alert that opens for a finding.
+    pub fn of(finding: &Finding) -> Notice {
+        let Finding { name, what, node, topic, process, loses_jobs, detail, since_ms } = finding.clone();
+        let risk = if loses_jobs { "jobs may be lost because of it; " } else { "" };
+        Notice {
+            kind: name,
+            state: State::Open,
+            title: what,
+            detail: format!("{risk}{detail}"),
+            topic,
+            node,
+            process,
+            since_ms,
+            at_ms: since_ms,
+            count: 0,
+            jobs: Vec::new(),
+        }
+    }
+
+    /// Makes the alert that this one is over.
+    fn over(self, now_ms: i64) -> Notice {
+        Notice { state: State::Over, at_ms: now_ms, ..self }
+    }
+
+    /// Makes the alert that `count` jobs of a topic became dead letters. `jobs` are those that are known.
+    pub fn dead(topic: &str, count: u64, jobs: Vec<DeadJob>, now_ms: i64) -> Notice {
+        let since_ms = jobs.iter().map(|job| job.died_ms).min().unwrap_or(now_ms);
+        Notice {
+            kind: DEAD_LETTER.to_owned(),
+            state: State::Event,
+            title: dead_title(topic, count),
+            detail: String::new(),
+            topic: Some(topic.to_owned()),
+            node: None,
+            process: None,
+            since_ms: since_ms.min(now_ms),
+            at_ms: now_ms,
+            count,
+            jobs,
+        }
+    }
+
+    /// Makes a test alert.
+    pub fn test(now_ms: i64) -> Notice {
+        Notice {
+            kind: TEST.to_owned(),
+            state: State::Event,
+            title: "a test: alerts of dq arrive here".to_owned(),
+            detail: String::new(),
+            topic: None,
+            node: None,
+            process: None,
+            since_ms: now_ms,
+            at_ms: now_ms,
+            count: 0,
+            jobs: Vec::new(),
+        }
+    }
+
+    /// Returns whether both alerts are about the same thing.
+    fn is_of(&self, other: &Notice) -> bool {
+        let subject = |n: &Notice| (n.kind.clone(), n.topic.clone(), n.node.clone(), n.process.clone());
+        subject(self) == subject(other)
+    }
+
+    /// Adds another event about the same thing. Returns false if it is about something else, or one of the two is not
+    /// an event.
+    fn take_in(&mut self, more: &Notice) -> bool {
+        if !(self.state == State::Event && more.state == State::Event && self.is_of(more)) {
+            return false;
+        }
+        self.count += more.count;
+        self.at_ms = self.at_ms.max(more.at_ms);
+        self.jobs.extend(more.jobs.iter().cloned());
+        self.jobs.truncate(JOBS_NAMED);
+        if let Some(topic) = &self.topic {
+            self.title = dead_title(topic, self.count);
+        }
+        true
+    }
+}
+
+fn dead_title(topic: &str, count: u64) -> String {
+    match count {
+        1 => format!("a dead letter of topic {topic}"),
+        count => format!("{count} dead letters of topic {topic}"),
+    }
+}

@@ -1,0 +1,318 @@
+//! The outbox of alerts: what to send to whom, and when. Alerts that come shortly after each other go into one message,
+//! and a recipient does not get messages too often. A message that cannot be sent is tried again for a day, with
+//! growing pauses. The outbox survives restarts. Times are Unix milliseconds of the host's clock, which may be set: a
+//! time that is in the future makes nobody wait.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Notice, Recipient};
+
+/// How many alerts may wait for one recipient. A further one replaces the oldest.
+const WAITING_MAX: usize = 1000;
+
+/// How long dq tries to send a message.
+const PATIENCE: Duration = Duration::from_secs(24 * 3600);
+
+/// The first and the longest pause after a failure.
+const PAUSES: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(600)];
+
+/// After so many failures in a row, an alert says that alerts are not sent.
+const FAILURES_TOLD: u32 = 3;
+
+/// How often messages go out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SendPace {
+    /// Alerts within this time go into one message.
+    pub gather: Duration,
+    /// A recipient gets at most one message in this time.
+    pub interval: Duration,
+}
+
+/// What waits to be sent.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Outbox {
+    waiting: Vec<PendingNotices>,
+}
+
+/// What waits for one recipient.
+#[derive(Debug, Serialize, Deserialize)]
+struct PendingNotices {
+    to: Recipient,
+    notices: Vec<Notice>,
+    /// How many of them, from the first one, this process is sending.
+    #[serde(skip)]
+    sending: usize,
+    /// Since when the first one waits that is not being sent.
+    first_ms: i64,
+    /// When the last message was sent.
+    last_ms: Option<i64>,
+    failures: u32,
+    /// Since when no message can be sent, when the last try was, and why it failed.
+    failing_ms: i64,
+    tried_ms: i64,
+    reason: String,
+    /// How many alerts were dropped since the last message that was sent.
+    dropped: u64,
+}
+
+/// A message to send now.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Dispatch {
+    /// The recipient.
+    pub to: Recipient,
+    /// The alerts in the message.
+    pub notices: Vec<Notice>,
+}
+
+/// Returns whether `span` has passed since `since_ms`. If the clock was set back before `since_ms`, it has.
+fn passed(since_ms: i64, span: Duration, now_ms: i64) -> bool {
+    now_ms < since_ms || now_ms - since_ms >= span.as_millis() as i64
+}
+
+impl PendingNotices {
+    fn new(to: Recipient) -> PendingNotices {
+        PendingNotices {
+            to,
+            notices: Vec::new(),
+            sending: 0,
+            first_ms: 0,
+            last_ms: None,
+            failures: 0,
+            failing_ms: 0,
+            tried_ms: 0,
+            reason: String::new(),
+            dropped: 0,
+        }
+    }
+
+    fn pause(&self) -> Duration {
+        PAUSES[0].saturating_mul(1 << self.failures.saturating_sub(1).min(10)).min(PAUSES[1])
+    }
+
+    fn is_due(&self, pace: SendPace, now_ms: i64) -> bool {
+        self.sending == 0
+            && !self.notices.is_empty()
+            && passed(self.first_ms, pace.gather, now_ms)
+            && self.last_ms.is_none_or(|last| passed(last, pace.interval, now_ms))
+            && (self.failures == 0 || passed(self.tried_ms, self.pause(), now_ms))
+    }
+}
+
+impl Outbox {
+    /// Adds an alert for a recipient.
+    pub fn put(&mut self, to: &Recipient, notice: &Notice, now_ms: i64) {
+        let at = self.waiting.iter().position(|w| w.to == *to).unwrap_or_else(|| {
+            self.waiting.push(PendingNotices::new(to.clone()));
+            self.waiting.len() - 1
+        });
+        let waiting = &mut self.waiting[at];
+        if waiting.notices.len() == waiting.sending {
+            waiting.first_ms = now_ms;
+        }
+        // Alerts that are being sent are no longer changed.
+        if waiting.notices[waiting.sending..].iter_mut().any(|known| known.take_in(notice)) {
+            return;
+        }
+        waiting.notices.push(notice.clone());
+        if waiting.notices.len() > waiting.sending + WAITING_MAX {
+            waiting.notices.remove(waiting.sending);
+            waiting.dropped += 1;
+        }
+    }
+
+    /// Returns the messages to send now, to the recipients that are reachable. The caller must report the result of
+    /// each with [`Outbox::sent`], [`Outbox::failed`] or [`Outbox::put_off`].
+    pub fn take_due(
+        &mut self,
+        pace: SendPace,
+        now_ms: i64,
+        reachable: impl Fn(&Recipient) -> bool,
+    ) -> Vec<Dispatch> {
+        let due = self.waiting.iter_mut().filter(|w| w.is_due(pace, now_ms) && reachable(&w.to));
+        let take = |waiting: &mut PendingNotices| {
+            waiting.sending = waiting.notices.len();
+            Dispatch { to: waiting.to.clone(), notices: waiting.notices.clone() }
+        };
+        due.map(take).collect()
+    }
+
+    /// Records that a message was sent.
+    pub fn sent(&mut self, to: &Recipient, now_ms: i64) {
+        if let Some(waiting) = self.of(to) {
+            waiting.notices.drain(..std::mem::take(&mut waiting.sending));
+            waiting.last_ms = Some(now_ms);
+            (waiting.failures, waiting.dropped) = (0, 0);
+            waiting.reason.clear();
+        }
+    }
+
+    /// Records that a message could not be sent. Returns how many alerts are dropped because of it.
+    pub fn failed(&mut self, to: &Recipient, reason: &str, now_ms: i64) -> usize {
+        let Some(waiting) = self.of(to) else { return 0 };
+        let tried = std::mem::take(&mut waiting.sending);
+        if waiting.failures == 0 {
+            waiting.failing_ms = now_ms;
+        }
+        waiting.failures += 1;
+        waiting.tried_ms = now_ms;
+        reason.clone_into(&mut waiting.reason);
+        if now_ms - waiting.failing_ms < PATIENCE.as_millis() as i64 {
+            return 0;
+        }
+        // Alerts that came meanwhile have a day of their own.
+        waiting.notices.drain(..tried);
+        waiting.failing_ms = now_ms;
+        waiting.dropped += tried as u64;
+        tried
+    }
+
+    /// Records that a message was neither sent nor failed. It can be sent again.
+    pub fn put_off(&mut self, to: &Recipient) {
+        if let Some(waiting) = self.of(to) {
+            waiting.sending = 0;
+        }
+    }
+
+    /// Forgets the recipients that no longer get any alerts.
+    pub fn keep(&mut self, is_known: impl Fn(&Recipient) -> bool) {
+        self.waiting.retain(|w| w.sending > 0 || is_known(&w.to));
+    }
+
+    /// Forgets recipients for whom nothing waits, once the time of their last message no longer matters.
+    pub fn tidy(&mut self, pace: SendPace, now_ms: i64) {
+        let is_idle = |w: &PendingNotices| {
+            w.notices.is_empty()
+                && (w.dropped == 0 || passed(w.tried_ms, PATIENCE, now_ms))
+                && w.last_ms.is_none_or(|at| passed(at, pace.interval, now_ms))
+        };
+        self.waiting.retain(|w| !is_idle(w));
+    }
+
+    /// Returns whether a message is being sent.
+    pub fn is_sending(&self) -> bool {
+        self.waiting.iter().any(|w| w.sending > 0)
+    }
+
+    /// Returns the recipients that alerts do not reach, and why. None: alerts reach all recipients.
+    pub fn trouble(&self) -> Option<String> {
+        let tell = |w: &PendingNotices| {
+            let dropped = if w.dropped > 0 { format!(", {} given up", w.dropped) } else { String::new() };
+            format!("{}: {} waiting{dropped}: {}", w.to, w.notices.len(), w.reason)
+        };
+        let is_failing = |w: &&PendingNotices| w.failures >= FAILURES_TOLD || w.dropped > 0;
+        let told: Vec<String> = self.waiting.iter().filter(is_failing).map(tell).collect();
+        (!told.is_empty()).then(|| told.join("; "))
+    }
+
+    /// Returns whether the last message to a recipient could not be sent.
+    pub fn is_failing(&self, to: &Recipient) -> bool {
+        self.waiting.iter().any(|w| w.to == *to && w.failures > 0)
+    }
+
+    fn of(&mut self, to: &Recipient) -> Option<&mut PendingNotices> {
+        self.waiting.iter_mut().find(|w| w.to == *to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{DeadJob, State};
+    use super::*;
+
+    const PACE: SendPace = SendPace { gather: Duration::from_secs(10), interval: Duration::from_secs(60) };
+    const HOUR: i64 = 3_600_000;
+
+    fn mail() -> Recipient {
+        Recipient::Mail("a@example.com".into())
+    }
+
+    fn open(title: &str) -> Notice {
+        Notice { state: State::Open, title: title.into(), ..Notice::test(0) }
+    }
+
+    fn due(outbox: &mut Outbox, now_ms: i64) -> Vec<Vec<String>> {
+        let titles = |d: Dispatch| d.notices.into_iter().map(|n| n.title).collect();
+        outbox.take_due(PACE, now_ms, |_| true).into_iter().map(titles).collect()
+    }
+
+    #[test]
+    fn notices_close_in_time_share_one_message_at_a_limited_rate() {
+        let mut outbox = Outbox::default();
+        outbox.put(&mail(), &open("a"), 0);
+        outbox.put(&mail(), &open("b"), 9_000);
+        assert_eq!(due(&mut outbox, 9_999), Vec::<Vec<String>>::new());
+        assert_eq!(due(&mut outbox, 10_000), [["a", "b"]]);
+        assert!(outbox.is_sending() && due(&mut outbox, 11_000).is_empty());
+        // This one comes while a message is being sent.
+        outbox.put(&mail(), &open("c"), 11_000);
+        outbox.sent(&mail(), 12_000);
+        assert!(due(&mut outbox, 71_999).is_empty());
+        assert_eq!(due(&mut outbox, 72_000), [["c"]]);
+        outbox.sent(&mail(), 72_000);
+        outbox.tidy(PACE, 131_000);
+        assert_eq!(outbox.waiting.len(), 1);
+        outbox.tidy(PACE, 132_000);
+        assert!(outbox.waiting.is_empty());
+    }
+
+    #[test]
+    fn dead_letters_of_a_topic_share_a_message_and_none_is_lost() {
+        let mut outbox = Outbox::default();
+        let job = |n: u64| DeadJob { id: n.to_string(), attempts: 1, reason: String::new(), died_ms: 5 };
+        (0..100).for_each(|n| outbox.put(&mail(), &Notice::dead("t", 1, vec![job(n)], 10), 0));
+        outbox.put(&mail(), &Notice::dead("u", 1, vec![], 10), 0);
+        let sent = outbox.take_due(PACE, 10_000, |_| true).remove(0).notices;
+        let told: Vec<_> = sent.iter().map(|n| (n.title.as_str(), n.count, n.jobs.len())).collect();
+        assert_eq!(told, [("100 dead letters of topic t", 100, 10), ("a dead letter of topic u", 1, 0)]);
+        outbox.put(&mail(), &Notice::dead("t", 3, vec![], 20), 10_500);
+        outbox.sent(&mail(), 11_000);
+        assert_eq!(due(&mut outbox, 71_000), [["3 dead letters of topic t"]]);
+    }
+
+    #[test]
+    fn what_cannot_be_sent_is_tried_ever_later_for_a_day_and_told() {
+        let mut outbox = Outbox::default();
+        outbox.put(&mail(), &open("a"), 0);
+        let mut now = 10_000;
+        let mut tries = 0;
+        let given_up = loop {
+            assert_eq!(due(&mut outbox, now).len(), 1, "{now}");
+            tries += 1;
+            let given_up = outbox.failed(&mail(), "refused", now);
+            assert_eq!(outbox.trouble().is_some(), tries >= 3);
+            if given_up > 0 {
+                break given_up;
+            }
+            let pause = [5, 10, 20, 40, 80, 160, 320].get(tries - 1).copied().unwrap_or(600) * 1000;
+            assert!(due(&mut outbox, now + pause - 1).is_empty(), "{tries}");
+            now += pause;
+        };
+        assert_eq!(given_up, 1);
+        assert!((24 * HOUR..25 * HOUR).contains(&now) && tries > 100, "{now} {tries}");
+        assert_eq!(outbox.trouble().unwrap(), "a@example.com: 0 waiting, 1 given up: refused");
+        outbox.put(&mail(), &open("b"), now);
+        assert_eq!(due(&mut outbox, now + 600_000), [["b"]]);
+        outbox.sent(&mail(), now + 600_000);
+        assert_eq!(outbox.trouble(), None);
+    }
+
+    #[test]
+    fn the_queue_is_limited_and_survives_restart_and_clock_change() {
+        let mut outbox = Outbox::default();
+        (0..1005).for_each(|n| outbox.put(&mail(), &open(&n.to_string()), 100 * HOUR));
+        assert!(outbox.trouble().unwrap().contains("5 given up"));
+        assert_eq!(due(&mut outbox, 101 * HOUR)[0][0], "5");
+        let kept = serde_json::to_string(&outbox).unwrap();
+        let mut next: Outbox = serde_json::from_str(&kept).unwrap();
+        assert_eq!(
+            due(&mut next, 50 * HOUR)[0].len(),
+            1000,
+            "what was on its way when a process died is sent again"
+        );
+        next.put_off(&mail());
+        next.keep(|to| matches!(to, Recipient::Webhook(_)));
+        assert!(due(&mut next, 50 * HOUR).is_empty());
+    }
+}

@@ -1,0 +1,190 @@
+//! The body of a webhook's request: a plain JSON document, or the output of a template. In a template, a value is
+//! written as JSON, including its quotes: `{"text": {{ text }}}`.
+
+use jiff::tz::TimeZone;
+use minijinja::{Environment, UndefinedBehavior};
+use serde::Serialize;
+
+use super::text::{Message, moment};
+use super::{DeadJob, Notice, State};
+
+/// The name of the template. Its ending makes minijinja write values as JSON.
+const NAME: &str = "webhook.json";
+
+/// No template needs more steps than this. A template that does is refused, so that it does not occupy its thread for
+/// ever.
+const FUEL: u64 = 1_000_000;
+
+/// A template that can be rendered.
+#[derive(Debug)]
+pub struct Template(Environment<'static>);
+
+/// The values that a template can use, and the document that is sent without a template.
+#[derive(Serialize)]
+struct Document<'a> {
+    host: &'a str,
+    subject: &'a str,
+    text: &'a str,
+    alerts: Vec<AlertValues<'a>>,
+}
+
+#[derive(Serialize)]
+struct AlertValues<'a> {
+    kind: &'a str,
+    state: State,
+    title: &'a str,
+    detail: &'a str,
+    topic: Option<&'a str>,
+    node: Option<&'a str>,
+    process: Option<&'a str>,
+    since: String,
+    at: String,
+    since_ms: i64,
+    at_ms: i64,
+    count: u64,
+    jobs: &'a [DeadJob],
+}
+
+impl<'a> Document<'a> {
+    fn of(message: &'a Message, zone: &TimeZone) -> Document<'a> {
+        let told = |notice: &'a Notice| AlertValues {
+            kind: &notice.kind,
+            state: notice.state,
+            title: &notice.title,
+            detail: &notice.detail,
+            topic: notice.topic.as_deref(),
+            node: notice.node.as_deref(),
+            process: notice.process.as_deref(),
+            since: moment(notice.since_ms, zone),
+            at: moment(notice.at_ms, zone),
+            since_ms: notice.since_ms,
+            at_ms: notice.at_ms,
+            count: notice.count,
+            jobs: &notice.jobs,
+        };
+        let Message { host, subject, text, notices } = message;
+        Document { host, subject, text, alerts: notices.iter().map(told).collect() }
+    }
+}
+
+/// Returns the document that is sent without a template.
+pub fn plain(message: &Message, zone: &TimeZone) -> String {
+    serde_json::to_string(&Document::of(message, zone)).expect("a message is plain values")
+}
+
+impl Template {
+    /// Parses a template. An error says where it is wrong.
+    pub fn parse(text: &str) -> Result<Template, String> {
+        let mut environment = Environment::new();
+        // A mistyped name is an error when the template is parsed. Otherwise it would only be noticed as a gap in an
+        // alert.
+        environment.set_undefined_behavior(UndefinedBehavior::Strict);
+        environment.set_recursion_limit(50);
+        environment.set_fuel(Some(FUEL));
+        environment.add_template_owned(NAME, text.to_owned()).map_err(|e| match e.line() {
+            Some(line) => format!("line {line}: {e}"),
+            None => e.to_string(),
+        })?;
+        let template = Template(environment);
+        for state in [State::Open, State::Over, State::Event] {
+            template.render(&sample(state), &TimeZone::UTC)?;
+        }
+        Ok(template)
+    }
+
+    /// Renders a message.
+    pub fn render(&self, message: &Message, zone: &TimeZone) -> Result<String, String> {
+        let rendered = self
+            .0
+            .get_template(NAME)
+            .and_then(|t| t.render(minijinja::value::Serde(Document::of(message, zone))));
+        rendered.map_err(|e| format!("{e:#}"))
+    }
+
+    /// Checks that the output is JSON, whatever a message contains.
+    pub fn makes_json(&self) -> Result<(), String> {
+        for state in [State::Open, State::Over, State::Event] {
+            let made = self.render(&sample(state), &TimeZone::UTC)?;
+            serde_json::from_str::<serde::de::IgnoredAny>(&made)
+                .map_err(|e| format!("its output is not JSON: {e}; a value already has its quotes: {{\"text\": {{{{ text }}}}}}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes a message with all kinds of text that may break the output of a template.
+fn sample(state: State) -> Message {
+    let hostile = "\"quotes\" \\ <b>'&\n\t中文 \u{1f4a9} {{ x }} {% y %} \u{0}".to_owned();
+    let job = DeadJob { id: hostile.clone(), attempts: 1, reason: hostile.clone(), died_ms: 0 };
+    let some = || (state != State::Over).then(|| hostile.clone());
+    let notice = Notice {
+        state,
+        title: hostile.clone(),
+        detail: hostile.clone(),
+        topic: some(),
+        node: some(),
+        process: some(),
+        jobs: vec![job],
+        ..Notice::test(0)
+    };
+    Message { host: hostile.clone(), subject: hostile.clone(), text: hostile, notices: vec![notice] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_examples_make_json_of_hostile_texts_and_say_all_of_it() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conf/alerts");
+        let mut names = Vec::new();
+        for file in std::fs::read_dir(folder).unwrap() {
+            let path = file.unwrap().path();
+            let template = Template::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
+            template.makes_json().unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+            let message = sample(State::Event);
+            let made: serde_json::Value =
+                serde_json::from_str(&template.render(&message, &TimeZone::UTC).unwrap()).unwrap();
+            // Somewhere the output contains the text unchanged.
+            fn strings(value: &serde_json::Value, found: &mut Vec<String>) {
+                match value {
+                    serde_json::Value::String(text) => found.push(text.clone()),
+                    serde_json::Value::Array(all) => all.iter().for_each(|v| strings(v, found)),
+                    serde_json::Value::Object(all) => all.values().for_each(|v| strings(v, found)),
+                    _ => {}
+                }
+            }
+            let mut found = Vec::new();
+            strings(&made, &mut found);
+            assert!(found.iter().any(|t| t.contains(&message.text)), "{}: {found:?}", path.display());
+            names.push(path.file_stem().unwrap().to_str().unwrap().to_owned());
+        }
+        names.sort();
+        assert_eq!(names, ["dingtalk", "feishu", "slack", "wecom"]);
+    }
+
+    #[test]
+    fn without_a_template_all_is_told_as_json() {
+        let made: serde_json::Value =
+            serde_json::from_str(&plain(&sample(State::Event), &TimeZone::UTC)).unwrap();
+        assert_eq!(made["alerts"][0]["jobs"][0]["id"], sample(State::Event).text);
+        assert_eq!(made["alerts"][0]["state"], "event");
+    }
+
+    #[test]
+    fn a_template_that_is_wrong_is_refused() {
+        for (text, why) in [
+            ("{\"a\": {{ text }", "line 1"),
+            ("{\"a\": {{ txet }}}", "undefined"),
+            ("{% for a in alerts %}{{ a.colour }}{% endfor %}", "undefined"),
+            ("{{ text | nofilter }}", "nofilter"),
+        ] {
+            let said = Template::parse(text).expect_err(text);
+            assert!(said.contains(why), "{text}: {said}");
+        }
+        for text in ["{\"a\": \"{{ text }}\"}", "plainly {{ text }}", "{\"a\": {{ text|safe }}}"] {
+            let said = Template::parse(text).unwrap().makes_json().expect_err(text);
+            assert!(said.contains("not JSON"), "{said}");
+        }
+    }
+}

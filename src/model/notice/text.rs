@@ -1,0 +1,154 @@
+//! The words of a message. Text that a client or receiver can influence, such as ids and answers, becomes one line of
+//! visible characters.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use super::{Notice, State};
+
+/// How many alerts a message describes. Of the others it gives the number.
+const NAMED: usize = 50;
+
+/// The longest reason (also title and id), subject and detail, in characters.
+const REASON_MAX: usize = 200;
+const SUBJECT_MAX: usize = 150;
+const DETAIL_MAX: usize = 1000;
+
+/// A message to a recipient: one or more alerts, in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// The host that sends it.
+    pub host: String,
+    /// The content in one line.
+    pub subject: String,
+    /// The content in several lines.
+    pub text: String,
+    /// The alerts.
+    pub notices: Vec<Notice>,
+}
+
+impl Message {
+    /// Makes the message of a host. Its times are in `zone`.
+    pub fn new(host: &str, notices: Vec<Notice>, zone: &TimeZone) -> Message {
+        let host = line(host, SUBJECT_MAX);
+        let subject = line(&format!("[dq {host}] {}", summary(&notices)), SUBJECT_MAX);
+        let mut text = String::new();
+        for notice in notices.iter().take(NAMED) {
+            tell(&mut text, notice, zone);
+        }
+        if notices.len() > NAMED {
+            let _ = writeln!(text, "and {} more\n", notices.len() - NAMED);
+        }
+        let _ = write!(text, "sent by {host}");
+        Message { host, subject, text, notices }
+    }
+}
+
+/// Returns the title of an alert, and whether it is over.
+fn headline(notice: &Notice) -> String {
+    let over = if notice.state == State::Over { "over: " } else { "" };
+    format!("{over}{}", line(&notice.title, REASON_MAX))
+}
+
+fn summary(notices: &[Notice]) -> String {
+    match notices {
+        [] => String::new(),
+        [one] => headline(one),
+        [first, ..] => format!("{} alerts: {}, …", notices.len(), headline(first)),
+    }
+}
+
+fn tell(text: &mut String, notice: &Notice, zone: &TimeZone) {
+    let since = moment(notice.since_ms, zone);
+    let _ = writeln!(text, "{}", headline(notice));
+    let detail = line(&notice.detail, DETAIL_MAX);
+    match notice.state {
+        State::Over => {
+            let held = Duration::from_secs((notice.at_ms - notice.since_ms).max(0) as u64 / 1000);
+            let _ = writeln!(text, "  after {}, since {since}", humantime::format_duration(held));
+        }
+        State::Open | State::Event => {
+            if !detail.is_empty() {
+                let _ = writeln!(text, "  {detail}");
+            }
+            let _ = writeln!(text, "  since {since}");
+        }
+    }
+    for job in &notice.jobs {
+        let (id, reason) = (line(&job.id, REASON_MAX), line(&job.reason, REASON_MAX));
+        let _ = writeln!(text, "  job {id}, attempt {}: {reason}", job.attempts);
+    }
+    let named = notice.jobs.len() as u64;
+    if notice.count > named && named > 0 {
+        let _ = writeln!(text, "  and {} more", notice.count - named);
+    }
+    text.push('\n');
+}
+
+/// Returns a time in `zone`, with its offset. `ms` is in Unix milliseconds.
+pub(super) fn moment(ms: i64, zone: &TimeZone) -> String {
+    let at = Timestamp::from_millisecond(ms).unwrap_or_default().to_zoned(zone.clone());
+    at.strftime("%Y-%m-%d %H:%M:%S %:z").to_string()
+}
+
+/// Returns a text as one line of at most `longest` characters.
+fn line(text: &str, longest: usize) -> String {
+    let mut out = String::new();
+    for (n, c) in text.trim().chars().enumerate() {
+        if n == longest {
+            out.push('…');
+            break;
+        }
+        // This includes characters that change the direction of writing.
+        let is_hidden = c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        out.push(if is_hidden { ' ' } else { c });
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::DeadJob;
+    use super::*;
+
+    fn open(title: &str) -> Notice {
+        Notice { kind: "node_down".into(), state: State::Open, title: title.into(), ..Notice::test(1_000) }
+    }
+
+    #[test]
+    fn a_message_names_topic_job_reason_and_the_number_of_others() {
+        let job = |id: &str| DeadJob {
+            id: id.into(),
+            attempts: 10,
+            reason: "500\r\nBcc: all@example.com".into(),
+            died_ms: 2_000,
+        };
+        let dead = Notice::dead("orders", 7, vec![job("a\nb"), job("中文\"\u{202e}")], 3_000);
+        let message = Message::new("host-a", vec![dead], &TimeZone::UTC);
+        assert_eq!(message.subject, "[dq host-a] 7 dead letters of topic orders");
+        assert_eq!(
+            message.text,
+            "7 dead letters of topic orders\n  since 1970-01-01 00:00:02 +00:00\n  \
+             job a b, attempt 10: 500  Bcc: all@example.com\n  job 中文\" , attempt 10: 500  Bcc: all@example.com\n  \
+             and 5 more\n\nsent by host-a"
+        );
+    }
+
+    #[test]
+    fn what_is_over_says_for_how_long_it_was_so() {
+        let over = open("node r1 is down").over(62_000);
+        let message = Message::new("h", vec![over.clone()], &TimeZone::UTC);
+        assert_eq!(message.subject, "[dq h] over: node r1 is down");
+        assert!(
+            message.text.contains("  after 1m 1s, since 1970-01-01 00:00:01 +00:00\n"),
+            "{}",
+            message.text
+        );
+        let many = Message::new("h\r\nTo: x", vec![over; 60], &TimeZone::UTC);
+        assert!(many.subject.starts_with("[dq h  To: x] 60 alerts: over: node r1 is down, …"));
+        assert!(many.text.contains("and 10 more\n"), "{}", many.text);
+    }
+}

@@ -1,0 +1,224 @@
+//! Decides what the log says about refused requests. The first refusal of a source is logged at once. After that, one
+//! line a minute gives the number of its refusals. So a client that is refused all the time writes no more than that.
+//! Pure: the current time is an argument.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use crate::failure_limiter::Source;
+
+/// How long refusals are counted before a line gives their number.
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// How many sources are counted separately. All others are counted as one.
+const SOURCES: usize = 64;
+
+/// The counts of recently refused requests, by source.
+#[derive(Debug, Default)]
+pub struct RefusalCounts {
+    counts: HashMap<Source, SourceCount>,
+    /// When the first count is due to be logged. None: nothing is counted.
+    due: Option<Instant>,
+}
+
+/// The count of one source, since a given time.
+#[derive(Debug)]
+struct SourceCount {
+    since: Instant,
+    all: u64,
+    /// How many of the refused requests had no valid token.
+    without_token: u64,
+    /// The text of a refusal that has no line of its own yet. None: each refusal has one.
+    example: Option<String>,
+}
+
+/// How many requests of a source were refused in a span.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusalSummary {
+    /// Where the requests came from.
+    pub source: Source,
+    /// How many requests were refused.
+    pub all: u64,
+    /// How many of them had no valid token, although one is needed.
+    pub without_token: u64,
+    span: Duration,
+    example: String,
+}
+
+impl RefusalCounts {
+    /// Counts a refused request. Returns `text` if it must be logged at once: it is the first refusal of its source for
+    /// a minute, and the request had a valid token or needed none. `text` must have a bounded length.
+    pub fn count(
+        &mut self,
+        source: Source,
+        has_token: bool,
+        now: Instant,
+        text: impl FnOnce() -> String,
+    ) -> Option<String> {
+        let is_full = self.counts.len() >= SOURCES && !self.counts.contains_key(&source);
+        let source = if is_full { Source::Others } else { source };
+        let new = SourceCount { since: now, all: 0, without_token: 0, example: None };
+        let is_first = !self.counts.contains_key(&source);
+        let count = self.counts.entry(source).or_insert(new);
+        count.all += 1;
+        count.without_token += u64::from(!has_token);
+        self.due.get_or_insert(now + WINDOW);
+        if is_first && has_token {
+            return Some(text());
+        }
+        if count.example.is_none() {
+            count.example = Some(text());
+        }
+        None
+    }
+
+    /// Returns when to call [`RefusalCounts::summaries`] next. None: nothing is counted.
+    pub fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Returns the counts of the sources whose minute is over. A source without a refusal in that minute is forgotten.
+    pub fn summaries(&mut self, now: Instant) -> Vec<RefusalSummary> {
+        self.take(now, |count| now.saturating_duration_since(count.since) >= WINDOW)
+    }
+
+    /// Returns all counts, even of sources whose minute is not over, because this is the last call.
+    pub fn last_summaries(&mut self, now: Instant) -> Vec<RefusalSummary> {
+        let summaries = self.take(now, |_| true);
+        *self = RefusalCounts::default();
+        summaries
+    }
+
+    fn take(&mut self, now: Instant, is_over: impl Fn(&SourceCount) -> bool) -> Vec<RefusalSummary> {
+        let mut summaries = Vec::new();
+        self.counts.retain(|source, count| {
+            if !is_over(count) {
+                return true;
+            }
+            let next = SourceCount { since: now, all: 0, without_token: 0, example: None };
+            let SourceCount { since, all, without_token, example } = std::mem::replace(count, next);
+            // Every refusal of this source has a line of its own, so there is nothing to log. The source is forgotten,
+            // so its next refusal may have a line again.
+            let Some(example) = example else { return false };
+            let span = now.saturating_duration_since(since);
+            summaries.push(RefusalSummary { source: *source, all, without_token, span, example });
+            true
+        });
+        self.due = self.counts.values().map(|count| count.since + WINDOW).min();
+        summaries
+    }
+}
+
+impl fmt::Display for RefusalSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RefusalSummary { source, all, without_token, span, example } = self;
+        let requests = if *all == 1 { "request" } else { "requests" };
+        write!(f, "refused {all} {requests} from {source} in the last ")?;
+        // The caller may be late by a moment.
+        match span.as_secs() {
+            60 => f.write_str("minute")?,
+            seconds => write!(f, "{seconds} s")?,
+        }
+        match *without_token {
+            0 => {}
+            n if n == *all => f.write_str(", all without a valid token")?,
+            n => write!(f, ", {n} of them without a valid token")?,
+        }
+        write!(f, ", such as {example}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(n: u32) -> Source {
+        Source::User(n)
+    }
+
+    fn texts(summaries: &[RefusalSummary]) -> Vec<String> {
+        summaries.iter().map(RefusalSummary::to_string).collect()
+    }
+
+    #[test]
+    fn the_first_refusal_has_a_line_and_the_others_one_a_minute() {
+        let (start, mut refusals) = (Instant::now(), RefusalCounts::default());
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        assert_eq!(refusals.due(), None);
+        let text = |n: u64| move || format!("GET /{n}: 404");
+        assert_eq!(refusals.count(source(7), true, at(0), text(0)).as_deref(), Some("GET /0: 404"));
+        for n in 1..1234 {
+            assert_eq!(refusals.count(source(7), true, at(n / 100), text(n)), None);
+        }
+        assert_eq!(refusals.due(), Some(at(60)));
+        assert_eq!(refusals.summaries(at(59)), []);
+        let told = "refused 1234 requests from user 7 in the last minute, such as GET /1: 404";
+        assert_eq!(texts(&refusals.summaries(at(60))), [told]);
+        // The next refusal belongs to the same run, and has no line of its own either.
+        assert_eq!(refusals.count(source(7), true, at(61), text(9)), None);
+        assert_eq!(refusals.due(), Some(at(120)));
+        let told = "refused 1 request from user 7 in the last minute, such as GET /9: 404";
+        assert_eq!(texts(&refusals.summaries(at(120))), [told]);
+        // After a minute without a refusal, nothing is counted, and the next refusal is a first one again.
+        assert_eq!(refusals.summaries(at(180)), []);
+        assert_eq!(refusals.due(), None);
+        assert!(refusals.count(source(7), true, at(999), text(10)).is_some());
+        assert_eq!(refusals.summaries(at(1059)), [], "it had its line");
+    }
+
+    #[test]
+    fn a_request_without_a_valid_token_is_only_counted() {
+        let (now, mut refusals) = (Instant::now(), RefusalCounts::default());
+        let text = || "GET /v1/stats: 401".to_owned();
+        for _ in 0..3 {
+            assert_eq!(refusals.count(source(1), false, now, text), None);
+        }
+        // The next request of that source, which has a valid token, has no line of its own either.
+        assert_eq!(refusals.count(source(2), false, now, text), None);
+        assert_eq!(refusals.count(source(2), true, now, text), None);
+        let mut told = texts(&refusals.summaries(now + WINDOW));
+        told.sort();
+        let of = "in the last minute";
+        assert_eq!(
+            told,
+            [
+                format!(
+                    "refused 2 requests from user 2 {of}, 1 of them without a valid token, such as GET /v1/stats: 401"
+                ),
+                format!(
+                    "refused 3 requests from user 1 {of}, all without a valid token, such as GET /v1/stats: 401"
+                ),
+            ]
+        );
+    }
+
+    #[test]
+    fn only_so_many_sources_are_told_apart() {
+        let (now, mut refusals) = (Instant::now(), RefusalCounts::default());
+        let mut lines = 0;
+        for round in 0..2 {
+            for n in 0..10_000 {
+                lines += refusals.count(source(n), true, now, || format!("{round}")).iter().count();
+            }
+        }
+        assert_eq!((lines, refusals.counts.len()), (SOURCES + 1, SOURCES + 1));
+        let told = refusals.summaries(now + WINDOW);
+        assert_eq!(told.len(), SOURCES + 1);
+        assert_eq!(told.iter().map(|summary| summary.all).sum::<u64>(), 20_000);
+        let others = told.iter().find(|summary| summary.source == Source::Others).unwrap();
+        assert_eq!(others.all, 20_000 - 2 * SOURCES as u64);
+    }
+
+    #[test]
+    fn what_is_counted_at_the_end_is_told() {
+        let (now, mut refusals) = (Instant::now(), RefusalCounts::default());
+        let text = || "GET /: 404".to_owned();
+        refusals.count(source(1), false, now, text);
+        let told = texts(&refusals.last_summaries(now + Duration::from_secs(7)));
+        let expected =
+            "refused 1 request from user 1 in the last 7 s, all without a valid token, such as GET /: 404";
+        assert_eq!(told, [expected]);
+        assert_eq!((refusals.due(), refusals.last_summaries(now)), (None, vec![]));
+    }
+}

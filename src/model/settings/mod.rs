@@ -1,0 +1,362 @@
+//! The validated settings, as every process sees them. Pure types: `config` makes them, dq-master writes them into
+//! sealed memory and hands them to its child processes, and nobody changes them.
+
+mod alert;
+mod safety;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+pub use self::alert::{Alert, AlertWebhook, Smtp, SmtpTls};
+pub use self::safety::Safety;
+use crate::topic::Topic;
+
+/// All settings of one generation. Paths are absolute.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// The name of this host.
+    pub instance: String,
+    /// The folder of the daemon's locks, owners and sockets.
+    pub run_dir: PathBuf,
+    /// The folder of the log files. None: the log goes to stderr.
+    pub log_dir: Option<PathBuf>,
+    /// The IANA time zone in which the TCP protocol reads and writes times. None: the zone of the host.
+    pub timezone: Option<String>,
+    /// How long a drain on TERM may take.
+    pub drain_timeout: Duration,
+    /// How long a child process may take to report that it is ready.
+    pub start_timeout: Duration,
+    /// How long a child process may be silent before it is replaced. None: for ever.
+    pub watchdog: Option<Duration>,
+    /// Whether a change of the configuration file acts like HUP.
+    pub watch_config: bool,
+    /// The settings of the TCP port.
+    pub server: Server,
+    /// The settings of the HTTP port.
+    pub http: Http,
+    /// The settings of the timers.
+    pub timer: Timer,
+    /// The settings of the consumers.
+    pub consume: Consume,
+    /// Where jobs are stored.
+    pub store: Store,
+    /// Where topics are stored that may change at any time. None: there are only those of the configuration file.
+    pub registry: Option<Registry>,
+    /// Which addresses callbacks may go to, and their TLS.
+    pub callback: Callback,
+    /// Who gets alerts, and how.
+    pub alert: Alert,
+    /// The topics of the configuration file.
+    pub topics: Vec<Topic>,
+}
+
+/// The TCP port.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Server {
+    /// The address to listen on. None: there is no dq-server.
+    pub listen: Option<SocketAddr>,
+    /// How clients prove who they are.
+    pub auth: Auth,
+    /// The addresses of clients that may connect. Empty: all clients that can reach the port.
+    pub allow: Vec<IpNet>,
+    /// The greatest number of connections that are open at the same time.
+    pub max_connections: usize,
+    /// The longest frame, in bytes, without the bytes of its length.
+    pub max_frame: usize,
+    /// A connection is closed if nothing was sent or received on it for this long.
+    pub idle_timeout: Duration,
+}
+
+/// The HTTP port.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Http {
+    /// The address to listen on. None: there is no dq-http-server.
+    pub listen: Option<SocketAddr>,
+    /// How clients prove who they are. On the Unix socket, root and the daemon's user need no token.
+    pub auth: Auth,
+    /// The addresses of clients that may connect. Empty: all clients that can reach the port.
+    pub allow: Vec<IpNet>,
+    /// The greatest number of connections that are open at the same time.
+    pub max_connections: usize,
+    /// The greatest number of requests that are being answered at the same time.
+    pub max_requests: usize,
+    /// A connection is closed if no complete request head arrives on it for this long, or if the client reads nothing
+    /// of an answer for this long.
+    pub idle_timeout: Duration,
+    /// The certificate of the port. None: connections are not encrypted.
+    pub tls: Option<Certificate>,
+    /// The URL at which receivers reach the port, without a slash at its end. None: receivers cannot reach it.
+    pub public_url: Option<String>,
+}
+
+/// How clients prove who they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Auth {
+    /// Clients need no proof.
+    None,
+    /// Each client must present a token.
+    Token,
+}
+
+/// A certificate and its key, in the PEM format.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Certificate {
+    /// The certificate, and those that sign it.
+    pub chain: String,
+    /// The key of the certificate.
+    pub key: String,
+}
+
+/// Hides the key.
+impl fmt::Debug for Certificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Certificate(..)")
+    }
+}
+
+/// The timers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timer {
+    /// The number of processes. One timer is active and the others stand by.
+    pub processes: u32,
+}
+
+/// The consumers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Consume {
+    /// The number of processes.
+    pub processes: u32,
+    /// The greatest number of callbacks in flight, per process.
+    pub concurrency: u32,
+}
+
+/// Where jobs are stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Store {
+    /// One SQLite file, opened by all processes of this host.
+    Embedded {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Nodes of Redis.
+    Redis(Redis),
+}
+
+/// A store on nodes of Redis.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Redis {
+    /// The prefix of all keys.
+    pub prefix: String,
+    /// How long a node may take to connect, and to answer.
+    pub timeout: Duration,
+    /// The number of connections to a node, per process, not counting those that wait for bells.
+    pub pool: u32,
+    /// The nodes.
+    pub nodes: Vec<Node>,
+    /// The spool, where changes wait while a node does not answer. None: there is no spool.
+    pub spool: Option<Spool>,
+    /// How safe the jobs of the nodes are.
+    pub safety: Safety,
+}
+
+/// The spool: the file of this host in which changes wait while a node does not answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spool {
+    /// The file.
+    pub path: PathBuf,
+    /// How many bytes it may have. 0: it takes no new changes, and those that it has are sent.
+    pub bytes: usize,
+}
+
+/// The first byte of the file `-turn` beside the spool if nothing waits in the spool. Each batch of requests has to know
+/// whether changes wait, and this byte costs one system call. A process sets it in its turn when nothing waits. It is
+/// cleared before a change is stored. It is also cleared when the spool is opened, because it may be wrong after a crash
+/// of the machine. With any other byte, the spool is read.
+pub const NOTHING_WAITS: u8 = b'0';
+
+/// Returns the path of a file beside another one, such as `spool.db-turn`.
+pub fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(suffix);
+    beside.into()
+}
+
+impl Redis {
+    /// Makes a store of these nodes with the default safety, and without a spool.
+    pub fn of_nodes(prefix: impl Into<String>, timeout: Duration, pool: u32, nodes: Vec<Node>) -> Redis {
+        Redis { prefix: prefix.into(), timeout, pool, nodes, spool: None, safety: Safety::default() }
+    }
+
+    /// Returns the spool, if it takes changes, or may still have some from before.
+    pub fn used_spool(&self) -> Option<&Spool> {
+        self.spool.as_ref().filter(|spool| spool.bytes > 0 || spool.path.exists())
+    }
+}
+
+/// Hides the passwords that the settings contain.
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.nodes.iter().map(|n| n.name.as_str()).collect();
+        f.debug_struct("Redis").field("prefix", &self.prefix).field("nodes", &names).finish_non_exhaustive()
+    }
+}
+
+/// One node.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// The name of the node. Jobs find their home by it, so it must stay the same when the address changes.
+    pub name: String,
+    /// The server or servers of the node.
+    pub at: At,
+    /// The number of its shards.
+    pub shards: u32,
+    /// How long the node may take to connect, and to answer. None: the timeout of the store.
+    pub timeout: Option<Duration>,
+    /// The number of connections to each of its servers, per process. None: the number of the store.
+    pub pool: Option<u32>,
+    /// The certificates that the servers and dq prove themselves with.
+    pub tls: Tls,
+}
+
+/// The server or servers of a node. URLs contain user, password and database as well.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum At {
+    /// One server.
+    Server {
+        /// The URL of the server.
+        url: String,
+    },
+    /// The server that Sentinels currently name as the master.
+    Sentinel {
+        /// The URLs of the Sentinels.
+        sentinels: Vec<String>,
+        /// The name by which the Sentinels know the master.
+        master_name: String,
+        /// How to connect to the master. The host of this URL is not used, because the Sentinels name it.
+        url: String,
+    },
+    /// The masters of a Redis Cluster.
+    Cluster {
+        /// The URLs of some of its servers, which name the others.
+        seeds: Vec<String>,
+    },
+}
+
+/// Certificates and a key, in the PEM format.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tls {
+    /// The authorities that may sign servers' certificates. None: those that this host trusts.
+    pub ca: Option<String>,
+    /// The certificate that dq presents, and its key.
+    pub own: Option<(String, String)>,
+}
+
+/// Hides the key.
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tls(..)")
+    }
+}
+
+impl Node {
+    /// Makes a node of one server, with the store's timeout and pool and without certificates.
+    pub fn server(name: impl Into<String>, url: impl Into<String>, shards: u32) -> Node {
+        Node::new(name, At::Server { url: url.into() }, shards)
+    }
+
+    /// Makes a node with the store's timeout and pool and without certificates.
+    pub fn new(name: impl Into<String>, at: At, shards: u32) -> Node {
+        Node { name: name.into(), at, shards, timeout: None, pool: None, tls: Tls::default() }
+    }
+}
+
+/// Returns whether two descriptions of stores mean the same store. Nodes may be added or removed, but each one keeps
+/// its number of shards.
+pub fn is_one_store(before: &str, after: &str) -> bool {
+    let parts = |text: &str| -> (String, Vec<(String, String)>) {
+        let mut parts = text.split(", ").map(str::to_owned);
+        let first = parts.next().unwrap_or_default();
+        (first, parts.filter_map(|p| p.split_once(": ").map(|(a, b)| (a.to_owned(), b.to_owned()))).collect())
+    };
+    let ((store, nodes), (other, others)) = (parts(before), parts(after));
+    let is_same = |(name, shards): &(String, String)| others.iter().all(|(n, s)| n != name || s == shards);
+    before == after || store == other && store.starts_with("redis") && nodes.iter().all(is_same)
+}
+
+/// Describes the store in words: the part that a running daemon cannot change.
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Store::Embedded { path } => write!(f, "embedded in {}", path.display()),
+            Store::Redis(redis) => {
+                write!(f, "redis under {}", redis.prefix)?;
+                redis.nodes.iter().try_for_each(|n| write!(f, ", {}: {} shards", n.name, n.shards))
+            }
+        }
+    }
+}
+
+/// A database with topics.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Registry {
+    /// A SQLite file.
+    Sqlite {
+        /// The file.
+        path: PathBuf,
+    },
+    /// MySQL or MariaDB.
+    Mysql(MysqlServer),
+}
+
+/// Writes which database it is, without its password.
+impl fmt::Display for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Registry::Sqlite { path } => write!(f, "sqlite:{}", path.display()),
+            Registry::Mysql(server) => f.write_str(&server.name),
+        }
+    }
+}
+
+/// A database of a MySQL server.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MysqlServer {
+    /// The name of the database, for people. It contains no password.
+    pub name: String,
+    /// The URL, with user, password and database.
+    pub url: String,
+}
+
+impl fmt::Debug for MysqlServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// Which addresses callbacks may go to, and their TLS.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Callback {
+    /// Which addresses are never called.
+    pub guard: Guard,
+    /// Address ranges that may be called whatever the guard says.
+    pub allow: Vec<IpNet>,
+    /// The authorities that may sign receivers' certificates, in addition to those that this host trusts, and the
+    /// certificate that dq presents.
+    pub tls: Tls,
+}
+
+/// Which addresses are never called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Guard {
+    /// Link-local addresses (cloud metadata), and multicast, unspecified and reserved ones.
+    Metadata,
+    /// The same addresses, and private and loopback ones.
+    Strict,
+}

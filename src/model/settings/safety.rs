@@ -1,0 +1,45 @@
+//! How safe jobs are on Redis: what a change waits for, and which servers dq uses at all.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Store;
+use crate::topic::Durability;
+
+/// How safe jobs are on Redis.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Safety {
+    /// How safe a change must be before it is answered, if its topic does not say.
+    pub durability: Durability,
+    /// How long a change waits for that.
+    pub timeout: Duration,
+    /// Whether dq uses servers that save only snapshots, or nothing at all.
+    pub allow_snapshots: bool,
+}
+
+impl Default for Safety {
+    fn default() -> Safety {
+        Safety { durability: Durability::Memory, timeout: Duration::from_secs(3), allow_snapshots: false }
+    }
+}
+
+impl Store {
+    /// Returns why the store cannot give a durability level, whatever its servers are. None: it can.
+    pub fn lacks(&self, level: Durability) -> Option<String> {
+        match self {
+            Store::Embedded { .. } => Store::embedded_lacks(level),
+            Store::Redis(_) => None,
+        }
+    }
+
+    /// Returns the same for the embedded store.
+    pub fn embedded_lacks(level: Durability) -> Option<String> {
+        (level != Durability::Fsync).then(|| {
+            format!(
+                "\"{level}\" is not possible with store.backend = \"embedded\", which always has \"fsync\": leave it out, or use \
+                 \"redis\""
+            )
+        })
+    }
+}

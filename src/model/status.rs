@@ -1,0 +1,151 @@
+//! What dq-master reports about itself over its control socket, as JSON. Pure types: the supervisor fills them in, the
+//! command line and the HTTP API show them.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::slot::Generation;
+
+/// Returns the path of the control socket, where a daemon's master answers. Each client that connects gets the
+/// [`Status`]; the master reads nothing from it.
+pub fn control_socket(run_dir: &Path) -> PathBuf {
+    run_dir.join("dq-master.sock")
+}
+
+/// Returns the path of the file in which dq-redis-checker writes what is wrong with the store, with topics and with
+/// processes: a list of [`Finding`], as JSON.
+pub fn findings_file(run_dir: &Path) -> PathBuf {
+    run_dir.join("findings.json")
+}
+
+/// Something that is wrong now with the store, a topic or a process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// A name for programs, such as `node_down`.
+    pub name: String,
+    /// What is wrong, for people.
+    pub what: String,
+    /// The node that is concerned. None: the store as a whole, or a topic or process.
+    pub node: Option<String>,
+    /// The topic that is concerned.
+    #[serde(default)]
+    pub topic: Option<String>,
+    /// The slot of the process that is concerned.
+    #[serde(default)]
+    pub process: Option<String>,
+    /// Whether acknowledged jobs may be lost because of it.
+    pub loses_jobs: bool,
+    /// Figures, and what would help.
+    pub detail: String,
+    /// Since when it is known, in Unix milliseconds.
+    pub since_ms: i64,
+}
+
+/// The status of a daemon. Moments are Unix milliseconds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The release that the master runs.
+    pub version: String,
+    /// The name of this host (`instance` in the configuration).
+    pub instance: String,
+    /// The id of the master's process.
+    pub pid: i32,
+    /// When the master was started. A hand-over to another executable does not change it.
+    pub started_ms: i64,
+    /// What the master is doing.
+    pub phase: Phase,
+    /// The number of the generation that serves.
+    pub generation: Generation,
+    /// The last rolling restart that ended. None: there was none.
+    pub renewal: Option<Renewal>,
+    /// The sockets that are bound: their purpose and their address.
+    pub listening: Vec<(String, String)>,
+    /// The child processes of all generations.
+    pub processes: Vec<Process>,
+    /// What dq-redis-checker has found. The process that asks for the status fills it in.
+    #[serde(default)]
+    pub findings: Vec<Finding>,
+}
+
+/// What a master is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Not all child processes have been ready yet since the start.
+    Starting,
+    /// It serves.
+    Steady,
+    /// It serves, and checks a new executable.
+    Checking,
+    /// It serves, and starts a new generation.
+    Rolling,
+    /// It ends.
+    Stopping,
+}
+
+/// A rolling restart that ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Renewal {
+    /// When it ended, in Unix milliseconds.
+    pub at_ms: i64,
+    /// What was renewed: `configuration` (HUP) or `executable` (USR2).
+    pub kind: String,
+    /// Why it was refused, so that the old generation still serves. None: the new generation serves.
+    pub refused: Option<String>,
+}
+
+/// A slot of a generation, and the process in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// The slot's name.
+    pub name: String,
+    /// The number of the generation.
+    pub generation: Generation,
+    /// The state of the process.
+    pub state: ProcessState,
+    /// The id of the process, if there is one.
+    pub pid: Option<i32>,
+    /// When the process was started.
+    pub started_ms: Option<i64>,
+    /// For how long one of its workers has been past its own deadline, in milliseconds. 0: no worker is.
+    pub overdue_ms: u64,
+    /// How often the process of the slot ended unexpectedly and was started again, over all generations.
+    pub restarts: u32,
+    /// The last unexpected end.
+    pub last_end: Option<End>,
+    /// Its share of the memory, in bytes: what it alone uses, and its part of what it shares. The process that asks for
+    /// the status fills it in.
+    #[serde(default)]
+    pub memory_bytes: Option<u64>,
+    /// The processor time that it used, in milliseconds. The process that asks for the status fills it in.
+    #[serde(default)]
+    pub cpu_ms: Option<u64>,
+}
+
+/// The state of a child process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProcessState {
+    /// It has ended and will be started again.
+    Waiting,
+    /// It is started and not ready yet.
+    Starting,
+    /// It works.
+    Up,
+    /// It finishes its work, and takes no new work.
+    Draining,
+    /// It was killed, and has not ended yet.
+    Killed,
+    /// It has ended and is not started again, for example because its configuration is wrong.
+    Gone,
+}
+
+/// An unexpected end of a child process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    /// When it ended, in Unix milliseconds.
+    pub at_ms: i64,
+    /// How it ended, and why, as far as that is known.
+    pub reason: String,
+}

@@ -1,0 +1,194 @@
+//! The ticket of an attempt. A receiver that answers later uses it to report the outcome. The ticket is signed, so that
+//! the receiver needs no other proof, and so that a forged one is recognized without the store. Pure: no I/O, no clock.
+//!
+//! Its text is the base64url form of a version, the fields of [`Ticket`], and HMAC-SHA256 over both.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD as TEXT;
+use hmac::{Hmac, Mac as _};
+use sha2::Sha256;
+
+use crate::job::{ID_MAX, JobId, JobKey, TOPIC_MAX, TopicName};
+
+/// The first byte of a ticket. Another layout gets another number.
+const VERSION: u8 = 1;
+
+/// The length of a signature, in bytes.
+const SIGNATURE: usize = 32;
+
+/// The longest text of a ticket, in bytes. It has room for the longest names, the longest token and the other fields.
+const TEXT_MAX: usize = (TOPIC_MAX + ID_MAX + 512) * 2;
+
+/// The secret that tickets are signed with. Each lane of the store keeps its own. `Debug` hides it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TicketSecret([u8; 32]);
+
+impl TicketSecret {
+    /// Makes a secret from these bytes. None: their number is wrong.
+    pub fn of(bytes: &[u8]) -> Option<TicketSecret> {
+        bytes.try_into().ok().map(TicketSecret)
+    }
+
+    fn over(&self, signed: &[u8]) -> Hmac<Sha256> {
+        let mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("a key may have any length");
+        mac.chain_update(b"dq-ack\0").chain_update(signed)
+    }
+}
+
+impl fmt::Debug for TicketSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// The ticket of an attempt. Who presents it may settle the attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ticket {
+    /// The job.
+    pub key: JobKey,
+    /// The lease token.
+    pub token: Box<[u8]>,
+    /// The number of the attempt, from 1.
+    pub attempt: u32,
+    /// How many attempts the job may have.
+    pub limit: u32,
+    /// When the attempt began, in Unix milliseconds.
+    pub began_ms: i64,
+    /// When the attempt ends at the latest, in Unix milliseconds.
+    pub until_ms: i64,
+}
+
+impl Ticket {
+    /// Returns the signed text of the ticket, which is safe in the path of a URL.
+    pub fn sign(&self, secret: &TicketSecret) -> String {
+        let (topic, id) = (self.key.topic.as_str(), self.key.id.as_str());
+        let mut bytes = vec![VERSION];
+        bytes.extend(self.attempt.to_be_bytes());
+        bytes.extend(self.limit.to_be_bytes());
+        bytes.extend(self.began_ms.to_be_bytes());
+        bytes.extend(self.until_ms.to_be_bytes());
+        for part in [topic.as_bytes(), id.as_bytes()] {
+            bytes.extend((part.len() as u16).to_be_bytes());
+            bytes.extend(part);
+        }
+        bytes.extend(&*self.token);
+        let signature = secret.over(&bytes).finalize().into_bytes();
+        bytes.extend(signature);
+        TEXT.encode(bytes)
+    }
+
+    fn of(bytes: &[u8]) -> Option<Ticket> {
+        fn number<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+            let (first, behind) = rest.split_first_chunk::<N>()?;
+            *rest = behind;
+            Some(*first)
+        }
+        fn text<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
+            let length = usize::from(u16::from_be_bytes(number(rest)?));
+            let (text, behind) = rest.split_at_checked(length)?;
+            *rest = behind;
+            std::str::from_utf8(text).ok()
+        }
+        let mut rest = bytes.strip_prefix(&[VERSION])?;
+        let attempt = u32::from_be_bytes(number(&mut rest)?);
+        let limit = u32::from_be_bytes(number(&mut rest)?);
+        let began_ms = i64::from_be_bytes(number(&mut rest)?);
+        let until_ms = i64::from_be_bytes(number(&mut rest)?);
+        let topic = TopicName::new(text(&mut rest)?).ok()?;
+        let id = JobId::new(text(&mut rest)?).ok()?;
+        Some(Ticket { key: JobKey { topic, id }, token: rest.into(), attempt, limit, began_ms, until_ms })
+    }
+}
+
+/// A ticket that somebody presents. Only its signature tells whether it is valid.
+#[derive(Debug)]
+pub struct PresentedTicket {
+    ticket: Ticket,
+    signed: Vec<u8>,
+    signature: [u8; SIGNATURE],
+}
+
+impl PresentedTicket {
+    /// Parses the text of a ticket. None: it does not have the form of a ticket.
+    pub fn read(text: &str) -> Option<PresentedTicket> {
+        if text.len() > TEXT_MAX {
+            return None;
+        }
+        let mut signed = TEXT.decode(text).ok()?;
+        let signature = *signed.last_chunk()?;
+        signed.truncate(signed.len() - SIGNATURE);
+        Some(PresentedTicket { ticket: Ticket::of(&signed)?, signed, signature })
+    }
+
+    /// Returns the lease token. It tells which lane the job is leased from, and so which secret the ticket should be
+    /// signed with.
+    pub fn token(&self) -> &[u8] {
+        &self.ticket.token
+    }
+
+    /// Returns the signature, which tells tickets apart.
+    pub fn signature(&self) -> [u8; SIGNATURE] {
+        self.signature
+    }
+
+    /// Returns the ticket if it was signed with this secret. The check takes the same time whatever is wrong.
+    pub fn proved(&self, secret: &TicketSecret) -> Option<&Ticket> {
+        secret.over(&self.signed).verify_slice(&self.signature).ok().map(|()| &self.ticket)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ticket() -> Ticket {
+        Ticket {
+            key: JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new("a/b 中").unwrap() },
+            token: vec![0, 255, 7].into(),
+            attempt: 3,
+            limit: 10,
+            began_ms: 1_796_140_250_000,
+            until_ms: 1_796_143_850_000,
+        }
+    }
+
+    #[test]
+    fn a_ticket_is_proved_by_its_secret_alone() {
+        let (own, other) = (TicketSecret::of(&[1; 32]).unwrap(), TicketSecret::of(&[2; 32]).unwrap());
+        let text = ticket().sign(&own);
+        assert!(text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'), "{text}");
+        let shown = PresentedTicket::read(&text).unwrap();
+        assert_eq!((shown.proved(&own), shown.token()), (Some(&ticket()), &[0, 255, 7][..]));
+        assert_eq!(shown.proved(&other), None);
+        assert!(!format!("{own:?}").contains('1'));
+    }
+
+    #[test]
+    fn a_ticket_of_which_anything_is_changed_is_none() {
+        let secret = TicketSecret::of(&[1; 32]).unwrap();
+        let bytes = TEXT.decode(ticket().sign(&secret)).unwrap();
+        for i in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[i] ^= 1;
+            let shown = PresentedTicket::read(&TEXT.encode(&changed));
+            assert!(shown.is_none_or(|shown| shown.proved(&secret).is_none()), "byte {i}");
+            assert!(
+                PresentedTicket::read(&TEXT.encode(&bytes[..i])).is_none_or(|s| s.proved(&secret).is_none())
+            );
+        }
+        for text in ["", "a", "中", &"A".repeat(10_000)] {
+            assert!(PresentedTicket::read(text).is_none());
+        }
+    }
+
+    #[test]
+    fn the_longest_names_make_a_ticket() {
+        let secret = TicketSecret::of(&[1; 32]).unwrap();
+        let topic = TopicName::new(&"t".repeat(TOPIC_MAX)).unwrap();
+        let key = JobKey { topic, id: JobId::new("i".repeat(ID_MAX)).unwrap() };
+        let ticket = Ticket { key, token: vec![7; 300].into(), ..ticket() };
+        assert_eq!(PresentedTicket::read(&ticket.sign(&secret)).unwrap().proved(&secret), Some(&ticket));
+    }
+}

@@ -1,0 +1,70 @@
+//! Decides which headers a topic or a job may add to its callbacks. Pure.
+
+use http::{HeaderName, HeaderValue};
+
+/// Headers about the transfer of the request, and headers that follow from other fields of the topic. Headers that
+/// begin with `dq-` or `webhook-` are also dq's own.
+const OWN: [&str; 14] = [
+    "accept-encoding",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Returns whether only dq sets the header with this name. Upper and lower case are the same.
+pub fn is_own_header(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.starts_with("dq-") || name.starts_with("webhook-") || OWN.contains(&name.as_str())
+}
+
+/// Returns why a header cannot be sent. None: it can.
+pub fn refuse_header(name: &str, value: &str) -> Option<String> {
+    if HeaderName::try_from(name).is_err() {
+        return Some(format!("{name:?} is not a valid name of a header; an example is \"x-shop\""));
+    }
+    if is_own_header(name) {
+        return Some(format!("{name:?} is set by dq itself: leave it out"));
+    }
+    if HeaderValue::try_from(value).is_err() || !value.is_ascii() {
+        return Some(format!(
+            "the value of {name:?} has characters that a header cannot have: use visible ASCII, spaces and tabs"
+        ));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_of_dq_and_of_the_connection_are_refused_by_name() {
+        for name in [
+            "Host",
+            "content-length",
+            "Connection",
+            "TRANSFER-ENCODING",
+            "dq-topic",
+            "Webhook-Id",
+            "content-type",
+        ] {
+            assert!(refuse_header(name, "x").unwrap().contains(name), "{name}");
+        }
+        for (name, value) in [("a b", "x"), ("", "x"), ("x-a", "a\nb"), ("x-a", "中")] {
+            assert!(refuse_header(name, value).is_some(), "{name}: {value}");
+        }
+        for name in ["x-shop", "Authorization", "traceparent", "user-agent", "accept"] {
+            assert_eq!(refuse_header(name, "a b\tc"), None, "{name}");
+        }
+    }
+}

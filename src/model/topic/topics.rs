@@ -1,0 +1,107 @@
+//! The topics that a process knows, and what it may do with the jobs of each topic. Pure.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{Mode, Status, Topic};
+use crate::job::TopicName;
+
+/// All topics that a process knows, by name. Cheap to clone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Topics(Arc<HashMap<TopicName, CompiledTopic>>);
+
+/// A topic, and what follows from its settings. This is found out once, not for each job.
+#[derive(Debug, PartialEq, Eq)]
+struct CompiledTopic {
+    topic: Arc<Topic>,
+    /// Why the topic is held. None: it is served.
+    held: Option<String>,
+}
+
+impl Topics {
+    /// Returns the topic with this name.
+    pub fn get(&self, name: &str) -> Option<&Arc<Topic>> {
+        self.0.get(name).map(|known| &known.topic)
+    }
+
+    /// Returns all topics, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Topic>> {
+        self.0.values().map(|known| &known.topic)
+    }
+
+    /// Returns why a topic takes no new jobs. None: it takes them, or it is not known.
+    pub fn refusal(&self, name: &str) -> Option<String> {
+        let CompiledTopic { topic, held } = self.0.get(name)?;
+        match (held, topic.status) {
+            (Some(why), _) => Some(format!("topic {name} is offline: {why}")),
+            (None, Status::Offline) => Some(format!("topic {name} is offline")),
+            (None, Status::Online) => None,
+        }
+    }
+
+    /// Returns why the jobs of a topic are not delivered. None: they are delivered.
+    pub fn undelivered(&self, name: &str) -> Option<String> {
+        let Some(CompiledTopic { topic, held }) = self.0.get(name) else {
+            return Some("the topic is not registered".to_owned());
+        };
+        match (held, topic.mode) {
+            (Some(why), _) => Some(format!("the topic is offline: {why}")),
+            (None, Mode::Pull) => {
+                Some("its mode is \"pull\", which this release does not support yet".to_owned())
+            }
+            (None, Mode::Push) => None,
+        }
+    }
+
+    /// Returns whether the jobs of a topic are delivered.
+    pub fn is_delivered(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|known| known.held.is_none() && known.topic.mode == Mode::Push)
+    }
+}
+
+/// If two topics have the same name, the first one counts.
+impl FromIterator<Topic> for Topics {
+    fn from_iter<I: IntoIterator<Item = Topic>>(topics: I) -> Topics {
+        let mut all = HashMap::new();
+        for topic in topics {
+            let name = topic.name.clone();
+            all.entry(name).or_insert_with(|| CompiledTopic { held: topic.held(), topic: Arc::new(topic) });
+        }
+        Topics(Arc::new(all))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topic::Method;
+
+    #[test]
+    fn jobs_are_taken_and_delivered_by_what_the_topic_says() {
+        let topic = |name: &str| Topic::new(TopicName::new(name).unwrap(), "http://h/");
+        let topics = Topics::from_iter([
+            topic("plain"),
+            Topic { status: Status::Offline, ..topic("off") },
+            Topic { mode: Mode::Pull, ..topic("pull") },
+            Topic { re_notify_flag: "isset({res.a})".into(), ..topic("flag") },
+            Topic { method: Method::Other("PUT".into()), ..topic("method") },
+            topic("flag"),
+        ]);
+        for (name, taken, delivered) in [
+            ("plain", true, true),
+            ("off", false, true),
+            ("pull", true, false),
+            ("flag", false, false),
+            ("method", false, false),
+        ] {
+            assert_eq!(topics.refusal(name).is_none(), taken, "{name}");
+            assert_eq!(topics.undelivered(name).is_none(), delivered, "{name}");
+            assert_eq!(topics.is_delivered(name), delivered, "{name}");
+        }
+        assert_eq!(topics.refusal("off").unwrap(), "topic off is offline");
+        assert!(topics.refusal("flag").unwrap().contains("\"isset({res.a})\""));
+        assert!(topics.undelivered("method").unwrap().contains("\"PUT\""));
+        assert!(topics.undelivered("nobody").unwrap().contains("not registered"));
+        assert_eq!(topics.refusal("nobody"), None, "who asks is told that it is unknown");
+    }
+}

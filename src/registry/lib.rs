@@ -1,0 +1,311 @@
+//! Keeps topics, tokens, accounts and statistics in a database, so that they can change while dq runs.
+//!
+//! [`Registry`] is the trait. It has two implementations: `sqlite`, and `mysql` (MySQL or MariaDB, also with the tables
+//! of the PHP daemon). dq-http-server changes the registry. dq-redis-checker reads it and writes a [`Snapshot`] file,
+//! which all other processes follow. So deliveries go on while the database does not answer.
+//!
+//! It never touches jobs, and it never retries in a loop: an error goes to the caller.
+//!
+//! Begin with the trait in this file, then `snapshot`.
+
+mod migrate;
+mod mysql;
+mod nudge;
+mod record;
+mod snapshot;
+mod sqlite;
+mod token;
+
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::mysql::MysqlRegistry;
+pub use self::nudge::{nudge, nudge_file};
+pub use self::snapshot::{Snapshot, SnapshotError, folder as snapshot_folder};
+pub use self::sqlite::SqliteRegistry;
+use model::audit::Entry;
+use model::job::TopicName;
+use model::metrics::{PageSums, Statistics};
+use model::php_node::PhpNode;
+use model::settings::{self, Smtp, SmtpTls};
+use model::token::{Token, TokenName};
+use model::topic::{InvalidTopic, Status, Topic};
+
+/// How long the mail server of the PHP daemon may take to accept a connection, and to give each answer.
+const MAIL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The result of a registry's methods.
+pub type Result<T> = std::result::Result<T, RegistryError>;
+
+/// Why the registry did not do something. Nothing was changed, unless the error is [`RegistryError::Unknown`].
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    /// The database does not answer, or it refuses the call.
+    #[error("{0}")]
+    Away(String),
+    /// The connection broke after a change was sent. The change may or may not have happened.
+    #[error("the change may or may not have happened: {0}")]
+    Unknown(String),
+    /// Somebody else has changed the topic in the meantime.
+    #[error("topic {0} was changed meanwhile: read it again")]
+    Changed(TopicName),
+    /// There is already a topic with that name.
+    #[error("topic {0} is registered already")]
+    Exists(TopicName),
+    /// There is no topic with that name.
+    #[error("topic {0} is not registered")]
+    NotFound(TopicName),
+    /// There is already a token with that name.
+    #[error("there is a token {0} already: take another name, or revoke it first")]
+    TokenExists(TokenName),
+    /// There is no token with that name.
+    #[error("there is no token {0}")]
+    NoToken(TokenName),
+    /// The topic is not valid.
+    #[error("{0}")]
+    InvalidTopic(#[from] InvalidTopic),
+    /// The row that the database holds is not a topic.
+    #[error("{0}")]
+    Unusable(InvalidRow),
+}
+
+/// A number that changes when the thing that it describes changes: all topics and tokens, or one topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revision(pub u64);
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}", self.0)
+    }
+}
+
+/// A registered topic, with the revision at which it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registered {
+    /// The topic.
+    pub topic: Topic,
+    /// Its revision.
+    pub revision: Revision,
+}
+
+/// A row that dq cannot use as a topic or a token, or a part of a topic that dq leaves out.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+#[error("{which}: {why}")]
+pub struct InvalidRow {
+    /// Which row.
+    pub which: String,
+    /// What is wrong with it, and what would be accepted.
+    pub why: String,
+}
+
+impl Registered {
+    /// Returns the parts of the topic that are left out when it is served. They are reported together with the rows
+    /// that are no topic at all. (Flaws for which a topic is held are not included: [`Topic::held`] reports them.)
+    fn left_out(&self) -> impl Iterator<Item = InvalidRow> {
+        let which = format!("topic \"{}\"", self.topic.name);
+        let flaws = self.topic.flaws().into_iter().filter(|flaw| !flaw.holds());
+        flaws.map(move |flaw| InvalidRow {
+            which: which.clone(),
+            why: format!("{flaw} (the topic is served without it)"),
+        })
+    }
+}
+
+/// All that is registered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listing {
+    /// The revision of all that is registered.
+    pub revision: Revision,
+    /// The topics, each name once.
+    pub topics: Vec<Registered>,
+    /// The tokens.
+    pub tokens: Vec<Token>,
+    /// What dq cannot use.
+    pub unusable: Vec<InvalidRow>,
+}
+
+/// What must be registered so that a change is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    /// Anything, or nothing.
+    Any,
+    /// No topic with that name.
+    Absent,
+    /// The topic, unchanged since it was read at this revision.
+    At(Revision),
+}
+
+/// The mail settings of the PHP daemon: a row of `dq_alert`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PhpAlert {
+    /// The mail server.
+    pub host: String,
+    /// Its port.
+    pub port: i64,
+    /// The name for the login, and the sender of the mails.
+    pub user: String,
+    /// The password.
+    pub password: String,
+    /// JSON: `{"redis": "mail,mail"}`, the addresses that are told of a node that is down.
+    pub ext: String,
+}
+
+impl PhpAlert {
+    /// Returns the mail server that the row names. None: it names none. Port 465 uses TLS from the start. Any other
+    /// port uses TLS if the server offers it.
+    pub fn smtp(&self) -> Option<Smtp> {
+        let (host, port) = (self.host.trim(), u16::try_from(self.port).ok().filter(|port| *port > 0)?);
+        if host.is_empty() {
+            return None;
+        }
+        let login = (!self.password.is_empty()).then(|| (self.user.clone(), self.password.clone()));
+        let from = if self.user.contains('@') { self.user.clone() } else { format!("{}@{host}", self.user) };
+        let tls = if port == 465 { SmtpTls::Tls } else { SmtpTls::Opportunistic };
+        Some(Smtp { host: host.to_owned(), port, tls, login, from, timeout: MAIL_TIMEOUT, ca: None })
+    }
+}
+
+/// The password is not shown.
+impl fmt::Debug for PhpAlert {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PhpAlert").field("host", &self.host).field("port", &self.port).finish_non_exhaustive()
+    }
+}
+
+/// A database with topics. In SQLite each change is one transaction. In MySQL the changes of topics and tokens hold a
+/// named lock, so that no other dq writes at the same time.
+pub trait Registry: Send + fmt::Debug {
+    /// Returns a number that changes whenever a topic or a token changes, no matter who changes it. Cheap: it is called
+    /// every second.
+    fn revision(&mut self) -> Result<Revision>;
+
+    /// Returns all that is registered.
+    fn list(&mut self) -> Result<Listing>;
+
+    /// Returns the topic with that name.
+    fn get(&mut self, name: &TopicName) -> Result<Option<Registered>>;
+
+    /// Writes a topic. It is new, or it replaces the expected one. Returns its revision.
+    fn put(&mut self, topic: &Topic, expected: Expected) -> Result<Revision>;
+
+    /// Sets only the status of a topic. Returns its revision.
+    fn set_status(&mut self, name: &TopicName, status: Status) -> Result<Revision>;
+
+    /// Removes a topic. Its jobs stay in the store.
+    fn delete(&mut self, name: &TopicName, expected: Expected) -> Result<()>;
+
+    /// Returns the tokens, sorted by name.
+    fn tokens(&mut self) -> Result<Vec<Token>> {
+        let mut tokens = self.list()?.tokens;
+        tokens.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(tokens)
+    }
+
+    /// Writes a new token. A name that is taken is refused.
+    fn put_token(&mut self, token: &Token) -> Result<()>;
+
+    /// Writes the account of a person, who signs in with a password. An account with the same name is replaced.
+    fn put_account(&mut self, account: &Token) -> Result<()>;
+
+    /// Removes a token.
+    fn delete_token(&mut self, name: &TokenName) -> Result<()>;
+
+    /// Adds an entry to the audit log, and removes entries that are older than [`model::audit::KEPT`].
+    fn note(&mut self, entry: &Entry) -> Result<()>;
+
+    /// Returns entries of the audit log, each with its number, the latest first. With `before`, only entries before
+    /// that number are returned.
+    fn audit(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<(u64, Entry)>>;
+
+    /// Adds to the statistics what pages of counters have gained since they were last carried here: to the sums of all
+    /// time, and to those of a day, `2026-11-21`. What was carried is stored beside the sums, and changes in the same
+    /// transaction. A call that failed, or whose outcome is unknown, is repeated with the same pages or with later
+    /// ones. So nothing is added twice or lost. Returns how many subjects gained something.
+    fn carry(&mut self, day: &str, pages: &[PageSums]) -> Result<usize>;
+
+    /// Returns the statistics of all time, and of the days from `since` on.
+    fn statistics(&mut self, since: &str) -> Result<Statistics>;
+
+    /// Returns the nodes of a PHP daemon that used this database, in the order by which it chooses the node of a job.
+    fn php_nodes(&mut self) -> Result<Vec<PhpNode>> {
+        Ok(Vec::new())
+    }
+
+    /// Returns the mail settings of a PHP daemon that used this database.
+    fn php_alert(&mut self) -> Result<Option<PhpAlert>> {
+        Ok(None)
+    }
+}
+
+/// Returns the nodes of a PHP daemon that used the database of a registry. Changes nothing there.
+pub fn php_nodes(settings: &settings::Registry) -> Result<Vec<PhpNode>> {
+    match settings {
+        // This only reads, so the tables are not brought up to date.
+        settings::Registry::Mysql(server) => MysqlRegistry::connect(server)?.php_nodes(),
+        settings::Registry::Sqlite { .. } => Ok(Vec::new()),
+    }
+}
+
+/// The topics of a registry in MySQL, and the nodes of a PHP daemon that used the database, with the tables read as
+/// they are.
+#[derive(Debug, Default)]
+pub struct Reading {
+    /// The topics. The table may be one that was never brought up to date.
+    pub topics: Vec<Registered>,
+    /// The rows that are not topics.
+    pub unusable: Vec<InvalidRow>,
+    /// The rows of `dq_redis`.
+    pub nodes: Vec<PhpNode>,
+}
+
+/// Reads a registry in MySQL, and changes nothing there, not even the form of its tables. None: the registry is not in
+/// MySQL.
+pub fn read_as_it_is(settings: &settings::Registry) -> Result<Option<Reading>> {
+    match settings {
+        settings::Registry::Mysql(server) => Ok(Some(MysqlRegistry::connect(server)?.read_as_it_is()?)),
+        settings::Registry::Sqlite { .. } => Ok(None),
+    }
+}
+
+/// Returns the mail server of a PHP daemon that used the database of a registry. Changes nothing there.
+pub fn php_smtp(settings: &settings::Registry) -> Result<Option<Smtp>> {
+    match settings {
+        settings::Registry::Mysql(server) => {
+            Ok(MysqlRegistry::connect(server)?.php_alert()?.and_then(|row| row.smtp()))
+        }
+        settings::Registry::Sqlite { .. } => Ok(None),
+    }
+}
+
+/// Opens the registry of the daemon with that `run_dir`, and brings its tables up to date. If the file is gone and the
+/// snapshot says that it held something, no new file is made: with an empty registry, dq would treat all topics and
+/// tokens as removed.
+pub fn open_known(settings: &settings::Registry, run_dir: &Path) -> Result<Box<dyn Registry>> {
+    if let settings::Registry::Sqlite { path } = settings
+        && !path.exists()
+        && let Ok(Some((known, _))) = Snapshot::read(run_dir)
+        && known.source == settings.to_string()
+    {
+        let (topics, tokens) = (known.topics.len(), known.tokens.as_ref().map_or(0, Vec::len));
+        if topics + tokens > 0 {
+            let snapshot = Snapshot::file(run_dir);
+            return Err(RegistryError::Away(format!(
+                "{} is gone; it held {topics} topics and {tokens} tokens: put it back, or stop dq and remove {} to begin anew",
+                path.display(),
+                snapshot.display()
+            )));
+        }
+    }
+    open(settings)
+}
+
+/// Opens a registry, and brings its tables up to date.
+pub fn open(settings: &settings::Registry) -> Result<Box<dyn Registry>> {
+    Ok(match settings {
+        settings::Registry::Sqlite { path } => Box::new(SqliteRegistry::open(path)?),
+        settings::Registry::Mysql(server) => Box::new(MysqlRegistry::open(server)?),
+    })
+}

@@ -1,0 +1,325 @@
+//! What every child process shares: its settings, its sockets, the link to the master, and the flag that asks it to
+//! drain.
+//!
+//! The loop of a role waits with [`Context::wait`], or waits on [`Context::fds`] in its own way and then calls
+//! [`Context::heed`]. When that asks it to drain, the role takes nothing new, finishes the work in flight, and returns.
+//!
+//! It never decides what a role does. Begin with [`Context`]; [`submit`] is how both servers pass requests to the
+//! store.
+
+mod live;
+mod metered_store;
+mod refusal_log;
+mod spool;
+pub mod submit;
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use jiff::tz::TimeZone;
+use nix::sys::signal::Signal;
+
+pub use self::live::LiveTopics;
+use self::metered_store::MeteredStore;
+pub use self::metered_store::{ALL, EMBEDDED};
+pub use self::refusal_log::RefusalLog;
+pub use self::spool::SpoolReader;
+use host::{self, Inherited, Link, Received, Signals, ToChild, ToMaster};
+use model::settings::Settings;
+use model::slot::Slot;
+use store::{self, Bell, BellKind, Lanes, Store, StoreError};
+use telemetry::counters::Counters;
+
+/// How long a child waits at its start for a store that is busy.
+const STORE_PATIENCE: Duration = Duration::from_secs(20);
+
+/// The order to drain, and its time limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Drain {
+    /// Work that is not finished by then is given up; none: there is no limit.
+    pub until: Option<Instant>,
+    /// Whether another process takes its place.
+    pub successor: bool,
+}
+
+/// What a child process knows of itself, and its connection to the master.
+#[derive(Debug)]
+pub struct Context {
+    /// The slot that it fills.
+    pub slot: Slot,
+    /// The settings of its generation.
+    pub settings: Arc<Settings>,
+    /// The counters of this process. They continue the counts of earlier processes of its slot.
+    pub counters: Counters,
+    link: Link,
+    signals: Signals,
+    sockets: HashMap<String, OwnedFd>,
+    /// The link has ended. It would always be readable, so it is not waited on any more.
+    orphaned: bool,
+    drain: Option<Drain>,
+    /// When its workers should have finished their present work.
+    workers_by: Option<Instant>,
+}
+
+impl Context {
+    /// Takes what the master handed down, sets the name of the process, and starts its log.
+    pub fn begin(inherited: Inherited) -> Result<Context> {
+        let name = inherited.slot;
+        host::set_process_name(&name).context("cannot name the process")?;
+        let settings: Settings =
+            serde_json::from_slice(&inherited.settings).context("cannot read the sealed settings")?;
+        host::start_logs(&name, settings.log_dir.as_deref()).context("cannot start the log")?;
+        let Some(slot) = Slot::from_name(&name) else { bail!("{name:?} is not a slot") };
+        Ok(Context {
+            slot,
+            counters: Counters::open(&settings.run_dir, &name),
+            settings: Arc::new(settings),
+            link: inherited.link,
+            signals: Signals::catch(&[Signal::SIGTERM]).context("cannot catch signals")?,
+            sockets: inherited.sockets,
+            orphaned: false,
+            drain: None,
+            workers_by: None,
+        })
+    }
+
+    /// Returns the lanes of the store.
+    pub fn lanes(&self) -> Result<Lanes> {
+        Lanes::new(&self.settings.store).context("cannot find the store's lanes")
+    }
+
+    /// Opens the store, with counts of its calls. A store that is busy, or whose disk is full, is tried again for a
+    /// while.
+    pub fn store(&mut self) -> Result<Box<dyn Store>> {
+        self.open(None, |settings| store::open(&settings.store, &settings.run_dir))
+    }
+
+    /// Opens one lane of the store.
+    pub fn lane(&mut self, lane: usize) -> Result<Box<dyn Store>> {
+        self.open(Some(lane), |settings| store::open_lane(&settings.store, &settings.run_dir, lane))
+    }
+
+    /// Makes a bell of one lane of the store, with a name that no other process uses.
+    pub fn bell(&self, lane: usize, kind: BellKind, name: &str) -> Result<Box<dyn Bell>> {
+        let Settings { store, run_dir, .. } = &*self.settings;
+        store::hang_bell(store, run_dir, lane, kind, name).context("cannot hang the bell")
+    }
+
+    fn open(
+        &mut self,
+        lane: Option<usize>,
+        open: impl Fn(&Settings) -> store::Result<Box<dyn Store>>,
+    ) -> Result<Box<dyn Store>> {
+        let lanes = self.lanes()?;
+        let until = Instant::now() + STORE_PATIENCE;
+        loop {
+            match open(&self.settings) {
+                Err(StoreError::Busy | StoreError::Full)
+                    if Instant::now() < until && self.drain.is_none() =>
+                {
+                    self.wait(&[], Some(Instant::now() + Duration::from_millis(100)))?;
+                }
+                opened => {
+                    let store = opened.context("cannot open the store")?;
+                    return Ok(Box::new(MeteredStore::new(store, self.counters.clone(), lanes, lane)));
+                }
+            }
+        }
+    }
+
+    /// Returns the topics, which follow the changes in the registry.
+    pub fn topics(&self) -> Result<LiveTopics> {
+        LiveTopics::begin(&self.settings).context("cannot follow the topics")
+    }
+
+    /// Returns the time zone for times in the TCP protocol and in forms.
+    pub fn zone(&self) -> Result<TimeZone> {
+        match &self.settings.timezone {
+            None => Ok(TimeZone::system()),
+            Some(name) => TimeZone::get(name).with_context(|| format!("cannot find the zone {name:?}")),
+        }
+    }
+
+    /// Takes the socket that was handed down with that name.
+    pub fn socket(&mut self, name: &str) -> Result<OwnedFd> {
+        self.sockets.remove(name).with_context(|| format!("no socket {name:?} was handed down"))
+    }
+
+    /// Reports to the master that this process works.
+    pub fn ready(&self) -> Result<()> {
+        log::info!("ready");
+        match self.link.send(&ToMaster::Ready) {
+            // If the master has died meanwhile, the next wait notices it.
+            Err(e) if e.raw_os_error() == Some(nix::libc::EPIPE) => Ok(()),
+            other => other.context("cannot report ready"),
+        }
+    }
+
+    /// Returns the descriptors that become readable when [`Context::heed`] has something to handle.
+    pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
+        [self.link.as_fd(), self.signals.as_fd()]
+    }
+
+    /// Checks whether this process must drain, because of the master, the master's death, or TERM.
+    pub fn heed(&mut self) -> Result<Option<Drain>> {
+        if self.signals.take()?.contains(&Signal::SIGTERM) {
+            self.set_drain(Some(self.settings.drain_timeout), false, "TERM");
+        }
+        loop {
+            let received = match self.link.receive() {
+                // A message of another release.
+                Err(e) if e.kind() == ErrorKind::InvalidData => {
+                    log::warn!("cannot understand a message of the master: {e}");
+                    continue;
+                }
+                other => other?,
+            };
+            match received {
+                Received::Message(ToChild::Drain { within_ms, successor }) => {
+                    self.set_drain(within_ms.map(Duration::from_millis), successor, "the master says so");
+                }
+                Received::Message(ToChild::ReopenLogs) => host::reopen_logs(),
+                Received::Message(ToChild::Ping) => self.give_a_sign_of_life(),
+                Received::Nothing => break,
+                Received::Closed => {
+                    self.orphaned = true;
+                    self.set_drain(None, false, "the master is gone");
+                    break;
+                }
+            }
+        }
+        Ok(self.drain)
+    }
+
+    /// Waits for the master, a signal, one of `fds`, or the moment. Returns which of `fds` are readable.
+    /// [`Context::drain`] tells whether the process must drain.
+    pub fn wait(&mut self, fds: &[BorrowedFd<'_>], until: Option<Instant>) -> Result<Vec<bool>> {
+        let own = if self.orphaned { vec![self.signals.as_fd()] } else { self.fds().to_vec() };
+        let count = own.len();
+        let all: Vec<BorrowedFd<'_>> = own.into_iter().chain(fds.iter().copied()).collect();
+        let readable = host::wait_readable(&all, until)?;
+        if readable[..count].contains(&true) {
+            self.heed()?;
+        }
+        Ok(readable[count..].to_vec())
+    }
+
+    /// Sets the moment when its workers should have finished their present work; none: no worker has a deadline now.
+    /// Call it before each wait: the signs of life tell the master how long this moment has passed.
+    pub fn workers_by(&mut self, by: Option<Instant>) {
+        self.workers_by = by;
+    }
+
+    /// Answers a ping. It is called only from the main loop, because an answer from another thread would prove nothing.
+    fn give_a_sign_of_life(&self) {
+        let overdue =
+            self.workers_by.map_or(Duration::ZERO, |by| Instant::now().saturating_duration_since(by));
+        // If this fails, the master misses the sign of life.
+        let _ = self.link.send(&ToMaster::Alive { overdue_ms: overdue.as_millis() as u64 });
+    }
+
+    /// Returns whether the process must drain.
+    pub fn drain(&self) -> Option<Drain> {
+        self.drain
+    }
+
+    fn set_drain(&mut self, within: Option<Duration>, successor: bool, why: &str) {
+        let until = within.map(|w| Instant::now() + w);
+        match &mut self.drain {
+            None => {
+                log::info!("draining: {why}");
+                self.drain = Some(Drain { until, successor });
+            }
+            // The earlier limit holds.
+            Some(drain) => {
+                drain.until = [drain.until, until].into_iter().flatten().min();
+                drain.successor &= successor;
+            }
+        }
+    }
+}
+
+/// Locks a mutex, also if a thread panicked while it held the lock. The value is valid then too, because no role holds
+/// a lock across a step that could leave something half done.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts a thread that its process cannot do without. If it panics, the process ends and is then started again.
+pub fn vital_thread(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    struct AbortOnPanic;
+    impl Drop for AbortOnPanic {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                std::process::abort();
+            }
+        }
+    }
+    let work = move || {
+        let _guard = AbortOnPanic;
+        work();
+    };
+    std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
+}
+
+/// Logs trouble that lasts: when it begins, when it changes, and when it is over. Gives the times of further tries,
+/// with growing pauses.
+#[derive(Debug, Default)]
+pub struct TroubleLog {
+    current: Option<Current>,
+    pause: Duration,
+}
+
+#[derive(Debug)]
+struct Current {
+    message: String,
+    since: Instant,
+    /// It is an error, and not something that passes by itself.
+    is_error: bool,
+}
+
+impl TroubleLog {
+    /// The shortest and the longest pause before the next try.
+    const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
+
+    /// The pause before the next check of something that passes by itself.
+    const WAIT: Duration = Duration::from_millis(200);
+
+    /// Notes that something failed. Returns when to try again.
+    pub fn again_at(&mut self, error: &dyn std::fmt::Display) -> Instant {
+        if self.current.is_none() {
+            self.pause = Duration::ZERO;
+        }
+        self.note(error.to_string(), true);
+        self.pause = (self.pause * 2).clamp(Self::PAUSES[0], Self::PAUSES[1]);
+        Instant::now() + self.pause
+    }
+
+    /// Notes that something must wait for what passes by itself. Returns when to check again.
+    pub fn waits(&mut self, what: &dyn std::fmt::Display) -> Instant {
+        self.note(what.to_string(), false);
+        Instant::now() + Self::WAIT
+    }
+
+    fn note(&mut self, message: String, is_error: bool) {
+        if self.current.as_ref().is_some_and(|c| c.message == message) {
+            return;
+        }
+        log::log!(if is_error { log::Level::Error } else { log::Level::Info }, "{message}");
+        let since = self.current.as_ref().map_or_else(Instant::now, |c| c.since);
+        let is_error = is_error || self.current.as_ref().is_some_and(|c| c.is_error);
+        self.current = Some(Current { message, since, is_error });
+    }
+
+    /// Notes that it works again.
+    pub fn over(&mut self) {
+        if let Some(Current { since, is_error, .. }) = self.current.take() {
+            let level = if is_error { log::Level::Warn } else { log::Level::Info };
+            log::log!(level, "works again after {:.1?}", since.elapsed());
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Reads how full the spool of this host is, for the roles that only report it.
+
+use model::settings;
+use store::{Result, Spool, SpoolState};
+
+/// Reads the state of a host's spool. A file that was replaced, or could not be read, is opened again.
+#[derive(Debug)]
+pub struct SpoolReader {
+    settings: settings::Spool,
+    open: Option<Spool>,
+}
+
+impl SpoolReader {
+    /// Makes a reader; none: the store has no spool, and there is none left from earlier.
+    pub fn new(store: &settings::Store) -> Option<SpoolReader> {
+        match store {
+            settings::Store::Embedded { .. } => None,
+            settings::Store::Redis(redis) => {
+                let spool = redis.used_spool();
+                spool.map(|settings| SpoolReader { settings: settings.clone(), open: None })
+            }
+        }
+    }
+
+    /// Returns where the spool is, and how large it may grow.
+    pub fn settings(&self) -> &settings::Spool {
+        &self.settings
+    }
+
+    /// Returns how full the spool is now. Makes the file if it does not exist.
+    pub fn read(&mut self) -> Result<SpoolState> {
+        let open = self.open.take().filter(|spool| !spool.is_replaced());
+        let spool = open.map_or_else(|| Spool::open(&self.settings), Ok)?;
+        let state = spool.state()?;
+        self.open = Some(spool);
+        Ok(state)
+    }
+}

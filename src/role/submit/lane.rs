@@ -1,0 +1,386 @@
+//! One thread that asks the store. Requests that arrive while the store is busy go to it as one batch, so that they
+//! share a transaction and its sync to the disk.
+
+use std::collections::HashMap;
+use std::io;
+use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
+
+use super::refused::UnreportedRefusals;
+use super::request::{Add, Ask, Request, Respond, RespondAbout, Work};
+use super::{Handed, RequestSource, STORE_TIMEOUT};
+use crate::lock;
+use model::job::{JobKey, NewJob};
+use store::{Added, Deleted, Result, Store, StoreError};
+
+/// The maximum number of adds in one transaction.
+const GROUP: usize = 256;
+
+/// Answers are given to the server when they have this many bytes together.
+const PIECE: usize = 256 << 10;
+
+/// With this many unanswered requests, nothing more is read from clients.
+const UNANSWERED_MAX: usize = 20_000;
+
+/// With this many bytes of unanswered requests, nothing more is read from clients.
+const BYTES_MAX: usize = 64 << 20;
+
+struct LaneQueue<A: RequestSource> {
+    queue: Mutex<Queue<A>>,
+    handed: Condvar,
+    done: Mutex<Vec<AnsweredRequest<A>>>,
+    /// The file of the store was removed or replaced. Jobs that are added now would never be delivered.
+    gone: AtomicBool,
+}
+
+/// An answered request: its ticket, its answer, and the length of the request in bytes.
+type AnsweredRequest<A> = (<A as RequestSource>::Ticket, <A as RequestSource>::Response, usize);
+
+struct Queue<A: RequestSource> {
+    requests: Vec<Handed<A>>,
+    /// The thread waits for requests, and was not woken yet. To wake a thread that works would be a useless system
+    /// call.
+    waits: bool,
+    closed: bool,
+}
+
+/// The server's side of the thread.
+pub(super) struct Lane<A: RequestSource> {
+    shared: Arc<LaneQueue<A>>,
+    /// Requests that were not yet given to the thread.
+    fresh: Vec<Handed<A>>,
+    unanswered: usize,
+    bytes: usize,
+    /// When the store last answered, or got a request while it had nothing to do.
+    moved_at: Instant,
+}
+
+impl<A: RequestSource> Lane<A> {
+    pub(super) fn start(store: Box<dyn Store>, source: Arc<A>) -> io::Result<Lane<A>> {
+        let shared = Arc::new(LaneQueue {
+            queue: Mutex::new(Queue { requests: Vec::new(), waits: false, closed: false }),
+            handed: Condvar::new(),
+            done: Mutex::default(),
+            gone: AtomicBool::new(false),
+        });
+        let worker =
+            Worker { shared: Arc::clone(&shared), store, source, refused: UnreportedRefusals::default() };
+        crate::vital_thread("submit", move || worker.run())?;
+        Ok(Lane { shared, fresh: Vec::new(), unanswered: 0, bytes: 0, moved_at: Instant::now() })
+    }
+
+    /// Takes a request. It goes to the store at the next flush.
+    pub(super) fn hand_in(&mut self, handed: Handed<A>) {
+        if self.unanswered == 0 {
+            self.moved_at = Instant::now();
+        }
+        self.unanswered += 1;
+        self.bytes += handed.bytes;
+        self.fresh.push(handed);
+    }
+
+    /// Gives all new requests to the thread.
+    pub(super) fn flush(&mut self) {
+        if !self.fresh.is_empty() {
+            let mut queue = lock(&self.shared.queue);
+            queue.requests.append(&mut self.fresh);
+            let waits = mem::take(&mut queue.waits);
+            drop(queue);
+            if waits {
+                self.shared.handed.notify_one();
+            }
+        }
+    }
+
+    /// Returns whether this process must be started again to find the store.
+    pub(super) fn is_gone(&self) -> bool {
+        self.shared.gone.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the store has enough to do, so that further requests should stay with the clients.
+    pub(super) fn is_full(&self) -> bool {
+        (self.unanswered >= UNANSWERED_MAX || self.bytes >= BYTES_MAX) && !self.is_hung()
+    }
+
+    /// Returns whether the store has not answered for so long that it gets no more requests.
+    pub(super) fn is_hung(&self) -> bool {
+        self.unanswered > 0 && self.moved_at.elapsed() >= STORE_TIMEOUT
+    }
+
+    /// Returns when the store should have answered; none: it has nothing to answer.
+    pub(super) fn due_by(&self) -> Option<Instant> {
+        (self.unanswered > 0).then(|| self.moved_at + STORE_TIMEOUT)
+    }
+
+    /// Returns the store's answers since the last call.
+    pub(super) fn completions(&mut self) -> Vec<(A::Ticket, A::Response)> {
+        let done = mem::take(&mut *lock(&self.shared.done));
+        if done.is_empty() {
+            // Another lane answered.
+            return Vec::new();
+        }
+        self.unanswered -= done.len();
+        self.moved_at = Instant::now();
+        self.bytes -= done.iter().map(|(.., bytes)| bytes).sum::<usize>();
+        done.into_iter().map(|(ticket, told, _)| (ticket, told)).collect()
+    }
+}
+
+impl<A: RequestSource> Drop for Lane<A> {
+    fn drop(&mut self) {
+        lock(&self.shared.queue).closed = true;
+        self.shared.handed.notify_one();
+    }
+}
+
+struct Worker<A: RequestSource> {
+    shared: Arc<LaneQueue<A>>,
+    store: Box<dyn Store>,
+    source: Arc<A>,
+    refused: UnreportedRefusals,
+}
+
+/// Where a request comes from: its ticket, and its length in bytes.
+type Origin<A> = (<A as RequestSource>::Ticket, usize);
+
+type AddRequest<A> = (Origin<A>, Add<<A as RequestSource>::Response>);
+type DeleteRequest<A> = (Origin<A>, JobKey, RespondAbout<Result<Deleted>, <A as RequestSource>::Response>);
+type OtherRequest<A> = (Origin<A>, Ask<<A as RequestSource>::Response>);
+
+/// The origin of an add, and the function that makes its response.
+type AddResponder<A> = (Origin<A>, Respond<Result<Added>, <A as RequestSource>::Response>);
+
+/// Requests of one kind, which go to the store together.
+enum RequestBatch<A: RequestSource> {
+    Add(Vec<AddRequest<A>>),
+    Delete(Vec<DeleteRequest<A>>),
+    Other(Vec<OtherRequest<A>>),
+}
+
+impl<A: RequestSource> RequestBatch<A> {
+    fn new(origin: Origin<A>, work: Work<A::Response>) -> RequestBatch<A> {
+        match work {
+            Work::Add(add) => RequestBatch::Add(vec![(origin, add)]),
+            Work::Delete(key, respond) => RequestBatch::Delete(vec![(origin, key, respond)]),
+            Work::Other(_, ask) => RequestBatch::Other(vec![(origin, ask)]),
+        }
+    }
+
+    /// Appends a request of the same kind. Returns a request of another kind.
+    fn push(&mut self, origin: Origin<A>, work: Work<A::Response>) -> Option<(Origin<A>, Work<A::Response>)> {
+        match (self, work) {
+            (RequestBatch::Add(all), Work::Add(add)) => all.push((origin, add)),
+            (RequestBatch::Delete(all), Work::Delete(key, respond)) => all.push((origin, key, respond)),
+            (RequestBatch::Other(all), Work::Other(_, ask)) => all.push((origin, ask)),
+            (_, work) => return Some((origin, work)),
+        }
+        None
+    }
+}
+
+/// Divides requests into batches of one kind each. The requests of one line keep their order. Requests of different lines
+/// have no order, so they are grouped as far as possible.
+fn by_kind<A: RequestSource>(requests: Vec<Handed<A>>) -> Vec<RequestBatch<A>> {
+    let mut batches: Vec<RequestBatch<A>> = Vec::new();
+    let mut latest: HashMap<u64, usize> = HashMap::new();
+    for Handed { ticket, request: Request(work), bytes } in requests {
+        let line = A::line(&ticket);
+        let mut at = latest.get(&line).copied().unwrap_or(0);
+        let mut left = Some(((ticket, bytes), work));
+        while let Some((origin, work)) = left {
+            left = match batches.get_mut(at) {
+                Some(batch) => batch.push(origin, work),
+                None => {
+                    batches.push(RequestBatch::new(origin, work));
+                    None
+                }
+            };
+            at += usize::from(left.is_some());
+        }
+        latest.insert(line, at);
+    }
+    batches
+}
+
+impl<A: RequestSource> Worker<A> {
+    fn run(mut self) {
+        while let Some(requests) = self.next() {
+            for batch in by_kind(requests) {
+                match batch {
+                    RequestBatch::Add(adds) => self.add(adds),
+                    RequestBatch::Delete(deletes) => self.delete(deletes),
+                    RequestBatch::Other(others) => self.others(others),
+                }
+            }
+        }
+    }
+
+    /// Waits for requests; none: the server is gone.
+    fn next(&self) -> Option<Vec<Handed<A>>> {
+        let mut queue = lock(&self.shared.queue);
+        while queue.requests.is_empty() {
+            if queue.closed {
+                return None;
+            }
+            queue.waits = true;
+            queue = self.shared.handed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        Some(mem::take(&mut queue.requests))
+    }
+
+    fn finish(&self, answers: Vec<AnsweredRequest<A>>) {
+        if answers.is_empty() {
+            return;
+        }
+        let mut done = lock(&self.shared.done);
+        // If earlier answers were not taken yet, the server was already woken for them, and takes these too.
+        let is_first = done.is_empty();
+        done.extend(answers);
+        drop(done);
+        if is_first {
+            self.source.wake();
+        }
+    }
+
+    fn add(&mut self, adds: Vec<AddRequest<A>>) {
+        let (mut group, mut jobs) = (Vec::new(), Vec::new());
+        for ((ticket, bytes), add) in adds {
+            match add {
+                Add::One(job, respond) => {
+                    group.push(((ticket, bytes), respond));
+                    jobs.push(job);
+                    if jobs.len() >= GROUP {
+                        self.add_group(&mut group, &mut jobs);
+                    }
+                }
+                Add::Many(many, respond) => {
+                    // The earlier adds of its line must come first.
+                    self.add_group(&mut group, &mut jobs);
+                    let mut added: Vec<Result<Added>> = Vec::new();
+                    for some in many.chunks(GROUP) {
+                        let some = self.store.add(some);
+                        self.note("madd", &some);
+                        added.extend(some);
+                    }
+                    self.finish(vec![(ticket, respond(added), bytes)]);
+                }
+            }
+        }
+        self.add_group(&mut group, &mut jobs);
+    }
+
+    fn add_group(&mut self, group: &mut Vec<AddResponder<A>>, jobs: &mut Vec<NewJob>) {
+        if jobs.is_empty() {
+            return;
+        }
+        let added = self.store.add(jobs);
+        self.note("add", &added);
+        jobs.clear();
+        let answers = group.drain(..).zip(added);
+        let answers = answers.map(|(((ticket, bytes), respond), one)| (ticket, respond(one), bytes));
+        self.finish(answers.collect());
+    }
+
+    fn delete(&mut self, deletes: Vec<DeleteRequest<A>>) {
+        let (mut keys, mut group) = (Vec::new(), Vec::new());
+        for (origin, key, respond) in deletes {
+            keys.push(key);
+            group.push((origin, respond));
+        }
+        let mut group = group.into_iter();
+        for keys in keys.chunks(GROUP) {
+            let there = self.store.delete(keys);
+            self.note("del", &there);
+            let answers = group.by_ref().take(keys.len()).zip(keys.iter().zip(there));
+            let answers =
+                answers.map(|(((ticket, bytes), respond), (key, one))| (ticket, respond(key, one), bytes));
+            self.finish(answers.collect());
+        }
+    }
+
+    /// Logs what the store refused. Clients are told, too.
+    fn note<T>(&mut self, what: &str, results: &[Result<T>]) {
+        let failed = || results.iter().filter_map(|r| r.as_ref().err());
+        if let Some(e) = failed().next() {
+            self.refused.note(what, (failed().count(), results.len()), e);
+            self.shared.gone.fetch_or(matches!(e, StoreError::Gone(_)), Ordering::Relaxed);
+        }
+        if let Some(line) = self.refused.told(Instant::now()) {
+            log::error!("{line}");
+        }
+    }
+
+    fn others(&mut self, others: Vec<OtherRequest<A>>) {
+        let mut answers = Vec::new();
+        let mut waiting = 0;
+        for ((ticket, bytes), ask) in others {
+            let response = ask(self.store.as_mut());
+            waiting += A::bytes(&response);
+            answers.push((ticket, response, bytes));
+            // The first answers do not wait for the last one.
+            if waiting >= PIECE {
+                self.finish(mem::take(&mut answers));
+                waiting = 0;
+            }
+        }
+        self.finish(answers);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::job::{JobId, TopicName};
+
+    /// A server whose tickets are the line of a request, and its number in the line.
+    struct Source;
+
+    impl RequestSource for Source {
+        type Ticket = (u64, u64);
+        type Response = ();
+
+        fn line(ticket: &(u64, u64)) -> u64 {
+            ticket.0
+        }
+
+        fn bytes((): &()) -> usize {
+            0
+        }
+
+        fn wake(&self) {}
+    }
+
+    fn handed(line: u64, number: u64, what: &str) -> Handed<Source> {
+        let key = JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new("i").unwrap() };
+        let request = match what {
+            "add" => Request::add_many(Vec::new(), |_| ()),
+            "del" => Request::delete(key, |_, _| ()),
+            _ => Request::get(key, |_, _| ()),
+        };
+        Handed { ticket: (line, number), request, bytes: 0 }
+    }
+
+    fn tickets(batch: &RequestBatch<Source>) -> (&'static str, Vec<(u64, u64)>) {
+        match batch {
+            RequestBatch::Add(all) => ("add", all.iter().map(|((ticket, _), _)| *ticket).collect()),
+            RequestBatch::Delete(all) => ("del", all.iter().map(|((ticket, _), ..)| *ticket).collect()),
+            RequestBatch::Other(all) => ("get", all.iter().map(|((ticket, _), _)| *ticket).collect()),
+        }
+    }
+
+    #[test]
+    fn a_batch_becomes_few_steps_and_each_line_keeps_its_order() {
+        let batch = (0..50)
+            .flat_map(|c| ["add", "get", "del"].into_iter().zip(0..).map(move |(w, n)| handed(c, n, w)));
+        let kinds: Vec<_> =
+            by_kind(batch.collect()).iter().map(tickets).map(|(kind, t)| (kind, t.len())).collect();
+        assert_eq!(kinds, [("add", 50), ("get", 50), ("del", 50)]);
+        let one: Vec<_> =
+            ["del", "add", "add", "get", "add"].into_iter().zip(0..).map(|(w, n)| handed(1, n, w)).collect();
+        let order: Vec<u64> =
+            by_kind(one).iter().flat_map(|batch| tickets(batch).1).map(|ticket| ticket.1).collect();
+        assert_eq!(order, [0, 1, 2, 3, 4]);
+    }
+}

@@ -1,0 +1,147 @@
+//! Requests about dead letters: finds those that a filter picks, in steps of limited time, and counts, redrives or
+//! removes dead letters.
+
+use std::time::{Duration, Instant};
+
+use model::job::{JobKey, State, TopicName};
+use model::letters::{Filter, Pace};
+use store::{DeadLetter, DeadLetterOperation, Page, Result, Store, View, Which};
+
+/// How many letters are read first, and the maximum. The number doubles as long as the letters are small.
+const READ: [usize; 2] = [25, 400];
+const SMALL: usize = 256 << 10;
+
+/// How long one step may search.
+const STEP: Duration = Duration::from_millis(300);
+
+/// What is done with dead letters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeadLetterTask {
+    /// Count how many letters a redrive would find: one for each id, and none for an id whose job is live. For all: the
+    /// number of letters.
+    CountForRedrive,
+    /// Count how many letters a purge would find.
+    CountForPurge,
+    /// Make them ready, or delayed.
+    Redrive(Pace),
+    /// Remove them.
+    Purge,
+}
+
+/// Dead letters that a filter picked.
+#[derive(Debug, Default)]
+pub struct FoundDeadLetters {
+    /// The letters.
+    pub letters: Vec<DeadLetter>,
+    /// Where to continue; none: all letters were checked.
+    pub next: Option<String>,
+    /// The nodes that could not be asked.
+    pub away: Vec<String>,
+}
+
+pub(super) fn size(view: &View) -> usize {
+    let log = view.attempts_log.iter().map(|a| a.answer.len() + a.error.len());
+    view.body.as_str().len() + log.sum::<usize>()
+}
+
+/// A search through the dead letters of a topic.
+pub(super) struct DeadLetterSearch<'a> {
+    store: &'a mut dyn Store,
+    topic: &'a TopicName,
+    filter: &'a Filter,
+    read: usize,
+    until: Instant,
+}
+
+impl<'a> DeadLetterSearch<'a> {
+    pub(super) fn new(
+        store: &'a mut dyn Store,
+        topic: &'a TopicName,
+        filter: &'a Filter,
+    ) -> DeadLetterSearch<'a> {
+        DeadLetterSearch { store, topic, filter, read: READ[0], until: Instant::now() + STEP }
+    }
+
+    /// Returns whether the search has taken as long as a step may take.
+    pub(super) fn is_long(&self) -> bool {
+        Instant::now() >= self.until
+    }
+
+    /// Reads the next letters after that place, and returns those that the filter picks, up to `most`. There may be
+    /// none.
+    pub(super) fn next(&mut self, cursor: Option<&str>, most: usize) -> Result<Page> {
+        let mut read = self.read;
+        loop {
+            let mut page = self.store.list(self.topic, State::Dead, cursor, read)?;
+            let is_small = page.jobs.iter().map(size).sum::<usize>() < SMALL;
+            let picks = |view: &View| {
+                let died_ms = view.until_ms.unwrap_or(0);
+                self.filter.picks(view.key.id.as_str(), died_ms, view.attempts_log.last())
+            };
+            let picked: Vec<usize> = (0..page.jobs.len()).filter(|i| picks(&page.jobs[*i])).collect();
+            if let Some(last) = picked.get(most.saturating_sub(1)).filter(|_| picked.len() > most) {
+                // A place in the middle of a page has no cursor, so a page that ends there is read.
+                read = last + 1;
+                continue;
+            }
+            page.jobs.retain(picks);
+            self.read = if is_small { (self.read * 2).min(READ[1]) } else { READ[0] };
+            return Ok(page);
+        }
+    }
+}
+
+/// Finds up to `limit` letters that a filter picks, or those that are found within a step.
+pub(super) fn find(
+    store: &mut dyn Store,
+    topic: &TopicName,
+    filter: &Filter,
+    cursor: Option<String>,
+    limit: usize,
+) -> Result<FoundDeadLetters> {
+    let mut found = FoundDeadLetters { next: cursor, ..FoundDeadLetters::default() };
+    let mut look = DeadLetterSearch::new(store, topic, filter);
+    loop {
+        let page = look.next(found.next.as_deref(), limit - found.letters.len())?;
+        let letter = |view: View| DeadLetter { id: view.key.id, died_ms: view.until_ms.unwrap_or(0) };
+        found.letters.extend(page.jobs.into_iter().map(letter));
+        (found.next, found.away) = (page.next, page.away);
+        if found.next.is_none() || found.letters.len() >= limit || look.is_long() {
+            return Ok(found);
+        }
+    }
+}
+
+/// Counts, redrives or removes dead letters.
+pub(super) fn undertake(
+    store: &mut dyn Store,
+    topic: TopicName,
+    which: &Which,
+    limit: usize,
+    what: DeadLetterTask,
+) -> Result<usize> {
+    match (what, which) {
+        (DeadLetterTask::CountForRedrive | DeadLetterTask::CountForPurge, Which::All) => {
+            let counts = store.counts()?;
+            Ok(counts.iter().find(|c| c.topic == topic).map_or(0, |c| c.dead as usize))
+        }
+        (DeadLetterTask::CountForRedrive | DeadLetterTask::CountForPurge, Which::Letters(letters)) => {
+            Ok(letters.len())
+        }
+        (DeadLetterTask::CountForRedrive, Which::Ids(ids)) => {
+            let mut sum = 0;
+            for id in ids {
+                let found = store.get(&JobKey { topic: topic.clone(), id: id.clone() })?;
+                sum += usize::from(found.is_some_and(|view| view.state == State::Dead));
+            }
+            Ok(sum)
+        }
+        (DeadLetterTask::CountForPurge, Which::Ids(ids)) => {
+            store.letters(&topic, ids, DeadLetterOperation::Count)
+        }
+        (DeadLetterTask::Redrive(pace), which) => store.redrive(&topic, which, limit, pace),
+        (DeadLetterTask::Purge, Which::All) => store.purge(&topic, State::Dead, limit),
+        (DeadLetterTask::Purge, Which::Ids(ids)) => store.letters(&topic, ids, DeadLetterOperation::Remove),
+        (DeadLetterTask::Purge, Which::Letters(letters)) => store.purge_letters(&topic, letters),
+    }
+}

@@ -1,0 +1,47 @@
+//! A page of jobs for somebody who reads it. It is short if the jobs are large.
+
+use super::letters::{DeadLetterSearch, size};
+use super::request::Listing;
+use store::{Page, Result, Store};
+
+/// How many jobs a listing asks the store for at a time.
+const PAGE: usize = 50;
+
+/// With this many bytes of jobs, a page is full.
+const PAGE_BYTES: usize = 2 << 20;
+
+/// Returns a page of jobs. It is read in pieces, so that large bodies do not fill the memory. If a filter picks dead
+/// letters, the page holds those that are found within a step.
+pub(super) fn list(
+    store: &mut dyn Store,
+    Listing { topic, state, filter, cursor, limit }: Listing,
+) -> Result<Page> {
+    let mut page = Page { next: cursor, ..Page::default() };
+    let mut bytes = 0;
+    if let Some(filter) = filter {
+        let mut look = DeadLetterSearch::new(store, &topic, &filter);
+        loop {
+            let piece = look.next(page.next.as_deref(), limit - page.jobs.len())?;
+            bytes += piece.jobs.iter().map(size).sum::<usize>();
+            page.jobs.extend(piece.jobs);
+            (page.next, page.away) = (piece.next, piece.away);
+            let is_full = page.jobs.len() >= limit || bytes >= PAGE_BYTES;
+            if page.next.is_none() || is_full || look.is_long() {
+                return Ok(page);
+            }
+        }
+    }
+    let mut next = 1;
+    loop {
+        // The first piece is small, because the size of the jobs is not known yet.
+        let most = next.min(PAGE).min(limit - page.jobs.len());
+        next *= 4;
+        let piece = store.list(&topic, state, page.next.as_deref(), most)?;
+        bytes += piece.jobs.iter().map(size).sum::<usize>();
+        page.jobs.extend(piece.jobs);
+        (page.next, page.away) = (piece.next, piece.away);
+        if page.next.is_none() || page.jobs.len() >= limit || bytes >= PAGE_BYTES {
+            return Ok(page);
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Asks the store on behalf of the many clients of a server (dq-server or dq-http-server). Each lane of the store has
+//! threads of its own, so that a node that hangs delays only its own jobs. Requests that arrive while a thread is busy
+//! go to the store as one batch.
+//!
+//! A server hands in requests, each with a ticket, and flushes. It is woken when there are answers, and then takes
+//! them. Neither step waits for the store.
+
+mod lane;
+mod letters;
+mod list;
+mod refused;
+mod request;
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use self::lane::Lane;
+pub use self::letters::{DeadLetterTask, FoundDeadLetters};
+pub use self::request::{Listing, Request};
+use store::{Lanes, Result, Store};
+
+/// A store that has not answered for this long counts as hung: its requests are answered with `unknown`, and it gets no
+/// more requests until it answers.
+pub const STORE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// With this many requests, or bytes of requests, that wait for others of their line, nothing more is read from
+/// clients.
+const WAITING_MAX: usize = 20_000;
+const WAITING_BYTES_MAX: usize = 64 << 20;
+
+/// A server, as the threads that ask the store see it.
+pub trait RequestSource: Send + Sync + 'static {
+    /// Which request of which client.
+    type Ticket: Send;
+    /// The answer that the client gets.
+    type Response: Send + 'static;
+
+    /// Returns the line of a request. The requests of one line are done in their order.
+    fn line(ticket: &Self::Ticket) -> u64;
+
+    /// Returns the length of an answer, in bytes.
+    fn bytes(response: &Self::Response) -> usize;
+
+    /// Tells the server that there are answers.
+    fn wake(&self);
+}
+
+/// The lane hangs, so the request was not passed to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the store does not answer; nothing was handed to it")]
+pub struct LaneHung;
+
+/// The server's side of all lanes.
+pub struct Submitter<A: RequestSource> {
+    lanes: Lanes,
+    /// The number of threads for each lane. The requests of a line use one of them, so that one thread gathers a batch
+    /// while another one waits for the store.
+    ways: usize,
+    /// The threads of each lane, one lane after the other. If there are several lanes, one more thread is for requests
+    /// to all of them together.
+    threads: Vec<Lane<A>>,
+    /// With several lanes: the requests under way, by line. A request to all lanes does not overtake other requests of
+    /// its line, and is not overtaken by them.
+    lines: HashMap<u64, RequestQueue<A>>,
+    /// The requests that wait for others of their line: how many there are, and how many bytes they have.
+    waiting: (usize, usize),
+}
+
+/// The requests of one line.
+struct RequestQueue<A: RequestSource> {
+    /// How many requests are under way, each to one lane.
+    to_one: usize,
+    /// Whether a request to all lanes is under way.
+    to_all: bool,
+    /// The number of the set of nodes that the requests under way use. With another set, the next request for the same
+    /// job may go to another lane.
+    set: u64,
+    /// The requests that wait for those, in their order.
+    waiting: VecDeque<Handed<A>>,
+}
+
+/// A request that a server has handed in.
+struct Handed<A: RequestSource> {
+    ticket: A::Ticket,
+    request: Request<A::Response>,
+    bytes: usize,
+}
+
+impl<A: RequestSource> RequestQueue<A> {
+    fn may_go(&self, is_to_all: bool, set: u64) -> bool {
+        !self.to_all && (self.to_one == 0 || !is_to_all && self.set == set)
+    }
+}
+
+impl<A: RequestSource> Submitter<A> {
+    /// Starts the threads. `open` returns a handle to the whole store for each of them.
+    pub fn start<E: From<io::Error>>(
+        lanes: Lanes,
+        source: A,
+        mut open: impl FnMut() -> Result<Box<dyn Store>, E>,
+    ) -> Result<Submitter<A>, E> {
+        let source = Arc::new(source);
+        let ways = lanes.ways();
+        let count = lanes.count() * ways + usize::from(lanes.count() > 1);
+        let cannot = |e: io::Error| io::Error::new(e.kind(), format!("cannot start a submit thread: {e}"));
+        let threads = (0..count).map(|_| Ok(Lane::start(open()?, Arc::clone(&source)).map_err(cannot)?));
+        Ok(Submitter {
+            threads: threads.collect::<Result<_, E>>()?,
+            lanes,
+            ways,
+            lines: HashMap::new(),
+            waiting: (0, 0),
+        })
+    }
+
+    /// Returns the thread that handles requests of that line.
+    fn thread_for(&self, lane: Option<usize>, line: u64) -> usize {
+        let way = usize::try_from(line % self.ways as u64).unwrap_or(0);
+        lane.map_or(self.threads.len() - 1, |lane| lane * self.ways + way)
+    }
+
+    /// Takes a request of that many bytes. It goes to the store at the next flush.
+    pub fn hand_in(
+        &mut self,
+        ticket: A::Ticket,
+        request: Request<A::Response>,
+        bytes: usize,
+    ) -> Result<(), LaneHung> {
+        let (line, is_one_lane) = (A::line(&ticket), self.lanes.count() == 1);
+        let lane = request.lane(&self.lanes).or(is_one_lane.then_some(0));
+        let thread = self.thread_for(lane, line);
+        if self.threads[thread].is_hung() {
+            return Err(LaneHung);
+        }
+        if !is_one_lane {
+            let set = self.lanes.set_number();
+            let fresh = || RequestQueue { to_one: 0, to_all: false, set, waiting: VecDeque::new() };
+            let line = self.lines.entry(line).or_insert_with(fresh);
+            if !line.waiting.is_empty() || !line.may_go(lane.is_none(), set) {
+                // A request that waits for a hung lane would wait for a long time.
+                if self.threads.iter().any(Lane::is_hung) {
+                    return Err(LaneHung);
+                }
+                line.waiting.push_back(Handed { ticket, request, bytes });
+                self.waiting = (self.waiting.0 + 1, self.waiting.1 + bytes);
+                return Ok(());
+            }
+            goes(line, lane, set);
+        }
+        self.threads[thread].hand_in(Handed { ticket, request, bytes });
+        Ok(())
+    }
+
+    /// Notes that a request of a line was answered, and hands over the requests that have waited for it.
+    fn answered(&mut self, number: u64) {
+        let Some(mut line) = self.lines.remove(&number) else { return };
+        if !std::mem::take(&mut line.to_all) {
+            line.to_one = line.to_one.saturating_sub(1);
+        }
+        while let Some(first) = line.waiting.pop_front() {
+            let (lane, set) = (first.request.lane(&self.lanes), self.lanes.set_number());
+            if !line.may_go(lane.is_none(), set) {
+                line.waiting.push_front(first);
+                break;
+            }
+            let thread = self.thread_for(lane, number);
+            goes(&mut line, lane, set);
+            self.waiting = (self.waiting.0 - 1, self.waiting.1 - first.bytes);
+            self.threads[thread].hand_in(first);
+            self.threads[thread].flush();
+        }
+        if line.to_all || line.to_one > 0 {
+            self.lines.insert(number, line);
+        }
+    }
+
+    /// Hands over all new requests.
+    pub fn flush(&mut self) {
+        self.threads.iter_mut().for_each(Lane::flush);
+    }
+
+    /// Returns whether this process must be started again to find the store.
+    pub fn is_gone(&self) -> bool {
+        self.threads.iter().any(Lane::is_gone)
+    }
+
+    /// Returns whether the store has enough to do, so that further requests should stay with the clients.
+    pub fn is_full(&self) -> bool {
+        let (waiting, bytes) = self.waiting;
+        self.threads.iter().any(Lane::is_full) || waiting >= WAITING_MAX || bytes >= WAITING_BYTES_MAX
+    }
+
+    /// Returns when the store should have answered; none: it has nothing to answer.
+    pub fn due_by(&self) -> Option<Instant> {
+        self.threads.iter().filter_map(Lane::due_by).min()
+    }
+
+    /// Returns the store's answers since the last call.
+    pub fn completions(&mut self) -> Vec<(A::Ticket, A::Response)> {
+        let done: Vec<(A::Ticket, A::Response)> =
+            self.threads.iter_mut().flat_map(Lane::completions).collect();
+        if self.lanes.count() > 1 {
+            done.iter().for_each(|(ticket, _)| self.answered(A::line(ticket)));
+        }
+        done
+    }
+}
+
+/// Notes that a request of a line is under way, to one lane or to all.
+fn goes<A: RequestSource>(line: &mut RequestQueue<A>, lane: Option<usize>, set: u64) {
+    line.set = set;
+    match lane {
+        Some(_) => line.to_one += 1,
+        None => line.to_all = true,
+    }
+}

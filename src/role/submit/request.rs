@@ -1,0 +1,233 @@
+//! Requests to the store. A request carries the function that makes the client's response from the store's answer, so
+//! the compiler checks that each answer belongs to its request.
+
+use super::letters::{DeadLetterTask, FoundDeadLetters, find, undertake};
+use super::list::list;
+use model::job::{JobKey, NewJob, State, TopicName};
+use model::letters::Filter;
+use model::ticket::TicketSecret;
+use store::{
+    Added, Change, Changed, CircuitView, Counts, Deleted, Lanes, Page, Result, Settled, Settlement, Store,
+    StoreError, View, Which,
+};
+
+/// A request to the store. Its answer becomes a response of type `R`, on the thread that asks the store: so a long
+/// response delays no other client.
+pub struct Request<R>(pub(super) Work<R>);
+
+/// Makes the response from the store's answer.
+pub(super) type Respond<T, R> = Box<dyn FnOnce(T) -> R + Send>;
+
+/// Makes the response from the store's answer about this job.
+pub(super) type RespondAbout<T, R> = Box<dyn FnOnce(&JobKey, T) -> R + Send>;
+
+/// Asks the store, and makes the response.
+pub(super) type Ask<R> = Box<dyn FnOnce(&mut dyn Store) -> R + Send>;
+
+pub(super) enum Work<R> {
+    Add(Add<R>),
+    Delete(JobKey, RespondAbout<Result<Deleted>, R>),
+    Other(Target, Ask<R>),
+}
+
+/// Adds share transactions.
+pub(super) enum Add<R> {
+    One(NewJob, Respond<Result<Added>, R>),
+    Many(Vec<NewJob>, Respond<Vec<Result<Added>>, R>),
+}
+
+/// Where a request goes.
+pub(super) enum Target {
+    /// The lane of this job.
+    Job(JobKey),
+    Lane(usize),
+    AllLanes,
+}
+
+/// A part of a topic's jobs in one state.
+#[derive(Debug)]
+pub struct Listing {
+    /// The topic.
+    pub topic: TopicName,
+    /// The state.
+    pub state: State,
+    /// For dead letters: only those that this filter picks. A page may have none, although more pages follow.
+    pub filter: Option<Filter>,
+    /// The cursor that the previous page gave.
+    pub cursor: Option<String>,
+    /// The maximum number of jobs. If the jobs are large, a page has fewer.
+    pub limit: usize,
+}
+
+impl<R: 'static> Request<R> {
+    /// Stores a job.
+    pub fn add(job: NewJob, respond: impl FnOnce(Result<Added>) -> R + Send + 'static) -> Request<R> {
+        Request(Work::Add(Add::One(job, Box::new(respond))))
+    }
+
+    /// Stores several jobs. The answer has one result for each job, in their order.
+    pub fn add_many(
+        jobs: Vec<NewJob>,
+        respond: impl FnOnce(Vec<Result<Added>>) -> R + Send + 'static,
+    ) -> Request<R> {
+        Request(Work::Add(Add::Many(jobs, Box::new(respond))))
+    }
+
+    /// Removes a job.
+    pub fn delete(
+        key: JobKey,
+        respond: impl FnOnce(&JobKey, Result<Deleted>) -> R + Send + 'static,
+    ) -> Request<R> {
+        Request(Work::Delete(key, Box::new(respond)))
+    }
+
+    fn other(target: Target, ask: impl FnOnce(&mut dyn Store) -> R + Send + 'static) -> Request<R> {
+        Request(Work::Other(target, Box::new(ask)))
+    }
+
+    /// Asks about one job.
+    fn about<T>(
+        key: JobKey,
+        ask: impl FnOnce(&mut dyn Store, &JobKey) -> T + Send + 'static,
+        respond: impl FnOnce(&JobKey, T) -> R + Send + 'static,
+    ) -> Request<R> {
+        Request::other(Target::Job(key.clone()), move |store| {
+            let answer = ask(store, &key);
+            respond(&key, answer)
+        })
+    }
+
+    /// Shows a job.
+    pub fn get(
+        key: JobKey,
+        respond: impl FnOnce(&JobKey, Result<Option<View>>) -> R + Send + 'static,
+    ) -> Request<R> {
+        Request::about(key, |store, key| store.get(key), respond)
+    }
+
+    /// Delivers a job now.
+    pub fn run(
+        key: JobKey,
+        respond: impl FnOnce(&JobKey, Result<Changed>) -> R + Send + 'static,
+    ) -> Request<R> {
+        Request::about(key, |store, key| store.run(key), respond)
+    }
+
+    /// Changes a job that is delayed or ready.
+    pub fn change(
+        key: JobKey,
+        change: Change,
+        respond: impl FnOnce(&JobKey, Result<Changed>) -> R + Send + 'static,
+    ) -> Request<R> {
+        Request::about(key, move |store, key| store.change(key, &change), respond)
+    }
+
+    /// Settles a leased job.
+    pub fn settle(
+        settlement: Settlement,
+        respond: impl FnOnce(Result<Settled>) -> R + Send + 'static,
+    ) -> Request<R> {
+        Request::other(Target::Job(settlement.key.clone()), move |store| {
+            let settled = store.settle(&[settlement]).pop();
+            respond(settled.unwrap_or_else(|| Err(StoreError::Unknown("no answer".to_owned()))))
+        })
+    }
+
+    /// Shows a page of jobs.
+    pub fn list(listing: Listing, respond: impl FnOnce(Result<Page>) -> R + Send + 'static) -> Request<R> {
+        Request::other(Target::AllLanes, move |store| respond(list(store, listing)))
+    }
+
+    /// Names the dead letters that a filter picks, up to `limit`. If the search takes long, the answer has those that
+    /// one step has found, and says where to continue: the next request passes that `cursor`.
+    pub fn find(
+        topic: TopicName,
+        filter: Filter,
+        cursor: Option<String>,
+        limit: usize,
+        respond: impl FnOnce(Result<FoundDeadLetters>) -> R + Send + 'static,
+    ) -> Request<R> {
+        Request::other(Target::AllLanes, move |store| respond(find(store, &topic, &filter, cursor, limit)))
+    }
+
+    /// Returns the secret that signs tickets for the leases of this lane.
+    pub fn secret(
+        lane: usize,
+        respond: impl FnOnce(Result<TicketSecret>) -> R + Send + 'static,
+    ) -> Request<R> {
+        Request::other(Target::Lane(lane), move |store| respond(store.secret(lane)))
+    }
+
+    /// Counts the jobs of all topics.
+    pub fn count(respond: impl FnOnce(Result<Vec<Counts>>) -> R + Send + 'static) -> Request<R> {
+        Request::other(Target::AllLanes, move |store| respond(store.counts()))
+    }
+
+    /// Pauses a topic.
+    pub fn pause(topic: TopicName, respond: impl FnOnce(Result<()>) -> R + Send + 'static) -> Request<R> {
+        Request::other(Target::AllLanes, move |store| respond(store.pause(&topic, true)))
+    }
+
+    /// Resumes a topic, and closes its circuit, so that its jobs are delivered again.
+    pub fn resume(topic: TopicName, respond: impl FnOnce(Result<()>) -> R + Send + 'static) -> Request<R> {
+        let resume = move |store: &mut dyn Store| {
+            store.pause(&topic, false)?;
+            store.close_circuit(&topic).map(drop)
+        };
+        Request::other(Target::AllLanes, move |store| respond(resume(store)))
+    }
+
+    /// Returns the topics that are paused, and the circuits that are not closed.
+    pub fn held_back(
+        respond: impl FnOnce(Result<(Vec<TopicName>, Vec<CircuitView>)>) -> R + Send + 'static,
+    ) -> Request<R> {
+        let ask = |store: &mut dyn Store| Ok((store.paused()?, store.circuits()?));
+        Request::other(Target::AllLanes, move |store| respond(ask(store)))
+    }
+
+    /// Removes up to `limit` jobs of a topic that are in one state.
+    pub fn purge(
+        topic: TopicName,
+        state: State,
+        limit: usize,
+        respond: impl FnOnce(Result<usize>) -> R + Send + 'static,
+    ) -> Request<R> {
+        Request::other(Target::AllLanes, move |store| respond(store.purge(&topic, state, limit)))
+    }
+
+    /// Does something with up to `limit` dead letters of a topic; if ids are given, with all of them. For large numbers,
+    /// the server asks in several steps, so that other requests get their turn.
+    pub fn dead_letters(
+        topic: TopicName,
+        which: Which,
+        limit: usize,
+        task: DeadLetterTask,
+        respond: impl FnOnce(Result<usize>) -> R + Send + 'static,
+    ) -> Request<R> {
+        Request::other(Target::AllLanes, move |store| respond(undertake(store, topic, &which, limit, task)))
+    }
+}
+
+impl<R> Request<R> {
+    /// Returns the job that the request is about. For several jobs, it is the first one.
+    pub fn key(&self) -> Option<&JobKey> {
+        match &self.0 {
+            Work::Add(Add::One(job, _)) => Some(&job.key),
+            Work::Add(Add::Many(jobs, _)) => jobs.first().map(|job| &job.key),
+            Work::Delete(key, _) | Work::Other(Target::Job(key), _) => Some(key),
+            Work::Other(Target::Lane(_) | Target::AllLanes, _) => None,
+        }
+    }
+
+    /// Returns the lane of the request; none: all lanes together.
+    pub(super) fn lane(&self, lanes: &Lanes) -> Option<usize> {
+        match &self.0 {
+            Work::Add(Add::Many(jobs, _)) => {
+                let mut of_jobs = jobs.iter().map(|job| lanes.of(&job.key));
+                of_jobs.next().filter(|first| of_jobs.all(|lane| lane == *first))
+            }
+            Work::Other(Target::Lane(lane), _) => Some(*lane),
+            _ => self.key().map(|key| lanes.of(key)),
+        }
+    }
+}

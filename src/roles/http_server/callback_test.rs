@@ -1,0 +1,179 @@
+//! The test of a callback: calls a topic's callback once, at once, by the rules for jobs, and returns the result. A
+//! test is not a job: nothing is stored, counted or retried. A header tells the receiver that it is a test.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use axum::extract::State;
+use axum::http::StatusCode;
+use jiff::tz::TimeZone;
+use serde::Serialize;
+use tokio::sync::Semaphore;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::api::{Api, InTopic, Sent};
+use super::api_response::ApiResponse;
+use super::input::{Fields, or_empty};
+use super::problem::Problem;
+use super::schema;
+use delivery::callback::{Caller, CompletedCall, Delivery, Verdict};
+use host::{now_ms, random_name};
+use model::job::{Body, JobId, JobKey};
+use model::settings::Settings;
+use model::topic::Topic;
+
+/// How many tests run at the same time.
+const MOST: usize = 4;
+
+/// The longest timeout of a test, whatever the topic's timeout is.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long the DNS lookup of a callback's host may take when a topic is saved.
+const LOOK_UP: Duration = Duration::from_secs(2);
+
+/// Makes the test calls. It is cheap to clone.
+#[derive(Clone)]
+pub(super) struct CallbackTester {
+    caller: Arc<Caller>,
+    free: Arc<Semaphore>,
+}
+
+impl CallbackTester {
+    pub(super) fn new(settings: &Settings, zone: TimeZone) -> io::Result<CallbackTester> {
+        let caller = Caller::new(1, &settings.callback, zone)?;
+        Ok(CallbackTester { caller: Arc::new(caller), free: Arc::new(Semaphore::new(MOST)) })
+    }
+
+    /// Refuses a callback URL that the guard would not call. A URL whose host name cannot be resolved now is accepted.
+    pub(super) async fn check(&self, callback: &str) -> Result<(), Problem> {
+        let (caller, url) = (Arc::clone(&self.caller), callback.to_owned());
+        let looked = tokio::task::spawn_blocking(move || caller.denies(&url, LOOK_UP)).await;
+        match looked.ok().flatten() {
+            Some(why) => Err(Problem::field("callback", format!("callback: {why}"))),
+            None => Ok(()),
+        }
+    }
+}
+
+pub(super) fn routes() -> OpenApiRouter<Api> {
+    OpenApiRouter::new().routes(routes!(test))
+}
+
+/// What the receiver gets.
+#[derive(ToSchema, Serialize)]
+#[serde(deny_unknown_fields)]
+#[allow(dead_code)]
+#[schema(as = TestCall, example = json!({"body": {"order": 42}}))]
+pub(super) struct CallbackTestRequest {
+    /// Any JSON value. Default: `{"test": true}`.
+    #[schema(required = false)]
+    body: serde_json::Value,
+}
+
+/// The result of a test call.
+#[derive(Serialize, ToSchema)]
+#[schema(as = TestOutcome)]
+pub(super) struct CallbackTestResponse {
+    outcome: CallbackVerdict,
+    /// The status of the receiver's answer. Null if there was no answer.
+    #[schema(required = true)]
+    status: Option<u16>,
+    duration_ms: u64,
+    /// The first characters of the answer.
+    answer: String,
+    /// Why the receiver did not accept the job. Null if it did.
+    #[schema(required = true)]
+    error: Option<String>,
+    url: String,
+    sent: SentRequest,
+    /// The headers of the receiver's answer, as `[name, value]`. Empty if there was no answer.
+    answer_headers: Vec<(String, String)>,
+}
+
+/// The request that was sent.
+#[derive(Serialize, ToSchema)]
+struct SentRequest {
+    /// The method and the target, such as `POST /hook`. Empty if no request was sent.
+    request: String,
+    /// The headers as `[name, value]`, in no particular order. Signatures and credentials are replaced by `…`.
+    headers: Vec<(String, String)>,
+    body: String,
+}
+
+/// What would have happened to a job.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = Verdict)]
+pub(super) enum CallbackVerdict {
+    /// The job would be done.
+    Accepted,
+    /// The job would be retried.
+    Failed,
+    /// The job would become a dead letter at once: the receiver answers 410, or with `dq-retry: no`, or `retry_on` does
+    /// not name the failure.
+    Refused,
+}
+
+/// Calls the topic's callback once, now. The status is 200 whatever the receiver answers. Nothing is stored or retried.
+#[utoipa::path(post, path = "/v1/topics/{topic}/test", tag = "topics", operation_id = "test_topic",
+    params(schema::TopicPath, schema::IdempotencyKey), request_body(content = Option<CallbackTestRequest>, content_type = "application/json"),
+    responses((status = 200, body = CallbackTestResponse, description = "The result of the call"), schema::ChangeProblems))]
+async fn test(
+    State(api): State<Api>,
+    InTopic(name): InTopic,
+    Sent(json): Sent,
+) -> Result<ApiResponse, Problem> {
+    let topic = api.topic(&name)?;
+    let fields = Fields::of(or_empty(&json), &["body"])?;
+    let body = match fields.raw("body") {
+        Some(raw) => Body::from(raw),
+        None => Body::trusted("{\"test\":true}"),
+    };
+    if let Some(why) = topic.held() {
+        return Err(Problem::conflict("topic_offline", format!("topic {name} is offline: {why}")));
+    }
+    if topic.callback.is_empty() {
+        return Err(Problem::conflict("no_callback", format!("topic {name} has no callback to test")));
+    }
+    let Ok(permit) = Arc::clone(&api.trials.free).try_acquire_owned() else {
+        let detail = format!("{MOST} callbacks are being tested already");
+        return Err(Problem::unavailable("too_many_tests", detail));
+    };
+    let id = random_name().map_err(|e| Problem::unavailable("no_random", e.to_string()))?;
+    let id = JobId::new(format!("test-{id}")).map_err(|e| Problem::invalid("id", &e))?;
+    let now = now_ms();
+    let key = JobKey { topic: name, id };
+    let (headers, ack_url) = (Vec::new(), None);
+    let delivery = Delivery { key, body, attempt: 1, due_ms: now, stamp_us: now * 1000, headers, ack_url };
+    let topic = Topic { timeout: topic.timeout.min(PATIENCE), ..(*topic).clone() };
+    let (caller, url) = (Arc::clone(&api.trials.caller), topic.callback.clone());
+    let call = move || {
+        let _permit = permit;
+        caller.test(&topic, &delivery)
+    };
+    let called = tokio::task::spawn_blocking(call).await;
+    let CompletedCall { verdict, attempt, seen, .. } =
+        called.map_err(|_| Problem::unavailable("no_thread", "the thread that calls the receiver failed"))?;
+    let seen = seen.map(|seen| *seen).unwrap_or_default();
+    let outcome = match verdict {
+        // A test sends no `dq-ack-url`, so a receiver cannot answer it later.
+        Verdict::Accepted | Verdict::Later => CallbackVerdict::Accepted,
+        Verdict::Failed { .. } => CallbackVerdict::Failed,
+        Verdict::Refused { .. } => CallbackVerdict::Refused,
+    };
+    let came = CallbackTestResponse {
+        outcome,
+        status: attempt.status,
+        duration_ms: attempt.took_ms,
+        answer: attempt.answer,
+        error: Some(attempt.error).filter(|e| !e.is_empty()),
+        url,
+        sent: SentRequest { request: seen.request, headers: seen.headers, body: seen.body },
+        answer_headers: seen.answer_headers,
+    };
+    Ok(ApiResponse::new(StatusCode::OK, &came))
+}

@@ -1,0 +1,165 @@
+//! Which dead letters a request selects, by its query or its body.
+
+use axum::http::StatusCode;
+use serde_json::value::RawValue;
+use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, Type};
+use utoipa::{IntoParams, ToSchema};
+
+use super::input::{Fields, short, wrong};
+use super::problem::Problem;
+use host::now_ms;
+use model::job::LATEST_MS;
+use model::letters::Filter;
+
+/// The fields of a filter.
+pub(super) const NAMES: [&str; 6] =
+    ["id_prefix", "id_contains", "died_after", "died_before", "reason", "status"];
+
+/// The values of a moment, as messages name them.
+const MOMENT: &str = "a moment such as \"2026-12-01T23:50:50+08:00\", Unix milliseconds, or a span such as \"2h\" (that long ago)";
+
+const STATUS: &str = "an HTTP status";
+
+/// Reads a moment in Unix milliseconds. A span means that long ago.
+fn when(text: &str) -> Option<i64> {
+    let at = if let Ok(at) = text.parse::<i64>() {
+        at
+    } else if let Ok(span) = humantime::parse_duration(text) {
+        now_ms().checked_sub(i64::try_from(span.as_millis()).ok()?)?
+    } else {
+        text.parse::<jiff::Timestamp>().ok()?.as_millisecond()
+    };
+    (at <= LATEST_MS).then_some(at)
+}
+
+fn status(text: &str) -> Option<u16> {
+    let number = text.parse::<u16>().ok()?;
+    StatusCode::from_u16(number).ok().map(|_| number)
+}
+
+/// Sets one field of a filter. The error says what a valid value is.
+fn put(filter: &mut Filter, name: &str, value: &str) -> Result<(), &'static str> {
+    match name {
+        "id_prefix" => value.clone_into(&mut filter.id_prefix),
+        "id_contains" => value.clone_into(&mut filter.id_contains),
+        "reason" => value.clone_into(&mut filter.reason),
+        "died_after" => filter.died_after_ms = Some(when(value).ok_or(MOMENT)?),
+        "died_before" => filter.died_before_ms = Some(when(value).ok_or(MOMENT)?),
+        _ => filter.status = Some(status(value).ok_or(STATUS)?),
+    }
+    Ok(())
+}
+
+/// The filter in a query. None: the query names no field of a filter.
+#[derive(Default)]
+pub(super) struct FilterQuery(Option<Filter>);
+
+impl FilterQuery {
+    pub(super) fn take(&mut self, name: &str, value: &str) -> Result<(), Problem> {
+        let wrong = |wanted| Problem::field(name, format!("{name} is {:?}, and not {wanted}", short(value)));
+        put(self.0.get_or_insert_default(), name, value).map_err(wrong)
+    }
+
+    pub(super) fn filter(self) -> Option<Filter> {
+        self.0
+    }
+}
+
+/// Reads the filter of a body, from its field `filter`.
+pub(super) fn filter(raw: &RawValue) -> Result<Filter, Problem> {
+    let fields = match raw.get().as_bytes().first() {
+        Some(b'{') => Fields::of(raw.get().as_bytes(), &NAMES)?,
+        _ => return Err(wrong("filter", raw, "an object")),
+    };
+    let mut filter = Filter::default();
+    for name in NAMES {
+        let Some(raw) = fields.get(name) else { continue };
+        let (is_text, is_number) =
+            (raw.get().starts_with('"'), raw.get().starts_with(|c: char| c.is_ascii_digit()));
+        let may_be_number = matches!(name, "died_after" | "died_before" | "status");
+        let wanted = match name {
+            "status" => STATUS,
+            _ if may_be_number => MOMENT,
+            _ => "a text",
+        };
+        let value = match is_text && name != "status" {
+            true => serde_json::from_str(raw.get()).map_err(|_| wrong(name, raw, wanted))?,
+            false if is_number && may_be_number => raw.get().to_owned(),
+            false => return Err(wrong(name, raw, wanted)),
+        };
+        put(&mut filter, name, &value).map_err(|wanted| wrong(name, raw, wanted))?;
+    }
+    // An empty filter is refused: a client without conditions must not select all dead letters.
+    if filter == Filter::default() {
+        return Err(wrong("filter", raw, "an object with a condition (leave it out to select all)"));
+    }
+    Ok(filter)
+}
+
+fn moment() -> Schema {
+    let text = ObjectBuilder::new().schema_type(Type::String).examples(["2h"]);
+    let ms = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0));
+    let null = ObjectBuilder::new().schema_type(Type::Null);
+    OneOfBuilder::new()
+        .item(text)
+        .item(ms)
+        .item(null)
+        .description(Some(
+            "A moment (RFC 3339, or Unix milliseconds), or a span such as \"2h\", which means that long ago.",
+        ))
+        .into()
+}
+
+/// Selects the dead letters that match all of its fields. At least one field is required.
+#[derive(ToSchema, serde::Serialize)]
+#[serde(deny_unknown_fields)]
+#[allow(dead_code)]
+#[schema(as = DeadFilter, example = json!({"died_after": "2h", "status": 503}), min_properties = 1)]
+pub(super) struct DeadFilter {
+    /// The beginning of the id.
+    id_prefix: Option<String>,
+    /// A part of the id.
+    id_contains: Option<String>,
+    #[schema(schema_with = moment, required = false)]
+    died_after: serde_json::Value,
+    #[schema(schema_with = moment, required = false)]
+    died_before: serde_json::Value,
+    /// A part of the error of the last attempt.
+    reason: Option<String>,
+    /// The status of the receiver's answer to the last attempt.
+    #[schema(minimum = 100, maximum = 999)]
+    status: Option<u16>,
+}
+
+/// Which dead letters are shown.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[allow(dead_code)]
+pub(super) struct DeadQuery {
+    /// The most dead letters of the page, 50 by default. A page of large jobs is shorter. With a filter, a page may
+    /// also be shorter or empty.
+    #[param(minimum = 1, maximum = 1000, required = false)]
+    limit: u32,
+    /// The `next` of the page before.
+    #[param(required = false)]
+    cursor: String,
+    /// Only dead letters whose id begins with this text.
+    #[param(required = false)]
+    id_prefix: String,
+    /// Only dead letters whose id contains this text.
+    #[param(required = false)]
+    id_contains: String,
+    /// Only jobs that died at this moment or later: RFC 3339, Unix milliseconds, or a span such as `2h`, which means
+    /// that long ago.
+    #[param(required = false)]
+    died_after: String,
+    /// Only jobs that died before this moment.
+    #[param(required = false)]
+    died_before: String,
+    /// Only jobs whose last attempt has an error that contains this text.
+    #[param(required = false)]
+    reason: String,
+    /// Only jobs whose last attempt was answered with this status.
+    #[param(required = false, minimum = 100, maximum = 999)]
+    status: u16,
+}

@@ -1,0 +1,286 @@
+//! dq-http-server: the HTTP API on its port and on a Unix socket, the console, and the metrics.
+//!
+//! Handlers never block: they reach the store through its threads (`store_client`), and the registry through another
+//! one (`registrar`). `access` decides who may use a route; a route that is missing there needs `admin`.
+//!
+//! Begin with [`run`], then `api` (what handlers share) and `jobs` (the routes of jobs). `/openapi.json` is made from
+//! the handlers' own declarations.
+
+mod access;
+mod accounts;
+mod acks;
+mod admission;
+mod alerts;
+mod api;
+mod api_response;
+mod audit;
+mod callback_test;
+mod check;
+mod connections;
+mod console;
+mod cursor;
+mod dead;
+mod dead_filter;
+mod events;
+mod followed;
+mod forecast;
+mod health;
+mod history;
+mod input;
+mod jobs;
+mod limits;
+mod metrics;
+mod nodes;
+mod openapi;
+mod pauses;
+mod problem;
+mod refused;
+mod registrar;
+mod removal;
+mod replays;
+mod schema;
+mod servers;
+mod statistics;
+mod store_client;
+mod tls;
+mod tokens;
+mod topic_fields;
+mod topic_shown;
+mod topics;
+mod write_timeout;
+
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{Method, StatusCode, Uri};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
+use tokio::sync::watch;
+use utoipa_axum::router::OpenApiRouter;
+
+use self::access::Access;
+use self::acks::Acks;
+use self::admission::Hosts;
+use self::api::{Api, Parts};
+use self::callback_test::CallbackTester;
+use self::connections::{AcceptedStream, Connections, DrainState, Listeners};
+use self::events::LiveCache;
+use self::followed::{Followed, watched};
+use self::forecast::Forecasts;
+use self::health::Health;
+use self::metrics::Sources;
+use self::problem::Problem;
+use self::refused::{RefusedRequests, RequestLine};
+use self::registrar::Registrar;
+use self::replays::Replays;
+use self::store_client::StoreClient;
+use role::{Context, TroubleLog};
+
+/// The time that answers given just before a process ends have to reach their clients.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+/// Runs dq-http-server until it has drained.
+pub fn run(mut context: Context) -> Result<()> {
+    let tcp = context.socket("http")?;
+    let unix = context.socket("http.unix")?;
+    let store_client = StoreClient::start(&mut context)?;
+    let topics = Followed::new(context.topics()?);
+    let settings = Arc::clone(&context.settings);
+    let hosts = Hosts::of(settings.http.listen, settings.http.tls.is_some(), &settings.instance);
+    let hosts = Arc::new(hosts);
+    let access = Access::new(&settings.http, topics.tokens(), Arc::clone(&hosts));
+    let api = Api::from(Parts {
+        store_client: store_client.clone(),
+        topics: topics.now(),
+        tokens: topics.tokens(),
+        max_body: settings.server.max_frame,
+        registrar: Registrar::start(&settings)?,
+        lanes: context.lanes()?,
+        trials: CallbackTester::new(&settings, context.zone()?)
+            .context("cannot start the thread for callback tests")?,
+        health: Health::start(&mut context)?,
+        metrics: Sources::start(&mut context)?,
+        counters: context.counters.clone(),
+        zone: context.zone()?,
+        document: OnceLock::new(),
+        acks: Acks::default(),
+        live: LiveCache::default(),
+        hosts,
+        forecasts: Forecasts::start(&mut context)?,
+        closing: watch::Sender::new(false),
+        settings: Arc::clone(&settings),
+    });
+    let refused = Arc::new(RefusedRequests::default());
+    let connections = Connections::new(app(api.clone(), access, Arc::clone(&refused))?, &settings.http)?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start tokio")?;
+    let counted = Arc::clone(&refused);
+    runtime.spawn(async move { counted.log_each_minute().await });
+    let served = runtime.block_on(serve(&mut context, connections, api, topics, (tcp, unix)));
+    refused.log_rest();
+    // The process does not wait for a callback under test or for a node that hangs.
+    runtime.shutdown_background();
+    served
+}
+
+/// Builds the router: all routes, and the layer that every request passes through.
+fn app(api: Api, access: Access, refused: Arc<RefusedRequests>) -> Result<Router> {
+    let routes = OpenApiRouter::with_openapi(openapi::beginning())
+        .merge(jobs::routes())
+        .merge(topics::routes())
+        .merge(removal::routes())
+        .merge(pauses::routes())
+        .merge(callback_test::routes())
+        .merge(dead::routes())
+        .merge(acks::routes())
+        .merge(nodes::routes())
+        .merge(alerts::routes())
+        .merge(tokens::routes())
+        .merge(accounts::routes())
+        .merge(audit::routes())
+        .merge(check::routes())
+        .merge(forecast::routes())
+        .merge(history::routes())
+        .merge(health::routes())
+        .merge(metrics::routes())
+        .merge(statistics::routes())
+        .merge(openapi::routes());
+    let (router, document) = routes.split_for_parts();
+    let json = document.to_json().context("cannot write the document of the API")?;
+    let _ = api.document.set(json.into());
+    let max_body = api.max_body;
+    let registrar = api.registrar.clone();
+    Ok(router
+        .merge(console::routes())
+        .merge(events::routes())
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        .layer(DefaultBodyLimit::max(max_body))
+        .with_state(api)
+        .layer(from_fn_with_state(
+            Arc::new(Gate { access, refused, registrar, replays: Replays::default(), max_body }),
+            pass,
+        )))
+}
+
+/// What every request passes through: access control, the audit log, replays, limits.
+struct Gate {
+    access: Access,
+    refused: Arc<RefusedRequests>,
+    registrar: Registrar,
+    replays: Replays,
+    max_body: usize,
+}
+
+/// Passes a request through the gate. It is one layer for all steps, because axum boxes and clones every layer anew for
+/// each request.
+async fn pass(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
+    // A request that the audit log records goes on without its client. So it needs its own reference to the gate.
+    let own = Arc::clone(&gate);
+    let kept = |request| async move {
+        let replayed = |request| replays::replay(&own.replays, own.max_body, request, next);
+        limits::keep(request, replayed).await
+    };
+    let noted = |request| audit::noted(&gate.registrar, request, kept);
+    let let_in = |request| access::let_in(&gate.access, request, noted);
+    let line = RequestLine::of(&request);
+    admission::with_id(request, let_in, |answer, id| gate.refused.record(&line, answer, id)).await
+}
+
+/// Answers a request for a path that does not exist.
+async fn no_route(uri: Uri) -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "no_route", format!("there is nothing at {}", uri.path()))
+}
+
+/// Answers a request whose path exists, but not with its method.
+async fn no_method(method: Method, uri: Uri) -> Problem {
+    let detail = format!("{method} is not allowed at {}", uri.path());
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no_method", detail)
+}
+
+async fn serve(
+    context: &mut Context,
+    mut connections: Connections,
+    api: Api,
+    mut topics: Followed,
+    (tcp, unix): (OwnedFd, OwnedFd),
+) -> Result<()> {
+    topics.watch().context("cannot watch the topics")?;
+    let tcp = tokio::net::TcpListener::from_std(TcpListener::from(tcp)).context("cannot listen")?;
+    let unix = tokio::net::UnixListener::from_std(UnixListener::from(unix)).context("cannot listen")?;
+    let mut listeners = Some(Listeners { tcp, unix });
+    let store_client = api.store_client.clone();
+    tokio::spawn(store_client.clone().hand_over());
+    tokio::spawn(console::first_account(api.clone()));
+    let [link, signals] = context.fds().map(|fd| watched(fd.try_clone_to_owned()?));
+    let (link, signals) = (link.context("cannot watch the link")?, signals.context("cannot watch signals")?);
+    let mut accepting = TroubleLog::default();
+    let mut accept_at: Option<Instant> = None;
+    let mut end: Option<DrainState> = None;
+    context.ready()?;
+    loop {
+        let now = Instant::now();
+        if store_client.is_gone() {
+            // Clients that were answered with this error get a moment to receive it.
+            tokio::time::sleep(LAST_WORDS).await;
+            bail!("the store's file was replaced: the next start opens the new file");
+        }
+        context.workers_by(store_client.due_by());
+        if let Some(drain) = context.heed()? {
+            api.closing.send_replace(true);
+            if let Some(listeners) = listeners.take() {
+                // Connections that the kernel has already accepted are served, and not reset.
+                while let Some(entered) = listeners.enter_now().await {
+                    connections.attend(entered);
+                }
+            }
+            let stage = end.get_or_insert_with(|| DrainState::begin(now)).stage(drain, now);
+            match (connections.open.len(), stage) {
+                (0, _) => return Ok(()),
+                (_, Some(stage)) => connections.enter_stage(stage),
+                (left, None) => {
+                    log::warn!("{left} connections are cut at the end of the drain");
+                    return Ok(());
+                }
+            }
+        }
+        let next = end.as_ref().map(|end| end.next(now)).or(accept_at);
+        tokio::select! {
+            entered = enter(listeners.as_ref().filter(|_| accept_at.is_none())) => match entered {
+                Ok(entered) => {
+                    accepting.over();
+                    connections.attend(entered);
+                }
+                Err(e) => accept_at = Some(accepting.again_at(&format_args!("cannot accept: {e}"))),
+            },
+            ready = link.readable() => ready?.clear_ready(),
+            ready = signals.readable() => ready?.clear_ready(),
+            looked = topics.follow() => looked.context("cannot watch the topics")?,
+            () = store_client.answered() => store_client.hand_out(),
+            Some(_) = connections.open.join_next() => {}
+            () = until(next) => accept_at = None,
+        }
+    }
+}
+
+/// Waits for the next connection. Without listeners it waits forever.
+async fn enter(listeners: Option<&Listeners>) -> std::io::Result<AcceptedStream> {
+    match listeners {
+        Some(listeners) => listeners.enter().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for a moment. Without one it waits forever.
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment.into()).await,
+        None => std::future::pending().await,
+    }
+}

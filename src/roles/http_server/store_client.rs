@@ -1,0 +1,154 @@
+//! Passes requests of handlers to the store's threads, and the answers back to the handlers.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use anyhow::Result;
+use tokio::sync::{Notify, oneshot};
+
+use super::api_response::ApiResponse;
+use super::problem::Problem;
+use model::job::JobKey;
+use role::submit::{Request, RequestSource, STORE_TIMEOUT, Submitter};
+use role::{Context, lock};
+
+/// The HTTP port, as the store's threads know it.
+struct Http {
+    answers: Arc<Notify>,
+}
+
+impl RequestSource for Http {
+    /// The line of a request. Requests about the same job share a line, so that none overtakes an earlier one that
+    /// hangs. Other requests have no order.
+    type Ticket = u64;
+    type Response = Delivery;
+
+    fn line(ticket: &u64) -> u64 {
+        *ticket
+    }
+
+    fn bytes(delivery: &Delivery) -> usize {
+        delivery.bytes
+    }
+
+    fn wake(&self) {
+        self.answers.notify_one();
+    }
+}
+
+/// An answer on its way to the handler that waits for it.
+pub(super) struct Delivery {
+    bytes: usize,
+    deliver: Box<dyn FnOnce() + Send>,
+}
+
+/// Where a handler waits for its answer.
+pub(super) struct Reply<T>(oneshot::Sender<T>);
+
+impl<T: Send + 'static> Reply<T> {
+    /// The answer.
+    pub(super) fn with(self, answer: T) -> Delivery {
+        // The handler may be gone.
+        Delivery { bytes: 0, deliver: Box::new(move || drop(self.0.send(answer))) }
+    }
+}
+
+impl Reply<Result<ApiResponse, Problem>> {
+    /// What the client gets.
+    pub(super) fn response(self, response: Result<ApiResponse, Problem>) -> Delivery {
+        let bytes = response.as_ref().map_or(0, |response| response.json.len());
+        Delivery { bytes, ..self.with(response) }
+    }
+}
+
+/// Passes requests to the store's threads. It is cheap to clone.
+#[derive(Clone)]
+pub(super) struct StoreClient {
+    submits: Arc<Mutex<Submitter<Http>>>,
+    answers: Arc<Notify>,
+    asked: Arc<Notify>,
+    next: Arc<AtomicU64>,
+}
+
+impl StoreClient {
+    pub(super) fn start(context: &mut Context) -> Result<StoreClient> {
+        let answers = Arc::new(Notify::new());
+        let asker = Http { answers: Arc::clone(&answers) };
+        let submits = Submitter::start(context.lanes()?, asker, || context.store())?;
+        let asked = Arc::default();
+        Ok(StoreClient { submits: Arc::new(Mutex::new(submits)), answers, asked, next: Arc::default() })
+    }
+
+    /// Hands the requests over to the store's threads, forever. It is a separate task, which runs after the handlers
+    /// that are asking now. So their requests go to the store's threads together, and wake them once.
+    pub(super) async fn hand_over(self) {
+        loop {
+            self.asked.notified().await;
+            lock(&self.submits).flush();
+        }
+    }
+
+    /// Asks the store, for a request of `bytes` bytes. `make` gets where the answer goes.
+    pub(super) async fn ask<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        make: impl FnOnce(Reply<T>) -> Request<Delivery>,
+    ) -> Result<T, Problem> {
+        let (to, answered) = oneshot::channel();
+        let request = make(Reply(to));
+        let of_job = |key: &JobKey| {
+            let mut hasher = DefaultHasher::new();
+            key.hash(&mut hasher);
+            hasher.finish()
+        };
+        let line = request.key().map_or_else(|| self.next.fetch_add(1, Ordering::Relaxed), of_job);
+        {
+            let mut submits = lock(&self.submits);
+            if submits.is_full() {
+                return Err(Problem::unavailable("store_busy", "the store has too much to do already"));
+            }
+            submits
+                .hand_in(line, request, bytes)
+                .map_err(|hung| Problem::unavailable("store_busy", hung.to_string()))?;
+        }
+        self.asked.notify_one();
+        let unknown = "the store has not answered in time: the outcome is unknown";
+        match tokio::time::timeout(STORE_TIMEOUT, answered).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(_)) | Err(_) => Err(Problem::unavailable("unknown", unknown)),
+        }
+    }
+
+    /// Asks the store, and returns what the client gets. It is made on the store's thread.
+    pub(super) async fn respond(
+        &self,
+        bytes: usize,
+        make: impl FnOnce(Reply<Result<ApiResponse, Problem>>) -> Request<Delivery>,
+    ) -> Result<ApiResponse, Problem> {
+        self.ask(bytes, make).await?
+    }
+
+    /// Waits until there are answers.
+    pub(super) async fn answered(&self) {
+        self.answers.notified().await;
+    }
+
+    /// Gives the store's answers to the handlers that wait for them.
+    pub(super) fn hand_out(&self) {
+        for (_, delivery) in lock(&self.submits).completions() {
+            (delivery.deliver)();
+        }
+    }
+
+    /// Whether this process must be restarted to find the store.
+    pub(super) fn is_gone(&self) -> bool {
+        lock(&self.submits).is_gone()
+    }
+
+    /// Returns by when the store should have answered. None: it has nothing to answer.
+    pub(super) fn due_by(&self) -> Option<Instant> {
+        lock(&self.submits).due_by()
+    }
+}

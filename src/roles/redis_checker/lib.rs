@@ -1,0 +1,258 @@
+//! dq-redis-checker: watches the store, and reports what is wrong.
+//!
+//! With the embedded store it watches the database file and its disk; with Redis, each node and the spool of this host.
+//! It also publishes the registry's snapshot, carries statistics to the registry, and sends alerts (`alert_worker`). A
+//! finding is logged when it opens and when it closes. Open findings are in `run_dir/findings.json`, where `dq status`
+//! reads them.
+//!
+//! It never changes a job. Begin with [`run`], then `findings`.
+
+mod alert_worker;
+mod condition;
+mod findings;
+mod late;
+mod nodes;
+mod registry;
+mod restarts;
+mod routes;
+mod senders;
+mod spool;
+mod statistics;
+mod stranded;
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use nix::sys::statvfs::statvfs;
+
+use self::alert_worker::Alerts;
+use self::condition::Condition;
+use self::findings::{Change, Findings, Found};
+use self::nodes::Watchers;
+use self::routes::SharedPhpMail;
+use self::statistics::Statistics;
+use host::{self, now_ms};
+use model::settings::{self, beside};
+use role::{self, Context, TroubleLog, lock};
+use store::{Lanes, Store, StoreError};
+use telemetry::counters;
+use telemetry::history::Recorder;
+
+/// How often the file and the disk are checked.
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// How often the main loop collects what the watchers of nodes, topics and processes have found.
+const ROUND: Duration = Duration::from_secs(1);
+
+/// When this process ends, the main loop waits for the end of the alert worker. It checks at this interval.
+const END_ROUND: Duration = Duration::from_millis(20);
+
+/// Less free room than this is a finding: in bytes, and in percent of the disk.
+const ROOM: (u64, u64) = (256 << 20, 3);
+
+/// A log (WAL) longer than this, in bytes, is not carried over into the file as it should be.
+const LOG_MAX: u64 = 512 << 20;
+
+/// Nothing is delivered while jobs are moved. A move that takes longer than this is a finding.
+const MOVE_MAX: Duration = Duration::from_secs(60);
+
+/// Runs the role.
+pub fn run(mut context: Context) -> Result<()> {
+    let path = match &context.settings.store {
+        settings::Store::Embedded { path } => Some(path.clone()),
+        settings::Store::Redis(_) => None,
+    };
+    let mut store = context.store()?;
+    let inode = path.as_ref().and_then(|p| std::fs::metadata(p).map(|m| (m.dev(), m.ino())).ok());
+    let damage = inspect(context.store()?)?;
+    let lanes = context.lanes()?;
+    let (mut nodes, mut moving_since) = (Watchers::start(&lanes)?, None);
+    let late = late::watch(&mut context)?;
+    let spool = spool::watch(&context)?;
+    let php = SharedPhpMail::default();
+    let registry = registry::follow(&context.settings, &php)?;
+    let statistics = Statistics::start(&context)?;
+    let mut alerts = Alerts::start(&context, php)?;
+    let mut findings = Findings::take_up(host::findings(&context.settings.run_dir), now_ms());
+    let (mut history, mut history_fails) = (Recorder::default(), TroubleLog::default());
+    let (mut of_file, mut next_look, mut has_looked) = (Found::new(), Instant::now(), false);
+    context.ready()?;
+    while context.drain().is_none() {
+        if Instant::now() >= next_look {
+            next_look = Instant::now() + PERIOD;
+            if let Some(path) = &path {
+                // At the first look the other processes may not have created their bells yet.
+                let run_dir = std::mem::replace(&mut has_looked, true).then_some(&*context.settings.run_dir);
+                of_file = look_at_file(path, inode, run_dir, store.as_mut());
+            }
+        }
+        let mut found = of_file.clone();
+        found.extend(nodes.found());
+        found.extend(move_that_lasts(&lanes, &mut moving_since).map(|what| (Condition::StoreFails, what)));
+        found.extend(lock(&late).clone());
+        found.extend(alerts.found());
+        match &*lock(&damage) {
+            InspectionResult::Damaged(what) => drop(found.insert(Condition::Damaged, what.clone())),
+            // Damage that was found before a restart counts until the whole store has been checked again.
+            InspectionResult::NotYet => {
+                let before = findings.detail(&Condition::Damaged);
+                found.extend(before.map(|what| (Condition::Damaged, what.to_owned())));
+            }
+            InspectionResult::Whole => {}
+        }
+        let others = [(Condition::RegistryAway, &registry), (Condition::SpoolWaits, &spool)];
+        found.extend(
+            others.into_iter().filter_map(|(condition, what)| Some((condition, lock(what).clone()?))),
+        );
+        let changes = findings.update(found, now_ms());
+        if let Err(e) = findings.write(&context.settings.run_dir) {
+            log::warn!("cannot write the findings: {e}");
+        }
+        changes.into_iter().for_each(tell);
+        alerts.tell(findings.open());
+        let run_dir = &context.settings.run_dir;
+        match history.record(run_dir, now_ms(), || counters::totals(run_dir)) {
+            Ok(()) => history_fails.over(),
+            Err(e) => drop(history_fails.waits(&format_args!("cannot keep a history for the console: {e}"))),
+        }
+        context.wait(&[], Some(Instant::now() + ROUND))?;
+    }
+    // Messages that are being sent arrive, so that the next worker does not send them again.
+    while !alerts.has_ended() {
+        context.wait(&[], Some(Instant::now() + END_ROUND))?;
+    }
+    if let Some(statistics) = statistics {
+        statistics.end();
+    }
+    Ok(())
+}
+
+/// Returns what is wrong if jobs have been moved for long. `since`: when this process first saw the move.
+fn move_that_lasts(lanes: &Lanes, since: &mut Option<Instant>) -> Option<String> {
+    let goal = lanes.redis().and_then(|nodes| nodes.set_state()?.goal);
+    let Some(goal) = goal else {
+        *since = None;
+        return None;
+    };
+    let lasts = since.get_or_insert_with(Instant::now).elapsed() >= MOVE_MAX;
+    lasts.then(|| {
+        let goal = goal.join(", ");
+        format!(
+            "jobs are being moved to {goal}, and none is delivered: if no dq nodes move runs, run it again"
+        )
+    })
+}
+
+/// Logs a change.
+fn tell(change: Change) {
+    match change {
+        Change::Opened(finding) => log::error!("{}: {}", finding.what, finding.detail),
+        Change::Closed(finding, held_ms) => {
+            let held = Duration::from_millis(held_ms.max(0) as u64);
+            log::warn!("no longer, after {held:.0?}: {}", finding.what);
+        }
+    }
+}
+
+/// Returns what is wrong with the embedded store, and with the folder of its bells if `run_dir` is given.
+fn look_at_file(
+    path: &Path,
+    inode: Option<(u64, u64)>,
+    run_dir: Option<&Path>,
+    store: &mut dyn Store,
+) -> Found {
+    let mut found = look(path, inode);
+    if let Some(run_dir) = run_dir.filter(|run_dir| !run_dir.join("bells").is_dir()) {
+        let detail = format!(
+            "{}: dq needs its bells there and cannot create them again (the log has the reason)",
+            run_dir.display()
+        );
+        found.insert(Condition::RunDirGone, detail);
+    }
+    // Only for the embedded store: nodes are each checked by a watcher.
+    if let Err(e) = store.health() {
+        found.insert(Condition::StoreFails, e.to_string());
+    }
+    found
+}
+
+/// The result of checking the whole store.
+#[derive(Debug)]
+enum InspectionResult {
+    NotYet,
+    Whole,
+    Damaged(String),
+}
+
+/// Checks the whole store for damage, once, on a thread of its own, because it may take long.
+fn inspect(mut store: Box<dyn Store>) -> Result<Arc<Mutex<InspectionResult>>> {
+    let damage = Arc::new(Mutex::new(InspectionResult::NotYet));
+    let found = Arc::clone(&damage);
+    role::vital_thread("inspect", move || {
+        let inspected = match store.inspect() {
+            Err(e @ StoreError::Damaged(_)) => InspectionResult::Damaged(e.to_string()),
+            Err(e) => {
+                log::warn!("cannot inspect the store: {e}");
+                return;
+            }
+            Ok(()) => InspectionResult::Whole,
+        };
+        *lock(&found) = inspected;
+    })?;
+    Ok(damage)
+}
+
+/// Checks the file by its metadata alone. To open and close it outside SQLite would drop SQLite's locks.
+fn look(path: &Path, inode: Option<(u64, u64)>) -> Found {
+    let mut found = Found::new();
+    match std::fs::metadata(path) {
+        Err(e) => drop(found.insert(Condition::FileMissing, format!("{}: {e}", path.display()))),
+        Ok(m) if inode.is_some_and(|i| i != (m.dev(), m.ino())) => {
+            let advice = "each process that notices this starts again with the new file";
+            found.insert(Condition::FileReplaced, format!("{}: {advice}", path.display()));
+        }
+        Ok(_) => {}
+    }
+    let log = beside(path, "-wal");
+    if let Ok(m) = std::fs::metadata(&log)
+        && m.len() > LOG_MAX
+    {
+        found.insert(Condition::LogTooLong, format!("{} has {} MiB", log.display(), m.len() >> 20));
+    }
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    if let Ok(disk) = statvfs(folder) {
+        let (free, all) =
+            (disk.blocks_available() * disk.fragment_size(), disk.blocks() * disk.fragment_size());
+        let (bytes, hundredths) = ROOM;
+        // A small disk is not nearly full only because it is small.
+        if free < bytes.min(all / 10).max(all / 100 * hundredths) {
+            let detail = format!("{} of {} MiB are free under {}", free >> 20, all >> 20, folder.display());
+            found.insert(Condition::DiskNearlyFull, detail);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_file_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("dq.db");
+        // The file is held open, so that its inode is not reused for the next one.
+        let _held = std::fs::File::create(&path).unwrap();
+        let inode = std::fs::metadata(&path).map(|m| (m.dev(), m.ino())).ok();
+        let kinds = |found: Found| found.into_keys().collect::<Vec<_>>();
+        let before = kinds(look(&path, inode));
+        assert!(!before.contains(&Condition::FileMissing));
+        std::fs::remove_file(&path).unwrap();
+        assert!(kinds(look(&path, inode)).contains(&Condition::FileMissing));
+        std::fs::write(&path, "").unwrap();
+        assert!(kinds(look(&path, inode)).contains(&Condition::FileReplaced));
+    }
+}

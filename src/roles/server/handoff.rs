@@ -1,0 +1,363 @@
+//! Passes the connections of clients from the draining dq-server to its successor: the open socket, the framing, the
+//! bytes that were read and not yet parsed, and the answers that are not yet written. A client notices nothing.
+//!
+//! A connection belongs to exactly one process at any moment. The draining server does nothing with a connection after
+//! it has offered it. The successor does nothing with it before it has answered that it takes it. If one of the two
+//! processes dies, only the connections that belong to it are lost.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::connection::Connection;
+use host::{PASSED_MAX, PassListener, Passage};
+use model::token::Pass;
+use protocol::dq::Framing;
+
+/// The most bytes, not yet parsed or not yet written, with which a connection can be passed on.
+const IN_HAND_MAX: usize = 20 << 20;
+
+/// The first byte of each message. `BEGIN`: a connection with its socket, and as many of its bytes as fit. `MORE`:
+/// further bytes of it.
+const BEGIN: u8 = b'B';
+const MORE: u8 = b'M';
+
+/// The socket on which the newest dq-server receives connections.
+fn path(run_dir: &Path) -> PathBuf {
+    run_dir.join("server.succession")
+}
+
+/// The version of the format of a passed connection. It is increased with every change that the previous release would
+/// misread. A server refuses a version that it does not know, and the connection stays where it is.
+const VERSION: u32 = 2;
+
+/// The version for a connection without a token. All releases can read it.
+const WITHOUT_TOKEN: u32 = 1;
+
+/// The header of a passed connection. A newline follows, and then the bytes of the inbox and the outbox.
+#[derive(Debug, Serialize, Deserialize)]
+struct HandoffHeader {
+    version: u32,
+    peer: SocketAddr,
+    binary: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pass: Option<Pass>,
+    inbox: usize,
+    outbox: usize,
+}
+
+/// The state of a connection, apart from its socket.
+#[derive(Debug)]
+pub(super) struct HandoffState {
+    pub peer: SocketAddr,
+    pub framing: Option<Framing>,
+    /// The token that the client has shown. The successor checks whether it is still valid.
+    pub pass: Option<Pass>,
+    pub inbox: Vec<u8>,
+    pub outbox: Vec<u8>,
+}
+
+impl HandoffState {
+    fn to_bytes(&self) -> io::Result<Vec<u8>> {
+        let head = HandoffHeader {
+            version: if self.pass.is_some() { VERSION } else { WITHOUT_TOKEN },
+            peer: self.peer,
+            binary: self.framing.map(|f| f == Framing::Binary),
+            pass: self.pass.clone(),
+            inbox: self.inbox.len(),
+            outbox: self.outbox.len(),
+        };
+        let mut bytes = serde_json::to_vec(&head)?;
+        bytes.push(b'\n');
+        bytes.extend_from_slice(&self.inbox);
+        bytes.extend_from_slice(&self.outbox);
+        Ok(bytes)
+    }
+
+    /// Returns an error of the kind `WouldBlock` if bytes are still missing.
+    fn from_bytes(bytes: &[u8]) -> io::Result<HandoffState> {
+        let wrong = |why: &str| io::Error::new(ErrorKind::InvalidData, format!("its state {why}"));
+        let end = bytes.iter().position(|b| *b == b'\n').ok_or_else(|| wrong("has no end"))?;
+        let head: HandoffHeader = serde_json::from_slice(&bytes[..end])?;
+        if !(WITHOUT_TOKEN..=VERSION).contains(&head.version) {
+            return Err(wrong(&format!(
+                "has version {}, and this release understands {WITHOUT_TOKEN} to {VERSION}",
+                head.version
+            )));
+        }
+        let rest = &bytes[end + 1..];
+        match head.inbox.checked_add(head.outbox) {
+            Some(length) if length == rest.len() => {}
+            Some(length) if length > rest.len() => return Err(ErrorKind::WouldBlock.into()),
+            _ => return Err(wrong("does not have the length in its header")),
+        }
+        let (inbox, outbox) = rest.split_at(head.inbox);
+        let framing = head.binary.map(|binary| if binary { Framing::Binary } else { Framing::Digits });
+        let (peer, pass) = (head.peer, head.pass);
+        Ok(HandoffState { peer, framing, pass, inbox: inbox.to_vec(), outbox: outbox.to_vec() })
+    }
+}
+
+/// The answer for a connection that the successor takes. From then on, the connection belongs to the successor.
+const TAKEN: u8 = 1;
+
+/// The answer for a connection that the successor does not take.
+const REFUSED: u8 = 0;
+
+/// The side of the draining server. An offered connection still belongs to it until the successor answers that it takes
+/// it. Until then, neither side does anything with the connection.
+#[derive(Debug)]
+pub(super) struct HandoffSender {
+    passage: Passage,
+    /// The offered connections that are not answered yet, in this order: place and serial number.
+    offered: VecDeque<(usize, u64)>,
+}
+
+/// What happened to an offered connection.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum HandoffResult {
+    /// The successor has taken it.
+    Taken(usize, u64),
+    /// It stays with this process.
+    Stays(usize, u64),
+}
+
+impl HandoffSender {
+    /// Connects to the successor.
+    pub(super) fn find(run_dir: &Path) -> io::Result<HandoffSender> {
+        let passage = Passage::connect(&path(run_dir))?;
+        if passage.listener_pid()? == std::process::id() {
+            return Err(io::Error::other("no other dq-server listens for them"));
+        }
+        Ok(HandoffSender { passage, offered: VecDeque::new() })
+    }
+
+    /// Offers a connection. A connection with too many bytes to pass on stays, with an error of the kind
+    /// `InvalidInput`.
+    pub(super) fn offer(&mut self, place: usize, connection: &Connection) -> io::Result<()> {
+        let handoff_state = connection.handoff_state();
+        if handoff_state.inbox.len() + handoff_state.outbox.len() > IN_HAND_MAX {
+            return Err(io::Error::new(
+                ErrorKind::InvalidInput,
+                "its unparsed and unwritten bytes are more than can be passed on",
+            ));
+        }
+        let mut kind = BEGIN;
+        for part in handoff_state.to_bytes()?.chunks(PASSED_MAX - 1) {
+            let fd = (kind == BEGIN).then(|| connection.socket.stream.as_fd());
+            self.passage.send(&[&[kind][..], part].concat(), fd)?;
+            kind = MORE;
+        }
+        self.offered.push_back((place, connection.serial));
+        Ok(())
+    }
+
+    /// Returns the successor's answers, and whether it will send more. A successor that is gone has taken none of the
+    /// connections that it has not answered, because it answers before it touches a connection.
+    pub(super) fn results(&mut self) -> (Vec<HandoffResult>, bool) {
+        let mut results = Vec::new();
+        loop {
+            match self.passage.replies() {
+                Ok(Some(verdicts)) => {
+                    for (verdict, (place, serial)) in
+                        verdicts.iter().zip(self.offered.drain(..verdicts.len().min(self.offered.len())))
+                    {
+                        results.push(match *verdict {
+                            TAKEN => HandoffResult::Taken(place, serial),
+                            _ => HandoffResult::Stays(place, serial),
+                        });
+                    }
+                }
+                Ok(None) => return (results, true),
+                Err(e) => {
+                    if e.kind() != ErrorKind::UnexpectedEof {
+                        log::warn!("cannot read the successor's answers: {e}");
+                    }
+                    results.extend(
+                        self.offered.drain(..).map(|(place, serial)| HandoffResult::Stays(place, serial)),
+                    );
+                    return (results, false);
+                }
+            }
+        }
+    }
+}
+
+impl AsFd for HandoffSender {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.passage.as_fd()
+    }
+}
+
+/// A draining server that passes connections on, and its connections that are taken but not yet answered.
+#[derive(Debug)]
+struct DrainingServer {
+    passage: Passage,
+    /// The bytes and the socket of the connection that is arriving.
+    arriving: Option<(Vec<u8>, OwnedFd)>,
+    verdicts: Vec<u8>,
+    taken: Vec<(HandoffState, OwnedFd)>,
+}
+
+impl DrainingServer {
+    /// Takes a message. Returns a connection when it is complete, or the reason why it is not taken.
+    fn take(&mut self, message: &[u8], fd: Option<OwnedFd>) -> Option<io::Result<(HandoffState, OwnedFd)>> {
+        let (kind, part) = message.split_first()?;
+        match (*kind, fd, self.arriving.take()) {
+            (BEGIN, Some(fd), _) => self.arriving = Some((part.to_vec(), fd)),
+            // Its further messages are ignored.
+            (BEGIN, None, _) => {
+                return Some(Err(io::Error::other("its socket did not arrive: out of file descriptors")));
+            }
+            (_, _, Some((mut bytes, fd))) => {
+                bytes.extend_from_slice(part);
+                self.arriving = Some((bytes, fd));
+            }
+            (_, _, None) => return None,
+        }
+        let (bytes, fd) = self.arriving.take()?;
+        match HandoffState::from_bytes(&bytes) {
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                self.arriving = Some((bytes, fd));
+                None
+            }
+            other => Some(other.map(|handoff_state| (handoff_state, fd))),
+        }
+    }
+}
+
+/// The side of the newest server.
+#[derive(Debug)]
+pub(super) struct HandoffReceiver {
+    listener: PassListener,
+    draining: Vec<DrainingServer>,
+}
+
+impl HandoffReceiver {
+    pub(super) fn new(run_dir: &Path) -> io::Result<HandoffReceiver> {
+        Ok(HandoffReceiver { listener: PassListener::bind(&path(run_dir))?, draining: Vec::new() })
+    }
+
+    /// Returns the descriptor on which draining servers connect.
+    pub(super) fn listener(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    /// Accepts a draining server. The caller must watch the returned descriptor in both directions.
+    pub(super) fn accept(&mut self) -> io::Result<Option<BorrowedFd<'_>>> {
+        let Some(passage) = self.listener.accept()? else { return Ok(None) };
+        self.draining.push(DrainingServer {
+            passage,
+            arriving: None,
+            verdicts: Vec::new(),
+            taken: Vec::new(),
+        });
+        Ok(self.draining.last().map(|draining_server| draining_server.passage.as_fd()))
+    }
+
+    /// Returns the connections that have arrived, that `admit` allows, and whose answers are sent. From then on they
+    /// belong to this process alone.
+    pub(super) fn receive(
+        &mut self,
+        mut admit: impl FnMut(&HandoffState, usize) -> Result<(), String>,
+    ) -> Vec<(HandoffState, OwnedFd)> {
+        let mut arrived = Vec::new();
+        self.draining.retain_mut(|draining_server| {
+            let open = loop {
+                let arrival = match draining_server.passage.receive() {
+                    Ok(Some((message, fd))) => draining_server.take(&message, fd),
+                    Ok(None) => break true,
+                    Err(e) if e.kind() == ErrorKind::UnexpectedEof => break false,
+                    Err(e) => {
+                        log::error!("cannot take over connections: {e}");
+                        break false;
+                    }
+                };
+                let admitted = match arrival {
+                    None => continue,
+                    Some(Err(e)) => Err(e.to_string()),
+                    Some(Ok((handoff_state, fd))) => {
+                        admit(&handoff_state, arrived.len() + draining_server.taken.len())
+                            .map(|()| (handoff_state, fd))
+                    }
+                };
+                match admitted {
+                    Ok(taken) => {
+                        draining_server.taken.push(taken);
+                        draining_server.verdicts.push(TAKEN);
+                    }
+                    Err(why) => {
+                        log::warn!("a connection is not taken over: {why}");
+                        draining_server.verdicts.push(REFUSED);
+                    }
+                }
+            };
+            let told = draining_server.verdicts.is_empty() || {
+                match draining_server.passage.reply(&draining_server.verdicts) {
+                    // The other side must read first. An event reports when it has.
+                    Err(e) if e.kind() == ErrorKind::WouldBlock && open => false,
+                    // A draining server that is gone does nothing with its connections any more.
+                    Ok(()) | Err(_) => true,
+                }
+            };
+            if told {
+                draining_server.verdicts.clear();
+                arrived.append(&mut draining_server.taken);
+            }
+            open
+        });
+        arrived
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::token::{Proof, Secret, Token, TokenName};
+
+    #[test]
+    fn a_connection_handoff_is_read_and_a_newer_version_is_refused() {
+        let handoff_state = || HandoffState {
+            peer: "127.0.0.1:9".parse().unwrap(),
+            framing: Some(Framing::Digits),
+            pass: None,
+            inbox: b"00".to_vec(),
+            outbox: b"answer".to_vec(),
+        };
+        let bytes = handoff_state().to_bytes().unwrap();
+        let again = HandoffState::from_bytes(&bytes).unwrap();
+        assert_eq!((again.peer, again.framing), (handoff_state().peer, handoff_state().framing));
+        assert_eq!((again.inbox, again.outbox), (handoff_state().inbox, handoff_state().outbox));
+        let newer = String::from_utf8(bytes.clone()).unwrap().replace("\"version\":1", "\"version\":3");
+        for (bytes, why) in [
+            (newer.as_bytes(), "has version 3, and this release understands 1 to 2"),
+            (&[&bytes[..], b"x"].concat()[..], "another length"),
+            (b"{}", "no end"),
+        ] {
+            let e = HandoffState::from_bytes(bytes).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::InvalidData);
+            assert!(e.to_string().contains(why), "{e}");
+        }
+        // A connection without a token keeps the format that the previous release reads. A connection with a token must
+        // not look open to everyone, so the previous release refuses it.
+        assert!(bytes.starts_with(b"{\"version\":1,") && !bytes.windows(6).any(|w| w == b"\"pass\""));
+        let token = Token {
+            name: TokenName::new("ops").unwrap(),
+            proof: Proof::Secret(Secret::of([1; 32]).digest()),
+            scopes: vec![],
+            created_ms: 0,
+            expires_ms: None,
+            creator: String::new(),
+        };
+        let let_in = HandoffState { pass: Some(Pass::from(&token)), ..handoff_state() };
+        let passed = let_in.to_bytes().unwrap();
+        assert!(passed.starts_with(b"{\"version\":2,"));
+        assert_eq!(HandoffState::from_bytes(&passed).unwrap().pass, let_in.pass);
+        let part = HandoffState::from_bytes(&bytes[..bytes.len() - 1]).unwrap_err();
+        assert_eq!(part.kind(), ErrorKind::WouldBlock);
+    }
+}

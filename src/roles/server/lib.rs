@@ -1,0 +1,331 @@
+//! dq-server: the TCP port.
+//!
+//! One event loop serves all connections. It never waits for the store, which has threads of its own (`role::submit`),
+//! and it never waits for a client. On a rolling restart the connections move to the new process (`handoff`).
+//!
+//! Begin with [`run`], then `connection` (one client) and `request` (one command).
+
+mod answer;
+mod connection;
+mod drain;
+mod handoff;
+mod request;
+mod socket;
+
+use std::cell::RefCell;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use mio::net::{TcpListener, TcpStream};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token, Waker};
+use slab::Slab;
+
+use self::answer::Tcp;
+use self::connection::{Connection, Progress, TURN};
+use self::handoff::{HandoffReceiver, HandoffSender};
+use self::request::RequestRouter;
+use role::submit::{STORE_TIMEOUT, Submitter};
+use role::{Context, TroubleLog};
+
+const LISTENER: Token = Token(usize::MAX);
+const WAKER: Token = Token(usize::MAX - 1);
+const LINK: Token = Token(usize::MAX - 2);
+const SIGNALS: Token = Token(usize::MAX - 3);
+const HANDOFF_RECEIVER: Token = Token(usize::MAX - 4);
+const PASSAGE: Token = Token(usize::MAX - 5);
+const HANDOFF_SENDER: Token = Token(usize::MAX - 6);
+const TOPICS: Token = Token(usize::MAX - 7);
+
+/// How long a drain waits for clients to take their last answers, once the store has given them.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+
+/// Runs the role.
+pub fn run(mut context: Context) -> Result<()> {
+    let mut server = Server::start(&mut context)?;
+    context.ready()?;
+    let ended = server.run(&mut context);
+    server.front.refusals.get_mut().log_rest();
+    ended
+}
+
+struct Server {
+    poll: Poll,
+    listener: Option<TcpListener>,
+    /// When the server accepts again after it ran out of file descriptors.
+    accept_at: Option<Instant>,
+    connections: Slab<Connection>,
+    /// Distinguishes a connection from an earlier one in the same place.
+    next_serial: u64,
+    /// Connections whose turn ended while their sockets may hold more bytes. No further event reports those bytes.
+    unfinished: Vec<usize>,
+    /// Connections that are not read from until the store has answered some of its requests.
+    stalled: Vec<usize>,
+    /// The buffer into which the bytes of clients are read.
+    buffer: Box<[u8]>,
+    submit: Submitter<Tcp>,
+    front: RequestRouter,
+    /// Receives the connections that a draining server passes on.
+    handoff_receiver: HandoffReceiver,
+    /// Passes this server's connections on while it drains. `passing` tells whether it still does.
+    handoff_sender: Option<HandoffSender>,
+    passing: bool,
+    /// Not later than the next moment at which a connection has been silent for too long or the store is overdue.
+    sweep_at: Option<Instant>,
+    turned_away: u64,
+    accepting: TroubleLog,
+}
+
+impl Server {
+    fn start(context: &mut Context) -> Result<Server> {
+        let poll = Poll::new().context("cannot poll")?;
+        let settings = Arc::clone(&context.settings);
+        let zone = context.zone()?;
+        let (topics, counters) = (context.topics()?, context.counters.clone());
+        let (failures, refusals) = (RefCell::default(), RefCell::default());
+        let front = RequestRouter { settings, topics, zone: zone.clone(), failures, refusals, counters };
+        let waker = Waker::new(poll.registry(), WAKER).context("cannot make a waker")?;
+        let lanes = context.lanes()?;
+        let submit = Submitter::start(lanes, Tcp { waker }, || context.store())?;
+        let mut listener = TcpListener::from_std(StdListener::from(context.socket("server")?));
+        poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+        for (fd, token) in context.fds().into_iter().zip([LINK, SIGNALS]) {
+            poll.registry().register(&mut SourceFd(&fd.as_raw_fd()), token, Interest::READABLE)?;
+        }
+        if let Some(fd) = front.topics.fd() {
+            poll.registry().register(&mut SourceFd(&fd.as_raw_fd()), TOPICS, Interest::READABLE)?;
+        }
+        let handoff_receiver = HandoffReceiver::new(&context.settings.run_dir)
+            .context("cannot listen for connections that are passed on")?;
+        poll.registry().register(
+            &mut SourceFd(&handoff_receiver.listener().as_raw_fd()),
+            HANDOFF_RECEIVER,
+            Interest::READABLE,
+        )?;
+        Ok(Server {
+            poll,
+            handoff_receiver,
+            handoff_sender: None,
+            passing: false,
+            listener: Some(listener),
+            accept_at: None,
+            connections: Slab::new(),
+            next_serial: 0,
+            unfinished: Vec::new(),
+            stalled: Vec::new(),
+            buffer: vec![0; TURN].into(),
+            submit,
+            front,
+            sweep_at: None,
+            turned_away: 0,
+            accepting: TroubleLog::default(),
+        })
+    }
+
+    fn run(&mut self, context: &mut Context) -> Result<()> {
+        let mut events = Events::with_capacity(1024);
+        let mut end_by: Option<Instant> = None;
+        loop {
+            if let (None, Some(drain)) = (end_by, context.drain()) {
+                let last = Instant::now() + STORE_TIMEOUT + LAST_ANSWERS;
+                end_by = Some(drain.until.map_or(last, |until| until.min(last)));
+                self.begin_drain(drain.successor);
+            }
+            if let (Some(by), Some(drain)) = (end_by, context.drain()) {
+                // During a drain, the master may set an earlier deadline, or say that no process takes over any more.
+                end_by = Some(drain.until.map_or(by, |until| until.min(by)));
+                if !drain.successor && self.passing {
+                    self.keep_all();
+                }
+            }
+            if self.submit.is_gone() {
+                bail!("the store's file was replaced: the next process opens the new file");
+            }
+            self.submit.flush();
+            context.workers_by(self.submit.due_by());
+            let timeout = self.timeout(end_by);
+            match self.poll.poll(&mut events, timeout) {
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                other => other.context("cannot poll")?,
+            }
+            let now = Instant::now();
+            for event in &events {
+                match event.token() {
+                    LISTENER => self.accept(),
+                    WAKER => self.complete(),
+                    HANDOFF_RECEIVER => self.accept_passages(),
+                    PASSAGE => self.take_over(),
+                    HANDOFF_SENDER => self.hear_successor(),
+                    TOPICS => drop(self.front.topics.look()),
+                    LINK | SIGNALS => drop(context.heed()?),
+                    Token(place) => {
+                        if let Some(connection) = self.connections.get_mut(place) {
+                            connection.socket.told(event);
+                        }
+                        self.serve(place);
+                    }
+                }
+            }
+            let mut unfinished = std::mem::take(&mut self.unfinished);
+            unfinished.sort_unstable();
+            unfinished.dedup();
+            for place in unfinished {
+                self.serve(place);
+            }
+            if self.accept_at.take_if(|at| *at <= now).is_some() {
+                self.accept();
+            }
+            if self.sweep_at.take_if(|at| *at <= now).is_some() {
+                self.sweep(now);
+            }
+            if self.front.refusals.get_mut().due().is_some_and(|at| at <= now) {
+                self.front.refusals.get_mut().log_due(now);
+            }
+            if end_by.is_some() && self.connections.is_empty() {
+                // Other servers may have passed connections on to this one in the meantime.
+                self.accept_passages();
+            }
+            if let Some(end_by) = end_by
+                && (self.connections.is_empty() || end_by <= now)
+            {
+                log::info!("the drain ends: {} connections are still open", self.connections.len());
+                return Ok(());
+            }
+        }
+    }
+
+    fn timeout(&self, end_by: Option<Instant>) -> Option<Duration> {
+        if !self.unfinished.is_empty() || end_by.is_some() && self.connections.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let refusals = self.front.refusals.borrow().due();
+        let next = [self.accept_at, self.sweep_at, refusals, end_by].into_iter().flatten().min()?;
+        Some(next.saturating_duration_since(Instant::now()))
+    }
+
+    fn accept(&mut self) {
+        while let Some(listener) = &self.listener {
+            let (stream, peer) = match listener.accept() {
+                Ok(accepted) => accepted,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {
+                    continue;
+                }
+                Err(e) => {
+                    self.accept_at = Some(self.accepting.again_at(&format_args!("cannot accept: {e}")));
+                    return;
+                }
+            };
+            self.accepting.over();
+            if let Err(why) = self.front.admit(peer, self.connections.len()) {
+                self.turned_away += 1;
+                // Many refused connections must not cause as many log lines.
+                if self.turned_away.is_power_of_two() {
+                    log::warn!("{peer} is turned away: {why} ({} so far)", self.turned_away);
+                }
+                continue;
+            }
+            if let Err(e) = stream.set_nodelay(true) {
+                log::warn!("{peer}: cannot set TCP_NODELAY: {e}");
+                continue;
+            }
+            if self.keep(stream, peer, |stream, serial| Connection::new(stream, peer, serial)).is_some() {
+                self.sweep_by(Instant::now() + self.front.settings.server.idle_timeout);
+            }
+        }
+    }
+
+    /// Watches a connection from now on. Returns its place.
+    fn keep(
+        &mut self,
+        mut stream: TcpStream,
+        peer: SocketAddr,
+        connection: impl FnOnce(TcpStream, u64) -> Connection,
+    ) -> Option<usize> {
+        let entry = self.connections.vacant_entry();
+        let place = entry.key();
+        let both = Interest::READABLE | Interest::WRITABLE;
+        if let Err(e) = self.poll.registry().register(&mut stream, Token(place), both) {
+            log::warn!("{peer}: cannot watch the connection: {e}");
+            return None;
+        }
+        self.next_serial += 1;
+        entry.insert(connection(stream, self.next_serial));
+        Some(place)
+    }
+
+    /// Gives a connection its turn: it reads, parses, hands requests to the store, and writes.
+    fn serve(&mut self, place: usize) {
+        let Some(connection) = self.connections.get_mut(place) else { return };
+        match connection.turn(place, &self.front, &mut self.submit, &mut self.buffer) {
+            Progress::Waits => {}
+            Progress::MoreToRead => self.unfinished.push(place),
+            Progress::Stalled => self.stalled.push(place),
+            Progress::Passes => return self.pass_on(place),
+            Progress::Ended => return self.close(place),
+        }
+        let connection = &self.connections[place];
+        let silent = connection.silent_at(self.front.settings.server.idle_timeout);
+        self.sweep_by(connection.overdue_at(STORE_TIMEOUT).map_or(silent, |overdue| overdue.min(silent)));
+    }
+
+    /// Brings the store's answers to their connections.
+    fn complete(&mut self) {
+        let mut touched = Vec::new();
+        for (ticket, json) in self.submit.completions() {
+            if let Some(connection) = self.connections.get_mut(ticket.place)
+                && connection.serial == ticket.serial
+            {
+                connection.answer(ticket.number, json);
+                touched.push(ticket.place);
+            }
+        }
+        if !self.submit.is_full() {
+            touched.append(&mut self.stalled);
+        }
+        touched.sort_unstable();
+        touched.dedup();
+        for place in touched {
+            self.serve(place);
+        }
+    }
+
+    fn close(&mut self, place: usize) {
+        if let Some(mut connection) = self.connections.try_remove(place) {
+            // If this fails, closing the socket also removes it from the poll.
+            let _ = self.poll.registry().deregister(&mut connection.socket.stream);
+        }
+    }
+
+    fn sweep_by(&mut self, at: Instant) {
+        self.sweep_at = Some(self.sweep_at.map_or(at, |s| s.min(at)));
+    }
+
+    /// Closes connections on which nothing moves, and answers requests that the store does not answer in time.
+    fn sweep(&mut self, now: Instant) {
+        let idle = self.front.settings.server.idle_timeout;
+        let places: Vec<usize> = self.connections.iter().map(|(place, _)| place).collect();
+        for place in places {
+            let connection = &mut self.connections[place];
+            if connection.silent_at(idle) <= now {
+                log::debug!("{} is closed: nothing moved for {idle:?}", connection.peer);
+                self.close(place);
+            } else if connection.overdue_at(STORE_TIMEOUT).is_some_and(|at| at <= now) {
+                connection.give_up_on_store(now, STORE_TIMEOUT);
+                self.serve(place);
+            }
+        }
+        // A client must get an answer to a ping even if the store hangs.
+        for place in std::mem::take(&mut self.stalled) {
+            self.serve(place);
+        }
+        let next = |c: &Connection| {
+            [Some(c.silent_at(idle)), c.overdue_at(STORE_TIMEOUT)].into_iter().flatten().min()
+        };
+        self.sweep_at = self.connections.iter().filter_map(|(_, c)| next(c)).min();
+    }
+}

@@ -1,0 +1,204 @@
+//! Works on one lane of the store, on a thread of its own, so that a node that hangs or is down delays nothing else.
+//! The worker promotes due jobs and expires leases. It then sleeps until exactly the next moment at which something is
+//! due, or until its bell rings.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use nix::errno::Errno;
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+
+use host::{DeadOwner, wait_readable};
+use model::job::TopicName;
+use role::{TroubleLog, lock};
+use store::{self, Bell, OwnerTag, Store, StoreError};
+
+/// How many jobs move in one step, so that others have their turn at the store in between.
+const BATCH: usize = 256;
+
+/// The longest sleep. Nothing depends on it. It limits the delay when a wake-up is lost because the process that should
+/// have sent it died.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// The longest sleep where a process that dies loses the rings it got. After this time at most, the ring is repeated.
+const SHORTER_SLEEP: Duration = Duration::from_secs(10);
+
+/// How long a step may take.
+const STEP: Duration = Duration::from_secs(15);
+
+/// An owner of leases that is gone. Its file is removed when every lane has handed back what the owner held there.
+pub(super) type SharedDeadOwner = Arc<Mutex<Option<DeadOwner>>>;
+
+/// The worker of one lane.
+pub(super) struct LaneWorker {
+    pub store: Box<dyn Store>,
+    pub bell: Box<dyn Bell>,
+    clock: TimerFd,
+    /// Owners whose leases here are not handed back yet.
+    dead: Vec<(OwnerTag, SharedDeadOwner)>,
+    news: Receiver<(OwnerTag, SharedDeadOwner)>,
+    /// Readable when there is news. Closed when the worker must end.
+    told: UnixStream,
+    pub maintenance: SyncSender<()>,
+    trouble: TroubleLog,
+    /// The topics whose jobs are spread after an outage, and over how long.
+    spread: Arc<Mutex<Vec<(TopicName, Duration)>>>,
+    /// Since when the worker has been at a step. `None`: it waits.
+    busy_since: Arc<Mutex<Option<Instant>>>,
+}
+
+/// The main loop's side of a lane worker.
+pub(super) struct LaneWorkerHandle {
+    dead: Sender<(OwnerTag, SharedDeadOwner)>,
+    tell: UnixStream,
+    busy_since: Arc<Mutex<Option<Instant>>>,
+}
+
+impl LaneWorkerHandle {
+    /// Makes the worker hand back the leases of an owner that is gone.
+    pub(super) fn hand_back(&self, owner: OwnerTag, dead: SharedDeadOwner) {
+        // A worker that has ended has already reported that.
+        let _ = self.dead.send((owner, dead));
+        let _ = std::io::Write::write(&mut &self.tell, &[1]);
+    }
+
+    /// Returns by when the worker should have finished its present step.
+    pub(super) fn due_by(&self) -> Option<Instant> {
+        lock(&self.busy_since).map(|since| since + STEP)
+    }
+}
+
+impl LaneWorker {
+    pub(super) fn new(
+        store: Box<dyn Store>,
+        bell: Box<dyn Bell>,
+        maintenance: SyncSender<()>,
+        spread: Arc<Mutex<Vec<(TopicName, Duration)>>>,
+    ) -> Result<(LaneWorker, LaneWorkerHandle)> {
+        let (told, tell) = UnixStream::pair()?;
+        told.set_nonblocking(true)?;
+        tell.set_nonblocking(true)?;
+        let (dead, news) = std::sync::mpsc::channel();
+        let busy_since = Arc::new(Mutex::new(None));
+        let handle = LaneWorkerHandle { dead, tell, busy_since: Arc::clone(&busy_since) };
+        let clock =
+            TimerFd::new(ClockId::CLOCK_REALTIME, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
+        let (dead, trouble) = (Vec::new(), TroubleLog::default());
+        Ok((
+            LaneWorker { store, bell, clock, dead, news, told, maintenance, trouble, spread, busy_since },
+            handle,
+        ))
+    }
+
+    /// Works until it is told to end, or cannot go on.
+    pub(super) fn tend(mut self) -> Result<()> {
+        // The timer that was active before may have died after it made jobs ready, and before it told the consumers.
+        self.store.announce();
+        let longest = if self.bell.loses_rings() { SHORTER_SLEEP } else { LONGEST_SLEEP };
+        let mut announced = Instant::now();
+        loop {
+            *lock(&self.busy_since) = Some(Instant::now());
+            if announced.elapsed() >= longest {
+                // If a process dies before it acts on a ring, the ring is repeated here.
+                self.store.announce();
+                announced = Instant::now();
+            }
+            self.dead.extend(self.news.try_iter());
+            let again = match self.work() {
+                Ok(next_ms) => {
+                    self.trouble.over();
+                    self.arm(next_ms)?;
+                    None
+                }
+                // This process has the old file open, so it ends. The next process opens the new one.
+                Err(e @ StoreError::Gone(_)) => return Err(e.into()),
+                Err(e @ StoreError::Moving(_)) => Some(self.trouble.waits(&e)),
+                Err(e) => Some(self.trouble.again_at(&format_args!("cannot move jobs: {e}"))),
+            };
+            *lock(&self.busy_since) = None;
+            if !self.wait(again.unwrap_or(announced + longest), again.is_some())? {
+                store::unhang(self.bell, self.store.as_mut());
+                return Ok(());
+            }
+        }
+    }
+
+    /// Does what is due now, up to a batch of each kind. Returns the next moment at which something is due.
+    fn work(&mut self) -> Result<Option<i64>, StoreError> {
+        while let Some((owner, _)) = self.dead.last() {
+            let jobs = self.store.hand_back(owner)?;
+            if self.bell.loses_rings() {
+                // The owner may have heard of jobs and died before it leased them.
+                self.store.announce();
+            }
+            if jobs > 0 {
+                log::info!("{jobs} leases of {} are handed back: its process is gone", owner.0);
+            }
+            let Some((_, dead)) = self.dead.pop() else { break };
+            // The last lane that is done with the owner removes its file.
+            if let Some(Err(e)) =
+                Arc::into_inner(dead).and_then(|d| d.into_inner().ok().flatten()).map(DeadOwner::forget)
+            {
+                log::warn!("cannot remove an owner's file: {e}");
+            }
+        }
+        let spread = lock(&self.spread).clone();
+        let (promoted, forgotten) = self.store.promote_or_spread(BATCH, &spread)?;
+        for (topic, jobs) in forgotten {
+            log::warn!("{jobs} jobs of {topic} that were due long ago are spread, as its catch_up says");
+        }
+        let expired = self.store.expire(BATCH)?;
+        if expired.jobs > 0 {
+            log::warn!("{} leases expired", expired.jobs);
+        }
+        Ok([promoted.next_ms, expired.next_ms].into_iter().flatten().min())
+    }
+
+    /// Waits for the next moment, a bell, or the main loop. After a failure of the store, waits for the next try.
+    /// Returns whether to go on.
+    fn wait(&mut self, until: Instant, failed: bool) -> Result<bool> {
+        // While the store fails, neither the clock nor the bell may wake the worker: nothing could be done.
+        let own = if failed { vec![] } else { vec![self.bell.as_fd(), self.clock.as_fd()] };
+        let fds: Vec<BorrowedFd<'_>> = std::iter::once(self.told.as_fd()).chain(own).collect();
+        wait_readable(&fds, Some(until))?;
+        let told = std::io::Read::read(&mut &self.told, &mut [0; 64]);
+        if told.is_ok_and(|n| n == 0) {
+            return Ok(false);
+        }
+        if self.bell.answer().context("cannot answer the bell")? {
+            match self.maintenance.try_send(()) {
+                Ok(()) | Err(TrySendError::Full(())) => {}
+                Err(TrySendError::Disconnected(())) => bail!("the maintenance thread has ended"),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sets the clock to a moment. It also goes off when the host's clock is set.
+    fn arm(&self, next_ms: Option<i64>) -> Result<()> {
+        // Reading clears an expiry, or the report that the host's clock was set. This round has already handled it.
+        match self.clock.wait() {
+            Ok(()) | Err(Errno::EAGAIN) => {}
+            Err(e) => return Err(e).context("cannot read the clock"),
+        }
+        let flags = TimerSetTimeFlags::TFD_TIMER_ABSTIME | TimerSetTimeFlags::TFD_TIMER_CANCEL_ON_SET;
+        match next_ms {
+            None => self.clock.unset()?,
+            Some(at_ms) => {
+                // A time of 0 would switch the clock off.
+                let at = TimeSpec::from(Duration::from_millis(at_ms.max(1) as u64));
+                match self.clock.set(Expiration::OneShot(at), flags) {
+                    // The host's clock was set after the timer was last armed. The timer is armed all the same.
+                    Ok(()) | Err(Errno::ECANCELED) => {}
+                    Err(e) => return Err(e).context("cannot set the clock"),
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,180 @@
+//! dq-timer: promotes due jobs to ready, expires leases, and hands back the leases of processes that died.
+//!
+//! One timer of a `run_dir` is active: the one that holds the leader lock. The others stand by, and one of them takes
+//! over as soon as the lock is free. Each lane of the store has a [`LaneWorker`](lane_worker). The main loop watches
+//! the owners of leases, and the workers.
+//!
+//! It never makes a callback. Begin with [`run`], then `lane_worker`.
+
+mod lane_worker;
+mod leader_lock;
+mod spool;
+mod upkeep;
+
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+
+use self::lane_worker::{LaneWorker, LaneWorkerHandle, SharedDeadOwner};
+use self::leader_lock::LeaderLock;
+use host::{Owners, random_name};
+use model::job::TopicName;
+use model::topic::{CatchUp, Topic, Topics};
+use role::{self, Context, LiveTopics, TroubleLog};
+use store::{BellKind, OwnerTag, Store, StoreError};
+
+/// How long maintenance waits for a node that is down.
+const NODE_AWAY: Duration = Duration::from_secs(1);
+
+/// The longest sleep of the main loop, which only watches the workers.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// How long the process waits at its end for steps that have begun. An interrupted step was done as a whole, or not at
+/// all.
+const LAST_STEPS: Duration = Duration::from_secs(2);
+
+/// Runs the role.
+pub fn run(mut context: Context) -> Result<()> {
+    // The store is opened before this timer stands by, so that it can take over at once.
+    let store = context.store()?;
+    let duty = LeaderLock::await_in(&context.settings.run_dir).context("cannot stand by")?;
+    context.ready()?;
+    while context.drain().is_none() {
+        if context.wait(&[duty.as_fd()], None)?[0] {
+            log::info!("active");
+            let told = upkeep::start(store)?;
+            return Timer::start(&mut context, told)?.run(&mut context);
+        }
+    }
+    Ok(())
+}
+
+/// What the main loop knows of the lane workers.
+struct Timer {
+    owners: Owners,
+    workers: Vec<LaneWorkerHandle>,
+    /// Why a lane worker has ended, and the socket that then wakes the main loop.
+    failed: Receiver<anyhow::Error>,
+    woken: UnixStream,
+    topics: LiveTopics,
+    /// Sends the topics to the upkeep thread when they change.
+    told: Sender<Topics>,
+    /// The topics with `catch_up` set to a span, shared with the lane workers.
+    spread: Arc<Mutex<Vec<(TopicName, Duration)>>>,
+    /// Keeps the thread that sends the host's spool running. `None`: the store has no spool.
+    _spool: Option<Sender<()>>,
+}
+
+impl Timer {
+    fn start(context: &mut Context, told: Sender<Topics>) -> Result<Timer> {
+        let topics = context.topics()?;
+        let _ = told.send(topics.now().clone());
+        let run_dir = &context.settings.run_dir.clone();
+        let (woken, wake) = UnixStream::pair()?;
+        let (fail, failed) = channel();
+        let spread = Arc::new(Mutex::new(spread_of(topics.now())));
+        let mut workers = Vec::new();
+        for lane in 0..context.lanes()?.count() {
+            let bell = context.bell(lane, BellKind::Timer, &random_name()?)?;
+            let maintenance = maintain(context.lane(lane)?)?;
+            let (worker, handle) =
+                LaneWorker::new(context.lane(lane)?, bell, maintenance, Arc::clone(&spread))?;
+            let (fail, wake) = (fail.clone(), wake.try_clone()?);
+            role::vital_thread("tender", move || {
+                if let Err(e) = worker.tend() {
+                    let _ = fail.send(e);
+                }
+                drop(wake.shutdown(Shutdown::Both));
+            })?;
+            workers.push(handle);
+        }
+        let owners = Owners::watch(run_dir).context("cannot watch the owners of leases")?;
+        let spool = spool::start(&context.settings.store)?;
+        Ok(Timer { owners, workers, failed, woken, topics, told, spread, _spool: spool })
+    }
+
+    fn run(&mut self, context: &mut Context) -> Result<()> {
+        while context.drain().is_none() {
+            for owner in self.owners.dead().context("cannot look at the owners of leases")? {
+                let tag = OwnerTag(owner.tag.clone());
+                let dead = SharedDeadOwner::new(Mutex::new(Some(owner)));
+                // The last worker gets the last reference. The worker that finishes last removes the owner's file.
+                for (worker, dead) in self.workers.iter().zip(std::iter::repeat_n(dead, self.workers.len())) {
+                    worker.hand_back(tag.clone(), dead);
+                }
+            }
+            context.workers_by(self.workers.iter().filter_map(LaneWorkerHandle::due_by).min());
+            let fds: Vec<BorrowedFd<'_>> = std::iter::once(self.woken.as_fd())
+                .chain(self.owners.fds())
+                .chain(self.topics.fd())
+                .collect();
+            context.wait(&fds, Some(Instant::now() + LONGEST_SLEEP))?;
+            if let Some(topics) = self.topics.look() {
+                let _ = self.told.send(topics.clone());
+                *role::lock(&self.spread) = spread_of(topics);
+            }
+            if let Ok(e) = self.failed.try_recv() {
+                return Err(e);
+            }
+        }
+        // The workers end when their handles are dropped, and take their bells down.
+        self.workers.clear();
+        match self.failed.recv_timeout(LAST_STEPS) {
+            Ok(e) => Err(e),
+            Err(RecvTimeoutError::Disconnected) => Ok(()),
+            Err(RecvTimeoutError::Timeout) => {
+                log::warn!("a lane worker has not finished its last step: it is interrupted");
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Returns the topics whose jobs are spread after an outage, and over how long.
+fn spread_of(topics: &Topics) -> Vec<(TopicName, Duration)> {
+    let span = |topic: &Topic| match topic.catch_up {
+        CatchUp::Spread(span) => Some((topic.name.clone(), span)),
+        CatchUp::All | CatchUp::Skip(_) => None,
+    };
+    topics.iter().filter_map(|topic| span(topic)).collect()
+}
+
+/// Starts a thread for the maintenance of a lane's store, which may take long. It works when it is told to, and after
+/// the time that the store asked for.
+fn maintain(mut store: Box<dyn Store>) -> Result<SyncSender<()>> {
+    let (told, tell) = sync_channel(1);
+    let work = move || {
+        let mut trouble = TroubleLog::default();
+        // The first round runs at the start, because no bell rang for what was there before.
+        loop {
+            let told = match store.maintain() {
+                Ok(again) => {
+                    trouble.over();
+                    match again {
+                        Some(again) => tell.recv_timeout(again),
+                        None => tell.recv().map_err(RecvTimeoutError::from),
+                    }
+                }
+                // Others report a node that is down.
+                Err(StoreError::NodeDown(e)) => {
+                    log::debug!("cannot maintain the store: {e}");
+                    tell.recv_timeout(NODE_AWAY)
+                }
+                Err(e) => {
+                    let again = trouble.again_at(&format_args!("cannot maintain the store: {e}"));
+                    tell.recv_timeout(again.saturating_duration_since(Instant::now()))
+                }
+            };
+            if told == Err(RecvTimeoutError::Disconnected) {
+                return;
+            }
+        }
+    };
+    role::vital_thread("maintenance", work)?;
+    Ok(told)
+}

@@ -1,0 +1,239 @@
+//! Keeps the jobs. [`Store`] is the trait that both stores implement: `sqlite` (embedded) and `redis` (nodes of Redis).
+//!
+//! A [`Store`] is one handle and is used by one thread. Processes and threads open as many as they need. Every method
+//! that changes something is one atomic step for each job: a crash between any two instructions leaves every job in
+//! exactly one state.
+//!
+//! It never makes a callback and never decides when to retry: callers pass the new due time. No method waits for work:
+//! a process waits on a [`Bell`].
+//!
+//! Begin with the trait in this file, then `sqlite/change.rs` or `redis/change.rs` with `redis/lua/add.lua`.
+//! docs/internals/NODES.md has the table of what must hold when a process dies between two steps.
+
+mod bell;
+mod capability;
+mod counts;
+mod dead;
+mod flow;
+mod lanes;
+mod lease;
+mod outcome;
+mod redis;
+mod spool;
+mod sqlite;
+
+use std::time::Duration;
+
+pub use bell::{Bell, BellKind, Ring, TopicRing};
+pub use capability::Capability;
+pub use counts::{Counts, Views};
+pub use dead::{DeadLetter, DeadLetterOperation, DeadLetters, Which};
+pub use flow::{
+    CircuitState, CircuitView, Left, Limits, Opening, PERMIT_HOLDS, Pauses, Permit, PermitAsk, WaitingTopics,
+};
+pub use lanes::{Lanes, Probe, Probed, hang_bell, open, open_lane, unhang};
+use lease::exchange_apart;
+pub use lease::{
+    Batch, Leased, Leases, Outcome, OwnerTag, Promotion, Settled, Settlement, Settlements, Token, Wanted,
+};
+pub use outcome::{Added, Changed, Deleted, Jobs};
+pub use redis::{MoveAsk, MovedJobs, NodeState, Part, Progress, RedisStore, SetState, SpoolSender};
+pub use spool::{Spool, SpoolState};
+pub use sqlite::SqliteStore;
+
+use model::headers::Headers;
+use model::job::{Attempt, Body, Due, JobKey, Priority, State, TopicName};
+use model::ticket::TicketSecret;
+
+/// Why a store did not do what it was asked to do. Nothing was changed, unless the error is [`StoreError::Unknown`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// Another program holds the lock of the store for longer than dq waits.
+    #[error("the store is locked by another program")]
+    Busy,
+    /// The store has no room left.
+    #[error("the store is full")]
+    Full,
+    /// The store's file is damaged, or not a database.
+    #[error("the store is damaged: {0}")]
+    Damaged(String),
+    /// The store's file is not the one that was opened: it was removed or replaced.
+    #[error("the store's file was removed or replaced: {0}")]
+    Gone(String),
+    /// The store cannot be reached, read or written.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+    /// A node that the call needs is down, for example the home of the job.
+    #[error("a node is down: {0}")]
+    NodeDown(String),
+    /// The configuration does not fit the nodes: it does not name all of them, they are of an earlier release, or they
+    /// may lose data in a crash and the configuration does not allow it.
+    #[error("the nodes do not fit the configuration: {0}")]
+    Unfit(String),
+    /// Jobs are being moved between nodes. Until that is over, nothing else is done with jobs.
+    #[error("the nodes are being changed: {0}")]
+    Moving(String),
+    /// The home of the job does not answer, and the spool of this host has no room for more changes.
+    #[error("the spool is full: {0}")]
+    SpoolFull(String),
+    /// The server cannot make the change as safe as its topic asks, so the change was not made.
+    #[error("not as safe as asked: {0}")]
+    NotDurable(String),
+    /// The change may or may not have happened; or it happened, but is not yet as safe as its topic asks.
+    #[error("the outcome is unknown: {0}")]
+    Unknown(String),
+}
+
+impl StoreError {
+    /// The machine-readable name that answers carry.
+    pub fn code(&self) -> &'static str {
+        match self {
+            StoreError::Busy => "store_busy",
+            StoreError::Full => "store_full",
+            StoreError::Damaged(_) => "store_damaged",
+            StoreError::Gone(_) => "store_gone",
+            StoreError::Unavailable(_) => "store_unavailable",
+            StoreError::NodeDown(_) => "node_down",
+            StoreError::Unfit(_) => "nodes_unfit",
+            StoreError::Moving(_) => "nodes_moving",
+            StoreError::SpoolFull(_) => "spool_full",
+            StoreError::NotDurable(_) => "not_durable",
+            StoreError::Unknown(_) => "unknown",
+        }
+    }
+}
+
+/// The most jobs that a forecast of the embedded store counts, beginning with the earliest. Counting takes one step for
+/// each job.
+pub const FORECAST_MAX: u64 = 1_000_000;
+
+/// How many jobs become due in each of several spans.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Forecast {
+    /// The number of jobs for each span, from one moment to the next.
+    pub jobs: Vec<u64>,
+    /// Whether the count stopped at [`FORECAST_MAX`], so that jobs may be missing from it.
+    pub is_capped: bool,
+}
+
+/// The result of a store's methods.
+pub type Result<T, E = StoreError> = std::result::Result<T, E>;
+
+/// A change to a delayed or ready job. A field that is `None` leaves the job as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Change {
+    /// The new due time.
+    pub due: Option<Due>,
+    /// The new body.
+    pub body: Option<Body>,
+    /// The new priority.
+    pub priority: Option<Priority>,
+    /// The job's own limit of attempts. `Some(None)`: from now on the topic's limit holds.
+    pub max_attempts: Option<Option<u32>>,
+    /// The new headers, in place of all old ones. If they are empty, the job has none from now on.
+    pub headers: Option<Headers>,
+}
+
+/// A job as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct View {
+    /// Topic and id.
+    pub key: JobKey,
+    /// Its state.
+    pub state: State,
+    /// Its body.
+    pub body: Body,
+    /// The due time of the next attempt, of the current one if the job is leased, or of the last one if it is dead.
+    /// Unix milliseconds.
+    pub due_ms: i64,
+    /// Leased: the deadline of the lease. Dead: when the job died. Unix milliseconds.
+    pub until_ms: Option<i64>,
+    /// When the job was added, Unix microseconds, by the shard's clock.
+    pub stamp_us: i64,
+    /// Its priority among the ready jobs.
+    pub priority: Priority,
+    /// How many attempts were begun and count.
+    pub attempts: u32,
+    /// Its own limit of attempts.
+    pub max_attempts: Option<u32>,
+    /// The last attempts, the oldest first.
+    pub attempts_log: Vec<Attempt>,
+    /// Its own headers.
+    pub headers: Headers,
+    /// Whether the job waits in the spool of this host until its home answers.
+    pub is_spooled: bool,
+}
+
+/// The result of a promotion or an expiry: how many jobs moved, and when there is more to do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// How many jobs moved.
+    pub jobs: usize,
+    /// When the next job is due, or the next lease ends, Unix milliseconds. In the past: the batch was full, and there
+    /// is more to do now. None: nothing waits.
+    pub next_ms: Option<i64>,
+}
+
+/// The due time of a job that is held back: the job is not delivered until [`Jobs::release`] gives it its real due
+/// time. The moment is near the end of the year 9999, and no client is likely to name exactly this one.
+pub const HELD_MS: i64 = 253_402_300_000_017;
+
+/// If a job has been due for this long and is not ready, no timer promoted it: there was an outage.
+pub const OUTAGE: Duration = Duration::from_secs(10);
+
+/// The topics whose jobs got a new due time, and how many jobs of each.
+pub type Rescheduled = Vec<(TopicName, usize)>;
+
+/// A page of a listing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Page {
+    /// The jobs.
+    pub jobs: Vec<View>,
+    /// The cursor of the next page. None: this was the last page.
+    pub next: Option<String>,
+    /// The nodes that could not be asked. Their jobs are missing from the page.
+    pub away: Vec<String>,
+}
+
+/// One handle to the store.
+pub trait Store:
+    Jobs + Leases + Settlements + Promotion + DeadLetters + Views + Pauses + Limits + Maintenance + Send
+{
+}
+
+impl<T: Jobs + Leases + Settlements + Promotion + DeadLetters + Views + Pauses + Limits + Maintenance + Send>
+    Store for T
+{
+}
+
+/// The store's own maintenance, and the calls that wake processes that wait for work.
+pub trait Maintenance {
+    /// Returns the secret that signs the tickets for leases of a lane. It is made when it is first needed, and is the
+    /// same for all callers.
+    fn secret(&mut self, lane: usize) -> Result<TicketSecret>;
+
+    /// Checks whether the store answers. The error says what is wrong.
+    fn health(&mut self) -> Result<()>;
+
+    /// Looks for damage in the whole store. This may take long, but blocks nobody. Redis has no such check: the result
+    /// is always `Ok`.
+    fn inspect(&mut self) -> Result<()>;
+
+    /// Rings again for topics with ready jobs that this process may not take, so that another process hears of them.
+    /// The embedded store does nothing here, because each of its rings reaches all processes.
+    fn pass_on(&mut self, _topics: &[TopicName]) {}
+
+    /// Gives back rings that are for other processes, so that one of them hears them. A ring whose topic has no ready
+    /// jobs or is paused is dropped. Giving a ring back twice has the same effect as once.
+    fn give_back(&mut self, _rings: &[TopicRing]) -> Result<()> {
+        Ok(())
+    }
+
+    /// Rings all bells in case there is work: a process may have died after it made work and before it rang.
+    fn announce(&mut self);
+
+    /// Does the regular work of the store. Embedded: copies the write-ahead log into the file. Redis: tells nodes that
+    /// were away what they have missed. A timer calls it when its bell rang, and after the returned time, if there is
+    /// one. An import calls it too, because no daemon may run beside an import.
+    fn maintain(&mut self) -> Result<Option<Duration>>;
+}

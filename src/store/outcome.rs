@@ -1,0 +1,110 @@
+//! What clients do to jobs, and the results.
+
+use crate::{Change, Result, View};
+use model::job::{Due, JobKey, NewJob, State, TopicName};
+use std::time::Duration;
+/// The result of adding one job, with the due time of the job that is stored now, by the shard's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Added {
+    /// The job is stored as a new one.
+    New {
+        /// Its due time, Unix milliseconds.
+        due_ms: i64,
+    },
+    /// The job is stored in place of a job with the same id. If that one is leased, the new job also waits until the
+    /// lease ends.
+    Replaced {
+        /// The due time of the new job, Unix milliseconds.
+        due_ms: i64,
+    },
+    /// There is a job with the same id, and it stays (`keep`).
+    Kept {
+        /// The due time of the job that stays, Unix milliseconds.
+        due_ms: i64,
+    },
+    /// There is a job with the same id, and the add was refused (`reject`).
+    Rejected,
+    /// The job waits in the spool of this host until its home answers. Then it replaces a job with the same id that its
+    /// home has.
+    Spooled {
+        /// Its due time, Unix milliseconds, by the host's clock.
+        due_ms: i64,
+    },
+}
+
+impl Added {
+    /// Returns when the job that is stored now is due, Unix milliseconds. None: the add was refused.
+    pub fn due_ms(self) -> Option<i64> {
+        match self {
+            Added::New { due_ms }
+            | Added::Replaced { due_ms }
+            | Added::Kept { due_ms }
+            | Added::Spooled { due_ms } => Some(due_ms),
+            Added::Rejected => None,
+        }
+    }
+}
+
+/// The result of a deletion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deleted {
+    /// The job is gone.
+    Done,
+    /// There is no such job.
+    NotFound,
+    /// An add of this job waits in the spool of this host, and the deletion takes its place there. When the home
+    /// answers, the job that the home has is removed.
+    Spooled,
+}
+
+impl Deleted {
+    /// Returns the result for a job that was there, or was not.
+    pub(crate) fn from_found(was_there: bool) -> Deleted {
+        if was_there { Deleted::Done } else { Deleted::NotFound }
+    }
+}
+
+/// The result of a change to one job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Changed {
+    /// The change was made.
+    Done,
+    /// There is no such job.
+    NotFound,
+    /// The job is leased.
+    Conflict,
+}
+
+/// What clients do to jobs.
+pub trait Jobs {
+    /// Stores jobs durably. Returns one answer for each, in their order.
+    fn add(&mut self, jobs: &[NewJob]) -> Vec<Result<Added>>;
+
+    /// Returns the job with this key, or its latest dead letter if there is no live job.
+    fn get(&mut self, key: &JobKey) -> Result<Option<View>>;
+
+    /// Removes jobs durably, in any state. If there is no live job with a key, its dead letters are removed. Returns
+    /// one answer for each key, in their order.
+    fn delete(&mut self, keys: &[JobKey]) -> Vec<Result<Deleted>>;
+
+    /// Changes a delayed or ready job. It stays the same job, with its attempts and its stamp.
+    fn change(&mut self, key: &JobKey, change: &Change) -> Result<Changed>;
+
+    /// Gives jobs that are held back, that is, due at [`HELD_MS`](crate::HELD_MS), their real due times, durably. A job
+    /// that is not held back, or is gone, stays as it is. Returns for each job whether it was held back, in their
+    /// order.
+    fn release(&mut self, jobs: &[(JobKey, Due)]) -> Vec<Result<bool>>;
+
+    /// Gives a delayed or ready job a new due time.
+    fn reschedule(&mut self, key: &JobKey, due: Due) -> Result<Changed> {
+        self.change(key, &Change { due: Some(due), ..Change::default() })
+    }
+
+    /// Makes a delayed job ready now.
+    fn run(&mut self, key: &JobKey) -> Result<Changed> {
+        self.reschedule(key, Due::In(Duration::ZERO))
+    }
+
+    /// Removes up to `limit` jobs of a topic that are in `state`. Returns how many.
+    fn purge(&mut self, topic: &TopicName, state: State, limit: usize) -> Result<usize>;
+}

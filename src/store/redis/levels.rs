@@ -1,0 +1,104 @@
+//! How safe a change must be before it is answered, by topic.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::RedisStore;
+use super::node;
+use super::nodes::{Nodes, Place};
+use crate::{Capability, Result, StoreError};
+use model::job::TopicName;
+use model::topic::{Durability, Topics};
+
+/// The durability levels of topics.
+#[derive(Debug, Default)]
+pub(super) struct Levels {
+    /// The level of a topic that sets none.
+    pub store: Durability,
+    /// The levels of the topics that set one.
+    topics: HashMap<TopicName, Durability>,
+}
+
+impl Levels {
+    pub(super) fn new(store: Durability) -> Levels {
+        Levels { store, topics: HashMap::new() }
+    }
+
+    fn of(&self, topic: &TopicName) -> Durability {
+        self.topics.get(topic).copied().unwrap_or(self.store)
+    }
+}
+
+impl Nodes {
+    /// Sets the levels that the topics ask for now.
+    pub fn set_topics(&self, topics: &Topics) {
+        let asked = topics.iter().filter_map(|topic| Some((topic.name.clone(), topic.durability?))).collect();
+        self.levels_mut().topics = asked;
+    }
+
+    /// Returns the levels that the store or any topic asks for.
+    pub fn asked_levels(&self) -> Vec<Durability> {
+        let levels = self.levels();
+        let all: BTreeSet<Durability> = levels.topics.values().copied().chain([levels.store]).collect();
+        all.into_iter().collect()
+    }
+
+    /// Returns whether the configuration allows nodes that keep snapshots only.
+    pub fn allows_snapshots(&self) -> bool {
+        self.nodes.iter().all(|node| node.safety.allow_snapshots)
+    }
+
+    /// Returns how safe changes of a topic's jobs must be.
+    pub(super) fn level(&self, topic: &TopicName) -> Durability {
+        self.levels().of(topic)
+    }
+
+    /// Groups items by the level of their topic. The level that needs no wait comes first.
+    pub(super) fn by_level<'a>(
+        &self,
+        topics: impl Iterator<Item = &'a TopicName>,
+    ) -> BTreeMap<Durability, Vec<usize>> {
+        let levels = self.levels();
+        let mut groups: BTreeMap<Durability, Vec<usize>> = BTreeMap::new();
+        for (i, topic) in topics.enumerate() {
+            groups.entry(levels.of(topic)).or_default().push(i);
+        }
+        groups
+    }
+
+    /// Returns what a node can promise. With several servers, this is what all of them can promise. None: the node does
+    /// not report it.
+    pub(super) fn capability(&self, node: usize) -> Option<Capability> {
+        let all = self.nodes[node].capabilities().into_iter();
+        all.min_by_key(|one| (one.alone(), one.replicas))
+    }
+
+    /// Returns an error if a node keeps snapshots only and the configuration does not allow that.
+    pub(super) fn keep_jobs(&self, lane: Option<usize>) -> Result<()> {
+        let mut nodes =
+            self.nodes.iter().enumerate().filter(|(node, _)| lane.is_none_or(|lane| lane == *node));
+        nodes.try_for_each(|(_, node)| node.keeps_jobs())
+    }
+}
+
+impl RedisStore {
+    /// Waits until the changes on these shards are as safe as the topic asks.
+    pub(super) fn confirm(&self, topic: &TopicName, places: impl Iterator<Item = Place>) -> Result<()> {
+        let level = self.nodes.level(topic);
+        if level == Durability::Memory {
+            return Ok(());
+        }
+        let call = |place: Place| {
+            let base = self.nodes.nodes[place.node].bases[place.shard].as_bytes();
+            (place, node::Call { durability: level, ..node::mark(place.shard, base) })
+        };
+        for (_, answer) in self.ask_all_by(places.map(call).collect()) {
+            answer.map_err(|e| match e {
+                e @ StoreError::Unknown(_) => e,
+                e => StoreError::Unknown(format!(
+                    "the change is stored on the master, but perhaps not as safe as asked ({level}): {e}"
+                )),
+            })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,22 @@
+--@ use clock fence bells scores leases moves
+-- Removes live jobs in any state from a shard, because their home has them now.
+--
+-- KEYS  1 the base of the shard that had them   2 the base, followed by the set: see fence
+-- ARGV  1 topic   then ids
+-- Returns how many jobs it has removed
+--
+-- Moves a job: delayed, ready, leased -> nothing
+
+local topic, m, dropped = ARGV[1], moves(ARGV[1]), 0
+for i = 2, #ARGV do
+  local id = ARGV[i]
+  local lease = call('HGET', base .. 'L:' .. topic, id)
+  dropped = dropped + call('HEXISTS', base .. 'b:' .. topic, id)
+  add(m, 'from_delayed', id)
+  add(m, 'from_ready', id)
+  if lease then unlease(m, id, lease_of(lease)) end
+  add(m, 'gone', id)
+  add(m, 'forgotten', id)
+end
+make(m)
+return dropped

@@ -1,0 +1,67 @@
+--@ use clock fence bells scores records leases moves
+-- Takes over live jobs from another shard, unchanged, with their leases.
+--
+-- KEYS  1 the base of the jobs' home shard   2 the base, followed by the set: see fence
+-- ARGV  1 what happens to a job that this shard has under the same id
+--         replace  it is removed
+--         newer    of the two jobs, the one that was added later stays
+--         absent   it stays, and the other one is not taken over
+--       2 the shard that has the jobs   3 topic
+--       then for each job: id, record, notes, state, score, lease, as move_take returns them
+--         or, for a job that has ended on that shard: id, its stamp, and four times ''. A version of the job that was
+--         added here before is then removed
+-- Returns how many jobs it has taken over
+--
+-- Moves a job: nothing -> delayed, ready, leased. A job that is removed: delayed, ready, leased -> nothing
+
+local rule, topic, taken = ARGV[1], ARGV[3], 0
+-- The notes of the release before the sets about jobs that it has moved here. These jobs must not come a second time.
+local put = base .. 'put:' .. ARGV[2]
+
+for i = 4, #ARGV, 6 do
+  local id, record, noted, state, score, packed =
+    ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5]
+  local own, goes, comes = call('HGET', base .. 'b:' .. topic, id), true, state ~= ''
+  if rule == 'absent' then
+    goes = not own
+    comes = goes
+  elseif rule == 'newer' then
+    local stamp = comes and stamp_of(record) or tonumber(record)
+    goes = not own or stamp_of(own) < stamp
+    comes = comes and (goes or stamp_of(own) == stamp) and tonumber(call('HGET', put, topic .. '\0' .. id) or -1) < stamp
+    goes = goes or comes
+  end
+  if own and goes then
+    local m, lease = moves(topic), call('HGET', base .. 'L:' .. topic, id)
+    add(m, 'from_delayed', id)
+    add(m, 'from_ready', id)
+    if lease then unlease(m, id, lease_of(lease)) end
+    add(m, 'gone', id)
+    add(m, 'forgotten', id)
+    make(m)
+  end
+  if comes then
+    taken = taken + 1
+    local m = moves(topic)
+    add(m, 'records', id, record)
+    if noted ~= '' then add(m, 'notes', id, noted) end
+    if state == 'd' then
+      m.earliest = tonumber(score)
+      add(m, 'delayed', score, id)
+    elseif state == 'r' then
+      add(m, 'ready', score, id)
+    end
+    make(m)
+    if state == 'l' then
+      call('ZADD', base .. 'l:' .. topic, score, id)
+      call('HSET', base .. 'L:' .. topic, id, packed)
+      lower('end', topic, score)
+      local owner = lease_of(packed).owner
+      if owner ~= '' then call('SADD', base .. 'o:' .. owner, topic .. '\0' .. id) end
+      -- Each topic that ever had a job must be in `due`, so that it is counted.
+      call('ZADD', base .. 'due', 'NX', 'inf', topic)
+    end
+    if #record > 65536 then call('SADD', base .. 'big', topic) end
+  end
+end
+return taken

@@ -1,0 +1,185 @@
+//! Whether a server can make changes as safe as their topics ask. What it can do is checked before the changes are
+//! sent. The wait for them is sent after them.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, RedisError, Value};
+
+use super::Node;
+use super::call::{Call, Failure};
+use super::endpoint::Endpoint;
+use super::wire::PooledConnection;
+use crate::{Capability, StoreError};
+use model::excerpt::Excerpt;
+use model::topic::Durability;
+
+/// How old the known capability of a server may be: a server may lose its replicas at any time.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// A write that changes only its own key. WAIT and WAITAOF wait for the last write of their own connection, and for all
+/// writes before it. But a job may have been written on another connection (`keep`, several calls). So each wait has a
+/// write of its own before it. The removal comes first, so that the write passes when the memory is full.
+const MARK: &str = "redis.call('DEL', KEYS[1] .. 'mark') redis.call('SET', KEYS[1] .. 'mark', '')";
+
+/// The position of the shard's base in a call's words: after EVALSHA, the script, and the number of keys.
+const BASE_AT: usize = 3;
+
+/// What is known of a server: when it was asked, its name, and its capability.
+#[derive(Debug, Default)]
+pub(super) struct CachedCapability(Mutex<Option<(Instant, String, Capability)>>);
+
+/// Makes a call that writes on a shard, and changes only its own key.
+pub(in super::super) fn mark(shard: usize, base: &[u8]) -> Call {
+    let mut cmd = redis::cmd("EVAL");
+    cmd.arg(MARK).arg(1).arg(base);
+    Call::plain(shard, cmd)
+}
+
+/// The wait that follows some calls.
+pub(super) struct Wait {
+    level: Durability,
+    limit: Duration,
+    /// A write, and the command that waits for it. Empty: the answers themselves show that the changes are safe.
+    pub cmds: Vec<Cmd>,
+}
+
+impl Wait {
+    /// Returns the wait of calls that are made together. None: they need no wait.
+    pub(super) fn for_calls(calls: &[&Call], capability: &Capability, limit: Duration) -> Option<Wait> {
+        let call = calls.iter().find(|call| call.durability != Durability::Memory)?;
+        let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        let mut wait = match call.durability {
+            Durability::Fsync => redis::cmd("WAITAOF"),
+            _ => redis::cmd("WAIT"),
+        };
+        match call.durability {
+            Durability::Replicas(replicas) => wait.arg(replicas).arg(limit_ms),
+            _ => wait.arg(1).arg(0).arg(limit_ms),
+        };
+        let base = call.cmd.args_iter().nth(BASE_AT);
+        let base = base.and_then(|word| if let redis::Arg::Simple(base) = word { Some(base) } else { None });
+        let is_on_disk = call.durability == Durability::Fsync && capability.answers_from_disk();
+        let cmds =
+            if is_on_disk { Vec::new() } else { vec![mark(call.shard, base.unwrap_or_default()).cmd, wait] };
+        Some(Wait { level: call.durability, limit, cmds })
+    }
+
+    /// Returns why the changes are not as safe as asked, or none if they are. `answers` are the answers to the wait's
+    /// commands.
+    fn missed(&self, answers: &[Result<Value, Failure>]) -> Option<String> {
+        if answers.is_empty() {
+            return None;
+        }
+        let limit = humantime::format_duration(self.limit);
+        match (self.level, answers) {
+            (_, [Err(failure), _] | [_, Err(failure)]) => Some(failure.clone().into_error().to_string()),
+            (Durability::Replicas(wanted), [_, Ok(Value::Int(reached))]) => (*reached < i64::from(wanted))
+                .then(|| format!("{reached} of {wanted} replicas had it within {limit}")),
+            (_, [_, Ok(Value::Array(reached))]) => match reached.first() {
+                Some(Value::Int(synced)) if *synced > 0 => None,
+                _ => Some(format!("it was not on the disk within {limit}")),
+            },
+            _ => Some("the server's answer cannot be understood".to_owned()),
+        }
+    }
+
+    /// If the changes are not as safe as asked, makes the answers of the calls that succeeded unknown.
+    pub(super) fn judge(
+        &self,
+        name: &str,
+        calls: &[&Call],
+        answers: &mut [Result<Value, Failure>],
+        waited: &[Result<Value, Failure>],
+    ) {
+        let Some(why) = self.missed(waited) else { return };
+        let told = format!(
+            "node {name}: the change is stored on the master, but not yet as safe as asked ({}): {why}",
+            self.level
+        );
+        for (call, answer) in calls.iter().zip(answers) {
+            if call.durability != Durability::Memory && answer.is_ok() {
+                *answer = Err(Failure::Unknown(StoreError::Unknown(told.clone())));
+            }
+        }
+    }
+}
+
+impl Endpoint {
+    /// Returns what the server of a connection can promise. The answer is at most a second old.
+    pub(super) fn capability_on(&self, wire: &mut PooledConnection) -> Result<Capability, RedisError> {
+        let mut known = self.known.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, server, capability)) = &*known
+            && at.elapsed() < FRESH
+            && **server == *wire.server
+        {
+            return Ok(capability.clone());
+        }
+        let capability = look(wire).inspect_err(|_| wire.broken = true)?;
+        *known = Some((Instant::now(), wire.server.to_string(), capability.clone()));
+        Ok(capability)
+    }
+
+    /// Returns why none of these calls may be made, or none. They are refused if the server cannot make them as safe as
+    /// asked.
+    pub(super) fn refusal(&self, calls: &[&Call], capability: &Capability) -> Option<StoreError> {
+        let lack = calls.iter().find_map(|call| Some((call.durability, capability.lacks(call.durability)?)));
+        lack.map(|(level, why)| {
+            StoreError::NotDurable(format!("node {}: \"{level}\" cannot be had there, as {why}", self.name))
+        })
+    }
+}
+
+impl Node {
+    /// Returns what each server of the node can promise, for those that answer.
+    pub(in super::super) fn capabilities(&self) -> Vec<Capability> {
+        let masters = self.masters(false);
+        masters.iter().filter_map(|server| server.capability().ok()).collect()
+    }
+
+    /// Returns an error if the node keeps snapshots only and the configuration does not allow that. A server that does
+    /// not answer does not count.
+    pub(in super::super) fn keeps_jobs(&self) -> Result<(), StoreError> {
+        let bad = |capability: &Capability| capability.keeps_snapshots_only();
+        if self.safety.allow_snapshots || !self.capabilities().iter().any(bad) {
+            return Ok(());
+        }
+        Err(StoreError::Unfit(format!(
+            "node {} writes no append-only file: a crash loses the jobs since its last snapshot, or all of them. Set appendonly yes \
+             (CONFIG SET appendonly yes, and in its file), or store.allow_snapshots = true if that is acceptable",
+            self.name
+        )))
+    }
+}
+
+/// Asks a server what it can promise. If it does not allow a question, that part stays unknown, and this is logged
+/// once.
+fn look(wire: &mut PooledConnection) -> Result<Capability, RedisError> {
+    let mut ask = |cmd: &Cmd, what: &str| -> Result<Option<Value>, RedisError> {
+        match cmd.query(&mut wire.connection) {
+            Ok(told) => Ok(Some(told)),
+            Err(e) if e.is_io_error() => Err(e),
+            Err(e) => {
+                static TOLD: AtomicBool = AtomicBool::new(false);
+                if !TOLD.swap(true, Ordering::Relaxed) {
+                    log::warn!(
+                        "redis: a server does not allow {what}, which shows how safe jobs are: {}",
+                        Excerpt(e)
+                    );
+                }
+                Ok(None)
+            }
+        }
+    };
+    let mut info = redis::cmd("INFO");
+    let info = ask(info.arg("server").arg("replication").arg("persistence"), "INFO")?;
+    let info = info.and_then(|told| redis::from_redis_value::<String>(told).ok()).unwrap_or_default();
+    let pair = |line: &str| line.trim().split_once(':').map(|(k, v)| (k.to_owned(), v.to_owned()));
+    let info: BTreeMap<String, String> = info.lines().filter_map(pair).collect();
+    let mut config = redis::cmd("CONFIG");
+    let config = ask(config.arg("GET").arg("appendonly").arg("appendfsync"), "CONFIG GET")?;
+    let config = config.and_then(|told| redis::from_redis_value(told).ok()).unwrap_or_default();
+    Ok(Capability::new(&info, &config))
+}

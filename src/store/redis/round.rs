@@ -1,0 +1,318 @@
+//! One round of a move: the fence, the clearing of older shards, the copies, the opening. docs/internals/NODES.md has
+//! the steps, and the reason for each.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use redis::Value;
+
+use super::CHUNK;
+use super::answer::{array, number, optional_text, strange, text};
+use super::carry::MoveRoute;
+use super::homes::Homes;
+use super::mover::{MoveAsk, MovedJobs, Progress, other_mover};
+use super::node::{Call, Failure};
+use super::nodes::{Nodes, Place};
+use super::script::Script;
+use super::set::NodeSet;
+use crate::{Result, StoreError};
+use model::job::{JobId, JobKey, TopicName};
+
+/// How long one WAIT for replicas lasts, and for how long it is repeated in all.
+const WAIT: Duration = Duration::from_millis(50);
+const WAIT_IN_ALL: Duration = Duration::from_secs(30);
+
+/// Why a round ends early.
+pub(super) enum RoundEnd {
+    /// Another round may succeed.
+    Again(StoreError),
+    Fails(StoreError),
+}
+
+pub(super) type RoundResult<T> = std::result::Result<T, RoundEnd>;
+
+impl From<StoreError> for RoundEnd {
+    fn from(e: StoreError) -> RoundEnd {
+        match e {
+            StoreError::NodeDown(_) | StoreError::Unknown(_) | StoreError::Busy | StoreError::Moving(_) => {
+                RoundEnd::Again(e)
+            }
+            e => RoundEnd::Fails(e),
+        }
+    }
+}
+
+/// One round of a move: from the fence to the opening.
+pub(super) struct Round<'a, F> {
+    pub nodes: &'a Nodes,
+    pub set: &'a NodeSet,
+    /// Where the homes of the set are, and were.
+    pub homes: &'a Homes,
+    pub ask: &'a MoveAsk,
+    pub done: &'a mut MovedJobs,
+    pub told: &'a mut F,
+}
+
+impl<F: FnMut(Progress)> Round<'_, F> {
+    /// Runs the round.
+    pub(super) fn play(mut self) -> RoundResult<()> {
+        let concerned: Vec<usize> =
+            (0..self.nodes.count()).filter(|node| self.nodes.concerns(self.set, self.ask, *node)).collect();
+        let places: Vec<Place> = concerned.iter().flat_map(|node| self.nodes.shards_of(*node)).collect();
+        (self.done.moved, self.done.dropped) = (0, 0);
+        // The server that answers for each shard, and how many replicas it has.
+        let mut servers = BTreeMap::new();
+        for node in &concerned {
+            self.have_replicas(*node)?;
+            self.nodes.nodes[*node].keeps_jobs()?;
+        }
+        for place in &places {
+            let (server, replicas) = self.server(*place)?;
+            self.nodes.nodes[place.node].has_met(server.clone());
+            servers.insert(*place, (server, replicas));
+        }
+        let replicas = |place: &Place| servers[place].1;
+        for place in &places {
+            self.fence(*place, replicas(place))?;
+        }
+        self.are_same(&servers)?;
+        let all = concerned.iter().map(|node| self.nodes.jobs_on(*node)).sum::<Result<u64>>()?;
+        (self.told)(Progress::Begins(all));
+        self.done.counts[0] = all;
+        for place in &places {
+            if self.is_older(*place)? {
+                self.clear(*place)?;
+            }
+        }
+        for place in &places {
+            self.empty(*place, &replicas)?;
+        }
+        let is_upgrade = self.goal_from() == 0;
+        if is_upgrade {
+            self.take_up_notes(&places)?;
+        }
+        // The replicas must have the drops too: otherwise a replica that takes over would bring the dropped jobs back.
+        for place in &places {
+            self.fence(*place, replicas(place))?;
+        }
+        self.are_same(&servers)?;
+        self.done.counts[1] = concerned.iter().map(|node| self.nodes.jobs_on(*node)).sum::<Result<u64>>()?;
+        let opened = NodeSet::open(self.set.number, self.set.homes())?;
+        for place in &places {
+            let mut open = self.set_call(*place);
+            open.cmd.arg("open").arg(opened.text()).arg(self.set.text());
+            if optional_text(self.run_one(*place, open)?)? != opened.text() {
+                return Err(RoundEnd::Again(other_mover()));
+            }
+        }
+        self.nodes.learn(None)?;
+        for place in &places {
+            let call = self.nodes.nodes[place.node].call(Script::Announce, place.shard, None);
+            // If this fails, timers ring by themselves after a while.
+            if let Err(RoundEnd::Again(e) | RoundEnd::Fails(e)) = self.run_one(*place, call) {
+                log::warn!("{e}");
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn goal_from(&self) -> u64 {
+        self.set.moving.as_ref().map_or(0, |goal| goal.from)
+    }
+
+    /// Makes one call. A server that was not met since the fence counts as another server.
+    pub(super) fn run_one(&self, place: Place, call: Call) -> RoundResult<Value> {
+        let mut answers = self.run(place, vec![call])?;
+        answers.pop().ok_or_else(|| RoundEnd::Fails(strange("no answer")))
+    }
+
+    pub(super) fn run(&self, place: Place, calls: Vec<Call>) -> RoundResult<Vec<Value>> {
+        let understand = |answer: std::result::Result<Value, Failure>| match answer {
+            Ok(value) => Ok(value),
+            Err(Failure::OtherSet(own)) => Err(match NodeSet::parse(&own) {
+                Some(own) if own.number > self.set.number => RoundEnd::Fails(other_mover()),
+                _ => RoundEnd::Again(StoreError::NodeDown(format!(
+                    "{}: it has fallen back to an older state",
+                    self.nodes.names[place.node]
+                ))),
+            }),
+            Err(e) => Err(RoundEnd::from(e.into_error())),
+        };
+        self.nodes.nodes[place.node].run(&calls).into_iter().map(understand).collect()
+    }
+
+    pub(super) fn call(&self, script: Script, place: Place) -> Call {
+        self.nodes.nodes[place.node].call(script, place.shard, Some(self.set))
+    }
+
+    /// Begins a call of the script that writes the set. It runs only on a server that was met at the fence.
+    fn set_call(&self, place: Place) -> Call {
+        Call { to_met: true, ..self.nodes.nodes[place.node].call(Script::Set, place.shard, None) }
+    }
+
+    /// Returns which server answers for a shard, and how many replicas follow it.
+    fn server(&self, place: Place) -> RoundResult<(String, u64)> {
+        let call = Call::plain(place.shard, redis::cmd("INFO"));
+        let told = text(self.run_one(place, call)?)?;
+        let line = |name: &str| told.lines().find_map(|l| l.trim().strip_prefix(name)?.strip_prefix(':'));
+        let replicas = told.lines().filter(|l| l.starts_with("slave") && l.contains("state=online")).count();
+        if line("role") != Some("master") {
+            let why = format!("{}: the server that answers is a replica", self.nodes.names[place.node]);
+            return Err(RoundEnd::Again(StoreError::NodeDown(why)));
+        }
+        Ok((line("run_id").unwrap_or_default().to_owned(), replicas as u64))
+    }
+
+    /// Returns an error if a replica that the Sentinels know does not follow. It could take over, and would lack what
+    /// was moved.
+    fn have_replicas(&self, node: usize) -> RoundResult<()> {
+        let known = match self.nodes.nodes[node].known_replicas() {
+            Some(known) => known,
+            None if self.nodes.nodes[node].has_sentinels() => {
+                let why = format!("{}: no sentinel reports its replicas", self.nodes.names[node]);
+                return Err(RoundEnd::Again(StoreError::NodeDown(why)));
+            }
+            None => return Ok(()),
+        };
+        let (_, online) = self.server(Place { node, shard: 0 })?;
+        if online >= known {
+            return Ok(());
+        }
+        Err(RoundEnd::Fails(StoreError::Unavailable(format!(
+            "{}: its sentinels know {known} replicas, of which {online} follow. A replica that does not follow could take over, and the moved \
+             jobs would be lost: start it first, or have the sentinels forget it (SENTINEL RESET)",
+            self.nodes.names[node]
+        ))))
+    }
+
+    /// Returns an error if other servers answer than at the fence.
+    fn are_same(&self, servers: &BTreeMap<Place, (String, u64)>) -> RoundResult<()> {
+        for (place, (before, _)) in servers {
+            let (now, _) = self.server(*place)?;
+            if now != *before {
+                let why = format!("{}: another server answers for it", self.nodes.names[place.node]);
+                return Err(RoundEnd::Again(StoreError::NodeDown(why)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a call that writes, and waits until that many replicas have the change.
+    pub(super) fn safely(&self, place: Place, replicas: u64, call: impl Fn() -> Call) -> RoundResult<Value> {
+        if replicas == 0 {
+            return self.run_one(place, call());
+        }
+        let until = Instant::now() + WAIT_IN_ALL;
+        loop {
+            let mut wait = redis::cmd("WAIT");
+            wait.arg(replicas).arg(WAIT.as_millis() as u64);
+            let wait = Call::plain(place.shard, wait);
+            // With the hash alone, a server that does not know the script would run it only after the wait.
+            let mut answers = self.run(place, vec![call().whole(), wait])?;
+            let (reached, answer) = (answers.pop().unwrap_or_default(), answers.pop().unwrap_or_default());
+            if number(&reached)? >= replicas as i64 {
+                return Ok(answer);
+            }
+            if Instant::now() >= until {
+                return Err(RoundEnd::Fails(StoreError::Unavailable(format!(
+                    "{}: {replicas} replicas followed when the move began, and now fewer do. Nothing is lost. Run dq nodes move \
+                     again when they follow, or when they are removed",
+                    self.nodes.names[place.node]
+                ))));
+            }
+        }
+    }
+
+    /// Writes the set that moves jobs. Waits until the replicas have this set, and so have all earlier writes too.
+    fn fence(&self, place: Place, replicas: u64) -> RoundResult<()> {
+        let is_home = self.set.names.contains(&self.nodes.names[place.node]);
+        let (from, is_home) = (self.goal_from().to_string(), if is_home { "1" } else { "0" });
+        let own = self.safely(place, replicas, || {
+            let mut call = self.set_call(place);
+            // In the release before the sets no node has a set, so nothing counts as older.
+            let is_home = if from == "0" { "0" } else { is_home };
+            call.cmd.arg("fence").arg(self.set.text()).arg(&from).arg(is_home);
+            call
+        })?;
+        if optional_text(own)? == self.set.text() { Ok(()) } else { Err(RoundEnd::Fails(other_mover())) }
+    }
+
+    fn is_older(&self, place: Place) -> RoundResult<bool> {
+        let older = self.nodes.nodes[place.node].plain("EXISTS", place.shard, "older");
+        Ok(number(&self.run_one(place, older)?)? > 0)
+    }
+
+    /// Drops the jobs of an older shard whose home by the old names is another node: they were moved away once. Then
+    /// removes the mark.
+    fn clear(&mut self, place: Place) -> RoundResult<()> {
+        for topic in self.nodes.counts_at(place)?.into_keys() {
+            for kind in ["b", "X"] {
+                self.each_page(place, &topic, kind, |round, ids| {
+                    let mut gone = Vec::new();
+                    for key in ids {
+                        if round.homes.home_before(&key)? != place.node {
+                            gone.push(key.id);
+                        }
+                    }
+                    round.done.dropped += gone.len() as u64;
+                    round.drop_there(place, &topic, kind, &gone)
+                })?;
+            }
+        }
+        let unmark = self.nodes.nodes[place.node].plain("DEL", place.shard, "older");
+        self.run_one(place, Call { to_met: true, ..unmark }).map(drop)
+    }
+
+    /// Moves away the jobs and dead letters whose home is elsewhere.
+    fn empty(&mut self, place: Place, replicas: &impl Fn(&Place) -> u64) -> RoundResult<()> {
+        for topic in self.nodes.counts_at(place)?.into_keys() {
+            for kind in ["b", "X"] {
+                self.each_page(place, &topic, kind, |round, ids| {
+                    let looked = ids.len() as u64;
+                    let mut by_home: BTreeMap<Place, Vec<JobId>> = BTreeMap::new();
+                    for key in ids {
+                        let node = round.homes.home(&key)?;
+                        if node != place.node {
+                            by_home.entry(round.nodes.place(node, &key)).or_default().push(key.id);
+                        }
+                    }
+                    for (home, ids) in by_home {
+                        let way = MoveRoute { from: place, home, topic: &topic, replicas: replicas(&home) };
+                        match kind {
+                            "b" => round.carry(&way, &ids)?,
+                            _ => round.carry_letters(&way, &ids)?,
+                        }
+                        round.drop_there(place, &topic, kind, &ids)?;
+                    }
+                    (round.told)(Progress::Looked(looked));
+                    Ok(())
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn each_page(
+        &mut self,
+        place: Place,
+        topic: &TopicName,
+        kind: &str,
+        mut act: impl FnMut(&mut Self, Vec<JobKey>) -> RoundResult<()>,
+    ) -> RoundResult<()> {
+        let mut cursor = "0".to_owned();
+        loop {
+            let mut call = self.call(Script::MoveLook, place);
+            call.cmd.arg(topic.as_str()).arg(kind).arg(&cursor).arg(CHUNK);
+            let mut values = array(self.run_one(place, call)?)?.into_iter();
+            cursor = text(values.next().unwrap_or_default())?;
+            let key = |id| Ok(JobKey { topic: topic.clone(), id: super::answer::id(id)? });
+            let keys: Vec<JobKey> = values.map(key).collect::<Result<_>>()?;
+            for some in keys.chunks(CHUNK) {
+                act(self, some.to_vec())?;
+            }
+            if cursor == "0" {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The state of the nodes, as people see it.
+
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::nodes::{FRESH, NodeReport, Nodes};
+use super::set::NodeSet;
+use crate::{Capability, Result};
+
+impl Nodes {
+    /// Returns the set of nodes that this process knows. None: it has read none from any node yet.
+    pub fn set_state(&self) -> Option<SetState> {
+        self.known().map(|homes| SetState {
+            number: homes.set.number,
+            nodes: homes.set.names.clone(),
+            goal: homes.set.moving.as_ref().map(|goal| goal.names.clone()),
+        })
+    }
+
+    /// Returns the number of the set that this process knows. 0: it knows none.
+    pub fn set_number(&self) -> u64 {
+        self.known().map_or(0, |homes| homes.set.number)
+    }
+
+    /// Returns the state of each node.
+    pub fn states(&self) -> Vec<NodeState> {
+        // The set is read first, so that the nodes' own reports are not older than it.
+        let known = self.learn(Instant::now().checked_sub(FRESH)).ok().or_else(|| self.known());
+        let state = |((node, name), told): ((usize, &String), Result<NodeReport>)| {
+            let set = known.as_ref().map(|homes| &homes.set);
+            let part = set.map_or(Part::Outside, |set| {
+                let (is, was) = (set.homes().contains(name), set.names.contains(name));
+                match (is, was) {
+                    (true, true) => Part::Home,
+                    (true, false) => Part::Joining,
+                    (false, true) => Part::Leaving,
+                    (false, false) => Part::Outside,
+                }
+            });
+            let is_other = |text: &Option<String>| text.as_deref() != set.map(NodeSet::text);
+            NodeState {
+                name: name.clone(),
+                is_older: part != Part::Outside
+                    && told.as_ref().is_ok_and(|told| told.sets.iter().any(is_other))
+                    && self.is_current(node).is_err(),
+                answers: told.is_ok(),
+                part,
+                capability: told.is_ok().then(|| self.capability(node)).flatten(),
+            }
+        };
+        let told = self.look();
+        self.names.iter().enumerate().zip(told).map(state).collect()
+    }
+}
+
+/// The set of nodes, for display.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SetState {
+    /// The number of the set. A newer set has a greater number.
+    pub number: u64,
+    /// The nodes that are homes of jobs.
+    pub nodes: Vec<String>,
+    /// While jobs are moved: the nodes that will be homes.
+    pub goal: Option<Vec<String>>,
+}
+
+/// The role of a node in the set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Part {
+    /// A home of jobs.
+    Home,
+    /// Jobs are being moved to this node, and it will be a home.
+    Joining,
+    /// Its jobs are being moved away.
+    Leaving,
+    /// The configuration names this node, but it is not in the set.
+    Outside,
+}
+
+impl Part {
+    /// Returns the role as a word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Part::Home => "home",
+            Part::Joining => "joining",
+            Part::Leaving => "leaving",
+            Part::Outside => "outside",
+        }
+    }
+}
+
+/// The state of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeState {
+    /// The name of the node.
+    pub name: String,
+    /// Whether it answers.
+    pub answers: bool,
+    /// The role of the node in the set.
+    pub part: Part,
+    /// The data of the node is older than that of the others. It is not used before `dq nodes move` has looked at it.
+    pub is_older: bool,
+    /// What the node can promise. None: it does not report it.
+    pub capability: Option<Capability>,
+}

@@ -1,0 +1,127 @@
+//! Takes back the leases of lease calls whose answers never came. The server may have run such a call, or may still run
+//! it: the call can be in the buffer of a connection that was given up. No callback is made for the leased jobs, so
+//! they go back to ready, and their attempts do not count.
+//!
+//! Each call has its own prefix, with which its tokens begin. `take_back.lua` ends the leases with that prefix, and
+//! leaves a mark by which `lease.lua` refuses the call. The scripts of a shard run one after the other. If the call ran
+//! before `take_back.lua`, its leases are found. If it runs later, it finds the mark. So nothing of the call is left
+//! once `take_back.lua` has answered, and that script may be repeated.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+
+use super::answer::{array, count, strange, text};
+use super::homes::Homes;
+use super::lease::Prefix;
+use super::nodes::Place;
+use super::script::Script;
+use super::{CHUNK, RedisStore};
+use crate::{OwnerTag, Result, StoreError};
+
+/// How long a call that was taken back is refused. It must be longer than a host keeps sending what it still holds for
+/// a connection that was given up (`tcp_retries2`: a quarter of an hour).
+const REFUSED: Duration = Duration::from_secs(20 * 60);
+
+/// A lease call that was sent, and whose answer never came.
+#[derive(Debug)]
+pub(super) struct UnansweredLease {
+    place: Place,
+    /// The set of nodes by which the call was made. Leases move with their jobs, so a newer set means that all shards
+    /// are searched.
+    homes: Arc<Homes>,
+    prefix: Prefix,
+    owner: OwnerTag,
+}
+
+impl RedisStore {
+    /// Notes a call if its answer never came. (A lease without an owner is settled by the client that has its token, or
+    /// it ends at its deadline.)
+    pub(super) fn note_unanswered(
+        &mut self,
+        place: Place,
+        homes: &Arc<Homes>,
+        prefix: Prefix,
+        owner: Option<&OwnerTag>,
+        answer: &Result<Value>,
+    ) {
+        if let (Err(StoreError::Unknown(_)), Some(owner)) = (answer, owner) {
+            let (homes, owner) = (Arc::clone(homes), owner.clone());
+            self.unanswered.push(UnansweredLease { place, homes, prefix, owner });
+        }
+    }
+
+    /// Returns an error if a lease call on this shard has no answer and is not taken back yet. No further jobs are
+    /// leased there until then, so a shard has at most one such call.
+    pub(super) fn is_answered(&self, place: Place) -> Result<()> {
+        match self.unanswered.iter().any(|lease| lease.place == place) {
+            false => Ok(()),
+            true => {
+                let node = &self.nodes.names[place.node];
+                Err(StoreError::NodeDown(format!("{node}: a lease without an answer is not taken back yet")))
+            }
+        }
+    }
+
+    /// Takes back all unanswered lease calls.
+    pub(super) fn take_back_all(&mut self) -> Result<()> {
+        if self.unanswered.is_empty() {
+            return Ok(());
+        }
+        let homes = self.nodes.open_homes()?;
+        let mut outcome = Ok(());
+        for lease in std::mem::take(&mut self.unanswered) {
+            match self.take_back(&lease, &homes) {
+                Ok(0) => {}
+                Ok(jobs) => {
+                    let node = &self.nodes.names[lease.place.node];
+                    log::info!(
+                        "node {node}: {jobs} leases whose answer never came are taken back, their attempts not counted"
+                    );
+                }
+                Err(e) => {
+                    outcome = Err(e);
+                    self.unanswered.push(lease);
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Tries to take back all unanswered lease calls. Shards where that fails are left out of the next lease.
+    pub(super) fn take_back_before_lease(&mut self) {
+        if let Err(e) = self.take_back_all() {
+            log::debug!("cannot take back leases without an answer: {e}");
+        }
+    }
+
+    /// Takes back the leases of a call at its shard. If jobs were moved since, the leases may be on any shard, so all
+    /// are searched.
+    fn take_back(&self, lease: &UnansweredLease, homes: &Homes) -> Result<usize> {
+        if homes.set == lease.homes.set {
+            return self.take_back_at(lease.place, lease, homes);
+        }
+        let nodes = (0..self.nodes.count()).filter(|node| homes.has(*node));
+        let mut places = nodes.flat_map(|node| self.nodes.shards_of(node));
+        places.try_fold(0, |sum, place| Ok(sum + self.take_back_at(place, lease, homes)?))
+    }
+
+    fn take_back_at(&self, place: Place, lease: &UnansweredLease, homes: &Homes) -> Result<usize> {
+        let (mut cursor, mut sum) = ("0".to_owned(), 0);
+        loop {
+            let mut call = self.nodes.call(Script::TakeBack, place, homes);
+            call.cmd.arg(&lease.owner.0).arg(&lease.prefix[..]).arg(REFUSED.as_millis() as u64);
+            call.cmd.arg(&cursor).arg(CHUNK);
+            // If the shard refuses the call by another set, the leases may be elsewhere. Then the next try begins anew.
+            let mut values = array(self.ask_by(place, call)?)?.into_iter();
+            let (Some(next), Some(jobs)) = (values.next(), values.next()) else {
+                return Err(strange("an answer"));
+            };
+            (cursor, sum) = (text(next)?, sum + count(&jobs)?);
+            if cursor == "0" {
+                return Ok(sum);
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The host's clocks, for delays that go on while a job waits in the spool.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nix::time::{ClockId, clock_gettime};
+
+use model::job::Due;
+
+/// A moment, by the clocks of the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Moment {
+    /// Unix microseconds. Somebody may set this clock.
+    pub unix_us: i64,
+    /// The id of the boot in which it was.
+    pub boot: String,
+    /// Milliseconds since that boot, including the time in which the host slept. Nobody can set this clock.
+    pub boot_ms: i64,
+}
+
+impl Moment {
+    /// Returns the present moment. `boot` is the result of [`boot_id`].
+    pub(super) fn now(boot: &str) -> Moment {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since_boot = clock_gettime(ClockId::CLOCK_BOOTTIME)
+            .map_or(0, |t| t.tv_sec().saturating_mul(1000).saturating_add(t.tv_nsec() / 1_000_000));
+        Moment { unix_us: unix.as_micros() as i64, boot: boot.to_owned(), boot_ms: since_boot }
+    }
+
+    /// Returns what is left, at this moment, of a delay that began at `since`. After a reboot it is not known how long
+    /// the host was off. Only the time since the boot is counted as passed, so that no job is early.
+    pub(super) fn left_of(&self, delay: Duration, since: &Moment) -> Due {
+        let passed_ms = if self.boot == since.boot { self.boot_ms - since.boot_ms } else { self.boot_ms };
+        // The moments are rounded down to whole milliseconds, so the difference may be up to a millisecond too large.
+        let passed = Duration::from_millis(u64::try_from(passed_ms - 1).unwrap_or(0));
+        Due::In(delay.saturating_sub(passed))
+    }
+}
+
+/// Returns the id of the host's present boot.
+pub(super) fn boot_id() -> std::io::Result<String> {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moment(boot: &str, boot_ms: i64) -> Moment {
+        Moment { unix_us: 0, boot: boot.to_owned(), boot_ms }
+    }
+
+    #[test]
+    fn a_delay_goes_on_by_the_boot_clock_and_is_never_early() {
+        let ms = Duration::from_millis;
+        let since = moment("a", 10_000);
+        assert_eq!(moment("a", 10_000).left_of(ms(5000), &since), Due::In(ms(5000)));
+        assert_eq!(moment("a", 12_001).left_of(ms(5000), &since), Due::In(ms(3000)));
+        assert_eq!(moment("a", 90_000).left_of(ms(5000), &since), Due::In(ms(0)));
+        // The host was off for an unknown time, and has been on for two seconds.
+        assert_eq!(moment("b", 2001).left_of(ms(5000), &since), Due::In(ms(3000)));
+        assert_eq!(moment("b", 0).left_of(ms(5000), &since), Due::In(ms(5000)));
+    }
+
+    #[test]
+    fn the_boot_clock_moves() {
+        let boot = boot_id().unwrap();
+        let now = Moment::now(&boot);
+        assert!(boot.len() == 36 && now.boot_ms > 0 && now.unix_us > 1_700_000_000_000_000);
+    }
+}

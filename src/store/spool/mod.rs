@@ -1,0 +1,342 @@
+//! The spool: changes of jobs that wait on the host's own disk, because the home of the job does not answer or because
+//! jobs are being moved. It is one SQLite file that all processes of the host open. docs/internals/NODES.md has its
+//! rules.
+//!
+//! It keeps one entry for each job, the last change. It knows nothing about nodes: the sender of the entries notes
+//! where it sent each of them, in batches, and what happened to the batches.
+
+mod clock;
+mod room;
+mod sending;
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::Error::FromSqlConversionFailure;
+use rusqlite::types::Type;
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, Transaction, TransactionBehavior, params};
+
+use self::clock::{Moment, boot_id};
+pub(super) use self::room::BATCH_BYTES;
+pub use self::room::SpoolState;
+pub(super) use self::sending::SentBatch;
+use super::sqlite::{BUSY, Turn, at_commit, file_at, refused};
+use super::{Result, StoreError, View};
+use model::headers::Headers;
+use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
+use model::settings::{self, NOTHING_WAITS, beside};
+
+refinery::embed_migrations!("../../migrations/spool");
+
+/// A page of the file, in bytes.
+const PAGE: usize = 4096;
+
+/// The space that is needed to note which entries were sent, in bytes.
+const SEND_BYTES: usize = 1 << 20;
+
+/// The log's file is cut to this size when it starts again from its beginning.
+const LOG_BYTES: usize = 4 << 20;
+
+/// A handle to the spool of a host.
+#[derive(Debug)]
+pub struct Spool {
+    db: Connection,
+    turn: Turn,
+    path: PathBuf,
+    /// Device and inode of the file, and of the file of the turn, when they were opened.
+    files: [(u64, u64); 2],
+    bytes: usize,
+    boot: String,
+}
+
+/// A change that waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// The number of the entry. Later entries have greater numbers.
+    pub seq: i64,
+    /// The job that is changed.
+    pub key: JobKey,
+    /// The job to store. None: the job is deleted.
+    pub job: Option<NewJob>,
+}
+
+/// What the spool knows about a job.
+#[derive(Debug)]
+pub(super) enum Spooled {
+    /// A change that waits stores it.
+    Job(Box<View>),
+    /// A change that waits deletes it.
+    Deleted,
+}
+
+impl Spool {
+    /// Opens a handle for the sender of the entries. It may write a little more than the others, so that a full spool
+    /// can be emptied.
+    pub(super) fn open_to_send(settings: &settings::Spool) -> Result<Spool> {
+        Spool::open(&settings::Spool { bytes: settings.bytes + SEND_BYTES, ..settings.clone() })
+    }
+
+    /// Opens the spool of these settings. None: the settings allow no spool, and there is no file from before.
+    pub fn of(settings: &settings::Redis) -> Result<Option<Spool>> {
+        settings.used_spool().map(Spool::open).transpose()
+    }
+
+    /// Opens the file, makes it if it is not there, and brings it up to date.
+    pub fn open(settings: &settings::Spool) -> Result<Spool> {
+        let path = &settings.path;
+        let cannot = |e: &dyn std::fmt::Display| {
+            StoreError::Unavailable(format!("cannot open the spool {}: {e}", path.display()))
+        };
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).map_err(|e| cannot(&e))?;
+        }
+        let turn = Turn::beside(path).map_err(|e| cannot(&e))?;
+        let taken = turn.take().map_err(|e| cannot(&e))?;
+        if !path.exists() {
+            // Only the owner of the file may read jobs. During this turn no process has the file open, so no lock is
+            // lost when this descriptor is closed.
+            let new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+            new.map_err(|e| cannot(&e))?;
+        }
+        let db = connect(path, settings.bytes).map_err(|e| {
+            let is_other = e.downcast_ref::<rusqlite::Error>().and_then(rusqlite::Error::sqlite_error_code);
+            match is_other {
+                Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => StoreError::Unavailable(format!(
+                    "cannot open the spool {}: {e} (move it away with the files beside it, -wal, -shm and -turn: changes that wait in it are lost)",
+                    path.display()
+                )),
+                _ => cannot(&e),
+            }
+        })?;
+        let files = files_at(path).map_err(|e| cannot(&e))?;
+        if turn.byte().map_err(|e| cannot(&e))? == NOTHING_WAITS {
+            taken.set_byte(0).map_err(|e| cannot(&e))?;
+        }
+        drop(taken);
+        let boot = boot_id().map_err(|e| cannot(&e))?;
+        Ok(Spool { db, turn, path: path.clone(), files, bytes: settings.bytes, boot })
+    }
+
+    /// Returns whether the file that was opened was removed or replaced.
+    pub fn is_replaced(&self) -> bool {
+        !files_at(&self.path).is_ok_and(|files| files == self.files)
+    }
+
+    /// Refuses to go on with a file that was removed or replaced: what it says about jobs means nothing to others.
+    fn check_files(&self) -> Result<()> {
+        match self.is_replaced() {
+            true => Err(StoreError::Gone(format!("the spool {}", self.path.display()))),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns whether it takes any changes.
+    pub(super) fn takes(&self) -> bool {
+        self.bytes > 0
+    }
+
+    /// Returns whether nothing waits.
+    pub fn is_empty(&self) -> Result<bool> {
+        self.check_files()?;
+        Ok(self.is_noted_empty() || self.has_no_entry()?)
+    }
+
+    fn is_noted_empty(&self) -> bool {
+        self.turn.byte().is_ok_and(|byte| byte == NOTHING_WAITS)
+    }
+
+    fn has_no_entry(&self) -> Result<bool> {
+        let mut any = self.db.prepare_cached("SELECT 1 FROM entry LIMIT 1").map_err(unread)?;
+        any.exists([]).map(|any| !any).map_err(unread)
+    }
+
+    /// Returns for each of these jobs whether a change of it waits.
+    pub(super) fn holds<'a>(&self, keys: impl Iterator<Item = &'a JobKey>) -> Result<Vec<bool>> {
+        if self.is_empty()? {
+            return Ok(keys.map(|_| false).collect());
+        }
+        let sql = "SELECT 1 FROM entry WHERE topic = ? AND id = ?";
+        let mut query = self.db.prepare_cached(sql).map_err(unread)?;
+        keys.map(|key| query.exists([key.topic.as_str(), key.id.as_str()]).map_err(unread)).collect()
+    }
+
+    /// Stores jobs on the disk, all or none of them. Returns when each is due, by the host's clock.
+    pub(super) fn put(&mut self, jobs: &[&NewJob]) -> Result<Vec<i64>> {
+        self.check_disk(jobs.iter().map(|job| job.body.as_str().len()).sum())?;
+        let now = Moment::now(&self.boot);
+        self.write(|tx| {
+            let mut insert = tx.prepare_cached(
+                "INSERT OR REPLACE INTO entry (topic, id, added_us, boot, boot_ms, body, due_ms, delay_ms, priority,
+                 max_attempts, attempts, headers) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            )?;
+            for job in jobs {
+                let (due_ms, delay_ms) = match job.due {
+                    Due::At(ms) => (Some(ms), None),
+                    Due::In(delay) => {
+                        (None, Some(i64::try_from(delay.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)))
+                    }
+                };
+                insert.execute(params![
+                    job.key.topic.as_str(),
+                    job.key.id.as_str(),
+                    now.unix_us,
+                    now.boot,
+                    now.boot_ms,
+                    job.body.as_str(),
+                    due_ms,
+                    delay_ms,
+                    job.priority as i64,
+                    job.max_attempts,
+                    job.attempts,
+                    job.headers.to_text(),
+                ])?;
+            }
+            Ok(())
+        })?;
+        Ok(jobs.iter().map(|job| job.due.resolve(i128::from(now.unix_us) * 1000)).collect())
+    }
+
+    /// Deletes jobs of which a change waits. Returns for each job whether the change that waited would have stored it.
+    /// None: no change of it waits.
+    pub(super) fn delete(&mut self, keys: &[&JobKey]) -> Result<Vec<Option<bool>>> {
+        let now = Moment::now(&self.boot);
+        self.write(|tx| {
+            let mut find =
+                tx.prepare_cached("SELECT body IS NOT NULL FROM entry WHERE topic = ? AND id = ?")?;
+            let mut insert = tx.prepare_cached(
+                "INSERT OR REPLACE INTO entry (topic, id, added_us, boot, boot_ms) VALUES (?, ?, ?, ?, ?)",
+            )?;
+            let delete = |key: &&JobKey| {
+                let (topic, id) = (key.topic.as_str(), key.id.as_str());
+                let found: Option<bool> = find.query_row([topic, id], |r| r.get(0)).optional()?;
+                if found == Some(true) {
+                    insert.execute(params![topic, id, now.unix_us, now.boot, now.boot_ms])?;
+                }
+                Ok(found)
+            };
+            keys.iter().map(delete).collect()
+        })
+    }
+
+    /// Returns what the change that waits says about a job. None: no change of it waits.
+    pub(super) fn get(&self, key: &JobKey) -> Result<Option<Spooled>> {
+        if self.is_empty()? {
+            return Ok(None);
+        }
+        let sql = format!("SELECT {COLUMNS}, added_us FROM entry WHERE topic = ? AND id = ?");
+        let mut query = self.db.prepare_cached(&sql).map_err(unread)?;
+        let now = Moment::now(&self.boot);
+        let found = query
+            .query_row([key.topic.as_str(), key.id.as_str()], |r| Ok((entry(r, &now)?, r.get("added_us")?)))
+            .optional()
+            .map_err(unread)?;
+        let Some((entry, stamp_us)) = found else { return Ok(None) };
+        let Some(job) = entry.job else { return Ok(Some(Spooled::Deleted)) };
+        let due_ms = job.due.resolve(i128::from(now.unix_us) * 1000);
+        let is_due = due_ms * 1000 <= now.unix_us;
+        Ok(Some(Spooled::Job(Box::new(View {
+            key: job.key,
+            state: if is_due { State::Ready } else { State::Delayed },
+            body: job.body,
+            due_ms,
+            until_ms: None,
+            stamp_us,
+            priority: job.priority,
+            attempts: job.attempts,
+            max_attempts: job.max_attempts,
+            attempts_log: Vec::new(),
+            headers: job.headers,
+            is_spooled: true,
+        }))))
+    }
+
+    fn write<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>) -> Result<T> {
+        let unavailable = |path: &Path, e: std::io::Error| {
+            StoreError::Unavailable(format!("the spool {}: {e}", path.display()))
+        };
+        let turn = self.turn.take().map_err(|e| unavailable(&self.path, e))?;
+        self.check_files()?;
+        if self.is_noted_empty() {
+            turn.set_byte(0).map_err(|e| unavailable(&self.path, e))?;
+        }
+        let transaction = || {
+            let tx = self.db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(refused)?;
+            let out = work(&tx).map_err(refused)?;
+            tx.commit().map_err(at_commit)?;
+            Ok(out)
+        };
+        let out = transaction();
+        let path = self.path.display();
+        out.map_err(|e| match e {
+            StoreError::Full if self.has_full_disk() => {
+                StoreError::SpoolFull(format!("{path}: its disk is full"))
+            }
+            StoreError::Full => StoreError::SpoolFull(format!(
+                "{path} has reached its limit of {} bytes (store.spool)",
+                self.bytes
+            )),
+            StoreError::Unavailable(why) => StoreError::Unavailable(format!("the spool {path}: {why}")),
+            StoreError::Unknown(why) => StoreError::Unknown(format!("the spool {path}: {why}")),
+            other => other,
+        })
+    }
+}
+
+/// Returns device and inode of the spool's file, and of the file of its turn.
+fn files_at(path: &Path) -> std::io::Result<[(u64, u64); 2]> {
+    Ok([file_at(path)?, file_at(&beside(path, "-turn"))?])
+}
+
+/// The columns that `entry` reads.
+const COLUMNS: &str =
+    "seq, topic, id, boot, boot_ms, body, due_ms, delay_ms, priority, max_attempts, attempts, headers";
+
+fn entry(r: &Row<'_>, now: &Moment) -> rusqlite::Result<Entry> {
+    let strange = |e: model::job::Invalid| FromSqlConversionFailure(0, Type::Text, e.into());
+    let key = JobKey {
+        topic: TopicName::new(&r.get::<_, String>("topic")?).map_err(strange)?,
+        id: JobId::new(r.get::<_, String>("id")?).map_err(strange)?,
+    };
+    let Some(body) = r.get::<_, Option<String>>("body")? else {
+        return Ok(Entry { seq: r.get("seq")?, key, job: None });
+    };
+    let since = Moment { unix_us: 0, boot: r.get("boot")?, boot_ms: r.get("boot_ms")? };
+    let due = match r.get("due_ms")? {
+        Some(at_ms) => Due::At(at_ms),
+        None => now.left_of(Duration::from_millis(r.get("delay_ms")?), &since),
+    };
+    let job = NewJob {
+        key: key.clone(),
+        body: Body::trusted(body),
+        due,
+        priority: Priority::from_number(r.get("priority")?).unwrap_or_default(),
+        on_conflict: OnConflict::Replace,
+        max_attempts: r.get("max_attempts")?,
+        attempts: r.get("attempts")?,
+        headers: Headers::trusted(&r.get::<_, String>("headers")?),
+    };
+    Ok(Entry { seq: r.get("seq")?, key, job: Some(job) })
+}
+
+/// Converts a failure to read. Requests cannot be answered then, because a change of their jobs may wait here.
+fn unread(error: rusqlite::Error) -> StoreError {
+    match refused(error) {
+        StoreError::Unavailable(why) => StoreError::Unavailable(format!("the spool cannot be read: {why}")),
+        other => other,
+    }
+}
+
+fn connect(path: &Path, bytes: usize) -> std::result::Result<Connection, Box<dyn std::error::Error>> {
+    let mut db = Connection::open(path)?;
+    db.busy_timeout(BUSY)?;
+    db.pragma_update(None, "journal_mode", "wal")?;
+    db.pragma_update(None, "synchronous", "full")?;
+    db.pragma_update(None, "journal_size_limit", LOG_BYTES as i64)?;
+    // This holds for each connection by itself: SQLite makes the file no longer than this many pages.
+    db.pragma_update(None, "max_page_count", (bytes / PAGE) as i64)?;
+    // An older release may open the file of a newer one. A migration that it does not know is no error.
+    migrations::runner().set_abort_missing(false).set_grouped(true).run(&mut db)?;
+    Ok(db)
+}

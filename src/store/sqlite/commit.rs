@@ -1,0 +1,86 @@
+//! Runs a transaction, from taking the turn to ringing the bells.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rusqlite::TransactionBehavior;
+
+use super::bell::PendingRings;
+use super::connect::{at_commit, refused};
+use super::write::Write;
+use super::{LOG_PAGES, SqliteStore};
+use crate::{Result, StoreError};
+
+/// When a transaction is on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Durability {
+    /// Before it is answered.
+    Full,
+    /// After the next one that is `Full`, or the next checkpoint.
+    Normal,
+}
+
+/// Where a transaction failed.
+enum TransactionError {
+    /// Before it was committed: nothing was changed.
+    Refused(rusqlite::Error),
+    AtCommit(rusqlite::Error),
+}
+
+impl SqliteStore {
+    /// Runs `work` in a write transaction, and rings the bells that it asks for once it is committed.
+    pub(super) fn write<T>(
+        &mut self,
+        durability: Durability,
+        work: impl FnOnce(&mut Write<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T> {
+        let turn = Arc::clone(&self.turn);
+        let taken = turn.take().map_err(|e| StoreError::Unavailable(format!("the store's turn: {e}")))?;
+        self.check_file()?;
+        self.log.begin(&taken, &self.db)?;
+        let committed = self.commit(durability, work);
+        let error =
+            committed.as_ref().err().map(|(TransactionError::Refused(e) | TransactionError::AtCommit(e))| e);
+        self.log.end(&taken, error);
+        drop(taken);
+        match committed {
+            Ok((out, rings)) => {
+                self.ringer.ring(rings);
+                Ok(out)
+            }
+            Err(TransactionError::Refused(e)) => Err(refused(e)),
+            Err(TransactionError::AtCommit(e)) => {
+                // The timer is rung to copy the log into the file. After that the log may be used again from its
+                // beginning.
+                self.ringer.ring(PendingRings { push: false, timer: true });
+                Err(at_commit(e))
+            }
+        }
+    }
+
+    /// Runs the transaction, in this handle's turn.
+    fn commit<T>(
+        &mut self,
+        durability: Durability,
+        work: impl FnOnce(&mut Write<'_>) -> rusqlite::Result<T>,
+    ) -> std::result::Result<(T, PendingRings), TransactionError> {
+        if self.durability != durability {
+            let level = if durability == Durability::Full { "full" } else { "normal" };
+            self.db.pragma_update(None, "synchronous", level).map_err(TransactionError::Refused)?;
+            self.durability = durability;
+        }
+        let immediate = TransactionBehavior::Immediate;
+        let tx = self.db.transaction_with_behavior(immediate).map_err(TransactionError::Refused)?;
+        let mut write = Write::begin(&tx, &self.topics);
+        let out = work(&mut write).map_err(TransactionError::Refused)?;
+        let mut rings = write.finish().map_err(TransactionError::Refused)?;
+        let (met, mut buried) = (write.met, write.buried);
+        tx.commit().map_err(TransactionError::AtCommit)?;
+        self.buried.append(&mut buried);
+        self.topics.extend(met);
+        let grown = self.log_pages.load(Ordering::Relaxed) / LOG_PAGES;
+        rings.timer |= grown > self.log_rung;
+        self.log_rung = grown;
+        Ok((out, rings))
+    }
+}

@@ -1,0 +1,95 @@
+//! The traits for the steps to delivery: leases, settlements, promotion. Each method runs transactions of `deliver`.
+
+use super::chunks::More;
+use super::commit::Durability;
+use super::connect::refused;
+use super::flow::ReadyTopics;
+use super::{CHUNK, SqliteStore, browse, deliver, flow, write};
+use crate::lease::exchange_apart;
+use crate::{Batch, Leases, Promotion, Result, Settled, Settlement, Settlements, StoreError, Wanted};
+use crate::{Moved, OwnerTag, Rescheduled};
+use model::job::TopicName;
+use std::time::Duration;
+impl Leases for SqliteStore {
+    fn lease(&mut self, wanted: &[Wanted], limit: usize, owner: Option<&OwnerTag>) -> Result<Batch> {
+        self.check_file()?;
+        let now_ms = write::now_ms();
+        let ready = ReadyTopics::now(&self.db, now_ms).map_err(refused)?;
+        let is_set_back =
+            !ready.waiting.is_empty() && flow::is_set_back(&self.db, now_ms).map_err(refused)?;
+        let is_ready = |want: &Wanted| ready.topics.iter().any(|(topic, ..)| *topic == want.topic);
+        if limit == 0 || !is_set_back && !wanted.iter().any(is_ready) {
+            let (left, waiting) = ready.left();
+            return Ok(Batch { jobs: Vec::new(), left, waiting });
+        }
+        self.write(Durability::Normal, |w| deliver::lease(w, wanted, limit, owner))
+    }
+}
+
+impl Settlements for SqliteStore {
+    fn settle(&mut self, settlements: &[Settlement]) -> Vec<Result<Settled>> {
+        self.in_chunks(Durability::Normal, settlements, deliver::settle)
+    }
+
+    fn exchange(
+        &mut self,
+        settlements: &[Settlement],
+        wanted: &[Wanted],
+        limit: usize,
+        owner: Option<&OwnerTag>,
+    ) -> (Vec<Result<Settled>>, Result<Batch>) {
+        if settlements.is_empty() || settlements.len() > CHUNK {
+            return exchange_apart(self, settlements, wanted, limit, owner);
+        }
+        let exchanged = self.write(Durability::Normal, |w| {
+            let settled: Vec<Settled> =
+                settlements.iter().map(|one| deliver::settle(w, one)).collect::<rusqlite::Result<_>>()?;
+            w.write_counts()?;
+            Ok((settled, deliver::lease(w, wanted, limit, owner)?))
+        });
+        match exchanged {
+            Ok((settled, leased)) => (settled.into_iter().map(Ok).collect(), Ok(leased)),
+            // Nothing was done. An error that prevents leases must not prevent settlements, so the two are tried
+            // separately.
+            Err(StoreError::Unavailable(_) | StoreError::Damaged(_)) => {
+                exchange_apart(self, settlements, wanted, limit, owner)
+            }
+            Err(e) => (settlements.iter().map(|_| Err(e.clone())).collect(), Err(e)),
+        }
+    }
+}
+
+impl Promotion for SqliteStore {
+    fn promote_or_spread(
+        &mut self,
+        limit: usize,
+        spread: &[(TopicName, Duration)],
+    ) -> Result<(Moved, Rescheduled)> {
+        self.check_file()?;
+        // If nothing is due yet, no turn is taken.
+        let next_ms = browse::next_due(&self.db).map_err(refused)?;
+        if next_ms.is_none_or(|at| at > write::now_ms()) {
+            return Ok((Moved { jobs: 0, next_ms }, Rescheduled::new()));
+        }
+        self.write(Durability::Normal, |w| deliver::promote(w, limit, spread))
+    }
+
+    fn hand_back(&mut self, owner: &OwnerTag) -> Result<usize> {
+        self.until_done(|w| {
+            let jobs = deliver::hand_back(w, owner, CHUNK)?;
+            Ok((jobs, More::if_full(jobs, CHUNK)))
+        })
+    }
+
+    fn expire(&mut self, limit: usize) -> Result<Moved> {
+        let next_ms = browse::next_deadline(&self.db).map_err(refused)?;
+        if next_ms.is_none_or(|at| at > write::now_ms()) {
+            return Ok(Moved { jobs: 0, next_ms });
+        }
+        self.write(Durability::Normal, |w| deliver::expire(w, limit))
+    }
+
+    fn take_buried(&mut self) -> Vec<TopicName> {
+        std::mem::take(&mut self.buried)
+    }
+}

@@ -1,0 +1,166 @@
+//! Makes sure that the log on the disk has all that was written to it. When a sync fails, Linux marks the pages that it
+//! could not write as written, and the next sync succeeds without them. Commits that were not synced before are then
+//! missing on the disk. After a power cut, the log ends there: all later commits would be lost, even if they were
+//! synced.
+//!
+//! So a process notes in the turn's file that it is about to write to the log, and removes the note when all went well.
+//! If there was an error or the process was killed, the next process that has the turn finds the note. It first writes
+//! the whole log again and syncs it: the pages in memory are still right. (A checkpoint is not enough. It changes the
+//! file, and until the log begins anew, a power cut would put the rest of the log over the file.)
+
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
+
+use super::connect::refused;
+use super::turn::{LogNote, Turn, TurnGuard};
+use crate::{Result, StoreError};
+use model::settings::beside;
+
+/// How long to wait after a failed repair before the next one.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// How many bytes are written again at a time.
+const STEP: usize = 1 << 20;
+
+/// What a handle knows of the log.
+#[derive(Debug)]
+pub(super) struct Log {
+    path: PathBuf,
+    /// When the last repair failed, and why.
+    failed: Option<(Instant, String)>,
+}
+
+impl Log {
+    pub(super) fn of(database: &Path) -> Log {
+        Log { path: beside(database, "-wal"), failed: None }
+    }
+
+    /// Must be called before the log is written to, in this handle's turn. Repairs the log if that is needed.
+    pub(super) fn begin(&mut self, turn: &TurnGuard<'_>, db: &Connection) -> Result<()> {
+        match turn.note().map_err(cannot_note)? {
+            LogNote::None => {}
+            note => self.mend(turn, db, note)?,
+        }
+        turn.set(LogNote::Writing).map_err(cannot_note)
+    }
+
+    /// Must be called afterwards, in the same turn, with the error, if there was one.
+    pub(super) fn end(&self, turn: &TurnGuard<'_>, error: Option<&rusqlite::Error>) {
+        match error {
+            Some(e) if is_of_the_disk(e) => self.note_error(turn, e),
+            _ => self.set(turn, LogNote::None),
+        }
+    }
+
+    /// Notes an error of the disk. Other errors do not concern the log.
+    pub(super) fn note_error(&self, turn: &TurnGuard<'_>, error: &rusqlite::Error) {
+        if is_of_the_disk(error) {
+            let path = self.path.display();
+            log::error!(
+                "{path}: the disk failed: {error}. Nothing is stored until the whole log is written again"
+            );
+            self.set(turn, LogNote::Failed);
+        }
+    }
+
+    fn set(&self, turn: &TurnGuard<'_>, note: LogNote) {
+        if let Err(e) = turn.set(note) {
+            log::error!("{}: cannot note the state of the log: {e}", self.path.display());
+        }
+    }
+
+    /// Repairs the log if the disk has failed, and no process has repaired it since.
+    pub(super) fn mend_if_failed(&mut self, turn: &Turn, db: &Connection) -> Result<()> {
+        match turn.note().map_err(cannot_note)? {
+            LogNote::Failed => self.mend_in_turn(turn, db),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits for the turn, and repairs the log if that is needed.
+    pub(super) fn mend_in_turn(&mut self, turn: &Turn, db: &Connection) -> Result<()> {
+        let taken = turn.take().map_err(|e| StoreError::Unavailable(format!("the store's turn: {e}")))?;
+        if taken.note().map_err(cannot_note)? != LogNote::None {
+            self.begin(&taken, db)?;
+            self.end(&taken, None);
+        }
+        Ok(())
+    }
+
+    fn mend(&mut self, turn: &TurnGuard<'_>, db: &Connection, note: LogNote) -> Result<()> {
+        if let Some((_, why)) = self.failed.as_ref().filter(|(at, _)| at.elapsed() < AGAIN) {
+            return Err(not_mended(why));
+        }
+        // No other program may write to the log in the meantime.
+        let alone = Transaction::new_unchecked(db, TransactionBehavior::Immediate).map_err(refused)?;
+        let written = write_again(&self.path);
+        drop(alone);
+        match written {
+            Ok(bytes) => {
+                let why = match note {
+                    LogNote::Failed => "the disk had failed",
+                    _ => "a process was killed while it wrote",
+                };
+                log::warn!("{}: {why}: all of its {bytes} bytes are written again", self.path.display());
+                self.failed = None;
+                Ok(())
+            }
+            Err(e) => {
+                let why = e.to_string();
+                let level = if self.failed.is_none() { log::Level::Error } else { log::Level::Debug };
+                log::log!(level, "{}: the log cannot be written again: {why}", self.path.display());
+                let error = not_mended(&why);
+                self.failed = Some((Instant::now(), why));
+                turn.set(LogNote::Failed).map_err(cannot_note)?;
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Writes each byte again at its place, so that the kernel considers all of them unwritten, and syncs them. Returns how
+/// many bytes there were.
+fn write_again(path: &Path) -> io::Result<u64> {
+    let file = match OpenOptions::new().read(true).write(true).open(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(0),
+        other => other?,
+    };
+    let (mut bytes, mut at) = (vec![0; STEP], 0);
+    loop {
+        match file.read_at(&mut bytes, at)? {
+            0 => break,
+            n => {
+                file.write_all_at(&bytes[..n], at)?;
+                at += n as u64;
+            }
+        }
+    }
+    file.sync_data()?;
+    Ok(at)
+}
+
+/// Returns whether something that was written may be missing on the disk.
+fn is_of_the_disk(error: &rusqlite::Error) -> bool {
+    // The file of shared memory could not grow: the disk is full, and nothing was written.
+    let is_room =
+        error.sqlite_error().is_some_and(|e| e.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE);
+    error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) && !is_room
+}
+
+fn not_mended(why: &str) -> StoreError {
+    StoreError::Unavailable(format!(
+        "the disk failed, and the store takes nothing until its whole log is on the disk again: {why}"
+    ))
+}
+
+fn cannot_note(e: io::Error) -> StoreError {
+    match e.kind() {
+        ErrorKind::StorageFull => StoreError::Full,
+        _ => StoreError::Unavailable(format!("the store's turn: {e}")),
+    }
+}

@@ -1,0 +1,302 @@
+//! dq-master: starts the child processes, restarts those that end, renews all of them on request, and ends them.
+//!
+//! It never opens a store or a database, and never sees a job. It does not depend on the crates that could do so. It
+//! has one thread. The loop waits, then decides, then acts. The decisions are pure: `plan` (which processes there are),
+//! `child` (one process) and `restart` (a rolling restart).
+//!
+//! Begin with `lib.rs` (the loop). docs/SUPERVISION.md has the tables of states.
+
+mod arguments;
+mod child;
+mod children;
+mod config_watch;
+mod control;
+mod generation;
+mod handover;
+mod history;
+mod php_nodes;
+mod plan;
+mod preflight;
+mod renewal;
+mod restart;
+mod service;
+#[cfg(test)]
+mod simulation;
+mod sockets;
+mod spool_folder;
+mod watchdog;
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Parser;
+use nix::sys::signal::Signal;
+
+pub use child::EXIT_CONFIG;
+pub use php_nodes::NAME as NODES;
+pub use preflight::{NAME as PREFLIGHT, resume, run as preflight};
+
+use self::arguments::Arguments;
+use self::children::RunningChild;
+use self::config_watch::ConfigWatch;
+use self::control::Control;
+use self::generation::Generation;
+use self::history::History;
+use self::plan::Plan;
+use self::preflight::Preflight;
+use self::restart::{Kind, Restart};
+use self::service::Service;
+use self::sockets::Sockets;
+use host::{self, RunDir, Signals, ToChild};
+use model::settings::Settings;
+use model::slot::{self, MASTER, Slot};
+
+/// How long the master, at its start, tries to open a port that another process uses.
+const PORT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Extra time, after `drain_timeout`, for children to hand back unfinished jobs. Then they are killed.
+const DRAIN_GRACE: Duration = Duration::from_secs(2);
+
+/// Signals that arrive within this interval count as one: some programs signal a process and then its group.
+const ONE_SIGNAL: Duration = Duration::from_millis(300);
+
+/// The signals that a master handles.
+const SIGNALS: [Signal; 9] = [
+    Signal::SIGCHLD,
+    Signal::SIGTERM,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGHUP,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGTTIN,
+    Signal::SIGTTOU,
+];
+
+/// Runs dq-master as its command line says.
+pub fn main() -> ExitCode {
+    // Before anything else opens a descriptor.
+    let given = host::sockets_from_service_manager();
+    let arguments = Arguments::parse();
+    let settings = match arguments.settings() {
+        Ok(settings) => settings,
+        Err(e) => {
+            eprintln!("dq-master: {e:#}");
+            return ExitCode::from(EXIT_CONFIG as u8);
+        }
+    };
+    if arguments.check {
+        println!("the configuration is good: {} topics", settings.topics.len());
+        return ExitCode::SUCCESS;
+    }
+    let run = || {
+        host::start_logs(MASTER, settings.log_dir.as_deref())
+            .with_context(|| format!("cannot start the log in log_dir {:?}", settings.log_dir))?;
+        let given = given.context("cannot take the service manager's sockets")?;
+        Master::start(arguments, settings, given)?.run()
+    };
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("dq-master: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A slot of one generation. During a restart, two processes can have the same slot; their generations differ.
+type Place = (slot::Generation, Slot);
+
+struct Master {
+    arguments: Arguments,
+    /// Where the executable of this process was when it started.
+    program: PathBuf,
+    /// The generations that have children.
+    generations: BTreeMap<slot::Generation, Generation>,
+    /// The generation that serves.
+    current: slot::Generation,
+    /// The number of the newest generation. It counts up.
+    latest: slot::Generation,
+    children: BTreeMap<Place, RunningChild>,
+    restart: Restart,
+    /// What the current restart renews, or, if none is under way, what the last one renewed.
+    renewing: Kind,
+    /// Why the new generation is about to be given up.
+    failure: Option<String>,
+    sockets: Sockets,
+    /// How many consumers TTIN and TTOU have added to those of the settings (negative: removed). `asked_consumers` is
+    /// how many more are still to be added or removed.
+    more_consumers: i32,
+    asked_consumers: i32,
+    signals: Signals,
+    /// When the first signal to end arrived.
+    stopping_since: Option<Instant>,
+    /// Until when all children of the first generation must be ready; none: they have been ready.
+    started_by: Option<Instant>,
+    /// A new executable that is being tried.
+    preflight: Option<Preflight>,
+    /// When children are next asked for a sign of life.
+    round_at: Option<Instant>,
+    history: History,
+    control: Control,
+    service: Service,
+    config_watch: Option<ConfigWatch>,
+    /// The lock of `run_dir`, held as long as the master lives.
+    run_dir: RunDir,
+}
+
+impl Master {
+    fn start(arguments: Arguments, settings: Settings, given: Vec<(String, OwnedFd)>) -> Result<Master> {
+        host::set_process_name(MASTER).context("cannot name the process")?;
+        // The signals are caught first, so that a HUP that arrives during the start is handled later and does not end
+        // the process.
+        let signals = Signals::catch(&SIGNALS).context("cannot catch signals")?;
+        let run_dir = RunDir::take(&settings.run_dir, PORT_PATIENCE)?;
+        let descriptors = host::raise_descriptor_limit().context("cannot raise the limit of descriptors")?;
+        let program = std::fs::read_link("/proc/self/exe").context("cannot find the running executable")?;
+        let executable = host::own_executable().context("cannot open the running executable")?;
+        let plan = Plan::of(&settings, &arguments.only, 0);
+        for (key, count) in [("timer", settings.timer.processes), ("consume", settings.consume.processes)] {
+            if count == 0 && arguments.only.is_empty() {
+                log::warn!(
+                    "{key}.processes is 0: nothing is delivered unless another dq-master here does that"
+                );
+            }
+        }
+        let service = Service::starting(plan.start_timeout + PORT_PATIENCE);
+        let first = Generation::new(&settings, plan, executable)?;
+        let mut sockets = Sockets::default();
+        sockets.take(given, &first.plan.sockets)?;
+        sockets.bind(&first.plan.sockets, PORT_PATIENCE)?;
+        log::info!(
+            "dq {} starts {} processes as {:?} in {} (up to {descriptors} descriptors each)",
+            env!("CARGO_PKG_VERSION"),
+            first.plan.slots.len(),
+            first.plan.instance,
+            first.plan.run_dir.display()
+        );
+        let mut master = Master {
+            arguments,
+            program,
+            generations: BTreeMap::new(),
+            current: 1,
+            latest: 0,
+            children: BTreeMap::new(),
+            restart: Restart::Steady,
+            renewing: Kind::Configuration,
+            failure: None,
+            sockets,
+            more_consumers: 0,
+            asked_consumers: 0,
+            signals,
+            stopping_since: None,
+            started_by: Some(Instant::now() + first.plan.start_timeout),
+            preflight: None,
+            round_at: None,
+            history: History::begin(),
+            control: Control::bind(&first.plan.run_dir)?,
+            service,
+            config_watch: None,
+            run_dir,
+        };
+        master.add_generation(first);
+        master.arrange_config_watch();
+        Ok(master)
+    }
+
+    /// Runs the loop until the daemon is stopping and all children are gone.
+    fn run(&mut self) -> Result<()> {
+        while self.restart != Restart::Stopping || !self.children.is_empty() {
+            self.act_on_deadlines();
+            self.wait()?;
+            self.read_signals()?;
+            self.read_links();
+            self.reap()?;
+            self.watch_children();
+            self.judge_the_start();
+            self.judge_the_new();
+            self.look_at_config();
+            self.forget_the_gone();
+            self.change_consumers();
+            self.answer_questions();
+            self.service.update(self.phase(), self.summary(), self.end_timeout());
+        }
+        self.control.remove();
+        log::info!("all processes have ended");
+        if self.started_by.is_some() && self.stopping_since.is_none() {
+            bail!("not all processes were ready within start_timeout; the log says why");
+        }
+        Ok(())
+    }
+
+    fn wait(&self) -> Result<()> {
+        let own = [Some(self.signals.as_fd()), self.control.fd()];
+        let links = self.children.values().filter_map(|f| f.link.as_ref().map(AsFd::as_fd));
+        let file = self.config_watch.as_ref().map(AsFd::as_fd);
+        let fds: Vec<BorrowedFd<'_>> = own.into_iter().flatten().chain(links).chain(file).collect();
+        let own = [
+            self.restart.deadline(),
+            self.started_by.filter(|_| self.restart != Restart::Stopping),
+            self.round_at(),
+            self.service.deadline(),
+            self.control.deadline(),
+            self.config_watch.as_ref().and_then(ConfigWatch::deadline),
+        ];
+        let deadlines = self.children.values().map(|f| f.child.deadline()).chain(own);
+        host::wait_readable(&fds, deadlines.flatten().min())?;
+        Ok(())
+    }
+
+    fn read_signals(&mut self) -> Result<()> {
+        for signal in self.signals.take()? {
+            match signal {
+                Signal::SIGTERM | Signal::SIGINT | Signal::SIGQUIT => self.stop(signal),
+                Signal::SIGHUP => self.ask(Kind::Configuration),
+                Signal::SIGUSR2 => self.ask(Kind::Executable),
+                Signal::SIGUSR1 => self.reopen_logs(),
+                Signal::SIGTTIN => self.ask_for_consumers(1),
+                Signal::SIGTTOU => self.ask_for_consumers(-1),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The first signal starts a drain, the second one ends everything at once.
+    fn stop(&mut self, signal: Signal) {
+        if self.stopping_since.is_some_and(|since| since.elapsed() < ONE_SIGNAL) {
+            return;
+        }
+        if self.restart == Restart::Stopping {
+            log::warn!("{signal} again: ending at once");
+            return self.step_all(child::Event::End);
+        }
+        let drain_timeout = self.end_timeout() - DRAIN_GRACE;
+        log::info!("{signal}: draining for up to {drain_timeout:?}");
+        self.stopping_since = Some(Instant::now());
+        self.end_within(drain_timeout);
+    }
+
+    /// Starts to end everything.
+    fn end_within(&mut self, drain_timeout: Duration) {
+        self.restart.step(restart::Event::Stop, Instant::now());
+        self.give_up_preflight("the daemon ends");
+        // No child is started any more. A port that nobody serves must refuse connections.
+        self.sockets.keep(|_| false);
+        self.step_all(child::Event::Drain { kill_at: Some(Instant::now() + drain_timeout + DRAIN_GRACE) });
+    }
+
+    fn reopen_logs(&self) {
+        host::reopen_logs();
+        log::info!("the log files are reopened");
+        for link in self.children.values().filter_map(|f| f.link.as_ref()) {
+            if let Err(e) = link.send(&ToChild::ReopenLogs) {
+                log::warn!("cannot tell a child to reopen its log: {e}");
+            }
+        }
+    }
+}

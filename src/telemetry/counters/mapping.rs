@@ -1,0 +1,68 @@
+//! A page in memory: a mapped file, or memory of this process only. Only this file touches mapped memory.
+
+use std::fs::File;
+use std::io;
+use std::num::NonZeroUsize;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+use nix::libc::c_void;
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+
+use model::metrics::{BYTES, Page, WORDS};
+
+/// The words of a page.
+#[derive(Debug)]
+pub(super) enum Mapping {
+    /// A mapped file, shared with the other processes that map it.
+    Shared(NonNull<c_void>),
+    /// Memory of this process only.
+    Own(Box<[AtomicU64]>),
+}
+
+// SAFETY: the memory is only accessed as atomics, from any thread, until the mapping is dropped.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps a file that has the length of a page.
+    pub(super) fn shared(file: &File, is_written: bool) -> io::Result<Mapping> {
+        let length = file.metadata()?.len();
+        if length != BYTES as u64 {
+            return Err(io::Error::other(format!("it has {length} bytes instead of {BYTES}")));
+        }
+        let bytes = NonZeroUsize::new(BYTES).expect("a page has words");
+        let write = if is_written { ProtFlags::PROT_WRITE } else { ProtFlags::empty() };
+        // SAFETY: the kernel chooses the address, so that nothing else of this process is there.
+        let start =
+            unsafe { mmap(None, bytes, ProtFlags::PROT_READ | write, MapFlags::MAP_SHARED, file, 0)? };
+        Ok(Mapping::Shared(start))
+    }
+
+    /// Makes a page that only this process sees. It ends with the process.
+    pub(super) fn own() -> Mapping {
+        Mapping::Own((0..WORDS).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    pub(super) fn page(&self) -> Page<'_> {
+        let words = match self {
+            // SAFETY: `BYTES` bytes are mapped, from the beginning of a memory page, until the mapping is dropped. The
+            // reference cannot outlive it. Other processes change the bytes too, and they also use 64-bit atomics. A
+            // read-only mapping is only read (`read`). The file is never cut short: dq never does it, and if another
+            // program does, the kernel stops this process.
+            Mapping::Shared(start) => unsafe { std::slice::from_raw_parts(start.as_ptr().cast(), WORDS) },
+            Mapping::Own(words) => words,
+        };
+        Page::of(words).expect("a mapping has the length of a page")
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if let Mapping::Shared(start) = self {
+            // SAFETY: it was mapped with this length, and no reference to it outlives the mapping.
+            let _ = unsafe { munmap(*start, BYTES) };
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! What was counted in the last minutes and hours, for charts: samples of the sums, in two ring buffers in a file of
+//! `run_dir`. The moment of a sample gives its place in the file. So a writer needs to know nothing about earlier
+//! writers, and a restart loses nothing. A reader takes the differences between samples.
+
+mod topics;
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+pub use self::topics::{TopicPoint, read_topic};
+use model::metrics::{LATENESS_BOUNDS, MetricSubject, Sums, Totals};
+
+/// How many ranges of lateness there are.
+const RANGES: usize = LATENESS_BOUNDS.len() + 1;
+
+/// The number of words in a sample: its layout, its moment, sums, lateness.
+const WORDS: usize = 2 + Sums::COUNT + RANGES;
+
+/// The layout of a sample. A sample with another number is of another release, and is ignored.
+const LAYOUT: u64 = 1;
+
+/// The size of a sample, in bytes.
+const SIZE: usize = WORDS * 8;
+
+/// A ring buffer: it has `count` samples, one for every `step_ms` milliseconds.
+#[derive(Debug, Clone, Copy)]
+struct Ring {
+    step_ms: i64,
+    count: i64,
+    /// Where it begins in the file, in samples.
+    begin: i64,
+}
+
+impl Ring {
+    /// Returns the step that a moment belongs to.
+    fn step(self, at_ms: i64) -> i64 {
+        at_ms / self.step_ms
+    }
+
+    /// Returns whether a sample of `at_ms` is recent enough at `now_ms`.
+    fn has(self, at_ms: i64, now_ms: i64) -> bool {
+        (now_ms - self.step_ms * self.count..=now_ms).contains(&at_ms)
+    }
+}
+
+/// Ten minutes, and one more sample for the first difference.
+const SHORT: Ring = Ring { step_ms: 5_000, count: 121, begin: 0 };
+
+/// A day, and one more sample for the first difference.
+const LONG: Ring = Ring { step_ms: 60_000, count: 1441, begin: SHORT.count };
+
+/// The sums of all topics at a moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Sample {
+    at_ms: i64,
+    sums: Sums,
+    lateness: [u64; RANGES],
+}
+
+/// What was done between two samples.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Point {
+    /// When it ended, Unix milliseconds.
+    pub at_ms: i64,
+    /// How long it was.
+    pub span_ms: i64,
+    /// What was done in that span.
+    pub sums: Sums,
+    /// How late attempts began, in microseconds: the median and the 99th percentile. None: there were no attempts.
+    pub late_us: Option<(u64, u64)>,
+}
+
+/// The points of both rings, the oldest first.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct History {
+    /// The points of the last ten minutes.
+    pub short: Vec<Point>,
+    /// The points of the last day.
+    pub long: Vec<Point>,
+}
+
+fn path(run_dir: &Path) -> PathBuf {
+    run_dir.join("history")
+}
+
+impl Sample {
+    fn of(at_ms: i64, totals: &Totals) -> Sample {
+        let topics =
+            totals.sums().into_iter().filter(|(subject, _)| matches!(subject, MetricSubject::Topic(_)));
+        let sums = topics.fold(Sums::default(), |all, (_, of)| all.plus(of));
+        let mut lateness = [0; RANGES];
+        lateness.iter_mut().zip(totals.lateness()).for_each(|(cell, sum)| *cell = sum);
+        Sample { at_ms, sums, lateness }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let words = [LAYOUT, self.at_ms as u64].into_iter().chain(self.sums.numbers()).chain(self.lateness);
+        words.flat_map(u64::to_le_bytes).collect()
+    }
+
+    /// Reads a sample. None: there is no sample of this layout at that place.
+    fn parse(bytes: &[u8]) -> Option<Sample> {
+        let mut words = bytes.chunks_exact(8).map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default()));
+        words.next().filter(|layout| *layout == LAYOUT)?;
+        let at_ms = words.next()? as i64;
+        let sums = Sums::of(std::array::from_fn(|_| words.next().unwrap_or(0)));
+        let lateness = std::array::from_fn(|_| words.next().unwrap_or(0));
+        Some(Sample { at_ms, sums, lateness })
+    }
+
+    /// Returns what was done since an earlier sample. None: the sums have begun anew since then.
+    fn since(&self, before: &Sample) -> Option<Point> {
+        let sums = between(before.sums, self.sums)?;
+        if self.lateness.into_iter().zip(before.lateness).any(|(now, before)| now < before) {
+            return None;
+        }
+        let counts: [u64; RANGES] = std::array::from_fn(|i| self.lateness[i] - before.lateness[i]);
+        let late_us = percentile(&counts, 0.5).zip(percentile(&counts, 0.99));
+        let (at_ms, span_ms) = (self.at_ms, self.at_ms - before.at_ms);
+        Some(Point { at_ms, span_ms, sums, late_us })
+    }
+}
+
+/// Returns what was done between two moments. None: the sums have begun anew since the first.
+fn between(before: Sums, now: Sums) -> Option<Sums> {
+    let falls = now.numbers().into_iter().zip(before.numbers()).any(|(now, before)| now < before);
+    (!falls).then(|| now.since(before))
+}
+
+/// Returns the value, in microseconds, below which that share of all values lies. Within a range, the values are
+/// assumed to be spread evenly. None: there are no values.
+fn percentile(counts: &[u64; RANGES], share: f64) -> Option<u64> {
+    let wanted = share * counts.iter().sum::<u64>() as f64;
+    let mut below = 0.0;
+    for (i, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+        let count = *count as f64;
+        if below + count >= wanted {
+            let low = if i == 0 { 0 } else { LATENESS_BOUNDS[i - 1] };
+            // It is not known how far beyond the last bound these values are.
+            let high = LATENESS_BOUNDS.get(i).copied().unwrap_or(low);
+            return Some(low + ((high - low) as f64 * ((wanted - below) / count).clamp(0.0, 1.0)) as u64);
+        }
+        below += count;
+    }
+    None
+}
+
+/// Writes the history.
+#[derive(Debug, Default)]
+pub struct Recorder {
+    /// The step that was written last, for each ring buffer.
+    written: [i64; 2],
+}
+
+impl Recorder {
+    /// Writes a sample into each ring buffer whose next step has come. `totals` is called only then. If a sample cannot
+    /// be written, it is left out, and the next one is written at the next step.
+    pub fn record(
+        &mut self,
+        run_dir: &Path,
+        now_ms: i64,
+        totals: impl FnOnce() -> io::Result<Totals>,
+    ) -> io::Result<()> {
+        let steps = [SHORT, LONG].map(|ring| ring.step(now_ms));
+        let before = std::mem::replace(&mut self.written, steps);
+        if steps == before {
+            return Ok(());
+        }
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path(run_dir))?;
+        let totals = totals()?;
+        let bytes = Sample::of(now_ms, &totals).bytes();
+        for (i, ring) in [SHORT, LONG].into_iter().enumerate().filter(|(i, _)| steps[*i] != before[*i]) {
+            let place = (ring.begin + steps[i].rem_euclid(ring.count)) as u64 * SIZE as u64;
+            // The process before this one may have written the sample of this step.
+            let mut there = [0; SIZE];
+            let is_written = before[i] == 0
+                && file.read_exact_at(&mut there, place).is_ok()
+                && Sample::parse(&there).is_some_and(|sample| ring.step(sample.at_ms) == steps[i]);
+            if !is_written {
+                file.write_all_at(&bytes, place)?;
+            }
+        }
+        if steps[0] == before[0] { Ok(()) } else { topics::write(run_dir, now_ms, &totals.sums()) }
+    }
+}
+
+/// Reads the history up to `now_ms`, Unix milliseconds. If nobody has written one, it is empty.
+pub fn read(run_dir: &Path, now_ms: i64) -> io::Result<History> {
+    let bytes = match std::fs::read(path(run_dir)) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(History::default()),
+        other => other?,
+    };
+    let ring = |ring: Ring| {
+        let begin = ring.begin as usize * SIZE;
+        let own = bytes.get(begin..).unwrap_or_default().chunks_exact(SIZE).take(ring.count as usize);
+        let mut samples: Vec<Sample> = own.filter_map(Sample::parse).collect();
+        samples.retain(|sample| ring.has(sample.at_ms, now_ms));
+        samples.sort_by_key(|sample| sample.at_ms);
+        samples.windows(2).filter_map(|two| two[1].since(&two[0])).collect()
+    };
+    Ok(History { short: ring(SHORT), long: ring(LONG) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(at_ms: i64, delivered: u64, lateness: &[(usize, u64)]) -> Sample {
+        let mut ranges = [0; RANGES];
+        lateness.iter().for_each(|(range, n)| ranges[*range] = *n);
+        Sample { at_ms, sums: Sums { delivered, ..Sums::default() }, lateness: ranges }
+    }
+
+    #[test]
+    fn a_point_is_what_was_done_between_two_samples() {
+        let before = sample(1000, 5, &[(0, 10)]);
+        let point = sample(6000, 25, &[(0, 20), (3, 10)]).since(&before).unwrap();
+        assert_eq!((point.at_ms, point.span_ms, point.sums.delivered), (6000, 5000, 20));
+        // Ten of up to 1 ms, ten of 5 to 10 ms.
+        assert_eq!(point.late_us, Some((1000, 9900)));
+        assert_eq!(before.since(&sample(0, 6, &[])), None, "the sums have begun anew");
+        let calm = sample(7000, 25, &[(0, 20), (3, 10)]).since(&sample(6000, 25, &[(0, 20), (3, 10)]));
+        assert_eq!(calm.unwrap().late_us, None);
+        let far = sample(2000, 6, &[(0, 10), (RANGES - 1, 1)]).since(&before).unwrap();
+        assert_eq!(far.late_us, Some((3_600_000_000, 3_600_000_000)));
+    }
+
+    #[test]
+    fn samples_outlive_their_writer_and_go_round() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(read(dir.path(), 1).unwrap(), History::default());
+        let none = || Ok(Totals::default());
+        let begin_ms = 1_800_000_000_000;
+        let mut recorder = Recorder::default();
+        for second in 0..900 {
+            if second == 450 {
+                recorder = Recorder::default();
+            }
+            recorder.record(dir.path(), begin_ms + second * 1000, none).unwrap();
+        }
+        let history = read(dir.path(), begin_ms + 899_000).unwrap();
+        assert_eq!((history.short.len(), history.long.len()), (120, 14));
+        assert!(history.short.iter().all(|point| point.span_ms == 5000), "{history:?}");
+        assert!(history.long.iter().all(|point| point.span_ms == 60_000), "{history:?}");
+        assert_eq!(history.short.last().unwrap().at_ms, begin_ms + 895_000);
+        // A day later, all points are too old.
+        assert_eq!(read(dir.path(), begin_ms + 90_000_000).unwrap(), History::default());
+        let mut asked = 0;
+        for _ in 0..3 {
+            recorder
+                .record(dir.path(), begin_ms + 899_500, || {
+                    asked += 1;
+                    Ok(Totals::default())
+                })
+                .unwrap();
+        }
+        assert_eq!(asked, 0, "nothing is read where nothing is written");
+    }
+}

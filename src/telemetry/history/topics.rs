@@ -1,0 +1,131 @@
+//! Samples of each topic, over ten minutes. Each sample is a file with the sums of all topics. The file is written as a
+//! whole, and replaces the one of ten minutes before.
+
+use std::fmt::Write as _;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use super::{SHORT, between};
+use model::job::TopicName;
+use model::metrics::{MetricSubject, Sums};
+
+/// The beginning of a sample. A file that begins otherwise is of another release, and is ignored.
+const LAYOUT: &str = "dq-topics-1";
+
+/// A topic's sums at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct TopicSample {
+    at_ms: i64,
+    sums: Sums,
+}
+
+/// What a topic did between two samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TopicPoint {
+    /// When it ended, Unix milliseconds.
+    pub at_ms: i64,
+    /// How long it was.
+    pub span_ms: i64,
+    /// What was done in that span.
+    pub sums: Sums,
+}
+
+fn folder(run_dir: &Path) -> PathBuf {
+    run_dir.join("history.topics")
+}
+
+/// Reads the moment of a sample, and the sums of a topic. The sums are zeros if the topic had done nothing by then.
+/// None: the text is not a sample.
+fn parse(text: &str, topic: &TopicName) -> Option<TopicSample> {
+    let mut lines = text.lines();
+    let at_ms = lines.next()?.strip_prefix(LAYOUT)?.trim().parse().ok()?;
+    let own = lines.find_map(|line| line.strip_prefix(topic.as_str())?.strip_prefix(' '));
+    let Some(own) = own else { return Some(TopicSample { at_ms, sums: Sums::default() }) };
+    let mut numbers = own.split(' ').map_while(|n| n.parse().ok());
+    let mut sums = [0; Sums::COUNT];
+    for sum in &mut sums {
+        *sum = numbers.next()?;
+    }
+    Some(TopicSample { at_ms, sums: Sums::of(sums) })
+}
+
+/// Writes a sample of that moment.
+pub(super) fn write(run_dir: &Path, at_ms: i64, sums: &[(MetricSubject, Sums)]) -> io::Result<()> {
+    let folder = folder(run_dir);
+    DirBuilder::new().mode(0o700).recursive(true).create(&folder)?;
+    let mut text = format!("{LAYOUT} {at_ms}\n");
+    for (subject, sums) in sums.iter().filter(|(_, sums)| *sums != Sums::default()) {
+        let MetricSubject::Topic(topic) = subject else { continue };
+        text.push_str(topic);
+        for number in sums.numbers() {
+            // Writing to a string cannot fail.
+            let _ = write!(text, " {number}");
+        }
+        text.push('\n');
+    }
+    // While one process takes over from another, both may write.
+    let new = folder.join(format!("new.{}", std::process::id()));
+    fs::write(&new, text)?;
+    fs::rename(new, folder.join(SHORT.step(at_ms).rem_euclid(SHORT.count).to_string()))
+}
+
+/// Returns what a topic did in the ten minutes before `now_ms`, Unix milliseconds, the oldest first.
+pub fn read_topic(run_dir: &Path, now_ms: i64, topic: &TopicName) -> io::Result<Vec<TopicPoint>> {
+    let folder = folder(run_dir);
+    let mut samples = Vec::new();
+    for place in 0..SHORT.count {
+        match fs::read_to_string(folder.join(place.to_string())) {
+            Ok(text) => samples.extend(parse(&text, topic)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+    }
+    samples.retain(|sample| SHORT.has(sample.at_ms, now_ms));
+    samples.sort_by_key(|sample| sample.at_ms);
+    let point = |two: &[TopicSample]| {
+        let (before, now) = (two[0], two[1]);
+        let sums = between(before.sums, now.sums)?;
+        Some(TopicPoint { at_ms: now.at_ms, span_ms: now.at_ms - before.at_ms, sums })
+    };
+    Ok(samples.windows(2).filter_map(point).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_topic_has_its_own_points_which_go_after_ten_minutes() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = |n: &str| TopicName::new(n).unwrap();
+        let begin_ms = 1_800_000_000_000;
+        assert_eq!(read_topic(dir.path(), begin_ms, &name("t")).unwrap(), []);
+        for step in 0..200_u64 {
+            let done = |delivered| Sums { delivered, ..Sums::default() };
+            let mut sums = vec![
+                (MetricSubject::Topic("t".into()), done(step)),
+                (MetricSubject::Topic("t.more".into()), done(7)),
+            ];
+            // The sums begin anew, as if the folder of the pages was emptied.
+            if step >= 190 {
+                sums[0].1 = done(step - 190);
+            }
+            write(dir.path(), begin_ms + step as i64 * 5000, &sums).unwrap();
+        }
+        let now_ms = begin_ms + 199 * 5000;
+        let points = read_topic(dir.path(), now_ms, &name("t")).unwrap();
+        // There are 121 samples. Between two of them the sums began anew.
+        assert_eq!(points.len(), 119);
+        assert!(points.iter().all(|p| (p.span_ms, p.sums.delivered) == (5000, 1)), "{points:?}");
+        assert_eq!(points.last().unwrap().at_ms, now_ms);
+        let other = read_topic(dir.path(), now_ms, &name("more")).unwrap();
+        assert!(other.len() == 120 && other.iter().all(|p| p.sums == Sums::default()), "{other:?}");
+        assert_eq!(fs::read_dir(folder(dir.path())).unwrap().count(), 121);
+        // A sample of another release, and one that is cut off.
+        fs::write(folder(dir.path()).join("3"), "dq-topics-0 5\n").unwrap();
+        fs::write(folder(dir.path()).join("4"), format!("{LAYOUT} {now_ms}\nt 1 2")).unwrap();
+        assert!(read_topic(dir.path(), now_ms, &name("t")).unwrap().len() > 110);
+    }
+}

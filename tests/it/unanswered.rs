@@ -1,0 +1,136 @@
+//! Leases whose answers never came: no callback was made, so no attempt counts.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::support::proxy::{Proxy, Way};
+use crate::support::redis::{RedisServer, TcpServer};
+use crate::support::{Daemon, SECOND, SLOTS, Sink, add, eventually, new_job, stats, topic};
+use model::job::{Due, JobKey, State};
+use model::settings;
+use store::{self, OwnerTag, Store, StoreError, Wanted};
+
+/// A node behind a proxy, with one ready job.
+struct Stage {
+    server: TcpServer,
+    proxy: Proxy,
+    store: Box<dyn Store>,
+    key: JobKey,
+}
+
+impl Stage {
+    fn start() -> Stage {
+        let server = TcpServer::start(&[]);
+        let proxy = Proxy::to(server.address());
+        let node = settings::Node::server("r0", format!("redis://{}", proxy.address), 1);
+        let (prefix, timeout) = ("dq", Duration::from_millis(300));
+        let redis = settings::Redis::of_nodes(prefix, timeout, 4, vec![node]);
+        let store = store::open(&settings::Store::Redis(redis), Path::new("/nowhere")).unwrap();
+        let job = new_job("t", "once", "1", Due::In(Duration::ZERO));
+        let mut stage = Stage { server, proxy, store, key: job.key.clone() };
+        // (After this the server knows the script.)
+        assert!(stage.lease().unwrap().is_empty());
+        stage.store.add(&[job]).remove(0).unwrap();
+        stage
+    }
+
+    /// Leases jobs of a topic that allows one attempt. Returns their attempts.
+    fn lease(&mut self) -> store::Result<Vec<u32>> {
+        let wanted = Wanted { topic: self.key.topic.clone(), max: 9, hold: 60 * SECOND, max_attempts: 1 };
+        let batch = self.store.lease(&[wanted], 9, Some(&OwnerTag("me".into())))?;
+        Ok(batch.jobs.iter().map(|job| job.attempt).collect())
+    }
+
+    fn state(&mut self) -> (State, u32) {
+        let view = eventually(10 * SECOND, "an answer", || self.store.get(&self.key).ok()).unwrap();
+        (view.state, view.attempts)
+    }
+
+    fn take_back(&mut self) {
+        eventually(10 * SECOND, "that it is taken back", || self.store.take_back_unanswered().ok());
+    }
+
+    /// Returns how many scripts the server has run.
+    fn scripts(&self) -> u64 {
+        let told = self.server.cli(&["info", "commandstats"]);
+        let calls = told.lines().find_map(|l| l.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next());
+        calls.map_or(0, |n| n.parse().unwrap())
+    }
+}
+
+#[test]
+fn a_lease_whose_answer_was_lost_is_taken_back() {
+    let mut stage = Stage::start();
+    stage.proxy.hold(Way::Answers);
+    assert!(matches!(stage.lease(), Err(StoreError::Unknown(_))));
+    stage.take_back();
+    assert_eq!(stage.state(), (State::Ready, 0), "nobody was called");
+    assert_eq!(stage.lease().unwrap(), [1], "its only attempt");
+}
+
+#[test]
+fn a_lease_that_arrives_after_it_was_taken_back_takes_nothing() {
+    let mut stage = Stage::start();
+    stage.proxy.hold(Way::Requests);
+    assert!(matches!(stage.lease(), Err(StoreError::Unknown(_))));
+    stage.take_back();
+    let before = stage.scripts();
+    stage.proxy.let_go();
+    eventually(10 * SECOND, "the late call", || (stage.scripts() > before).then_some(()));
+    assert_eq!(stage.state(), (State::Ready, 0), "nobody was called");
+    assert_eq!(stage.lease().unwrap(), [1], "its only attempt");
+}
+
+#[test]
+fn a_shard_with_a_lease_without_an_answer_gives_no_other() {
+    let mut stage = Stage::start();
+    stage.proxy.hold(Way::Answers);
+    assert!(matches!(stage.lease(), Err(StoreError::Unknown(_))));
+    stage.server.hang(true);
+    for _ in 0..20 {
+        assert!(stage.lease().is_err() && stage.store.take_back_unanswered().is_err());
+    }
+    stage.server.hang(false);
+    // Before it leases, the store takes back what it may have leased.
+    let leased = eventually(10 * SECOND, "a lease", || stage.lease().ok());
+    assert_eq!(leased, [1], "its only attempt");
+}
+
+#[test]
+fn a_job_with_one_attempt_is_called_for_although_its_node_hangs() {
+    const JOBS: usize = 4000;
+    let (sink, server) = (Sink::start(), RedisServer::start());
+    let store = format!(
+        "[store]\nbackend = \"redis\"\ntimeout = \"1s\"\n[[store.node]]\nname = \"r0\"\nurl = \"{}\"\n",
+        server.url()
+    );
+    let daemon = Daemon::start(&format!("{store}{}", topic("t", &sink, "max_attempts = 1")));
+    daemon.wait_all_up(SLOTS);
+    let mut client = daemon.client();
+    for n in 0..JOBS {
+        assert_eq!(client.ask(&add("t", &n.to_string(), 3000)).unwrap()["code"], 1);
+    }
+    // The server hangs again and again while the jobs are leased.
+    for round in 1.. {
+        let come = sink.deliveries().len();
+        eventually(20 * SECOND, "some more", || (sink.deliveries().len() > come).then_some(()));
+        server.hang(true);
+        let stopped = std::time::Instant::now();
+        eventually(10 * SECOND, "the end of a hang", || {
+            (stopped.elapsed() > Duration::from_millis(2200)).then_some(())
+        });
+        server.hang(false);
+        if round == 3 {
+            break;
+        }
+    }
+    // Sooner than any lease would expire.
+    eventually(10 * SECOND, &format!("all of them; log:\n{}", daemon.log()), || {
+        (sink.deliveries().len() == JOBS).then_some(())
+    });
+    eventually(20 * SECOND, "an empty store", || {
+        let left = stats(&mut client, "t");
+        assert_eq!(left["dead"], 0, "log:\n{}", daemon.log());
+        (left.values().sum::<u64>() == 0).then_some(())
+    });
+}

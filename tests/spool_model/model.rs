@@ -1,0 +1,446 @@
+//! The state, and every event that can happen to it, except the steps of the sender.
+
+use crate::scenario::{Budgets, Change, IDS, Scenario};
+use crate::sender::Sender;
+
+pub const SHARDS: usize = 2;
+
+/// The most senders that are remembered somewhere or have a message in flight.
+pub const NAMES: usize = 6;
+
+/// The most batches that can be noted.
+pub const NOTED: usize = 6;
+
+/// The most messages that can be in flight.
+pub const FLYING: usize = 4;
+
+/// For each job, the number of the entry in question. 0: none.
+pub type Entries = [u8; IDS];
+
+/// The change of a job that waits on the host's disk. `seq` 0: none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Entry {
+    pub seq: u8,
+    /// The batch in which it was sent.
+    pub batch: u8,
+}
+
+/// A batch that is noted on the host's disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Noted {
+    pub number: u8,
+    pub sender: u8,
+    pub shard: u8,
+    pub set: u8,
+}
+
+/// A batch in flight to a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Message {
+    pub shard: u8,
+    pub set: u8,
+    pub sender: u8,
+    pub number: u8,
+    pub entries: Entries,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shard {
+    pub is_up: bool,
+    /// The number of the set: 1, 3 and 5 are open. In 2 and 4 jobs are being moved.
+    pub set: u8,
+    /// For each job, the change that stored it: a number of the host with the spool, or another host's change. 0: it
+    /// does not exist.
+    pub jobs: [u8; IDS],
+    /// The last batch of each sender.
+    pub memory: [u8; NAMES],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct State {
+    pub shards: [Shard; SHARDS],
+    /// The host's disk.
+    pub entries: [Entry; IDS],
+    pub noted: [Option<Noted>; NOTED],
+    pub flying: [Option<Message>; FLYING],
+    pub sender: Option<Sender>,
+    /// How far the change of the set is.
+    moved: u8,
+    /// Which of the host's changes are adds: one bit for each.
+    adds: u16,
+    /// Which changes were taken from the spool.
+    taken: u16,
+    /// Which changes may be taken twice, because a node that left the set and does not answer may have taken them.
+    pub excused: u16,
+    /// For each job, the host's last acknowledged change, and the last one that has come to its home.
+    acknowledged: Entries,
+    applied: Entries,
+    next_seq: u8,
+    pub left: Budgets,
+}
+
+/// The outcome of a step of the sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is done, or was never sent because the server is down.
+    Done,
+    /// It is done, and the answer is lost.
+    AnswerLost,
+    /// It is in flight, and arrives later or never.
+    Late,
+    /// The disk accepts no writes.
+    DiskFails,
+    /// It is not due yet.
+    NotDue,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// By the host with the spool.
+    Add(usize),
+    Delete(usize),
+    Keep(usize),
+    /// By the other host.
+    OtherAdd(usize),
+    OtherDelete(usize),
+    Down(usize),
+    Up(usize),
+    /// The next step of the change of the set.
+    Change,
+    Arrive(usize),
+    SenderStarts,
+    SenderDies,
+    /// The sender's process reads the sets of the shards that answer.
+    Learn,
+    Sender(Outcome),
+}
+
+/// A change by another host has this bit.
+const OTHER: u8 = 128;
+
+impl State {
+    pub fn new(scenario: &Scenario) -> State {
+        let shard = |i: usize| Shard {
+            is_up: true,
+            set: u8::from(scenario.change == Change::Move || scenario.has(1, i)),
+            jobs: [0; IDS],
+            memory: [0; NAMES],
+        };
+        State {
+            shards: [shard(0), shard(1)],
+            entries: [Entry::default(); IDS],
+            noted: [None; NOTED],
+            flying: [None; FLYING],
+            sender: Some(Sender::new(0, 1)),
+            moved: 0,
+            adds: 0,
+            taken: 0,
+            excused: 0,
+            acknowledged: [0; IDS],
+            applied: [0; IDS],
+            next_seq: 1,
+            left: scenario.budgets,
+        }
+    }
+
+    pub fn events(&self, scenario: &Scenario) -> Vec<Event> {
+        let mut events = Vec::with_capacity(24);
+        for id in 0..scenario.ids {
+            if self.left.changes > 0 {
+                events.extend([Event::Add(id), Event::Delete(id), Event::Keep(id)]);
+            }
+            if self.left.others > 0 {
+                events.extend([Event::OtherAdd(id), Event::OtherDelete(id)]);
+            }
+        }
+        for shard in 0..SHARDS {
+            events.push(if self.shards[shard].is_up { Event::Down(shard) } else { Event::Up(shard) });
+        }
+        events.extend((0..FLYING).filter(|i| self.flying[*i].is_some()).map(Event::Arrive));
+        if scenario.change != Change::None {
+            events.push(Event::Change);
+        }
+        match &self.sender {
+            None => events.push(Event::SenderStarts),
+            Some(sender) => {
+                events.extend([Event::SenderDies, Event::Learn]);
+                events.extend(sender.outcomes().iter().map(|outcome| Event::Sender(*outcome)));
+            }
+        }
+        events
+    }
+
+    /// Returns the state after an event. `None`: it cannot happen now, or has no effect. An error is a fault.
+    pub fn after(&self, event: Event, scenario: &Scenario) -> Result<Option<State>, String> {
+        let mut next = *self;
+        let happens = match event {
+            Event::Add(id) => next.add(id, scenario),
+            Event::Delete(id) => next.delete(id, scenario),
+            Event::Keep(id) => next.keep(id, scenario),
+            Event::OtherAdd(id) => next.other(id, true, scenario),
+            Event::OtherDelete(id) => next.other(id, false, scenario),
+            Event::Down(shard) => next.down(shard, scenario),
+            Event::Up(shard) => next.up(shard, scenario),
+            Event::Change => next.change(scenario),
+            Event::Arrive(i) => next.arrive(i, scenario)?,
+            Event::SenderStarts => next.start(),
+            Event::SenderDies => next.sender.take().is_some() && spend(&mut next.left.crashes),
+            Event::Learn => next.learn(),
+            Event::Sender(outcome) => next.send(outcome, scenario)?,
+        };
+        if !happens {
+            return Ok(None);
+        }
+        next.tidy();
+        Ok((next != *self).then_some(next))
+    }
+
+    /// Returns the next event when everything heals.
+    pub fn healing_event(&self, scenario: &Scenario) -> Option<Event> {
+        if let Some(shard) = (0..SHARDS).find(|shard| !self.shards[*shard].is_up) {
+            // A node that was given up comes back when all have heard of it.
+            let is_late = scenario.change == Change::Forget && self.moved > 0;
+            return Some(match self.sender.filter(|sender| is_late && sender.known < 3) {
+                Some(sender) if sender.is_at_rest() => Event::Learn,
+                Some(_) => Event::Sender(Outcome::Done),
+                None => Event::Up(shard),
+            });
+        }
+        let is_begun = self.moved > 0 && self.newest() < scenario.last_set();
+        if is_begun || self.shards.iter().any(|shard| shard.set % 2 == 0 && shard.set > 0) {
+            return Some(Event::Change);
+        }
+        let Some(sender) = &self.sender else {
+            return (!self.is_spool_empty()).then_some(Event::SenderStarts);
+        };
+        if self.is_spool_empty() && sender.is_at_rest() {
+            return None;
+        }
+        let knows = sender.known == self.newest() || !sender.is_at_rest();
+        Some(if knows { Event::Sender(Outcome::Done) } else { Event::Learn })
+    }
+
+    /// Checks that the host sees its own changes in their order.
+    pub fn judge(&self) -> Result<(), String> {
+        for id in 0..IDS {
+            let (waits, last) = (self.entries[id].seq, self.acknowledged[id]);
+            let sees = if waits > 0 { waits } else { self.applied[id] };
+            if sees < last {
+                return Err(format!(
+                    "the host sees its change {sees} of job {id}, and has acknowledged {last}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that each change of the host has come to its home when nothing waits, and that nothing is anywhere else.
+    pub fn judge_at_rest(&self, scenario: &Scenario) -> Result<(), String> {
+        for id in 0..scenario.ids {
+            let (applied, last) = (self.applied[id], self.acknowledged[id]);
+            if applied != last {
+                return Err(format!("change {last} of job {id} is lost; {applied} is the last at its home"));
+            }
+            let home = scenario.home(self.newest(), id);
+            if let Some(shard) = (0..SHARDS).find(|s| *s != home && self.shards[*s].jobs[id] != 0) {
+                return Err(format!("job {id} is at {shard}, and its home is {home}"));
+            }
+        }
+        Ok(())
+    }
+
+    pub fn is_spool_empty(&self) -> bool {
+        self.entries.iter().all(|entry| entry.seq == 0)
+    }
+
+    pub fn is_add(&self, seq: u8) -> bool {
+        self.adds & 1 << seq != 0
+    }
+
+    fn newest(&self) -> u8 {
+        self.shards.iter().map(|shard| shard.set).max().unwrap_or(0)
+    }
+
+    /// Returns where changes of a job are made now. `None`: its home does not answer, or jobs are being moved.
+    fn home_now(&self, id: usize, scenario: &Scenario) -> Option<usize> {
+        (0..SHARDS).find(|shard| {
+            let there = &self.shards[*shard];
+            there.is_up && self.is_current(there.set) && scenario.home(there.set, id) == *shard
+        })
+    }
+
+    /// Whether this is the open set, or the one before it while nobody has heard of the next one yet.
+    fn is_current(&self, set: u8) -> bool {
+        set % 2 == 1 && set + 1 >= self.newest()
+    }
+
+    /// Acknowledges a change by the host with the spool, and returns its number.
+    fn next_change(&mut self, id: usize, is_add: bool) -> u8 {
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        self.adds |= u16::from(is_add) << seq;
+        self.acknowledged[id] = seq;
+        seq
+    }
+
+    fn at_home(&mut self, id: usize, home: usize, is_add: bool) {
+        let seq = self.next_change(id, is_add);
+        self.shards[home].jobs[id] = if is_add { seq } else { 0 };
+        self.applied[id] = seq;
+    }
+
+    fn is_behind(&self, id: usize, scenario: &Scenario) -> bool {
+        self.entries[id].seq > 0 && scenario.rules.queue_behind
+    }
+
+    fn add(&mut self, id: usize, scenario: &Scenario) -> bool {
+        match self.home_now(id, scenario) {
+            Some(home) if !self.is_behind(id, scenario) => self.at_home(id, home, true),
+            _ => self.entries[id] = Entry { seq: self.next_change(id, true), batch: 0 },
+        }
+        spend(&mut self.left.changes)
+    }
+
+    fn delete(&mut self, id: usize, scenario: &Scenario) -> bool {
+        if self.is_behind(id, scenario) {
+            if !self.is_add(self.entries[id].seq) {
+                return false;
+            }
+            self.entries[id] = Entry { seq: self.next_change(id, false), batch: 0 };
+        } else {
+            let Some(home) = self.home_now(id, scenario) else { return false };
+            self.at_home(id, home, false);
+        }
+        spend(&mut self.left.changes)
+    }
+
+    /// Stores a job if there is none.
+    fn keep(&mut self, id: usize, scenario: &Scenario) -> bool {
+        let home = self.home_now(id, scenario);
+        let Some(home) = home.filter(|_| !self.is_behind(id, scenario)) else { return false };
+        if self.shards[home].jobs[id] != 0 {
+            return false;
+        }
+        self.at_home(id, home, true);
+        spend(&mut self.left.changes)
+    }
+
+    fn other(&mut self, id: usize, is_add: bool, scenario: &Scenario) -> bool {
+        let Some(home) = self.home_now(id, scenario) else { return false };
+        self.shards[home].jobs[id] = if is_add { OTHER | self.left.others } else { 0 };
+        spend(&mut self.left.others)
+    }
+
+    fn down(&mut self, shard: usize, scenario: &Scenario) -> bool {
+        // A host that does not know that A was given up may use it. That does not concern the spool.
+        let may = scenario.change != Change::Forget || shard == 0;
+        may && std::mem::take(&mut self.shards[shard].is_up) && spend(&mut self.left.outages)
+    }
+
+    fn up(&mut self, shard: usize, scenario: &Scenario) -> bool {
+        let is_given_up = scenario.change == Change::Forget && self.moved > 0;
+        let all_know = self.sender.is_none_or(|sender| sender.known >= 3);
+        (!is_given_up || all_know) && !std::mem::replace(&mut self.shards[shard].is_up, true)
+    }
+
+    /// Makes a step of `dq nodes move` or `dq nodes forget`. ../node_set_model has them in detail.
+    fn change(&mut self, scenario: &Scenario) -> bool {
+        let [a, b] = &mut self.shards;
+        if scenario.change == Change::Forget && self.moved == 0 {
+            // The data of A is lost. What was not sent to it is not.
+            (b.set, self.moved) = (3, 1);
+            return !a.is_up;
+        }
+        if !a.is_up || !b.is_up {
+            return false;
+        }
+        let fence = if scenario.change == Change::Forget { 4 } else { 2 };
+        let step = self.moved - u8::from(scenario.change == Change::Forget);
+        match step {
+            0 => a.set = fence,
+            1 => b.set = fence,
+            2 => {
+                for id in 0..IDS {
+                    if scenario.home(fence + 1, id) == 1 {
+                        let from_a = std::mem::take(&mut a.jobs[id]);
+                        // An adopted job does not replace a live one.
+                        b.jobs[id] = if b.jobs[id] == 0 { from_a } else { b.jobs[id] };
+                    }
+                }
+            }
+            3 => b.set = fence + 1,
+            4 => a.set = fence + 1,
+            _ => return false,
+        }
+        self.moved += 1;
+        true
+    }
+
+    fn arrive(&mut self, i: usize, scenario: &Scenario) -> Result<bool, String> {
+        let Some(message) = self.flying[i].filter(|message| self.shards[usize::from(message.shard)].is_up)
+        else {
+            return Ok(false);
+        };
+        self.flying[i] = None;
+        self.apply(message, scenario)?;
+        Ok(true)
+    }
+
+    /// Runs the script of a shard. Returns false if it is refused.
+    pub fn apply(&mut self, message: Message, scenario: &Scenario) -> Result<bool, String> {
+        let shard = usize::from(message.shard);
+        let set = self.shards[shard].set;
+        if set != message.set {
+            return Ok(false);
+        }
+        let memory = &mut self.shards[shard].memory[usize::from(message.sender)];
+        if *memory >= message.number && scenario.rules.memory {
+            return Ok(true);
+        }
+        *memory = message.number;
+        for (id, seq) in message.entries.into_iter().enumerate().filter(|(_, seq)| *seq > 0) {
+            if self.taken & !self.excused & 1 << seq != 0 {
+                return Err(format!("change {seq} of job {id} is taken twice"));
+            }
+            let is_home = self.is_current(set) && scenario.home(set, id) == shard;
+            if is_home && seq < self.applied[id] {
+                return Err(format!("change {seq} of job {id} is taken after {}", self.applied[id]));
+            }
+            if !is_home && scenario.change != Change::Forget {
+                return Err(format!("change {seq} of job {id} is taken at {shard}, which is not its home"));
+            }
+            self.taken |= 1 << seq;
+            self.shards[shard].jobs[id] = if self.is_add(seq) { seq } else { 0 };
+            self.applied[id] = self.applied[id].max(seq);
+        }
+        Ok(true)
+    }
+
+    fn start(&mut self) -> bool {
+        let is_known = |name: u8| {
+            let in_noted = self.noted.iter().flatten().any(|noted| noted.sender == name);
+            in_noted || self.flying.iter().flatten().any(|message| message.sender == name)
+        };
+        // A name that nobody remembers is as good as a new one.
+        let name = (0..NAMES as u8).find(|name| !is_known(*name)).expect("there are enough names");
+        let sets = self.shards.iter().filter(|shard| shard.is_up).map(|shard| shard.set);
+        self.sender.is_none() && {
+            self.sender = Some(Sender::new(name, sets.max().unwrap_or(0)));
+            true
+        }
+    }
+
+    fn learn(&mut self) -> bool {
+        let newest = self.shards.iter().filter(|shard| shard.is_up).map(|shard| shard.set).max();
+        let (Some(sender), Some(newest)) = (&mut self.sender, newest) else { return false };
+        let is_news = sender.is_at_rest() && newest > sender.known;
+        sender.known = sender.known.max(newest);
+        is_news
+    }
+}
+
+pub fn spend(budget: &mut u8) -> bool {
+    let has = *budget > 0;
+    *budget = budget.saturating_sub(1);
+    has
+}
