@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::units::{Size, Span};
-use model::job::Priority;
 use model::settings::Guard;
-use model::topic::{CatchUp, Durability, Failure, Method, Mode, Payload, Rate, Status, Success};
 
 /// The whole file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -30,7 +29,7 @@ pub struct Raw {
     pub(super) callback: Callback,
     pub(super) alert: Alert,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) topic: Vec<Topic>,
+    pub(super) topic: Vec<Map<String, Value>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -169,85 +168,6 @@ pub(super) struct AlertWebhook {
     pub template_file: String,
     pub kinds: Vec<String>,
     pub topics: Vec<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Topic {
-    pub name: String,
-    #[serde(default)]
-    pub title: String,
-    // The key is known here, so that the message about a mode that this release does not support can name the mode.
-    #[serde(default)]
-    pub mode: Mode,
-    #[serde(default)]
-    pub callback: String,
-    #[serde(default = "post")]
-    pub method: Method,
-    #[serde(default = "json")]
-    pub payload: Payload,
-    #[serde(default)]
-    pub headers: BTreeMap<String, String>,
-    #[serde(default = "by_status")]
-    pub success: Success,
-    #[serde(default)]
-    pub re_notify_flag: String,
-    #[serde(default = "at_once")]
-    pub delay: Span,
-    pub timeout: Option<Span>,
-    pub connect_timeout: Option<Span>,
-    #[serde(default = "two_n_plus_one")]
-    pub retry: Retry,
-    pub retry_base: Option<Span>,
-    pub retry_cap: Option<Span>,
-    #[serde(default)]
-    pub retry_on: Vec<Failure>,
-    pub max_attempts: Option<u32>,
-    pub answer_later: Option<Span>,
-    pub max_in_flight: Option<u32>,
-    pub rate: Option<Rate>,
-    #[serde(default)]
-    pub priority: Priority,
-    pub breaker_failures: Option<u32>,
-    pub breaker_pause: Option<Span>,
-    #[serde(default)]
-    pub catch_up: CatchUp,
-    pub durability: Option<Durability>,
-    #[serde(default)]
-    pub alert: Vec<String>,
-    #[serde(default)]
-    pub creator: String,
-    #[serde(default)]
-    pub status: Status,
-    #[serde(default)]
-    pub secrets: Vec<String>,
-    // `keep_done` is known for the same reason.
-    pub keep_done: Option<Span>,
-    pub keep_dead: Option<Span>,
-}
-
-/// A policy's name, or a list of delays.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "expected \"2n+1\", \"exponential\" or a list of durations")]
-pub(super) enum Retry {
-    Name(String),
-    List(Vec<Span>),
-}
-
-fn post() -> Method {
-    Method::Post
-}
-fn json() -> Payload {
-    Payload::Json
-}
-fn by_status() -> Success {
-    Success::Status
-}
-fn at_once() -> Span {
-    seconds(0)
-}
-fn two_n_plus_one() -> Retry {
-    Retry::Name("2n+1".into())
 }
 
 fn seconds(n: u64) -> Span {

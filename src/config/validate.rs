@@ -5,19 +5,20 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde_json::{Map, Value};
+
 use super::durability;
 use super::nodes;
 use super::ports;
-use super::raw::{self, Raw};
+use super::raw::Raw;
 use super::registry;
 use super::units::Span;
 use super::{AskNodes, ConfigError};
 use super::{alert, callback};
 use model::guard::Rules;
 use model::job::TopicName;
-use model::retry::RetryPolicy;
 use model::settings::{Consume, Settings, Store, Timer};
-use model::topic::Topic;
+use model::topic::{InvalidTopic, Setting, Topic};
 
 pub(super) const HOUR: Duration = Duration::from_secs(3600);
 
@@ -149,90 +150,51 @@ fn host_name() -> String {
     name.filter(|n| !n.is_empty()).unwrap_or_else(|| "localhost".into())
 }
 
-fn topics(raw: Vec<raw::Topic>, max_attempts: u32, rules: &Rules) -> Result<Vec<Topic>, ConfigError> {
+fn topics(
+    written: Vec<Map<String, Value>>,
+    max_attempts: u32,
+    rules: &Rules,
+) -> Result<Vec<Topic>, ConfigError> {
     let mut names = HashSet::new();
     let mut topics = Vec::new();
-    for (i, raw) in raw.into_iter().enumerate() {
-        let topic = topic(&format!("topic[{i}]"), raw, max_attempts)?;
+    for (i, written) in written.iter().enumerate() {
+        let key = |name: &str| format!("topic[{i}].{name}");
+        let topic = topic(&key, written, max_attempts)?;
         // Only an address in the URL is checked here. A host name is looked up when it is called, because reading the
         // configuration must not wait for a name server.
         if let Some(why) = rules.denies_literal(&topic.callback) {
-            return Err(ConfigError::key(format!("topic[{i}].callback"), why));
+            return Err(ConfigError::key(key("callback"), why));
         }
         if !names.insert(topic.name.clone()) {
-            return Err(ConfigError::key(
-                format!("topic[{i}].name"),
-                format!("\"{}\" is defined twice", topic.name),
-            ));
+            return Err(ConfigError::key(key("name"), format!("\"{}\" is defined twice", topic.name)));
         }
         topics.push(topic);
     }
     Ok(topics)
 }
 
-fn topic(at: &str, raw: raw::Topic, max_attempts: u32) -> Result<Topic, ConfigError> {
-    let key = |name: &str| format!("{at}.{name}");
-    let name = TopicName::new(&raw.name).map_err(|e| ConfigError::key(key("name"), e.to_string()))?;
-    let new = Topic::new(name, raw.callback);
-    let span = |given: Option<Span>, default| given.map_or(default, |span| span.0);
-    let topic = Topic {
-        title: raw.title,
-        mode: raw.mode,
-        method: raw.method,
-        payload: raw.payload,
-        headers: raw.headers,
-        delay: raw.delay.0,
-        timeout: span(raw.timeout, new.timeout),
-        connect_timeout: span(raw.connect_timeout, new.connect_timeout),
-        success: raw.success,
-        re_notify_flag: raw.re_notify_flag,
-        retry: retry(at, raw.retry, raw.retry_base, raw.retry_cap)?,
-        retry_on: raw.retry_on,
-        max_attempts: raw.max_attempts.unwrap_or(max_attempts),
-        answer_later: span(raw.answer_later, new.answer_later),
-        max_in_flight: raw.max_in_flight,
-        rate: raw.rate,
-        priority: raw.priority,
-        breaker_failures: raw.breaker_failures.unwrap_or(new.breaker_failures),
-        breaker_pause: span(raw.breaker_pause, new.breaker_pause),
-        catch_up: raw.catch_up,
-        durability: raw.durability,
-        alert: raw.alert,
-        creator: raw.creator,
-        status: raw.status,
-        secrets: raw.secrets,
-        keep_done: span(raw.keep_done, new.keep_done),
-        keep_dead: span(raw.keep_dead, new.keep_dead),
-        ..new
-    };
-    alert::addresses(&key("alert"), &topic.alert)?;
-    topic.check().map_err(|unfit| ConfigError::key(key(unfit.field), unfit.problem))?;
-    Ok(topic)
-}
-
-fn retry(
-    at: &str,
-    raw: raw::Retry,
-    base: Option<Span>,
-    cap: Option<Span>,
-) -> Result<RetryPolicy, ConfigError> {
-    let unused = |name: &str, given: bool| match given {
-        true => Err(ConfigError::key(format!("{at}.{name}"), "has no effect with a list: leave it out")),
-        false => Ok(()),
-    };
-    let listed = matches!(raw, raw::Retry::List(_));
-    unused("retry_base", listed && base.is_some())?;
-    unused("retry_cap", listed && cap.is_some())?;
-    let base = base.map_or(Duration::from_secs(60), |span| span.0);
-    let cap = cap.map_or(HOUR, |span| span.0);
-    match raw {
-        raw::Retry::Name(name) if name == "2n+1" => Ok(RetryPolicy::TwoNPlusOne { base }),
-        raw::Retry::Name(name) if name == "exponential" => Ok(RetryPolicy::Exponential { base, cap }),
-        raw::Retry::Name(name) => {
-            let problem =
-                format!("{name:?} is none of \"2n+1\", \"exponential\" or a list such as [\"1m\", \"5m\"]");
-            Err(ConfigError::key(format!("{at}.retry"), problem))
-        }
-        raw::Retry::List(list) => Ok(RetryPolicy::List(list.into_iter().map(|s| s.0).collect())),
+fn topic(
+    key: &dyn Fn(&str) -> String,
+    written: &Map<String, Value>,
+    max_attempts: u32,
+) -> Result<Topic, ConfigError> {
+    let is_unknown = |name: &&String| *name != "name" && Setting::named(name).is_none();
+    if let Some(name) = written.keys().find(is_unknown) {
+        let known: Vec<String> =
+            Topic::SETTINGS.iter().map(|setting| format!("`{}`", setting.name)).collect();
+        let problem = format!("unknown field `{name}`, expected one of `name`, {}", known.join(", "));
+        return Err(ConfigError::key(key(name), problem));
     }
+    let name = match written.get("name") {
+        Some(Value::String(name)) => TopicName::new(name).map_err(|e| e.to_string()),
+        Some(other) => Err(format!("{other} is not a text")),
+        None => Err("is missing: 1 to 128 letters, digits, _ . -".to_owned()),
+    };
+    let name = name.map_err(|problem| ConfigError::key(key("name"), problem))?;
+    let mut topic = Topic { max_attempts, ..Topic::new(name, "") };
+    let refused = |invalid: InvalidTopic| ConfigError::key(key(invalid.field), invalid.problem);
+    topic.assign(written).map_err(refused)?;
+    alert::addresses(&key("alert"), &topic.alert)?;
+    topic.check().map_err(refused)?;
+    Ok(topic)
 }

@@ -1,56 +1,23 @@
-//! The fields of a topic as they are stored in the databases and in the snapshot. Each release can read what another
-//! one wrote: a missing field has its default, and an unknown field is kept.
+//! The settings of a topic as they are stored in the databases and in the snapshot. Each release can read what another
+//! one wrote: a missing setting has its default, and an unknown one is kept.
+//!
+//! A stored value is the written form of the setting, with three exceptions that older releases read: a span is a whole
+//! number of milliseconds under a name that ends in `_ms`, the retry policy is one object, and a rate in seconds is a
+//! number.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use model::job::{Priority, TopicName};
-use model::retry::RetryPolicy;
-use model::topic::{
-    CatchUp, Durability, Failure, InvalidTopic, Method, Mode, Payload, Rate, Status, Success, Topic,
-};
-
-/// All fields of a topic except its name.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(super) struct Record {
-    pub title: String,
-    pub mode: Mode,
-    pub callback: String,
-    pub method: Method,
-    pub payload: Payload,
-    pub headers: BTreeMap<String, String>,
-    pub delay_ms: u64,
-    pub timeout_ms: u64,
-    pub connect_timeout_ms: u64,
-    pub success: Success,
-    pub re_notify_flag: String,
-    pub retry: Retry,
-    pub retry_on: Vec<Failure>,
-    pub max_attempts: u32,
-    pub answer_later_ms: u64,
-    pub max_in_flight: Option<u32>,
-    pub rate: Option<Rate>,
-    pub breaker_failures: u32,
-    pub breaker_pause_ms: u64,
-    pub catch_up: CatchUp,
-    pub durability: Option<Durability>,
-    pub priority: Priority,
-    pub alert: Vec<String>,
-    pub creator: String,
-    pub status: Status,
-    pub secrets: Vec<String>,
-    pub keep_done_ms: u64,
-    pub keep_dead_ms: u64,
-}
+use model::job::TopicName;
+use model::retry::Retry;
+use model::topic::{InvalidTopic, Kind, Setting, Topic};
 
 /// A retry policy, as it is stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "policy")]
-pub(super) enum Retry {
+enum RetryRecord {
     #[serde(rename = "2n+1")]
     TwoNPlusOne { base_ms: u64 },
     #[serde(rename = "exponential")]
@@ -59,137 +26,161 @@ pub(super) enum Retry {
     List { delays_ms: Vec<u64> },
 }
 
-impl Default for Record {
-    fn default() -> Record {
-        let name = TopicName::new("any").expect("it is a name");
-        Record::of(&Topic::new(name, ""))
+/// The settings that are parts of the stored retry policy.
+const RETRY_PARTS: [&str; 2] = ["retry_base", "retry_cap"];
+
+/// Returns all settings of a topic as they are stored.
+pub(super) fn stored(topic: &Topic) -> Map<String, Value> {
+    let one = |setting: &Setting| {
+        let value = setting.value(topic);
+        match (setting.kind, setting.span(topic)) {
+            _ if RETRY_PARTS.contains(&setting.name) => None,
+            (Kind::Retry, _) => Some((setting.name.to_owned(), json!(retry_record(topic)))),
+            (_, Some(span)) => Some((format!("{}_ms", setting.name), json!(ms(span)))),
+            (Kind::Rate { .. }, _) => Some((setting.name.to_owned(), rate(value))),
+            _ => Some((setting.name.to_owned(), value)),
+        }
+    };
+    Topic::SETTINGS.iter().filter_map(one).collect()
+}
+
+/// Returns the stored settings as JSON, without the fields in `left_out`. Fields of `before` that this release does not
+/// know are kept.
+pub(super) fn stored_over(topic: &Topic, before: Option<&str>, left_out: &[&str]) -> String {
+    let before = before.and_then(|text| serde_json::from_str::<Map<String, Value>>(text).ok());
+    let mut all = before.unwrap_or_default();
+    all.extend(stored(topic));
+    all.retain(|key, _| !left_out.contains(&key.as_str()));
+    Value::Object(all).to_string()
+}
+
+/// Returns the topic of that name as it is stored. Its values are checked, except for those with which a topic can still
+/// be registered ([`Topic::flaws`]).
+pub(super) fn topic(name: TopicName, record: &Map<String, Value>) -> Result<Topic, InvalidTopic> {
+    let mut topic = Topic::new(name, "");
+    apply(record, &mut topic)?;
+    topic.check_values()?;
+    Ok(topic)
+}
+
+/// Sets what is stored in a topic. The values are not checked ([`Topic::check_values`]).
+pub(super) fn apply(record: &Map<String, Value>, topic: &mut Topic) -> Result<(), InvalidTopic> {
+    let mut written = Map::new();
+    for setting in Topic::SETTINGS {
+        let is_span = matches!(setting.kind, Kind::Span { .. });
+        let name = if is_span { format!("{}_ms", setting.name) } else { setting.name.to_owned() };
+        let Some(value) = record.get(&name) else { continue };
+        let wrong =
+            |problem: String| InvalidTopic { field: setting.name, problem: format!("{value} {problem}") };
+        match setting.kind {
+            Kind::Retry => {
+                let retry = Deserialize::deserialize(value);
+                written.extend(retry_settings(retry.map_err(|e| wrong(format!("is no retry policy: {e}")))?));
+            }
+            Kind::Span { .. } => {
+                let ms = value.as_u64().ok_or_else(|| wrong("is not a number of milliseconds".to_owned()))?;
+                written.insert(setting.name.to_owned(), span(ms));
+            }
+            _ => {
+                written.insert(setting.name.to_owned(), value.clone());
+            }
+        }
+    }
+    topic.assign(&written)
+}
+
+fn retry_record(topic: &Topic) -> RetryRecord {
+    let (base_ms, cap_ms) = (ms(topic.retry_base), ms(topic.retry_cap));
+    match &topic.retry {
+        Retry::TwoNPlusOne => RetryRecord::TwoNPlusOne { base_ms },
+        Retry::Exponential => RetryRecord::Exponential { base_ms, cap_ms },
+        Retry::List(delays) => RetryRecord::List { delays_ms: delays.iter().copied().map(ms).collect() },
     }
 }
 
-impl Record {
-    pub(super) fn of(topic: &Topic) -> Record {
-        let topic = topic.clone();
-        Record {
-            title: topic.title,
-            mode: topic.mode,
-            callback: topic.callback,
-            method: topic.method,
-            payload: topic.payload,
-            headers: topic.headers,
-            delay_ms: ms(topic.delay),
-            timeout_ms: ms(topic.timeout),
-            connect_timeout_ms: ms(topic.connect_timeout),
-            success: topic.success,
-            re_notify_flag: topic.re_notify_flag,
-            retry: match topic.retry {
-                RetryPolicy::TwoNPlusOne { base } => Retry::TwoNPlusOne { base_ms: ms(base) },
-                RetryPolicy::Exponential { base, cap } => {
-                    Retry::Exponential { base_ms: ms(base), cap_ms: ms(cap) }
-                }
-                RetryPolicy::List(delays) => Retry::List { delays_ms: delays.into_iter().map(ms).collect() },
-            },
-            retry_on: topic.retry_on,
-            max_attempts: topic.max_attempts,
-            answer_later_ms: ms(topic.answer_later),
-            max_in_flight: topic.max_in_flight,
-            rate: topic.rate,
-            breaker_failures: topic.breaker_failures,
-            breaker_pause_ms: ms(topic.breaker_pause),
-            catch_up: topic.catch_up,
-            durability: topic.durability,
-            priority: topic.priority,
-            alert: topic.alert,
-            creator: topic.creator,
-            status: topic.status,
-            secrets: topic.secrets,
-            keep_done_ms: ms(topic.keep_done),
-            keep_dead_ms: ms(topic.keep_dead),
+fn retry_settings(record: RetryRecord) -> Map<String, Value> {
+    let named = |settings: &[(&str, Value)]| {
+        settings.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
+    };
+    match record {
+        RetryRecord::TwoNPlusOne { base_ms } => {
+            named(&[("retry", json!("2n+1")), ("retry_base", span(base_ms))])
         }
+        RetryRecord::Exponential { base_ms, cap_ms } => named(&[
+            ("retry", json!("exponential")),
+            ("retry_base", span(base_ms)),
+            ("retry_cap", span(cap_ms)),
+        ]),
+        RetryRecord::List { delays_ms } => named(&[("retry", delays_ms.into_iter().map(span).collect())]),
     }
+}
 
-    /// Returns the topic, if its values are valid. A flaw with which it can still be registered (`Topic::flaws`) is no
-    /// error.
-    pub(super) fn into_topic(self, name: TopicName) -> Result<Topic, InvalidTopic> {
-        let span = Duration::from_millis;
-        let topic = Topic {
-            name,
-            title: self.title,
-            mode: self.mode,
-            callback: self.callback,
-            method: self.method,
-            payload: self.payload,
-            headers: self.headers,
-            delay: span(self.delay_ms),
-            timeout: span(self.timeout_ms),
-            connect_timeout: span(self.connect_timeout_ms),
-            success: self.success,
-            re_notify_flag: self.re_notify_flag,
-            retry: match self.retry {
-                Retry::TwoNPlusOne { base_ms } => RetryPolicy::TwoNPlusOne { base: span(base_ms) },
-                Retry::Exponential { base_ms, cap_ms } => {
-                    RetryPolicy::Exponential { base: span(base_ms), cap: span(cap_ms) }
-                }
-                Retry::List { delays_ms } => RetryPolicy::List(delays_ms.into_iter().map(span).collect()),
-            },
-            retry_on: self.retry_on,
-            max_attempts: self.max_attempts,
-            answer_later: span(self.answer_later_ms),
-            max_in_flight: self.max_in_flight,
-            rate: self.rate,
-            breaker_failures: self.breaker_failures,
-            breaker_pause: span(self.breaker_pause_ms),
-            catch_up: self.catch_up,
-            durability: self.durability,
-            priority: self.priority,
-            alert: self.alert,
-            creator: self.creator,
-            status: self.status,
-            secrets: self.secrets,
-            keep_done: span(self.keep_done_ms),
-            keep_dead: span(self.keep_dead_ms),
-        };
-        topic.check_values()?;
-        Ok(topic)
-    }
+/// Returns a rate as it is stored: `"100/s"` as 100.
+fn rate(written: Value) -> Value {
+    let seconds = written.as_str().and_then(|text| text.strip_suffix("/s")?.parse::<u32>().ok());
+    seconds.map_or(written, Value::from)
+}
 
-    /// Returns the record as JSON, without the fields in `left_out`. Fields of `before` that this release does not know
-    /// are kept.
-    pub(super) fn over(&self, before: Option<&str>, left_out: &[&str]) -> String {
-        let before = before.and_then(|text| serde_json::from_str::<Map<String, Value>>(text).ok());
-        let mut all = before.unwrap_or_default();
-        if let Ok(Value::Object(own)) = serde_json::to_value(self) {
-            all.extend(own);
-        }
-        all.retain(|key, _| !left_out.contains(&key.as_str()));
-        Value::Object(all).to_string()
-    }
+/// Returns the written form of a span in milliseconds.
+fn span(ms: u64) -> Value {
+    format!("{ms}ms").into()
 }
 
 /// Converts a span to whole milliseconds, rounded up.
-fn ms(span: Duration) -> u64 {
+pub(super) fn ms(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::topic::{Durability, Rate};
+
+    fn orders() -> Topic {
+        Topic::new(TopicName::new("orders").unwrap(), "http://h/hook")
+    }
+
+    fn read(text: &str) -> Result<Topic, InvalidTopic> {
+        topic(orders().name, &serde_json::from_str(text).unwrap())
+    }
 
     #[test]
     fn a_topic_survives_storage_and_unknown_fields_are_kept() {
-        let name = TopicName::new("orders").unwrap();
-        let mut topic = Topic::new(name.clone(), "http://h/hook");
-        topic.retry = RetryPolicy::List(vec![Duration::from_secs(1), Duration::from_millis(2500)]);
+        let mut topic = orders();
         topic.headers.insert("x-shop".into(), "7".into());
         topic.max_in_flight = Some(3);
+        topic.rate = Some(Rate::per_second(7));
         topic.durability = Some(Durability::Replicas(2));
-        let record = Record::of(&topic);
-        let text = record.over(Some(r#"{"of_later":{"a":1},"title":"old","rate":5}"#), &[]);
-        assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["of_later"]["a"], 1);
-        let read: Record = serde_json::from_str(&text).unwrap();
-        assert_eq!(read.into_topic(name.clone()).unwrap(), topic);
-        let least: Record = serde_json::from_str(r#"{"callback":"http://h/hook"}"#).unwrap();
-        assert_eq!(least.into_topic(name.clone()).unwrap(), Topic::new(name.clone(), "http://h/hook"));
-        let bad: Record = serde_json::from_str(r#"{"callback":"nowhere"}"#).unwrap();
-        assert_eq!(bad.into_topic(name).unwrap_err().field, "callback");
+        let second = Duration::from_secs(1);
+        for (retry, retry_base, retry_cap) in [
+            (Retry::List(vec![second, Duration::from_millis(2500)]), topic.retry_base, topic.retry_cap),
+            (Retry::TwoNPlusOne, second, topic.retry_cap),
+            (Retry::Exponential, second, 9 * second),
+        ] {
+            let topic = Topic { retry, retry_base, retry_cap, ..topic.clone() };
+            let text = stored_over(&topic, Some(r#"{"of_later":{"a":1},"title":"old","rate":5}"#), &[]);
+            let value: Value = serde_json::from_str(&text).unwrap();
+            assert_eq!((&value["of_later"]["a"], &value["rate"]), (&json!(1), &json!(7)));
+            assert_eq!(read(&text).unwrap(), topic);
+        }
+        assert_eq!(read(r#"{"callback":"http://h/hook"}"#).unwrap(), orders());
+        assert_eq!(read(r#"{"callback":"nowhere"}"#).unwrap_err().field, "callback");
+        for bad in [r#"{"delay_ms":1.5}"#, r#"{"delay_ms":"1s"}"#, r#"{"retry":{"policy":"often"}}"#] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_stored_form_is_the_one_of_earlier_releases() {
+        let expected = json!({
+            "title": "", "mode": "push", "callback": "http://h/hook", "method": "POST", "payload": "json",
+            "headers": {}, "delay_ms": 0, "timeout_ms": 3000, "connect_timeout_ms": 1000, "success": "status",
+            "re_notify_flag": "", "retry": {"policy": "2n+1", "base_ms": 60000}, "retry_on": [],
+            "max_attempts": 10, "answer_later_ms": 3600000, "max_in_flight": null, "rate": null,
+            "breaker_failures": 20, "breaker_pause_ms": 10000, "catch_up": "all", "durability": null,
+            "priority": "normal", "alert": [], "creator": "", "status": "online", "secrets": [],
+            "keep_done_ms": 0, "keep_dead_ms": 0,
+        });
+        assert_eq!(Value::Object(stored(&orders())), expected);
     }
 }

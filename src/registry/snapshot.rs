@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
-use super::record::Record;
+use super::record;
 use super::{InvalidRow, Revision};
 use model::job::TopicName;
 use model::token::Token;
@@ -71,7 +72,7 @@ struct File {
 struct Named {
     name: String,
     #[serde(flatten)]
-    record: Record,
+    record: Map<String, Value>,
 }
 
 impl Snapshot {
@@ -86,7 +87,7 @@ impl Snapshot {
         let text = |topic: &Topic| {
             serde_json::value::to_raw_value(&Named {
                 name: topic.name.to_string(),
-                record: Record::of(topic),
+                record: record::stored(topic),
             })
         };
         let file = File {
@@ -152,7 +153,7 @@ impl Snapshot {
 fn topic(text: &str) -> Result<Topic, String> {
     let named: Named = serde_json::from_str(text).map_err(|e| e.to_string())?;
     let name = TopicName::new(&named.name).map_err(|e| e.to_string())?;
-    named.record.into_topic(name).map_err(|e| e.to_string())
+    record::topic(name, &named.record).map_err(|e| e.to_string())
 }
 
 #[cfg(test)]

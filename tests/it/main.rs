@@ -46,4 +46,5 @@ mod store_contract;
 mod stranded;
 mod supervision;
 mod support;
+mod topic_settings;
 mod unanswered;

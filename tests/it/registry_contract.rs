@@ -10,7 +10,7 @@ use model::audit::{self, Entry};
 use model::job::{Priority, TopicName};
 use model::metrics::{MetricSubject, PageSums, Sums};
 use model::password::Hashed;
-use model::retry::RetryPolicy;
+use model::retry::Retry;
 use model::scope::Scope;
 use model::settings;
 use model::token::{Proof, Secret, Token, TokenName};
@@ -45,7 +45,7 @@ fn full() -> Topic {
         timeout: Duration::from_millis(750),
         success: Success::Status,
         re_notify_flag: "{res.code} != 0".into(),
-        retry: RetryPolicy::List(vec![Duration::from_secs(1), Duration::from_millis(2500)]),
+        retry: Retry::List(vec![Duration::from_secs(1), Duration::from_millis(2500)]),
         max_attempts: 4,
         max_in_flight: Some(8),
         rate: Some(Rate::per_second(100)),
@@ -489,7 +489,7 @@ fn a_php_database_is_taken_over_and_still_serves_its_console() {
         let as_php_does = |n: &str| Topic {
             payload: Payload::Form,
             success: Success::NonEmpty,
-            retry: RetryPolicy::TwoNPlusOne { base: Duration::from_secs(60) },
+            retry: Retry::TwoNPlusOne,
             max_attempts: 10,
             ..topic(n)
         };

@@ -1,204 +1,98 @@
-//! The fields of a topic: options of the command line, and fields of the API, which have the names of the
-//! configuration.
+//! The settings of a topic as options of the command line. The options are made from the settings as they are declared.
 
 use anyhow::Result;
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Map, Value, json};
 
 use super::super::failure::Failure;
+use model::topic::{Kind, Setting, Topic};
 
 /// The fields that the API shows, but that cannot be set.
 pub(super) const SHOWN_ONLY: [&str; 7] =
     ["source", "problem", "revision", "paused", "circuit", "circuit_until_ms", "circuit_reason"];
 
-/// The options that set fields.
-#[derive(Debug, Default, clap::Args)]
-#[command(next_help_heading = "What is set")]
+/// The option that sets a setting back to its default.
+const UNSET: &str = "unset";
+
+/// The settings that are given on the command line.
+#[derive(Debug, Default)]
 pub(super) struct TopicFields {
-    /// The callback URL
-    #[arg(long, value_name = "URL")]
-    pub callback: Option<String>,
-
-    /// A title for people
-    #[arg(long, value_name = "TEXT")]
-    title: Option<String>,
-
-    /// Hidden: there is only one mode, and the daemon reports any other as a problem
-    #[arg(long, value_name = "MODE", hide = true)]
-    mode: Option<String>,
-
-    /// The method of callbacks: POST or GET
-    #[arg(long, value_name = "METHOD", value_parser = ["POST", "GET"], ignore_case = true)]
-    method: Option<String>,
-
-    /// The form of the request's body: json sends the body as it was given; form sends a field for each of its keys
-    #[arg(long, value_name = "KIND", value_parser = ["json", "form"])]
-    payload: Option<String>,
-
-    /// A header for callbacks in addition to dq's own: "Name: value"; may be given several times. The headers replace
-    /// all that were set before
-    #[arg(long = "header", value_name = "HEADER")]
-    headers: Vec<String>,
-
-    /// The delay of jobs that are added without a due time: "5m"
-    #[arg(long, value_name = "SPAN")]
-    delay: Option<String>,
-
-    /// The longest time for one callback: "3s"
-    #[arg(long, value_name = "SPAN")]
-    timeout: Option<String>,
-
-    /// The longest time to connect: "1s"
-    #[arg(long, value_name = "SPAN")]
-    connect_timeout: Option<String>,
-
-    /// Which answers accept a job: "status" (any 2xx), "non_empty", or an expression
-    #[arg(long, value_name = "RULE")]
-    success: Option<String>,
-
-    /// If this expression is true for a successful answer, the job is delivered again: "{res.code} != 0"
-    #[arg(long, value_name = "RULE")]
-    re_notify_flag: Option<String>,
-
-    /// The delays between attempts: "2n+1", "exponential", or spans separated by commas: "10s,1m,10m"
-    #[arg(long, value_name = "POLICY")]
-    retry: Option<String>,
-
-    /// The first span of "2n+1" and "exponential"
-    #[arg(long, value_name = "SPAN")]
-    retry_base: Option<String>,
-
-    /// The longest span of "exponential"
-    #[arg(long, value_name = "SPAN")]
-    retry_cap: Option<String>,
-
-    /// The failures after which a job is tried again, separated by commas: connect, timeout, broken, answer, 503, 5xx.
-    /// Any other failure makes it a dead letter
-    #[arg(long, value_name = "FAILURES")]
-    retry_on: Option<String>,
-
-    /// How many attempts a job has before it becomes a dead letter
-    #[arg(long, value_name = "NUMBER")]
-    max_attempts: Option<u32>,
-
-    /// How long a receiver that answers later may take: "1h"; "0s": no receiver may answer later
-    #[arg(long, value_name = "SPAN")]
-    answer_later: Option<String>,
-
-    /// The most callbacks that run at the same time
-    #[arg(long, value_name = "NUMBER")]
-    max_in_flight: Option<u32>,
-
-    /// The most callbacks that begin in a span: "100/s", "30/m", "500/h"
-    #[arg(long, value_name = "RATE")]
-    rate: Option<String>,
-
-    /// After this many failures of the receiver in a row, the circuit opens and the jobs wait; 0: never
-    #[arg(long, value_name = "NUMBER")]
-    breaker_failures: Option<u32>,
-
-    /// How long the jobs wait when the circuit opens for the first time: "10s"
-    #[arg(long, value_name = "SPAN")]
-    breaker_pause: Option<String>,
-
-    /// What happens to jobs that became due while nobody could deliver them: "all", "spread 10m" or "skip older than
-    /// 1h"
-    #[arg(long, value_name = "RULE")]
-    catch_up: Option<String>,
-
-    /// How safe a change of its jobs is before it is answered: memory, fsync or replicas:1
-    #[arg(long, value_name = "LEVEL")]
-    durability: Option<String>,
-
-    /// The topic's priority: high, normal or low; it decides which topics are served first
-    #[arg(long, value_name = "PRIORITY", value_parser = ["high", "normal", "low"])]
-    priority: Option<String>,
-
-    /// An address that gets alerts about dead letters; may be given several times. The addresses replace all that were
-    /// set before
-    #[arg(long, value_name = "ADDRESS")]
-    alert: Vec<String>,
-
-    /// Who registered the topic
-    #[arg(long, value_name = "NAME")]
-    creator: Option<String>,
-
-    /// online, or offline: adds are refused, and stored jobs are still delivered
-    #[arg(long, value_name = "STATUS", value_parser = ["online", "offline"])]
-    status: Option<String>,
-
-    /// A file with the secrets that sign callbacks, one a line; each callback is signed with all of them
-    #[arg(long, value_name = "FILE")]
-    secrets_file: Option<std::path::PathBuf>,
-
-    /// Hidden: jobs that were accepted are not kept, and the daemon reports this field as a problem
-    #[arg(long, value_name = "SPAN", hide = true)]
-    keep_done: Option<String>,
-
-    /// How long dead letters are kept; "0s": for ever
-    #[arg(long, value_name = "SPAN")]
-    keep_dead: Option<String>,
-
-    /// A field to set back to its default, such as max_in_flight; may be given several times
-    #[arg(long, value_name = "FIELD")]
+    /// Each with the values of its option.
+    pub given: Vec<(&'static Setting, Vec<String>)>,
+    /// The names of the settings to set back.
     unset: Vec<String>,
+}
+
+impl clap::Args for TopicFields {
+    fn augment_args(command: Command) -> Command {
+        let unset =
+            Arg::new(UNSET).long(UNSET).value_name("FIELD").action(ArgAction::Append).help(
+                "A field to set back to its default, such as max_in_flight; may be given several times",
+            );
+        let options = Topic::SETTINGS.iter().map(option).chain([unset]);
+        command.args(options.map(|option| option.help_heading("What is set")))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        TopicFields::augment_args(command)
+    }
+}
+
+impl clap::FromArgMatches for TopicFields {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<TopicFields, clap::Error> {
+        let values = |id: &str| matches.get_many::<String>(id).into_iter().flatten().cloned().collect();
+        let given = Topic::SETTINGS.iter().map(|setting| (setting, values(setting.name)));
+        let given = given.filter(|(_, values): &(_, Vec<String>)| !values.is_empty()).collect();
+        Ok(TopicFields { given, unset: values(UNSET) })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = TopicFields::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// Returns the option for a setting. Its name is the setting's, but for those whose values are given in another form.
+fn option(setting: &'static Setting) -> Arg {
+    let (name, value, more) = match setting.kind {
+        Kind::Headers => ("header", "HEADER", Some("Given as \"Name: value\"")),
+        Kind::Secrets => ("secrets-file", "FILE", Some("Given as a file with one secret a line")),
+        Kind::Retry => (setting.name, "POLICY", Some("A list is separated by commas, such as 10s,1m,10m")),
+        Kind::Failures => (setting.name, "FAILURES", Some("Separated by commas")),
+        Kind::Span { .. } => (setting.name, "SPAN", None),
+        Kind::Count { .. } => (setting.name, "NUMBER", None),
+        Kind::Rate { .. } => (setting.name, "RATE", None),
+        Kind::CatchUp { .. } | Kind::Success { .. } => (setting.name, "RULE", None),
+        Kind::Durability => (setting.name, "LEVEL", None),
+        Kind::Words(_) => (setting.name, "WORD", None),
+        Kind::Text { .. } | Kind::Texts => (setting.name, "TEXT", None),
+    };
+    let is_list = matches!(setting.kind, Kind::Texts | Kind::Headers);
+    let several = is_list.then_some("May be given several times; replaces all that were set before");
+    let sentences = [Some(setting.about().trim_end_matches('.')), more, several];
+    let help = sentences.into_iter().flatten().collect::<Vec<_>>().join(". ").replace('`', "");
+    let option = Arg::new(setting.name)
+        .long(name.replace('_', "-"))
+        .value_name(value)
+        .help(help)
+        .hide(!setting.is_supported())
+        .action(if is_list { ArgAction::Append } else { ArgAction::Set });
+    match setting.kind {
+        // The daemon reports a value of these as a problem.
+        _ if !setting.is_supported() => option,
+        Kind::Words(words) => option.value_parser(PossibleValuesParser::new(words)).ignore_case(true),
+        Kind::Count { .. } => option.value_parser(|text: &str| text.parse().map(|n: u32| n.to_string())),
+        _ => option,
+    }
 }
 
 impl TopicFields {
     /// Returns the fields that are given, with the API's names. Null sets a field back to its default.
     pub(super) fn object(&self) -> Result<Map<String, Value>> {
         let mut object = Map::new();
-        let texts = [
-            ("callback", &self.callback),
-            ("title", &self.title),
-            ("mode", &self.mode),
-            ("payload", &self.payload),
-            ("delay", &self.delay),
-            ("timeout", &self.timeout),
-            ("connect_timeout", &self.connect_timeout),
-            ("success", &self.success),
-            ("re_notify_flag", &self.re_notify_flag),
-            ("retry_base", &self.retry_base),
-            ("retry_cap", &self.retry_cap),
-            ("priority", &self.priority),
-            ("creator", &self.creator),
-            ("status", &self.status),
-            ("answer_later", &self.answer_later),
-            ("rate", &self.rate),
-            ("breaker_pause", &self.breaker_pause),
-            ("catch_up", &self.catch_up),
-            ("durability", &self.durability),
-            ("keep_done", &self.keep_done),
-            ("keep_dead", &self.keep_dead),
-        ];
-        let texts = texts.into_iter().filter_map(|(name, text)| Some((name, json!(text.as_ref()?))));
-        let numbers = [
-            ("max_attempts", self.max_attempts),
-            ("max_in_flight", self.max_in_flight),
-            ("breaker_failures", self.breaker_failures),
-        ];
-        let numbers = numbers.into_iter().filter_map(|(name, number)| Some((name, json!(number?))));
-        object.extend(texts.chain(numbers).map(|(name, value)| (name.to_owned(), value)));
-        if let Some(method) = &self.method {
-            object.insert("method".into(), json!(method.to_ascii_uppercase()));
-        }
-        if let Some(retry) = &self.retry {
-            object.insert("retry".into(), policy(retry));
-        }
-        if let Some(failures) = &self.retry_on {
-            let failures: Vec<&str> = failures.split(',').map(str::trim).filter(|f| !f.is_empty()).collect();
-            object.insert("retry_on".into(), json!(failures));
-        }
-        if !self.headers.is_empty() {
-            let headers = self.headers.iter().map(|line| header(line)).collect::<Result<_>>()?;
-            object.insert("headers".into(), Value::Object(headers));
-        }
-        if !self.alert.is_empty() {
-            object.insert("alert".into(), json!(self.alert));
-        }
-        if let Some(file) = &self.secrets_file {
-            let text = super::super::add::given(&format!("@{}", file.display()))?;
-            let secrets: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-            object.insert("secrets".into(), json!(secrets));
+        for (setting, values) in &self.given {
+            object.insert(setting.name.to_owned(), value(setting, values)?);
         }
         for name in &self.unset {
             let name = name.replace('-', "_");
@@ -210,10 +104,29 @@ impl TopicFields {
     }
 }
 
-/// Returns a retry policy as the API takes it: its name, or the list of its spans.
-fn policy(text: &str) -> Value {
-    let is_name = matches!(text, "2n+1" | "exponential");
-    if is_name { json!(text) } else { text.split(',').map(str::trim).collect::<Vec<_>>().into() }
+/// Returns a setting as the API takes it, from the values of its option.
+fn value(setting: &Setting, values: &[String]) -> Result<Value> {
+    let text = values.last().map_or("", String::as_str);
+    let parts = || text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    Ok(match setting.kind {
+        Kind::Words(words) => {
+            let known = words.iter().find(|word| word.eq_ignore_ascii_case(text));
+            json!(known.map_or(text, |word| *word))
+        }
+        Kind::Count { .. } => json!(text.parse::<u32>()?),
+        Kind::Retry if !matches!(text, "2n+1" | "exponential") => parts().collect(),
+        Kind::Failures => parts().collect(),
+        Kind::Texts => json!(values),
+        Kind::Headers => {
+            let headers = values.iter().map(|line| header(line)).collect::<Result<_>>()?;
+            Value::Object(headers)
+        }
+        Kind::Secrets => {
+            let text = super::super::add::given(&format!("@{text}"))?;
+            text.lines().map(str::trim).filter(|line| !line.is_empty()).collect()
+        }
+        _ => json!(text),
+    })
 }
 
 fn header(line: &str) -> Result<(String, Value)> {

@@ -125,6 +125,8 @@ mod tests {
 
     use serde_json::json;
 
+    use model::topic::Setting;
+
     use super::super::super::receiver::{Answer as Said, Call, Receiver};
     use super::*;
 
@@ -148,7 +150,8 @@ mod tests {
 
     fn arguments(name: &str, file: Option<PathBuf>) -> Arguments {
         let mut fields = TopicFields::default();
-        fields.callback.clone_from(&file.is_none().then(|| "http://h/".to_owned()));
+        let callback = Setting::named("callback").unwrap();
+        fields.given.extend(file.is_none().then(|| (callback, vec!["http://h/".to_owned()])));
         Arguments { name: (!name.is_empty()).then(|| name.to_owned()), file, if_revision: None, fields }
     }
 

@@ -7,17 +7,9 @@ use http::Uri;
 
 use super::header::refuse_header;
 use super::secret::signing_key;
-use super::{CatchUp, Method, Mode, Payload, Success, Topic};
+use super::{LONGEST_RETRY, Method, Mode, Payload, Success, Topic};
 use crate::expression::Expression;
-use crate::retry::RetryPolicy;
-
-const HOUR: Duration = Duration::from_secs(3600);
-
-/// The longest span that a topic may have: ten years.
-const LONGEST: Duration = HOUR.saturating_mul(24 * 366 * 10);
-
-/// The greatest number of attempts.
-const ATTEMPTS_MAX: u32 = 1000;
+use crate::retry::Retry;
 
 /// How many characters of an invalid method a message shows.
 const METHOD_SHOWN: usize = 32;
@@ -94,41 +86,9 @@ impl Topic {
         if self.mode == Mode::Push || !self.callback.is_empty() {
             check_url(&self.callback)?;
         }
-        within("delay", self.delay, Duration::ZERO, LONGEST)?;
-        within("timeout", self.timeout, Duration::from_millis(10), HOUR)?;
-        within("connect_timeout", self.connect_timeout, Duration::from_millis(1), HOUR)?;
-        check_retry(&self.retry)?;
-        within("answer_later", self.answer_later, Duration::ZERO, LONGEST)?;
-        within("breaker_pause", self.breaker_pause, Duration::from_millis(10), 24 * HOUR)?;
-        within("keep_done", self.keep_done, Duration::ZERO, LONGEST)?;
-        within("keep_dead", self.keep_dead, Duration::ZERO, LONGEST)?;
-        if let CatchUp::Spread(span) | CatchUp::Skip(span) = self.catch_up {
-            within("catch_up", span, Duration::from_secs(1), LONGEST)?;
-        }
-        count("max_attempts", self.max_attempts, ATTEMPTS_MAX)?;
-        self.max_in_flight.map_or(Ok(()), |n| count("max_in_flight", n, 1_000_000))?;
-        self.rate.map_or(Ok(()), |rate| count("rate", rate.jobs, 1_000_000))?;
-        if self.breaker_failures == 0 {
-            Ok(())
-        } else {
-            count("breaker_failures", self.breaker_failures, 1_000_000)
-        }
+        Topic::SETTINGS.iter().try_for_each(|setting| setting.check_bounds(self))?;
+        check_delays(&self.retry)
     }
-}
-
-fn count(field: &'static str, value: u32, most: u32) -> Result<(), InvalidTopic> {
-    if (1..=most).contains(&value) {
-        return Ok(());
-    }
-    Err(InvalidTopic::new(field, format!("{value} is not within 1 to {most}")))
-}
-
-fn within(field: &'static str, value: Duration, least: Duration, most: Duration) -> Result<(), InvalidTopic> {
-    if (least..=most).contains(&value) {
-        return Ok(());
-    }
-    let [value, least, most] = [value, least, most].map(humantime::format_duration);
-    Err(InvalidTopic::new(field, format!("{value} is not within {least} to {most}")))
 }
 
 fn check_url(url: &str) -> Result<(), InvalidTopic> {
@@ -149,17 +109,17 @@ fn check_url(url: &str) -> Result<(), InvalidTopic> {
     ))
 }
 
-fn check_retry(retry: &RetryPolicy) -> Result<(), InvalidTopic> {
-    let span = |field, value| within(field, value, Duration::from_millis(1), 24 * 366 * HOUR);
-    match retry {
-        RetryPolicy::TwoNPlusOne { base } => span("retry_base", *base),
-        RetryPolicy::Exponential { base, cap } => {
-            span("retry_base", *base)?;
-            span("retry_cap", *cap)
+fn check_delays(retry: &Retry) -> Result<(), InvalidTopic> {
+    let Retry::List(delays) = retry else { return Ok(()) };
+    if delays.is_empty() {
+        return Err(InvalidTopic::new("retry", "the list is empty; an example is [\"1m\", \"5m\"]"));
+    }
+    let least = Duration::from_millis(1);
+    match delays.iter().find(|delay| !(least..=LONGEST_RETRY).contains(delay)) {
+        None => Ok(()),
+        Some(delay) => {
+            let [delay, least, most] = [*delay, least, LONGEST_RETRY].map(humantime::format_duration);
+            Err(InvalidTopic::new("retry", format!("{delay} is not within {least} to {most}")))
         }
-        RetryPolicy::List(delays) if delays.is_empty() => {
-            Err(InvalidTopic::new("retry", "the list is empty; an example is [\"1m\", \"5m\"]"))
-        }
-        RetryPolicy::List(delays) => delays.iter().try_for_each(|delay| span("retry", *delay)),
     }
 }

@@ -5,6 +5,7 @@ mod durability;
 mod header;
 mod problem;
 mod secret;
+mod setting;
 mod topics;
 mod words;
 
@@ -12,15 +13,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 pub use self::check::InvalidTopic;
 pub use self::durability::Durability;
 pub use self::header::{is_own_header, refuse_header};
 pub use self::secret::signing_key;
+use self::setting::{HOUR, LONGEST, settings};
+pub use self::setting::{Kind, Setting};
 pub use self::topics::Topics;
 pub use self::words::{CatchUp, Failure, Rate, Success};
 use crate::job::{Priority, TopicName};
-use crate::retry::RetryPolicy;
+use crate::retry::Retry;
 
 /// Who starts a delivery.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,109 +91,151 @@ pub enum Status {
     Offline,
 }
 
-/// A registered kind of job.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Topic {
-    /// The name of the topic.
-    pub name: TopicName,
-    /// The title, for people.
-    pub title: String,
-    /// Who starts a delivery.
-    pub mode: Mode,
-    /// The URL that is called, `http` or `https`.
-    pub callback: String,
+settings! {
+    /// A title for people.
+    title: String = String::new(), Kind::Text { most: 255 };
+    /// Who starts a delivery. This release supports `push` alone: dq calls the callback.
+    mode: Mode = Mode::Push, Kind::Words(&["push"]);
+    /// The URL that is called, http or https.
+    callback: String = String::new(), Kind::Text { most: 1024 };
     /// The HTTP method of a callback.
-    pub method: Method,
-    /// How the body of a job is sent.
-    pub payload: Payload,
-    /// Headers of a callback in addition to dq's own.
-    pub headers: BTreeMap<String, String>,
-    /// The delay of a job whose add has no due time.
-    pub delay: Duration,
+    method: Method = Method::Post, Kind::Words(&["POST", "GET"]);
+    /// How the body of a job is sent: `json` sends it as it was given, `form` sends a field for each of its keys, as
+    /// the PHP daemon does. `json` needs the method POST.
+    payload: Payload = Payload::Json, Kind::Words(&["json", "form"]);
+    /// The headers of a callback in addition to dq's own.
+    headers: BTreeMap<String, String> = BTreeMap::new(), Kind::Headers;
+    /// The delay of a job that is added without a due time.
+    delay: Duration = Duration::ZERO, Kind::Span { least: Duration::ZERO, most: LONGEST };
     /// The longest time that one whole callback may take.
-    pub timeout: Duration,
+    timeout: Duration = Duration::from_secs(3), Kind::Span { least: Duration::from_millis(10), most: HOUR };
     /// The longest time that the connection of a callback may take to open.
-    pub connect_timeout: Duration,
-    /// Which answers of a receiver accept a job.
-    pub success: Success,
+    connect_timeout: Duration = Duration::from_secs(1), Kind::Span { least: Duration::from_millis(1), most: HOUR };
+    /// Which answers of a receiver accept a job: `status` (any of 200 to 299), `non_empty` (any answer with a body,
+    /// the PHP daemon's rule), or an expression over `{status}` and `{res.…}`.
+    success: Success = Success::Status, Kind::Success { most: 255 };
     /// An expression. If it is true for a successful answer, the job is delivered again. Empty: never.
-    pub re_notify_flag: String,
-    /// When a failed delivery is tried again.
-    pub retry: RetryPolicy,
-    /// The failures after which a delivery is tried again. After any other failure the job becomes a dead letter at
-    /// once. Empty: all failures.
-    pub retry_on: Vec<Failure>,
-    /// The number of attempts before a job becomes a dead letter.
-    pub max_attempts: u32,
-    /// How long a receiver may take that answers later. Zero: a receiver must not answer later.
-    pub answer_later: Duration,
-    /// The greatest number of callbacks that run at the same time. None: no limit.
-    pub max_in_flight: Option<u32>,
-    /// The greatest number of callbacks that begin in a span. None: no limit.
-    pub rate: Option<Rate>,
+    re_notify_flag: String = String::new(), Kind::Text { most: 255 };
+    /// The delays between attempts: `2n+1` (1, 3, 5 … times `retry_base`), `exponential` (1, 2, 4 … times `retry_base`,
+    /// up to `retry_cap`), or a list of durations.
+    retry: Retry = Retry::TwoNPlusOne, Kind::Retry;
+    /// The first delay of `2n+1` and of `exponential`.
+    retry_base: Duration = Duration::from_secs(60), Kind::Span { least: Duration::from_millis(1), most: LONGEST_RETRY };
+    /// The longest delay of `exponential`.
+    retry_cap: Duration = HOUR, Kind::Span { least: Duration::from_millis(1), most: LONGEST_RETRY };
+    /// The failures after which a job is tried again: `connect`, `timeout`, `broken`, `answer`, statuses such as `503`,
+    /// and `5xx`. Any other failure makes it a dead letter. Empty: all failures.
+    retry_on: Vec<Failure> = Vec::new(), Kind::Failures;
+    /// How many attempts a job has before it becomes a dead letter.
+    max_attempts: u32 = 10, Kind::Count { least: 1, most: 1000 };
+    /// How long a receiver that answers later may take. Zero: a receiver must not answer later.
+    answer_later: Duration = HOUR, Kind::Span { least: Duration::ZERO, most: LONGEST };
+    /// The most callbacks that run at the same time. Null: no limit.
+    max_in_flight: Option<u32> = None, Kind::Count { least: 1, most: MILLION };
+    /// The most callbacks that begin in a span, such as `100/s`, `30/m` or `500/h`. Null: no limit.
+    rate: Option<Rate> = None, Kind::Rate { most: MILLION };
     /// After this many failures of the receiver in a row, the circuit opens and the jobs wait. 0: never.
-    pub breaker_failures: u32,
+    breaker_failures: u32 = 20, Kind::Count { least: 0, most: MILLION };
     /// How long the jobs wait when the circuit opens for the first time.
-    pub breaker_pause: Duration,
-    /// How dq delivers the backlog of jobs that became due while nobody could deliver them.
-    pub catch_up: CatchUp,
-    /// How safe changes of its jobs are before they are answered. None: as safe as the store is set to.
-    pub durability: Option<Durability>,
-    /// The priority of the topic, compared with other topics.
-    pub priority: Priority,
+    breaker_pause: Duration = Duration::from_secs(10), Kind::Span { least: Duration::from_millis(10), most: HOUR.saturating_mul(24) };
+    /// What happens to jobs that became due while nobody could deliver them: `all`, `spread 10m`, or
+    /// `skip older than 1h`.
+    catch_up: CatchUp = CatchUp::All, Kind::CatchUp { least: Duration::from_secs(1), most: LONGEST };
+    /// How safe a change of its jobs is before it is answered: `memory`, `fsync` or `replicas:1`. Null: as
+    /// `store.durability` says.
+    durability: Option<Durability> = None, Kind::Durability;
+    /// The priority of the topic, compared with other topics: it decides which topics are served first.
+    priority: Priority = Priority::Normal, Kind::Words(&["high", "normal", "low"]);
     /// The mail addresses that get alerts about this topic.
-    pub alert: Vec<String>,
+    alert: Vec<String> = Vec::new(), Kind::Texts;
     /// Who registered the topic.
-    pub creator: String,
-    /// Whether it takes new jobs.
-    pub status: Status,
-    /// The secrets that callbacks are signed with.
-    pub secrets: Vec<String>,
-    /// How long accepted jobs are kept.
-    pub keep_done: Duration,
+    creator: String = String::new(), Kind::Text { most: 255 };
+    /// Whether the topic takes new jobs. `offline`: adds are refused, and stored jobs are still delivered.
+    status: Status = Status::Online, Kind::Words(&["online", "offline"]);
+    /// The secrets that sign callbacks. Each callback is signed with all of them. They are never shown.
+    secrets: Vec<String> = Vec::new(), Kind::Secrets;
+    /// How long accepted jobs are kept. This release keeps none: only `0s` is supported.
+    keep_done: Duration = Duration::ZERO, Kind::Span { least: Duration::ZERO, most: LONGEST };
     /// How long dead letters are kept. Zero: for ever.
-    pub keep_dead: Duration,
+    keep_dead: Duration = Duration::ZERO, Kind::Span { least: Duration::ZERO, most: LONGEST };
 }
 
-impl Topic {
-    /// Returns how long after the failure of attempt `number` (from 1) of `limit` the next attempt comes. None: no
-    /// attempt is left. `random` is as in [`RetryPolicy::delay_after`].
-    pub fn again_after(&self, number: u32, limit: u32, random: f64) -> Option<Duration> {
-        (number < limit).then(|| self.retry.delay_after(number, random))
-    }
+/// The greatest value of most numbers.
+const MILLION: u32 = 1_000_000;
 
+/// The longest delay between two attempts: a year.
+const LONGEST_RETRY: Duration = HOUR.saturating_mul(24 * 366);
+
+impl Topic {
     /// Makes a topic that calls `callback` and has the defaults of a new topic in all other fields.
     pub fn new(name: TopicName, callback: impl Into<String>) -> Topic {
-        Topic {
-            name,
-            title: String::new(),
-            mode: Mode::Push,
-            callback: callback.into(),
-            method: Method::Post,
-            payload: Payload::Json,
-            headers: BTreeMap::new(),
-            delay: Duration::ZERO,
-            timeout: Duration::from_secs(3),
-            connect_timeout: Duration::from_secs(1),
-            success: Success::Status,
-            re_notify_flag: String::new(),
-            retry: RetryPolicy::default(),
-            retry_on: Vec::new(),
-            max_attempts: 10,
-            answer_later: Duration::from_secs(3600),
-            max_in_flight: None,
-            rate: None,
-            breaker_failures: 20,
-            breaker_pause: Duration::from_secs(10),
-            catch_up: CatchUp::All,
-            durability: None,
-            priority: Priority::Normal,
-            alert: Vec::new(),
-            creator: String::new(),
-            status: Status::Online,
-            secrets: Vec::new(),
-            keep_done: Duration::ZERO,
-            keep_dead: Duration::ZERO,
+        Topic { callback: callback.into(), ..Topic::with_defaults(name) }
+    }
+
+    /// Returns how long after the failure of attempt `number` (from 1) of `limit` the next attempt comes. None: no
+    /// attempt is left. `random` is as in [`Retry::delay_after`].
+    pub fn again_after(&self, number: u32, limit: u32, random: f64) -> Option<Duration> {
+        (number < limit).then(|| self.delay_after(number, random))
+    }
+
+    /// Returns the delay after the failure of attempt `number`, as [`Retry::delay_after`] does.
+    pub fn delay_after(&self, number: u32, random: f64) -> Duration {
+        self.retry.delay_after(self.retry_base, self.retry_cap, number, random)
+    }
+
+    /// Sets the fields that `given` names, from their written forms. Null means the default. Other fields keep their
+    /// values. The values are not checked ([`Topic::check`]), only read; a name that is not a setting is ignored.
+    ///
+    /// # Errors
+    ///
+    /// A value cannot be read, or is given although it has no effect. (Beside `2n+1`, the default of `retry_cap` may be given.)
+    pub fn assign(&mut self, given: &Map<String, Value>) -> Result<(), InvalidTopic> {
+        for setting in Topic::SETTINGS {
+            match given.get(setting.name) {
+                None => {}
+                Some(Value::Null) => (setting.reset)(self),
+                Some(value) => (setting.read)(self, value).ok_or_else(|| setting.wrong(value))?,
+            }
         }
+        let retry = self.retry.clone();
+        for setting in Topic::SETTINGS.iter().filter(|setting| !retry.uses(setting.name)) {
+            let is_given = given.get(setting.name).is_some_and(|value| !value.is_null());
+            // The documented file shows all settings with their defaults, and so `retry_cap` beside "2n+1".
+            let is_shown = retry == Retry::TwoNPlusOne && setting.value(self) == setting.default();
+            if is_given && !is_shown {
+                let problem = format!("has no effect with {}: leave it out", retry.name());
+                return Err(InvalidTopic::new(setting.name, problem));
+            }
+            (setting.reset)(self);
+        }
+        Ok(())
+    }
+
+    /// Returns all settings in their written forms, by name. Those that have no effect are null.
+    pub fn written(&self) -> Map<String, Value> {
+        let value = |setting: &Setting| match self.retry.uses(setting.name) {
+            true => (setting.write)(self),
+            false => Value::Null,
+        };
+        Topic::SETTINGS.iter().map(|setting| (setting.name.to_owned(), value(setting))).collect()
+    }
+}
+
+impl From<Topic> for Map<String, Value> {
+    fn from(topic: Topic) -> Map<String, Value> {
+        let mut written = topic.written();
+        written.insert("name".to_owned(), topic.name.as_str().into());
+        written
+    }
+}
+
+impl TryFrom<Map<String, Value>> for Topic {
+    type Error = String;
+
+    fn try_from(given: Map<String, Value>) -> Result<Topic, String> {
+        let name = given.get("name").and_then(Value::as_str).ok_or("name is missing")?;
+        let mut topic = Topic::new(TopicName::new(name).map_err(|e| e.to_string())?, "");
+        topic.assign(&given).map_err(|e| e.to_string())?;
+        Ok(topic)
     }
 }

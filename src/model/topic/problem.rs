@@ -1,10 +1,17 @@
 //! Finds the settings of a topic that dq cannot follow, and what happens to the topic then. Such topics are in a
 //! registry that other programs write: the console of the PHP daemon, or another release of dq. Pure.
 
-use super::{InvalidTopic, Mode, Topic};
+use super::{InvalidTopic, Mode, Setting, Topic};
 
 /// The fields that decide how a job is delivered, or whether it is done. A topic is held if one of them is wrong.
 const DECISIVE: [&str; 3] = ["method", "success", "re_notify_flag"];
+
+impl Setting {
+    /// Returns whether this release supports other values than the default.
+    pub fn is_supported(&self) -> bool {
+        !matches!(self.name, "mode" | "keep_done")
+    }
+}
 
 impl InvalidTopic {
     /// Returns whether a topic is held because of this mistake.

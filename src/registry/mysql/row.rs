@@ -1,9 +1,11 @@
 //! Converts rows of `dq_topic`, as the PHP daemon and dq write them, to topics, and topics to such rows.
 
+use std::time::Duration;
+
 use ::mysql::Value;
 use ::mysql::prelude::FromValue;
 
-use crate::record::Record;
+use crate::record;
 use crate::{InvalidRow, Registered, RegistryError, Result, Revision};
 use model::job::{Priority, TopicName};
 use model::topic::{InvalidTopic, Method, Payload, Status, Success, Topic};
@@ -110,8 +112,8 @@ impl Row {
 
     fn into_topic(self) -> std::result::Result<Registered, String> {
         let name = TopicName::new(&self.topic).map_err(|e| e.to_string())?;
-        let record = self.columns?.into_record()?;
-        let topic = record.into_topic(name).map_err(|e| e.to_string())?;
+        let topic = self.columns?.into_topic(name)?;
+        topic.check_values().map_err(|e| e.to_string())?;
         Ok(Registered { topic, revision: self.revision })
     }
 }
@@ -134,27 +136,32 @@ impl Columns {
         })
     }
 
-    /// Returns the record. The columns of the PHP daemon take precedence. All other fields are as dq wrote them, or
-    /// match the behaviour of the PHP daemon if dq has not written any.
-    fn into_record(self) -> std::result::Result<Record, String> {
-        let record = match self.spec.as_deref().filter(|spec| !spec.trim().is_empty()) {
-            Some(spec) => serde_json::from_str(spec).map_err(|e| format!("dq_spec: {e}"))?,
-            None => Record { payload: Payload::Form, success: Success::NonEmpty, ..Record::default() },
-        };
+    /// Returns the topic. The columns of the PHP daemon take precedence. All other fields are as dq wrote them, or match
+    /// the behaviour of the PHP daemon if dq has not written any.
+    fn into_topic(self, name: TopicName) -> std::result::Result<Topic, String> {
+        let mut stored = Topic::new(name, "");
+        match self.spec.as_deref().filter(|spec| !spec.trim().is_empty()) {
+            Some(spec) => {
+                let record = serde_json::from_str(spec).map_err(|e| format!("dq_spec: {e}"))?;
+                record::apply(&record, &mut stored).map_err(|e| format!("dq_spec: {e}"))?;
+            }
+            None => (stored.payload, stored.success) = (Payload::Form, Success::NonEmpty),
+        }
         let delay_s = u64::try_from(self.delay).unwrap_or(0);
         let method = match self.method.trim().to_ascii_uppercase().as_str() {
             "" | "GET" => Method::Get,
             "POST" => Method::Post,
             _ => Method::Other(self.method.trim().to_owned()),
         };
-        Ok(Record {
+        // 0 stands for the default of the PHP daemon.
+        let timeout_ms = u64::try_from(self.timeout).ok().filter(|ms| *ms > 0).unwrap_or(3000);
+        Ok(Topic {
             title: self.title,
             callback: self.callback.trim().to_owned(),
             method,
             // dq may store a sub-second delay. It is kept as long as nobody has changed the seconds.
-            delay_ms: if seconds(record.delay_ms) == delay_s { record.delay_ms } else { delay_s * 1000 },
-            // 0 stands for the default of the PHP daemon.
-            timeout_ms: u64::try_from(self.timeout).ok().filter(|ms| *ms > 0).unwrap_or(3000),
+            delay: if seconds(stored.delay) == delay_s { stored.delay } else { Duration::from_secs(delay_s) },
+            timeout: Duration::from_millis(timeout_ms),
             alert: list(&self.email),
             re_notify_flag: match self.re_notify_flag.trim() {
                 NO_FLAG => String::new(),
@@ -163,7 +170,7 @@ impl Columns {
             creator: self.creator,
             status: if self.status == 1 { Status::Online } else { Status::Offline },
             priority: Priority::from_number(self.priority).unwrap_or_default(),
-            ..record
+            ..stored
         })
     }
 }
@@ -172,8 +179,9 @@ fn list(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|one| !one.is_empty()).map(str::to_owned).collect()
 }
 
-fn seconds(ms: u64) -> u64 {
-    ms.div_ceil(1000)
+/// Returns a span in seconds, rounded up.
+fn seconds(span: Duration) -> u64 {
+    record::ms(span).div_ceil(1000)
 }
 
 /// Returns the PHP daemon's number for a status.
@@ -186,15 +194,14 @@ pub(super) fn status_number(status: Status) -> i64 {
 
 /// Returns a topic as the values of [`INSERT`] and [`UPDATE`]. Fields that another release has written are kept.
 pub(super) fn values(topic: &Topic, before: Option<&Row>) -> Result<Values> {
-    let record = Record::of(topic);
     let spec = before.and_then(|row| row.columns.as_ref().ok()?.spec.as_deref());
-    let email = record.alert.join(",");
+    let email = topic.alert.join(",");
     let texts = [
-        ("title", &record.title),
-        ("callback", &record.callback),
+        ("title", &topic.title),
+        ("callback", &topic.callback),
         ("alert", &email),
-        ("re_notify_flag", &record.re_notify_flag),
-        ("creator", &record.creator),
+        ("re_notify_flag", &topic.re_notify_flag),
+        ("creator", &topic.creator),
     ];
     for (field, text) in texts {
         let length = text.chars().count();
@@ -205,16 +212,16 @@ pub(super) fn values(topic: &Topic, before: Option<&Row>) -> Result<Values> {
     }
     Ok(vec![
         topic.name.as_str().into(),
-        (&record.title).into(),
-        seconds(record.delay_ms).into(),
-        (&record.callback).into(),
-        record.timeout_ms.into(),
+        (&topic.title).into(),
+        seconds(topic.delay).into(),
+        (&topic.callback).into(),
+        record::ms(topic.timeout).into(),
         email.into(),
-        (&record.re_notify_flag).into(),
-        (&record.creator).into(),
-        status_number(record.status).into(),
-        String::from(record.method.clone()).into(),
-        (record.priority as i64).into(),
-        record.over(spec, &PHP_FIELDS).into(),
+        (&topic.re_notify_flag).into(),
+        (&topic.creator).into(),
+        status_number(topic.status).into(),
+        String::from(topic.method.clone()).into(),
+        (topic.priority as i64).into(),
+        record::stored_over(topic, spec, &PHP_FIELDS).into(),
     ])
 }

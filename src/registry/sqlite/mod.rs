@@ -12,7 +12,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 
 use super::migrate::{Session, migrate};
-use super::record::Record;
+use super::record;
 use super::token::{self, TokenRow};
 use super::{Expected, InvalidRow, Listing, Registered, Registry, RegistryError, Result, Revision};
 use model::audit::Entry;
@@ -121,8 +121,8 @@ impl Row {
         let Row { name, spec, revision } = self;
         let unusable = |why: String| InvalidRow { which: format!("topic {name:?}"), why };
         let checked = TopicName::new(&name).map_err(|e| unusable(e.to_string()))?;
-        let record: Record = serde_json::from_str(&spec).map_err(|e| unusable(format!("spec: {e}")))?;
-        let topic = record.into_topic(checked).map_err(|e| unusable(e.to_string()))?;
+        let record = serde_json::from_str(&spec).map_err(|e| unusable(format!("spec: {e}")))?;
+        let topic = record::topic(checked, &record).map_err(|e| unusable(e.to_string()))?;
         Ok(Registered { topic, revision: Revision(revision as u64) })
     }
 }
@@ -223,7 +223,7 @@ impl Registry for SqliteRegistry {
         self.write(|tx| {
             let before = row(tx, &topic.name)?;
             check(&topic.name, before.as_ref(), expected)?;
-            let spec = Record::of(topic).over(before.as_ref().map(|row| row.spec.as_str()), &[]);
+            let spec = record::stored_over(topic, before.as_ref().map(|row| row.spec.as_str()), &[]);
             let write = "INSERT INTO topic (name, spec) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET spec = ?2";
             tx.execute(write, (topic.name.as_str(), spec))?;
             revision_of(tx, &topic.name)

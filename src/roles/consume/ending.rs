@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
     use model::job::{Body, JobId, TopicName};
-    use model::retry::RetryPolicy;
+    use model::retry::Retry;
     use model::topic::Failure;
     use store::Token;
 
@@ -144,7 +144,7 @@ mod tests {
     }
 
     fn topic() -> Topic {
-        let retry = RetryPolicy::List(vec![MINUTE]);
+        let retry = Retry::List(vec![MINUTE]);
         Topic { retry, max_attempts: 3, ..Topic::new(TopicName::new("t").unwrap(), "http://h/") }
     }
 

@@ -22,8 +22,8 @@ use host::now_ms;
 use model::excerpt::Excerpt;
 use model::job::{Attempt, Due, JobKey};
 use model::json_time;
-use model::retry::RetryPolicy;
 use model::ticket::{PresentedTicket, Ticket, TicketSecret};
+use model::topic::Topic;
 use role::lock;
 use role::submit::Request;
 use store::{Outcome, Settled, Settlement, Token};
@@ -238,12 +238,9 @@ impl Api {
             AckOutcome::Nack => {
                 let (number, limit) = (ticket.attempt, ticket.limit);
                 let topic = self.topics.borrow().get(ticket.key.topic.as_str()).cloned();
-                let again = match topic {
-                    Some(topic) => topic.again_after(number, limit, fastrand::f64()),
-                    // The topic was removed meanwhile: the default retry policy applies.
-                    None => (number < limit).then(|| RetryPolicy::default().delay_after(number, 0.0)),
-                };
-                match again {
+                // If the topic was removed meanwhile, the default retry policy applies.
+                let topic = topic.unwrap_or_else(|| Topic::new(ticket.key.topic.clone(), "").into());
+                match topic.again_after(number, limit, fastrand::f64()) {
                     None => (Outcome::Bury, SettledOutcome::Dead, None),
                     Some(delay) => (
                         Outcome::Retry(Due::In(wanted.delay.unwrap_or(delay))),

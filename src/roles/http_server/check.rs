@@ -14,7 +14,6 @@ use super::api_response::ApiResponse;
 use super::problem::Problem;
 use super::schema;
 use super::topic_fields::TopicPatch;
-use super::topic_shown::Given;
 use model::job::TopicName;
 use model::topic::Topic;
 
@@ -94,7 +93,7 @@ fn timetable(topic: &Topic) -> (Vec<AttemptAt>, u64) {
     let (mut after_ms, mut told) = (0_u64, Vec::new());
     for attempt in 1..=topic.max_attempts {
         if attempt > 1 {
-            let delay = topic.retry.delay_after(attempt - 1, 0.0);
+            let delay = topic.delay_after(attempt - 1, 0.0);
             after_ms = after_ms.saturating_add(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX));
         }
         if attempt <= TOLD || attempt == topic.max_attempts {
@@ -106,7 +105,7 @@ fn timetable(topic: &Topic) -> (Vec<AttemptAt>, u64) {
 
 /// Checks a topic as if it were registered, and shows when the attempts of its jobs would be made.
 #[utoipa::path(post, path = "/v1/check/topic", tag = "topics", operation_id = "check_topic",
-    request_body = Given,
+    request_body = schema::NewTopic,
     responses((status = 200, body = CheckedTopic, description = "The problems of the topic, and the timetable of its attempts"), schema::ChangeProblems))]
 async fn check_topic(State(api): State<Api>, Sent(json): Sent) -> Result<ApiResponse, Problem> {
     let given: Map<String, Value> = serde_json::from_slice(&json).map_err(Problem::bad_json)?;

@@ -1,15 +1,15 @@
-//! A topic as the API shows it, and the description of a topic that clients send. The secrets of a topic are never
-//! shown.
+//! A topic as the API shows it: its settings, and what dq does with it now. The secrets of a topic are never shown.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
 use std::time::Duration;
 
 use serde::Serialize;
-use utoipa::ToSchema;
+use serde_json::{Map, Value};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 
 use super::schema;
 use model::job::TopicName;
-use model::retry::RetryPolicy;
 use model::topic::Topic;
 use registry::Revision;
 use store::{CircuitState, CircuitView};
@@ -24,69 +24,19 @@ pub(super) enum Source {
     Registry,
 }
 
-/// A retry policy: its name, or a list of delays.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[serde(untagged)]
-pub(super) enum Retry {
-    /// `2n+1`: the delays are 1, 3, 5 … times `retry_base`. `exponential`: they are 1, 2, 4 … times `retry_base`, up to
-    /// `retry_cap`.
-    Name(String),
-    /// The delays, in their order.
-    List(Vec<String>),
-}
-
-/// A topic. Durations are texts such as `5m`.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Topic)]
+/// A topic: its settings in their written forms, and its state.
+#[derive(Debug, Serialize)]
 pub(super) struct TopicResponse {
     name: String,
-    title: String,
-    /// `push`. A topic of an older release may have `pull`, which this release does not support.
-    mode: String,
-    callback: String,
-    /// `POST` or `GET`. A topic that is held because of another method shows the method in the registry.
-    method: String,
-    /// `json` or `form`.
-    payload: String,
-    headers: BTreeMap<String, String>,
-    delay: String,
-    timeout: String,
-    connect_timeout: String,
-    /// `status`, `non_empty`, or an expression.
-    success: String,
-    re_notify_flag: String,
-    retry: Retry,
-    #[schema(required = true)]
-    retry_base: Option<String>,
-    #[schema(required = true)]
-    retry_cap: Option<String>,
-    /// The failures that are retried. An empty list means all failures.
-    retry_on: Vec<String>,
-    max_attempts: u32,
-    answer_later: String,
-    #[schema(required = true)]
-    max_in_flight: Option<u32>,
-    /// Such as `100/s`.
-    #[schema(required = true)]
-    rate: Option<String>,
-    breaker_failures: u32,
-    breaker_pause: String,
-    /// `all`, `spread …` or `skip older than …`.
-    catch_up: String,
-    /// `memory`, `fsync` or `replicas:1`. Null means the value of `store.durability`.
-    #[schema(required = true)]
-    durability: Option<String>,
-    /// `high`, `normal` or `low`.
-    priority: String,
-    alert: Vec<String>,
-    creator: String,
-    /// `online` or `offline`.
-    status: String,
-    /// The number of secrets. The secrets themselves are never shown.
-    secrets: usize,
-    /// Not supported by this release, which always writes `0s`.
-    keep_done: String,
-    keep_dead: String,
+    #[serde(flatten)]
+    settings: Map<String, Value>,
+    #[serde(flatten)]
+    state: TopicState,
+}
+
+/// What a topic is beside its settings.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct TopicState {
     source: Source,
     /// What dq does not support in the topic's settings, and what this means for the topic. Null if there is nothing.
     /// If the text begins with `offline`, the topic takes no jobs and delivers none until someone edits that setting.
@@ -134,100 +84,6 @@ impl Circuit {
     }
 }
 
-/// A topic to register, or the fields of a topic to change. A null means the default.
-#[derive(ToSchema, Serialize)]
-#[serde(deny_unknown_fields)]
-#[allow(dead_code)]
-#[schema(as = NewTopic, example = json!({"name": "orders", "callback": "http://127.0.0.1:9000/hook", "delay": "30m"}))]
-pub(super) struct Given {
-    /// Required for POST. For other methods, the name in the path.
-    #[schema(pattern = "^[A-Za-z0-9_.-]+$", min_length = 1, max_length = 128)]
-    name: Option<String>,
-    #[schema(max_length = 255)]
-    title: Option<String>,
-    mode: Option<ModeWord>,
-    /// An http or https URL.
-    callback: Option<String>,
-    method: Option<MethodWord>,
-    /// `json` needs the method POST.
-    payload: Option<PayloadWord>,
-    headers: Option<BTreeMap<String, String>>,
-    #[schema(schema_with = schema::span, required = false)]
-    delay: String,
-    #[schema(schema_with = schema::span, required = false)]
-    timeout: String,
-    #[schema(schema_with = schema::span, required = false)]
-    connect_timeout: String,
-    /// `status`, `non_empty`, or an expression over `{status}` and `{res.…}`.
-    #[schema(max_length = 255, example = "status")]
-    success: Option<String>,
-    #[schema(max_length = 255)]
-    re_notify_flag: Option<String>,
-    retry: Option<Retry>,
-    #[schema(schema_with = schema::span, required = false)]
-    retry_base: String,
-    #[schema(schema_with = schema::span, required = false)]
-    retry_cap: String,
-    /// `connect`, `timeout`, `broken`, `answer`, statuses such as `503`, and `5xx`.
-    #[schema(max_items = 32)]
-    retry_on: Option<Vec<String>>,
-    #[schema(minimum = 1, maximum = 1000)]
-    max_attempts: Option<u32>,
-    #[schema(schema_with = schema::span, required = false)]
-    answer_later: String,
-    #[schema(minimum = 1, maximum = 1000000)]
-    max_in_flight: Option<u32>,
-    rate: Option<RateGiven>,
-    #[schema(minimum = 0, maximum = 1000000)]
-    breaker_failures: Option<u32>,
-    #[schema(schema_with = schema::span, required = false)]
-    breaker_pause: String,
-    /// `all`, `spread 10m` or `skip older than 1h`.
-    #[schema(example = "all")]
-    catch_up: Option<String>,
-    /// How safe a change of a job is before it is answered: `memory`, `fsync` or `replicas:1`. Null means the value of
-    /// `store.durability`.
-    #[schema(pattern = "^(memory|fsync|replicas:[1-9][0-9]*)$", example = "fsync")]
-    durability: Option<String>,
-    priority: Option<schema::PriorityWord>,
-    #[schema(max_items = 32)]
-    alert: Option<Vec<String>>,
-    #[schema(max_length = 255)]
-    creator: Option<String>,
-    status: Option<StatusWord>,
-    /// The secrets that sign callbacks. They are never shown.
-    #[schema(max_items = 32)]
-    secrets: Option<Vec<String>>,
-    /// Only `0s`: this release does not keep accepted jobs.
-    #[schema(schema_with = schema::span, required = false)]
-    keep_done: String,
-    #[schema(schema_with = schema::span, required = false)]
-    keep_dead: String,
-}
-
-/// A number of callbacks a second, or a text such as `30/m`.
-#[derive(ToSchema, Serialize)]
-#[serde(untagged)]
-#[allow(dead_code)]
-pub(super) enum RateGiven {
-    Number(u32),
-    Text(String),
-}
-
-macro_rules! words {
-    ($($name:ident = $($word:ident $text:literal)|+;)*) => {$(
-        #[allow(dead_code, missing_docs)]
-        #[derive(ToSchema, Serialize)]
-        pub(super) enum $name { $(#[serde(rename = $text)] $word),+ }
-    )*};
-}
-words! {
-    ModeWord = Push "push";
-    MethodWord = Post "POST" | Get "GET";
-    PayloadWord = Json "json" | Form "form";
-    StatusWord = Online "online" | Offline "offline";
-}
-
 /// The paused topics and the circuits that are not closed. None: the store does not answer.
 pub(super) struct Paused(pub Option<(Vec<TopicName>, Vec<CircuitView>)>);
 
@@ -256,58 +112,15 @@ pub(super) struct Topics {
     pub away: Option<String>,
 }
 
-/// Returns the word that the configuration uses for a value.
-fn word(value: &impl Serialize) -> String {
-    serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
-}
-
 pub(super) fn text(span: Duration) -> String {
     humantime::format_duration(span).to_string().replace(' ', "")
 }
 
 impl TopicResponse {
     pub(super) fn of(topic: &Topic, source: Source, revision: Option<Revision>) -> TopicResponse {
-        let (retry, base, cap) = match &topic.retry {
-            RetryPolicy::TwoNPlusOne { base } => (Retry::Name("2n+1".into()), Some(*base), None),
-            RetryPolicy::Exponential { base, cap } => {
-                (Retry::Name("exponential".into()), Some(*base), Some(*cap))
-            }
-            RetryPolicy::List(delays) => {
-                (Retry::List(delays.iter().copied().map(text).collect()), None, None)
-            }
-        };
-        TopicResponse {
-            name: topic.name.to_string(),
-            title: topic.title.clone(),
-            mode: word(&topic.mode),
-            callback: topic.callback.clone(),
-            method: word(&topic.method),
-            payload: word(&topic.payload),
-            headers: topic.headers.clone(),
-            delay: text(topic.delay),
-            timeout: text(topic.timeout),
-            connect_timeout: text(topic.connect_timeout),
-            success: word(&topic.success),
-            re_notify_flag: topic.re_notify_flag.clone(),
-            retry,
-            retry_base: base.map(text),
-            retry_cap: cap.map(text),
-            retry_on: topic.retry_on.iter().map(ToString::to_string).collect(),
-            max_attempts: topic.max_attempts,
-            answer_later: text(topic.answer_later),
-            max_in_flight: topic.max_in_flight,
-            rate: topic.rate.map(|rate| rate.to_string()),
-            breaker_failures: topic.breaker_failures,
-            breaker_pause: text(topic.breaker_pause),
-            catch_up: topic.catch_up.to_string(),
-            durability: topic.durability.map(|level| level.to_string()),
-            priority: word(&topic.priority),
-            alert: topic.alert.clone(),
-            creator: topic.creator.clone(),
-            status: word(&topic.status),
-            secrets: topic.secrets.len(),
-            keep_done: text(topic.keep_done),
-            keep_dead: text(topic.keep_dead),
+        let mut settings = topic.written();
+        settings.insert("secrets".to_owned(), topic.secrets.len().into());
+        let state = TopicState {
             source,
             problem: topic.problem(),
             revision: revision.map(|r| r.to_string()),
@@ -315,22 +128,40 @@ impl TopicResponse {
             circuit: None,
             circuit_until_ms: None,
             circuit_reason: None,
-        }
+        };
+        TopicResponse { name: topic.name.to_string(), settings, state }
     }
 
     /// Adds whether the topic's jobs are held back, if that is known.
     pub(super) fn with(self, held: &Paused) -> TopicResponse {
         let Some((is_paused, view)) = held.of(&self.name) else { return self };
-        TopicResponse {
+        let state = TopicState {
             paused: Some(is_paused),
             circuit: Some(Circuit::of(view)),
             circuit_until_ms: view.map(|view| view.until_ms),
             circuit_reason: view.map(|view| view.reason.clone()),
-            ..self
-        }
+            ..self.state
+        };
+        TopicResponse { state, ..self }
     }
 
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+}
+
+impl PartialSchema for TopicResponse {
+    fn schema() -> RefOr<Schema> {
+        schema::topic_response(&TopicState::schema())
+    }
+}
+
+impl ToSchema for TopicResponse {
+    fn name() -> Cow<'static, str> {
+        "Topic".into()
+    }
+
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        TopicState::schemas(schemas);
     }
 }

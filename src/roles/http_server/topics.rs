@@ -15,7 +15,7 @@ use super::audit::AuditNote;
 use super::problem::Problem;
 use super::schema;
 use super::topic_fields::TopicPatch;
-use super::topic_shown::{Given, Paused, Source, TopicResponse, Topics};
+use super::topic_shown::{Paused, Source, TopicResponse, Topics};
 use model::job::TopicName;
 use model::topic::Topic;
 use registry::{Expected, Registry, RegistryError, Revision};
@@ -228,7 +228,7 @@ async fn show(State(api): State<Api>, InTopic(name): InTopic) -> Result<ApiRespo
 
 /// Registers a topic.
 #[utoipa::path(post, path = "/v1/topics", tag = "topics", operation_id = "create_topic",
-    params(schema::IdempotencyKey), request_body = Given,
+    params(schema::IdempotencyKey), request_body = schema::NewTopic,
     responses((status = 201, body = TopicResponse, description = "The topic is registered",
             headers(("Location" = String, description = "The path of the topic"), ("ETag" = String, description = "The revision of the topic"))),
         schema::ChangeProblems))]
@@ -254,7 +254,7 @@ async fn create(State(api): State<Api>, Sent(json): Sent) -> Result<ApiResponse,
     params(schema::TopicPath,
         ("If-Match" = Option<String>, Header, description = "Replaces the topic only if it has this revision, in quotes. With *, only if it exists"),
         ("If-None-Match" = Option<String>, Header, description = "With *, registers the topic only if it does not exist")),
-    request_body = Given,
+    request_body = schema::NewTopic,
     responses((status = 201, body = TopicResponse, description = "The topic is new"), (status = 200, body = TopicResponse, description = "The topic is replaced"),
         schema::ChangeProblems))]
 async fn put(
@@ -296,7 +296,7 @@ async fn put(
 /// Changes some fields of a topic. A null puts a field back to its default.
 #[utoipa::path(patch, path = "/v1/topics/{topic}", tag = "topics", operation_id = "change_topic",
     params(schema::TopicPath, ("If-Match" = Option<String>, Header, description = "Changes the topic only if it has this revision, in quotes")),
-    request_body = Given,
+    request_body = schema::NewTopic,
     responses((status = 200, body = TopicResponse, description = "The topic after the change"), schema::ChangeProblems))]
 async fn patch(
     State(api): State<Api>,

@@ -3,6 +3,7 @@
 #![allow(dead_code)] // No value of these types exists: they only describe the API.
 
 mod problems;
+mod topic;
 
 use std::collections::BTreeMap;
 
@@ -12,6 +13,7 @@ use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, SchemaType, T
 use utoipa::{IntoParams, ToSchema};
 
 pub(super) use self::problems::{AckProblems, ChangeProblems, FindProblems, ShowProblems};
+pub(super) use self::topic::{NewTopic, rate, topic_response};
 
 /// A duration such as `90s` or `1h30m`, or a number of seconds.
 pub(super) fn span() -> Schema {
@@ -36,19 +38,6 @@ fn moment() -> Schema {
         .item(ms)
         .item(null)
         .description(Some("A moment such as \"2026-12-01T23:50:50+08:00\", or Unix milliseconds."))
-        .into()
-}
-
-/// A number in a span of time.
-pub(super) fn rate() -> Schema {
-    let text = ObjectBuilder::new().schema_type(Type::String).examples(["50/s"]);
-    let number = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(1)).maximum(Some(999_999));
-    let null = ObjectBuilder::new().schema_type(Type::Null);
-    OneOfBuilder::new()
-        .item(text)
-        .item(number)
-        .item(null)
-        .description(Some("A number in a second, a minute or an hour: \"50/s\", \"30/m\", \"500/h\". A bare number is per second."))
         .into()
 }
 

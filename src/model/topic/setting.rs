@@ -1,0 +1,459 @@
+//! The settings of a topic. Each is declared once, in `settings!`, with its documentation, type, default and bounds. The
+//! configuration file, the API, the registry, the command line and the OpenAPI document follow from that. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    CatchUp, Durability, Failure, InvalidTopic, Method, Mode, Payload, Rate, Status, Success, Topic,
+};
+use crate::excerpt::Excerpt;
+use crate::job::Priority;
+use crate::json_time;
+use crate::retry::Retry;
+
+pub(super) const HOUR: Duration = Duration::from_secs(3600);
+
+/// The longest span that a topic may have: ten years.
+pub(super) const LONGEST: Duration = HOUR.saturating_mul(24 * 366 * 10);
+
+/// The most entries of a list, and of an object of headers.
+const ENTRIES_MAX: usize = 32;
+
+/// The longest entry of a list, in bytes.
+const ENTRY_MAX: usize = 255;
+
+/// The longest value of a header, in bytes.
+const HEADER_MAX: usize = 1024;
+
+/// How a setting is written, and its bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A text, in the API of at most `most` bytes.
+    Text {
+        /// The most bytes.
+        most: usize,
+    },
+    /// One of these words.
+    Words(&'static [&'static str]),
+    /// A duration within these bounds.
+    Span {
+        /// The shortest.
+        least: Duration,
+        /// The longest.
+        most: Duration,
+    },
+    /// A whole number within these bounds.
+    Count {
+        /// The least.
+        least: u32,
+        /// The greatest.
+        most: u32,
+    },
+    /// A [`Rate`] of at most `most` jobs.
+    Rate {
+        /// The most jobs.
+        most: u32,
+    },
+    /// A [`CatchUp`] rule whose span is within these bounds.
+    CatchUp {
+        /// The shortest span.
+        least: Duration,
+        /// The longest span.
+        most: Duration,
+    },
+    /// A [`Durability`].
+    Durability,
+    /// A [`Success`] rule, in the API of at most `most` bytes.
+    Success {
+        /// The most bytes.
+        most: usize,
+    },
+    /// A [`Retry`] policy.
+    Retry,
+    /// A list of [`Failure`]s.
+    Failures,
+    /// A list of texts.
+    Texts,
+    /// A list of texts that are never shown.
+    Secrets,
+    /// An object of texts.
+    Headers,
+}
+
+/// A setting of a topic.
+#[derive(Debug)]
+pub struct Setting {
+    /// Its name in the configuration file, in the API and in the registry.
+    pub name: &'static str,
+    /// What it does, as it is declared.
+    pub(super) about: &'static str,
+    /// How it is written, and its bounds.
+    pub kind: Kind,
+    /// Reads it from its written form. None: the value has no such form.
+    pub(super) read: fn(&mut Topic, &Value) -> Option<()>,
+    /// Returns the written form of its default.
+    pub(super) default: fn() -> Value,
+    /// Sets it to its default.
+    pub(super) reset: fn(&mut Topic),
+    /// Returns its written form.
+    pub(super) write: fn(&Topic) -> Value,
+    /// Returns its size, if it has bounds.
+    pub(super) size: fn(&Topic) -> Option<Size>,
+}
+
+/// The size of a value that has bounds.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Size {
+    Span(Duration),
+    Count(u32),
+}
+
+/// Declares the struct [`Topic`] and the list of its settings: for each its documentation, type, default and kind.
+macro_rules! settings {
+    ($($(#[doc = $about:literal])+ $name:ident: $type:ty = $default:expr, $kind:expr;)+) => {
+        /// A registered kind of job. It is serialized as it is written: see [`Topic::written`].
+        #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(try_from = "Map<String, Value>", into = "Map<String, Value>")]
+        pub struct Topic {
+            /// The name of the topic.
+            pub name: TopicName,
+            $($(#[doc = $about])+ pub $name: $type,)+
+        }
+
+        impl Topic {
+            /// All settings, in the order in which they are documented.
+            pub const SETTINGS: &[Setting] = &[$($crate::topic::setting::setting!(
+                $name, $type, $default, $kind, concat!($($about),+)
+            )),+];
+
+            /// Makes a topic with the default of each setting.
+            fn with_defaults(name: TopicName) -> Topic {
+                Topic { name, $($name: $default),+ }
+            }
+        }
+    };
+}
+pub(super) use settings;
+
+/// One entry of [`Topic::SETTINGS`].
+macro_rules! setting {
+    ($name:ident, $type:ty, $default:expr, $kind:expr, $about:expr) => {
+        Setting {
+            name: stringify!($name),
+            about: $about,
+            kind: $kind,
+            default: || {
+                let default: $type = $default;
+                $crate::topic::setting::Written::write(&default)
+            },
+            read: |topic, value| {
+                topic.$name = $crate::topic::setting::Written::read(value)?;
+                Some(())
+            },
+            reset: |topic| topic.$name = $default,
+            write: |topic| $crate::topic::setting::Written::write(&topic.$name),
+            size: |topic| $crate::topic::setting::Written::size(&topic.$name),
+        }
+    };
+}
+pub(super) use setting;
+
+impl Setting {
+    /// Returns the setting of that name.
+    pub fn named(name: &str) -> Option<&'static Setting> {
+        Topic::SETTINGS.iter().find(|setting| setting.name == name)
+    }
+
+    /// Returns what the setting does, in sentences.
+    pub fn about(&self) -> &'static str {
+        self.about.trim_start()
+    }
+
+    /// Returns the setting's value in its written form.
+    pub fn value(&self, topic: &Topic) -> Value {
+        (self.write)(topic)
+    }
+
+    /// Returns the default in its written form.
+    pub fn default(&self) -> Value {
+        (self.default)()
+    }
+
+    /// Returns the span that the topic has here, if the setting is one.
+    pub fn span(&self, topic: &Topic) -> Option<Duration> {
+        match (self.kind, (self.size)(topic)) {
+            (Kind::Span { .. }, Some(Size::Span(span))) => Some(span),
+            _ => None,
+        }
+    }
+
+    /// Returns the valid values, as messages name them.
+    pub fn wanted(&self) -> String {
+        let or_null = if self.default().is_null() { ", or null" } else { "" };
+        let wanted = match self.kind {
+            Kind::Text { .. } => "a text".to_owned(),
+            Kind::Words(words) => {
+                words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(" or ")
+            }
+            Kind::Span { .. } => json_time::DURATION.to_owned(),
+            Kind::Count { least, most } => format!("a whole number from {least} to {most}"),
+            Kind::Rate { .. } => "a rate such as \"100/s\", \"30/m\", \"500/h\"".to_owned(),
+            Kind::CatchUp { .. } => "\"all\", \"spread 10m\" or \"skip older than 1h\"".to_owned(),
+            Kind::Durability => "\"memory\", \"fsync\", \"replicas:1\"".to_owned(),
+            Kind::Success { .. } => {
+                "\"status\", \"non_empty\" or an expression such as \"{res.code} == 0\"".to_owned()
+            }
+            Kind::Retry => {
+                "\"2n+1\", \"exponential\" or a list of durations such as [\"1m\", \"5m\"]".to_owned()
+            }
+            Kind::Failures => {
+                "a list of \"connect\", \"timeout\", \"broken\", \"answer\", of statuses such as \
+                \"503\" and of \"5xx\""
+                    .to_owned()
+            }
+            Kind::Texts | Kind::Secrets => "a list of texts".to_owned(),
+            Kind::Headers => "an object of texts".to_owned(),
+        };
+        wanted + or_null
+    }
+
+    pub(super) fn wrong(&self, value: &Value) -> InvalidTopic {
+        let value = value.to_string();
+        InvalidTopic::new(self.name, format!("{} is not {}", Excerpt(&value), self.wanted()))
+    }
+
+    /// Checks that every registry can keep a written value unchanged: its length, and that it holds no control
+    /// character. The values of headers are checked with the topic.
+    ///
+    /// # Errors
+    ///
+    /// What is too long, or the control character.
+    pub fn check_written(&self, value: &Value) -> Result<(), InvalidTopic> {
+        let wrong = |problem: String| Err(InvalidTopic::new(self.name, problem));
+        let text = |text: &str, most: usize| match text.chars().find(|c| c.is_control()) {
+            _ if text.len() > most => {
+                wrong(format!("is {} bytes long, which is more than {most}", text.len()))
+            }
+            Some(c) => wrong(format!("holds the control character {c:?}")),
+            None => Ok(()),
+        };
+        match (self.kind, value) {
+            (Kind::Text { most } | Kind::Success { most }, Value::String(given)) => text(given, most),
+            (_, Value::Array(list)) if list.len() > ENTRIES_MAX => {
+                wrong(format!("holds {} entries, which is more than {ENTRIES_MAX}", list.len()))
+            }
+            (_, Value::Array(list)) => {
+                list.iter().filter_map(Value::as_str).try_for_each(|entry| text(entry, ENTRY_MAX))
+            }
+            (Kind::Headers, Value::Object(headers)) if headers.len() > ENTRIES_MAX => {
+                wrong(format!("holds {} entries, which is more than {ENTRIES_MAX}", headers.len()))
+            }
+            (Kind::Headers, Value::Object(headers)) => {
+                let is_long = |value: &Value| value.as_str().is_some_and(|text| text.len() > HEADER_MAX);
+                match headers.iter().find(|(_, value)| is_long(value)) {
+                    Some((name, _)) => {
+                        wrong(format!("the value of {name:?} is longer than {HEADER_MAX} bytes"))
+                    }
+                    None => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that the topic's value is within the bounds of the setting.
+    pub(super) fn check_bounds(&self, topic: &Topic) -> Result<(), InvalidTopic> {
+        match (self.kind, (self.size)(topic)) {
+            (Kind::Span { least, most } | Kind::CatchUp { least, most }, Some(Size::Span(span)))
+                if !(least..=most).contains(&span) =>
+            {
+                let [span, least, most] = [span, least, most].map(humantime::format_duration);
+                Err(InvalidTopic::new(self.name, format!("{span} is not within {least} to {most}")))
+            }
+            (Kind::Count { least, most }, Some(Size::Count(n))) if !(least..=most).contains(&n) => {
+                Err(InvalidTopic::new(self.name, format!("{n} is not within {least} to {most}")))
+            }
+            (Kind::Rate { most }, Some(Size::Count(n))) if !(1..=most).contains(&n) => {
+                Err(InvalidTopic::new(self.name, format!("{n} is not within 1 to {most}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A value with a written form.
+pub(super) trait Written: Sized {
+    fn read(value: &Value) -> Option<Self>;
+    fn write(&self) -> Value;
+    fn size(&self) -> Option<Size> {
+        None
+    }
+}
+
+impl Written for Duration {
+    fn read(value: &Value) -> Option<Duration> {
+        match value {
+            Value::Number(seconds) => match seconds.as_u64() {
+                Some(seconds) => Some(Duration::from_secs(seconds)),
+                None => Duration::try_from_secs_f64(seconds.as_f64()?).ok(),
+            },
+            Value::String(text) => humantime::parse_duration(text).ok(),
+            _ => None,
+        }
+    }
+
+    fn write(&self) -> Value {
+        humantime::format_duration(*self).to_string().replace(' ', "").into()
+    }
+
+    fn size(&self) -> Option<Size> {
+        Some(Size::Span(*self))
+    }
+}
+
+impl Written for Retry {
+    fn read(value: &Value) -> Option<Retry> {
+        match value {
+            Value::Array(list) => list.iter().map(Duration::read).collect::<Option<_>>().map(Retry::List),
+            name if *name == "2n+1" => Some(Retry::TwoNPlusOne),
+            name if *name == "exponential" => Some(Retry::Exponential),
+            _ => None,
+        }
+    }
+
+    fn write(&self) -> Value {
+        match self {
+            Retry::TwoNPlusOne => json!("2n+1"),
+            Retry::Exponential => json!("exponential"),
+            Retry::List(delays) => delays.iter().map(Duration::write).collect(),
+        }
+    }
+}
+
+impl Written for Option<Rate> {
+    fn read(value: &Value) -> Option<Option<Rate>> {
+        Rate::deserialize(value).ok().map(Some)
+    }
+
+    fn write(&self) -> Value {
+        self.map_or(Value::Null, |rate| rate.to_string().into())
+    }
+
+    fn size(&self) -> Option<Size> {
+        self.map(|rate| Size::Count(rate.jobs))
+    }
+}
+
+macro_rules! written_by_serde {
+    ($($type:ty $(, $size:expr)?;)+) => {$(
+        impl Written for $type {
+            fn read(value: &Value) -> Option<$type> {
+                Deserialize::deserialize(value).ok()
+            }
+            fn write(&self) -> Value {
+                serde_json::to_value(self).unwrap_or_default()
+            }
+            $(fn size(&self) -> Option<Size> {
+                let size: fn(&$type) -> Option<Size> = $size;
+                size(self)
+            })?
+        }
+    )+};
+}
+written_by_serde! {
+    String;
+    Vec<String>;
+    Vec<Failure>;
+    BTreeMap<String, String>;
+    u32, |n| Some(Size::Count(*n));
+    Option<u32>, |n| n.map(Size::Count);
+    CatchUp, |rule| match rule {
+        CatchUp::All => None,
+        CatchUp::Spread(span) | CatchUp::Skip(span) => Some(Size::Span(*span)),
+    };
+    Option<Durability>;
+    Method;
+    Mode;
+    Payload;
+    Priority;
+    Status;
+    Success;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::TopicName;
+
+    fn topic() -> Topic {
+        Topic::new(TopicName::new("orders").unwrap(), "http://h/")
+    }
+
+    fn read(setting: &str, value: Value) -> Result<Topic, String> {
+        let mut topic = topic();
+        topic.assign(&[(setting.to_owned(), value)].into_iter().collect()).map_err(|e| e.to_string())?;
+        Ok(topic)
+    }
+
+    #[test]
+    fn each_setting_is_read_as_it_is_written() {
+        for (setting, values) in [
+            ("delay", vec![json!("1h30m"), json!("1ms")]),
+            ("retry", vec![json!("exponential"), json!(["1s", "2m30s"])]),
+            ("rate", vec![json!("100/s"), json!("30/m"), Value::Null]),
+            ("headers", vec![json!({"x-shop": "7"})]),
+            ("retry_on", vec![json!(["5xx", "timeout"])]),
+            ("max_in_flight", vec![json!(3), Value::Null]),
+            ("method", vec![json!("GET"), json!("PUT")]),
+        ] {
+            for value in values {
+                let topic = read(setting, value.clone()).unwrap();
+                assert_eq!(topic.written()[setting], value);
+                let map: serde_json::Map<String, Value> = topic.clone().into();
+                assert_eq!(Topic::try_from(map), Ok(topic));
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_value_is_named_with_what_would_do() {
+        for (setting, value, wanted) in [
+            ("delay", json!("soon"), "a duration such as"),
+            ("delay", json!(-1), "a duration such as"),
+            ("delay", json!(true), "a duration such as"),
+            ("retry", json!("often"), "2n+1"),
+            ("retry", json!([1, "x"]), "2n+1"),
+            ("rate", json!("x/s"), "100/s"),
+            ("max_in_flight", json!("3"), "a whole number from 1 to 1000000, or null"),
+            ("status", json!("on"), "\"online\" or \"offline\""),
+        ] {
+            let message = read(setting, value.clone()).unwrap_err();
+            let shown = value.to_string();
+            assert!(message.starts_with(setting) && message.contains(&shown), "{message}");
+            assert!(message.contains(wanted), "{message}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_effect_is_refused_and_not_kept() {
+        assert!(read("retry_cap", json!("2s")).unwrap_err().contains("no effect with \"2n+1\""));
+        read("retry_cap", json!("60m")).unwrap();
+        let mut topic = read("retry_base", json!("2s")).unwrap();
+        assert_eq!(topic.retry_base, Duration::from_secs(2));
+        topic.assign(&[("retry".to_owned(), json!(["1s"]))].into_iter().collect()).unwrap();
+        assert_eq!(topic.retry_base, Duration::from_secs(60));
+        assert_eq!(topic.written()["retry_base"], Value::Null);
+    }
+
+    #[test]
+    fn each_default_passes_the_check_of_its_own_bounds() {
+        topic().check().unwrap();
+        for setting in Topic::SETTINGS {
+            assert!(setting.about().ends_with('.') && !setting.wanted().is_empty(), "{}", setting.name);
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The schemas of a topic in requests and responses, made from the settings of a topic as they are declared.
+
+use std::borrow::Cow;
+
+use serde_json::{Value, json};
+use utoipa::openapi::schema::{
+    AdditionalProperties, ArrayBuilder, ObjectBuilder, OneOfBuilder, SchemaType, Type,
+};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
+
+use model::topic::{Kind, Setting, Topic};
+
+/// A topic to register, or the settings of a topic to change. It describes the request; no value of it exists.
+pub(in super::super) enum NewTopic {}
+
+impl PartialSchema for NewTopic {
+    fn schema() -> RefOr<Schema> {
+        let name = ObjectBuilder::new()
+            .schema_type(nullable(Type::String))
+            .pattern(Some("^[A-Za-z0-9_.-]+$"))
+            .min_length(Some(1))
+            .max_length(Some(128))
+            .description(Some("Required for POST. For other methods, the name in the path."));
+        let mut object = ObjectBuilder::new()
+            .description(Some(
+                "A topic to register, or the settings of a topic to change. Null means the default.",
+            ))
+            .additional_properties(Some(AdditionalProperties::FreeForm(false)))
+            .examples([json!({"name": "orders", "callback": "http://127.0.0.1:9000/hook", "delay": "30m"})])
+            .property("name", name);
+        for setting in Topic::SETTINGS {
+            object = object.property(setting.name, sent(setting));
+        }
+        object.into()
+    }
+}
+
+impl ToSchema for NewTopic {
+    fn name() -> Cow<'static, str> {
+        "NewTopic".into()
+    }
+}
+
+/// Returns the schema of a topic in responses: its name, its settings, and the properties of `state`.
+pub(in super::super) fn topic_response(state: &RefOr<Schema>) -> RefOr<Schema> {
+    let mut object = ObjectBuilder::new()
+        .description(Some("A topic: its settings and its state. Durations are texts such as `5m`."))
+        .property("name", ObjectBuilder::new().schema_type(Type::String))
+        .required("name");
+    for setting in Topic::SETTINGS {
+        object = object.property(setting.name, shown(setting)).required(setting.name);
+    }
+    if let RefOr::T(Schema::Object(state)) = state {
+        for (name, schema) in &state.properties {
+            object = object.property(name, schema.clone());
+        }
+        for name in &state.required {
+            object = object.required(name);
+        }
+    }
+    object.into()
+}
+
+fn nullable(one: Type) -> SchemaType {
+    SchemaType::from_iter([one, Type::Null])
+}
+
+/// Returns the schema of a setting in requests, where each may be null.
+fn sent(setting: &Setting) -> Schema {
+    let about = Some(setting.about());
+    let text = || ObjectBuilder::new().schema_type(nullable(Type::String)).description(about);
+    let list = |item: ObjectBuilder| {
+        ArrayBuilder::new()
+            .schema_type(nullable(Type::Array))
+            .items(item)
+            .max_items(Some(32))
+            .description(about)
+    };
+    let plain_text = || ObjectBuilder::new().schema_type(Type::String);
+    match setting.kind {
+        Kind::Text { most } | Kind::Success { most } => text().max_length(Some(most)).into(),
+        Kind::Words(words) => {
+            let values = words.iter().map(|word| json!(word)).chain([Value::Null]);
+            text().enum_values(Some(values)).into()
+        }
+        Kind::Span { .. } => described(super::span(), setting),
+        Kind::Rate { .. } => described(rate(), setting),
+        Kind::Count { least, most } => ObjectBuilder::new()
+            .schema_type(nullable(Type::Integer))
+            .minimum(Some(least))
+            .maximum(Some(most))
+            .description(about)
+            .into(),
+        Kind::CatchUp { .. } => text().examples(["all"]).into(),
+        Kind::Durability => text().pattern(Some("^(memory|fsync|replicas:[1-9][0-9]*)$")).into(),
+        Kind::Retry => OneOfBuilder::new()
+            .item(ObjectBuilder::new().schema_type(nullable(Type::String)))
+            .item(ArrayBuilder::new().items(plain_text()).max_items(Some(32)))
+            .description(about)
+            .into(),
+        Kind::Failures | Kind::Texts | Kind::Secrets => list(plain_text()).into(),
+        Kind::Headers => ObjectBuilder::new()
+            .schema_type(nullable(Type::Object))
+            .additional_properties(Some(plain_text()))
+            .max_properties(Some(32))
+            .description(about)
+            .into(),
+    }
+}
+
+/// A number in a span of time.
+pub(in super::super) fn rate() -> Schema {
+    let text = ObjectBuilder::new().schema_type(Type::String).examples(["50/s"]);
+    let number = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(1)).maximum(Some(999_999));
+    let null = ObjectBuilder::new().schema_type(Type::Null);
+    OneOfBuilder::new()
+        .item(text)
+        .item(number)
+        .item(null)
+        .description(Some("A number in a second, a minute or an hour: \"50/s\", \"30/m\", \"500/h\". A bare number is per second."))
+        .into()
+}
+
+fn described(schema: Schema, setting: &Setting) -> Schema {
+    match schema {
+        Schema::OneOf(mut one_of) => {
+            let form = one_of.description.take().unwrap_or_default();
+            one_of.description = Some(format!("{} {form}", setting.about()));
+            Schema::OneOf(one_of)
+        }
+        other => other,
+    }
+}
+
+/// Returns the schema of a setting in responses.
+fn shown(setting: &Setting) -> Schema {
+    let is_nullable = setting.default().is_null() || setting.name.starts_with("retry_") && is_span(setting);
+    let of = |one: Type| {
+        let one = if is_nullable { nullable(one) } else { one.into() };
+        ObjectBuilder::new().schema_type(one).description(Some(setting.about()))
+    };
+    let text = || ObjectBuilder::new().schema_type(Type::String);
+    match setting.kind {
+        Kind::Count { .. } => of(Type::Integer).minimum(Some(0)).into(),
+        Kind::Secrets => of(Type::Integer)
+            .minimum(Some(0))
+            .description(Some("The number of secrets. The secrets themselves are never shown."))
+            .into(),
+        Kind::Failures | Kind::Texts => {
+            ArrayBuilder::new().items(text()).description(Some(setting.about())).into()
+        }
+        Kind::Headers => of(Type::Object).additional_properties(Some(text())).into(),
+        Kind::Retry => OneOfBuilder::new()
+            .item(text())
+            .item(ArrayBuilder::new().items(text()))
+            .description(Some(setting.about()))
+            .into(),
+        _ => of(Type::String).into(),
+    }
+}
+
+fn is_span(setting: &Setting) -> bool {
+    matches!(setting.kind, Kind::Span { .. })
+}

@@ -1,0 +1,101 @@
+//! The settings of a topic are declared once, in src/model/topic/mod.rs. What is written by hand is compared with that.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use model::topic::{Kind, Setting, Topic};
+use serde_json::Value;
+
+fn text(file: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap()
+}
+
+fn supported() -> impl Iterator<Item = &'static Setting> {
+    Topic::SETTINGS.iter().filter(|setting| setting.is_supported())
+}
+
+#[test]
+fn the_documented_file_shows_each_setting_of_a_topic() {
+    let text = text("conf/dq.toml");
+    let example: String = text
+        .split_once("#: [[topic]]")
+        .unwrap()
+        .1
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("#: ")?.to_owned() + "\n"))
+        .collect();
+    let example: toml::Table = example.parse().unwrap();
+    let shown: BTreeSet<&str> = example.keys().map(String::as_str).collect();
+    let declared = supported().map(|setting| setting.name).chain(["name"]).collect();
+    assert_eq!(shown, declared);
+    // The values of spans, words and numbers are the defaults.
+    for setting in supported() {
+        let default = setting.default();
+        if matches!(setting.kind, Kind::Span { .. } | Kind::Words(_) | Kind::Count { .. })
+            && !default.is_null()
+        {
+            assert_eq!(serde_json::to_value(&example[setting.name]).unwrap(), default, "{}", setting.name);
+        }
+    }
+}
+
+/// A field of the console's form, as one line of topic_fields.js declares it.
+fn part<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    line.split_once(&format!("{name}: '"))?.1.split_once('\'').map(|(value, _)| value)
+}
+
+#[test]
+fn the_form_of_the_console_has_each_setting_and_its_default() {
+    let text = text("assets/console/parts/topic_fields.js");
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains("{ name: '")).collect();
+    let form: BTreeSet<&str> = lines.iter().filter_map(|line| part(line, "name")).collect();
+    let own = ["name", "retry_list"];
+    let declared: BTreeSet<&str> = supported().map(|setting| setting.name).chain(own).collect();
+    assert_eq!(form, declared);
+    for line in lines {
+        let name = part(line, "name").unwrap();
+        let Some(setting) = Setting::named(name) else { continue };
+        let first = match setting.default() {
+            Value::String(text) => text,
+            Value::Number(number) => number.to_string(),
+            _ => String::new(),
+        };
+        assert_eq!(part(line, "first"), Some(first.as_str()), "{name}");
+        let kind = part(line, "kind").unwrap();
+        let is_of_kind = match setting.kind {
+            Kind::Span { .. } => kind == "span",
+            Kind::Count { .. } => kind == "number",
+            Kind::Words(words) => {
+                let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+                kind == "select" && line.contains(&format!("options: [{}]", quoted.join(", ")))
+            }
+            Kind::Retry => kind == "select",
+            Kind::Headers => kind == "headers",
+            Kind::Secrets => kind == "secrets",
+            Kind::Failures | Kind::Texts => kind == "list",
+            _ => kind == "text",
+        };
+        assert!(is_of_kind, "{name} is entered as {kind}");
+    }
+    let put_back = text.lines().find(|line| line.starts_with("const PUT_BACK")).unwrap();
+    for setting in Topic::SETTINGS {
+        let is_put_back = put_back.contains(&format!("'{}'", setting.name));
+        assert_eq!(is_put_back, !setting.is_supported(), "{}", setting.name);
+    }
+}
+
+#[test]
+fn the_command_line_has_an_option_for_each_setting() {
+    let help = Command::new(env!("CARGO_BIN_EXE_dq")).args(["topics", "set", "--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let options: Vec<&str> = help.split_whitespace().filter(|word| word.starts_with("--")).collect();
+    for setting in supported() {
+        let option = match setting.kind {
+            Kind::Headers => "--header".to_owned(),
+            Kind::Secrets => "--secrets-file".to_owned(),
+            _ => format!("--{}", setting.name.replace('_', "-")),
+        };
+        assert!(options.contains(&option.as_str()), "{option} is missing in\n{help}");
+    }
+}
