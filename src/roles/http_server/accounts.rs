@@ -14,9 +14,10 @@ use super::access::Caller;
 use super::api::{Api, Sent};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
-use super::input::{Fields, random};
+use super::input::random;
 use super::problem::Problem;
 use super::schema;
+use super::typed_body::{self, word};
 use host::now_ms;
 use model::password::Hashed;
 use model::scope::{Need, Scope};
@@ -53,16 +54,16 @@ impl Role {
 }
 
 /// An account to make, or the new password and role of an account that exists.
-#[derive(ToSchema, Serialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[allow(dead_code)]
 #[schema(as = NewAccount, example = json!({"role": "read", "password": "a long sentence"}))]
 struct NewAccount {
     /// Default: `admin`.
+    #[serde(default, deserialize_with = "word")]
     #[schema(required = false)]
     role: Option<Role>,
-    #[schema(min_length = 8, max_length = 256)]
-    password: String,
+    #[schema(value_type = String, required = true, min_length = 8, max_length = 256)]
+    password: Option<String>,
 }
 
 /// An account.
@@ -117,9 +118,7 @@ async fn put(
 ) -> Result<ApiResponse, Problem> {
     api.registrar.takes("accounts")?;
     let name = name(&path)?;
-    let fields = Fields::of(&json, &["role", "password"])?;
-    let role: Option<Role> = fields.plain("role", "\"admin\" or \"read\"")?;
-    let password: Option<String> = fields.plain("password", "a text")?;
+    let NewAccount { role, password } = typed_body::read(&json)?;
     let password = password.ok_or_else(|| Problem::missing("password", "8 to 256 characters"))?;
     let role = role.unwrap_or(Role::Admin);
     let salt = random()?;

@@ -14,10 +14,10 @@ use utoipa_axum::routes;
 
 use super::api::{Api, Sent};
 use super::api_response::ApiResponse;
-use super::input::{self, Fields, wrong};
 use super::problem::Problem;
 use super::schema;
 use super::store_client::Reply;
+use super::typed_body::{self, Span, word};
 use host::now_ms;
 use model::excerpt::Excerpt;
 use model::job::{Attempt, Due, JobKey};
@@ -55,23 +55,23 @@ enum AckOutcome {
 }
 
 /// The outcome of the attempt. Without a body, it is `ack`.
-#[derive(ToSchema, Serialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[allow(dead_code)]
 #[schema(as = Settlement, example = json!({"outcome": "nack", "reason": "no such order yet", "delay": "10m"}))]
-pub(super) struct Settling {
+pub(super) struct AckRequest {
     /// Default: `ack`.
+    #[serde(default, deserialize_with = "word")]
     outcome: Option<AckOutcome>,
     /// Only with `nack`: the delay until the next attempt, if the job has attempts left. If it is missing, the topic's
     /// retry policy decides.
     #[schema(schema_with = schema::span, required = false)]
-    delay: serde_json::Value,
+    delay: Option<Span>,
     /// Only with `nack`: the reason. Its first 200 characters are kept with the job.
     reason: Option<String>,
     /// Only with `extend`, and required there: how much longer the receiver may take, from now on. The topic's
     /// `answer_later` remains the limit.
     #[schema(schema_with = schema::span, required = false)]
-    by: serde_json::Value,
+    by: Option<Span>,
 }
 
 /// What happened to the job.
@@ -98,43 +98,28 @@ pub(super) struct AckResponse {
     until_ms: Option<i64>,
 }
 
-/// The fields of a request, as they were read.
-struct AckRequest {
-    said: AckOutcome,
-    delay: Option<Duration>,
-    reason: Option<String>,
-    by: Option<Duration>,
-}
-
 impl AckRequest {
-    fn of(json: &[u8]) -> Result<AckRequest, Problem> {
-        let fields = Fields::of(input::or_empty(json), &["outcome", "delay", "reason", "by"])?;
-        let said: Option<AckOutcome> = fields.plain("outcome", "\"ack\", \"nack\" or \"extend\"")?;
-        let said = said.unwrap_or(AckOutcome::Ack);
-        let span = |name: &str| {
-            let read = |raw| json_time::duration(raw).ok_or_else(|| wrong(name, raw, json_time::DURATION));
-            fields.get(name).map(read).transpose()
-        };
-        let wanted = AckRequest {
-            said,
-            delay: span("delay")?,
-            reason: fields.plain("reason", "a text")?,
-            by: span("by")?,
-        };
+    fn read(json: &[u8]) -> Result<AckRequest, Problem> {
+        let request: AckRequest = typed_body::read_or_empty(json)?;
+        let outcome = request.outcome();
         for (name, given, of) in [
-            ("delay", wanted.delay.is_some(), AckOutcome::Nack),
-            ("reason", wanted.reason.is_some(), AckOutcome::Nack),
-            ("by", wanted.by.is_some(), AckOutcome::Extend),
+            ("delay", request.delay.is_some(), AckOutcome::Nack),
+            ("reason", request.reason.is_some(), AckOutcome::Nack),
+            ("by", request.by.is_some(), AckOutcome::Extend),
         ] {
-            if given && said != of {
+            if given && outcome != of {
                 let of = if of == AckOutcome::Nack { "nack" } else { "extend" };
                 return Err(Problem::field(name, format!("{name} is only valid with \"{of}\"")));
             }
         }
-        if said == AckOutcome::Extend && wanted.by.is_none() {
+        if outcome == AckOutcome::Extend && request.by.is_none() {
             return Err(Problem::missing("by", json_time::DURATION));
         }
-        Ok(wanted)
+        Ok(request)
+    }
+
+    fn outcome(&self) -> AckOutcome {
+        self.outcome.unwrap_or(AckOutcome::Ack)
     }
 }
 
@@ -227,12 +212,12 @@ impl Api {
     /// Returns how to settle the lease, the outcome for the answer, and the new deadline for `extended`. The topic
     /// decides about retries.
     fn outcome(&self, ticket: &Ticket, wanted: &AckRequest) -> (Outcome, SettledOutcome, Option<i64>) {
-        match wanted.said {
+        match wanted.outcome() {
             AckOutcome::Ack => (Outcome::Ack, SettledOutcome::Done, None),
             AckOutcome::Extend => {
                 let now = now_ms();
                 let left = Duration::from_millis(ticket.until_ms.saturating_sub(now).max(0) as u64);
-                let by = wanted.by.unwrap_or_default().min(left);
+                let by = wanted.by.map_or(Duration::ZERO, |Span(by)| by).min(left);
                 (Outcome::Extend(by), SettledOutcome::Extended, Some(now + by.as_millis() as i64))
             }
             AckOutcome::Nack => {
@@ -243,7 +228,7 @@ impl Api {
                 match topic.again_after(number, limit, fastrand::f64()) {
                     None => (Outcome::Bury, SettledOutcome::Dead, None),
                     Some(delay) => (
-                        Outcome::Retry(Due::In(wanted.delay.unwrap_or(delay))),
+                        Outcome::Retry(Due::In(wanted.delay.map_or(delay, |Span(given)| given))),
                         SettledOutcome::Retried,
                         None,
                     ),
@@ -258,7 +243,7 @@ impl Api {
 /// The URL is the one in the `dq-ack-url` header of the callback. It needs no token.
 #[utoipa::path(post, path = "/v1/ack/{ticket}", tag = "jobs", operation_id = "settle_attempt",
     params(("ticket" = String, Path, description = "The ticket in `dq-ack-url`."), schema::IdempotencyKey),
-    request_body(content = Option<Settling>, content_type = "application/json"),
+    request_body(content = Option<AckRequest>, content_type = "application/json"),
     responses((status = 200, body = AckResponse, description = "What happened to the job"), schema::AckProblems))]
 async fn settle(
     State(api): State<Api>,
@@ -268,17 +253,17 @@ async fn settle(
     let Path(text) = ticket?;
     let shown = PresentedTicket::read(&text).ok_or_else(no_ticket)?;
     let ticket = api.ticket(&shown).await?;
-    let wanted = AckRequest::of(&json)?;
+    let wanted = AckRequest::read(&json)?;
     let before = lock(&api.acks.settled).all.get(&shown.signature()).cloned();
     if let Some((said, came)) = before {
-        return if said == wanted.said {
+        return if said == wanted.outcome() {
             Ok(ApiResponse::new(StatusCode::OK, &came))
         } else {
             Err(gone(&ticket.key))
         };
     }
     let (outcome, became, until_ms) = api.outcome(&ticket, &wanted);
-    let attempt = (wanted.said == AckOutcome::Nack).then(|| Attempt {
+    let attempt = (wanted.outcome() == AckOutcome::Nack).then(|| Attempt {
         number: ticket.attempt,
         at_ms: ticket.began_ms,
         took_ms: now_ms().saturating_sub(ticket.began_ms).max(0) as u64,
@@ -311,7 +296,7 @@ async fn settle(
         AckResponse { topic: topic.as_str().into(), id: id.as_str().into(), outcome: became, until_ms };
     let told = ApiResponse::new(StatusCode::OK, &came);
     if became != SettledOutcome::Extended {
-        lock(&api.acks.settled).keep(shown.signature(), wanted.said, came, Instant::now());
+        lock(&api.acks.settled).keep(shown.signature(), wanted.outcome(), came, Instant::now());
     }
     Ok(told)
 }

@@ -8,7 +8,7 @@ use anyhow::Result;
 use axum::extract::State;
 use axum::http::StatusCode;
 use jiff::tz::TimeZone;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -16,10 +16,10 @@ use utoipa_axum::routes;
 
 use super::api::{Api, Sent};
 use super::api_response::ApiResponse;
-use super::input::{Fields, or_empty};
 use super::problem::Problem;
 use super::schema;
 use super::topic_shown::text;
+use super::typed_body;
 use delivery::alert::{Mailer, NotSent, Webhook, address};
 use delivery::callback::{Rules, guarded_agent};
 use host::now_ms;
@@ -112,9 +112,8 @@ async fn channels_shown(State(api): State<Api>) -> ApiResponse {
 }
 
 /// Who gets the test message. Without both fields: everyone that the configuration names.
-#[derive(ToSchema, Serialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[allow(dead_code)]
 #[schema(as = TestAlert, example = json!({"webhook": "ops"}))]
 pub(super) struct AlertTestRequest {
     /// An email address.
@@ -159,9 +158,7 @@ enum Channel {
     params(schema::IdempotencyKey), request_body(content = Option<AlertTestRequest>, content_type = "application/json"),
     responses((status = 200, body = AlertTestResponse, description = "The result of each message"), schema::ChangeProblems))]
 async fn test_alerts(State(api): State<Api>, Sent(json): Sent) -> Result<ApiResponse, Problem> {
-    let fields = Fields::of(or_empty(&json), &["to", "webhook"])?;
-    let to: Option<String> = fields.plain("to", "an address, such as \"ops@example.com\"")?;
-    let webhook: Option<String> = fields.plain("webhook", "the name of a webhook")?;
+    let AlertTestRequest { to, webhook } = typed_body::read_or_empty(&json)?;
     if to.is_some() && webhook.is_some() {
         return Err(Problem::field("webhook", "to and webhook exclude each other: give one of them"));
     }

@@ -9,7 +9,8 @@ use anyhow::Result;
 use axum::extract::State;
 use axum::http::StatusCode;
 use jiff::tz::TimeZone;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -17,9 +18,9 @@ use utoipa_axum::routes;
 
 use super::api::{Api, InTopic, Sent};
 use super::api_response::ApiResponse;
-use super::input::{Fields, or_empty};
 use super::problem::Problem;
 use super::schema;
+use super::typed_body::{self, given};
 use delivery::callback::{Caller, CompletedCall, Delivery, Verdict};
 use host::{now_ms, random_name};
 use model::job::{Body, JobId, JobKey};
@@ -64,14 +65,14 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 }
 
 /// What the receiver gets.
-#[derive(ToSchema, Serialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[allow(dead_code)]
 #[schema(as = TestCall, example = json!({"body": {"order": 42}}))]
-pub(super) struct CallbackTestRequest {
+pub(super) struct CallbackTestRequest<'a> {
     /// Any JSON value. Default: `{"test": true}`.
-    #[schema(required = false)]
-    body: serde_json::Value,
+    #[serde(borrow, default, deserialize_with = "given")]
+    #[schema(value_type = serde_json::Value, required = false)]
+    body: Option<&'a RawValue>,
 }
 
 /// The result of a test call.
@@ -128,11 +129,8 @@ async fn test(
     Sent(json): Sent,
 ) -> Result<ApiResponse, Problem> {
     let topic = api.topic(&name)?;
-    let fields = Fields::of(or_empty(&json), &["body"])?;
-    let body = match fields.raw("body") {
-        Some(raw) => Body::from(raw),
-        None => Body::trusted("{\"test\":true}"),
-    };
+    let CallbackTestRequest { body } = typed_body::read_or_empty(&json)?;
+    let body = body.map_or_else(|| Body::trusted("{\"test\":true}"), Body::from);
     if let Some(why) = topic.held() {
         return Err(Problem::conflict("topic_offline", format!("topic {name} is offline: {why}")));
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -16,13 +16,13 @@ use super::api::{Api, InTopic, Sent};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
 use super::dead_filter::{self, DeadFilter, DeadQuery};
-use super::input::{self, Fields, wrong};
+use super::input;
 use super::problem::Problem;
 use super::schema;
 use super::store_client::Reply;
+use super::typed_body::{self, Count, Span, given};
 use host::now_ms;
 use model::job::{JobId, State as JobState, TopicName};
-use model::json_time;
 use model::letters::{Filter, Pace};
 use model::topic::Rate;
 use role::submit::{DeadLetterTask, FoundDeadLetters, Listing, Request};
@@ -32,7 +32,7 @@ use store::Which;
 const STEP: usize = 500;
 
 /// How many dead letters one request handles by default, and at most.
-const LIMITS: [usize; 2] = [1000, 100_000];
+const LIMITS: [u32; 2] = [1000, 100_000];
 
 /// The values of `rate`, as messages name them.
 const RATE: &str = "a rate such as \"50/s\", \"30/m\" or \"500/h\"";
@@ -51,49 +51,75 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 }
 
 /// Which dead letters are selected. Without `ids` and `filter`, and without a body: all of the topic, up to the limit.
-#[derive(ToSchema, Serialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[allow(dead_code)]
 #[schema(as = DeadSelection, example = json!({"limit": 100, "dry_run": true}))]
-pub(super) struct Selection {
+pub(super) struct PurgeRequest<'a> {
     /// Selects dead letters by their ids.
-    #[schema(max_items = 1000)]
-    #[schema(nullable = false)]
-    ids: Option<Vec<String>>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Vec<String>>, max_items = 1000, nullable = false)]
+    ids: Option<Ids>,
     /// Selects the dead letters that match the filter.
-    #[schema(nullable = false)]
-    filter: Option<DeadFilter>,
+    #[serde(borrow, default, deserialize_with = "given")]
+    #[schema(value_type = Option<DeadFilter>, nullable = false)]
+    filter: Option<&'a RawValue>,
     /// The most dead letters to handle, 1000 by default. It does not limit `ids`.
-    #[schema(minimum = 1, maximum = 100000)]
-    limit: Option<u32>,
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 100000)]
+    limit: Option<Limit>,
     /// If true, the dead letters are only counted.
     dry_run: Option<bool>,
 }
 
 /// Which dead letters are redriven, and how.
-#[derive(ToSchema, Serialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[allow(dead_code)]
 #[schema(as = Redrive, example = json!({"filter": {"status": 503}, "rate": "50/s"}))]
-pub(super) struct Redriving {
+pub(super) struct RedriveRequest<'a> {
     /// Selects dead letters by their ids: the latest of each id.
-    #[schema(max_items = 1000)]
-    #[schema(nullable = false)]
-    ids: Option<Vec<String>>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Vec<String>>, max_items = 1000, nullable = false)]
+    ids: Option<Ids>,
     /// Selects the dead letters that match the filter.
-    #[schema(nullable = false)]
-    filter: Option<DeadFilter>,
+    #[serde(borrow, default, deserialize_with = "given")]
+    #[schema(value_type = Option<DeadFilter>, nullable = false)]
+    filter: Option<&'a RawValue>,
     /// The most dead letters to handle, 1000 by default. It does not limit `ids`.
-    #[schema(minimum = 1, maximum = 100000)]
-    limit: Option<u32>,
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 100000)]
+    limit: Option<Limit>,
     /// If true, the dead letters are only counted.
     dry_run: Option<bool>,
     /// The pace: the jobs are `delayed`, and due one after the other. If it is missing, all are due at the same time.
     #[schema(schema_with = schema::rate, required = false)]
-    rate: serde_json::Value,
+    rate: Option<RedriveRate>,
     /// When the first job is due. If it is missing, now.
     #[schema(schema_with = schema::span, required = false)]
-    delay: serde_json::Value,
+    delay: Option<Span>,
+}
+
+/// How many dead letters a request handles at most.
+type Limit = Count<1, { LIMITS[1] }>;
+
+/// The ids of dead letters. A null is refused: a client that has no ids to name must not select all dead letters.
+#[derive(Debug)]
+struct Ids(Vec<String>);
+
+impl<'de> Deserialize<'de> for Ids {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Ids, D::Error> {
+        let ids = serde_json::from_str(<&RawValue>::deserialize(from)?.get());
+        ids.map(Ids).map_err(|_| typed_body::invalid("a list of ids (leave it out to select all)"))
+    }
+}
+
+/// The pace of a redrive.
+#[derive(Debug)]
+struct RedriveRate(Rate);
+
+impl<'de> Deserialize<'de> for RedriveRate {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<RedriveRate, D::Error> {
+        let rate: Option<Rate> = serde_json::from_str(<&RawValue>::deserialize(from)?.get()).ok();
+        let within = rate.filter(|rate| (1..=RATE_MAX).contains(&rate.jobs));
+        within.map(RedriveRate).ok_or_else(|| typed_body::invalid(RATE))
+    }
 }
 
 /// The result of a redrive.
@@ -133,7 +159,7 @@ pub(super) struct Looked {
     away: Vec<String>,
 }
 
-/// The fields of a request, as they were read.
+/// What a request asks for, checked.
 struct DeadLetterRequest {
     ids: Option<Vec<JobId>>,
     filter: Option<Filter>,
@@ -142,53 +168,33 @@ struct DeadLetterRequest {
     pace: Pace,
 }
 
-/// The fields that both routes take.
-const SELECTION: [&str; 4] = ["ids", "filter", "limit", "dry_run"];
+impl<'a> From<PurgeRequest<'a>> for RedriveRequest<'a> {
+    fn from(PurgeRequest { ids, filter, limit, dry_run }: PurgeRequest<'a>) -> RedriveRequest<'a> {
+        RedriveRequest { ids, filter, limit, dry_run, rate: None, delay: None }
+    }
+}
 
 impl DeadLetterRequest {
-    fn of(json: &[u8], more: &[&str]) -> Result<DeadLetterRequest, Problem> {
-        let known = [&SELECTION[..], more].concat();
-        let fields = Fields::of(input::or_empty(json), &known)?;
-        let filter = fields.raw("filter").map(dead_filter::filter).transpose()?;
-        if filter.is_some() && fields.raw("ids").is_some() {
+    fn of(request: RedriveRequest<'_>) -> Result<DeadLetterRequest, Problem> {
+        let filter = request.filter.map(dead_filter::filter).transpose()?;
+        if filter.is_some() && request.ids.is_some() {
             return Err(Problem::field("filter", "filter and ids exclude each other: give one of them"));
         }
-        let span = |raw| json_time::duration(raw).ok_or_else(|| wrong("delay", raw, json_time::DURATION));
-        let delay = fields.get("delay").map(span).transpose()?.unwrap_or_default();
-        let rate: Option<Rate> = fields.plain("rate", RATE)?;
-        if let (Some(rate), Some(raw)) = (rate, fields.get("rate"))
-            && !(1..=RATE_MAX).contains(&rate.jobs)
-        {
-            return Err(wrong("rate", raw, RATE));
-        }
-        let ids: Option<Vec<&RawValue>> = fields.plain("ids", "a list of ids")?;
-        // `null` for `ids` is refused: a client that has no ids to name must not select all dead letters.
-        if let (None, Some(raw)) = (&ids, fields.raw("ids")) {
-            return Err(wrong("ids", raw, "a list of ids (leave it out to select all)"));
-        }
-        if ids.as_ref().is_some_and(|ids| ids.len() > IDS_MAX) {
-            return Err(Problem::field("ids", format!("ids holds more than {IDS_MAX} ids")));
-        }
-        let id = |raw: &&RawValue| -> Result<JobId, Problem> {
-            let text: String = serde_json::from_str(raw.get()).map_err(|_| wrong("ids", raw, "a text"))?;
-            JobId::new(text).map_err(|e| Problem::invalid("ids", &e))
+        let ids = |Ids(ids): Ids| {
+            if ids.len() > IDS_MAX {
+                return Err(Problem::field("ids", format!("ids holds more than {IDS_MAX} ids")));
+            }
+            let id = |text| JobId::new(text).map_err(|e| Problem::invalid("ids", &e));
+            let ids = ids.into_iter().map(id).collect::<Result<BTreeSet<_>, _>>()?;
+            Ok(ids.into_iter().collect())
         };
-        let ids = ids.map(|ids| ids.iter().map(id).collect::<Result<BTreeSet<_>, _>>()).transpose()?;
-        let ids = ids.map(|ids| ids.into_iter().collect());
-        let limits = format!("a whole number from 1 to {}", LIMITS[1]);
-        let limit: Option<usize> = fields.plain("limit", &limits)?;
-        if let (Some(limit), Some(raw)) = (limit, fields.get("limit"))
-            && !(1..=LIMITS[1]).contains(&limit)
-        {
-            return Err(wrong("limit", raw, &limits));
-        }
-        let dry_run = fields.plain::<Option<bool>>("dry_run", "true or false")?.unwrap_or(false);
+        let delay = request.delay.map_or(Duration::ZERO, |Span(delay)| delay);
         Ok(DeadLetterRequest {
-            ids,
+            ids: request.ids.map(ids).transpose()?,
             filter,
-            limit: limit.unwrap_or(LIMITS[0]),
-            dry_run,
-            pace: Pace::of(rate, delay),
+            limit: request.limit.map_or(LIMITS[0], |Count(limit)| limit) as usize,
+            dry_run: request.dry_run.unwrap_or(false),
+            pace: Pace::of(request.rate.map(|RedriveRate(rate)| rate), delay),
         })
     }
 
@@ -327,14 +333,14 @@ async fn list(
 /// Makes dead letters ready again, with their attempts reset. With `delay` they become due later, and with `rate` one
 /// after the other.
 #[utoipa::path(post, path = "/v1/topics/{topic}/dead/redrive", tag = "dead letters", operation_id = "redrive_dead",
-    params(schema::TopicPath, schema::IdempotencyKey), request_body(content = Option<Redriving>, content_type = "application/json"),
+    params(schema::TopicPath, schema::IdempotencyKey), request_body(content = Option<RedriveRequest>, content_type = "application/json"),
     responses((status = 200, body = Redriven, description = "How many were selected and redriven"), schema::ChangeProblems))]
 async fn redrive(
     State(api): State<Api>,
     InTopic(topic): InTopic,
     Sent(json): Sent,
 ) -> Result<ApiResponse, Problem> {
-    let wanted = DeadLetterRequest::of(&json, &["rate", "delay"])?;
+    let wanted = DeadLetterRequest::of(typed_body::read_or_empty(&json)?)?;
     let (is_nothing, detail) = (wanted.dry_run, wanted.shown());
     let (matched, redriven, looked) =
         api.with_dead(&topic, wanted, DeadLetterTask::CountForRedrive, DeadLetterTask::Redrive).await?;
@@ -344,14 +350,15 @@ async fn redrive(
 
 /// Removes dead letters. A live job with the same id stays.
 #[utoipa::path(post, path = "/v1/topics/{topic}/dead/purge", tag = "dead letters", operation_id = "purge_dead",
-    params(schema::TopicPath, schema::IdempotencyKey), request_body(content = Option<Selection>, content_type = "application/json"),
+    params(schema::TopicPath, schema::IdempotencyKey), request_body(content = Option<PurgeRequest>, content_type = "application/json"),
     responses((status = 200, body = Purged, description = "How many were selected and removed"), schema::ChangeProblems))]
 async fn purge(
     State(api): State<Api>,
     InTopic(topic): InTopic,
     Sent(json): Sent,
 ) -> Result<ApiResponse, Problem> {
-    let wanted = DeadLetterRequest::of(&json, &[])?;
+    let request: PurgeRequest<'_> = typed_body::read_or_empty(&json)?;
+    let wanted = DeadLetterRequest::of(request.into())?;
     let (is_nothing, detail) = (wanted.dry_run, wanted.shown());
     let purge = |_| DeadLetterTask::Purge;
     let (matched, purged, looked) =

@@ -1,12 +1,14 @@
 //! Which dead letters a request selects, by its query or its body.
 
 use axum::http::StatusCode;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, Type};
 use utoipa::{IntoParams, ToSchema};
 
-use super::input::{Fields, short, wrong};
+use super::input::{short, wrong};
 use super::problem::Problem;
+use super::typed_body;
 use host::now_ms;
 use model::job::LATEST_MS;
 use model::letters::Filter;
@@ -67,33 +69,46 @@ impl FilterQuery {
 
 /// Reads the filter of a body, from its field `filter`.
 pub(super) fn filter(raw: &RawValue) -> Result<Filter, Problem> {
-    let fields = match raw.get().as_bytes().first() {
-        Some(b'{') => Fields::of(raw.get().as_bytes(), &NAMES)?,
-        _ => return Err(wrong("filter", raw, "an object")),
-    };
-    let mut filter = Filter::default();
-    for name in NAMES {
-        let Some(raw) = fields.get(name) else { continue };
-        let (is_text, is_number) =
-            (raw.get().starts_with('"'), raw.get().starts_with(|c: char| c.is_ascii_digit()));
-        let may_be_number = matches!(name, "died_after" | "died_before" | "status");
-        let wanted = match name {
-            "status" => STATUS,
-            _ if may_be_number => MOMENT,
-            _ => "a text",
-        };
-        let value = match is_text && name != "status" {
-            true => serde_json::from_str(raw.get()).map_err(|_| wrong(name, raw, wanted))?,
-            false if is_number && may_be_number => raw.get().to_owned(),
-            false => return Err(wrong(name, raw, wanted)),
-        };
-        put(&mut filter, name, &value).map_err(|wanted| wrong(name, raw, wanted))?;
+    if !raw.get().starts_with('{') {
+        return Err(wrong("filter", raw, "an object"));
     }
+    let given: DeadFilter = typed_body::read(raw.get().as_bytes())?;
+    let filter = Filter {
+        id_prefix: given.id_prefix.unwrap_or_default(),
+        id_contains: given.id_contains.unwrap_or_default(),
+        reason: given.reason.unwrap_or_default(),
+        died_after_ms: given.died_after.map(|When(ms)| ms),
+        died_before_ms: given.died_before.map(|When(ms)| ms),
+        status: given.status.map(|ReceiverStatus(status)| status),
+    };
     // An empty filter is refused: a client without conditions must not select all dead letters.
     if filter == Filter::default() {
         return Err(wrong("filter", raw, "an object with a condition (leave it out to select all)"));
     }
     Ok(filter)
+}
+
+/// A moment in Unix milliseconds, as [`when`] reads it.
+#[derive(Debug)]
+struct When(i64);
+
+impl<'de> Deserialize<'de> for When {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<When, D::Error> {
+        let raw = <&RawValue>::deserialize(from)?.get();
+        let text = serde_json::from_str(raw).unwrap_or_else(|_| raw.to_owned());
+        when(&text).map(When).ok_or_else(|| typed_body::invalid(MOMENT))
+    }
+}
+
+/// A status of HTTP, as a number.
+#[derive(Debug)]
+struct ReceiverStatus(u16);
+
+impl<'de> Deserialize<'de> for ReceiverStatus {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<ReceiverStatus, D::Error> {
+        let raw = <&RawValue>::deserialize(from)?.get();
+        status(raw).map(ReceiverStatus).ok_or_else(|| typed_body::invalid(STATUS))
+    }
 }
 
 fn moment() -> Schema {
@@ -111,9 +126,8 @@ fn moment() -> Schema {
 }
 
 /// Selects the dead letters that match all of its fields. At least one field is required.
-#[derive(ToSchema, serde::Serialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[allow(dead_code)]
 #[schema(as = DeadFilter, example = json!({"died_after": "2h", "status": 503}), min_properties = 1)]
 pub(super) struct DeadFilter {
     /// The beginning of the id.
@@ -121,14 +135,14 @@ pub(super) struct DeadFilter {
     /// A part of the id.
     id_contains: Option<String>,
     #[schema(schema_with = moment, required = false)]
-    died_after: serde_json::Value,
+    died_after: Option<When>,
     #[schema(schema_with = moment, required = false)]
-    died_before: serde_json::Value,
+    died_before: Option<When>,
     /// A part of the error of the last attempt.
     reason: Option<String>,
     /// The status of the receiver's answer to the last attempt.
-    #[schema(minimum = 100, maximum = 999)]
-    status: Option<u16>,
+    #[schema(value_type = Option<u16>, minimum = 100, maximum = 999)]
+    status: Option<ReceiverStatus>,
 }
 
 /// Which dead letters are shown.

@@ -1,17 +1,18 @@
-//! Reads bodies and queries. Each field is read by itself, so that a problem can name it.
+//! Reads jobs from bodies, and what queries and paths say.
 
 use std::borrow::Cow;
-use std::fmt;
 
-use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
+use serde::Deserialize;
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::cursor;
 use super::problem::Problem;
+use super::schema;
+use super::typed_body::{self, Count, Moment, Span, given, word};
 use model::headers::Headers;
 use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
-use model::json_time;
 use model::topic::{Topic, Topics};
 use store::{Change, Lanes};
 
@@ -25,115 +26,7 @@ pub(super) const BATCH_MAX: usize = 10_000;
 /// How many jobs a listing shows by default, and at most.
 pub(super) const LIMITS: [usize; 2] = [50, 1000];
 
-/// The fields of a new job.
-const JOB: &[&str] = &["id", "body", "delay", "run_at", "priority", "on_conflict", "max_attempts", "headers"];
-
-/// The most fields that are kept of an object. No object has so many known fields.
-const FIELDS_MAX: usize = 32;
-
-/// The values of `priority`, as messages name them.
-const PRIORITY: &str = "\"high\", \"normal\" or \"low\"";
-
-/// The values of `max_attempts`, as messages name them.
-const LIMIT: &str = "a whole number from 1 to 1000";
-
-/// The fields of an object, as they were sent.
-pub(super) struct Fields<'a>(Vec<(String, &'a RawValue)>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Fields<'a>, D::Error> {
-        struct Visit;
-        impl<'de> Visitor<'de> for Visit {
-            type Value = Vec<(String, &'de RawValue)>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
-                let mut fields: Self::Value = Vec::new();
-                while let Some((name, value)) = map.next_entry::<String, &RawValue>()? {
-                    if fields.iter().any(|(n, _)| *n == name) {
-                        return Err(de::Error::custom(format!("the field {name:?} occurs twice")));
-                    }
-                    // Further fields are not kept. At least one of those kept is unknown then, so the object is
-                    // refused.
-                    if fields.len() <= FIELDS_MAX {
-                        fields.push((name, value));
-                    }
-                }
-                Ok(fields)
-            }
-        }
-        from.deserialize_map(Visit).map(Fields)
-    }
-}
-
-impl<'a> Fields<'a> {
-    pub(super) fn of(json: &'a [u8], known: &[&str]) -> Result<Fields<'a>, Problem> {
-        let fields: Fields<'a> = serde_json::from_slice(json).map_err(Problem::bad_json)?;
-        match fields.0.iter().find(|(name, _)| !known.contains(&name.as_str())) {
-            Some((name, _)) => Err(Problem::unknown_field(&short(name), known)),
-            None => Ok(fields),
-        }
-    }
-
-    /// The names of the fields that were sent.
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|(name, _)| name.as_str())
-    }
-
-    /// Returns a field as it was sent. A null is a value.
-    pub(super) fn raw(&self, name: &str) -> Option<&'a RawValue> {
-        self.0.iter().find(|(n, _)| n == name).map(|(_, value)| *value)
-    }
-
-    /// Returns a field. A null counts as missing.
-    pub(super) fn get(&self, name: &str) -> Option<&'a RawValue> {
-        self.raw(name).filter(|value| value.get() != "null")
-    }
-
-    /// Returns a field of a type, or the type's default if the field is missing. `wanted` names the valid values for
-    /// the error.
-    pub(super) fn plain<T: Default + Deserialize<'a>>(&self, name: &str, wanted: &str) -> Result<T, Problem> {
-        let parse = |raw: &'a RawValue| serde_json::from_str(raw.get()).map_err(|_| wrong(name, raw, wanted));
-        self.get(name).map_or_else(|| Ok(T::default()), parse)
-    }
-
-    /// Returns when a job is due, from `delay` or `run_at`.
-    fn due(&self) -> Result<Option<Due>, Problem> {
-        match (self.get("delay"), self.get("run_at")) {
-            (None, None) => Ok(None),
-            (Some(raw), None) => {
-                let wait =
-                    json_time::duration(raw).ok_or_else(|| wrong("delay", raw, json_time::DURATION))?;
-                Ok(Some(Due::In(wait)))
-            }
-            (None, Some(raw)) => {
-                let at = json_time::moment_ms(raw).ok_or_else(|| wrong("run_at", raw, json_time::MOMENT))?;
-                Ok(Some(Due::At(at)))
-            }
-            (Some(_), Some(_)) => {
-                Err(Problem::field("run_at", "delay and run_at exclude each other: give one of them"))
-            }
-        }
-    }
-
-    /// Returns a job's own headers.
-    fn headers(&self) -> Result<Headers, Problem> {
-        let parse = |raw: &RawValue| Headers::parse(raw.get());
-        let headers = self.get("headers").map_or_else(|| Ok(Headers::default()), parse);
-        headers.map_err(|e| Problem::field("headers", format!("headers: {e}")))
-    }
-
-    /// Returns a job's own limit of attempts.
-    fn max_attempts(&self) -> Result<Option<u32>, Problem> {
-        let max_attempts: Option<u32> = self.plain("max_attempts", LIMIT)?;
-        match (max_attempts, self.get("max_attempts")) {
-            (Some(n), Some(raw)) if !(1..=1000).contains(&n) => Err(wrong("max_attempts", raw, LIMIT)),
-            _ => Ok(max_attempts),
-        }
-    }
-}
-
+/// Returns the problem of a field with a value that is not `wanted`.
 pub(super) fn wrong(field: &str, raw: &RawValue, wanted: &str) -> Problem {
     Problem::field(field, format!("{field} is {}, and not {wanted}", short(raw.get())))
 }
@@ -174,35 +67,82 @@ fn made_id() -> Result<JobId, Problem> {
     JobId::new(Uuid::now_v7().to_string()).map_err(|e| Problem::invalid("id", &e))
 }
 
+/// A new job. At most one of `delay` and `run_at` may be given. Without both, the topic's delay applies.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = NewJob, example = json!({"id": "42", "delay": "30m", "body": {"order": 42}}))]
+pub(super) struct NewJobRequest<'a> {
+    /// Unique in its topic, at most 256 bytes. If it is missing, dq makes one, from the Idempotency-Key if given.
+    #[schema(min_length = 1)]
+    id: Option<String>,
+    /// Any JSON value.
+    #[serde(borrow, default, deserialize_with = "given")]
+    #[schema(value_type = Value, required = true)]
+    body: Option<&'a RawValue>,
+    #[schema(schema_with = schema::span, required = false)]
+    delay: Option<Span>,
+    #[schema(schema_with = schema::moment, required = false)]
+    run_at: Option<Moment>,
+    /// Default: `normal`.
+    #[serde(default, deserialize_with = "word")]
+    #[schema(value_type = Option<schema::PriorityWord>)]
+    priority: Option<Priority>,
+    /// Default: `replace`.
+    #[serde(default, deserialize_with = "word")]
+    #[schema(value_type = Option<schema::OnConflictWord>)]
+    on_conflict: Option<OnConflict>,
+    /// Default: the topic's limit.
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 1000)]
+    max_attempts: Option<Attempts>,
+    #[schema(schema_with = schema::headers, required = false)]
+    headers: Option<&'a RawValue>,
+}
+
+/// A job's own limit of attempts.
+type Attempts = Count<1, 1000>;
+
+/// Returns when a job is due.
+fn due(delay: Option<Span>, run_at: Option<Moment>) -> Result<Option<Due>, Problem> {
+    match (delay, run_at) {
+        (None, None) => Ok(None),
+        (Some(Span(wait)), None) => Ok(Some(Due::In(wait))),
+        (None, Some(Moment(at))) => Ok(Some(Due::At(at))),
+        (Some(_), Some(_)) => {
+            Err(Problem::field("run_at", "delay and run_at exclude each other: give one of them"))
+        }
+    }
+}
+
+/// Returns a job's own headers.
+fn headers(raw: Option<&RawValue>) -> Result<Headers, Problem> {
+    let headers = raw.map_or_else(|| Ok(Headers::default()), |raw| Headers::parse(raw.get()));
+    headers.map_err(|e| Problem::field("headers", format!("headers: {e}")))
+}
+
 /// Reads a new job of a topic. A job without an id gets one from `key`, the Idempotency-Key, if there is one: a
 /// repeated add then finds its job, and keeps it.
 pub(super) fn job(json: &[u8], topic: &Topic, key: Option<&str>, lanes: &Lanes) -> Result<NewJob, Problem> {
-    let fields = Fields::of(json, JOB)?;
+    let new: NewJobRequest<'_> = typed_body::read(json)?;
     let mut if_taken = OnConflict::default();
-    let id = match (fields.get("id"), key) {
+    let id = match (new.id, key) {
         (None, Some(key)) => {
             if_taken = OnConflict::Keep;
             // The `~` makes it unlikely that a client's own id is the same.
             id(format!("~{key}"))?
         }
         (None, None) => id_that_is_taken(&topic.name, lanes)?,
-        (Some(raw), _) => {
-            let id: String = serde_json::from_str(raw.get()).map_err(|_| wrong("id", raw, "a string"))?;
-            JobId::new(id).map_err(|e| Problem::invalid("id", &e))?
-        }
+        (Some(id), _) => self::id(id)?,
     };
-    let body = fields.raw("body").ok_or_else(|| Problem::missing("body", "any JSON value, null as well"))?;
-    let on_conflict: Option<OnConflict> =
-        fields.plain("on_conflict", "\"replace\", \"reject\" or \"keep\"")?;
+    let body = new.body.ok_or_else(|| Problem::missing("body", "any JSON value, null as well"))?;
     Ok(NewJob {
         key: JobKey { topic: topic.name.clone(), id },
         body: Body::from(body),
-        due: fields.due()?.unwrap_or(Due::In(topic.delay)),
-        priority: fields.plain::<Priority>("priority", PRIORITY)?,
-        on_conflict: on_conflict.unwrap_or(if_taken),
-        max_attempts: fields.max_attempts()?,
+        due: due(new.delay, new.run_at)?.unwrap_or(Due::In(topic.delay)),
+        priority: new.priority.unwrap_or_default(),
+        on_conflict: new.on_conflict.unwrap_or(if_taken),
+        max_attempts: new.max_attempts.map(|Count(n)| n),
         attempts: 0,
-        headers: fields.headers()?,
+        headers: headers(new.headers)?,
     })
 }
 
@@ -214,9 +154,25 @@ pub(super) fn takes_jobs(topics: &Topics, name: &TopicName) -> Result<(), Proble
     }
 }
 
+/// A body without fields.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
 /// Checks that a body is empty or an object without fields.
 pub(super) fn nothing(json: &[u8]) -> Result<(), Problem> {
-    Fields::of(or_empty(json), &[]).map(drop)
+    typed_body::read_or_empty(json).map(|Nothing {}| ())
+}
+
+/// Jobs to add.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = NewJobs)]
+pub(super) struct NewJobsRequest<'a> {
+    // Each job is read by itself.
+    #[serde(borrow)]
+    #[schema(value_type = Vec<NewJobRequest>, required = true, max_items = 10000)]
+    jobs: Option<Vec<&'a RawValue>>,
 }
 
 /// Reads the jobs of a batch, each by itself.
@@ -234,10 +190,8 @@ pub(super) fn batch(
         );
         return Err(Problem::field("Idempotency-Key", detail));
     }
-    let fields = Fields::of(json, &["jobs"])?;
-    let raw = fields.get("jobs").ok_or_else(|| Problem::missing("jobs", "a list of jobs"))?;
-    let jobs: Vec<&RawValue> =
-        serde_json::from_str(raw.get()).map_err(|_| wrong("jobs", raw, "a list of jobs"))?;
+    let NewJobsRequest { jobs } = typed_body::read(json)?;
+    let jobs = jobs.ok_or_else(|| Problem::missing("jobs", "a list of jobs"))?;
     if jobs.len() > BATCH_MAX {
         let problem = format!("jobs holds {} jobs, which is more than {BATCH_MAX}", jobs.len());
         return Err(Problem::field("jobs", problem));
@@ -249,16 +203,41 @@ pub(super) fn batch(
     Ok(jobs.iter().enumerate().map(one).collect())
 }
 
-/// Reads a change of a job. For `max_attempts`, null means the topic's limit; for `headers`, null means no headers. A
-/// body may be any value, also null.
+/// The changes of a job that is delayed or ready. Missing fields stay. At most one of `delay` and `run_at` is given.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = JobChange, example = json!({"delay": "2h"}))]
+pub(super) struct JobChangeRequest<'a> {
+    #[schema(schema_with = schema::span, required = false)]
+    delay: Option<Span>,
+    #[schema(schema_with = schema::moment, required = false)]
+    run_at: Option<Moment>,
+    /// Any JSON value, also null.
+    #[serde(borrow, default, deserialize_with = "given")]
+    #[schema(value_type = Value, required = false)]
+    body: Option<&'a RawValue>,
+    #[serde(default, deserialize_with = "word")]
+    #[schema(value_type = Option<schema::PriorityWord>)]
+    priority: Option<Priority>,
+    /// Null means the topic's limit.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 1000)]
+    max_attempts: Option<Option<Attempts>>,
+    /// Null removes all headers of the job.
+    #[serde(borrow, default, deserialize_with = "given")]
+    #[schema(schema_with = schema::headers, required = false)]
+    headers: Option<Option<&'a RawValue>>,
+}
+
+/// Reads a change of a job.
 pub(super) fn change(json: &[u8]) -> Result<Change, Problem> {
-    let fields = Fields::of(json, &["delay", "run_at", "body", "priority", "max_attempts", "headers"])?;
+    let given: JobChangeRequest<'_> = typed_body::read(json)?;
     let change = Change {
-        due: fields.due()?,
-        body: fields.raw("body").map(Body::from),
-        priority: fields.plain("priority", PRIORITY)?,
-        max_attempts: fields.raw("max_attempts").map(|_| fields.max_attempts()).transpose()?,
-        headers: fields.raw("headers").map(|_| fields.headers()).transpose()?,
+        due: due(given.delay, given.run_at)?,
+        body: given.body.map(Body::from),
+        priority: given.priority,
+        max_attempts: given.max_attempts.map(|limit| limit.map(|Count(n)| n)),
+        headers: given.headers.map(headers).transpose()?,
     };
     if change == Change::default() {
         let others = "give it, or run_at, body, priority, max_attempts or headers";

@@ -28,7 +28,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 
 /// Stores a job.
 #[utoipa::path(post, path = "/v1/topics/{topic}/jobs", tag = "jobs", operation_id = "add_job",
-    params(schema::TopicPath, schema::IdempotencyKey), request_body = schema::NewJob,
+    params(schema::TopicPath, schema::IdempotencyKey), request_body = input::NewJobRequest,
     responses(
         (status = 201, body = schema::AddedJob, description = "The job is stored", headers(("Location" = String, description = "The path of the job"))),
         (status = 200, body = schema::AddedJob, description = "A job with this id existed: it was replaced, or kept"),
@@ -55,7 +55,7 @@ async fn add(
 
 /// Stores many jobs. Each job has its own result.
 #[utoipa::path(post, path = "/v1/topics/{topic}/jobs/batch", tag = "jobs", operation_id = "add_jobs",
-    params(schema::TopicPath, schema::IdempotencyKey), request_body = schema::NewJobs,
+    params(schema::TopicPath, schema::IdempotencyKey), request_body = input::NewJobsRequest,
     responses((status = 200, body = schema::AddedJobs, description = "The result of each job, in their order"), schema::ChangeProblems))]
 async fn add_batch(
     State(api): State<Api>,
@@ -123,7 +123,7 @@ async fn show(State(api): State<Api>, OfJob(key): OfJob) -> Result<ApiResponse, 
 
 /// Changes a job that is delayed or ready: its due time, body, priority, limit of attempts, or headers.
 #[utoipa::path(patch, path = "/v1/topics/{topic}/jobs/{id}", tag = "jobs", operation_id = "change_job",
-    params(schema::JobPath), request_body = schema::JobChange,
+    params(schema::JobPath), request_body = input::JobChangeRequest,
     responses((status = 204, description = "The job is changed"), schema::ChangeProblems))]
 async fn change(State(api): State<Api>, OfJob(key): OfJob, Sent(json): Sent) -> Result<ApiResponse, Problem> {
     let change = input::change(&json)?;

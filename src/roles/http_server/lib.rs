@@ -47,6 +47,7 @@ mod tokens;
 mod topic_fields;
 mod topic_shown;
 mod topics;
+mod typed_body;
 mod write_timeout;
 
 use std::net::TcpListener;

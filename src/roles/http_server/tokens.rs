@@ -8,8 +8,9 @@ use axum::extract::{Extension, Path, State};
 use axum::http::header::CACHE_CONTROL;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
+use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -20,6 +21,8 @@ use super::audit::AuditNote;
 use super::input::random;
 use super::problem::Problem;
 use super::schema;
+use super::typed_body;
+use model::json_time;
 use model::scope::{NoScope, Scope};
 use model::token::{Proof, Secret, Token, TokenName, Tokens};
 
@@ -38,47 +41,42 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 
 /// A token to make.
 #[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 #[schema(as = NewToken, example = json!({"name": "shop", "scopes": ["produce:orders", "read"], "expires": "90d"}))]
 struct NewToken {
     /// The name of the token: 1 to 128 letters, digits, `_`, `.`, `-`.
-    #[schema(pattern = "^[A-Za-z0-9_.-]+$", min_length = 1, max_length = 128)]
-    name: String,
+    #[schema(value_type = String, required = true, pattern = "^[A-Za-z0-9_.-]+$", min_length = 1, max_length = 128)]
+    name: Option<String>,
     /// What the token allows: `admin`, `read`, `produce:<topic>`, `consume:<topic>`. A `*` stands for all topics.
-    #[schema(min_items = 1, max_items = 100)]
-    scopes: Vec<String>,
+    #[schema(value_type = Vec<String>, required = true, min_items = 1, max_items = 100)]
+    scopes: Option<Vec<String>>,
     /// How long the token is valid. If it is missing, the token never expires.
-    #[serde(default)]
     #[schema(schema_with = schema::span, required = false)]
-    expires: Value,
+    expires: Option<Life>,
+}
+
+/// How long a token is valid.
+#[derive(Debug)]
+struct Life(Duration);
+
+impl<'de> Deserialize<'de> for Life {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Life, D::Error> {
+        let life = json_time::duration(<&RawValue>::deserialize(from)?);
+        let within = life.filter(|life| (Duration::from_secs(1)..=LONGEST).contains(life));
+        let wanted = "a duration such as \"90d\", or a number of seconds, up to 100 years";
+        within.map(Life).ok_or_else(|| typed_body::invalid(wanted))
+    }
 }
 
 impl NewToken {
-    fn read(json: &[u8]) -> Result<NewToken, Problem> {
-        let object: serde_json::Map<String, Value> =
-            serde_json::from_slice(json).map_err(Problem::bad_json)?;
-        const KNOWN: &[&str] = &["name", "scopes", "expires"];
-        if let Some(unknown) = object.keys().find(|key| !KNOWN.contains(&key.as_str())) {
-            return Err(Problem::unknown_field(&unknown.chars().take(80).collect::<String>(), KNOWN));
-        }
-        for (field, wanted) in
-            [("name", "the name of the token"), ("scopes", "what the token allows, such as [\"read\"]")]
-        {
-            if !object.contains_key(field) {
-                return Err(Problem::missing(field, wanted));
-            }
-        }
-        serde_path_to_error::deserialize(Value::Object(object)).map_err(|e| {
-            let path = e.path().to_string();
-            let field = path.split(['[', '.']).next().unwrap_or_default().to_owned();
-            Problem::field(&field, format!("{path}: {}", e.into_inner()))
-        })
-    }
-
     /// Builds the token with a secret.
     fn token(self, secret: &Secret, creator: String) -> Result<Token, Problem> {
-        let name = TokenName::new(&self.name).map_err(|e| Problem::field("name", format!("name: {e}")))?;
+        let missing = |name, wanted| move || Problem::missing(name, wanted);
+        let name = self.name.ok_or_else(missing("name", "the name of the token"))?;
+        let texts = self.scopes.ok_or_else(missing("scopes", "what the token allows, such as [\"read\"]"))?;
+        let name = TokenName::new(&name).map_err(|e| Problem::field("name", format!("name: {e}")))?;
         let mut scopes: Vec<Scope> = Vec::new();
-        for text in &self.scopes {
+        for text in &texts {
             let scope = text.parse().map_err(|e: NoScope| Problem::field("scopes", e.to_string()))?;
             if !scopes.contains(&scope) && scopes.len() <= SCOPES_MAX {
                 scopes.push(scope);
@@ -89,29 +87,10 @@ impl NewToken {
             return Err(Problem::field("scopes", detail));
         }
         let created_ms = host::now_ms();
-        let life = match &self.expires {
-            Value::Null => None,
-            value => Some(
-                span(value).filter(|life| (Duration::from_secs(1)..=LONGEST).contains(life)).ok_or_else(
-                    || {
-                        let shown: String = value.to_string().chars().take(80).collect();
-                        let wanted = "a duration such as \"90d\", or a number of seconds, up to 100 years";
-                        Problem::field("expires", format!("expires is {shown}, and not {wanted}"))
-                    },
-                )?,
-            ),
-        };
+        let life = self.expires.map(|Life(life)| life);
         let expires_ms = life.map(|life| created_ms + life.as_millis() as i64);
         let proof = Proof::Secret(secret.digest());
         Ok(Token { name, proof, scopes, created_ms, expires_ms, creator })
-    }
-}
-
-fn span(value: &Value) -> Option<Duration> {
-    match value {
-        Value::String(text) => humantime::parse_duration(text).ok(),
-        Value::Number(seconds) => seconds.as_u64().map(Duration::from_secs),
-        _ => None,
     }
 }
 
@@ -169,7 +148,7 @@ async fn create(
     Sent(json): Sent,
 ) -> Result<Response, Problem> {
     api.registrar.takes("tokens")?;
-    let wanted = NewToken::read(&json)?;
+    let wanted: NewToken = typed_body::read(&json)?;
     let secret = Secret::of(random()?);
     let token = wanted.token(&secret, caller.to_string())?;
     let written = token.clone();

@@ -1,12 +1,81 @@
 //! A topic as clients send it to the API: its settings in their written forms. Each is read by itself, so that a problem
 //! can name it.
 
-use serde_json::Map;
+use std::fmt;
 
-use super::input::{Fields, wrong};
+use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::Map;
+use serde_json::value::RawValue;
+
+use super::input::{short, wrong};
 use super::problem::Problem;
 use model::job::TopicName;
 use model::topic::{InvalidTopic, Topic};
+
+/// The most fields that are kept of an object. A topic has fewer settings.
+const FIELDS_MAX: usize = 64;
+
+/// The fields of an object, as they were sent.
+pub(super) struct Fields<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Fields<'a>, D::Error> {
+        struct Visit;
+        impl<'de> Visitor<'de> for Visit {
+            type Value = Vec<(String, &'de RawValue)>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
+                let mut fields: Self::Value = Vec::new();
+                while let Some((name, value)) = map.next_entry::<String, &RawValue>()? {
+                    if fields.iter().any(|(n, _)| *n == name) {
+                        return Err(de::Error::custom(format!("the field {name:?} occurs twice")));
+                    }
+                    // Further fields are not kept. At least one of those kept is unknown then, so the object is
+                    // refused.
+                    if fields.len() <= FIELDS_MAX {
+                        fields.push((name, value));
+                    }
+                }
+                Ok(fields)
+            }
+        }
+        from.deserialize_map(Visit).map(Fields)
+    }
+}
+
+impl<'a> Fields<'a> {
+    pub(super) fn of(json: &'a [u8], known: &[&str]) -> Result<Fields<'a>, Problem> {
+        let fields: Fields<'a> = serde_json::from_slice(json).map_err(Problem::bad_json)?;
+        match fields.0.iter().find(|(name, _)| !known.contains(&name.as_str())) {
+            Some((name, _)) => Err(Problem::unknown_field(&short(name), known)),
+            None => Ok(fields),
+        }
+    }
+
+    /// The names of the fields that were sent.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// Returns a field as it was sent. A null is a value.
+    pub(super) fn raw(&self, name: &str) -> Option<&'a RawValue> {
+        self.0.iter().find(|(n, _)| n == name).map(|(_, value)| *value)
+    }
+
+    /// Returns a field. A null counts as missing.
+    pub(super) fn get(&self, name: &str) -> Option<&'a RawValue> {
+        self.raw(name).filter(|value| value.get() != "null")
+    }
+
+    /// Returns a field of a type, or the type's default if the field is missing. `wanted` names the valid values for
+    /// the error.
+    pub(super) fn plain<T: Default + Deserialize<'a>>(&self, name: &str, wanted: &str) -> Result<T, Problem> {
+        let parse = |raw: &'a RawValue| serde_json::from_str(raw.get()).map_err(|_| wrong(name, raw, wanted));
+        self.get(name).map_or_else(|| Ok(T::default()), parse)
+    }
+}
 
 /// The settings of a topic in a request. What they do not name stays, or has its default.
 pub(super) struct TopicPatch<'a>(Fields<'a>);

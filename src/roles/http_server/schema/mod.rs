@@ -1,4 +1,4 @@
-//! The parts of `/openapi.json` for requests and answers that are read or written by hand. Tests compare them with what
+//! The parts of `/openapi.json` for parameters, and for responses that are written by hand. Tests compare them with what
 //! the daemon does.
 #![allow(dead_code)] // No value of these types exists: they only describe the API.
 
@@ -29,7 +29,7 @@ pub(super) fn span() -> Schema {
 }
 
 /// A moment: RFC 3339, or Unix milliseconds.
-fn moment() -> Schema {
+pub(super) fn moment() -> Schema {
     let text = ObjectBuilder::new().schema_type(Type::String).examples(["2026-12-01T23:50:50+08:00"]);
     let ms = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0));
     let null = ObjectBuilder::new().schema_type(Type::Null);
@@ -42,7 +42,7 @@ fn moment() -> Schema {
 }
 
 /// The headers that a job's callbacks carry in addition to the topic's.
-fn headers() -> Schema {
+pub(super) fn headers() -> Schema {
     let value = ObjectBuilder::new().schema_type(Type::String).pattern(Some("^([!-~]([ -~\\t]*[!-~])?)?$"));
     ObjectBuilder::new()
         .schema_type(SchemaType::from_iter([Type::Object, Type::Null]))
@@ -86,39 +86,6 @@ pub(super) enum StateWord {
     Ready,
     Leased,
     Dead,
-}
-
-/// A new job. At most one of `delay` and `run_at` may be given. Without both, the topic's delay applies.
-#[derive(ToSchema, Serialize)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"id": "42", "delay": "30m", "body": {"order": 42}}))]
-pub(super) struct NewJob {
-    /// Unique in its topic, at most 256 bytes. If it is missing, dq makes one, from the Idempotency-Key if given.
-    #[schema(min_length = 1)]
-    id: Option<String>,
-    /// Any JSON value.
-    body: Value,
-    #[schema(schema_with = span, required = false)]
-    delay: Value,
-    #[schema(schema_with = moment, required = false)]
-    run_at: Value,
-    /// Default: `normal`.
-    priority: Option<PriorityWord>,
-    /// Default: `replace`.
-    on_conflict: Option<OnConflictWord>,
-    /// Default: the topic's limit.
-    #[schema(minimum = 1, maximum = 1000)]
-    max_attempts: Option<u32>,
-    #[schema(schema_with = headers, required = false)]
-    headers: Value,
-}
-
-/// Jobs to add.
-#[derive(ToSchema, Serialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct NewJobs {
-    #[schema(max_items = 10000)]
-    jobs: Vec<NewJob>,
 }
 
 /// The result of an add.
@@ -182,27 +149,6 @@ pub(super) struct AddedOrNot {
     code: Option<String>,
     detail: Option<String>,
     field: Option<String>,
-}
-
-/// The changes of a job that is delayed or ready. Missing fields stay. At most one of `delay` and `run_at` is given.
-#[derive(ToSchema, Serialize)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"delay": "2h"}))]
-pub(super) struct JobChange {
-    #[schema(schema_with = span, required = false)]
-    delay: Value,
-    #[schema(schema_with = moment, required = false)]
-    run_at: Value,
-    /// Any JSON value, also null.
-    #[schema(required = false)]
-    body: Value,
-    priority: Option<PriorityWord>,
-    /// Null means the topic's limit.
-    #[schema(minimum = 1, maximum = 1000)]
-    max_attempts: Option<u32>,
-    /// Null removes all headers of the job.
-    #[schema(schema_with = headers, required = false)]
-    headers: Value,
 }
 
 /// A job.

@@ -1,0 +1,179 @@
+//! Reads the bodies of requests as types. The same types describe the bodies in `/openapi.json`. An error names the
+//! field, its value, and what would do.
+
+use std::time::Duration;
+
+use serde::de::{DeserializeOwned, Deserializer, Error as _, Unexpected};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::input::{short, wrong};
+use super::problem::Problem;
+use model::json_time;
+
+/// Reads a body, which is one JSON object. A null counts as a missing field, unless its type takes it.
+pub(super) fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, Problem> {
+    // Without this, a list of its values would be taken for the type.
+    if json.trim_ascii_start().first() != Some(&b'{') {
+        return Err(Problem::bad_json("it begins with something else than {"));
+    }
+    serde_json::from_slice(json).map_err(|e| {
+        // The second reading finds the field. It is not done for each body, since it takes longer.
+        let mut again = serde_json::Deserializer::from_slice(json);
+        match serde_path_to_error::deserialize::<_, T>(&mut again) {
+            Err(named) if e.is_data() => {
+                let path = named.path().iter().next().map(ToString::to_string);
+                problem(json, path.as_deref(), &e)
+            }
+            _ => Problem::bad_json(e),
+        }
+    })
+}
+
+/// Reads a body that may be left out. It then has none of its fields.
+pub(super) fn read_or_empty<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, Problem> {
+    read(super::input::or_empty(json))
+}
+
+/// Returns the problem of a body that is JSON, but has not the fields of its type.
+fn problem(json: &[u8], field: Option<&str>, error: &serde_json::Error) -> Problem {
+    let message = error.to_string();
+    let message = message.rsplit_once(" at line ").map_or(message.as_str(), |(message, _)| message);
+    let (what, wanted) = message.split_once(", expected ").unwrap_or((message, "something else"));
+    if let Some(unknown) = what.strip_prefix("unknown field `") {
+        let known: Vec<&str> = wanted.split('`').skip(1).step_by(2).collect();
+        return Problem::unknown_field(&short(unknown.trim_end_matches('`')), &known);
+    }
+    let found = field.and_then(|field| {
+        let fields: std::collections::HashMap<String, &RawValue> = serde_json::from_slice(json).ok()?;
+        Some((field, *fields.get(field)?))
+    });
+    match found {
+        Some((field, raw)) => wrong(field, raw, wanted),
+        None => Problem::bad_json(message),
+    }
+}
+
+/// Reads a field that takes null as a value. Use it with `#[serde(default, deserialize_with = "given")]`.
+pub(super) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(from).map(Some)
+}
+
+/// Reads one of several words.
+pub(super) fn word<'de, T: DeserializeOwned, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    match Value::deserialize(from)? {
+        Value::Null => Ok(None),
+        // The error of serde for what is not a text does not name the words. Its error for another text does.
+        value => {
+            let text = value.as_str().unwrap_or_default().to_owned();
+            T::deserialize(Value::String(text)).map(Some).map_err(D::Error::custom)
+        }
+    }
+}
+
+/// A duration: a text such as `"90s"`, or a number of seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(super) struct Span(pub Duration);
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
+        let raw = <&RawValue>::deserialize(from)?;
+        json_time::duration(raw).map(Span).ok_or_else(|| invalid(json_time::DURATION))
+    }
+}
+
+/// A moment in Unix milliseconds: RFC 3339, or a number of milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(super) struct Moment(pub i64);
+
+impl<'de> Deserialize<'de> for Moment {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Moment, D::Error> {
+        let raw = <&RawValue>::deserialize(from)?;
+        json_time::moment_ms(raw).map(Moment).ok_or_else(|| invalid(json_time::MOMENT))
+    }
+}
+
+/// A whole number within bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(super) struct Count<const LEAST: u32, const MOST: u32>(pub u32);
+
+impl<'de, const LEAST: u32, const MOST: u32> Deserialize<'de> for Count<LEAST, MOST> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let raw = <&RawValue>::deserialize(from)?;
+        let count = raw.get().parse().ok().filter(|n| (LEAST..=MOST).contains(n));
+        count.map(Count).ok_or_else(|| invalid(&format!("a whole number from {LEAST} to {MOST}")))
+    }
+}
+
+/// Returns the error for a value that is not `wanted`.
+pub(super) fn invalid<E: serde::de::Error>(wanted: &str) -> E {
+    E::invalid_value(Unexpected::Other("this"), &wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    enum Color {
+        Red,
+        Green,
+    }
+
+    #[derive(Debug, Default, Deserialize)]
+    #[serde(deny_unknown_fields, default)]
+    struct Example<'a> {
+        delay: Option<Span>,
+        at: Option<Moment>,
+        number: Option<Count<1, 1000>>,
+        #[serde(deserialize_with = "word")]
+        color: Option<Color>,
+        #[serde(borrow, deserialize_with = "given")]
+        any: Option<&'a RawValue>,
+        text: Option<String>,
+    }
+
+    #[test]
+    fn a_body_is_read_and_a_null_is_a_missing_field() {
+        let json = br#"{"delay":"1m","at":1800000000000,"number":3,"color":"red","any":null,"text":null}"#;
+        let body: Example<'_> = read(json).unwrap();
+        assert_eq!(body.delay, Some(Span(Duration::from_secs(60))));
+        assert_eq!((body.at, body.number), (Some(Moment(1_800_000_000_000)), Some(Count(3))));
+        assert!(matches!(body.color, Some(Color::Red)) && body.text.is_none());
+        assert_eq!(body.any.unwrap().get(), "null");
+        let nothing: Example<'_> = read_or_empty(b"").unwrap();
+        assert!(nothing.any.is_none() && nothing.delay.is_none() && nothing.color.is_none());
+    }
+
+    #[test]
+    fn an_error_names_the_field_its_value_and_what_would_do() {
+        for (json, field, parts) in [
+            (r#"{"delay":"soon"}"#, "delay", ["\"soon\"", "and not a duration such as"]),
+            (r#"{"delay":[1]}"#, "delay", ["[1]", "and not a duration such as"]),
+            (r#"{"at":-1}"#, "at", ["-1", "and not a moment such as"]),
+            (r#"{"number":0}"#, "number", ["0", "and not a whole number from 1 to 1000"]),
+            (r#"{"number":1.5}"#, "number", ["1.5", "and not a whole number"]),
+            (r#"{"color":"blue"}"#, "color", ["\"blue\"", "`red` or `green`"]),
+            (r#"{"color":3}"#, "color", ["3", "`red` or `green`"]),
+            (r#"{"text":3}"#, "text", ["3", "and not a string"]),
+            (
+                r#"{"colour":"red"}"#,
+                "colour",
+                ["is unknown here", "delay, at, number, color, any, text only"],
+            ),
+        ] {
+            let problem = read::<Example<'_>>(json.as_bytes()).unwrap_err();
+            assert_eq!(problem.named_field(), Some(field), "{json}: {}", problem.detail);
+            for part in parts {
+                assert!(problem.detail.contains(part), "{json}: {}", problem.detail);
+            }
+        }
+        for json in ["", "[]", "3", "{", r#"{"text":"a"} x"#, r#"{"text":"a","text":"b"}"#] {
+            let problem = read::<Example<'_>>(json.as_bytes()).unwrap_err();
+            assert_eq!(problem.named_field(), None, "{json}: {}", problem.detail);
+            assert!(problem.detail.contains("not a JSON object"), "{json}: {}", problem.detail);
+        }
+    }
+}
