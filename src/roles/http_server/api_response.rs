@@ -1,20 +1,19 @@
 //! Turns the store's answers into answers for clients. This runs on the store's thread.
 
-use std::collections::BTreeMap;
-
 use axum::http::header::{CONTENT_TYPE, ETAG, LOCATION};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
-use serde_json::value::RawValue;
 
 use super::audit::AuditNote;
 use super::cursor;
+use super::job_shown::{
+    AddResult, AddedJob, AddedJobs, DoneAdd, JobList, JobResponse, OutcomeWord, RefusedAdd, SpooledDeletion,
+};
 use super::problem::Problem;
 use super::replays::Unfinished;
-use model::job::{Attempt, JobId, JobKey, Priority, State, TopicName};
-use model::json_time;
+use model::job::{JobId, JobKey, TopicName};
 use store::{Added, Changed, Deleted, Page, Result, StoreError, View};
 
 /// The characters that stand in a path without percent-encoding.
@@ -98,7 +97,7 @@ pub(super) fn job(key: &JobKey, found: Result<Option<View>>) -> Result<ApiRespon
 pub(super) fn deleted(key: &JobKey, deleted: Result<Deleted>) -> Result<ApiResponse, Problem> {
     match deleted? {
         Deleted::Done => Ok(ApiResponse::done()),
-        Deleted::Spooled => Ok(ApiResponse::new(StatusCode::ACCEPTED, &BTreeMap::from([("spooled", true)]))),
+        Deleted::Spooled => Ok(ApiResponse::new(StatusCode::ACCEPTED, &SpooledDeletion { spooled: true })),
         Deleted::NotFound => Err(Problem::not_found(key)),
     }
 }
@@ -118,13 +117,6 @@ pub(super) fn page(
     is_registered: bool,
     page: Result<Page>,
 ) -> Result<ApiResponse, Problem> {
-    #[derive(Serialize)]
-    struct JobListResponse<'a> {
-        jobs: Vec<JobResponse<'a>>,
-        next: Option<String>,
-        #[serde(skip_serializing_if = "Vec::is_empty")]
-        away: Vec<String>,
-    }
     let page = page?;
     // The jobs that are left of a removed topic can still be listed.
     if page.jobs.is_empty() && page.next.is_none() && !is_registered {
@@ -132,39 +124,26 @@ pub(super) fn page(
     }
     let jobs = page.jobs.iter().map(JobResponse::of).collect();
     let next = page.next.as_deref().map(cursor::shown);
-    Ok(ApiResponse::new(StatusCode::OK, &JobListResponse { jobs, next, away: page.away }))
+    Ok(ApiResponse::new(StatusCode::OK, &JobList { jobs, next, away: page.away }))
 }
 
-/// The outcome of an add.
-#[derive(Serialize)]
-struct Outcome<'a> {
-    topic: &'a TopicName,
-    id: &'a str,
-    outcome: &'static str,
-    due: String,
-    due_ms: i64,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    spooled: bool,
-}
-
+/// Returns the result of an add that was not refused, and its status.
 fn outcome<'a>(
     topic: &'a TopicName,
     id: &'a JobId,
     added: Result<Added>,
-) -> Result<(StatusCode, Outcome<'a>), Problem> {
+) -> Result<(StatusCode, AddedJob<'a>), Problem> {
     let (status, outcome, due_ms) = match added? {
-        Added::New { due_ms } => (StatusCode::CREATED, "new", due_ms),
-        Added::Replaced { due_ms } => (StatusCode::OK, "replaced", due_ms),
-        Added::Kept { due_ms } => (StatusCode::OK, "kept", due_ms),
-        Added::Spooled { due_ms } => (StatusCode::ACCEPTED, "spooled", due_ms),
+        Added::New { due_ms } => (StatusCode::CREATED, OutcomeWord::New, due_ms),
+        Added::Replaced { due_ms } => (StatusCode::OK, OutcomeWord::Replaced, due_ms),
+        Added::Kept { due_ms } => (StatusCode::OK, OutcomeWord::Kept, due_ms),
+        Added::Spooled { due_ms } => (StatusCode::ACCEPTED, OutcomeWord::Spooled, due_ms),
         Added::Rejected => {
             let detail = format!("a job {:?} is there already", id.as_str());
             return Err(Problem::conflict("exists", detail));
         }
     };
-    let due = json_time::rfc3339(due_ms);
-    let spooled = outcome == "spooled";
-    Ok((status, Outcome { topic, id: id.as_str(), outcome, due, due_ms, spooled }))
+    Ok((status, AddedJob::new(topic, id, outcome, due_ms)))
 }
 
 /// The response to an add.
@@ -177,90 +156,23 @@ pub(super) fn added(key: &JobKey, added: Result<Added>) -> Result<ApiResponse, P
 }
 
 /// Builds the answer to a batch: one result for each job, in the order of the request.
-pub(super) fn batch(
-    topic: &TopicName,
-    items: &[Result<JobId, Problem>],
+pub(super) fn batch<'a>(
+    topic: &'a TopicName,
+    items: &'a [Result<JobId, Problem>],
     added: Vec<Result<Added>>,
 ) -> ApiResponse {
-    #[derive(Serialize)]
-    struct BatchSuccess<'a> {
-        status: u16,
-        #[serde(flatten)]
-        outcome: Outcome<'a>,
-    }
-    #[derive(Serialize)]
-    struct BatchFailure<'a> {
-        #[serde(flatten)]
-        problem: Problem,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        id: Option<&'a str>,
-    }
-    #[derive(Serialize)]
-    #[serde(untagged)]
-    enum BatchItem<'a> {
-        Done(BatchSuccess<'a>),
-        Failed(BatchFailure<'a>),
-    }
     let unfinished = added.iter().any(Result::is_err);
     let mut added = added.into_iter();
-    let mut one = |item: &'_ Result<JobId, Problem>| -> Result<serde_json::Value, serde_json::Error> {
-        let one = match item {
-            Err(problem) => BatchItem::Failed(BatchFailure { problem: problem.clone(), id: None }),
-            Ok(id) => {
-                let answer = added.next().unwrap_or_else(|| Err(StoreError::Unknown("no answer".into())));
-                match outcome(topic, id, answer) {
-                    Ok((status, outcome)) => {
-                        BatchItem::Done(BatchSuccess { status: status.as_u16(), outcome })
-                    }
-                    Err(problem) => BatchItem::Failed(BatchFailure { problem, id: Some(id.as_str()) }),
-                }
+    let mut result = |item: &'a Result<JobId, Problem>| match item {
+        Err(problem) => AddResult::Refused(RefusedAdd { problem: problem.clone(), id: None }),
+        Ok(id) => {
+            let answer = added.next().unwrap_or_else(|| Err(StoreError::Unknown("no answer".into())));
+            match outcome(topic, id, answer) {
+                Ok((status, job)) => AddResult::Done(DoneAdd { status: status.as_u16(), job }),
+                Err(problem) => AddResult::Refused(RefusedAdd { problem, id: Some(id.to_string()) }),
             }
-        };
-        serde_json::to_value(one)
-    };
-    let results: Vec<_> = items.iter().map(|item| one(item).expect("answers are plain values")).collect();
-    ApiResponse { unfinished, ..ApiResponse::new(StatusCode::OK, &BTreeMap::from([("results", results)])) }
-}
-
-/// A job, as the API shows it.
-#[derive(Serialize)]
-struct JobResponse<'a> {
-    topic: &'a TopicName,
-    id: &'a str,
-    state: State,
-    due_ms: i64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    until_ms: Option<i64>,
-    added_ms: i64,
-    priority: Priority,
-    attempts: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max_attempts: Option<u32>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    spooled: bool,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    headers: &'a BTreeMap<String, String>,
-    log: &'a [Attempt],
-    body: &'a RawValue,
-}
-
-impl<'a> JobResponse<'a> {
-    fn of(view: &'a View) -> JobResponse<'a> {
-        JobResponse {
-            topic: &view.key.topic,
-            id: view.key.id.as_str(),
-            state: view.state,
-            due_ms: view.due_ms,
-            until_ms: view.until_ms,
-            added_ms: view.stamp_us / 1000,
-            priority: view.priority,
-            attempts: view.attempts,
-            max_attempts: view.max_attempts,
-            spooled: view.is_spooled,
-            headers: view.headers.by_name(),
-            log: &view.attempts_log,
-            // A damaged store may hold a body that is not JSON. It is shown as null.
-            body: serde_json::from_str(view.body.as_str()).unwrap_or(RawValue::NULL),
         }
-    }
+    };
+    let results = items.iter().map(&mut result).collect();
+    ApiResponse { unfinished, ..ApiResponse::new(StatusCode::OK, &AddedJobs { results }) }
 }

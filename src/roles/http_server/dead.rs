@@ -17,6 +17,7 @@ use super::api_response::ApiResponse;
 use super::audit::AuditNote;
 use super::dead_filter::{self, DeadFilter, DeadQuery};
 use super::input;
+use super::job_shown::JobList;
 use super::problem::Problem;
 use super::schema;
 use super::store_client::Reply;
@@ -315,7 +316,7 @@ impl Api {
 /// Lists a topic's dead letters.
 #[utoipa::path(get, path = "/v1/topics/{topic}/dead", tag = "dead letters", operation_id = "list_dead",
     params(schema::TopicPath, DeadQuery),
-    responses((status = 200, body = schema::Jobs, description = "A page of dead letters"), schema::FindProblems))]
+    responses((status = 200, body = JobList, description = "A page of dead letters"), schema::FindProblems))]
 async fn list(
     State(api): State<Api>,
     InTopic(topic): InTopic,

@@ -9,6 +9,7 @@ use utoipa_axum::routes;
 use super::api::{Api, InTopic, OfJob, Sent};
 use super::api_response::{self, ApiResponse};
 use super::input;
+use super::job_shown::{AddedJob, AddedJobs, JobList, JobResponse, SpooledDeletion};
 use super::problem::Problem;
 use super::replays;
 use super::schema;
@@ -30,9 +31,9 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 #[utoipa::path(post, path = "/v1/topics/{topic}/jobs", tag = "jobs", operation_id = "add_job",
     params(schema::TopicPath, schema::IdempotencyKey), request_body = input::NewJobRequest,
     responses(
-        (status = 201, body = schema::AddedJob, description = "The job is stored", headers(("Location" = String, description = "The path of the job"))),
-        (status = 200, body = schema::AddedJob, description = "A job with this id existed: it was replaced, or kept"),
-        (status = 202, body = schema::AddedJob, description = "The node of the job does not answer: the job waits on the disk of this host until the node answers"),
+        (status = 201, body = AddedJob, description = "The job is stored", headers(("Location" = String, description = "The path of the job"))),
+        (status = 200, body = AddedJob, description = "A job with this id existed: it was replaced, or kept"),
+        (status = 202, body = AddedJob, description = "The node of the job does not answer: the job waits on the disk of this host until the node answers"),
         schema::ChangeProblems))]
 async fn add(
     State(api): State<Api>,
@@ -56,7 +57,7 @@ async fn add(
 /// Stores many jobs. Each job has its own result.
 #[utoipa::path(post, path = "/v1/topics/{topic}/jobs/batch", tag = "jobs", operation_id = "add_jobs",
     params(schema::TopicPath, schema::IdempotencyKey), request_body = input::NewJobsRequest,
-    responses((status = 200, body = schema::AddedJobs, description = "The result of each job, in their order"), schema::ChangeProblems))]
+    responses((status = 200, body = AddedJobs, description = "The result of each job, in their order"), schema::ChangeProblems))]
 async fn add_batch(
     State(api): State<Api>,
     InTopic(name): InTopic,
@@ -102,7 +103,7 @@ impl Api {
 /// Lists a topic's jobs that are in one state.
 #[utoipa::path(get, path = "/v1/topics/{topic}/jobs", tag = "jobs", operation_id = "list_jobs",
     params(schema::TopicPath, schema::ListQuery),
-    responses((status = 200, body = schema::Jobs, description = "A page of jobs"), schema::FindProblems))]
+    responses((status = 200, body = JobList, description = "A page of jobs"), schema::FindProblems))]
 async fn list(
     State(api): State<Api>,
     InTopic(topic): InTopic,
@@ -115,7 +116,7 @@ async fn list(
 /// Shows a job. If there is no job with this id, shows its latest dead letter.
 #[utoipa::path(get, path = "/v1/topics/{topic}/jobs/{id}", tag = "jobs", operation_id = "get_job",
     params(schema::JobPath),
-    responses((status = 200, body = schema::Job, description = "The job"), schema::FindProblems))]
+    responses((status = 200, body = JobResponse, description = "The job"), schema::FindProblems))]
 async fn show(State(api): State<Api>, OfJob(key): OfJob) -> Result<ApiResponse, Problem> {
     let ask = |reply: Reply<_>| Request::get(key, |key, found| reply.response(api_response::job(key, found)));
     api.store_client.respond(0, ask).await
@@ -138,7 +139,7 @@ async fn change(State(api): State<Api>, OfJob(key): OfJob, Sent(json): Sent) -> 
     params(schema::JobPath),
     responses(
         (status = 204, description = "The job is removed"),
-        (status = 202, body = schema::SpooledDeletion, description = "An add of this id waits on the disk of this host: the removal is done after it"),
+        (status = 202, body = SpooledDeletion, description = "An add of this id waits on the disk of this host: the removal is done after it"),
         schema::FindProblems))]
 async fn delete(State(api): State<Api>, OfJob(key): OfJob) -> Result<ApiResponse, Problem> {
     let ask = |reply: Reply<_>| {

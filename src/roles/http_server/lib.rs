@@ -27,6 +27,7 @@ mod forecast;
 mod health;
 mod history;
 mod input;
+mod job_shown;
 mod jobs;
 mod limits;
 mod metrics;

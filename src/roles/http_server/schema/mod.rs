@@ -1,14 +1,11 @@
-//! The parts of `/openapi.json` for parameters, and for responses that are written by hand. Tests compare them with what
-//! the daemon does.
+//! The parts of `/openapi.json` for parameters, and for types of the model, which knows nothing of the API. Tests compare
+//! them with what the daemon does.
 #![allow(dead_code)] // No value of these types exists: they only describe the API.
 
 mod problems;
 mod topic;
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
-use serde_json::Value;
 use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type};
 use utoipa::{IntoParams, ToSchema};
 
@@ -88,103 +85,6 @@ pub(super) enum StateWord {
     Dead,
 }
 
-/// The result of an add.
-#[derive(ToSchema, Serialize)]
-#[schema(example = json!({
-    "topic": "orders", "id": "42", "outcome": "new", "due": "2026-12-01T15:50:50.000Z", "due_ms": 1_796_140_250_000_u64
-}))]
-pub(super) struct AddedJob {
-    topic: String,
-    id: String,
-    outcome: OutcomeWord,
-    /// When the job is due, RFC 3339 in UTC. With the outcome `kept`: when the existing job is due.
-    due: String,
-    /// The same moment in Unix milliseconds.
-    due_ms: i64,
-    /// True: the job waits on the disk of this host until its node answers.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    spooled: Option<bool>,
-}
-
-/// `kept`: an existing job with this id stays. `spooled`: the job waits on this host until its node answers.
-#[derive(ToSchema, Serialize)]
-#[serde(rename_all = "lowercase")]
-#[schema(as = AddOutcome)]
-pub(super) enum OutcomeWord {
-    New,
-    Replaced,
-    Kept,
-    Spooled,
-}
-
-/// The result of a removal that waits behind an add, on the disk of this host.
-#[derive(ToSchema, Serialize)]
-pub(super) struct SpooledDeletion {
-    /// Always true.
-    spooled: bool,
-}
-
-/// The results of the jobs, in their order: an outcome or a problem, each with its `status`.
-#[derive(ToSchema, Serialize)]
-pub(super) struct AddedJobs {
-    results: Vec<AddedOrNot>,
-}
-
-/// The result of one job of a batch.
-#[derive(ToSchema, Serialize)]
-pub(super) struct AddedOrNot {
-    /// The status that an add of this job alone would have.
-    status: u16,
-    topic: Option<String>,
-    id: Option<String>,
-    outcome: Option<OutcomeWord>,
-    /// For a job that was stored or kept: when it is due, RFC 3339 in UTC.
-    due: Option<String>,
-    /// The same moment in Unix milliseconds.
-    due_ms: Option<i64>,
-    /// True: the job waits on the disk of this host until its node answers.
-    spooled: Option<bool>,
-    /// For a job that was refused: the reason, for programs.
-    code: Option<String>,
-    detail: Option<String>,
-    field: Option<String>,
-}
-
-/// A job.
-#[derive(ToSchema, Serialize)]
-pub(super) struct Job {
-    topic: String,
-    id: String,
-    state: StateWord,
-    /// When the next attempt is due (leased: the current one; dead letter: the last one), Unix milliseconds.
-    due_ms: i64,
-    /// For a leased job: when its lease ends. For a dead letter: when it died. Unix milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    until_ms: Option<i64>,
-    /// When the job was added, Unix milliseconds.
-    added_ms: i64,
-    priority: PriorityWord,
-    /// How many attempts were begun. Attempts that do not count, such as those of a killed process, are left out.
-    attempts: u32,
-    /// The job's own limit of attempts. If it is missing, the topic's limit applies.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    max_attempts: Option<u32>,
-    /// True: the job waits on the disk of this host until its node answers.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    spooled: Option<bool>,
-    /// The job's own headers. Their names are in lower case.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    #[schema(required = false)]
-    headers: BTreeMap<String, String>,
-    /// The last attempts, the oldest first.
-    log: Vec<AttemptMade>,
-    body: Value,
-}
-
 /// An attempt to deliver a job.
 #[derive(ToSchema, Serialize)]
 #[schema(as = Attempt)]
@@ -201,19 +101,6 @@ pub(super) struct AttemptMade {
     /// What went wrong.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     error: String,
-}
-
-/// A page of jobs.
-#[derive(ToSchema, Serialize)]
-pub(super) struct Jobs {
-    jobs: Vec<Job>,
-    /// The value of `cursor` for the next page. Null: this is the last page.
-    #[schema(required = true)]
-    next: Option<String>,
-    /// The nodes of the store that did not answer. Their jobs are missing.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
-    away: Vec<String>,
 }
 
 /// What happened to jobs.

@@ -1,0 +1,174 @@
+//! Jobs, and the results of adds, as the API shows them.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use super::problem::Problem;
+use super::schema;
+use model::job::{Attempt, JobId, Priority, State, TopicName};
+use model::json_time;
+use store::View;
+
+/// A job.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Job)]
+pub(super) struct JobResponse<'a> {
+    #[schema(value_type = String)]
+    topic: &'a TopicName,
+    id: &'a str,
+    #[schema(value_type = schema::StateWord)]
+    state: State,
+    /// When the next attempt is due (leased: the current one; dead letter: the last one), Unix milliseconds.
+    due_ms: i64,
+    /// For a leased job: when its lease ends. For a dead letter: when it died. Unix milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    until_ms: Option<i64>,
+    /// When the job was added, Unix milliseconds.
+    added_ms: i64,
+    #[schema(value_type = schema::PriorityWord)]
+    priority: Priority,
+    /// How many attempts were begun. Attempts that do not count, such as those of a killed process, are left out.
+    attempts: u32,
+    /// The job's own limit of attempts. If it is missing, the topic's limit applies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    max_attempts: Option<u32>,
+    /// True: the job waits on the disk of this host until its node answers.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    spooled: bool,
+    /// The job's own headers. Their names are in lower case.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(required = false)]
+    headers: &'a BTreeMap<String, String>,
+    /// The last attempts, the oldest first.
+    #[schema(value_type = Vec<schema::AttemptMade>)]
+    log: &'a [Attempt],
+    #[schema(value_type = Value)]
+    body: &'a RawValue,
+}
+
+impl<'a> JobResponse<'a> {
+    pub(super) fn of(view: &'a View) -> JobResponse<'a> {
+        JobResponse {
+            topic: &view.key.topic,
+            id: view.key.id.as_str(),
+            state: view.state,
+            due_ms: view.due_ms,
+            until_ms: view.until_ms,
+            added_ms: view.stamp_us / 1000,
+            priority: view.priority,
+            attempts: view.attempts,
+            max_attempts: view.max_attempts,
+            spooled: view.is_spooled,
+            headers: view.headers.by_name(),
+            log: &view.attempts_log,
+            // A damaged store may hold a body that is not JSON. It is shown as null.
+            body: serde_json::from_str(view.body.as_str()).unwrap_or(RawValue::NULL),
+        }
+    }
+}
+
+/// A page of jobs.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Jobs)]
+pub(super) struct JobList<'a> {
+    pub jobs: Vec<JobResponse<'a>>,
+    /// The value of `cursor` for the next page. Null: this is the last page.
+    #[schema(required = true)]
+    pub next: Option<String>,
+    /// The nodes of the store that did not answer. Their jobs are missing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub away: Vec<String>,
+}
+
+/// The result of an add.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({
+    "topic": "orders", "id": "42", "outcome": "new", "due": "2026-12-01T15:50:50.000Z", "due_ms": 1_796_140_250_000_u64
+}))]
+pub(super) struct AddedJob<'a> {
+    #[schema(value_type = String)]
+    topic: &'a TopicName,
+    id: &'a str,
+    outcome: OutcomeWord,
+    /// When the job is due, RFC 3339 in UTC. With the outcome `kept`: when the existing job is due.
+    due: String,
+    /// The same moment in Unix milliseconds.
+    due_ms: i64,
+    /// True: the job waits on the disk of this host until its node answers.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    spooled: bool,
+}
+
+impl<'a> AddedJob<'a> {
+    pub(super) fn new(
+        topic: &'a TopicName,
+        id: &'a JobId,
+        outcome: OutcomeWord,
+        due_ms: i64,
+    ) -> AddedJob<'a> {
+        let spooled = outcome == OutcomeWord::Spooled;
+        AddedJob { topic, id: id.as_str(), outcome, due: json_time::rfc3339(due_ms), due_ms, spooled }
+    }
+}
+
+/// `kept`: an existing job with this id stays. `spooled`: the job waits on this host until its node answers.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = AddOutcome)]
+pub(super) enum OutcomeWord {
+    New,
+    Replaced,
+    Kept,
+    Spooled,
+}
+
+/// The result of a removal that waits behind an add, on the disk of this host.
+#[derive(Serialize, ToSchema)]
+pub(super) struct SpooledDeletion {
+    /// Always true.
+    pub spooled: bool,
+}
+
+/// The results of the jobs, in their order.
+#[derive(Serialize, ToSchema)]
+pub(super) struct AddedJobs<'a> {
+    pub results: Vec<AddResult<'a>>,
+}
+
+/// The result of one job of a batch.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub(super) enum AddResult<'a> {
+    /// The job was stored or kept.
+    Done(DoneAdd<'a>),
+    /// The job was refused.
+    Refused(RefusedAdd),
+}
+
+/// A job of a batch that was stored or kept.
+#[derive(Serialize, ToSchema)]
+pub(super) struct DoneAdd<'a> {
+    /// The status that an add of this job alone would have.
+    pub status: u16,
+    #[serde(flatten)]
+    pub job: AddedJob<'a>,
+}
+
+/// A job of a batch that was refused. `status` is the one that an add of this job alone would have.
+#[derive(Serialize, ToSchema)]
+pub(super) struct RefusedAdd {
+    #[serde(flatten)]
+    pub problem: Problem,
+    /// The id, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub id: Option<String>,
+}
