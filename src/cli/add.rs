@@ -93,7 +93,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     }
     fields.insert("body".to_owned(), arguments.body()?);
     let key = arguments.idempotency_key.as_deref().map(|key| ("idempotency-key", key));
-    let api = Api::of(&arguments.at)?;
+    let api = Api::from_options(&arguments.at)?;
     let answer = api.ask_with("POST", &format!("/v1/topics/{topic}/jobs"), key.as_slice(), &fields)?;
     if arguments.at.json {
         println!("{}", answer.raw()?.get());

@@ -95,7 +95,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     let as_json = arguments.at.json;
     match &arguments.command {
         Command::List(List {}) => {
-            let AlertList { alerts } = Api::of(&arguments.at)?.get("/v1/alerts")?.json()?;
+            let AlertList { alerts } = Api::from_options(&arguments.at)?.get("/v1/alerts")?.json()?;
             match as_json {
                 true => raw_lines(&alerts),
                 false => print!("{}", listed(&alerts)?),

@@ -62,7 +62,7 @@ pub(super) fn run(at: &TargetOptions, topic: &str, file: &str, defaults: &Fields
         }
     };
     let mut batch = Batch {
-        api: Api::of(at)?,
+        api: Api::from_options(at)?,
         path: format!("/v1/topics/{}/jobs/batch", part(topic)),
         counts: Counts::default(),
         progress: Progress::begin(bytes, "bytes"),

@@ -76,7 +76,7 @@ struct Account {
 
 /// Runs `dq console`.
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
-    let api = Api::of(&arguments.at)?;
+    let api = Api::from_options(&arguments.at)?;
     let as_json = arguments.at.json;
     match &arguments.command {
         Command::Password(Password { name, role }) => {

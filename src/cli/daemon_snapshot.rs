@@ -132,7 +132,7 @@ impl DaemonSnapshot {
     }
 
     /// Reads the state of a daemon. A daemon on this host does not need an HTTP server for this.
-    pub(super) fn of(target: &Target) -> Result<DaemonSnapshot> {
+    pub(super) fn take(target: &Target) -> Result<DaemonSnapshot> {
         let Some(run_dir) = &target.run_dir else { return DaemonSnapshot::far(target) };
         let status = master(run_dir)?;
         let mut snapshot = DaemonSnapshot::new(status);

@@ -192,7 +192,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
 }
 
 fn deal(at: &TargetOptions, which: &DeadSelection, deed: DeadOperation, rate: Option<Rate>) -> Result<bool> {
-    let api = Api::of(at)?;
+    let api = Api::from_options(at)?;
     let DeadCounts { matched, more, away, .. } = ask(&api, which, deed, &which.ids, None, Map::new(), true)?;
     if more {
         eprintln!("there are more dead letters than one request can look at: run this again afterwards");
@@ -211,7 +211,7 @@ fn deal(at: &TargetOptions, which: &DeadSelection, deed: DeadOperation, rate: Op
     }
     let mut progress = Progress::begin(wanted, "dead letters");
     let mut done = 0;
-    let (pace, begun) = (Pace::of(rate, Duration::ZERO), Instant::now());
+    let (pace, begun) = (Pace::new(rate, Duration::ZERO), Instant::now());
     let step = |ids: &[String], limit: u64, done: u64| -> Result<u64> {
         let mut how = Map::new();
         if let Some(rate) = rate {

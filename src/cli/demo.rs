@@ -109,7 +109,7 @@ fn open_console(folder: &TemporaryFolder, daemon: &mut Daemon) -> Result<String>
     let account = json!({ "role": "admin", "password": password });
     let until = Instant::now() + PATIENCE;
     loop {
-        match Api::of(&at).and_then(|api| api.ask("PUT", "/v1/accounts/admin", &account)) {
+        match Api::from_options(&at).and_then(|api| api.ask("PUT", "/v1/accounts/admin", &account)) {
             Ok(_) => return Ok(password),
             Err(e) if Instant::now() > until => return Err(e).context("dq-http-server does not answer"),
             Err(_) if daemon.has_ended()? => bail!("dq-master has ended; RUST_LOG=info tells more"),

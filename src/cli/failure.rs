@@ -22,7 +22,7 @@ pub(super) enum Failure {
     #[error("{0}")]
     Usage(String),
     /// The daemon has refused the request, for this reason.
-    #[error("{}", .0.told())]
+    #[error("{}", .0.sentence())]
     Refused(Problem),
     /// There is nothing with this name.
     #[error("{0}")]
@@ -57,7 +57,7 @@ pub(super) struct Problem {
 
 impl Problem {
     /// Returns the problem as a text for people.
-    pub(super) fn told(&self) -> String {
+    pub(super) fn sentence(&self) -> String {
         let Problem { status, code, detail, .. } = self;
         let hint = match code.as_str() {
             "unauthorized" => "; give a token with --token-file, --token or DQ_TOKEN",
@@ -106,14 +106,14 @@ pub(super) fn exit(error: &anyhow::Error) -> u8 {
 pub(super) fn tell(error: &anyhow::Error, as_json: bool) -> ExitCode {
     let exit = exit(error);
     if as_json {
-        eprintln!("{}", shown(error, exit));
+        eprintln!("{}", to_json(error, exit));
     } else {
         eprintln!("dq: {error:#}");
     }
     ExitCode::from(exit)
 }
 
-fn shown(error: &anyhow::Error, exit: u8) -> serde_json::Value {
+fn to_json(error: &anyhow::Error, exit: u8) -> serde_json::Value {
     let failure = error.downcast_ref::<Failure>();
     let (code, detail, status, field) = match failure {
         Some(Failure::Refused(p)) => (p.code.as_str(), p.detail.clone(), Some(p.status), p.field.clone()),
@@ -165,10 +165,10 @@ mod tests {
     fn a_problem_is_told_as_people_read_it_and_as_programs_do() {
         let error = anyhow::Error::from(problem(404, "unknown_topic"));
         assert_eq!(format!("{error:#}"), "topic nope is not registered (404 unknown_topic)");
-        let shown = shown(&error, exit(&error));
+        let shown = to_json(&error, exit(&error));
         assert_eq!(shown["error"]["code"], "unknown_topic");
         assert_eq!((&shown["error"]["exit"], &shown["error"]["status"]), (&json!(3), &json!(404)));
         let bare = Problem { status: 502, ..Problem::default() };
-        assert_eq!(bare.told(), "the daemon answers 502");
+        assert_eq!(bare.sentence(), "the daemon answers 502");
     }
 }

@@ -67,7 +67,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
 
 /// Prints the jobs that the API lists at a path.
 pub(super) fn show(at: &TargetOptions, path: &str, how_many: &PageOptions) -> Result<()> {
-    let api = Api::of(at)?;
+    let api = Api::from_options(at)?;
     let most = if how_many.all { usize::MAX } else { how_many.limit };
     let and = if path.contains('?') { '&' } else { '?' };
     let (mut shown, mut cursor, mut away, mut is_first) = (0, None::<String>, Vec::new(), true);

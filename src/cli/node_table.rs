@@ -66,7 +66,7 @@ pub(super) struct Jobs {
 }
 
 /// Returns the table of the nodes that a daemon reports, and the line about its spool.
-pub(super) fn told(nodes: &[Node], spool: Option<SpoolFill>) -> String {
+pub(super) fn table_with_spool(nodes: &[Node], spool: Option<SpoolFill>) -> String {
     table(&nodes.iter().map(Row::from).collect::<Vec<_>>()) + &waiting(spool)
 }
 

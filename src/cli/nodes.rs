@@ -180,7 +180,7 @@ fn list(at: &TargetOptions) -> Result<bool> {
     let (rows, spool) = match &at.config {
         Some(config) => rows(config)?,
         None => {
-            let told = daemon_snapshot::nodes(&Api::of(at)?)?;
+            let told = daemon_snapshot::nodes(&Api::from_options(at)?)?;
             (told.nodes.iter().map(Row::from).collect(), told.spool)
         }
     };
@@ -244,14 +244,15 @@ fn move_jobs(arguments: &Move, lanes: &Lanes) -> Result<()> {
         bail!("nothing was done");
     }
     eprintln!("if this command is interrupted, run dq nodes move again: until then nothing is delivered");
-    let done =
-        nodes.move_jobs(&ask, shown()?).context("the move is not finished: run dq nodes move again")?;
+    let done = nodes
+        .move_jobs(&ask, progress_bar()?)
+        .context("the move is not finished: run dq nodes move again")?;
     done.iter().for_each(tell_moved);
     Ok(())
 }
 
 /// Returns a function that shows the progress of a move: a bar at a terminal, otherwise a line each [`LINE_EACH`].
-fn shown() -> Result<impl FnMut(Progress)> {
+fn progress_bar() -> Result<impl FnMut(Progress)> {
     let bar = ProgressBar::new(0);
     bar.set_style(ProgressStyle::with_template("{bar:40} {pos} of {len} looked at, {eta} to go")?);
     let is_shown = std::io::stderr().is_terminal();
@@ -325,7 +326,7 @@ fn forget(arguments: &Forget, lanes: &Lanes) -> Result<()> {
     if !is_confirmed(&question, arguments.yes)? {
         bail!("nothing was done");
     }
-    let left = nodes.give_up(name, shown()?)?;
+    let left = nodes.give_up(name, progress_bar()?)?;
     println!("{name} is forgotten; nodes with jobs: {}", left.join(", "));
     println!(
         "take it out of the configuration of every host, and reload. If it comes back: dq nodes move --adopt {name}"

@@ -26,7 +26,7 @@ pub(super) struct Arguments {
 
 /// Runs `dq status`. Returns whether all is well.
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
-    let snapshot = DaemonSnapshot::of(&arguments.at.target()?)?;
+    let snapshot = DaemonSnapshot::take(&arguments.at.target()?)?;
     if arguments.at.json {
         println!("{}", serde_json::to_string_pretty(&snapshot)?);
     } else {
@@ -115,7 +115,7 @@ fn stored(snapshot: &DaemonSnapshot) -> String {
         }
     }
     if let Some(nodes) = snapshot.nodes.as_ref().filter(|nodes| nodes.iter().any(|n| n.name != "embedded")) {
-        let _ = write!(text, "\n{}", super::node_table::told(nodes, snapshot.spool));
+        let _ = write!(text, "\n{}", super::node_table::table_with_spool(nodes, snapshot.spool));
     }
     // If the topics are known and only the nodes are missing, the daemon may be of an older release without this route.
     // This is no problem, and is not shown.

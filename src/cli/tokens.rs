@@ -85,7 +85,7 @@ struct Token {
 
 /// Runs `dq token`.
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
-    let api = Api::of(&arguments.at)?;
+    let api = Api::from_options(&arguments.at)?;
     let as_json = arguments.at.json;
     match &arguments.command {
         Command::Create(create) => {

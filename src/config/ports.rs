@@ -22,7 +22,7 @@ const IDLE: (Duration, Duration) = (Duration::from_millis(100), HOUR.saturating_
 
 pub(super) fn server(raw: raw::Server, has_registry: bool) -> Result<Server, ConfigError> {
     let port = ListenPort { name: "server", example: "127.0.0.1:6789" };
-    let (listen, auth, allow) = port.of(&raw.listen, &raw.auth, &raw.allow, has_registry)?;
+    let (listen, auth, allow) = port.check(&raw.listen, &raw.auth, &raw.allow, has_registry)?;
     if !(256..=FRAME_MAX).contains(&raw.max_frame.0) {
         let shown = serde_json::to_string(&raw.max_frame).unwrap_or_default();
         return Err(ConfigError::key(
@@ -42,7 +42,7 @@ pub(super) fn server(raw: raw::Server, has_registry: bool) -> Result<Server, Con
 
 pub(super) fn http(raw: raw::Http, has_registry: bool, base: &Path) -> Result<Http, ConfigError> {
     let port = ListenPort { name: "http", example: "127.0.0.1:8088" };
-    let (listen, auth, allow) = port.of(&raw.listen, &raw.auth, &raw.allow, has_registry)?;
+    let (listen, auth, allow) = port.check(&raw.listen, &raw.auth, &raw.allow, has_registry)?;
     let tls = certificate(
         ConfiguredFile { key: "http.tls.cert", file: &raw.tls.cert },
         ConfiguredFile { key: "http.tls.key", file: &raw.tls.key },
@@ -93,7 +93,7 @@ impl ListenPort {
     }
 
     /// Returns the address of the port, and who may connect.
-    fn of(
+    fn check(
         &self,
         listen: &str,
         auth: &str,

@@ -54,7 +54,7 @@ pub struct Changes {
 
 impl Changes {
     /// Watches the file from now on.
-    pub fn of(path: &Path) -> io::Result<Changes> {
+    pub fn new(path: &Path) -> io::Result<Changes> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         let changes = Changes { inotify, path: std::path::absolute(path)? };
         changes.watch()?;
@@ -125,7 +125,7 @@ mod tests {
         fs::create_dir(dir.path().join("conf")).unwrap();
         let path = dir.path().join("conf/dq.toml");
         symlink("../data/dq.toml", &path).unwrap();
-        let mut changes = Changes::of(&path).unwrap();
+        let mut changes = Changes::new(&path).unwrap();
         assert!(!changes.take().unwrap());
         fs::write(a.join("dq.toml"), "x").unwrap();
         assert!(changes.take().unwrap(), "written where the link leads");
@@ -136,7 +136,7 @@ mod tests {
 
         // The folder's link is made to lead elsewhere. Then that folder is removed and made again.
         let path = dir.path().join("data/dq.toml");
-        let mut changes = Changes::of(&path).unwrap();
+        let mut changes = Changes::new(&path).unwrap();
         symlink(&b, dir.path().join("next")).unwrap();
         fs::rename(dir.path().join("next"), dir.path().join("data")).unwrap();
         assert!(changes.take().unwrap(), "led elsewhere");

@@ -33,7 +33,7 @@ pub struct Marks {
 impl Fields {
     /// Returns the fields of a body: the members of an object, the items of an array with their indexes as names, or
     /// any other value as the one field `body`.
-    pub fn of(body: &Body) -> Fields {
+    pub fn from_body(body: &Body) -> Fields {
         let text = body.as_str();
         let members = match text.as_bytes().first() {
             Some(b'{' | b'[') => serde_json::Deserializer::from_str(text).deserialize_any(Members).ok(),
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     fn fields(body: &str) -> Fields {
-        Fields::of(&Body::parse(body).unwrap())
+        Fields::from_body(&Body::parse(body).unwrap())
     }
 
     #[test]

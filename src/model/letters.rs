@@ -48,7 +48,7 @@ pub struct Pace {
 impl Pace {
     /// Makes a pace. The first job is due after `after`; the others follow at the rate. Without a rate all are due
     /// after `after`.
-    pub fn of(rate: Option<Rate>, after: Duration) -> Pace {
+    pub fn new(rate: Option<Rate>, after: Duration) -> Pace {
         Pace { after, every: rate.map_or(Duration::ZERO, |rate| rate.per / rate.jobs.max(1)) }
     }
 
@@ -99,11 +99,11 @@ mod tests {
     #[test]
     fn a_pace_goes_on_where_it_was() {
         let [second, tenth] = [1000, 100].map(Duration::from_millis);
-        let pace = Pace::of(Some(Rate::per_second(10)), second);
+        let pace = Pace::new(Some(Rate::per_second(10)), second);
         assert_eq!((pace.every, pace.due(5)), (tenth, second + 5 * tenth));
         assert_eq!(pace.behind(5, second).after, 5 * tenth);
         assert_eq!(pace.behind(0, 9 * second).after, Duration::ZERO);
-        assert_eq!(Pace::of(None, Duration::ZERO), Pace::default());
+        assert_eq!(Pace::new(None, Duration::ZERO), Pace::default());
         assert_eq!(Pace::default().behind(7, second), Pace::default());
     }
 }

@@ -23,7 +23,7 @@ pub struct Hashed(Arc<str>);
 
 impl Hashed {
     /// Hashes a new password. The salt must be random.
-    pub fn of(password: &str, salt: [u8; 16]) -> Result<Hashed, WrongLength> {
+    pub fn new(password: &str, salt: [u8; 16]) -> Result<Hashed, WrongLength> {
         let length = password.chars().count();
         if !(LENGTHS[0]..=LENGTHS[1]).contains(&length) {
             return Err(WrongLength(length));
@@ -58,7 +58,7 @@ impl Hashed {
 /// the answer does not show whether an account exists.
 pub fn check_nobodys(password: &str) {
     static NOBODYS: LazyLock<Option<Hashed>> =
-        LazyLock::new(|| Hashed::of("nobody's password", [0; 16]).ok());
+        LazyLock::new(|| Hashed::new("nobody's password", [0; 16]).ok());
     if let Some(hashed) = &*NOBODYS {
         let _ = hashed.is_of(password);
     }
@@ -77,11 +77,11 @@ mod tests {
 
     #[test]
     fn a_password_is_known_by_its_hash_alone() {
-        let hashed = Hashed::of("correct horse", [7; 16]).unwrap();
+        let hashed = Hashed::new("correct horse", [7; 16]).unwrap();
         assert!(hashed.is_of("correct horse") && !hashed.is_of("correct horsf") && !hashed.is_of(""));
         assert!(hashed.as_str().starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{}", hashed.as_str());
         assert_eq!(Hashed::parse(hashed.as_str()), Some(hashed.clone()));
-        assert_ne!(Hashed::of("correct horse", [8; 16]).unwrap(), hashed);
+        assert_ne!(Hashed::new("correct horse", [8; 16]).unwrap(), hashed);
         assert!(!format!("{hashed:?}").contains("argon2"));
         for wrong in
             ["", "correct horse", "$argon2id$", "$argon2i$v=19$m=19456,t=2,p=1$BwcHBwcHBwc$AAAAAAAAAAAAAAAA"]
@@ -92,8 +92,8 @@ mod tests {
 
     #[test]
     fn a_password_has_8_to_256_characters_of_any_script() {
-        assert_eq!(Hashed::of("seven77", [0; 16]), Err(WrongLength(7)));
-        assert_eq!(Hashed::of(&"x".repeat(257), [0; 16]), Err(WrongLength(257)));
-        assert!(Hashed::of("正确的马电池订书钉", [0; 16]).unwrap().is_of("正确的马电池订书钉"));
+        assert_eq!(Hashed::new("seven77", [0; 16]), Err(WrongLength(7)));
+        assert_eq!(Hashed::new(&"x".repeat(257), [0; 16]), Err(WrongLength(257)));
+        assert!(Hashed::new("正确的马电池订书钉", [0; 16]).unwrap().is_of("正确的马电池订书钉"));
     }
 }

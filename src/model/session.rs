@@ -76,7 +76,7 @@ mod tests {
     fn account(name: &str, password: &str) -> Token {
         Token {
             name: TokenName::of_account(name).unwrap(),
-            proof: Proof::Password(Hashed::of(password, [3; 16]).unwrap()),
+            proof: Proof::Password(Hashed::new(password, [3; 16]).unwrap()),
             scopes: vec!["admin".parse().unwrap()],
             created_ms: 1,
             expires_ms: None,
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn a_token_without_a_password_has_no_session() {
         let token =
-            Token { proof: Proof::Secret(Secret::of([1; 32]).digest()), ..account("a", "password of a") };
+            Token { proof: Proof::Secret(Secret::new([1; 32]).digest()), ..account("a", "password of a") };
         assert_eq!(begin(&token, 0), None);
     }
 }

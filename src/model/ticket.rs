@@ -27,7 +27,7 @@ pub struct TicketSecret([u8; 32]);
 
 impl TicketSecret {
     /// Makes a secret from these bytes. None: their number is wrong.
-    pub fn of(bytes: &[u8]) -> Option<TicketSecret> {
+    pub fn from_bytes(bytes: &[u8]) -> Option<TicketSecret> {
         bytes.try_into().ok().map(TicketSecret)
     }
 
@@ -79,7 +79,7 @@ impl Ticket {
         TEXT.encode(bytes)
     }
 
-    fn of(bytes: &[u8]) -> Option<Ticket> {
+    fn from_bytes(bytes: &[u8]) -> Option<Ticket> {
         fn number<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
             let (first, behind) = rest.split_first_chunk::<N>()?;
             *rest = behind;
@@ -119,7 +119,7 @@ impl PresentedTicket {
         let mut signed = TEXT.decode(text).ok()?;
         let signature = *signed.last_chunk()?;
         signed.truncate(signed.len() - SIGNATURE);
-        Some(PresentedTicket { ticket: Ticket::of(&signed)?, signed, signature })
+        Some(PresentedTicket { ticket: Ticket::from_bytes(&signed)?, signed, signature })
     }
 
     /// Returns the lease token. It tells which lane the job is leased from, and so which secret the ticket should be
@@ -156,7 +156,8 @@ mod tests {
 
     #[test]
     fn a_ticket_is_proved_by_its_secret_alone() {
-        let (own, other) = (TicketSecret::of(&[1; 32]).unwrap(), TicketSecret::of(&[2; 32]).unwrap());
+        let (own, other) =
+            (TicketSecret::from_bytes(&[1; 32]).unwrap(), TicketSecret::from_bytes(&[2; 32]).unwrap());
         let text = ticket().sign(&own);
         assert!(text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'), "{text}");
         let shown = PresentedTicket::read(&text).unwrap();
@@ -167,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_ticket_of_which_anything_is_changed_is_none() {
-        let secret = TicketSecret::of(&[1; 32]).unwrap();
+        let secret = TicketSecret::from_bytes(&[1; 32]).unwrap();
         let bytes = TEXT.decode(ticket().sign(&secret)).unwrap();
         for i in 0..bytes.len() {
             let mut changed = bytes.clone();
@@ -185,7 +186,7 @@ mod tests {
 
     #[test]
     fn the_longest_names_make_a_ticket() {
-        let secret = TicketSecret::of(&[1; 32]).unwrap();
+        let secret = TicketSecret::from_bytes(&[1; 32]).unwrap();
         let topic = TopicName::new(&"t".repeat(TOPIC_MAX)).unwrap();
         let key = JobKey { topic, id: JobId::new("i".repeat(ID_MAX)).unwrap() };
         let ticket = Ticket { key, token: vec![7; 300].into(), ..ticket() };

@@ -29,7 +29,7 @@ pub struct Secret(String);
 
 impl Secret {
     /// Makes the secret from random bytes.
-    pub fn of(random: [u8; 32]) -> Secret {
+    pub fn new(random: [u8; 32]) -> Secret {
         let mut text = String::with_capacity(PREFIX.len() + LENGTH);
         text.push_str(PREFIX);
         let (mut bits, mut count) = (0_u32, 0);
@@ -70,7 +70,7 @@ pub struct Digest([u8; 32]);
 
 impl Digest {
     /// Returns the digest of what a client presents. None: the text does not have the form of a dq secret.
-    pub fn of(shown: &str) -> Option<Digest> {
+    pub fn from_secret(shown: &str) -> Option<Digest> {
         let letters = shown.strip_prefix(PREFIX)?;
         let fits = letters.len() == LENGTH && letters.bytes().all(|b| LETTERS.contains(&b));
         fits.then(|| Digest(Sha256::digest(shown.as_bytes()).into()))
@@ -181,15 +181,15 @@ const ACCOUNT: char = '@';
 impl TokenName {
     /// Checks a text and makes the name of a client's token from it.
     pub fn new(name: &str) -> Result<TokenName, NoName> {
-        TokenName::of(name, false)
+        TokenName::checked(name, false)
     }
 
     /// Checks a text and makes the name of an account from it.
     pub fn of_account(name: &str) -> Result<TokenName, NoName> {
-        TokenName::of(name, true)
+        TokenName::checked(name, true)
     }
 
-    fn of(name: &str, is_account: bool) -> Result<TokenName, NoName> {
+    fn checked(name: &str, is_account: bool) -> Result<TokenName, NoName> {
         let no_name = || NoName(name.chars().take(128).collect());
         // With `ACCOUNT` before it, the stored name is not longer than other names.
         let fits = !is_account || name.len() < 128;
@@ -203,7 +203,7 @@ impl TokenName {
     }
 
     /// Returns the name as it is stored.
-    pub fn kept(&self) -> String {
+    pub fn stored(&self) -> String {
         if self.is_account { format!("{ACCOUNT}{}", self.name) } else { self.name.to_string() }
     }
 }
@@ -217,7 +217,7 @@ impl TryFrom<String> for TokenName {
 
 impl From<TokenName> for String {
     fn from(name: TokenName) -> String {
-        name.kept()
+        name.stored()
     }
 }
 
@@ -297,8 +297,8 @@ impl Tokens {
 
     /// Returns the token whose secret a client presents, if the token is valid now. The time that this takes does not
     /// depend on which token it is, nor on how much of the secret is right.
-    pub fn shown(&self, secret: &str, now_ms: i64) -> Option<&Token> {
-        let digest = Digest::of(secret)?;
+    pub fn find_by_secret(&self, secret: &str, now_ms: i64) -> Option<&Token> {
+        let digest = Digest::from_secret(secret)?;
         let (mut found, mut at) = (Choice::from(0), 0_u64);
         for (n, token) in (0_u64..).zip(self.0.iter()) {
             let same = match &token.proof {
@@ -331,7 +331,7 @@ mod tests {
     fn token(name: &str, random: u8, expires_ms: Option<i64>) -> Token {
         Token {
             name: TokenName::new(name).unwrap(),
-            proof: Proof::Secret(Secret::of([random; 32]).digest()),
+            proof: Proof::Secret(Secret::new([random; 32]).digest()),
             scopes: vec![Scope::Read],
             created_ms: 1,
             expires_ms,
@@ -341,16 +341,16 @@ mod tests {
 
     #[test]
     fn a_secret_is_known_by_its_look_and_kept_by_its_digest_alone() {
-        assert_eq!(Secret::of([0; 32]).reveal(), format!("dq_{}", "a".repeat(52)));
-        assert_eq!(Secret::of([255; 32]).reveal(), format!("dq_{}q", "7".repeat(51)));
+        assert_eq!(Secret::new([0; 32]).reveal(), format!("dq_{}", "a".repeat(52)));
+        assert_eq!(Secret::new([255; 32]).reveal(), format!("dq_{}q", "7".repeat(51)));
         let mut one = [0; 32];
         one[0] = 0b0000_1000;
-        assert!(Secret::of(one).reveal().starts_with("dq_ba"));
-        let secret = Secret::of([7; 32]);
-        assert_eq!(Digest::of(secret.reveal()).unwrap(), secret.digest());
+        assert!(Secret::new(one).reveal().starts_with("dq_ba"));
+        let secret = Secret::new([7; 32]);
+        assert_eq!(Digest::from_secret(secret.reveal()).unwrap(), secret.digest());
         assert_eq!(Digest::from_hex(&secret.digest().to_string()).unwrap(), secret.digest());
         for wrong in ["", "dq_", "dq_A", &secret.reveal()[1..], &secret.reveal().to_uppercase(), "Bearer x"] {
-            assert!(Digest::of(wrong).is_none(), "{wrong}");
+            assert!(Digest::from_secret(wrong).is_none(), "{wrong}");
         }
         assert!(Digest::from_hex("zz").is_none());
         assert!(!format!("{:?}", token("a", 7, None)).contains(&secret.digest().to_string()));
@@ -360,9 +360,9 @@ mod tests {
     fn an_account_and_a_token_of_one_name_are_two() {
         let (account, client) = (TokenName::of_account("ann").unwrap(), TokenName::new("ann").unwrap());
         assert!(account != client && account.to_string() == client.to_string());
-        assert_eq!((account.kept().as_str(), client.kept().as_str()), ("@ann", "ann"));
+        assert_eq!((account.stored().as_str(), client.stored().as_str()), ("@ann", "ann"));
         for name in [account, client] {
-            assert_eq!(TokenName::try_from(name.kept()), Ok(name));
+            assert_eq!(TokenName::try_from(name.stored()), Ok(name));
         }
         assert!(TokenName::new("@ann").is_err() && TokenName::of_account("@ann").is_err());
         let long = "x".repeat(128);
@@ -373,14 +373,14 @@ mod tests {
     fn a_token_is_found_by_its_secret_until_it_expires_or_goes() {
         let tokens: Tokens =
             [token("b", 2, Some(100)), token("a", 1, None), token("c", 3, None)].into_iter().collect();
-        let secret = |n| Secret::of([n; 32]);
+        let secret = |n| Secret::new([n; 32]);
         for (random, name) in [(1, "a"), (2, "b"), (3, "c")] {
-            assert_eq!(tokens.shown(secret(random).reveal(), 99).unwrap().name.as_str(), name);
+            assert_eq!(tokens.find_by_secret(secret(random).reveal(), 99).unwrap().name.as_str(), name);
         }
-        assert!(tokens.shown(secret(2).reveal(), 100).is_none(), "expired");
-        assert!(tokens.shown(secret(4).reveal(), 0).is_none());
-        assert!(Tokens::default().shown(secret(1).reveal(), 0).is_none());
-        let pass = Pass::from(tokens.shown(secret(2).reveal(), 0).unwrap());
+        assert!(tokens.find_by_secret(secret(2).reveal(), 100).is_none(), "expired");
+        assert!(tokens.find_by_secret(secret(4).reveal(), 0).is_none());
+        assert!(Tokens::default().find_by_secret(secret(1).reveal(), 0).is_none());
+        let pass = Pass::from(tokens.find_by_secret(secret(2).reveal(), 0).unwrap());
         assert!(tokens.passed(&pass, 99).is_some() && tokens.passed(&pass, 100).is_none());
         // Another token with the same name does not count.
         let others: Tokens = [token("b", 5, None)].into_iter().collect();

@@ -209,7 +209,7 @@ mod tests {
         let source = "sqlite:/x".to_owned();
         let token = Token {
             name: TokenName::new("ops").unwrap(),
-            proof: Proof::Secret(Secret::of([1; 32]).digest()),
+            proof: Proof::Secret(Secret::new([1; 32]).digest()),
             scopes: vec!["produce:a".parse().unwrap()],
             created_ms: 1,
             expires_ms: Some(2),

@@ -17,10 +17,10 @@ pub(super) struct TokenRow {
 }
 
 impl TokenRow {
-    pub(super) fn of(token: &Token) -> TokenRow {
+    pub(super) fn new(token: &Token) -> TokenRow {
         let scopes: Vec<String> = token.scopes.iter().map(Scope::to_string).collect();
         TokenRow {
-            name: token.name.kept(),
+            name: token.name.stored(),
             digest: token.proof.clone().into(),
             scopes: scopes.join(" "),
             created_ms: token.created_ms,

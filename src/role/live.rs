@@ -73,10 +73,10 @@ impl LiveTopics {
         DirBuilder::new().recursive(true).mode(0o700).create(snapshot_folder(&run_dir))?;
         let (source, told) = (registry.to_string(), HashSet::new());
         // The watch begins before the file is read, so that no change is missed.
-        let watch = Watch::of(&Snapshot::file(&run_dir))?;
+        let watch = Watch::new(&Snapshot::file(&run_dir))?;
         let registry = FollowedRegistry { file, source, run_dir, watch, seen: None, is_read: false, told };
         let mut live = LiveTopics { topics, tokens: Tokens::default(), registry: Some(registry), lanes };
-        live.look();
+        live.reload();
         Ok(live)
     }
 
@@ -96,8 +96,8 @@ impl LiveTopics {
     }
 
     /// Checks for changes. Returns the topics if they have changed. Call it when the descriptor is readable.
-    pub fn look(&mut self) -> Option<&Topics> {
-        let (topics, tokens) = self.registry.as_mut()?.look()?;
+    pub fn reload(&mut self) -> Option<&Topics> {
+        let (topics, tokens) = self.registry.as_mut()?.reload()?;
         if let Some(tokens) = tokens {
             self.tokens = tokens;
         }
@@ -120,7 +120,7 @@ impl LiveTopics {
 
 impl FollowedRegistry {
     /// Reads the snapshot if it is new. Returns its topics, and its tokens if it has a list of them.
-    fn look(&mut self) -> Option<(Topics, Option<Tokens>)> {
+    fn reload(&mut self) -> Option<(Topics, Option<Tokens>)> {
         if let Err(e) = self.watch.take() {
             log::warn!("cannot watch the snapshot of the registry: {e}");
         }
@@ -152,8 +152,8 @@ impl FollowedRegistry {
 }
 
 impl Watch {
-    fn of(file: &Path) -> io::Result<Watch> {
-        match Changes::of(file) {
+    fn new(file: &Path) -> io::Result<Watch> {
+        match Changes::new(file) {
             Ok(changes) => Ok(Watch::Told(changes)),
             Err(e) => {
                 log::warn!("cannot watch {}: {e}; it is checked every second", file.display());
@@ -196,7 +196,7 @@ mod tests {
         let followed = FollowedRegistry {
             file: vec![topic("a", "http://file/")],
             source: "sqlite:/x".into(),
-            watch: Watch::of(&Snapshot::file(&run_dir)).unwrap(),
+            watch: Watch::new(&Snapshot::file(&run_dir)).unwrap(),
             run_dir: run_dir.clone(),
             seen: None,
             is_read: false,
@@ -208,25 +208,25 @@ mod tests {
             tokens: Tokens::default(),
             lanes: None,
         };
-        assert!(live.look().is_none() && !live.is_whole());
+        assert!(live.reload().is_none() && !live.is_whole());
         let write = |source: &str, topics: Vec<Topic>| {
             let snapshot =
                 Snapshot { source: source.into(), revision: Revision(1), topics, tokens: Some(Vec::new()) };
             snapshot.write(&run_dir).unwrap();
         };
         write("sqlite:/x", vec![topic("a", "http://registry/"), topic("b", "http://b/")]);
-        let topics = live.look().unwrap().clone();
+        let topics = live.reload().unwrap().clone();
         assert!(live.is_whole());
         assert_eq!(topics.get("a").unwrap().callback, "http://file/");
         assert_eq!(topics.get("b").unwrap().callback, "http://b/");
-        assert!(live.look().is_none());
+        assert!(live.reload().is_none());
         write("mysql://other/dq", vec![]);
-        assert!(live.look().is_none());
+        assert!(live.reload().is_none());
         std::fs::write(Snapshot::file(&run_dir), "{").unwrap();
-        assert!(live.look().is_none());
+        assert!(live.reload().is_none());
         assert_eq!(*live.now(), topics);
         write("sqlite:/x", vec![]);
-        assert!(live.look().unwrap().get("b").is_none());
+        assert!(live.reload().unwrap().get("b").is_none());
     }
 
     #[test]
@@ -240,7 +240,7 @@ mod tests {
         let source = settings.registry.as_ref().unwrap().to_string();
         settings.run_dir = run_dir.clone();
         let mut live = LiveTopics::begin(&settings).unwrap();
-        let secret = Secret::of([9; 32]);
+        let secret = Secret::new([9; 32]);
         let token = Token {
             name: TokenName::new("ops").unwrap(),
             proof: Proof::Secret(secret.digest()),
@@ -252,8 +252,8 @@ mod tests {
         let mut write = |tokens: Option<Vec<Token>>| {
             let (source, revision) = (source.clone(), Revision(1));
             Snapshot { source, revision, topics: Vec::new(), tokens }.write(&run_dir).unwrap();
-            assert!(live.look().is_none(), "no topic has changed");
-            live.tokens().shown(secret.reveal(), 0).is_some()
+            assert!(live.reload().is_none(), "no topic has changed");
+            live.tokens().find_by_secret(secret.reveal(), 0).is_some()
         };
         assert!(!write(Some(vec![])));
         assert!(write(Some(vec![token])));

@@ -49,7 +49,7 @@ impl MeteredStore {
 
     /// Returns the counters of the job's home. The handle of one lane always uses those of its lane.
     fn node_of(&self, key: &JobKey) -> NodeCells<'_> {
-        self.counters.node(&self.names[self.lane.unwrap_or_else(|| self.lanes.of(key))])
+        self.counters.node(&self.names[self.lane.unwrap_or_else(|| self.lanes.lane_of(key))])
     }
 
     /// Returns the counters of the node that was asked: the home of the first job, if there is one.

@@ -38,7 +38,7 @@ pub fn hang_bell(
     match settings {
         settings::Store::Embedded { .. } => Ok(Box::new(sqlite::HungBell::hang(run_dir, kind, name)?)),
         settings::Store::Redis(settings) => {
-            let nodes = redis::Nodes::of(settings).map_err(io::Error::other)?;
+            let nodes = redis::Nodes::from_settings(settings).map_err(io::Error::other)?;
             Ok(Box::new(redis::RedisBell::hang(&nodes, lane, kind)?))
         }
     }
@@ -86,7 +86,7 @@ impl Lanes {
     pub fn new(settings: &settings::Store) -> Result<Lanes> {
         match settings {
             settings::Store::Embedded { .. } => Ok(Lanes(None)),
-            settings::Store::Redis(settings) => Ok(Lanes(Some(redis::Nodes::of(settings)?))),
+            settings::Store::Redis(settings) => Ok(Lanes(Some(redis::Nodes::from_settings(settings)?))),
         }
     }
 
@@ -173,7 +173,7 @@ impl Lanes {
     }
 
     /// Returns the lane where a job belongs.
-    pub fn of(&self, key: &JobKey) -> usize {
+    pub fn lane_of(&self, key: &JobKey) -> usize {
         self.0.as_ref().map_or(0, |nodes| nodes.lane_of(key))
     }
 }

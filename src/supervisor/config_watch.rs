@@ -23,7 +23,7 @@ pub struct ConfigWatch {
 impl ConfigWatch {
     /// Watches the file from now on. It is also checked once, for a change that came earlier.
     fn begin(path: &Path) -> Option<ConfigWatch> {
-        match Changes::of(path) {
+        match Changes::new(path) {
             Ok(changes) => Some(ConfigWatch { changes, look_at: Some(Instant::now() + QUIET) }),
             Err(e) => {
                 log::error!("watch_config: cannot watch {}: {e}", path.display());

@@ -132,7 +132,7 @@ impl Master {
     pub(super) fn status(&self) -> Status {
         let process = |((generation, slot), filled): (&super::Place, &super::RunningChild)| {
             let (state, pid) = (state_of(filled.child.state), filled.child.pid().map(|p| p.as_raw()));
-            let ends = self.history.of(*slot);
+            let ends = self.history.ends(*slot);
             Process {
                 name: slot.to_string(),
                 generation: *generation,

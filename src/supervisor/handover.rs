@@ -84,7 +84,7 @@ enum StateData {
 }
 
 impl StateData {
-    fn of(state: State, now: Instant) -> StateData {
+    fn new(state: State, now: Instant) -> StateData {
         let left = |at: Instant| at.saturating_duration_since(now).as_millis() as u64;
         match state {
             State::Waiting { at } => StateData::Waiting { left_ms: left(at) },
@@ -121,7 +121,7 @@ impl StateData {
 
 impl HandOver {
     /// Describes what the master knows now.
-    pub fn of(master: &Master, again: Option<Kind>) -> HandOver {
+    pub fn new(master: &Master, again: Option<Kind>) -> HandOver {
         let now = Instant::now();
         let generation = |(number, g): (&slot::Generation, &Generation)| GenerationData {
             number: *number,
@@ -133,7 +133,7 @@ impl HandOver {
             generation: *generation,
             slot: *slot,
             failures: filled.child.failures(),
-            state: StateData::of(filled.child.state, now),
+            state: StateData::new(filled.child.state, now),
             link: filled.link.as_ref().map(|link| link.as_fd().as_raw_fd()),
             started_ms: filled.started_ms,
             reason: filled.reason.clone(),
@@ -295,7 +295,7 @@ mod tests {
     fn every_state_of_a_child_comes_through() {
         let now = Instant::now();
         for child in HandOver::parse(V1.as_bytes()).unwrap().children {
-            let again = StateData::of(child.state.state(now), now);
+            let again = StateData::new(child.state.state(now), now);
             assert_eq!(format!("{again:?}"), format!("{:?}", child.state));
         }
     }

@@ -44,7 +44,7 @@ impl History {
     }
 
     /// Returns what is known of a slot.
-    pub fn of(&self, slot: Slot) -> Ends {
+    pub fn ends(&self, slot: Slot) -> Ends {
         self.slots.get(&slot.to_string()).cloned().unwrap_or_default()
     }
 

@@ -159,7 +159,7 @@ impl Master {
         let descriptors = host::raise_descriptor_limit().context("cannot raise the limit of descriptors")?;
         let program = std::fs::read_link("/proc/self/exe").context("cannot find the running executable")?;
         let executable = host::own_executable().context("cannot open the running executable")?;
-        let plan = Plan::of(&settings, &arguments.only, 0);
+        let plan = Plan::new(&settings, &arguments.only, 0);
         for (key, count) in [("timer", settings.timer.processes), ("consume", settings.consume.processes)] {
             if count == 0 && arguments.only.is_empty() {
                 log::warn!(

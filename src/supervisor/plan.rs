@@ -49,7 +49,7 @@ fn spool_of(store: &Store) -> Option<PathBuf> {
 impl Plan {
     /// Makes the plan for these settings. If `only` is not empty, other roles do not run. `more_consumers` is added to
     /// the number of consumers in the settings (negative: fewer), but at least one stays, unless the settings say 0.
-    pub fn of(settings: &Settings, only: &[Role], more_consumers: i32) -> Plan {
+    pub fn new(settings: &Settings, only: &[Role], more_consumers: i32) -> Plan {
         let slots = slots(settings, only, more_consumers);
         let runs = |role: Role| slots.iter().any(|slot| slot.role == role);
         let sockets = Role::ALL.into_iter().filter(|role| runs(*role));
@@ -128,7 +128,7 @@ mod tests {
     fn plan(text: &[(&str, &str)], only: &[Role], more: i32) -> Plan {
         let environment = text.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
         let settings = config::development(std::path::Path::new("/tmp"), environment).unwrap();
-        Plan::of(&settings, only, more)
+        Plan::new(&settings, only, more)
     }
 
     fn names(plan: &Plan) -> Vec<String> {

@@ -42,7 +42,7 @@ pub fn run(inherited: &Inherited) -> ExitCode {
         host::start_logs(NAME, handover.plan()?.log_dir.as_deref()).context("cannot start the log")?;
         let arguments = Arguments::try_parse_from(&handover.arguments)?;
         let settings = arguments.settings()?;
-        let next = Plan::of(&settings, &arguments.only, 0);
+        let next = Plan::new(&settings, &arguments.only, 0);
         if next.slots.is_empty() {
             bail!("there would be nothing to run");
         }
@@ -120,7 +120,7 @@ impl Master {
     /// Starts a process that tries the executable that is at the path now.
     pub(super) fn begin_preflight(&mut self) -> Result<Event> {
         let executable = generation::executable_at(&self.program)?;
-        let handover = host::seal("dq-handover", &HandOver::of(self, None).to_bytes()?)?;
+        let handover = host::seal("dq-handover", &HandOver::new(self, None).to_bytes()?)?;
         let (link, theirs) = Link::pair().context("cannot make a link")?;
         let spawn = Spawn {
             executable: executable.as_fd(),
@@ -162,7 +162,7 @@ impl Master {
     /// Executes the executable that was tried. Returns only if that failed.
     pub(super) fn execute(&mut self, again: Option<Kind>) {
         let Some(preflight) = self.preflight.take() else { return self.renew(Event::Failed) };
-        let handover = HandOver::of(self, again);
+        let handover = HandOver::new(self, again);
         let signals = &mut self.signals;
         let mut attempt = || -> Result<std::io::Error> {
             let before = host::own_executable().context("cannot open the running executable")?;

@@ -53,7 +53,7 @@ impl Master {
 
     /// Makes the plan for these settings, with the consumers that TTIN and TTOU added or removed.
     pub(super) fn plan(&self, settings: &Settings) -> Plan {
-        Plan::of(settings, &self.arguments.only, self.more_consumers)
+        Plan::new(settings, &self.arguments.only, self.more_consumers)
     }
 
     /// Reads the new configuration, and begins to start a new generation.

@@ -429,7 +429,7 @@ fn an_old_release_snapshot_removes_no_token_and_is_repaired() {
     });
     // The previous release knows tokens, but leaves out the accounts.
     let tokens = known.tokens.clone().unwrap();
-    let of_clients: Vec<_> = tokens.into_iter().filter(|t| !t.name.kept().starts_with('@')).collect();
+    let of_clients: Vec<_> = tokens.into_iter().filter(|t| !t.name.stored().starts_with('@')).collect();
     assert!(of_clients.len() < known.tokens.as_ref().unwrap().len(), "there is an account");
     Snapshot { tokens: Some(of_clients), ..known.clone() }.write(&run_dir).unwrap();
     eventually(SOON, "the accounts in the snapshot", || {

@@ -61,7 +61,7 @@ fn near_request() -> impl Strategy<Value = Value> {
 proptest! {
     #[test]
     fn any_bytes_are_cut_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        if let Some(framing) = bytes.first().and_then(|b| Framing::of(*b))
+        if let Some(framing) = bytes.first().and_then(|b| Framing::from_first_byte(*b))
             && let Ok(Some(range)) = framing.frame(&bytes, MAX)
         {
             prop_assert!(range.start == HEADER && range.end <= bytes.len());
@@ -119,7 +119,7 @@ proptest! {
     #[test]
     fn any_body_makes_fields(value in any_json(), failures in 0u32..3) {
         let body = Body::parse(&value.to_string()).unwrap();
-        let fields = Fields::of(&body).with(Marks { due_ms: 1, added_ms: 2, failures }, &TimeZone::UTC);
+        let fields = Fields::from_body(&body).with(Marks { due_ms: 1, added_ms: 2, failures }, &TimeZone::UTC);
         let shown: Value = serde_json::from_slice(&serde_json::to_vec(&fields).unwrap()).unwrap();
         prop_assert_eq!(&shown["notify_time"], "1970-01-01 00:00:00");
         let form = fields.url_encoded();

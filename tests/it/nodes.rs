@@ -230,7 +230,7 @@ fn all_that_is_known_of_a_job_moves_with_it() {
     assert_eq!(letters(both.as_mut()), dead);
     // A caller that has not heard of the move and names only one node gets an error that says so.
     let lanes = Lanes::new(&fleet.settings(&[0, 1], 4)).unwrap();
-    let there = ids.iter().find(|id| lanes.of(&key(id)) == 1).unwrap();
+    let there = ids.iter().find(|id| lanes.lane_of(&key(id)) == 1).unwrap();
     let refused = store.get(&key(there)).unwrap_err().to_string();
     assert!(refused.contains("r1 is one of the nodes that have jobs"), "{refused}");
     let last = leased.pop().unwrap();
@@ -264,7 +264,7 @@ fn a_lost_node_can_be_forgotten_and_its_jobs_adopted_later() {
     let ids: Vec<String> = (0..300).map(|n| n.to_string()).collect();
     assert!(store.add(&ids.iter().map(|id| later(id, "1")).collect::<Vec<_>>()).iter().all(Result::is_ok));
     let lanes = Lanes::new(&fleet.settings(&[0, 1, 2], 3)).unwrap();
-    let on_2: HashSet<&String> = ids.iter().filter(|id| lanes.of(&key(id)) == 2).collect();
+    let on_2: HashSet<&String> = ids.iter().filter(|id| lanes.lane_of(&key(id)) == 2).collect();
     let (code, _, err) = fleet.dq(&["forget", "r2"]);
     assert!(code == Some(1) && err.contains("r2 answers and has"), "{err}");
     fleet.nodes[2].kill();
@@ -413,7 +413,7 @@ fn a_node_with_older_data_is_not_used_until_a_move_checks_it() {
     assert_eq!(fleet.jobs_on(0), 200);
     let mut store = fleet.store(&[0, 1], 5);
     let lanes = Lanes::new(&fleet.settings(&[0, 1], 5)).unwrap();
-    let here = ids.iter().find(|id| lanes.of(&key(id)) == 0).unwrap();
+    let here = ids.iter().find(|id| lanes.lane_of(&key(id)) == 0).unwrap();
     let error = store.get(&key(here)).unwrap_err();
     assert!(
         error.code() == "node_down"

@@ -65,7 +65,7 @@ impl Pair {
             topic: TopicName::new("t").unwrap(),
             id: JobId::new(id.as_str()).unwrap(),
         };
-        ids.into_iter().find(|id| self.lanes.of(&key(id)) == node).unwrap()
+        ids.into_iter().find(|id| self.lanes.lane_of(&key(id)) == node).unwrap()
     }
 }
 

@@ -121,7 +121,7 @@ fn the_revision_changes_with_each_change_and_with_nothing_else() {
 fn token(n: &str, random: u8) -> Token {
     Token {
         name: TokenName::new(n).unwrap(),
-        proof: Proof::Secret(Secret::of([random; 32]).digest()),
+        proof: Proof::Secret(Secret::new([random; 32]).digest()),
         scopes: vec![Scope::Read, "produce:orders".parse().unwrap(), "consume:*".parse().unwrap()],
         created_ms: 1_796_140_250_000,
         expires_ms: Some(1_796_140_250_001),
@@ -171,7 +171,7 @@ fn a_new_account_replaces_the_old_one_and_leaves_tokens_alone() {
         let mut registry = open(settings).unwrap();
         let account = |name: &str, password: &str| Token {
             name: TokenName::of_account(name).unwrap(),
-            proof: Proof::Password(Hashed::of(password, [5; 16]).unwrap()),
+            proof: Proof::Password(Hashed::new(password, [5; 16]).unwrap()),
             scopes: vec![Scope::Admin],
             ..token(name, 0)
         };
@@ -185,11 +185,11 @@ fn a_new_account_replaces_the_old_one_and_leaves_tokens_alone() {
         assert_eq!(registry.tokens().unwrap(), std::slice::from_ref(&second));
         registry.put_token(&token("ann", 1)).unwrap();
         registry.put_account(&account("shop", "a third password")).unwrap();
-        let kept: Vec<String> = registry.tokens().unwrap().iter().map(|token| token.name.kept()).collect();
+        let kept: Vec<String> = registry.tokens().unwrap().iter().map(|token| token.name.stored()).collect();
         assert_eq!(kept, ["ann", "@ann", "@shop"]);
         registry.delete_token(&second.name).unwrap();
         registry.delete_token(&TokenName::new("shop").unwrap()).unwrap_err();
-        let kept: Vec<String> = registry.tokens().unwrap().iter().map(|token| token.name.kept()).collect();
+        let kept: Vec<String> = registry.tokens().unwrap().iter().map(|token| token.name.stored()).collect();
         assert_eq!(kept, ["ann", "@shop"]);
     });
 }

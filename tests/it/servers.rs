@@ -334,6 +334,20 @@ fn a_cluster_keeps_its_shard_count_whichever_master_is_away() {
 /// `cargo test --test it bells -- --nocapture` shows how many threads a bell needs, and how much memory they take.
 #[test]
 fn the_bells_of_a_cluster_cost_a_thread_a_shard_and_little_else() {
+    // Other tests take memory of this process, too. So the test runs once more, alone in a process of its own.
+    const ALONE: &str = "TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let name = "servers::the_bells_of_a_cluster_cost_a_thread_a_shard_and_little_else";
+        let mut alone = Command::new(std::env::current_exe().unwrap());
+        let out = alone.args(["--exact", name, "--nocapture"]).env(ALONE, "1").output().unwrap();
+        let told = String::from_utf8_lossy(&out.stdout);
+        assert!(
+            out.status.success() && told.contains("1 passed"),
+            "{told}{}",
+            String::from_utf8_lossy(&out.stderr)
+        );
+        return;
+    }
     let on = OnCluster::start();
     let mut store = open(&on.settings);
     add(&mut *store, "i").unwrap();

@@ -862,7 +862,7 @@ fn all_handles_have_one_secret_a_lane<F: Fixture>(f: &F) {
     let mut s = f.open();
     add(&mut *s, &(0..20).map(|n| job("t", &n.to_string(), NOW)).collect::<Vec<_>>());
     for held in lease(&mut *s, "t", 99) {
-        assert_eq!(lanes.of_token(&held.token), Some(lanes.of(&held.key)));
+        assert_eq!(lanes.of_token(&held.token), Some(lanes.lane_of(&held.key)));
     }
 }
 

@@ -68,7 +68,7 @@ impl Answer {
 
 impl Api {
     /// Returns a client of the daemon that the options choose.
-    pub(super) fn of(at: &TargetOptions) -> Result<Api> {
+    pub(super) fn from_options(at: &TargetOptions) -> Result<Api> {
         Api::new(&at.target()?, PATIENCE)
     }
 
@@ -330,7 +330,7 @@ mod tests {
             b"HTTP/1.1 404 Not Found\r\ncontent-length: 42\r\n\r\n{\"code\":\"unknown_topic\",\"detail\":\"no t\"}  ",
         );
         let Failure::Refused(problem) = failure(api.get("/")) else { panic!("a problem") };
-        assert_eq!((problem.status, problem.told().as_str()), (404, "no t (404 unknown_topic)"));
+        assert_eq!((problem.status, problem.sentence().as_str()), (404, "no t (404 unknown_topic)"));
         let (api, _) = stand_in(&dir, b"HTTP/1.1 502 Bad Gateway\r\nconnection: close\r\n\r\nnginx\nlines");
         assert_eq!(failure(api.get("/")).to_string(), "nginx (502)");
         // The request was sent, and no answer came.
@@ -348,7 +348,7 @@ mod tests {
         let url = format!("http://{}", listener.local_addr().unwrap());
         drop(listener);
         let at = TargetOptions { url: Some(url), ..TargetOptions::default() };
-        let told = failure(Api::of(&at).unwrap().bid("/"));
+        let told = failure(Api::from_options(&at).unwrap().bid("/"));
         assert!(matches!(told, Failure::Unreachable(_)), "{told}");
     }
 
@@ -374,7 +374,9 @@ mod tests {
             stream.read_to_end(&mut rest).unwrap();
         });
         for url in urls {
-            let api = Api::of(&TargetOptions { url: Some(url.clone()), ..TargetOptions::default() }).unwrap();
+            let api =
+                Api::from_options(&TargetOptions { url: Some(url.clone()), ..TargetOptions::default() })
+                    .unwrap();
             let told = failure(api.ask("POST", "/", &"x".repeat(8 << 20)));
             let Failure::Refused(problem) = told else { panic!("{url}: {told:?}") };
             assert_eq!((problem.status, problem.code.as_str()), (413, "too_large"), "{url}");

@@ -62,7 +62,7 @@ impl Dialect for Tcp {
     }
 
     fn answer(&self, bytes: &[u8]) -> Result<Option<(usize, bool)>> {
-        let Some(framing) = bytes.first().and_then(|first| Framing::of(*first)) else {
+        let Some(framing) = bytes.first().and_then(|first| Framing::from_first_byte(*first)) else {
             if bytes.is_empty() {
                 return Ok(None);
             }

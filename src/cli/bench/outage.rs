@@ -29,7 +29,7 @@ impl ToNode<'_> {
         let Tcp(jobs) = &self.adds;
         let topic = TopicName::new(&jobs.topic(number)).expect("the measurement's own topic");
         let id = JobId::new(jobs.id(number)).expect("the measurement's own id");
-        self.lanes.of(&JobKey { topic, id })
+        self.lanes.lane_of(&JobKey { topic, id })
     }
 }
 

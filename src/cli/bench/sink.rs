@@ -258,7 +258,7 @@ impl SinkServer {
             if connection.input.len() < read + head + body {
                 break;
             }
-            let call = SinkCall::of(&connection.input[read..read + head]);
+            let call = SinkCall::from_head(&connection.input[read..read + head]);
             match call.path.as_str() {
                 "/slow" => slow += 1,
                 "/never" => {}
@@ -309,7 +309,7 @@ impl SinkCall {
     }
 
     /// Reads a request's head.
-    fn of(head: &[u8]) -> SinkCall {
+    fn from_head(head: &[u8]) -> SinkCall {
         let head = String::from_utf8_lossy(head);
         let path = head.split(' ').nth(1).unwrap_or_default();
         let header = |name: &str| {

@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const AT_ONCE: usize = 16;
 
 /// Checks the callbacks of the topics that are known on this host.
-pub(super) fn look(settings: &Settings) -> Vec<CheckResult> {
+pub(super) fn check(settings: &Settings) -> Vec<CheckResult> {
     let snapshot = Snapshot::read(&settings.run_dir).ok().flatten().map(|(snapshot, _)| snapshot.topics);
     let places = places(settings.topics.iter().chain(snapshot.iter().flatten()));
     let reached = reach_all(places.keys().cloned().collect(), &Rules::new(&settings.callback));

@@ -27,7 +27,7 @@ mod mysql {
 }
 
 /// Checks the registry's database.
-pub(super) fn look(settings: &Settings) -> Vec<CheckResult> {
+pub(super) fn check(settings: &Settings) -> Vec<CheckResult> {
     let Some(registry) = &settings.registry else {
         return vec![judge::no_registry(settings.http.listen.is_some())];
     };

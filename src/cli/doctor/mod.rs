@@ -47,7 +47,7 @@ pub(super) struct Arguments {
 
 /// Runs `dq doctor`. Returns whether no check has failed.
 pub(super) fn run(arguments: &Arguments) -> Result<bool> {
-    let lines = look(&arguments.at);
+    let lines = check(&arguments.at);
     let is_well = lines.iter().all(|line| line.verdict != Verdict::Fail);
     if arguments.at.json {
         println!("{}", json!({"ok": is_well, "checks": lines}));
@@ -57,7 +57,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(is_well)
 }
 
-fn look(at: &TargetOptions) -> Vec<CheckResult> {
+fn check(at: &TargetOptions) -> Vec<CheckResult> {
     let mut lines = Vec::new();
     let file = at.config.clone().or_else(|| found(at));
     let settings = match file.as_deref().map(|file| (file, super::settings(file))) {
@@ -81,17 +81,17 @@ fn look(at: &TargetOptions) -> Vec<CheckResult> {
     };
     let status = daemon(at, settings.as_ref(), &mut lines);
     if let Some(settings) = &settings {
-        lines.extend(ports::look(settings, status.as_ref()));
-        lines.extend(access::look(settings, status.as_ref()));
+        lines.extend(ports::check(settings, status.as_ref()));
+        lines.extend(access::check(settings, status.as_ref()));
         if let Store::Redis(_) = settings.store {
-            lines.extend(nodes::look(settings));
+            lines.extend(nodes::check(settings));
         }
-        lines.extend(spool::look(settings));
-        lines.extend(database::look(settings));
-        lines.extend(topics::look(settings, status.as_ref()));
-        lines.extend(callbacks::look(settings));
+        lines.extend(spool::check(settings));
+        lines.extend(database::check(settings));
+        lines.extend(topics::check(settings, status.as_ref()));
+        lines.extend(callbacks::check(settings));
     }
-    lines.extend(system::look(settings.as_ref(), status.as_ref()));
+    lines.extend(system::check(settings.as_ref(), status.as_ref()));
     lines
 }
 

@@ -9,7 +9,7 @@ use model::settings::Settings;
 use store::{Lanes, Probe, StoreError};
 
 /// Checks the nodes of the store, if it is Redis.
-pub(super) fn look(settings: &Settings) -> Vec<CheckResult> {
+pub(super) fn check(settings: &Settings) -> Vec<CheckResult> {
     let lanes = match Lanes::new(&settings.store) {
         Ok(lanes) => lanes,
         Err(e) => return vec![CheckResult::fail("nodes", e.to_string())],

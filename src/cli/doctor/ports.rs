@@ -9,7 +9,7 @@ use model::settings::Settings;
 use model::status::Status;
 
 /// Checks the ports of the configuration.
-pub(super) fn look(settings: &Settings, status: Option<&Status>) -> Vec<CheckResult> {
+pub(super) fn check(settings: &Settings, status: Option<&Status>) -> Vec<CheckResult> {
     let all = [("server", settings.server.listen), ("http", settings.http.listen)];
     let line = |(name, address): (&str, Option<SocketAddr>)| {
         let address = address?;

@@ -10,7 +10,7 @@ use super::judge::CheckResult;
 use model::settings::{Settings, Spool, Store};
 
 /// Checks the disk of the spool, and whether the file is a spool. `None`: there is no spool, or its disk cannot be read.
-pub(super) fn look(settings: &Settings) -> Option<CheckResult> {
+pub(super) fn check(settings: &Settings) -> Option<CheckResult> {
     match &settings.store {
         Store::Redis(redis) => {
             redis.used_spool().and_then(|spool| not_a_spool(spool).or_else(|| of_disk(spool)))

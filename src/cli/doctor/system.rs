@@ -12,7 +12,7 @@ use model::settings::{Settings, Store};
 use model::status::Status;
 
 /// Checks what the host provides.
-pub(super) fn look(settings: Option<&Settings>, status: Option<&Status>) -> Vec<CheckResult> {
+pub(super) fn check(settings: Option<&Settings>, status: Option<&Status>) -> Vec<CheckResult> {
     let mut lines = vec![judge::synchronised(synchronised())];
     let Some(settings) = settings else { return lines };
     let of_daemon = status.and_then(|status| descriptors_of(status.pid));

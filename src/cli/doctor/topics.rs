@@ -20,7 +20,7 @@ pub(super) fn known(settings: &Settings) -> Topics {
 }
 
 /// Checks the topics, but leaves out what the running daemon reports itself.
-pub(super) fn look(settings: &Settings, status: Option<&Status>) -> Vec<CheckResult> {
+pub(super) fn check(settings: &Settings, status: Option<&Status>) -> Vec<CheckResult> {
     let all = known(settings);
     let topics: BTreeMap<&str, Option<String>> =
         all.iter().map(|topic| (topic.name.as_str(), topic.problem())).collect();

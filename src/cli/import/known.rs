@@ -6,7 +6,7 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use redis::ConnectionAddr;
 
 use super::address::Address;
-use super::pending::shown;
+use super::pending::display_name;
 use model::job::TopicName;
 use model::php_node::{self, PhpNode};
 use model::settings::{self, Settings};
@@ -68,7 +68,7 @@ impl KnownSources {
 
     /// Returns the nodes that none of these addresses leads to, as texts for people.
     pub fn nodes_without(&self, addresses: &[Address]) -> Vec<String> {
-        let named: Vec<NetworkAddress> = addresses.iter().filter_map(NetworkAddress::of).collect();
+        let named: Vec<NetworkAddress> = addresses.iter().filter_map(NetworkAddress::from_address).collect();
         let is_named = |node: &&PhpNode| {
             let master = php_node::master(&node.content);
             master.is_some_and(|(host, port, _)| named.iter().any(|place| place.is(host, port)))
@@ -78,9 +78,9 @@ impl KnownSources {
 }
 
 fn describe(node: &PhpNode) -> String {
-    let row = format!("dq_redis row {} ({})", node.id, shown(node.name.as_bytes()));
+    let row = format!("dq_redis row {} ({})", node.id, display_name(node.name.as_bytes()));
     match php_node::master(&node.content) {
-        Some((host, port, _)) => format!("{row} at {}:{port}", shown(host.as_bytes())),
+        Some((host, port, _)) => format!("{row} at {}:{port}", display_name(host.as_bytes())),
         None => format!("{row}, whose content is not host:port:password"),
     }
 }
@@ -94,7 +94,7 @@ struct NetworkAddress {
 
 impl NetworkAddress {
     /// Returns the address of a source. `None`: it is a Unix socket, which a row of `dq_redis` never names.
-    fn of(address: &Address) -> Option<NetworkAddress> {
+    fn from_address(address: &Address) -> Option<NetworkAddress> {
         let ConnectionAddr::Tcp(host, port) = address.info.addr() else { return None };
         Some(NetworkAddress { host: host.clone(), port: *port, found: resolve(host, *port) })
     }

@@ -155,8 +155,8 @@ impl Entry {
     }
 
     /// Returns its name for people.
-    pub fn shown(&self) -> String {
-        shown(&self.name)
+    pub fn display_name(&self) -> String {
+        display_name(&self.name)
     }
 }
 
@@ -173,7 +173,7 @@ pub fn split(name: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// Returns a name for people: without control characters, and cut after 80 characters.
-pub fn shown(name: &[u8]) -> String {
+pub fn display_name(name: &[u8]) -> String {
     let text = String::from_utf8_lossy(name);
     let mut short: String = text.chars().take(80).flat_map(char::escape_debug).collect();
     if text.chars().count() > 80 {

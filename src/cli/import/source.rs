@@ -64,7 +64,7 @@ pub struct Page<T> {
 }
 
 impl<T> Page<T> {
-    fn of((next, items): (u64, Vec<T>)) -> Page<T> {
+    fn new((next, items): (u64, Vec<T>)) -> Page<T> {
         Page { items, next: Some(next).filter(|next| *next != 0) }
     }
 }
@@ -215,7 +215,7 @@ impl Source {
         let key = self.bodies_key();
         let scan =
             |c: &mut Connection| redis::cmd("HSCAN").arg(&key).arg(cursor).arg("COUNT").arg(PAGE).query(c);
-        self.ask(&key, scan).map(Page::of)
+        self.ask(&key, scan).map(Page::new)
     }
 
     /// Returns the entries with these names and bodies: adds their due times, ready lists and notes.
@@ -268,7 +268,7 @@ impl Source {
             redis::cmd("ZSCAN").arg(key).arg(cursor).arg("COUNT").arg(NAMES).query(c)
         };
         let (next, members) = self.ask(key, scan)?;
-        Ok(Page::of((next, members.into_iter().map(|(name, _)| name).collect())))
+        Ok(Page::new((next, members.into_iter().map(|(name, _)| name).collect())))
     }
 
     /// Returns those of the names that have no entry.

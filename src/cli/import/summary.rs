@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::pending::{Entry, Place, shown};
+use super::pending::{Entry, Place, display_name};
 
 /// The summary names at most this many jobs that were not taken over, and this many names without a job.
 const NAMED: usize = 10;
@@ -87,7 +87,11 @@ impl Summary {
     /// Names a job that was left. The caller has counted it.
     pub fn leave(&mut self, entry: &Entry, at: &str, reason: impl Into<String>) {
         if self.left.len() < NAMED {
-            self.left.push(SkippedJob { job: entry.shown(), at: at.to_owned(), reason: reason.into() });
+            self.left.push(SkippedJob {
+                job: entry.display_name(),
+                at: at.to_owned(),
+                reason: reason.into(),
+            });
         }
     }
 
@@ -95,7 +99,7 @@ impl Summary {
     pub fn found_orphans(&mut self, names: &[Vec<u8>]) {
         self.orphaned += names.len() as u64;
         let more = NAMED.saturating_sub(self.orphans.len());
-        self.orphans.extend(names.iter().take(more).map(|name| shown(name)));
+        self.orphans.extend(names.iter().take(more).map(|name| display_name(name)));
     }
 
     /// Returns the summary as a text for people.

@@ -84,7 +84,7 @@ impl Import {
         Import { store, met, registered, only, clock, zone_errors, fruitless: 0, progress, summary }
     }
 
-    fn wants(&self, name: &[u8]) -> bool {
+    fn is_selected(&self, name: &[u8]) -> bool {
         let topic = split(name).map_or(name, |(topic, _)| topic);
         self.only.is_empty() || self.only.iter().any(|t| t.as_str().as_bytes() == topic)
     }
@@ -106,12 +106,12 @@ impl Import {
     }
 
     fn take_from(&mut self, source: &mut Source) -> Result<()> {
-        let ready = source.ready(|name| self.wants(name))?;
+        let ready = source.ready(|name| self.is_selected(name))?;
         let mut cursor = Some(0);
         while let Some(at) = cursor {
             let page = source.bodies(at)?;
             let seen = page.items.len() as u64;
-            let bodies: Vec<_> = page.items.into_iter().filter(|(name, _)| self.wants(name)).collect();
+            let bodies: Vec<_> = page.items.into_iter().filter(|(name, _)| self.is_selected(name)).collect();
             let mut bodies = bodies.into_iter().peekable();
             while bodies.peek().is_some() {
                 let some = bodies.by_ref().take(BATCH).collect();
@@ -132,7 +132,7 @@ impl Import {
                 let page = source.bucket(&bucket, at)?;
                 // The names in the lists are looked at below.
                 let wanted =
-                    page.items.into_iter().filter(|name| self.wants(name) && !ready.contains_key(name));
+                    page.items.into_iter().filter(|name| self.is_selected(name) && !ready.contains_key(name));
                 self.summary.found_orphans(&source.without_entry(wanted.collect())?);
                 cursor = page.next;
             }
@@ -201,7 +201,7 @@ impl Import {
                 "{}: {} is noted as taken over, but this store never had a job of topic {topic}: it is a new one \
                  (to take all of them once more: redis-cli DEL {})",
                 source.shown,
-                entry.shown(),
+                entry.display_name(),
                 source.notes()
             );
         }

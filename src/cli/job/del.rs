@@ -15,6 +15,6 @@ pub(in super::super) struct Arguments {
 
 /// Runs `dq del`.
 pub(in super::super) fn run(Arguments { key }: &Arguments) -> Result<()> {
-    Api::of(&key.at)?.delete(&key.path())?;
+    Api::from_options(&key.at)?.delete(&key.path())?;
     key.done("deleted")
 }

@@ -18,7 +18,7 @@ pub(in super::super) struct Arguments {
 
 /// Runs `dq get`.
 pub(in super::super) fn run(Arguments { key }: &Arguments) -> Result<()> {
-    let answer = Api::of(&key.at)?.get(&key.path())?;
+    let answer = Api::from_options(&key.at)?.get(&key.path())?;
     if key.at.json {
         println!("{}", answer.raw()?.get());
     } else {

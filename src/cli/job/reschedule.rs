@@ -27,6 +27,6 @@ pub(in super::super) fn run(Arguments { when, key }: &Arguments) -> Result<()> {
     let Some(field) = when.field()? else {
         return Err(Failure::Usage("the new due time is missing: give --delay or --at".to_owned()).into());
     };
-    Api::of(&key.at)?.ask("PATCH", &key.path(), &BTreeMap::from([field]))?;
+    Api::from_options(&key.at)?.ask("PATCH", &key.path(), &BTreeMap::from([field]))?;
     key.done("rescheduled")
 }

@@ -15,6 +15,6 @@ pub(in super::super) struct Arguments {
 
 /// Runs `dq run`.
 pub(in super::super) fn run(Arguments { key }: &Arguments) -> Result<()> {
-    Api::of(&key.at)?.bid(&format!("{}/run", key.path()))?;
+    Api::from_options(&key.at)?.bid(&format!("{}/run", key.path()))?;
     key.done("ready")
 }

@@ -36,7 +36,7 @@ impl Sort {
     ];
 
     /// Returns the column that a key sorts by.
-    pub(super) fn of(key: char) -> Option<Sort> {
+    pub(super) fn from_key(key: char) -> Option<Sort> {
         Sort::ALL.into_iter().find(|(k, ..)| *k == key).map(|(_, sort, _)| sort)
     }
 }
@@ -231,12 +231,12 @@ pub(super) mod tests {
         board.take(Ok(snapshot(&[("c", 5, 1), ("a", 1, 1), ("b", 9, 7)], "", 0)), Instant::now());
         assert_eq!(names(&board), ["b", "a", "c"]);
         for (key, order) in [('n', ["a", "b", "c"]), ('d', ["b", "c", "a"]), ('a', ["a", "b", "c"])] {
-            board.sort_by(Sort::of(key).unwrap());
+            board.sort_by(Sort::from_key(key).unwrap());
             assert_eq!(names(&board), order, "{key}");
         }
         board.scroll(9);
         assert_eq!(board.above, 2);
         board.scroll(isize::MIN);
-        assert_eq!((board.above, Sort::of('z')), (0, None));
+        assert_eq!((board.above, Sort::from_key('z')), (0, None));
     }
 }

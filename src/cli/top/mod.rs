@@ -44,7 +44,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let target = arguments.at.target()?;
     // If the daemon does not answer at the beginning, the command is probably wrong, so it fails. Later, this is a
     // state of the daemon to be shown.
-    let first = DaemonSnapshot::of(&target)?;
+    let first = DaemonSnapshot::take(&target)?;
     let mut signals = Signals::catch(&[Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT])?;
     let mut board = Board::new(target.address.to_string());
     board.take(Ok(first), Instant::now());
@@ -84,7 +84,7 @@ fn watch(target: Target) -> Result<Receiver<(Result<DaemonSnapshot>, Instant)>> 
         loop {
             let begun = Instant::now();
             std::thread::sleep(REFRESH);
-            let snapshot = DaemonSnapshot::of(&target);
+            let snapshot = DaemonSnapshot::take(&target);
             if tell.send((snapshot, Instant::now())).is_err() {
                 return;
             }
@@ -105,7 +105,7 @@ fn heed(board: &mut Board, event: &Event) -> bool {
         KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return true,
         KeyCode::Char('q') | KeyCode::Esc => return true,
         KeyCode::Char(letter) => {
-            if let Some(sort) = Sort::of(letter) {
+            if let Some(sort) = Sort::from_key(letter) {
                 board.sort_by(sort);
             }
         }

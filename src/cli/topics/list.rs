@@ -32,7 +32,7 @@ struct TopicList {
 
 /// Runs `dq topics list`.
 pub(super) fn run(at: &TargetOptions) -> Result<()> {
-    let TopicList { topics, unusable } = Api::of(at)?.get("/v1/topics")?.json()?;
+    let TopicList { topics, unusable } = Api::from_options(at)?.get("/v1/topics")?.json()?;
     match at.json {
         true => raw_lines(&topics),
         false => print!("{}{}", table(&topics)?, notes(&topics, &unusable)?),
@@ -42,7 +42,7 @@ pub(super) fn run(at: &TargetOptions) -> Result<()> {
 
 /// Runs `dq topics show`.
 pub(super) fn show(at: &TargetOptions, Show { name }: &Show) -> Result<()> {
-    let answer = Api::of(at)?.get(&super::path(name))?;
+    let answer = Api::from_options(at)?.get(&super::path(name))?;
     match at.json {
         true => println!("{}", answer.raw()?.get()),
         false => print!("{}", page(&answer.json()?)),

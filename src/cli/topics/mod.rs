@@ -65,11 +65,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         Command::Set(set) => set::run(at, set),
         Command::Delete(delete) => delete::run(at, delete),
         Command::Pause(Pause { name }) => {
-            Api::of(at)?.bid(&format!("{}/pause", path(name)))?;
+            Api::from_options(at)?.bid(&format!("{}/pause", path(name)))?;
             done(at, name, "paused")
         }
         Command::Resume(Resume { name }) => {
-            Api::of(at)?.bid(&format!("{}/resume", path(name)))?;
+            Api::from_options(at)?.bid(&format!("{}/resume", path(name)))?;
             done(at, name, "resumed")
         }
         Command::Test(test) => return test::run(at, test),

@@ -67,7 +67,8 @@ pub(super) fn run(at: &TargetOptions, arguments: &Arguments) -> Result<()> {
     }
     let revision =
         arguments.if_revision.as_ref().map(|revision| format!("\"{}\"", revision.trim_matches('"')));
-    let (outcome, answer) = send(&Api::of(at)?, &super::path(&name), topic, is_whole, revision.as_deref())?;
+    let (outcome, answer) =
+        send(&Api::from_options(at)?, &super::path(&name), topic, is_whole, revision.as_deref())?;
     if at.json {
         // Some answers have no body.
         match answer.raw() {

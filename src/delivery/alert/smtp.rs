@@ -55,7 +55,7 @@ impl Mailer {
             .header(ContentType::TEXT_PLAIN)
             .body(format!("{}\n", message.text))
             .map_err(|e| NotSent::Message(e.to_string()))?;
-        self.transport.send(&mail).map(drop).map_err(|e| told(&e))
+        self.transport.send(&mail).map(drop).map_err(|e| not_sent(&e))
     }
 }
 
@@ -80,7 +80,7 @@ pub fn address(text: &str) -> Option<String> {
 }
 
 /// Returns an error with its causes. Its kind says whether the message or the server is at fault.
-fn told(error: &Error) -> NotSent {
+fn not_sent(error: &Error) -> NotSent {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(e) = source {

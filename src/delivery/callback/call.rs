@@ -109,7 +109,7 @@ impl SharedCallState {
         let is_test = seen.is_some();
         let until = (started + topic.timeout).into();
         let parts = || {
-            let parts = RequestParts::of(topic, delivery, is_test, &self.zone, began_us / 1_000_000);
+            let parts = RequestParts::new(topic, delivery, is_test, &self.zone, began_us / 1_000_000);
             parts.map_err(CallFailure::no_connection)
         };
         let late = || late(topic.timeout);
@@ -140,7 +140,7 @@ impl SharedCallState {
             }
         };
         if let Some(seen) = seen {
-            seen.answer_headers = shown(&head.headers);
+            seen.answer_headers = header_pairs(&head.headers);
         }
         let ReceivedBody { bytes, end } = line.read(body, ANSWER_MAX, until, late).await;
         let says = |name: &str, word: &str| {
@@ -184,7 +184,7 @@ impl SharedCallState {
 impl Seen {
     async fn take_request(&mut self, request: &Request<Full<Bytes>>) {
         self.request = format!("{} {}", request.method(), request.uri());
-        self.headers = shown(request.headers());
+        self.headers = header_pairs(request.headers());
         let Ok(body) = request.body().clone().collect().await;
         self.body = String::from_utf8_lossy(&body.to_bytes()).into_owned();
     }
@@ -192,7 +192,7 @@ impl Seen {
 
 /// Returns the headers as people may see them. Signatures and credentials are hidden: with them, somebody else could
 /// pretend to be this daemon.
-fn shown(headers: &HeaderMap) -> Vec<(String, String)> {
+fn header_pairs(headers: &HeaderMap) -> Vec<(String, String)> {
     let value = |name: &HeaderName, value: &HeaderValue| match name.as_str() {
         "authorization" | "proxy-authorization" | "webhook-signature" => "…".to_owned(),
         _ => String::from_utf8_lossy(value.as_bytes()).into_owned(),

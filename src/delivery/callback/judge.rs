@@ -122,7 +122,7 @@ pub(super) fn judge(topic: &Topic, expressions: &Expressions, answer: &Answer) -
     if answer.status == 202 && answer.later {
         return Verdict::Later;
     }
-    let Err((kind, reason)) = look(topic, expressions, answer) else { return Verdict::Accepted };
+    let Err((kind, reason)) = check_answer(topic, expressions, answer) else { return Verdict::Accepted };
     if answer.status == 410 {
         return Verdict::Refused { kind, reason: "410: the receiver is gone".to_owned() };
     }
@@ -134,7 +134,7 @@ pub(super) fn judge(topic: &Topic, expressions: &Expressions, answer: &Answer) -
 }
 
 /// Checks whether the topic's rule accepts an answer. An error says why not.
-fn look(topic: &Topic, expressions: &Expressions, answer: &Answer) -> Result<(), (Failure, String)> {
+fn check_answer(topic: &Topic, expressions: &Expressions, answer: &Answer) -> Result<(), (Failure, String)> {
     let status = answer.status;
     // If the status is 2xx, the reason is in the rest of the answer.
     let kind = if (200..300).contains(&status) { Failure::Answer } else { Failure::Status(status) };

@@ -34,7 +34,7 @@ pub(super) struct Receiver {
 
 impl Receiver {
     /// Reads the receiver from a URL. None: it has no host or no valid port, or its scheme is neither http nor https.
-    fn of(uri: &Uri) -> Option<Receiver> {
+    fn from_uri(uri: &Uri) -> Option<Receiver> {
         let is_secure = match uri.scheme_str()? {
             "https" => true,
             "http" => false,
@@ -55,7 +55,7 @@ impl Receiver {
 
 impl RequestParts {
     /// Makes the request of a delivery. `now_s`: the present time in Unix seconds.
-    pub(super) fn of(
+    pub(super) fn new(
         topic: &Topic,
         delivery: &Delivery,
         is_test: bool,
@@ -68,7 +68,7 @@ impl RequestParts {
                 added_ms: delivery.stamp_us / 1000,
                 failures: delivery.attempt.saturating_sub(1),
             };
-            Fields::of(&delivery.body).with(marks, zone).url_encoded()
+            Fields::from_body(&delivery.body).with(marks, zone).url_encoded()
         };
         let (uri, body, content_type) = match (&topic.method, topic.payload) {
             (topic::Method::Other(text), _) => return Err(format!("the method {text:?} cannot be used")),
@@ -82,7 +82,7 @@ impl RequestParts {
         };
         // Errors do not show the URL: it may contain a password, and the body of the job.
         let uri: Uri = uri.parse().map_err(|e| format!("the URL cannot be called: {e}"))?;
-        let receiver = Receiver::of(&uri)
+        let receiver = Receiver::from_uri(&uri)
             .ok_or("the URL cannot be called: it needs http or https, a host and a valid port")?;
         let mut headers = HeaderMap::with_capacity(20);
         let mut own = |name: &'static str, value: String| {
@@ -239,7 +239,7 @@ mod tests {
     fn any_url_gives_a_target_and_errors_do_not_show_the_url() {
         let of = |url: &str, method: topic::Method| {
             let topic = Topic { method, ..Topic::new(TopicName::new("t").unwrap(), url) };
-            RequestParts::of(&topic, &delivery("t", "1"), false, &TimeZone::UTC, 7)
+            RequestParts::new(&topic, &delivery("t", "1"), false, &TimeZone::UTC, 7)
         };
         for (url, origin, path_and_query) in [
             ("http://h", "http://h:80", "/"),
@@ -290,7 +290,7 @@ mod tests {
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .into();
         delivery.ack_url = Some("https://h/ack".to_owned());
-        let parts = RequestParts::of(&topic, &delivery, false, &TimeZone::UTC, 7).unwrap();
+        let parts = RequestParts::new(&topic, &delivery, false, &TimeZone::UTC, 7).unwrap();
         let all: Vec<(&str, &str)> = parts
             .request
             .headers()

@@ -16,7 +16,7 @@ enum Rank {
 }
 
 impl Rank {
-    fn of(word: &Lexeme) -> Option<Rank> {
+    fn from_lexeme(word: &Lexeme) -> Option<Rank> {
         Some(match word {
             Lexeme::Or => Rank::Or,
             Lexeme::And => Rank::And,
@@ -67,7 +67,7 @@ impl Parser {
     fn term(&mut self, least: Rank, depth: usize) -> Result<Term, ExpressionError> {
         let mut left = self.operand(depth)?;
         let mut compared = None;
-        while let Some(rank) = self.peek().and_then(Rank::of).filter(|rank| *rank >= least) {
+        while let Some(rank) = self.peek().and_then(Rank::from_lexeme).filter(|rank| *rank >= least) {
             if compared == Some(rank) {
                 return Err(self.wrong("comparisons cannot be chained: put one of them into ( )"));
             }

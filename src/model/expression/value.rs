@@ -41,7 +41,7 @@ impl Number {
 }
 
 impl<'a> Value<'a> {
-    fn of(json: &'a Json) -> Value<'a> {
+    fn from_json(json: &'a Json) -> Value<'a> {
         match json {
             Json::Null => Value::Null,
             Json::Bool(b) => Value::Bool(*b),
@@ -62,7 +62,7 @@ impl<'a> Value<'a> {
             let Some(inner) = inner else { return Value::Null };
             json = inner;
         }
-        Value::of(json)
+        Value::from_json(json)
     }
 
     pub(super) fn is_true(&self) -> bool {
@@ -125,7 +125,8 @@ impl<'a> Value<'a> {
             (Value::Text(a), Value::Text(b)) => a == b,
             (Value::Array(a), Value::Array(b)) => {
                 let is_same = |(name, item): (String, &Json)| {
-                    item_of(b, &name).is_some_and(|other| Value::of(item).is_identical(&Value::of(other)))
+                    item_of(b, &name)
+                        .is_some_and(|other| Value::from_json(item).is_identical(&Value::from_json(other)))
                 };
                 len(a) == len(b) && items(a).all(is_same)
             }
@@ -169,7 +170,7 @@ fn compare_arrays(a: &Json, b: &Json) -> Option<Ordering> {
         return Some(by_length);
     }
     for (name, item) in items(a) {
-        let order = Value::of(item).compare(&Value::of(item_of(b, &name)?))?;
+        let order = Value::from_json(item).compare(&Value::from_json(item_of(b, &name)?))?;
         if order.is_ne() {
             return Some(order);
         }

@@ -57,7 +57,7 @@ impl<'a> Histogram<'a> {
     }
 
     /// Makes the histogram that begins with these cells.
-    pub(super) fn of(cells: &'a [u64], bounds: &'a [u64]) -> Histogram<'a> {
+    pub(super) fn new(cells: &'a [u64], bounds: &'a [u64]) -> Histogram<'a> {
         Histogram { cells: &cells[..Self::cells(bounds)], bounds }
     }
 

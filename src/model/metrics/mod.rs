@@ -244,7 +244,7 @@ pub struct Totals {
 
 impl Totals {
     /// Reads the numbers of a page.
-    pub fn of(page: Page<'_>) -> Totals {
+    pub fn from_page(page: Page<'_>) -> Totals {
         Totals { topics: page.topics(), nodes: page.nodes() }
     }
 
@@ -267,7 +267,7 @@ impl Totals {
                 let at = ATTEMPTS + of as usize * CODE_CLASSES.len();
                 cells[at..at + CODE_CLASSES.len()].iter().sum::<u64>()
             };
-            let late = Histogram::of(&cells[LATENESS..], &LATENESS_BOUNDS);
+            let late = Histogram::new(&cells[LATENESS..], &LATENESS_BOUNDS);
             Sums {
                 written: cells[ADDS + AddOutcome::New as usize]
                     + cells[ADDS + AddOutcome::Replaced as usize]
@@ -352,9 +352,9 @@ impl Totals {
             Kind::Histogram,
             "The time from the due time of an attempt to the beginning of its callback.",
         );
-        topics().for_each(|(t, c)| text.histogram(&[t], &Histogram::of(&c[LATENESS..], &LATENESS_BOUNDS)));
+        topics().for_each(|(t, c)| text.histogram(&[t], &Histogram::new(&c[LATENESS..], &LATENESS_BOUNDS)));
         text.family("dq_attempt_duration_seconds", Kind::Histogram, "How long callbacks took.");
-        topics().for_each(|(t, c)| text.histogram(&[t], &Histogram::of(&c[DURATION..], &ATTEMPT_BOUNDS)));
+        topics().for_each(|(t, c)| text.histogram(&[t], &Histogram::new(&c[DURATION..], &ATTEMPT_BOUNDS)));
 
         text.family(
             "dq_store_latency_seconds",
@@ -364,7 +364,7 @@ impl Totals {
         for (node, cells) in nodes() {
             let each = cells[NODE_LATENCY..].chunks(Histogram::cells(&STORE_BOUNDS));
             for (name, cells) in Operation::NAMES.iter().zip(each) {
-                text.histogram(&[node, ("operation", name)], &Histogram::of(cells, &STORE_BOUNDS));
+                text.histogram(&[node, ("operation", name)], &Histogram::new(cells, &STORE_BOUNDS));
             }
         }
         text.family("dq_store_errors_total", Kind::Counter, "Calls that failed, fully or in part.");

@@ -120,7 +120,7 @@ fn words(name: &str) -> impl Iterator<Item = u64> {
 
 impl<'a> Page<'a> {
     /// Makes a page from these words. None: there are not [`WORDS`] of them.
-    pub fn of(words: &'a [AtomicU64]) -> Option<Page<'a>> {
+    pub fn new(words: &'a [AtomicU64]) -> Option<Page<'a>> {
         (words.len() == WORDS).then_some(Page(words))
     }
 
@@ -156,7 +156,7 @@ impl<'a> Page<'a> {
     /// Returns the numbers of a topic. None: it has no row.
     #[inline]
     pub fn topic(self, name: &str) -> Option<Cells<'a>> {
-        self.look(TOPICS, name).ok().map(|row| self.cells(TOPICS, row))
+        self.find_row(TOPICS, name).ok().map(|row| self.cells(TOPICS, row))
     }
 
     /// Returns the numbers of a topic. It gets a row if one is left; otherwise these are the numbers of [`OTHER`].
@@ -194,7 +194,7 @@ impl<'a> Page<'a> {
 
     /// Returns the row of a name. Error: the name has none. The error holds the first free place of the index for the
     /// name, or none if all places for it are taken.
-    fn look(self, table: Table, name: &str) -> Result<usize, Option<&'a AtomicU64>> {
+    fn find_row(self, table: Table, name: &str) -> Result<usize, Option<&'a AtomicU64>> {
         let hash = hash(name);
         for probe in 0..PROBES {
             let place = &self.0[table.index_at + ((hash as usize + probe) & (table.index - 1))];
@@ -218,7 +218,7 @@ impl<'a> Page<'a> {
             return 0;
         }
         loop {
-            let place = match self.look(table, name) {
+            let place = match self.find_row(table, name) {
                 Ok(row) => return row,
                 Err(None) => return 0,
                 Err(Some(place)) => place,
@@ -288,14 +288,14 @@ mod tests {
 
     fn words() -> Vec<AtomicU64> {
         let words: Vec<AtomicU64> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
-        Page::of(&words).unwrap().begin(7);
+        Page::new(&words).unwrap().begin(7);
         words
     }
 
     #[test]
     fn threads_with_the_same_names_share_rows_and_lose_no_counts() {
         let words = words();
-        let page = Page::of(&words).unwrap();
+        let page = Page::new(&words).unwrap();
         let start = std::sync::Barrier::new(4);
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -323,9 +323,9 @@ mod tests {
     #[test]
     fn an_unnamed_row_of_a_dead_claimer_is_named_by_the_next_one() {
         let words = words();
-        let page = Page::of(&words).unwrap();
+        let page = Page::new(&words).unwrap();
         page.claim_topic("t").add(0, 5);
-        let Ok(row) = page.look(TOPICS, "t") else { panic!("it has a row") };
+        let Ok(row) = page.find_row(TOPICS, "t") else { panic!("it has a row") };
         page.row(TOPICS, row)[0].store(0, Ordering::Release);
         page.claim_topic("t").add(0, 1);
         assert_eq!((page.topics()["t"][0], page.topics_used()), (6, 2));
@@ -334,7 +334,7 @@ mod tests {
     #[test]
     fn extra_names_and_invalid_names_are_counted_together() {
         let words = words();
-        let page = Page::of(&words).unwrap();
+        let page = Page::new(&words).unwrap();
         for n in 0..TOPICS.rows + 50 {
             page.claim_topic(&format!("t{n}")).add(0, 1);
         }
@@ -350,13 +350,13 @@ mod tests {
     #[test]
     fn what_is_no_page_of_this_layout_is_none() {
         let words = words();
-        let page = Page::of(&words).unwrap();
+        let page = Page::new(&words).unwrap();
         assert!(page.is_good());
         words[AT_VERSION].store(VERSION + 1, Ordering::Relaxed);
         assert!(!page.is_good());
         words[AT_VERSION].store(VERSION, Ordering::Relaxed);
         words[AT_TOPICS].store(1 << 40, Ordering::Relaxed);
         assert!(!page.is_good());
-        assert!(Page::of(&words[1..]).is_none());
+        assert!(Page::new(&words[1..]).is_none());
     }
 }

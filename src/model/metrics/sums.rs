@@ -34,14 +34,14 @@ impl Sums {
     }
 
     /// Makes sums from numbers in that order.
-    pub fn of(numbers: [u64; Sums::COUNT]) -> Sums {
+    pub fn new(numbers: [u64; Sums::COUNT]) -> Sums {
         let [written, delivered, failed, deleted, dead, late_us, attempts] = numbers;
         Sums { written, delivered, failed, deleted, dead, late_us, attempts }
     }
 
     fn with(self, other: Sums, each: fn(u64, u64) -> u64) -> Sums {
         let (mine, others) = (self.numbers(), other.numbers());
-        Sums::of(std::array::from_fn(|i| each(mine[i], others[i])))
+        Sums::new(std::array::from_fn(|i| each(mine[i], others[i])))
     }
 
     /// Returns the sums of both.
@@ -80,7 +80,7 @@ impl MetricSubject {
     }
 
     /// Makes a subject from the word for its kind and its name. None: there is no such kind.
-    pub fn of(kind: &str, name: String) -> Option<MetricSubject> {
+    pub fn new(kind: &str, name: String) -> Option<MetricSubject> {
         match kind {
             "topic" => Some(MetricSubject::Topic(name)),
             "node" => Some(MetricSubject::Node(name)),

@@ -137,7 +137,7 @@ mod tests {
         let bounds = [1000, 10_000, 1_000_000];
         let mut text = Text::new(false);
         text.family("dq_h_seconds", Kind::Histogram, "H.");
-        text.histogram(&[("t", "x")], &Histogram::of(&cells, &bounds));
+        text.histogram(&[("t", "x")], &Histogram::new(&cells, &bounds));
         let told = text.end();
         for line in [
             "dq_h_seconds_bucket{t=\"x\",le=\"0.001\"} 1",

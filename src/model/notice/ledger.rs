@@ -41,7 +41,7 @@ impl Ledger {
         route: impl Fn(&Notice) -> Vec<Recipient>,
     ) -> bool {
         let mut changed = false;
-        let found: Vec<Notice> = findings.iter().map(Notice::of).collect();
+        let found: Vec<Notice> = findings.iter().map(Notice::from_finding).collect();
         let outbox = &mut self.outbox;
         self.open.retain(|open| {
             if found.iter().any(|notice| notice.is_of(&open.notice)) {

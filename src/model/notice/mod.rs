@@ -131,7 +131,7 @@ impl std::fmt::Display for Recipient {
 
 impl Notice {
     /// Makes the alert that opens for a finding.
-    pub fn of(finding: &Finding) -> Notice {
+    pub fn from_finding(finding: &Finding) -> Notice {
         let Finding { name, what, node, topic, process, loses_jobs, detail, since_ms } = finding.clone();
         let risk = if loses_jobs { "jobs may be lost because of it; " } else { "" };
         Notice {

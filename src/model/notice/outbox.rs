@@ -140,7 +140,7 @@ impl Outbox {
 
     /// Records that a message was sent.
     pub fn sent(&mut self, to: &Recipient, now_ms: i64) {
-        if let Some(waiting) = self.of(to) {
+        if let Some(waiting) = self.pending_for(to) {
             waiting.notices.drain(..std::mem::take(&mut waiting.sending));
             waiting.last_ms = Some(now_ms);
             (waiting.failures, waiting.dropped) = (0, 0);
@@ -150,7 +150,7 @@ impl Outbox {
 
     /// Records that a message could not be sent. Returns how many alerts are dropped because of it.
     pub fn failed(&mut self, to: &Recipient, reason: &str, now_ms: i64) -> usize {
-        let Some(waiting) = self.of(to) else { return 0 };
+        let Some(waiting) = self.pending_for(to) else { return 0 };
         let tried = std::mem::take(&mut waiting.sending);
         if waiting.failures == 0 {
             waiting.failing_ms = now_ms;
@@ -170,7 +170,7 @@ impl Outbox {
 
     /// Records that a message was neither sent nor failed. It can be sent again.
     pub fn put_off(&mut self, to: &Recipient) {
-        if let Some(waiting) = self.of(to) {
+        if let Some(waiting) = self.pending_for(to) {
             waiting.sending = 0;
         }
     }
@@ -211,7 +211,7 @@ impl Outbox {
         self.waiting.iter().any(|w| w.to == *to && w.failures > 0)
     }
 
-    fn of(&mut self, to: &Recipient) -> Option<&mut PendingNotices> {
+    fn pending_for(&mut self, to: &Recipient) -> Option<&mut PendingNotices> {
         self.waiting.iter_mut().find(|w| w.to == *to)
     }
 }

@@ -46,7 +46,7 @@ struct AlertValues<'a> {
 }
 
 impl<'a> Document<'a> {
-    fn of(message: &'a Message, zone: &TimeZone) -> Document<'a> {
+    fn new(message: &'a Message, zone: &TimeZone) -> Document<'a> {
         let told = |notice: &'a Notice| AlertValues {
             kind: &notice.kind,
             state: notice.state,
@@ -69,7 +69,7 @@ impl<'a> Document<'a> {
 
 /// Returns the document that is sent without a template.
 pub fn plain(message: &Message, zone: &TimeZone) -> String {
-    serde_json::to_string(&Document::of(message, zone)).expect("a message is plain values")
+    serde_json::to_string(&Document::new(message, zone)).expect("a message is plain values")
 }
 
 impl Template {
@@ -97,7 +97,7 @@ impl Template {
         let rendered = self
             .0
             .get_template(NAME)
-            .and_then(|t| t.render(minijinja::value::Serde(Document::of(message, zone))));
+            .and_then(|t| t.render(minijinja::value::Serde(Document::new(message, zone))));
         rendered.map_err(|e| format!("{e:#}"))
     }
 

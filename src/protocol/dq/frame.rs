@@ -35,7 +35,7 @@ pub enum FrameError {
 
 impl Framing {
     /// Returns the framing of a connection that begins with this byte. None: no framing begins with it.
-    pub fn of(first: u8) -> Option<Framing> {
+    pub fn from_first_byte(first: u8) -> Option<Framing> {
         match first {
             b'0'..=b'9' => Some(Framing::Digits),
             0 => Some(Framing::Binary),
@@ -102,6 +102,6 @@ mod tests {
             Framing::Binary.frame(b"\0\x01\0\0", 10),
             Err(FrameError::TooLong { length: 65536, most: 10 })
         );
-        assert_eq!(Framing::of(b'{'), None);
+        assert_eq!(Framing::from_first_byte(b'{'), None);
     }
 }

@@ -123,7 +123,7 @@ fn at_change(e: ::mysql::Error) -> RegistryError {
 /// Returns the rows with that name. The first one counts. (The comparison is binary. The console's comparison ignores
 /// case and spaces.)
 fn rows_of(db: &mut Conn, name: &TopicName) -> Result<Vec<Row>> {
-    Ok(db.exec_map(row::select("WHERE CAST(topic AS BINARY) = ?"), (name.as_str(),), Row::of)?)
+    Ok(db.exec_map(row::select("WHERE CAST(topic AS BINARY) = ?"), (name.as_str(),), Row::from_row)?)
 }
 
 fn check(name: &TopicName, found: Option<&Row>, expected: Expected) -> Result<()> {
@@ -166,7 +166,7 @@ impl Registry for MysqlRegistry {
     }
 
     fn list(&mut self) -> Result<Listing> {
-        let rows = self.db.query_map(row::select(""), Row::of).map_err(|e| self.failed(e))?;
+        let rows = self.db.query_map(row::select(""), Row::from_row).map_err(|e| self.failed(e))?;
         let (of_tokens, tokens) = token::rows(&mut self.db).map_err(|e| self.failed(e))?;
         let (tokens, unusable) = sorted(tokens);
         let mut listing = Listing {

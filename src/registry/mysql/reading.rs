@@ -24,7 +24,7 @@ impl MysqlRegistry {
                 LATER.iter().filter(is_missing).map(|(name, value)| format!(", {value} AS {name}")).collect();
             let table = format!("(SELECT *{missing} FROM dq_topic) AS dq_topic");
             let rows =
-                self.db.query_map(row::select_from(&table, ""), Row::of).map_err(|e| self.failed(e))?;
+                self.db.query_map(row::select_from(&table, ""), Row::from_row).map_err(|e| self.failed(e))?;
             for row in rows {
                 match row.into_registered() {
                     Ok(registered) => reading.topics.push(registered),

@@ -27,7 +27,7 @@ pub(super) const INSERT: &str = "INSERT INTO dq_topic (topic, t_name, delay, cal
 pub(super) const UPDATE: &str = "UPDATE dq_topic SET topic = ?, t_name = ?, delay = ?, callback = ?, timeout = ?, \
     email = ?, re_notify_flag = ?, createor = ?, status = ?, method = ?, priority = ?, dq_spec = ? WHERE id = ?";
 
-/// Returns a query for rows as [`Row::of`] reads them. `which` is a WHERE clause, or empty for all rows.
+/// Returns a query for rows as [`Row::from_row`] reads them. `which` is a WHERE clause, or empty for all rows.
 pub(super) fn select(which: &str) -> String {
     select_from("dq_topic", which)
 }
@@ -94,13 +94,13 @@ pub(super) fn get<T: FromValue + Default>(row: &mut ::mysql::Row, at: usize) -> 
 }
 
 impl Row {
-    pub(super) fn of(mut row: ::mysql::Row) -> Row {
+    pub(super) fn from_row(mut row: ::mysql::Row) -> Row {
         let row = &mut row;
         Row {
             id: take(row, 0, 0).unwrap_or(0),
             revision: Revision(take(row, 1, 0).unwrap_or(0)),
             topic: take(row, 2, String::new()).unwrap_or_default(),
-            columns: Columns::of(row),
+            columns: Columns::from_row(row),
         }
     }
 
@@ -119,7 +119,7 @@ impl Row {
 }
 
 impl Columns {
-    fn of(row: &mut ::mysql::Row) -> std::result::Result<Columns, String> {
+    fn from_row(row: &mut ::mysql::Row) -> std::result::Result<Columns, String> {
         let empty = String::new;
         Ok(Columns {
             title: take(row, 3, empty())?,

@@ -27,7 +27,7 @@ fn on_duplicate(each: impl Fn(&str) -> String) -> String {
 }
 
 fn sums(row: &mut ::mysql::Row, from: usize) -> Sums {
-    Sums::of(std::array::from_fn(|i| row.take(from + i).unwrap_or(0)))
+    Sums::new(std::array::from_fn(|i| row.take(from + i).unwrap_or(0)))
 }
 
 impl MysqlRegistry {
@@ -50,7 +50,7 @@ impl MysqlRegistry {
         for mut row in rows {
             let mut text = |column: usize| row.take::<String, _>(column).unwrap_or_default();
             let (kind, name, day) = (text(0), text(1), text(2));
-            if let Some(subject) = MetricSubject::of(&kind, name) {
+            if let Some(subject) = MetricSubject::new(&kind, name) {
                 statistics.take(subject, day, sums(&mut row, 3));
             }
         }
@@ -73,7 +73,7 @@ fn carry(db: &mut Conn, day: &str, page: u64, piece: &[(MetricSubject, Sums)]) -
     let mut carried: HashMap<MetricSubject, Sums> = HashMap::new();
     for mut row in tx.exec::<::mysql::Row, _, _>(query, Params::Positional(names))? {
         let mut text = |column: usize| row.take::<String, _>(column).unwrap_or_default();
-        if let Some(subject) = MetricSubject::of(&text(0), text(1)) {
+        if let Some(subject) = MetricSubject::new(&text(0), text(1)) {
             carried.insert(subject, sums(&mut row, 2));
         }
     }

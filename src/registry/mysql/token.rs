@@ -40,7 +40,7 @@ pub(super) fn rows(db: &mut Conn) -> std::result::Result<(u64, Vec<TokenRow>), :
 }
 
 pub(super) fn put(db: &mut Conn, token: &Token) -> Result<()> {
-    let there: Option<u8> = db.exec_first("SELECT 1 FROM dq_token WHERE name = ?", (token.name.kept(),))?;
+    let there: Option<u8> = db.exec_first("SELECT 1 FROM dq_token WHERE name = ?", (token.name.stored(),))?;
     if there.is_some() {
         return Err(RegistryError::TokenExists(token.name.clone()));
     }
@@ -54,7 +54,7 @@ pub(super) fn put_account(db: &mut Conn, account: &Token) -> Result<()> {
 
 /// Writes a token. `verb` decides what happens if there is one with its name.
 fn insert(db: &mut Conn, verb: &str, token: &Token) -> Result<()> {
-    let TokenRow { name, digest, scopes, created_ms, expires_ms, creator } = TokenRow::of(token);
+    let TokenRow { name, digest, scopes, created_ms, expires_ms, creator } = TokenRow::new(token);
     let write = format!(
         "{verb} INTO dq_token (name, digest, scopes, created_ms, expires_ms, creator) VALUES (?, ?, ?, ?, ?, ?)"
     );
@@ -62,7 +62,7 @@ fn insert(db: &mut Conn, verb: &str, token: &Token) -> Result<()> {
 }
 
 pub(super) fn delete(db: &mut Conn, name: &TokenName) -> Result<()> {
-    db.exec_drop("DELETE FROM dq_token WHERE name = ?", (name.kept(),)).map_err(at_change)?;
+    db.exec_drop("DELETE FROM dq_token WHERE name = ?", (name.stored(),)).map_err(at_change)?;
     match db.affected_rows() {
         0 => Err(RegistryError::NoToken(name.clone())),
         _ => Ok(()),

@@ -113,7 +113,7 @@ struct Row {
 }
 
 impl Row {
-    fn of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
+    fn from_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
         Ok(Row { name: row.get(0)?, spec: row.get(1)?, revision: row.get(2)? })
     }
 
@@ -129,7 +129,7 @@ impl Row {
 
 fn row(db: &Connection, name: &TopicName) -> rusqlite::Result<Option<Row>> {
     let query = "SELECT name, spec, revision FROM topic WHERE name = ?1";
-    db.prepare_cached(query)?.query_row([name.as_str()], Row::of).optional()
+    db.prepare_cached(query)?.query_row([name.as_str()], Row::from_row).optional()
 }
 
 /// Checks that what was found is what is expected.
@@ -172,7 +172,7 @@ fn tokens(db: &Connection) -> rusqlite::Result<Vec<TokenRow>> {
 
 /// Writes a token. `insert` decides what happens if there is one with its name. Returns how many rows were written.
 fn insert_token(db: &Connection, insert: &str, token: &Token) -> rusqlite::Result<usize> {
-    let TokenRow { name, digest, scopes, created_ms, expires_ms, creator } = TokenRow::of(token);
+    let TokenRow { name, digest, scopes, created_ms, expires_ms, creator } = TokenRow::new(token);
     let write = format!(
         "{insert} INTO token (name, digest, scopes, created_ms, expires_ms, creator) VALUES (?1, ?2, ?3, ?4, ?5, ?6)"
     );
@@ -193,7 +193,7 @@ impl Registry for SqliteRegistry {
             let tx = self.db.transaction()?;
             let rows = tx
                 .prepare("SELECT name, spec, revision FROM topic ORDER BY name")?
-                .query_map([], Row::of)?
+                .query_map([], Row::from_row)?
                 .collect::<rusqlite::Result<_>>()?;
             Ok((revision(&tx)?, rows, tokens(&tx)?))
         };
@@ -283,7 +283,7 @@ impl Registry for SqliteRegistry {
     }
 
     fn delete_token(&mut self, name: &TokenName) -> Result<()> {
-        self.write(|tx| match tx.execute("DELETE FROM token WHERE name = ?1", [name.kept()])? {
+        self.write(|tx| match tx.execute("DELETE FROM token WHERE name = ?1", [name.stored()])? {
             0 => Err(RegistryError::NoToken(name.clone())),
             _ => Ok(()),
         })

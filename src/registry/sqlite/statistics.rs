@@ -11,7 +11,7 @@ fn sums(row: &Row<'_>, from: usize) -> rusqlite::Result<Sums> {
     for (i, n) in numbers.iter_mut().enumerate() {
         *n = row.get::<_, i64>(from + i)? as u64;
     }
-    Ok(Sums::of(numbers))
+    Ok(Sums::new(numbers))
 }
 
 /// Adds what is new in these pages. Returns how many subjects had something new.
@@ -59,7 +59,7 @@ pub(super) fn read(db: &Connection, since: &str) -> rusqlite::Result<Statistics>
     let mut statistics = Statistics::default();
     while let Some(row) = rows.next()? {
         let kind: String = row.get(0)?;
-        if let Some(subject) = MetricSubject::of(&kind, row.get(1)?) {
+        if let Some(subject) = MetricSubject::new(&kind, row.get(1)?) {
             statistics.take(subject, row.get(2)?, sums(row, 3)?);
         }
     }

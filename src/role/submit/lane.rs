@@ -307,7 +307,7 @@ impl<A: RequestSource> Worker<A> {
             self.refused.note(what, (failed().count(), results.len()), e);
             self.shared.gone.fetch_or(matches!(e, StoreError::Gone(_)), Ordering::Relaxed);
         }
-        if let Some(line) = self.refused.told(Instant::now()) {
+        if let Some(line) = self.refused.take_line(Instant::now()) {
             log::error!("{line}");
         }
     }

@@ -24,7 +24,7 @@ impl UnreportedRefusals {
     }
 
     /// Returns the line to log now. Call it after each batch.
-    pub(super) fn told(&mut self, now: Instant) -> Option<String> {
+    pub(super) fn take_line(&mut self, now: Instant) -> Option<String> {
         if self.told_at.is_some_and(|at| now < at + PAUSE) {
             return None;
         }
@@ -46,7 +46,7 @@ mod tests {
             if count > 0 {
                 refused.note("add", (count, 9), &"full");
             }
-            refused.told(start + Duration::from_millis(ms))
+            refused.take_line(start + Duration::from_millis(ms))
         };
         assert_eq!(at(0, 0), None);
         assert_eq!(at(1, 2).as_deref(), Some("add, 2 of 9: full"));

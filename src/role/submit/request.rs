@@ -223,11 +223,11 @@ impl<R> Request<R> {
     pub(super) fn lane(&self, lanes: &Lanes) -> Option<usize> {
         match &self.0 {
             Work::Add(Add::Many(jobs, _)) => {
-                let mut of_jobs = jobs.iter().map(|job| lanes.of(&job.key));
+                let mut of_jobs = jobs.iter().map(|job| lanes.lane_of(&job.key));
                 of_jobs.next().filter(|first| of_jobs.all(|lane| lane == *first))
             }
             Work::Other(Target::Lane(lane), _) => Some(*lane),
-            _ => self.key().map(|key| lanes.of(key)),
+            _ => self.key().map(|key| lanes.lane_of(key)),
         }
     }
 }

@@ -181,7 +181,7 @@ impl Consumer {
         let fds: Vec<BorrowedFd<'_>> =
             [self.workers.as_fd(), self.told.as_fd()].into_iter().chain(self.topics.fd()).collect();
         let changed = context.wait(&fds, until)?.get(2).is_some_and(|readable| *readable);
-        if changed && self.topics.look().is_some() {
+        if changed && self.topics.reload().is_some() {
             self.serve();
         }
         let mut buffer = [0; 64];

@@ -257,7 +257,7 @@ impl Access {
         let shown = header.to_str().ok().and_then(|text| text.split_once(' '));
         let shown = shown.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, t)| t.trim());
         let tokens = self.tokens.borrow().clone();
-        match shown.and_then(|secret| tokens.shown(secret, host::now_ms())) {
+        match shown.and_then(|secret| tokens.find_by_secret(secret, host::now_ms())) {
             Some(token) => Ok((Caller::Token(token.name.clone()), Some(token.clone()))),
             None => Err(Box::new(self.wrong_token(peer))),
         }

@@ -41,7 +41,7 @@ pub(super) enum Role {
 
 impl Role {
     /// Returns the role of an account.
-    pub(super) fn of(account: &Token) -> Role {
+    pub(super) fn from_account(account: &Token) -> Role {
         if account.permits(Need::Admin) { Role::Admin } else { Role::Read }
     }
 
@@ -97,7 +97,7 @@ async fn list(State(api): State<Api>) -> Result<Json<Value>, Problem> {
     let tokens = api.tokens.borrow().clone();
     let shown = |token: &Token| AccountResponse {
         name: token.name.to_string(),
-        role: Role::of(token),
+        role: Role::from_account(token),
         set_ms: token.created_ms,
         creator: token.creator.clone(),
     };
@@ -123,7 +123,7 @@ async fn put(
     let role = role.unwrap_or(Role::Admin);
     let salt = random()?;
     // The hash takes long, on purpose.
-    let hashed = tokio::task::spawn_blocking(move || Hashed::of(&password, salt)).await;
+    let hashed = tokio::task::spawn_blocking(move || Hashed::new(&password, salt)).await;
     let hashed = hashed
         .map_err(|_| Problem::unavailable("no_thread", "the thread that hashes the password failed"))?;
     let hashed = hashed.map_err(|e| Problem::field("password", format!("password: {e}")))?;

@@ -61,7 +61,7 @@ pub(super) struct Hosts {
 
 impl Hosts {
     /// Returns the names for an instance that listens at an address, with or without TLS.
-    pub(super) fn of(listen: Option<SocketAddr>, with_tls: bool, instance: &str) -> Hosts {
+    pub(super) fn new(listen: Option<SocketAddr>, with_tls: bool, instance: &str) -> Hosts {
         let scheme = if with_tls { "https://" } else { "http://" };
         let is_wide = listen.is_some_and(|a| !a.ip().to_canonical().is_loopback());
         Hosts { scheme, wide: is_wide.then(|| instance.to_owned()) }
@@ -124,8 +124,8 @@ mod tests {
 
     #[test]
     fn only_this_host_and_its_own_pages_are_let_in() {
-        let loopback = Hosts::of(Some("127.0.0.1:8088".parse().unwrap()), false, "host-a");
-        let wide = Hosts::of(Some("0.0.0.0:8088".parse().unwrap()), true, "host-a");
+        let loopback = Hosts::new(Some("127.0.0.1:8088".parse().unwrap()), false, "host-a");
+        let wide = Hosts::new(Some("0.0.0.0:8088".parse().unwrap()), true, "host-a");
         let check_of = |hosts: &Hosts, host: &str, origin: Option<&str>| {
             let mut headers = HeaderMap::from_iter([(HOST, HeaderValue::try_from(host).unwrap())]);
             if let Some(origin) = origin {

@@ -173,7 +173,7 @@ async fn test_alerts(State(api): State<Api>, Sent(json): Sent) -> Result<ApiResp
         let _permit = permit;
         let channels = channels(&settings, to, webhook)?;
         let message = Message::new(&settings.instance, vec![Notice::test(now_ms())], &zone);
-        Ok(channels.into_iter().map(|channel| came(channel, &settings, &message, &zone)).collect())
+        Ok(channels.into_iter().map(|channel| send_test(channel, &settings, &message, &zone)).collect())
     };
     let sent = tokio::task::spawn_blocking(send).await;
     let results =
@@ -220,7 +220,7 @@ fn channels(
     Ok(all)
 }
 
-fn came(channel: Channel, settings: &Settings, message: &Message, zone: &TimeZone) -> AlertTestResult {
+fn send_test(channel: Channel, settings: &Settings, message: &Message, zone: &TimeZone) -> AlertTestResult {
     let begun = Instant::now();
     let (kind, to, sent) = match channel {
         Channel::Mail(smtp, to) => {

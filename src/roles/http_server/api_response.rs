@@ -35,15 +35,15 @@ pub(super) struct ApiResponse {
 impl ApiResponse {
     pub(super) fn new(status: StatusCode, value: &impl Serialize) -> ApiResponse {
         let json = serde_json::to_vec(value).expect("answers are plain values");
-        ApiResponse { json, ..ApiResponse::of(status) }
+        ApiResponse { json, ..ApiResponse::without_body(status) }
     }
 
     /// An answer without a body: the request is done.
     pub(super) fn done() -> ApiResponse {
-        ApiResponse::of(StatusCode::NO_CONTENT)
+        ApiResponse::without_body(StatusCode::NO_CONTENT)
     }
 
-    fn of(status: StatusCode) -> ApiResponse {
+    fn without_body(status: StatusCode) -> ApiResponse {
         ApiResponse { status, location: None, etag: None, json: Vec::new(), unfinished: false, noted: None }
     }
 
@@ -90,7 +90,7 @@ impl IntoResponse for ApiResponse {
 /// The response to a get.
 pub(super) fn job(key: &JobKey, found: Result<Option<View>>) -> Result<ApiResponse, Problem> {
     let view = found?.ok_or_else(|| Problem::not_found(key))?;
-    Ok(ApiResponse::new(StatusCode::OK, &JobResponse::of(&view)))
+    Ok(ApiResponse::new(StatusCode::OK, &JobResponse::new(&view)))
 }
 
 /// The response to a delete.
@@ -122,8 +122,8 @@ pub(super) fn page(
     if page.jobs.is_empty() && page.next.is_none() && !is_registered {
         return Err(Problem::unknown_topic(topic));
     }
-    let jobs = page.jobs.iter().map(JobResponse::of).collect();
-    let next = page.next.as_deref().map(cursor::shown);
+    let jobs = page.jobs.iter().map(JobResponse::new).collect();
+    let next = page.next.as_deref().map(cursor::write);
     Ok(ApiResponse::new(StatusCode::OK, &JobList { jobs, next, away: page.away }))
 }
 

@@ -200,7 +200,7 @@ async fn list(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<ApiRe
     let mut page = api.registrar.ask(move |registry| registry.audit(before, limit + 1)).await?;
     let has_more = page.len() > limit;
     page.truncate(limit);
-    let next = page.last().filter(|_| has_more).map(|(number, _)| cursor::shown(&number.to_string()));
+    let next = page.last().filter(|_| has_more).map(|(number, _)| cursor::write(&number.to_string()));
     let shown = |(_, entry): (u64, Entry)| {
         let Entry { at_ms, who, action, target, detail, jobs } = entry;
         AuditEntryResponse { at_ms, who, action, target, detail, jobs }

@@ -56,7 +56,7 @@ struct CheckedTopic {
 
 /// Returns the topic that a body describes, if nothing is wrong with it.
 fn topic(json: &[u8]) -> Result<Topic, Problem> {
-    let parts = TopicPatch::of(json)?;
+    let parts = TopicPatch::read(json)?;
     parts.topic(Topic::new(parts.name(None)?, ""))
 }
 

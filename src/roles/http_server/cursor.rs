@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 /// Encodes the store's cursor for a client.
-pub(super) fn shown(words: &str) -> String {
+pub(super) fn write(words: &str) -> String {
     words.bytes().fold(String::with_capacity(words.len() * 2), |mut hex, byte| {
         let _ = write!(hex, "{byte:02x}");
         hex
@@ -26,7 +26,7 @@ mod tests {
     #[test]
     fn a_cursor_comes_back_as_it_was() {
         for words in ["", "2.17.3", "[[1,\"a b&c\"],null]", "中"] {
-            assert_eq!(read(&shown(words)).as_deref(), Some(words));
+            assert_eq!(read(&write(words)).as_deref(), Some(words));
         }
         for wrong in ["2", "2.", "zz", "+1", "ff", "中中"] {
             assert_eq!(read(wrong), None, "{wrong}");

@@ -176,7 +176,7 @@ impl<'a> From<PurgeRequest<'a>> for RedriveRequest<'a> {
 }
 
 impl DeadLetterRequest {
-    fn of(request: RedriveRequest<'_>) -> Result<DeadLetterRequest, Problem> {
+    fn check(request: RedriveRequest<'_>) -> Result<DeadLetterRequest, Problem> {
         let filter = request.filter.map(dead_filter::filter).transpose()?;
         if filter.is_some() && request.ids.is_some() {
             return Err(Problem::field("filter", "filter and ids exclude each other: give one of them"));
@@ -195,12 +195,12 @@ impl DeadLetterRequest {
             filter,
             limit: request.limit.map_or(LIMITS[0], |Count(limit)| limit) as usize,
             dry_run: request.dry_run.unwrap_or(false),
-            pace: Pace::of(request.rate.map(|RedriveRate(rate)| rate), delay),
+            pace: Pace::new(request.rate.map(|RedriveRate(rate)| rate), delay),
         })
     }
 
     /// Returns which dead letters are selected, for the audit log.
-    fn shown(&self) -> String {
+    fn summary(&self) -> String {
         match (&self.ids, &self.filter) {
             (Some(ids), _) => {
                 let some: Vec<&str> = ids.iter().take(10).map(JobId::as_str).collect();
@@ -341,8 +341,8 @@ async fn redrive(
     InTopic(topic): InTopic,
     Sent(json): Sent,
 ) -> Result<ApiResponse, Problem> {
-    let wanted = DeadLetterRequest::of(typed_body::read_or_empty(&json)?)?;
-    let (is_nothing, detail) = (wanted.dry_run, wanted.shown());
+    let wanted = DeadLetterRequest::check(typed_body::read_or_empty(&json)?)?;
+    let (is_nothing, detail) = (wanted.dry_run, wanted.summary());
     let (matched, redriven, looked) =
         api.with_dead(&topic, wanted, DeadLetterTask::CountForRedrive, DeadLetterTask::Redrive).await?;
     let noted = AuditNote { is_nothing, detail, jobs: Some(redriven), ..AuditNote::default() };
@@ -359,8 +359,8 @@ async fn purge(
     Sent(json): Sent,
 ) -> Result<ApiResponse, Problem> {
     let request: PurgeRequest<'_> = typed_body::read_or_empty(&json)?;
-    let wanted = DeadLetterRequest::of(request.into())?;
-    let (is_nothing, detail) = (wanted.dry_run, wanted.shown());
+    let wanted = DeadLetterRequest::check(request.into())?;
+    let (is_nothing, detail) = (wanted.dry_run, wanted.summary());
     let purge = |_| DeadLetterTask::Purge;
     let (matched, purged, looked) =
         api.with_dead(&topic, wanted, DeadLetterTask::CountForPurge, purge).await?;

@@ -125,7 +125,7 @@ async fn gather(api: &Api, counted: Option<(i64, Arc<Totals>)>) -> LiveState {
     let names = counts.keys().chain(registered.iter().map(|topic| &topic.name));
     let topic = |name: &TopicName| {
         let (counts, known) = (counts.get(name), registered.get(name.as_str()));
-        let held = held.of(name.as_str());
+        let held = held.state_of(name.as_str());
         LiveTopic {
             topic: name.clone(),
             delayed: counts.map_or(0, |c| c.delayed),
@@ -134,7 +134,7 @@ async fn gather(api: &Api, counted: Option<(i64, Arc<Totals>)>) -> LiveState {
             dead: counts.map_or(0, |c| c.dead),
             oldest_ready_ms: counts.and_then(|c| c.oldest_ready_ms),
             paused: held.map(|(is_paused, _)| is_paused),
-            circuit: held.map(|(_, view)| Circuit::of(view)),
+            circuit: held.map(|(_, view)| Circuit::from_view(view)),
             registered: known.is_some(),
             status: known.map(|topic| topic.status),
             sums: sums.get(name.as_str()).copied().unwrap_or_default(),
@@ -183,7 +183,7 @@ struct Lateness<'a> {
 }
 
 impl<'a> Event<'a> {
-    fn of(now: &'a LiveState, before: Option<&'a LiveState>, instance: &'a str) -> Event<'a> {
+    fn new(now: &'a LiveState, before: Option<&'a LiveState>, instance: &'a str) -> Event<'a> {
         let is_new = |topic: &&LiveTopic| before.is_none_or(|b| b.topics.get(&topic.topic) != Some(*topic));
         let gone = before.into_iter().flat_map(|b| b.topics.keys());
         let differs = |of: fn(&LiveState) -> &Value| {
@@ -250,7 +250,7 @@ async fn tell(
         }
         let now = api.live.now(api).await;
         if before.as_ref().is_none_or(|before| !Arc::ptr_eq(before, &now)) {
-            let event = Event::of(&now, before.as_deref(), &api.settings.instance).framed();
+            let event = Event::new(&now, before.as_deref(), &api.settings.instance).framed();
             // A client that takes nothing must not delay the end of the process.
             tokio::select! {
                 sent = tokio::time::timeout(STALLED, to.send_data(event)) => match sent {
@@ -308,7 +308,7 @@ mod tests {
         let (first, second) =
             (now(&[("a", 1), ("b", 1), ("c", 1)], "x".into()), now(&[("a", 1), ("b", 2)], "x".into()));
         let told = |now: &LiveState, before: Option<&LiveState>| -> Value {
-            let framed = Event::of(now, before, "host").framed();
+            let framed = Event::new(now, before, "host").framed();
             let text = std::str::from_utf8(&framed).unwrap().to_owned();
             serde_json::from_str(text.strip_prefix("event: now\ndata: ").unwrap().trim_end()).unwrap()
         };

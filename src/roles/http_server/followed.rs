@@ -49,7 +49,7 @@ impl Followed {
     pub(super) async fn follow(&mut self) -> io::Result<()> {
         let Some(changes) = &self.changes else { return std::future::pending().await };
         let mut readable = changes.readable().await?;
-        if let Some(topics) = self.live.look() {
+        if let Some(topics) = self.live.reload() {
             let _ = self.told.send_replace(topics.clone());
         }
         let tokens = self.live.tokens();

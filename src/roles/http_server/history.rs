@@ -55,7 +55,7 @@ struct History {
 }
 
 impl Point {
-    fn of(at_ms: i64, span_ms: i64, sums: Sums, late_us: Option<(u64, u64)>) -> Point {
+    fn new(at_ms: i64, span_ms: i64, sums: Sums, late_us: Option<(u64, u64)>) -> Point {
         Point {
             at_ms,
             span_ms,
@@ -79,13 +79,13 @@ async fn get_history(State(api): State<Api>, RawQuery(query): RawQuery) -> Resul
     let only = input::only_topic(query.as_deref().unwrap_or_default())?;
     let read = on_thread(&api, move |run_dir| match only {
         None => {
-            let of = |p: history::Point| Point::of(p.at_ms, p.span_ms, p.sums, p.late_us);
+            let of = |p: history::Point| Point::new(p.at_ms, p.span_ms, p.sums, p.late_us);
             let points = |points: Vec<history::Point>| points.into_iter().map(of).collect();
             let read = history::read(run_dir, now_ms())?;
             Ok(History { seconds: points(read.short), minutes: points(read.long) })
         }
         Some(topic) => {
-            let of = |p: history::TopicPoint| Point::of(p.at_ms, p.span_ms, p.sums, None);
+            let of = |p: history::TopicPoint| Point::new(p.at_ms, p.span_ms, p.sums, None);
             let read = history::read_topic(run_dir, now_ms(), &topic)?;
             Ok(History { seconds: read.into_iter().map(of).collect(), minutes: Vec::new() })
         }

@@ -53,7 +53,7 @@ pub(super) struct JobResponse<'a> {
 }
 
 impl<'a> JobResponse<'a> {
-    pub(super) fn of(view: &'a View) -> JobResponse<'a> {
+    pub(super) fn new(view: &'a View) -> JobResponse<'a> {
         JobResponse {
             topic: &view.key.topic,
             id: view.key.id.as_str(),

@@ -94,7 +94,7 @@ pub fn run(mut context: Context) -> Result<()> {
     let store_client = StoreClient::start(&mut context)?;
     let topics = Followed::new(context.topics()?);
     let settings = Arc::clone(&context.settings);
-    let hosts = Hosts::of(settings.http.listen, settings.http.tls.is_some(), &settings.instance);
+    let hosts = Hosts::new(settings.http.listen, settings.http.tls.is_some(), &settings.instance);
     let hosts = Arc::new(hosts);
     let access = Access::new(&settings.http, topics.tokens(), Arc::clone(&hosts));
     let api = Api::from(Parts {
@@ -191,7 +191,7 @@ async fn pass(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Re
     };
     let noted = |request| audit::noted(&gate.registrar, request, kept);
     let let_in = |request| access::let_in(&gate.access, request, noted);
-    let line = RequestLine::of(&request);
+    let line = RequestLine::new(&request);
     admission::with_id(request, let_in, |answer, id| gate.refused.record(&line, answer, id)).await
 }
 

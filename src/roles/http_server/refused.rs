@@ -33,7 +33,7 @@ pub(super) struct RequestLine {
 }
 
 impl RequestLine {
-    pub(super) fn of(request: &Request) -> RequestLine {
+    pub(super) fn new(request: &Request) -> RequestLine {
         let peer = request.extensions().get::<Peer>().copied().unwrap_or(Peer::User(None));
         RequestLine { peer, method: request.method().clone(), uri: request.uri().clone() }
     }

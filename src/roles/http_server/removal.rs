@@ -164,7 +164,7 @@ impl Api {
         is_there: bool,
     ) -> Result<usize, Problem> {
         let paused = self.paused().await;
-        let Some((was_paused, _)) = paused.of(name.as_str()) else {
+        let Some((was_paused, _)) = paused.state_of(name.as_str()) else {
             return Err(Problem::unavailable(
                 "store_unavailable",
                 "the store does not answer: nothing was removed",
@@ -226,7 +226,7 @@ async fn delete(
     headers: HeaderMap,
 ) -> Result<ApiResponse, Problem> {
     let decision = decision(query.as_deref().unwrap_or_default())?;
-    let condition = Condition::of(&headers)?;
+    let condition = Condition::from_headers(&headers)?;
     // A topic that is not registered may have left jobs. To purge those, it need not be writable.
     if decision != Some(Decision::Purge) || api.topics.borrow().get(name.as_str()).is_some() {
         api.check_writable(&name)?;

@@ -59,7 +59,7 @@ pub(super) struct StoreFile {
 }
 
 impl Server {
-    fn of(probed: Probed, latency: Option<Duration>) -> Server {
+    fn new(probed: Probed, latency: Option<Duration>) -> Server {
         let latency_ms = latency.map(|took| (took.as_secs_f64() * 1e5).round() / 100.0);
         let server = Server { address: probed.server, ..Server::default() };
         let told = match probed.told {
@@ -94,14 +94,14 @@ fn probe(lanes: &Lanes, lane: usize) -> Vec<Server> {
         timed.iter().map(|probed| (probed.server.as_str(), probed.told.is_ok())).collect();
     let server = |probed: Probed| {
         let answers = answers.get(probed.server.as_str()).copied().unwrap_or(false);
-        Server::of(probed, answers.then_some(took))
+        Server::new(probed, answers.then_some(took))
     };
     lanes.probe(lane, Probe::Info).into_iter().map(server).collect()
 }
 
 /// Returns the sizes of the embedded store's file. It reads only metadata: a process that opens the file outside SQLite
 /// would drop SQLite's locks when it closes it.
-fn look(path: &Path) -> Option<StoreFile> {
+fn find_store_file(path: &Path) -> Option<StoreFile> {
     let length = |path: &Path| std::fs::metadata(path).map_or(0, |m| m.len());
     let disk = statvfs(path.parent()?).ok()?;
     Some(StoreFile {
@@ -135,7 +135,7 @@ impl Api {
     pub(super) async fn store_file(&self) -> Option<StoreFile> {
         let settings::Store::Embedded { path } = &self.settings.store else { return None };
         let path = path.clone();
-        tokio::task::spawn_blocking(move || look(&path)).await.ok().flatten()
+        tokio::task::spawn_blocking(move || find_store_file(&path)).await.ok().flatten()
     }
 }
 
@@ -156,14 +156,14 @@ mod tests {
         ];
         let told = told.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let server =
-            Server::of(Probed { server: "h:1".into(), told: Ok(told) }, Some(Duration::from_micros(1234)));
+            Server::new(Probed { server: "h:1".into(), told: Ok(told) }, Some(Duration::from_micros(1234)));
         assert_eq!((server.memory_bytes, server.maxmemory_bytes), (Some(1 << 20), None));
         assert_eq!(
             (server.aof, server.last_save_ok, server.latency_ms),
             (Some(true), Some(false), Some(1.23))
         );
         let away = Probed { server: "h:1".into(), told: Err(StoreError::NodeDown("r1: refused".into())) };
-        let server = Server::of(away, None);
+        let server = Server::new(away, None);
         assert!(server.detail.unwrap().contains("refused") && server.last_save_ok.is_none());
     }
 }

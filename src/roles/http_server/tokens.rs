@@ -113,7 +113,7 @@ struct TokenResponse<'a> {
 }
 
 impl<'a> TokenResponse<'a> {
-    fn of(token: &'a Token, secret: Option<&'a Secret>) -> TokenResponse<'a> {
+    fn new(token: &'a Token, secret: Option<&'a Secret>) -> TokenResponse<'a> {
         let Token { name, scopes, created_ms, expires_ms, creator, .. } = token;
         let (created_ms, expires_ms) = (*created_ms, *expires_ms);
         TokenResponse { name, token: secret.map(Secret::reveal), scopes, created_ms, expires_ms, creator }
@@ -134,7 +134,7 @@ struct TokenList<'a> {
 async fn list(State(api): State<Api>) -> Json<Value> {
     let tokens = api.tokens.borrow().clone();
     let shown = tokens.iter().filter(|token| !token.is_account());
-    let shown: Vec<TokenResponse<'_>> = shown.map(|token| TokenResponse::of(token, None)).collect();
+    let shown: Vec<TokenResponse<'_>> = shown.map(|token| TokenResponse::new(token, None)).collect();
     Json(serde_json::json!({ "tokens": shown }))
 }
 
@@ -149,13 +149,13 @@ async fn create(
 ) -> Result<Response, Problem> {
     api.registrar.takes("tokens")?;
     let wanted: NewToken = typed_body::read(&json)?;
-    let secret = Secret::of(random()?);
+    let secret = Secret::new(random()?);
     let token = wanted.token(&secret, caller.to_string())?;
     let written = token.clone();
     api.registrar.change(move |registry| registry.put_token(&written)).await?;
     log::info!("token {} is made by {caller}", token.name);
     api.known(|tokens| tokens.named(&token.name).is_some_and(|t| t.proof == token.proof)).await;
-    let mut response = (StatusCode::CREATED, Json(TokenResponse::of(&token, Some(&secret)))).into_response();
+    let mut response = (StatusCode::CREATED, Json(TokenResponse::new(&token, Some(&secret)))).into_response();
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     let detail = token.scopes.iter().map(Scope::to_string).collect::<Vec<_>>().join(" ");
     let target = Some(token.name.to_string());

@@ -46,7 +46,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn of(json: &'a [u8], known: &[&str]) -> Result<Fields<'a>, Problem> {
+    pub(super) fn read(json: &'a [u8], known: &[&str]) -> Result<Fields<'a>, Problem> {
         let fields: Fields<'a> = serde_json::from_slice(json).map_err(Problem::bad_json)?;
         match fields.0.iter().find(|(name, _)| !known.contains(&name.as_str())) {
             Some((name, _)) => Err(Problem::unknown_field(&short(name), known)),
@@ -81,10 +81,10 @@ impl<'a> Fields<'a> {
 pub(super) struct TopicPatch<'a>(Fields<'a>);
 
 impl<'a> TopicPatch<'a> {
-    pub(super) fn of(json: &'a [u8]) -> Result<TopicPatch<'a>, Problem> {
+    pub(super) fn read(json: &'a [u8]) -> Result<TopicPatch<'a>, Problem> {
         let settings = Topic::SETTINGS.iter().map(|setting| setting.name);
         let known: Vec<&str> = std::iter::once("name").chain(settings).collect();
-        Fields::of(json, &known).map(TopicPatch)
+        Fields::read(json, &known).map(TopicPatch)
     }
 
     /// Returns the name from the body or from the path. A name that differs from the path's is an error.
@@ -140,7 +140,7 @@ mod tests {
     use model::topic::Status;
 
     fn topic(json: &str, was: &Topic) -> Result<Topic, String> {
-        let parts = TopicPatch::of(json.as_bytes()).map_err(|p| p.detail)?;
+        let parts = TopicPatch::read(json.as_bytes()).map_err(|p| p.detail)?;
         parts.topic(was.clone()).map_err(|p| p.detail)
     }
 
@@ -203,7 +203,7 @@ mod tests {
             retry_cap: Duration::from_secs(90),
             ..Topic::new(name.clone(), "http://h/")
         };
-        let mut shown = serde_json::to_value(TopicResponse::of(&was, Source::Registry, None)).unwrap();
+        let mut shown = serde_json::to_value(TopicResponse::new(&was, Source::Registry, None)).unwrap();
         for own in [
             "secrets",
             "source",

@@ -75,7 +75,7 @@ pub(super) enum Circuit {
 
 impl Circuit {
     /// Reads the store's view. Without one, the circuit is closed.
-    pub(super) fn of(view: Option<&CircuitView>) -> Circuit {
+    pub(super) fn from_view(view: Option<&CircuitView>) -> Circuit {
         match view.map(|view| view.state) {
             None => Circuit::Closed,
             Some(CircuitState::Open) => Circuit::Open,
@@ -89,7 +89,7 @@ pub(super) struct Paused(pub Option<(Vec<TopicName>, Vec<CircuitView>)>);
 
 impl Paused {
     /// Whether a topic is paused, and its circuit, if that is not closed. None: the store does not answer.
-    pub(super) fn of(&self, name: &str) -> Option<(bool, Option<&CircuitView>)> {
+    pub(super) fn state_of(&self, name: &str) -> Option<(bool, Option<&CircuitView>)> {
         let (paused, circuits) = self.0.as_ref()?;
         let is_paused = paused.iter().any(|paused| paused.as_str() == name);
         Some((is_paused, circuits.iter().find(|view| view.topic.as_str() == name)))
@@ -97,7 +97,7 @@ impl Paused {
 
     /// Whether a topic is known to be neither paused nor held back by its circuit.
     pub(super) fn lets_through(&self, name: &TopicName) -> bool {
-        matches!(self.of(name.as_str()), Some((false, None)))
+        matches!(self.state_of(name.as_str()), Some((false, None)))
     }
 }
 
@@ -117,7 +117,7 @@ pub(super) fn text(span: Duration) -> String {
 }
 
 impl TopicResponse {
-    pub(super) fn of(topic: &Topic, source: Source, revision: Option<Revision>) -> TopicResponse {
+    pub(super) fn new(topic: &Topic, source: Source, revision: Option<Revision>) -> TopicResponse {
         let mut settings = topic.written();
         settings.insert("secrets".to_owned(), topic.secrets.len().into());
         let state = TopicState {
@@ -134,10 +134,10 @@ impl TopicResponse {
 
     /// Adds whether the topic's jobs are held back, if that is known.
     pub(super) fn with(self, held: &Paused) -> TopicResponse {
-        let Some((is_paused, view)) = held.of(&self.name) else { return self };
+        let Some((is_paused, view)) = held.state_of(&self.name) else { return self };
         let state = TopicState {
             paused: Some(is_paused),
-            circuit: Some(Circuit::of(view)),
+            circuit: Some(Circuit::from_view(view)),
             circuit_until_ms: view.map(|view| view.until_ms),
             circuit_reason: view.map(|view| view.reason.clone()),
             ..self.state

@@ -40,7 +40,7 @@ pub(super) struct Condition {
 }
 
 impl Condition {
-    pub(super) fn of(headers: &HeaderMap) -> Result<Condition, Problem> {
+    pub(super) fn from_headers(headers: &HeaderMap) -> Result<Condition, Problem> {
         let tags = |name: HeaderName| -> Result<Option<Vec<String>>, Problem> {
             let values: Vec<_> = headers.get_all(&name).iter().collect();
             if values.is_empty() {
@@ -103,8 +103,8 @@ struct WrittenTopic {
 
 impl WrittenTopic {
     /// Builds the answer. `fields` holds the names of the changed fields, for the audit log.
-    fn told(&self, paused: &Paused, created: StatusCode, fields: &str) -> ApiResponse {
-        let shown = TopicResponse::of(&self.topic, Source::Registry, Some(self.revision)).with(paused);
+    fn response(&self, paused: &Paused, created: StatusCode, fields: &str) -> ApiResponse {
+        let shown = TopicResponse::new(&self.topic, Source::Registry, Some(self.revision)).with(paused);
         let status = if self.created { created } else { StatusCode::OK };
         let told = ApiResponse::new(status, &shown).with_etag(self.revision.to_string());
         let told = if self.created { told.at(format!("/v1/topics/{}", self.topic.name)) } else { told };
@@ -168,19 +168,19 @@ pub(super) fn found(
 async fn list(State(api): State<Api>) -> Result<ApiResponse, Problem> {
     let of_file = |name: &TopicName| api.settings.topics.iter().any(|t| t.name == *name);
     let mut topics: Vec<TopicResponse> =
-        api.settings.topics.iter().map(|t| TopicResponse::of(t, Source::File, None)).collect();
+        api.settings.topics.iter().map(|t| TopicResponse::new(t, Source::File, None)).collect();
     let (mut unusable, mut away) = (Vec::new(), None);
     if api.registrar.is_there() {
         match api.registrar.ask(|registry| registry.list()).await {
             Ok(listing) => {
                 let own = listing.topics.iter().filter(|r| !of_file(&r.topic.name));
-                topics.extend(own.map(|r| TopicResponse::of(&r.topic, Source::Registry, Some(r.revision))));
+                topics.extend(own.map(|r| TopicResponse::new(&r.topic, Source::Registry, Some(r.revision))));
                 unusable = listing.unusable.iter().map(ToString::to_string).collect();
             }
             Err(e) => {
                 let known = api.topics.borrow().clone();
                 let own = known.iter().filter(|topic| !of_file(&topic.name));
-                topics.extend(own.map(|topic| TopicResponse::of(topic, Source::Registry, None)));
+                topics.extend(own.map(|topic| TopicResponse::new(topic, Source::Registry, None)));
                 away = Some(e.to_string());
             }
         }
@@ -201,7 +201,7 @@ async fn show(State(api): State<Api>, InTopic(name): InTopic) -> Result<ApiRespo
     if let Some(topic) = api.settings.topics.iter().find(|topic| topic.name == name) {
         return Ok(ApiResponse::new(
             StatusCode::OK,
-            &TopicResponse::of(topic, Source::File, None).with(&paused),
+            &TopicResponse::new(topic, Source::File, None).with(&paused),
         ));
     }
     if !api.registrar.is_there() {
@@ -210,7 +210,8 @@ async fn show(State(api): State<Api>, InTopic(name): InTopic) -> Result<ApiRespo
     let asked = name.clone();
     match api.registrar.ask(move |registry| registry.get(&asked)).await {
         Ok(Some(found)) => {
-            let shown = TopicResponse::of(&found.topic, Source::Registry, Some(found.revision)).with(&paused);
+            let shown =
+                TopicResponse::new(&found.topic, Source::Registry, Some(found.revision)).with(&paused);
             Ok(ApiResponse::new(StatusCode::OK, &shown).with_etag(found.revision.to_string()))
         }
         Ok(None) => Err(Problem::unknown_topic(&name)),
@@ -218,7 +219,7 @@ async fn show(State(api): State<Api>, InTopic(name): InTopic) -> Result<ApiRespo
         Err(RegistryError::Away(why) | RegistryError::Unknown(why)) => match api.topic(&name) {
             Ok(topic) => Ok(ApiResponse::new(
                 StatusCode::OK,
-                &TopicResponse::of(&topic, Source::Registry, None).with(&paused),
+                &TopicResponse::new(&topic, Source::Registry, None).with(&paused),
             )),
             Err(_) => Err(RegistryError::Away(why).into()),
         },
@@ -233,7 +234,7 @@ async fn show(State(api): State<Api>, InTopic(name): InTopic) -> Result<ApiRespo
             headers(("Location" = String, description = "The path of the topic"), ("ETag" = String, description = "The revision of the topic"))),
         schema::ChangeProblems))]
 async fn create(State(api): State<Api>, Sent(json): Sent) -> Result<ApiResponse, Problem> {
-    let parts = TopicPatch::of(&json)?;
+    let parts = TopicPatch::read(&json)?;
     let name = parts.name(None)?;
     let topic = api.can_give(parts.topic(Topic::new(name.clone(), ""))?)?;
     if api.settings.topics.iter().any(|t| t.name == name) {
@@ -246,7 +247,7 @@ async fn create(State(api): State<Api>, Sent(json): Sent) -> Result<ApiResponse,
         Ok(WrittenTopic { topic: topic.clone(), revision, created: true })
     };
     let written = api.write(&name, write).await?;
-    Ok(written.told(&api.paused().await, StatusCode::CREATED, ""))
+    Ok(written.response(&api.paused().await, StatusCode::CREATED, ""))
 }
 
 /// Registers a topic, or replaces it. A field that is missing gets its default.
@@ -263,8 +264,8 @@ async fn put(
     headers: HeaderMap,
     Sent(json): Sent,
 ) -> Result<ApiResponse, Problem> {
-    let condition = Condition::of(&headers)?;
-    let parts = TopicPatch::of(&json)?;
+    let condition = Condition::from_headers(&headers)?;
+    let parts = TopicPatch::read(&json)?;
     let topic = api.can_give(parts.topic(Topic::new(parts.name(Some(&name))?, ""))?)?;
     api.check_writable(&name)?;
     api.trials.check(&topic.callback).await?;
@@ -290,7 +291,7 @@ async fn put(
         }
     };
     let written = api.write(&name, write).await?;
-    Ok(written.told(&api.paused().await, StatusCode::CREATED, ""))
+    Ok(written.response(&api.paused().await, StatusCode::CREATED, ""))
 }
 
 /// Changes some fields of a topic. A null puts a field back to its default.
@@ -304,8 +305,8 @@ async fn patch(
     headers: HeaderMap,
     Sent(json): Sent,
 ) -> Result<ApiResponse, Problem> {
-    let condition = Condition::of(&headers)?;
-    let parts = TopicPatch::of(&json)?;
+    let condition = Condition::from_headers(&headers)?;
+    let parts = TopicPatch::read(&json)?;
     parts.name(Some(&name))?;
     api.check_writable(&name)?;
     if let Some(callback) = parts.callback()? {
@@ -321,7 +322,7 @@ async fn patch(
             tries += 1;
             let there = registry.get(&of)?.ok_or_else(|| RegistryError::NotFound(of.clone()))?;
             condition.check(&of, Some(Some(there.revision)))?;
-            let patched = TopicPatch::of(&json).and_then(|parts| parts.topic(there.topic));
+            let patched = TopicPatch::read(&json).and_then(|parts| parts.topic(there.topic));
             let topic = match patched.and_then(|topic| checks.can_give(topic)) {
                 Ok(topic) => topic,
                 Err(problem) => return Ok(Err(problem)),
@@ -335,5 +336,5 @@ async fn patch(
     };
     let written = api.registrar.change(step).await??;
     api.seen(&name, Some(&written.topic)).await;
-    Ok(written.told(&api.paused().await, StatusCode::OK, &fields))
+    Ok(written.response(&api.paused().await, StatusCode::OK, &fields))
 }

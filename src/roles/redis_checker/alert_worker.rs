@@ -230,7 +230,7 @@ impl AlertWorker {
     }
 
     fn step(&mut self) {
-        self.topics.look();
+        self.topics.reload();
         let php = lock(&self.php).clone();
         let now = now_ms();
         if Instant::now() >= self.next_look {
@@ -243,7 +243,7 @@ impl AlertWorker {
         let routes = Routes { alert: &self.settings.alert, topics: self.topics.now(), php: &php };
         let (pace, ledger) = (self.pace(), &mut self.kept.ledger);
         if let Some(findings) = findings {
-            self.is_changed |= ledger.conditions(&findings, now, |notice| routes.of(notice));
+            self.is_changed |= ledger.conditions(&findings, now, |notice| routes.recipients(notice));
         }
         ledger.outbox.keep(|to| routes.knows(to));
         let can_be_sent = |to: &Recipient| matches!(to, Recipient::Webhook(_)) || routes.smtp().is_some();
@@ -275,7 +275,7 @@ impl AlertWorker {
             };
             let notice = Notice { detail: why, ..Notice::dead(&topic, count, jobs, now) };
             let routes = Routes { alert: &self.settings.alert, topics: self.topics.now(), php };
-            for to in routes.of(&notice) {
+            for to in routes.recipients(&notice) {
                 self.kept.ledger.outbox.put(&to, &notice, now);
             }
         }
@@ -284,7 +284,7 @@ impl AlertWorker {
     fn look_at_processes(&mut self, now: i64) {
         // If the master does not answer now, it is asked again at the next look.
         let Ok(status) = ask_master(&self.settings.run_dir, MASTER_PATIENCE) else { return };
-        let restarting = self.kept.restarts.look(&status, self.settings.alert.restarts_within, now);
+        let restarting = self.kept.restarts.check(&status, self.settings.alert.restarts_within, now);
         let mut found = lock(&self.shared.found);
         found.retain(|condition, _| condition.process().is_none());
         found.extend(restarting);

@@ -79,7 +79,7 @@ impl Condition {
         [Condition::TopicLate, Condition::CircuitOpen, Condition::JobsStranded, Condition::TopicProblem];
 
     /// Returns the condition of a finding. `None` if another release wrote a finding that this one does not know.
-    pub(super) fn of(finding: &Finding) -> Option<Condition> {
+    pub(super) fn from_finding(finding: &Finding) -> Option<Condition> {
         let Finding { node, topic, process, .. } = finding.clone();
         let general = Condition::GENERAL.into_iter();
         let of_node = node.into_iter().flat_map(|node| {
@@ -233,7 +233,7 @@ mod tests {
                 detail: String::new(),
                 since_ms: 0,
             };
-            assert_eq!(Condition::of(&finding).as_ref(), Some(condition));
+            assert_eq!(Condition::from_finding(&finding).as_ref(), Some(condition));
         }
         let mut names: Vec<&str> = all.iter().map(Condition::name).chain([DEAD_LETTER]).collect();
         let mut kinds = KINDS.to_vec();

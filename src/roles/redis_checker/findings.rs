@@ -40,7 +40,7 @@ impl Findings {
     /// Takes over the findings of the previous process.
     pub(super) fn take_up(findings: Vec<Finding>, now_ms: i64) -> Findings {
         let open: BTreeMap<Condition, Finding> =
-            findings.into_iter().filter_map(|f| Some((Condition::of(&f)?, f))).collect();
+            findings.into_iter().filter_map(|f| Some((Condition::from_finding(&f)?, f))).collect();
         let taken_up = open.keys().cloned().collect();
         let believed_until_ms = now_ms.saturating_add(GRACE_MS);
         Findings { open, taken_up, believed_until_ms, written: Vec::new() }

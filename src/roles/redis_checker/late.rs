@@ -44,7 +44,7 @@ pub(super) fn watch(context: &mut Context) -> Result<Late> {
     role::vital_thread("late", move || {
         loop {
             for (store, told) in &mut lanes {
-                match look(store.as_mut()) {
+                match lane_report(store.as_mut()) {
                     Ok(now) => *told = now,
                     // It is not known how long the jobs of this lane wait. Another watcher reports that the lane is
                     // down.
@@ -52,7 +52,7 @@ pub(super) fn watch(context: &mut Context) -> Result<Late> {
                     Err(e) => log::debug!("how long jobs wait is not known: {e}"),
                 }
             }
-            topics.look();
+            topics.reload();
             let late = |condition: &Condition| match condition {
                 Condition::TopicLate(topic) => Some(topic.clone()),
                 _ => None,
@@ -81,7 +81,7 @@ pub(super) fn watch(context: &mut Context) -> Result<Late> {
 }
 
 /// Asks one lane for its waiting jobs, paused topics, and circuits.
-fn look(store: &mut dyn Store) -> store::Result<LaneReport> {
+fn lane_report(store: &mut dyn Store) -> store::Result<LaneReport> {
     let mut open = store.circuits()?;
     let of = |counts: Counts| Some((counts.topic, (counts.ready, counts.oldest_ready_ms?)));
     let waiting: Waiting = store.counts()?.into_iter().filter_map(of).collect();

@@ -164,7 +164,7 @@ fn look_at_file(
     run_dir: Option<&Path>,
     store: &mut dyn Store,
 ) -> Found {
-    let mut found = look(path, inode);
+    let mut found = check_file(path, inode);
     if let Some(run_dir) = run_dir.filter(|run_dir| !run_dir.join("bells").is_dir()) {
         let detail = format!(
             "{}: dq needs its bells there and cannot create them again (the log has the reason)",
@@ -206,7 +206,7 @@ fn inspect(mut store: Box<dyn Store>) -> Result<Arc<Mutex<InspectionResult>>> {
 }
 
 /// Checks the file by its metadata alone. To open and close it outside SQLite would drop SQLite's locks.
-fn look(path: &Path, inode: Option<(u64, u64)>) -> Found {
+fn check_file(path: &Path, inode: Option<(u64, u64)>) -> Found {
     let mut found = Found::new();
     match std::fs::metadata(path) {
         Err(e) => drop(found.insert(Condition::FileMissing, format!("{}: {e}", path.display()))),
@@ -248,11 +248,11 @@ mod tests {
         let _held = std::fs::File::create(&path).unwrap();
         let inode = std::fs::metadata(&path).map(|m| (m.dev(), m.ino())).ok();
         let kinds = |found: Found| found.into_keys().collect::<Vec<_>>();
-        let before = kinds(look(&path, inode));
+        let before = kinds(check_file(&path, inode));
         assert!(!before.contains(&Condition::FileMissing));
         std::fs::remove_file(&path).unwrap();
-        assert!(kinds(look(&path, inode)).contains(&Condition::FileMissing));
+        assert!(kinds(check_file(&path, inode)).contains(&Condition::FileMissing));
         std::fs::write(&path, "").unwrap();
-        assert!(kinds(look(&path, inode)).contains(&Condition::FileReplaced));
+        assert!(kinds(check_file(&path, inode)).contains(&Condition::FileReplaced));
     }
 }

@@ -86,8 +86,8 @@ fn watch(lanes: &Lanes, lane: usize, name: &str, tell: &Sender<(String, BTreeMap
     let mut known = NodeHealth::default();
     for round in 0.. {
         let begun = Instant::now();
-        known.look(lanes, lane, round);
-        if tell.send((name.to_owned(), known.told())).is_err() {
+        known.check(lanes, lane, round);
+        if tell.send((name.to_owned(), known.conditions())).is_err() {
             return;
         }
         std::thread::sleep(ROUND.saturating_sub(begun.elapsed()));
@@ -95,7 +95,7 @@ fn watch(lanes: &Lanes, lane: usize, name: &str, tell: &Sender<(String, BTreeMap
 }
 
 impl NodeHealth {
-    fn look(&mut self, lanes: &Lanes, lane: usize, round: u64) {
+    fn check(&mut self, lanes: &Lanes, lane: usize, round: u64) {
         let asked = (SystemTime::now(), Instant::now());
         let probed = lanes.probe(lane, Probe::Time);
         let way = asked.1.elapsed();
@@ -159,10 +159,10 @@ impl NodeHealth {
     }
 
     /// Returns what is found on the node. If it has several servers, each detail names its server.
-    fn told(&self) -> BTreeMap<NodeCondition, String> {
+    fn conditions(&self) -> BTreeMap<NodeCondition, String> {
         let mut told: BTreeMap<NodeCondition, Vec<String>> = BTreeMap::new();
         for (name, server) in &self.servers {
-            for (what, detail) in server.told() {
+            for (what, detail) in server.conditions() {
                 let detail = if self.servers.len() > 1 { format!("{name}: {detail}") } else { detail };
                 told.entry(what).or_default().push(detail);
             }
@@ -187,7 +187,7 @@ impl KnownServer {
     }
 
     /// Returns what is found on the server. Of a server that is down, nothing else is known.
-    fn told(&self) -> BTreeMap<NodeCondition, String> {
+    fn conditions(&self) -> BTreeMap<NodeCondition, String> {
         if self.misses >= MISSES {
             return BTreeMap::from([(NodeCondition::Down, self.why.clone())]);
         }
@@ -378,12 +378,12 @@ mod tests {
         let mut known = KnownServer { why: "refused".into(), ..KnownServer::default() };
         for misses in 0..MISSES {
             known.misses = misses;
-            assert_eq!(known.told().len(), 0);
+            assert_eq!(known.conditions().len(), 0);
         }
         known.misses = MISSES;
-        assert_eq!(known.told(), BTreeMap::from([(NodeCondition::Down, "refused".to_owned())]));
+        assert_eq!(known.conditions(), BTreeMap::from([(NodeCondition::Down, "refused".to_owned())]));
         known.misses = 0;
-        assert_eq!(known.told().len(), 0);
+        assert_eq!(known.conditions().len(), 0);
     }
 
     #[test]
@@ -391,12 +391,12 @@ mod tests {
         let server = |misses| KnownServer { misses, why: "refused".into(), ..KnownServer::default() };
         let servers = BTreeMap::from([("h:1".to_owned(), server(MISSES))]);
         let alone = NodeHealth { servers, older: 0 };
-        assert_eq!(alone.told()[&NodeCondition::Down], "refused");
+        assert_eq!(alone.conditions()[&NodeCondition::Down], "refused");
         let servers = [("h:1", MISSES), ("h:2", 0), ("h:3", MISSES)];
         let several = NodeHealth {
             servers: servers.map(|(name, misses)| (name.to_owned(), server(misses))).into(),
             older: 0,
         };
-        assert_eq!(several.told()[&NodeCondition::Down], "h:1: refused; h:3: refused");
+        assert_eq!(several.conditions()[&NodeCondition::Down], "h:1: refused; h:3: refused");
     }
 }

@@ -71,7 +71,7 @@ struct Follower {
 
 /// Opens the watch on the file through which others report that they have changed the registry.
 fn nudges(settings: &Settings) -> Option<Changes> {
-    let watch = || Changes::of(&registry::nudge_file(&settings.run_dir)?);
+    let watch = || Changes::new(&registry::nudge_file(&settings.run_dir)?);
     watch().map_err(|e| log::warn!("cannot watch for nudges: {e}; the registry is asked each second")).ok()
 }
 
@@ -126,7 +126,7 @@ impl Follower {
         };
         let revision = open.revision()?;
         if self.mail_at.is_some_and(|at| Instant::now() >= at) {
-            *lock(&self.php) = PhpMail::of(open.php_alert()?);
+            *lock(&self.php) = PhpMail::from_row(open.php_alert()?);
             self.mail_at = Some(Instant::now() + MAIL_PERIOD);
         }
         if self.passed_on == Some(revision) {

@@ -34,7 +34,7 @@ struct Slot {
 
 impl Restarts {
     /// Takes the master's present status. Returns what is wrong now.
-    pub(super) fn look(&mut self, status: &Status, within: Duration, now_ms: i64) -> Found {
+    pub(super) fn check(&mut self, status: &Status, within: Duration, now_ms: i64) -> Found {
         let text = humantime::format_duration(within);
         let within = within.as_millis() as i64;
         if self.master_ms != status.started_ms {
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn three_restarts_in_five_minutes_are_reported_until_quiet() {
         let mut restarts = Restarts::default();
-        let mut look = |n, at_ms, now_ms| !restarts.look(&status(0, n, at_ms), WITHIN, now_ms).is_empty();
+        let mut look = |n, at_ms, now_ms| !restarts.check(&status(0, n, at_ms), WITHIN, now_ms).is_empty();
         assert!(!look(0, 0, MINUTE));
         assert!(!look(1, MINUTE, MINUTE));
         assert!(!look(2, 4 * MINUTE, 4 * MINUTE));
@@ -118,11 +118,11 @@ mod tests {
     #[test]
     fn a_restarted_checker_continues_and_a_new_master_counts_anew() {
         let mut restarts = Restarts::default();
-        assert!(restarts.look(&status(0, 2, MINUTE), WITHIN, MINUTE).is_empty());
+        assert!(restarts.check(&status(0, 2, MINUTE), WITHIN, MINUTE).is_empty());
         let mut next: Restarts = serde_json::from_str(&serde_json::to_string(&restarts).unwrap()).unwrap();
-        assert_eq!(next.look(&status(0, 3, 2 * MINUTE), WITHIN, 2 * MINUTE).len(), 1);
-        assert!(next.look(&status(5, 1, 2 * MINUTE), WITHIN, 2 * MINUTE).is_empty());
+        assert_eq!(next.check(&status(0, 3, 2 * MINUTE), WITHIN, 2 * MINUTE).len(), 1);
+        assert!(next.check(&status(5, 1, 2 * MINUTE), WITHIN, 2 * MINUTE).is_empty());
         // A restart long before the first look is not reported.
-        assert!(Restarts::default().look(&status(0, 30, MINUTE), WITHIN, 60 * MINUTE).is_empty());
+        assert!(Restarts::default().check(&status(0, 30, MINUTE), WITHIN, 60 * MINUTE).is_empty());
     }
 }

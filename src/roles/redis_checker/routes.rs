@@ -40,7 +40,7 @@ impl PhpMail {
     }
 
     /// Returns the mail settings of a row. `None`: there is no row.
-    pub(super) fn of(row: Option<PhpAlert>) -> PhpMail {
+    pub(super) fn from_row(row: Option<PhpAlert>) -> PhpMail {
         match row.and_then(|row| Some((row.smtp()?, row))) {
             None => PhpMail::Nothing,
             Some((smtp, row)) => PhpMail::Row(Box::new(PhpMailer { smtp, of_nodes: of_nodes(&row.ext) })),
@@ -81,7 +81,7 @@ impl Routes<'_> {
     }
 
     /// Returns who gets this notice.
-    pub(super) fn of(&self, notice: &Notice) -> Vec<Recipient> {
+    pub(super) fn recipients(&self, notice: &Notice) -> Vec<Recipient> {
         let mut to: Vec<Recipient> = Vec::new();
         if self.has_mail() {
             let topic = notice.topic.as_deref().and_then(|name| self.topics.get(name));
@@ -158,7 +158,7 @@ mod tests {
         let topic = Topic { alert: mails, ..Topic::new(TopicName::new("orders").unwrap(), "http://h/") };
         let topics = Topics::from_iter([topic]);
         let routes = Routes { alert: &alert(), topics: &topics, php };
-        routes.of(notice).iter().map(ToString::to_string).collect()
+        routes.recipients(notice).iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -172,7 +172,7 @@ mod tests {
         };
         let smtp = row.smtp().unwrap();
         assert_eq!((smtp.from.as_str(), smtp.tls), ("dq@mail.example.com", SmtpTls::Opportunistic));
-        let php = PhpMail::of(Some(row.clone()));
+        let php = PhpMail::from_row(Some(row.clone()));
         let dead = Notice::dead("orders", 1, vec![], 0);
         let mails = ["ops@example.com", "shop@example.com"];
         assert_eq!(told(&php, &dead), [&mails[..], &["the webhook all", "the webhook orders"]].concat());
@@ -182,6 +182,6 @@ mod tests {
         let nodes =
             ["ops@example.com", "r1@example.com", "r2@example.com", "the webhook all", "the webhook nodes"];
         assert_eq!(told(&php, &node), nodes);
-        assert_eq!(PhpMail::of(Some(PhpAlert { host: " ".into(), ..row })), PhpMail::Nothing);
+        assert_eq!(PhpMail::from_row(Some(PhpAlert { host: " ".into(), ..row })), PhpMail::Nothing);
     }
 }

@@ -133,7 +133,7 @@ pub(super) fn added_many(items: &[Result<(), Refusal>], all: Vec<Result<Added>>,
 /// Returns the answer to a `get`: `data` has the fields of the body, as the PHP daemon returns them; `job` has what dq
 /// knows of the job. If the answer is longer than `most` bytes, the log of attempts is left out first, and then all of
 /// `job`.
-pub(super) fn shown(key: &JobKey, found: Result<Option<View>>, zone: &TimeZone, most: usize) -> Json {
+pub(super) fn job_found(key: &JobKey, found: Result<Option<View>>, zone: &TimeZone, most: usize) -> Json {
     #[derive(Serialize)]
     struct JobView<'a> {
         #[serde(flatten)]
@@ -163,7 +163,7 @@ pub(super) fn shown(key: &JobKey, found: Result<Option<View>>, zone: &TimeZone, 
     };
     let failures = if view.state == State::Leased { view.attempts.saturating_sub(1) } else { view.attempts };
     let marks = Marks { due_ms: view.due_ms, added_ms: view.stamp_us / 1000, failures };
-    let fields = Fields::of(&view.body).with(marks, zone);
+    let fields = Fields::from_body(&view.body).with(marks, zone);
     let about = |log| JobDetails {
         state: view.state,
         due_ms: view.due_ms,

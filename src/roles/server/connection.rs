@@ -215,7 +215,7 @@ impl Connection {
         let mut done = 0;
         self.held = false;
         while done < self.inbox.len() {
-            let Some(framing) = self.framing.or_else(|| Framing::of(self.inbox[done])) else {
+            let Some(framing) = self.framing.or_else(|| Framing::from_first_byte(self.inbox[done])) else {
                 // Without a framing no answer is possible.
                 log::debug!(
                     "{} begins with {:#04x}, which belongs to neither framing",

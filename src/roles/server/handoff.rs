@@ -347,7 +347,7 @@ mod tests {
         assert!(bytes.starts_with(b"{\"version\":1,") && !bytes.windows(6).any(|w| w == b"\"pass\""));
         let token = Token {
             name: TokenName::new("ops").unwrap(),
-            proof: Proof::Secret(Secret::of([1; 32]).digest()),
+            proof: Proof::Secret(Secret::new([1; 32]).digest()),
             scopes: vec![],
             created_ms: 0,
             expires_ms: None,

@@ -160,11 +160,11 @@ impl Server {
                     HANDOFF_RECEIVER => self.accept_passages(),
                     PASSAGE => self.take_over(),
                     HANDOFF_SENDER => self.hear_successor(),
-                    TOPICS => drop(self.front.topics.look()),
+                    TOPICS => drop(self.front.topics.reload()),
                     LINK | SIGNALS => drop(context.heed()?),
                     Token(place) => {
                         if let Some(connection) = self.connections.get_mut(place) {
-                            connection.socket.told(event);
+                            connection.socket.note_event(event);
                         }
                         self.serve(place);
                     }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use jiff::tz::TimeZone;
 
 use super::answer::{
-    Json, SUCCESS, Tcp, Ticket, added, added_many, changed, counted, deleted, refused, shown,
+    Json, SUCCESS, Tcp, Ticket, added, added_many, changed, counted, deleted, job_found, refused,
 };
 use model::excerpt::Excerpt;
 use model::failure_limiter::{FailureKind, FailureLimiter, Source};
@@ -121,7 +121,7 @@ impl RequestRouter {
         if self.settings.server.auth == Auth::None {
             return SUCCESS.into();
         }
-        *client.pass = self.topics.tokens().shown(&shown.0, host::now_ms()).map(Pass::from);
+        *client.pass = self.topics.tokens().find_by_secret(&shown.0, host::now_ms()).map(Pass::from);
         if client.pass.is_some() {
             return SUCCESS.into();
         }
@@ -196,7 +196,7 @@ impl RequestRouter {
             }
             Command::Get(key) => {
                 let zone = self.zone.clone();
-                Request::get(key, move |key, found| shown(key, found, &zone, most))
+                Request::get(key, move |key, found| job_found(key, found, &zone, most))
             }
             Command::Del(key) => Request::delete(key, deleted),
             Command::Run(key) => Request::run(key, changed),

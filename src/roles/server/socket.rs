@@ -40,7 +40,7 @@ impl Socket {
 
     /// Records what an event reports. The end of the stream, or an error, is reported together with the last bytes, and
     /// not again.
-    pub(super) fn told(&mut self, event: &Event) {
+    pub(super) fn note_event(&mut self, event: &Event) {
         let is_over = event.is_read_closed() || event.is_error();
         self.readable |= is_over || event.is_readable();
         self.to_the_end |= is_over;

@@ -114,7 +114,7 @@ impl Timer {
                 .chain(self.topics.fd())
                 .collect();
             context.wait(&fds, Some(Instant::now() + LONGEST_SLEEP))?;
-            if let Some(topics) = self.topics.look() {
+            if let Some(topics) = self.topics.reload() {
                 let _ = self.told.send(topics.clone());
                 *role::lock(&self.spread) = spread_of(topics);
             }

@@ -23,7 +23,7 @@ impl Levels {
         Levels { store, topics: HashMap::new() }
     }
 
-    fn of(&self, topic: &TopicName) -> Durability {
+    fn level_of(&self, topic: &TopicName) -> Durability {
         self.topics.get(topic).copied().unwrap_or(self.store)
     }
 }
@@ -49,7 +49,7 @@ impl Nodes {
 
     /// Returns how safe changes of a topic's jobs must be.
     pub(super) fn level(&self, topic: &TopicName) -> Durability {
-        self.levels().of(topic)
+        self.levels().level_of(topic)
     }
 
     /// Groups items by the level of their topic. The level that needs no wait comes first.
@@ -60,7 +60,7 @@ impl Nodes {
         let levels = self.levels();
         let mut groups: BTreeMap<Durability, Vec<usize>> = BTreeMap::new();
         for (i, topic) in topics.enumerate() {
-            groups.entry(levels.of(topic)).or_default().push(i);
+            groups.entry(levels.level_of(topic)).or_default().push(i);
         }
         groups
     }

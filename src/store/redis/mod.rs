@@ -81,7 +81,7 @@ pub struct RedisStore {
 impl RedisStore {
     /// Opens a handle to all nodes. Rings all bells, because a process may have died before it rang.
     pub fn open(settings: &settings::Redis) -> Result<RedisStore> {
-        let spool = Spool::of(settings)?;
+        let spool = Spool::from_settings(settings)?;
         Ok(RedisStore { spool, ..RedisStore::new(settings, None)? })
     }
 
@@ -91,7 +91,7 @@ impl RedisStore {
     }
 
     fn new(settings: &settings::Redis, lane: Option<usize>) -> Result<RedisStore> {
-        let (nodes, buried, unanswered) = (Nodes::of(settings)?, Vec::new(), Vec::new());
+        let (nodes, buried, unanswered) = (Nodes::from_settings(settings)?, Vec::new(), Vec::new());
         let mut store = RedisStore { nodes, lane, turn: 0, partial: false, buried, unanswered, spool: None };
         if let Err(e @ StoreError::Unfit(_)) = store.nodes.is_fit() {
             return Err(e);
@@ -182,7 +182,7 @@ impl Maintenance for RedisStore {
         let mut call = self.call(Script::Secret, place);
         call.cmd.arg(&random[..]);
         let secret = answer::bytes(self.ask(place, call)?)?;
-        TicketSecret::of(&secret).ok_or_else(|| strange("the secret of tickets"))
+        TicketSecret::from_bytes(&secret).ok_or_else(|| strange("the secret of tickets"))
     }
 
     fn health(&mut self) -> Result<()> {

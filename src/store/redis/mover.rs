@@ -69,7 +69,7 @@ impl Nodes {
                 ));
             }
         }
-        let told = self.look();
+        let told = self.reports();
         let sets: Vec<Vec<Option<NodeSet>>> = told
             .iter()
             .map(|told| {
@@ -225,7 +225,7 @@ impl Nodes {
     }
 
     fn give_up_at_once(&self, name: &str) -> Result<Vec<String>> {
-        let told = self.look();
+        let told = self.reports();
         let refused = |why: String| Err(StoreError::Unavailable(why));
         let Some(latest) = latest(&told) else {
             return refused("no node has a set of nodes yet: dq nodes move makes the first one".into());

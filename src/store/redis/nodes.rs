@@ -59,7 +59,7 @@ pub(super) fn moving() -> StoreError {
 impl Nodes {
     /// Returns the nodes of the settings. A process has one value for the same settings as long as there is a handle,
     /// so that handles share connections, and share what is known of nodes that are down. Does not connect yet.
-    pub fn of(settings: &settings::Redis) -> Result<Arc<Nodes>> {
+    pub fn from_settings(settings: &settings::Redis) -> Result<Arc<Nodes>> {
         type Known = Vec<(settings::Redis, Weak<Nodes>)>;
         static KNOWN: Mutex<Known> = Mutex::new(Vec::new());
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -193,7 +193,7 @@ impl Nodes {
     }
 
     /// Asks all nodes at the same time. A node that hangs delays the result until its timeout.
-    pub(super) fn look(&self) -> Vec<Result<NodeReport>> {
+    pub(super) fn reports(&self) -> Vec<Result<NodeReport>> {
         if self.count() == 1 {
             return vec![self.ask(0)];
         }
@@ -241,7 +241,7 @@ impl Nodes {
             return Ok(known);
         }
         let asked_at = Instant::now();
-        let told = self.look();
+        let told = self.reports();
         match latest(&told) {
             Some(set) => self.adopt(set)?,
             None if self.known().is_some() => {}

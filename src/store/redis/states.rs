@@ -49,7 +49,7 @@ impl Nodes {
                 capability: told.is_ok().then(|| self.capability(node)).flatten(),
             }
         };
-        let told = self.look();
+        let told = self.reports();
         self.names.iter().enumerate().zip(told).map(state).collect()
     }
 }

@@ -79,7 +79,7 @@ impl Spool {
     }
 
     /// Opens the spool of these settings. None: the settings allow no spool, and there is no file from before.
-    pub fn of(settings: &settings::Redis) -> Result<Option<Spool>> {
+    pub fn from_settings(settings: &settings::Redis) -> Result<Option<Spool>> {
         settings.used_spool().map(Spool::open).transpose()
     }
 

@@ -107,7 +107,7 @@ impl SqliteStore {
             path: path.to_owned(),
             file,
             turn: Arc::new(turn),
-            log: Log::of(path),
+            log: Log::beside(path),
             ringer,
             durability: Durability::Full,
             topics: TopicIds::new(),

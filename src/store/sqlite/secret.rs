@@ -25,6 +25,6 @@ impl SqliteStore {
     fn known_secret(&self) -> Result<Option<TicketSecret>> {
         let read = |row: &rusqlite::Row<'_>| row.get::<_, Option<Vec<u8>>>(0);
         let bytes = self.db.query_row("SELECT secret FROM shard", [], read).map_err(refused)?;
-        Ok(bytes.as_deref().and_then(TicketSecret::of))
+        Ok(bytes.as_deref().and_then(TicketSecret::from_bytes))
     }
 }

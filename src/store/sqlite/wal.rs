@@ -36,7 +36,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    pub(super) fn of(database: &Path) -> Log {
+    pub(super) fn beside(database: &Path) -> Log {
         Log { path: beside(database, "-wal"), failed: None }
     }
 

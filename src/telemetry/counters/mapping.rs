@@ -54,7 +54,7 @@ impl Mapping {
             Mapping::Shared(start) => unsafe { std::slice::from_raw_parts(start.as_ptr().cast(), WORDS) },
             Mapping::Own(words) => words,
         };
-        Page::of(words).expect("a mapping has the length of a page")
+        Page::new(words).expect("a mapping has the length of a page")
     }
 }
 

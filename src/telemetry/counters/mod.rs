@@ -203,7 +203,7 @@ pub fn read(run_dir: &Path) -> io::Result<Vec<Reading>> {
         match open(&entry.path(), false) {
             Ok((mapping, _)) => {
                 let page = mapping.page();
-                readings.push(Reading { number: page.number(), totals: Totals::of(page) });
+                readings.push(Reading { number: page.number(), totals: Totals::from_page(page) });
             }
             Err(e) => log::debug!("{} is not counted: {e}", entry.path().display()),
         }

@@ -86,7 +86,7 @@ fn path(run_dir: &Path) -> PathBuf {
 }
 
 impl Sample {
-    fn of(at_ms: i64, totals: &Totals) -> Sample {
+    fn new(at_ms: i64, totals: &Totals) -> Sample {
         let topics =
             totals.sums().into_iter().filter(|(subject, _)| matches!(subject, MetricSubject::Topic(_)));
         let sums = topics.fold(Sums::default(), |all, (_, of)| all.plus(of));
@@ -105,7 +105,7 @@ impl Sample {
         let mut words = bytes.chunks_exact(8).map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default()));
         words.next().filter(|layout| *layout == LAYOUT)?;
         let at_ms = words.next()? as i64;
-        let sums = Sums::of(std::array::from_fn(|_| words.next().unwrap_or(0)));
+        let sums = Sums::new(std::array::from_fn(|_| words.next().unwrap_or(0)));
         let lateness = std::array::from_fn(|_| words.next().unwrap_or(0));
         Some(Sample { at_ms, sums, lateness })
     }
@@ -176,7 +176,7 @@ impl Recorder {
             .mode(0o600)
             .open(path(run_dir))?;
         let totals = totals()?;
-        let bytes = Sample::of(now_ms, &totals).bytes();
+        let bytes = Sample::new(now_ms, &totals).bytes();
         for (i, ring) in [SHORT, LONG].into_iter().enumerate().filter(|(i, _)| steps[*i] != before[*i]) {
             let place = (ring.begin + steps[i].rem_euclid(ring.count)) as u64 * SIZE as u64;
             // The process before this one may have written the sample of this step.

@@ -48,7 +48,7 @@ fn parse(text: &str, topic: &TopicName) -> Option<TopicSample> {
     for sum in &mut sums {
         *sum = numbers.next()?;
     }
-    Some(TopicSample { at_ms, sums: Sums::of(sums) })
+    Some(TopicSample { at_ms, sums: Sums::new(sums) })
 }
 
 /// Writes a sample of that moment.

@@ -55,12 +55,12 @@ struct Session<'a> {
     instance: &'a str,
 }
 
-fn told(api: &Api, of: Option<(&Token, &str)>) -> Response {
+fn session_response(api: &Api, of: Option<(&Token, &str)>) -> Response {
     let session = Session {
         signed_in: of.is_some(),
         has_accounts: api.registrar.is_there(),
         name: of.map(|(token, _)| token.name.as_str()),
-        role: of.map(|(token, _)| Role::of(token)),
+        role: of.map(|(token, _)| Role::from_account(token)),
         csrf: of.and_then(|(token, value)| session::csrf(token, value)),
         version: env!("CARGO_PKG_VERSION"),
         instance: &api.settings.instance,
@@ -83,7 +83,7 @@ fn set_cookie(response: &mut Response, api: &Api, value: &str, seconds: u64) {
 /// Shows who has signed in.
 pub(super) async fn show(State(api): State<Api>, headers: HeaderMap) -> Response {
     let tokens = api.tokens.borrow().clone();
-    told(&api, holder(&headers, &session::cookie(api.settings.http.listen), &tokens))
+    session_response(&api, holder(&headers, &session::cookie(api.settings.http.listen), &tokens))
 }
 
 #[derive(Deserialize)]
@@ -146,7 +146,7 @@ async fn check(api: &Api, peer: Peer, shown: SignInRequest) -> Result<Response, 
         };
     };
     log::info!("{} has signed in to the console", account.name);
-    let mut response = told(api, Some((&account, &value)));
+    let mut response = session_response(api, Some((&account, &value)));
     set_cookie(&mut response, api, &value, LIFE.as_secs());
     Ok(response)
 }
@@ -230,11 +230,11 @@ fn made_up() -> Option<(String, Token)> {
     let (mut random, mut salt) = ([0; 32], [0; 16]);
     getrandom::fill(&mut random).and_then(|()| getrandom::fill(&mut salt)).ok()?;
     // The password has 100 random bits, in groups that are easy to type.
-    let letters: Vec<char> = Secret::of(random).reveal().chars().skip(3).take(20).collect();
+    let letters: Vec<char> = Secret::new(random).reveal().chars().skip(3).take(20).collect();
     let password = letters.chunks(5).map(|some| some.iter().collect()).collect::<Vec<String>>().join("-");
     let account = Token {
         name: TokenName::of_account(FIRST).ok()?,
-        proof: Proof::Password(Hashed::of(&password, salt).ok()?),
+        proof: Proof::Password(Hashed::new(&password, salt).ok()?),
         scopes: vec![Scope::Admin],
         created_ms: now_ms(),
         expires_ms: None,

@@ -30,7 +30,7 @@ impl PartialSchema for NewTopic {
             .examples([json!({"name": "orders", "callback": "http://127.0.0.1:9000/hook", "delay": "30m"})])
             .property("name", name);
         for setting in Topic::SETTINGS {
-            object = object.property(setting.name, sent(setting));
+            object = object.property(setting.name, in_request(setting));
         }
         object.into()
     }
@@ -49,7 +49,7 @@ pub(in super::super) fn topic_response(state: &RefOr<Schema>) -> RefOr<Schema> {
         .property("name", ObjectBuilder::new().schema_type(Type::String))
         .required("name");
     for setting in Topic::SETTINGS {
-        object = object.property(setting.name, shown(setting)).required(setting.name);
+        object = object.property(setting.name, in_response(setting)).required(setting.name);
     }
     if let RefOr::T(Schema::Object(state)) = state {
         for (name, schema) in &state.properties {
@@ -67,7 +67,7 @@ fn nullable(one: Type) -> SchemaType {
 }
 
 /// Returns the schema of a setting in requests, where each may be null.
-fn sent(setting: &Setting) -> Schema {
+fn in_request(setting: &Setting) -> Schema {
     let about = Some(setting.about());
     let text = || ObjectBuilder::new().schema_type(nullable(Type::String)).description(about);
     let list = |item: ObjectBuilder| {
@@ -134,7 +134,7 @@ fn described(schema: Schema, setting: &Setting) -> Schema {
 }
 
 /// Returns the schema of a setting in responses.
-fn shown(setting: &Setting) -> Schema {
+fn in_response(setting: &Setting) -> Schema {
     let is_nullable = setting.default().is_null() || setting.name.starts_with("retry_") && is_span(setting);
     let of = |one: Type| {
         let one = if is_nullable { nullable(one) } else { one.into() };

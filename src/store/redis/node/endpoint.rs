@@ -325,7 +325,7 @@ impl Endpoint {
 
     fn understand(&self, value: Value, is_down: &mut bool) -> Result<Value, Failure> {
         let Value::ServerError(error) = value else { return Ok(value) };
-        let rule = rules::of(error.code());
+        let rule = rules::rule_for(error.code());
         let details = Excerpt(error.details().unwrap_or_default());
         let text = format!("node {}: {} {details}", self.name, Excerpt(error.code()));
         if rule.wires == ConnectionFate::AllDropped {

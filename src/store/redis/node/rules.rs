@@ -75,7 +75,7 @@ const RULES: [Rule; 14] = [
 const OTHER: Rule = rule("", CallerError::Refused, false, ConnectionFate::Kept);
 
 /// Returns the rule for an error code.
-pub(super) fn of(code: &str) -> Rule {
+pub(super) fn rule_for(code: &str) -> Rule {
     RULES.into_iter().find(|rule| rule.code == code).unwrap_or(OTHER)
 }
 
@@ -119,7 +119,7 @@ mod tests {
             ("NOPERM", "store_unavailable", false, false),
             ("ERR", "store_unavailable", false, false),
         ] {
-            let rule = of(code);
+            let rule = rule_for(code);
             let says = match rule.failure("why".into(), "7 x a") {
                 Failure::NoScript => "asked again",
                 Failure::Elsewhere(_) => "asked elsewhere",

@@ -117,7 +117,7 @@ impl Endpoint {
         {
             return Ok(capability.clone());
         }
-        let capability = look(wire).inspect_err(|_| wire.broken = true)?;
+        let capability = read_capability(wire).inspect_err(|_| wire.broken = true)?;
         *known = Some((Instant::now(), wire.server.to_string(), capability.clone()));
         Ok(capability)
     }
@@ -156,7 +156,7 @@ impl Node {
 
 /// Asks a server what it can promise. If it does not allow a question, that part stays unknown, and this is logged
 /// once.
-fn look(wire: &mut PooledConnection) -> Result<Capability, RedisError> {
+fn read_capability(wire: &mut PooledConnection) -> Result<Capability, RedisError> {
     let mut ask = |cmd: &Cmd, what: &str| -> Result<Option<Value>, RedisError> {
         match cmd.query(&mut wire.connection) {
             Ok(told) => Ok(Some(told)),
