@@ -335,7 +335,7 @@ mod tests {
         let newer = String::from_utf8(bytes.clone()).unwrap().replace("\"version\":1", "\"version\":3");
         for (bytes, why) in [
             (newer.as_bytes(), "has version 3, and this release understands 1 to 2"),
-            (&[&bytes[..], b"x"].concat()[..], "another length"),
+            (&[&bytes[..], b"x"].concat()[..], "does not have the length"),
             (b"{}", "no end"),
         ] {
             let e = HandoffState::from_bytes(bytes).unwrap_err();
