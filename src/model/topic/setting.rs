@@ -221,8 +221,9 @@ impl Setting {
         wanted + or_null
     }
 
+    /// Returns what is wrong with a value that cannot be read. A secret is not repeated.
     pub(super) fn wrong(&self, value: &Value) -> InvalidTopic {
-        let value = value.to_string();
+        let value = if self.kind == Kind::Secrets { "the value".to_owned() } else { value.to_string() };
         InvalidTopic::new(self.name, format!("{} is not {}", Excerpt(&value), self.wanted()))
     }
 
@@ -436,6 +437,12 @@ mod tests {
             assert!(message.starts_with(setting) && message.contains(&shown), "{message}");
             assert!(message.contains(wanted), "{message}");
         }
+    }
+
+    #[test]
+    fn an_error_does_not_repeat_a_secret() {
+        let message = read("secrets", json!("hunter22")).unwrap_err();
+        assert_eq!(message, "secrets: the value is not a list of texts");
     }
 
     #[test]
