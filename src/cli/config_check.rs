@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::show::lines;
-use model::settings::{Settings, Store};
+use model::settings::{Settings, StoreSettings};
 
 /// Check a configuration file
 #[derive(Debug, clap::Args)]
@@ -92,8 +92,8 @@ fn object(settings: &Settings) -> Value {
     let notes: Vec<_> =
         summary(settings).into_iter().filter(|(name, _)| *name == "note").map(|(_, what)| what).collect();
     let nodes: Vec<&str> = match &settings.store {
-        Store::Embedded { .. } => Vec::new(),
-        Store::Redis(redis) => redis.nodes.iter().map(|node| node.name.as_str()).collect(),
+        StoreSettings::Embedded { .. } => Vec::new(),
+        StoreSettings::Redis(redis) => redis.nodes.iter().map(|node| node.name.as_str()).collect(),
     };
     json!({
         "good": true,

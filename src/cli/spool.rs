@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::show::span;
 use host::now_ms;
-use model::settings::Store;
+use model::settings::StoreSettings;
 use role::SpoolReader;
 
 /// How full a spool is.
@@ -20,7 +20,7 @@ pub(super) struct SpoolFill {
 
 impl SpoolFill {
     /// Reads from the file how full the spool of this host is. `None`: there is no spool. Does not create the file.
-    pub(super) fn of_host(store: &Store) -> store::Result<Option<SpoolFill>> {
+    pub(super) fn of_host(store: &StoreSettings) -> store::Result<Option<SpoolFill>> {
         let Some(mut reader) = SpoolReader::new(store).filter(|reader| reader.settings().path.exists())
         else {
             return Ok(None);

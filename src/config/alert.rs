@@ -14,7 +14,7 @@ use super::raw;
 use super::validate::{HOUR, within};
 use model::job::TopicName;
 use model::notice::{KINDS, Template};
-use model::settings::{Alert, AlertWebhook, Smtp, SmtpTls};
+use model::settings::{AlertSettings, AlertWebhook, SmtpSettings, SmtpTls};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -23,7 +23,7 @@ fn wrong<T>(key: &str, problem: impl Into<String>) -> Result<T, ConfigError> {
 }
 
 /// Checks `[alert]`. Relative paths resolve against `base`.
-pub(super) fn alert(raw: raw::Alert, base: &Path) -> Result<Alert, ConfigError> {
+pub(super) fn alert(raw: raw::Alert, base: &Path) -> Result<AlertSettings, ConfigError> {
     addresses("alert.to", &raw.to)?;
     let mut names = HashSet::new();
     let mut webhooks = Vec::new();
@@ -37,7 +37,7 @@ pub(super) fn alert(raw: raw::Alert, base: &Path) -> Result<Alert, ConfigError> 
         }
         webhooks.push(webhook(&at, raw, base)?);
     }
-    Ok(Alert {
+    Ok(AlertSettings {
         smtp: smtp(raw.smtp, base)?,
         to: raw.to,
         gather: within("alert.gather", raw.gather, Duration::ZERO, HOUR)?,
@@ -61,7 +61,7 @@ pub(super) fn addresses(key: &str, addresses: &[String]) -> Result<(), ConfigErr
     Ok(())
 }
 
-fn smtp(raw: raw::Smtp, base: &Path) -> Result<Option<Smtp>, ConfigError> {
+fn smtp(raw: raw::Smtp, base: &Path) -> Result<Option<SmtpSettings>, ConfigError> {
     if raw.host.is_empty() {
         let given = [
             ("user", &raw.user),
@@ -125,7 +125,7 @@ fn smtp(raw: raw::Smtp, base: &Path) -> Result<Option<Smtp>, ConfigError> {
     }
     let timeout = within("alert.smtp.timeout", raw.timeout, SECOND, SECOND * 300)?;
     let (host, port, from) = (raw.host.clone(), raw.port, raw.from.clone());
-    Ok(Some(Smtp { host, port, tls, login: login(&raw, base)?, from, timeout, ca }))
+    Ok(Some(SmtpSettings { host, port, tls, login: login(&raw, base)?, from, timeout, ca }))
 }
 
 fn login(raw: &raw::Smtp, base: &Path) -> Result<Option<(String, String)>, ConfigError> {

@@ -8,19 +8,19 @@ use rustls::pki_types::pem::PemObject;
 
 use super::certificate::{ConfiguredFile, certificate};
 use super::{ConfigError, ports, raw};
-use model::settings::{Callback, Tls};
+use model::settings::{CallbackSettings, TlsSettings};
 
-pub(super) fn callback(raw: &raw::Callback, base: &Path) -> Result<Callback, ConfigError> {
+pub(super) fn callback(raw: &raw::Callback, base: &Path) -> Result<CallbackSettings, ConfigError> {
     let named = |key, file| ConfiguredFile { key, file };
     let own = certificate(
         named("callback.cert_file", &raw.cert_file),
         named("callback.key_file", &raw.key_file),
         base,
     )?;
-    Ok(Callback {
+    Ok(CallbackSettings {
         guard: raw.guard,
         allow: ports::networks("callback.allow", &raw.allow)?,
-        tls: Tls { ca: ca(&raw.ca_file, base)?, own: own.map(|own| (own.chain, own.key)) },
+        tls: TlsSettings { ca: ca(&raw.ca_file, base)?, own: own.map(|own| (own.chain, own.key)) },
     })
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::ConfigError;
 use super::raw;
 use super::validate::within;
-use model::settings::{Safety, Store};
+use model::settings::{Safety, StoreSettings};
 use model::topic::{Durability, Topic};
 
 /// The limits of `store.durability_timeout`. dq answers a request with `unknown` when its store has not answered for
@@ -29,7 +29,7 @@ pub(super) fn of_redis(raw: &raw::Store) -> Result<Safety, ConfigError> {
 /// Checks the settings that the embedded store does not need: what it answers is always on the disk.
 pub(super) fn check_embedded(raw: &raw::Store) -> Result<(), ConfigError> {
     if let Some(level) = level(raw)?
-        && let Some(problem) = Store::embedded_lacks(level)
+        && let Some(problem) = StoreSettings::embedded_lacks(level)
     {
         return Err(ConfigError::key("store.durability", problem));
     }
@@ -41,7 +41,7 @@ pub(super) fn check_embedded(raw: &raw::Store) -> Result<(), ConfigError> {
 }
 
 /// Checks that the store can give the level that each topic asks for.
-pub(super) fn check_topics(store: &Store, topics: &[Topic]) -> Result<(), ConfigError> {
+pub(super) fn check_topics(store: &StoreSettings, topics: &[Topic]) -> Result<(), ConfigError> {
     for (i, topic) in topics.iter().enumerate() {
         if let Some(problem) = topic.durability.and_then(|level| store.lacks(level)) {
             return Err(ConfigError::key(format!("topic[{i}].durability"), problem));

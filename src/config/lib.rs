@@ -25,7 +25,7 @@ use toml::Table;
 pub use raw::Raw;
 
 use model::php_node::PhpNode;
-use model::settings::{Registry, Settings};
+use model::settings::{RegistrySettings, Settings};
 
 /// Why a configuration was refused. Each message names the key and the value, and says what is valid.
 #[derive(Debug, thiserror::Error)]
@@ -70,7 +70,7 @@ pub fn environment() -> impl Iterator<Item = (String, String)> {
 
 /// Returns the nodes that a registry lists, for the daemon with that `run_dir`, or why it cannot. It is called if the
 /// configuration says that these nodes are used.
-pub type AskNodes<'a> = &'a dyn Fn(&Registry, &Path) -> Result<Vec<PhpNode>, String>;
+pub type AskNodes<'a> = &'a dyn Fn(&RegistrySettings, &Path) -> Result<Vec<PhpNode>, String>;
 
 /// Reads and checks the file at `path`. Relative paths in it resolve against its folder.
 pub fn load(
@@ -97,7 +97,7 @@ pub fn development(
     base: &Path,
     environment: impl Iterator<Item = (String, String)>,
 ) -> Result<Settings, ConfigError> {
-    let nobody = |_: &Registry, _: &Path| Err("true needs a configuration file".to_owned());
+    let nobody = |_: &RegistrySettings, _: &Path| Err("true needs a configuration file".to_owned());
     check(Table::new(), base, environment, &nobody)
 }
 
@@ -131,7 +131,7 @@ mod tests {
 
     fn parse_with(text: &str, environment: &[(&str, &str)]) -> Result<Settings, ConfigError> {
         let environment = environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
-        let rows = |_: &Registry, _: &Path| Err("nobody was to be asked".to_owned());
+        let rows = |_: &RegistrySettings, _: &Path| Err("nobody was to be asked".to_owned());
         check(text.parse().unwrap(), Path::new("/etc/dq"), environment, &rows)
     }
 
@@ -318,14 +318,14 @@ mod tests {
 
     #[test]
     fn each_store_has_its_levels_of_durability() {
-        use model::settings::Store;
+        use model::settings::StoreSettings;
         use model::topic::Durability;
         let redis = |more: &str| {
             let node = "[[store.node]]\nname = \"a\"\nurl = \"redis://h\"\n";
             format!("[store]\nbackend = \"redis\"\n{more}\n{node}")
         };
         let safety = |more: &str| match parse(&redis(more)).unwrap().store {
-            Store::Redis(redis) => redis.safety,
+            StoreSettings::Redis(redis) => redis.safety,
             other => panic!("{other}"),
         };
         assert_eq!(safety(""), model::settings::Safety::default());
@@ -408,11 +408,11 @@ mod tests {
             assert!(!message.contains("hunter2") && !message.contains("s3cr"), "{message}");
         }
         let redis = |more: &str| match parse(&node(more)).unwrap().store {
-            model::settings::Store::Redis(redis) => redis.nodes[0].clone(),
+            model::settings::StoreSettings::Redis(redis) => redis.nodes[0].clone(),
             other => panic!("{other}"),
         };
         let with_password = redis(&format!("{sentinel}password_file = \"{secret}\"\npool = 3\nshards = 5"));
-        let model::settings::At::Sentinel { sentinels, url, .. } = &with_password.at else {
+        let model::settings::NodeAddress::Sentinel { sentinels, url, .. } = &with_password.at else {
             panic!("a Sentinel")
         };
         assert_eq!(
@@ -428,7 +428,7 @@ mod tests {
 
     #[test]
     fn the_registry_is_beside_the_store_or_where_it_is_said_to_be() {
-        use model::settings::Registry;
+        use model::settings::RegistrySettings;
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
             let path = dir.path().join(name);
@@ -438,7 +438,7 @@ mod tests {
         let (secret, empty) = (file("secret", "s3cr:t@/\n"), file("empty", "\n"));
         let whole = file("whole", "mysql://dq:hunter2@db/dq\n");
         let registry = |text: &str| parse(text).unwrap_or_else(|e| panic!("{text}: {e}")).registry;
-        let sqlite = |path: &str| Some(Registry::Sqlite { path: path.into() });
+        let sqlite = |path: &str| Some(RegistrySettings::Sqlite { path: path.into() });
         let redis = "[store]\nbackend = \"redis\"\n[[store.node]]\nname = \"a\"\nurl = \"redis://h\"\n";
         assert_eq!(registry(""), sqlite("/etc/dq/var/registry.db"));
         assert_eq!(registry("[store]\npath = \"/data/dq.db\""), sqlite("/data/registry.db"));
@@ -457,7 +457,8 @@ mod tests {
             (&format!("url_file = \"{whole}\""), "dq", Some("hunter2"), 3306),
         ] {
             for store in ["", redis] {
-                let Some(Registry::Mysql(server)) = registry(&format!("{store}[registry]\n{text}")) else {
+                let Some(RegistrySettings::Mysql(server)) = registry(&format!("{store}[registry]\n{text}"))
+                else {
                     panic!("{text}")
                 };
                 let opts = ::mysql::Opts::from_url(&server.url).unwrap();
@@ -499,7 +500,7 @@ mod tests {
             let text = format!(
                 "[store]\nbackend = \"redis\"\nnodes_from_registry = true\nshards_per_node = 3\n{more}"
             );
-            let asked = |registry: &Registry, run_dir: &Path| {
+            let asked = |registry: &RegistrySettings, run_dir: &Path| {
                 assert_eq!(registry.to_string(), "mysql://db:3306/dq");
                 assert_eq!(run_dir, Path::new("/etc/dq/var/run"));
                 rows.clone()
@@ -509,9 +510,9 @@ mod tests {
         let mysql = "[registry]\nurl = \"mysql://dq@db/dq\"\n";
         let rows = vec![row(3, "10.0.0.1:6379:p/w@,10.0.0.2:6379:p/w@"), row(7, "10.0.0.3:6380")];
         let settings = parse(mysql, Ok(rows)).unwrap();
-        let model::settings::Store::Redis(redis) = settings.store else { panic!("Redis") };
+        let model::settings::StoreSettings::Redis(redis) = settings.store else { panic!("Redis") };
         let nodes = redis.nodes;
-        let node = model::settings::Node::server;
+        let node = model::settings::NodeSettings::server;
         let wanted =
             [node("r3", "redis://:p%2Fw%40@10.0.0.1:6379/0", 3), node("r7", "redis://10.0.0.3:6380/0", 3)];
         assert!(nodes == wanted);

@@ -13,7 +13,9 @@ use super::raw;
 use super::units::Size;
 use super::validate::{count, within};
 use model::php_node::{self, PhpNode};
-use model::settings::{At, Node, Redis, Registry, Spool, Tls};
+use model::settings::{
+    NodeAddress, NodeSettings, RedisSettings, RegistrySettings, SpoolSettings, TlsSettings,
+};
 
 /// The number of shards of a Cluster if the file does not set it: enough to be spread over many servers.
 const SHARDS_OF_CLUSTER: u32 = 64;
@@ -25,7 +27,7 @@ const SHARDS_MAX: u32 = 1024;
 const SERVER: [&str; 4] = ["redis", "rediss", "redis+unix", "unix"];
 const NETWORK: [&str; 2] = ["redis", "rediss"];
 
-pub(super) fn redis(raw: raw::Store, base: &Path, run_dir: &Path) -> Result<Redis, ConfigError> {
+pub(super) fn redis(raw: raw::Store, base: &Path, run_dir: &Path) -> Result<RedisSettings, ConfigError> {
     check_name("store.prefix", &raw.prefix)?;
     let safety = durability::of_redis(&raw)?;
     match (raw.nodes_from_registry, raw.node.is_empty()) {
@@ -46,7 +48,7 @@ pub(super) fn redis(raw: raw::Store, base: &Path, run_dir: &Path) -> Result<Redi
             return Err(written.wrong("name", problem));
         }
         let node = written.node(shards)?;
-        if let Some(same) = nodes.iter().find(|n: &&Node| n.at == node.at) {
+        if let Some(same) = nodes.iter().find(|n: &&NodeSettings| n.at == node.at) {
             let problem = format!(
                 "is already that of node {}: two nodes need two servers, or two databases",
                 same.name
@@ -55,7 +57,7 @@ pub(super) fn redis(raw: raw::Store, base: &Path, run_dir: &Path) -> Result<Redi
         }
         nodes.push(node);
     }
-    Ok(Redis {
+    Ok(RedisSettings {
         prefix: raw.prefix,
         timeout: within("store.timeout", raw.timeout, TIMEOUT.0, TIMEOUT.1)?,
         pool: count("store.pool", raw.pool, 1, 1024)?,
@@ -81,7 +83,7 @@ fn usual_spool(base: &Path, run_dir: &Path) -> PathBuf {
 
 /// Returns the spool; none: the file names no path, and the usual path cannot be written. So the configuration of an
 /// earlier release still starts.
-fn spool(bytes: Size, path: &str, base: &Path, run_dir: &Path) -> Result<Option<Spool>, ConfigError> {
+fn spool(bytes: Size, path: &str, base: &Path, run_dir: &Path) -> Result<Option<SpoolSettings>, ConfigError> {
     if bytes.0 > 0 && !(SPOOL.0..=SPOOL.1).contains(&bytes.0) {
         let shown = serde_json::to_string(&bytes).unwrap_or_default();
         let problem = format!("{shown} is not 0 (no spool) or \"1MiB\" to \"8TiB\"");
@@ -94,8 +96,8 @@ fn spool(bytes: Size, path: &str, base: &Path, run_dir: &Path) -> Result<Option<
     let usual = usual_spool(base, run_dir);
     match path {
         "" if !can_be_written(&usual) => Ok(None),
-        "" => Ok(Some(Spool { path: usual, bytes: bytes.0 })),
-        path => Ok(Some(Spool { path: base.join(path), bytes: bytes.0 })),
+        "" => Ok(Some(SpoolSettings { path: usual, bytes: bytes.0 })),
+        path => Ok(Some(SpoolSettings { path: base.join(path), bytes: bytes.0 })),
     }
 }
 
@@ -113,10 +115,10 @@ fn unlisted(problem: impl Into<String>) -> ConfigError {
 /// the name in the row. If a row has a master and a slave, the master is used.
 pub(super) fn from_registry(
     shards: u32,
-    registry: Option<&Registry>,
-    ask: impl FnOnce(&Registry) -> Result<Vec<PhpNode>, String>,
-) -> Result<Vec<Node>, ConfigError> {
-    let Some(registry @ Registry::Mysql(_)) = registry else {
+    registry: Option<&RegistrySettings>,
+    ask: impl FnOnce(&RegistrySettings) -> Result<Vec<PhpNode>, String>,
+) -> Result<Vec<NodeSettings>, ConfigError> {
+    let Some(registry @ RegistrySettings::Mysql(_)) = registry else {
         let problem =
             "true needs the PHP daemon's database: registry.url = \"mysql://user:password@host:3306/dq\"";
         return Err(unlisted(problem));
@@ -125,7 +127,7 @@ pub(super) fn from_registry(
     if rows.is_empty() {
         return Err(unlisted("the table dq_redis is empty: add a row, or use [[store.node]]"));
     }
-    let mut nodes: Vec<Node> = Vec::new();
+    let mut nodes: Vec<NodeSettings> = Vec::new();
     for row in rows {
         let wrong =
             |problem: String| unlisted(format!("row {} of dq_redis ({}) {problem}", row.id, row.name));
@@ -135,7 +137,7 @@ pub(super) fn from_registry(
             url.set_password(password).ok().map(|()| String::from(url))
         });
         let url = url.ok_or_else(|| wrong("is not \"host:port\" or \"host:port:password\"".to_owned()))?;
-        let node = Node::server(format!("r{}", row.id), url, shards);
+        let node = NodeSettings::server(format!("r{}", row.id), url, shards);
         if let Some(same) = nodes.iter().find(|n| n.at == node.at) {
             return Err(wrong(format!("is already that of node {}", same.name)));
         }
@@ -173,13 +175,13 @@ impl NodeEntry<'_> {
         ConfigError::key(self.key(name), problem)
     }
 
-    fn node(&self, shards_per_node: u32) -> Result<Node, ConfigError> {
+    fn node(&self, shards_per_node: u32) -> Result<NodeSettings, ConfigError> {
         check_name(&self.key("name"), &self.raw.name)?;
         let at = self.place()?;
         let urls = match &at {
-            At::Server { url } => vec![url],
-            At::Sentinel { sentinels, url, .. } => sentinels.iter().chain([url]).collect(),
-            At::Cluster { seeds } => seeds.iter().collect(),
+            NodeAddress::Server { url } => vec![url],
+            NodeAddress::Sentinel { sentinels, url, .. } => sentinels.iter().chain([url]).collect(),
+            NodeAddress::Cluster { seeds } => seeds.iter().collect(),
         };
         let tls = self.tls(urls.iter().any(|url| url.starts_with("rediss:")))?;
         let default = if self.raw.cluster { SHARDS_OF_CLUSTER } else { shards_per_node };
@@ -187,10 +189,10 @@ impl NodeEntry<'_> {
         let timeout =
             self.raw.timeout.map(|t| within(&self.key("timeout"), t, TIMEOUT.0, TIMEOUT.1)).transpose()?;
         let pool = self.raw.pool.map(|n| count(&self.key("pool"), n, 1, 1024)).transpose()?;
-        Ok(Node { name: self.raw.name.clone(), at, shards, timeout, pool, tls })
+        Ok(NodeSettings { name: self.raw.name.clone(), at, shards, timeout, pool, tls })
     }
 
-    fn place(&self) -> Result<At, ConfigError> {
+    fn place(&self) -> Result<NodeAddress, ConfigError> {
         let raw = &self.raw;
         let password = self.password()?;
         if raw.cluster {
@@ -207,7 +209,7 @@ impl NodeEntry<'_> {
                     self.wrong("seeds", "must all begin like url, with \"redis://\" or \"rediss://\"")
                 );
             }
-            return Ok(At::Cluster { seeds });
+            return Ok(NodeAddress::Cluster { seeds });
         }
         if !raw.seeds.is_empty() {
             return Err(
@@ -215,7 +217,7 @@ impl NodeEntry<'_> {
             );
         }
         match (raw.sentinels.is_empty(), raw.master_name.as_str()) {
-            (true, "") => Ok(At::Server { url: self.url("url", &raw.url, &SERVER, &password)? }),
+            (true, "") => Ok(NodeAddress::Server { url: self.url("url", &raw.url, &SERVER, &password)? }),
             (true, name) => {
                 let problem =
                     format!("{name:?} needs sentinels = [\"redis://10.0.0.1:26379\"] that know its address");
@@ -238,7 +240,7 @@ impl NodeEntry<'_> {
                 let none = Password(None);
                 let sentinels = raw.sentinels.iter().map(|s| self.url("sentinels", s, &NETWORK, &none));
                 let sentinels = sentinels.collect::<Result<_, _>>()?;
-                Ok(At::Sentinel { sentinels, master_name: name.to_owned(), url })
+                Ok(NodeAddress::Sentinel { sentinels, master_name: name.to_owned(), url })
             }
         }
     }
@@ -308,7 +310,7 @@ impl NodeEntry<'_> {
         read.map(Some).map_err(|e| self.wrong(key, format!("cannot read {:?}: {e}", self.base.join(name))))
     }
 
-    fn tls(&self, is_used: bool) -> Result<Tls, ConfigError> {
+    fn tls(&self, is_used: bool) -> Result<TlsSettings, ConfigError> {
         let raw = &self.raw;
         let names = [("ca_file", &raw.ca_file), ("cert_file", &raw.cert_file), ("key_file", &raw.key_file)];
         if let Some((key, name)) = names.iter().find(|(_, name)| !name.is_empty() && !is_used) {
@@ -338,7 +340,7 @@ impl NodeEntry<'_> {
                 "the file holds no key; keys begin with \"-----BEGIN PRIVATE KEY-----\"",
             ));
         }
-        Ok(Tls { ca, own })
+        Ok(TlsSettings { ca, own })
     }
 }
 

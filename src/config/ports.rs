@@ -11,7 +11,7 @@ use super::ConfigError;
 use super::certificate::{ConfiguredFile, certificate};
 use super::raw;
 use super::validate::{HOUR, count, within};
-use model::settings::{Auth, Http, Server};
+use model::settings::{Auth, HttpSettings, ServerSettings};
 
 /// The longest frame, in bytes. Up to this length, the first byte of a frame in the binary framing is 0, which tells it
 /// apart from the other framing.
@@ -20,7 +20,7 @@ const FRAME_MAX: usize = 15 << 20;
 /// The shortest and the longest `idle_timeout`.
 const IDLE: (Duration, Duration) = (Duration::from_millis(100), HOUR.saturating_mul(24));
 
-pub(super) fn server(raw: raw::Server, has_registry: bool) -> Result<Server, ConfigError> {
+pub(super) fn server(raw: raw::Server, has_registry: bool) -> Result<ServerSettings, ConfigError> {
     let port = ListenPort { name: "server", example: "127.0.0.1:6789" };
     let (listen, auth, allow) = port.check(&raw.listen, &raw.auth, &raw.allow, has_registry)?;
     if !(256..=FRAME_MAX).contains(&raw.max_frame.0) {
@@ -30,7 +30,7 @@ pub(super) fn server(raw: raw::Server, has_registry: bool) -> Result<Server, Con
             format!("{shown} is not within \"256B\" and \"15MiB\""),
         ));
     }
-    Ok(Server {
+    Ok(ServerSettings {
         listen,
         auth,
         allow,
@@ -40,7 +40,7 @@ pub(super) fn server(raw: raw::Server, has_registry: bool) -> Result<Server, Con
     })
 }
 
-pub(super) fn http(raw: raw::Http, has_registry: bool, base: &Path) -> Result<Http, ConfigError> {
+pub(super) fn http(raw: raw::Http, has_registry: bool, base: &Path) -> Result<HttpSettings, ConfigError> {
     let port = ListenPort { name: "http", example: "127.0.0.1:8088" };
     let (listen, auth, allow) = port.check(&raw.listen, &raw.auth, &raw.allow, has_registry)?;
     let tls = certificate(
@@ -48,7 +48,7 @@ pub(super) fn http(raw: raw::Http, has_registry: bool, base: &Path) -> Result<Ht
         ConfiguredFile { key: "http.tls.key", file: &raw.tls.key },
         base,
     )?;
-    Ok(Http {
+    Ok(HttpSettings {
         public_url: public_url(&raw.public_url, listen, tls.is_some())?,
         listen,
         auth,

@@ -6,16 +6,16 @@ use ::mysql::Opts;
 
 use super::ConfigError;
 use super::raw;
-use model::settings::{MysqlServer, Registry, Store};
+use model::settings::{MysqlServer, RegistrySettings, StoreSettings};
 
 const FORMS: &str = "use \"sqlite:var/registry.db\" or \"mysql://user:password@127.0.0.1:3306/dq\"";
 
 /// Returns the database of the registry; none: there is no registry. Relative paths resolve against `base`.
 pub(super) fn registry(
     raw: raw::Registry,
-    store: &Store,
+    store: &StoreSettings,
     base: &Path,
-) -> Result<Option<Registry>, ConfigError> {
+) -> Result<Option<RegistrySettings>, ConfigError> {
     let wrong = |key: &str, problem: String| ConfigError::key(format!("registry.{key}"), problem);
     let secret = |key: &str, name: &str| -> Result<Option<String>, ConfigError> {
         if name.is_empty() {
@@ -43,8 +43,10 @@ pub(super) fn registry(
     }
     if url.is_empty() {
         return Ok(match store {
-            Store::Embedded { path } => Some(Registry::Sqlite { path: path.with_file_name("registry.db") }),
-            Store::Redis(_) => None,
+            StoreSettings::Embedded { path } => {
+                Some(RegistrySettings::Sqlite { path: path.with_file_name("registry.db") })
+            }
+            StoreSettings::Redis(_) => None,
         });
     }
     if url == "none" {
@@ -55,28 +57,28 @@ pub(super) fn registry(
     }
     if url.starts_with("mysql://") {
         return mysql(&url, password)
-            .map(|server| Some(Registry::Mysql(server)))
+            .map(|server| Some(RegistrySettings::Mysql(server)))
             .map_err(|(password, problem)| wrong(if password { "password_file" } else { key }, problem));
     }
     // The text is not shown, because it may contain a password.
     Err(wrong(key, format!("it is not a registry; {FORMS}")))
 }
 
-fn sqlite(path: &str, store: &Store, base: &Path) -> Result<Registry, String> {
+fn sqlite(path: &str, store: &StoreSettings, base: &Path) -> Result<RegistrySettings, String> {
     let path: PathBuf = match path {
         "" => return Err(format!("\"sqlite:\" names no file; {FORMS}")),
         path => base.join(path),
     };
     match store {
-        Store::Redis(_) => {
+        StoreSettings::Redis(_) => {
             Err("all hosts that share Redis need the same registry, and SQLite is a file of one host: use \
                                 MySQL, or leave it out"
                 .to_owned())
         }
-        Store::Embedded { path: jobs } if *jobs == path => {
+        StoreSettings::Embedded { path: jobs } if *jobs == path => {
             Err("it is the file of store.path; use another file".to_owned())
         }
-        Store::Embedded { .. } => Ok(Registry::Sqlite { path }),
+        StoreSettings::Embedded { .. } => Ok(RegistrySettings::Sqlite { path }),
     }
 }
 

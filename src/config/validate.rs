@@ -17,7 +17,7 @@ use super::{AskNodes, ConfigError};
 use super::{alert, callback};
 use model::guard::Rules;
 use model::job::TopicName;
-use model::settings::{Consume, Settings, Store, Timer};
+use model::settings::{ConsumeSettings, Settings, StoreSettings, TimerSettings};
 use model::topic::{InvalidTopic, Setting, Topic};
 
 pub(super) const HOUR: Duration = Duration::from_secs(3600);
@@ -53,16 +53,16 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settin
         }
         "embedded" => {
             durability::check_embedded(&raw.store)?;
-            Store::Embedded { path: path("store.path", &raw.store.path)? }
+            StoreSettings::Embedded { path: path("store.path", &raw.store.path)? }
         }
-        "redis" => Store::Redis(nodes::redis(raw.store, base, &run_dir)?),
+        "redis" => StoreSettings::Redis(nodes::redis(raw.store, base, &run_dir)?),
         other => {
             let problem = format!("{other:?} is not a store; use \"embedded\" or \"redis\"");
             return Err(ConfigError::key("store.backend", problem));
         }
     };
     let registry = registry::registry(raw.registry, &store, base)?;
-    if let (true, Store::Redis(redis)) = (from_registry, &mut store) {
+    if let (true, StoreSettings::Redis(redis)) = (from_registry, &mut store) {
         redis.nodes =
             nodes::from_registry(shards, registry.as_ref(), |registry| ask_nodes(registry, &run_dir))?;
     }
@@ -83,8 +83,8 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settin
         watch_config: raw.watch_config,
         server: ports::server(raw.server, registry.is_some())?,
         http: ports::http(raw.http, registry.is_some(), base)?,
-        timer: Timer { processes: count("timer.processes", raw.timer.processes, 0, 64)? },
-        consume: Consume {
+        timer: TimerSettings { processes: count("timer.processes", raw.timer.processes, 0, 64)? },
+        consume: ConsumeSettings {
             processes: count("consume.processes", raw.consume.processes, 0, 64)?,
             concurrency: count("consume.concurrency", raw.consume.concurrency, 1, 4096)?,
         },

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use http::Uri;
 use ipnet::IpNet;
 
-use crate::settings::{Callback, Guard};
+use crate::settings::{CallbackSettings, Guard};
 
 /// The rules of the guard: which addresses are denied.
 #[derive(Debug, Clone)]
@@ -23,7 +23,7 @@ const LINK_LOCAL: &str = "link-local, where clouds keep their metadata";
 
 impl Rules {
     /// Makes the rules from the settings.
-    pub fn new(callback: &Callback) -> Rules {
+    pub fn new(callback: &CallbackSettings) -> Rules {
         Rules { guard: callback.guard, allow: callback.allow.clone() }
     }
 

@@ -30,7 +30,7 @@ use model::audit::Entry;
 use model::job::TopicName;
 use model::metrics::{PageSums, Statistics};
 use model::php_node::PhpNode;
-use model::settings::{self, Smtp, SmtpTls};
+use model::settings::{self, SmtpSettings, SmtpTls};
 use model::token::{Token, TokenName};
 use model::topic::{InvalidTopic, Status, Topic};
 
@@ -156,7 +156,7 @@ pub struct PhpAlert {
 impl PhpAlert {
     /// Returns the mail server that the row names. None: it names none. Port 465 uses TLS from the start. Any other
     /// port uses TLS if the server offers it.
-    pub fn smtp(&self) -> Option<Smtp> {
+    pub fn smtp(&self) -> Option<SmtpSettings> {
         let (host, port) = (self.host.trim(), u16::try_from(self.port).ok().filter(|port| *port > 0)?);
         if host.is_empty() {
             return None;
@@ -164,7 +164,7 @@ impl PhpAlert {
         let login = (!self.password.is_empty()).then(|| (self.user.clone(), self.password.clone()));
         let from = if self.user.contains('@') { self.user.clone() } else { format!("{}@{host}", self.user) };
         let tls = if port == 465 { SmtpTls::Tls } else { SmtpTls::Opportunistic };
-        Some(Smtp { host: host.to_owned(), port, tls, login, from, timeout: MAIL_TIMEOUT, ca: None })
+        Some(SmtpSettings { host: host.to_owned(), port, tls, login, from, timeout: MAIL_TIMEOUT, ca: None })
     }
 }
 
@@ -241,11 +241,11 @@ pub trait Registry: Send + fmt::Debug {
 }
 
 /// Returns the nodes of a PHP daemon that used the database of a registry. Changes nothing there.
-pub fn php_nodes(settings: &settings::Registry) -> Result<Vec<PhpNode>> {
+pub fn php_nodes(settings: &settings::RegistrySettings) -> Result<Vec<PhpNode>> {
     match settings {
         // This only reads, so the tables are not brought up to date.
-        settings::Registry::Mysql(server) => MysqlRegistry::connect(server)?.php_nodes(),
-        settings::Registry::Sqlite { .. } => Ok(Vec::new()),
+        settings::RegistrySettings::Mysql(server) => MysqlRegistry::connect(server)?.php_nodes(),
+        settings::RegistrySettings::Sqlite { .. } => Ok(Vec::new()),
     }
 }
 
@@ -263,28 +263,30 @@ pub struct Reading {
 
 /// Reads a registry in MySQL, and changes nothing there, not even the form of its tables. None: the registry is not in
 /// MySQL.
-pub fn read_as_it_is(settings: &settings::Registry) -> Result<Option<Reading>> {
+pub fn read_as_it_is(settings: &settings::RegistrySettings) -> Result<Option<Reading>> {
     match settings {
-        settings::Registry::Mysql(server) => Ok(Some(MysqlRegistry::connect(server)?.read_as_it_is()?)),
-        settings::Registry::Sqlite { .. } => Ok(None),
+        settings::RegistrySettings::Mysql(server) => {
+            Ok(Some(MysqlRegistry::connect(server)?.read_as_it_is()?))
+        }
+        settings::RegistrySettings::Sqlite { .. } => Ok(None),
     }
 }
 
 /// Returns the mail server of a PHP daemon that used the database of a registry. Changes nothing there.
-pub fn php_smtp(settings: &settings::Registry) -> Result<Option<Smtp>> {
+pub fn php_smtp(settings: &settings::RegistrySettings) -> Result<Option<SmtpSettings>> {
     match settings {
-        settings::Registry::Mysql(server) => {
+        settings::RegistrySettings::Mysql(server) => {
             Ok(MysqlRegistry::connect(server)?.php_alert()?.and_then(|row| row.smtp()))
         }
-        settings::Registry::Sqlite { .. } => Ok(None),
+        settings::RegistrySettings::Sqlite { .. } => Ok(None),
     }
 }
 
 /// Opens the registry of the daemon with that `run_dir`, and brings its tables up to date. If the file is gone and the
 /// snapshot says that it held something, no new file is made: with an empty registry, dq would treat all topics and
 /// tokens as removed.
-pub fn open_known(settings: &settings::Registry, run_dir: &Path) -> Result<Box<dyn Registry>> {
-    if let settings::Registry::Sqlite { path } = settings
+pub fn open_known(settings: &settings::RegistrySettings, run_dir: &Path) -> Result<Box<dyn Registry>> {
+    if let settings::RegistrySettings::Sqlite { path } = settings
         && !path.exists()
         && let Ok(Some((known, _))) = Snapshot::read(run_dir)
         && known.source == settings.to_string()
@@ -303,9 +305,9 @@ pub fn open_known(settings: &settings::Registry, run_dir: &Path) -> Result<Box<d
 }
 
 /// Opens a registry, and brings its tables up to date.
-pub fn open(settings: &settings::Registry) -> Result<Box<dyn Registry>> {
+pub fn open(settings: &settings::RegistrySettings) -> Result<Box<dyn Registry>> {
     Ok(match settings {
-        settings::Registry::Sqlite { path } => Box::new(SqliteRegistry::open(path)?),
-        settings::Registry::Mysql(server) => Box::new(MysqlRegistry::open(server)?),
+        settings::RegistrySettings::Sqlite { path } => Box::new(SqliteRegistry::open(path)?),
+        settings::RegistrySettings::Mysql(server) => Box::new(MysqlRegistry::open(server)?),
     })
 }

@@ -236,7 +236,7 @@ mod tests {
         DirBuilder::new().recursive(true).create(snapshot_folder(&run_dir)).unwrap();
         let path = run_dir.join("registry.db");
         let mut settings = config::development(&run_dir, std::iter::empty()).expect("the defaults are valid");
-        settings.registry = Some(model::settings::Registry::Sqlite { path });
+        settings.registry = Some(model::settings::RegistrySettings::Sqlite { path });
         let source = settings.registry.as_ref().unwrap().to_string();
         settings.run_dir = run_dir.clone();
         let mut live = LiveTopics::begin(&settings).unwrap();

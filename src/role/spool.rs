@@ -6,16 +6,16 @@ use store::{Result, Spool, SpoolState};
 /// Reads the state of a host's spool. A file that was replaced, or could not be read, is opened again.
 #[derive(Debug)]
 pub struct SpoolReader {
-    settings: settings::Spool,
+    settings: settings::SpoolSettings,
     open: Option<Spool>,
 }
 
 impl SpoolReader {
     /// Makes a reader; none: the store has no spool, and there is none left from earlier.
-    pub fn new(store: &settings::Store) -> Option<SpoolReader> {
+    pub fn new(store: &settings::StoreSettings) -> Option<SpoolReader> {
         match store {
-            settings::Store::Embedded { .. } => None,
-            settings::Store::Redis(redis) => {
+            settings::StoreSettings::Embedded { .. } => None,
+            settings::StoreSettings::Redis(redis) => {
                 let spool = redis.used_spool();
                 spool.map(|settings| SpoolReader { settings: settings.clone(), open: None })
             }
@@ -23,7 +23,7 @@ impl SpoolReader {
     }
 
     /// Returns where the spool is, and how large it may grow.
-    pub fn settings(&self) -> &settings::Spool {
+    pub fn settings(&self) -> &settings::SpoolSettings {
         &self.settings
     }
 

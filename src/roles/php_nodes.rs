@@ -5,13 +5,13 @@ use std::io;
 use std::process::ExitCode;
 
 use model::php_node::PhpNode;
-use model::settings::Registry;
+use model::settings::RegistrySettings;
 
-/// Answers one question. Input: the JSON of [`Registry`]. Output: the JSON of the nodes, or of the reason why there are
+/// Answers one question. Input: the JSON of [`RegistrySettings`]. Output: the JSON of the nodes, or of the reason why there are
 /// none.
 pub fn main() -> ExitCode {
     let answer = || -> serde_json::Result<()> {
-        let settings: Registry = serde_json::from_reader(io::stdin())?;
+        let settings: RegistrySettings = serde_json::from_reader(io::stdin())?;
         let nodes: Result<Vec<PhpNode>, String> = registry::php_nodes(&settings).map_err(|e| e.to_string());
         serde_json::to_writer(io::stdout(), &nodes)
     };

@@ -12,32 +12,34 @@ use model::settings;
 use model::topic::{Durability, Topics};
 
 /// Opens the store that the settings name. `run_dir` is the folder that has its bells.
-pub fn open(settings: &settings::Store, run_dir: &Path) -> Result<Box<dyn Store>> {
+pub fn open(settings: &settings::StoreSettings, run_dir: &Path) -> Result<Box<dyn Store>> {
     match settings {
-        settings::Store::Embedded { path } => Ok(Box::new(SqliteStore::open(path, run_dir)?)),
-        settings::Store::Redis(settings) => Ok(Box::new(RedisStore::open(settings)?)),
+        settings::StoreSettings::Embedded { path } => Ok(Box::new(SqliteStore::open(path, run_dir)?)),
+        settings::StoreSettings::Redis(settings) => Ok(Box::new(RedisStore::open(settings)?)),
     }
 }
 
 /// Opens a handle to one lane. It leases, moves and lists the jobs of that lane only.
-pub fn open_lane(settings: &settings::Store, run_dir: &Path, lane: usize) -> Result<Box<dyn Store>> {
+pub fn open_lane(settings: &settings::StoreSettings, run_dir: &Path, lane: usize) -> Result<Box<dyn Store>> {
     match settings {
-        settings::Store::Embedded { .. } => open(settings, run_dir),
-        settings::Store::Redis(settings) => Ok(Box::new(RedisStore::open_lane(settings, lane)?)),
+        settings::StoreSettings::Embedded { .. } => open(settings, run_dir),
+        settings::StoreSettings::Redis(settings) => Ok(Box::new(RedisStore::open_lane(settings, lane)?)),
     }
 }
 
 /// Hangs a bell of one lane, under a name that no other process uses.
 pub fn hang_bell(
-    settings: &settings::Store,
+    settings: &settings::StoreSettings,
     run_dir: &Path,
     lane: usize,
     kind: BellKind,
     name: &str,
 ) -> io::Result<Box<dyn Bell>> {
     match settings {
-        settings::Store::Embedded { .. } => Ok(Box::new(sqlite::HungBell::hang(run_dir, kind, name)?)),
-        settings::Store::Redis(settings) => {
+        settings::StoreSettings::Embedded { .. } => {
+            Ok(Box::new(sqlite::HungBell::hang(run_dir, kind, name)?))
+        }
+        settings::StoreSettings::Redis(settings) => {
             let nodes = redis::Nodes::from_settings(settings).map_err(io::Error::other)?;
             Ok(Box::new(redis::RedisBell::hang(&nodes, lane, kind)?))
         }
@@ -83,10 +85,12 @@ pub struct Lanes(Option<Arc<redis::Nodes>>);
 
 impl Lanes {
     /// Returns the lanes of the store that the settings name.
-    pub fn new(settings: &settings::Store) -> Result<Lanes> {
+    pub fn new(settings: &settings::StoreSettings) -> Result<Lanes> {
         match settings {
-            settings::Store::Embedded { .. } => Ok(Lanes(None)),
-            settings::Store::Redis(settings) => Ok(Lanes(Some(redis::Nodes::from_settings(settings)?))),
+            settings::StoreSettings::Embedded { .. } => Ok(Lanes(None)),
+            settings::StoreSettings::Redis(settings) => {
+                Ok(Lanes(Some(redis::Nodes::from_settings(settings)?)))
+            }
         }
     }
 
@@ -133,7 +137,8 @@ impl Lanes {
             Some(nodes) => nodes.set_topics(topics),
             None => {
                 for topic in topics.iter() {
-                    if let Some(problem) = topic.durability.and_then(settings::Store::embedded_lacks) {
+                    if let Some(problem) = topic.durability.and_then(settings::StoreSettings::embedded_lacks)
+                    {
                         log::warn!("topic {}: durability: {problem}", topic.name);
                     }
                 }

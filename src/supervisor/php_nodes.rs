@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use host::wait_readable;
 use model::php_node::PhpNode;
-use model::settings::Registry;
+use model::settings::RegistrySettings;
 
 /// The name of the process that is asked.
 pub const NAME: &str = "dq-nodes";
@@ -22,7 +22,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Returns the nodes that the registry lists. With `is_kept` they are saved, for a time when the registry does not
 /// answer.
-pub(super) fn ask(registry: &Registry, run_dir: &Path, is_kept: bool) -> Result<Vec<PhpNode>, String> {
+pub(super) fn ask(
+    registry: &RegistrySettings,
+    run_dir: &Path,
+    is_kept: bool,
+) -> Result<Vec<PhpNode>, String> {
     let file = known(run_dir);
     let why = match ask_process(registry) {
         Ok(Ok(nodes)) => {
@@ -43,7 +47,7 @@ pub(super) fn ask(registry: &Registry, run_dir: &Path, is_kept: bool) -> Result<
     }
 }
 
-fn ask_process(registry: &Registry) -> io::Result<Result<Vec<PhpNode>, String>> {
+fn ask_process(registry: &RegistrySettings) -> io::Result<Result<Vec<PhpNode>, String>> {
     let mut command = Command::new("/proc/self/exe");
     // The environment is cleared: its variables may be meant for this process alone.
     command.arg0(NAME).env_clear().stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -77,7 +81,7 @@ fn known(run_dir: &Path) -> PathBuf {
     run_dir.join("registry/nodes.json")
 }
 
-fn keep(file: &Path, registry: &Registry, nodes: &[PhpNode]) -> io::Result<()> {
+fn keep(file: &Path, registry: &RegistrySettings, nodes: &[PhpNode]) -> io::Result<()> {
     let folder = file.parent().unwrap_or(Path::new("/"));
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let draft = file.with_extension(format!("draft-{}", std::process::id()));
@@ -88,7 +92,7 @@ fn keep(file: &Path, registry: &Registry, nodes: &[PhpNode]) -> io::Result<()> {
 }
 
 /// Returns the nodes of the last answer of that registry.
-fn read(file: &Path, registry: &Registry) -> Option<Vec<PhpNode>> {
+fn read(file: &Path, registry: &RegistrySettings) -> Option<Vec<PhpNode>> {
     let (of, nodes): (String, Vec<PhpNode>) = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
     (of == registry.to_string()).then_some(nodes)
 }

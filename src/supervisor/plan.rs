@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::sockets::Socket;
-use model::settings::{Settings, Store};
+use model::settings::{Settings, StoreSettings};
 use model::slot::{Role, Slot};
 
 /// What a master knows of the settings of a generation.
@@ -41,8 +41,8 @@ pub struct Plan {
     pub sockets: Vec<(Role, Socket)>,
 }
 
-fn spool_of(store: &Store) -> Option<PathBuf> {
-    let Store::Redis(redis) = store else { return None };
+fn spool_of(store: &StoreSettings) -> Option<PathBuf> {
+    let StoreSettings::Redis(redis) = store else { return None };
     redis.used_spool().map(|spool| spool.path.clone())
 }
 

@@ -10,12 +10,12 @@ use anyhow::{Context as _, Result, bail};
 use nix::unistd::{AccessFlags, access};
 
 use host::is_run_dir_taken;
-use model::settings::{NOTHING_WAITS, Settings, Store, beside};
+use model::settings::{NOTHING_WAITS, Settings, StoreSettings, beside};
 
 /// Makes the folder of the spool, if there is a spool, and takes the spool for this daemon. Fails if the folder cannot
 /// be used, or the spool belongs to another daemon.
 pub fn take_spool(settings: &Settings) -> Result<()> {
-    let Store::Redis(redis) = &settings.store else { return Ok(()) };
+    let StoreSettings::Redis(redis) = &settings.store else { return Ok(()) };
     match redis.used_spool() {
         Some(spool) => {
             usable(&spool.path).with_context(|| {

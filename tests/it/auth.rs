@@ -150,7 +150,7 @@ fn revoke(daemon: &Daemon, name: &str) {
 }
 
 fn registry(daemon: &Daemon) -> Box<dyn Registry> {
-    open(&settings::Registry::Sqlite { path: daemon.dir.path().join("var/registry.db") }).unwrap()
+    open(&settings::RegistrySettings::Sqlite { path: daemon.dir.path().join("var/registry.db") }).unwrap()
 }
 
 /// Waits until a token has expired.

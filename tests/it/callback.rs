@@ -11,7 +11,7 @@ use crate::support::raw::{Line, Raw, read_request};
 use delivery::callback::{Caller, Delivery, Verdict};
 use jiff::tz::TimeZone;
 use model::job::{Body, JobId, JobKey, TopicName};
-use model::settings::{Callback, Guard, Tls};
+use model::settings::{CallbackSettings, Guard, TlsSettings};
 use model::topic::{Failure, Method, Payload, Success, Topic};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -21,13 +21,13 @@ use serde_json::json;
 const DUE_MS: i64 = 1_795_219_101_000;
 const ADDED_US: i64 = 1_795_219_100_999_000;
 
-fn caller_with(tls: Tls) -> Caller {
-    let settings = Callback { guard: Guard::Metadata, allow: Vec::new(), tls };
+fn caller_with(tls: TlsSettings) -> Caller {
+    let settings = CallbackSettings { guard: Guard::Metadata, allow: Vec::new(), tls };
     Caller::new(4, &settings, TimeZone::UTC).unwrap()
 }
 
 fn caller() -> Caller {
-    caller_with(Tls::default())
+    caller_with(TlsSettings::default())
 }
 
 fn topic(url: &str) -> Topic {
@@ -419,7 +419,7 @@ fn https_accepts_a_private_ca_and_sends_a_client_certificate() {
     certificates(dir.path());
     let pem = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
     let own = || Some((pem("client.pem"), pem("client.key")));
-    let call = |tls: Tls, sink: &Raw| {
+    let call = |tls: TlsSettings, sink: &Raw| {
         let caller = caller_with(tls);
         let topic = topic(&sink.url().replace("http:", "https:"));
         let first = caller.call(&topic, &delivery("1"));
@@ -431,13 +431,16 @@ fn https_accepts_a_private_ca_and_sends_a_client_certificate() {
         other => panic!("{other:?}"),
     };
     let plain = secure(dir.path(), false);
-    let trusts = |ca: &str| Tls { ca: Some(pem(ca)), own: None };
+    let trusts = |ca: &str| TlsSettings { ca: Some(pem(ca)), own: None };
     assert_eq!(call(trusts("ca.pem"), &plain), (Verdict::Accepted, "0".to_owned()));
     assert_eq!(plain.connections(), 1, "connections within TLS are kept as well");
     refused(&call(trusts("other.pem"), &plain).0, "certificate");
-    refused(&call(Tls::default(), &plain).0, "TLS: ");
+    refused(&call(TlsSettings::default(), &plain).0, "TLS: ");
     let mutual = secure(dir.path(), true);
-    assert_eq!(call(Tls { own: own(), ..trusts("ca.pem") }, &mutual), (Verdict::Accepted, "1".to_owned()));
+    assert_eq!(
+        call(TlsSettings { own: own(), ..trusts("ca.pem") }, &mutual),
+        (Verdict::Accepted, "1".to_owned())
+    );
     refused(&call(trusts("ca.pem"), &mutual).0, "CertificateRequired");
 }
 

@@ -90,9 +90,9 @@ fn a_circuit_does_not_wait_an_hour_if_the_host_clock_goes_back() {
 
 /// Opens a store on one node.
 fn store_on(server: &RedisServer) -> Box<dyn Store> {
-    let node = settings::Node::server("a".to_owned(), server.url(), 1);
-    let redis = settings::Redis::of_nodes("dq", SECOND, 2, vec![node]);
-    store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap()
+    let node = settings::NodeSettings::server("a".to_owned(), server.url(), 1);
+    let redis = settings::RedisSettings::of_nodes("dq", SECOND, 2, vec![node]);
+    store::open(&settings::StoreSettings::Redis(redis), std::path::Path::new("/nowhere")).unwrap()
 }
 
 fn permits(store: &mut dyn Store, owner: &str, held: u32) -> u32 {
@@ -127,7 +127,7 @@ fn permits_of_a_dead_host_end_soon_if_its_clock_goes_back() {
     // (This process's clock cannot be set back. Instead, the moment up to which the permits are held is moved far
     // ahead.)
     let dir = tempfile::tempdir().unwrap();
-    let settings = settings::Store::Embedded { path: dir.path().join("dq.db") };
+    let settings = settings::StoreSettings::Embedded { path: dir.path().join("dq.db") };
     let mut store = store::open(&settings, dir.path()).unwrap();
     assert_eq!(permits(store.as_mut(), "dead", 0), 3);
     let db = rusqlite::Connection::open(dir.path().join("dq.db")).unwrap();

@@ -500,7 +500,7 @@ fn a_callback_test_calls_like_a_job_and_leaves_nothing_behind() {
     // Somebody who writes directly into the registry avoids the check when a topic is saved, but not the check of each
     // call.
     let path = daemon.dir.path().join("var/registry.db");
-    let mut registry = registry::open(&model::settings::Registry::Sqlite { path }).unwrap();
+    let mut registry = registry::open(&model::settings::RegistrySettings::Sqlite { path }).unwrap();
     for (name, callback) in [("meta", "http://169.254.169.254/"), ("denied", "http://127.0.0.2:1/")] {
         let name = model::job::TopicName::new(name).unwrap();
         registry.put(&model::topic::Topic::new(name, callback), registry::Expected::Any).unwrap();

@@ -17,9 +17,9 @@ fn topic() -> TopicName {
 }
 
 fn store_on(server: &RedisServer) -> Box<dyn Store> {
-    let node = settings::Node::server("a".to_owned(), server.url(), 1);
-    let redis = settings::Redis::of_nodes("dq", 5 * SECOND, 2, vec![node]);
-    store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap()
+    let node = settings::NodeSettings::server("a".to_owned(), server.url(), 1);
+    let redis = settings::RedisSettings::of_nodes("dq", 5 * SECOND, 2, vec![node]);
+    store::open(&settings::StoreSettings::Redis(redis), std::path::Path::new("/nowhere")).unwrap()
 }
 
 /// Makes jobs with these ids die, each this many times.

@@ -12,22 +12,29 @@ use crate::support::redis::{RedisServer, TcpServer};
 use crate::support::{Daemon, SECOND, Sink, add, eventually, new_job, outcomes, stats, topic};
 use model::job::{Due, JobId, JobKey, OnConflict, State, TopicName};
 use model::letters::Pace;
-use model::settings::{self, Node, Safety};
+use model::settings::{self, NodeSettings, Safety};
 use model::topic::{Durability, Topic};
 use store::{Changed, Lanes, Outcome, Settled, Settlement, Store, Wanted, Which};
 
 const LIMIT: Duration = SECOND;
 
 /// Returns the settings of a store that shares nothing with any other in this process.
-fn on(url: &str, durability: Durability, allow_snapshots: bool) -> settings::Store {
+fn on(url: &str, durability: Durability, allow_snapshots: bool) -> settings::StoreSettings {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let prefix = format!("dq{}", NEXT.fetch_add(1, Ordering::Relaxed));
     let safety = Safety { durability, timeout: LIMIT, allow_snapshots };
-    let nodes = vec![Node::server("r", url, 2)];
-    settings::Store::Redis(settings::Redis { prefix, timeout: SECOND, pool: 4, nodes, safety, spool: None })
+    let nodes = vec![NodeSettings::server("r", url, 2)];
+    settings::StoreSettings::Redis(settings::RedisSettings {
+        prefix,
+        timeout: SECOND,
+        pool: 4,
+        nodes,
+        safety,
+        spool: None,
+    })
 }
 
-fn open(settings: &settings::Store) -> Box<dyn Store> {
+fn open(settings: &settings::StoreSettings) -> Box<dyn Store> {
     store::open(settings, Path::new("/nowhere")).unwrap()
 }
 

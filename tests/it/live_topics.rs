@@ -36,7 +36,7 @@ fn daemon(server: &MariaDb, more: &str) -> (Daemon, Box<dyn Registry>) {
     }
     let daemon = Daemon::start(more);
     let path = daemon.dir.path().join("var/registry.db");
-    (daemon, open(&settings::Registry::Sqlite { path }).unwrap())
+    (daemon, open(&settings::RegistrySettings::Sqlite { path }).unwrap())
 }
 
 /// Repeats a request until the answer is as it should be. Returns how long that took.

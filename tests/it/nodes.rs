@@ -75,10 +75,10 @@ impl Fleet {
 
     /// Returns the settings of a store on these nodes. Stores with another `pool` (the number of connections) share
     /// nothing with this one, so each `pool` stands for a process.
-    fn settings(&self, nodes: &[usize], pool: u32) -> settings::Store {
-        let node = |n: &usize| settings::Node::server(format!("r{n}"), self.nodes[*n].url(), 2);
+    fn settings(&self, nodes: &[usize], pool: u32) -> settings::StoreSettings {
+        let node = |n: &usize| settings::NodeSettings::server(format!("r{n}"), self.nodes[*n].url(), 2);
         let nodes = nodes.iter().map(node).collect();
-        settings::Store::Redis(settings::Redis::of_nodes("dq", SECOND, pool, nodes))
+        settings::StoreSettings::Redis(settings::RedisSettings::of_nodes("dq", SECOND, pool, nodes))
     }
 
     fn store(&self, nodes: &[usize], pool: u32) -> Box<dyn Store> {
@@ -329,9 +329,9 @@ fn the_first_move_brings_jobs_of_the_old_release_to_their_homes() {
     let file = dir.path().join("dq.toml");
     std::fs::write(&file, format!("run_dir = \"{}\"\n{config}", dir.path().display())).unwrap();
     let settings = |pool| {
-        let node = |n: usize| settings::Node::server(["a", "b"][n], nodes[n].url(), 1);
+        let node = |n: usize| settings::NodeSettings::server(["a", "b"][n], nodes[n].url(), 1);
         let nodes = vec![node(0), node(1)];
-        settings::Store::Redis(settings::Redis::of_nodes("dq", SECOND, pool, nodes))
+        settings::StoreSettings::Redis(settings::RedisSettings::of_nodes("dq", SECOND, pool, nodes))
     };
     let error = store::open(&settings(2), Path::new("/nowhere")).err().unwrap().to_string();
     assert!(error.contains("run dq nodes move"), "{error}");

@@ -20,14 +20,14 @@ struct Pair {
     nodes: [RedisServer; 2],
     lanes: Lanes,
     config: String,
-    settings: settings::Store,
+    settings: settings::StoreSettings,
 }
 
 impl Pair {
     fn start(topics: &str) -> Pair {
         let nodes = [RedisServer::start(), RedisServer::start()];
-        let node = |n: usize| settings::Node::server(format!("r{n}"), nodes[n].url(), 2);
-        let redis = settings::Redis::of_nodes("dq", SECOND, 4, vec![node(0), node(1)]);
+        let node = |n: usize| settings::NodeSettings::server(format!("r{n}"), nodes[n].url(), 2);
+        let redis = settings::RedisSettings::of_nodes("dq", SECOND, 4, vec![node(0), node(1)]);
         let sections: String = redis
             .nodes
             .iter()
@@ -35,7 +35,7 @@ impl Pair {
             .map(|(n, server)| format!("[[store.node]]\nname = \"{}\"\nurl = \"{}\"\n", n.name, server.url()))
             .collect();
         let config = format!("[store]\nbackend = \"redis\"\ntimeout = \"1s\"\nspool = 0\n{sections}{topics}");
-        let settings = settings::Store::Redis(redis);
+        let settings = settings::StoreSettings::Redis(redis);
         let lanes = Lanes::new(&settings).unwrap();
         Pair { nodes, lanes, config, settings }
     }
@@ -52,7 +52,7 @@ impl Pair {
     /// The same as another process has it: with this number of connections, it shares nothing with the others.
     fn store_of_another(&self, pool: u32) -> Box<dyn Store> {
         let mut settings = self.settings.clone();
-        if let settings::Store::Redis(redis) = &mut settings {
+        if let settings::StoreSettings::Redis(redis) = &mut settings {
             redis.pool = pool;
         }
         store::open(&settings, Path::new("/nowhere")).unwrap()
@@ -267,9 +267,10 @@ fn a_full_node_refuses_adds_and_still_delivers_its_jobs() {
 #[test]
 fn a_full_node_releases_what_it_holds_back() {
     let node = RedisServer::start();
-    let nodes = vec![settings::Node::server("r", node.url(), 1)];
-    let redis = settings::Redis::of_nodes("dq", SECOND, 1, nodes);
-    let mut store = store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap();
+    let nodes = vec![settings::NodeSettings::server("r", node.url(), 1)];
+    let redis = settings::RedisSettings::of_nodes("dq", SECOND, 1, nodes);
+    let mut store =
+        store::open(&settings::StoreSettings::Redis(redis), std::path::Path::new("/nowhere")).unwrap();
     let jobs = ["later", "now"].map(|id| new_job("t", id, "1", Due::At(HELD_MS)));
     assert!(store.add(&jobs).iter().all(Result::is_ok));
     node.cli(&["config", "set", "maxmemory", "1mb"]);
@@ -283,9 +284,9 @@ fn a_full_node_releases_what_it_holds_back() {
 fn the_shards_of_a_node_stay_as_many_as_they_were() {
     let node = RedisServer::start();
     let open = |shards| {
-        let nodes = vec![settings::Node::server("r", node.url(), shards)];
-        let redis = settings::Redis::of_nodes("dq", SECOND, 1, nodes);
-        store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap()
+        let nodes = vec![settings::NodeSettings::server("r", node.url(), shards)];
+        let redis = settings::RedisSettings::of_nodes("dq", SECOND, 1, nodes);
+        store::open(&settings::StoreSettings::Redis(redis), std::path::Path::new("/nowhere")).unwrap()
     };
     assert_eq!(open(2).counts().unwrap(), []);
     let error = open(3).counts().unwrap_err().to_string();
@@ -297,10 +298,10 @@ fn the_shards_of_a_node_stay_as_many_as_they_were() {
 fn a_server_is_not_taken_for_another_node() {
     let servers = [RedisServer::start(), RedisServer::start()];
     let open = |urls: [usize; 2]| {
-        let node = |n: usize| settings::Node::server(format!("r{n}"), servers[urls[n]].url(), 2);
+        let node = |n: usize| settings::NodeSettings::server(format!("r{n}"), servers[urls[n]].url(), 2);
         let nodes = vec![node(0), node(1)];
-        let redis = settings::Redis::of_nodes("dq", SECOND, 1, nodes);
-        store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap()
+        let redis = settings::RedisSettings::of_nodes("dq", SECOND, 1, nodes);
+        store::open(&settings::StoreSettings::Redis(redis), std::path::Path::new("/nowhere")).unwrap()
     };
     assert_eq!(open([0, 1]).counts().unwrap(), []);
     let error = open([1, 0]).counts().unwrap_err().to_string();
@@ -322,9 +323,10 @@ fn commands(node: &RedisServer) -> (u64, u64) {
 #[test]
 fn a_thousand_jobs_cost_few_round_trips_and_few_commands() {
     let node = RedisServer::start();
-    let nodes = vec![settings::Node::server("r", node.url(), 2)];
-    let redis = settings::Redis::of_nodes("dq", SECOND, 1, nodes);
-    let mut store = store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap();
+    let nodes = vec![settings::NodeSettings::server("r", node.url(), 2)];
+    let redis = settings::RedisSettings::of_nodes("dq", SECOND, 1, nodes);
+    let mut store =
+        store::open(&settings::StoreSettings::Redis(redis), std::path::Path::new("/nowhere")).unwrap();
     let topic = TopicName::new("t").unwrap();
     let job = |n: usize, due| new_job(topic.as_str(), &format!("job-{n}"), "{}", due);
     let mut counted = |what: &str, most: (u64, u64), work: &mut dyn FnMut(&mut dyn store::Store)| {
@@ -391,9 +393,10 @@ fn a_pending_job_uses_little_memory_beyond_its_id_and_body() {
     let plain_each = (used(&plain) - base) / jobs as f64;
 
     let node = RedisServer::start();
-    let nodes = vec![settings::Node::server("r", node.url(), 2)];
-    let redis = settings::Redis::of_nodes("dq", SECOND * 10, 1, nodes);
-    let mut store = store::open(&settings::Store::Redis(redis), std::path::Path::new("/nowhere")).unwrap();
+    let nodes = vec![settings::NodeSettings::server("r", node.url(), 2)];
+    let redis = settings::RedisSettings::of_nodes("dq", SECOND * 10, 1, nodes);
+    let mut store =
+        store::open(&settings::StoreSettings::Redis(redis), std::path::Path::new("/nowhere")).unwrap();
     let base = used(&node);
     for from in (0..jobs).step_by(1000) {
         let batch: Vec<_> = (from..(from + 1000).min(jobs))

@@ -19,9 +19,9 @@ use mysql::prelude::Queryable;
 use registry::{Expected, Registry, RegistryError, Revision, open};
 
 /// Runs a test on a fresh registry of each kind.
-fn on_each(test: impl Fn(&settings::Registry)) {
+fn on_each(test: impl Fn(&settings::RegistrySettings)) {
     let dir = tempfile::tempdir().unwrap();
-    test(&settings::Registry::Sqlite { path: dir.path().join("new/registry.db") });
+    test(&settings::RegistrySettings::Sqlite { path: dir.path().join("new/registry.db") });
     test(&MariaDb::shared().database().settings());
 }
 
@@ -258,11 +258,11 @@ fn a_row_that_is_no_token_lets_nobody_in_and_is_told() {
         {
             let values = format!("VALUES ('{name}', '{digest}', '{scopes}', 1)");
             match settings {
-                settings::Registry::Sqlite { path } => {
+                settings::RegistrySettings::Sqlite { path } => {
                     let insert = format!("INSERT INTO token (name, digest, scopes, created_ms) {values}");
                     rusqlite::Connection::open(path).unwrap().execute(&insert, ()).unwrap();
                 }
-                settings::Registry::Mysql(server) => {
+                settings::RegistrySettings::Mysql(server) => {
                     let insert = format!("INSERT INTO dq_token (name, digest, scopes, created_ms) {values}");
                     mysql::Conn::new(mysql::Opts::from_url(&server.url).unwrap())
                         .unwrap()
@@ -357,7 +357,7 @@ fn eight_that_migrate_at_once_do_so_once() {
 fn what_a_later_release_has_written_beside_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("registry.db");
-    let mut registry = open(&settings::Registry::Sqlite { path: path.clone() }).unwrap();
+    let mut registry = open(&settings::RegistrySettings::Sqlite { path: path.clone() }).unwrap();
     registry.put(&topic("t"), Expected::Absent).unwrap();
     let db = rusqlite::Connection::open(&path).unwrap();
     db.execute("UPDATE topic SET spec = json_set(spec, '$.of_later', 5)", []).unwrap();
@@ -395,11 +395,11 @@ fn what_this_release_does_not_do_is_not_written_and_is_read() {
         registry.put(&topic("t"), Expected::Absent).unwrap();
         let spec = r#"{"callback":"http://127.0.0.1:9000/","mode":"pull","keep_done_ms":60000}"#;
         match settings {
-            settings::Registry::Sqlite { path } => {
+            settings::RegistrySettings::Sqlite { path } => {
                 let set = "UPDATE topic SET spec = ?1";
                 rusqlite::Connection::open(path).unwrap().execute(set, [spec]).unwrap();
             }
-            settings::Registry::Mysql(server) => {
+            settings::RegistrySettings::Mysql(server) => {
                 let mut db = mysql::Conn::new(mysql::Opts::from_url(&server.url).unwrap()).unwrap();
                 db.exec_drop("UPDATE dq_topic SET dq_spec = ?", (spec,)).unwrap();
             }
@@ -415,7 +415,7 @@ fn what_this_release_does_not_do_is_not_written_and_is_read() {
 fn a_row_of_sqlite_that_is_no_topic_is_told_and_harms_no_other() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("registry.db");
-    let mut registry = open(&settings::Registry::Sqlite { path: path.clone() }).unwrap();
+    let mut registry = open(&settings::RegistrySettings::Sqlite { path: path.clone() }).unwrap();
     registry.put(&topic("good"), Expected::Absent).unwrap();
     let db = rusqlite::Connection::open(&path).unwrap();
     for (n, spec) in
@@ -442,7 +442,7 @@ fn a_file_is_private_and_takes_no_changes_once_it_is_replaced() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("registry.db");
-    let settings = settings::Registry::Sqlite { path: path.clone() };
+    let settings = settings::RegistrySettings::Sqlite { path: path.clone() };
     let mut registry = open(&settings).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     std::fs::rename(&path, dir.path().join("old.db")).unwrap();
@@ -638,9 +638,9 @@ fn a_user_without_schema_rights_is_enough_for_current_tables() {
     console.query_drop(format!("CREATE USER {user}@localhost IDENTIFIED BY 'pw'")).unwrap();
     let grant = format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {}.* TO {user}@localhost", database.name);
     console.query_drop(grant).unwrap();
-    let settings::Registry::Mysql(mut server) = database.settings() else { panic!("it is MySQL") };
+    let settings::RegistrySettings::Mysql(mut server) = database.settings() else { panic!("it is MySQL") };
     server.url = server.url.replace("root@", &format!("{user}:pw@"));
-    let settings = settings::Registry::Mysql(server);
+    let settings = settings::RegistrySettings::Mysql(server);
     let refused = open(&settings).unwrap_err().to_string();
     assert!(refused.contains("CREATE command denied") && !refused.contains("pw@"), "{refused}");
     open(&database.settings()).unwrap();

@@ -10,19 +10,19 @@ use crate::support::redis::{ClusterGroup, MASTER, SentinelGroup, TcpServer};
 use crate::support::{eventually, new_job, outcomes};
 use model::job::{Due, JobId, JobKey, TopicName};
 use model::rendezvous;
-use model::settings::{self, At, Node};
+use model::settings::{self, NodeAddress, NodeSettings};
 use store::{BellKind, Result, Store, StoreError, hang_bell};
 
 /// The time limit of each step, whatever else the machine does.
 const SOON: Duration = Duration::from_secs(20);
 
 /// Returns the settings of a store that shares nothing with any other in this process.
-fn on(node: Node) -> settings::Store {
+fn on(node: NodeSettings) -> settings::StoreSettings {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let prefix = format!("dq{}", NEXT.fetch_add(1, Ordering::Relaxed));
     let timeout = Duration::from_secs(1);
     let safety = settings::Safety { allow_snapshots: true, ..Default::default() };
-    settings::Store::Redis(settings::Redis {
+    settings::StoreSettings::Redis(settings::RedisSettings {
         prefix,
         timeout,
         pool: 4,
@@ -32,7 +32,7 @@ fn on(node: Node) -> settings::Store {
     })
 }
 
-fn open(settings: &settings::Store) -> Box<dyn Store> {
+fn open(settings: &settings::StoreSettings) -> Box<dyn Store> {
     store::open(settings, Path::new("/nowhere")).unwrap()
 }
 
@@ -48,7 +48,7 @@ fn add(store: &mut dyn Store, id: &str) -> Result<&'static str> {
 
 /// Checks that adds are refused with this word while a state lasts, and accepted when it is over.
 fn refuses(server: &TcpServer, word: &str, code: &str, begin: impl FnOnce(), end: impl FnOnce()) {
-    let mut store = open(&on(Node::server("r", server.url(), 2)));
+    let mut store = open(&on(NodeSettings::server("r", server.url(), 2)));
     assert_eq!(add(&mut *store, "before"), Ok("new"), "{word}");
     begin();
     let error = add(&mut *store, "while").unwrap_err();
@@ -111,7 +111,7 @@ fn what_a_server_refuses_is_named_and_has_changed_nothing() {
         },
         || drop(server.cli(&["script", "kill"])),
     );
-    let mut store = open(&on(Node::server("r", server.url(), 1)));
+    let mut store = open(&on(NodeSettings::server("r", server.url(), 1)));
     for n in 0..3 {
         server.cli(&["script", "flush"]);
         assert_eq!(add(&mut *store, &n.to_string()), Ok("new"), "NOSCRIPT is no refusal");
@@ -123,7 +123,7 @@ fn a_server_that_loads_its_data_is_away_until_it_has_them() {
     let slow = ["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"];
     // It is slow only with a snapshot.
     let server = TcpServer::start(&[&slow[..], &["--appendonly", "no"]].concat());
-    let mut store = open(&on(Node::server("r", server.url(), 2)));
+    let mut store = open(&on(NodeSettings::server("r", server.url(), 2)));
     assert_eq!(add(&mut *store, "before"), Ok("new"));
     server.cli(&["eval", "for i = 1, 3000 do redis.call('set', 'k' .. i, i) end", "0"]);
     server.cli(&["save"]);
@@ -141,7 +141,7 @@ fn a_server_that_loads_its_data_is_away_until_it_has_them() {
 #[test]
 fn a_bell_works_again_after_its_server_was_a_replica() {
     let server = TcpServer::start(&[]);
-    let settings = on(Node::server("r", server.url(), 2));
+    let settings = on(NodeSettings::server("r", server.url(), 2));
     let mut store = open(&settings);
     let bell = hang_bell(&settings, Path::new("/nowhere"), 0, BellKind::Push, "test").unwrap();
     server.cli(&["replicaof", "127.0.0.1", "1"]);
@@ -157,9 +157,9 @@ fn a_bell_works_again_after_its_server_was_a_replica() {
     eventually(SOON, "a ring", || bell.answer().unwrap().then_some(()));
 }
 
-fn by_sentinels(sentinels: Vec<String>) -> settings::Store {
-    let at = At::Sentinel { sentinels, master_name: MASTER.into(), url: "redis://m/".into() };
-    on(Node { pool: Some(IDLE as u32), ..Node::new("s", at, 2) })
+fn by_sentinels(sentinels: Vec<String>) -> settings::StoreSettings {
+    let at = NodeAddress::Sentinel { sentinels, master_name: MASTER.into(), url: "redis://m/".into() };
+    on(NodeSettings { pool: Some(IDLE as u32), ..NodeSettings::new("s", at, 2) })
 }
 
 /// The number of idle connections.
@@ -221,7 +221,7 @@ fn a_master_that_wakes_after_it_was_replaced_is_given_nothing() {
 /// A Cluster, and a store on it.
 struct OnCluster {
     cluster: ClusterGroup,
-    settings: settings::Store,
+    settings: settings::StoreSettings,
     prefix: String,
 }
 
@@ -230,8 +230,9 @@ const SHARDS: u32 = 64;
 impl OnCluster {
     fn start() -> OnCluster {
         let cluster = ClusterGroup::start();
-        let settings = on(Node::new("c", At::Cluster { seeds: cluster.urls()[..1].to_vec() }, SHARDS));
-        let settings::Store::Redis(redis) = &settings else { unreachable!() };
+        let settings =
+            on(NodeSettings::new("c", NodeAddress::Cluster { seeds: cluster.urls()[..1].to_vec() }, SHARDS));
+        let settings::StoreSettings::Redis(redis) = &settings else { unreachable!() };
         let prefix = redis.prefix.clone();
         OnCluster { cluster, settings, prefix }
     }
@@ -309,10 +310,10 @@ fn a_cluster_keeps_its_shard_count_whichever_master_is_away() {
     let on = OnCluster::start();
     assert_eq!(add(&mut *open(&on.settings), "i"), Ok("new"));
     let with = |shards| {
-        let settings::Store::Redis(mut redis) = on.settings.clone() else { unreachable!() };
+        let settings::StoreSettings::Redis(mut redis) = on.settings.clone() else { unreachable!() };
         redis.nodes[0].shards = shards;
-        redis.nodes[0].at = At::Cluster { seeds: on.cluster.urls() };
-        settings::Store::Redis(redis)
+        redis.nodes[0].at = NodeAddress::Cluster { seeds: on.cluster.urls() };
+        settings::StoreSettings::Redis(redis)
     };
     let shard_0 = format!("{}:{{c.0}}:", on.prefix);
     let slot: usize = on.cluster.servers[0].cli(&["cluster", "keyslot", &shard_0]).trim().parse().unwrap();
@@ -393,8 +394,8 @@ fn a_tls_server_is_trusted_only_by_its_certificate() {
     };
     let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
     let with = |ca: Option<String>, own: Option<(String, String)>| {
-        let tls = settings::Tls { ca, own };
-        open(&on(Node { tls, ..Node::server("r", server.url(), 2) }))
+        let tls = settings::TlsSettings { ca, own };
+        open(&on(NodeSettings { tls, ..NodeSettings::server("r", server.url(), 2) }))
     };
     let own = || Some((read("server.pem"), read("server.key")));
     let mut store = with(Some(read("ca.pem")), own());

@@ -10,7 +10,7 @@ use crate::support::raw::{Line, Raw};
 use delivery::callback::{Caller, Delivery, Verdict};
 use jiff::tz::TimeZone;
 use model::job::{Body, JobId, JobKey, TopicName};
-use model::settings::{Callback, Guard, Tls};
+use model::settings::{CallbackSettings, Guard, TlsSettings};
 use model::topic::{Success, Topic};
 use nix::sys::socket::{Backlog, listen};
 use rustls::pki_types::pem::PemObject as _;
@@ -161,7 +161,8 @@ const ROWS: &[Row] = &[
 ];
 
 fn call(url: &str, success: &str, body: &str) -> (Verdict, Duration) {
-    let settings = Callback { guard: Guard::Metadata, allow: Vec::new(), tls: Tls::default() };
+    let settings =
+        CallbackSettings { guard: Guard::Metadata, allow: Vec::new(), tls: TlsSettings::default() };
     let name = TopicName::new("t").unwrap();
     let topic = Topic {
         timeout: TIMEOUT,

@@ -44,12 +44,12 @@ impl Host {
 
     /// Returns the settings of another process of the host: with this number of connections, it shares nothing with the
     /// others.
-    fn settings(&self, nodes: usize, pool: u32) -> settings::Redis {
+    fn settings(&self, nodes: usize, pool: u32) -> settings::RedisSettings {
         let url = |n: usize| self.urls.get(n).cloned().unwrap_or_else(|| self.nodes[n].url());
-        let node = |n: usize| settings::Node::server(format!("r{n}"), url(n), 2);
-        let spool = settings::Spool { path: self.dir.path().join("spool.db"), bytes: self.bytes };
+        let node = |n: usize| settings::NodeSettings::server(format!("r{n}"), url(n), 2);
+        let spool = settings::SpoolSettings { path: self.dir.path().join("spool.db"), bytes: self.bytes };
         let nodes = (0..nodes).map(node).collect();
-        settings::Redis {
+        settings::RedisSettings {
             prefix: "dq".into(),
             timeout: SECOND,
             pool,
@@ -60,7 +60,7 @@ impl Host {
     }
 
     fn store(&self, pool: u32) -> Box<dyn Store> {
-        let settings = settings::Store::Redis(self.settings(self.count(), pool));
+        let settings = settings::StoreSettings::Redis(self.settings(self.count(), pool));
         store::open(&settings, Path::new("/nowhere")).unwrap()
     }
 
@@ -71,8 +71,8 @@ impl Host {
     /// Opens the store of a process of this host that reaches no node, so that its changes wait in the spool.
     fn blind(&self) -> Box<dyn Store> {
         let mut settings = self.settings(0, 1);
-        settings.nodes.push(settings::Node::server("r0", "redis+unix:///nowhere/redis.sock", 2));
-        store::open(&settings::Store::Redis(settings), Path::new("/nowhere")).unwrap()
+        settings.nodes.push(settings::NodeSettings::server("r0", "redis+unix:///nowhere/redis.sock", 2));
+        store::open(&settings::StoreSettings::Redis(settings), Path::new("/nowhere")).unwrap()
     }
 
     fn spool_is_empty(&self) -> bool {
@@ -96,8 +96,8 @@ impl Host {
 
     /// Opens a store on another host, which has no spool.
     fn elsewhere(&self) -> Box<dyn Store> {
-        let settings = settings::Redis { spool: None, ..self.settings(self.count(), 99) };
-        store::open(&settings::Store::Redis(settings), Path::new("/nowhere")).unwrap()
+        let settings = settings::RedisSettings { spool: None, ..self.settings(self.count(), 99) };
+        store::open(&settings::StoreSettings::Redis(settings), Path::new("/nowhere")).unwrap()
     }
 }
 

@@ -28,7 +28,7 @@ impl Bells {
 /// Each test has its own store, and opens as many handles to it as it needs.
 trait Fixture {
     fn new() -> Self;
-    fn settings(&self) -> settings::Store;
+    fn settings(&self) -> settings::StoreSettings;
     fn run_dir(&self) -> &Path;
     /// The number of shards with jobs of a topic. With one shard it is exactly known when the timer's bell rings.
     const SHARDS: usize;
@@ -53,9 +53,9 @@ impl Fixture for Embedded {
     fn new() -> Embedded {
         Embedded { dir: tempfile::tempdir().unwrap() }
     }
-    fn settings(&self) -> settings::Store {
+    fn settings(&self) -> settings::StoreSettings {
         let path: PathBuf = self.dir.path().join("dq.db");
-        settings::Store::Embedded { path }
+        settings::StoreSettings::Embedded { path }
     }
     fn run_dir(&self) -> &Path {
         self.dir.path()
@@ -72,7 +72,7 @@ static CLUSTER: LazyLock<redis::ClusterGroup> = LazyLock::new(redis::ClusterGrou
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Returns a store of this test on shared nodes. The first caller starts all servers at once.
-fn on_redis(nodes: impl FnOnce() -> Vec<settings::Node>) -> settings::Store {
+fn on_redis(nodes: impl FnOnce() -> Vec<settings::NodeSettings>) -> settings::StoreSettings {
     static FIRST: Once = Once::new();
     FIRST.call_once(|| {
         std::thread::spawn(|| LazyLock::force(&PAIR));
@@ -81,22 +81,22 @@ fn on_redis(nodes: impl FnOnce() -> Vec<settings::Node>) -> settings::Store {
     });
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let prefix = format!("dq{}", NEXT.fetch_add(1, Ordering::Relaxed));
-    settings::Store::Redis(settings::Redis::of_nodes(prefix, TIMEOUT, 8, nodes()))
+    settings::StoreSettings::Redis(settings::RedisSettings::of_nodes(prefix, TIMEOUT, 8, nodes()))
 }
 
 /// A store on this many servers, with this many shards each.
 struct Redis<const NODES: usize, const SHARDS: u32> {
     dir: tempfile::TempDir,
-    settings: settings::Store,
+    settings: settings::StoreSettings,
 }
 
 impl<const NODES: usize, const SHARDS: u32> Fixture for Redis<NODES, SHARDS> {
     fn new() -> Self {
-        let node = |n: usize| settings::Node::server(format!("r{n}"), PAIR[n].url(), SHARDS);
+        let node = |n: usize| settings::NodeSettings::server(format!("r{n}"), PAIR[n].url(), SHARDS);
         let settings = on_redis(|| (0..NODES).map(node).collect());
         Redis { dir: tempfile::tempdir().unwrap(), settings }
     }
-    fn settings(&self) -> settings::Store {
+    fn settings(&self) -> settings::StoreSettings {
         self.settings.clone()
     }
     fn run_dir(&self) -> &Path {
@@ -106,18 +106,18 @@ impl<const NODES: usize, const SHARDS: u32> Fixture for Redis<NODES, SHARDS> {
 }
 
 /// A store on a master that sentinels know.
-struct Sentinel(tempfile::TempDir, settings::Store);
+struct Sentinel(tempfile::TempDir, settings::StoreSettings);
 
 impl Fixture for Sentinel {
     fn new() -> Self {
-        let at = || settings::At::Sentinel {
+        let at = || settings::NodeAddress::Sentinel {
             sentinels: SENTINELS.urls(),
             master_name: redis::MASTER.into(),
             url: "redis://master/".into(),
         };
-        Sentinel(tempfile::tempdir().unwrap(), on_redis(|| vec![settings::Node::new("s", at(), 2)]))
+        Sentinel(tempfile::tempdir().unwrap(), on_redis(|| vec![settings::NodeSettings::new("s", at(), 2)]))
     }
-    fn settings(&self) -> settings::Store {
+    fn settings(&self) -> settings::StoreSettings {
         self.1.clone()
     }
     fn run_dir(&self) -> &Path {
@@ -127,17 +127,17 @@ impl Fixture for Sentinel {
 }
 
 /// A store on a Cluster, with its usual number of shards.
-struct Cluster(tempfile::TempDir, settings::Store);
+struct Cluster(tempfile::TempDir, settings::StoreSettings);
 
 impl Fixture for Cluster {
     fn new() -> Self {
         let node = || {
             let seeds = CLUSTER.urls()[..1].to_vec();
-            settings::Node::new("c", settings::At::Cluster { seeds }, Self::SHARDS as u32)
+            settings::NodeSettings::new("c", settings::NodeAddress::Cluster { seeds }, Self::SHARDS as u32)
         };
         Cluster(tempfile::tempdir().unwrap(), on_redis(|| vec![node()]))
     }
-    fn settings(&self) -> settings::Store {
+    fn settings(&self) -> settings::StoreSettings {
         self.1.clone()
     }
     fn run_dir(&self) -> &Path {

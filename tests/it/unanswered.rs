@@ -22,10 +22,10 @@ impl Stage {
     fn start() -> Stage {
         let server = TcpServer::start(&[]);
         let proxy = Proxy::to(server.address());
-        let node = settings::Node::server("r0", format!("redis://{}", proxy.address), 1);
+        let node = settings::NodeSettings::server("r0", format!("redis://{}", proxy.address), 1);
         let (prefix, timeout) = ("dq", Duration::from_millis(300));
-        let redis = settings::Redis::of_nodes(prefix, timeout, 4, vec![node]);
-        let store = store::open(&settings::Store::Redis(redis), Path::new("/nowhere")).unwrap();
+        let redis = settings::RedisSettings::of_nodes(prefix, timeout, 4, vec![node]);
+        let store = store::open(&settings::StoreSettings::Redis(redis), Path::new("/nowhere")).unwrap();
         let job = new_job("t", "once", "1", Due::In(Duration::ZERO));
         let mut stage = Stage { server, proxy, store, key: job.key.clone() };
         // (After this the server knows the script.)

@@ -243,8 +243,10 @@ impl Stage {
 
     /// Waits until the spool of the host is empty.
     fn wait_for_spool(&mut self) {
-        let settings =
-            model::settings::Spool { path: self.daemon.dir.path().join("var/spool.db"), bytes: 1 << 30 };
+        let settings = model::settings::SpoolSettings {
+            path: self.daemon.dir.path().join("var/spool.db"),
+            bytes: 1 << 30,
+        };
         let spool = store::Spool::open(&settings).unwrap();
         let is_empty = || spool.is_empty().is_ok_and(|is_empty| is_empty).then_some(());
         eventually(30 * SECOND, &format!("an empty spool; log:\n{}", self.daemon.log()), is_empty);

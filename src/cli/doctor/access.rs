@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{getegid, geteuid, getgroups};
 
 use super::judge::{self, CheckResult, User, WrittenPath};
-use model::settings::{Registry, Settings, Store, beside};
+use model::settings::{RegistrySettings, Settings, StoreSettings, beside};
 use model::status::Status;
 use registry::Snapshot;
 
@@ -18,13 +18,13 @@ pub(super) fn check(settings: &Settings, status: Option<&Status>) -> Vec<CheckRe
     let user = status.and_then(|status| user_of(status.pid)).unwrap_or_else(this_user);
     let mut places: Vec<(&str, PathBuf, bool)> = vec![("run_dir", settings.run_dir.clone(), false)];
     places.extend(settings.log_dir.clone().map(|dir| ("log_dir", dir, false)));
-    if let Store::Embedded { path } = &settings.store {
+    if let StoreSettings::Embedded { path } = &settings.store {
         // SQLite makes further files beside the store.
         places.extend(path.parent().map(|folder| ("store's folder", folder.to_owned(), false)));
         let files = ["", "-wal", "-shm"].map(|suffix| beside(path, suffix));
         places.extend(files.into_iter().filter(|file| file.exists()).map(|file| ("store", file, false)));
     }
-    if let Store::Redis(redis) = &settings.store
+    if let StoreSettings::Redis(redis) = &settings.store
         && let Some(spool) = redis.used_spool()
     {
         places.extend(spool.path.parent().map(|folder| ("spool's folder", folder.to_owned(), false)));
@@ -32,7 +32,7 @@ pub(super) fn check(settings: &Settings, status: Option<&Status>) -> Vec<CheckRe
         let files = files.map(|suffix| beside(&spool.path, suffix));
         places.extend(files.into_iter().filter(|file| file.exists()).map(|file| ("spool", file, false)));
     }
-    if let Some(Registry::Sqlite { path }) = &settings.registry {
+    if let Some(RegistrySettings::Sqlite { path }) = &settings.registry {
         places.extend(path.parent().map(|folder| ("registry's folder", folder.to_owned(), false)));
         places.extend(path.exists().then(|| ("registry", path.clone(), true)));
     }

@@ -107,7 +107,7 @@ mod tests {
 
     use super::*;
     use model::job::TopicName;
-    use model::settings::{Callback, Guard, Tls};
+    use model::settings::{CallbackSettings, Guard, TlsSettings};
 
     #[test]
     fn a_place_is_tried_once_for_all_of_its_topics() {
@@ -129,14 +129,22 @@ mod tests {
 
     #[test]
     fn a_place_is_reached_or_it_is_told_why_not() {
-        let rules = Rules::new(&Callback { guard: Guard::Metadata, allow: Vec::new(), tls: Tls::default() });
+        let rules = Rules::new(&CallbackSettings {
+            guard: Guard::Metadata,
+            allow: Vec::new(),
+            tls: TlsSettings::default(),
+        });
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         assert_eq!(reach(&("127.0.0.1".into(), port), &rules), ConnectResult::Yes);
         drop(listener);
         assert!(matches!(reach(&("127.0.0.1".into(), port), &rules), ConnectResult::No(_)));
         assert!(matches!(reach(&("169.254.169.254".into(), 80), &rules), ConnectResult::Denied(_)));
-        let strict = Rules::new(&Callback { guard: Guard::Strict, allow: Vec::new(), tls: Tls::default() });
+        let strict = Rules::new(&CallbackSettings {
+            guard: Guard::Strict,
+            allow: Vec::new(),
+            tls: TlsSettings::default(),
+        });
         assert!(matches!(reach(&("[::1]".into(), port), &strict), ConnectResult::Denied(_)));
         let all = reach_all(vec![("127.0.0.1".into(), port), ("[::1]".into(), port)], &strict);
         assert_eq!(all.len(), 2);

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use rusqlite::{Connection, OpenFlags};
 
 use super::judge::{self, CheckResult};
-use model::settings::{Registry, Settings};
+use model::settings::{RegistrySettings, Settings};
 
 /// How long a database may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,12 +32,12 @@ pub(super) fn check(settings: &Settings) -> Vec<CheckResult> {
         return vec![judge::no_registry(settings.http.listen.is_some())];
     };
     let (run, migrations) = match registry {
-        Registry::Sqlite { path } if !path.exists() => {
+        RegistrySettings::Sqlite { path } if !path.exists() => {
             let told = format!("{} is made when the daemon starts", path.display());
             return vec![CheckResult::ok("registry", told)];
         }
-        Registry::Sqlite { path } => (of_sqlite(path), sqlite::migrations::runner()),
-        Registry::Mysql(server) => (of_mysql(&server.url), mysql::migrations::runner()),
+        RegistrySettings::Sqlite { path } => (of_sqlite(path), sqlite::migrations::runner()),
+        RegistrySettings::Mysql(server) => (of_mysql(&server.url), mysql::migrations::runner()),
     };
     let newest = migrations.get_migrations().iter().map(|m| i64::from(m.version())).max().unwrap_or(0);
     let which = registry.to_string();
@@ -85,7 +85,7 @@ mod tests {
         std::fs::write(&path, "").unwrap();
         assert_eq!(of_sqlite(&path).unwrap(), None);
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
-        drop(registry::open(&Registry::Sqlite { path: path.clone() }).unwrap());
+        drop(registry::open(&RegistrySettings::Sqlite { path: path.clone() }).unwrap());
         let newest =
             sqlite::migrations::runner().get_migrations().iter().map(|m| i64::from(m.version())).max();
         assert_eq!(of_sqlite(&path).unwrap(), newest);

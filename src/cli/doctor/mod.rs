@@ -23,7 +23,7 @@ use super::api::Api;
 use super::daemon_snapshot;
 use super::show::{Colour, Table, paint};
 use super::target::TargetOptions;
-use model::settings::{Settings, Store};
+use model::settings::{Settings, StoreSettings};
 use model::status::Status;
 
 /// Where the configuration is looked for if `--config` is not given.
@@ -83,7 +83,7 @@ fn check(at: &TargetOptions) -> Vec<CheckResult> {
     if let Some(settings) = &settings {
         lines.extend(ports::check(settings, status.as_ref()));
         lines.extend(access::check(settings, status.as_ref()));
-        if let Store::Redis(_) = settings.store {
+        if let StoreSettings::Redis(_) = settings.store {
             lines.extend(nodes::check(settings));
         }
         lines.extend(spool::check(settings));

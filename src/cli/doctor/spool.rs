@@ -7,15 +7,15 @@ use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use nix::sys::statvfs::statvfs;
 
 use super::judge::CheckResult;
-use model::settings::{Settings, Spool, Store};
+use model::settings::{Settings, SpoolSettings, StoreSettings};
 
 /// Checks the disk of the spool, and whether the file is a spool. `None`: there is no spool, or its disk cannot be read.
 pub(super) fn check(settings: &Settings) -> Option<CheckResult> {
     match &settings.store {
-        Store::Redis(redis) => {
+        StoreSettings::Redis(redis) => {
             redis.used_spool().and_then(|spool| not_a_spool(spool).or_else(|| of_disk(spool)))
         }
-        Store::Embedded { .. } => None,
+        StoreSettings::Embedded { .. } => None,
     }
 }
 
@@ -23,7 +23,7 @@ pub(super) fn check(settings: &Settings) -> Option<CheckResult> {
 /// is lost.)
 const HEADER: &[u8] = b"SQLite format 3\0";
 
-fn not_a_spool(spool: &Spool) -> Option<CheckResult> {
+fn not_a_spool(spool: &SpoolSettings) -> Option<CheckResult> {
     let mut header = Vec::new();
     fs::File::open(&spool.path).ok()?.take(HEADER.len() as u64).read_to_end(&mut header).ok()?;
     (!header.is_empty() && header != HEADER).then(|| {
@@ -35,7 +35,7 @@ fn not_a_spool(spool: &Spool) -> Option<CheckResult> {
     })
 }
 
-fn of_disk(spool: &Spool) -> Option<CheckResult> {
+fn of_disk(spool: &SpoolSettings) -> Option<CheckResult> {
     let there = spool.path.parent()?.ancestors().find(|folder| folder.exists())?;
     let (disk, kind) = (statvfs(there).ok()?, statfs(there).ok()?);
     // The room that the spool uses already counts as room for it.
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_looked_at_above_it() {
         let dir = tempfile::tempdir().unwrap();
-        let line = of_disk(&Spool { path: dir.path().join("not/there.db"), bytes: 1 << 50 }).unwrap();
+        let line = of_disk(&SpoolSettings { path: dir.path().join("not/there.db"), bytes: 1 << 50 }).unwrap();
         assert_eq!(line.verdict, Verdict::Warn);
         assert!(line.detail.contains(&dir.path().display().to_string()), "{line:?}");
     }

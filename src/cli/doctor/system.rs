@@ -8,7 +8,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::statvfs::statvfs;
 
 use super::judge::{self, CheckResult};
-use model::settings::{Settings, Store};
+use model::settings::{Settings, StoreSettings};
 use model::status::Status;
 
 /// Checks what the host provides.
@@ -20,8 +20,8 @@ pub(super) fn check(settings: Option<&Settings>, status: Option<&Status>) -> Vec
         lines.push(judge::descriptors(limit, settings.server.max_connections as u64));
     }
     let store = match &settings.store {
-        Store::Embedded { path } => path.parent(),
-        Store::Redis(_) => None,
+        StoreSettings::Embedded { path } => path.parent(),
+        StoreSettings::Redis(_) => None,
     };
     let folders =
         [("store", store), ("run_dir", Some(&settings.run_dir)), ("log_dir", settings.log_dir.as_deref())];

@@ -41,7 +41,7 @@ impl KnownSources {
         self.topics.extend(topics.into_iter().map(|topic| (topic.name.clone(), topic)));
     }
 
-    fn read_registry(&mut self, at: &settings::Registry, settings: &Settings, is_trial: bool) {
+    fn read_registry(&mut self, at: &settings::RegistrySettings, settings: &Settings, is_trial: bool) {
         let snapshot =
             Snapshot::read(&settings.run_dir).ok().flatten().filter(|(it, _)| it.source == at.to_string());
         self.add(snapshot.into_iter().flat_map(|(it, _)| it.topics));
@@ -51,7 +51,7 @@ impl KnownSources {
         }
     }
 
-    fn ask(&mut self, at: &settings::Registry, is_trial: bool) -> Result<(), RegistryError> {
+    fn ask(&mut self, at: &settings::RegistrySettings, is_trial: bool) -> Result<(), RegistryError> {
         let registered = match registry::read_as_it_is(at)? {
             Some(reading) => {
                 self.nodes = reading.nodes;

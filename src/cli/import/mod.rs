@@ -28,7 +28,7 @@ use self::summary::Summary;
 use self::take::Import;
 use super::progress::Progress;
 use model::job::TopicName;
-use model::settings::{self, At};
+use model::settings::{self, NodeAddress};
 use store::{self, Lanes, Store};
 
 /// Take over the jobs of another delay queue
@@ -159,7 +159,7 @@ fn addresses(texts: &[String]) -> Result<Vec<Address>> {
 fn open(settings: &settings::Settings, sources: &mut [Source], entries: &[u64]) -> Result<Box<dyn Store>> {
     let mut store = settings.store.clone();
     // A job must be at its home, and not in the spool, when it is noted as taken over.
-    if let settings::Store::Redis(redis) = &mut store {
+    if let settings::StoreSettings::Redis(redis) = &mut store {
         redis.spool = None;
     }
     let store = store::open(&store, &settings.run_dir).context("cannot open the store")?;
@@ -183,15 +183,15 @@ fn clock(settings: &settings::Settings) -> Result<Clock> {
 /// Returns a text that identifies the store, so that another store can be recognised.
 fn describe(settings: &settings::Settings) -> String {
     match &settings.store {
-        embedded @ settings::Store::Embedded { .. } => format!("{embedded} on {}", settings.instance),
-        settings::Store::Redis(redis) => {
-            let at = |n: &settings::Node| match &n.at {
-                At::Server { url } => without_secrets(url),
-                At::Sentinel { master_name, .. } => master_name.clone(),
+        embedded @ settings::StoreSettings::Embedded { .. } => format!("{embedded} on {}", settings.instance),
+        settings::StoreSettings::Redis(redis) => {
+            let at = |n: &settings::NodeSettings| match &n.at {
+                NodeAddress::Server { url } => without_secrets(url),
+                NodeAddress::Sentinel { master_name, .. } => master_name.clone(),
                 // The seeds of a cluster may change.
-                At::Cluster { .. } => "a cluster".to_owned(),
+                NodeAddress::Cluster { .. } => "a cluster".to_owned(),
             };
-            let node = |n: &settings::Node| format!("{} at {}", n.name, at(n));
+            let node = |n: &settings::NodeSettings| format!("{} at {}", n.name, at(n));
             let nodes: Vec<String> = redis.nodes.iter().map(node).collect();
             format!("redis under {}: {}", redis.prefix, nodes.join(", "))
         }

@@ -12,7 +12,7 @@ use lettre::transport::smtp::{Error, SmtpTransport};
 use super::NotSent;
 use model::excerpt::Excerpt;
 use model::notice::Message;
-use model::settings::{Smtp, SmtpTls};
+use model::settings::{SmtpSettings, SmtpTls};
 
 /// Sends mail through one server.
 pub struct Mailer {
@@ -22,7 +22,7 @@ pub struct Mailer {
 
 impl Mailer {
     /// Makes a mailer for that server. An error says why its settings cannot be used.
-    pub fn new(smtp: &Smtp) -> Result<Mailer, NotSent> {
+    pub fn new(smtp: &SmtpSettings) -> Result<Mailer, NotSent> {
         let server = |e: &dyn std::fmt::Display| NotSent::Server(e.to_string());
         let tls = match smtp.tls {
             SmtpTls::None => Tls::None,
@@ -59,7 +59,7 @@ impl Mailer {
     }
 }
 
-fn parameters(smtp: &Smtp) -> Result<TlsParameters, Error> {
+fn parameters(smtp: &SmtpSettings) -> Result<TlsParameters, Error> {
     let mut builder = TlsParameters::builder(smtp.host.clone());
     if let Some(ca) = &smtp.ca {
         let certificate = Certificate::from_pem(ca.as_bytes())?;

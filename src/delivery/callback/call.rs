@@ -19,7 +19,7 @@ use super::resolve::{Cached, NoAddress};
 use super::tls::Tls;
 use super::{CompletedCall, Delivery, Seen, Verdict};
 use model::job::Attempt;
-use model::settings::Callback;
+use model::settings::CallbackSettings;
 use model::topic::{Failure, Topic};
 
 /// How many bytes of an answer are read.
@@ -50,7 +50,12 @@ impl Drop for RunningCall<'_> {
 }
 
 impl SharedCallState {
-    pub(super) fn new(idle: usize, settings: &Callback, zone: TimeZone, resolver: Cached) -> SharedCallState {
+    pub(super) fn new(
+        idle: usize,
+        settings: &CallbackSettings,
+        zone: TimeZone,
+        resolver: Cached,
+    ) -> SharedCallState {
         let (idle, tls) = (ConnectionPool::new(idle), Tls::new(settings.tls.clone()));
         let (expressions, flying, ended) = (Expressions::default(), AtomicUsize::new(0), Notify::new());
         SharedCallState { idle, resolver, tls, expressions, zone, flying, ended }

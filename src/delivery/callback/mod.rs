@@ -36,7 +36,7 @@ use self::connection::IDLE;
 use self::resolve::{Cached, NoAddress};
 use model::guard::refusal;
 use model::job::{Attempt, Body, JobKey};
-use model::settings::Callback;
+use model::settings::CallbackSettings;
 use model::topic::{Failure, Topic};
 
 /// How long, after the timeout of a call, its end is still waited for.
@@ -113,7 +113,7 @@ pub struct Caller {
 
 impl Caller {
     /// Makes a caller that keeps up to `idle` idle connections to a receiver, and writes times in `zone`.
-    pub fn new(idle: u32, settings: &Callback, zone: TimeZone) -> io::Result<Caller> {
+    pub fn new(idle: u32, settings: &CallbackSettings, zone: TimeZone) -> io::Result<Caller> {
         Caller::telling(idle, settings, zone, || {})
     }
 
@@ -121,7 +121,7 @@ impl Caller {
     /// same moment.
     pub fn telling(
         idle: u32,
-        settings: &Callback,
+        settings: &CallbackSettings,
         zone: TimeZone,
         some_ended: impl Fn() + Send + 'static,
     ) -> io::Result<Caller> {

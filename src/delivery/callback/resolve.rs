@@ -222,12 +222,12 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use model::settings::{Callback, Guard, Tls};
+    use model::settings::{CallbackSettings, Guard, TlsSettings};
 
     const SECOND: Option<Duration> = Some(Duration::from_secs(1));
 
     fn rules(guard: Guard) -> Rules {
-        Rules::new(&Callback { guard, allow: Vec::new(), tls: Tls::default() })
+        Rules::new(&CallbackSettings { guard, allow: Vec::new(), tls: TlsSettings::default() })
     }
 
     #[test]

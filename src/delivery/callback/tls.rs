@@ -18,7 +18,7 @@ use model::settings;
 
 /// Makes TLS connections.
 pub(super) struct Tls {
-    settings: settings::Tls,
+    settings: settings::TlsSettings,
     config: OnceLock<Result<Arc<ClientConfig>, String>>,
 }
 
@@ -29,7 +29,7 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    pub(super) fn new(settings: settings::Tls) -> Tls {
+    pub(super) fn new(settings: settings::TlsSettings) -> Tls {
         Tls { settings, config: OnceLock::new() }
     }
 
@@ -55,7 +55,7 @@ impl Tls {
     }
 }
 
-fn configure(settings: &settings::Tls) -> Result<ClientConfig, String> {
+fn configure(settings: &settings::TlsSettings) -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
     roots.add_parsable_certificates(found.certs);

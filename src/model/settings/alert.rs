@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 /// Who gets alerts, and how.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Alert {
+pub struct AlertSettings {
     /// The mail server. None: no mail, unless the registry's database names a server, as that of the PHP daemon does.
-    pub smtp: Option<Smtp>,
+    pub smtp: Option<SmtpSettings>,
     /// The addresses that get a mail about every alert.
     pub to: Vec<String>,
     /// Alerts within this time go into one message.
@@ -28,7 +28,7 @@ pub struct Alert {
 
 /// A mail server, and how to connect to it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Smtp {
+pub struct SmtpSettings {
     /// The name or address of the server.
     pub host: String,
     /// The port of the server.
@@ -46,7 +46,7 @@ pub struct Smtp {
 }
 
 /// Hides the password.
-impl fmt::Debug for Smtp {
+impl fmt::Debug for SmtpSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Smtp").field("host", &self.host).field("port", &self.port).finish_non_exhaustive()
     }

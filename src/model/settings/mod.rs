@@ -12,7 +12,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-pub use self::alert::{Alert, AlertWebhook, Smtp, SmtpTls};
+pub use self::alert::{AlertSettings, AlertWebhook, SmtpSettings, SmtpTls};
 pub use self::safety::Safety;
 use crate::topic::Topic;
 
@@ -36,28 +36,28 @@ pub struct Settings {
     /// Whether a change of the configuration file acts like HUP.
     pub watch_config: bool,
     /// The settings of the TCP port.
-    pub server: Server,
+    pub server: ServerSettings,
     /// The settings of the HTTP port.
-    pub http: Http,
+    pub http: HttpSettings,
     /// The settings of the timers.
-    pub timer: Timer,
+    pub timer: TimerSettings,
     /// The settings of the consumers.
-    pub consume: Consume,
+    pub consume: ConsumeSettings,
     /// Where jobs are stored.
-    pub store: Store,
+    pub store: StoreSettings,
     /// Where topics are stored that may change at any time. None: there are only those of the configuration file.
-    pub registry: Option<Registry>,
+    pub registry: Option<RegistrySettings>,
     /// Which addresses callbacks may go to, and their TLS.
-    pub callback: Callback,
+    pub callback: CallbackSettings,
     /// Who gets alerts, and how.
-    pub alert: Alert,
+    pub alert: AlertSettings,
     /// The topics of the configuration file.
     pub topics: Vec<Topic>,
 }
 
 /// The TCP port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Server {
+pub struct ServerSettings {
     /// The address to listen on. None: there is no dq-server.
     pub listen: Option<SocketAddr>,
     /// How clients prove who they are.
@@ -74,7 +74,7 @@ pub struct Server {
 
 /// The HTTP port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Http {
+pub struct HttpSettings {
     /// The address to listen on. None: there is no dq-http-server.
     pub listen: Option<SocketAddr>,
     /// How clients prove who they are. On the Unix socket, root and the daemon's user need no token.
@@ -122,14 +122,14 @@ impl fmt::Debug for Certificate {
 
 /// The timers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Timer {
+pub struct TimerSettings {
     /// The number of processes. One timer is active and the others stand by.
     pub processes: u32,
 }
 
 /// The consumers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Consume {
+pub struct ConsumeSettings {
     /// The number of processes.
     pub processes: u32,
     /// The greatest number of callbacks in flight, per process.
@@ -138,19 +138,19 @@ pub struct Consume {
 
 /// Where jobs are stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Store {
+pub enum StoreSettings {
     /// One SQLite file, opened by all processes of this host.
     Embedded {
         /// The file.
         path: PathBuf,
     },
     /// Nodes of Redis.
-    Redis(Redis),
+    Redis(RedisSettings),
 }
 
 /// A store on nodes of Redis.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Redis {
+pub struct RedisSettings {
     /// The prefix of all keys.
     pub prefix: String,
     /// How long a node may take to connect, and to answer.
@@ -158,16 +158,16 @@ pub struct Redis {
     /// The number of connections to a node, per process, not counting those that wait for bells.
     pub pool: u32,
     /// The nodes.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<NodeSettings>,
     /// The spool, where changes wait while a node does not answer. None: there is no spool.
-    pub spool: Option<Spool>,
+    pub spool: Option<SpoolSettings>,
     /// How safe the jobs of the nodes are.
     pub safety: Safety,
 }
 
 /// The spool: the file of this host in which changes wait while a node does not answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Spool {
+pub struct SpoolSettings {
     /// The file.
     pub path: PathBuf,
     /// How many bytes it may have. 0: it takes no new changes, and those that it has are sent.
@@ -187,20 +187,25 @@ pub fn beside(path: &Path, suffix: &str) -> PathBuf {
     beside.into()
 }
 
-impl Redis {
+impl RedisSettings {
     /// Makes a store of these nodes with the default safety, and without a spool.
-    pub fn of_nodes(prefix: impl Into<String>, timeout: Duration, pool: u32, nodes: Vec<Node>) -> Redis {
-        Redis { prefix: prefix.into(), timeout, pool, nodes, spool: None, safety: Safety::default() }
+    pub fn of_nodes(
+        prefix: impl Into<String>,
+        timeout: Duration,
+        pool: u32,
+        nodes: Vec<NodeSettings>,
+    ) -> RedisSettings {
+        RedisSettings { prefix: prefix.into(), timeout, pool, nodes, spool: None, safety: Safety::default() }
     }
 
     /// Returns the spool, if it takes changes, or may still have some from before.
-    pub fn used_spool(&self) -> Option<&Spool> {
+    pub fn used_spool(&self) -> Option<&SpoolSettings> {
         self.spool.as_ref().filter(|spool| spool.bytes > 0 || spool.path.exists())
     }
 }
 
 /// Hides the passwords that the settings contain.
-impl fmt::Debug for Redis {
+impl fmt::Debug for RedisSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.nodes.iter().map(|n| n.name.as_str()).collect();
         f.debug_struct("Redis").field("prefix", &self.prefix).field("nodes", &names).finish_non_exhaustive()
@@ -209,11 +214,11 @@ impl fmt::Debug for Redis {
 
 /// One node.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Node {
+pub struct NodeSettings {
     /// The name of the node. Jobs find their home by it, so it must stay the same when the address changes.
     pub name: String,
     /// The server or servers of the node.
-    pub at: At,
+    pub at: NodeAddress,
     /// The number of its shards.
     pub shards: u32,
     /// How long the node may take to connect, and to answer. None: the timeout of the store.
@@ -221,12 +226,12 @@ pub struct Node {
     /// The number of connections to each of its servers, per process. None: the number of the store.
     pub pool: Option<u32>,
     /// The certificates that the servers and dq prove themselves with.
-    pub tls: Tls,
+    pub tls: TlsSettings,
 }
 
 /// The server or servers of a node. URLs contain user, password and database as well.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum At {
+pub enum NodeAddress {
     /// One server.
     Server {
         /// The URL of the server.
@@ -250,7 +255,7 @@ pub enum At {
 
 /// Certificates and a key, in the PEM format.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tls {
+pub struct TlsSettings {
     /// The authorities that may sign servers' certificates. None: those that this host trusts.
     pub ca: Option<String>,
     /// The certificate that dq presents, and its key.
@@ -258,21 +263,21 @@ pub struct Tls {
 }
 
 /// Hides the key.
-impl fmt::Debug for Tls {
+impl fmt::Debug for TlsSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Tls(..)")
     }
 }
 
-impl Node {
+impl NodeSettings {
     /// Makes a node of one server, with the store's timeout and pool and without certificates.
-    pub fn server(name: impl Into<String>, url: impl Into<String>, shards: u32) -> Node {
-        Node::new(name, At::Server { url: url.into() }, shards)
+    pub fn server(name: impl Into<String>, url: impl Into<String>, shards: u32) -> NodeSettings {
+        NodeSettings::new(name, NodeAddress::Server { url: url.into() }, shards)
     }
 
     /// Makes a node with the store's timeout and pool and without certificates.
-    pub fn new(name: impl Into<String>, at: At, shards: u32) -> Node {
-        Node { name: name.into(), at, shards, timeout: None, pool: None, tls: Tls::default() }
+    pub fn new(name: impl Into<String>, at: NodeAddress, shards: u32) -> NodeSettings {
+        NodeSettings { name: name.into(), at, shards, timeout: None, pool: None, tls: TlsSettings::default() }
     }
 }
 
@@ -290,11 +295,11 @@ pub fn is_one_store(before: &str, after: &str) -> bool {
 }
 
 /// Describes the store in words: the part that a running daemon cannot change.
-impl fmt::Display for Store {
+impl fmt::Display for StoreSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Store::Embedded { path } => write!(f, "embedded in {}", path.display()),
-            Store::Redis(redis) => {
+            StoreSettings::Embedded { path } => write!(f, "embedded in {}", path.display()),
+            StoreSettings::Redis(redis) => {
                 write!(f, "redis under {}", redis.prefix)?;
                 redis.nodes.iter().try_for_each(|n| write!(f, ", {}: {} shards", n.name, n.shards))
             }
@@ -304,7 +309,7 @@ impl fmt::Display for Store {
 
 /// A database with topics.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Registry {
+pub enum RegistrySettings {
     /// A SQLite file.
     Sqlite {
         /// The file.
@@ -315,11 +320,11 @@ pub enum Registry {
 }
 
 /// Writes which database it is, without its password.
-impl fmt::Display for Registry {
+impl fmt::Display for RegistrySettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Registry::Sqlite { path } => write!(f, "sqlite:{}", path.display()),
-            Registry::Mysql(server) => f.write_str(&server.name),
+            RegistrySettings::Sqlite { path } => write!(f, "sqlite:{}", path.display()),
+            RegistrySettings::Mysql(server) => f.write_str(&server.name),
         }
     }
 }
@@ -341,14 +346,14 @@ impl fmt::Debug for MysqlServer {
 
 /// Which addresses callbacks may go to, and their TLS.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Callback {
+pub struct CallbackSettings {
     /// Which addresses are never called.
     pub guard: Guard,
     /// Address ranges that may be called whatever the guard says.
     pub allow: Vec<IpNet>,
     /// The authorities that may sign receivers' certificates, in addition to those that this host trusts, and the
     /// certificate that dq presents.
-    pub tls: Tls,
+    pub tls: TlsSettings,
 }
 
 /// Which addresses are never called.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Store;
+use super::StoreSettings;
 use crate::topic::Durability;
 
 /// How safe jobs are on Redis.
@@ -24,12 +24,12 @@ impl Default for Safety {
     }
 }
 
-impl Store {
+impl StoreSettings {
     /// Returns why the store cannot give a durability level, whatever its servers are. None: it can.
     pub fn lacks(&self, level: Durability) -> Option<String> {
         match self {
-            Store::Embedded { .. } => Store::embedded_lacks(level),
-            Store::Redis(_) => None,
+            StoreSettings::Embedded { .. } => StoreSettings::embedded_lacks(level),
+            StoreSettings::Redis(_) => None,
         }
     }
 

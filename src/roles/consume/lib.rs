@@ -33,7 +33,7 @@ use host::{Owner, wait_readable};
 use model::fair::Fair;
 use model::flow::Evidence;
 use model::job::{Priority, TopicName};
-use model::settings::Store;
+use model::settings::StoreSettings;
 use model::topic::Topic;
 use role::{Context, Drain, LiveTopics};
 use store::{BellKind, Lanes, Leased, OwnerTag, Ring, Token};
@@ -102,7 +102,7 @@ impl Consumer {
             counters.push(LaneState::new(lane));
         }
         let now = Instant::now();
-        let mut limits = Limits::new(now, matches!(settings.store, Store::Redis(_)));
+        let mut limits = Limits::new(now, matches!(settings.store, StoreSettings::Redis(_)));
         limits.serve(topics.now(), now, |_| 0);
         Ok(Consumer {
             fair: Fair::new(lanes.count(), served(&topics)),

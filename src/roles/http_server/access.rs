@@ -18,7 +18,7 @@ use super::problem::Problem;
 use model::failure_limiter::{FailureKind, FailureLimiter, Source};
 use model::scope::Need;
 use model::session;
-use model::settings::{Auth, Http};
+use model::settings::{Auth, HttpSettings};
 use model::token::{Pass, Token, TokenName, Tokens};
 use role::lock;
 
@@ -205,7 +205,7 @@ pub(super) struct Access {
 }
 
 impl Access {
-    pub(super) fn new(http: &Http, tokens: watch::Receiver<Tokens>, hosts: Arc<Hosts>) -> Access {
+    pub(super) fn new(http: &HttpSettings, tokens: watch::Receiver<Tokens>, hosts: Arc<Hosts>) -> Access {
         Access {
             auth: http.auth,
             tokens,

@@ -24,7 +24,7 @@ use delivery::alert::{Mailer, NotSent, Webhook, address};
 use delivery::callback::{Rules, guarded_agent};
 use host::now_ms;
 use model::notice::{Message, Notice};
-use model::settings::{AlertWebhook, Settings, Smtp};
+use model::settings::{AlertWebhook, Settings, SmtpSettings};
 use registry::php_smtp;
 
 /// How many test requests run at the same time.
@@ -84,7 +84,7 @@ struct WebhookChannel<'a> {
     responses((status = 200, body = Channels, description = "The channels, without passwords and without URLs of webhooks"), schema::ShowProblems))]
 async fn channels_shown(State(api): State<Api>) -> ApiResponse {
     let alert = &api.settings.alert;
-    let mail = alert.smtp.as_ref().map(|Smtp { host, port, from, .. }| MailChannel {
+    let mail = alert.smtp.as_ref().map(|SmtpSettings { host, port, from, .. }| MailChannel {
         host,
         port: *port,
         from,
@@ -148,7 +148,7 @@ pub(super) struct AlertTestResult {
 
 /// One recipient of the message.
 enum Channel {
-    Mail(Smtp, String),
+    Mail(SmtpSettings, String),
     Webhook(AlertWebhook),
 }
 

@@ -28,7 +28,7 @@ use super::access::Peer;
 use super::tls;
 use super::write_timeout::WriteTimeout;
 use model::excerpt::Excerpt;
-use model::settings::Http;
+use model::settings::HttpSettings;
 use role::Drain;
 use role::submit::STORE_TIMEOUT;
 
@@ -87,7 +87,7 @@ pub(super) enum ConnectionStage {
 /// The open connections.
 pub(super) struct Connections {
     app: TowerToHyperService<Router>,
-    http: Http,
+    http: HttpSettings,
     tls: Option<TlsAcceptor>,
     /// The places for connections of the port. Each takes one.
     room: Arc<Semaphore>,
@@ -97,7 +97,7 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    pub(super) fn new(app: Router, http: &Http) -> Result<Connections> {
+    pub(super) fn new(app: Router, http: &HttpSettings) -> Result<Connections> {
         Ok(Connections {
             app: TowerToHyperService::new(app),
             tls: http.tls.as_ref().map(tls::acceptor).transpose()?,
@@ -141,7 +141,7 @@ impl Connections {
 
     /// Returns a place for a client of the port, or the reason why it may not connect.
     fn admit(&self, ip: IpAddr) -> std::result::Result<OwnedSemaphorePermit, String> {
-        let Http { allow, max_connections, .. } = &self.http;
+        let HttpSettings { allow, max_connections, .. } = &self.http;
         if !allow.is_empty() && !allow.iter().any(|net| net.contains(&ip)) {
             return Err("http.allow does not name it".to_owned());
         }

@@ -102,7 +102,7 @@ async fn readyz(State(api): State<Api>) -> (StatusCode, Json<Ready>) {
         ("timer", none_of(Role::Timer, settings.timer.processes, "timer", status.ok())),
         ("consume", none_of(Role::Consume, settings.consume.processes, "consume", status.ok())),
     ];
-    if matches!(settings.store, settings::Store::Embedded { .. }) {
+    if matches!(settings.store, settings::StoreSettings::Embedded { .. }) {
         let bells = settings.run_dir.join("bells");
         needed.push(("run_dir", (!bells.is_dir()).then(|| format!("{} is gone", bells.display()))));
     }

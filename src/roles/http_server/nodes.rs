@@ -200,7 +200,7 @@ impl Api {
         let states = tokio::task::spawn_blocking(move || lanes.nodes());
         let states = tokio::time::timeout(PATIENCE, states).await;
         let states = states.ok().and_then(Result::ok).unwrap_or_default();
-        let is_embedded = matches!(self.settings.store, settings::Store::Embedded { .. });
+        let is_embedded = matches!(self.settings.store, settings::StoreSettings::Embedded { .. });
         let node = |(name, counts): &NamedNodeCounts<'_>| {
             let state = states.iter().find(|state| state.name == *name);
             let sum = |of: fn(&Counts) -> u64| counts.as_ref().ok().map(|(c, _)| c.iter().map(of).sum());

@@ -62,8 +62,8 @@ const MOVE_MAX: Duration = Duration::from_secs(60);
 /// Runs the role.
 pub fn run(mut context: Context) -> Result<()> {
     let path = match &context.settings.store {
-        settings::Store::Embedded { path } => Some(path.clone()),
-        settings::Store::Redis(_) => None,
+        settings::StoreSettings::Embedded { path } => Some(path.clone()),
+        settings::StoreSettings::Redis(_) => None,
     };
     let mut store = context.store()?;
     let inode = path.as_ref().and_then(|p| std::fs::metadata(p).map(|m| (m.dev(), m.ino())).ok());

@@ -53,7 +53,7 @@ pub(super) fn follow(settings: &Arc<Settings>, php: &SharedPhpMail) -> Result<Aw
 
 struct Follower {
     settings: Arc<Settings>,
-    registry: settings::Registry,
+    registry: settings::RegistrySettings,
     /// `None`: it failed, and is opened again.
     open: Option<Box<dyn Registry>>,
     /// The revision that all processes know.

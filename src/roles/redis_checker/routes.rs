@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use delivery::alert::address;
 use model::notice::{Notice, Recipient};
-use model::settings::{self, Alert, AlertWebhook, Settings, Smtp};
+use model::settings::{self, AlertSettings, AlertWebhook, Settings, SmtpSettings};
 use model::topic::Topics;
 use registry::PhpAlert;
 
@@ -25,7 +25,7 @@ pub(super) enum PhpMail {
 /// The contents of a row of `dq_alert`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PhpMailer {
-    smtp: Smtp,
+    smtp: SmtpSettings,
     /// The addresses that get alerts about nodes.
     of_nodes: Vec<String>,
 }
@@ -36,7 +36,8 @@ pub(super) type SharedPhpMail = Arc<Mutex<PhpMail>>;
 impl PhpMail {
     /// Whether the PHP daemon's mail settings are used.
     pub(super) fn counts(settings: &Settings) -> bool {
-        settings.alert.smtp.is_none() && matches!(settings.registry, Some(settings::Registry::Mysql(_)))
+        settings.alert.smtp.is_none()
+            && matches!(settings.registry, Some(settings::RegistrySettings::Mysql(_)))
     }
 
     /// Returns the mail settings of a row. `None`: there is no row.
@@ -61,14 +62,14 @@ fn of_nodes(ext: &str) -> Vec<String> {
 
 /// Decides who gets an alert.
 pub(super) struct Routes<'a> {
-    pub alert: &'a Alert,
+    pub alert: &'a AlertSettings,
     pub topics: &'a Topics,
     pub php: &'a PhpMail,
 }
 
 impl Routes<'_> {
     /// Returns the mail server. `None`: there is none, or it is not known yet.
-    pub(super) fn smtp(&self) -> Option<&Smtp> {
+    pub(super) fn smtp(&self) -> Option<&SmtpSettings> {
         match self.php {
             PhpMail::Row(row) if self.alert.smtp.is_none() => Some(&row.smtp),
             _ => self.alert.smtp.as_ref(),
@@ -129,7 +130,7 @@ mod tests {
     use model::settings::SmtpTls;
     use model::topic::Topic;
 
-    fn alert() -> Alert {
+    fn alert() -> AlertSettings {
         let hook = |name: &str, kinds: &[&str], topics: &[&str]| AlertWebhook {
             name: name.into(),
             url: String::new(),
@@ -138,7 +139,7 @@ mod tests {
             kinds: kinds.iter().map(|k| (*k).to_owned()).collect(),
             topics: topics.iter().map(|t| (*t).to_owned()).collect(),
         };
-        Alert {
+        AlertSettings {
             smtp: None,
             to: vec!["ops@example.com".into()],
             gather: Duration::ZERO,

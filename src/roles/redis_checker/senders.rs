@@ -11,7 +11,7 @@ use jiff::tz::TimeZone;
 use delivery::alert::{Mailer, NotSent, Webhook};
 use delivery::callback::{Rules, guarded_agent};
 use model::notice::{Message, Recipient};
-use model::settings::{Settings, Smtp};
+use model::settings::{Settings, SmtpSettings};
 
 /// How many messages may wait for a thread.
 const QUEUE: usize = 64;
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) type DeliveryReport = (Recipient, std::result::Result<(), NotSent>);
 
 /// A mail to send.
-type Mail = (Smtp, String, Message);
+type Mail = (SmtpSettings, String, Message);
 
 /// The queues of the threads.
 pub(super) struct Senders {
@@ -63,7 +63,7 @@ impl Senders {
     }
 
     /// Hands a message to its thread. Returns false if the thread's queue is full, or if there is no such thread.
-    pub(super) fn send(&self, smtp: Option<&Smtp>, to: &Recipient, message: Message) -> bool {
+    pub(super) fn send(&self, smtp: Option<&SmtpSettings>, to: &Recipient, message: Message) -> bool {
         match (to, smtp) {
             (Recipient::Mail(address), Some(smtp)) => {
                 is_taken(self.mail.try_send((smtp.clone(), address.clone(), message)))
@@ -81,7 +81,7 @@ fn is_taken<T>(sent: std::result::Result<(), TrySendError<T>>) -> bool {
 }
 
 fn send_mails(queue: &Receiver<Mail>, tell: impl Fn(DeliveryReport)) {
-    let mut known: Option<(Smtp, Mailer)> = None;
+    let mut known: Option<(SmtpSettings, Mailer)> = None;
     while let Ok((smtp, to, message)) = queue.recv() {
         if known.as_ref().is_none_or(|(of, _)| *of != smtp) {
             known = match Mailer::new(&smtp) {

@@ -55,7 +55,7 @@ impl Statistics {
 
 struct StatisticsWorker {
     settings: Arc<Settings>,
-    registry: settings::Registry,
+    registry: settings::RegistrySettings,
     zone: TimeZone,
     /// `None`: it failed, and is opened again.
     open: Option<Box<dyn Registry>>,

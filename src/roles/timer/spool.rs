@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 
 use host::random_name;
-use model::settings::{self, Spool, beside};
+use model::settings::{self, SpoolSettings, beside};
 use role::{self, TroubleLog};
 use store::{SpoolSender, StoreError};
 
@@ -16,8 +16,8 @@ use store::{SpoolSender, StoreError};
 const EVERY: Duration = Duration::from_millis(200);
 
 /// Starts the thread, which ends when the sender is dropped. `None`: the store has no spool.
-pub(super) fn start(store: &settings::Store) -> Result<Option<Sender<()>>> {
-    let settings::Store::Redis(redis) = store else { return Ok(None) };
+pub(super) fn start(store: &settings::StoreSettings) -> Result<Option<Sender<()>>> {
+    let settings::StoreSettings::Redis(redis) = store else { return Ok(None) };
     let Some(spool) = redis.spool.clone() else { return Ok(None) };
     let sender = SpoolSender::open(redis, random_name()?).context("cannot send what waits in the spool")?;
     let Some(mut sender) = sender else { return Ok(None) };
@@ -31,7 +31,7 @@ pub(super) fn start(store: &settings::Store) -> Result<Option<Sender<()>>> {
 }
 
 /// Waits until no other timer of the daemon sends. `None`: this process ends.
-fn wait_for_turn(spool: &Spool, ended: &Receiver<()>) -> Option<File> {
+fn wait_for_turn(spool: &SpoolSettings, ended: &Receiver<()>) -> Option<File> {
     let path = beside(&spool.path, "-sender");
     let mut trouble = TroubleLog::default();
     loop {

@@ -80,17 +80,17 @@ pub struct RedisStore {
 
 impl RedisStore {
     /// Opens a handle to all nodes. Rings all bells, because a process may have died before it rang.
-    pub fn open(settings: &settings::Redis) -> Result<RedisStore> {
+    pub fn open(settings: &settings::RedisSettings) -> Result<RedisStore> {
         let spool = Spool::from_settings(settings)?;
         Ok(RedisStore { spool, ..RedisStore::new(settings, None)? })
     }
 
     /// Opens a handle to one node.
-    pub fn open_lane(settings: &settings::Redis, lane: usize) -> Result<RedisStore> {
+    pub fn open_lane(settings: &settings::RedisSettings, lane: usize) -> Result<RedisStore> {
         RedisStore::new(settings, Some(lane))
     }
 
-    fn new(settings: &settings::Redis, lane: Option<usize>) -> Result<RedisStore> {
+    fn new(settings: &settings::RedisSettings, lane: Option<usize>) -> Result<RedisStore> {
         let (nodes, buried, unanswered) = (Nodes::from_settings(settings)?, Vec::new(), Vec::new());
         let mut store = RedisStore { nodes, lane, turn: 0, partial: false, buried, unanswered, spool: None };
         if let Err(e @ StoreError::Unfit(_)) = store.nodes.is_fit() {

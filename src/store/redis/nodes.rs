@@ -59,8 +59,8 @@ pub(super) fn moving() -> StoreError {
 impl Nodes {
     /// Returns the nodes of the settings. A process has one value for the same settings as long as there is a handle,
     /// so that handles share connections, and share what is known of nodes that are down. Does not connect yet.
-    pub fn from_settings(settings: &settings::Redis) -> Result<Arc<Nodes>> {
-        type Known = Vec<(settings::Redis, Weak<Nodes>)>;
+    pub fn from_settings(settings: &settings::RedisSettings) -> Result<Arc<Nodes>> {
+        type Known = Vec<(settings::RedisSettings, Weak<Nodes>)>;
         static KNOWN: Mutex<Known> = Mutex::new(Vec::new());
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|(_, nodes)| nodes.strong_count() > 0);

@@ -56,7 +56,7 @@ struct BlockedShard {
 
 impl SpoolSender {
     /// Opens a sender. No other sender may ever have had the same name. None: these settings have no spool.
-    pub fn open(settings: &settings::Redis, name: String) -> Result<Option<SpoolSender>> {
+    pub fn open(settings: &settings::RedisSettings, name: String) -> Result<Option<SpoolSender>> {
         let Some(spool) = settings.used_spool() else { return Ok(None) };
         Ok(Some(SpoolSender {
             store: RedisStore::new(settings, None)?,

@@ -74,17 +74,17 @@ pub(super) enum Spooled {
 impl Spool {
     /// Opens a handle for the sender of the entries. It may write a little more than the others, so that a full spool
     /// can be emptied.
-    pub(super) fn open_to_send(settings: &settings::Spool) -> Result<Spool> {
-        Spool::open(&settings::Spool { bytes: settings.bytes + SEND_BYTES, ..settings.clone() })
+    pub(super) fn open_to_send(settings: &settings::SpoolSettings) -> Result<Spool> {
+        Spool::open(&settings::SpoolSettings { bytes: settings.bytes + SEND_BYTES, ..settings.clone() })
     }
 
     /// Opens the spool of these settings. None: the settings allow no spool, and there is no file from before.
-    pub fn from_settings(settings: &settings::Redis) -> Result<Option<Spool>> {
+    pub fn from_settings(settings: &settings::RedisSettings) -> Result<Option<Spool>> {
         settings.used_spool().map(Spool::open).transpose()
     }
 
     /// Opens the file, makes it if it is not there, and brings it up to date.
-    pub fn open(settings: &settings::Spool) -> Result<Spool> {
+    pub fn open(settings: &settings::SpoolSettings) -> Result<Spool> {
         let path = &settings.path;
         let cannot = |e: &dyn std::fmt::Display| {
             StoreError::Unavailable(format!("cannot open the spool {}: {e}", path.display()))

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
-use model::settings::{MysqlServer, Registry};
+use model::settings::{MysqlServer, RegistrySettings};
 use mysql::prelude::Queryable;
 use mysql::{Conn, Opts};
 
@@ -123,8 +123,8 @@ impl Database {
         &self.url
     }
 
-    pub fn settings(&self) -> Registry {
-        Registry::Mysql(MysqlServer {
+    pub fn settings(&self) -> RegistrySettings {
+        RegistrySettings::Mysql(MysqlServer {
             name: format!("mysql://localhost:3306/{}", self.name),
             url: self.url.clone(),
         })

@@ -194,13 +194,14 @@ impl Target {
 
     pub fn store(&self) -> Box<dyn Store> {
         let store = match self.nodes.len() {
-            0 => settings::Store::Embedded { path: self.dir.path().join("var/dq.db") },
+            0 => settings::StoreSettings::Embedded { path: self.dir.path().join("var/dq.db") },
             _ => {
                 let nodes = self.nodes.iter().enumerate();
-                let node =
-                    |(n, s): (usize, &RedisServer)| settings::Node::server(format!("r{n}"), s.url(), 2);
+                let node = |(n, s): (usize, &RedisServer)| {
+                    settings::NodeSettings::server(format!("r{n}"), s.url(), 2)
+                };
                 let (prefix, nodes) = ("dq".to_owned(), nodes.map(node).collect());
-                settings::Store::Redis(settings::Redis::of_nodes(prefix, SECOND, 2, nodes))
+                settings::StoreSettings::Redis(settings::RedisSettings::of_nodes(prefix, SECOND, 2, nodes))
             }
         };
         store::open(&store, &self.dir.path().join("var/run")).unwrap()

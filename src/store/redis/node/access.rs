@@ -2,7 +2,7 @@
 
 use redis::{ConnectionAddr, ConnectionInfo, RedisError, TlsCertificates};
 
-use model::settings::Tls;
+use model::settings::TlsSettings;
 
 /// All that a URL and the certificates say.
 #[derive(Clone)]
@@ -10,8 +10,8 @@ pub(super) struct Access(ConnectionInfo);
 
 impl Access {
     /// Reads a URL and certificates.
-    pub(super) fn new(url: &str, tls: &Tls) -> Result<Access, RedisError> {
-        if !url.starts_with("rediss:") || *tls == Tls::default() {
+    pub(super) fn new(url: &str, tls: &TlsSettings) -> Result<Access, RedisError> {
+        if !url.starts_with("rediss:") || *tls == TlsSettings::default() {
             return Ok(Access(redis::Client::open(url)?.get_connection_info().clone()));
         }
         let own = tls.own.as_ref().map(|(cert, key)| redis::ClientTlsConfig {

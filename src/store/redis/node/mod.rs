@@ -27,7 +27,7 @@ pub(super) use self::safety::mark;
 use super::script::Script;
 use super::set::NodeSet;
 use crate::{Probe, Probed, StoreError};
-use model::settings::{self, At};
+use model::settings::{self, NodeAddress};
 
 /// A node and its shards.
 pub(super) struct Node {
@@ -69,7 +69,10 @@ pub(super) const BATCH: &str = "batch:";
 
 impl Node {
     /// Makes a node from the settings. Does not connect yet.
-    pub(super) fn new(node: &settings::Node, of: &settings::Redis) -> Result<Node, StoreError> {
+    pub(super) fn new(
+        node: &settings::NodeSettings,
+        of: &settings::RedisSettings,
+    ) -> Result<Node, StoreError> {
         let wrong = |e: RedisError| StoreError::Unavailable(format!("node {}: {e}", node.name));
         let (pool, timeout) = (node.pool.unwrap_or(of.pool), node.timeout.unwrap_or(of.timeout));
         let base = |shard| format!("{}:{{{}.{shard}}}:", of.prefix, node.name);
@@ -81,11 +84,11 @@ impl Node {
             Servers::One(Arc::new(Endpoint::new(node.name.clone(), connector, pool, (timeout, limit))))
         };
         let servers = match &node.at {
-            At::Server { url } => one(Connector::to(&access(url)?).map_err(wrong)?),
-            At::Sentinel { sentinels, master_name, url } => {
+            NodeAddress::Server { url } => one(Connector::to(&access(url)?).map_err(wrong)?),
+            NodeAddress::Sentinel { sentinels, master_name, url } => {
                 one(Connector::by_sentinels(all(sentinels)?, master_name, access(url)?).map_err(wrong)?)
             }
-            At::Cluster { seeds } => {
+            NodeAddress::Cluster { seeds } => {
                 Servers::Many(Cluster::new(&node.name, &bases, all(seeds)?, pool, (timeout, limit)))
             }
         };
