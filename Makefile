@@ -29,15 +29,15 @@ test: tools check
 
 check: fmt clippy doc deny tests
 
-# The tests of tests/it wait more than they compute, so more of them run at a time than there are cores.
-IT_THREADS ?= 4
+# The tests without those of tests/it, which take the longest and come last.
 OTHERS := $(filter-out it,$(patsubst tests/%.rs,%,$(wildcard tests/*.rs)) $(patsubst tests/%/main.rs,%,$(wildcard tests/*/main.rs)))
 
 # Everything; and the daemon's tests once more, on two nodes of Redis.
 tests:
-	$(CARGO) test --no-fail-fast --lib --bins --examples $(OTHERS:%=--test %)
-	RUST_TEST_THREADS=$(IT_THREADS) $(CARGO) test --test it
-	TEST_STORE=redis RUST_TEST_THREADS=$(IT_THREADS) $(CARGO) test --test it -- daemon:: restart:: supervision::
+	$(CARGO) test --no-fail-fast --lib --bins $(OTHERS:%=--test %)
+	$(CARGO) build --examples
+	$(CARGO) test --test it
+	TEST_STORE=redis $(CARGO) test --test it -- daemon:: restart:: supervision::
 	TEST_STORE=redis $(CARGO) test --test isolation
 
 fmt:

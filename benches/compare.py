@@ -13,6 +13,7 @@ WORKS = [
     ["add", "--store", "redis", "--connections", "10", "--depth", "64"],
     ["add", "--store", "redis", "--connections", "1", "--depth", "1"],
     ["add", "--connections", "10", "--depth", "64"],
+    ["add", "--over", "http", "--connections", "64"],
     ["deliver", "--store", "redis"],
     ["deliver"],
     ["lateness", "--store", "redis", "--rate", "1000"],

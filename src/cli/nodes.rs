@@ -15,7 +15,7 @@ use super::show::plain;
 use super::spool::SpoolFill;
 use super::target::TargetOptions;
 use model::settings::Settings;
-use store::{self, Lanes, MoveAsk, MovedJobs, Probe, Progress, Store, StoreError};
+use store::{self, Lanes, MoveAsk, MoveProgress, MovedJobs, Probe, Store, StoreError};
 
 /// How often the progress of a move is printed if stderr is not a terminal.
 const LINE_EACH: Duration = Duration::from_secs(5);
@@ -252,19 +252,19 @@ fn move_jobs(arguments: &Move, lanes: &Lanes) -> Result<()> {
 }
 
 /// Returns a function that shows the progress of a move: a bar at a terminal, otherwise a line each [`LINE_EACH`].
-fn progress_bar() -> Result<impl FnMut(Progress)> {
+fn progress_bar() -> Result<impl FnMut(MoveProgress)> {
     let bar = ProgressBar::new(0);
     bar.set_style(ProgressStyle::with_template("{bar:40} {pos} of {len} looked at, {eta} to go")?);
     let is_shown = std::io::stderr().is_terminal();
     let mut told = Instant::now();
     Ok(move |progress| {
         match progress {
-            Progress::Begins(all) => {
+            MoveProgress::Begins(all) => {
                 bar.set_length(all);
                 bar.set_position(0);
             }
-            Progress::Looked(n) => bar.inc(n),
-            Progress::Again => {
+            MoveProgress::Looked(n) => bar.inc(n),
+            MoveProgress::Again => {
                 eprintln!("a node does not answer, or another server answers for it: the move begins again")
             }
         }

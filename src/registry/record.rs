@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use model::job::TopicName;
 use model::retry::Retry;
-use model::topic::{InvalidTopic, Kind, Setting, Topic};
+use model::topic::{InvalidTopic, Setting, SettingKind, Topic};
 
 /// A retry policy, as it is stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -35,9 +35,9 @@ pub(super) fn stored(topic: &Topic) -> Map<String, Value> {
         let value = setting.value(topic);
         match (setting.kind, setting.span(topic)) {
             _ if RETRY_PARTS.contains(&setting.name) => None,
-            (Kind::Retry, _) => Some((setting.name.to_owned(), json!(retry_record(topic)))),
+            (SettingKind::Retry, _) => Some((setting.name.to_owned(), json!(retry_record(topic)))),
             (_, Some(span)) => Some((format!("{}_ms", setting.name), json!(ms(span)))),
-            (Kind::Rate { .. }, _) => Some((setting.name.to_owned(), rate(value))),
+            (SettingKind::Rate { .. }, _) => Some((setting.name.to_owned(), rate(value))),
             _ => Some((setting.name.to_owned(), value)),
         }
     };
@@ -67,17 +67,17 @@ pub(super) fn topic(name: TopicName, record: &Map<String, Value>) -> Result<Topi
 pub(super) fn apply(record: &Map<String, Value>, topic: &mut Topic) -> Result<(), InvalidTopic> {
     let mut written = Map::new();
     for setting in Topic::SETTINGS {
-        let is_span = matches!(setting.kind, Kind::Span { .. });
+        let is_span = matches!(setting.kind, SettingKind::Span { .. });
         let name = if is_span { format!("{}_ms", setting.name) } else { setting.name.to_owned() };
         let Some(value) = record.get(&name) else { continue };
         let wrong =
             |problem: String| InvalidTopic { field: setting.name, problem: format!("{value} {problem}") };
         match setting.kind {
-            Kind::Retry => {
+            SettingKind::Retry => {
                 let retry = Deserialize::deserialize(value);
                 written.extend(retry_settings(retry.map_err(|e| wrong(format!("is no retry policy: {e}")))?));
             }
-            Kind::Span { .. } => {
+            SettingKind::Span { .. } => {
                 let ms = value.as_u64().ok_or_else(|| wrong("is not a number of milliseconds".to_owned()))?;
                 written.insert(setting.name.to_owned(), span(ms));
             }

@@ -37,7 +37,7 @@ pub use lease::{
     Batch, Leased, Leases, Outcome, OwnerTag, Promotion, Settled, Settlement, Settlements, Token, Wanted,
 };
 pub use outcome::{Added, Changed, Deleted, Jobs};
-pub use redis::{MoveAsk, MovedJobs, NodeState, Part, Progress, RedisStore, SetState, SpoolSender};
+pub use redis::{MoveAsk, MoveProgress, MovedJobs, NodeState, Part, RedisStore, SetState, SpoolSender};
 pub use spool::{Spool, SpoolState};
 pub use sqlite::SqliteStore;
 

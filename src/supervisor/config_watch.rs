@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::restart::{Event, Kind};
+use super::restart::{Event, RestartKind};
 use super::{Master, generation};
 use host::Changes;
 use model::status::Phase;
@@ -97,19 +97,19 @@ impl Master {
             Ok(false) => {}
             Ok(true) => {
                 log::info!("the configuration has changed");
-                self.ask(Kind::Configuration);
+                self.ask(RestartKind::Configuration);
             }
             Err(e) => {
                 log::error!(
                     "the changed configuration is not taken, and everything goes on as it was: {e:#}"
                 );
-                self.history.renewed(Kind::Configuration, Some(format!("{e:#}")));
+                self.history.renewed(RestartKind::Configuration, Some(format!("{e:#}")));
             }
         }
     }
 
     /// Asks for a restart.
-    pub(super) fn ask(&mut self, kind: Kind) {
+    pub(super) fn ask(&mut self, kind: RestartKind) {
         self.service.reloading(self.renewal_timeout());
         self.renew(Event::Asked(kind));
     }

@@ -18,7 +18,7 @@ use super::control::Control;
 use super::generation::Generation;
 use super::history::History;
 use super::plan::Plan;
-use super::restart::{Kind, Restart};
+use super::restart::{Restart, RestartKind};
 use super::service::Service;
 use super::sockets::{Socket, Sockets};
 use super::{Master, Place};
@@ -42,7 +42,7 @@ pub struct HandOver {
     more_consumers: i32,
     asked_consumers: i32,
     /// A restart that was asked for during the check of this executable.
-    pub again: Option<Kind>,
+    pub again: Option<RestartKind>,
     /// The time that is left for the first start, in milliseconds; none: the first start is over.
     started_by_left_ms: Option<u64>,
     history: History,
@@ -121,7 +121,7 @@ impl StateData {
 
 impl HandOver {
     /// Describes what the master knows now.
-    pub fn new(master: &Master, again: Option<Kind>) -> HandOver {
+    pub fn new(master: &Master, again: Option<RestartKind>) -> HandOver {
         let now = Instant::now();
         let generation = |(number, g): (&slot::Generation, &Generation)| GenerationData {
             number: *number,
@@ -236,7 +236,7 @@ impl HandOver {
             latest: self.latest,
             children,
             restart: Restart::Steady,
-            renewing: Kind::Executable,
+            renewing: RestartKind::Executable,
             failure: None,
             sockets,
             more_consumers: self.more_consumers,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::restart::Kind;
+use super::restart::RestartKind;
 use host::now_ms;
 use model::slot::Slot;
 use model::status::{End, Renewal};
@@ -49,10 +49,10 @@ impl History {
     }
 
     /// Notes the outcome of a rolling restart. `refused`: why it failed.
-    pub fn renewed(&mut self, kind: Kind, refused: Option<String>) {
+    pub fn renewed(&mut self, kind: RestartKind, refused: Option<String>) {
         let kind = match kind {
-            Kind::Configuration => "configuration",
-            Kind::Executable => "executable",
+            RestartKind::Configuration => "configuration",
+            RestartKind::Executable => "executable",
         };
         self.renewal = Some(Renewal { at_ms: now_ms(), kind: kind.to_owned(), refused });
     }

@@ -48,7 +48,7 @@ use self::generation::Generation;
 use self::history::History;
 use self::plan::Plan;
 use self::preflight::Preflight;
-use self::restart::{Kind, Restart};
+use self::restart::{Restart, RestartKind};
 use self::service::Service;
 use self::sockets::Sockets;
 use host::{self, RunDir, Signals, ToChild};
@@ -124,7 +124,7 @@ struct Master {
     children: BTreeMap<Place, RunningChild>,
     restart: Restart,
     /// What the current restart renews, or, if none is under way, what the last one renewed.
-    renewing: Kind,
+    renewing: RestartKind,
     /// Why the new generation is about to be given up.
     failure: Option<String>,
     sockets: Sockets,
@@ -187,7 +187,7 @@ impl Master {
             latest: 0,
             children: BTreeMap::new(),
             restart: Restart::Steady,
-            renewing: Kind::Configuration,
+            renewing: RestartKind::Configuration,
             failure: None,
             sockets,
             more_consumers: 0,
@@ -255,8 +255,8 @@ impl Master {
         for signal in self.signals.take()? {
             match signal {
                 Signal::SIGTERM | Signal::SIGINT | Signal::SIGQUIT => self.stop(signal),
-                Signal::SIGHUP => self.ask(Kind::Configuration),
-                Signal::SIGUSR2 => self.ask(Kind::Executable),
+                Signal::SIGHUP => self.ask(RestartKind::Configuration),
+                Signal::SIGUSR2 => self.ask(RestartKind::Executable),
                 Signal::SIGUSR1 => self.reopen_logs(),
                 Signal::SIGTTIN => self.ask_for_consumers(1),
                 Signal::SIGTTOU => self.ask_for_consumers(-1),

@@ -14,7 +14,7 @@ use super::arguments::Arguments;
 use super::children::signal_child;
 use super::handover::HandOver;
 use super::plan::Plan;
-use super::restart::{Event, Kind};
+use super::restart::{Event, RestartKind};
 use super::spool_folder::take_spool;
 use super::{Master, SIGNALS, generation};
 use host::{self, Exit, HandedOver, Inherited, Link, Received, Signals, Spawn, ToMaster};
@@ -105,7 +105,7 @@ fn go_on(arguments: Arguments, handover: HandOver, from: HandedOver) -> Result<(
         Some(reason) => master.refuse(&format!("the new executable has given the process back: {reason}")),
         None => {
             log::info!("dq {} has taken the process over", env!("CARGO_PKG_VERSION"));
-            let begun = master.begin_restart(Kind::Executable);
+            let begun = master.begin_restart(RestartKind::Executable);
             master.go_on_with(begun);
         }
     }
@@ -160,7 +160,7 @@ impl Master {
     }
 
     /// Executes the executable that was tried. Returns only if that failed.
-    pub(super) fn execute(&mut self, again: Option<Kind>) {
+    pub(super) fn execute(&mut self, again: Option<RestartKind>) {
         let Some(preflight) = self.preflight.take() else { return self.renew(Event::Failed) };
         let handover = HandOver::new(self, again);
         let signals = &mut self.signals;

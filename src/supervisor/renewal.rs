@@ -9,7 +9,7 @@ use super::child::{self, State};
 use super::children::RunningChild;
 use super::generation::{self, Generation};
 use super::plan::Plan;
-use super::restart::{self, Kind, Restart};
+use super::restart::{self, Restart, RestartKind};
 use super::sockets::Socket;
 use super::{DRAIN_GRACE, Master};
 use model::settings::Settings;
@@ -21,7 +21,7 @@ impl Master {
         for action in self.restart.step(event, Instant::now()) {
             match action {
                 restart::Action::Check => {
-                    self.renewing = Kind::Executable;
+                    self.renewing = RestartKind::Executable;
                     let begun = self.begin_preflight();
                     self.go_on_with(begun);
                 }
@@ -57,14 +57,18 @@ impl Master {
     }
 
     /// Reads the new configuration, and begins to start a new generation.
-    pub(super) fn begin_restart(&mut self, kind: Kind) -> Result<restart::Event> {
+    pub(super) fn begin_restart(&mut self, kind: RestartKind) -> Result<restart::Event> {
         let settings = self.arguments.settings()?;
         let plan = self.plan(&settings);
         let Some(current) = self.generations.get(&self.current) else { bail!("no generation is serving") };
         generation::check_successor(&current.plan, &plan)?;
         let executable = match kind {
-            Kind::Executable => host::own_executable().context("cannot open the running executable")?,
-            Kind::Configuration => current.executable.try_clone().context("cannot keep the executable")?,
+            RestartKind::Executable => {
+                host::own_executable().context("cannot open the running executable")?
+            }
+            RestartKind::Configuration => {
+                current.executable.try_clone().context("cannot keep the executable")?
+            }
         };
         let next = Generation::new(&settings, plan, executable)?;
         // New addresses are bound before old ones are closed.

@@ -27,7 +27,7 @@ pub enum Restart {
         /// When the try is given up.
         by: Instant,
         /// The kind of another restart that was asked for meanwhile.
-        again: Option<Kind>,
+        again: Option<RestartKind>,
     },
     /// A new generation is being started.
     Rolling {
@@ -36,7 +36,7 @@ pub enum Restart {
         /// When the new generation is given up.
         by: Instant,
         /// The kind of another restart that was asked for meanwhile.
-        again: Option<Kind>,
+        again: Option<RestartKind>,
     },
     /// The daemon ends: nothing is restarted any more.
     Stopping,
@@ -44,7 +44,7 @@ pub enum Restart {
 
 /// What a restart renews. A later kind includes the earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Kind {
+pub enum RestartKind {
     /// The configuration (HUP).
     Configuration,
     /// The executable and the configuration (USR2).
@@ -55,7 +55,7 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// A restart is asked for.
-    Asked(Kind),
+    Asked(RestartKind),
     /// The new executable is being tried.
     Checking {
         /// When the try is given up.
@@ -84,12 +84,12 @@ pub enum Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Read the configuration and start a new generation. Report [`Event::Begun`], or nothing if that is refused.
-    Begin(Kind),
+    Begin(RestartKind),
     /// Try the new executable. Report [`Event::Checking`], or nothing if it cannot even be tried.
     Check,
     /// Execute the new executable, which then begins its restart. Another restart of this kind follows. Report
     /// [`Event::Failed`] if this image goes on.
-    Execute(Option<Kind>),
+    Execute(Option<RestartKind>),
     /// Make the new generation the current one, and drain all older ones.
     Commit(Generation),
     /// End the new generation. The current one goes on.
@@ -157,10 +157,10 @@ impl Restart {
 }
 
 /// Returns the first step of a restart of this kind.
-fn first(kind: Kind) -> Action {
+fn first(kind: RestartKind) -> Action {
     match kind {
-        Kind::Configuration => Action::Begin(kind),
-        Kind::Executable => Action::Check,
+        RestartKind::Configuration => Action::Begin(kind),
+        RestartKind::Executable => Action::Check,
     }
 }
 
@@ -174,8 +174,8 @@ mod tests {
     fn rolling(now: Instant) -> Restart {
         let mut restart = Restart::Steady;
         assert_eq!(
-            restart.step(Event::Asked(Kind::Configuration), now),
-            [Action::Begin(Kind::Configuration)]
+            restart.step(Event::Asked(RestartKind::Configuration), now),
+            [Action::Begin(RestartKind::Configuration)]
         );
         assert_eq!(restart.step(Event::Begun { new: 2, by: now + LATER }, now), []);
         restart
@@ -206,7 +206,7 @@ mod tests {
         let now = Instant::now();
         for (end, action) in [(Event::AllReady, Action::Commit(2)), (Event::Failed, Action::Abandon(2))] {
             let mut restart = rolling(now);
-            for kind in [Kind::Configuration, Kind::Executable, Kind::Configuration] {
+            for kind in [RestartKind::Configuration, RestartKind::Executable, RestartKind::Configuration] {
                 assert_eq!(restart.step(Event::Asked(kind), now), []);
             }
             assert_eq!(restart.step(end, now), [action, Action::Check]);
@@ -218,7 +218,7 @@ mod tests {
         let now = Instant::now();
         let checking = || {
             let mut restart = Restart::Steady;
-            assert_eq!(restart.step(Event::Asked(Kind::Executable), now), [Action::Check]);
+            assert_eq!(restart.step(Event::Asked(RestartKind::Executable), now), [Action::Check]);
             assert_eq!(restart.step(Event::Checking { by: now + LATER }, now), []);
             restart
         };
@@ -228,9 +228,9 @@ mod tests {
         assert_eq!(restart.step(Event::Deadline, now + LATER), []);
         assert_eq!(restart, Restart::Steady);
         let mut restart = checking();
-        restart.step(Event::Asked(Kind::Configuration), now);
-        assert_eq!(restart.step(Event::Checked, now), [Action::Execute(Some(Kind::Configuration))]);
-        assert_eq!(restart.step(Event::Failed, now), [Action::Begin(Kind::Configuration)]);
+        restart.step(Event::Asked(RestartKind::Configuration), now);
+        assert_eq!(restart.step(Event::Checked, now), [Action::Execute(Some(RestartKind::Configuration))]);
+        assert_eq!(restart.step(Event::Failed, now), [Action::Begin(RestartKind::Configuration)]);
         assert_eq!(restart, Restart::Steady);
     }
 
@@ -239,7 +239,8 @@ mod tests {
         let now = Instant::now();
         let mut restart = rolling(now);
         assert_eq!(restart.step(Event::Stop, now), []);
-        for event in [Event::AllReady, Event::Failed, Event::Asked(Kind::Executable), Event::Deadline] {
+        for event in [Event::AllReady, Event::Failed, Event::Asked(RestartKind::Executable), Event::Deadline]
+        {
             assert_eq!(restart.step(event, now + LATER), []);
         }
         assert_eq!(restart, Restart::Stopping);

@@ -8,7 +8,7 @@ use fastrand::Rng;
 use nix::unistd::Pid;
 
 use super::child::{self, Child, State};
-use super::restart::{self, Action, Kind, Restart};
+use super::restart::{self, Action, Restart, RestartKind};
 use host::Exit;
 
 const SEQUENCES: u64 = 100_000;
@@ -107,9 +107,11 @@ fn a_restart_keeps_its_invariants_through_any_events() {
         for _ in 0..EVENTS {
             now += Duration::from_millis(rng.u64(0..10_000));
             let event = match rng.u8(0..12) {
-                0..=2 => {
-                    restart::Event::Asked(if rng.bool() { Kind::Configuration } else { Kind::Executable })
-                }
+                0..=2 => restart::Event::Asked(if rng.bool() {
+                    RestartKind::Configuration
+                } else {
+                    RestartKind::Executable
+                }),
                 3 => restart::Event::Checked,
                 4 | 5 => restart::Event::AllReady,
                 6 => restart::Event::Failed,

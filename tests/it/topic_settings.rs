@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use model::topic::{Kind, Setting, Topic};
+use model::topic::{Setting, SettingKind, Topic};
 use serde_json::Value;
 
 fn text(file: &str) -> String {
@@ -32,8 +32,10 @@ fn the_documented_file_shows_each_setting_of_a_topic() {
     // The values of spans, words and numbers are the defaults.
     for setting in supported() {
         let default = setting.default();
-        if matches!(setting.kind, Kind::Span { .. } | Kind::Words(_) | Kind::Count { .. })
-            && !default.is_null()
+        if matches!(
+            setting.kind,
+            SettingKind::Span { .. } | SettingKind::Words(_) | SettingKind::Count { .. }
+        ) && !default.is_null()
         {
             assert_eq!(serde_json::to_value(&example[setting.name]).unwrap(), default, "{}", setting.name);
         }
@@ -64,16 +66,16 @@ fn the_form_of_the_console_has_each_setting_and_its_default() {
         assert_eq!(part(line, "first"), Some(first.as_str()), "{name}");
         let kind = part(line, "kind").unwrap();
         let is_of_kind = match setting.kind {
-            Kind::Span { .. } => kind == "span",
-            Kind::Count { .. } => kind == "number",
-            Kind::Words(words) => {
+            SettingKind::Span { .. } => kind == "span",
+            SettingKind::Count { .. } => kind == "number",
+            SettingKind::Words(words) => {
                 let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
                 kind == "select" && line.contains(&format!("options: [{}]", quoted.join(", ")))
             }
-            Kind::Retry => kind == "select",
-            Kind::Headers => kind == "headers",
-            Kind::Secrets => kind == "secrets",
-            Kind::Failures | Kind::Texts => kind == "list",
+            SettingKind::Retry => kind == "select",
+            SettingKind::Headers => kind == "headers",
+            SettingKind::Secrets => kind == "secrets",
+            SettingKind::Failures | SettingKind::Texts => kind == "list",
             _ => kind == "text",
         };
         assert!(is_of_kind, "{name} is entered as {kind}");
@@ -92,8 +94,8 @@ fn the_command_line_has_an_option_for_each_setting() {
     let options: Vec<&str> = help.split_whitespace().filter(|word| word.starts_with("--")).collect();
     for setting in supported() {
         let option = match setting.kind {
-            Kind::Headers => "--header".to_owned(),
-            Kind::Secrets => "--secrets-file".to_owned(),
+            SettingKind::Headers => "--header".to_owned(),
+            SettingKind::Secrets => "--secrets-file".to_owned(),
             _ => format!("--{}", setting.name.replace('_', "-")),
         };
         assert!(options.contains(&option.as_str()), "{option} is missing in\n{help}");

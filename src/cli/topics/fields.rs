@@ -6,7 +6,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Map, Value, json};
 
 use super::super::failure::Failure;
-use model::topic::{Kind, Setting, Topic};
+use model::topic::{Setting, SettingKind, Topic};
 
 /// The fields that the API shows, but that cannot be set.
 pub(super) const SHOWN_ONLY: [&str; 7] =
@@ -56,19 +56,21 @@ impl clap::FromArgMatches for TopicFields {
 /// Returns the option for a setting. Its name is the setting's, but for those whose values are given in another form.
 fn option(setting: &'static Setting) -> Arg {
     let (name, value, more) = match setting.kind {
-        Kind::Headers => ("header", "HEADER", Some("Given as \"Name: value\"")),
-        Kind::Secrets => ("secrets-file", "FILE", Some("Given as a file with one secret a line")),
-        Kind::Retry => (setting.name, "POLICY", Some("A list is separated by commas, such as 10s,1m,10m")),
-        Kind::Failures => (setting.name, "FAILURES", Some("Separated by commas")),
-        Kind::Span { .. } => (setting.name, "SPAN", None),
-        Kind::Count { .. } => (setting.name, "NUMBER", None),
-        Kind::Rate { .. } => (setting.name, "RATE", None),
-        Kind::CatchUp { .. } | Kind::Success { .. } => (setting.name, "RULE", None),
-        Kind::Durability => (setting.name, "LEVEL", None),
-        Kind::Words(_) => (setting.name, "WORD", None),
-        Kind::Text { .. } | Kind::Texts => (setting.name, "TEXT", None),
+        SettingKind::Headers => ("header", "HEADER", Some("Given as \"Name: value\"")),
+        SettingKind::Secrets => ("secrets-file", "FILE", Some("Given as a file with one secret a line")),
+        SettingKind::Retry => {
+            (setting.name, "POLICY", Some("A list is separated by commas, such as 10s,1m,10m"))
+        }
+        SettingKind::Failures => (setting.name, "FAILURES", Some("Separated by commas")),
+        SettingKind::Span { .. } => (setting.name, "SPAN", None),
+        SettingKind::Count { .. } => (setting.name, "NUMBER", None),
+        SettingKind::Rate { .. } => (setting.name, "RATE", None),
+        SettingKind::CatchUp { .. } | SettingKind::Success { .. } => (setting.name, "RULE", None),
+        SettingKind::Durability => (setting.name, "LEVEL", None),
+        SettingKind::Words(_) => (setting.name, "WORD", None),
+        SettingKind::Text { .. } | SettingKind::Texts => (setting.name, "TEXT", None),
     };
-    let is_list = matches!(setting.kind, Kind::Texts | Kind::Headers);
+    let is_list = matches!(setting.kind, SettingKind::Texts | SettingKind::Headers);
     let several = is_list.then_some("May be given several times; replaces all that were set before");
     let sentences = [Some(setting.about().trim_end_matches('.')), more, several];
     let help = sentences.into_iter().flatten().collect::<Vec<_>>().join(". ").replace('`', "");
@@ -81,8 +83,10 @@ fn option(setting: &'static Setting) -> Arg {
     match setting.kind {
         // The daemon reports a value of these as a problem.
         _ if !setting.is_supported() => option,
-        Kind::Words(words) => option.value_parser(PossibleValuesParser::new(words)).ignore_case(true),
-        Kind::Count { .. } => option.value_parser(|text: &str| text.parse().map(|n: u32| n.to_string())),
+        SettingKind::Words(words) => option.value_parser(PossibleValuesParser::new(words)).ignore_case(true),
+        SettingKind::Count { .. } => {
+            option.value_parser(|text: &str| text.parse().map(|n: u32| n.to_string()))
+        }
         _ => option,
     }
 }
@@ -109,19 +113,19 @@ fn value(setting: &Setting, values: &[String]) -> Result<Value> {
     let text = values.last().map_or("", String::as_str);
     let parts = || text.split(',').map(str::trim).filter(|part| !part.is_empty());
     Ok(match setting.kind {
-        Kind::Words(words) => {
+        SettingKind::Words(words) => {
             let known = words.iter().find(|word| word.eq_ignore_ascii_case(text));
             json!(known.map_or(text, |word| *word))
         }
-        Kind::Count { .. } => json!(text.parse::<u32>()?),
-        Kind::Retry if !matches!(text, "2n+1" | "exponential") => parts().collect(),
-        Kind::Failures => parts().collect(),
-        Kind::Texts => json!(values),
-        Kind::Headers => {
+        SettingKind::Count { .. } => json!(text.parse::<u32>()?),
+        SettingKind::Retry if !matches!(text, "2n+1" | "exponential") => parts().collect(),
+        SettingKind::Failures => parts().collect(),
+        SettingKind::Texts => json!(values),
+        SettingKind::Headers => {
             let headers = values.iter().map(|line| header(line)).collect::<Result<_>>()?;
             Value::Object(headers)
         }
-        Kind::Secrets => {
+        SettingKind::Secrets => {
             let text = super::super::add::given(&format!("@{text}"))?;
             text.lines().map(str::trim).filter(|line| !line.is_empty()).collect()
         }

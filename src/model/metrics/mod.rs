@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 pub use self::histogram::{ATTEMPT_BOUNDS, Histogram, LATENESS_BOUNDS, STORE_BOUNDS};
 pub use self::page::{BYTES, Cells, FIXED_BYTES, Page, ROW_BYTES, VERSION, WORDS};
 pub use self::sums::{Day, MetricSubject, PageSums, Statistics, Sums};
-pub use self::text::{Kind, Text};
+pub use self::text::{MetricKind, Text};
 
 /// The name under which dq counts together the topics beyond those that a page has room for, and names that are not
 /// valid for a topic.
@@ -314,18 +314,22 @@ impl Totals {
             }
         };
 
-        text.family("dq_adds_total", Kind::Counter, "Jobs that clients tried to add, by outcome.");
+        text.family("dq_adds_total", MetricKind::Counter, "Jobs that clients tried to add, by outcome.");
         for (topic, cells) in topics() {
             named(text, topic, "outcome", &AddOutcome::NAMES, &cells[ADDS..DELETES]);
             if cells[SPOOLED] > 0 {
                 text.sample(&[topic, ("outcome", "spooled")], cells[SPOOLED] as f64);
             }
         }
-        text.family("dq_deletes_total", Kind::Counter, "Jobs that clients tried to delete, by outcome.");
+        text.family(
+            "dq_deletes_total",
+            MetricKind::Counter,
+            "Jobs that clients tried to delete, by outcome.",
+        );
         topics().for_each(|(t, c)| named(text, t, "outcome", &DeleteOutcome::NAMES, &c[DELETES..ATTEMPTS]));
         text.family(
             "dq_attempts_total",
-            Kind::Counter,
+            MetricKind::Counter,
             "Callbacks that ended, by outcome and by the class of the HTTP status.",
         );
         for (topic, cells) in topics() {
@@ -339,26 +343,30 @@ impl Totals {
                 text.sample(&[topic, ("outcome", "later"), ("code_class", "2xx")], cells[LATER] as f64);
             }
         }
-        text.family("dq_deliveries_total", Kind::Counter, "Jobs that were accepted and are done.");
+        text.family("dq_deliveries_total", MetricKind::Counter, "Jobs that were accepted and are done.");
         topics().for_each(|(t, c)| text.sample(&[t], c[DELIVERED] as f64));
-        text.family("dq_retries_total", Kind::Counter, "Failed attempts after which the job is tried again.");
+        text.family(
+            "dq_retries_total",
+            MetricKind::Counter,
+            "Failed attempts after which the job is tried again.",
+        );
         topics().for_each(|(t, c)| text.sample(&[t], c[RETRIES] as f64));
-        text.family("dq_dead_letters_total", Kind::Counter, "Jobs that became dead letters, by cause.");
+        text.family("dq_dead_letters_total", MetricKind::Counter, "Jobs that became dead letters, by cause.");
         topics().for_each(|(t, c)| named(text, t, "cause", &DeathCause::NAMES, &c[DEAD..LATENESS]));
-        text.family("dq_dead_purged_total", Kind::Counter, "Dead letters that were removed, by cause.");
+        text.family("dq_dead_purged_total", MetricKind::Counter, "Dead letters that were removed, by cause.");
         topics().for_each(|(t, c)| named(text, t, "cause", &PurgeCause::NAMES, &c[PURGED..SPOOLED]));
         text.family(
             "dq_schedule_lateness_seconds",
-            Kind::Histogram,
+            MetricKind::Histogram,
             "The time from the due time of an attempt to the beginning of its callback.",
         );
         topics().for_each(|(t, c)| text.histogram(&[t], &Histogram::new(&c[LATENESS..], &LATENESS_BOUNDS)));
-        text.family("dq_attempt_duration_seconds", Kind::Histogram, "How long callbacks took.");
+        text.family("dq_attempt_duration_seconds", MetricKind::Histogram, "How long callbacks took.");
         topics().for_each(|(t, c)| text.histogram(&[t], &Histogram::new(&c[DURATION..], &ATTEMPT_BOUNDS)));
 
         text.family(
             "dq_store_latency_seconds",
-            Kind::Histogram,
+            MetricKind::Histogram,
             "How long a node took for a call, by operation. Many calls are for a whole batch.",
         );
         for (node, cells) in nodes() {
@@ -367,7 +375,7 @@ impl Totals {
                 text.histogram(&[node, ("operation", name)], &Histogram::new(cells, &STORE_BOUNDS));
             }
         }
-        text.family("dq_store_errors_total", Kind::Counter, "Calls that failed, fully or in part.");
+        text.family("dq_store_errors_total", MetricKind::Counter, "Calls that failed, fully or in part.");
         nodes()
             .for_each(|(n, c)| named(text, n, "operation", &Operation::NAMES, &c[NODE_ERRORS..NODE_LATENCY]));
         for (name, help, at) in [
@@ -375,7 +383,7 @@ impl Totals {
             ("dq_node_delivered_total", "Jobs that were leased from the node and are done.", NODE_DELIVERED),
             ("dq_node_deleted_total", "Jobs that were deleted and whose home is the node.", NODE_DELETED),
         ] {
-            text.family(name, Kind::Counter, help);
+            text.family(name, MetricKind::Counter, help);
             nodes().for_each(|(node, cells)| text.sample(&[node], cells[at] as f64));
         }
     }

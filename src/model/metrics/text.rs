@@ -6,7 +6,7 @@ use super::Histogram;
 
 /// The kind of a family of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// A number that never falls while what it counts exists. Its name ends in `_total`.
     Counter,
     /// A current value, which may rise and fall.
@@ -21,14 +21,14 @@ pub struct Text {
     out: String,
     is_open_metrics: bool,
     /// The current family of the samples, and whether its header is written. A family without samples is left out.
-    family: (&'static str, Kind, &'static str),
+    family: (&'static str, MetricKind, &'static str),
     is_introduced: bool,
 }
 
 impl Text {
     /// Makes an empty text.
     pub fn new(is_open_metrics: bool) -> Text {
-        Text { out: String::new(), is_open_metrics, family: ("", Kind::Gauge, ""), is_introduced: true }
+        Text { out: String::new(), is_open_metrics, family: ("", MetricKind::Gauge, ""), is_introduced: true }
     }
 
     /// Returns the content type of the text.
@@ -40,7 +40,7 @@ impl Text {
     }
 
     /// Begins a family of metrics.
-    pub fn family(&mut self, name: &'static str, kind: Kind, help: &'static str) {
+    pub fn family(&mut self, name: &'static str, kind: MetricKind, help: &'static str) {
         self.family = (name, kind, help);
         self.is_introduced = false;
     }
@@ -68,9 +68,9 @@ impl Text {
         let (name, kind, help) = self.family;
         if !std::mem::replace(&mut self.is_introduced, true) {
             let kind_name = match kind {
-                Kind::Counter => "counter",
-                Kind::Gauge => "gauge",
-                Kind::Histogram => "histogram",
+                MetricKind::Counter => "counter",
+                MetricKind::Gauge => "gauge",
+                MetricKind::Histogram => "histogram",
             };
             let bare = name.strip_suffix("_total").filter(|_| self.is_open_metrics).unwrap_or(name);
             let _ = writeln!(self.out, "# HELP {bare} {help}\n# TYPE {bare} {kind_name}");
@@ -117,8 +117,8 @@ mod tests {
     #[test]
     fn labels_are_escaped_and_a_family_without_values_is_left_out() {
         let mut text = Text::new(false);
-        text.family("dq_empty_total", Kind::Counter, "Nothing.");
-        text.family("dq_x_total", Kind::Counter, "Some.");
+        text.family("dq_empty_total", MetricKind::Counter, "Nothing.");
+        text.family("dq_x_total", MetricKind::Counter, "Some.");
         text.sample(&[("a", "q\"b\\n\n")], 3.0);
         text.sample(&[], 0.5);
         assert_eq!(
@@ -126,7 +126,7 @@ mod tests {
             "# HELP dq_x_total Some.\n# TYPE dq_x_total counter\ndq_x_total{a=\"q\\\"b\\\\n\\n\"} 3\ndq_x_total 0.5\n"
         );
         let mut text = Text::new(true);
-        text.family("dq_x_total", Kind::Counter, "Some.");
+        text.family("dq_x_total", MetricKind::Counter, "Some.");
         text.sample(&[], 1.0);
         assert_eq!(text.end(), "# HELP dq_x Some.\n# TYPE dq_x counter\ndq_x_total 1\n# EOF\n");
     }
@@ -136,7 +136,7 @@ mod tests {
         let cells = [1, 0, 2, 1, 2_500_000];
         let bounds = [1000, 10_000, 1_000_000];
         let mut text = Text::new(false);
-        text.family("dq_h_seconds", Kind::Histogram, "H.");
+        text.family("dq_h_seconds", MetricKind::Histogram, "H.");
         text.histogram(&[("t", "x")], &Histogram::new(&cells, &bounds));
         let told = text.end();
         for line in [

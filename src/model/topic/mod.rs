@@ -20,7 +20,7 @@ pub use self::durability::Durability;
 pub use self::header::{is_own_header, refuse_header};
 pub use self::secret::signing_key;
 use self::setting::{HOUR, LONGEST, settings};
-pub use self::setting::{Kind, Setting};
+pub use self::setting::{Setting, SettingKind};
 pub use self::topics::Topics;
 pub use self::words::{CatchUp, Failure, Rate, Success};
 use crate::job::{Priority, TopicName};
@@ -93,71 +93,75 @@ pub enum Status {
 
 settings! {
     /// A title for people.
-    title: String = String::new(), Kind::Text { most: 255 };
+    title: String = String::new(), SettingKind::Text { most: 255 };
     /// Who starts a delivery. This release supports `push` alone: dq calls the callback.
-    mode: Mode = Mode::Push, Kind::Words(&["push"]);
+    mode: Mode = Mode::Push, SettingKind::Words(&["push"]);
     /// The URL that is called, http or https.
-    callback: String = String::new(), Kind::Text { most: 1024 };
+    callback: String = String::new(), SettingKind::Text { most: 1024 };
     /// The HTTP method of a callback.
-    method: Method = Method::Post, Kind::Words(&["POST", "GET"]);
+    method: Method = Method::Post, SettingKind::Words(&["POST", "GET"]);
     /// How the body of a job is sent: `json` sends it as it was given, `form` sends a field for each of its keys, as
     /// the PHP daemon does. `json` needs the method POST.
-    payload: Payload = Payload::Json, Kind::Words(&["json", "form"]);
+    payload: Payload = Payload::Json, SettingKind::Words(&["json", "form"]);
     /// The headers of a callback in addition to dq's own.
-    headers: BTreeMap<String, String> = BTreeMap::new(), Kind::Headers;
+    headers: BTreeMap<String, String> = BTreeMap::new(), SettingKind::Headers;
     /// The delay of a job that is added without a due time.
-    delay: Duration = Duration::ZERO, Kind::Span { least: Duration::ZERO, most: LONGEST };
+    delay: Duration = Duration::ZERO, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
     /// The longest time that one whole callback may take.
-    timeout: Duration = Duration::from_secs(3), Kind::Span { least: Duration::from_millis(10), most: HOUR };
+    timeout: Duration = Duration::from_secs(3),
+        SettingKind::Span { least: Duration::from_millis(10), most: HOUR };
     /// The longest time that the connection of a callback may take to open.
-    connect_timeout: Duration = Duration::from_secs(1), Kind::Span { least: Duration::from_millis(1), most: HOUR };
+    connect_timeout: Duration = Duration::from_secs(1),
+        SettingKind::Span { least: Duration::from_millis(1), most: HOUR };
     /// Which answers of a receiver accept a job: `status` (any of 200 to 299), `non_empty` (any answer with a body,
     /// the PHP daemon's rule), or an expression over `{status}` and `{res.…}`.
-    success: Success = Success::Status, Kind::Success { most: 255 };
+    success: Success = Success::Status, SettingKind::Success { most: 255 };
     /// An expression. If it is true for a successful answer, the job is delivered again. Empty: never.
-    re_notify_flag: String = String::new(), Kind::Text { most: 255 };
+    re_notify_flag: String = String::new(), SettingKind::Text { most: 255 };
     /// The delays between attempts: `2n+1` (1, 3, 5 … times `retry_base`), `exponential` (1, 2, 4 … times `retry_base`,
     /// up to `retry_cap`), or a list of durations.
-    retry: Retry = Retry::TwoNPlusOne, Kind::Retry;
+    retry: Retry = Retry::TwoNPlusOne, SettingKind::Retry;
     /// The first delay of `2n+1` and of `exponential`.
-    retry_base: Duration = Duration::from_secs(60), Kind::Span { least: Duration::from_millis(1), most: LONGEST_RETRY };
+    retry_base: Duration = Duration::from_secs(60),
+        SettingKind::Span { least: Duration::from_millis(1), most: LONGEST_RETRY };
     /// The longest delay of `exponential`.
-    retry_cap: Duration = HOUR, Kind::Span { least: Duration::from_millis(1), most: LONGEST_RETRY };
+    retry_cap: Duration = HOUR, SettingKind::Span { least: Duration::from_millis(1), most: LONGEST_RETRY };
     /// The failures after which a job is tried again: `connect`, `timeout`, `broken`, `answer`, statuses such as `503`,
     /// and `5xx`. Any other failure makes it a dead letter. Empty: all failures.
-    retry_on: Vec<Failure> = Vec::new(), Kind::Failures;
+    retry_on: Vec<Failure> = Vec::new(), SettingKind::Failures;
     /// How many attempts a job has before it becomes a dead letter.
-    max_attempts: u32 = 10, Kind::Count { least: 1, most: 1000 };
+    max_attempts: u32 = 10, SettingKind::Count { least: 1, most: 1000 };
     /// How long a receiver that answers later may take. Zero: a receiver must not answer later.
-    answer_later: Duration = HOUR, Kind::Span { least: Duration::ZERO, most: LONGEST };
+    answer_later: Duration = HOUR, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
     /// The most callbacks that run at the same time. Null: no limit.
-    max_in_flight: Option<u32> = None, Kind::Count { least: 1, most: MILLION };
+    max_in_flight: Option<u32> = None, SettingKind::Count { least: 1, most: MILLION };
     /// The most callbacks that begin in a span, such as `100/s`, `30/m` or `500/h`. Null: no limit.
-    rate: Option<Rate> = None, Kind::Rate { most: MILLION };
+    rate: Option<Rate> = None, SettingKind::Rate { most: MILLION };
     /// After this many failures of the receiver in a row, the circuit opens and the jobs wait. 0: never.
-    breaker_failures: u32 = 20, Kind::Count { least: 0, most: MILLION };
+    breaker_failures: u32 = 20, SettingKind::Count { least: 0, most: MILLION };
     /// How long the jobs wait when the circuit opens for the first time.
-    breaker_pause: Duration = Duration::from_secs(10), Kind::Span { least: Duration::from_millis(10), most: HOUR.saturating_mul(24) };
+    breaker_pause: Duration = Duration::from_secs(10),
+        SettingKind::Span { least: Duration::from_millis(10), most: HOUR.saturating_mul(24) };
     /// What happens to jobs that became due while nobody could deliver them: `all`, `spread 10m`, or
     /// `skip older than 1h`.
-    catch_up: CatchUp = CatchUp::All, Kind::CatchUp { least: Duration::from_secs(1), most: LONGEST };
+    catch_up: CatchUp = CatchUp::All, SettingKind::CatchUp { least: Duration::from_secs(1), most: LONGEST };
     /// How safe a change of its jobs is before it is answered: `memory`, `fsync` or `replicas:1`. Null: as
     /// `store.durability` says.
-    durability: Option<Durability> = None, Kind::Durability;
+    durability: Option<Durability> = None, SettingKind::Durability;
     /// The priority of the topic, compared with other topics: it decides which topics are served first.
-    priority: Priority = Priority::Normal, Kind::Words(&["high", "normal", "low"]);
+    priority: Priority = Priority::Normal, SettingKind::Words(&["high", "normal", "low"]);
     /// The mail addresses that get alerts about this topic.
-    alert: Vec<String> = Vec::new(), Kind::Texts;
+    alert: Vec<String> = Vec::new(), SettingKind::Texts;
     /// Who registered the topic.
-    creator: String = String::new(), Kind::Text { most: 255 };
+    creator: String = String::new(), SettingKind::Text { most: 255 };
     /// Whether the topic takes new jobs. `offline`: adds are refused, and stored jobs are still delivered.
-    status: Status = Status::Online, Kind::Words(&["online", "offline"]);
+    status: Status = Status::Online, SettingKind::Words(&["online", "offline"]);
     /// The secrets that sign callbacks. Each callback is signed with all of them. They are never shown.
-    secrets: Vec<String> = Vec::new(), Kind::Secrets;
+    secrets: Vec<String> = Vec::new(), SettingKind::Secrets;
     /// How long accepted jobs are kept. This release keeps none: only `0s` is supported.
-    keep_done: Duration = Duration::ZERO, Kind::Span { least: Duration::ZERO, most: LONGEST };
+    keep_done: Duration = Duration::ZERO, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
     /// How long dead letters are kept. Zero: for ever.
-    keep_dead: Duration = Duration::ZERO, Kind::Span { least: Duration::ZERO, most: LONGEST };
+    keep_dead: Duration = Duration::ZERO, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
 }
 
 /// The greatest value of most numbers.

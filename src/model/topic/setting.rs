@@ -31,7 +31,7 @@ const HEADER_MAX: usize = 1024;
 
 /// How a setting is written, and its bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum SettingKind {
     /// A text, in the API of at most `most` bytes.
     Text {
         /// The most bytes.
@@ -92,7 +92,7 @@ pub struct Setting {
     /// What it does, as it is declared.
     pub(super) about: &'static str,
     /// How it is written, and its bounds.
-    pub kind: Kind,
+    pub kind: SettingKind,
     /// Reads it from its written form. None: the value has no such form.
     pub(super) read: fn(&mut Topic, &Value) -> Option<()>,
     /// Returns the written form of its default.
@@ -186,7 +186,7 @@ impl Setting {
     /// Returns the span that the topic has here, if the setting is one.
     pub fn span(&self, topic: &Topic) -> Option<Duration> {
         match (self.kind, (self.size)(topic)) {
-            (Kind::Span { .. }, Some(Size::Span(span))) => Some(span),
+            (SettingKind::Span { .. }, Some(Size::Span(span))) => Some(span),
             _ => None,
         }
     }
@@ -195,35 +195,36 @@ impl Setting {
     pub fn wanted(&self) -> String {
         let or_null = if self.default().is_null() { ", or null" } else { "" };
         let wanted = match self.kind {
-            Kind::Text { .. } => "a text".to_owned(),
-            Kind::Words(words) => {
+            SettingKind::Text { .. } => "a text".to_owned(),
+            SettingKind::Words(words) => {
                 words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(" or ")
             }
-            Kind::Span { .. } => json_time::DURATION.to_owned(),
-            Kind::Count { least, most } => format!("a whole number from {least} to {most}"),
-            Kind::Rate { .. } => "a rate such as \"100/s\", \"30/m\", \"500/h\"".to_owned(),
-            Kind::CatchUp { .. } => "\"all\", \"spread 10m\" or \"skip older than 1h\"".to_owned(),
-            Kind::Durability => "\"memory\", \"fsync\", \"replicas:1\"".to_owned(),
-            Kind::Success { .. } => {
+            SettingKind::Span { .. } => json_time::DURATION.to_owned(),
+            SettingKind::Count { least, most } => format!("a whole number from {least} to {most}"),
+            SettingKind::Rate { .. } => "a rate such as \"100/s\", \"30/m\", \"500/h\"".to_owned(),
+            SettingKind::CatchUp { .. } => "\"all\", \"spread 10m\" or \"skip older than 1h\"".to_owned(),
+            SettingKind::Durability => "\"memory\", \"fsync\", \"replicas:1\"".to_owned(),
+            SettingKind::Success { .. } => {
                 "\"status\", \"non_empty\" or an expression such as \"{res.code} == 0\"".to_owned()
             }
-            Kind::Retry => {
+            SettingKind::Retry => {
                 "\"2n+1\", \"exponential\" or a list of durations such as [\"1m\", \"5m\"]".to_owned()
             }
-            Kind::Failures => {
+            SettingKind::Failures => {
                 "a list of \"connect\", \"timeout\", \"broken\", \"answer\", of statuses such as \
                 \"503\" and of \"5xx\""
                     .to_owned()
             }
-            Kind::Texts | Kind::Secrets => "a list of texts".to_owned(),
-            Kind::Headers => "an object of texts".to_owned(),
+            SettingKind::Texts | SettingKind::Secrets => "a list of texts".to_owned(),
+            SettingKind::Headers => "an object of texts".to_owned(),
         };
         wanted + or_null
     }
 
     /// Returns what is wrong with a value that cannot be read. A secret is not repeated.
     pub(super) fn wrong(&self, value: &Value) -> InvalidTopic {
-        let value = if self.kind == Kind::Secrets { "the value".to_owned() } else { value.to_string() };
+        let value =
+            if self.kind == SettingKind::Secrets { "the value".to_owned() } else { value.to_string() };
         InvalidTopic::new(self.name, format!("{} is not {}", Excerpt(&value), self.wanted()))
     }
 
@@ -243,17 +244,19 @@ impl Setting {
             None => Ok(()),
         };
         match (self.kind, value) {
-            (Kind::Text { most } | Kind::Success { most }, Value::String(given)) => text(given, most),
+            (SettingKind::Text { most } | SettingKind::Success { most }, Value::String(given)) => {
+                text(given, most)
+            }
             (_, Value::Array(list)) if list.len() > ENTRIES_MAX => {
                 wrong(format!("holds {} entries, which is more than {ENTRIES_MAX}", list.len()))
             }
             (_, Value::Array(list)) => {
                 list.iter().filter_map(Value::as_str).try_for_each(|entry| text(entry, ENTRY_MAX))
             }
-            (Kind::Headers, Value::Object(headers)) if headers.len() > ENTRIES_MAX => {
+            (SettingKind::Headers, Value::Object(headers)) if headers.len() > ENTRIES_MAX => {
                 wrong(format!("holds {} entries, which is more than {ENTRIES_MAX}", headers.len()))
             }
-            (Kind::Headers, Value::Object(headers)) => {
+            (SettingKind::Headers, Value::Object(headers)) => {
                 let is_long = |value: &Value| value.as_str().is_some_and(|text| text.len() > HEADER_MAX);
                 match headers.iter().find(|(_, value)| is_long(value)) {
                     Some((name, _)) => {
@@ -269,16 +272,17 @@ impl Setting {
     /// Checks that the topic's value is within the bounds of the setting.
     pub(super) fn check_bounds(&self, topic: &Topic) -> Result<(), InvalidTopic> {
         match (self.kind, (self.size)(topic)) {
-            (Kind::Span { least, most } | Kind::CatchUp { least, most }, Some(Size::Span(span)))
-                if !(least..=most).contains(&span) =>
-            {
+            (
+                SettingKind::Span { least, most } | SettingKind::CatchUp { least, most },
+                Some(Size::Span(span)),
+            ) if !(least..=most).contains(&span) => {
                 let [span, least, most] = [span, least, most].map(humantime::format_duration);
                 Err(InvalidTopic::new(self.name, format!("{span} is not within {least} to {most}")))
             }
-            (Kind::Count { least, most }, Some(Size::Count(n))) if !(least..=most).contains(&n) => {
+            (SettingKind::Count { least, most }, Some(Size::Count(n))) if !(least..=most).contains(&n) => {
                 Err(InvalidTopic::new(self.name, format!("{n} is not within {least} to {most}")))
             }
-            (Kind::Rate { most }, Some(Size::Count(n))) if !(1..=most).contains(&n) => {
+            (SettingKind::Rate { most }, Some(Size::Count(n))) if !(1..=most).contains(&n) => {
                 Err(InvalidTopic::new(self.name, format!("{n} is not within 1 to {most}")))
             }
             _ => Ok(()),

@@ -46,7 +46,8 @@ struct Bucket {
 
 /// The jobs that become due.
 #[derive(Serialize, ToSchema)]
-struct Forecast {
+#[schema(as = Forecast)]
+struct ForecastResponse {
     now_ms: i64,
     /// The next ten minutes one by one, then hours, up to a day from now. The first one includes jobs that are overdue.
     buckets: Vec<Bucket>,
@@ -86,7 +87,7 @@ fn edges(now_ms: i64) -> Vec<i64> {
 /// Counts how many jobs become due in the next minutes and hours, on the nodes that answer.
 #[utoipa::path(get, path = "/v1/forecast", tag = "daemon", operation_id = "get_forecast",
     params(schema::OneTopicQuery),
-    responses((status = 200, body = Forecast, description = "The jobs that become due"), schema::FindProblems))]
+    responses((status = 200, body = ForecastResponse, description = "The jobs that become due"), schema::FindProblems))]
 async fn get_forecast(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<ApiResponse, Problem> {
     let only = input::only_topic(query.as_deref().unwrap_or_default())?;
     let Some((counts, _)) = api.metrics.counts().await else {
@@ -109,7 +110,7 @@ async fn get_forecast(State(api): State<Api>, RawQuery(query): RawQuery) -> Resu
     let later = (!told.is_capped).then(|| delayed.saturating_sub(told.jobs.iter().sum()));
     let bucket = |(edges, jobs): (&[i64], u64)| Bucket { from_ms: edges[0], to_ms: edges[1], jobs };
     let buckets = edges.windows(2).zip(told.jobs).map(bucket).collect();
-    Ok(ApiResponse::new(StatusCode::OK, &Forecast { now_ms, buckets, later, capped: told.is_capped }))
+    Ok(ApiResponse::new(StatusCode::OK, &ForecastResponse { now_ms, buckets, later, capped: told.is_capped }))
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use super::api::Api;
 use super::schema;
 use host::{ask_master, now_ms};
 use model::job::TopicName;
-use model::metrics::{Kind, Text, Totals};
+use model::metrics::{MetricKind, Text, Totals};
 use model::status::{ProcessState, Status};
 use role::{self, Context, EMBEDDED, SpoolReader};
 use store::{self, CircuitState, CircuitView, Counts, SpoolState, Store};
@@ -200,19 +200,19 @@ async fn metrics(State(api): State<Api>, headers: HeaderMap) -> Response {
     if let Some(status) = by(until, master).await.flatten() {
         tell_processes(&mut text, &status);
     }
-    text.family("dq_build_info", Kind::Gauge, "Always 1. The label names the release.");
+    text.family("dq_build_info", MetricKind::Gauge, "Always 1. The label names the release.");
     text.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1.0);
     let kind = HeaderValue::from_static(Text::content_type(is_open_metrics));
     ([(CONTENT_TYPE, kind)], text.end()).into_response()
 }
 
 fn tell_jobs(text: &mut Text, nodes: &[NamedNodeCounts<'_>]) {
-    text.family("dq_store_up", Kind::Gauge, "Whether the node reports how many jobs it has: 1 or 0.");
+    text.family("dq_store_up", MetricKind::Gauge, "Whether the node reports how many jobs it has: 1 or 0.");
     for (name, counts) in nodes {
         text.sample(&[("node", name)], f64::from(u8::from(counts.is_ok())));
     }
     let topics = joined(nodes);
-    text.family("dq_jobs", Kind::Gauge, "Jobs in the store, on the nodes that answer.");
+    text.family("dq_jobs", MetricKind::Gauge, "Jobs in the store, on the nodes that answer.");
     for (topic, c) in &topics {
         for (state, n) in [("delayed", c.delayed), ("ready", c.ready), ("leased", c.leased), ("dead", c.dead)]
         {
@@ -224,7 +224,7 @@ fn tell_jobs(text: &mut Text, nodes: &[NamedNodeCounts<'_>]) {
         CircuitView::join(circuits).into_iter().map(|view| (view.topic, view.state)).collect();
     text.family(
         "dq_circuit_state",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "The circuit of a topic: 0 closed, 1 half open (one job at a time tries), 2 open (all jobs wait).",
     );
     for topic in topics.keys().chain(circuits.keys().filter(|topic| !topics.contains_key(*topic))) {
@@ -237,7 +237,7 @@ fn tell_jobs(text: &mut Text, nodes: &[NamedNodeCounts<'_>]) {
     }
     text.family(
         "dq_oldest_ready_seconds",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "For how long the oldest ready job has been due; 0: none is ready.",
     );
     let now_ms = now_ms();
@@ -259,7 +259,7 @@ fn tell_spool(text: &mut Text, state: &SpoolState, max_bytes: u64) {
             waits_ms as f64 / 1e3,
         ),
     ] {
-        text.family(name, Kind::Gauge, help);
+        text.family(name, MetricKind::Gauge, help);
         text.sample(&[], value);
     }
 }
@@ -283,13 +283,13 @@ fn tell_processes(text: &mut Text, status: &Status) {
     }
     text.family(
         "dq_process_restarts_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "How often a slot's process ended unasked and was started again, since this dq-master was started.",
     );
     for (slot, n) in restarts {
         text.sample(&[("slot", slot)], f64::from(n));
     }
-    text.family("dq_processes", Kind::Gauge, "Processes, by slot and state.");
+    text.family("dq_processes", MetricKind::Gauge, "Processes, by slot and state.");
     for ((slot, state), n) in processes {
         text.sample(&[("slot", slot), ("state", state)], f64::from(n));
     }

@@ -1,6 +1,7 @@
 //! Reads the bodies of requests as types. The same types describe the bodies in `/openapi.json`. An error names the
 //! field, its value, and what would do.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use serde::de::{DeserializeOwned, Deserializer, Error as _, Unexpected};
@@ -21,13 +22,9 @@ pub(super) fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, Problem>
     serde_json::from_slice(json).map_err(|e| {
         // The second reading finds the field. It is not done for each body, since it takes longer.
         let mut again = serde_json::Deserializer::from_slice(json);
-        match serde_path_to_error::deserialize::<_, T>(&mut again) {
-            Err(named) if e.is_data() => {
-                let path = named.path().iter().next().map(ToString::to_string);
-                problem(json, path.as_deref(), &e)
-            }
-            _ => Problem::bad_json(e),
-        }
+        let named = serde_path_to_error::deserialize::<_, T>(&mut again).err();
+        let field = named.and_then(|named| named.path().iter().next().map(ToString::to_string));
+        problem(json, field.as_deref(), &e)
     })
 }
 
@@ -36,20 +33,26 @@ pub(super) fn read_or_empty<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T,
     read(super::input::or_empty(json))
 }
 
-/// Returns the problem of a body that is JSON, but has not the fields of its type.
+/// Returns the problem of a body that is no JSON object, or has not the fields of its type.
 fn problem(json: &[u8], field: Option<&str>, error: &serde_json::Error) -> Problem {
+    let Ok(fields) = serde_json::from_slice::<HashMap<String, &RawValue>>(json) else {
+        return Problem::bad_json(error);
+    };
     let message = error.to_string();
     let message = message.rsplit_once(" at line ").map_or(message.as_str(), |(message, _)| message);
-    let (what, wanted) = message.split_once(", expected ").unwrap_or((message, "something else"));
-    if let Some(unknown) = what.strip_prefix("unknown field `") {
-        let known: Vec<&str> = wanted.split('`').skip(1).step_by(2).collect();
-        return Problem::unknown_field(&short(unknown.trim_end_matches('`')), &known);
+    let (what, expected) = message.rsplit_once(", expected ").unwrap_or((message, ""));
+    if let Some((unknown, _)) = what.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`')) {
+        let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
+        return Problem::unknown_field(&short(unknown), &known);
     }
-    let found = field.and_then(|field| {
-        let fields: std::collections::HashMap<String, &RawValue> = serde_json::from_slice(json).ok()?;
-        Some((field, *fields.get(field)?))
-    });
-    match found {
+    let wanted = match expected {
+        // A text can be JSON and yet have escapes that are no Unicode.
+        "" | "a string" => "a text",
+        "a sequence" => "a list",
+        "a boolean" => "true or false",
+        other => other,
+    };
+    match field.and_then(|field| Some((field, *fields.get(field)?))) {
         Some((field, raw)) => wrong(field, raw, wanted),
         None => Problem::bad_json(message),
     }
@@ -157,7 +160,8 @@ mod tests {
             (r#"{"number":1.5}"#, "number", ["1.5", "and not a whole number"]),
             (r#"{"color":"blue"}"#, "color", ["\"blue\"", "`red` or `green`"]),
             (r#"{"color":3}"#, "color", ["3", "`red` or `green`"]),
-            (r#"{"text":3}"#, "text", ["3", "and not a string"]),
+            (r#"{"text":3}"#, "text", ["3", "and not a text"]),
+            (r#"{"text":"\ud800"}"#, "text", [r#""\ud800""#, "and not a text"]),
             (
                 r#"{"colour":"red"}"#,
                 "colour",

@@ -31,7 +31,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 /// What is left to do with a connection after its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum AfterTurn {
     /// It waits for the client, or for the store's answers to its own requests.
     Waits,
     /// Its socket may hold more bytes, and no further event will report them.
@@ -131,17 +131,17 @@ impl Connection {
         front: &RequestRouter,
         submit: &mut Submitter<Tcp>,
         buffer: &mut [u8],
-    ) -> Progress {
+    ) -> AfterTurn {
         if self.input == Input::Offered {
-            return Progress::Waits;
+            return AfterTurn::Waits;
         }
         let progress = self.exchange(place, front, submit, buffer).unwrap_or_else(|e| {
             log::debug!("{}: {e}", self.peer);
-            Progress::Ended
+            AfterTurn::Ended
         });
         let owes_nothing = self.replies.is_empty() && self.outbox.is_empty();
         match self.input {
-            Input::Shut if owes_nothing && !self.held => Progress::Ended,
+            Input::Shut if owes_nothing && !self.held => AfterTurn::Ended,
             Input::Lost(None) if owes_nothing => {
                 // This tells the client that nothing more will come. The connection then waits for the client to close
                 // it.
@@ -159,7 +159,7 @@ impl Connection {
         front: &RequestRouter,
         submit: &mut Submitter<Tcp>,
         buffer: &mut [u8],
-    ) -> std::io::Result<Progress> {
+    ) -> std::io::Result<AfterTurn> {
         let mut taken = 0;
         loop {
             if self.input != Input::Passing {
@@ -168,23 +168,23 @@ impl Connection {
             self.line_up();
             self.socket.write(&mut self.outbox)?;
             if self.input == Input::Passing {
-                return Ok(if self.replies.is_empty() { Progress::Passes } else { Progress::Waits });
+                return Ok(if self.replies.is_empty() { AfterTurn::Passes } else { AfterTurn::Waits });
             }
             if self.held {
                 // Nothing more is read while complete frames wait, and no event will report those frames again.
                 match (self.is_ahead(), submit.is_full()) {
-                    (true, _) => return Ok(Progress::Waits),
-                    (false, true) => return Ok(Progress::Stalled),
+                    (true, _) => return Ok(AfterTurn::Waits),
+                    (false, true) => return Ok(AfterTurn::Stalled),
                     (false, false) => continue,
                 }
             }
             let progress = match self.input {
-                Input::Shut | Input::Passing | Input::Offered => Some(Progress::Waits),
-                Input::Lost(_) if taken >= TURN => Some(Progress::MoreToRead),
+                Input::Shut | Input::Passing | Input::Offered => Some(AfterTurn::Waits),
+                Input::Lost(_) if taken >= TURN => Some(AfterTurn::MoreToRead),
                 Input::Lost(_) => None,
-                Input::Open | Input::Last if self.is_ahead() => Some(Progress::Waits),
-                Input::Open | Input::Last if submit.is_full() => Some(Progress::Stalled),
-                Input::Open | Input::Last => (taken >= TURN).then_some(Progress::MoreToRead),
+                Input::Open | Input::Last if self.is_ahead() => Some(AfterTurn::Waits),
+                Input::Open | Input::Last if submit.is_full() => Some(AfterTurn::Stalled),
+                Input::Open | Input::Last => (taken >= TURN).then_some(AfterTurn::MoreToRead),
             };
             if let Some(progress) = progress {
                 return Ok(progress);
@@ -196,10 +196,10 @@ impl Connection {
                     }
                     taken += n;
                 }
-                ReadOutcome::Nothing if self.input != Input::Last => return Ok(Progress::Waits),
+                ReadOutcome::Nothing if self.input != Input::Last => return Ok(AfterTurn::Waits),
                 ReadOutcome::Nothing | ReadOutcome::End => {
                     self.input = Input::Shut;
-                    return Ok(Progress::Waits);
+                    return Ok(AfterTurn::Waits);
                 }
             }
         }

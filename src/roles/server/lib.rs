@@ -26,7 +26,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use slab::Slab;
 
 use self::answer::Tcp;
-use self::connection::{Connection, Progress, TURN};
+use self::connection::{AfterTurn, Connection, TURN};
 use self::handoff::{HandoffReceiver, HandoffSender};
 use self::request::RequestRouter;
 use role::submit::{STORE_TIMEOUT, Submitter};
@@ -262,11 +262,11 @@ impl Server {
     fn serve(&mut self, place: usize) {
         let Some(connection) = self.connections.get_mut(place) else { return };
         match connection.turn(place, &self.front, &mut self.submit, &mut self.buffer) {
-            Progress::Waits => {}
-            Progress::MoreToRead => self.unfinished.push(place),
-            Progress::Stalled => self.stalled.push(place),
-            Progress::Passes => return self.pass_on(place),
-            Progress::Ended => return self.close(place),
+            AfterTurn::Waits => {}
+            AfterTurn::MoreToRead => self.unfinished.push(place),
+            AfterTurn::Stalled => self.stalled.push(place),
+            AfterTurn::Passes => return self.pass_on(place),
+            AfterTurn::Ended => return self.close(place),
         }
         let connection = &self.connections[place];
         let silent = connection.silent_at(self.front.settings.server.idle_timeout);

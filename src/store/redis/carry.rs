@@ -4,7 +4,7 @@
 use redis::Value;
 
 use super::answer::{self, array, bytes, count, number, strange, text};
-use super::mover::Progress;
+use super::mover::MoveProgress;
 use super::nodes::Place;
 use super::round::{Round, RoundEnd, RoundResult};
 use super::script::Script;
@@ -24,7 +24,7 @@ pub(super) struct MoveRoute<'a> {
     pub replicas: u64,
 }
 
-impl<F: FnMut(Progress)> Round<'_, F> {
+impl<F: FnMut(MoveProgress)> Round<'_, F> {
     /// Copies live jobs to their home, unchanged.
     pub(super) fn carry(&mut self, way: &MoveRoute<'_>, ids: &[JobId]) -> RoundResult<()> {
         let MoveRoute { from, topic, .. } = *way;

@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use bell::RedisBell;
-pub use mover::{MoveAsk, MovedJobs, Progress};
+pub use mover::{MoveAsk, MoveProgress, MovedJobs};
 pub use nodes::Nodes;
 pub use spool_sender::SpoolSender;
 pub use states::{NodeState, Part, SetState};

@@ -30,7 +30,7 @@ pub struct MoveAsk {
 
 /// The progress of a move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
+pub enum MoveProgress {
     /// The move begins. It has to look at so many live jobs and dead letters.
     Begins(u64),
     /// So many jobs and dead letters were looked at since the last report.
@@ -177,7 +177,7 @@ impl Nodes {
 
     /// Changes the set, and moves jobs to their homes by the new set. Begins a new round each time a node fails that
     /// may come back. None: there is nothing to do.
-    pub fn move_jobs(&self, ask: &MoveAsk, mut told: impl FnMut(Progress)) -> Result<Option<MovedJobs>> {
+    pub fn move_jobs(&self, ask: &MoveAsk, mut told: impl FnMut(MoveProgress)) -> Result<Option<MovedJobs>> {
         let mut done = MovedJobs::default();
         let mut before = None;
         loop {
@@ -187,7 +187,7 @@ impl Nodes {
                 Ok(None) => return Ok(None),
                 Err(e) if before.is_some() && matches!(RoundEnd::from(e.clone()), RoundEnd::Again(_)) => {
                     log::warn!("{e}");
-                    told(Progress::Again);
+                    told(MoveProgress::Again);
                     std::thread::sleep(PAUSE);
                     continue;
                 }
@@ -204,7 +204,7 @@ impl Nodes {
                 Err(RoundEnd::Fails(e)) => return Err(e),
                 Err(RoundEnd::Again(e)) => {
                     log::warn!("{e}");
-                    told(Progress::Again);
+                    told(MoveProgress::Again);
                     std::thread::sleep(PAUSE);
                 }
             }
@@ -215,7 +215,7 @@ impl Nodes {
 
     /// Gives up a node that does not answer: the other nodes get a set without it. If jobs are being moved, this move
     /// is finished without that node. Returns the nodes that have jobs then.
-    pub fn give_up(&self, name: &str, told: impl FnMut(Progress)) -> Result<Vec<String>> {
+    pub fn give_up(&self, name: &str, told: impl FnMut(MoveProgress)) -> Result<Vec<String>> {
         self.learn(None)?;
         if self.known().is_some_and(|homes| homes.is_moving()) {
             let ask = MoveAsk { forget: Some(name.to_owned()), ..MoveAsk::default() };

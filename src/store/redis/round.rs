@@ -10,7 +10,7 @@ use super::CHUNK;
 use super::answer::{array, number, optional_text, strange, text};
 use super::carry::MoveRoute;
 use super::homes::Homes;
-use super::mover::{MoveAsk, MovedJobs, Progress, other_mover};
+use super::mover::{MoveAsk, MoveProgress, MovedJobs, other_mover};
 use super::node::{Call, Failure};
 use super::nodes::{Nodes, Place};
 use super::script::Script;
@@ -53,7 +53,7 @@ pub(super) struct Round<'a, F> {
     pub told: &'a mut F,
 }
 
-impl<F: FnMut(Progress)> Round<'_, F> {
+impl<F: FnMut(MoveProgress)> Round<'_, F> {
     /// Runs the round.
     pub(super) fn play(mut self) -> RoundResult<()> {
         let concerned: Vec<usize> =
@@ -77,7 +77,7 @@ impl<F: FnMut(Progress)> Round<'_, F> {
         }
         self.are_same(&servers)?;
         let all = concerned.iter().map(|node| self.nodes.jobs_on(*node)).sum::<Result<u64>>()?;
-        (self.told)(Progress::Begins(all));
+        (self.told)(MoveProgress::Begins(all));
         self.done.counts[0] = all;
         for place in &places {
             if self.is_older(*place)? {
@@ -284,7 +284,7 @@ impl<F: FnMut(Progress)> Round<'_, F> {
                         }
                         round.drop_there(place, &topic, kind, &ids)?;
                     }
-                    (round.told)(Progress::Looked(looked));
+                    (round.told)(MoveProgress::Looked(looked));
                     Ok(())
                 })?;
             }

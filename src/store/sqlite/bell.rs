@@ -10,12 +10,12 @@ use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
-use crate::BellKind as Kind;
+use crate::BellKind;
 
-pub(super) fn prefix(kind: Kind) -> &'static str {
+pub(super) fn prefix(kind: BellKind) -> &'static str {
     match kind {
-        Kind::Push => "push.",
-        Kind::Timer => "timer.",
+        BellKind::Push => "push.",
+        BellKind::Timer => "timer.",
     }
 }
 
@@ -71,8 +71,8 @@ impl BellRinger {
         for entry in std::fs::read_dir(&self.folder)? {
             let entry = entry?;
             let name = entry.file_name();
-            let is = |kind: Kind| name.as_encoded_bytes().starts_with(prefix(kind).as_bytes());
-            if !(rings.push && is(Kind::Push) || rings.timer && is(Kind::Timer)) {
+            let is = |kind: BellKind| name.as_encoded_bytes().starts_with(prefix(kind).as_bytes());
+            if !(rings.push && is(BellKind::Push) || rings.timer && is(BellKind::Timer)) {
                 continue;
             }
             match socket.send_to(&[1], entry.path()) {
@@ -105,7 +105,8 @@ mod tests {
         let mut ringer = BellRinger::new(dir.path());
         ringer.ring(PUSH);
         let hang = |kind, name| HungBell::hang(dir.path(), kind, name).unwrap();
-        let (a, b, timer) = (hang(Kind::Push, "a"), hang(Kind::Push, "b"), hang(Kind::Timer, "a"));
+        let (a, b, timer) =
+            (hang(BellKind::Push, "a"), hang(BellKind::Push, "b"), hang(BellKind::Timer, "a"));
         assert!(!a.answer().unwrap());
         ringer.ring(PUSH);
         assert_eq!([&a, &b, &timer].map(|bell| bell.answer().unwrap()), [true, true, false]);
@@ -117,10 +118,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut ringer = BellRinger::new(dir.path());
         let deaf: Vec<HungBell> =
-            (0..40).map(|i| HungBell::hang(dir.path(), Kind::Push, &i.to_string()).unwrap()).collect();
+            (0..40).map(|i| HungBell::hang(dir.path(), BellKind::Push, &i.to_string()).unwrap()).collect();
         (0..50).for_each(|_| ringer.ring(PUSH));
-        let timer = HungBell::hang(dir.path(), Kind::Timer, "a").unwrap();
-        let push = HungBell::hang(dir.path(), Kind::Push, "late").unwrap();
+        let timer = HungBell::hang(dir.path(), BellKind::Timer, "a").unwrap();
+        let push = HungBell::hang(dir.path(), BellKind::Push, "late").unwrap();
         ringer.ring(PendingRings { push: true, timer: true });
         assert_eq!([&timer, &push].map(|bell| bell.answer().unwrap()), [true, true]);
         drop(deaf);
@@ -134,7 +135,7 @@ mod tests {
         std::fs::write(folder(dir.path()), "").unwrap();
         ringer.ring(PUSH);
         std::fs::remove_file(folder(dir.path())).unwrap();
-        let bell = HungBell::hang(dir.path(), Kind::Push, "a").unwrap();
+        let bell = HungBell::hang(dir.path(), BellKind::Push, "a").unwrap();
         ringer.ring(PendingRings { push: false, timer: true });
         assert!(bell.answer().unwrap());
     }
@@ -142,7 +143,7 @@ mod tests {
     #[test]
     fn a_full_bell_still_rings() {
         let dir = tempfile::tempdir().unwrap();
-        let bell = HungBell::hang(dir.path(), Kind::Push, "a").unwrap();
+        let bell = HungBell::hang(dir.path(), BellKind::Push, "a").unwrap();
         let mut ringer = BellRinger::new(dir.path());
         (0..10_000).for_each(|_| ringer.ring(PUSH));
         assert!(bell.answer().unwrap());

@@ -9,7 +9,7 @@ use utoipa::openapi::schema::{
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
-use model::topic::{Kind, Setting, Topic};
+use model::topic::{Setting, SettingKind, Topic};
 
 /// A topic to register, or the settings of a topic to change. It describes the request; no value of it exists.
 pub(in super::super) enum NewTopic {}
@@ -79,28 +79,28 @@ fn in_request(setting: &Setting) -> Schema {
     };
     let plain_text = || ObjectBuilder::new().schema_type(Type::String);
     match setting.kind {
-        Kind::Text { most } | Kind::Success { most } => text().max_length(Some(most)).into(),
-        Kind::Words(words) => {
+        SettingKind::Text { most } | SettingKind::Success { most } => text().max_length(Some(most)).into(),
+        SettingKind::Words(words) => {
             let values = words.iter().map(|word| json!(word)).chain([Value::Null]);
             text().enum_values(Some(values)).into()
         }
-        Kind::Span { .. } => described(super::span(), setting),
-        Kind::Rate { .. } => described(rate(), setting),
-        Kind::Count { least, most } => ObjectBuilder::new()
+        SettingKind::Span { .. } => described(super::span(), setting),
+        SettingKind::Rate { .. } => described(rate(), setting),
+        SettingKind::Count { least, most } => ObjectBuilder::new()
             .schema_type(nullable(Type::Integer))
             .minimum(Some(least))
             .maximum(Some(most))
             .description(about)
             .into(),
-        Kind::CatchUp { .. } => text().examples(["all"]).into(),
-        Kind::Durability => text().pattern(Some("^(memory|fsync|replicas:[1-9][0-9]*)$")).into(),
-        Kind::Retry => OneOfBuilder::new()
+        SettingKind::CatchUp { .. } => text().examples(["all"]).into(),
+        SettingKind::Durability => text().pattern(Some("^(memory|fsync|replicas:[1-9][0-9]*)$")).into(),
+        SettingKind::Retry => OneOfBuilder::new()
             .item(ObjectBuilder::new().schema_type(nullable(Type::String)))
             .item(ArrayBuilder::new().items(plain_text()).max_items(Some(32)))
             .description(about)
             .into(),
-        Kind::Failures | Kind::Texts | Kind::Secrets => list(plain_text()).into(),
-        Kind::Headers => ObjectBuilder::new()
+        SettingKind::Failures | SettingKind::Texts | SettingKind::Secrets => list(plain_text()).into(),
+        SettingKind::Headers => ObjectBuilder::new()
             .schema_type(nullable(Type::Object))
             .additional_properties(Some(plain_text()))
             .max_properties(Some(32))
@@ -142,16 +142,16 @@ fn in_response(setting: &Setting) -> Schema {
     };
     let text = || ObjectBuilder::new().schema_type(Type::String);
     match setting.kind {
-        Kind::Count { .. } => of(Type::Integer).minimum(Some(0)).into(),
-        Kind::Secrets => of(Type::Integer)
+        SettingKind::Count { .. } => of(Type::Integer).minimum(Some(0)).into(),
+        SettingKind::Secrets => of(Type::Integer)
             .minimum(Some(0))
             .description(Some("The number of secrets. The secrets themselves are never shown."))
             .into(),
-        Kind::Failures | Kind::Texts => {
+        SettingKind::Failures | SettingKind::Texts => {
             ArrayBuilder::new().items(text()).description(Some(setting.about())).into()
         }
-        Kind::Headers => of(Type::Object).additional_properties(Some(text())).into(),
-        Kind::Retry => OneOfBuilder::new()
+        SettingKind::Headers => of(Type::Object).additional_properties(Some(text())).into(),
+        SettingKind::Retry => OneOfBuilder::new()
             .item(text())
             .item(ArrayBuilder::new().items(text()))
             .description(Some(setting.about()))
@@ -161,5 +161,5 @@ fn in_response(setting: &Setting) -> Schema {
 }
 
 fn is_span(setting: &Setting) -> bool {
-    matches!(setting.kind, Kind::Span { .. })
+    matches!(setting.kind, SettingKind::Span { .. })
 }
