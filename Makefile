@@ -32,11 +32,14 @@ check: fmt clippy doc deny tests
 # The tests without those of tests/it, which take the longest and come last.
 OTHERS := $(filter-out it,$(patsubst tests/%.rs,%,$(wildcard tests/*.rs)) $(patsubst tests/%/main.rs,%,$(wildcard tests/*/main.rs)))
 
+# The tests of tests/it wait more than they compute.
+IT_THREADS ?= 3
+
 # Everything; and the daemon's tests once more, on two nodes of Redis.
 tests:
 	$(CARGO) test --no-fail-fast --lib --bins $(OTHERS:%=--test %)
 	$(CARGO) build --examples
-	$(CARGO) test --test it
+	RUST_TEST_THREADS=$(IT_THREADS) $(CARGO) test --test it
 	TEST_STORE=redis $(CARGO) test --test it -- daemon:: restart:: supervision::
 	TEST_STORE=redis $(CARGO) test --test isolation
 

@@ -13,6 +13,7 @@ use crate::support::{
 use model::job::{Due, JobId, JobKey, NewJob, TopicName};
 use model::settings;
 use nix::sys::signal::{Signal, kill};
+use serde_json::json;
 use store::{self, HELD_MS, Lanes, Store, Wanted};
 
 /// Two nodes, and a daemon on them.
@@ -98,6 +99,11 @@ fn a_node_killed_under_load_loses_no_acknowledged_jobs() {
         taken.iter().all(|id| come.contains_key(id)).then_some(())
     });
     let mut client = daemon.client();
+    // The node that came back last may count as down for a moment.
+    let ask = json!({"cmd": "stats", "topic": "t"});
+    eventually(20 * SECOND, "counts of both nodes", || {
+        (client.ask(&ask).unwrap()["code"] == 1).then_some(())
+    });
     eventually(20 * SECOND, "an empty store", || (pending(&mut client, "t") == 0).then_some(()));
 }
 
