@@ -24,7 +24,7 @@ const CREDIT: u64 = 1000;
 pub struct Quota {
     /// The topic.
     pub topic: TopicName,
-    /// At most this many jobs. Never 0.
+    /// At most this many jobs. 0: the lease only reports how many ready jobs the topic has.
     pub max: u32,
 }
 
@@ -33,7 +33,8 @@ pub struct Quota {
 pub enum Asks {
     /// Only the topics that are known to have ready jobs.
     Known,
-    /// Also all other topics without limits, one job each, because they may have ready jobs.
+    /// Also all other topics, because they may have ready jobs: one job of each. From topics with limits, and from those
+    /// that may not begin another callback now, it takes none.
     All,
 }
 
@@ -273,15 +274,16 @@ impl Fair {
                 heap.push(Reverse((pass + stride(*weight), i)));
             }
         }
+        candidates.retain(|candidate| candidate.max > 0);
         if asks == Asks::All {
             let others = (0..count).filter(|place| !ready.contains_key(place));
-            let could = |place: &usize| {
-                free > self.topics[*place].in_flight && allowed(&self.topics[*place].name).is_none()
+            let could = |place: usize| {
+                free > self.topics[place].in_flight && allowed(&self.topics[place].name).is_none()
             };
-            let asked = |place| Candidate { place, pass: self.pass(place), most: 1, max: 1 };
-            candidates.extend(others.filter(could).map(asked));
+            let asked =
+                |place| Candidate { place, pass: self.pass(place), most: 1, max: could(place).into() };
+            candidates.extend(others.map(asked));
         }
-        candidates.retain(|candidate| candidate.max > 0);
         let from_start = |place: usize| (place + count - self.start) % count;
         candidates.sort_by_key(|candidate| (candidate.pass, from_start(candidate.place)));
         let quota = |c: Candidate| Quota { topic: self.topics[c.place].name.clone(), max: c.max };

@@ -266,8 +266,8 @@ pub fn vital_thread(name: &str, work: impl FnOnce() + Send + 'static) -> std::io
     std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
 }
 
-/// Logs trouble that lasts: when it begins, when it changes, and when it is over. Gives the times of further tries,
-/// with growing pauses.
+/// Logs trouble that lasts: when it begins, when it changes, and when it is over. Gives the pauses before further
+/// tries, which grow.
 #[derive(Debug, Default)]
 pub struct TroubleLog {
     current: Option<Current>,
@@ -289,20 +289,21 @@ impl TroubleLog {
     /// The pause before the next check of something that passes by itself.
     const WAIT: Duration = Duration::from_millis(200);
 
-    /// Notes that something failed. Returns when to try again.
-    pub fn again_at(&mut self, error: &dyn std::fmt::Display) -> Instant {
+    /// Notes that something failed. Returns the pause before the next try.
+    pub fn pause_after(&mut self, error: &dyn std::fmt::Display) -> Duration {
         if self.current.is_none() {
             self.pause = Duration::ZERO;
         }
         self.note(error.to_string(), true);
         self.pause = (self.pause * 2).clamp(Self::PAUSES[0], Self::PAUSES[1]);
-        Instant::now() + self.pause
+        self.pause
     }
 
-    /// Notes that something must wait for what passes by itself. Returns when to check again.
-    pub fn waits(&mut self, what: &dyn std::fmt::Display) -> Instant {
+    /// Notes that something must wait for what passes by itself. Returns the pause before the next
+    /// check.
+    pub fn pause_for(&mut self, what: &dyn std::fmt::Display) -> Duration {
         self.note(what.to_string(), false);
-        Instant::now() + Self::WAIT
+        Self::WAIT
     }
 
     fn note(&mut self, message: String, is_error: bool) {

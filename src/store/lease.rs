@@ -12,7 +12,7 @@ use model::job::{Attempt, Body, Due, JobKey, TopicName};
 pub struct Wanted {
     /// The topic.
     pub topic: TopicName,
-    /// How many of its jobs at most.
+    /// How many of its jobs at most. 0: only its number of ready jobs is reported.
     pub max: u32,
     /// How long the lease holds.
     pub hold: Duration,
@@ -26,7 +26,7 @@ pub struct Wanted {
 pub struct OwnerTag(pub String);
 
 /// Proof of a lease: opaque, random, never reused.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub Box<[u8]>);
 
 /// A job under a lease.

@@ -1,59 +1,63 @@
-//! The exchanges with the lanes, in the main loop: what is settled and leased, and what follows from the answers.
+//! The exchanges with the lanes: what is settled and leased, and what follows from the answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::Result;
-
-use super::ending::{ack_url, too_old};
-use super::lane::{self, LaneOrder};
-use super::lane_state::{GATHER, TAKE_BACK};
-use super::{Consumer, LEASE_MARGIN, RunningCallback};
+use super::LEASE_MARGIN;
+use super::dispatcher::{Dispatcher, RunningCallback};
+use super::ending::too_old;
+use super::lane::{self, ExchangeAnswer, LaneOrder};
+use super::lane_state::{Exchange, ExchangeUnderWay, LeaseUnderWay};
 use model::fair::Asks;
 use model::job::TopicName;
-use store::{Batch, Settlement, StoreError, Wanted};
+use store::{Leased, StoreError, Wanted};
 
-impl Consumer {
-    /// Orders the next exchange of a lane, unless one is under way.
-    pub(super) fn exchange(&mut self, number: usize) {
-        let (now, free, share) = (Instant::now(), self.free(), self.counters.len() as u32);
-        let counter = &mut self.counters[number];
-        // A moment that has passed is no longer waited for, whether anything can be done now or not.
-        counter.again = counter.again.filter(|at| *at > now);
-        if counter.lets_through.is_some_and(|at| at <= now) {
-            counter.lets_through = None;
-            counter.look_everywhere();
+impl Exchange {
+    /// Returns how many workers are kept free for the jobs that a lease under way may bring.
+    pub(super) fn reserved(&self) -> u32 {
+        match self {
+            Exchange::UnderWay(ExchangeUnderWay { lease: Some(lease), .. }) => lease.limit,
+            _ => 0,
         }
-        if counter.busy.is_some() || counter.again.is_some() {
+    }
+}
+
+impl Dispatcher {
+    /// Orders the next exchange of a lane, if one is due and none is under way.
+    pub(super) fn begin_exchange(&mut self, number: usize, now: Instant) {
+        let (free, share) = (self.free(), self.lanes.len() as u32);
+        let lane = &mut self.lanes[number];
+        let leases = !self.drains && free > 0 && lane.is_searching();
+        if !lane.is_due(leases, now) {
             return;
         }
-        // Outcomes that cannot be settled must not pile up without end.
-        let all_go = counter.unsettled.len() <= lane::BATCH;
-        let leases = counter.look && !self.drains && free > 0 && all_go;
-        let takes_back = counter.takes_back_at().is_some_and(|at| at <= now);
-        if counter.unsettled.is_empty() && !leases && !takes_back {
-            return;
-        }
-        if !takes_back && counter.gathers_until().is_some_and(|until| until > now) {
-            return;
-        }
-        let count = counter.unsettled.len().min(lane::BATCH);
-        let settle: Vec<Settlement> = counter.unsettled.drain(..count).collect();
-        counter.gathers_since = (!counter.unsettled.is_empty()).then_some(now);
+        let settle = lane.take_settlements(now);
         // A lane that hangs must not hold all free workers.
-        let limit = if leases { free.div_ceil(share).min(lane::BATCH as u32) } else { 0 };
-        let allowed = |topic: &TopicName| self.limits.allowed(topic);
-        counter.asked.clear();
-        let mut quotas = Vec::new();
-        if leases {
-            counter.begin_lease(now);
-            counter.rung.iter().for_each(|topic| self.fair.rang(number, topic));
-            quotas = self.fair.plan(number, free, limit, allowed, counter.asks);
-        }
-        let mut wanted = Vec::new();
+        let limit = free.div_ceil(share).min(lane::BATCH as u32);
+        let lease = leases.then(|| self.plan_lease(number, free, limit, now));
+        let wanted = lease.iter().flat_map(|lease| &lease.1).cloned().collect();
+        let order = LaneOrder::Exchange { settle, wanted, limit: if leases { limit as usize } else { 0 } };
+        let lease = lease.map(|(lease, _)| lease);
+        self.lanes[number].exchange = Exchange::UnderWay(ExchangeUnderWay { since: now, lease });
+        self.order(number, order);
+    }
+
+    /// Plans a lease of up to `limit` jobs: which topics it asks for, and for how many jobs of each.
+    fn plan_lease(
+        &mut self,
+        number: usize,
+        free: u32,
+        limit: u32,
+        now: Instant,
+    ) -> (LeaseUnderWay, Vec<Wanted>) {
+        let lane = &mut self.lanes[number];
+        let asks = lane.begin_lease(now);
+        let mut unasked = std::mem::take(&mut lane.rung);
+        let quotas = self.fair.plan(number, free, limit, |topic| self.limits.allowed(topic), asks);
+        let (mut asked, mut wanted) = (BTreeMap::new(), Vec::new());
         for quota in quotas {
-            let Some(topic) = self.topics.now().get(quota.topic.as_str()) else { continue };
+            let Some(topic) = self.topics.get(quota.topic.as_str()) else { continue };
             wanted.push(Wanted {
                 topic: quota.topic.clone(),
                 max: quota.max,
@@ -61,111 +65,125 @@ impl Consumer {
                 max_attempts: topic.max_attempts,
             });
             self.limits.reserve(&quota.topic, quota.max);
-            counter.asked.insert(quota.topic, (Arc::clone(topic), quota.max));
+            if quota.max > 0 {
+                unasked.remove(&quota.topic);
+            }
+            asked.insert(quota.topic, (Arc::clone(topic), quota.max));
         }
-        if leases {
-            counter.unasked = std::mem::take(&mut counter.rung);
-            counter.unasked.retain(|topic| !counter.asked.contains_key(topic));
-        }
-        counter.busy = Some((now, limit));
-        counter.lane.order(LaneOrder::Exchange { settle, wanted, limit: limit as usize });
+        (LeaseUnderWay { limit, asked, asks, unasked }, wanted)
     }
 
-    /// Takes the answer of an exchange.
+    /// Takes the answer of an exchange. Fails if the store is not the one that it was.
     pub(super) fn exchanged(
         &mut self,
         number: usize,
-        unsettled: Vec<Settlement>,
-        batch: Batch,
-        failed: Option<StoreError>,
-        unanswered: bool,
-    ) -> Result<()> {
-        let (now, counter) = (Instant::now(), &mut self.counters[number]);
-        counter.take_back_at = unanswered.then(|| now + TAKE_BACK);
-        let (since, limit) = counter.busy.take().unwrap_or((now, 0));
-        unsettled.into_iter().for_each(|settlement| counter.owe(settlement));
-        let asked = std::mem::take(&mut counter.asked);
-        let mut begun: BTreeMap<TopicName, u32> = BTreeMap::new();
-        batch.jobs.iter().for_each(|job| *begun.entry(job.key.topic.clone()).or_default() += 1);
-        for (topic, (_, max)) in &asked {
-            self.limits.leased(topic, *max, begun.get(topic).copied().unwrap_or(0));
+        answer: ExchangeAnswer,
+        now: Instant,
+    ) -> Result<(), StoreError> {
+        let ExchangeAnswer { unsettled, batch, failed, unanswered } = answer;
+        let lane = &mut self.lanes[number];
+        let Exchange::UnderWay(ExchangeUnderWay { since, lease }) =
+            std::mem::replace(&mut lane.exchange, Exchange::Idle)
+        else {
+            return Ok(());
+        };
+        lane.note_unanswered(unanswered, now);
+        unsettled.into_iter().for_each(|settlement| lane.owe(settlement, now));
+        if let Some(lease) = &lease {
+            let mut brought: BTreeMap<&TopicName, u32> = BTreeMap::new();
+            batch.jobs.iter().for_each(|job| *brought.entry(&job.key.topic).or_default() += 1);
+            for (topic, (_, max)) in &lease.asked {
+                self.limits.leased(topic, *max, brought.get(topic).copied().unwrap_or(0));
+            }
         }
         match failed {
-            None => counter.trouble.over(),
-            Some(e @ StoreError::Gone(_)) => return Err(e.into()),
+            None => lane.trouble.over(),
+            Some(e @ StoreError::Gone(_)) => return Err(e),
             Some(e) => {
-                counter.again = Some(match e {
-                    StoreError::Moving(_) => counter.trouble.waits(&e),
-                    _ => counter.trouble.again_at(&format_args!("cannot lease or settle: {e}")),
-                });
-                // The jobs that the lease should have brought are looked for again. Until then no permits are held for
-                // them.
-                counter.look_everywhere();
+                let pause = match e {
+                    StoreError::Moving(_) => lane.trouble.pause_for(&e),
+                    _ => lane.trouble.pause_after(&format_args!("cannot lease or settle: {e}")),
+                };
+                lane.exchange = Exchange::Paused { until: now + pause };
+                // The jobs that the lease should have brought are searched for again. Until then no permits are held
+                // for them.
+                lane.search(Asks::All);
                 if batch.jobs.is_empty() {
-                    counter.rung.extend(self.fair.forget(number));
+                    lane.rung.extend(self.fair.forget(number));
+                    lane.rung.extend(lease.into_iter().flat_map(|lease| lease.unasked));
                     return Ok(());
                 }
             }
         }
-        if limit == 0 {
-            return Ok(());
-        }
+        let Some(lease) = lease else { return Ok(()) };
         let brought = batch.jobs.len();
         for leased in batch.jobs {
-            // The lease keeps the topic as it was when it was ordered, even if the topic has changed or is gone.
-            let Some((topic, _)) = asked.get(&leased.key.topic) else { continue };
-            if let Some(attempt) = too_old(topic, &leased) {
-                self.skip(number, topic, leased, attempt);
-                continue;
-            }
-            self.fair.began(&leased.key.topic);
-            let (base, secret) = (self.public_url.as_deref(), self.counters[number].secret.as_ref());
-            self.workers.call(topic, &leased, ack_url(base, secret, topic, &leased));
-            let by = Instant::now() + topic.timeout + LEASE_MARGIN;
-            let topic = Arc::clone(topic);
-            self.counters[number].flying += 1;
-            self.in_flight.insert(leased.token.clone(), RunningCallback { leased, topic, lane: number, by });
+            self.take_job(number, &lease, leased, now);
         }
-        self.workers.begin();
-        self.note_waiting(number, batch.waiting);
-        let counter = &mut self.counters[number];
-        counter.end_lease(now - since, now);
-        let served = |(topic, _): &(TopicName, u64)| self.topics.now().is_delivered(topic.as_str());
-        let left: Vec<(TopicName, u64)> = batch.left.into_iter().filter(served).collect();
+        self.note_waiting(number, batch.waiting, now);
+        self.note_left(number, lease, brought, batch.left, since, now);
+        Ok(())
+    }
+
+    /// Begins the callback of a job that was leased.
+    fn take_job(&mut self, number: usize, lease: &LeaseUnderWay, leased: Leased, now: Instant) {
+        // The lease keeps the topic as it was when it was ordered, even if the topic has changed or is gone.
+        let Some((topic, _)) = lease.asked.get(&leased.key.topic) else { return };
+        if let Some(attempt) = too_old(topic, &leased) {
+            return self.skip(number, topic, leased, attempt, now);
+        }
+        self.fair.began(&leased.key.topic);
+        self.lanes[number].flying += 1;
+        self.beginning.push(leased.token.clone());
+        let callback = RunningCallback { topic: Arc::clone(topic), lane: number, began: now, leased };
+        self.in_flight.insert(callback.leased.token.clone(), callback);
+    }
+
+    /// Learns from the answer of a lease what is left on the lane, and decides whether this process or others search
+    /// for it.
+    fn note_left(
+        &mut self,
+        number: usize,
+        lease: LeaseUnderWay,
+        brought: usize,
+        left: Vec<(TopicName, u64)>,
+        since: Instant,
+        now: Instant,
+    ) {
+        let LeaseUnderWay { mut asked, asks, unasked, .. } = lease;
+        let is_served = |(topic, _): &(TopicName, u64)| self.topics.is_delivered(topic.as_str());
+        let left: Vec<(TopicName, u64)> = left.into_iter().filter(is_served).collect();
         self.fair.left(number, asked.keys(), left.iter().cloned());
+        // Of the others, it only learned how many ready jobs they have.
+        asked.retain(|_, (_, max)| *max > 0);
         let in_vain = brought == 0 && asked.keys().all(|topic| self.fair.knows(number, topic));
         // Rings that came during the exchange may be newer than its answer.
-        counter.rung.iter().for_each(|topic| self.fair.rang(number, topic));
-        counter.leaves = self.fair.knows_some(number);
-        counter.knows_until = (!left.is_empty()).then(|| Instant::now() + GATHER);
-        let mut others = std::mem::take(&mut counter.unasked);
-        let counter = &self.counters[number];
+        let rung = &self.lanes[number].rung;
+        rung.iter().for_each(|topic| self.fair.rang(number, topic));
         // There may be no worker for these any more.
-        others.extend(counter.rung.iter().filter(|topic| self.wants(topic) == 0).cloned());
-        let surveyed = counter.asks == Asks::All;
-        let more = self.fair.more(number, self.free(), |topic| self.limits.allowed(topic));
+        let without_worker = rung.iter().filter(|topic| self.wants(topic) == 0);
+        let mut others: BTreeSet<TopicName> = without_worker.cloned().chain(unasked).collect();
+        others.extend(left.into_iter().map(|(topic, _)| topic));
         // A topic that was not asked for, and that this process cannot take, may be for other processes. If its limits
         // hold it back, they hold the others back as well, and this process asks for permits by itself. (If not all
         // topics were asked, this one may be asked next.)
         let is_ours = |topic: &TopicName| {
             asked.contains_key(topic)
-                || (self.limits.allowed(topic).is_some() || !surveyed) && self.wants(topic) > 0
+                || (self.limits.allowed(topic).is_some() || asks == Asks::Known) && self.wants(topic) > 0
         };
-        others.extend(left.iter().map(|(topic, _)| topic).cloned());
         others.retain(|topic| !is_ours(topic));
-        let counter = &mut self.counters[number];
+        let more = self.fair.more(number, self.free(), |topic| self.limits.allowed(topic));
+        let lane = &mut self.lanes[number];
+        lane.end_lease(asks, since, self.fair.knows_some(number), now);
         // Jobs that are left although they were asked for cannot be leased by asking again. The next bell or callback
         // brings the next try. But if an asked topic turns out to have no jobs, it took the place of others, so the
-        // lane looks again.
-        counter.look |= more && !in_vain;
-        // A topic is passed on only once. Between processes that may not take it either, it would go round without end.
-        let is_told = |topic: &TopicName| counter.passed_on.contains_key(topic);
-        let topics: Vec<TopicName> = others.iter().filter(|t| !is_told(t)).cloned().collect();
-        counter.passed_on.retain(|topic, _| self.fair.knows(number, topic));
-        counter.passed_on.extend(topics.iter().map(|topic| (topic.clone(), Instant::now())));
-        if !topics.is_empty() {
-            counter.lane.order(LaneOrder::PassOn { topics, rest: !more });
+        // lane searches again.
+        if more && !in_vain {
+            lane.search(Asks::Known);
         }
-        Ok(())
+        let topics = lane.pass_on(others, |topic| self.fair.knows(number, topic), now);
+        if !topics.is_empty() {
+            self.order(number, LaneOrder::PassOn { topics, rest: !more });
+        }
     }
 }

@@ -1,81 +1,75 @@
-//! What holds ready jobs back, in the main loop: the permits of topics with limits, circuits, and jobs that are too
-//! old.
+//! What holds ready jobs back: the permits of topics with limits, circuits, and jobs that are too old.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::dispatcher::{Dispatcher, RunningCallback};
 use super::lane::LaneOrder;
-use super::{Consumer, LEASE_MARGIN, RunningCallback};
 use model::excerpt::Excerpt;
+use model::fair::Asks;
 use model::flow::Verdict;
 use model::job::{Attempt, TopicName};
 use model::topic::Topic;
 use store::{Leased, Opening, Outcome, Permit, PermitAsk, Settlement, StoreError};
 
-impl Consumer {
-    /// Returns how many more callbacks of a topic would begin without its limits.
-    pub(super) fn wants(&self, topic: &TopicName) -> u32 {
-        if self.drains { 0 } else { self.fair.wants(topic, self.free()) }
-    }
-
+impl Dispatcher {
     /// Asks the homes of topics with limits for the permits that are needed, and tells them which are no longer used.
-    pub(super) fn ask_permits(&mut self) {
-        let (free, idle, drains, fair) = (self.free(), self.workers.free(), self.drains, &self.fair);
+    /// Returns whether this process has granted some to itself, which a lease can use at once.
+    pub(super) fn ask_permits(&mut self, now: Instant) -> bool {
+        let (free, idle, drains, fair) = (self.free(), self.idle_workers(), self.drains, &self.fair);
         let with = |free| move |topic: &TopicName| if drains { 0 } else { fair.wants(topic, free) };
         let mut granted = Vec::new();
-        let asks =
-            self.limits.asks(Instant::now(), with(free), with(idle), |topic| granted.push(topic.clone()));
-        granted.iter().for_each(|topic| self.look_for(topic));
+        let asks = self.limits.asks(now, with(free), with(idle), |topic| granted.push(topic.clone()));
+        granted.iter().for_each(|topic| self.search_for(topic));
         let mut by_home: BTreeMap<usize, Vec<PermitAsk>> = BTreeMap::new();
         for ask in asks {
-            by_home.entry(self.lanes.home_of(&ask.topic)).or_default().push(ask);
+            by_home.entry(self.home_of(&ask.topic)).or_default().push(ask);
         }
         for (home, asks) in by_home {
-            self.counters[home].lane.order(LaneOrder::Permits(asks));
+            self.order(home, LaneOrder::Permits(asks));
         }
+        !granted.is_empty()
     }
 
-    /// Makes the lanes that have ready jobs of a topic look for them.
-    fn look_for(&mut self, topic: &TopicName) {
-        for (number, counter) in self.counters.iter_mut().enumerate() {
-            counter.look |= self.fair.knows(number, topic);
+    /// Makes the lanes that have ready jobs of a topic search for them.
+    fn search_for(&mut self, topic: &TopicName) {
+        for (number, lane) in self.lanes.iter_mut().enumerate() {
+            if self.fair.knows(number, topic) {
+                lane.search(Asks::Known);
+            }
         }
     }
 
     /// Takes the permits that a home has granted, or its errors.
-    pub(super) fn permitted(&mut self, asks: &[PermitAsk], permits: Vec<Result<Permit, StoreError>>) {
+    pub(super) fn permitted(
+        &mut self,
+        asks: &[PermitAsk],
+        permits: Vec<Result<Permit, StoreError>>,
+        now: Instant,
+    ) {
         for (ask, permit) in asks.iter().zip(permits) {
             if let Err(e) = &permit {
                 log::debug!("{}: no permits: {e}", ask.topic);
             }
-            if self.limits.answered(ask, permit.ok(), Instant::now()) {
-                self.look_for(&ask.topic);
+            if self.limits.answered(ask, permit.ok(), now) {
+                self.search_for(&ask.topic);
             }
         }
     }
 
-    /// Learns from the end of a callback how its receiver is, and tells all lanes if the circuit must open or close.
-    pub(super) fn learn(&mut self, flight: &RunningCallback, failed: bool, error: &str) {
-        let RunningCallback { leased, topic, by, .. } = flight;
-        let begun = by.checked_sub(topic.timeout + LEASE_MARGIN).unwrap_or(*by);
-        match self.evidence.ended(topic, leased.probe, failed, begun, Instant::now()) {
-            None => {}
-            Some(Verdict::Open { pause, opens }) => {
-                let reason = error.to_owned();
-                self.open(Opening { topic: topic.name.clone(), pause, opens, reason });
-            }
-            Some(Verdict::Close) => {
-                for counter in &self.counters {
-                    counter.lane.order(LaneOrder::Close(topic.name.clone()));
+    /// Learns from the end of a callback how its receiver is. If the circuit must open or close, all lanes are told.
+    pub(super) fn learn(&mut self, callback: &RunningCallback, failed: bool, error: &str, now: Instant) {
+        let RunningCallback { leased, topic, began, .. } = callback;
+        let verdict = self.evidence.ended(topic, leased.probe, failed, *began, now);
+        for lane in 0..self.lanes.len() {
+            match verdict {
+                None => {}
+                Some(Verdict::Open { pause, opens }) => {
+                    let (topic, reason) = (topic.name.clone(), error.to_owned());
+                    self.order(lane, LaneOrder::Open(Opening { topic, pause, opens, reason }));
                 }
+                Some(Verdict::Close) => self.order(lane, LaneOrder::Close(topic.name.clone())),
             }
-        }
-    }
-
-    fn open(&self, opening: Opening) {
-        for counter in &self.counters {
-            counter.lane.order(LaneOrder::Open(opening.clone()));
         }
     }
 
@@ -86,14 +80,13 @@ impl Consumer {
         let reason = Excerpt(reason);
         // The jobs on this lane wait while the circuit is open. The next lease reports until when, and this process may
         // be the one that gets the probe.
-        let counter = &mut self.counters[lane];
-        counter.look_everywhere();
+        self.lanes[lane].search(Asks::All);
         if pause.is_zero() {
             return;
         }
-        if self.lanes.home_of(topic) == lane && *is_news.as_ref().unwrap_or(&true) {
+        if self.home_of(topic) == lane && *is_news.as_ref().unwrap_or(&true) {
             log::warn!("{topic}: its receiver fails ({reason}): its jobs wait for {pause:?}");
-        } else if *opens > 1 && self.lanes.home_of(topic) == lane {
+        } else if *opens > 1 && self.home_of(topic) == lane {
             log::info!("{topic}: its receiver still fails ({reason}): its jobs wait for {pause:?}");
         }
         if let Err(e) = is_news {
@@ -102,9 +95,9 @@ impl Consumer {
     }
 
     pub(super) fn note_closed(&mut self, lane: usize, topic: &TopicName, is_news: Result<bool, StoreError>) {
-        self.counters[lane].look_everywhere();
+        self.lanes[lane].search(Asks::All);
         match is_news {
-            Ok(true) if self.lanes.home_of(topic) == lane => {
+            Ok(true) if self.home_of(topic) == lane => {
                 log::warn!("{topic}: its receiver is back: its jobs are delivered");
             }
             Ok(_) => {}
@@ -113,32 +106,36 @@ impl Consumer {
     }
 
     /// Notes which circuits let nothing through on a lane, and when the first of them lets a job through.
-    pub(super) fn note_waiting(&mut self, lane: usize, waiting: Vec<(TopicName, Duration)>) {
-        let now = Instant::now();
-        let is_served = |(topic, _): &(TopicName, Duration)| self.topics.now().get(topic.as_str()).is_some();
-        let waiting: Vec<_> = waiting.into_iter().filter(is_served).collect();
-        let counter = &mut self.counters[lane];
+    pub(super) fn note_waiting(&mut self, lane: usize, waiting: Vec<(TopicName, Duration)>, now: Instant) {
         // The lane has reported all topics that were asked. For the others, its earlier report still holds.
-        let waiting_until = waiting.iter().map(|(_, wait)| now + *wait);
-        counter.lets_through = waiting_until.chain(counter.lets_through).min();
-        for (topic, _) in waiting {
+        for (topic, wait) in
+            waiting.into_iter().filter(|(topic, _)| self.topics.get(topic.as_str()).is_some())
+        {
             self.evidence.is_open(&topic, now);
+            self.lanes[lane].note_circuit(topic, now + wait);
         }
     }
 
     /// Makes a job that is too old for a callback a dead letter.
-    pub(super) fn skip(&mut self, lane: usize, topic: &Arc<Topic>, leased: Leased, attempt: Attempt) {
+    pub(super) fn skip(
+        &mut self,
+        lane: usize,
+        topic: &Topic,
+        leased: Leased,
+        attempt: Attempt,
+        now: Instant,
+    ) {
         self.limits.ended(&topic.name, false);
         if let Some(opens) = leased.probe {
             // This probe said nothing about its receiver, so the next job may be the probe at once. Other lanes may
             // have probes of their own in flight, so they are not told.
             let (pause, reason) = (Duration::ZERO, attempt.error.clone());
             let opening = Opening { topic: topic.name.clone(), pause, opens, reason };
-            self.counters[lane].lane.order(LaneOrder::Open(opening));
+            self.order(lane, LaneOrder::Open(opening));
         }
         let Leased { key, token, .. } = leased;
         log::error!(target: "notify", "{}:{} is a dead letter: {}", key.topic, Excerpt(&key.id), Excerpt(&attempt.error));
         let settlement = Settlement { key, token, outcome: Outcome::Bury, attempt: Some(attempt) };
-        self.counters[lane].owe(settlement);
+        self.lanes[lane].owe(settlement, now);
     }
 }

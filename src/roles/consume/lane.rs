@@ -30,6 +30,7 @@ const SECRET_KEPT: Duration = Duration::from_secs(60);
 const SECRET_AGAIN: Duration = Duration::from_secs(5);
 
 /// An order of the main loop to a lane.
+#[derive(Debug)]
 pub(super) enum LaneOrder {
     /// Settle these outcomes, then lease up to `limit` jobs of these topics.
     Exchange { settle: Vec<Settlement>, wanted: Vec<Wanted>, limit: usize },
@@ -51,26 +52,17 @@ pub(super) enum LaneOrder {
     Close(TopicName),
 }
 
-/// What a lane reports to the main loop.
+/// What a lane reports to the dispatcher.
+#[derive(Debug)]
 pub(super) enum LaneEvent {
     /// The bell rang: there may be work.
     Rang(Vec<Ring>),
     /// Rings that could not be given back.
     Kept(Vec<TopicRing>),
-    /// The answer of the store to an exchange: what must be settled again, what was leased, and what went wrong.
-    Exchanged {
-        unsettled: Vec<Settlement>,
-        batch: Batch,
-        failed: Option<StoreError>,
-        /// Whether some leases whose answers never came are not taken back yet.
-        unanswered: bool,
-    },
-    /// The secret that signs the tickets of the lane's leases.
-    Secret(TicketSecret),
+    /// The answer of the store to an exchange.
+    Exchanged(ExchangeAnswer),
     /// The bell has been taken down.
     Deaf,
-    /// All leases were handed back. After an error the timers hand them back.
-    HandedBack(Result<usize, StoreError>),
     /// The questions for permits, and the answers to them.
     Permitted {
         asks: Vec<PermitAsk>,
@@ -85,13 +77,36 @@ pub(super) enum LaneEvent {
         topic: TopicName,
         is_news: Result<bool, StoreError>,
     },
+}
+
+/// The answer of the store to an exchange.
+#[derive(Debug, Default)]
+pub(super) struct ExchangeAnswer {
+    /// What must be settled again.
+    pub unsettled: Vec<Settlement>,
+    /// What was leased.
+    pub batch: Batch,
+    /// What went wrong.
+    pub failed: Option<StoreError>,
+    /// Whether some leases whose answers never came are not taken back yet.
+    pub unanswered: bool,
+}
+
+/// What a lane reports to the main loop.
+pub(super) enum LaneReport {
+    /// An event that the dispatcher decides on.
+    Event(LaneEvent),
+    /// The secret that signs the tickets of the lane's leases.
+    Secret(TicketSecret),
+    /// All leases were handed back. After an error the timers hand them back.
+    HandedBack(Result<usize, StoreError>),
     /// The lane cannot go on.
     Ended(anyhow::Error),
 }
 
 /// The queue of lane events, and the socket that wakes the main loop.
 pub(super) struct Inbox {
-    news: Mutex<Vec<(usize, LaneEvent)>>,
+    news: Mutex<Vec<(usize, LaneReport)>>,
     tell: UnixStream,
 }
 
@@ -103,14 +118,14 @@ impl Inbox {
         Ok((Arc::new(Inbox { news: Mutex::default(), tell }), told))
     }
 
-    fn put(&self, lane: usize, news: LaneEvent) {
+    fn put(&self, lane: usize, news: LaneReport) {
         lock(&self.news).push((lane, news));
         // If the socket is full, the main loop wakes up anyway.
         let _ = (&self.tell).write(&[1]);
     }
 
     /// Returns all events since the last call.
-    pub(super) fn take(&self) -> Vec<(usize, LaneEvent)> {
+    pub(super) fn take(&self) -> Vec<(usize, LaneReport)> {
         std::mem::take(&mut *lock(&self.news))
     }
 }
@@ -135,7 +150,7 @@ impl Lane {
         tell.set_nonblocking(true)?;
         let (orders, received) = std::sync::mpsc::channel();
         let inbox = Arc::clone(inbox);
-        let worker = Worker {
+        let worker = LaneWorker {
             number,
             store,
             bell: Some(bell),
@@ -151,13 +166,13 @@ impl Lane {
     }
 
     pub(super) fn order(&self, order: LaneOrder) {
-        // If the thread has ended, it has reported that with `LaneEvent::Ended`.
+        // If the thread has ended, it has reported that with `LaneReport::Ended`.
         let _ = self.orders.send(order);
         let _ = (&self.tell).write(&[1]);
     }
 }
 
-struct Worker {
+struct LaneWorker {
     number: usize,
     store: Box<dyn Store>,
     bell: Option<Box<dyn Bell>>,
@@ -170,11 +185,15 @@ struct Worker {
     secret_read: Option<Instant>,
 }
 
-impl Worker {
+impl LaneWorker {
     fn run(mut self) {
         if let Err(e) = self.work() {
-            self.inbox.put(self.number, LaneEvent::Ended(e));
+            self.inbox.put(self.number, LaneReport::Ended(e));
         }
+    }
+
+    fn report(&self, event: LaneEvent) {
+        self.inbox.put(self.number, LaneReport::Event(event));
     }
 
     /// Works until the main loop is gone.
@@ -207,7 +226,7 @@ impl Worker {
         {
             let rings = bell.rings();
             if !rings.is_empty() {
-                self.inbox.put(self.number, LaneEvent::Rang(rings));
+                self.report(LaneEvent::Rang(rings));
             }
         }
         Ok(())
@@ -219,8 +238,8 @@ impl Worker {
                 if limit > 0 {
                     self.read_secret();
                 }
-                let exchanged = self.exchange(settle, &wanted, limit);
-                self.inbox.put(self.number, exchanged);
+                let answer = self.exchange(settle, &wanted, limit);
+                self.report(LaneEvent::Exchanged(answer));
             }
             LaneOrder::PassOn { topics, rest } => {
                 if let Some(bell) = self.bell.as_ref().filter(|_| rest) {
@@ -233,7 +252,7 @@ impl Worker {
             LaneOrder::GiveBack(rings) => {
                 if let Err(e) = self.store.give_back(&rings) {
                     log::debug!("cannot give rings back: {e}");
-                    self.inbox.put(self.number, LaneEvent::Kept(rings));
+                    self.report(LaneEvent::Kept(rings));
                 }
             }
             LaneOrder::Listen(listens) => {
@@ -246,23 +265,23 @@ impl Worker {
                 if let Some(bell) = self.bell.take() {
                     store::unhang(bell, self.store.as_mut());
                 }
-                self.inbox.put(self.number, LaneEvent::Deaf);
+                self.report(LaneEvent::Deaf);
             }
             LaneOrder::HandBack => {
                 let handed_back = self.store.hand_back(&self.owner);
-                self.inbox.put(self.number, LaneEvent::HandedBack(handed_back));
+                self.inbox.put(self.number, LaneReport::HandedBack(handed_back));
             }
             LaneOrder::Permits(asks) => {
                 let permits = self.store.permits(&self.owner, &asks);
-                self.inbox.put(self.number, LaneEvent::Permitted { asks, permits });
+                self.report(LaneEvent::Permitted { asks, permits });
             }
             LaneOrder::Open(opening) => {
                 let is_news = self.store.open_circuit(&opening);
-                self.inbox.put(self.number, LaneEvent::Opened { opening, is_news });
+                self.report(LaneEvent::Opened { opening, is_news });
             }
             LaneOrder::Close(topic) => {
                 let is_news = self.store.close_circuit(&topic);
-                self.inbox.put(self.number, LaneEvent::Closed { topic, is_news });
+                self.report(LaneEvent::Closed { topic, is_news });
             }
         }
     }
@@ -276,7 +295,7 @@ impl Worker {
         match self.store.secret(self.number) {
             Ok(secret) => {
                 self.secret_read = Some(Instant::now());
-                self.inbox.put(self.number, LaneEvent::Secret(secret));
+                self.inbox.put(self.number, LaneReport::Secret(secret));
             }
             // Until the secret is known, receivers cannot answer later. It is read again after a while, and not with
             // each lease.
@@ -287,7 +306,7 @@ impl Worker {
         }
     }
 
-    fn exchange(&mut self, settle: Vec<Settlement>, wanted: &[Wanted], limit: usize) -> LaneEvent {
+    fn exchange(&mut self, settle: Vec<Settlement>, wanted: &[Wanted], limit: usize) -> ExchangeAnswer {
         let (settled, leased) = match limit {
             0 => (self.store.settle(&settle), Ok(Batch::default())),
             _ => self.store.exchange(&settle, wanted, limit, Some(&self.owner)),
@@ -317,6 +336,6 @@ impl Worker {
         if let Err(e) = &taken_back {
             log::debug!("cannot take back leases without an answer: {e}");
         }
-        LaneEvent::Exchanged { unsettled, batch, failed, unanswered: taken_back.is_err() }
+        ExchangeAnswer { unsettled, batch, failed, unanswered: taken_back.is_err() }
     }
 }

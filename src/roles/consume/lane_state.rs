@@ -1,22 +1,21 @@
-//! What the main loop knows of a lane: what must be settled and looked for there, and when; which rings are for other
-//! processes.
+//! What the dispatcher knows of one lane: what must be settled and asked for there, and when. Pure: the present moment
+//! is an argument, and what the lane must do is the result.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::lane::{self, Lane, LaneOrder};
+use super::lane;
 use super::passed_topics::PassedTopics;
 use model::fair::Asks;
 use model::job::TopicName;
-use model::ticket::TicketSecret;
 use model::topic::Topic;
 use role::TroubleLog;
 use store::{Settlement, TopicRing};
 
 /// How long outcomes gather while other callbacks run, so that they are settled together. Also how long a lane that
 /// knows of more work does not listen to its bell. If no work is known to be left, a ring leads to a lease at once.
-pub(super) const GATHER: Duration = Duration::from_millis(1);
+const GATHER: Duration = Duration::from_millis(1);
 
 /// While work is left behind, the lane does not listen to its bell. It finds topics with new ready jobs by asking all
 /// topics (a survey), besides those that the store happens to report. A survey takes longer with more topics, so
@@ -27,162 +26,282 @@ const SURVEY_SHARE: u32 = 9;
 const SURVEY: Duration = Duration::from_millis(100);
 
 /// How long after a failure the lane tries again to take back leases whose answers never came.
-pub(super) const TAKE_BACK: Duration = Duration::from_millis(200);
+const TAKE_BACK: Duration = Duration::from_millis(200);
 
 /// How often other processes are told of jobs that this process may not take.
 const PASS_ON: Duration = Duration::from_secs(1);
 
-/// What the main loop knows of a lane.
+/// What the dispatcher knows of a lane.
+#[derive(Debug)]
 pub(super) struct LaneState {
-    pub lane: Lane,
-    /// Outcomes that are not in the store yet.
-    pub unsettled: Vec<Settlement>,
-    /// When the first of `unsettled` came.
-    pub gathers_since: Option<Instant>,
-    /// How many callbacks of the lane's jobs run.
-    pub flying: u32,
-    /// Whether there may be ready jobs that a free worker could take.
-    pub look: bool,
-    /// The bell has rung for ready jobs since the last lease. Such a lease does not wait for outcomes to gather.
-    pub rang: bool,
+    pub exchange: Exchange,
+    /// What the next lease asks for. `None`: as far as is known, a lease would bring nothing.
+    search: Option<Search>,
+    /// When the last lease ended, if it left work behind as far as is known.
+    backlog: Option<Instant>,
+    pub bell: BellState,
     /// The topics that the bell rang for. After a failure of the store, also the topics that were known to have ready
     /// jobs.
     pub rung: BTreeSet<TopicName>,
-    /// It is not known which topics have ready jobs: all topics without limits are asked.
-    everywhere: bool,
+    /// Outcomes that are not in the store yet.
+    unsettled: Vec<Settlement>,
+    /// When the first of `unsettled` came.
+    gathers_since: Option<Instant>,
+    /// How many callbacks of the lane's jobs run.
+    pub flying: u32,
     /// From when on a lease asks all topics again, and not only those that are known to have ready jobs.
     survey_at: Instant,
-    /// Since when an exchange is under way, and how many jobs it may bring.
-    pub busy: Option<(Instant, u32)>,
-    /// The topics that the exchange asks for, as they were when it was ordered, and for how many jobs.
-    pub asked: HashMap<TopicName, (Arc<Topic>, u32)>,
-    /// Whether the exchange asks only known topics, or all.
-    pub asks: Asks,
-    /// The topics that the bell rang for and that were not asked for, because there was no worker or no permit for
-    /// them.
-    pub unasked: BTreeSet<TopicName>,
-    /// When the lane tries again after the store failed.
-    pub again: Option<Instant>,
-    pub trouble: TroubleLog,
     /// When the lane tries again to take back leases whose answers never came. `None`: there are none.
-    pub take_back_at: Option<Instant>,
-    /// As far as is known, the last lease left work behind.
-    pub leaves: bool,
-    /// When a circuit lets a job through. No bell rings then.
-    pub lets_through: Option<Instant>,
+    take_back_at: Option<Instant>,
+    /// The topics with ready jobs whose circuits let none through, and when they let one through. No bell rings then.
+    circuits: BTreeMap<TopicName, Instant>,
     /// The topics that have ready jobs here that this process may not take, and when others were last told of them.
-    pub passed_on: HashMap<TopicName, Instant>,
+    passed_on: BTreeMap<TopicName, Instant>,
     /// The rings for topics of other hosts that were given back.
     pub passing: PassedTopics,
-    /// Set when the last lease left work behind. Until then the next lease comes by itself, and no ring is needed.
-    pub knows_until: Option<Instant>,
-    pub listens: bool,
-    /// The bell has been taken down.
-    pub deaf: bool,
-    pub handed_back: bool,
-    /// The secret that signs the tickets of the lane's leases.
-    pub secret: Option<TicketSecret>,
+    pub trouble: TroubleLog,
+}
+
+/// Whether the lane's thread talks to the store.
+#[derive(Debug)]
+pub(super) enum Exchange {
+    /// It does not.
+    Idle,
+    /// It has been ordered to, and has not answered yet.
+    UnderWay(ExchangeUnderWay),
+    /// The store failed. It is not asked before `until`.
+    Paused { until: Instant },
+}
+
+/// An exchange that the lane's thread has not answered yet.
+#[derive(Debug)]
+pub(super) struct ExchangeUnderWay {
+    pub since: Instant,
+    /// The lease that is a part of it.
+    pub lease: Option<LeaseUnderWay>,
+}
+
+/// A lease that is not answered yet.
+#[derive(Debug)]
+pub(super) struct LeaseUnderWay {
+    /// How many jobs it may bring. So many workers are kept free for it.
+    pub limit: u32,
+    /// The topics that it asks for, as they were when it was ordered, and for how many jobs. 0: only how many are ready.
+    pub asked: BTreeMap<TopicName, (Arc<Topic>, u32)>,
+    /// Whether it asks only known topics, or all.
+    pub asks: Asks,
+    /// The topics that the bell rang for and that are not asked for, because there was no worker or no permit for them.
+    pub unasked: BTreeSet<TopicName>,
+}
+
+/// What a lease must find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Search {
+    /// `All`: it is not known which topics have ready jobs.
+    asks: Asks,
+    /// The bell rang for it. Such a lease does not wait for outcomes to gather.
+    is_rung: bool,
+}
+
+/// What the lane's thread does with the bell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BellState {
+    /// It listens.
+    Heard,
+    /// It does not listen, so that other processes get the rings.
+    Ignored,
+    /// It has been ordered to take the bell down.
+    TakenDown,
+    /// The bell is down: no ring that went to this process is left unanswered.
+    Gone,
 }
 
 impl LaneState {
     /// Returns the state of a lane that may have work.
-    pub(super) fn new(lane: Lane) -> LaneState {
+    pub(super) fn new(now: Instant) -> LaneState {
         LaneState {
-            lane,
+            exchange: Exchange::Idle,
+            search: Some(Search { asks: Asks::All, is_rung: false }),
+            backlog: None,
+            bell: BellState::Heard,
+            rung: BTreeSet::new(),
             unsettled: Vec::new(),
             gathers_since: None,
             flying: 0,
-            rang: false,
-            rung: BTreeSet::new(),
-            everywhere: true,
-            survey_at: Instant::now(),
-            look: true,
-            busy: None,
-            asked: HashMap::new(),
-            asks: Asks::Known,
-            unasked: BTreeSet::new(),
-            again: None,
-            trouble: TroubleLog::default(),
+            survey_at: now,
             take_back_at: None,
-            leaves: false,
-            lets_through: None,
-            passed_on: HashMap::new(),
+            circuits: BTreeMap::new(),
+            passed_on: BTreeMap::new(),
             passing: PassedTopics::default(),
-            knows_until: None,
-            listens: true,
-            deaf: false,
-            handed_back: false,
-            secret: None,
+            trouble: TroubleLog::default(),
         }
     }
 
-    /// Returns when other processes are told again of jobs that this process may not take.
-    pub(super) fn passes_on_at(&self) -> Option<Instant> {
-        let again = self.passed_on.values().min().map(|at| *at + PASS_ON);
-        again.into_iter().chain(self.passing.next()).min()
+    /// Notes that the next lease may find ready jobs: of known topics, or of any topic.
+    pub(super) fn search(&mut self, asks: Asks) {
+        let before = self.search.unwrap_or(Search { asks: Asks::Known, is_rung: false });
+        let asks = if before.asks == Asks::All { Asks::All } else { asks };
+        self.search = Some(Search { asks, ..before });
     }
 
-    /// Tells other processes again of jobs that this process may not take, because they may have been busy before.
-    pub(super) fn pass_on_again(&mut self, now: Instant) {
-        if self.passed_on.values().any(|at| *at + PASS_ON <= now) {
-            let topics = self.passed_on.keys().cloned().collect();
-            self.passed_on.values_mut().for_each(|at| *at = now);
-            self.lane.order(LaneOrder::PassOn { topics, rest: true });
-        }
-        let rings = self.passing.again(now);
-        self.give_back(rings);
-    }
-
-    /// Gives back rings that are for other hosts.
-    pub(super) fn give_back(&self, rings: Vec<TopicRing>) {
-        if !rings.is_empty() {
-            self.lane.order(LaneOrder::GiveBack(rings));
-        }
+    /// Notes that the bell rang for a topic, or for any topic.
+    pub(super) fn ring(&mut self, topic: Option<TopicName>) {
+        self.search(if topic.is_some() { Asks::Known } else { Asks::All });
+        self.search = self.search.map(|search| Search { is_rung: true, ..search });
+        self.rung.extend(topic);
     }
 
     /// Takes an outcome for the next exchange.
-    pub(super) fn owe(&mut self, settlement: Settlement) {
-        self.gathers_since.get_or_insert_with(Instant::now);
+    pub(super) fn owe(&mut self, settlement: Settlement, now: Instant) {
+        self.gathers_since.get_or_insert(now);
         self.unsettled.push(settlement);
+    }
+
+    /// Takes the outcomes that the next exchange settles.
+    pub(super) fn take_settlements(&mut self, now: Instant) -> Vec<Settlement> {
+        let count = self.unsettled.len().min(lane::BATCH);
+        let settle = self.unsettled.drain(..count).collect();
+        self.gathers_since = (!self.unsettled.is_empty()).then_some(now);
+        settle
+    }
+
+    /// Forgets the moments that have passed.
+    pub(super) fn pass(&mut self, now: Instant) {
+        if matches!(self.exchange, Exchange::Paused { until } if until <= now) {
+            self.exchange = Exchange::Idle;
+        }
+        let over = |(topic, at): (&TopicName, &Instant)| (*at <= now).then(|| topic.clone());
+        for topic in self.circuits.iter().filter_map(over).collect::<Vec<_>>() {
+            self.circuits.remove(&topic);
+            self.rung.insert(topic);
+            self.search(Asks::Known);
+        }
+    }
+
+    /// Returns whether an exchange begins now. `leases`: some if it could lease, and whether it does. (`pass` comes
+    /// first.)
+    pub(super) fn is_due(&self, leases: bool, now: Instant) -> bool {
+        let takes_back = self.take_back_at.is_some_and(|at| at <= now);
+        let gathers = self.gathers_until().is_some_and(|until| until > now);
+        matches!(self.exchange, Exchange::Idle)
+            && (takes_back || (leases || !self.unsettled.is_empty()) && !gathers)
+    }
+
+    /// Whether a lease may find something. Outcomes that cannot be settled must not pile up without end, so a lease
+    /// waits until they fit in one exchange.
+    pub(super) fn is_searching(&self) -> bool {
+        self.search.is_some() && self.unsettled.len() <= lane::BATCH
+    }
+
+    /// Begins a lease. Returns whether it asks all topics.
+    pub(super) fn begin_lease(&mut self, now: Instant) -> Asks {
+        let search = self.search.take();
+        let surveys = self.backlog.is_some() && self.survey_at <= now;
+        if surveys { Asks::All } else { search.map_or(Asks::Known, |search| search.asks) }
+    }
+
+    /// Notes that a lease has ended, when it began, and whether it left work behind.
+    pub(super) fn end_lease(&mut self, asks: Asks, since: Instant, leaves: bool, now: Instant) {
+        if asks == Asks::All {
+            self.survey_at = now + ((now - since) * SURVEY_SHARE).min(SURVEY);
+        }
+        self.backlog = leaves.then_some(now);
+    }
+
+    /// Notes whether leases whose answers never came are still to be taken back.
+    pub(super) fn note_unanswered(&mut self, unanswered: bool, now: Instant) {
+        self.take_back_at = unanswered.then(|| now + TAKE_BACK);
+    }
+
+    /// Whether leases may be held of which this process does not know.
+    pub(super) fn has_unanswered(&self) -> bool {
+        self.take_back_at.is_some()
+    }
+
+    /// Notes when a circuit lets a job through.
+    pub(super) fn note_circuit(&mut self, topic: TopicName, lets_through: Instant) {
+        self.circuits.insert(topic, lets_through);
     }
 
     /// Returns until when the lane waits for more outcomes, to settle them together. `None` if there are none, or if it
     /// does not wait. When as many outcomes have come as callbacks still run, the lane does not wait: one half is
     /// settled while the other half is in flight. A ring ends the wait only if the lane knows of no other work. A lease
     /// that leaves work behind rings as well, so a busy lane gets rings all the time.
-    pub(super) fn gathers_until(&self) -> Option<Instant> {
-        let heeds = self.rang && self.look && !self.leaves;
-        let waits = !is_enough(self.unsettled.len(), self.flying) && !heeds && self.again.is_none();
+    fn gathers_until(&self) -> Option<Instant> {
+        let is_rung = self.search.is_some_and(|search| search.is_rung) && self.backlog.is_none();
+        let waits = !is_enough(self.unsettled.len(), self.flying) && !is_rung;
         self.gathers_since.filter(|_| waits).map(|since| since + GATHER)
     }
 
-    /// Notes that there may be ready jobs of any topic.
-    pub(super) fn look_everywhere(&mut self) {
-        (self.look, self.everywhere) = (true, true);
-    }
-
-    /// Returns when leases whose answers never came are taken back: not before the store is tried again.
-    pub(super) fn takes_back_at(&self) -> Option<Instant> {
-        self.take_back_at.map(|at| self.again.map_or(at, |again| again.max(at)))
-    }
-
-    /// Begins a lease, and decides which topics it asks.
-    pub(super) fn begin_lease(&mut self, now: Instant) {
-        let is_due = self.everywhere || self.leaves && self.survey_at <= now;
-        self.asks = if is_due { Asks::All } else { Asks::Known };
-        (self.look, self.rang, self.everywhere) = (false, false, false);
-    }
-
-    /// Notes that a lease has ended, and how long it took.
-    pub(super) fn end_lease(&mut self, took: Duration, now: Instant) {
-        if self.asks == Asks::All {
-            self.survey_at = now + (took * SURVEY_SHARE).min(SURVEY);
+    /// Decides whether the lane listens to its bell. A process that knows of work needs no ring: it does not listen, so
+    /// that another process gets the ring. `is_free`: the process could take work. Returns the decision if it changes.
+    pub(super) fn listen(&mut self, is_free: bool, now: Instant) -> Option<bool> {
+        // Nothing is changed during an exchange, because its answer may change it back.
+        let is_idle = matches!(self.exchange, Exchange::Idle);
+        let before = match self.bell {
+            BellState::Heard => true,
+            BellState::Ignored => false,
+            BellState::TakenDown | BellState::Gone => return None,
+        };
+        if matches!(self.exchange, Exchange::UnderWay(_)) {
+            return None;
         }
+        let listens = is_free && is_idle && self.search.is_none() && !self.rests(now);
+        self.bell = if listens { BellState::Heard } else { BellState::Ignored };
+        (listens != before).then_some(listens)
+    }
+
+    /// Whether the last lease has just left work behind. The next one comes by itself.
+    fn rests(&self, now: Instant) -> bool {
+        self.backlog.is_some_and(|since| since + GATHER > now)
+    }
+
+    /// Returns when this lane must be looked at again, after all that is due has been done.
+    pub(super) fn next(&self, drains: bool, now: Instant) -> Option<Instant> {
+        let idle = match self.exchange {
+            Exchange::UnderWay(_) => [None; 3],
+            Exchange::Paused { until } => [Some(until), None, None],
+            Exchange::Idle => {
+                let rest_ends = self.backlog.map(|since| since + GATHER).filter(|until| *until > now);
+                [self.gathers_until(), rest_ends, self.take_back_at]
+            }
+        };
+        let passes_on = self.passed_on.values().min().map(|at| *at + PASS_ON);
+        let passes_on = passes_on.into_iter().chain(self.passing.next()).filter(|_| !drains);
+        idle.into_iter().flatten().chain(self.circuits.values().copied()).chain(passes_on).min()
+    }
+
+    /// Takes the topics that others may take and this process may not. Returns those that others must be told of. A
+    /// topic is passed on only once: between processes that may not take it either, it would go round without end.
+    pub(super) fn pass_on(
+        &mut self,
+        topics: BTreeSet<TopicName>,
+        still_ready: impl Fn(&TopicName) -> bool,
+        now: Instant,
+    ) -> Vec<TopicName> {
+        let is_new = |topic: &TopicName| !self.passed_on.contains_key(topic);
+        let fresh: Vec<TopicName> = topics.into_iter().filter(is_new).collect();
+        self.passed_on.retain(|topic, _| still_ready(topic));
+        self.passed_on.extend(fresh.iter().map(|topic| (topic.clone(), now)));
+        fresh
+    }
+
+    /// Returns the topics that others must be told of again, because they may have been busy before, and the rings that
+    /// must be given back again.
+    pub(super) fn pass_on_again(&mut self, now: Instant) -> (Vec<TopicName>, Vec<TopicRing>) {
+        let mut topics = Vec::new();
+        if self.passed_on.values().any(|at| *at + PASS_ON <= now) {
+            topics.extend(self.passed_on.keys().cloned());
+            self.passed_on.values_mut().for_each(|at| *at = now);
+        }
+        (topics, self.passing.again(now))
     }
 
     /// Whether a drain has nothing more to do on this lane.
     pub(super) fn is_through(&self) -> bool {
-        self.unsettled.is_empty() && self.busy.is_none() && self.deaf
+        self.unsettled.is_empty()
+            && !matches!(self.exchange, Exchange::UnderWay(_))
+            && self.bell == BellState::Gone
     }
 }
 

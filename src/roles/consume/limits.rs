@@ -2,7 +2,7 @@
 //! While the home does not answer, this process decides alone. Pure: the caller passes the present moment, and gets
 //! what must be asked and when.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use model::flow::RateSteps;
@@ -107,12 +107,12 @@ pub(super) struct Limits {
     epoch: Instant,
     /// Whether jobs can be leased while a home does not answer. If the home is the whole store, they cannot.
     may_go_alone: bool,
-    topics: HashMap<TopicName, Limit>,
+    topics: BTreeMap<TopicName, Limit>,
 }
 
 impl Limits {
     pub(super) fn new(now: Instant, may_go_alone: bool) -> Limits {
-        Limits { epoch: now, may_go_alone, topics: HashMap::new() }
+        Limits { epoch: now, may_go_alone, topics: BTreeMap::new() }
     }
 
     /// Follows these topics from now on. `in_flight` returns how many callbacks run of a topic that had no limits

@@ -3,7 +3,7 @@
 //! nobody used comes back. It is then kept longer each time before it is given back again; otherwise it would go round
 //! without end between processes that do not serve its topic. Pure.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use model::job::TopicName;
@@ -17,7 +17,7 @@ const LATE: Duration = Duration::from_secs(1);
 
 /// The rings that were given back recently, by shard and topic.
 #[derive(Debug, Default)]
-pub(super) struct PassedTopics(HashMap<(usize, TopicName), LastPassed>);
+pub(super) struct PassedTopics(BTreeMap<(usize, TopicName), LastPassed>);
 
 #[derive(Debug)]
 struct LastPassed {

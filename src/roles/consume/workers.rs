@@ -41,8 +41,6 @@ pub(super) struct Workers {
     shared: Arc<WorkerQueue>,
     caller: Caller,
     told: UnixStream,
-    concurrency: u32,
-    busy: u32,
     /// Calls that are not handed to the caller yet.
     fresh: Vec<Call>,
 }
@@ -60,18 +58,12 @@ impl Workers {
         });
         let (concurrency, telling) = (settings.consume.concurrency, Arc::clone(&shared));
         let caller = Caller::telling(concurrency, &settings.callback, zone, move || telling.tell())?;
-        Ok(Workers { shared, caller, told, concurrency, busy: 0, fresh: Vec::new() })
+        Ok(Workers { shared, caller, told, fresh: Vec::new() })
     }
 
-    /// Returns how many more calls may be handed in.
-    pub(super) fn free(&self) -> u32 {
-        self.concurrency.saturating_sub(self.busy)
-    }
-
-    /// Hands in a call, which begins with the next [`Workers::begin`]. Only allowed while a worker is free.
+    /// Hands in a call, which begins with the next [`Workers::begin`]. The caller sees to it that there are never more
+    /// than `consume.concurrency` of them.
     pub(super) fn call(&mut self, topic: &Arc<Topic>, leased: &Leased, ack_url: Option<String>) {
-        debug_assert!(self.free() > 0);
-        self.busy += 1;
         let delivery = Delivery {
             key: leased.key.clone(),
             body: leased.body.clone(),
@@ -102,9 +94,7 @@ impl Workers {
             && n == buffer.len()
         {}
         self.shared.told.store(false, Ordering::SeqCst);
-        let finished = std::mem::take(&mut *lock(&self.shared.finished));
-        self.busy -= finished.len() as u32;
-        finished
+        std::mem::take(&mut *lock(&self.shared.finished))
     }
 }
 

@@ -259,7 +259,7 @@ async fn serve(
                     accepting.over();
                     connections.attend(entered);
                 }
-                Err(e) => accept_at = Some(accepting.again_at(&format_args!("cannot accept: {e}"))),
+                Err(e) => accept_at = Some(Instant::now() + accepting.pause_after(&format_args!("cannot accept: {e}"))),
             },
             ready = link.readable() => ready?.clear_ready(),
             ready = signals.readable() => ready?.clear_ready(),

@@ -116,7 +116,9 @@ pub fn run(mut context: Context) -> Result<()> {
         let run_dir = &context.settings.run_dir;
         match history.record(run_dir, now_ms(), || counters::totals(run_dir)) {
             Ok(()) => history_fails.over(),
-            Err(e) => drop(history_fails.waits(&format_args!("cannot keep a history for the console: {e}"))),
+            Err(e) => {
+                drop(history_fails.pause_for(&format_args!("cannot keep a history for the console: {e}")))
+            }
         }
         context.wait(&[], Some(Instant::now() + ROUND))?;
     }

@@ -90,7 +90,8 @@ impl Follower {
                 Err(e) => {
                     self.open = None;
                     let problem = format!("{e:#}; dq continues with the topics that it knows");
-                    let again = trouble.again_at(&format_args!("the registry: {problem}"));
+                    let again =
+                        Instant::now() + trouble.pause_after(&format_args!("the registry: {problem}"));
                     *lock(away) = Some(problem);
                     again.min(next)
                 }

@@ -75,7 +75,7 @@ impl StatisticsWorker {
                 Err(_) if ends => {}
                 Err(e) => {
                     self.open = None;
-                    trouble.again_at(&format_args!("statistics wait in run_dir/metrics: {e:#}"));
+                    trouble.pause_after(&format_args!("statistics wait in run_dir/metrics: {e:#}"));
                     continue;
                 }
             }

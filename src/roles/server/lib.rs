@@ -216,7 +216,8 @@ impl Server {
                     continue;
                 }
                 Err(e) => {
-                    self.accept_at = Some(self.accepting.again_at(&format_args!("cannot accept: {e}")));
+                    let pause = self.accepting.pause_after(&format_args!("cannot accept: {e}"));
+                    self.accept_at = Some(Instant::now() + pause);
                     return;
                 }
             };

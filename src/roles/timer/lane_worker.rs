@@ -117,8 +117,10 @@ impl LaneWorker {
                 }
                 // This process has the old file open, so it ends. The next process opens the new one.
                 Err(e @ StoreError::Gone(_)) => return Err(e.into()),
-                Err(e @ StoreError::Moving(_)) => Some(self.trouble.waits(&e)),
-                Err(e) => Some(self.trouble.again_at(&format_args!("cannot move jobs: {e}"))),
+                Err(e @ StoreError::Moving(_)) => Some(Instant::now() + self.trouble.pause_for(&e)),
+                Err(e) => {
+                    Some(Instant::now() + self.trouble.pause_after(&format_args!("cannot move jobs: {e}")))
+                }
             };
             *lock(&self.busy_since) = None;
             if !self.wait(again.unwrap_or(announced + longest), again.is_some())? {

@@ -166,8 +166,7 @@ fn maintain(mut store: Box<dyn Store>) -> Result<SyncSender<()>> {
                     tell.recv_timeout(NODE_AWAY)
                 }
                 Err(e) => {
-                    let again = trouble.again_at(&format_args!("cannot maintain the store: {e}"));
-                    tell.recv_timeout(again.saturating_duration_since(Instant::now()))
+                    tell.recv_timeout(trouble.pause_after(&format_args!("cannot maintain the store: {e}")))
                 }
             };
             if told == Err(RecvTimeoutError::Disconnected) {

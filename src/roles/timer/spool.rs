@@ -38,10 +38,7 @@ fn wait_for_turn(spool: &SpoolSettings, ended: &Receiver<()>) -> Option<File> {
         let wait = match lock(&path) {
             Ok(Some(lock)) => return Some(lock),
             Ok(None) => EVERY,
-            Err(e) => {
-                let again = trouble.again_at(&format_args!("cannot lock {}: {e}", path.display()));
-                again.saturating_duration_since(Instant::now())
-            }
+            Err(e) => trouble.pause_after(&format_args!("cannot lock {}: {e}", path.display())),
         };
         if ended.recv_timeout(wait) == Err(RecvTimeoutError::Disconnected) {
             return None;
@@ -80,10 +77,7 @@ fn send(sender: &mut SpoolSender, ended: &Receiver<()>) {
                 log::error!("{e} was removed or replaced: this process ends");
                 std::process::exit(1);
             }
-            Err(e) => {
-                let again = trouble.again_at(&format_args!("cannot send what waits in the spool: {e}"));
-                again.saturating_duration_since(Instant::now())
-            }
+            Err(e) => trouble.pause_after(&format_args!("cannot send what waits in the spool: {e}")),
         };
         if ended.recv_timeout(wait) == Err(RecvTimeoutError::Disconnected) {
             return;

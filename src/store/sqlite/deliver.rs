@@ -96,6 +96,9 @@ pub(super) fn lease(
         let Some(tid) = w.topic(&want.topic)? else { continue };
         let deadline_ms = Due::In(want.hold).resolve(w.now_ns);
         let most = room.min(want.max as usize).min(if probe.is_some() { 1 } else { usize::MAX });
+        if most == 0 {
+            continue;
+        }
         let mut batch = take(w, tid, want, most, owner, deadline_ms)?;
         if !batch.is_empty() {
             let count = batch.len() as i64;

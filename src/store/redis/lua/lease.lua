@@ -150,7 +150,7 @@ for i = 6, #ARGV, 4 do
   if opens then n = math.min(n, 1) end
   if leasable[topic] then
     leasable[topic] = nil
-    local found = n <= 0 or bytes <= 0 or take(topic, n, ARGV[i + 2], tonumber(ARGV[i + 3]))
+    local found = n > 0 and bytes > 0 and take(topic, n, ARGV[i + 2], tonumber(ARGV[i + 3]))
     if opens and number > before then
       -- The next job is let through when the lease of this one has ended, unless its result is reported before.
       local till, _, _, since, why = circuit_of(topic)

@@ -1,0 +1,289 @@
+//! Decides what a consumer does: which jobs it leases where, which callbacks begin, what is settled, and what the other
+//! processes must hear of. Pure: events and the present moment come in, and orders for the lanes and callbacks come
+//! out. `simulation` drives several of these against a simulated store.
+//!
+//! It never waits, and never talks to a store or a receiver. The caller passes on every event, then calls
+//! [`Dispatcher::act`], carries out the orders, and waits until [`Dispatcher::next`] or the next event. `lane_state` is
+//! what it knows of one lane, `exchange` has the leases and their answers, and `held_back` has what makes ready jobs
+//! wait.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::ending::{receiver_failed, settlement};
+use super::lane::{LaneEvent, LaneOrder};
+use super::lane_state::{BellState, Exchange, LaneState};
+use super::limits::Limits;
+use super::workers::FinishedCallback;
+use super::{EXCHANGE, LEASE_MARGIN};
+use model::fair::{Asks, Fair};
+use model::flow::Evidence;
+use model::job::{Priority, TopicName};
+use model::topic::{Topic, Topics};
+use store::{Leased, Ring, StoreError, Token};
+
+/// A callback that runs.
+#[derive(Debug)]
+pub(super) struct RunningCallback {
+    pub leased: Leased,
+    /// The topic as it was when the lease was ordered.
+    pub topic: Arc<Topic>,
+    /// The lane that the job was leased from.
+    pub lane: usize,
+    pub began: Instant,
+}
+
+impl RunningCallback {
+    /// Returns when the callback should have ended.
+    fn overdue_at(&self) -> Instant {
+        self.began + self.topic.timeout + LEASE_MARGIN
+    }
+}
+
+/// Returns the lane that grants the permits of a topic, and whose answers about its circuit are logged.
+pub(super) type HomeOf = Box<dyn Fn(&TopicName) -> usize>;
+
+/// What one consumer knows, and what it has decided and not ordered yet.
+pub(super) struct Dispatcher {
+    pub(super) topics: Topics,
+    pub(super) lanes: Vec<LaneState>,
+    /// How many callbacks may be in flight.
+    concurrency: u32,
+    /// The jobs whose callbacks run, by their leases.
+    pub(super) in_flight: HashMap<Token, RunningCallback>,
+    pub(super) fair: Fair,
+    pub(super) limits: Limits,
+    pub(super) evidence: Evidence,
+    home_of: HomeOf,
+    /// The process takes no new work.
+    pub(super) drains: bool,
+    orders: Vec<(usize, LaneOrder)>,
+    /// The callbacks that must begin.
+    pub(super) beginning: Vec<Token>,
+}
+
+impl Dispatcher {
+    /// Returns a dispatcher that knows nothing of the lanes yet. `may_go_alone`: jobs can be leased while the home of a
+    /// topic does not answer.
+    pub(super) fn new(
+        lanes: usize,
+        concurrency: u32,
+        topics: Topics,
+        home_of: HomeOf,
+        may_go_alone: bool,
+        now: Instant,
+    ) -> Dispatcher {
+        let mut limits = Limits::new(now, may_go_alone);
+        limits.serve(&topics, now, |_| 0);
+        Dispatcher {
+            fair: Fair::new(lanes, served(&topics)),
+            topics,
+            lanes: (0..lanes).map(|_| LaneState::new(now)).collect(),
+            concurrency,
+            in_flight: HashMap::new(),
+            limits,
+            evidence: Evidence::default(),
+            home_of,
+            drains: false,
+            orders: Vec::new(),
+            beginning: Vec::new(),
+        }
+    }
+
+    /// Serves these topics from now on. New topics may have ready jobs.
+    pub(super) fn serve(&mut self, topics: Topics, now: Instant) {
+        self.topics = topics;
+        let names = served(&self.topics);
+        log::info!("{} topics are served", names.len());
+        self.limits.serve(&self.topics, now, |topic| self.fair.in_flight(topic));
+        self.evidence.keep(|topic| self.topics.get(topic.as_str()).is_some());
+        self.lanes.iter_mut().for_each(|lane| lane.search(Asks::All));
+        self.fair.serve(names);
+    }
+
+    /// Takes no new work from now on.
+    pub(super) fn drain(&mut self) {
+        if !std::mem::replace(&mut self.drains, true) {
+            // Other processes that wait then hear the bells.
+            for number in 0..self.lanes.len() {
+                self.lanes[number].bell = BellState::TakenDown;
+                self.order(number, LaneOrder::Deaf);
+            }
+        }
+    }
+
+    /// Whether a drain has nothing more to do.
+    pub(super) fn is_through(&self) -> bool {
+        let settled = self.in_flight.is_empty() && self.lanes.iter().all(LaneState::is_through);
+        settled && self.limits.is_through()
+    }
+
+    /// Whether leases may be held of which this process does not know, because their answers never came.
+    pub(super) fn has_unanswered(&self) -> bool {
+        self.lanes.iter().any(LaneState::has_unanswered)
+    }
+
+    /// Takes the outcomes of the callbacks that ended.
+    pub(super) fn callbacks_ended(&mut self, finished: Vec<FinishedCallback>, now: Instant) {
+        if finished.is_empty() {
+            return;
+        }
+        for FinishedCallback { token, verdict, attempt } in finished {
+            let Some(callback) = self.in_flight.remove(&token) else { continue };
+            self.fair.ended(&callback.leased.key.topic);
+            self.limits.ended(&callback.leased.key.topic, true);
+            self.learn(&callback, receiver_failed(&verdict), &attempt.error, now);
+            let RunningCallback { leased, topic, lane, .. } = callback;
+            let lane = &mut self.lanes[lane];
+            lane.flying -= 1;
+            lane.owe(settlement(&topic, leased, token, &verdict, attempt), now);
+        }
+        // A topic that had used its share of the workers may now have more of its ready jobs leased.
+        let free = self.free();
+        for (number, lane) in self.lanes.iter_mut().enumerate() {
+            if self.fair.more(number, free, |topic| self.limits.allowed(topic)) {
+                lane.search(Asks::Known);
+            }
+        }
+    }
+
+    /// Takes an event of a lane. Fails if the store is not the one that it was.
+    pub(super) fn lane_event(
+        &mut self,
+        number: usize,
+        event: LaneEvent,
+        now: Instant,
+    ) -> Result<(), StoreError> {
+        match event {
+            LaneEvent::Rang(rings) => self.rang(number, rings, now),
+            // They are kept as if they had come back.
+            LaneEvent::Kept(rings) => self.lanes[number].passing.keep(rings, now),
+            LaneEvent::Exchanged(answer) => self.exchanged(number, answer, now)?,
+            LaneEvent::Deaf => self.lanes[number].bell = BellState::Gone,
+            LaneEvent::Permitted { asks, permits } => self.permitted(&asks, permits, now),
+            LaneEvent::Opened { opening, is_news } => self.note_opened(number, &opening, is_news),
+            LaneEvent::Closed { topic, is_news } => self.note_closed(number, &topic, is_news),
+        }
+        Ok(())
+    }
+
+    /// Searches for the jobs that the bell rang for. Gives back rings that are for other hosts.
+    fn rang(&mut self, number: usize, rings: Vec<Ring>, now: Instant) {
+        let mut for_others = Vec::new();
+        for ring in rings {
+            match ring {
+                Ring::Of(ring) if self.topics.get(ring.topic.as_str()).is_none() => for_others.push(ring),
+                Ring::Of(ring) => {
+                    self.fair.rang(number, &ring.topic);
+                    self.lanes[number].ring(Some(ring.topic));
+                }
+                Ring::All => self.lanes[number].ring(None),
+            }
+        }
+        let back = self.lanes[number].passing.heard(for_others, now);
+        if !back.is_empty() {
+            self.order(number, LaneOrder::GiveBack(back));
+        }
+    }
+
+    /// Decides all that is due now. [`Dispatcher::take_orders`] then has the orders.
+    pub(super) fn act(&mut self, now: Instant) {
+        for number in 0..self.lanes.len() {
+            let lane = &mut self.lanes[number];
+            lane.pass(now);
+            if matches!(lane.exchange, Exchange::Idle) {
+                // A lane whose store failed is known to have work again.
+                lane.rung.iter().for_each(|topic| self.fair.rang(number, topic));
+            }
+            if !self.drains {
+                self.pass_on_again(number, now);
+            }
+        }
+        loop {
+            for number in 0..self.lanes.len() {
+                self.begin_exchange(number, now);
+            }
+            // A lease uses permits up, so more are asked for. Those that come at once are used at once.
+            if !self.ask_permits(now) {
+                break;
+            }
+        }
+        let is_free = self.free() > 0 && !self.drains;
+        for number in 0..self.lanes.len() {
+            if let Some(listens) = self.lanes[number].listen(is_free, now) {
+                self.order(number, LaneOrder::Listen(listens));
+            }
+        }
+    }
+
+    fn pass_on_again(&mut self, number: usize, now: Instant) {
+        let (topics, rings) = self.lanes[number].pass_on_again(now);
+        if !topics.is_empty() {
+            self.order(number, LaneOrder::PassOn { topics, rest: true });
+        }
+        if !rings.is_empty() {
+            self.order(number, LaneOrder::GiveBack(rings));
+        }
+    }
+
+    /// Returns when [`Dispatcher::act`] must be called again. That is later than `now`, when it was called last.
+    pub(super) fn next(&self, now: Instant) -> Option<Instant> {
+        let lanes = self.lanes.iter().filter_map(|lane| lane.next(self.drains, now));
+        lanes.chain(self.limits.next(|topic| self.wants(topic))).min()
+    }
+
+    /// Returns when a callback or an exchange should have ended that is still under way.
+    pub(super) fn overdue_at(&self) -> Option<Instant> {
+        let exchanges = self.lanes.iter().filter_map(|lane| match &lane.exchange {
+            Exchange::UnderWay(exchange) => Some(exchange.since + EXCHANGE),
+            Exchange::Idle | Exchange::Paused { .. } => None,
+        });
+        self.in_flight.values().map(RunningCallback::overdue_at).chain(exchanges).min()
+    }
+
+    pub(super) fn order(&mut self, lane: usize, order: LaneOrder) {
+        self.orders.push((lane, order));
+    }
+
+    /// Returns the orders that have not been taken yet, each with its lane, in their order.
+    pub(super) fn take_orders(&mut self) -> Vec<(usize, LaneOrder)> {
+        std::mem::take(&mut self.orders)
+    }
+
+    /// Calls `begin` for each callback that must begin.
+    pub(super) fn begin_callbacks(&mut self, mut begin: impl FnMut(&RunningCallback)) {
+        self.beginning.drain(..).filter_map(|token| self.in_flight.get(&token)).for_each(&mut begin);
+    }
+
+    /// Returns how many more callbacks may begin: the free workers that no lease under way may need.
+    pub(super) fn free(&self) -> u32 {
+        let reserved: u32 = self.lanes.iter().map(|lane| lane.exchange.reserved()).sum();
+        self.idle_workers().saturating_sub(reserved)
+    }
+
+    /// Returns how many callbacks run.
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Returns how many workers have no callback.
+    pub(super) fn idle_workers(&self) -> u32 {
+        self.concurrency.saturating_sub(self.in_flight.len() as u32)
+    }
+
+    /// Returns how many more callbacks of a topic would begin without its limits.
+    pub(super) fn wants(&self, topic: &TopicName) -> u32 {
+        if self.drains { 0 } else { self.fair.wants(topic, self.free()) }
+    }
+
+    pub(super) fn home_of(&self, topic: &TopicName) -> usize {
+        (self.home_of)(topic)
+    }
+}
+
+/// Returns the topics whose jobs are delivered.
+fn served(topics: &Topics) -> Vec<(TopicName, Priority)> {
+    let served = topics.iter().filter(|topic| topics.is_delivered(topic.name.as_str()));
+    served.map(|topic| (topic.name.clone(), topic.priority)).collect()
+}

@@ -1,0 +1,91 @@
+//! A seeded simulation: several consumers over a simulated store whose lanes fail, hang and lose answers, with topics
+//! that come and go, limits, circuits and drains, in simulated time. Tests only.
+//!
+//! It checks that no order is given twice or for too much, that nothing polls, and that in the end every job that
+//! somebody serves has been delivered. `SIMULATION_SEED=…` repeats one sequence; `SIMULATION_SEQUENCES=…` plays more.
+//! `world` has what happens and when, `threads` the lane threads and the bells, `store` a lane of the store.
+
+mod store;
+mod threads;
+mod world;
+
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use self::store::SimulatedLane;
+use self::world::{Happening, SimulatedConsumer, TROUBLE, World};
+use model::job::TopicName;
+
+/// How many sequences a test plays, unless it is told otherwise. (Ten take a second.)
+const SEQUENCES: u64 = 80;
+
+/// Within what time after that all jobs must be delivered: an exchange that hangs takes 5 s, and a circuit whose probe
+/// was lost waits for up to 20 s, and a
+/// home forgets after 30 s what a process held. Each job may need one more second, if its topic has one callback at a time.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl World {
+    /// Whether every job that a living consumer serves has ended.
+    fn is_done(&self) -> bool {
+        let living = || self.consumers.iter().filter(|consumer| !consumer.is_draining);
+        let is_served = |topic: &TopicName| living().any(|c| c.topics.is_delivered(topic.as_str()));
+        let coming = self
+            .happenings
+            .values()
+            .any(|happening| matches!(happening, Happening::Ready(_, topic, _) if is_served(topic)));
+        let ready = self.lanes.iter().flat_map(SimulatedLane::ready).any(|(topic, _)| is_served(topic));
+        !coming && !ready && self.lanes.iter().all(|lane| lane.leases() == 0)
+    }
+
+    fn open_jobs(&self) -> u64 {
+        self.jobs - self.lanes.iter().map(|lane| lane.ended).sum::<u64>()
+    }
+
+    fn story(&self) -> String {
+        let ready: Vec<Vec<(&TopicName, usize)>> =
+            self.lanes.iter().map(|lane| lane.ready().collect()).collect();
+        let leases: Vec<usize> = self.lanes.iter().map(SimulatedLane::leases).collect();
+        let served: Vec<Vec<&str>> =
+            self.consumers.iter().map(|c| c.topics.iter().map(|t| t.name.as_str()).collect()).collect();
+        let drains: Vec<(bool, bool)> = self.consumers.iter().map(|c| (c.is_draining, c.is_gone)).collect();
+        let lanes: Vec<_> = self.consumers.iter().map(|c| &c.dispatcher.lanes).collect();
+        format!(
+            "seed {}: after {:?}: ready {ready:?}, leases {leases:?}, served {served:?}, draining and gone {drains:?}, {} workers\n{lanes:#?}",
+            self.seed,
+            self.now - self.start,
+            self.concurrency
+        )
+    }
+}
+
+fn seeds() -> Vec<u64> {
+    let given = |name| std::env::var(name).ok().and_then(|number| number.parse().ok());
+    let mut rng = Rng::new();
+    match given("SIMULATION_SEED") {
+        Some(seed) => vec![seed],
+        None => (0..given("SIMULATION_SEQUENCES").unwrap_or(SEQUENCES)).map(|_| rng.u64(..)).collect(),
+    }
+}
+
+#[test]
+fn every_served_job_is_delivered_and_nothing_polls() {
+    for seed in seeds() {
+        let mut world = World::new(seed);
+        let calm = world.start + TROUBLE;
+        while world.step(calm) {}
+        let end = calm + PATIENCE + Duration::from_secs(world.open_jobs());
+        while !world.is_done() && world.step(end) {}
+        assert!(world.is_done(), "{}", world.story());
+        let leaving = |c: &SimulatedConsumer| c.is_draining && !c.is_gone;
+        while world.consumers.iter().any(leaving) && world.step(end) {}
+        assert!(!world.consumers.iter().any(leaving), "a drain does not end: {}", world.story());
+        // What is left to do is little: rings and topics that are for others, and reports to homes.
+        let (exchanges, now) = (world.exchanges, world.now);
+        while world.step(now + Duration::from_secs(20)) {}
+        let idle = world.exchanges - exchanges;
+        assert!(idle <= 60, "{idle} exchanges in 20 s without work: {}", world.story());
+        let most = 500 + 10 * (world.callbacks + world.jobs);
+        assert!(world.exchanges <= most, "{} exchanges: {}", world.exchanges, world.story());
+    }
+}

@@ -1,0 +1,229 @@
+//! The threads of the lanes, which carry out the orders of the dispatchers, and the bells.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use super::super::lane::{ExchangeAnswer, LaneEvent, LaneOrder};
+use super::world::{Happening, MS, SimulatedConsumer, World, millis};
+use ::store::{Ring, Settlement, StoreError, Token, TopicRing, Wanted};
+use model::job::TopicName;
+
+/// How long a process rests after it has passed on work.
+pub(super) const REST: Duration = Duration::from_millis(10);
+
+/// The thread of a lane.
+#[derive(Default)]
+pub(super) struct LaneThread {
+    pub(super) orders: VecDeque<LaneOrder>,
+    /// Since when the thread carries out orders, and until when the next one waits.
+    pub(super) free_at: Option<Instant>,
+    pub(super) is_busy: bool,
+    pub(super) listens: bool,
+    pub(super) rests_until: Option<Instant>,
+    pub(super) has_bell: bool,
+    /// For a bell that rings for every process: it has rung, and this process has not heard it.
+    pub(super) is_rung: bool,
+    /// Rings that were heard and not reported yet.
+    pub(super) heard: u32,
+    /// An exchange is ordered and not answered: how many jobs it may lease.
+    pub(super) under_way: Option<usize>,
+    /// Leases whose answers never came.
+    pub(super) lost: Vec<Token>,
+}
+
+impl World {
+    /// A lane has rung: bells for every process note it, and one listener hears the others.
+    pub(super) fn ring(&mut self, lane: usize) {
+        if self.rings_reach_one {
+            return self.after(MS / 10, Happening::Ring(lane));
+        }
+        while self.lanes[lane].take_ring().is_some() {}
+        for consumer in 0..self.consumers.len() {
+            self.consumers[consumer].threads[lane].is_rung = true;
+            self.hear_own_bell(consumer, lane);
+        }
+    }
+
+    /// Reports a ring of a bell that rings for every process, once its process listens.
+    pub(super) fn hear_own_bell(&mut self, consumer: usize, lane: usize) {
+        let thread = &mut self.consumers[consumer].threads[lane];
+        if thread.is_rung && thread.listens && thread.has_bell && !thread.is_busy {
+            thread.is_rung = false;
+            self.hear(consumer, lane, Ring::All);
+        }
+    }
+
+    /// Gives the oldest ring of a lane to one of the processes that listen, if there is one.
+    pub(super) fn deliver_ring(&mut self, lane: usize) {
+        if !self.lanes[lane].is_rung() {
+            return;
+        }
+        let now = self.now;
+        let can = |c: &SimulatedConsumer| {
+            let thread = &c.threads[lane];
+            !c.is_gone && thread.has_bell && thread.listens && thread.rests_until.is_none_or(|at| at <= now)
+        };
+        let listeners: Vec<usize> = (0..self.consumers.len()).filter(|c| can(&self.consumers[*c])).collect();
+        // (A process that begins to listen, or has rested, tries again.)
+        let Some(consumer) = self.rng.choice(listeners) else { return };
+        let ring = self.lanes[lane].take_ring().unwrap();
+        let ring = match ring {
+            (Some(topic), number) => Ring::Of(TopicRing { topic, shard: 0, number: number.to_string() }),
+            (None, _) => Ring::All,
+        };
+        self.hear(consumer, lane, ring);
+        self.after(MS / 10, Happening::Ring(lane));
+    }
+
+    pub(super) fn hear(&mut self, consumer: usize, lane: usize, ring: Ring) {
+        let thread = &mut self.consumers[consumer].threads[lane];
+        thread.heard += 1;
+        // The thread reports it when it has carried out its orders.
+        let wait = thread.free_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(self.now));
+        self.after(wait + MS / 20, Happening::Report(consumer, lane, LaneEvent::Rang(vec![ring])));
+    }
+
+    pub(super) fn order(&mut self, number: usize, lane: usize, order: LaneOrder) {
+        let (seed, now) = (self.seed, self.now);
+        let running = self.consumers[number].callbacks.len();
+        let concurrency = self.concurrency as usize;
+        if let LaneOrder::Exchange { settle, wanted, limit } = &order {
+            self.exchanges += 1;
+            let consumer = &mut self.consumers[number];
+            let thread = &mut consumer.threads[lane];
+            assert!(thread.under_way.replace(*limit).is_none(), "seed {seed}: two exchanges at once");
+            let reserved: usize = consumer.threads.iter().filter_map(|thread| thread.under_way).sum();
+            assert!(running + reserved <= concurrency, "seed {seed}: a lease of too many jobs");
+            assert!(*limit == 0 || !consumer.is_draining, "seed {seed}: a lease while the process drains");
+            for Settlement { token, .. } in settle {
+                assert!(!consumer.callbacks.contains_key(token), "seed {seed}: settled before its end");
+            }
+            let asked: BTreeSet<&TopicName> = wanted.iter().map(|wanted| &wanted.topic).collect();
+            assert_eq!(asked.len(), wanted.len(), "seed {seed}: a topic twice in one lease");
+        }
+        let thread = &mut self.consumers[number].threads[lane];
+        thread.orders.push_back(order);
+        if thread.orders.len() == 1 && !thread.is_busy {
+            thread.is_busy = true;
+            thread.free_at = Some(now + MS / 50);
+            self.after(MS / 50, Happening::Order(number, lane));
+        }
+    }
+
+    /// The thread of a lane carries out its next order.
+    pub(super) fn carry_out(&mut self, number: usize, lane: usize) {
+        let took = millis(&mut self.rng, 0..2) + MS / 20;
+        let Some(order) = self.consumers[number].threads[lane].orders.pop_front() else {
+            self.consumers[number].threads[lane].is_busy = false;
+            return self.hear_own_bell(number, lane);
+        };
+        let now = self.now;
+        let fails = self.is_troubled() && self.rng.u8(0..8) == 0;
+        let down = || StoreError::NodeDown("it is away".to_owned());
+        let mut wait = took;
+        let event = match order {
+            LaneOrder::Exchange { settle, wanted, limit } => {
+                if fails && self.rng.u8(0..8) == 0 {
+                    wait += millis(&mut self.rng, 100..5000);
+                }
+                Some(LaneEvent::Exchanged(self.exchange(number, lane, settle, &wanted, limit, fails)))
+            }
+            LaneOrder::PassOn { topics, rest } => {
+                self.lanes[lane].pass_on(&topics);
+                if rest {
+                    self.consumers[number].threads[lane].rests_until = Some(now + REST);
+                    self.after(REST, Happening::Ring(lane));
+                }
+                self.ring_if_shared(lane);
+                None
+            }
+            LaneOrder::GiveBack(rings) if fails => Some(LaneEvent::Kept(rings)),
+            LaneOrder::GiveBack(rings) => {
+                self.lanes[lane].give_back(&rings);
+                self.ring_if_shared(lane);
+                None
+            }
+            LaneOrder::Listen(listens) => {
+                self.consumers[number].threads[lane].listens = listens;
+                self.ring_if_shared(lane);
+                None
+            }
+            LaneOrder::Deaf => {
+                self.consumers[number].threads[lane].has_bell = false;
+                self.lanes[lane].announce();
+                self.ring(lane);
+                Some(LaneEvent::Deaf)
+            }
+            LaneOrder::HandBack => panic!("only at the end of a drain"),
+            LaneOrder::Permits(asks) => {
+                let grant = |ask| {
+                    if fails {
+                        Err(down())
+                    } else {
+                        Ok(self.lanes[lane].permit(number, ask, now, self.start))
+                    }
+                };
+                let permits = asks.iter().map(grant).collect();
+                Some(LaneEvent::Permitted { asks, permits })
+            }
+            LaneOrder::Open(opening) if fails => Some(LaneEvent::Opened { opening, is_news: Err(down()) }),
+            LaneOrder::Open(opening) => {
+                let is_news = Ok(self.lanes[lane].open(&opening, now));
+                Some(LaneEvent::Opened { opening, is_news })
+            }
+            LaneOrder::Close(topic) if fails => Some(LaneEvent::Closed { topic, is_news: Err(down()) }),
+            LaneOrder::Close(topic) => {
+                let is_news = Ok(self.lanes[lane].close(&topic));
+                self.ring(lane);
+                Some(LaneEvent::Closed { topic, is_news })
+            }
+        };
+        if let Some(event) = event {
+            self.after(wait, Happening::Report(number, lane, event));
+        }
+        self.consumers[number].threads[lane].free_at = Some(now + wait);
+        self.after(wait, Happening::Order(number, lane));
+    }
+
+    pub(super) fn ring_if_shared(&mut self, lane: usize) {
+        if self.rings_reach_one {
+            self.after(MS / 10, Happening::Ring(lane));
+        }
+    }
+
+    /// Settles and leases in a lane. If it fails, nothing may have been done, or all of it and the answer is lost.
+    pub(super) fn exchange(
+        &mut self,
+        number: usize,
+        lane: usize,
+        settle: Vec<Settlement>,
+        wanted: &[Wanted],
+        limit: usize,
+        fails: bool,
+    ) -> ExchangeAnswer {
+        let failed = fails.then(|| StoreError::NodeDown("it is away".to_owned()));
+        let is_done = !fails || self.rng.bool();
+        let mut answer = ExchangeAnswer { failed, ..ExchangeAnswer::default() };
+        if is_done {
+            for (job, topic, pause) in self.lanes[lane].settle(&settle) {
+                self.after(pause, Happening::Ready(lane, topic, job));
+            }
+            if limit > 0 {
+                answer.batch = self.lanes[lane].lease(wanted, limit, number, &mut self.rng, self.now);
+                self.ring_if_shared(lane);
+            }
+        }
+        let thread = &mut self.consumers[number].threads[lane];
+        if fails {
+            let lost = std::mem::take(&mut answer.batch);
+            thread.lost.extend(lost.jobs.into_iter().map(|job| job.token));
+            answer.unsettled = settle;
+            answer.unanswered = !thread.lost.is_empty();
+        } else if !thread.lost.is_empty() {
+            let lost = std::mem::take(&mut thread.lost);
+            self.lanes[lane].take_back(Some(&lost), number);
+            self.ring(lane);
+        }
+        answer
+    }
+}

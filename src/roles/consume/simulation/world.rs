@@ -1,0 +1,331 @@
+//! The simulated world: what happens, when, and what the consumers do then.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+
+use super::super::dispatcher::Dispatcher;
+use super::super::lane::LaneEvent;
+use super::super::workers::FinishedCallback;
+use super::store::{JobNumber, SimulatedLane};
+use super::threads::LaneThread;
+use ::store::Token;
+use delivery::callback::Verdict;
+use model::job::{Attempt, Priority, TopicName};
+use model::retry::Retry;
+use model::topic::{Failure, Rate, Topic, Topics};
+
+/// For how long jobs come, and stores and receivers fail.
+pub(super) const TROUBLE: Duration = Duration::from_secs(8);
+
+pub(super) const MS: Duration = Duration::from_millis(1);
+
+/// What happens at a moment.
+pub(super) enum Happening {
+    /// A job becomes ready.
+    Ready(usize, TopicName, JobNumber),
+    /// The lane thread of a consumer begins the next order.
+    Order(usize, usize),
+    /// The lane thread of a consumer reports something.
+    Report(usize, usize, LaneEvent),
+    /// A callback ends.
+    Ended(usize, Token, Verdict),
+    /// A ring of a lane reaches one of the listeners.
+    Ring(usize),
+    /// A consumer looks at what is due.
+    Look(usize),
+    /// A consumer gets other topics.
+    Serve(usize, Topics),
+    /// A consumer drains.
+    Drain(usize),
+}
+
+/// One consumer, with the threads of its lanes.
+pub(super) struct SimulatedConsumer {
+    pub(super) dispatcher: Dispatcher,
+    pub(super) topics: Topics,
+    pub(super) threads: Vec<LaneThread>,
+    pub(super) callbacks: BTreeMap<Token, (usize, TopicName)>,
+    pub(super) is_draining: bool,
+    pub(super) is_gone: bool,
+    pub(super) looks_at: Option<Instant>,
+}
+
+pub(super) struct World {
+    pub(super) seed: u64,
+    pub(super) rng: Rng,
+    pub(super) start: Instant,
+    pub(super) now: Instant,
+    pub(super) happenings: BTreeMap<(Instant, u64), Happening>,
+    pub(super) count: u64,
+    pub(super) lanes: Vec<SimulatedLane>,
+    pub(super) consumers: Vec<SimulatedConsumer>,
+    pub(super) names: Vec<TopicName>,
+    pub(super) topics: Vec<Topic>,
+    /// Each ring reaches one listener, as with Redis. Otherwise all processes, as with the embedded store.
+    pub(super) rings_reach_one: bool,
+    /// Stores fail, and topics change.
+    pub(super) has_trouble: bool,
+    pub(super) jobs: u64,
+    pub(super) concurrency: u32,
+    pub(super) exchanges: u64,
+    pub(super) callbacks: u64,
+    pub(super) events: u64,
+}
+
+pub(super) fn millis(rng: &mut Rng, range: std::ops::Range<u64>) -> Duration {
+    Duration::from_micros(rng.u64(range.start * 1000..range.end * 1000))
+}
+
+pub(super) fn random_topic(rng: &mut Rng, name: &TopicName) -> Topic {
+    Topic {
+        retry: Retry::List(vec![50 * MS, 500 * MS]),
+        max_attempts: rng.u32(1..6),
+        timeout: Duration::from_secs(rng.u64(1..5)),
+        priority: [Priority::High, Priority::Normal, Priority::Low][rng.usize(..3)],
+        max_in_flight: (rng.u8(0..3) == 0).then(|| rng.u32(1..4)),
+        rate: (rng.u8(0..4) == 0).then(|| Rate::per_second(rng.u32(20..200))),
+        breaker_failures: rng.u32(0..4),
+        breaker_pause: millis(rng, 100..1000),
+        ..Topic::new(name.clone(), "http://h/")
+    }
+}
+
+impl World {
+    pub(super) fn new(seed: u64) -> World {
+        let mut rng = Rng::with_seed(seed);
+        fastrand::seed(seed);
+        let names: Vec<TopicName> =
+            (0..rng.usize(1..6)).map(|n| TopicName::new(&format!("t{n}")).unwrap()).collect();
+        let topics = names.iter().map(|name| random_topic(&mut rng, name)).collect();
+        let start = Instant::now();
+        let lanes = rng.usize(1..4);
+        let mut world = World {
+            seed,
+            start,
+            now: start,
+            happenings: BTreeMap::new(),
+            count: 0,
+            lanes: (0..lanes).map(SimulatedLane::new).collect(),
+            consumers: Vec::new(),
+            names,
+            topics,
+            rings_reach_one: lanes > 1 || rng.bool(),
+            has_trouble: rng.bool(),
+            jobs: 0,
+            concurrency: rng.u32(1..9),
+            exchanges: 0,
+            callbacks: 0,
+            events: 0,
+            rng,
+        };
+        for _ in 0..world.rng.usize(1..4) {
+            world.start_consumer();
+        }
+        world.plan();
+        world
+    }
+
+    /// Plans the jobs and the changes of a sequence.
+    pub(super) fn plan(&mut self) {
+        // In a short sequence nothing comes later that would bring on what was forgotten.
+        let most = [4, 300][self.rng.usize(..2)];
+        for _ in 0..self.rng.u64(1..most) {
+            let at = if self.rng.bool() { MS } else { millis(&mut self.rng, 1..TROUBLE.as_millis() as u64) };
+            let (lane, topic) = (self.rng.usize(..self.lanes.len()), self.rng.usize(..self.names.len()));
+            self.jobs += 1;
+            self.after(at, Happening::Ready(lane, self.names[topic].clone(), self.jobs));
+        }
+        for consumer in 0..self.consumers.len() {
+            if self.has_trouble && self.rng.u8(0..3) == 0 {
+                let (at, topics) = (millis(&mut self.rng, 1..8000), self.some_topics());
+                self.after(at, Happening::Serve(consumer, topics));
+            }
+            if consumer > 0 && self.rng.u8(0..4) == 0 {
+                let at = millis(&mut self.rng, 1..8000);
+                self.after(at, Happening::Drain(consumer));
+            }
+        }
+    }
+
+    pub(super) fn some_topics(&mut self) -> Topics {
+        let all = self.rng.bool();
+        let chosen: Vec<Topic> = self.topics.iter().filter(|_| all || self.rng.bool()).cloned().collect();
+        chosen.into_iter().collect()
+    }
+
+    pub(super) fn start_consumer(&mut self) {
+        let (topics, lanes) = (self.some_topics(), self.lanes.len());
+        let home_of = Box::new(move |topic: &TopicName| usize::from(topic.as_str().as_bytes()[1]) % lanes);
+        let dispatcher =
+            Dispatcher::new(lanes, self.concurrency, topics.clone(), home_of, self.rings_reach_one, self.now);
+        let thread = || LaneThread { listens: true, has_bell: true, ..LaneThread::default() };
+        self.consumers.push(SimulatedConsumer {
+            dispatcher,
+            topics,
+            threads: (0..lanes).map(|_| thread()).collect(),
+            callbacks: BTreeMap::new(),
+            is_draining: false,
+            is_gone: false,
+            looks_at: None,
+        });
+        self.after(Duration::ZERO, Happening::Look(self.consumers.len() - 1));
+    }
+
+    pub(super) fn after(&mut self, wait: Duration, happening: Happening) {
+        self.count += 1;
+        self.happenings.insert((self.now + wait, self.count), happening);
+    }
+
+    pub(super) fn is_troubled(&self) -> bool {
+        self.has_trouble && self.now < self.start + TROUBLE
+    }
+
+    /// Plays the next happening. Returns whether there was one before `until`.
+    pub(super) fn step(&mut self, until: Instant) -> bool {
+        let Some(entry) = self.happenings.first_entry() else { return false };
+        if entry.key().0 > until {
+            return false;
+        }
+        let ((at, _), happening) = entry.remove_entry();
+        self.now = at;
+        self.events += 1;
+        assert!(
+            self.events < 400_000,
+            "seed {}: it goes round without end at {:?}",
+            self.seed,
+            at - self.start
+        );
+        match happening {
+            Happening::Ready(lane, topic, job) => {
+                self.lanes[lane].make_ready(&topic, job);
+                self.ring(lane);
+            }
+            Happening::Order(consumer, lane) => self.carry_out(consumer, lane),
+            Happening::Report(consumer, lane, event) => self.report(consumer, lane, event),
+            Happening::Ended(consumer, token, verdict) => self.end_callback(consumer, token, verdict),
+            Happening::Ring(lane) => self.deliver_ring(lane),
+            Happening::Look(consumer) => {
+                self.consumers[consumer].looks_at = None;
+                self.act(consumer);
+            }
+            Happening::Serve(consumer, topics) => {
+                if !self.consumers[consumer].is_gone {
+                    self.consumers[consumer].topics = topics.clone();
+                    self.consumers[consumer].dispatcher.serve(topics, self.now);
+                    self.act(consumer);
+                }
+            }
+            Happening::Drain(consumer) => {
+                self.consumers[consumer].is_draining = true;
+                self.consumers[consumer].dispatcher.drain();
+                self.act(consumer);
+            }
+        }
+        true
+    }
+
+    pub(super) fn report(&mut self, consumer: usize, lane: usize, event: LaneEvent) {
+        let thread = &mut self.consumers[consumer].threads[lane];
+        match &event {
+            LaneEvent::Rang(_) => thread.heard -= 1,
+            LaneEvent::Exchanged(answer) => {
+                let limit = thread.under_way.take().expect("an answer of an exchange that was ordered");
+                assert!(answer.batch.jobs.len() <= limit);
+            }
+            _ => {}
+        }
+        if self.consumers[consumer].is_gone {
+            return;
+        }
+        self.consumers[consumer].dispatcher.lane_event(lane, event, self.now).unwrap();
+        self.act(consumer);
+    }
+
+    /// The main loop of a consumer: decides, begins callbacks, gives orders, and waits.
+    pub(super) fn act(&mut self, number: usize) {
+        let (seed, now) = (self.seed, self.now);
+        let consumer = &mut self.consumers[number];
+        if consumer.is_gone {
+            return;
+        }
+        consumer.dispatcher.act(now);
+        if let Some(next) = consumer.dispatcher.next(now) {
+            assert!(next > now, "seed {seed}: it would not wait: {:#?}", consumer.dispatcher.lanes);
+            if consumer.looks_at.is_none_or(|at| at <= now || next < at) {
+                consumer.looks_at = Some(next);
+                self.after(next - now, Happening::Look(number));
+            }
+        }
+        let mut begun = Vec::new();
+        self.consumers[number].dispatcher.begin_callbacks(|callback| {
+            begun.push((callback.leased.token.clone(), callback.lane, callback.topic.clone()));
+        });
+        for (token, lane, topic) in begun {
+            self.begin_callback(number, token, lane, &topic);
+        }
+        for (lane, order) in self.consumers[number].dispatcher.take_orders() {
+            self.order(number, lane, order);
+        }
+        if self.consumers[number].is_draining && self.consumers[number].dispatcher.is_through() {
+            self.retire(number);
+        }
+    }
+
+    pub(super) fn begin_callback(&mut self, number: usize, token: Token, lane: usize, topic: &Topic) {
+        self.callbacks += 1;
+        let took = match self.rng.u8(0..10) {
+            0 => millis(&mut self.rng, 100..topic.timeout.as_millis() as u64),
+            _ => millis(&mut self.rng, 1..20),
+        };
+        let failed = |kind| Verdict::Failed { kind, reason: String::new(), retry_after: None };
+        let verdict = match self.rng.u8(0..12) {
+            0 | 1 if self.is_troubled() => failed(Failure::Timeout),
+            2 if self.is_troubled() => failed(Failure::Status(404)),
+            _ => Verdict::Accepted,
+        };
+        let (seed, concurrency, has_trouble) = (self.seed, self.concurrency, self.has_trouble);
+        let consumer = &mut self.consumers[number];
+        let before = consumer.callbacks.insert(token.clone(), (lane, topic.name.clone()));
+        assert!(before.is_none(), "seed {seed}: a callback began twice");
+        assert!(consumer.callbacks.len() <= concurrency as usize, "seed {seed}: too many callbacks");
+        if let Some(most) = topic.max_in_flight.filter(|_| !has_trouble) {
+            let running = self.consumers.iter().flat_map(|c| c.callbacks.values());
+            let running = running.filter(|(_, name)| *name == topic.name).count();
+            assert!(
+                running <= most as usize,
+                "seed {seed}: {running} callbacks of {}, not {most}",
+                topic.name
+            );
+        }
+        self.after(took, Happening::Ended(number, token, verdict));
+    }
+
+    pub(super) fn end_callback(&mut self, number: usize, token: Token, verdict: Verdict) {
+        let attempt = Attempt {
+            number: 1,
+            at_ms: 0,
+            took_ms: 0,
+            status: None,
+            answer: String::new(),
+            error: String::new(),
+        };
+        let consumer = &mut self.consumers[number];
+        consumer.callbacks.remove(&token).expect("a callback that began");
+        consumer.dispatcher.callbacks_ended(vec![FinishedCallback { token, verdict, attempt }], self.now);
+        self.act(number);
+    }
+
+    /// A process has ended. The timers take back what it held.
+    pub(super) fn retire(&mut self, number: usize) {
+        let consumer = &mut self.consumers[number];
+        assert!(consumer.callbacks.is_empty());
+        consumer.is_gone = true;
+        for lane in 0..self.lanes.len() {
+            self.lanes[lane].take_back(None, number);
+            self.lanes[lane].announce();
+            self.ring(lane);
+        }
+    }
+}
