@@ -1006,6 +1006,16 @@ fn a_lease_keeps_to_its_quotas_and_tells_what_is_left<F: Fixture>(f: &F) {
     assert_eq!(s.lease(&[want("a", 5)], 0, None).unwrap().jobs, []);
 }
 
+fn a_lease_of_none_reports_how_many_jobs_are_ready<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    add(&mut *s, &(0..3).map(|i| job("a", &i.to_string(), NOW)).collect::<Vec<_>>());
+    for _ in 0..2 {
+        let batch = s.lease(&[want("a", 0), want("nobody", 0)], 9, Some(&owner("me"))).unwrap();
+        assert_eq!((batch.jobs.len(), batch.left), (0, vec![(topic("a"), 3)]));
+    }
+    assert_eq!(lease(&mut *s, "a", 9).len(), 3);
+}
+
 fn leases_go_by_priority_and_then_by_due_time<F: Fixture>(f: &F) {
     let mut s = f.open();
     let with = |id: &str, priority, due| NewJob { priority, ..job("t", id, Due::At(due)) };
@@ -1605,6 +1615,7 @@ contract! {
     redriven_letters_are_due_one_after_the_other_at_their_pace
     dead_letters_that_were_kept_long_enough_go_and_the_oldest_first
     a_lease_keeps_to_its_quotas_and_tells_what_is_left
+    a_lease_of_none_reports_how_many_jobs_are_ready
     leases_go_by_priority_and_then_by_due_time
     reschedule_and_run_move_what_is_not_leased
     a_held_back_job_waits_until_it_is_released

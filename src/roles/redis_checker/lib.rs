@@ -117,7 +117,7 @@ pub fn run(mut context: Context) -> Result<()> {
         match history.record(run_dir, now_ms(), || counters::totals(run_dir)) {
             Ok(()) => history_fails.over(),
             Err(e) => {
-                drop(history_fails.pause_for(&format_args!("cannot keep a history for the console: {e}")))
+                history_fails.pause_for(&format_args!("cannot keep a history for the console: {e}"));
             }
         }
         context.wait(&[], Some(Instant::now() + ROUND))?;
