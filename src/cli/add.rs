@@ -118,8 +118,12 @@ impl Arguments {
         put(&mut fields, "priority", self.priority.as_ref())?;
         put(&mut fields, "on_conflict", self.on_conflict.as_ref())?;
         put(&mut fields, "max_attempts", self.max_attempts)?;
-        let headers: BTreeMap<&str, &str> =
-            self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let mut headers: BTreeMap<&str, &str> = BTreeMap::new();
+        for (name, value) in &self.headers {
+            if headers.insert(name, value).is_some() {
+                return Err(Failure::Usage(format!("--header {name:?} is given twice")).into());
+            }
+        }
         put(&mut fields, "headers", (!headers.is_empty()).then_some(headers))?;
         if let Some((name, value)) = self.when.field()? {
             put(&mut fields, name, Some(value))?;

@@ -14,6 +14,7 @@ use super::failure::{Failure, Problem};
 use super::progress::Progress;
 use super::show::json_line;
 use super::target::TargetOptions;
+use model::strict_json::UniqueFields;
 
 /// The most jobs in a request, and the most bytes of its jobs. Both are below the daemon's default limits for a
 /// request.
@@ -35,6 +36,12 @@ struct Counts {
 
 fn is_zero(count: &u64) -> bool {
     *count == 0
+}
+
+/// The body of a request: the jobs as they are in the file.
+#[derive(Serialize)]
+struct Jobs<'a> {
+    jobs: Vec<&'a RawValue>,
 }
 
 /// The daemon's answer for one job.
@@ -132,8 +139,8 @@ impl Batch {
     /// Sends lines in one request. If the request is too long for the daemon, sends each half by itself.
     fn send(&mut self, lines: &[NumberedLine]) -> Result<()> {
         let (Some((first, _)), Some((last, _))) = (lines.first(), lines.last()) else { return Ok(()) };
-        let jobs: Vec<&RawValue> = lines.iter().map(|(_, job)| &**job).collect();
-        let answer = match self.api.ask("POST", &self.path, &json!({ "jobs": jobs })) {
+        let jobs = Jobs { jobs: lines.iter().map(|(_, job)| &**job).collect() };
+        let answer = match self.api.ask("POST", &self.path, &jobs) {
             Ok(answer) => answer,
             Err(e) => match e.downcast_ref::<Failure>() {
                 Some(Failure::Refused(problem)) if problem.status == 413 && lines.len() > 1 => {
@@ -186,7 +193,7 @@ impl Batch {
 /// Returns the job of a line. Fields that the line does not have are taken from the defaults, except a due time if the
 /// line has one.
 fn line(text: &[u8], defaults: &Fields) -> Result<Box<RawValue>, serde_json::Error> {
-    let mut fields: Fields = serde_json::from_slice(text)?;
+    let UniqueFields(mut fields): UniqueFields<Box<RawValue>> = serde_json::from_slice(text)?;
     let says_when = fields.contains_key("delay") || fields.contains_key("run_at");
     for (name, value) in defaults {
         if !(says_when && matches!(name.as_str(), "delay" | "run_at")) {

@@ -86,10 +86,19 @@ pub fn load(
     let text = std::fs::read_to_string(path).map_err(read)?;
     let table: Table = text.parse().map_err(|e: toml::de::Error| ConfigError::Syntax {
         path: path.to_owned(),
-        message: e.to_string().trim_end().replace('\n', "\n  "),
+        message: syntax(&text, &e),
     })?;
     let base = std::path::absolute(path).map_err(read)?;
     check(table, base.parent().unwrap_or(Path::new("/")), environment, nodes)
+}
+
+/// Returns where the text is not TOML, and why. The line itself is not shown, since it may hold a password.
+fn syntax(text: &str, error: &toml::de::Error) -> String {
+    let reason = error.message().trim_end().replace('\n', ", ");
+    let Some(before) = error.span().and_then(|span| text.get(..span.start)) else { return reason };
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().map_or(0, |line| line.chars().count()) + 1;
+    format!("line {line}, column {column}: {reason}")
 }
 
 /// Returns the settings of `--dev`: all defaults, with all data below the folder `var` of `base`.
@@ -111,7 +120,12 @@ fn check(
     let raw: Raw = serde_path_to_error::deserialize(toml::Value::Table(table)).map_err(|e| {
         let key = e.path().to_string();
         let message = e.into_inner().to_string();
-        ConfigError::key(key, message.trim_end().replace('\n', ", "))
+        let problem = message.trim_end().replace('\n', ", ");
+        // A password is not repeated.
+        ConfigError::key(
+            &*key,
+            if key.ends_with("password") { "the value is not a text".to_owned() } else { problem },
+        )
     })?;
     validate::validate(raw, base, nodes)
 }
@@ -569,6 +583,34 @@ mod tests {
             assert!(message.starts_with(key) && message.contains(hint), "{more}: {message}");
         }
         assert!(refused("[[topic]]\nname = \"a b\"\ncallback = \"http://h/\"").starts_with("topic[0].name"));
+    }
+
+    #[test]
+    fn a_number_that_is_none_is_refused() {
+        for (line, problem) in
+            [("delay = inf", "topic[0].delay: inf"), ("secrets = nan", "topic[0].secrets: NaN")]
+        {
+            let message = refused(&format!("[[topic]]\nname = \"t\"\ncallback = \"http://h/\"\n{line}"));
+            assert!(message.starts_with(problem) && message.contains("finite"), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_mistake_does_not_show_a_password() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("dq.toml");
+        for (text, place) in [
+            ("# x\n[registry]\nurl = mysql://u:hunter2@h/d\n", "line 3, column 7: "),
+            ("[alert.smtp]\npassword = \"hunter2\n", "line 2, column "),
+            ("[[topic]]\nsecrets = [\"hunter2\"\nname = \"t\"\n", "line 3, column 1: "),
+            ("[alert.smtp]\npassword = 4711\n", "alert.smtp.password: the value is not a text"),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let nobody = |_: &RegistrySettings, _: &Path| Err(String::new());
+            let message = load(&path, std::iter::empty(), &nobody).unwrap_err().to_string();
+            assert!(message.contains(place), "{message}");
+            assert!(!message.contains("hunter2") && !message.contains("4711"), "{message}");
+        }
     }
 
     #[test]

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use super::units::{Size, Span};
 use model::settings::Guard;
+use model::strict_json::{StrictValue, UniqueFields};
 
 /// The whole file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -28,8 +29,16 @@ pub struct Raw {
     pub(super) registry: Registry,
     pub(super) callback: Callback,
     pub(super) alert: Alert,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "topics")]
     pub(super) topic: Vec<Map<String, Value>>,
+}
+
+fn topics<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Map<String, Value>>, D::Error> {
+    let topics = Vec::<UniqueFields<StrictValue>>::deserialize(from)?;
+    let map = |UniqueFields(fields): UniqueFields<StrictValue>| {
+        fields.into_iter().map(|(name, StrictValue(value))| (name, value)).collect()
+    };
+    Ok(topics.into_iter().map(map).collect())
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -168,11 +168,10 @@ impl Fair {
         self.greatest = self.top(|_| None);
     }
 
-    /// Forgets the ready jobs of a lane. Returns the topics that were known to have some.
-    pub fn forget(&mut self, lane: usize) -> Vec<TopicName> {
-        let known = std::mem::take(&mut self.ready[lane]);
+    /// Forgets the ready jobs of a lane.
+    pub fn forget(&mut self, lane: usize) {
+        self.ready[lane].clear();
         self.greatest = self.top(|_| None);
-        known.into_keys().map(|place| self.topics[place].name.clone()).collect()
     }
 
     /// Returns whether a lane is known to have ready jobs.

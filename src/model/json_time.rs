@@ -36,8 +36,11 @@ pub fn moment_ms(raw: &RawValue) -> Option<i64> {
         Some(at) if is_seconds(at) => return None,
         Some(at) => at,
         None => {
-            let at: jiff::Timestamp = serde_json::from_str::<String>(json).ok()?.parse().ok()?;
-            i64::try_from((at.as_nanosecond() + 999_999).div_euclid(1_000_000)).ok()?
+            let text: String = serde_json::from_str(json).ok()?;
+            let at: jiff::Timestamp = text.parse().ok()?;
+            // jiff takes a leap second for the second before it.
+            let leap_ms = if text.get(16..19) == Some(":60") { 1000 } else { 0 };
+            i64::try_from((at.as_nanosecond() + 999_999).div_euclid(1_000_000)).ok()? + leap_ms
         }
     };
     (0..=LATEST_MS).contains(&at).then_some(at)
@@ -60,10 +63,13 @@ pub fn whole(json: &str) -> Option<i64> {
     })
 }
 
+/// The first moment that is a moment of a job, in Unix milliseconds: 1973-03-03. A smaller number means something else.
+pub const FIRST_MS: i64 = 100_000_000_000;
+
 /// Returns whether a number given as Unix milliseconds must be Unix seconds. As milliseconds it is between 1970-01-02
 /// and 1973-03-03, so that the job would be due at once. As seconds it is between 1973 and 5138.
 pub fn is_seconds(ms: i64) -> bool {
-    (100_000_000..100_000_000_000).contains(&ms)
+    (100_000_000..FIRST_MS).contains(&ms)
 }
 
 #[cfg(test)]
@@ -100,6 +106,7 @@ mod tests {
             ("1.796140250E12", 1_796_140_250_000),
             ("\"1970-01-01T00:00:01.0001Z\"", 1001),
             ("\"1970-01-01T08:00:00+08:00\"", 0),
+            ("\"2016-12-31T23:59:60Z\"", 1_483_228_800_000),
         ] {
             assert_eq!(moment_ms(&raw(text)), Some(ms), "{text}");
         }

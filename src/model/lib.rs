@@ -27,6 +27,7 @@ pub mod session;
 pub mod settings;
 pub mod slot;
 pub mod status;
+pub mod strict_json;
 pub mod ticket;
 pub mod token;
 pub mod topic;

@@ -133,16 +133,9 @@ impl Lanes {
 
     /// Notes how safe the topics now ask changes of their jobs to be, for all handles of this process.
     pub fn set_topics(&self, topics: &Topics) {
-        match &self.0 {
-            Some(nodes) => nodes.set_topics(topics),
-            None => {
-                for topic in topics.iter() {
-                    if let Some(problem) = topic.durability.and_then(settings::StoreSettings::embedded_lacks)
-                    {
-                        log::warn!("topic {}: durability: {problem}", topic.name);
-                    }
-                }
-            }
+        // The embedded store has one level. The API shows which topics ask for another one.
+        if let Some(nodes) = &self.0 {
+            nodes.set_topics(topics);
         }
     }
 

@@ -219,7 +219,7 @@ fn a_body_comes_from_a_file_or_stdin_and_bad_arguments_fail() {
 
 #[test]
 fn a_file_of_jobs_is_added_and_refused_lines_are_reported() {
-    let (_sink, daemon) = sink_and_daemon();
+    let (sink, daemon) = sink_and_daemon();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("jobs.ndjson");
     let mut text: String =
@@ -248,6 +248,23 @@ fn a_file_of_jobs_is_added_and_refused_lines_are_reported() {
         "{}",
         again.err
     );
+
+    // Bodies are sent as they are, also those that this program could not read.
+    url.run(&["topics", "set", "odd", "--callback", &sink.url()]).is(0);
+    let odd = dir.path().join("odd.ndjson");
+    let bodies = ["{\"n\":12345678901234567890123,\"b\":1,\"a\":2,\"a\":3}", "\"\\ud83d\"", "1e400"];
+    let line =
+        |(n, body): (usize, &&str)| format!("{{\"id\": \"odd{n}\", \"body\": {body}, \"delay\": \"2h\"}}\n");
+    let mut lines: String = bodies.iter().enumerate().map(line).collect();
+    lines += "{\"id\": \"\\ud800\", \"body\": 1}\n{\"id\": \"twice\", \"body\": 1, \"body\": 2}\n";
+    std::fs::write(&odd, lines).unwrap();
+    let added = url.run(&["add", "odd", "--batch", &odd.display().to_string()]).is(1);
+    assert_eq!(added.out, "3 new, 0 replaced, 0 kept, 2 failed\n", "{}", added.err);
+    assert!(added.err.contains("line 4: id is") && added.err.contains("line 5: "), "{}", added.err);
+    for (n, body) in bodies.iter().enumerate() {
+        let shown = url.run(&["get", "odd", &format!("odd{n}"), "--json"]).is(0);
+        assert!(shown.out.contains(body), "{}", shown.out);
+    }
 
     for door in [&socket, &url] {
         let some = door.run(&["list", "t", "--limit", "3", "--json"]).is(0).lines();
@@ -427,6 +444,14 @@ fn topics_are_made_changed_tested_and_removed() {
         let topic = door.run(&["topics", "show", &name, "--json"]).is(0).json();
         assert_eq!((&topic["delay"], &topic["headers"]["X-A"]), (&json!("5m"), &json!("1")));
         assert_eq!((&topic["source"], &topic["paused"]), (&json!("registry"), &json!(false)));
+        let nothing = dir.path().join("nothing");
+        std::fs::write(&nothing, "\n").unwrap();
+        for wrong in [
+            ["--header", "X-B: 1", "--header", "x-b: 2"],
+            ["--secrets-file", nothing.to_str().unwrap(), "--delay", "1s"],
+        ] {
+            door.run(&[&["topics", "set", name.as_str()], &wrong[..]].concat()).is(2);
+        }
         // Only the given fields are changed.
         door.run(&["topics", "set", &name, "--max-attempts", "3", "--retry", "10s,1m"]).is(0);
         let topic = door.run(&["topics", "show", &name, "--json"]).is(0).json();

@@ -310,7 +310,7 @@ fn whatever_is_wrong_with_a_request_is_named() {
         ("POST", "/v1/topics", "{}", 422, "missing_field", Some("name")),
         ("POST", "/v1/topics", r#"{"name": "a b"}"#, 422, "bad_field", Some("name")),
         ("POST", "/v1/topics", r#"{"name": 7}"#, 422, "bad_field", Some("name")),
-        ("POST", "/v1/topics", r#"{"name": "n"}"#, 422, "bad_field", Some("callback")),
+        ("POST", "/v1/topics", r#"{"name": "n"}"#, 422, "missing_field", Some("callback")),
         ("POST", "/v1/topics", r#"{"name": "n", "callback": "nowhere"}"#, 422, "bad_field", Some("callback")),
         ("POST", "/v1/topics", r#"{"name": "n", "callback": "file:///etc/passwd"}"#, 422, "bad_field", Some("callback")),
         ("POST", "/v1/topics", &with("\"colour\": 1"), 422, "unknown_field", Some("colour")),
@@ -339,6 +339,23 @@ fn whatever_is_wrong_with_a_request_is_named() {
         ("POST", purge, r#"{"limit": 100001}"#, 422, "bad_field", Some("limit")),
         ("POST", purge, r#"{"dry_run": "yes"}"#, 422, "bad_field", Some("dry_run")),
         ("POST", purge, r#"{"state": "dead"}"#, 422, "unknown_field", Some("state")),
+        ("POST", purge, "null", 400, "bad_json", None),
+        ("POST", purge, r#"{"dry_run": null}"#, 422, "bad_field", Some("dry_run")),
+        ("POST", purge, r#"{"filter": {"status": 503, "died_after": null}}"#, 422, "bad_field", Some("died_after")),
+        ("POST", purge, r#"{"filter": {"died_after": 1796140250}}"#, 422, "bad_field", Some("died_after")),
+        ("POST", purge, r#"{"filter": {"died_after": "2026"}}"#, 422, "bad_field", Some("died_after")),
+        ("POST", purge, r#"{"filter": {"died_after": -5}}"#, 422, "bad_field", Some("died_after")),
+        ("GET", "/v1/topics/t/dead?status=503&status=404", "", 422, "bad_field", Some("status")),
+        ("DELETE", "/v1/topics/t?jobs=keep&jobs=purge", "", 422, "bad_field", Some("jobs")),
+        ("GET", "/v1/stats?days=1&days=2", "", 422, "bad_field", Some("days")),
+        ("GET", "/v1/forecast?topic=a&topic=b", "", 422, "bad_field", Some("topic")),
+        ("PATCH", "/v1/topics/t", r#"{"headers": {"x-a": "1", "x-a": "2"}}"#, 422, "bad_field", Some("headers")),
+        ("PATCH", "/v1/topics/t", r#"{"a`b": 2}"#, 422, "unknown_field", Some("a`b")),
+        ("POST", "/v1/topics/t/jobs", r#"{"body": 1, "a`b, expected c": 2}"#, 422, "unknown_field", Some("a`b, expected c")),
+        ("POST", "/v1/topics/t/pause", r#"{"x, expected `y`": 1}"#, 422, "unknown_field", Some("x, expected `y`")),
+        ("POST", "/v1/tokens", r#"{"name": "a", "scopes": ["read", 3]}"#, 422, "bad_field", Some("scopes")),
+        ("DELETE", "/v1/tokens/%ff", "", 400, "bad_path", None),
+        ("PUT", "/v1/accounts/%ff", r#"{"password": "long enough"}"#, 400, "bad_path", None),
         ("POST", "/v1/topics/nobody/test", "", 404, "unknown_topic", None),
         ("POST", test, r#"{"url": "http://127.0.0.1/"}"#, 422, "unknown_field", Some("url")),
         ("POST", "/v1/nodes", "{}", 405, "no_method", None),
@@ -352,6 +369,20 @@ fn whatever_is_wrong_with_a_request_is_named() {
             answer.is_problem(*status, code, *field);
         }
     }
+    // A password or a secret is not repeated.
+    for (method, path, body) in [
+        ("PUT", "/v1/accounts/bob", r#"{"password": ["hunter2hunter2"]}"#),
+        ("PATCH", "/v1/topics/t", r#"{"secrets": ["\ud800hunter2hunter2"]}"#),
+    ] {
+        let refused = http.send(method, path, "", body.as_bytes()).is(422);
+        assert!(!refused.to_string().contains("hunter2"), "{refused}");
+    }
+    let scopes = http.ask("POST", "/v1/tokens", &json!({"name": "a", "scopes": ["read", 3]})).is(422);
+    assert!(scopes["detail"].as_str().unwrap().contains("not a list of texts"), "{scopes}");
+    // What the registry keeps is what is answered: whole milliseconds.
+    let finer = http.ask("PATCH", "/v1/topics/t", &json!({"delay": "1500us", "retry": ["1.0001s"]})).is(200);
+    assert_eq!((&finer["delay"], &finer["retry"]), (&json!("2ms"), &json!(["1s1ms"])));
+    assert_eq!(http.get("/v1/topics/t").is(200)["delay"], "2ms");
     let text = http.send("POST", "/v1/topics", "Content-Type: text/plain\r\n", b"{}");
     text.is_problem(415, "not_json", None);
     let fat = format!("x-fat: {}\r\n", "x".repeat(17 << 10));

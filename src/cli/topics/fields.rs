@@ -6,6 +6,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Map, Value, json};
 
 use super::super::failure::Failure;
+use model::strict_json::StrictValue;
 use model::topic::{Setting, SettingKind, Topic};
 
 /// The fields that the API shows, but that cannot be set.
@@ -122,12 +123,25 @@ fn value(setting: &Setting, values: &[String]) -> Result<Value> {
         SettingKind::Failures => parts().collect(),
         SettingKind::Texts => json!(values),
         SettingKind::Headers => {
-            let headers = values.iter().map(|line| header(line)).collect::<Result<_>>()?;
+            let mut headers = Map::new();
+            for line in values {
+                let (name, value) = header(line)?;
+                if headers.keys().any(|known: &String| known.eq_ignore_ascii_case(&name)) {
+                    return Err(Failure::Usage(format!("--header {name:?} is given twice")).into());
+                }
+                headers.insert(name, value);
+            }
             Value::Object(headers)
         }
         SettingKind::Secrets => {
             let text = super::super::add::given(&format!("@{text}"))?;
-            text.lines().map(str::trim).filter(|line| !line.is_empty()).collect()
+            let secrets: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+            if secrets.is_empty() {
+                let problem =
+                    "the file of --secrets-file holds no secret (--unset secrets removes all secrets)";
+                return Err(Failure::Usage(problem.to_owned()).into());
+            }
+            json!(secrets)
         }
         _ => json!(text),
     })
@@ -144,7 +158,7 @@ fn header(line: &str) -> Result<(String, Value)> {
 /// Returns the fields of the topic in a file. The file is JSON, or TOML, in which they may also be under `[[topic]]`,
 /// as in the configuration.
 pub(super) fn of_file(text: &str) -> Result<Map<String, Value>, String> {
-    let value: Value = if text.trim_start().starts_with('{') {
+    let StrictValue(value) = if text.trim_start().starts_with('{') {
         serde_json::from_str(text).map_err(|e| e.to_string())?
     } else {
         toml::from_str(text).map_err(|e| e.to_string().trim_end().replace('\n', "\n  "))?
@@ -204,7 +218,14 @@ mod tests {
         ] {
             assert_eq!(Value::Object(of_file(text).unwrap()), topic, "{text}");
         }
-        for bad in ["1", "{", "[server]\n[[topic]]\nname = \"t\"", "[[topic]]\n[[topic]]"] {
+        for bad in [
+            "1",
+            "{",
+            "[server]\n[[topic]]\nname = \"t\"",
+            "[[topic]]\n[[topic]]",
+            "name = \"t\"\ndelay = inf",
+            r#"{"name": "t", "delay": 1, "delay": 2}"#,
+        ] {
             assert!(of_file(bad).is_err(), "{bad}");
         }
     }

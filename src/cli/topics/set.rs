@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context as _, Result, anyhow};
 use serde_json::{Map, Value};
 
 use super::super::add::given;
@@ -44,6 +44,8 @@ pub(super) struct Arguments {
 /// Runs `dq topics set`.
 pub(super) fn run(at: &TargetOptions, arguments: &Arguments) -> Result<()> {
     let said = arguments.fields.object()?;
+    // How many secrets the topic has, if the file has only their number.
+    let mut lacks_secrets = None;
     let (name, topic, is_whole) = match &arguments.file {
         None => (arguments.name.clone().unwrap_or_default(), said, false),
         Some(file) => {
@@ -55,8 +57,12 @@ pub(super) fn run(at: &TargetOptions, arguments: &Arguments) -> Result<()> {
             // The API shows how many secrets a topic has, not the secrets. If the file has only this number, the
             // secrets stay as they are.
             let is_shown = topic.get("secrets").is_some_and(Value::is_number);
+            lacks_secrets = topic.get("secrets").and_then(Value::as_u64).filter(|n| *n > 0);
             let is_left_out = |name: &str| SHOWN_ONLY.contains(&name) || is_shown && name == "secrets";
             topic.retain(|name, _| !is_left_out(name));
+            if said.contains_key("secrets") {
+                lacks_secrets = None;
+            }
             topic.extend(said);
             (name, topic, !is_shown)
         }
@@ -67,8 +73,14 @@ pub(super) fn run(at: &TargetOptions, arguments: &Arguments) -> Result<()> {
     }
     let revision =
         arguments.if_revision.as_ref().map(|revision| format!("\"{}\"", revision.trim_matches('"')));
-    let (outcome, answer) =
-        send(&Api::from_options(at)?, &super::path(&name), topic, is_whole, revision.as_deref())?;
+    let (outcome, answer) = send(
+        &Api::from_options(at)?,
+        &super::path(&name),
+        topic,
+        is_whole,
+        lacks_secrets,
+        revision.as_deref(),
+    )?;
     if at.json {
         // Some answers have no body.
         match answer.raw() {
@@ -86,6 +98,7 @@ fn send(
     path: &str,
     mut topic: Map<String, Value>,
     is_whole: bool,
+    lacks_secrets: Option<u64>,
     revision: Option<&str>,
 ) -> Result<(&'static str, Answer)> {
     let expected = revision.map(|revision| ("if-match", revision));
@@ -99,9 +112,17 @@ fn send(
             Some(Failure::Refused(Problem { status: 404, code, .. }))
                 if code == "unknown_topic" && revision.is_none() =>
             {
+                if let Some(n) = lacks_secrets {
+                    let problem = format!(
+                        "the topic is not registered here, and the file has the number of its secrets ({n}), not the \
+                         secrets: give them with --secrets-file, or --unset secrets"
+                    );
+                    return Err(Failure::Usage(problem).into());
+                }
                 topic.retain(|_, value| !value.is_null());
                 // If somebody else registers the topic meanwhile, theirs stays.
-                Ok(("made", api.ask_with("PUT", path, &[("if-none-match", "*")], &topic)?))
+                let made = api.ask_with("PUT", path, &[("if-none-match", "*")], &topic);
+                Ok(("made", made.context("there is no such topic yet, and it cannot be registered")?))
             }
             _ => Err(e),
         },
@@ -198,6 +219,11 @@ mod tests {
         let shown = json!({"name": "there", "rate": null, "secrets": 1, "source": "registry", "problem": null, "revision": "1", "paused": false});
         run(&at, &arguments("there", file(shown))).unwrap();
         assert_eq!(asked(&calls), [("PATCH /v1/topics/there".to_owned(), json!({"rate": null}))]);
+        // Without its secrets, a topic that is shown is not made anew.
+        let shown = json!({"name": "new", "callback": "http://x/", "secrets": 1});
+        let refused = run(&at, &arguments("", file(shown))).unwrap_err().to_string();
+        assert!(refused.contains("the number of its secrets (1)"), "{refused}");
+        assert_eq!(asked(&calls).len(), 1);
         assert!(run(&at, &arguments("other", file(json!({"name": "there"})))).is_err());
         assert!(run(&at, &arguments("", file(json!({"rate": 1})))).is_err());
         assert_eq!(asked(&calls), []);

@@ -300,15 +300,18 @@ pub(super) trait Written: Sized {
 }
 
 impl Written for Duration {
+    /// A part of a millisecond counts as a whole one: the registries keep milliseconds.
     fn read(value: &Value) -> Option<Duration> {
-        match value {
+        let span = match value {
             Value::Number(seconds) => match seconds.as_u64() {
-                Some(seconds) => Some(Duration::from_secs(seconds)),
-                None => Duration::try_from_secs_f64(seconds.as_f64()?).ok(),
+                Some(seconds) => Duration::from_secs(seconds),
+                None => Duration::try_from_secs_f64(seconds.as_f64()?).ok()?,
             },
-            Value::String(text) => humantime::parse_duration(text).ok(),
-            _ => None,
-        }
+            Value::String(text) => humantime::parse_duration(text).ok()?,
+            _ => return None,
+        };
+        let part = span.subsec_nanos() % 1_000_000;
+        if part == 0 { Some(span) } else { span.checked_add(Duration::from_nanos((1_000_000 - part).into())) }
     }
 
     fn write(&self) -> Value {

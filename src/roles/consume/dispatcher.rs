@@ -193,7 +193,6 @@ impl Dispatcher {
             let lane = &mut self.lanes[number];
             lane.pass(now);
             if matches!(lane.exchange, Exchange::Idle) {
-                // A lane whose store failed is known to have work again.
                 lane.rung.iter().for_each(|topic| self.fair.rang(number, topic));
             }
             if !self.drains {

@@ -109,8 +109,7 @@ impl Dispatcher {
                 // for them.
                 lane.search(Asks::All);
                 if batch.jobs.is_empty() {
-                    lane.rung.extend(self.fair.forget(number));
-                    lane.rung.extend(lease.into_iter().flat_map(|lease| lease.unasked));
+                    self.fair.forget(number);
                     return Ok(());
                 }
             }

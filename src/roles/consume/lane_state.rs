@@ -40,8 +40,7 @@ pub(super) struct LaneState {
     /// When the last lease ended, if it left work behind as far as is known.
     backlog: Option<Instant>,
     pub bell: BellState,
-    /// The topics that the bell rang for. After a failure of the store, also the topics that were known to have ready
-    /// jobs.
+    /// The topics that the bell rang for, or whose circuit has let a job through, since the last lease.
     pub rung: BTreeSet<TopicName>,
     /// Outcomes that are not in the store yet.
     unsettled: Vec<Settlement>,

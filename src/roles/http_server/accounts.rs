@@ -2,7 +2,7 @@
 //! password.
 
 use axum::Json;
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, State};
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -11,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::access::Caller;
-use super::api::{Api, Sent};
+use super::api::{Api, NameInPath, Sent};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
 use super::input::random;
@@ -113,7 +113,7 @@ async fn list(State(api): State<Api>) -> Result<Json<Value>, Problem> {
 async fn put(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
-    Path(path): Path<String>,
+    NameInPath(path): NameInPath,
     Sent(json): Sent,
 ) -> Result<ApiResponse, Problem> {
     api.registrar.takes("accounts")?;
@@ -149,7 +149,7 @@ async fn put(
 async fn remove(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
-    Path(path): Path<String>,
+    NameInPath(path): NameInPath,
 ) -> Result<StatusCode, Problem> {
     api.registrar.takes("accounts")?;
     let name = name(&path)?;

@@ -108,6 +108,17 @@ impl<S: Send + Sync> FromRequestParts<S> for InTopic {
     }
 }
 
+/// The name at the end of a path.
+pub(super) struct NameInPath(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for NameInPath {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut request::Parts, state: &S) -> Result<NameInPath, Problem> {
+        let Path(name) = Path::<String>::from_request_parts(parts, state).await?;
+        Ok(NameInPath(name))
+    }
+}
+
 /// The job that a path names.
 pub(super) struct OfJob(pub JobKey);
 

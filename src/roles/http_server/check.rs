@@ -1,10 +1,12 @@
 //! The route that checks a topic before it is registered: what is wrong with its fields, and when the attempts of a job
 //! would be made. It changes nothing and calls no receiver.
 
+use std::collections::BTreeMap;
+
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -14,7 +16,9 @@ use super::api_response::ApiResponse;
 use super::problem::Problem;
 use super::schema;
 use super::topic_fields::TopicPatch;
+use model::guard::Rules;
 use model::job::TopicName;
+use model::strict_json::UniqueFields;
 use model::topic::Topic;
 
 /// How many attempts the timetable shows. The last attempt is shown in any case.
@@ -57,22 +61,36 @@ struct CheckedTopic {
 /// Returns the topic that a body describes, if nothing is wrong with it.
 fn topic(json: &[u8]) -> Result<Topic, Problem> {
     let parts = TopicPatch::read(json)?;
-    parts.topic(Topic::new(parts.name(None)?, ""))
+    parts.new_topic(parts.name(None)?)
 }
 
 fn wrong(problem: Problem) -> WrongField {
     WrongField { field: problem.named_field().map(str::to_owned), detail: problem.detail }
 }
 
+/// The fields of a topic, as they were sent.
+type Given<'a> = BTreeMap<String, &'a RawValue>;
+
+/// Returns the fields that decide whether a value of `field` has an effect.
+fn companions(field: &str) -> &'static [&'static str] {
+    match field {
+        "retry_base" | "retry_cap" => &["retry"],
+        "method" => &["payload"],
+        _ => &[],
+    }
+}
+
 /// Returns all problems of a topic. Each field is checked by itself, so that one problem does not hide another.
-fn problems(given: &Map<String, Value>, json: &[u8]) -> (Vec<WrongField>, Option<Topic>) {
-    let alone = |(field, value): (&String, &Value)| {
-        let mut one = Map::from_iter([
-            ("name".to_owned(), json!("topic")),
-            ("callback".to_owned(), json!("http://localhost/")),
+fn problems(given: &Given<'_>, json: &[u8]) -> (Vec<WrongField>, Option<Topic>) {
+    let stand_in = |text| serde_json::from_str::<&RawValue>(text).expect("a JSON text");
+    let alone = |(field, value): (&String, &&RawValue)| {
+        let mut one: BTreeMap<&str, &RawValue> = BTreeMap::from([
+            ("name", stand_in("\"topic\"")),
+            ("callback", stand_in("\"http://localhost/\"")),
         ]);
-        one.insert(field.clone(), value.clone());
-        let problem = topic(Value::Object(one).to_string().as_bytes()).err()?;
+        let others = companions(field).iter().filter_map(|name| Some((*name, *given.get(*name)?)));
+        one.extend(others.chain([(field.as_str(), *value)]));
+        let problem = topic(&serde_json::to_vec(&one).expect("an object of JSON values")).err()?;
         (problem.named_field() == Some(field)).then(|| wrong(problem))
     };
     let mut problems: Vec<WrongField> = given.iter().filter_map(alone).collect();
@@ -108,7 +126,7 @@ fn timetable(topic: &Topic) -> (Vec<AttemptAt>, u64) {
     request_body = schema::NewTopic,
     responses((status = 200, body = CheckedTopic, description = "The problems of the topic, and the timetable of its attempts"), schema::ChangeProblems))]
 async fn check_topic(State(api): State<Api>, Sent(json): Sent) -> Result<ApiResponse, Problem> {
-    let given: Map<String, Value> = serde_json::from_slice(&json).map_err(Problem::bad_json)?;
+    let UniqueFields(given) = serde_json::from_slice(&json).map_err(Problem::bad_json)?;
     let (mut problems, topic) = problems(&given, &json);
     let is_of_file = |name: &TopicName| api.settings.topics.iter().any(|topic| topic.name == *name);
     if let Some(topic) = topic.as_ref().filter(|topic| is_of_file(&topic.name)) {
@@ -118,6 +136,11 @@ async fn check_topic(State(api): State<Api>, Sent(json): Sent) -> Result<ApiResp
     if let Some(Err(problem)) = topic.clone().map(|topic| api.can_give(topic)) {
         problems.push(wrong(problem));
     }
+    // A host name is not looked up here: the console asks this route while somebody types.
+    let rules = Rules::new(&api.settings.callback);
+    if let Some(why) = topic.as_ref().and_then(|topic| rules.denies_literal(&topic.callback)) {
+        problems.push(WrongField { field: Some("callback".to_owned()), detail: format!("callback: {why}") });
+    }
     let (timetable, gives_up) = topic.as_ref().map(timetable).unzip();
     let checked =
         CheckedTopic { problems, timetable: timetable.unwrap_or_default(), gives_up_after_ms: gives_up };
@@ -126,11 +149,14 @@ async fn check_topic(State(api): State<Api>, Sent(json): Sent) -> Result<ApiResp
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
     fn of(json: Value) -> (Vec<String>, Option<Topic>) {
         let text = json.to_string();
-        let (problems, topic) = problems(json.as_object().unwrap(), text.as_bytes());
+        let UniqueFields(given) = serde_json::from_str(&text).unwrap();
+        let (problems, topic) = problems(&given, text.as_bytes());
         (problems.into_iter().map(|p| p.field.unwrap_or_default()).collect(), topic)
     }
 
@@ -146,6 +172,20 @@ mod tests {
         let (wrong, _) = of(json!({"name": "a", "callback": "http://h/", "method": "GET"}));
         assert_eq!(wrong.len(), 1, "fields that do not go together: {wrong:?}");
         assert_eq!(of(json!({"name": "a", "callback": "http://h/", "colour": 1})).0, ["colour"]);
+        assert_eq!(of(json!({"name": "a"})).0, ["callback"]);
+    }
+
+    #[test]
+    fn a_field_is_judged_with_those_that_it_depends_on() {
+        let topic = |more: Value| {
+            let mut topic = json!({"name": "a", "callback": "http://h/"});
+            topic.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            of(topic).0
+        };
+        assert_eq!(topic(json!({"retry": "exponential", "retry_cap": "2h", "retry_base": "1s"})), [""; 0]);
+        assert_eq!(topic(json!({"method": "GET", "payload": "form"})), [""; 0]);
+        assert_eq!(topic(json!({"retry": ["1s"], "retry_cap": "2h"})), ["retry_cap"]);
+        assert_eq!(topic(json!({"retry": "often", "retry_cap": "2h"})), ["retry"]);
     }
 
     #[test]

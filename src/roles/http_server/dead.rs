@@ -68,6 +68,8 @@ pub(super) struct PurgeRequest<'a> {
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 100000)]
     limit: Option<Limit>,
     /// If true, the dead letters are only counted.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(nullable = false)]
     dry_run: Option<bool>,
 }
 
@@ -88,6 +90,8 @@ pub(super) struct RedriveRequest<'a> {
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 100000)]
     limit: Option<Limit>,
     /// If true, the dead letters are only counted.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(nullable = false)]
     dry_run: Option<bool>,
     /// The pace: the jobs are `delayed`, and due one after the other. If it is missing, all are due at the same time.
     #[schema(schema_with = schema::rate, required = false)]

@@ -8,9 +8,10 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::input::{short, wrong};
 use super::problem::Problem;
-use super::typed_body;
+use super::typed_body::{self, given};
 use host::now_ms;
 use model::job::LATEST_MS;
+use model::json_time;
 use model::letters::Filter;
 
 /// The fields of a filter.
@@ -25,7 +26,8 @@ const STATUS: &str = "an HTTP status";
 /// Reads a moment in Unix milliseconds. A span means that long ago.
 fn when(text: &str) -> Option<i64> {
     let at = if let Ok(at) = text.parse::<i64>() {
-        at
+        // No job died before 1973: the number is something else, such as Unix seconds or a year.
+        (at >= json_time::FIRST_MS).then_some(at)?
     } else if let Ok(span) = humantime::parse_duration(text) {
         now_ms().checked_sub(i64::try_from(span.as_millis()).ok()?)?
     } else {
@@ -72,14 +74,14 @@ pub(super) fn filter(raw: &RawValue) -> Result<Filter, Problem> {
     if !raw.get().starts_with('{') {
         return Err(wrong("filter", raw, "an object"));
     }
-    let given: DeadFilter = typed_body::read(raw.get().as_bytes())?;
+    let parsed: DeadFilter = typed_body::read(raw.get().as_bytes())?;
     let filter = Filter {
-        id_prefix: given.id_prefix.unwrap_or_default(),
-        id_contains: given.id_contains.unwrap_or_default(),
-        reason: given.reason.unwrap_or_default(),
-        died_after_ms: given.died_after.map(|When(ms)| ms),
-        died_before_ms: given.died_before.map(|When(ms)| ms),
-        status: given.status.map(|ReceiverStatus(status)| status),
+        id_prefix: parsed.id_prefix.unwrap_or_default(),
+        id_contains: parsed.id_contains.unwrap_or_default(),
+        reason: parsed.reason.unwrap_or_default(),
+        died_after_ms: parsed.died_after.map(|When(ms)| ms),
+        died_before_ms: parsed.died_before.map(|When(ms)| ms),
+        status: parsed.status.map(|ReceiverStatus(status)| status),
     };
     // An empty filter is refused: a client without conditions must not select all dead letters.
     if filter == Filter::default() {
@@ -113,35 +115,43 @@ impl<'de> Deserialize<'de> for ReceiverStatus {
 
 fn moment() -> Schema {
     let text = ObjectBuilder::new().schema_type(Type::String).examples(["2h"]);
-    let ms = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0));
-    let null = ObjectBuilder::new().schema_type(Type::Null);
+    let ms = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(json_time::FIRST_MS));
     OneOfBuilder::new()
         .item(text)
         .item(ms)
-        .item(null)
         .description(Some(
             "A moment (RFC 3339, or Unix milliseconds), or a span such as \"2h\", which means that long ago.",
         ))
         .into()
 }
 
-/// Selects the dead letters that match all of its fields. At least one field is required.
+/// Selects the dead letters that match all of its fields. At least one field is required. A null is refused: it could be
+/// a condition whose value a client does not have.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = DeadFilter, example = json!({"died_after": "2h", "status": 503}), min_properties = 1)]
 pub(super) struct DeadFilter {
     /// The beginning of the id.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(nullable = false)]
     id_prefix: Option<String>,
     /// A part of the id.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(nullable = false)]
     id_contains: Option<String>,
+    #[serde(default, deserialize_with = "given")]
     #[schema(schema_with = moment, required = false)]
     died_after: Option<When>,
+    #[serde(default, deserialize_with = "given")]
     #[schema(schema_with = moment, required = false)]
     died_before: Option<When>,
     /// A part of the error of the last attempt.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(nullable = false)]
     reason: Option<String>,
     /// The status of the receiver's answer to the last attempt.
-    #[schema(value_type = Option<u16>, minimum = 100, maximum = 999)]
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<u16>, minimum = 100, maximum = 999, nullable = false)]
     status: Option<ReceiverStatus>,
 }
 

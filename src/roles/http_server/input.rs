@@ -26,9 +26,31 @@ pub(super) const BATCH_MAX: usize = 10_000;
 /// How many jobs a listing shows by default, and at most.
 pub(super) const LIMITS: [usize; 2] = [50, 1000];
 
-/// Returns the problem of a field with a value that is not `wanted`.
+/// Returns the problem of a field with a value that is not `wanted`. A password or secret is not repeated.
 pub(super) fn wrong(field: &str, raw: &RawValue, wanted: &str) -> Problem {
-    Problem::field(field, format!("{field} is {}, and not {wanted}", short(raw.get())))
+    let detail = match field {
+        "password" | "secrets" => format!("{field}: the value is not {wanted}"),
+        _ => format!("{field} is {}, and not {wanted}", short(raw.get())),
+    };
+    Problem::field(field, detail)
+}
+
+/// A name of a query, and its value.
+type Parameter<'a> = (Cow<'a, str>, Cow<'a, str>);
+
+/// Returns the parameters of a query. One that is not `known`, or that is given twice, is refused.
+pub(super) fn parameters<'a>(query: &'a str, known: &[&str]) -> Result<Vec<Parameter<'a>>, Problem> {
+    let mut parameters: Vec<Parameter> = Vec::new();
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        if !known.contains(&&*name) {
+            return Err(Problem::unknown_field(&short(&name), known));
+        }
+        if parameters.iter().any(|(other, _)| *other == name) {
+            return Err(Problem::field(&name, format!("{name} is given twice: give it once")));
+        }
+        parameters.push((name, value));
+    }
+    Ok(parameters)
 }
 
 /// Cuts a text to the length that a message should repeat.
@@ -276,11 +298,10 @@ pub(super) fn page_with(
     mut other: impl FnMut(&str, &str) -> Result<(), Problem>,
 ) -> Result<(Option<String>, usize), Problem> {
     let (mut cursor, mut limit) = (None, limits[0]);
-    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+    for (name, value) in parameters(query, known)? {
         let wrong =
             |wanted: &str| Problem::field(&name, format!("{name} is {:?}, and not {wanted}", short(&value)));
         match name.as_ref() {
-            name if !known.contains(&name) => return Err(Problem::unknown_field(&short(name), known)),
             "cursor" => {
                 cursor = Some(cursor::read(&value).ok_or_else(|| wrong("the next of another page"))?);
             }
@@ -296,7 +317,7 @@ pub(super) fn page_with(
 
 /// Returns the body, or an empty object if the body is missing.
 pub(super) fn or_empty(json: &[u8]) -> &[u8] {
-    if json.is_empty() || json.trim_ascii() == b"null" { b"{}" } else { json }
+    if json.trim_ascii().is_empty() { b"{}" } else { json }
 }
 
 /// Reads the name of a topic from a path.
@@ -306,14 +327,7 @@ pub(super) fn topic(name: &str) -> Result<TopicName, Problem> {
 
 /// Returns the topic that a query names, if it names one. The query may name nothing else.
 pub(super) fn only_topic(query: &str) -> Result<Option<TopicName>, Problem> {
-    let mut only = None;
-    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-        match &*name {
-            "topic" => only = Some(topic(&value)?),
-            _ => return Err(Problem::unknown_field(&short(&name), &["topic"])),
-        }
-    }
-    Ok(only)
+    parameters(query, &["topic"])?.first().map(|(_, value)| topic(value)).transpose()
 }
 
 /// Reads the id of a job from a path.

@@ -154,7 +154,7 @@ fn app(api: Api, access: Access, refused: Arc<RefusedRequests>) -> Result<Router
         .merge(statistics::routes())
         .merge(openapi::routes());
     let (router, document) = routes.split_for_parts();
-    let json = document.to_json().context("cannot write the document of the API")?;
+    let json = openapi::to_json(&document).context("cannot write the document of the API")?;
     let _ = api.document.set(json.into());
     let max_body = api.max_body;
     let registrar = api.registrar.clone();

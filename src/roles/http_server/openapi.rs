@@ -5,6 +5,7 @@ use axum::extract::State;
 use axum::http::HeaderValue;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
+use serde_json::{Map, Value};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::tag::TagBuilder;
 use utoipa::openapi::{Components, InfoBuilder, OpenApi, OpenApiBuilder};
@@ -48,6 +49,23 @@ pub(super) fn beginning() -> OpenApi {
             tag("daemon", "The daemon itself"),
         ]))
         .build()
+}
+
+/// Returns the document as JSON. A body that may be left out is described as one that may also be null. It may not.
+pub(super) fn to_json(document: &OpenApi) -> serde_json::Result<Vec<u8>> {
+    let mut json = serde_json::to_value(document)?;
+    let paths = json.get_mut("paths").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut);
+    for operation in paths.filter_map(Value::as_object_mut).flat_map(Map::values_mut) {
+        let Some(schema) = operation.pointer_mut("/requestBody/content/application~1json/schema") else {
+            continue;
+        };
+        if let Some([one, other]) = schema["oneOf"].as_array().map(Vec::as_slice)
+            && let Some(body) = [(one, other), (other, one)].iter().find(|(null, _)| null["type"] == "null")
+        {
+            *schema = body.1.clone();
+        }
+    }
+    serde_json::to_vec(&json)
 }
 
 pub(super) fn routes() -> OpenApiRouter<Api> {

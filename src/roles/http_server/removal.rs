@@ -18,7 +18,7 @@ use utoipa_axum::routes;
 use super::api::{Api, InTopic};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
-use super::input::short;
+use super::input::{parameters, short};
 use super::problem::Problem;
 use super::schema;
 use super::store_client::Reply;
@@ -68,19 +68,15 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
 }
 
 fn decision(query: &str) -> Result<Option<Decision>, Problem> {
-    let mut decision = None;
-    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-        decision = Some(match (&*name, &*value) {
-            ("jobs", "keep") => Decision::Keep,
-            ("jobs", "purge") => Decision::Purge,
-            ("jobs", other) => {
-                let detail = format!("jobs is {:?}, and not \"keep\" or \"purge\"", short(other));
-                return Err(Problem::field("jobs", detail));
-            }
-            (other, _) => return Err(Problem::unknown_field(&short(other), &["jobs"])),
-        });
-    }
-    Ok(decision)
+    let given = parameters(query, &["jobs"])?;
+    let decision = |value: &str| match value {
+        "keep" => Ok(Decision::Keep),
+        "purge" => Ok(Decision::Purge),
+        other => {
+            Err(Problem::field("jobs", format!("jobs is {:?}, and not \"keep\" or \"purge\"", short(other))))
+        }
+    };
+    given.first().map(|(_, value)| decision(value)).transpose()
 }
 
 /// How many jobs a topic has.

@@ -10,7 +10,7 @@ use utoipa_axum::routes;
 
 use super::api::Api;
 use super::api_response::ApiResponse;
-use super::input::short;
+use super::input::{parameters, short};
 use super::problem::Problem;
 use super::schema;
 use super::store_client::Reply;
@@ -75,20 +75,15 @@ struct NodeStats {
 
 /// Returns how many days a query asks for, if it does.
 fn days(query: &str) -> Result<Option<i64>, Problem> {
-    let mut days = None;
-    for (name, text) in form_urlencoded::parse(query.as_bytes()) {
-        if name != "days" {
-            return Err(Problem::unknown_field(&short(&name), &["days"]));
+    let given = parameters(query, &["days"])?;
+    let days = |text: &str| match text.parse() {
+        Ok(n @ 1..=DAYS_MAX) => Ok(n),
+        _ => {
+            let detail = format!("days is {:?}, and not a number from 1 to {DAYS_MAX}", short(text));
+            Err(Problem::field("days", detail))
         }
-        days = match text.parse() {
-            Ok(n @ 1..=DAYS_MAX) => Some(n),
-            _ => {
-                let detail = format!("days is {:?}, and not a number from 1 to {DAYS_MAX}", short(&text));
-                return Err(Problem::field("days", detail));
-            }
-        };
-    }
-    Ok(days)
+    };
+    given.first().map(|(_, text)| days(text)).transpose()
 }
 
 impl Api {

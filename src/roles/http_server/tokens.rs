@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, State};
 use axum::http::header::CACHE_CONTROL;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -16,7 +16,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::access::Caller;
-use super::api::{Api, Sent};
+use super::api::{Api, NameInPath, Sent};
 use super::audit::AuditNote;
 use super::input::random;
 use super::problem::Problem;
@@ -170,7 +170,7 @@ async fn create(
 async fn revoke(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
-    Path(name): Path<String>,
+    NameInPath(name): NameInPath,
 ) -> Result<StatusCode, Problem> {
     api.registrar.takes("tokens")?;
     let name = TokenName::new(&name).map_err(|e| Problem::field("name", format!("name: {e}")))?;

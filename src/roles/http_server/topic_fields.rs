@@ -1,67 +1,39 @@
 //! A topic as clients send it to the API: its settings in their written forms. Each is read by itself, so that a problem
 //! can name it.
 
-use std::fmt;
+use std::collections::BTreeMap;
 
-use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
-use serde_json::Map;
+use serde::Deserialize;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use super::input::{short, wrong};
 use super::problem::Problem;
+use super::typed_body::without_place;
 use model::job::TopicName;
+use model::strict_json::{StrictValue, UniqueFields};
 use model::topic::{InvalidTopic, Topic};
 
-/// The most fields that are kept of an object. A topic has fewer settings.
-const FIELDS_MAX: usize = 64;
-
 /// The fields of an object, as they were sent.
-pub(super) struct Fields<'a>(Vec<(String, &'a RawValue)>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Fields<'a>, D::Error> {
-        struct Visit;
-        impl<'de> Visitor<'de> for Visit {
-            type Value = Vec<(String, &'de RawValue)>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
-                let mut fields: Self::Value = Vec::new();
-                while let Some((name, value)) = map.next_entry::<String, &RawValue>()? {
-                    if fields.iter().any(|(n, _)| *n == name) {
-                        return Err(de::Error::custom(format!("the field {name:?} occurs twice")));
-                    }
-                    // Further fields are not kept. At least one of those kept is unknown then, so the object is
-                    // refused.
-                    if fields.len() <= FIELDS_MAX {
-                        fields.push((name, value));
-                    }
-                }
-                Ok(fields)
-            }
-        }
-        from.deserialize_map(Visit).map(Fields)
-    }
-}
+pub(super) struct Fields<'a>(BTreeMap<String, &'a RawValue>);
 
 impl<'a> Fields<'a> {
     pub(super) fn read(json: &'a [u8], known: &[&str]) -> Result<Fields<'a>, Problem> {
-        let fields: Fields<'a> = serde_json::from_slice(json).map_err(Problem::bad_json)?;
-        match fields.0.iter().find(|(name, _)| !known.contains(&name.as_str())) {
-            Some((name, _)) => Err(Problem::unknown_field(&short(name), known)),
-            None => Ok(fields),
+        let UniqueFields(fields) = serde_json::from_slice(json).map_err(Problem::bad_json)?;
+        match fields.keys().find(|name| !known.contains(&name.as_str())) {
+            Some(name) => Err(Problem::unknown_field(&short(name), known)),
+            None => Ok(Fields(fields)),
         }
     }
 
     /// The names of the fields that were sent.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|(name, _)| name.as_str())
+        self.0.keys().map(String::as_str)
     }
 
     /// Returns a field as it was sent. A null is a value.
     pub(super) fn raw(&self, name: &str) -> Option<&'a RawValue> {
-        self.0.iter().find(|(n, _)| n == name).map(|(_, value)| *value)
+        self.0.get(name).copied()
     }
 
     /// Returns a field. A null counts as missing.
@@ -113,14 +85,30 @@ impl<'a> TopicPatch<'a> {
         self.0.plain("callback", "a text")
     }
 
+    /// Returns a new topic with these settings, checked by the rules of the configuration.
+    pub(super) fn new_topic(&self, name: TopicName) -> Result<Topic, Problem> {
+        let is_given = self.0.get("callback").is_some();
+        self.topic(Topic::new(name, "")).map_err(|problem| match problem.named_field() {
+            Some("callback") if !is_given => {
+                Problem::missing("callback", "the http or https URL that dq calls")
+            }
+            _ => problem,
+        })
+    }
+
     /// Applies the settings to `topic`, and checks it by the rules of the configuration.
     pub(super) fn topic(&self, mut topic: Topic) -> Result<Topic, Problem> {
         let refused = |invalid: InvalidTopic| Problem::field(invalid.field, invalid.to_string());
         let mut given = Map::new();
         for setting in Topic::SETTINGS {
             let Some(raw) = self.0.raw(setting.name) else { continue };
-            let value =
-                serde_json::from_str(raw.get()).map_err(|_| wrong(setting.name, raw, &setting.wanted()))?;
+            let StrictValue(value) = serde_json::from_str(raw.get()).map_err(|e| {
+                match serde_json::from_str::<Value>(raw.get()) {
+                    // The value itself can be read, so one of its objects has a field twice.
+                    Ok(_) => Problem::field(setting.name, format!("{}: {}", setting.name, without_place(&e))),
+                    Err(_) => wrong(setting.name, raw, &setting.wanted()),
+                }
+            })?;
             setting.check_written(&value).map_err(refused)?;
             given.insert(setting.name.to_owned(), value);
         }

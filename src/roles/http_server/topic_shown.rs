@@ -132,6 +132,14 @@ impl TopicResponse {
         TopicResponse { name: topic.name.to_string(), settings, state }
     }
 
+    /// Adds a setting that dq cannot follow.
+    pub(super) fn with_problem(mut self, problem: &str) -> TopicResponse {
+        let before = self.state.problem.take();
+        self.state.problem =
+            Some(before.into_iter().chain([problem.to_owned()]).collect::<Vec<_>>().join("; "));
+        self
+    }
+
     /// Adds whether the topic's jobs are held back, if that is known.
     pub(super) fn with(self, held: &Paused) -> TopicResponse {
         let Some((is_paused, view)) = held.state_of(&self.name) else { return self };

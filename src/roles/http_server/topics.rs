@@ -114,6 +114,13 @@ impl WrittenTopic {
 }
 
 impl Api {
+    /// Returns what is shown of a topic.
+    fn topic_response(&self, topic: &Topic, source: Source, revision: Option<Revision>) -> TopicResponse {
+        let lacks = topic.durability.and_then(|level| self.settings.store.lacks(level));
+        let shown = TopicResponse::new(topic, source, revision);
+        lacks.into_iter().fold(shown, |shown, why| shown.with_problem(&format!("durability: {why}")))
+    }
+
     /// Refuses a change of a topic of the configuration file, and any change if there is no registry.
     pub(super) fn check_writable(&self, name: &TopicName) -> Result<(), Problem> {
         if self.settings.topics.iter().any(|topic| topic.name == *name) {
@@ -168,19 +175,19 @@ pub(super) fn found(
 async fn list(State(api): State<Api>) -> Result<ApiResponse, Problem> {
     let of_file = |name: &TopicName| api.settings.topics.iter().any(|t| t.name == *name);
     let mut topics: Vec<TopicResponse> =
-        api.settings.topics.iter().map(|t| TopicResponse::new(t, Source::File, None)).collect();
+        api.settings.topics.iter().map(|t| api.topic_response(t, Source::File, None)).collect();
     let (mut unusable, mut away) = (Vec::new(), None);
     if api.registrar.is_there() {
         match api.registrar.ask(|registry| registry.list()).await {
             Ok(listing) => {
                 let own = listing.topics.iter().filter(|r| !of_file(&r.topic.name));
-                topics.extend(own.map(|r| TopicResponse::new(&r.topic, Source::Registry, Some(r.revision))));
+                topics.extend(own.map(|r| api.topic_response(&r.topic, Source::Registry, Some(r.revision))));
                 unusable = listing.unusable.iter().map(ToString::to_string).collect();
             }
             Err(e) => {
                 let known = api.topics.borrow().clone();
                 let own = known.iter().filter(|topic| !of_file(&topic.name));
-                topics.extend(own.map(|topic| TopicResponse::new(topic, Source::Registry, None)));
+                topics.extend(own.map(|topic| api.topic_response(topic, Source::Registry, None)));
                 away = Some(e.to_string());
             }
         }
@@ -201,7 +208,7 @@ async fn show(State(api): State<Api>, InTopic(name): InTopic) -> Result<ApiRespo
     if let Some(topic) = api.settings.topics.iter().find(|topic| topic.name == name) {
         return Ok(ApiResponse::new(
             StatusCode::OK,
-            &TopicResponse::new(topic, Source::File, None).with(&paused),
+            &api.topic_response(topic, Source::File, None).with(&paused),
         ));
     }
     if !api.registrar.is_there() {
@@ -211,7 +218,7 @@ async fn show(State(api): State<Api>, InTopic(name): InTopic) -> Result<ApiRespo
     match api.registrar.ask(move |registry| registry.get(&asked)).await {
         Ok(Some(found)) => {
             let shown =
-                TopicResponse::new(&found.topic, Source::Registry, Some(found.revision)).with(&paused);
+                api.topic_response(&found.topic, Source::Registry, Some(found.revision)).with(&paused);
             Ok(ApiResponse::new(StatusCode::OK, &shown).with_etag(found.revision.to_string()))
         }
         Ok(None) => Err(Problem::unknown_topic(&name)),
@@ -219,7 +226,7 @@ async fn show(State(api): State<Api>, InTopic(name): InTopic) -> Result<ApiRespo
         Err(RegistryError::Away(why) | RegistryError::Unknown(why)) => match api.topic(&name) {
             Ok(topic) => Ok(ApiResponse::new(
                 StatusCode::OK,
-                &TopicResponse::new(&topic, Source::Registry, None).with(&paused),
+                &api.topic_response(&topic, Source::Registry, None).with(&paused),
             )),
             Err(_) => Err(RegistryError::Away(why).into()),
         },
@@ -236,7 +243,7 @@ async fn show(State(api): State<Api>, InTopic(name): InTopic) -> Result<ApiRespo
 async fn create(State(api): State<Api>, Sent(json): Sent) -> Result<ApiResponse, Problem> {
     let parts = TopicPatch::read(&json)?;
     let name = parts.name(None)?;
-    let topic = api.can_give(parts.topic(Topic::new(name.clone(), ""))?)?;
+    let topic = api.can_give(parts.new_topic(name.clone())?)?;
     if api.settings.topics.iter().any(|t| t.name == name) {
         return Err(RegistryError::Exists(name).into());
     }
@@ -266,7 +273,7 @@ async fn put(
 ) -> Result<ApiResponse, Problem> {
     let condition = Condition::from_headers(&headers)?;
     let parts = TopicPatch::read(&json)?;
-    let topic = api.can_give(parts.topic(Topic::new(parts.name(Some(&name))?, ""))?)?;
+    let topic = api.can_give(parts.new_topic(parts.name(Some(&name))?)?)?;
     api.check_writable(&name)?;
     api.trials.check(&topic.callback).await?;
     let write = move |registry: &mut dyn Registry| {

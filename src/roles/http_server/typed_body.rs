@@ -1,7 +1,6 @@
 //! Reads the bodies of requests as types. The same types describe the bodies in `/openapi.json`. An error names the
 //! field, its value, and what would do.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use serde::de::{DeserializeOwned, Deserializer, Error as _, Unexpected};
@@ -12,6 +11,7 @@ use serde_json::value::RawValue;
 use super::input::{short, wrong};
 use super::problem::Problem;
 use model::json_time;
+use model::strict_json::UniqueFields;
 
 /// Reads a body, which is one JSON object. A null counts as a missing field, unless its type takes it.
 pub(super) fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, Problem> {
@@ -23,8 +23,9 @@ pub(super) fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, Problem>
         // The second reading finds the field. It is not done for each body, since it takes longer.
         let mut again = serde_json::Deserializer::from_slice(json);
         let named = serde_path_to_error::deserialize::<_, T>(&mut again).err();
-        let field = named.and_then(|named| named.path().iter().next().map(ToString::to_string));
-        problem(json, field.as_deref(), &e)
+        let mut path = named.iter().flat_map(|named| named.path().iter()).map(ToString::to_string);
+        let field = path.next();
+        problem(json, field.as_deref().map(|field| (field, path.next().is_some())), &e)
     })
 }
 
@@ -33,26 +34,39 @@ pub(super) fn read_or_empty<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T,
     read(super::input::or_empty(json))
 }
 
-/// Returns the problem of a body that is no JSON object, or has not the fields of its type.
-fn problem(json: &[u8], field: Option<&str>, error: &serde_json::Error) -> Problem {
-    let Ok(fields) = serde_json::from_slice::<HashMap<String, &RawValue>>(json) else {
-        return Problem::bad_json(error);
-    };
+/// Returns the message of an error, without the place in the text.
+pub(super) fn without_place(error: &serde_json::Error) -> String {
     let message = error.to_string();
-    let message = message.rsplit_once(" at line ").map_or(message.as_str(), |(message, _)| message);
-    let (what, expected) = message.rsplit_once(", expected ").unwrap_or((message, ""));
-    if let Some((unknown, _)) = what.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`')) {
-        let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
+    message.rsplit_once(" at line ").map_or(message.as_str(), |(message, _)| message).to_owned()
+}
+
+/// Returns the problem of a body that is no JSON object, or has not the fields of its type. `at` is the field where the
+/// error was found, and whether it was found in a part of its value.
+fn problem(json: &[u8], at: Option<(&str, bool)>, error: &serde_json::Error) -> Problem {
+    let fields = match serde_json::from_slice::<UniqueFields<&RawValue>>(json) {
+        Ok(UniqueFields(fields)) => fields,
+        Err(e) => return Problem::bad_json(e),
+    };
+    let message = without_place(error);
+    if let Some(rest) = message.strip_prefix("unknown field `") {
+        let (unknown, known) = rest.rsplit_once("`, expected ").unwrap_or((rest, ""));
+        let unknown = unknown.strip_suffix("`, there are no fields").unwrap_or(unknown);
+        let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
         return Problem::unknown_field(&short(unknown), &known);
     }
+    let expected = message.rsplit_once(", expected ").map_or("", |(_, expected)| expected);
+    let is_in_list = |(field, is_part): (&str, bool)| {
+        is_part && fields.get(field).is_some_and(|raw| raw.get().starts_with('['))
+    };
     let wanted = match expected {
         // A text can be JSON and yet have escapes that are no Unicode.
+        "" | "a string" if at.is_some_and(is_in_list) => "a list of texts",
         "" | "a string" => "a text",
         "a sequence" => "a list",
         "a boolean" => "true or false",
         other => other,
     };
-    match field.and_then(|field| Some((field, *fields.get(field)?))) {
+    match at.and_then(|(field, _)| Some((field, *fields.get(field)?))) {
         Some((field, raw)) => wrong(field, raw, wanted),
         None => Problem::bad_json(message),
     }

@@ -17,8 +17,8 @@ use self::store::SimulatedLane;
 use self::world::{Happening, SimulatedConsumer, TROUBLE, World};
 use model::job::TopicName;
 
-/// How many sequences a test plays, unless it is told otherwise. (Ten take a second.)
-const SEQUENCES: u64 = 80;
+/// How many sequences a test plays, unless it is told otherwise. (Twenty take a second.)
+const SEQUENCES: u64 = 150;
 
 /// Within what time after that all jobs must be delivered: an exchange that hangs takes 5 s, and a circuit whose probe
 /// was lost waits for up to 20 s, and a

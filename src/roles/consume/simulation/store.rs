@@ -17,7 +17,8 @@ pub(super) type JobNumber = u64;
 
 #[derive(Default)]
 pub(super) struct SimulatedLane {
-    ready: BTreeMap<TopicName, VecDeque<JobNumber>>,
+    /// The ready jobs, each with the moment since when it is.
+    ready: BTreeMap<TopicName, VecDeque<(JobNumber, Instant)>>,
     leases: BTreeMap<Token, (JobNumber, TopicName, usize)>,
     /// The rings that no process has heard yet: topics, each with the number of its ring. `None`: any work.
     bell: BTreeMap<Option<TopicName>, u64>,
@@ -49,8 +50,8 @@ impl SimulatedLane {
         SimulatedLane { number, ..SimulatedLane::default() }
     }
 
-    pub(super) fn make_ready(&mut self, topic: &TopicName, job: JobNumber) {
-        self.ready.entry(topic.clone()).or_default().push_back(job);
+    pub(super) fn make_ready(&mut self, topic: &TopicName, job: JobNumber, now: Instant) {
+        self.ready.entry(topic.clone()).or_default().push_back((job, now));
         self.ring(topic);
     }
 
@@ -98,6 +99,11 @@ impl SimulatedLane {
         self.ready.get(topic).is_some_and(|jobs| !jobs.is_empty())
     }
 
+    /// Returns the topics with ready jobs, and since when the first of each is ready.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = (&TopicName, Instant)> {
+        self.ready.iter().filter_map(|(topic, jobs)| Some((topic, jobs.front()?.1)))
+    }
+
     pub(super) fn ready(&self) -> impl Iterator<Item = (&TopicName, usize)> {
         self.ready.iter().map(|(topic, jobs)| (topic, jobs.len())).filter(|(_, n)| *n > 0)
     }
@@ -127,7 +133,8 @@ impl SimulatedLane {
             let mut opens = self.circuits.get(&topic).map(|circuit| circuit.opens);
             let most = if opens.is_some() { 1 } else { max as usize }.min(limit - batch.jobs.len());
             let jobs = self.ready.entry(topic.clone()).or_default();
-            let taken: Vec<JobNumber> = jobs.drain(..most.min(jobs.len())).collect();
+            let taken: Vec<JobNumber> =
+                jobs.drain(..most.min(jobs.len())).map(|(number, _)| number).collect();
             opens = opens.filter(|_| !taken.is_empty());
             for number in taken {
                 self.tokens += 1;
@@ -176,12 +183,12 @@ impl SimulatedLane {
     }
 
     /// Takes back these leases, if they have not ended, or all leases of a process.
-    pub(super) fn take_back(&mut self, tokens: Option<&[Token]>, owner: usize) {
+    pub(super) fn take_back(&mut self, tokens: Option<&[Token]>, owner: usize, now: Instant) {
         let is_meant = |token: &Token, of: usize| of == owner && tokens.is_none_or(|t| t.contains(token));
         let meant = self.leases.iter().filter(|(token, (_, _, of))| is_meant(token, *of));
         for token in meant.map(|(token, _)| token.clone()).collect::<Vec<_>>() {
             let (job, topic, _) = self.leases.remove(&token).unwrap();
-            self.make_ready(&topic, job);
+            self.make_ready(&topic, job, now);
         }
         if tokens.is_none() {
             self.held.retain(|(_, of), _| *of != owner);

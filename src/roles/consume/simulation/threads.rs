@@ -213,17 +213,20 @@ impl World {
                 self.ring_if_shared(lane);
             }
         }
+        // Leases whose answers are lost may be taken back with the next exchange, or later.
+        let takes_back = !(fails || self.is_troubled() && self.rng.bool());
         let thread = &mut self.consumers[number].threads[lane];
         if fails {
             let lost = std::mem::take(&mut answer.batch);
             thread.lost.extend(lost.jobs.into_iter().map(|job| job.token));
             answer.unsettled = settle;
-            answer.unanswered = !thread.lost.is_empty();
-        } else if !thread.lost.is_empty() {
+        }
+        if takes_back && !thread.lost.is_empty() {
             let lost = std::mem::take(&mut thread.lost);
-            self.lanes[lane].take_back(Some(&lost), number);
+            self.lanes[lane].take_back(Some(&lost), number, self.now);
             self.ring(lane);
         }
+        answer.unanswered = !self.consumers[number].threads[lane].lost.is_empty();
         answer
     }
 }

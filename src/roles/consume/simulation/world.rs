@@ -19,6 +19,9 @@ use model::topic::{Failure, Rate, Topic, Topics};
 /// For how long jobs come, and stores and receivers fail.
 pub(super) const TROUBLE: Duration = Duration::from_secs(8);
 
+/// How long a job may wait while a consumer that serves it is idle: others are told again after a second.
+const PROMPT: Duration = Duration::from_millis(1500);
+
 pub(super) const MS: Duration = Duration::from_millis(1);
 
 /// What happens at a moment.
@@ -47,6 +50,8 @@ pub(super) struct SimulatedConsumer {
     pub(super) topics: Topics,
     pub(super) threads: Vec<LaneThread>,
     pub(super) callbacks: BTreeMap<Token, (usize, TopicName)>,
+    /// Since when no callback runs.
+    pub(super) idle_since: Option<Instant>,
     pub(super) is_draining: bool,
     pub(super) is_gone: bool,
     pub(super) looks_at: Option<Instant>,
@@ -100,7 +105,7 @@ impl World {
             (0..rng.usize(1..6)).map(|n| TopicName::new(&format!("t{n}")).unwrap()).collect();
         let topics = names.iter().map(|name| random_topic(&mut rng, name)).collect();
         let start = Instant::now();
-        let lanes = rng.usize(1..4);
+        let lanes = [1, 1, 2, 3][rng.usize(..4)];
         let mut world = World {
             seed,
             start,
@@ -130,7 +135,7 @@ impl World {
     /// Plans the jobs and the changes of a sequence.
     pub(super) fn plan(&mut self) {
         // In a short sequence nothing comes later that would bring on what was forgotten.
-        let most = [4, 300][self.rng.usize(..2)];
+        let most = [4, 4, 20, 300][self.rng.usize(..4)];
         for _ in 0..self.rng.u64(1..most) {
             let at = if self.rng.bool() { MS } else { millis(&mut self.rng, 1..TROUBLE.as_millis() as u64) };
             let (lane, topic) = (self.rng.usize(..self.lanes.len()), self.rng.usize(..self.names.len()));
@@ -166,6 +171,7 @@ impl World {
             topics,
             threads: (0..lanes).map(|_| thread()).collect(),
             callbacks: BTreeMap::new(),
+            idle_since: Some(self.now),
             is_draining: false,
             is_gone: false,
             looks_at: None,
@@ -199,7 +205,7 @@ impl World {
         );
         match happening {
             Happening::Ready(lane, topic, job) => {
-                self.lanes[lane].make_ready(&topic, job);
+                self.lanes[lane].make_ready(&topic, job, self.now);
                 self.ring(lane);
             }
             Happening::Order(consumer, lane) => self.carry_out(consumer, lane),
@@ -223,7 +229,23 @@ impl World {
                 self.act(consumer);
             }
         }
+        if !self.has_trouble {
+            self.check_promptness();
+        }
         true
+    }
+
+    /// Checks that no job waits while a consumer that serves it is idle.
+    fn check_promptness(&self) {
+        let lanes = self.lanes.iter().flat_map(SimulatedLane::waiting);
+        for (topic, _) in lanes.filter(|(_, since)| *since + PROMPT < self.now) {
+            for consumer in self.consumers.iter().filter(|consumer| !consumer.is_draining) {
+                let is_idle = consumer.idle_since.is_some_and(|since| since + PROMPT < self.now);
+                let served = consumer.topics.get(topic.as_str());
+                let is_free = served.is_some_and(|t| t.max_in_flight.is_none() && t.rate.is_none());
+                assert!(!(is_idle && is_free), "{topic} waits: {}", self.story());
+            }
+        }
     }
 
     pub(super) fn report(&mut self, consumer: usize, lane: usize, event: LaneEvent) {
@@ -289,6 +311,7 @@ impl World {
         let consumer = &mut self.consumers[number];
         let before = consumer.callbacks.insert(token.clone(), (lane, topic.name.clone()));
         assert!(before.is_none(), "seed {seed}: a callback began twice");
+        consumer.idle_since = None;
         assert!(consumer.callbacks.len() <= concurrency as usize, "seed {seed}: too many callbacks");
         if let Some(most) = topic.max_in_flight.filter(|_| !has_trouble) {
             let running = self.consumers.iter().flat_map(|c| c.callbacks.values());
@@ -313,6 +336,7 @@ impl World {
         };
         let consumer = &mut self.consumers[number];
         consumer.callbacks.remove(&token).expect("a callback that began");
+        consumer.idle_since = consumer.callbacks.is_empty().then_some(self.now);
         consumer.dispatcher.callbacks_ended(vec![FinishedCallback { token, verdict, attempt }], self.now);
         self.act(number);
     }
@@ -323,7 +347,7 @@ impl World {
         assert!(consumer.callbacks.is_empty());
         consumer.is_gone = true;
         for lane in 0..self.lanes.len() {
-            self.lanes[lane].take_back(None, number);
+            self.lanes[lane].take_back(None, number, self.now);
             self.lanes[lane].announce();
             self.ring(lane);
         }

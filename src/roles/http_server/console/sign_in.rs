@@ -16,6 +16,7 @@ use super::super::access::{Peer, holder, too_many_failures};
 use super::super::accounts::Role;
 use super::super::api::{Api, Sent};
 use super::super::problem::Problem;
+use super::super::typed_body;
 use host::now_ms;
 use model::failure_limiter::{FailureKind, FailureLimiter};
 use model::password::{self, Hashed};
@@ -89,6 +90,12 @@ pub(super) async fn show(State(api): State<Api>, headers: HeaderMap) -> Response
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SignInRequest {
+    name: Option<String>,
+    password: Option<String>,
+}
+
+/// A name and a password that somebody has given.
+struct Credentials {
     name: String,
     password: String,
 }
@@ -102,7 +109,10 @@ pub(super) async fn begin(
 ) -> Result<Response, Problem> {
     of_this_page(&api, &headers)?;
     api.registrar.takes("accounts")?;
-    let shown: SignInRequest = serde_json::from_slice(&json).map_err(Problem::bad_json)?;
+    let SignInRequest { name, password } = typed_body::read(&json)?;
+    let name = name.ok_or_else(|| Problem::missing("name", "the name of an account"))?;
+    let password = password.ok_or_else(|| Problem::missing("password", "the password of the account"))?;
+    let shown = Credentials { name, password };
     // The check goes on when the client goes away. So its result is counted, and it keeps its place while it causes
     // work.
     let checked = tokio::spawn(async move { check(&api, peer, shown).await });
@@ -110,7 +120,7 @@ pub(super) async fn begin(
 }
 
 /// Checks a password when its turn comes.
-async fn check(api: &Api, peer: Peer, shown: SignInRequest) -> Result<Response, Problem> {
+async fn check(api: &Api, peer: Peer, shown: Credentials) -> Result<Response, Problem> {
     if let Some(until) = lock(&STRIKES).blocked_until(peer.source(), Instant::now()) {
         return Ok(too_many_failures("passwords", peer, until));
     }
