@@ -80,6 +80,12 @@ pub fn use_small_pages() {
     let _ = nix::sys::prctl::set_thp_disable(true);
 }
 
+/// Makes the files and folders that this process, and those that it starts, create accessible to their owner alone:
+/// modes 0600 and 0700. They hold jobs, logs and locks, and whoever can open a lock can hold it.
+pub fn keep_new_files_private() {
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
+}
+
 /// Returns the host's clock in Unix milliseconds: for times that are shown, never for waiting.
 pub fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64)

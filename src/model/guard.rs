@@ -19,6 +19,7 @@ pub struct Rules {
 }
 
 const METADATA: &str = "the metadata server of a cloud";
+const NAME_OF_LOOPBACK: &str = "loopback, which a name other than localhost does not reach";
 const LINK_LOCAL: &str = "link-local, where clouds keep their metadata";
 
 impl Rules {
@@ -29,14 +30,28 @@ impl Rules {
 
     /// Returns why an address must not be called. None: it may be called.
     pub fn denies(&self, address: IpAddr) -> Option<&'static str> {
-        if self.allow.iter().any(|net| net.contains(&address)) {
+        if self.is_allowed(address) {
             return None;
         }
         meant(address).into_iter().find_map(|meant| self.denies_one(meant))
     }
 
+    /// Returns why an address that a host has must not be called. Whoever owns a name decides what it resolves to, so a
+    /// name must not lead to what only listens on this host.
+    pub fn denies_host(&self, host: &str, address: IpAddr) -> Option<&'static str> {
+        let is_loopback = || meant(address).into_iter().any(|meant| meant.is_loopback());
+        self.denies(address).or_else(|| {
+            let is_hidden = is_loopback() && !is_written_as_loopback(host) && !self.is_allowed(address);
+            is_hidden.then_some(NAME_OF_LOOPBACK)
+        })
+    }
+
+    fn is_allowed(&self, address: IpAddr) -> bool {
+        self.allow.iter().any(|net| net.contains(&address))
+    }
+
     fn denies_one(&self, address: IpAddr) -> Option<&'static str> {
-        if self.allow.iter().any(|net| net.contains(&address)) {
+        if self.is_allowed(address) {
             return None;
         }
         let (never, private) = match address {
@@ -60,6 +75,12 @@ pub fn refusal(url: &str, address: IpAddr, why: &str) -> String {
     format!(
         "{url:?} is at {address}, which is not called: {why} (callback.guard forbids it; callback.allow permits ranges)"
     )
+}
+
+/// Whether a host says by itself that it is this host: an address, or `localhost` (RFC 6761, 6.3).
+fn is_written_as_loopback(host: &str) -> bool {
+    let name = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+    literal(host).is_some() || name == "localhost" || name.ends_with(".localhost")
 }
 
 /// Parses a host that is an address, in all forms that the system's resolver accepts without a look-up, including
@@ -264,6 +285,31 @@ mod tests {
         assert!(!denied(Guard::Strict, &["10.0.0.0/8"], "10.1.2.3"));
         assert!(!denied(Guard::Strict, &["10.0.0.0/8"], "::ffff:10.1.2.3"));
         assert!(denied(Guard::Strict, &["10.0.0.0/8"], "192.168.0.1"));
+    }
+
+    #[test]
+    fn a_name_does_not_lead_to_loopback() {
+        let rules = |allow: &[&str]| Rules {
+            guard: Guard::Metadata,
+            allow: allow.iter().map(|a| a.parse().unwrap()).collect(),
+        };
+        for (host, address, denied) in [
+            ("rebound.example", "127.0.0.1", true),
+            ("rebound.example", "::1", true),
+            ("rebound.example", "::ffff:127.0.0.1", true),
+            ("notlocalhost", "127.0.0.1", true),
+            ("rebound.example", "10.0.0.1", false),
+            ("rebound.example", "169.254.169.254", true),
+            ("localhost", "127.0.0.1", false),
+            ("shop.LOCALHOST.", "::1", false),
+            ("127.0.0.1", "127.0.0.1", false),
+            ("[::1]", "::1", false),
+            ("0x7f.1", "127.0.0.1", false),
+        ] {
+            let why = rules(&[]).denies_host(host, address.parse().unwrap());
+            assert_eq!(why.is_some(), denied, "{host} {address}: {why:?}");
+        }
+        assert_eq!(rules(&["127.0.0.0/8"]).denies_host("h", "127.0.0.1".parse().unwrap()), None);
     }
 
     #[test]

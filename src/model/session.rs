@@ -21,6 +21,9 @@ pub fn cookie(listen: Option<SocketAddr>) -> String {
 /// How long a session lasts.
 pub const LIFE: Duration = Duration::from_secs(12 * 3600);
 
+/// How far the clocks of two hosts may differ that accept each other's sessions.
+const CLOCK_DIFFERENCE: Duration = Duration::from_secs(300);
+
 /// What the key of sessions is made from, in addition to the hash.
 const PURPOSE: &[u8] = b"dq console session 1\0";
 
@@ -53,7 +56,10 @@ pub fn holder<'a>(tokens: &'a Tokens, value: &str, now_ms: i64) -> Option<&'a To
     let (name, expires_ms) = told.rsplit_once('.')?;
     let token = tokens.named(&TokenName::of_account(name).ok()?)?;
     signed(token, b"cookie\0", told.as_bytes())?.verify_slice(&BASE64.decode(mac).ok()?).ok()?;
-    (now_ms < expires_ms.parse().ok()? && token.is_good_at(now_ms)).then_some(token)
+    // The password's hash is in the registry. Who could read it could sign a cookie that never ends.
+    let left_ms = expires_ms.parse::<i64>().ok()?.checked_sub(now_ms)?;
+    let longest_ms = (LIFE + CLOCK_DIFFERENCE).as_millis() as i64;
+    ((1..=longest_ms).contains(&left_ms) && token.is_good_at(now_ms)).then_some(token)
 }
 
 /// Returns the CSRF token that the pages of a session send with each change.
@@ -110,6 +116,22 @@ mod tests {
             &value[..value.len() - 1],
         ] {
             assert_eq!(holder(&tokens, wrong, 1000), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_session_that_is_longer_than_any_is_refused() {
+        let ann = account("ann", "password of ann");
+        let tokens: Tokens = [ann.clone()].into_iter().collect();
+        let forged = |expires_ms: i64| {
+            let text = format!("ann.{expires_ms}");
+            let mac = signed(&ann, b"cookie\0", text.as_bytes()).unwrap();
+            format!("{text}.{}", BASE64.encode(mac.finalize().into_bytes()))
+        };
+        let longest = (LIFE + CLOCK_DIFFERENCE).as_millis() as i64;
+        assert_eq!(holder(&tokens, &forged(1000 + longest), 1000), Some(&ann));
+        for expires_ms in [1000 + longest + 1, 10 * 365 * 86_400_000, i64::MAX, i64::MIN] {
+            assert_eq!(holder(&tokens, &forged(expires_ms), 1000), None, "{expires_ms}");
         }
     }
 

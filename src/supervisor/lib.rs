@@ -81,6 +81,7 @@ const SIGNALS: [Signal; 9] = [
 pub fn main() -> ExitCode {
     // Before anything else opens a descriptor.
     let given = host::sockets_from_service_manager();
+    host::keep_new_files_private();
     let arguments = Arguments::parse();
     let settings = match arguments.settings() {
         Ok(settings) => settings,

@@ -65,6 +65,7 @@ pub fn run(inherited: &Inherited) -> ExitCode {
 
 /// Continues as the master, which has executed this image in place.
 pub fn resume(from: HandedOver) -> ExitCode {
+    host::keep_new_files_private();
     let understand = || -> Result<(Arguments, HandOver)> {
         let handover = HandOver::parse(&from.bytes)?;
         handover.check_descriptors()?;

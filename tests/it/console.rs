@@ -2,8 +2,10 @@
 //! for.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -14,12 +16,15 @@ use crate::support::http::{Answer, Http};
 use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, Sink, eventually, topic};
 
-/// Returns the password from the log of a new daemon.
+/// Returns the password from the file that the log of a new daemon names.
 pub fn first_password(daemon: &Daemon) -> String {
     eventually(20 * SECOND, "the first password", || {
         let log = daemon.log();
-        let told = log.split_once("sign in as admin with the password ")?.1;
-        Some(told.split_whitespace().next()?.to_owned())
+        let path = log.split_once("sign in as admin with the password in ")?.1.split_once(',')?.0.to_owned();
+        let password = fs::read_to_string(&path).unwrap();
+        assert!(!log.contains(password.trim_end()), "the log shows the password");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600, "{path}");
+        Some(password.trim_end().to_owned())
     })
 }
 

@@ -89,7 +89,7 @@ fn reach((host, port): &(String, u16), rules: &Rules) -> ConnectResult {
     };
     let mut why = ConnectResult::NoName("there is none".to_owned());
     for address in addresses {
-        if let Some(denied) = rules.denies(address.ip()) {
+        if let Some(denied) = rules.denies_host(bare, address.ip()) {
             why = ConnectResult::Denied(format!("{} is {denied}", address.ip()));
             continue;
         }

@@ -131,7 +131,7 @@ impl Cached {
         let mut denied = None;
         let mut allowed = Vec::new();
         for address in addresses {
-            match self.rules.denies(address) {
+            match self.rules.denies_host(host, address) {
                 None => allowed.push(address),
                 Some(why) => denied = Some(NoAddress::Denied { address, why }),
             }
@@ -265,6 +265,15 @@ mod tests {
         let inner = |_: &str| Ok(vec!["10.0.0.1".parse().unwrap()]);
         let refused = Cached::by(rules(Guard::Strict), Box::new(inner)).allowed("h", SECOND).unwrap_err();
         assert_eq!(refused.to_string(), "10.0.0.1 is not called: private (callback.guard)");
+    }
+
+    #[test]
+    fn a_name_that_is_pointed_to_loopback_is_not_called() {
+        let inward = |_: &str| Ok(vec!["127.0.0.1".parse().unwrap(), "::1".parse().unwrap()]);
+        let cached = Cached::by(rules(Guard::Metadata), Box::new(inward));
+        let refused = cached.allowed("shop.example", SECOND).unwrap_err();
+        assert!(matches!(refused, NoAddress::Denied { .. }), "{refused}");
+        assert_eq!(cached.allowed("localhost", SECOND).unwrap().len(), 2);
     }
 
     #[test]

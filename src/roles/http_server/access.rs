@@ -27,6 +27,8 @@ use role::lock;
 enum RouteRule {
     /// Nothing.
     Anyone,
+    /// Nothing. The route shows more to a caller that has the scope `read`.
+    AnyoneInBrief,
     /// The ticket in its path, which the route itself checks.
     Ticket,
     /// The password in its body, which the route itself checks.
@@ -48,7 +50,7 @@ const RULES: &[(&str, &str, RouteRule)] = &[
     ("POST",   "/console/session",                RouteRule::Password),
     ("DELETE", "/console/session",                RouteRule::Anyone),
     ("GET",    "/healthz",                        RouteRule::Anyone),
-    ("GET",    "/readyz",                         RouteRule::Anyone),
+    ("GET",    "/readyz",                         RouteRule::AnyoneInBrief),
     ("GET",    "/metrics",                        RouteRule::Read),
     ("GET",    "/openapi.json",                   RouteRule::Read),
     ("GET",    "/v1/stats",                       RouteRule::Read),
@@ -105,7 +107,7 @@ impl RouteRule {
     /// The scope that the rule asks for, for a topic. None: the route needs no scope.
     fn need(self, topic: &str) -> Option<Need<'_>> {
         Some(match self {
-            RouteRule::Anyone | RouteRule::Ticket | RouteRule::Password => return None,
+            Self::Anyone | Self::AnyoneInBrief | Self::Ticket | Self::Password => return None,
             RouteRule::Read => Need::Read,
             RouteRule::Jobs => Need::Jobs(topic),
             RouteRule::Produce => Need::Produce(topic),
@@ -134,7 +136,7 @@ impl Peer {
 }
 
 /// Who makes a request. It is an extension of the request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Caller {
     /// Root or the daemon's own user, on the Unix socket. It holds the user id.
     Local(u32),
@@ -310,9 +312,8 @@ fn forbidden(caller: &Caller, need: Need<'_>) -> Response {
     let mut response = Problem::new(StatusCode::FORBIDDEN, "forbidden", detail).into_response();
     let challenge = format!("Bearer realm=\"dq\", error=\"insufficient_scope\", scope=\"{need}\"");
     // The topic is as the path names it, so it may hold any character.
-    if let Ok(challenge) =
-        HeaderValue::try_from(challenge.replace(|c: char| !c.is_ascii_graphic() && c != ' ', "?"))
-    {
+    let challenge = challenge.replace(|c: char| !c.is_ascii_graphic() && c != ' ', "?");
+    if let Ok(challenge) = HeaderValue::try_from(challenge) {
         response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
     }
     response
@@ -331,13 +332,21 @@ pub(super) async fn let_in<F: Future<Output = Response>>(
     request: Request,
     next: impl FnOnce(Request) -> F,
 ) -> Response {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     let peer = parts.extensions.get::<Peer>().copied().unwrap_or(Peer::User(None));
     let route = parts.extensions.get::<MatchedPath>().cloned();
     let rule = route.as_ref().map(|route| rule(&parts.method, route.as_str()));
     let mut has_token = rule != Some(RouteRule::Password) && access.needs_no_token(peer);
+    if rule == Some(RouteRule::AnyoneInBrief)
+        && let Ok((caller, token)) = access.caller(peer, &parts.method, &parts.headers)
+        && token.is_none_or(|token| token.permits(Need::Read))
+    {
+        parts.extensions.insert(caller);
+    }
     let mut answer = match rule {
-        Some(RouteRule::Anyone | RouteRule::Password) => next(Request::from_parts(parts, body)).await,
+        Some(RouteRule::Anyone | RouteRule::AnyoneInBrief | RouteRule::Password) => {
+            next(Request::from_parts(parts, body)).await
+        }
         _ => let_in_by(access, rule, (peer, &mut has_token), (parts, body), next).await,
     };
     if has_token {

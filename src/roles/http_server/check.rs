@@ -21,6 +21,9 @@ use model::job::TopicName;
 use model::strict_json::UniqueFields;
 use model::topic::Topic;
 
+/// How many problems are looked for. A body of many unknown fields would have a problem for each.
+const PROBLEMS_MAX: usize = 32;
+
 /// How many attempts the timetable shows. The last attempt is shown in any case.
 const TOLD: u32 = 50;
 
@@ -49,7 +52,7 @@ struct AttemptAt {
 #[derive(Serialize, ToSchema)]
 #[schema(as = CheckedTopic)]
 struct CheckedTopic {
-    /// The problems. Empty if the topic can be registered.
+    /// The problems, some 32 at most. Empty if the topic can be registered.
     problems: Vec<WrongField>,
     /// The first 50 attempts and the last one.
     timetable: Vec<AttemptAt>,
@@ -93,12 +96,13 @@ fn problems(given: &Given<'_>, json: &[u8]) -> (Vec<WrongField>, Option<Topic>) 
         let problem = topic(&serde_json::to_vec(&one).expect("an object of JSON values")).err()?;
         (problem.named_field() == Some(field)).then(|| wrong(problem))
     };
-    let mut problems: Vec<WrongField> = given.iter().filter_map(alone).collect();
+    let mut problems: Vec<WrongField> = given.iter().filter_map(alone).take(PROBLEMS_MAX).collect();
     match topic(json) {
         Ok(topic) => (problems, Some(topic)),
         Err(problem) => {
             let one = wrong(problem);
-            if problems.iter().all(|known| known.field != one.field) {
+            let is_new = problems.iter().all(|known| known.field != one.field);
+            if is_new && problems.len() < PROBLEMS_MAX {
                 problems.push(one);
             }
             (problems, None)
@@ -173,6 +177,12 @@ mod tests {
         assert_eq!(wrong.len(), 1, "fields that do not go together: {wrong:?}");
         assert_eq!(of(json!({"name": "a", "callback": "http://h/", "colour": 1})).0, ["colour"]);
         assert_eq!(of(json!({"name": "a"})).0, ["callback"]);
+    }
+
+    #[test]
+    fn a_check_ends_after_32_problems() {
+        let many: serde_json::Map<String, Value> = (0..1000).map(|n| (format!("x{n}"), json!(1))).collect();
+        assert_eq!(of(Value::Object(many)).0.len(), PROBLEMS_MAX);
     }
 
     #[test]

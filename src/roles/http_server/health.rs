@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -15,6 +15,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::access::Caller;
 use super::api::Api;
 use super::metrics::{QuestionThread, by};
 use host::{ask_master, findings};
@@ -26,6 +27,12 @@ use store::StoreError;
 
 /// How long the store may take to answer. After that it is not ready.
 const STORE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What stands before a node's name in the name of its part.
+const NODE: &str = "node ";
+
+/// The state of a part that is not ok, for a caller that may not read more.
+const NOT_OK: &str = "not ok";
 
 /// How long the master may take to report the processes.
 const MASTER_PATIENCE: Duration = Duration::from_secs(1);
@@ -75,6 +82,19 @@ struct Ready {
     parts: BTreeMap<String, String>,
 }
 
+impl Ready {
+    /// Returns what a caller sees that may not read the state of the daemon: no name, address or path.
+    fn in_brief(self) -> Ready {
+        let mut parts = BTreeMap::new();
+        for (part, state) in self.parts {
+            let part = if part.starts_with(NODE) { "nodes".to_owned() } else { part };
+            let is_ok = state == "ok" && parts.get(&part).is_none_or(|known| known == "ok");
+            parts.insert(part, if is_ok { "ok" } else { NOT_OK }.to_owned());
+        }
+        Ready { ready: self.ready, parts }
+    }
+}
+
 /// Answers while the process runs.
 #[utoipa::path(get, path = "/healthz", tag = "daemon", operation_id = "get_healthz", security(()),
     responses((status = 200, body = String, content_type = "text/plain", description = "The process answers")))]
@@ -84,9 +104,11 @@ async fn healthz() -> &'static str {
 
 /// Answers 200 if the store answers and the processes that deliver run. Otherwise answers 503 and names the part that
 /// is not ready.
+///
+/// A caller without the scope `read` sees only `ok` or `not ok` for each part, and all nodes as one part.
 #[utoipa::path(get, path = "/readyz", tag = "daemon", operation_id = "get_readyz", security(()),
     responses((status = 200, body = Ready, description = "dq can do its work"), (status = 503, body = Ready, description = "dq cannot do its work")))]
-async fn readyz(State(api): State<Api>) -> (StatusCode, Json<Ready>) {
+async fn readyz(State(api): State<Api>, reader: Option<Extension<Caller>>) -> (StatusCode, Json<Ready>) {
     let settings = api.settings.clone();
     let lanes = api.lanes.clone();
     let looked = tokio::task::spawn_blocking(move || {
@@ -112,7 +134,7 @@ async fn readyz(State(api): State<Api>) -> (StatusCode, Json<Ready>) {
         needed.into_iter().map(|(part, problem)| (part.to_owned(), word(problem))).collect();
     for node in nodes {
         let problem = (!node.answers).then(|| "does not answer; its jobs wait".to_owned());
-        parts.insert(format!("node {}", node.name), word(problem));
+        parts.insert(format!("{NODE}{}", node.name), word(problem));
     }
     if settings.registry.is_some() {
         parts.insert(
@@ -124,7 +146,8 @@ async fn readyz(State(api): State<Api>) -> (StatusCode, Json<Ready>) {
     parts.insert("processes".to_owned(), status.map_or_else(|e| format!("not known: {e}"), not_up));
     parts.entry("run_dir".to_owned()).or_insert_with(|| "ok".to_owned());
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Json(Ready { ready, parts }))
+    let ready = Ready { ready, parts };
+    (status, Json(if reader.is_some() { ready } else { ready.in_brief() }))
 }
 
 /// Returns why the registry cannot be read.
@@ -163,4 +186,25 @@ fn none_of(role: Role, count: u32, section: &str, status: Option<&Status>) -> Op
     }
     let mut own = serving(status?).filter(|(name, _)| Slot::from_name(name).is_some_and(|s| s.role == role));
     (!own.any(|(_, up)| up)).then(|| "no process of this role is up".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_brief_nothing_is_named() {
+        let parts = [
+            ("node r1", "ok"),
+            ("node r2", "does not answer; its jobs wait"),
+            ("node r3", "ok"),
+            ("registry", "away: mysql://10.0.0.7 refuses dq@shop"),
+            ("store", "ok"),
+        ];
+        let parts = parts.map(|(part, state)| (part.to_owned(), state.to_owned())).into();
+        let brief = Ready { ready: true, parts }.in_brief();
+        let expected = [("nodes", NOT_OK), ("registry", NOT_OK), ("store", "ok")];
+        assert_eq!(brief.parts, expected.map(|(part, state)| (part.to_owned(), state.to_owned())).into());
+        assert!(brief.ready);
+    }
 }

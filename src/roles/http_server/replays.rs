@@ -14,6 +14,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use super::access::Caller;
 use super::api::BODY_PATIENCE;
 use super::problem::Problem;
 use role::lock;
@@ -47,8 +48,8 @@ pub(super) fn key_of(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     }
 }
 
-/// The path of a request, and its key.
-type RequestKey = (Box<str>, Box<str>);
+/// Who makes a request, its path, and its key. A caller never sees the answer to another one.
+type RequestKey = (Option<Caller>, Box<str>, Box<str>);
 
 /// A final answer, which is repeated for the same request.
 #[derive(Clone)]
@@ -109,7 +110,7 @@ impl Records {
     }
 
     fn keep(&mut self, place: &RequestKey, of: u64, answer: StoredResponse, now: Instant) {
-        let bytes = answer.body.len() + place.0.len() + place.1.len() + 512;
+        let bytes = answer.body.len() + place.1.len() + place.2.len() + 512;
         self.bytes += bytes;
         self.order.push_back((now, place.clone(), bytes));
         self.all.insert(place.clone(), Record::Done { of, answer });
@@ -174,7 +175,8 @@ async fn replayed(
     next: Next,
 ) -> Result<Response, Problem> {
     let key = key_of(request.headers())?.unwrap_or_default();
-    let place: RequestKey = (request.uri().path().into(), key.into());
+    let caller = request.extensions().get::<Caller>().cloned();
+    let place: RequestKey = (caller, request.uri().path().into(), key.into());
     let (head, body) = request.into_parts();
     let body = match tokio::time::timeout(BODY_PATIENCE, to_bytes(body, max_body)).await {
         Ok(Ok(body)) => body,
@@ -245,12 +247,15 @@ mod tests {
     fn answers_are_kept_for_a_while_and_only_so_many() {
         let start = Instant::now();
         let at = |s: u64| start + Duration::from_secs(s);
-        let place = |n: usize| -> RequestKey { ("/v1/topics".into(), n.to_string().into()) };
+        let place = |n: usize| -> RequestKey { (None, "/v1/topics".into(), n.to_string().into()) };
         let mut records = Records::default();
         assert!(matches!(records.begin(&place(0), 7, at(0)), KeyState::New));
         assert!(matches!(records.begin(&place(0), 7, at(0)), KeyState::Running));
         assert!(matches!(records.begin(&place(0), 8, at(0)), KeyState::OtherBody));
         records.keep(&place(0), 7, answer(1), at(0));
+        let other = (Some(Caller::Local(7)), "/v1/topics".into(), "0".into());
+        assert!(matches!(records.begin(&other, 7, at(0)), KeyState::New), "of another caller");
+        records.all.remove(&other);
         assert!(matches!(records.begin(&place(0), 7, at(599)), KeyState::Answered(_)));
         assert!(matches!(records.begin(&place(0), 8, at(599)), KeyState::OtherBody));
         assert!(matches!(records.begin(&place(0), 8, at(600)), KeyState::New));

@@ -5,9 +5,9 @@
 //! With a gate before the lock, the process that waits for the lock holds the gate, and the process that released the
 //! lock waits behind it. `cargo bench --bench embedded_store` shows the three side by side.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use model::settings::beside;
@@ -38,7 +38,17 @@ impl Turn {
     pub(crate) fn beside(database: &Path) -> io::Result<Turn> {
         let mut options = OpenOptions::new();
         options.create(true).truncate(false).read(true).write(true);
-        let open = |suffix| options.open(beside(database, suffix));
+        // Whoever can open the files can hold the turn. A file of an earlier release may be open to others.
+        options.mode(0o600);
+        let open = |suffix| {
+            let file = options.open(beside(database, suffix))?;
+            let mode = file.metadata()?.permissions().mode();
+            if mode & 0o007 != 0 {
+                // Only its owner can change this. Whoever else may write to the store must not fail here.
+                let _ = file.set_permissions(Permissions::from_mode(mode & !0o007));
+            }
+            io::Result::Ok(file)
+        };
         Ok(Turn { gate: open("-gate")?, lock: open("-turn")? })
     }
 

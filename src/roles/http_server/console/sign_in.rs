@@ -1,6 +1,10 @@
 //! Signing in to the console and out of it. Passwords are checked on a separate thread, one at a time: a check takes
 //! long, on purpose.
 
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex};
 use std::time::Instant;
 
@@ -195,8 +199,11 @@ fn busy() -> Problem {
     Problem::unavailable("busy", "too many passwords are being checked: try again")
 }
 
-/// Makes an account with a random password if there is none, and shows the password in the log, this one time. Without
-/// a registry, it logs that there can be no accounts.
+/// The file in the run folder with the password of the first account.
+const FIRST_PASSWORD: &str = "first-password";
+
+/// Makes an account with a random password if there is none, and writes the password to a file that only the daemon's
+/// user can read. The log names the file. Without a registry, it logs that there can be no accounts.
 pub(in super::super) async fn first_account(api: Api) {
     let http = &api.settings.http;
     let Some(listen) = http.listen else { return };
@@ -221,18 +228,39 @@ pub(in super::super) async fn first_account(api: Api) {
             }
         })
         .await;
-    // When the password appears in the log, it already works.
+    // When the log names the file, the password already works.
     if let Ok(Some(_)) = made {
         api.known(|tokens| tokens.iter().any(Token::is_account)).await;
     }
     let scheme = if http.tls.is_some() { "https" } else { "http" };
     match made {
-        Ok(Some(password)) => log::warn!(
-            "the console is at {scheme}://{listen}/: sign in as {FIRST} with the password {password} (told this once; `dq console password` sets another)"
-        ),
+        Ok(Some(password)) => match keep_first_password(&api.settings.run_dir, &password) {
+            Ok(path) => log::warn!(
+                "the console is at {scheme}://{listen}/: sign in as {FIRST} with the password in {}, then remove the file",
+                path.display()
+            ),
+            Err(e) => log::warn!(
+                "the console is at {scheme}://{listen}/: the password of {FIRST} cannot be written to {:?}: {e}; \
+                 `dq console password` sets another",
+                api.settings.run_dir.join(FIRST_PASSWORD)
+            ),
+        },
         Ok(None) => {}
         Err(e) => log::warn!("cannot make the console's first account: {e}; `dq console password` makes one"),
     }
+}
+
+/// Writes the password to its file, and returns the file's path.
+fn keep_first_password(run_dir: &Path, password: &str) -> io::Result<PathBuf> {
+    let path = run_dir.join(FIRST_PASSWORD);
+    // A file of that name may be open to others. A new one is not.
+    match fs::remove_file(&path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+    writeln!(file, "{password}")?;
+    Ok(path)
 }
 
 /// Makes a random password, and an account with it.
