@@ -17,6 +17,12 @@ use model::settings::{Auth, HttpSettings, ServerSettings};
 /// apart from the other framing.
 const FRAME_MAX: usize = 15 << 20;
 
+/// The most connections that a port may have.
+const CONNECTIONS_MAX: usize = 1_000_000;
+
+/// The least number of connections of one source, if the configuration does not set the number.
+const PER_SOURCE_LEAST: usize = 16;
+
 /// The shortest and the longest `idle_timeout`.
 const IDLE: (Duration, Duration) = (Duration::from_millis(100), HOUR.saturating_mul(24));
 
@@ -30,11 +36,14 @@ pub(super) fn server(raw: raw::Server, has_registry: bool) -> Result<ServerSetti
             format!("{shown} is not within \"256B\" and \"15MiB\""),
         ));
     }
+    let (max_connections, max_connections_per_source) =
+        port.connections(raw.max_connections, raw.max_connections_per_source)?;
     Ok(ServerSettings {
         listen,
         auth,
         allow,
-        max_connections: count("server.max_connections", raw.max_connections, 1, 1_000_000)?,
+        max_connections,
+        max_connections_per_source,
         max_frame: raw.max_frame.0,
         idle_timeout: within("server.idle_timeout", raw.idle_timeout, IDLE.0, IDLE.1)?,
     })
@@ -48,12 +57,15 @@ pub(super) fn http(raw: raw::Http, has_registry: bool, base: &Path) -> Result<Ht
         ConfiguredFile { key: "http.tls.key", file: &raw.tls.key },
         base,
     )?;
+    let (max_connections, max_connections_per_source) =
+        port.connections(raw.max_connections, raw.max_connections_per_source)?;
     Ok(HttpSettings {
         public_url: public_url(&raw.public_url, listen, tls.is_some())?,
         listen,
         auth,
         allow,
-        max_connections: count("http.max_connections", raw.max_connections, 1, 1_000_000)?,
+        max_connections,
+        max_connections_per_source,
         max_requests: count("http.max_requests", raw.max_requests, 1, 1_000_000)?,
         idle_timeout: within("http.idle_timeout", raw.idle_timeout, IDLE.0, IDLE.1)?,
         tls,
@@ -90,6 +102,16 @@ struct ListenPort {
 impl ListenPort {
     fn wrong<T>(&self, key: &str, problem: String) -> Result<T, ConfigError> {
         Err(ConfigError::key(format!("{}.{key}", self.name), problem))
+    }
+
+    /// Returns how many connections the port may have, in all and from one source.
+    fn connections(&self, most: usize, per_source: usize) -> Result<(usize, usize), ConfigError> {
+        let most = count(&format!("{}.max_connections", self.name), most, 1, CONNECTIONS_MAX)?;
+        let key = format!("{}.max_connections_per_source", self.name);
+        Ok(match count(&key, per_source, 0, CONNECTIONS_MAX)? {
+            0 => (most, most.div_ceil(4).max(PER_SOURCE_LEAST).min(most)),
+            per_source => (most, per_source),
+        })
     }
 
     /// Returns the address of the port, and who may connect.

@@ -48,6 +48,7 @@ pub(super) struct Server {
     pub auth: String,
     pub allow: Vec<String>,
     pub max_connections: usize,
+    pub max_connections_per_source: usize,
     pub max_frame: Size,
     pub idle_timeout: Span,
 }
@@ -59,6 +60,7 @@ pub(super) struct Http {
     pub auth: String,
     pub allow: Vec<String>,
     pub max_connections: usize,
+    pub max_connections_per_source: usize,
     pub max_requests: usize,
     pub idle_timeout: Span,
     pub public_url: String,
@@ -214,6 +216,7 @@ impl Default for Server {
             auth: "none".into(),
             allow: Vec::new(),
             max_connections: 10_000,
+            max_connections_per_source: 0,
             max_frame: Size(1 << 20),
             idle_timeout: seconds(600),
         }
@@ -227,6 +230,7 @@ impl Default for Http {
             auth: "none".into(),
             allow: Vec::new(),
             max_connections: 1000,
+            max_connections_per_source: 0,
             max_requests: 500,
             idle_timeout: seconds(60),
             public_url: String::new(),

@@ -17,6 +17,7 @@ pub mod json_time;
 pub mod letters;
 pub mod metrics;
 pub mod notice;
+pub mod open_connections;
 pub mod password;
 pub mod php_node;
 pub mod refusals;

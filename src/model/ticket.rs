@@ -103,7 +103,7 @@ impl Ticket {
 }
 
 /// A ticket that somebody presents. Only its signature tells whether it is valid.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct PresentedTicket {
     ticket: Ticket,
     signed: Vec<u8>,

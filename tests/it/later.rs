@@ -289,7 +289,14 @@ fn the_headers_of_a_job_come_with_each_of_its_callbacks() {
     assert_eq!(job(&mut http, "t", "e")["headers"], json!({"x-b": "1"}));
     http.ask("PATCH", "/v1/topics/t/jobs/e", &json!({"headers": null})).is(204);
     assert_eq!(job(&mut http, "t", "e").get("headers"), None);
-    for bad in [json!({"host": "x"}), json!({"a": 1}), json!({"traceparent": "x"}), json!([]), json!("x")] {
+    for bad in [
+        json!({"host": "x"}),
+        json!({"Cookie": "x"}),
+        json!({"a": 1}),
+        json!({"traceparent": "x"}),
+        json!([]),
+        json!("x"),
+    ] {
         let job = json!({"id": "e", "body": 1, "headers": bad});
         http.ask("POST", "/v1/topics/t/jobs", &job).is_problem(422, "bad_field", Some("headers"));
         http.ask("PATCH", "/v1/topics/t/jobs/e", &json!({"headers": bad})).is_problem(
@@ -297,5 +304,29 @@ fn the_headers_of_a_job_come_with_each_of_its_callbacks() {
             "bad_field",
             Some("headers"),
         );
+    }
+}
+
+#[test]
+fn a_topics_headers_are_final_and_guarded_ones_must_be_listed() {
+    let sink = Sink::answering(|_| Answer::new(200, ""));
+    let own = "headers = { x-shop = \"7\" }\n";
+    let two = topic("t", &sink, own) + &topic("listed", &sink, "job_headers = [\"Authorization\"]\n");
+    let daemon = Daemon::start(&two);
+    let (mut http, mut tcp) = (Http::tcp(&daemon), daemon.client());
+    let with = |id: &str, name: &str| json!({"id": id, "body": 1, "headers": {name: "job"}});
+    for name in ["authorization", "Cookie", "X-Forwarded-For", "forwarded", "via", "x-real-ip"] {
+        http.ask("POST", "/v1/topics/t/jobs", &with("a", name)).is_problem(422, "bad_field", Some("headers"));
+        let add = json!({"cmd": "add", "topic": "t", "id": "a", "body": 1, "headers": {name: "job"}});
+        let answer = tcp.ask(&add).unwrap();
+        assert_eq!((&answer["code"], &answer["err"]), (&json!(0), &json!("bad_field")), "{answer}");
+        assert!(answer["msg"].as_str().unwrap().contains("job_headers"), "{answer}");
+    }
+    http.ask("POST", "/v1/topics/t/jobs", &with("b", "x-shop")).is(201);
+    http.ask("POST", "/v1/topics/listed/jobs", &with("c", "authorization")).is(201);
+    sink.wait_for(2, 10 * SECOND);
+    for call in sink.calls() {
+        let expected = if call.header("dq-job-id") == "b" { ("7", "") } else { ("", "job") };
+        assert_eq!((call.header("x-shop"), call.header("authorization")), expected, "{:?}", call.headers);
     }
 }

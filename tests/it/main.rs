@@ -19,6 +19,7 @@ mod dead;
 mod durability;
 mod failover;
 mod half_taken;
+mod hostile;
 mod http;
 mod http_topics;
 mod import;

@@ -27,6 +27,7 @@ export const GROUPS = [
     { name: 're_notify_flag', kind: 'text', first: '', mono: true },
     { name: 'answer_later', kind: 'span', first: '1h' },
     { name: 'headers', kind: 'headers', first: '', mono: true, wide: true },
+    { name: 'job_headers', kind: 'list', first: '', mono: true },
   ]],
   ['retry', [
     { name: 'retry', kind: 'select', first: '2n+1', options: ['2n+1', 'exponential', 'list'] },

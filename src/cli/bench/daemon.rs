@@ -234,8 +234,8 @@ fn configuration(
 ) -> String {
     let mut text = format!(
         "# Made by `dq bench`.\nrun_dir = \"var/run\"\n\
-         [server]\nlisten = \"{server}\"\nmax_connections = 20000\n\
-         [http]\nlisten = \"{http}\"\nmax_connections = 20000\nmax_requests = 20000\n\
+         [server]\nlisten = \"{server}\"\nmax_connections = 20000\nmax_connections_per_source = 20000\n\
+         [http]\nlisten = \"{http}\"\nmax_connections = 20000\nmax_connections_per_source = 20000\nmax_requests = 20000\n\
          [registry]\nurl = \"none\"\n\
          [consume]\nprocesses = {}\nconcurrency = {}\n",
         options.consumers, options.concurrency

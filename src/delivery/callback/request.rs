@@ -94,7 +94,7 @@ impl RequestParts {
         if let Some(body) = &body {
             own("content-length", body.len().to_string());
         }
-        // For these two headers, the value of the job or the topic wins.
+        // For these two headers, the value of the topic or the job wins.
         let says = |wanted: &str| {
             let is_it = |name: &str| name.eq_ignore_ascii_case(wanted);
             delivery.headers.iter().any(|(name, _)| is_it(name))
@@ -127,13 +127,15 @@ impl RequestParts {
         if let Some(content_type) = content_type {
             own("content-type", content_type.to_owned());
         }
-        let of_job = delivery.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        bring_along(&mut headers, of_job);
         let of_topic = topic.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         bring_along(&mut headers, of_topic);
         if let Some(who) = authorization(&uri) {
             bring_along(&mut headers, [("authorization", who.as_str())].into_iter());
         }
+        // The job comes last, so it replaces no header of the topic. Its add has been checked, but the topic may have
+        // changed since then.
+        let of_job = delivery.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        bring_along(&mut headers, of_job.filter(|(name, _)| topic.may_job_set(name)));
         let method = if body.is_some() { Method::POST } else { Method::GET };
         // The connection already leads to the receiver, so the request has only the rest of the URL as its target. (If
         // that is only a query, hyper writes the path before it. An empty target shows itself as "/", but is written as
@@ -273,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn dqs_own_headers_win_and_a_jobs_win_over_the_topics() {
+    fn dqs_own_headers_win_and_a_topics_win_over_the_jobs() {
         let mut topic = Topic::new(TopicName::new("t").unwrap(), "http://u:p%40@h/");
         topic.headers = [
             ("X-A", "topic"),
@@ -286,7 +288,7 @@ mod tests {
         .into();
         let mut delivery = delivery("t", "1");
         delivery.headers =
-            [("x-a", "job"), ("x-a", "job 2"), ("webhook-id", "job"), ("traceparent", "00-1-2-01")]
+            [("x-a", "job"), ("webhook-id", "job"), ("traceparent", "00-1-2-01"), ("cookie", "job")]
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .into();
         delivery.ack_url = Some("https://h/ack".to_owned());
@@ -310,12 +312,16 @@ mod tests {
             ("dq-due-at", "0"),
             ("dq-ack-url", "https://h/ack"),
             ("content-type", "application/json"),
-            ("x-a", "job"),
-            ("x-a", "job 2"),
-            ("traceparent", "00-1-2-01"),
+            ("x-a", "topic"),
             ("x-b", "topic"),
             ("authorization", "Basic dTpwQA=="),
+            ("traceparent", "00-1-2-01"),
         ];
         assert_eq!(all, expected);
+        topic.job_headers = vec!["Cookie".to_owned(), "authorization".to_owned()];
+        delivery.headers.push(("authorization".to_owned(), "job".to_owned()));
+        let request = RequestParts::new(&topic, &delivery, false, &TimeZone::UTC, 7).unwrap().request;
+        assert_eq!(request.headers()["cookie"], "job");
+        assert_eq!(request.headers()["authorization"], "Basic dTpwQA==");
     }
 }

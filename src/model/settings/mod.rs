@@ -66,6 +66,9 @@ pub struct ServerSettings {
     pub allow: Vec<IpNet>,
     /// The greatest number of connections that are open at the same time.
     pub max_connections: usize,
+    /// The greatest number of connections that are open at the same time from one address, or from one IPv6 network of
+    /// 64 bits.
+    pub max_connections_per_source: usize,
     /// The longest frame, in bytes, without the bytes of its length.
     pub max_frame: usize,
     /// A connection is closed if nothing was sent or received on it for this long.
@@ -83,6 +86,9 @@ pub struct HttpSettings {
     pub allow: Vec<IpNet>,
     /// The greatest number of connections that are open at the same time.
     pub max_connections: usize,
+    /// The greatest number of connections that are open at the same time from one address, or from one IPv6 network of
+    /// 64 bits.
+    pub max_connections_per_source: usize,
     /// The greatest number of requests that are being answered at the same time.
     pub max_requests: usize,
     /// A connection is closed if no complete request head arrives on it for this long, or if the client reads nothing

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use http::Uri;
 
-use super::header::refuse_header;
+use super::header::{is_guarded_header, refuse_header};
 use super::secret::signing_key;
 use super::{LONGEST_RETRY, Method, Mode, Payload, Success, Topic};
 use crate::expression::Expression;
+use crate::headers::Headers;
 use crate::retry::Retry;
 
 /// How many characters of an invalid method a message shows.
@@ -65,6 +66,8 @@ impl Topic {
         let mut seen = HashSet::new();
         let twice = self.headers.keys().filter(|name| !seen.insert(name.to_ascii_lowercase()));
         flaws.extend(twice.map(|name| InvalidTopic::new("headers", format!("{name:?} is given twice"))));
+        let unusable = self.job_headers.iter().filter_map(|name| refuse_header(name, ""));
+        flaws.extend(unusable.map(|problem| InvalidTopic::new("job_headers", problem)));
         let bad = self.alert.iter().filter(|text| text.trim().parse::<lettre::message::Mailbox>().is_err());
         flaws.extend(bad.map(|text| {
             InvalidTopic::new("alert", format!("{text:?} is not a mail address, such as \"ops@example.com\""))
@@ -75,6 +78,21 @@ impl Topic {
             }
         }
         flaws
+    }
+
+    /// Returns why a job of the topic may not have these headers. None: it may.
+    pub fn refuse_job_headers(&self, headers: &Headers) -> Option<String> {
+        let name = headers.by_name().keys().find(|name| !self.may_job_set(name))?;
+        Some(format!(
+            "{name:?} is guarded, and topic {} does not let its jobs set it: leave it out, or add it to job_headers of \
+             the topic",
+            self.name
+        ))
+    }
+
+    /// Returns whether a job of the topic may set a header.
+    pub fn may_job_set(&self, header: &str) -> bool {
+        !is_guarded_header(header) || self.job_headers.iter().any(|name| name.eq_ignore_ascii_case(header))
     }
 
     /// Checks the values without which a topic cannot exist.

@@ -21,6 +21,17 @@ const OWN: [&str; 14] = [
     "upgrade",
 ];
 
+/// Headers that speak for the one who sends a callback. Headers that begin with `x-forwarded-` are also guarded.
+const GUARDED: [&str; 7] =
+    ["authorization", "cookie", "cookie2", "forwarded", "via", "x-forwarded", "x-real-ip"];
+
+/// Returns whether a job may set the header with this name only if its topic names it in `job_headers`: a receiver may
+/// trust the header, and whoever may add jobs must not be able to forge it. Upper and lower case are the same.
+pub fn is_guarded_header(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.starts_with("x-forwarded-") || GUARDED.contains(&name.as_str())
+}
+
 /// Returns whether only dq sets the header with this name. Upper and lower case are the same.
 pub fn is_own_header(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
@@ -63,6 +74,10 @@ mod tests {
         for (name, value) in [("a b", "x"), ("", "x"), ("x-a", "a\nb"), ("x-a", "中")] {
             assert!(refuse_header(name, value).is_some(), "{name}: {value}");
         }
+        for name in ["Cookie", "AUTHORIZATION", "X-Forwarded-For", "forwarded"] {
+            assert!(is_guarded_header(name) && !is_own_header(name), "{name}");
+        }
+        assert!(!is_guarded_header("x-shop") && !is_guarded_header("traceparent"));
         for name in ["x-shop", "Authorization", "traceparent", "user-agent", "accept"] {
             assert_eq!(refuse_header(name, "a b\tc"), None, "{name}");
         }

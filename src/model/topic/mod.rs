@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 
 pub use self::check::InvalidTopic;
 pub use self::durability::Durability;
-pub use self::header::{is_own_header, refuse_header};
+pub use self::header::{is_guarded_header, is_own_header, refuse_header};
 pub use self::secret::signing_key;
 use self::setting::{HOUR, LONGEST, settings};
 pub use self::setting::{Setting, SettingKind};
@@ -105,6 +105,8 @@ settings! {
     payload: Payload = Payload::Json, SettingKind::Words(&["json", "form"]);
     /// The headers of a callback in addition to dq's own.
     headers: BTreeMap<String, String> = BTreeMap::new(), SettingKind::Headers;
+    /// The names of guarded headers that the jobs of the topic may set, such as `authorization`.
+    job_headers: Vec<String> = Vec::new(), SettingKind::Texts;
     /// The delay of a job that is added without a due time.
     delay: Duration = Duration::ZERO, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
     /// The longest time that one whole callback may take.

@@ -6,7 +6,7 @@ use std::io;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::refused::UnreportedRefusals;
 use super::request::{Add, Ask, Request, Respond, RespondAbout, Work};
@@ -20,6 +20,9 @@ const GROUP: usize = 256;
 
 /// Answers are given to the server when they have this many bytes together.
 const PIECE: usize = 256 << 10;
+
+/// Answers are given to the server when the first of them has waited for so long.
+const PIECE_TIME: Duration = Duration::from_millis(1);
 
 /// With this many unanswered requests, nothing more is read from clients.
 const UNANSWERED_MAX: usize = 20_000;
@@ -314,15 +317,15 @@ impl<A: RequestSource> Worker<A> {
 
     fn others(&mut self, others: Vec<OtherRequest<A>>) {
         let mut answers = Vec::new();
-        let mut waiting = 0;
+        let (mut waiting, mut since) = (0, Instant::now());
         for ((ticket, bytes), ask) in others {
             let response = ask(self.store.as_mut());
             waiting += A::bytes(&response);
             answers.push((ticket, response, bytes));
             // The first answers do not wait for the last one.
-            if waiting >= PIECE {
+            if waiting >= PIECE || since.elapsed() >= PIECE_TIME {
                 self.finish(mem::take(&mut answers));
-                waiting = 0;
+                (waiting, since) = (0, Instant::now());
             }
         }
         self.finish(answers);

@@ -115,6 +115,12 @@ impl<A: RequestSource> Submitter<A> {
         })
     }
 
+    /// Starts one thread, for requests that are about no single job or lane. `store` is a handle to the whole store.
+    pub fn start_reader(lanes: Lanes, source: A, store: Box<dyn Store>) -> io::Result<Submitter<A>> {
+        let threads = vec![Lane::start(store, Arc::new(source))?];
+        Ok(Submitter { threads, lanes, ways: 1, lines: HashMap::new(), waiting: (0, 0) })
+    }
+
     /// Returns the thread that handles requests of that line.
     fn thread_for(&self, lane: Option<usize>, line: u64) -> usize {
         let way = usize::try_from(line % self.ways as u64).unwrap_or(0);

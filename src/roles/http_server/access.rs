@@ -1,4 +1,4 @@
-//! Access control: what each route needs, and whether the caller has it.
+//! Access control: whether a caller has what a route needs (`route_rule`), and whether there is a free place.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,111 +11,19 @@ use axum::http::header::{AUTHORIZATION, COOKIE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use super::admission::Hosts;
+use super::connections::ConnectionProof;
+use super::pool::{Holder, Pool};
 use super::problem::Problem;
+use super::route_rule::{RouteRule, rule};
 use model::failure_limiter::{FailureKind, FailureLimiter, Source};
 use model::scope::Need;
 use model::session;
 use model::settings::{Auth, HttpSettings};
 use model::token::{Pass, Token, TokenName, Tokens};
 use role::lock;
-
-/// What a caller needs to use a route.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RouteRule {
-    /// Nothing.
-    Anyone,
-    /// Nothing. The route shows more to a caller that has the scope `read`.
-    AnyoneInBrief,
-    /// The ticket in its path, which the route itself checks.
-    Ticket,
-    /// The password in its body, which the route itself checks.
-    Password,
-    Read,
-    /// The right to look at jobs of the route's topic.
-    Jobs,
-    Produce,
-    Consume,
-    Admin,
-}
-
-/// What each route needs. A route that is not in this table needs `admin`, so a forgotten route is closed.
-#[rustfmt::skip]
-const RULES: &[(&str, &str, RouteRule)] = &[
-    ("GET",    "/",                               RouteRule::Anyone),
-    ("GET",    "/console/{path}",                 RouteRule::Anyone),
-    ("GET",    "/console/session",                RouteRule::Anyone),
-    ("POST",   "/console/session",                RouteRule::Password),
-    ("DELETE", "/console/session",                RouteRule::Anyone),
-    ("GET",    "/healthz",                        RouteRule::Anyone),
-    ("GET",    "/readyz",                         RouteRule::AnyoneInBrief),
-    ("GET",    "/metrics",                        RouteRule::Read),
-    ("GET",    "/openapi.json",                   RouteRule::Read),
-    ("GET",    "/v1/stats",                       RouteRule::Read),
-    ("GET",    "/v1/nodes",                       RouteRule::Read),
-    ("GET",    "/v1/processes",                   RouteRule::Read),
-    ("GET",    "/v1/alerts",                      RouteRule::Read),
-    ("GET",    "/v1/alerts/channels",             RouteRule::Read),
-    ("GET",    "/v1/events",                      RouteRule::Read),
-    ("GET",    "/v1/history",                     RouteRule::Read),
-    ("GET",    "/v1/forecast",                    RouteRule::Read),
-    ("POST",   "/v1/check/topic",                 RouteRule::Read),
-    ("GET",    "/v1/topics",                      RouteRule::Read),
-    ("GET",    "/v1/topics/{t}",                  RouteRule::Read),
-    ("GET",    "/v1/topics/{t}/jobs",             RouteRule::Jobs),
-    ("POST",   "/v1/topics/{t}/jobs",             RouteRule::Produce),
-    // For POST this is the path of batches. For the other methods it is a job with the id `batch`.
-    ("POST",   "/v1/topics/{t}/jobs/batch",       RouteRule::Produce),
-    ("GET",    "/v1/topics/{t}/jobs/batch",       RouteRule::Jobs),
-    ("PATCH",  "/v1/topics/{t}/jobs/batch",       RouteRule::Produce),
-    ("DELETE", "/v1/topics/{t}/jobs/batch",       RouteRule::Produce),
-    ("GET",    "/v1/topics/{t}/jobs/{id}",        RouteRule::Jobs),
-    ("PATCH",  "/v1/topics/{t}/jobs/{id}",        RouteRule::Produce),
-    ("DELETE", "/v1/topics/{t}/jobs/{id}",        RouteRule::Produce),
-    ("POST",   "/v1/topics/{t}/jobs/{id}/run",    RouteRule::Produce),
-    ("POST",   "/v1/topics/{t}/reserve",          RouteRule::Consume),
-    ("POST",   "/v1/topics/{t}/jobs/{id}/ack",    RouteRule::Consume),
-    ("POST",   "/v1/topics/{t}/jobs/{id}/nack",   RouteRule::Consume),
-    ("POST",   "/v1/topics/{t}/jobs/{id}/extend", RouteRule::Consume),
-    ("GET",    "/v1/topics/{t}/dead",             RouteRule::Jobs),
-    ("POST",   "/v1/ack/{ticket}",                RouteRule::Ticket),
-];
-
-/// Whether two patterns mean the same route. The names of their parameters do not matter.
-pub(super) fn is_route(known: &str, route: &str) -> bool {
-    let (mut known, mut parts) = (known.split('/'), route.split('/'));
-    loop {
-        match (known.next(), parts.next()) {
-            (None, None) => return true,
-            (Some(a), Some(b)) if a == b || a.starts_with('{') && b.starts_with('{') => {}
-            _ => return false,
-        }
-    }
-}
-
-/// Returns what a route needs.
-fn rule(method: &Method, route: &str) -> RouteRule {
-    // HEAD is a GET whose answer has no body.
-    let method = if method == Method::HEAD { "GET" } else { method.as_str() };
-    let found = RULES.iter().find(|(m, known, _)| *m == method && is_route(known, route));
-    found.map_or(RouteRule::Admin, |(_, _, rule)| *rule)
-}
-
-impl RouteRule {
-    /// The scope that the rule asks for, for a topic. None: the route needs no scope.
-    fn need(self, topic: &str) -> Option<Need<'_>> {
-        Some(match self {
-            Self::Anyone | Self::AnyoneInBrief | Self::Ticket | Self::Password => return None,
-            RouteRule::Read => Need::Read,
-            RouteRule::Jobs => Need::Jobs(topic),
-            RouteRule::Produce => Need::Produce(topic),
-            RouteRule::Consume => Need::Consume(topic),
-            RouteRule::Admin => Need::Admin,
-        })
-    }
-}
 
 /// Where a connection comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,7 +71,7 @@ impl fmt::Display for Caller {
 
 /// An extension of an answer: the caller had a valid token or session, or needed none.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct HasToken;
+pub(super) struct PassedAccess;
 
 /// The caller, and the token or account that proved it.
 type Identity = (Caller, Option<Token>);
@@ -199,9 +107,9 @@ pub(super) struct Access {
     hosts: Arc<Hosts>,
     /// The name of the session cookie.
     cookie: String,
-    requests: Semaphore,
+    requests: Pool,
     /// The places for requests with a ticket. They take no places from requests with a token.
-    tickets: Semaphore,
+    tickets: Pool,
     max_requests: usize,
     own_user: u32,
 }
@@ -214,8 +122,9 @@ impl Access {
             failures: Mutex::default(),
             hosts,
             cookie: session::cookie(http.listen),
-            requests: Semaphore::new(http.max_requests),
-            tickets: Semaphore::new(http.max_requests.div_ceil(4)),
+            // No caller and no source can take all places.
+            requests: Pool::new(http.max_requests, http.max_requests.div_ceil(2)),
+            tickets: Pool::new(http.max_requests.div_ceil(4), http.max_requests.div_ceil(8)),
             max_requests: http.max_requests,
             own_user: nix::unistd::geteuid().as_raw(),
         }
@@ -326,7 +235,7 @@ async fn topic(parts: &mut Parts) -> Option<String> {
 }
 
 /// Passes a request on if its caller may make it and if there is a free place for it. The answer says whether the
-/// caller had a token ([`HasToken`]).
+/// caller had a token ([`PassedAccess`]).
 pub(super) async fn let_in<F: Future<Output = Response>>(
     access: &Access,
     request: Request,
@@ -336,7 +245,11 @@ pub(super) async fn let_in<F: Future<Output = Response>>(
     let peer = parts.extensions.get::<Peer>().copied().unwrap_or(Peer::User(None));
     let route = parts.extensions.get::<MatchedPath>().cloned();
     let rule = route.as_ref().map(|route| rule(&parts.method, route.as_str()));
+    let proof = parts.extensions.get::<ConnectionProof>().cloned().unwrap_or_default();
     let mut has_token = rule != Some(RouteRule::Password) && access.needs_no_token(peer);
+    if has_token {
+        proof.record();
+    }
     if rule == Some(RouteRule::AnyoneInBrief)
         && let Ok((caller, token)) = access.caller(peer, &parts.method, &parts.headers)
         && token.is_none_or(|token| token.permits(Need::Read))
@@ -350,7 +263,7 @@ pub(super) async fn let_in<F: Future<Output = Response>>(
         _ => let_in_by(access, rule, (peer, &mut has_token), (parts, body), next).await,
     };
     if has_token {
-        answer.extensions_mut().insert(HasToken);
+        answer.extensions_mut().insert(PassedAccess);
     }
     answer
 }
@@ -371,7 +284,10 @@ async fn let_in_by<F: Future<Output = Response>>(
         Ok(known) => known,
         Err(refusal) => return *refusal,
     };
-    *has_token |= rule != Some(RouteRule::Ticket);
+    if rule != Some(RouteRule::Ticket) {
+        *has_token = true;
+        parts.extensions.get::<ConnectionProof>().inspect(|proof| proof.record());
+    }
     // A path that does not exist has no rule. A caller with a valid token gets its 404.
     if let (Some(rule), Some(token)) = (rule, &token) {
         let topic = topic(&mut parts).await.unwrap_or_default();
@@ -381,53 +297,24 @@ async fn let_in_by<F: Future<Output = Response>>(
             return forbidden(&caller, need);
         }
     }
-    let rooms = if rule == Some(RouteRule::Ticket) { &access.tickets } else { &access.requests };
-    let room = rooms.try_acquire();
+    let holder = Holder::new(&caller, peer);
+    let places = if rule == Some(RouteRule::Ticket) { &access.tickets } else { &access.requests };
+    let place = places.take(holder.clone(), 1);
     // Root and the daemon's own user get in even when all places are taken, so that someone can look at an overloaded
     // daemon.
-    if room.is_err() && !matches!(caller, Caller::Local(_)) {
-        let detail = format!("{} requests are being answered (http.max_requests)", access.max_requests);
+    if place.is_none() && !matches!(caller, Caller::Local(_)) {
+        let detail = format!(
+            "{} requests are being answered, or half of that many for this client (http.max_requests)",
+            access.max_requests
+        );
         return Problem::unavailable("busy", detail).into_response();
     }
     parts.extensions.insert(caller);
+    holder.map(|holder| parts.extensions.insert(holder));
     if let Some(token) = &token {
         parts.extensions.insert(Pass::from(token));
     }
     let answer = next(Request::from_parts(parts, body)).await;
-    drop(room);
+    drop(place);
     answer
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn whatever_is_not_in_the_table_needs_everything() {
-        for (method, route, expected) in [
-            ("GET", "/healthz", RouteRule::Anyone),
-            ("POST", "/v1/ack/{ticket}", RouteRule::Ticket),
-            ("GET", "/v1/ack/{ticket}", RouteRule::Admin),
-            ("HEAD", "/v1/stats", RouteRule::Read),
-            ("POST", "/v1/stats", RouteRule::Admin),
-            ("GET", "/v1/topics/{topic}/jobs/{id}", RouteRule::Jobs),
-            ("GET", "/v1/topics/{name}/jobs/{key}", RouteRule::Jobs),
-            ("POST", "/v1/topics/{topic}/jobs/batch", RouteRule::Produce),
-            ("PUT", "/v1/topics/{topic}", RouteRule::Admin),
-            ("POST", "/v1/topics/{topic}/dead/purge", RouteRule::Admin),
-            ("GET", "/v1/tokens", RouteRule::Admin),
-            ("GET", "/v1/topics/{topic}/jobs/{id}/more", RouteRule::Admin),
-            ("GET", "/", RouteRule::Anyone),
-            ("POST", "/console/session", RouteRule::Password),
-            ("POST", "/", RouteRule::Admin),
-            ("GET", "/console/{*path}", RouteRule::Anyone),
-            ("PUT", "/console/session", RouteRule::Admin),
-            ("GET", "/v1/audit", RouteRule::Admin),
-            ("GET", "/v1/accounts", RouteRule::Admin),
-            ("OPTIONS", "/v1/topics", RouteRule::Admin),
-        ] {
-            let method = Method::from_bytes(method.as_bytes()).unwrap();
-            assert_eq!(rule(&method, route), expected, "{method} {route}");
-        }
-    }
 }

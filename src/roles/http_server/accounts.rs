@@ -11,9 +11,10 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::access::Caller;
-use super::api::{Api, NameInPath, Sent};
+use super::api::{Api, NameInPath};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
+use super::body::Sent;
 use super::input::random;
 use super::problem::Problem;
 use super::schema;

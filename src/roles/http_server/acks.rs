@@ -5,16 +5,20 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use axum::extract::{Path, State};
+use axum::extract::{Extension, FromRequestParts, MatchedPath, RawPathParams, Request as HttpRequest, State};
 use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, Sent};
+use super::api::Api;
 use super::api_response::ApiResponse;
+use super::body::Sent;
+use super::connections::ConnectionProof;
 use super::problem::Problem;
+use super::route_rule::{RouteRule, rule};
 use super::schema;
 use super::store_client::Reply;
 use super::typed_body::{self, Span, word};
@@ -181,6 +185,41 @@ impl Acks {
     }
 }
 
+/// A ticket that was checked. It is an extension of the request that shows it.
+#[derive(Debug, Clone)]
+pub(super) struct ProvedTicket {
+    shown: PresentedTicket,
+    ticket: Ticket,
+}
+
+/// Passes a request on. One that needs a ticket must show a valid one, before its body is read.
+pub(super) async fn with_ticket<F: Future<Output = Response>>(
+    api: &Api,
+    request: HttpRequest,
+    next: impl FnOnce(HttpRequest) -> F,
+) -> Response {
+    let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    let is_needed = route.is_some_and(|route| rule(request.method(), route) == RouteRule::Ticket);
+    if !is_needed {
+        return next(request).await;
+    }
+    let (mut parts, body) = request.into_parts();
+    let params = RawPathParams::from_request_parts(&mut parts, &()).await;
+    let text = params.as_ref().ok().and_then(|params| params.iter().next()).map_or("", |(_, text)| text);
+    let proved = match PresentedTicket::read(text) {
+        Some(shown) => api.ticket(&shown).await.map(|ticket| ProvedTicket { shown, ticket }),
+        None => Err(no_ticket()),
+    };
+    match proved {
+        Ok(proved) => {
+            parts.extensions.get::<ConnectionProof>().inspect(|proof| proof.record());
+            parts.extensions.insert(proved);
+            next(HttpRequest::from_parts(parts, body)).await
+        }
+        Err(problem) => problem.into_response(),
+    }
+}
+
 fn no_ticket() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "no_ticket", "this is not the ticket of an attempt")
 }
@@ -247,12 +286,9 @@ impl Api {
     responses((status = 200, body = AckResponse, description = "What happened to the job"), schema::AckProblems))]
 async fn settle(
     State(api): State<Api>,
-    ticket: Result<Path<String>, axum::extract::rejection::PathRejection>,
+    Extension(ProvedTicket { shown, ticket }): Extension<ProvedTicket>,
     Sent(json): Sent,
 ) -> Result<ApiResponse, Problem> {
-    let Path(text) = ticket?;
-    let shown = PresentedTicket::read(&text).ok_or_else(no_ticket)?;
-    let ticket = api.ticket(&shown).await?;
     let wanted = AckRequest::read(&json)?;
     let before = lock(&api.acks.settled).all.get(&shown.signature()).cloned();
     if let Some((said, came)) = before {

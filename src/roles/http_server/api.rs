@@ -1,14 +1,12 @@
 //! What all routes share: their state, and what they take from a request.
 
+use std::convert::Infallible;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::{FromRequest, FromRequestParts, Path, Request};
-use axum::http::header::CONTENT_TYPE;
+use axum::extract::{FromRequestParts, Path};
 use axum::http::request;
-use axum::http::{HeaderMap, StatusCode};
 use jiff::tz::TimeZone;
 use tokio::sync::watch;
 
@@ -20,6 +18,7 @@ use super::forecast::Forecasts;
 use super::health::Health;
 use super::input;
 use super::metrics::Sources;
+use super::pool::{Holder, Pool};
 use super::problem::Problem;
 use super::registrar::Registrar;
 use super::store_client::StoreClient;
@@ -30,9 +29,6 @@ use model::token::Tokens;
 use model::topic::{Topic, Topics};
 use store::Lanes;
 use telemetry::counters::Counters;
-
-/// How long a client may take to send a body.
-pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(30);
 
 /// The state that all routes share. A clone only counts references: each request makes some.
 #[derive(Clone)]
@@ -46,6 +42,8 @@ pub(super) struct Parts {
     pub tokens: watch::Receiver<Tokens>,
     /// The longest body, in bytes.
     pub max_body: usize,
+    /// The memory for the bodies of all requests, in bytes.
+    pub bodies: Pool,
     pub settings: Arc<Settings>,
     pub registrar: Registrar,
     pub lanes: Lanes,
@@ -97,6 +95,16 @@ impl Api {
     }
 }
 
+/// Whose share of the reads a request uses. None: its reads are not limited.
+pub(super) struct Reader(pub Option<Holder>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Reader {
+    type Rejection = Infallible;
+    async fn from_request_parts(parts: &mut request::Parts, _: &S) -> Result<Reader, Infallible> {
+        Ok(Reader(parts.extensions.get().cloned()))
+    }
+}
+
 /// The topic that a path names.
 pub(super) struct InTopic(pub TopicName);
 
@@ -132,31 +140,4 @@ impl<S: Send + Sync> FromRequestParts<S> for OfJob {
         };
         Ok(OfJob(JobKey { topic: input::topic(&topic)?, id: input::id(id)? }))
     }
-}
-
-/// The body of a request, which may be JSON or empty.
-pub(super) struct Sent(pub Bytes);
-
-impl FromRequest<Api> for Sent {
-    type Rejection = Problem;
-    async fn from_request(request: Request, api: &Api) -> Result<Sent, Problem> {
-        check_kind(request.headers())?;
-        match tokio::time::timeout(BODY_PATIENCE, Bytes::from_request(request, api)).await {
-            Ok(Ok(bytes)) => Ok(Sent(bytes)),
-            Ok(Err(rejection)) => Err(Problem::body(&rejection, api.max_body)),
-            Err(_) => Err(Problem::slow_body(BODY_PATIENCE)),
-        }
-    }
-}
-
-/// Checks that a body is declared as JSON, or not declared at all.
-fn check_kind(headers: &HeaderMap) -> Result<(), Problem> {
-    let Some(kind) = headers.get(CONTENT_TYPE) else { return Ok(()) };
-    let text = String::from_utf8_lossy(kind.as_bytes()).to_ascii_lowercase();
-    let kind = text.split(';').next().unwrap_or_default().trim();
-    if kind == "application/json" || kind.ends_with("+json") {
-        return Ok(());
-    }
-    let detail = format!("content-type is {kind:?}, and not \"application/json\"");
-    Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not_json", detail))
 }

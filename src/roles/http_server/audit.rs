@@ -15,13 +15,14 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::access::{Caller, is_route};
+use super::access::Caller;
 use super::api::Api;
 use super::api_response::ApiResponse;
 use super::cursor;
 use super::input;
 use super::problem::Problem;
 use super::registrar::Registrar;
+use super::route_rule::is_route;
 use super::schema;
 use host::now_ms;
 use model::audit::Entry;

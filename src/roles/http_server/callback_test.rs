@@ -16,8 +16,9 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, InTopic, Sent};
+use super::api::{Api, InTopic};
 use super::api_response::ApiResponse;
+use super::body::Sent;
 use super::problem::Problem;
 use super::schema;
 use super::typed_body::{self, given};

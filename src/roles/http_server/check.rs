@@ -11,8 +11,9 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, Sent};
+use super::api::Api;
 use super::api_response::ApiResponse;
+use super::body::Sent;
 use super::problem::Problem;
 use super::schema;
 use super::topic_fields::TopicPatch;

@@ -3,10 +3,14 @@
 //! A dq-http-server that is replaced by a new one answers one more request on each connection. This answer has
 //! `Connection: close`, so that no client finds a connection closed just when it sends a request. A connection that
 //! stays idle for too long meanwhile is closed, as HTTP allows at any time.
+//!
+//! A connection on which no caller proves soon who it is (with a token, a session or a ticket) is closed as well. Where
+//! nobody needs a proof, any request is enough.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -20,7 +24,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
@@ -28,15 +32,23 @@ use super::access::Peer;
 use super::tls;
 use super::write_timeout::WriteTimeout;
 use model::excerpt::Excerpt;
+use model::failure_limiter::Source;
+use model::open_connections::OpenConnections;
 use model::settings::HttpSettings;
-use role::Drain;
 use role::submit::STORE_TIMEOUT;
+use role::{Drain, lock};
 
 /// How long a drain with a successor waits for one more request on each kept connection.
 const LAST_REQUESTS: Duration = Duration::from_secs(5);
 
 /// How long a drain waits for requests that are being answered. The store may need its full timeout for them.
 const LAST_ANSWERS: Duration = STORE_TIMEOUT.saturating_add(Duration::from_secs(5));
+
+/// How long a new connection may take until a caller on it has proved who it is.
+const PROOF_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a request of a connection without a proof may still take after that.
+const UNPROVED_REQUEST: Duration = Duration::from_secs(10);
 
 /// The sockets that accept connections.
 pub(super) struct Listeners {
@@ -89,8 +101,8 @@ pub(super) struct Connections {
     app: TowerToHyperService<Router>,
     http: HttpSettings,
     tls: Option<TlsAcceptor>,
-    /// The places for connections of the port. Each takes one.
-    room: Arc<Semaphore>,
+    /// The connections of the port.
+    of_port: Arc<Mutex<OpenConnections>>,
     turned_away: u64,
     stage: watch::Sender<ConnectionStage>,
     pub open: JoinSet<()>,
@@ -101,7 +113,10 @@ impl Connections {
         Ok(Connections {
             app: TowerToHyperService::new(app),
             tls: http.tls.as_ref().map(tls::acceptor).transpose()?,
-            room: Arc::new(Semaphore::new(http.max_connections)),
+            of_port: Arc::new(Mutex::new(OpenConnections::new(
+                http.max_connections,
+                http.max_connections_per_source,
+            ))),
             http: http.clone(),
             turned_away: 0,
             stage: watch::Sender::new(ConnectionStage::Open),
@@ -140,18 +155,52 @@ impl Connections {
     }
 
     /// Returns a place for a client of the port, or the reason why it may not connect.
-    fn admit(&self, ip: IpAddr) -> std::result::Result<OwnedSemaphorePermit, String> {
-        let HttpSettings { allow, max_connections, .. } = &self.http;
+    fn admit(&self, ip: IpAddr) -> std::result::Result<Place, String> {
+        let allow = &self.http.allow;
         if !allow.is_empty() && !allow.iter().any(|net| net.contains(&ip)) {
             return Err("http.allow does not name it".to_owned());
         }
-        let full = || format!("{max_connections} connections are open (http.max_connections)");
-        Arc::clone(&self.room).try_acquire_owned().map_err(|_| full())
+        let source = Source::address(ip);
+        let mut open = lock(&self.of_port);
+        open.check(source, 0).map_err(|no_place| no_place.to_string())?;
+        open.opened(source);
+        Ok(Place { of_port: Arc::clone(&self.of_port), source })
     }
 
     fn course(&self, peer: Peer) -> ConnectionTask {
         let (app, stage) = (self.app.clone(), self.stage.subscribe());
         ConnectionTask { app, peer, stage, idle_timeout: self.http.idle_timeout }
+    }
+}
+
+/// The place of a connection of the port. It is free again when this is dropped.
+struct Place {
+    of_port: Arc<Mutex<OpenConnections>>,
+    source: Source,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        lock(&self.of_port).closed(self.source);
+    }
+}
+
+/// Whether a caller on the connection has proved who it is. It is an extension of each request.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ConnectionProof(Arc<AtomicBool>);
+
+impl ConnectionProof {
+    /// Notes that a caller has proved who it is.
+    pub(super) fn record(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits for as long as a connection may have no proof. Never ends if it has one by then.
+    async fn missing_after(&self, patience: Duration) {
+        tokio::time::sleep(patience).await;
+        if self.0.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
     }
 }
 
@@ -180,8 +229,11 @@ impl ConnectionTask {
     async fn serve(self, stream: impl Stream) {
         let ConnectionTask { app, peer, mut stage, idle_timeout } = self;
         let at_answer = stage.clone();
+        let proof = ConnectionProof::default();
+        let proof_of_requests = proof.clone();
         let service = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(peer);
+            request.extensions_mut().insert(proof_of_requests.clone());
             let (answer, stage) = (app.call(request), at_answer.clone());
             async move {
                 let mut answer = answer.await?;
@@ -204,6 +256,14 @@ impl ConnectionTask {
         let ended = tokio::select! {
             ended = connection.as_mut() => Some(ended),
             () = last_answer => None,
+            () = proof.missing_after(PROOF_PATIENCE) => {
+                // The answer to the present request, if there is one, is the last.
+                connection.as_mut().graceful_shutdown();
+                tokio::select! {
+                    ended = connection.as_mut() => Some(ended),
+                    () = proof.missing_after(UNPROVED_REQUEST) => return,
+                }
+            }
         };
         let ended = match ended {
             Some(ended) => ended,

@@ -135,10 +135,12 @@ fn due(delay: Option<Span>, run_at: Option<Moment>) -> Result<Option<Due>, Probl
     }
 }
 
-/// Returns a job's own headers.
-fn headers(raw: Option<&RawValue>) -> Result<Headers, Problem> {
+/// Returns the headers of a job of a topic.
+fn headers(raw: Option<&RawValue>, topic: &Topic) -> Result<Headers, Problem> {
+    let wrong = |problem: String| Problem::field("headers", format!("headers: {problem}"));
     let headers = raw.map_or_else(|| Ok(Headers::default()), |raw| Headers::parse(raw.get()));
-    headers.map_err(|e| Problem::field("headers", format!("headers: {e}")))
+    let headers = headers.map_err(|e| wrong(e.to_string()))?;
+    topic.refuse_job_headers(&headers).map_or(Ok(headers), |problem| Err(wrong(problem)))
 }
 
 /// Reads a new job of a topic. A job without an id gets one from `key`, the Idempotency-Key, if there is one: a
@@ -164,7 +166,7 @@ pub(super) fn job(json: &[u8], topic: &Topic, key: Option<&str>, lanes: &Lanes) 
         on_conflict: new.on_conflict.unwrap_or(if_taken),
         max_attempts: new.max_attempts.map(|Count(n)| n),
         attempts: 0,
-        headers: headers(new.headers)?,
+        headers: headers(new.headers, topic)?,
     })
 }
 
@@ -251,15 +253,15 @@ pub(super) struct JobChangeRequest<'a> {
     headers: Option<Option<&'a RawValue>>,
 }
 
-/// Reads a change of a job.
-pub(super) fn change(json: &[u8]) -> Result<Change, Problem> {
+/// Reads a change of a job of a topic.
+pub(super) fn change(json: &[u8], topic: &Topic) -> Result<Change, Problem> {
     let given: JobChangeRequest<'_> = typed_body::read(json)?;
     let change = Change {
         due: due(given.delay, given.run_at)?,
         body: given.body.map(Body::from),
         priority: given.priority,
         max_attempts: given.max_attempts.map(|limit| limit.map(|Count(n)| n)),
-        headers: given.headers.map(headers).transpose()?,
+        headers: given.headers.map(|raw| headers(raw, topic)).transpose()?,
     };
     if change == Change::default() {
         let others = "give it, or run_at, body, priority, max_attempts or headers";

@@ -6,8 +6,9 @@ use axum::routing::get;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, InTopic, OfJob, Sent};
+use super::api::{Api, InTopic, OfJob, Reader};
 use super::api_response::{self, ApiResponse};
+use super::body::Sent;
 use super::input;
 use super::job_shown::{AddedJob, AddedJobs, JobList, JobResponse, SpooledDeletion};
 use super::problem::Problem;
@@ -15,6 +16,7 @@ use super::replays;
 use super::schema;
 use super::store_client::Reply;
 use model::metrics::AddOutcome;
+use model::topic::Topic;
 use role::submit::{Listing, Request};
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
@@ -88,7 +90,7 @@ async fn add_batch(
 
 impl Api {
     /// Returns a page of jobs.
-    pub(super) async fn list(&self, listing: Listing) -> Result<ApiResponse, Problem> {
+    pub(super) async fn list(&self, reader: Reader, listing: Listing) -> Result<ApiResponse, Problem> {
         let topic = listing.topic.clone();
         let is_registered = self.topics.borrow().get(topic.as_str()).is_some();
         let ask = |reply: Reply<_>| {
@@ -96,7 +98,7 @@ impl Api {
                 reply.response(api_response::page(&topic, is_registered, page))
             })
         };
-        self.store_client.respond(0, ask).await
+        self.store_client.read(reader, ask).await?
     }
 }
 
@@ -106,11 +108,12 @@ impl Api {
     responses((status = 200, body = JobList, description = "A page of jobs"), schema::FindProblems))]
 async fn list(
     State(api): State<Api>,
+    reader: Reader,
     InTopic(topic): InTopic,
     RawQuery(query): RawQuery,
 ) -> Result<ApiResponse, Problem> {
     let input::Listing { state, cursor, limit } = input::listing(query.as_deref().unwrap_or_default())?;
-    api.list(Listing { topic, state, filter: None, cursor, limit }).await
+    api.list(reader, Listing { topic, state, filter: None, cursor, limit }).await
 }
 
 /// Shows a job. If there is no job with this id, shows its latest dead letter.
@@ -127,7 +130,9 @@ async fn show(State(api): State<Api>, OfJob(key): OfJob) -> Result<ApiResponse, 
     params(schema::JobPath), request_body = input::JobChangeRequest,
     responses((status = 204, description = "The job is changed"), schema::ChangeProblems))]
 async fn change(State(api): State<Api>, OfJob(key): OfJob, Sent(json): Sent) -> Result<ApiResponse, Problem> {
-    let change = input::change(&json)?;
+    // A job can outlive its topic. Its guarded headers are then those of a topic that names none.
+    let topic = api.topic(&key.topic).unwrap_or_else(|_| Topic::new(key.topic.clone(), "").into());
+    let change = input::change(&json, &topic)?;
     let ask = |reply: Reply<_>| {
         Request::change(key, change, |key, changed| reply.response(api_response::changed(key, changed)))
     };

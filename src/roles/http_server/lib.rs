@@ -14,6 +14,7 @@ mod alerts;
 mod api;
 mod api_response;
 mod audit;
+mod body;
 mod callback_test;
 mod check;
 mod connections;
@@ -34,11 +35,13 @@ mod metrics;
 mod nodes;
 mod openapi;
 mod pauses;
+mod pool;
 mod problem;
 mod refused;
 mod registrar;
 mod removal;
 mod replays;
+mod route_rule;
 mod schema;
 mod servers;
 mod statistics;
@@ -102,6 +105,7 @@ pub fn run(mut context: Context) -> Result<()> {
         topics: topics.now(),
         tokens: topics.tokens(),
         max_body: settings.server.max_frame,
+        bodies: body::memory(settings.server.max_frame),
         registrar: Registrar::start(&settings)?,
         lanes: context.lanes()?,
         trials: CallbackTester::new(&settings, context.zone()?)
@@ -156,28 +160,26 @@ fn app(api: Api, access: Access, refused: Arc<RefusedRequests>) -> Result<Router
     let (router, document) = routes.split_for_parts();
     let json = openapi::to_json(&document).context("cannot write the document of the API")?;
     let _ = api.document.set(json.into());
-    let max_body = api.max_body;
-    let registrar = api.registrar.clone();
+    let of_gate = api.clone();
     Ok(router
         .merge(console::routes())
         .merge(events::routes())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        .layer(DefaultBodyLimit::max(max_body))
+        .layer(DefaultBodyLimit::max(api.max_body))
         .with_state(api)
         .layer(from_fn_with_state(
-            Arc::new(Gate { access, refused, registrar, replays: Replays::default(), max_body }),
+            Arc::new(Gate { access, refused, api: of_gate, replays: Replays::default() }),
             pass,
         )))
 }
 
-/// What every request passes through: access control, the audit log, replays, limits.
+/// What every request passes through: access control, the check of tickets, the audit log, replays, limits.
 struct Gate {
     access: Access,
     refused: Arc<RefusedRequests>,
-    registrar: Registrar,
+    api: Api,
     replays: Replays,
-    max_body: usize,
 }
 
 /// Passes a request through the gate. It is one layer for all steps, because axum boxes and clones every layer anew for
@@ -186,11 +188,12 @@ async fn pass(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Re
     // A request that the audit log records goes on without its client. So it needs its own reference to the gate.
     let own = Arc::clone(&gate);
     let kept = |request| async move {
-        let replayed = |request| replays::replay(&own.replays, own.max_body, request, next);
+        let replayed = |request| replays::replay(&own.replays, &own.api, request, next);
         limits::keep(request, replayed).await
     };
-    let noted = |request| audit::noted(&gate.registrar, request, kept);
-    let let_in = |request| access::let_in(&gate.access, request, noted);
+    let noted = |request| audit::noted(&gate.api.registrar, request, kept);
+    let checked = |request| acks::with_ticket(&gate.api, request, noted);
+    let let_in = |request| access::let_in(&gate.access, request, checked);
     let line = RequestLine::new(&request);
     admission::with_id(request, let_in, |answer, id| gate.refused.record(&line, answer, id)).await
 }

@@ -6,8 +6,9 @@ use axum::extract::State;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, InTopic, Sent};
+use super::api::{Api, InTopic};
 use super::api_response::ApiResponse;
+use super::body::Sent;
 use super::input;
 use super::problem::Problem;
 use super::schema;

@@ -1,7 +1,7 @@
 //! Why a request failed, as `application/problem+json` (RFC 9457).
 
 use axum::Json;
-use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::rejection::PathRejection;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -114,14 +114,7 @@ impl Problem {
         Problem::new(StatusCode::BAD_REQUEST, "bad_json", detail)
     }
 
-    /// A body cannot be read. A body may have at most `most` bytes.
-    pub(super) fn body(rejection: &BytesRejection, most: usize) -> Problem {
-        match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large(most),
-            _ => Problem::bad_body(rejection.body_text()),
-        }
-    }
-
+    /// A body has more than `most` bytes.
     pub(super) fn too_large(most: usize) -> Problem {
         let detail = format!("the body is longer than {most} bytes (server.max_frame)");
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail)

@@ -8,7 +8,7 @@ use axum::http::{Method, Uri};
 use axum::response::Response;
 use tokio::sync::Notify;
 
-use super::access::{HasToken, Peer};
+use super::access::{PassedAccess, Peer};
 use super::problem::Reason;
 use super::until;
 use model::excerpt::Excerpt;
@@ -52,7 +52,7 @@ impl RefusedRequests {
     /// Records a request with its id, if its answer says that it was refused.
     pub(super) fn record(&self, asked: &RequestLine, response: &Response, id: &str) {
         let Some(reason) = response.extensions().get::<Reason>() else { return };
-        let has_token = response.extensions().get::<HasToken>().is_some();
+        let has_token = response.extensions().get::<PassedAccess>().is_some();
         lock(&self.log).record(asked.peer.source(), has_token, || asked.text(response, reason, id));
         self.begun.notify_one();
     }

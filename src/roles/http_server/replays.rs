@@ -13,9 +13,12 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use http_body_util::Limited;
 
 use super::access::Caller;
-use super::api::BODY_PATIENCE;
+use super::api::Api;
+use super::body;
+use super::pool::Holder;
 use super::problem::Problem;
 use role::lock;
 
@@ -156,37 +159,25 @@ fn is_final(status: StatusCode) -> bool {
 pub(super) struct Unfinished;
 
 /// Answers a POST whose key is known with the answer that was given then.
-pub(super) async fn replay(replays: &Replays, max_body: usize, request: Request, next: Next) -> Response {
+pub(super) async fn replay(replays: &Replays, api: &Api, request: Request, next: Next) -> Response {
     // The answers of these routes hold a secret: a new token, or a session cookie. So they are not kept.
     let is_for_token = matches!(request.uri().path(), "/v1/tokens" | "/console/session");
     if request.method() != Method::POST || !request.headers().contains_key(KEY) || is_for_token {
         return next.run(request).await;
     }
-    match replayed(replays.clone(), max_body, request, next).await {
+    match replayed(replays.clone(), api, request, next).await {
         Ok(response) => response,
         Err(problem) => problem.into_response(),
     }
 }
 
-async fn replayed(
-    replays: Replays,
-    max_body: usize,
-    request: Request,
-    next: Next,
-) -> Result<Response, Problem> {
+async fn replayed(replays: Replays, api: &Api, request: Request, next: Next) -> Result<Response, Problem> {
     let key = key_of(request.headers())?.unwrap_or_default();
     let caller = request.extensions().get::<Caller>().cloned();
     let place: RequestKey = (caller, request.uri().path().into(), key.into());
     let (head, body) = request.into_parts();
-    let body = match tokio::time::timeout(BODY_PATIENCE, to_bytes(body, max_body)).await {
-        Ok(Ok(body)) => body,
-        Ok(Err(e)) => {
-            let too_long =
-                std::error::Error::source(&e).is_some_and(|e| e.is::<http_body_util::LengthLimitError>());
-            return Err(if too_long { Problem::too_large(max_body) } else { Problem::bad_body(e) });
-        }
-        Err(_) => return Err(Problem::slow_body(BODY_PATIENCE)),
-    };
+    let holder = head.extensions.get::<Holder>().cloned();
+    let body = body::read(Body::new(Limited::new(body, api.max_body)), api, holder).await?;
     let mut hasher = DefaultHasher::new();
     (&body[..], head.uri.query()).hash(&mut hasher);
     let of = hasher.finish();

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::Api;
+use super::api::{Api, Reader};
 use super::api_response::ApiResponse;
 use super::input::{parameters, short};
 use super::problem::Problem;
@@ -101,12 +101,16 @@ impl Api {
 #[utoipa::path(get, path = "/v1/stats", tag = "daemon", operation_id = "get_stats",
     params(schema::StatsQuery),
     responses((status = 200, body = Stats, description = "The jobs by topic"), schema::FindProblems))]
-async fn stats(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<ApiResponse, Problem> {
+async fn stats(
+    State(api): State<Api>,
+    reader: Reader,
+    RawQuery(query): RawQuery,
+) -> Result<ApiResponse, Problem> {
     let days = days(query.as_deref().unwrap_or_default())?;
     let Some((mut counts, away)) = api.metrics.counts().await else {
         // The store's own error says why.
         let ask = |reply: Reply<_>| Request::count(|counts| reply.with(counts));
-        return api.store_client.ask(0, ask).await?.map(|_| ApiResponse::done()).map_err(Problem::from);
+        return api.store_client.read(reader, ask).await?.map(|_| ApiResponse::done()).map_err(Problem::from);
     };
     for name in api.topics.borrow().iter().map(|topic| &topic.name) {
         counts.entry(name.clone()).or_insert_with(|| Counts::none(name.clone()));

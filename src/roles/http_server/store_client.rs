@@ -1,14 +1,20 @@
 //! Passes requests of handlers to the store's threads, and the answers back to the handlers.
+//!
+//! Long reads, such as a search through dead letters, have a thread of their own. So adds and settlements do not wait
+//! for them. And each client has only a few long reads at a time, so that others get their turn.
 
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use anyhow::Result;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
+use super::api::Reader;
 use super::api_response::ApiResponse;
+use super::pool::Holder;
 use super::problem::Problem;
 use model::job::JobKey;
 use role::submit::{Request, RequestSource, STORE_TIMEOUT, Submitter};
@@ -63,10 +69,17 @@ impl Reply<Result<ApiResponse, Problem>> {
     }
 }
 
+/// How many long reads each client has at a time. Its further ones wait.
+const READS_MAX: usize = 2;
+
 /// Passes requests to the store's threads. It is cheap to clone.
 #[derive(Clone)]
 pub(super) struct StoreClient {
     submits: Arc<Mutex<Submitter<Http>>>,
+    /// For long reads.
+    reads: Arc<Mutex<Submitter<Http>>>,
+    /// The turns of each client for long reads. Those of a client without one are removed.
+    turns: Arc<Mutex<HashMap<Holder, Arc<Semaphore>>>>,
     answers: Arc<Notify>,
     asked: Arc<Notify>,
     next: Arc<AtomicU64>,
@@ -75,10 +88,12 @@ pub(super) struct StoreClient {
 impl StoreClient {
     pub(super) fn start(context: &mut Context) -> Result<StoreClient> {
         let answers = Arc::new(Notify::new());
-        let asker = Http { answers: Arc::clone(&answers) };
-        let submits = Submitter::start(context.lanes()?, asker, || context.store())?;
-        let asked = Arc::default();
-        Ok(StoreClient { submits: Arc::new(Mutex::new(submits)), answers, asked, next: Arc::default() })
+        let asker = || Http { answers: Arc::clone(&answers) };
+        let submits = Submitter::start(context.lanes()?, asker(), || context.store())?;
+        let reads = Submitter::start_reader(context.lanes()?, asker(), context.store()?)?;
+        let (submits, reads) = (Arc::new(Mutex::new(submits)), Arc::new(Mutex::new(reads)));
+        let (asked, next) = (Arc::default(), Arc::default());
+        Ok(StoreClient { submits, reads, turns: Arc::default(), answers, asked, next })
     }
 
     /// Hands the requests over to the store's threads, forever. It is a separate task, which runs after the handlers
@@ -87,12 +102,53 @@ impl StoreClient {
         loop {
             self.asked.notified().await;
             lock(&self.submits).flush();
+            lock(&self.reads).flush();
         }
     }
 
     /// Asks the store, for a request of `bytes` bytes. `make` gets where the answer goes.
     pub(super) async fn ask<T: Send + 'static>(
         &self,
+        bytes: usize,
+        make: impl FnOnce(Reply<T>) -> Request<Delivery>,
+    ) -> Result<T, Problem> {
+        self.ask_on(&self.submits, bytes, make).await
+    }
+
+    /// Asks the store, for a read that may take long.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        Reader(holder): Reader,
+        make: impl FnOnce(Reply<T>) -> Request<Delivery>,
+    ) -> Result<T, Problem> {
+        let _turn = match holder {
+            None => None,
+            Some(holder) => Some(self.turn(holder).await?),
+        };
+        self.ask_on(&self.reads, 0, make).await
+    }
+
+    /// Waits until a client may begin another long read.
+    async fn turn(&self, holder: Holder) -> Result<OwnedSemaphorePermit, Problem> {
+        let turns = {
+            let mut all = lock(&self.turns);
+            all.retain(|_, turns| Arc::strong_count(turns) > 1);
+            Arc::clone(all.entry(holder).or_insert_with(|| Arc::new(Semaphore::new(READS_MAX))))
+        };
+        match tokio::time::timeout(STORE_TIMEOUT, turns.acquire_owned()).await {
+            Ok(Ok(turn)) => Ok(turn),
+            Ok(Err(_)) | Err(_) => {
+                let detail = format!(
+                    "this client has more than {READS_MAX} long reads at a time: wait for their answers"
+                );
+                Err(Problem::unavailable("busy", detail))
+            }
+        }
+    }
+
+    async fn ask_on<T: Send + 'static>(
+        &self,
+        submits: &Mutex<Submitter<Http>>,
         bytes: usize,
         make: impl FnOnce(Reply<T>) -> Request<Delivery>,
     ) -> Result<T, Problem> {
@@ -105,7 +161,7 @@ impl StoreClient {
         };
         let line = request.key().map_or_else(|| self.next.fetch_add(1, Ordering::Relaxed), of_job);
         {
-            let mut submits = lock(&self.submits);
+            let mut submits = lock(submits);
             if submits.is_full() {
                 return Err(Problem::unavailable("store_busy", "the store has too much to do already"));
             }
@@ -137,18 +193,20 @@ impl StoreClient {
 
     /// Gives the store's answers to the handlers that wait for them.
     pub(super) fn hand_out(&self) {
-        for (_, delivery) in lock(&self.submits).completions() {
-            (delivery.deliver)();
+        for submits in [&self.submits, &self.reads] {
+            for (_, delivery) in lock(submits).completions() {
+                (delivery.deliver)();
+            }
         }
     }
 
     /// Whether this process must be restarted to find the store.
     pub(super) fn is_gone(&self) -> bool {
-        lock(&self.submits).is_gone()
+        lock(&self.submits).is_gone() || lock(&self.reads).is_gone()
     }
 
     /// Returns by when the store should have answered. None: it has nothing to answer.
     pub(super) fn due_by(&self) -> Option<Instant> {
-        lock(&self.submits).due_by()
+        [&self.submits, &self.reads].into_iter().filter_map(|submits| lock(submits).due_by()).min()
     }
 }

@@ -9,9 +9,10 @@ use axum::http::{HeaderMap, HeaderName, StatusCode};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, InTopic, Sent};
+use super::api::{Api, InTopic};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
+use super::body::Sent;
 use super::problem::Problem;
 use super::schema;
 use super::topic_fields::TopicPatch;

@@ -87,6 +87,7 @@ pub(super) struct Connection {
     pub socket: Socket,
     pub peer: SocketAddr,
     pub serial: u64,
+    opened_at: Instant,
     framing: Option<Framing>,
     /// The token that the client has shown.
     pass: Option<Pass>,
@@ -111,6 +112,7 @@ impl Connection {
             socket: Socket::new(stream),
             peer,
             serial,
+            opened_at: Instant::now(),
             framing: None,
             pass: None,
             input: Input::Open,
@@ -205,6 +207,17 @@ impl Connection {
         }
     }
 
+    /// Returns the memory that the bytes take which were read and are not yet parsed.
+    pub(super) fn inbox_bytes(&self) -> usize {
+        self.inbox.capacity()
+    }
+
+    /// Returns whether the connection may be closed to free its memory. One that is offered to another process may
+    /// already belong to it.
+    pub(super) fn is_closable(&self) -> bool {
+        self.input != Input::Offered
+    }
+
     /// Whether the client has asked for more than it takes.
     fn is_ahead(&self) -> bool {
         self.outbox.len() + self.owed >= UNREAD_MAX || self.replies.len() >= OWED_MAX
@@ -289,8 +302,15 @@ impl Connection {
         }
     }
 
-    /// Returns when the connection is closed if no byte moves until then.
-    pub(super) fn silent_at(&self, idle: Duration) -> Instant {
+    /// Returns when the connection is closed if no byte moves until then, or if its client shows no token in time.
+    /// `proof_patience` is how long that may take. None: the client needs no token.
+    pub(super) fn closes_at(&self, idle: Duration, proof_patience: Option<Duration>) -> Instant {
+        let unproved_at = proof_patience.filter(|_| self.pass.is_none()).map(|span| self.opened_at + span);
+        let silent_at = self.silent_at(idle);
+        unproved_at.map_or(silent_at, |at| at.min(silent_at))
+    }
+
+    fn silent_at(&self, idle: Duration) -> Instant {
         match (self.input, self.replies.front()) {
             (Input::Lost(Some(until)), _) => until,
             // Here the store is silent, not the client. `overdue_at` covers that.

@@ -35,9 +35,9 @@ impl Server {
 
     /// Takes the connections that were passed on.
     pub(super) fn take_over(&mut self) {
-        let (front, open) = (&self.front, self.connections.len());
+        let (front, open) = (&self.front, &self.open);
         let arrived =
-            self.handoff_receiver.receive(|handoff_state, more| front.admit(handoff_state.peer, open + more));
+            self.handoff_receiver.receive(|handoff_state, more| front.admit(handoff_state.peer, open, more));
         if !arrived.is_empty() {
             self.sweep_by(Instant::now() + self.front.settings.server.idle_timeout);
         }

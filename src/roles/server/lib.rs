@@ -29,6 +29,9 @@ use self::answer::Tcp;
 use self::connection::{AfterTurn, Connection, TURN};
 use self::handoff::{HandoffReceiver, HandoffSender};
 use self::request::RequestRouter;
+use model::failure_limiter::Source;
+use model::open_connections::OpenConnections;
+use model::settings::ServerSettings;
 use role::submit::{STORE_TIMEOUT, Submitter};
 use role::{Context, TroubleLog};
 
@@ -43,6 +46,10 @@ const TOPICS: Token = Token(usize::MAX - 7);
 
 /// How long a drain waits for clients to take their last answers, once the store has given them.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
+
+/// The memory that the inboxes of all connections may take together, in bytes. It is at least four times the longest
+/// frame.
+const INBOXES_MAX: usize = 32 << 20;
 
 /// Runs the role.
 pub fn run(mut context: Context) -> Result<()> {
@@ -59,6 +66,9 @@ struct Server {
     /// When the server accepts again after it ran out of file descriptors.
     accept_at: Option<Instant>,
     connections: Slab<Connection>,
+    open: OpenConnections,
+    /// The memory of all inboxes together, in bytes.
+    inboxes: usize,
     /// Distinguishes a connection from an earlier one in the same place.
     next_serial: u64,
     /// Connections whose turn ended while their sockets may hold more bytes. No further event reports those bytes.
@@ -106,6 +116,7 @@ impl Server {
             HANDOFF_RECEIVER,
             Interest::READABLE,
         )?;
+        let ServerSettings { max_connections, max_connections_per_source, .. } = context.settings.server;
         Ok(Server {
             poll,
             handoff_receiver,
@@ -114,6 +125,8 @@ impl Server {
             listener: Some(listener),
             accept_at: None,
             connections: Slab::new(),
+            open: OpenConnections::new(max_connections, max_connections_per_source),
+            inboxes: 0,
             next_serial: 0,
             unfinished: Vec::new(),
             stalled: Vec::new(),
@@ -222,7 +235,7 @@ impl Server {
                 }
             };
             self.accepting.over();
-            if let Err(why) = self.front.admit(peer, self.connections.len()) {
+            if let Err(why) = self.front.admit(peer, &self.open, 0) {
                 self.turned_away += 1;
                 // Many refused connections must not cause as many log lines.
                 if self.turned_away.is_power_of_two() {
@@ -235,7 +248,9 @@ impl Server {
                 continue;
             }
             if self.keep(stream, peer, |stream, serial| Connection::new(stream, peer, serial)).is_some() {
-                self.sweep_by(Instant::now() + self.front.settings.server.idle_timeout);
+                let idle = self.front.settings.server.idle_timeout;
+                let patience = self.front.proof_patience().map_or(idle, |patience| patience.min(idle));
+                self.sweep_by(Instant::now() + patience);
             }
         }
     }
@@ -255,14 +270,19 @@ impl Server {
             return None;
         }
         self.next_serial += 1;
-        entry.insert(connection(stream, self.next_serial));
+        let connection = entry.insert(connection(stream, self.next_serial));
+        self.inboxes += connection.inbox_bytes();
+        self.open.opened(Source::address(peer.ip()));
         Some(place)
     }
 
     /// Gives a connection its turn: it reads, parses, hands requests to the store, and writes.
     fn serve(&mut self, place: usize) {
         let Some(connection) = self.connections.get_mut(place) else { return };
-        match connection.turn(place, &self.front, &mut self.submit, &mut self.buffer) {
+        self.inboxes -= connection.inbox_bytes();
+        let after = connection.turn(place, &self.front, &mut self.submit, &mut self.buffer);
+        self.inboxes += connection.inbox_bytes();
+        match after {
             AfterTurn::Waits => {}
             AfterTurn::MoreToRead => self.unfinished.push(place),
             AfterTurn::Stalled => self.stalled.push(place),
@@ -270,8 +290,31 @@ impl Server {
             AfterTurn::Ended => return self.close(place),
         }
         let connection = &self.connections[place];
-        let silent = connection.silent_at(self.front.settings.server.idle_timeout);
-        self.sweep_by(connection.overdue_at(STORE_TIMEOUT).map_or(silent, |overdue| overdue.min(silent)));
+        let closes =
+            connection.closes_at(self.front.settings.server.idle_timeout, self.front.proof_patience());
+        self.sweep_by(connection.overdue_at(STORE_TIMEOUT).map_or(closes, |overdue| overdue.min(closes)));
+        self.limit_inboxes();
+    }
+
+    /// Closes the connections with the largest inboxes while all inboxes together take too much memory.
+    fn limit_inboxes(&mut self) {
+        let most = INBOXES_MAX.max(4 * self.front.settings.server.max_frame);
+        while self.inboxes > most {
+            let closable = self.connections.iter().filter(|(_, connection)| connection.is_closable());
+            let Some((place, largest)) = closable.max_by_key(|(_, connection)| connection.inbox_bytes())
+            else {
+                return;
+            };
+            self.turned_away += 1;
+            if self.turned_away.is_power_of_two() {
+                let (peer, bytes) = (largest.peer, largest.inbox_bytes());
+                let all = self.inboxes;
+                log::warn!(
+                    "{peer} is closed: {bytes} bytes of it wait for the rest of a frame, and {all} of all clients"
+                );
+            }
+            self.close(place);
+        }
     }
 
     /// Brings the store's answers to their connections.
@@ -297,6 +340,8 @@ impl Server {
 
     fn close(&mut self, place: usize) {
         if let Some(mut connection) = self.connections.try_remove(place) {
+            self.inboxes -= connection.inbox_bytes();
+            self.open.closed(Source::address(connection.peer.ip()));
             // If this fails, closing the socket also removes it from the poll.
             let _ = self.poll.registry().deregister(&mut connection.socket.stream);
         }
@@ -308,12 +353,15 @@ impl Server {
 
     /// Closes connections on which nothing moves, and answers requests that the store does not answer in time.
     fn sweep(&mut self, now: Instant) {
-        let idle = self.front.settings.server.idle_timeout;
+        let (idle, patience) = (self.front.settings.server.idle_timeout, self.front.proof_patience());
         let places: Vec<usize> = self.connections.iter().map(|(place, _)| place).collect();
         for place in places {
             let connection = &mut self.connections[place];
-            if connection.silent_at(idle) <= now {
-                log::debug!("{} is closed: nothing moved for {idle:?}", connection.peer);
+            if connection.closes_at(idle, patience) <= now {
+                log::debug!(
+                    "{} is closed: nothing moved for {idle:?}, or it showed no token",
+                    connection.peer
+                );
                 self.close(place);
             } else if connection.overdue_at(STORE_TIMEOUT).is_some_and(|at| at <= now) {
                 connection.give_up_on_store(now, STORE_TIMEOUT);
@@ -325,7 +373,7 @@ impl Server {
             self.serve(place);
         }
         let next = |c: &Connection| {
-            [Some(c.silent_at(idle)), c.overdue_at(STORE_TIMEOUT)].into_iter().flatten().min()
+            [Some(c.closes_at(idle, patience)), c.overdue_at(STORE_TIMEOUT)].into_iter().flatten().min()
         };
         self.sweep_at = self.connections.iter().filter_map(|(_, c)| next(c)).min();
     }

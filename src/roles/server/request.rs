@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use jiff::tz::TimeZone;
 
@@ -14,6 +14,7 @@ use model::excerpt::Excerpt;
 use model::failure_limiter::{FailureKind, FailureLimiter, Source};
 use model::job::{Due, NewJob, TopicName};
 use model::metrics::AddOutcome;
+use model::open_connections::OpenConnections;
 use model::scope::Need;
 use model::settings::{Auth, Settings};
 use model::token::{Pass, PresentedToken, Token};
@@ -27,6 +28,9 @@ const MADD_DIGITS_MAX: usize = 200;
 
 /// The longest frame, in bytes, of a client that must show a token and has not done so.
 const UNKNOWN_MAX: usize = 64 << 10;
+
+/// How long a client that needs a token may take to show it, from the opening of its connection.
+const PROOF_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Returns the length of the longest answer in bytes.
 fn longest(framing: Framing) -> usize {
@@ -65,17 +69,19 @@ pub(super) struct Client<'a> {
 }
 
 impl RequestRouter {
-    /// Whether a client is let in while `open` other connections are open.
-    pub(super) fn admit(&self, peer: SocketAddr, open: usize) -> Result<(), String> {
+    /// Whether a client is let in while other connections are open, and `more` of them are about to be counted.
+    pub(super) fn admit(&self, peer: SocketAddr, open: &OpenConnections, more: usize) -> Result<(), String> {
         let server = &self.settings.server;
         if !server.allow.is_empty() && !server.allow.iter().any(|net| net.contains(&peer.ip().to_canonical()))
         {
             return Err("server.allow does not name it".into());
         }
-        if open >= server.max_connections {
-            return Err(format!("{open} connections are open (server.max_connections)"));
-        }
-        Ok(())
+        open.check(Source::address(peer.ip()), more).map_err(|no_place| no_place.to_string())
+    }
+
+    /// How long a new connection may take to show its token. None: it needs no token.
+    pub(super) fn proof_patience(&self) -> Option<Duration> {
+        (self.settings.server.auth == Auth::Token).then_some(PROOF_PATIENCE)
     }
 
     /// The longest frame that a client may send.
@@ -219,6 +225,10 @@ impl RequestRouter {
         if let Some(why) = self.topics.now().refusal(name.as_str()) {
             refused();
             return Err(Refusal::new("topic_offline", why));
+        }
+        if let Some(problem) = topic.refuse_job_headers(&add.headers) {
+            refused();
+            return Err(Refusal::new("bad_field", format!("headers: {problem}")));
         }
         Ok(NewJob {
             due: add.due.unwrap_or(Due::In(topic.delay)),

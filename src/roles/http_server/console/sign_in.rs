@@ -18,7 +18,8 @@ use tokio::sync::Semaphore;
 
 use super::super::access::{Peer, holder, too_many_failures};
 use super::super::accounts::Role;
-use super::super::api::{Api, Sent};
+use super::super::api::Api;
+use super::super::body::Sent;
 use super::super::problem::Problem;
 use super::super::typed_body;
 use host::now_ms;

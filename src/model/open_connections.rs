@@ -1,0 +1,84 @@
+//! Counts the open connections of a port, so that no source can take all its places. Pure.
+
+use std::collections::HashMap;
+
+use crate::failure_limiter::Source;
+
+/// The open connections of a port, by source.
+#[derive(Debug)]
+pub struct OpenConnections {
+    by_source: HashMap<Source, usize>,
+    open: usize,
+    most: usize,
+    most_per_source: usize,
+}
+
+/// Why a port has no place for another connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NoPlace {
+    /// There are no more places. Holds how many connections are open.
+    #[error("{0} connections are open (max_connections)")]
+    Port(usize),
+    /// The source has taken all the places that it may have. Holds how many.
+    #[error("it has {0} open connections (max_connections_per_source)")]
+    Source(usize),
+}
+
+impl OpenConnections {
+    /// Makes the count of a port that has `most` places, and `most_per_source` for each source.
+    pub fn new(most: usize, most_per_source: usize) -> OpenConnections {
+        OpenConnections { by_source: HashMap::new(), open: 0, most, most_per_source }
+    }
+
+    /// Returns whether there is a place for another `more + 1` connections, of which one is from this source.
+    pub fn check(&self, source: Source, more: usize) -> Result<(), NoPlace> {
+        let open = self.open + more;
+        let of_source = self.by_source.get(&source).copied().unwrap_or(0);
+        match () {
+            () if open >= self.most => Err(NoPlace::Port(open)),
+            () if of_source >= self.most_per_source => Err(NoPlace::Source(of_source)),
+            () => Ok(()),
+        }
+    }
+
+    /// Counts a new connection.
+    pub fn opened(&mut self, source: Source) {
+        self.open += 1;
+        *self.by_source.entry(source).or_default() += 1;
+    }
+
+    /// Counts a connection that has ended.
+    pub fn closed(&mut self, source: Source) {
+        self.open = self.open.saturating_sub(1);
+        if let Some(count) = self.by_source.get_mut(&source) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_source.remove(&source);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_source_leaves_places_for_the_others() {
+        let source = |text: &str| Source::address(text.parse().unwrap());
+        let (a, b) = (source("127.0.0.1"), source("2001:db8::1"));
+        let mut open = OpenConnections::new(3, 2);
+        for source in [a, a, b] {
+            open.check(source, 0).unwrap();
+            open.opened(source);
+        }
+        assert_eq!(open.check(b, 0), Err(NoPlace::Port(3)));
+        open.closed(b);
+        assert_eq!(open.check(a, 0), Err(NoPlace::Source(2)));
+        assert_eq!(open.check(source("2001:db8::2"), 1), Err(NoPlace::Port(3)));
+        open.check(source("2001:db8::2"), 0).unwrap();
+        open.closed(a);
+        open.check(a, 0).unwrap();
+        assert_eq!(open.by_source.len(), 1);
+    }
+}

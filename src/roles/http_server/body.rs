@@ -1,0 +1,96 @@
+//! Reads the bodies of requests. They have a common limit of memory, of which no client can take more than its share.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use axum::RequestExt as _;
+use axum::body::{Body, Bytes};
+use axum::extract::{FromRequest, Request};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, StatusCode};
+use http_body_util::{BodyExt as _, LengthLimitError};
+
+use super::api::Api;
+use super::pool::{Holder, Pool, PoolPart};
+use super::problem::Problem;
+
+/// How long a client may take to send a body.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The memory that all bodies may take together, in bytes. It is at least eight times the longest body.
+const BODIES_MAX: usize = 64 << 20;
+
+/// Returns the memory for bodies of at most `max_body` bytes.
+pub(super) fn memory(max_body: usize) -> Pool {
+    let most = BODIES_MAX.max(8 * max_body);
+    Pool::new(most, most / 2)
+}
+
+/// The body of a request, which may be JSON or empty.
+pub(super) struct Sent(pub Bytes);
+
+impl FromRequest<Api> for Sent {
+    type Rejection = Problem;
+    async fn from_request(request: Request, api: &Api) -> Result<Sent, Problem> {
+        check_kind(request.headers())?;
+        let holder = request.extensions().get::<Holder>().cloned();
+        read(request.into_limited_body(), api, holder).await.map(Sent)
+    }
+}
+
+/// Reads a body. Its memory is the holder's until the returned bytes are dropped.
+pub(super) async fn read(body: Body, api: &Api, holder: Option<Holder>) -> Result<Bytes, Problem> {
+    let memory = api.bodies.take(holder, 0).ok_or_else(no_memory)?;
+    match tokio::time::timeout(PATIENCE, collect(body, memory, api.max_body)).await {
+        Ok(collected) => collected,
+        Err(_) => Err(Problem::slow_body(PATIENCE)),
+    }
+}
+
+/// The bytes of a body, and the memory that they take.
+struct Collected {
+    bytes: Vec<u8>,
+    _memory: PoolPart,
+}
+
+impl AsRef<[u8]> for Collected {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+async fn collect(mut body: Body, mut memory: PoolPart, max_body: usize) -> Result<Bytes, Problem> {
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| match error.source() {
+            Some(source) if source.is::<LengthLimitError>() => Problem::too_large(max_body),
+            _ => Problem::bad_body(error),
+        })?;
+        if let Ok(data) = frame.into_data() {
+            if !memory.grow(data.len()) {
+                return Err(no_memory());
+            }
+            bytes.extend_from_slice(&data);
+        }
+    }
+    Ok(Bytes::from_owner(Collected { bytes, _memory: memory }))
+}
+
+fn no_memory() -> Problem {
+    Problem::unavailable(
+        "busy",
+        "the bodies of other requests take all the memory for bodies, or half of it is taken by this client's",
+    )
+}
+
+/// Checks that a body is declared as JSON, or not declared at all.
+fn check_kind(headers: &HeaderMap) -> Result<(), Problem> {
+    let Some(kind) = headers.get(CONTENT_TYPE) else { return Ok(()) };
+    let text = String::from_utf8_lossy(kind.as_bytes()).to_ascii_lowercase();
+    let kind = text.split(';').next().unwrap_or_default().trim();
+    if kind == "application/json" || kind.ends_with("+json") {
+        return Ok(());
+    }
+    let detail = format!("content-type is {kind:?}, and not \"application/json\"");
+    Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not_json", detail))
+}

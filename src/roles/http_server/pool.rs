@@ -1,0 +1,119 @@
+//! Something of which there is a limited amount, such as memory for bodies. No holder can take more than its share.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use super::access::{Caller, Peer};
+use model::failure_limiter::Source;
+use role::lock;
+
+/// Whose share is limited. It is an extension of each request that access control has let in.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Holder {
+    /// A caller that has proved who it is.
+    Caller(Caller),
+    /// All others from one source.
+    Source(Source),
+}
+
+impl Holder {
+    /// Returns the holder for a caller that connects from there. None: its share is not limited.
+    pub(super) fn new(caller: &Caller, peer: Peer) -> Option<Holder> {
+        match caller {
+            Caller::Local(_) => None,
+            Caller::Anybody => Some(Holder::Source(peer.source())),
+            Caller::Token(_) | Caller::Account(_) => Some(Holder::Caller(caller.clone())),
+        }
+    }
+}
+
+/// A limited amount, and who holds how much of it. It is cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Pool {
+    most: usize,
+    share: usize,
+    held: Arc<Mutex<Held>>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    all: usize,
+    by_holder: HashMap<Holder, usize>,
+}
+
+/// A part of a pool. It is given back when it is dropped.
+#[derive(Debug)]
+pub(super) struct PoolPart {
+    pool: Pool,
+    holder: Option<Holder>,
+    amount: usize,
+}
+
+impl Pool {
+    /// Makes a pool in which each holder may have up to `share`.
+    pub(super) fn new(most: usize, share: usize) -> Pool {
+        Pool { most, share, held: Arc::default() }
+    }
+
+    /// Returns a part of this amount, if it is free. `holder` is whose share is limited. None: no share is.
+    pub(super) fn take(&self, holder: Option<Holder>, amount: usize) -> Option<PoolPart> {
+        let mut part = PoolPart { pool: self.clone(), holder, amount: 0 };
+        part.grow(amount).then_some(part)
+    }
+}
+
+impl PoolPart {
+    /// Takes this much more from the pool. Returns whether it was free.
+    pub(super) fn grow(&mut self, amount: usize) -> bool {
+        let mut held = lock(&self.pool.held);
+        if held.all + amount > self.pool.most {
+            return false;
+        }
+        if let Some(holder) = &self.holder {
+            let own = held.by_holder.get(holder).copied().unwrap_or(0);
+            if own + amount > self.pool.share {
+                return false;
+            }
+            held.by_holder.insert(holder.clone(), own + amount);
+        }
+        held.all += amount;
+        self.amount += amount;
+        true
+    }
+}
+
+impl Drop for PoolPart {
+    fn drop(&mut self) {
+        let mut held = lock(&self.pool.held);
+        held.all -= self.amount;
+        if let Some(holder) = &self.holder
+            && let Some(own) = held.by_holder.get_mut(holder)
+        {
+            *own -= self.amount;
+            if *own == 0 {
+                held.by_holder.remove(holder);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_holder_takes_more_than_its_share_and_all_is_given_back() {
+        let holder = |text: &str| Some(Holder::Source(Source::address(text.parse().unwrap())));
+        let pool = Pool::new(10, 6);
+        let mut a = pool.take(holder("::"), 4).unwrap();
+        assert!(a.grow(2) && !a.grow(1));
+        assert!(pool.take(holder("::"), 1).is_none());
+        let b = pool.take(holder("10.0.0.1"), 4).unwrap();
+        assert!(pool.take(holder("10.0.0.2"), 1).is_none() && pool.take(None, 1).is_none());
+        drop(a);
+        let rest = pool.take(None, 6).unwrap();
+        drop((b, rest));
+        let held = lock(&pool.held);
+        assert_eq!((held.all, held.by_holder.len()), (0, 0));
+    }
+}

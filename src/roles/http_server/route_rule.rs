@@ -1,0 +1,134 @@
+//! What each route needs of its caller.
+
+use axum::http::Method;
+
+use model::scope::Need;
+
+/// What a caller needs to use a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RouteRule {
+    /// Nothing.
+    Anyone,
+    /// Nothing. The route shows more to a caller that has the scope `read`.
+    AnyoneInBrief,
+    /// The ticket in its path, which the route itself checks.
+    Ticket,
+    /// The password in its body, which the route itself checks.
+    Password,
+    Read,
+    /// The right to look at jobs of the route's topic.
+    Jobs,
+    Produce,
+    Consume,
+    Admin,
+}
+
+/// What each route needs. A route that is not in this table needs `admin`, so a forgotten route is closed.
+#[rustfmt::skip]
+const RULES: &[(&str, &str, RouteRule)] = &[
+    ("GET",    "/",                               RouteRule::Anyone),
+    ("GET",    "/console/{path}",                 RouteRule::Anyone),
+    ("GET",    "/console/session",                RouteRule::Anyone),
+    ("POST",   "/console/session",                RouteRule::Password),
+    ("DELETE", "/console/session",                RouteRule::Anyone),
+    ("GET",    "/healthz",                        RouteRule::Anyone),
+    ("GET",    "/readyz",                         RouteRule::AnyoneInBrief),
+    ("GET",    "/metrics",                        RouteRule::Read),
+    ("GET",    "/openapi.json",                   RouteRule::Read),
+    ("GET",    "/v1/stats",                       RouteRule::Read),
+    ("GET",    "/v1/nodes",                       RouteRule::Read),
+    ("GET",    "/v1/processes",                   RouteRule::Read),
+    ("GET",    "/v1/alerts",                      RouteRule::Read),
+    ("GET",    "/v1/alerts/channels",             RouteRule::Read),
+    ("GET",    "/v1/events",                      RouteRule::Read),
+    ("GET",    "/v1/history",                     RouteRule::Read),
+    ("GET",    "/v1/forecast",                    RouteRule::Read),
+    ("POST",   "/v1/check/topic",                 RouteRule::Read),
+    ("GET",    "/v1/topics",                      RouteRule::Read),
+    ("GET",    "/v1/topics/{t}",                  RouteRule::Read),
+    ("GET",    "/v1/topics/{t}/jobs",             RouteRule::Jobs),
+    ("POST",   "/v1/topics/{t}/jobs",             RouteRule::Produce),
+    // For POST this is the path of batches. For the other methods it is a job with the id `batch`.
+    ("POST",   "/v1/topics/{t}/jobs/batch",       RouteRule::Produce),
+    ("GET",    "/v1/topics/{t}/jobs/batch",       RouteRule::Jobs),
+    ("PATCH",  "/v1/topics/{t}/jobs/batch",       RouteRule::Produce),
+    ("DELETE", "/v1/topics/{t}/jobs/batch",       RouteRule::Produce),
+    ("GET",    "/v1/topics/{t}/jobs/{id}",        RouteRule::Jobs),
+    ("PATCH",  "/v1/topics/{t}/jobs/{id}",        RouteRule::Produce),
+    ("DELETE", "/v1/topics/{t}/jobs/{id}",        RouteRule::Produce),
+    ("POST",   "/v1/topics/{t}/jobs/{id}/run",    RouteRule::Produce),
+    ("POST",   "/v1/topics/{t}/reserve",          RouteRule::Consume),
+    ("POST",   "/v1/topics/{t}/jobs/{id}/ack",    RouteRule::Consume),
+    ("POST",   "/v1/topics/{t}/jobs/{id}/nack",   RouteRule::Consume),
+    ("POST",   "/v1/topics/{t}/jobs/{id}/extend", RouteRule::Consume),
+    ("GET",    "/v1/topics/{t}/dead",             RouteRule::Jobs),
+    ("POST",   "/v1/ack/{ticket}",                RouteRule::Ticket),
+];
+
+/// Whether two patterns mean the same route. The names of their parameters do not matter.
+pub(super) fn is_route(known: &str, route: &str) -> bool {
+    let (mut known, mut parts) = (known.split('/'), route.split('/'));
+    loop {
+        match (known.next(), parts.next()) {
+            (None, None) => return true,
+            (Some(a), Some(b)) if a == b || a.starts_with('{') && b.starts_with('{') => {}
+            _ => return false,
+        }
+    }
+}
+
+/// Returns what a route needs.
+pub(super) fn rule(method: &Method, route: &str) -> RouteRule {
+    // HEAD is a GET whose answer has no body.
+    let method = if method == Method::HEAD { "GET" } else { method.as_str() };
+    let found = RULES.iter().find(|(m, known, _)| *m == method && is_route(known, route));
+    found.map_or(RouteRule::Admin, |(_, _, rule)| *rule)
+}
+
+impl RouteRule {
+    /// The scope that the rule asks for, for a topic. None: the route needs no scope.
+    pub(super) fn need(self, topic: &str) -> Option<Need<'_>> {
+        Some(match self {
+            Self::Anyone | Self::AnyoneInBrief | Self::Ticket | Self::Password => return None,
+            RouteRule::Read => Need::Read,
+            RouteRule::Jobs => Need::Jobs(topic),
+            RouteRule::Produce => Need::Produce(topic),
+            RouteRule::Consume => Need::Consume(topic),
+            RouteRule::Admin => Need::Admin,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_not_in_the_table_needs_everything() {
+        for (method, route, expected) in [
+            ("GET", "/healthz", RouteRule::Anyone),
+            ("POST", "/v1/ack/{ticket}", RouteRule::Ticket),
+            ("GET", "/v1/ack/{ticket}", RouteRule::Admin),
+            ("HEAD", "/v1/stats", RouteRule::Read),
+            ("POST", "/v1/stats", RouteRule::Admin),
+            ("GET", "/v1/topics/{topic}/jobs/{id}", RouteRule::Jobs),
+            ("GET", "/v1/topics/{name}/jobs/{key}", RouteRule::Jobs),
+            ("POST", "/v1/topics/{topic}/jobs/batch", RouteRule::Produce),
+            ("PUT", "/v1/topics/{topic}", RouteRule::Admin),
+            ("POST", "/v1/topics/{topic}/dead/purge", RouteRule::Admin),
+            ("GET", "/v1/tokens", RouteRule::Admin),
+            ("GET", "/v1/topics/{topic}/jobs/{id}/more", RouteRule::Admin),
+            ("GET", "/", RouteRule::Anyone),
+            ("POST", "/console/session", RouteRule::Password),
+            ("POST", "/", RouteRule::Admin),
+            ("GET", "/console/{*path}", RouteRule::Anyone),
+            ("PUT", "/console/session", RouteRule::Admin),
+            ("GET", "/v1/audit", RouteRule::Admin),
+            ("GET", "/v1/accounts", RouteRule::Admin),
+            ("OPTIONS", "/v1/topics", RouteRule::Admin),
+        ] {
+            let method = Method::from_bytes(method.as_bytes()).unwrap();
+            assert_eq!(rule(&method, route), expected, "{method} {route}");
+        }
+    }
+}

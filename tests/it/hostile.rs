@@ -1,0 +1,238 @@
+//! A hostile neighbour: clients without a token, and tenants that want everything. Others must not notice them.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use crate::support::http::Http;
+use crate::support::{Daemon, SECOND, Sink, eventually, topic};
+use cli::Answer;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket};
+use serde_json::{Value, json};
+
+/// The address that a hostile client connects from. All others use 127.0.0.1.
+const HOSTILE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
+
+/// Connects from a loopback address to a port of 127.0.0.1.
+fn connect_from(source: Ipv4Addr, port: u16) -> TcpStream {
+    let fd: OwnedFd = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    bind(fd.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(source, 0))).unwrap();
+    connect(fd.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))).unwrap();
+    let stream = TcpStream::from(fd);
+    stream.set_read_timeout(Some(30 * SECOND)).unwrap();
+    stream
+}
+
+/// Waits until the daemon has closed a connection. Returns what it has sent before.
+fn rest(mut stream: TcpStream) -> String {
+    let mut bytes = Vec::new();
+    match stream.read_to_end(&mut bytes) {
+        Ok(_) => {}
+        Err(e) if matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {}
+        Err(e) => panic!("{e}"),
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Whether the daemon has closed a connection that sends nothing.
+fn is_closed(stream: &mut TcpStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    let read = stream.read(&mut [0; 1]);
+    stream.set_nonblocking(false).unwrap();
+    !matches!(read, Err(e) if e.kind() == ErrorKind::WouldBlock)
+}
+
+fn token(daemon: &Daemon, name: &str, scope: &str) -> String {
+    let wanted = json!({"name": name, "scopes": [scope]});
+    let made = Http::unix(daemon).ask("POST", "/v1/tokens", &wanted).is(201);
+    made["token"].as_str().unwrap().to_owned()
+}
+
+fn resident_kib(daemon: &Daemon, process: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.child(process))).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn one_address_leaves_connections_for_the_others() {
+    let limits = "max_connections = 40\nmax_connections_per_source = 20\n";
+    let daemon = Daemon::start(&format!("[server]\n{limits}[http]\n{limits}"));
+    for port in [daemon.http, daemon.address().port()] {
+        let mut silent: Vec<TcpStream> = (0..60).map(|_| connect_from(HOSTILE, port)).collect();
+        eventually(10 * SECOND, "the connections beyond the limit end", || {
+            (silent.iter_mut().filter_map(|stream| (!is_closed(stream)).then_some(())).count() == 20)
+                .then_some(())
+        });
+        Http::tcp(&daemon).get("/healthz").is(200);
+        assert_eq!(daemon.client().ask(&json!({"cmd": "ping"})).unwrap()["code"], 1);
+    }
+}
+
+#[test]
+fn who_proves_nothing_is_disconnected_after_ten_seconds() {
+    let daemon = Daemon::start("[server]\nauth = \"token\"\n[http]\nauth = \"token\"\n");
+    let secret = token(&daemon, "ops", "read");
+    let begun = Instant::now();
+    let silent = connect_from(HOSTILE, daemon.http);
+    let mut asking = connect_from(HOSTILE, daemon.http);
+    let mut pinging = connect_from(HOSTILE, daemon.address().port());
+    // A body that never ends, for a route that needs no token.
+    let mut signing_in = connect_from(HOSTILE, daemon.http);
+    signing_in
+        .write_all(b"POST /console/session HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{")
+        .unwrap();
+    let mut known = connect_from(HOSTILE, daemon.http);
+    let mut known_asks = || {
+        let head =
+            format!("GET /v1/stats HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {secret}\r\n\r\n");
+        known.write_all(head.as_bytes()).unwrap();
+        let mut start = [0; 12];
+        known.read_exact(&mut start).unwrap();
+        assert_eq!(&start, b"HTTP/1.1 200");
+        known.set_nonblocking(true).unwrap();
+        eventually(SECOND, "the rest", || match known.read(&mut [0; 10_000]) {
+            Err(e) if e.kind() == ErrorKind::WouldBlock => Some(()),
+            _ => None,
+        });
+        known.set_nonblocking(false).unwrap();
+    };
+    known_asks();
+    // Pings and requests that need no token do not keep a connection open.
+    let ping = b"0014{\"cmd\":\"ping\"}";
+    eventually(25 * SECOND, "the end of the connection that pings", || {
+        (pinging.write_all(ping).is_err() || is_closed(&mut pinging)).then_some(())
+    });
+    eventually(25 * SECOND, "the end of the connection that asks for the health", || {
+        let ask = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
+        (asking.write_all(ask).is_err() || matches!(asking.read(&mut [0; 10_000]), Ok(0) | Err(_)))
+            .then_some(())
+    });
+    assert!(begun.elapsed() >= Duration::from_secs(9), "{:?}", begun.elapsed());
+    assert_eq!(rest(silent), "");
+    rest(signing_in);
+    assert!(begun.elapsed() < Duration::from_secs(28), "{:?}", begun.elapsed());
+    known_asks();
+}
+
+#[test]
+fn a_wrong_ticket_is_refused_before_its_body_comes() {
+    let daemon = Daemon::start("[http]\nauth = \"token\"\n");
+    let begun = Instant::now();
+    let mut waiting = Vec::new();
+    for key in ["", "Idempotency-Key: a\r\n"] {
+        for _ in 0..100 {
+            let mut stream = connect_from(HOSTILE, daemon.http);
+            let head = format!("POST /v1/ack/x HTTP/1.1\r\nHost: dq\r\n{key}Content-Length: 100\r\n\r\n");
+            stream.write_all(head.as_bytes()).unwrap();
+            waiting.push(stream);
+        }
+        for mut stream in waiting.drain(..) {
+            let mut start = [0; 12];
+            stream.read_exact(&mut start).unwrap();
+            assert_eq!(&start, b"HTTP/1.1 404");
+        }
+    }
+    assert!(begun.elapsed() < 20 * SECOND);
+}
+
+#[test]
+fn frames_that_do_not_end_take_little_memory() {
+    let daemon = Daemon::start("[server]\nmax_frame = \"1MiB\"\n");
+    let before = resident_kib(&daemon, "dq-server");
+    let length: u32 = 1_000_000;
+    let frame = [&length.to_be_bytes()[..], &vec![b' '; 990_000]].concat();
+    let mut half: Vec<TcpStream> = Vec::new();
+    let mut honest = daemon.client();
+    for _ in 0..100 {
+        let mut stream = connect_from(HOSTILE, daemon.address().port());
+        // The daemon may close the connection while it is written to.
+        let _ = stream.write_all(&frame);
+        half.push(stream);
+        assert_eq!(honest.ask(&json!({"cmd": "ping"})).unwrap()["code"], 1);
+    }
+    let closed = half.iter_mut().filter_map(|stream| is_closed(stream).then_some(())).count();
+    let grown = resident_kib(&daemon, "dq-server").saturating_sub(before);
+    assert!(closed >= 50, "{closed} connections were closed");
+    assert!(grown < 70 << 10, "{grown} KiB more");
+    assert!(daemon.log().contains("wait for the rest of a frame"), "{}", daemon.log());
+}
+
+#[test]
+fn bodies_that_do_not_end_leave_memory_and_places_for_others() {
+    let daemon = Daemon::start(&format!(
+        "[http]\nmax_requests = 40\nauth = \"token\"\n{}",
+        topic("t", &Sink::start(), "")
+    ));
+    let (hostile, other) = (token(&daemon, "hostile", "produce:t"), token(&daemon, "other", "produce:t"));
+    let head = format!(
+        "POST /v1/topics/t/jobs HTTP/1.1\r\nHost: dq\r\nAuthorization: Bearer {hostile}\r\nContent-Length: 900000\r\n\r\n"
+    );
+    let mut half: Vec<TcpStream> = (0..60)
+        .map(|_| {
+            let mut stream = connect_from(HOSTILE, daemon.http);
+            let _ = stream.write_all(head.as_bytes());
+            let _ = stream.write_all(&vec![b' '; 100_000]);
+            stream
+        })
+        .collect();
+    eventually(10 * SECOND, "the requests beyond its share are refused", || {
+        (half.iter_mut().filter_map(|stream| is_closed(stream).then_some(())).count() >= 40).then_some(())
+    });
+    let ask = format!(
+        "POST /v1/topics/t/jobs HTTP/1.1\r\nHost: dq\r\nAuthorization: Bearer {other}\r\nConnection: close\r\n\
+         Content-Length: 10\r\n\r\n{{\"body\":1}}"
+    );
+    let mut stream = connect_from(Ipv4Addr::LOCALHOST, daemon.http);
+    stream.write_all(ask.as_bytes()).unwrap();
+    assert!(rest(stream).starts_with("HTTP/1.1 201"));
+}
+
+#[test]
+fn long_reads_of_one_client_do_not_delay_the_adds_of_others() {
+    let refusing = Sink::answering(|_| Answer::new(500, "no"));
+    let once = "breaker_failures = 0\nmax_attempts = 1";
+    let daemon = Daemon::start(&format!(
+        "[http]\nauth = \"token\"\n{}{}",
+        topic("t", &refusing, once),
+        topic("u", &Sink::start(), "")
+    ));
+    let mut admin = Http::unix(&daemon);
+    const LETTERS: usize = 6000;
+    for part in 0..LETTERS / 1000 {
+        let jobs: Vec<Value> = (0..1000).map(|n| json!({"id": format!("{part}-{n}"), "body": n})).collect();
+        admin.ask("POST", "/v1/topics/t/jobs/batch", &json!({"jobs": jobs})).is(200);
+    }
+    eventually(60 * SECOND, "dead letters", || {
+        let stats = admin.get("/v1/stats").is(200);
+        let of_t = stats["topics"].as_array().unwrap().iter().find(|topic| topic["topic"] == "t")?.clone();
+        (of_t["dead"] == LETTERS).then_some(())
+    });
+    let hostile = token(&daemon, "hostile", "produce:t");
+    let ask = format!(
+        "GET /v1/topics/t/dead?reason=nothing HTTP/1.1\r\nHost: dq\r\nAuthorization: Bearer {hostile}\r\n\
+         Connection: close\r\n\r\n"
+    );
+    let reads: Vec<TcpStream> = (0..200)
+        .map(|_| {
+            let mut stream = connect_from(HOSTILE, daemon.http);
+            stream.write_all(ask.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    let mut slowest = Duration::ZERO;
+    for n in 0..50 {
+        let begun = Instant::now();
+        admin
+            .ask("POST", "/v1/topics/u/jobs", &json!({"id": format!("{n}"), "body": 1, "delay": "1h"}))
+            .is(201);
+        slowest = slowest.max(begun.elapsed());
+    }
+    assert!(slowest < SECOND, "an add took {slowest:?}");
+    // Each read is answered: with its page, or with the advice to wait.
+    let answers: Vec<String> = reads.into_iter().map(rest).collect();
+    let served = answers.iter().filter(|answer| answer.starts_with("HTTP/1.1 200")).count();
+    let busy = answers.iter().filter(|answer| answer.starts_with("HTTP/1.1 503")).count();
+    assert!(served >= 2 && served + busy == answers.len(), "{served} pages, {busy} times busy");
+}
