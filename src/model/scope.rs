@@ -12,6 +12,9 @@ use crate::job::TopicName;
 pub enum Range {
     /// All topics, `*`, including those that are registered later.
     All,
+    /// All topics whose names begin so, `shop7.*`, including those that are registered later. Holds the text before
+    /// the `*`, which ends with a dot.
+    Beginning(String),
     /// One topic.
     Topic(TopicName),
 }
@@ -22,8 +25,13 @@ pub enum Range {
 pub enum Scope {
     /// Everything.
     Admin,
-    /// To read everything, and to change nothing.
-    Read,
+    /// To read the metrics.
+    Metrics,
+    /// To read everything about these topics, and to change nothing. For all topics, it is written `read`, and permits
+    /// to read the state of the daemon as well.
+    Read(Range),
+    /// To change the settings of these topics, to pause them, and to act on their dead letters.
+    Manage(Range),
     /// To add, change, delete and read the jobs of these topics.
     Produce(Range),
     /// To lease, settle and read the jobs of these topics.
@@ -33,7 +41,8 @@ pub enum Scope {
 /// The error for a text that is not a scope.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "scope {0:?} is none of \"admin\", \"read\", \"produce:<topic>\", \"consume:<topic>\", with * for all topics"
+    "scope {0:?} is none of \"admin\", \"metrics\", \"read\", \"read:<topic>\", \"manage:<topic>\", \"produce:<topic>\", \
+     \"consume:<topic>\"; instead of a topic, there may be \"*\" (all topics) or \"shop7.*\" (all that begin with \"shop7.\")"
 )]
 pub struct NoScope(String);
 
@@ -46,11 +55,19 @@ impl FromStr for Scope {
         let no_scope = || NoScope(text.chars().take(SHOWN).collect());
         let range = |of: &str| match of {
             "*" => Ok(Range::All),
+            pattern if pattern.ends_with(".*") => {
+                let beginning = &pattern[..pattern.len() - 1];
+                TopicName::new(beginning).map_err(|_| no_scope())?;
+                Ok(Range::Beginning(beginning.to_owned()))
+            }
             name => TopicName::new(name).map(Range::Topic).map_err(|_| no_scope()),
         };
         match text.split_once(':') {
             None if text == "admin" => Ok(Scope::Admin),
-            None if text == "read" => Ok(Scope::Read),
+            None if text == "metrics" => Ok(Scope::Metrics),
+            None if text == "read" => Ok(Scope::Read(Range::All)),
+            Some(("read", of)) => range(of).map(Scope::Read),
+            Some(("manage", of)) => range(of).map(Scope::Manage),
             Some(("produce", of)) => range(of).map(Scope::Produce),
             Some(("consume", of)) => range(of).map(Scope::Consume),
             _ => Err(no_scope()),
@@ -73,10 +90,11 @@ impl From<Scope> for String {
 
 impl fmt::Display for Range {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Range::All => "*",
-            Range::Topic(name) => name.as_str(),
-        })
+        match self {
+            Range::All => f.write_str("*"),
+            Range::Beginning(beginning) => write!(f, "{beginning}*"),
+            Range::Topic(name) => f.write_str(name.as_str()),
+        }
     }
 }
 
@@ -84,7 +102,10 @@ impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Scope::Admin => f.write_str("admin"),
-            Scope::Read => f.write_str("read"),
+            Scope::Metrics => f.write_str("metrics"),
+            Scope::Read(Range::All) => f.write_str("read"),
+            Scope::Read(range) => write!(f, "read:{range}"),
+            Scope::Manage(range) => write!(f, "manage:{range}"),
             Scope::Produce(range) => write!(f, "produce:{range}"),
             Scope::Consume(range) => write!(f, "consume:{range}"),
         }
@@ -97,27 +118,48 @@ impl fmt::Display for Scope {
 pub enum Need<'a> {
     /// Everything.
     Admin,
-    /// To read anything.
+    /// To read the state of the daemon.
     Read,
+    /// To read the metrics.
+    Metrics,
+    /// To read the settings of some topic. Topics for which the scope is not enough are left out.
+    SomeTopics,
+    /// To read the settings of this topic, without credentials.
+    Topic(&'a str),
     /// To read jobs of this topic.
     Jobs(&'a str),
+    /// To read what receivers answered to the jobs of this topic.
+    Answers(&'a str),
+    /// To change the settings of this topic, to pause it, or to act on its dead letters.
+    Manage(&'a str),
     /// To add, change or delete jobs of this topic.
     Produce(&'a str),
     /// To lease or settle jobs of this topic.
     Consume(&'a str),
 }
 
+impl Range {
+    fn covers(&self, topic: &str) -> bool {
+        match self {
+            Range::All => true,
+            Range::Beginning(beginning) => topic.starts_with(beginning),
+            Range::Topic(name) => name.as_str() == topic,
+        }
+    }
+}
+
 impl Scope {
     /// Returns whether the scope allows a request with this need.
     pub fn permits(&self, need: Need<'_>) -> bool {
-        let covers = |range: &Range, topic: &str| match range {
-            Range::All => true,
-            Range::Topic(name) => name.as_str() == topic,
-        };
         match (self, need) {
-            (Scope::Admin, _) | (Scope::Read, Need::Read | Need::Jobs(_)) => true,
-            (Scope::Produce(range), Need::Produce(topic) | Need::Jobs(topic))
-            | (Scope::Consume(range), Need::Consume(topic) | Need::Jobs(topic)) => covers(range, topic),
+            (Scope::Admin, _)
+            | (Scope::Metrics | Scope::Read(Range::All), Need::Metrics)
+            | (Scope::Read(Range::All), Need::Read)
+            | (Scope::Read(_) | Scope::Manage(_), Need::SomeTopics) => true,
+            (Scope::Read(range), Need::Topic(topic) | Need::Jobs(topic) | Need::Answers(topic))
+            | (Scope::Manage(range), Need::Topic(topic) | Need::Jobs(topic) | Need::Manage(topic))
+            | (Scope::Produce(range), Need::Produce(topic) | Need::Jobs(topic))
+            | (Scope::Consume(range), Need::Consume(topic) | Need::Jobs(topic)) => range.covers(topic),
             _ => false,
         }
     }
@@ -128,7 +170,10 @@ impl fmt::Display for Need<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Need::Admin => f.write_str("admin"),
-            Need::Read | Need::Jobs(_) => f.write_str("read"),
+            Need::Read | Need::SomeTopics => f.write_str("read"),
+            Need::Metrics => f.write_str("metrics"),
+            Need::Topic(topic) | Need::Jobs(topic) | Need::Answers(topic) => write!(f, "read:{topic}"),
+            Need::Manage(topic) => write!(f, "manage:{topic}"),
             Need::Produce(topic) => write!(f, "produce:{topic}"),
             Need::Consume(topic) => write!(f, "consume:{topic}"),
         }
@@ -141,14 +186,20 @@ mod tests {
 
     #[test]
     fn a_scope_is_shown_as_it_was_written() {
-        for text in ["admin", "read", "produce:*", "produce:orders", "consume:a.b-c_d", "consume:*"] {
+        for text in
+            ["admin", "metrics", "read", "read:orders", "manage:shop7.*", "produce:*", "consume:a.b-c_d"]
+        {
             assert_eq!(text.parse::<Scope>().unwrap().to_string(), text);
         }
         for wrong in [
             "",
             "Admin",
             "admin:*",
-            "read:orders",
+            "metrics:*",
+            "read:",
+            "manage",
+            "manage:.*.*",
+            "manage:o*",
             "produce",
             "produce:",
             "produce:a b",
@@ -165,23 +216,33 @@ mod tests {
         let needs = [
             Need::Admin,
             Need::Read,
+            Need::Metrics,
+            Need::SomeTopics,
+            Need::Topic("a"),
             Need::Jobs("a"),
-            Need::Jobs("b"),
+            Need::Answers("a"),
+            Need::Manage("a"),
             Need::Produce("a"),
-            Need::Produce("b"),
             Need::Consume("a"),
-            Need::Consume("b"),
+            Need::Jobs("b.c"),
+            Need::Manage("b.c"),
         ];
+        let row = |text: &str| -> Vec<bool> { text.bytes().map(|b| b == b'x').collect() };
         for (scope, permitted) in [
-            ("admin", [true; 8]),
-            ("read", [false, true, true, true, false, false, false, false]),
-            ("produce:a", [false, false, true, false, true, false, false, false]),
-            ("produce:*", [false, false, true, true, true, true, false, false]),
-            ("consume:a", [false, false, true, false, false, false, true, false]),
-            ("consume:*", [false, false, true, true, false, false, true, true]),
+            ("admin", "xxxxxxxxxxxx"),
+            ("metrics", "..x........."),
+            ("read", ".xxxxxx...x."),
+            ("read:a", "...xxxx....."),
+            ("read:b.*", "...x......x."),
+            ("manage:a", "...xxx.x...."),
+            ("manage:b.*", "...x......xx"),
+            ("manage:c.*", "...x........"),
+            ("produce:a", ".....x..x..."),
+            ("produce:*", ".....x..x.x."),
+            ("consume:a", ".....x...x.."),
         ] {
             let scope: Scope = scope.parse().unwrap();
-            assert_eq!(needs.map(|need| scope.permits(need)), permitted, "{scope}");
+            assert_eq!(needs.map(|need| scope.permits(need)).to_vec(), row(permitted), "{scope}");
         }
     }
 }

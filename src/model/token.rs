@@ -332,7 +332,7 @@ mod tests {
         Token {
             name: TokenName::new(name).unwrap(),
             proof: Proof::Secret(Secret::new([random; 32]).digest()),
-            scopes: vec![Scope::Read],
+            scopes: vec![Scope::Read(crate::scope::Range::All)],
             created_ms: 1,
             expires_ms,
             creator: String::new(),

@@ -165,9 +165,9 @@ type Named<T> = (&'static str, T);
 
 /// Returns the tokens of the tables below by their scopes, and tokens that are not accepted anywhere.
 fn all_tokens(daemon: &Daemon) -> (Vec<Named<String>>, Vec<Named<Option<String>>>) {
-    let scopes =
-        ["admin", "read", "produce:a", "produce:b", "produce:*", "consume:a", "consume:b", "consume:*"];
-    let good = scopes.map(|scope| (scope, make(daemon, &scope.replace([':', '*'], "_"), &[scope], None)));
+    let good =
+        ALL.iter().map(|scope| (*scope, make(daemon, &scope.replace([':', '*'], "_"), &[scope], None)));
+    let good: Vec<_> = good.collect();
     let expired = make(daemon, "expired", &["admin"], Some("1s"));
     let revoked = make(daemon, "revoked", &["admin"], None);
     revoke(daemon, "revoked");
@@ -180,12 +180,28 @@ fn all_tokens(daemon: &Daemon) -> (Vec<Named<String>>, Vec<Named<Option<String>>
         ("expired", Some(expired)),
         ("revoked", Some(revoked)),
     ];
-    (good.into(), bad)
+    (good, bad)
 }
 
-const ALL: &[&str] =
-    &["admin", "read", "produce:a", "produce:b", "produce:*", "consume:a", "consume:b", "consume:*"];
-const LOOK_A: &[&str] = &["admin", "read", "produce:a", "produce:*", "consume:a", "consume:*"];
+const ALL: &[&str] = &[
+    "admin",
+    "metrics",
+    "read",
+    "read:a",
+    "manage:a",
+    "manage:b",
+    "produce:a",
+    "produce:b",
+    "produce:*",
+    "consume:a",
+    "consume:b",
+    "consume:*",
+];
+const LOOK_A: &[&str] =
+    &["admin", "read", "read:a", "manage:a", "produce:a", "produce:*", "consume:a", "consume:*"];
+const SEE_A: &[&str] = &["admin", "read", "read:a", "manage:a"];
+const SOME: &[&str] = &["admin", "read", "read:a", "manage:a", "manage:b"];
+const MANAGE_A: &[&str] = &["admin", "manage:a"];
 const PRODUCE_A: &[&str] = &["admin", "produce:a", "produce:*"];
 
 #[test]
@@ -196,17 +212,28 @@ fn each_route_lets_in_who_has_its_scope_and_nobody_else() {
     let later = json!({"delay": "2h"});
     #[rustfmt::skip]
     let table: &[(&str, &str, &Value, &[&str], &str)] = &[
-        ("GET", "/v1/stats", &Value::Null, &["admin", "read"], "read"),
-        ("HEAD", "/v1/stats", &Value::Null, &["admin", "read"], "read"),
+        ("GET", "/v1/stats", &Value::Null, SOME, "read"),
+        ("HEAD", "/v1/stats", &Value::Null, SOME, "read"),
+        ("GET", "/metrics", &Value::Null, &["admin", "read", "metrics"], "metrics"),
+        ("GET", "/v1/nodes", &Value::Null, &["admin", "read"], "read"),
+        ("GET", "/v1/topics", &Value::Null, SOME, "read"),
+        ("GET", "/v1/topics/a", &Value::Null, SEE_A, "read:a"),
+        ("PATCH", "/v1/topics/a", &json!({"title": "x"}), MANAGE_A, "manage:a"),
+        ("POST", "/v1/topics/a/pause", &Value::Null, MANAGE_A, "manage:a"),
+        ("POST", "/v1/topics/a/resume", &Value::Null, MANAGE_A, "manage:a"),
+        ("POST", "/v1/topics/a/test", &Value::Null, MANAGE_A, "manage:a"),
+        ("POST", "/v1/topics/a/dead/redrive", &Value::Null, MANAGE_A, "manage:a"),
+        ("POST", "/v1/topics/a/dead/purge", &Value::Null, MANAGE_A, "manage:a"),
+        ("POST", "/v1/topics", &json!({}), &["admin"], "admin"),
         ("POST", "/v1/stats", &Value::Null, &["admin"], "admin"),
         ("POST", "/v1/topics/a/jobs", &job, PRODUCE_A, "produce:a"),
         ("POST", "/v1/topics/%61/jobs", &job, PRODUCE_A, "produce:a"),
         ("POST", "/v1/topics/b/jobs", &job, &["admin", "produce:b", "produce:*"], "produce:b"),
         ("POST", "/v1/topics/b%2F..%2Fa/jobs", &job, &["admin", "produce:*"], "produce:b/../a"),
         ("POST", "/v1/topics/a/jobs/batch", &json!({"jobs": []}), PRODUCE_A, "produce:a"),
-        ("GET", "/v1/topics/a/jobs?state=delayed", &Value::Null, LOOK_A, "read"),
-        ("GET", "/v1/topics/a/jobs/1", &Value::Null, LOOK_A, "read"),
-        ("GET", "/v1/topics/a/jobs/batch", &Value::Null, LOOK_A, "read"),
+        ("GET", "/v1/topics/a/jobs?state=delayed", &Value::Null, LOOK_A, "read:a"),
+        ("GET", "/v1/topics/a/jobs/1", &Value::Null, LOOK_A, "read:a"),
+        ("GET", "/v1/topics/a/jobs/batch", &Value::Null, LOOK_A, "read:a"),
         ("PATCH", "/v1/topics/a/jobs/1", &later, PRODUCE_A, "produce:a"),
         ("PATCH", "/v1/topics/a/jobs/batch", &later, PRODUCE_A, "produce:a"),
         ("POST", "/v1/topics/a/jobs/1/run", &Value::Null, PRODUCE_A, "produce:a"),
@@ -288,11 +315,11 @@ fn each_command_lets_in_who_has_its_scope_and_nobody_else() {
     let table: &[(&Value, &[&str], &str)] = &[
         (&far, PRODUCE_A, "produce:a"),
         (&add("b", "1", 3_600_000), &["admin", "produce:b", "produce:*"], "produce:b"),
-        (&of("get"), LOOK_A, "read"),
+        (&of("get"), LOOK_A, "read:a"),
         (&of("run"), PRODUCE_A, "produce:a"),
         (&of("del"), PRODUCE_A, "produce:a"),
         (&stats, &["admin", "read"], "read"),
-        (&stats_of_a, &["admin", "read"], "read"),
+        (&stats_of_a, SEE_A, "read:a"),
     ];
     for (request, permitted, missing) in table {
         for (scope, token) in &good {
@@ -888,4 +915,86 @@ fn a_hup_shows_a_new_certificate_and_no_request_fails() {
     let (mut http, still) = tls(daemon.http, Some(&token)).unwrap();
     assert_eq!(still, second);
     http.get("/v1/stats").is(200);
+}
+
+#[test]
+fn scopes_of_some_topics_show_no_others_and_no_credentials() {
+    let sink = Sink::answering(|_| cli::Answer::new(500, "the secret of the receiver"));
+    let daemon = Daemon::start("[server]\nauth = \"token\"\n[http]\nauth = \"token\"\n");
+    let mut root = Http::unix(&daemon, None);
+    let callback = format!("http://user:word@{}/hook?key=word", sink.address);
+    for name in ["shop7.orders", "shop7.refunds", "shop70"] {
+        let topic = json!({"name": name, "callback": callback, "headers": {"authorization": "word"}, "max_attempts": 1});
+        root.ask("POST", "/v1/topics", &topic).is(201);
+    }
+    root.ask("POST", "/v1/topics/shop7.orders/jobs", &json!({"id": "1", "body": 1})).is(201);
+    eventually(10 * SECOND, "a dead letter", || {
+        (root.get("/v1/topics/shop7.orders/jobs/1").json["state"] == "dead").then_some(())
+    });
+    let with = |scope: &str| {
+        let token = make(&daemon, &scope.replace([':', '*'], "_"), &[scope], None);
+        (Http::tcp(&daemon, Some(&token)), token)
+    };
+    let (mut manager, _) = with("manage:shop7.*");
+    let (mut reader, reading) = with("read:shop7.*");
+    let (mut producer, producing) = with("produce:shop7.orders");
+    let (mut overseer, _) = with("read");
+
+    // Who sees which topics.
+    let names = |http: &mut Http| -> Vec<String> {
+        let topics = http.get("/v1/topics").is(200)["topics"].clone();
+        topics.as_array().unwrap().iter().map(|topic| topic["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(&mut manager), ["shop7.orders", "shop7.refunds"]);
+    assert_eq!(names(&mut reader), ["shop7.orders", "shop7.refunds"]);
+    assert_eq!(names(&mut overseer).len(), 3);
+    let stats = reader.get("/v1/stats").is(200);
+    assert!(!stats.to_string().contains("shop70"), "{stats}");
+
+    // Who sees credentials.
+    for http in [&mut manager, &mut reader, &mut overseer] {
+        let shown = http.get("/v1/topics/shop7.orders").is(200);
+        let listed = http.get("/v1/topics").is(200).to_string();
+        assert!(!shown.to_string().contains("word") && !listed.contains("word"), "{shown}");
+        assert_eq!(shown["headers"], json!({"authorization": "***"}));
+    }
+    assert_eq!(root.get("/v1/topics/shop7.orders").is(200)["callback"], callback);
+
+    // Who sees what the receiver answered.
+    let answer =
+        |http: &mut Http| http.get("/v1/topics/shop7.orders/jobs/1").is(200)["log"][0]["answer"].clone();
+    let listed = |http: &mut Http| {
+        http.get("/v1/topics/shop7.orders/dead").is(200)["jobs"][0]["log"][0]["answer"].clone()
+    };
+    for (http, is_shown) in [
+        (&mut root, true),
+        (&mut reader, true),
+        (&mut overseer, true),
+        (&mut producer, false),
+        (&mut manager, false),
+    ] {
+        for answer in [answer(http), listed(http)] {
+            assert_eq!(answer == "the secret of the receiver", is_shown, "{answer}");
+        }
+    }
+    for (token, is_shown) in [(reading, true), (producing, false)] {
+        let get = json!({"cmd": "get", "topic": "shop7.orders", "id": "1"});
+        let got = let_in(&daemon, Some(&token)).ask(&get).unwrap().to_string();
+        assert_eq!(got.contains("the secret"), is_shown, "{got}");
+    }
+
+    // Who changes a topic without seeing its credentials keeps them, but cannot send them elsewhere.
+    let shown = manager.get("/v1/topics/shop7.orders").is(200);
+    let back = json!({"callback": shown["callback"], "headers": shown["headers"], "title": "orders"});
+    manager.ask("PATCH", "/v1/topics/shop7.orders", &back).is(200);
+    let kept = root.get("/v1/topics/shop7.orders").is(200);
+    assert_eq!((&kept["callback"], &kept["headers"]["authorization"]), (&json!(callback), &json!("word")));
+    let moved = json!({"callback": format!("http://127.0.0.1:{}/", free_port())});
+    manager.ask("PATCH", "/v1/topics/shop7.orders", &moved).is(200);
+    assert_eq!(root.get("/v1/topics/shop7.orders").is(200)["headers"], json!({}));
+    let put = json!({"callback": moved["callback"], "headers": {"authorization": "***"}});
+    manager.ask("PUT", "/v1/topics/shop7.refunds", &put).is(200);
+    assert_eq!(root.get("/v1/topics/shop7.refunds").is(200)["headers"], json!({}));
+    manager.ask("PUT", "/v1/topics/shop7.new", &put).is(201);
+    manager.ask("PUT", "/v1/topics/shop70", &put).is_problem(403, "forbidden");
 }

@@ -11,7 +11,7 @@ use model::job::{Priority, TopicName};
 use model::metrics::{MetricSubject, PageSums, Sums};
 use model::password::Hashed;
 use model::retry::Retry;
-use model::scope::Scope;
+use model::scope::{Range, Scope};
 use model::settings;
 use model::token::{Proof, Secret, Token, TokenName};
 use model::topic::{Method, Mode, Payload, Rate, Status, Success, Topic};
@@ -122,7 +122,11 @@ fn token(n: &str, random: u8) -> Token {
     Token {
         name: TokenName::new(n).unwrap(),
         proof: Proof::Secret(Secret::new([random; 32]).digest()),
-        scopes: vec![Scope::Read, "produce:orders".parse().unwrap(), "consume:*".parse().unwrap()],
+        scopes: vec![
+            Scope::Read(Range::All),
+            "produce:orders".parse().unwrap(),
+            "consume:*".parse().unwrap(),
+        ],
         created_ms: 1_796_140_250_000,
         expires_ms: Some(1_796_140_250_001),
         creator: "运维".into(),
@@ -179,7 +183,7 @@ fn a_new_account_replaces_the_old_one_and_leaves_tokens_alone() {
         registry.put_account(&first).unwrap();
         assert_eq!(registry.tokens().unwrap(), [first]);
         let before = registry.revision().unwrap();
-        let second = Token { scopes: vec![Scope::Read], ..account("ann", "the second password") };
+        let second = Token { scopes: vec![Scope::Read(Range::All)], ..account("ann", "the second password") };
         registry.put_account(&second).unwrap();
         assert_ne!(registry.revision().unwrap(), before);
         assert_eq!(registry.tokens().unwrap(), std::slice::from_ref(&second));

@@ -73,6 +73,17 @@ impl fmt::Display for Caller {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PassedAccess;
 
+/// What the caller of a request may do. It is an extension of each request that needs a scope.
+#[derive(Debug, Clone)]
+pub(super) struct Permissions(Option<Token>);
+
+impl Permissions {
+    /// Whether the caller may do this. A caller that needs no token may do everything.
+    pub(super) fn permits(&self, need: Need<'_>) -> bool {
+        self.0.as_ref().is_none_or(|token| token.permits(need))
+    }
+}
+
 /// The caller, and the token or account that proved it.
 type Identity = (Caller, Option<Token>);
 
@@ -314,6 +325,7 @@ async fn let_in_by<F: Future<Output = Response>>(
     if let Some(token) = &token {
         parts.extensions.insert(Pass::from(token));
     }
+    parts.extensions.insert(Permissions(token));
     let answer = next(Request::from_parts(parts, body)).await;
     drop(place);
     answer

@@ -21,7 +21,7 @@ use super::schema;
 use super::typed_body::{self, word};
 use host::now_ms;
 use model::password::Hashed;
-use model::scope::{Need, Scope};
+use model::scope::{Need, Range, Scope};
 use model::token::{Proof, Token, TokenName};
 use registry::RegistryError;
 
@@ -49,7 +49,7 @@ impl Role {
     fn scope(self) -> Scope {
         match self {
             Role::Admin => Scope::Admin,
-            Role::Read => Scope::Read,
+            Role::Read => Scope::Read(Range::All),
         }
     }
 }

@@ -10,6 +10,7 @@ use axum::http::request;
 use jiff::tz::TimeZone;
 use tokio::sync::watch;
 
+use super::access::Permissions;
 use super::acks::Acks;
 use super::admission::Hosts;
 use super::callback_test::CallbackTester;
@@ -24,6 +25,7 @@ use super::registrar::Registrar;
 use super::store_client::StoreClient;
 use model::job::{JobKey, TopicName};
 use model::metrics::AddOutcome;
+use model::scope::Need;
 use model::settings::Settings;
 use model::token::Tokens;
 use model::topic::{Topic, Topics};
@@ -95,13 +97,29 @@ impl Api {
     }
 }
 
-/// Whose share of the reads a request uses. None: its reads are not limited.
-pub(super) struct Reader(pub Option<Holder>);
+/// Who reads.
+pub(super) struct Reader {
+    /// Whose share of the long reads the request uses. None: they are not limited.
+    pub holder: Option<Holder>,
+    permissions: Option<Permissions>,
+}
+
+impl Reader {
+    /// Whether the reader may do this.
+    pub(super) fn permits(&self, need: Need<'_>) -> bool {
+        self.permissions.as_ref().is_some_and(|permissions| permissions.permits(need))
+    }
+
+    /// Whether the reader may see what receivers answered to the jobs of this topic.
+    pub(super) fn sees_answers(&self, topic: &TopicName) -> bool {
+        self.permits(Need::Answers(topic.as_str()))
+    }
+}
 
 impl<S: Send + Sync> FromRequestParts<S> for Reader {
     type Rejection = Infallible;
     async fn from_request_parts(parts: &mut request::Parts, _: &S) -> Result<Reader, Infallible> {
-        Ok(Reader(parts.extensions.get().cloned()))
+        Ok(Reader { holder: parts.extensions.get().cloned(), permissions: parts.extensions.get().cloned() })
     }
 }
 

@@ -87,10 +87,14 @@ impl IntoResponse for ApiResponse {
     }
 }
 
-/// The response to a get.
-pub(super) fn job(key: &JobKey, found: Result<Option<View>>) -> Result<ApiResponse, Problem> {
+/// The response to a get. `sees_answers`: the caller may see what receivers answered.
+pub(super) fn job(
+    key: &JobKey,
+    found: Result<Option<View>>,
+    sees_answers: bool,
+) -> Result<ApiResponse, Problem> {
     let view = found?.ok_or_else(|| Problem::not_found(key))?;
-    Ok(ApiResponse::new(StatusCode::OK, &JobResponse::new(&view)))
+    Ok(ApiResponse::new(StatusCode::OK, &JobResponse::new(&view, sees_answers)))
 }
 
 /// The response to a delete.
@@ -112,17 +116,19 @@ pub(super) fn changed(key: &JobKey, changed: Result<Changed>) -> Result<ApiRespo
 }
 
 /// The response to a listing of a topic. `is_registered`: the registry or the configuration has the topic.
+/// `sees_answers`: the caller may see what receivers answered.
 pub(super) fn page(
     topic: &TopicName,
     is_registered: bool,
     page: Result<Page>,
+    sees_answers: bool,
 ) -> Result<ApiResponse, Problem> {
     let page = page?;
     // The jobs that are left of a removed topic can still be listed.
     if page.jobs.is_empty() && page.next.is_none() && !is_registered {
         return Err(Problem::unknown_topic(topic));
     }
-    let jobs = page.jobs.iter().map(JobResponse::new).collect();
+    let jobs = page.jobs.iter().map(|view| JobResponse::new(view, sees_answers)).collect();
     let next = page.next.as_deref().map(cursor::write);
     Ok(ApiResponse::new(StatusCode::OK, &JobList { jobs, next, away: page.away }))
 }

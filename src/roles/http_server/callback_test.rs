@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, InTopic};
+use super::api::{Api, InTopic, Reader};
 use super::api_response::ApiResponse;
 use super::body::Sent;
 use super::problem::Problem;
@@ -85,7 +85,7 @@ pub(super) struct CallbackTestResponse {
     #[schema(required = true)]
     status: Option<u16>,
     duration_ms: u64,
-    /// The first characters of the answer.
+    /// The first characters of the answer. Empty for a caller without the scope `read` for the topic.
     answer: String,
     /// Why the receiver did not accept the job. Null if it did.
     #[schema(required = true)]
@@ -126,6 +126,7 @@ pub(super) enum CallbackVerdict {
     responses((status = 200, body = CallbackTestResponse, description = "The result of the call"), schema::ChangeProblems))]
 async fn test(
     State(api): State<Api>,
+    reader: Reader,
     InTopic(name): InTopic,
     Sent(json): Sent,
 ) -> Result<ApiResponse, Problem> {
@@ -145,11 +146,11 @@ async fn test(
     let id = random_name().map_err(|e| Problem::unavailable("no_random", e.to_string()))?;
     let id = JobId::new(format!("test-{id}")).map_err(|e| Problem::invalid("id", &e))?;
     let now = now_ms();
-    let key = JobKey { topic: name, id };
+    let key = JobKey { topic: name.clone(), id };
     let (headers, ack_url) = (Vec::new(), None);
     let delivery = Delivery { key, body, attempt: 1, due_ms: now, stamp_us: now * 1000, headers, ack_url };
     let topic = Topic { timeout: topic.timeout.min(PATIENCE), ..(*topic).clone() };
-    let (caller, url) = (Arc::clone(&api.trials.caller), topic.callback.clone());
+    let (caller, url) = (Arc::clone(&api.trials.caller), reader.shown(&topic).callback.clone());
     let call = move || {
         let _permit = permit;
         caller.test(&topic, &delivery)
@@ -164,15 +165,16 @@ async fn test(
         Verdict::Failed { .. } => CallbackVerdict::Failed,
         Verdict::Refused { .. } => CallbackVerdict::Refused,
     };
+    let sees_answers = reader.sees_answers(&name);
     let came = CallbackTestResponse {
         outcome,
         status: attempt.status,
         duration_ms: attempt.took_ms,
-        answer: attempt.answer,
+        answer: if sees_answers { attempt.answer } else { String::new() },
         error: Some(attempt.error).filter(|e| !e.is_empty()),
         url,
         sent: SentRequest { request: seen.request, headers: seen.headers, body: seen.body },
-        answer_headers: seen.answer_headers,
+        answer_headers: if sees_answers { seen.answer_headers } else { Vec::new() },
     };
     Ok(ApiResponse::new(StatusCode::OK, &came))
 }

@@ -1,5 +1,6 @@
 //! Jobs, and the results of adds, as the API shows them.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -45,15 +46,22 @@ pub(super) struct JobResponse<'a> {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
     headers: &'a BTreeMap<String, String>,
-    /// The last attempts, the oldest first.
+    /// The last attempts, the oldest first. What the receiver answered is only shown to callers with the scope `read`
+    /// for the topic.
     #[schema(value_type = Vec<schema::AttemptMade>)]
-    log: &'a [Attempt],
+    log: Cow<'a, [Attempt]>,
     #[schema(value_type = Value)]
     body: &'a RawValue,
 }
 
 impl<'a> JobResponse<'a> {
-    pub(super) fn new(view: &'a View) -> JobResponse<'a> {
+    /// Describes a job. `sees_answers`: the caller may see what receivers answered.
+    pub(super) fn new(view: &'a View, sees_answers: bool) -> JobResponse<'a> {
+        let without = |attempt: &Attempt| Attempt { answer: String::new(), ..attempt.clone() };
+        let log = match sees_answers {
+            true => Cow::from(&view.attempts_log),
+            false => view.attempts_log.iter().map(without).collect(),
+        };
         JobResponse {
             topic: &view.key.topic,
             id: view.key.id.as_str(),
@@ -66,7 +74,7 @@ impl<'a> JobResponse<'a> {
             max_attempts: view.max_attempts,
             spooled: view.is_spooled,
             headers: view.headers.by_name(),
-            log: &view.attempts_log,
+            log,
             // A damaged store may hold a body that is not JSON. It is shown as null.
             body: serde_json::from_str(view.body.as_str()).unwrap_or(RawValue::NULL),
         }

@@ -93,12 +93,13 @@ impl Api {
     pub(super) async fn list(&self, reader: Reader, listing: Listing) -> Result<ApiResponse, Problem> {
         let topic = listing.topic.clone();
         let is_registered = self.topics.borrow().get(topic.as_str()).is_some();
+        let sees_answers = reader.sees_answers(&topic);
         let ask = |reply: Reply<_>| {
             Request::list(listing, move |page| {
-                reply.response(api_response::page(&topic, is_registered, page))
+                reply.response(api_response::page(&topic, is_registered, page, sees_answers))
             })
         };
-        self.store_client.read(reader, ask).await?
+        self.store_client.read(reader.holder, ask).await?
     }
 }
 
@@ -120,8 +121,11 @@ async fn list(
 #[utoipa::path(get, path = "/v1/topics/{topic}/jobs/{id}", tag = "jobs", operation_id = "get_job",
     params(schema::JobPath),
     responses((status = 200, body = JobResponse, description = "The job"), schema::FindProblems))]
-async fn show(State(api): State<Api>, OfJob(key): OfJob) -> Result<ApiResponse, Problem> {
-    let ask = |reply: Reply<_>| Request::get(key, |key, found| reply.response(api_response::job(key, found)));
+async fn show(State(api): State<Api>, reader: Reader, OfJob(key): OfJob) -> Result<ApiResponse, Problem> {
+    let sees_answers = reader.sees_answers(&key.topic);
+    let ask = |reply: Reply<_>| {
+        Request::get(key, move |key, found| reply.response(api_response::job(key, found, sees_answers)))
+    };
     api.store_client.respond(0, ask).await
 }
 

@@ -19,6 +19,7 @@ mod callback_test;
 mod check;
 mod connections;
 mod console;
+mod credentials;
 mod cursor;
 mod dead;
 mod dead_filter;

@@ -16,6 +16,7 @@ use super::schema;
 use super::store_client::Reply;
 use model::job::TopicName;
 use model::metrics::{Day, MetricSubject, Statistics, Sums};
+use model::scope::Need;
 use role::submit::Request;
 use store::Counts;
 
@@ -110,7 +111,12 @@ async fn stats(
     let Some((mut counts, away)) = api.metrics.counts().await else {
         // The store's own error says why.
         let ask = |reply: Reply<_>| Request::count(|counts| reply.with(counts));
-        return api.store_client.read(reader, ask).await?.map(|_| ApiResponse::done()).map_err(Problem::from);
+        return api
+            .store_client
+            .read(reader.holder, ask)
+            .await?
+            .map(|_| ApiResponse::done())
+            .map_err(Problem::from);
     };
     for name in api.topics.borrow().iter().map(|topic| &topic.name) {
         counts.entry(name.clone()).or_insert_with(|| Counts::none(name.clone()));
@@ -127,11 +133,13 @@ async fn stats(
         let (totals, days) = done.unzip();
         TopicStats { topic, delayed, ready, leased, dead, totals, days }
     };
-    let topics = counts.into_values().map(topic).collect();
+    let may_see = |counts: &Counts| reader.permits(Need::Topic(counts.topic.as_str()));
+    let topics = counts.into_values().filter(may_see).map(topic).collect();
     let node = |(subject, (totals, days)): (MetricSubject, (Sums, Vec<Day>))| match subject {
         MetricSubject::Node(node) => Some(NodeStats { node, totals, days }),
         MetricSubject::Topic(_) => None,
     };
+    let statistics = statistics.filter(|_| reader.permits(Need::Read));
     let nodes = statistics.map(|statistics| statistics.0.into_iter().filter_map(node).collect());
     Ok(ApiResponse::new(StatusCode::OK, &Stats { topics, today, away, nodes }))
 }

@@ -12,7 +12,6 @@ use std::time::Instant;
 use anyhow::Result;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::api::Reader;
 use super::api_response::ApiResponse;
 use super::pool::Holder;
 use super::problem::Problem;
@@ -115,10 +114,10 @@ impl StoreClient {
         self.ask_on(&self.submits, bytes, make).await
     }
 
-    /// Asks the store, for a read that may take long.
+    /// Asks the store, for a read that may take long. It uses the share of `holder`. None: it is not limited.
     pub(super) async fn read<T: Send + 'static>(
         &self,
-        Reader(holder): Reader,
+        holder: Option<Holder>,
         make: impl FnOnce(Reply<T>) -> Request<Delivery>,
     ) -> Result<T, Problem> {
         let _turn = match holder {

@@ -9,15 +9,17 @@ use axum::http::{HeaderMap, HeaderName, StatusCode};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, InTopic};
+use super::api::{Api, InTopic, Reader};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
 use super::body::Sent;
+use super::credentials;
 use super::problem::Problem;
 use super::schema;
 use super::topic_fields::TopicPatch;
 use super::topic_shown::{Paused, Source, TopicResponse, Topics};
 use model::job::TopicName;
+use model::scope::Need;
 use model::topic::Topic;
 use registry::{Expected, Registry, RegistryError, Revision};
 
@@ -104,8 +106,9 @@ struct WrittenTopic {
 
 impl WrittenTopic {
     /// Builds the answer. `fields` holds the names of the changed fields, for the audit log.
-    fn response(&self, paused: &Paused, created: StatusCode, fields: &str) -> ApiResponse {
-        let shown = TopicResponse::new(&self.topic, Source::Registry, Some(self.revision)).with(paused);
+    fn response(&self, reader: &Reader, paused: &Paused, created: StatusCode, fields: &str) -> ApiResponse {
+        let topic = reader.shown(&self.topic);
+        let shown = TopicResponse::new(&topic, Source::Registry, Some(self.revision)).with(paused);
         let status = if self.created { created } else { StatusCode::OK };
         let told = ApiResponse::new(status, &shown).with_etag(self.revision.to_string());
         let told = if self.created { told.at(format!("/v1/topics/{}", self.topic.name)) } else { told };
@@ -115,10 +118,16 @@ impl WrittenTopic {
 }
 
 impl Api {
-    /// Returns what is shown of a topic.
-    fn topic_response(&self, topic: &Topic, source: Source, revision: Option<Revision>) -> TopicResponse {
+    /// Returns what a reader is shown of a topic.
+    fn topic_response(
+        &self,
+        reader: &Reader,
+        topic: &Topic,
+        source: Source,
+        revision: Option<Revision>,
+    ) -> TopicResponse {
         let lacks = topic.durability.and_then(|level| self.settings.store.lacks(level));
-        let shown = TopicResponse::new(topic, source, revision);
+        let shown = TopicResponse::new(&reader.shown(topic), source, revision);
         lacks.into_iter().fold(shown, |shown, why| shown.with_problem(&format!("durability: {why}")))
     }
 
@@ -173,28 +182,34 @@ pub(super) fn found(
 /// Lists all topics of the configuration file and of the registry, by name.
 #[utoipa::path(get, path = "/v1/topics", tag = "topics", operation_id = "list_topics",
     responses((status = 200, body = Topics, description = "All topics"), schema::ShowProblems))]
-async fn list(State(api): State<Api>) -> Result<ApiResponse, Problem> {
+async fn list(State(api): State<Api>, reader: Reader) -> Result<ApiResponse, Problem> {
     let of_file = |name: &TopicName| api.settings.topics.iter().any(|t| t.name == *name);
     let mut topics: Vec<TopicResponse> =
-        api.settings.topics.iter().map(|t| api.topic_response(t, Source::File, None)).collect();
+        api.settings.topics.iter().map(|t| api.topic_response(&reader, t, Source::File, None)).collect();
     let (mut unusable, mut away) = (Vec::new(), None);
     if api.registrar.is_there() {
         match api.registrar.ask(|registry| registry.list()).await {
             Ok(listing) => {
                 let own = listing.topics.iter().filter(|r| !of_file(&r.topic.name));
-                topics.extend(own.map(|r| api.topic_response(&r.topic, Source::Registry, Some(r.revision))));
+                topics.extend(
+                    own.map(|r| api.topic_response(&reader, &r.topic, Source::Registry, Some(r.revision))),
+                );
                 unusable = listing.unusable.iter().map(ToString::to_string).collect();
             }
             Err(e) => {
                 let known = api.topics.borrow().clone();
                 let own = known.iter().filter(|topic| !of_file(&topic.name));
-                topics.extend(own.map(|topic| api.topic_response(topic, Source::Registry, None)));
+                topics.extend(own.map(|topic| api.topic_response(&reader, topic, Source::Registry, None)));
                 away = Some(e.to_string());
             }
         }
     }
     let paused = api.paused().await;
-    let mut topics: Vec<TopicResponse> = topics.into_iter().map(|shown| shown.with(&paused)).collect();
+    let may_see = |shown: &TopicResponse| reader.permits(Need::Topic(shown.name()));
+    let topics = topics.into_iter().filter(may_see).map(|shown| shown.with(&paused));
+    let mut topics: Vec<TopicResponse> = topics.collect();
+    // An entry that is not usable may be of any topic.
+    unusable.retain(|_| reader.permits(Need::Read));
     topics.sort_by(|a, b| a.name().cmp(b.name()));
     Ok(ApiResponse::new(StatusCode::OK, &Topics { topics, unusable, away }))
 }
@@ -204,12 +219,16 @@ async fn list(State(api): State<Api>) -> Result<ApiResponse, Problem> {
     params(schema::TopicPath),
     responses((status = 200, body = TopicResponse, description = "The topic", headers(("ETag" = String, description = "The revision, for If-Match"))),
         schema::FindProblems))]
-async fn show(State(api): State<Api>, InTopic(name): InTopic) -> Result<ApiResponse, Problem> {
+async fn show(
+    State(api): State<Api>,
+    reader: Reader,
+    InTopic(name): InTopic,
+) -> Result<ApiResponse, Problem> {
     let paused = api.paused().await;
     if let Some(topic) = api.settings.topics.iter().find(|topic| topic.name == name) {
         return Ok(ApiResponse::new(
             StatusCode::OK,
-            &api.topic_response(topic, Source::File, None).with(&paused),
+            &api.topic_response(&reader, topic, Source::File, None).with(&paused),
         ));
     }
     if !api.registrar.is_there() {
@@ -218,8 +237,9 @@ async fn show(State(api): State<Api>, InTopic(name): InTopic) -> Result<ApiRespo
     let asked = name.clone();
     match api.registrar.ask(move |registry| registry.get(&asked)).await {
         Ok(Some(found)) => {
-            let shown =
-                api.topic_response(&found.topic, Source::Registry, Some(found.revision)).with(&paused);
+            let shown = api
+                .topic_response(&reader, &found.topic, Source::Registry, Some(found.revision))
+                .with(&paused);
             Ok(ApiResponse::new(StatusCode::OK, &shown).with_etag(found.revision.to_string()))
         }
         Ok(None) => Err(Problem::unknown_topic(&name)),
@@ -227,7 +247,7 @@ async fn show(State(api): State<Api>, InTopic(name): InTopic) -> Result<ApiRespo
         Err(RegistryError::Away(why) | RegistryError::Unknown(why)) => match api.topic(&name) {
             Ok(topic) => Ok(ApiResponse::new(
                 StatusCode::OK,
-                &api.topic_response(&topic, Source::Registry, None).with(&paused),
+                &api.topic_response(&reader, &topic, Source::Registry, None).with(&paused),
             )),
             Err(_) => Err(RegistryError::Away(why).into()),
         },
@@ -241,7 +261,7 @@ async fn show(State(api): State<Api>, InTopic(name): InTopic) -> Result<ApiRespo
     responses((status = 201, body = TopicResponse, description = "The topic is registered",
             headers(("Location" = String, description = "The path of the topic"), ("ETag" = String, description = "The revision of the topic"))),
         schema::ChangeProblems))]
-async fn create(State(api): State<Api>, Sent(json): Sent) -> Result<ApiResponse, Problem> {
+async fn create(State(api): State<Api>, reader: Reader, Sent(json): Sent) -> Result<ApiResponse, Problem> {
     let parts = TopicPatch::read(&json)?;
     let name = parts.name(None)?;
     let topic = api.can_give(parts.new_topic(name.clone())?)?;
@@ -255,7 +275,7 @@ async fn create(State(api): State<Api>, Sent(json): Sent) -> Result<ApiResponse,
         Ok(WrittenTopic { topic: topic.clone(), revision, created: true })
     };
     let written = api.write(&name, write).await?;
-    Ok(written.response(&api.paused().await, StatusCode::CREATED, ""))
+    Ok(written.response(&reader, &api.paused().await, StatusCode::CREATED, ""))
 }
 
 /// Registers a topic, or replaces it. A field that is missing gets its default.
@@ -268,6 +288,7 @@ async fn create(State(api): State<Api>, Sent(json): Sent) -> Result<ApiResponse,
         schema::ChangeProblems))]
 async fn put(
     State(api): State<Api>,
+    reader: Reader,
     InTopic(name): InTopic,
     headers: HeaderMap,
     Sent(json): Sent,
@@ -277,12 +298,17 @@ async fn put(
     let topic = api.can_give(parts.new_topic(parts.name(Some(&name))?)?)?;
     api.check_writable(&name)?;
     api.trials.check(&topic.callback).await?;
+    let sees_credentials = reader.sees_credentials();
     let write = move |registry: &mut dyn Registry| {
         let mut tries = 0;
         loop {
             tries += 1;
             let there = found(registry, &topic.name)?;
             condition.check(&topic.name, there.as_ref().map(|t| t.as_ref().map(|(_, r)| *r)))?;
+            let mut topic = topic.clone();
+            if let (false, Some(Some((before, _)))) = (sees_credentials, &there) {
+                credentials::restore(before, &mut topic);
+            }
             let expected = match &there {
                 None => Expected::Absent,
                 Some(Some((_, revision))) if !condition.is_any() => Expected::At(*revision),
@@ -290,7 +316,7 @@ async fn put(
             };
             match registry.put(&topic, expected) {
                 Ok(revision) => {
-                    return Ok(WrittenTopic { topic: topic.clone(), revision, created: there.is_none() });
+                    return Ok(WrittenTopic { topic, revision, created: there.is_none() });
                 }
                 Err(RegistryError::Exists(_) | RegistryError::Changed(_) | RegistryError::NotFound(_))
                     if tries < TRIES => {}
@@ -299,7 +325,7 @@ async fn put(
         }
     };
     let written = api.write(&name, write).await?;
-    Ok(written.response(&api.paused().await, StatusCode::CREATED, ""))
+    Ok(written.response(&reader, &api.paused().await, StatusCode::CREATED, ""))
 }
 
 /// Changes some fields of a topic. A null puts a field back to its default.
@@ -309,6 +335,7 @@ async fn put(
     responses((status = 200, body = TopicResponse, description = "The topic after the change"), schema::ChangeProblems))]
 async fn patch(
     State(api): State<Api>,
+    reader: Reader,
     InTopic(name): InTopic,
     headers: HeaderMap,
     Sent(json): Sent,
@@ -323,16 +350,20 @@ async fn patch(
     let (of, fields) = (name.clone(), parts.names());
     // The change may be invalid together with the fields that it leaves. This is a problem of its own kind.
     type PatchResult = Result<WrittenTopic, Problem>;
-    let checks = api.clone();
+    let (checks, sees_credentials) = (api.clone(), reader.sees_credentials());
     let step = move |registry: &mut dyn Registry| -> Result<PatchResult, RegistryError> {
         let mut tries = 0;
         loop {
             tries += 1;
             let there = registry.get(&of)?.ok_or_else(|| RegistryError::NotFound(of.clone()))?;
             condition.check(&of, Some(Some(there.revision)))?;
+            let before = (!sees_credentials).then(|| there.topic.clone());
             let patched = TopicPatch::read(&json).and_then(|parts| parts.topic(there.topic));
             let topic = match patched.and_then(|topic| checks.can_give(topic)) {
-                Ok(topic) => topic,
+                Ok(mut topic) => {
+                    before.inspect(|before| credentials::restore(before, &mut topic));
+                    topic
+                }
                 Err(problem) => return Ok(Err(problem)),
             };
             match registry.put(&topic, Expected::At(there.revision)) {
@@ -344,5 +375,5 @@ async fn patch(
     };
     let written = api.registrar.change(step).await??;
     api.seen(&name, Some(&written.topic)).await;
-    Ok(written.response(&api.paused().await, StatusCode::OK, &fields))
+    Ok(written.response(&reader, &api.paused().await, StatusCode::OK, &fields))
 }

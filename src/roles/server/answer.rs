@@ -133,7 +133,13 @@ pub(super) fn added_many(items: &[Result<(), Refusal>], all: Vec<Result<Added>>,
 /// Returns the answer to a `get`: `data` has the fields of the body, as the PHP daemon returns them; `job` has what dq
 /// knows of the job. If the answer is longer than `most` bytes, the log of attempts is left out first, and then all of
 /// `job`.
-pub(super) fn job_found(key: &JobKey, found: Result<Option<View>>, zone: &TimeZone, most: usize) -> Json {
+pub(super) fn job_found(
+    key: &JobKey,
+    found: Result<Option<View>>,
+    zone: &TimeZone,
+    most: usize,
+    sees_answers: bool,
+) -> Json {
     #[derive(Serialize)]
     struct JobView<'a> {
         #[serde(flatten)]
@@ -156,11 +162,14 @@ pub(super) fn job_found(key: &JobKey, found: Result<Option<View>>, zone: &TimeZo
         #[serde(skip_serializing_if = "Option::is_none")]
         log: Option<&'a [Attempt]>,
     }
-    let view = match found {
+    let mut view = match found {
         Ok(Some(view)) => view,
         Ok(None) => return refused(&not_found(key)),
         Err(e) => return refused(&failed(&e)),
     };
+    if !sees_answers {
+        view.attempts_log.iter_mut().for_each(|attempt| attempt.answer.clear());
+    }
     let failures = if view.state == State::Leased { view.attempts.saturating_sub(1) } else { view.attempts };
     let marks = Marks { due_ms: view.due_ms, added_ms: view.stamp_us / 1000, failures };
     let fields = Fields::from_body(&view.body).with(marks, zone);

@@ -180,7 +180,8 @@ impl RequestRouter {
         match &command {
             Command::Get(key) => check(token, Need::Jobs(key.topic.as_str()))?,
             Command::Del(key) | Command::Run(key) => check(token, Need::Produce(key.topic.as_str()))?,
-            Command::Stats(_) => check(token, Need::Read)?,
+            Command::Stats(None) => check(token, Need::Read)?,
+            Command::Stats(Some(topic)) => check(token, Need::Topic(topic.as_str()))?,
             // Each job is checked by itself, below.
             Command::Add(_) | Command::Madd(_) => {}
             Command::Ping | Command::Auth(_) => {}
@@ -202,7 +203,9 @@ impl RequestRouter {
             }
             Command::Get(key) => {
                 let zone = self.zone.clone();
-                Request::get(key, move |key, found| job_found(key, found, &zone, most))
+                let need = Need::Answers(key.topic.as_str());
+                let sees_answers = token.is_none_or(|token| token.permits(need));
+                Request::get(key, move |key, found| job_found(key, found, &zone, most, sees_answers))
             }
             Command::Del(key) => Request::delete(key, deleted),
             Command::Run(key) => Request::run(key, changed),

@@ -1,0 +1,141 @@
+//! The credentials in a topic: they may be in the URL of its callback, and in the values of its headers. Only
+//! administrators see them.
+//!
+//! Who may change a topic without seeing its credentials could send them to a receiver of their own. So a change of the
+//! callback's host removes them, unless an administrator makes it.
+
+use std::borrow::Cow;
+
+use axum::http::Uri;
+use axum::http::uri::Authority;
+
+use super::api::Reader;
+use model::scope::Need;
+use model::topic::Topic;
+
+/// What is shown in place of a credential.
+const MASK: &str = "***";
+
+impl Reader {
+    /// Whether the reader may see the credentials of topics.
+    pub(super) fn sees_credentials(&self) -> bool {
+        self.permits(Need::Admin)
+    }
+
+    /// Returns a topic as the reader may see it.
+    pub(super) fn shown<'a>(&self, topic: &'a Topic) -> Cow<'a, Topic> {
+        let mut shown = Cow::Borrowed(topic);
+        if !self.sees_credentials() {
+            mask(shown.to_mut());
+        }
+        shown
+    }
+}
+
+/// Replaces the credentials of a topic by `***`: the user and the password of the URL, the values of its query, and the
+/// values of the headers.
+fn mask(topic: &mut Topic) {
+    topic.callback = masked_url(&topic.callback).into_owned();
+    topic.headers.values_mut().for_each(|value| MASK.clone_into(value));
+}
+
+fn masked_url(url: &str) -> Cow<'_, str> {
+    let (rest, query) = url.split_once('?').map_or((url, None), |(rest, query)| (rest, Some(query)));
+    let user = rest.split_once("://").and_then(|(scheme, behind)| {
+        let authority = behind.split('/').next().unwrap_or(behind);
+        let (_, host) = authority.rsplit_once('@')?;
+        Some((scheme, host, &behind[authority.len()..]))
+    });
+    if user.is_none() && query.is_none() {
+        return url.into();
+    }
+    let mut masked = user
+        .map_or_else(|| rest.to_owned(), |(scheme, host, path)| format!("{scheme}://{MASK}@{host}{path}"));
+    if let Some(query) = query {
+        let names: Vec<String> = query
+            .split('&')
+            .map(|part| {
+                part.split_once('=').map_or_else(|| part.to_owned(), |(name, _)| format!("{name}={MASK}"))
+            })
+            .collect();
+        masked += &format!("?{}", names.join("&"));
+    }
+    masked.into()
+}
+
+/// Returns the scheme, the host and the port that a URL is at. None: it is not a URL.
+fn place(url: &str) -> Option<(String, String, Option<u16>)> {
+    let uri: Uri = url.parse().ok()?;
+    let host = uri.host()?.to_ascii_lowercase();
+    Some((uri.scheme_str()?.to_ascii_lowercase(), host, uri.authority().and_then(Authority::port_u16)))
+}
+
+/// Completes a change of a topic by somebody who does not see its credentials. Values that are `***` are those that the
+/// topic had. If the callback is at another place now, the topic keeps none of its credentials.
+pub(super) fn restore(before: &Topic, changed: &mut Topic) {
+    if changed.callback == masked_url(&before.callback) {
+        changed.callback.clone_from(&before.callback);
+    }
+    let stays = place(&changed.callback) == place(&before.callback);
+    changed.headers.retain(|name, value| {
+        let own = before.headers.get(name);
+        match own {
+            Some(own) if *value == MASK && stays => value.clone_from(own),
+            Some(own) if value == own => return stays,
+            _ if *value == MASK => return false,
+            _ => {}
+        }
+        true
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::job::TopicName;
+
+    fn topic(callback: &str, headers: &[(&str, &str)]) -> Topic {
+        let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Topic { headers, ..Topic::new(TopicName::new("t").unwrap(), callback) }
+    }
+
+    #[test]
+    fn credentials_are_masked_and_nothing_else() {
+        for (url, expected) in [
+            ("http://h/p", "http://h/p"),
+            ("https://u:p@h:1/a@b", "https://***@h:1/a@b"),
+            ("http://h/p?key=1&flag&b=2", "http://h/p?key=***&flag&b=***"),
+            ("http://u@h?a=b@c", "http://***@h?a=***"),
+        ] {
+            let mut shown = topic(url, &[("authorization", "Bearer x")]);
+            mask(&mut shown);
+            assert_eq!((shown.callback.as_str(), shown.headers["authorization"].as_str()), (expected, MASK));
+        }
+    }
+
+    #[test]
+    fn a_change_of_the_host_takes_no_credentials_along() {
+        let before = topic("http://u:p@h:1/a?k=1", &[("authorization", "secret"), ("x-shop", "7")]);
+        let change = |callback: &str, headers: &[(&str, &str)]| {
+            let mut changed = topic(callback, headers);
+            restore(&before, &mut changed);
+            (
+                changed.callback,
+                changed.headers.into_iter().map(|(n, v)| format!("{n}={v}")).collect::<Vec<_>>(),
+            )
+        };
+        let masked = &[("authorization", MASK), ("x-shop", MASK)][..];
+        // Sent back as it was shown, or with another path.
+        let whole = vec!["authorization=secret".to_owned(), "x-shop=7".to_owned()];
+        assert_eq!(change("http://***@h:1/a?k=***", masked), (before.callback.clone(), whole.clone()));
+        assert_eq!(change("http://H:1/other", masked), ("http://H:1/other".to_owned(), whole.clone()));
+        for elsewhere in ["http://evil:1/a", "http://h:2/a", "https://h:1/a"] {
+            assert_eq!(change(elsewhere, masked).1, Vec::<String>::new(), "{elsewhere}");
+            // A PATCH of the callback alone leaves the headers as they were.
+            let kept = &[("authorization", "secret"), ("x-shop", "7"), ("x-new", "1")];
+            assert_eq!(change(elsewhere, kept).1, ["x-new=1"], "{elsewhere}");
+        }
+        assert_eq!(change("http://h:1/a", &[("x-other", MASK)]).1, Vec::<String>::new());
+        assert_eq!(change("http://h:1/a", &[("x-shop", "8")]).1, ["x-shop=8"]);
+    }
+}
