@@ -174,8 +174,9 @@ mod tests {
     }
 
     #[test]
-    fn the_production_example_is_valid() {
+    fn the_production_examples_are_valid() {
         parse(include_str!("../../conf/production.toml")).unwrap();
+        parse(include_str!("../../conf/production-php.toml")).unwrap();
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Checks who may connect to the TCP and the HTTP port.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http::Uri;
@@ -10,12 +10,14 @@ use ipnet::IpNet;
 use super::ConfigError;
 use super::certificate::{ConfiguredFile, certificate};
 use super::raw;
-use super::validate::{HOUR, count, within};
+use super::units::Size;
+use super::validate::{HOUR, count, size, within};
+use model::session::KEY_LEAST;
 use model::settings::{Auth, HttpSettings, ServerSettings};
 
-/// The longest frame, in bytes. Up to this length, the first byte of a frame in the binary framing is 0, which tells it
+/// The smallest and the largest `max_frame`. Up to this length, the first byte of a frame in the binary framing is 0, which tells it
 /// apart from the other framing.
-const FRAME_MAX: usize = 15 << 20;
+const FRAMES: (Size, Size) = (Size(256), Size(15 << 20));
 
 /// The most connections that a port may have.
 const CONNECTIONS_MAX: usize = 1_000_000;
@@ -29,13 +31,6 @@ const IDLE: (Duration, Duration) = (Duration::from_millis(100), HOUR.saturating_
 pub(super) fn server(raw: raw::Server, has_registry: bool) -> Result<ServerSettings, ConfigError> {
     let port = ListenPort { name: "server", example: "127.0.0.1:6789" };
     let (listen, auth, allow) = port.check(&raw.listen, &raw.auth, &raw.allow, has_registry)?;
-    if !(256..=FRAME_MAX).contains(&raw.max_frame.0) {
-        let shown = serde_json::to_string(&raw.max_frame).unwrap_or_default();
-        return Err(ConfigError::key(
-            "server.max_frame",
-            format!("{shown} is not within \"256B\" and \"15MiB\""),
-        ));
-    }
     let (max_connections, max_connections_per_source) =
         port.connections(raw.max_connections, raw.max_connections_per_source)?;
     Ok(ServerSettings {
@@ -44,7 +39,7 @@ pub(super) fn server(raw: raw::Server, has_registry: bool) -> Result<ServerSetti
         allow,
         max_connections,
         max_connections_per_source,
-        max_frame: raw.max_frame.0,
+        max_frame: size("server.max_frame", raw.max_frame, FRAMES)?,
         idle_timeout: within("server.idle_timeout", raw.idle_timeout, IDLE.0, IDLE.1)?,
     })
 }
@@ -66,10 +61,26 @@ pub(super) fn http(raw: raw::Http, has_registry: bool, base: &Path) -> Result<Ht
         allow,
         max_connections,
         max_connections_per_source,
+        console: raw.console,
+        session_key_file: session_key_file(&raw.session_key_file, base)?,
         max_requests: count("http.max_requests", raw.max_requests, 1, 1_000_000)?,
         idle_timeout: within("http.idle_timeout", raw.idle_timeout, IDLE.0, IDLE.1)?,
         tls,
     })
+}
+
+/// Returns the path of the key of sessions. The file is read by dq-http-server.
+fn session_key_file(text: &str, base: &Path) -> Result<Option<PathBuf>, ConfigError> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let path = base.join(text);
+    let wrong = |problem: String| ConfigError::key("http.session_key_file", format!("{text:?}: {problem}"));
+    let length = std::fs::metadata(&path).map_err(|e| wrong(e.to_string()))?.len();
+    if length < KEY_LEAST as u64 {
+        return Err(wrong(format!("it has {length} bytes, and needs at least {KEY_LEAST} random ones")));
+    }
+    Ok(Some(path))
 }
 
 /// Returns the URL at which receivers find the API: the one in the file, or else the address where it listens, if that

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::units::{Size, Span};
 use model::settings::Guard;
+use model::settings::LogLimits;
 use model::strict_json::{StrictValue, UniqueFields};
 
 /// The whole file.
@@ -16,6 +17,8 @@ pub struct Raw {
     pub(super) instance: String,
     pub(super) run_dir: String,
     pub(super) log_dir: String,
+    pub(super) log_max_size: Size,
+    pub(super) log_keep: usize,
     pub(super) timezone: String,
     pub(super) drain_timeout: Span,
     pub(super) start_timeout: Span,
@@ -63,6 +66,8 @@ pub(super) struct Http {
     pub max_connections_per_source: usize,
     pub max_requests: usize,
     pub idle_timeout: Span,
+    pub console: bool,
+    pub session_key_file: String,
     pub public_url: String,
     pub tls: HttpTls,
 }
@@ -191,6 +196,8 @@ impl Default for Raw {
             instance: String::new(),
             run_dir: "var/run".into(),
             log_dir: String::new(),
+            log_max_size: Size(LogLimits::default().max_size as usize),
+            log_keep: LogLimits::default().keep,
             timezone: String::new(),
             drain_timeout: seconds(30),
             start_timeout: seconds(30),
@@ -233,6 +240,8 @@ impl Default for Http {
             max_connections_per_source: 0,
             max_requests: 500,
             idle_timeout: seconds(60),
+            console: true,
+            session_key_file: String::new(),
             public_url: String::new(),
             tls: HttpTls::default(),
         }

@@ -12,12 +12,12 @@ use super::nodes;
 use super::ports;
 use super::raw::Raw;
 use super::registry;
-use super::units::Span;
+use super::units::{Size, Span};
 use super::{AskNodes, ConfigError};
 use super::{alert, callback};
 use model::guard::Rules;
 use model::job::TopicName;
-use model::settings::{ConsumeSettings, Settings, StoreSettings, TimerSettings};
+use model::settings::{ConsumeSettings, LogLimits, Settings, StoreSettings, TimerSettings};
 use model::topic::{InvalidTopic, Setting, Topic};
 
 pub(super) const HOUR: Duration = Duration::from_secs(3600);
@@ -73,6 +73,10 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settin
         instance: if raw.instance.is_empty() { host_name() } else { raw.instance },
         run_dir,
         log_dir: if raw.log_dir.is_empty() { None } else { Some(path("log_dir", &raw.log_dir)?) },
+        log_limits: LogLimits {
+            max_size: size("log_max_size", raw.log_max_size, LOG_SIZES)? as u64,
+            keep: count("log_keep", raw.log_keep, 0, 100_000)?,
+        },
         timezone: zone(raw.timezone)?,
         drain_timeout: within("drain_timeout", raw.drain_timeout, Duration::ZERO, 24 * HOUR)?,
         start_timeout: within("start_timeout", raw.start_timeout, Duration::from_secs(1), HOUR)?,
@@ -105,6 +109,19 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settin
         return Err(ConfigError::key("http.listen", problem));
     }
     Ok(settings)
+}
+
+/// The smallest and the largest `log_max_size`.
+const LOG_SIZES: (Size, Size) = (Size(64 << 10), Size(16 << 30));
+
+/// Checks a size in bytes.
+pub(super) fn size(key: &str, value: Size, (least, most): (Size, Size)) -> Result<usize, ConfigError> {
+    if (least.0..=most.0).contains(&value.0) {
+        return Ok(value.0);
+    }
+    let text = |size: &Size| serde_json::to_string(size).unwrap_or_default();
+    let problem = format!("{} is not within {} and {}", text(&value), text(&least), text(&most));
+    Err(ConfigError::key(key, problem))
 }
 
 pub(super) fn count<N: PartialOrd + std::fmt::Display>(

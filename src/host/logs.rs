@@ -1,5 +1,7 @@
 //! Logs: to stderr, or to files with the names that users of the PHP daemon know.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -12,6 +14,7 @@ use log::{Level, Log, Metadata, Record};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use model::excerpt;
+use model::settings::LogLimits;
 
 /// The length of the longest message of a line, in characters.
 const LONGEST: usize = 2000;
@@ -21,7 +24,7 @@ const DEFAULT_FILTER: &str = "warn,dq=info,request=info,notify=info";
 
 /// Starts logging for this process; `name` stands in each line. RUST_LOG says how much is logged. A panic becomes an
 /// error line, and still ends its thread.
-pub fn start(name: &str, folder: Option<&Path>) -> io::Result<()> {
+pub fn start(name: &str, folder: Option<&Path>, limits: LogLimits) -> io::Result<()> {
     let mut builder =
         env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(DEFAULT_FILTER));
     let (own, pid) = (name.to_owned(), std::process::id());
@@ -41,6 +44,7 @@ pub fn start(name: &str, folder: Option<&Path>) -> io::Result<()> {
                 pid,
                 filter,
                 folder: folder.to_owned(),
+                limits,
                 open: Mutex::default(),
             };
             log::set_boxed_logger(Box::new(files)).map_err(io::Error::other)?;
@@ -124,24 +128,98 @@ struct Files {
     pid: u32,
     filter: env_logger::Logger,
     folder: PathBuf,
-    /// The open file of each kind, with its name, which contains the date.
-    open: Mutex<std::collections::HashMap<&'static str, (String, File)>>,
+    limits: LogLimits,
+    /// The open file of each kind.
+    open: Mutex<HashMap<&'static str, OpenFile>>,
+}
+
+/// A log file that is written to.
+struct OpenFile {
+    date: String,
+    /// 1 for the first file of a day.
+    part: u32,
+    file: File,
+    /// How many bytes may be written before its length is checked again. Other processes write to it as well.
+    unchecked: u64,
+}
+
+/// The length of a log file is checked again after this many bytes.
+const CHECK_AFTER: u64 = 16 << 10;
+
+/// Returns the name of a log file.
+fn file_name(kind: &str, date: &str, part: u32) -> String {
+    match part {
+        0 | 1 => format!("{kind}_{date}.txt"),
+        _ => format!("{kind}_{date}-{part}.txt"),
+    }
+}
+
+/// Returns the date and the part in the name of a log file of this kind.
+fn date_and_part<'a>(name: &'a str, kind: &str) -> Option<(&'a str, u32)> {
+    let rest = name.strip_prefix(kind)?.strip_prefix('_')?.strip_suffix(".txt")?;
+    let (date, part) =
+        rest.split_once('-').map_or(Some((rest, 1)), |(date, part)| Some((date, part.parse().ok()?)))?;
+    (date.len() == 8 && date.bytes().all(|b| b.is_ascii_digit())).then_some((date, part))
 }
 
 impl Files {
     fn write(&self, record: &Record<'_>) -> io::Result<()> {
         let kind = kind(record);
-        let file_name = format!("{kind}_{}.txt", Zoned::now().strftime("%Y%m%d"));
+        let date = Zoned::now().strftime("%Y%m%d").to_string();
         let mut open = self.open.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if REOPEN.swap(false, Ordering::Relaxed) {
             open.clear();
         }
-        if open.get(kind).is_none_or(|(name, _)| *name != file_name) {
-            let file = OpenOptions::new().create(true).append(true).open(self.folder.join(&file_name))?;
-            open.insert(kind, (file_name, file));
-        }
+        let line = line(&self.name, self.pid, record);
+        let length = line.len() as u64;
+        let file = match open.entry(kind) {
+            Entry::Occupied(mut entry) => {
+                let known = entry.get();
+                let is_new_day = known.date != date;
+                if is_new_day
+                    || known.unchecked < length && known.file.metadata()?.len() >= self.limits.max_size
+                {
+                    let after = if is_new_day { 0 } else { known.part };
+                    entry.insert(self.open(kind, date, after + 1)?);
+                } else if known.unchecked < length {
+                    entry.get_mut().unchecked = CHECK_AFTER;
+                }
+                entry.into_mut()
+            }
+            Entry::Vacant(entry) => entry.insert(self.open(kind, date, 1)?),
+        };
+        file.unchecked = file.unchecked.saturating_sub(length);
         // One write per line, because several processes append to one file.
-        (&open[kind].1).write_all(line(&self.name, self.pid, record).as_bytes())
+        file.file.write_all(line.as_bytes())
+    }
+
+    /// Opens the first file of a day, from this part on, that is not full. Removes old files.
+    fn open(&self, kind: &'static str, date: String, mut part: u32) -> io::Result<OpenFile> {
+        loop {
+            let path = self.folder.join(file_name(kind, &date, part));
+            let file = OpenOptions::new().create(true).append(true).open(path)?;
+            if file.metadata()?.len() < self.limits.max_size {
+                self.remove_old(kind);
+                return Ok(OpenFile { date, part, file, unchecked: CHECK_AFTER });
+            }
+            part += 1;
+        }
+    }
+
+    /// Removes the oldest files of a kind. Another process may do the same.
+    fn remove_old(&self, kind: &str) {
+        if self.limits.keep == 0 {
+            return;
+        }
+        let Ok(all) = std::fs::read_dir(&self.folder) else { return };
+        let names = all.filter_map(|one| one.ok()?.file_name().into_string().ok());
+        let mut files: Vec<(String, u32)> = names
+            .filter_map(|name| date_and_part(&name, kind).map(|(date, part)| (date.to_owned(), part)))
+            .collect();
+        files.sort_unstable();
+        for (date, part) in files.iter().rev().skip(self.limits.keep) {
+            let _ = std::fs::remove_file(self.folder.join(file_name(kind, date, *part)));
+        }
     }
 }
 
@@ -173,6 +251,43 @@ mod tests {
         let long = message(&"订".repeat(60_000));
         assert_eq!(long, "订".repeat(LONGEST) + "…");
         assert_eq!(message(&"x".repeat(LONGEST)), "x".repeat(LONGEST));
+    }
+
+    #[test]
+    fn log_files_are_bounded_in_length_and_number() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = Files {
+            name: "dq-test".to_owned(),
+            pid: 1,
+            filter: env_logger::Builder::new().parse_filters("info").build(),
+            folder: folder.path().to_owned(),
+            limits: LogLimits { max_size: 64 << 10, keep: 3 },
+            open: Mutex::default(),
+        };
+        for name in
+            ["dq_20200101.txt", "dq_20200102-2.txt", "dq_20200102-10.txt", "err_20200101.txt", "dq_notes.txt"]
+        {
+            std::fs::write(folder.path().join(name), "old").unwrap();
+        }
+        let text = "x".repeat(1000);
+        for _ in 0..300 {
+            files.log(&Record::builder().level(Level::Info).args(format_args!("{text}")).build());
+        }
+        let mut left: Vec<(String, u64)> = std::fs::read_dir(folder.path())
+            .unwrap()
+            .map(|one| one.unwrap())
+            .map(|one| (one.file_name().into_string().unwrap(), one.metadata().unwrap().len()))
+            .collect();
+        left.sort();
+        let today = Zoned::now().strftime("%Y%m%d").to_string();
+        let names: Vec<&str> = left.iter().map(|(name, _)| name.as_str()).collect();
+        let dq = names.iter().filter(|name| name.starts_with(&format!("dq_{today}"))).count();
+        assert!(
+            dq == 3 && names.contains(&"err_20200101.txt") && names.contains(&"dq_notes.txt"),
+            "{names:?}"
+        );
+        assert!(!names.iter().any(|name| name.starts_with("dq_2020")), "{names:?}");
+        assert!(left.iter().all(|(_, length)| *length < (64 << 10) + CHECK_AFTER + 2000), "{left:?}");
     }
 
     #[test]

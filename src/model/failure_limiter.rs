@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::Hash;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -55,34 +56,64 @@ pub enum FailureKind {
     TooMany(Instant),
 }
 
-/// The counts of failures by source: when the first one was, and how many there were.
-#[derive(Debug, Default)]
-pub struct FailureLimiter(HashMap<Source, (Instant, u32)>);
+/// Whose failures are counted together.
+pub trait FailureKey: Copy + Eq + Hash {
+    /// All those beyond the ones that are counted separately.
+    const OTHERS: Self;
+}
 
-impl FailureLimiter {
+impl FailureKey for Source {
+    const OTHERS: Source = Source::Others;
+}
+
+/// The failures of a source for one name, such as the name of an account. The name is a hash of it.
+impl FailureKey for (Source, u64) {
+    const OTHERS: (Source, u64) = (Source::Others, 0);
+}
+
+/// The counts of failures by source: when the first one was, and how many there were.
+#[derive(Debug)]
+pub struct FailureLimiter<K = Source> {
+    most: u32,
+    counts: HashMap<K, (Instant, u32)>,
+}
+
+impl<K: FailureKey> Default for FailureLimiter<K> {
+    fn default() -> FailureLimiter<K> {
+        FailureLimiter::new(MOST)
+    }
+}
+
+impl<K: FailureKey> FailureLimiter<K> {
+    /// Makes a limiter that allows this many failures within [`WINDOW`].
+    pub fn new(most: u32) -> FailureLimiter<K> {
+        FailureLimiter { most, counts: HashMap::new() }
+    }
+
     /// Returns until when a source is blocked. None: it is not blocked.
-    pub fn blocked_until(&self, from: Source, now: Instant) -> Option<Instant> {
+    pub fn blocked_until(&self, from: K, now: Instant) -> Option<Instant> {
         // If no more sources are counted separately, unknown ones count as one.
-        let is_full = self.0.len() >= REMEMBERED && !self.0.contains_key(&from);
-        let (since, count) = self.0.get(if is_full { &Source::Others } else { &from })?;
+        let is_full = self.counts.len() >= REMEMBERED && !self.counts.contains_key(&from);
+        let counted_as = if is_full { K::OTHERS } else { from };
+        let (since, count) = self.counts.get(&counted_as)?;
         let until = *since + WINDOW;
-        (*count >= MOST && now < until).then_some(until)
+        (*count >= self.most && now < until).then_some(until)
     }
 
     /// Counts a wrong token or a wrong password.
-    pub fn record_failure(&mut self, from: Source, now: Instant) -> FailureKind {
+    pub fn record_failure(&mut self, from: K, now: Instant) -> FailureKind {
         let is_over = |since: Instant| now.saturating_duration_since(since) >= WINDOW;
-        if self.0.len() >= REMEMBERED && !self.0.contains_key(&from) {
-            self.0.retain(|_, (since, _)| !is_over(*since));
+        if self.counts.len() >= REMEMBERED && !self.counts.contains_key(&from) {
+            self.counts.retain(|_, (since, _)| !is_over(*since));
         }
-        let is_full = self.0.len() >= REMEMBERED && !self.0.contains_key(&from);
-        let entry = self.0.entry(if is_full { Source::Others } else { from }).or_insert((now, 0));
+        let is_full = self.counts.len() >= REMEMBERED && !self.counts.contains_key(&from);
+        let entry = self.counts.entry(if is_full { K::OTHERS } else { from }).or_insert((now, 0));
         if is_over(entry.0) {
             *entry = (now, 0);
         }
         entry.1 = entry.1.saturating_add(1);
         match entry.1 {
-            n if n <= MOST => FailureKind::Counted,
+            n if n <= self.most => FailureKind::Counted,
             _ => FailureKind::TooMany(entry.0 + WINDOW),
         }
     }
@@ -94,7 +125,7 @@ mod tests {
 
     #[test]
     fn ten_wrong_tokens_block_a_source_until_the_minute_ends() {
-        let (mut failures, now) = (FailureLimiter::default(), Instant::now());
+        let (mut failures, now) = (FailureLimiter::<Source>::default(), Instant::now());
         let from = Source::address("::ffff:10.0.0.1".parse().unwrap());
         assert_eq!(from, Source::address("10.0.0.1".parse().unwrap()));
         assert_eq!(failures.record_failure(from, now), FailureKind::Counted);
@@ -114,17 +145,17 @@ mod tests {
 
     #[test]
     fn of_too_many_only_so_many_are_remembered() {
-        let (mut failures, now) = (FailureLimiter::default(), Instant::now());
+        let (mut failures, now) = (FailureLimiter::<Source>::default(), Instant::now());
         for uid in 0..10_000 {
             failures.record_failure(Source::User(uid), now);
         }
-        assert_eq!(failures.0.len(), REMEMBERED + 1);
+        assert_eq!(failures.counts.len(), REMEMBERED + 1);
         assert!(matches!(failures.record_failure(Source::User(9999), now), FailureKind::TooMany(_)));
         assert!(
             failures.blocked_until(Source::User(9998), now).is_some()
                 && failures.blocked_until(Source::User(1), now).is_none()
         );
         assert_eq!(failures.record_failure(Source::User(9999), now + WINDOW), FailureKind::Counted);
-        assert_eq!(failures.0.len(), 1);
+        assert_eq!(failures.counts.len(), 1);
     }
 }

@@ -1,21 +1,46 @@
 //! The sessions of people who have signed in to the console: what their cookie says, and how dq recognizes its own
-//! cookies. dq does not store sessions. A cookie is signed with a key that is made from the hash of the password. So
-//! each dq-http-server of each host recognizes it, even after a restart, and a new password ends all sessions of the
-//! old one. Pure: the current time is an argument.
+//! cookies. dq does not store sessions. A cookie is signed with a key that is made from a secret file, from the hash of
+//! the password and from the moment in which the password was set. So each dq-http-server that has the file recognizes
+//! the cookie, even after a restart. A new password ends all sessions of the old one. To end the sessions of an account
+//! otherwise, the registry sets that moment one millisecond later. Who can read the registry alone can sign no cookie.
+//! Pure: the current time is an argument.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use hmac::{Hmac, Mac as _};
 use sha2::{Digest as _, Sha256};
+use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::token::{Proof, Token, TokenName, Tokens};
 
+/// The secret that signs all sessions. It is not in the registry.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SessionKey(Vec<u8>);
+
+/// The least number of bytes of a [`SessionKey`].
+pub const KEY_LEAST: usize = 32;
+
+impl SessionKey {
+    /// Makes the key from the content of its file. None: the file has too few bytes.
+    pub fn new(bytes: Vec<u8>) -> Option<SessionKey> {
+        (bytes.len() >= KEY_LEAST).then_some(SessionKey(bytes))
+    }
+}
+
+impl fmt::Debug for SessionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SessionKey(..)")
+    }
+}
+
 /// Returns the name of the cookie. Browsers store cookies by host and not by port, so each daemon of a host has a name
-/// of its own.
-pub fn cookie(listen: Option<SocketAddr>) -> String {
-    listen.map_or_else(|| "dq_session".to_owned(), |address| format!("dq_session_{}", address.port()))
+/// of its own. With TLS the name begins with `__Host-`: a browser then accepts the cookie from this host alone.
+pub fn cookie(listen: Option<SocketAddr>, has_tls: bool) -> String {
+    let host = if has_tls { "__Host-" } else { "" };
+    let port = listen.map_or_else(String::new, |address| format!("_{}", address.port()));
+    format!("{host}dq_session{port}")
 }
 
 /// How long a session lasts.
@@ -25,7 +50,7 @@ pub const LIFE: Duration = Duration::from_secs(12 * 3600);
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(300);
 
 /// What the key of sessions is made from, in addition to the hash.
-const PURPOSE: &[u8] = b"dq console session 1\0";
+const PURPOSE: &[u8] = b"dq console session 2\0";
 
 /// What the token against cross-site requests (CSRF) is made from. A page sends it with each change, in addition to the
 /// cookie, which browsers send by themselves.
@@ -33,10 +58,12 @@ const CSRF: &[u8] = b"dq console csrf\0";
 
 /// Signs `what` and `of` with the key of an account's sessions. None: the token is not an account, because it has no
 /// password.
-fn signed(token: &Token, what: &[u8], of: &[u8]) -> Option<Hmac<Sha256>> {
+fn signed(key: &SessionKey, token: &Token, what: &[u8], of: &[u8]) -> Option<Hmac<Sha256>> {
     let Proof::Password(hashed) = &token.proof else { return None };
-    let key = Sha256::new().chain_update(PURPOSE).chain_update(hashed.as_str()).finalize();
-    let mut mac = Hmac::<Sha256>::new_from_slice(&key).ok()?;
+    let hash = Sha256::new().chain_update(PURPOSE).chain_update(hashed.as_str()).finalize();
+    let mut mac = Hmac::<Sha256>::new_from_slice(&key.0).ok()?;
+    mac.update(&hash);
+    mac.update(&token.created_ms.to_be_bytes());
     mac.update(what);
     mac.update(of);
     Some(mac)
@@ -44,32 +71,33 @@ fn signed(token: &Token, what: &[u8], of: &[u8]) -> Option<Hmac<Sha256>> {
 
 /// Returns the value of the cookie for an account whose password was entered at this time, in Unix milliseconds. None:
 /// the token is not an account.
-pub fn begin(token: &Token, now_ms: i64) -> Option<String> {
+pub fn begin(key: &SessionKey, token: &Token, now_ms: i64) -> Option<String> {
     let told = format!("{}.{}", token.name, now_ms + LIFE.as_millis() as i64);
-    let mac = signed(token, b"cookie\0", told.as_bytes())?;
+    let mac = signed(key, token, b"cookie\0", told.as_bytes())?;
     Some(format!("{told}.{}", BASE64.encode(mac.finalize().into_bytes())))
 }
 
 /// Returns the account of a cookie with this value, if its session is still valid.
-pub fn holder<'a>(tokens: &'a Tokens, value: &str, now_ms: i64) -> Option<&'a Token> {
+pub fn holder<'a>(key: &SessionKey, tokens: &'a Tokens, value: &str, now_ms: i64) -> Option<&'a Token> {
     let (told, mac) = value.rsplit_once('.')?;
     let (name, expires_ms) = told.rsplit_once('.')?;
     let token = tokens.named(&TokenName::of_account(name).ok()?)?;
-    signed(token, b"cookie\0", told.as_bytes())?.verify_slice(&BASE64.decode(mac).ok()?).ok()?;
-    // The password's hash is in the registry. Who could read it could sign a cookie that never ends.
+    signed(key, token, b"cookie\0", told.as_bytes())?.verify_slice(&BASE64.decode(mac).ok()?).ok()?;
+    // Who knows the key could sign a cookie that never ends.
     let left_ms = expires_ms.parse::<i64>().ok()?.checked_sub(now_ms)?;
     let longest_ms = (LIFE + CLOCK_DIFFERENCE).as_millis() as i64;
     ((1..=longest_ms).contains(&left_ms) && token.is_good_at(now_ms)).then_some(token)
 }
 
 /// Returns the CSRF token that the pages of a session send with each change.
-pub fn csrf(token: &Token, value: &str) -> Option<String> {
-    Some(BASE64.encode(signed(token, CSRF, value.as_bytes())?.finalize().into_bytes()))
+pub fn csrf(key: &SessionKey, token: &Token, value: &str) -> Option<String> {
+    Some(BASE64.encode(signed(key, token, CSRF, value.as_bytes())?.finalize().into_bytes()))
 }
 
 /// Returns whether a page sent the right CSRF token of its session.
-pub fn is_csrf(token: &Token, value: &str, shown: &str) -> bool {
-    let verify = || signed(token, CSRF, value.as_bytes())?.verify_slice(&BASE64.decode(shown).ok()?).ok();
+pub fn is_csrf(key: &SessionKey, token: &Token, value: &str, shown: &str) -> bool {
+    let verify =
+        || signed(key, token, CSRF, value.as_bytes())?.verify_slice(&BASE64.decode(shown).ok()?).ok();
     verify().is_some()
 }
 
@@ -78,6 +106,10 @@ mod tests {
     use super::*;
     use crate::password::Hashed;
     use crate::token::Secret;
+
+    fn key() -> SessionKey {
+        SessionKey::new(vec![7; 32]).unwrap()
+    }
 
     fn account(name: &str, password: &str) -> Token {
         Token {
@@ -94,16 +126,22 @@ mod tests {
     fn a_session_is_valid_until_it_ends_or_its_account_changes() {
         let ann = account("ann.b-1", "password of ann");
         let tokens: Tokens = [ann.clone(), account("bob", "password of bob")].into_iter().collect();
-        let value = begin(&ann, 1000).unwrap();
+        let value = begin(&key(), &ann, 1000).unwrap();
         let end_ms = 1000 + LIFE.as_millis() as i64;
-        assert_eq!(holder(&tokens, &value, end_ms - 1), Some(&ann));
-        assert_eq!(holder(&tokens, &value, end_ms), None);
+        assert_eq!(holder(&key(), &tokens, &value, end_ms - 1), Some(&ann));
+        assert_eq!(holder(&key(), &tokens, &value, end_ms), None);
         let others: Tokens = [account("ann.b-1", "another password")].into_iter().collect();
-        assert_eq!(holder(&others, &value, 1000), None);
-        assert_eq!(holder(&Tokens::default(), &value, 1000), None);
+        assert_eq!(holder(&key(), &others, &value, 1000), None);
+        assert_eq!(holder(&key(), &Tokens::default(), &value, 1000), None);
+        // Another key, or the account after all its sessions were ended.
+        let other = SessionKey::new(vec![8; 32]).unwrap();
+        assert_eq!(holder(&other, &tokens, &value, 1000), None);
+        let ended: Tokens = [Token { created_ms: 2, ..ann.clone() }].into_iter().collect();
+        assert_eq!(holder(&key(), &ended, &value, 1000), None);
+        assert_eq!(SessionKey::new(vec![7; 31]), None);
         // No part of the cookie can be changed.
         for (from, to) in [("ann.b-1", "bob"), (&*end_ms.to_string(), "99999999999999")] {
-            assert_eq!(holder(&tokens, &value.replacen(from, to, 1), 1000), None, "{to}");
+            assert_eq!(holder(&key(), &tokens, &value.replacen(from, to, 1), 1000), None, "{to}");
         }
         for wrong in [
             "",
@@ -115,7 +153,7 @@ mod tests {
             "ann.b-1.9.é0",
             &value[..value.len() - 1],
         ] {
-            assert_eq!(holder(&tokens, wrong, 1000), None, "{wrong}");
+            assert_eq!(holder(&key(), &tokens, wrong, 1000), None, "{wrong}");
         }
     }
 
@@ -125,30 +163,32 @@ mod tests {
         let tokens: Tokens = [ann.clone()].into_iter().collect();
         let forged = |expires_ms: i64| {
             let text = format!("ann.{expires_ms}");
-            let mac = signed(&ann, b"cookie\0", text.as_bytes()).unwrap();
+            let mac = signed(&key(), &ann, b"cookie\0", text.as_bytes()).unwrap();
             format!("{text}.{}", BASE64.encode(mac.finalize().into_bytes()))
         };
         let longest = (LIFE + CLOCK_DIFFERENCE).as_millis() as i64;
-        assert_eq!(holder(&tokens, &forged(1000 + longest), 1000), Some(&ann));
+        assert_eq!(holder(&key(), &tokens, &forged(1000 + longest), 1000), Some(&ann));
         for expires_ms in [1000 + longest + 1, 10 * 365 * 86_400_000, i64::MAX, i64::MIN] {
-            assert_eq!(holder(&tokens, &forged(expires_ms), 1000), None, "{expires_ms}");
+            assert_eq!(holder(&key(), &tokens, &forged(expires_ms), 1000), None, "{expires_ms}");
         }
     }
 
     #[test]
     fn what_is_shown_with_a_change_is_of_one_session() {
         let ann = account("ann", "password of ann");
-        let (one, two) = (begin(&ann, 1000).unwrap(), begin(&ann, 2000).unwrap());
-        let shown = csrf(&ann, &one).unwrap();
-        assert!(is_csrf(&ann, &one, &shown) && !is_csrf(&ann, &two, &shown));
-        assert!(!is_csrf(&ann, &one, "") && !is_csrf(&ann, &one, one.rsplit_once('.').unwrap().1));
-        assert!(!is_csrf(&account("ann", "another password"), &one, &shown));
+        let (one, two) = (begin(&key(), &ann, 1000).unwrap(), begin(&key(), &ann, 2000).unwrap());
+        let shown = csrf(&key(), &ann, &one).unwrap();
+        assert!(is_csrf(&key(), &ann, &one, &shown) && !is_csrf(&key(), &ann, &two, &shown));
+        assert!(
+            !is_csrf(&key(), &ann, &one, "") && !is_csrf(&key(), &ann, &one, one.rsplit_once('.').unwrap().1)
+        );
+        assert!(!is_csrf(&key(), &account("ann", "another password"), &one, &shown));
     }
 
     #[test]
     fn a_token_without_a_password_has_no_session() {
         let token =
             Token { proof: Proof::Secret(Secret::new([1; 32]).digest()), ..account("a", "password of a") };
-        assert_eq!(begin(&token, 0), None);
+        assert_eq!(begin(&key(), &token, 0), None);
     }
 }

@@ -210,6 +210,9 @@ pub trait Registry: Send + fmt::Debug {
     /// Writes the account of a person, who signs in with a password. An account with the same name is replaced.
     fn put_account(&mut self, account: &Token) -> Result<()>;
 
+    /// Ends all sessions of an account, by setting `created_ms` one millisecond later ([`model::session`]).
+    fn end_sessions(&mut self, account: &TokenName) -> Result<()>;
+
     /// Removes a token.
     fn delete_token(&mut self, name: &TokenName) -> Result<()>;
 

@@ -95,8 +95,11 @@ pub fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let run = || {
-        host::start_logs(MASTER, settings.log_dir.as_deref())
+        host::start_logs(MASTER, settings.log_dir.as_deref(), settings.log_limits)
             .with_context(|| format!("cannot start the log in log_dir {:?}", settings.log_dir))?;
+        if nix::unistd::geteuid().is_root() {
+            log::warn!("dq runs as root, and needs none of its rights: start it as a user of its own");
+        }
         let given = given.context("cannot take the service manager's sockets")?;
         Master::start(arguments, settings, given)?.run()
     };

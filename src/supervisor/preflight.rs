@@ -39,7 +39,7 @@ pub fn run(inherited: &Inherited) -> ExitCode {
     let check = || -> Result<()> {
         host::set_process_name(NAME)?;
         let handover = HandOver::parse(&inherited.settings)?;
-        host::start_logs(NAME, handover.plan()?.log_dir.as_deref()).context("cannot start the log")?;
+        start_logs(NAME, handover.plan()?)?;
         let arguments = Arguments::try_parse_from(&handover.arguments)?;
         let settings = arguments.settings()?;
         let next = Plan::new(&settings, &arguments.only, 0);
@@ -92,9 +92,13 @@ pub fn resume(from: HandedOver) -> ExitCode {
     }
 }
 
+fn start_logs(name: &str, plan: &Plan) -> Result<()> {
+    host::start_logs(name, plan.log_dir.as_deref(), plan.log_limits).context("cannot start the log")
+}
+
 fn go_on(arguments: Arguments, handover: HandOver, from: HandedOver) -> Result<()> {
     host::set_process_name(MASTER).context("cannot name the process")?;
-    host::start_logs(MASTER, handover.plan()?.log_dir.as_deref()).context("cannot start the log")?;
+    start_logs(MASTER, handover.plan()?)?;
     let signals = Signals::catch(&SIGNALS).context("cannot catch signals")?;
     let (refused, again) = (from.refused.clone(), handover.again);
     let mut master = handover.adopt(&from, arguments, signals)?;

@@ -492,3 +492,98 @@ fn both_languages_have_all_words_and_each_setting_is_explained() {
         }
     }
 }
+
+/// The number of account rows in a daemon's registry.
+fn account_rows(daemon: &Daemon) -> usize {
+    let db = rusqlite::Connection::open(daemon.dir.path().join("var/registry.db")).unwrap();
+    db.query_row("SELECT count(*) FROM token WHERE name LIKE '@%'", [], |row| row.get(0)).unwrap()
+}
+
+#[test]
+fn signing_out_ends_all_sessions_of_the_account() {
+    let daemon = Daemon::start("[http]\nauth = \"token\"\n");
+    let mut http = Http::tcp(&daemon);
+    let password = first_password(&daemon);
+    dq(&daemon, &["console", "password", "ann"], "the password of ann\n");
+    let here = Session::begin(&mut http, "admin", &password);
+    let elsewhere = Session::begin(&mut http, "admin", &password);
+    let other = Session::begin(&mut http, "ann", "the password of ann");
+    for session in [&here, &elsewhere, &other] {
+        session.ask(&mut http, "GET", "/v1/stats", &Value::Null).is(200);
+    }
+    here.ask(&mut http, "DELETE", "/console/session", &Value::Null).is(204);
+    for session in [&here, &elsewhere] {
+        assert_eq!(session.ask(&mut http, "GET", "/v1/stats", &Value::Null).status, 401);
+    }
+    other.ask(&mut http, "GET", "/v1/stats", &Value::Null).is(200);
+    let again = Session::begin(&mut http, "admin", &password);
+    again.ask(&mut http, "GET", "/v1/stats", &Value::Null).is(200);
+}
+
+#[test]
+fn wrong_passwords_for_one_account_do_not_block_another() {
+    let daemon = Daemon::start("");
+    let mut http = Http::tcp(&daemon);
+    let password = first_password(&daemon);
+    for n in 0..11 {
+        sign_in(&mut http, "ann", &format!("a guess {n}"));
+    }
+    assert_eq!(sign_in(&mut http, "ann", "a guess").status, 429);
+    Session::begin(&mut http, "admin", &password);
+}
+
+#[test]
+fn a_session_needs_the_key_that_is_not_in_the_registry() {
+    let daemon = Daemon::start("[http]\nauth = \"token\"\n");
+    let key = daemon.dir.path().join("var/run/session-key");
+    let mut http = Http::tcp(&daemon);
+    let session = Session::begin(&mut http, "admin", &first_password(&daemon));
+    assert_eq!(fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
+    let before = fs::read(&key).unwrap();
+    assert_eq!(before.len(), 32);
+    // A new process keeps the key. A process with another key does not know the session.
+    daemon.kill_child("dq-http-server");
+    let mut http = Http::tcp(&daemon);
+    session.ask(&mut http, "GET", "/v1/stats", &Value::Null).is(200);
+    assert_eq!(fs::read(&key).unwrap(), before);
+    fs::write(&key, [9; 32]).unwrap();
+    daemon.kill_child("dq-http-server");
+    let mut http = Http::tcp(&daemon);
+    assert_eq!(session.ask(&mut http, "GET", "/v1/stats", &Value::Null).status, 401);
+}
+
+#[test]
+fn no_first_account_is_made_again_once_there_was_one() {
+    let daemon = Daemon::start("[http]\nauth = \"token\"\n");
+    let password = first_password(&daemon);
+    let mut root = Http::unix(&daemon);
+    root.ask("DELETE", "/v1/accounts/admin", &Value::Null).is(204);
+    assert_eq!(root.get("/v1/accounts").is(200)["accounts"], json!([]));
+    root.ask("DELETE", "/v1/accounts/admin", &Value::Null).is_problem(404, "not_found", None);
+    let mut http = Http::tcp(&daemon);
+    sign_in(&mut http, "admin", &password).is_problem(403, "wrong_password", None);
+    fs::remove_file(daemon.dir.path().join("var/run/first-password")).unwrap();
+    daemon.kill_child("dq-http-server");
+    let mut http = Http::tcp(&daemon);
+    assert_eq!(http.get("/console/session").is(200)["signed_in"], false);
+    sign_in(&mut http, "admin", &password).is_problem(403, "wrong_password", None);
+    assert_eq!((account_rows(&daemon), daemon.log().matches("sign in as admin").count()), (1, 1));
+    assert!(!daemon.dir.path().join("var/run/first-password").exists());
+    // The account can be made again by hand.
+    dq(&daemon, &["console", "password", "admin"], "a new password\n");
+    Session::begin(&mut http, "admin", "a new password");
+}
+
+#[test]
+fn without_a_console_nobody_signs_in_and_the_api_works() {
+    let daemon = Daemon::start("[http]\nconsole = false\n");
+    let mut http = Http::tcp(&daemon);
+    for path in ["/", "/console/app.js", "/console/session"] {
+        http.get(path).is_problem(404, "no_route", None);
+    }
+    sign_in(&mut http, "admin", "x").is_problem(404, "no_route", None);
+    http.get("/v1/stats").is(200);
+    assert!(!daemon.dir.path().join("var/run/first-password").exists());
+    assert!(!daemon.dir.path().join("var/run/session-key").exists());
+    assert_eq!(account_rows(&daemon), 0);
+}

@@ -187,6 +187,13 @@ fn a_new_account_replaces_the_old_one_and_leaves_tokens_alone() {
         registry.put_account(&second).unwrap();
         assert_ne!(registry.revision().unwrap(), before);
         assert_eq!(registry.tokens().unwrap(), std::slice::from_ref(&second));
+        // The sessions of an account are ended by a change of the moment in which its password was set.
+        let before = registry.revision().unwrap();
+        registry.end_sessions(&second.name).unwrap();
+        assert_ne!(registry.revision().unwrap(), before);
+        let ended = Token { created_ms: second.created_ms + 1, ..second.clone() };
+        assert_eq!(registry.tokens().unwrap(), [ended]);
+        registry.end_sessions(&TokenName::of_account("nobody").unwrap()).unwrap_err();
         registry.put_token(&token("ann", 1)).unwrap();
         registry.put_account(&account("shop", "a third password")).unwrap();
         let kept: Vec<String> = registry.tokens().unwrap().iter().map(|token| token.name.stored()).collect();

@@ -1,5 +1,7 @@
 //! The body of a webhook's request: a plain JSON document, or the output of a template. In a template, a value is
-//! written as JSON, including its quotes: `{"text": {{ text }}}`.
+//! written as JSON, including its quotes: `{"text": {{ text }}}`. Ids and reasons in a text come from clients and
+//! receivers. A chat service may read commands in them, such as `<!channel>`, so a template for it uses a filter:
+//! `{{ text | slack }}` or `{{ text | no_tags }}`.
 
 use jiff::tz::TimeZone;
 use minijinja::{Environment, UndefinedBehavior};
@@ -81,6 +83,8 @@ impl Template {
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         environment.set_recursion_limit(50);
         environment.set_fuel(Some(FUEL));
+        environment.add_filter("slack", |text: String| slack(&text));
+        environment.add_filter("no_tags", |text: String| no_tags(&text));
         environment.add_template_owned(NAME, text.to_owned()).map_err(|e| match e.line() {
             Some(line) => format!("line {line}: {e}"),
             None => e.to_string(),
@@ -112,9 +116,23 @@ impl Template {
     }
 }
 
+/// Writes a text so that Slack shows it and reads no mentions, links or other commands in it. Slack's documentation of
+/// message formatting names these three characters.
+fn slack(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// Replaces `<` and `>` by similar characters, for services that read tags such as `<at user_id="all">` and have no
+/// way to write these characters otherwise. A word joiner behind each `@` keeps services from reading mentions.
+fn no_tags(text: &str) -> String {
+    text.replace('<', "\u{2039}").replace('>', "\u{203a}").replace('@', "@\u{2060}")
+}
+
 /// Makes a message with all kinds of text that may break the output of a template.
 fn sample(state: State) -> Message {
-    let hostile = "\"quotes\" \\ <b>'&\n\t中文 \u{1f4a9} {{ x }} {% y %} \u{0}".to_owned();
+    let hostile =
+        "\"quotes\" \\ <b>'& <!channel> <at user_id=\"all\"> @all\n\t中文 \u{1f4a9} {{ x }} {% y %} \u{0}"
+            .to_owned();
     let job = DeadJob { id: hostile.clone(), attempts: 1, reason: hostile.clone(), died_ms: 0 };
     let some = || (state != State::Over).then(|| hostile.clone());
     let notice = Notice {
@@ -145,7 +163,7 @@ mod tests {
             let message = sample(State::Event);
             let made: serde_json::Value =
                 serde_json::from_str(&template.render(&message, &TimeZone::UTC).unwrap()).unwrap();
-            // Somewhere the output contains the text unchanged.
+            // Somewhere the output contains the whole text, as the filter for this service writes it.
             fn strings(value: &serde_json::Value, found: &mut Vec<String>) {
                 match value {
                     serde_json::Value::String(text) => found.push(text.clone()),
@@ -156,7 +174,13 @@ mod tests {
             }
             let mut found = Vec::new();
             strings(&made, &mut found);
-            assert!(found.iter().any(|t| t.contains(&message.text)), "{}: {found:?}", path.display());
+            let expected = [slack(&message.text), no_tags(&message.text)];
+            assert!(
+                found.iter().any(|t| expected.iter().any(|expected| t.contains(expected))),
+                "{}: {found:?}",
+                path.display()
+            );
+            assert!(found.iter().all(|t| !t.contains("<b>") && !t.contains("<!channel>")), "{found:?}");
             names.push(path.file_stem().unwrap().to_str().unwrap().to_owned());
         }
         names.sort();

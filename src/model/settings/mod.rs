@@ -25,6 +25,8 @@ pub struct Settings {
     pub run_dir: PathBuf,
     /// The folder of the log files. None: the log goes to stderr.
     pub log_dir: Option<PathBuf>,
+    /// How much the log files may take.
+    pub log_limits: LogLimits,
     /// The IANA time zone in which the TCP protocol reads and writes times. None: the zone of the host.
     pub timezone: Option<String>,
     /// How long a drain on TERM may take.
@@ -53,6 +55,21 @@ pub struct Settings {
     pub alert: AlertSettings,
     /// The topics of the configuration file.
     pub topics: Vec<Topic>,
+}
+
+/// How much the log files may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogLimits {
+    /// The length of a file, in bytes, from which on a further file of the same day is written.
+    pub max_size: u64,
+    /// How many files of each kind are kept. 0: all.
+    pub keep: usize,
+}
+
+impl Default for LogLimits {
+    fn default() -> LogLimits {
+        LogLimits { max_size: 100 << 20, keep: 60 }
+    }
 }
 
 /// The TCP port.
@@ -94,6 +111,10 @@ pub struct HttpSettings {
     /// A connection is closed if no complete request head arrives on it for this long, or if the client reads nothing
     /// of an answer for this long.
     pub idle_timeout: Duration,
+    /// Whether the console is served.
+    pub console: bool,
+    /// The file with the key of sessions. None: `session-key` in `run_dir`.
+    pub session_key_file: Option<PathBuf>,
     /// The certificate of the port. None: connections are not encrypted.
     pub tls: Option<Certificate>,
     /// The URL at which receivers reach the port, without a slash at its end. None: receivers cannot reach it.

@@ -252,6 +252,10 @@ impl Registry for MysqlRegistry {
         self.in_turn(|db| token::put_account(db, account))
     }
 
+    fn end_sessions(&mut self, account: &TokenName) -> Result<()> {
+        self.in_turn(|db| token::end_sessions(db, account))
+    }
+
     fn note(&mut self, entry: &Entry) -> Result<()> {
         audit::note(&mut self.db, entry)
     }

@@ -61,6 +61,15 @@ fn insert(db: &mut Conn, verb: &str, token: &Token) -> Result<()> {
     db.exec_drop(write, (name, digest, scopes, created_ms, expires_ms, creator)).map_err(at_change)
 }
 
+pub(super) fn end_sessions(db: &mut Conn, account: &TokenName) -> Result<()> {
+    let end = "UPDATE dq_token SET created_ms = created_ms + 1 WHERE name = ?";
+    db.exec_drop(end, (account.stored(),)).map_err(at_change)?;
+    match db.affected_rows() {
+        0 => Err(RegistryError::NoToken(account.clone())),
+        _ => Ok(()),
+    }
+}
+
 pub(super) fn delete(db: &mut Conn, name: &TokenName) -> Result<()> {
     db.exec_drop("DELETE FROM dq_token WHERE name = ?", (name.stored(),)).map_err(at_change)?;
     match db.affected_rows() {

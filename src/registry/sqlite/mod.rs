@@ -273,6 +273,14 @@ impl Registry for SqliteRegistry {
         self.write(|tx| Ok(insert_token(tx, "INSERT OR REPLACE", account).map(drop)?))
     }
 
+    fn end_sessions(&mut self, account: &TokenName) -> Result<()> {
+        let end = "UPDATE token SET created_ms = created_ms + 1 WHERE name = ?1";
+        self.write(|tx| match tx.execute(end, [account.stored()])? {
+            0 => Err(RegistryError::NoToken(account.clone())),
+            _ => Ok(()),
+        })
+    }
+
     fn note(&mut self, entry: &Entry) -> Result<()> {
         self.write(|tx| Ok(audit::note(tx, entry)?))
     }

@@ -18,6 +18,7 @@ use super::connections::ConnectionProof;
 use super::pool::{Holder, Pool};
 use super::problem::Problem;
 use super::route_rule::{RouteRule, rule};
+use super::sessions::Sessions;
 use model::failure_limiter::{FailureKind, FailureLimiter, Source};
 use model::scope::Need;
 use model::session;
@@ -103,11 +104,12 @@ fn cookies<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'a s
 /// Returns the account that has signed in, and the value of its session cookie, if the request has one.
 pub(super) fn holder<'a, 'b>(
     headers: &'b HeaderMap,
-    name: &str,
+    sessions: &Sessions,
     tokens: &'a Tokens,
 ) -> Option<(&'a Token, &'b str)> {
     let now_ms = host::now_ms();
-    cookies(headers, name).find_map(|value| Some((session::holder(tokens, value, now_ms)?, value)))
+    let holder = |value| Some((session::holder(&sessions.key, tokens, value, now_ms)?, value));
+    cookies(headers, &sessions.cookie).find_map(holder)
 }
 
 /// Decides who may make a request, and how many requests run at once.
@@ -116,8 +118,8 @@ pub(super) struct Access {
     tokens: watch::Receiver<Tokens>,
     failures: Mutex<FailureLimiter>,
     hosts: Arc<Hosts>,
-    /// The name of the session cookie.
-    cookie: String,
+    /// None: there is no console, so there are no sessions.
+    sessions: Option<Arc<Sessions>>,
     requests: Pool,
     /// The places for requests with a ticket. They take no places from requests with a token.
     tickets: Pool,
@@ -126,13 +128,18 @@ pub(super) struct Access {
 }
 
 impl Access {
-    pub(super) fn new(http: &HttpSettings, tokens: watch::Receiver<Tokens>, hosts: Arc<Hosts>) -> Access {
+    pub(super) fn new(
+        http: &HttpSettings,
+        tokens: watch::Receiver<Tokens>,
+        hosts: Arc<Hosts>,
+        sessions: Option<Arc<Sessions>>,
+    ) -> Access {
         Access {
             auth: http.auth,
             tokens,
             failures: Mutex::default(),
             hosts,
-            cookie: session::cookie(http.listen),
+            sessions,
             // No caller and no source can take all places.
             requests: Pool::new(http.max_requests, http.max_requests.div_ceil(2)),
             tickets: Pool::new(http.max_requests.div_ceil(4), http.max_requests.div_ceil(8)),
@@ -188,13 +195,13 @@ impl Access {
     /// Returns the account that has signed in to the console, if the request has its session cookie. A browser sends
     /// the cookie by itself. So a change must also carry the CSRF value, which only the console's own page knows.
     fn signed_in(&self, method: &Method, headers: &HeaderMap) -> Result<Option<Identity>, Box<Response>> {
-        if !headers.contains_key(COOKIE) {
+        let Some(sessions) = self.sessions.as_deref().filter(|_| headers.contains_key(COOKIE)) else {
             return Ok(None);
-        }
+        };
         let tokens = self.tokens.borrow().clone();
-        let Some((account, value)) = holder(headers, &self.cookie, &tokens) else { return Ok(None) };
+        let Some((account, value)) = holder(headers, sessions, &tokens) else { return Ok(None) };
         let shown = headers.get(CSRF).and_then(|shown| shown.to_str().ok()).unwrap_or_default();
-        if !method.is_safe() && !session::is_csrf(account, value, shown) {
+        if !method.is_safe() && !session::is_csrf(&sessions.key, account, value, shown) {
             let detail = "with a session cookie, a change needs dq-csrf (see GET /console/session)";
             return Err(Box::new(Problem::new(StatusCode::FORBIDDEN, "no_csrf", detail).into_response()));
         }

@@ -90,6 +90,11 @@ fn name(text: &str) -> Result<TokenName, Problem> {
     TokenName::of_account(text).map_err(|e| Problem::field("name", format!("name: {e}")))
 }
 
+/// Whether a token is an account that was not removed.
+fn is_account_in_use(token: &Token) -> bool {
+    token.is_account() && token.expires_ms.is_none()
+}
+
 /// Lists the accounts that may sign in to the console.
 #[utoipa::path(get, path = "/v1/accounts", tag = "tokens", operation_id = "list_accounts",
     responses((status = 200, body = AccountList, description = "All accounts"), schema::FindProblems))]
@@ -103,7 +108,7 @@ async fn list(State(api): State<Api>) -> Result<Json<Value>, Problem> {
         creator: token.creator.clone(),
     };
     let accounts: Vec<AccountResponse> =
-        tokens.iter().filter(|token| token.is_account()).map(shown).collect();
+        tokens.iter().filter(|token| is_account_in_use(token)).map(shown).collect();
     Ok(Json(serde_json::json!({ "accounts": accounts })))
 }
 
@@ -156,10 +161,16 @@ async fn remove(
     let name = name(&path)?;
     let gone = name.clone();
     let removed = api.registrar.change(move |registry| {
-        match registry.tokens()?.iter().find(|token| token.name == gone) {
-            Some(token) if token.is_account() => registry.delete_token(&gone),
-            _ => Err(RegistryError::NoToken(gone.clone())),
+        let tokens = registry.tokens()?;
+        let Some(account) = tokens.iter().find(|token| token.name == gone && is_account_in_use(token)) else {
+            return Err(RegistryError::NoToken(gone.clone()));
+        };
+        if tokens.iter().filter(|token| token.is_account()).count() > 1 {
+            return registry.delete_token(&gone);
         }
+        // The row of the last account stays, and nobody can sign in with it. It says that there was an account. So dq
+        // makes no first account again.
+        registry.put_account(&Token { expires_ms: Some(0), ..account.clone() })
     });
     removed.await.map_err(|e| match e {
         RegistryError::NoToken(name) => {
@@ -168,6 +179,6 @@ async fn remove(
         e => e.into(),
     })?;
     log::info!("account {name} is removed by {caller}");
-    api.known(|tokens| tokens.named(&name).is_none()).await;
+    api.known(|tokens| tokens.named(&name).is_none_or(|account| !is_account_in_use(account))).await;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -22,6 +22,7 @@ use super::metrics::Sources;
 use super::pool::{Holder, Pool};
 use super::problem::Problem;
 use super::registrar::Registrar;
+use super::sessions::Sessions;
 use super::store_client::StoreClient;
 use model::job::{JobKey, TopicName};
 use model::metrics::AddOutcome;
@@ -58,6 +59,8 @@ pub(super) struct Parts {
     pub acks: Acks,
     pub live: LiveCache,
     pub hosts: Arc<Hosts>,
+    /// None: there is no console.
+    pub sessions: Option<Arc<Sessions>>,
     pub forecasts: Forecasts,
     /// Whether this process ends. Streams without an end close then.
     pub closing: watch::Sender<bool>,

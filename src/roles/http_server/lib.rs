@@ -45,6 +45,7 @@ mod replays;
 mod route_rule;
 mod schema;
 mod servers;
+mod sessions;
 mod statistics;
 mod store_client;
 mod tls;
@@ -64,7 +65,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{Method, StatusCode, Uri};
+use axum::http::header::STRICT_TRANSPORT_SECURITY;
+use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use tokio::sync::watch;
@@ -85,6 +87,7 @@ use self::problem::Problem;
 use self::refused::{RefusedRequests, RequestLine};
 use self::registrar::Registrar;
 use self::replays::Replays;
+use self::sessions::Sessions;
 use self::store_client::StoreClient;
 use role::{Context, TroubleLog};
 
@@ -100,7 +103,8 @@ pub fn run(mut context: Context) -> Result<()> {
     let settings = Arc::clone(&context.settings);
     let hosts = Hosts::new(settings.http.listen, settings.http.tls.is_some(), &settings.instance);
     let hosts = Arc::new(hosts);
-    let access = Access::new(&settings.http, topics.tokens(), Arc::clone(&hosts));
+    let sessions = Sessions::load(&settings)?.map(Arc::new);
+    let access = Access::new(&settings.http, topics.tokens(), Arc::clone(&hosts), sessions.clone());
     let api = Api::from(Parts {
         store_client: store_client.clone(),
         topics: topics.now(),
@@ -119,6 +123,7 @@ pub fn run(mut context: Context) -> Result<()> {
         acks: Acks::default(),
         live: LiveCache::default(),
         hosts,
+        sessions,
         forecasts: Forecasts::start(&mut context)?,
         closing: watch::Sender::new(false),
         settings: Arc::clone(&settings),
@@ -162,8 +167,9 @@ fn app(api: Api, access: Access, refused: Arc<RefusedRequests>) -> Result<Router
     let json = openapi::to_json(&document).context("cannot write the document of the API")?;
     let _ = api.document.set(json.into());
     let of_gate = api.clone();
+    let console = if api.sessions.is_some() { console::routes() } else { Router::new() };
     Ok(router
-        .merge(console::routes())
+        .merge(console)
         .merge(events::routes())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
@@ -196,7 +202,12 @@ async fn pass(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Re
     let checked = |request| acks::with_ticket(&gate.api, request, noted);
     let let_in = |request| access::let_in(&gate.access, request, checked);
     let line = RequestLine::new(&request);
-    admission::with_id(request, let_in, |answer, id| gate.refused.record(&line, answer, id)).await
+    let recorded = |answer: &Response, id: &str| gate.refused.record(&line, answer, id);
+    let mut answer = admission::with_id(request, let_in, recorded).await;
+    if gate.api.settings.http.tls.is_some() {
+        answer.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HeaderValue::from_static("max-age=31536000"));
+    }
+    answer
 }
 
 /// Answers a request for a path that does not exist.

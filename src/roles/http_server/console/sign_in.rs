@@ -2,6 +2,7 @@
 //! long, on purpose.
 
 use std::fs::{self, OpenOptions};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -21,14 +22,15 @@ use super::super::accounts::Role;
 use super::super::api::Api;
 use super::super::body::Sent;
 use super::super::problem::Problem;
+use super::super::sessions::Sessions;
 use super::super::typed_body;
 use host::now_ms;
-use model::failure_limiter::{FailureKind, FailureLimiter};
+use model::failure_limiter::{FailureKind, FailureLimiter, Source};
 use model::password::{self, Hashed};
 use model::scope::Scope;
 use model::session::{self, LIFE};
 use model::settings::Auth;
-use model::token::{Proof, Secret, Token, TokenName};
+use model::token::{Proof, Secret, Token, TokenName, Tokens};
 use registry::RegistryError;
 use role::lock;
 
@@ -41,8 +43,39 @@ static CHECKING: Semaphore = Semaphore::const_new(1);
 /// How many sign-ins may wait for a check.
 static WAITING: Semaphore = Semaphore::const_new(64);
 
-/// Counts wrong passwords.
-static STRIKES: LazyLock<Mutex<FailureLimiter>> = LazyLock::new(Mutex::default);
+/// How many wrong passwords a source may send within a minute, for all accounts together.
+const MOST_OF_SOURCE: u32 = 50;
+
+/// Counts wrong passwords. They are counted for each account by itself, so that somebody behind the same address cannot
+/// keep a person out of another account.
+#[derive(Debug)]
+struct WrongPasswords {
+    of_account: FailureLimiter<(Source, u64)>,
+    of_source: FailureLimiter,
+}
+
+static WRONG_PASSWORDS: LazyLock<Mutex<WrongPasswords>> = LazyLock::new(|| {
+    Mutex::new(WrongPasswords {
+        of_account: FailureLimiter::default(),
+        of_source: FailureLimiter::new(MOST_OF_SOURCE),
+    })
+});
+
+impl WrongPasswords {
+    /// Returns until when no password of an account is checked for a source. None: it is checked.
+    fn blocked_until(&self, (source, account): (Source, u64), now: Instant) -> Option<Instant> {
+        self.of_account.blocked_until((source, account), now).max(self.of_source.blocked_until(source, now))
+    }
+
+    /// Counts a wrong password.
+    fn record(&mut self, (source, account): (Source, u64), now: Instant) -> FailureKind {
+        let of_source = self.of_source.record_failure(source, now);
+        match self.of_account.record_failure((source, account), now) {
+            FailureKind::Counted => of_source,
+            too_many => too_many,
+        }
+    }
+}
 
 /// Who has signed in, if anyone.
 #[derive(Serialize)]
@@ -67,7 +100,7 @@ fn session_response(api: &Api, of: Option<(&Token, &str)>) -> Response {
         has_accounts: api.registrar.is_there(),
         name: of.map(|(token, _)| token.name.as_str()),
         role: of.map(|(token, _)| Role::from_account(token)),
-        csrf: of.and_then(|(token, value)| session::csrf(token, value)),
+        csrf: of.and_then(|(token, value)| session::csrf(&api.sessions.as_ref()?.key, token, value)),
         version: env!("CARGO_PKG_VERSION"),
         instance: &api.settings.instance,
     };
@@ -77,19 +110,29 @@ fn session_response(api: &Api, of: Option<(&Token, &str)>) -> Response {
 }
 
 /// Sets the session cookie in the browser, for some seconds.
-fn set_cookie(response: &mut Response, api: &Api, value: &str, seconds: u64) {
-    let secure = if api.settings.http.tls.is_some() { "; Secure" } else { "" };
-    let name = session::cookie(api.settings.http.listen);
+fn set_cookie(response: &mut Response, sessions: &Sessions, value: &str, seconds: u64) {
+    let secure = if sessions.is_secure { "; Secure" } else { "" };
+    let name = &sessions.cookie;
     let text = format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}");
     if let Ok(text) = HeaderValue::try_from(text) {
         response.headers_mut().insert(SET_COOKIE, text);
     }
 }
 
+/// Returns the account that has signed in, and the value of its cookie.
+fn holder_in<'a, 'b>(api: &Api, headers: &'b HeaderMap, tokens: &'a Tokens) -> Option<(&'a Token, &'b str)> {
+    holder(headers, api.sessions.as_deref()?, tokens)
+}
+
+/// The answer if there is no console. Its routes are not served then.
+fn no_console() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "no_route", "there is no console (http.console)")
+}
+
 /// Shows who has signed in.
 pub(super) async fn show(State(api): State<Api>, headers: HeaderMap) -> Response {
     let tokens = api.tokens.borrow().clone();
-    session_response(&api, holder(&headers, &session::cookie(api.settings.http.listen), &tokens))
+    session_response(&api, holder_in(&api, &headers, &tokens))
 }
 
 #[derive(Deserialize)]
@@ -126,7 +169,10 @@ pub(super) async fn begin(
 
 /// Checks a password when its turn comes.
 async fn check(api: &Api, peer: Peer, shown: Credentials) -> Result<Response, Problem> {
-    if let Some(until) = lock(&STRIKES).blocked_until(peer.source(), Instant::now()) {
+    let mut hasher = DefaultHasher::new();
+    shown.name.hash(&mut hasher);
+    let key = (peer.source(), hasher.finish());
+    if let Some(until) = lock(&WRONG_PASSWORDS).blocked_until(key, Instant::now()) {
         return Ok(too_many_failures("passwords", peer, until));
     }
     let Ok(_place) = WAITING.try_acquire() else { return Err(busy()) };
@@ -134,7 +180,7 @@ async fn check(api: &Api, peer: Peer, shown: Credentials) -> Result<Response, Pr
     let tokens = api.tokens.borrow().clone();
     let account = TokenName::of_account(&shown.name).ok().and_then(|name| tokens.named(&name).cloned());
     // Other sign-ins from there may have failed while this one waited.
-    if let Some(until) = lock(&STRIKES).blocked_until(peer.source(), Instant::now()) {
+    if let Some(until) = lock(&WRONG_PASSWORDS).blocked_until(key, Instant::now()) {
         return Ok(too_many_failures("passwords", peer, until));
     }
     let checked = tokio::task::spawn_blocking(move || match account {
@@ -149,10 +195,12 @@ async fn check(api: &Api, peer: Peer, shown: Credentials) -> Result<Response, Pr
     let account = checked.await.map_err(|_| busy())?;
     let now_ms = now_ms();
     let begun = account.filter(|account| account.is_good_at(now_ms));
-    let Some((account, value)) = begun.and_then(|a| session::begin(&a, now_ms).map(|value| (a, value)))
+    let sessions = api.sessions.as_deref().ok_or_else(no_console)?;
+    let Some((account, value)) =
+        begun.and_then(|a| session::begin(&sessions.key, &a, now_ms).map(|value| (a, value)))
     else {
-        let record_failure = lock(&STRIKES).record_failure(peer.source(), Instant::now());
-        return match record_failure {
+        let counted = lock(&WRONG_PASSWORDS).record(key, Instant::now());
+        return match counted {
             FailureKind::TooMany(until) => Ok(too_many_failures("passwords", peer, until)),
             FailureKind::Counted => {
                 let detail = "there is no account of that name with that password";
@@ -162,15 +210,25 @@ async fn check(api: &Api, peer: Peer, shown: Credentials) -> Result<Response, Pr
     };
     log::info!("{} has signed in to the console", account.name);
     let mut response = session_response(api, Some((&account, &value)));
-    set_cookie(&mut response, api, &value, LIFE.as_secs());
+    set_cookie(&mut response, sessions, &value, LIFE.as_secs());
     Ok(response)
 }
 
-/// Signs a person out, in this browser.
+/// Signs a person out. This ends all sessions of the account, in all browsers: a copy of the cookie is worth nothing
+/// then.
 pub(super) async fn end(State(api): State<Api>, headers: HeaderMap) -> Result<Response, Problem> {
     of_this_page(&api, &headers)?;
+    let sessions = api.sessions.as_deref().ok_or_else(no_console)?;
+    let tokens = api.tokens.borrow().clone();
+    if let Some((account, _)) = holder_in(&api, &headers, &tokens) {
+        let (name, before) = (account.name.clone(), account.created_ms);
+        let ended = name.clone();
+        api.registrar.change(move |registry| registry.end_sessions(&ended)).await?;
+        api.known(|tokens| tokens.named(&name).is_none_or(|account| account.created_ms != before)).await;
+        log::info!("{name} has signed out of the console");
+    }
     let mut response = StatusCode::NO_CONTENT.into_response();
-    set_cookie(&mut response, &api, "", 0);
+    set_cookie(&mut response, sessions, "", 0);
     Ok(response)
 }
 
@@ -207,7 +265,7 @@ const FIRST_PASSWORD: &str = "first-password";
 /// user can read. The log names the file. Without a registry, it logs that there can be no accounts.
 pub(in super::super) async fn first_account(api: Api) {
     let http = &api.settings.http;
-    let Some(listen) = http.listen else { return };
+    let Some(listen) = http.listen.filter(|_| http.console) else { return };
     if !api.registrar.is_there() {
         log::warn!(
             "nobody can sign in to the console: accounts need a registry, and there is none (set registry.url to a database)"
