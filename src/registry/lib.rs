@@ -17,6 +17,7 @@ mod sqlite;
 mod token;
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -155,7 +156,7 @@ pub struct PhpAlert {
 
 impl PhpAlert {
     /// Returns the mail server that the row names. None: it names none. Port 465 uses TLS from the start. Any other
-    /// port uses TLS if the server offers it.
+    /// port needs STARTTLS, except that a server on this host may do without.
     pub fn smtp(&self) -> Option<SmtpSettings> {
         let (host, port) = (self.host.trim(), u16::try_from(self.port).ok().filter(|port| *port > 0)?);
         if host.is_empty() {
@@ -163,7 +164,13 @@ impl PhpAlert {
         }
         let login = (!self.password.is_empty()).then(|| (self.user.clone(), self.password.clone()));
         let from = if self.user.contains('@') { self.user.clone() } else { format!("{}@{host}", self.user) };
-        let tls = if port == 465 { SmtpTls::Tls } else { SmtpTls::Opportunistic };
+        let is_here =
+            host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.to_canonical().is_loopback());
+        let tls = match port {
+            465 => SmtpTls::Tls,
+            _ if is_here => SmtpTls::Opportunistic,
+            _ => SmtpTls::Starttls,
+        };
         Some(SmtpSettings { host: host.to_owned(), port, tls, login, from, timeout: MAIL_TIMEOUT, ca: None })
     }
 }

@@ -172,7 +172,9 @@ mod tests {
             ext: r#"{"redis":"r1@example.com, r2@example.com"}"#.into(),
         };
         let smtp = row.smtp().unwrap();
-        assert_eq!((smtp.from.as_str(), smtp.tls), ("dq@mail.example.com", SmtpTls::Opportunistic));
+        assert_eq!((smtp.from.as_str(), smtp.tls), ("dq@mail.example.com", SmtpTls::Starttls));
+        let here = PhpAlert { host: "127.0.0.1".into(), ..row.clone() };
+        assert_eq!(here.smtp().unwrap().tls, SmtpTls::Opportunistic);
         let php = PhpMail::from_row(Some(row.clone()));
         let dead = Notice::dead("orders", 1, vec![], 0);
         let mails = ["ops@example.com", "shop@example.com"];
