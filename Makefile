@@ -12,7 +12,7 @@ AIOSMTPD_VERSION := 1.4.6
 # A server that says when a change is on its disk (WAITAOF), which Debian 12's Redis 7.0 does not.
 VALKEY_VERSION := 8.0.1+dfsg1-1~bpo12+1
 
-.PHONY: run quick test check tools fmt clippy doc deny advisories tests bench crashes nodes nodes-cases completions man screenshots
+.PHONY: run quick test check tools fmt clippy doc deny advisories tests bench hostile crashes nodes nodes-cases completions man screenshots
 
 # Starts dq with the embedded store in a fresh folder and delivers a few jobs. ONCE=1: ends when all have arrived.
 run:
@@ -71,6 +71,10 @@ bench:
 screenshots: tools
 	@fc-list :lang=zh | grep -q . || $(APT) fonts-noto-cjk
 	SCREENSHOTS=1 $(CARGO) test --test it -- console_browser::screenshots_of_all_pages --nocapture
+
+# A hostile tenant and a client without a token attack for a minute. `make tests` does so for five seconds.
+hostile:
+	HOSTILE_SECONDS=$(or $(HOSTILE_SECONDS),60) $(CARGO) test --release --test it -- hostile_minute --nocapture
 
 # Kills masters and children at random steps of upgrades, some hundred times. `make tests` does so a few times.
 crashes:

@@ -7,7 +7,7 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use delivery::callback::signatures;
 use jiff::tz::TimeZone;
-use model::fair::{Asks, Fair};
+use model::fair::{Asks, Fair, ServedTopic};
 use model::job::{Priority, TopicName};
 use model::rendezvous;
 use protocol::dq::{Framing, parse};
@@ -58,9 +58,11 @@ fn plans(c: &mut Criterion) {
     let mut group = c.benchmark_group("fair");
     for count in [1, 100, 1000] {
         let name = |n: usize| TopicName::new(&format!("t{n}")).expect("a name");
-        let topics: Vec<(TopicName, Priority)> = (0..count).map(|n| (name(n), Priority::default())).collect();
+        let topic =
+            |n: usize| ServedTopic { name: name(n), priority: Priority::default(), tenant: String::new() };
+        let topics: Vec<ServedTopic> = (0..count).map(topic).collect();
         let mut fair = Fair::new(1, topics.clone());
-        fair.left(0, [], topics.iter().map(|(topic, _)| (topic.clone(), 1000)));
+        fair.left(0, [], topics.iter().map(|topic| (topic.name.clone(), 1000)));
         group.bench_with_input(BenchmarkId::new("64 of topics", count), &count, |b, _| {
             b.iter(|| fair.plan(0, 64, 64, |_| None, Asks::All));
         });

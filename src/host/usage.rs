@@ -60,6 +60,8 @@ fn pss_bytes(pid: i32) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read as _, Write as _};
+    use std::process::{Command, Stdio};
 
     #[test]
     fn the_own_process_uses_some_memory_and_runs() {
@@ -68,8 +70,22 @@ mod tests {
         assert!((1 << 16..1 << 36).contains(&usage.memory_bytes), "{usage:?}");
         assert!(matches!(state_of(pid), Some('R' | 'S')));
         assert_eq!((usage_of(i32::MAX), waits_of(i32::MAX)), (None, None));
+    }
+
+    #[test]
+    fn a_process_that_waits_is_seen_to_wait() {
+        let mut cat = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let pid = cat.id() as i32;
+        let (mut to, mut from) = (cat.stdin.take().unwrap(), cat.stdout.take().unwrap());
         let before = waits_of(pid).unwrap();
-        std::thread::sleep(Duration::from_millis(2));
-        assert!(waits_of(pid).unwrap() > before);
+        // It waits for each line, unless the next one is already there.
+        let seen = (0..1000).any(|_| {
+            to.write_all(b"a").unwrap();
+            from.read_exact(&mut [0]).unwrap();
+            waits_of(pid).unwrap() > before
+        });
+        drop(to);
+        cat.wait().unwrap();
+        assert!(seen);
     }
 }

@@ -178,7 +178,7 @@ mod tests {
             "re_notify_flag": "", "retry": {"policy": "2n+1", "base_ms": 60000}, "retry_on": [],
             "max_attempts": 10, "answer_later_ms": 3600000, "max_in_flight": null, "rate": null,
             "breaker_failures": 20, "breaker_pause_ms": 10000, "catch_up": "all", "durability": null,
-            "priority": "normal", "alert": [], "creator": "", "status": "online", "secrets": [],
+            "priority": "normal", "tenant": "", "alert": [], "creator": "", "status": "online", "secrets": [],
             "keep_done_ms": 0, "keep_dead_ms": 0,
         });
         assert_eq!(Value::Object(stored(&orders())), expected);

@@ -924,7 +924,7 @@ fn scopes_of_some_topics_show_no_others_and_no_credentials() {
     let mut root = Http::unix(&daemon, None);
     let callback = format!("http://user:word@{}/hook?key=word", sink.address);
     for name in ["shop7.orders", "shop7.refunds", "shop70"] {
-        let topic = json!({"name": name, "callback": callback, "headers": {"authorization": "word"}, "max_attempts": 1});
+        let topic = json!({"name": name, "callback": callback, "headers": {"x-key": "word", "authorization": "word"}, "max_attempts": 1});
         root.ask("POST", "/v1/topics", &topic).is(201);
     }
     root.ask("POST", "/v1/topics/shop7.orders/jobs", &json!({"id": "1", "body": 1})).is(201);
@@ -956,9 +956,15 @@ fn scopes_of_some_topics_show_no_others_and_no_credentials() {
         let shown = http.get("/v1/topics/shop7.orders").is(200);
         let listed = http.get("/v1/topics").is(200).to_string();
         assert!(!shown.to_string().contains("word") && !listed.contains("word"), "{shown}");
-        assert_eq!(shown["headers"], json!({"authorization": "***"}));
+        assert_eq!(shown["headers"], json!({"x-key": "***", "authorization": "***"}));
     }
     assert_eq!(root.get("/v1/topics/shop7.orders").is(200)["callback"], callback);
+
+    let tested = manager.ask("POST", "/v1/topics/shop7.orders/test", &Value::Null).is(200);
+    let text = tested.to_string();
+    assert!(!text.contains("word") && !text.contains("the secret"), "{tested}");
+    let tested = root.ask("POST", "/v1/topics/shop7.orders/test", &Value::Null).is(200);
+    assert_eq!((&tested["url"], &tested["answer"]), (&json!(callback), &json!("the secret of the receiver")));
 
     // Who sees what the receiver answered.
     let answer =

@@ -14,14 +14,19 @@ use serde_json::{Value, json};
 /// The address that a hostile client connects from. All others use 127.0.0.1.
 const HOSTILE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
 
-/// Connects from a loopback address to a port of 127.0.0.1.
-fn connect_from(source: Ipv4Addr, port: u16) -> TcpStream {
-    let fd: OwnedFd = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
-    bind(fd.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(source, 0))).unwrap();
-    connect(fd.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))).unwrap();
+/// Connects from a loopback address to a port of 127.0.0.1. None: that failed.
+pub fn connect_from(source: Ipv4Addr, port: u16) -> Option<TcpStream> {
+    let fd: OwnedFd = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).ok()?;
+    bind(fd.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(source, 0))).ok()?;
+    connect(fd.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))).ok()?;
     let stream = TcpStream::from(fd);
-    stream.set_read_timeout(Some(30 * SECOND)).unwrap();
-    stream
+    stream.set_read_timeout(Some(30 * SECOND)).ok()?;
+    Some(stream)
+}
+
+/// Connects as the hostile client does.
+fn connect_hostile(port: u16) -> TcpStream {
+    connect_from(HOSTILE, port).expect("a connection")
 }
 
 /// Waits until the daemon has closed a connection. Returns what it has sent before.
@@ -36,14 +41,14 @@ fn rest(mut stream: TcpStream) -> String {
 }
 
 /// Whether the daemon has closed a connection that sends nothing.
-fn is_closed(stream: &mut TcpStream) -> bool {
+pub fn is_closed(stream: &mut TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     let read = stream.read(&mut [0; 1]);
     stream.set_nonblocking(false).unwrap();
     !matches!(read, Err(e) if e.kind() == ErrorKind::WouldBlock)
 }
 
-fn token(daemon: &Daemon, name: &str, scope: &str) -> String {
+pub fn token(daemon: &Daemon, name: &str, scope: &str) -> String {
     let wanted = json!({"name": name, "scopes": [scope]});
     let made = Http::unix(daemon).ask("POST", "/v1/tokens", &wanted).is(201);
     made["token"].as_str().unwrap().to_owned()
@@ -60,7 +65,7 @@ fn one_address_leaves_connections_for_the_others() {
     let limits = "max_connections = 40\nmax_connections_per_source = 20\n";
     let daemon = Daemon::start(&format!("[server]\n{limits}[http]\n{limits}"));
     for port in [daemon.http, daemon.address().port()] {
-        let mut silent: Vec<TcpStream> = (0..60).map(|_| connect_from(HOSTILE, port)).collect();
+        let mut silent: Vec<TcpStream> = (0..60).map(|_| connect_hostile(port)).collect();
         eventually(10 * SECOND, "the connections beyond the limit end", || {
             (silent.iter_mut().filter_map(|stream| (!is_closed(stream)).then_some(())).count() == 20)
                 .then_some(())
@@ -75,15 +80,15 @@ fn who_proves_nothing_is_disconnected_after_ten_seconds() {
     let daemon = Daemon::start("[server]\nauth = \"token\"\n[http]\nauth = \"token\"\n");
     let secret = token(&daemon, "ops", "read");
     let begun = Instant::now();
-    let silent = connect_from(HOSTILE, daemon.http);
-    let mut asking = connect_from(HOSTILE, daemon.http);
-    let mut pinging = connect_from(HOSTILE, daemon.address().port());
+    let silent = connect_hostile(daemon.http);
+    let mut asking = connect_hostile(daemon.http);
+    let mut pinging = connect_hostile(daemon.address().port());
     // A body that never ends, for a route that needs no token.
-    let mut signing_in = connect_from(HOSTILE, daemon.http);
+    let mut signing_in = connect_hostile(daemon.http);
     signing_in
         .write_all(b"POST /console/session HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{")
         .unwrap();
-    let mut known = connect_from(HOSTILE, daemon.http);
+    let mut known = connect_hostile(daemon.http);
     let mut known_asks = || {
         let head =
             format!("GET /v1/stats HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {secret}\r\n\r\n");
@@ -123,7 +128,7 @@ fn a_wrong_ticket_is_refused_before_its_body_comes() {
     let mut waiting = Vec::new();
     for key in ["", "Idempotency-Key: a\r\n"] {
         for _ in 0..100 {
-            let mut stream = connect_from(HOSTILE, daemon.http);
+            let mut stream = connect_hostile(daemon.http);
             let head = format!("POST /v1/ack/x HTTP/1.1\r\nHost: dq\r\n{key}Content-Length: 100\r\n\r\n");
             stream.write_all(head.as_bytes()).unwrap();
             waiting.push(stream);
@@ -146,7 +151,7 @@ fn frames_that_do_not_end_take_little_memory() {
     let mut half: Vec<TcpStream> = Vec::new();
     let mut honest = daemon.client();
     for _ in 0..100 {
-        let mut stream = connect_from(HOSTILE, daemon.address().port());
+        let mut stream = connect_hostile(daemon.address().port());
         // The daemon may close the connection while it is written to.
         let _ = stream.write_all(&frame);
         half.push(stream);
@@ -171,7 +176,7 @@ fn bodies_that_do_not_end_leave_memory_and_places_for_others() {
     );
     let mut half: Vec<TcpStream> = (0..60)
         .map(|_| {
-            let mut stream = connect_from(HOSTILE, daemon.http);
+            let mut stream = connect_hostile(daemon.http);
             let _ = stream.write_all(head.as_bytes());
             let _ = stream.write_all(&vec![b' '; 100_000]);
             stream
@@ -184,7 +189,7 @@ fn bodies_that_do_not_end_leave_memory_and_places_for_others() {
         "POST /v1/topics/t/jobs HTTP/1.1\r\nHost: dq\r\nAuthorization: Bearer {other}\r\nConnection: close\r\n\
          Content-Length: 10\r\n\r\n{{\"body\":1}}"
     );
-    let mut stream = connect_from(Ipv4Addr::LOCALHOST, daemon.http);
+    let mut stream = connect_from(Ipv4Addr::LOCALHOST, daemon.http).unwrap();
     stream.write_all(ask.as_bytes()).unwrap();
     assert!(rest(stream).starts_with("HTTP/1.1 201"));
 }
@@ -216,7 +221,7 @@ fn long_reads_of_one_client_do_not_delay_the_adds_of_others() {
     );
     let reads: Vec<TcpStream> = (0..200)
         .map(|_| {
-            let mut stream = connect_from(HOSTILE, daemon.http);
+            let mut stream = connect_hostile(daemon.http);
             stream.write_all(ask.as_bytes()).unwrap();
             stream
         })

@@ -20,6 +20,7 @@ mod durability;
 mod failover;
 mod half_taken;
 mod hostile;
+mod hostile_minute;
 mod http;
 mod http_topics;
 mod import;

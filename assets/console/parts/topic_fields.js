@@ -41,6 +41,7 @@ export const GROUPS = [
     { name: 'max_in_flight', kind: 'number', first: '' },
     { name: 'rate', kind: 'text', first: '', mono: true },
     { name: 'priority', kind: 'select', first: 'normal', options: ['high', 'normal', 'low'] },
+    { name: 'tenant', kind: 'text', first: '' },
     { name: 'breaker_failures', kind: 'number', first: '20' },
     { name: 'breaker_pause', kind: 'span', first: '10s' },
     { name: 'catch_up', kind: 'text', first: 'all', mono: true },

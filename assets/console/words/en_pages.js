@@ -189,6 +189,8 @@ export default {
   'option.priority.low': 'low',
   'option.status.online': 'online',
   'option.status.offline': 'offline',
+  'field.tenant': 'Tenant',
+  'field.tenant.help': 'Whose topic it is. Workers are shared fairly by tenant, then by topic. Empty: a tenant of its own.',
   'field.breaker_failures': 'Open the circuit after',
   'field.breaker_failures.help': 'So many failures in a row; then jobs wait and use up no attempts. 0: never.',
   'field.breaker_pause': 'Circuit pause',

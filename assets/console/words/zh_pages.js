@@ -189,6 +189,8 @@ export default {
   'option.priority.low': '低',
   'option.status.online': '在线',
   'option.status.offline': '下线',
+  'field.tenant': '租户',
+  'field.tenant.help': '主题属于谁。工作线程先按租户、再按主题公平分配。留空：自成一个租户。',
   'field.breaker_failures': '连续失败多少次熔断',
   'field.breaker_failures.help': '熔断后任务等待，不消耗投递次数。0：不熔断。',
   'field.breaker_pause': '熔断时长',

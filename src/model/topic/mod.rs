@@ -139,6 +139,9 @@ settings! {
     max_in_flight: Option<u32> = None, SettingKind::Count { least: 1, most: MILLION };
     /// The most callbacks that begin in a span, such as `100/s`, `30/m` or `500/h`. Null: no limit.
     rate: Option<Rate> = None, SettingKind::Rate { most: MILLION };
+    /// Whose topic it is, such as a department or a customer. Workers are shared fairly by tenant, and then by topic.
+    /// Empty: the topic is a tenant of its own.
+    tenant: String = String::new(), SettingKind::Text { most: 64 };
     /// After this many failures of the receiver in a row, the circuit opens and the jobs wait. 0: never.
     breaker_failures: u32 = 20, SettingKind::Count { least: 0, most: MILLION };
     /// How long the jobs wait when the circuit opens for the first time.

@@ -17,9 +17,9 @@ use super::lane_state::{BellState, Exchange, LaneState};
 use super::limits::Limits;
 use super::workers::FinishedCallback;
 use super::{EXCHANGE, LEASE_MARGIN};
-use model::fair::{Asks, Fair};
+use model::fair::{Asks, Fair, ServedTopic};
 use model::flow::Evidence;
-use model::job::{Priority, TopicName};
+use model::job::TopicName;
 use model::topic::{Topic, Topics};
 use store::{Leased, Ring, StoreError, Token};
 
@@ -282,7 +282,12 @@ impl Dispatcher {
 }
 
 /// Returns the topics whose jobs are delivered.
-fn served(topics: &Topics) -> Vec<(TopicName, Priority)> {
+fn served(topics: &Topics) -> Vec<ServedTopic> {
     let served = topics.iter().filter(|topic| topics.is_delivered(topic.name.as_str()));
-    served.map(|topic| (topic.name.clone(), topic.priority)).collect()
+    let of = |topic: &Arc<Topic>| ServedTopic {
+        name: topic.name.clone(),
+        priority: topic.priority,
+        tenant: topic.tenant.clone(),
+    };
+    served.map(of).collect()
 }

@@ -19,6 +19,7 @@ use utoipa_axum::routes;
 use super::api::{Api, InTopic, Reader};
 use super::api_response::ApiResponse;
 use super::body::Sent;
+use super::credentials::mask_sent;
 use super::problem::Problem;
 use super::schema;
 use super::typed_body::{self, given};
@@ -150,6 +151,7 @@ async fn test(
     let (headers, ack_url) = (Vec::new(), None);
     let delivery = Delivery { key, body, attempt: 1, due_ms: now, stamp_us: now * 1000, headers, ack_url };
     let topic = Topic { timeout: topic.timeout.min(PATIENCE), ..(*topic).clone() };
+    let own_headers: Vec<String> = topic.headers.keys().cloned().collect();
     let (caller, url) = (Arc::clone(&api.trials.caller), reader.shown(&topic).callback.clone());
     let call = move || {
         let _permit = permit;
@@ -166,6 +168,10 @@ async fn test(
         Verdict::Refused { .. } => CallbackVerdict::Refused,
     };
     let sees_answers = reader.sees_answers(&name);
+    let mut sent = SentRequest { request: seen.request, headers: seen.headers, body: seen.body };
+    if !reader.sees_credentials() {
+        mask_sent(&mut sent.request, &mut sent.headers, &own_headers);
+    }
     let came = CallbackTestResponse {
         outcome,
         status: attempt.status,
@@ -173,7 +179,7 @@ async fn test(
         answer: if sees_answers { attempt.answer } else { String::new() },
         error: Some(attempt.error).filter(|e| !e.is_empty()),
         url,
-        sent: SentRequest { request: seen.request, headers: seen.headers, body: seen.body },
+        sent,
         answer_headers: if sees_answers { seen.answer_headers } else { Vec::new() },
     };
     Ok(ApiResponse::new(StatusCode::OK, &came))

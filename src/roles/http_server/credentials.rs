@@ -39,6 +39,17 @@ fn mask(topic: &mut Topic) {
     topic.headers.values_mut().for_each(|value| MASK.clone_into(value));
 }
 
+/// Replaces the credentials in a request that was sent: the values of the query in its target, and of the headers with
+/// these names, which the topic has. `request` is the method and the target.
+pub(super) fn mask_sent(request: &mut String, headers: &mut [(String, String)], own: &[String]) {
+    *request = masked_url(request).into_owned();
+    for (name, value) in headers {
+        if own.iter().any(|own| own.eq_ignore_ascii_case(name)) {
+            MASK.clone_into(value);
+        }
+    }
+}
+
 fn masked_url(url: &str) -> Cow<'_, str> {
     let (rest, query) = url.split_once('?').map_or((url, None), |(rest, query)| (rest, Some(query)));
     let user = rest.split_once("://").and_then(|(scheme, behind)| {

@@ -220,16 +220,22 @@ pub(super) async fn end(State(api): State<Api>, headers: HeaderMap) -> Result<Re
     of_this_page(&api, &headers)?;
     let sessions = api.sessions.as_deref().ok_or_else(no_console)?;
     let tokens = api.tokens.borrow().clone();
-    if let Some((account, _)) = holder_in(&api, &headers, &tokens) {
-        let (name, before) = (account.name.clone(), account.created_ms);
-        let ended = name.clone();
-        api.registrar.change(move |registry| registry.end_sessions(&ended)).await?;
-        api.known(|tokens| tokens.named(&name).is_none_or(|account| account.created_ms != before)).await;
-        log::info!("{name} has signed out of the console");
-    }
-    let mut response = StatusCode::NO_CONTENT.into_response();
+    let mut response = match holder_in(&api, &headers, &tokens) {
+        Some((account, _)) => end_sessions(&api, account).await.into_response(),
+        None => StatusCode::NO_CONTENT.into_response(),
+    };
+    // This browser forgets its session even if the others cannot be ended now.
     set_cookie(&mut response, sessions, "", 0);
     Ok(response)
+}
+
+async fn end_sessions(api: &Api, account: &Token) -> Result<StatusCode, Problem> {
+    let ended = account.name.clone();
+    api.registrar.change(move |registry| registry.end_sessions(&ended)).await?;
+    let is_seen = |now: &Token| now.created_ms != account.created_ms;
+    api.known(|tokens| tokens.named(&account.name).is_none_or(is_seen)).await;
+    log::info!("{} has signed out of the console", account.name);
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Refuses a request that a page of another site makes the browser send. Browsers report where a request comes from.

@@ -6,18 +6,36 @@
 //! topic that is furthest behind its share (stride scheduling), so that ten thousand ready jobs of one topic do not
 //! delay another topic.
 //!
+//! Topics may belong to a tenant. The first rule also holds for the callbacks of all topics of a tenant together. And
+//! the topics of a tenant share what the second rule gives to one topic. So a tenant gets no more by using many topics.
+//! A topic without a tenant is a tenant of its own.
+//!
 //! Priorities are weights, 5 to 3 to 2, in both rules. For the threshold, a topic with the highest priority among those
 //! with ready jobs counts all free workers. A topic with a lower priority counts only a part of them: its own weight
 //! divided by the highest weight.
 
+mod share;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
+use self::share::{may, stride, weight};
 use crate::job::{Priority, TopicName};
 
 /// How far behind the others a topic may be that was held back. It catches up by this much: a hundred jobs of a normal
 /// topic.
 const CREDIT: u64 = 1000;
+
+/// A topic that is served.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServedTopic {
+    /// Its name.
+    pub name: TopicName,
+    /// Its priority.
+    pub priority: Priority,
+    /// Its tenant. Empty: it has none.
+    pub tenant: String,
+}
 
 /// How many jobs a lease may take from a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,21 +56,6 @@ pub enum Asks {
     All,
 }
 
-/// Returns the weight of a priority. While one topic of each priority has enough ready jobs, this many of ten jobs
-/// belong to the topic of this priority.
-fn weight(priority: Priority) -> u32 {
-    match priority {
-        Priority::High => 5,
-        Priority::Normal => 3,
-        Priority::Low => 2,
-    }
-}
-
-/// Returns how far a topic of this weight advances with each job. (30 is divisible by all weights.)
-fn stride(weight: u32) -> u64 {
-    u64::from(30 / weight)
-}
-
 /// The planner. It remembers the ready jobs as the store last reported them, the callbacks in flight, and how far each
 /// topic has advanced. Few of the served topics are known to have ready jobs, so plans go over those only where they
 /// can.
@@ -60,6 +63,7 @@ fn stride(weight: u32) -> u64 {
 pub struct Fair {
     /// The topics that are served, in the order of their names.
     topics: Vec<TopicState>,
+    tenants: Vec<TenantState>,
     /// The index of each topic in `topics`.
     places: HashMap<TopicName, usize>,
     start: usize,
@@ -80,11 +84,22 @@ pub struct Fair {
 struct TopicState {
     name: TopicName,
     weight: u32,
+    /// The index of its tenant in `tenants`.
+    tenant: usize,
     in_flight: u32,
     /// How far the topic has advanced. The topic with the lowest pass is next.
     pass: u64,
     /// Whether it had ready jobs at the last plan.
     is_active: bool,
+}
+
+/// What the planner knows of a tenant.
+#[derive(Debug, Clone, Default)]
+struct TenantState {
+    /// The callbacks in flight of all its topics.
+    in_flight: u32,
+    /// How many of its topics had ready jobs at the last plan.
+    active: u64,
 }
 
 /// A topic in a plan.
@@ -96,17 +111,12 @@ struct Candidate {
     max: u32,
 }
 
-/// The dynamic threshold: returns whether a topic may begin one more callback. `top` is the greatest weight of the
-/// topics that want to begin one.
-fn may(flying: u32, free: u32, weight: u32, top: u32) -> bool {
-    u64::from(flying) * u64::from(top) < u64::from(free) * u64::from(weight)
-}
-
 impl Fair {
     /// Makes a planner for these topics, on this many lanes. It knows nothing of the topics yet.
-    pub fn new(lanes: usize, topics: Vec<(TopicName, Priority)>) -> Fair {
+    pub fn new(lanes: usize, topics: Vec<ServedTopic>) -> Fair {
         let mut fair = Fair {
             topics: Vec::new(),
+            tenants: Vec::new(),
             places: HashMap::new(),
             start: 0,
             ready: vec![BTreeMap::new(); lanes],
@@ -120,15 +130,23 @@ impl Fair {
     }
 
     /// Serves these topics from now on. Callbacks in flight are still counted, whatever their topic.
-    pub fn serve(&mut self, mut topics: Vec<(TopicName, Priority)>) {
+    pub fn serve(&mut self, mut topics: Vec<ServedTopic>) {
         topics.sort();
         let before = std::mem::take(&mut self.topics);
         let places: HashMap<TopicName, usize> =
-            topics.iter().enumerate().map(|(place, (name, _))| (name.clone(), place)).collect();
-        for (name, priority) in topics {
+            topics.iter().enumerate().map(|(place, topic)| (topic.name.clone(), place)).collect();
+        let mut by_name: HashMap<String, usize> = HashMap::new();
+        self.tenants.clear();
+        for ServedTopic { name, priority, tenant } in topics {
+            let next = self.tenants.len();
+            let tenant = if tenant.is_empty() { next } else { *by_name.entry(tenant).or_insert(next) };
+            if tenant == next {
+                self.tenants.push(TenantState::default());
+            }
             let known = self.places.get(&name).map(|place| &before[*place]);
             self.topics.push(TopicState {
                 weight: weight(priority),
+                tenant,
                 in_flight: known.map_or_else(|| self.strays.remove(&name).unwrap_or(0), |k| k.in_flight),
                 pass: known.map_or(0, |k| k.pass),
                 is_active: known.is_some_and(|k| k.is_active),
@@ -143,6 +161,11 @@ impl Fair {
         }
         self.places = places;
         self.active = (0..self.topics.len()).filter(|place| self.topics[*place].is_active).collect();
+        for topic in &self.topics {
+            let tenant = &mut self.tenants[topic.tenant];
+            tenant.in_flight += topic.in_flight;
+            tenant.active += u64::from(topic.is_active);
+        }
         self.greatest = self.top(|_| None);
     }
 
@@ -201,9 +224,11 @@ impl Fair {
     /// Records that a callback of a topic began.
     pub fn began(&mut self, topic: &TopicName) {
         if let Some(place) = self.places.get(topic) {
+            let step = self.step(*place);
             let known = &mut self.topics[*place];
             known.in_flight += 1;
-            known.pass += stride(known.weight);
+            known.pass += step;
+            self.tenants[known.tenant].in_flight += 1;
         } else {
             *self.strays.entry(topic.clone()).or_default() += 1;
         }
@@ -213,13 +238,29 @@ impl Fair {
     pub fn ended(&mut self, topic: &TopicName) {
         if let Some(place) = self.places.get(topic) {
             let known = &mut self.topics[*place];
-            known.in_flight = known.in_flight.saturating_sub(1);
+            if known.in_flight > 0 {
+                known.in_flight -= 1;
+                self.tenants[known.tenant].in_flight -= 1;
+            }
         } else if let Some(n) = self.strays.get_mut(topic) {
             *n -= 1;
             if *n == 0 {
                 self.strays.remove(topic);
             }
         }
+    }
+
+    /// Returns how far a topic advances with each job. The more topics of its tenant have ready jobs, the further.
+    fn step(&self, place: usize) -> u64 {
+        let TopicState { weight, tenant, .. } = self.topics[place];
+        stride(weight) * self.tenants[tenant].active.max(1)
+    }
+
+    /// Returns whether a topic may begin one more callback, if it has `more` in flight than now, and its tenant
+    /// `more_of_tenant`.
+    fn may_begin(&self, topic: &TopicState, (more, more_of_tenant): (u32, u32), free: u32, top: u32) -> bool {
+        let of_tenant = self.tenants[topic.tenant].in_flight;
+        may(topic.in_flight + more, free, topic.weight, top) && may(of_tenant + more_of_tenant, free, 1, 1)
     }
 
     /// Returns the greatest weight of the topics that have ready jobs and may begin a callback.
@@ -260,24 +301,29 @@ impl Fair {
         let mut heap: BinaryHeap<_> =
             candidates.iter().enumerate().map(|(i, c)| Reverse((c.pass, i))).collect();
         let (mut unused, last) = (free, free.saturating_sub(limit));
+        let mut of_tenants: HashMap<usize, u32> = HashMap::new();
         while unused > last
             && let Some(Reverse((pass, i))) = heap.pop()
         {
             let candidate = &mut candidates[i];
-            let TopicState { weight, in_flight, .. } = &self.topics[candidate.place];
+            let topic = &self.topics[candidate.place];
+            let of_tenant = of_tenants.entry(topic.tenant).or_default();
             // A candidate that fails here is not tried again: with fewer free workers it would fail again.
             let could = u64::from(candidate.max) < candidate.most;
-            if could && may(in_flight + candidate.max, unused, *weight, top) {
+            if could && self.may_begin(topic, (candidate.max, *of_tenant), unused, top) {
                 candidate.max += 1;
+                *of_tenant += 1;
                 unused -= 1;
-                heap.push(Reverse((pass + stride(*weight), i)));
+                heap.push(Reverse((pass + self.step(candidate.place), i)));
             }
         }
         candidates.retain(|candidate| candidate.max > 0);
         if asks == Asks::All {
             let others = (0..count).filter(|place| !ready.contains_key(place));
             let could = |place: usize| {
-                free > self.topics[place].in_flight && allowed(&self.topics[place].name).is_none()
+                let topic = &self.topics[place];
+                let in_flight = topic.in_flight.max(self.tenants[topic.tenant].in_flight);
+                free > in_flight && allowed(&topic.name).is_none()
             };
             let asked =
                 |place| Candidate { place, pass: self.pass(place), most: 1, max: could(place).into() };
@@ -307,33 +353,36 @@ impl Fair {
             let known = &mut self.topics[*place];
             let behind = if known.is_active { CREDIT } else { 0 };
             known.pass = known.pass.max(self.now.saturating_sub(behind));
-            if allowed(&known.name) != Some(0) && may(known.in_flight, free, known.weight, top) {
+            let known = &self.topics[*place];
+            if allowed(&known.name) != Some(0) && self.may_begin(known, (0, 0), free, top) {
                 least = Some(least.map_or(known.pass, |l: u64| l.min(known.pass)));
             }
         }
         self.now = self.now.max(least.unwrap_or(0));
         for place in std::mem::replace(&mut self.active, active) {
             self.topics[place].is_active = false;
+            self.tenants[self.topics[place].tenant].active = 0;
         }
         for place in &self.active {
             self.topics[*place].is_active = true;
+            self.tenants[self.topics[*place].tenant].active += 1;
         }
     }
 
     /// Returns how many more callbacks of a topic could begin with `free` workers, if it had no limits.
     pub fn wants(&self, topic: &TopicName, free: u32) -> u32 {
         let Some(place) = self.places.get(topic) else { return 0 };
-        let TopicState { weight, in_flight, .. } = self.topics[*place];
+        let topic = &self.topics[*place];
         let ready: u64 = self.ready.iter().filter_map(|ready| ready.get(place)).sum();
         let most = ready.min(u64::from(free)) as u32;
-        (0..most).take_while(|n| may(in_flight + n, free - n, weight, self.greatest)).count() as u32
+        (0..most).take_while(|n| self.may_begin(topic, (*n, *n), free - n, self.greatest)).count() as u32
     }
 
     /// Returns whether a lane is known to have ready jobs that could begin now with `free` workers.
     pub fn more(&self, lane: usize, free: u32, allowed: impl Fn(&TopicName) -> Option<u32>) -> bool {
         let top = self.top(&allowed);
         let mut known = self.ready[lane].keys().map(|place| &self.topics[*place]);
-        known.any(|k| allowed(&k.name) != Some(0) && may(k.in_flight, free, k.weight, top))
+        known.any(|k| allowed(&k.name) != Some(0) && self.may_begin(k, (0, 0), free, top))
     }
 }
 
@@ -349,8 +398,68 @@ mod tests {
         TopicName::new(n).unwrap()
     }
 
+    fn served((name, priority): (TopicName, Priority)) -> ServedTopic {
+        ServedTopic { name, priority, tenant: String::new() }
+    }
+
     fn fair(topics: &[&str]) -> Fair {
-        Fair::new(1, topics.iter().map(|t| (name(t), Priority::Normal)).collect())
+        Fair::new(1, topics.iter().map(|t| served((name(t), Priority::Normal))).collect())
+    }
+
+    /// Makes a planner for topics of one lane, each with its tenant.
+    fn fair_of_tenants(topics: &[(&str, &str)]) -> Fair {
+        let of = |(topic, tenant): &(&str, &str)| ServedTopic {
+            tenant: (*tenant).to_owned(),
+            ..served((name(topic), Priority::Normal))
+        };
+        Fair::new(1, topics.iter().map(of).collect())
+    }
+
+    #[test]
+    fn hanging_topics_of_a_tenant_take_no_more_than_one_topic() {
+        let evil: Vec<String> = (0..50).map(|n| format!("evil{n}")).collect();
+        let mut topics: Vec<(&str, &str)> = evil.iter().map(|topic| (topic.as_str(), "evil")).collect();
+        topics.push(("good", ""));
+        let (mut f, mut free) = (fair_of_tenants(&topics), 64);
+        let ready = || evil.iter().map(|topic| (name(topic), 1000));
+        left(&mut f, 0, ready());
+        for _ in 0..64 {
+            for Quota { topic, max } in f.plan(0, free, free, unlimited, Asks::Known) {
+                (0..max).for_each(|_| f.began(&topic));
+                free -= max;
+            }
+        }
+        assert_eq!(free, 32);
+        left(&mut f, 0, ready().chain([(name("good"), 1000)]));
+        let plan = f.plan(0, free, free, unlimited, Asks::Known);
+        assert!(max_of(&plan, "good") >= 15, "{plan:?}");
+        // When its callbacks have ended, nothing is left of them.
+        for topic in &evil {
+            while f.in_flight(&name(topic)) > 0 {
+                f.ended(&name(topic));
+            }
+        }
+        assert!(f.tenants.iter().all(|tenant| tenant.in_flight == 0));
+    }
+
+    #[test]
+    fn busy_topics_of_one_tenant_share_what_one_topic_gets() {
+        let mut f = fair_of_tenants(&[("a1", "a"), ("a2", "a"), ("a3", "a"), ("b", "b"), ("c", "")]);
+        let mut begun: HashMap<String, u32> = HashMap::new();
+        for _ in 0..600 {
+            left(&mut f, 0, ["a1", "a2", "a3", "b", "c"].map(|topic| (name(topic), 1000)));
+            // One worker at a time, whose callback ends at once.
+            let plan = f.plan(0, 1, 1, unlimited, Asks::Known);
+            let topic = &plan[0].topic;
+            f.began(topic);
+            f.ended(topic);
+            *begun.entry(topic.to_string()).or_default() += 1;
+        }
+        let of_a: u32 = ["a1", "a2", "a3"].iter().map(|topic| begun[*topic]).sum();
+        for n in [of_a, begun["b"], begun["c"]] {
+            assert!(n.abs_diff(200) <= 10, "{begun:?}");
+        }
+        assert!(["a1", "a2", "a3"].iter().all(|topic| begun[*topic].abs_diff(67) <= 5), "{begun:?}");
     }
 
     /// Replaces all that is known of a lane.
@@ -435,7 +544,7 @@ mod tests {
         f.left(0, &[name("a"), name("c")], [(name("c"), 7), (name("d"), 2)]);
         assert_eq!(asked(&mut f), [("b".to_owned(), 4), ("c".to_owned(), 7), ("d".to_owned(), 2)]);
         assert!(!f.knows(0, &name("a")) && f.knows(0, &name("b")));
-        f.serve(["a", "c", "d", "e"].map(|t| (name(t), Priority::High)).to_vec());
+        f.serve(["a", "c", "d", "e"].map(|t| served((name(t), Priority::High))).to_vec());
         assert_eq!(asked(&mut f), [("c".to_owned(), 7), ("d".to_owned(), 2)]);
         left(&mut f, 0, []);
         assert_eq!(asked(&mut f), []);
@@ -446,7 +555,7 @@ mod tests {
         let mut f = fair(&["a", "b"]);
         left(&mut f, 0, [(name("a"), 3), (name("b"), 3)]);
         f.began(&name("a"));
-        f.serve(vec![(name("c"), Priority::Low), (name("b"), Priority::High)]);
+        f.serve([(name("c"), Priority::Low), (name("b"), Priority::High)].map(served).to_vec());
         let plan = f.plan(0, 8, 8, unlimited, Asks::All);
         assert_eq!((max_of(&plan, "a"), max_of(&plan, "b"), max_of(&plan, "c")), (0, 3, 1));
         f.ended(&name("a"));
@@ -488,7 +597,7 @@ mod tests {
 
     #[test]
     fn each_lane_is_asked_for_what_it_has() {
-        let mut f = Fair::new(2, vec![(name("a"), Priority::Normal), (name("b"), Priority::Normal)]);
+        let mut f = Fair::new(2, ["a", "b"].map(|t| served((name(t), Priority::Normal))).to_vec());
         left(&mut f, 0, [(name("a"), 9)]);
         left(&mut f, 1, [(name("b"), 9)]);
         assert_eq!(max_of(&f.plan(0, 1, 1, unlimited, Asks::All), "a"), 1);
@@ -522,7 +631,8 @@ mod tests {
     /// Returns how many callbacks of each topic began, from the time when all workers are busy.
     fn simulate(priorities: &[Priority], workers: u32, rounds: &[u8], lanes: usize) -> Vec<u32> {
         let names: Vec<TopicName> = (0..priorities.len()).map(|i| name(&format!("t{i}"))).collect();
-        let mut f = Fair::new(lanes, names.iter().cloned().zip(priorities.iter().copied()).collect());
+        let mut f =
+            Fair::new(lanes, names.iter().cloned().zip(priorities.iter().copied()).map(served).collect());
         let mut flying: Vec<(usize, u8)> = Vec::new();
         let mut began = vec![0; names.len()];
         for (n, round) in rounds.iter().cycle().take(4000).enumerate() {
@@ -573,7 +683,7 @@ mod tests {
         ) {
             let names: Vec<TopicName> = (0..ready.len()).map(|i| name(&format!("t{i}"))).collect();
             let plan = |asks| {
-                let topics = names.iter().enumerate().map(|(i, t)| (t.clone(), ALL[i % 3])).collect();
+                let topics = names.iter().enumerate().map(|(i, t)| served((t.clone(), ALL[i % 3]))).collect();
                 let mut f = Fair::new(1, topics);
                 names.iter().zip(&flying).for_each(|(t, n)| (0..*n).for_each(|_| f.began(t)));
                 left(&mut f, 0, names.iter().cloned().zip(ready.iter().copied()));
@@ -590,22 +700,35 @@ mod tests {
             prop_assert!(high > 0 && high == normal && normal == low);
         }
 
-        /// The threshold: a topic begins no callback when it has as many in flight as there are free workers, and the
-        /// last worker stays free for a topic that has none in flight.
+        /// The threshold: a topic begins no callback when it has as many in flight as there are free workers, nor does
+        /// a topic of a tenant that has. The last worker stays free for a topic that has none in flight.
         #[test]
-        fn no_topic_takes_more_than_half(priorities in prop::collection::vec(0_usize..3, 1..6), workers in 2_u32..100) {
-            let topics: Vec<_> = priorities.iter().enumerate().map(|(i, p)| (name(&format!("t{i}")), ALL[*p])).collect();
+        fn no_topic_and_no_tenant_takes_more_than_half(
+            priorities in prop::collection::vec((0_usize..3, 0_usize..3), 1..6), workers in 2_u32..100
+        ) {
+            let topic = |(i, (priority, tenant)): (usize, &(usize, usize))| ServedTopic {
+                tenant: ["", "x", "y"][*tenant].to_owned(),
+                ..served((name(&format!("t{i}")), ALL[*priority]))
+            };
+            let topics: Vec<ServedTopic> = priorities.iter().enumerate().map(topic).collect();
             let mut f = Fair::new(1, topics.clone());
             let mut free = workers;
             for _ in 0..workers {
-                left(&mut f, 0, topics.iter().map(|(t, _)| (t.clone(), 1000)));
+                left(&mut f, 0, topics.iter().map(|topic| (topic.name.clone(), 1000)));
                 for quota in f.plan(0, free, free, unlimited, Asks::All) {
                     free -= quota.max;
                     (0..quota.max).for_each(|_| f.began(&quota.topic));
                 }
             }
-            for (topic, _) in &topics {
-                prop_assert!(f.in_flight(topic) <= workers.div_ceil(2), "{} of {workers}", f.in_flight(topic));
+            let mut of_tenants: HashMap<&str, u32> = HashMap::new();
+            for topic in &topics {
+                let in_flight = f.in_flight(&topic.name);
+                prop_assert!(in_flight <= workers.div_ceil(2), "{in_flight} of {workers}");
+                *of_tenants.entry(&topic.tenant).or_default() += in_flight;
+            }
+            for tenant in ["x", "y"] {
+                let in_flight = of_tenants.get(tenant).copied().unwrap_or(0);
+                prop_assert!(in_flight <= workers.div_ceil(2), "{in_flight} of {workers} for {tenant}");
             }
             let left = workers >> topics.len();
             prop_assert!(free >= left.min(1), "{free} are free of {workers}");
