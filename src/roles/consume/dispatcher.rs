@@ -11,7 +11,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::ending::{receiver_failed, settlement};
+use super::ending::{note, receiver_failed, settlement};
+use super::failure_log::FailureLog;
 use super::lane::{LaneEvent, LaneOrder};
 use super::lane_state::{BellState, Exchange, LaneState};
 use super::limits::Limits;
@@ -55,6 +56,7 @@ pub(super) struct Dispatcher {
     pub(super) fair: Fair,
     pub(super) limits: Limits,
     pub(super) evidence: Evidence,
+    pub(super) failures: FailureLog,
     home_of: HomeOf,
     /// The process takes no new work.
     pub(super) drains: bool,
@@ -84,6 +86,7 @@ impl Dispatcher {
             in_flight: HashMap::new(),
             limits,
             evidence: Evidence::default(),
+            failures: FailureLog::default(),
             home_of,
             drains: false,
             orders: Vec::new(),
@@ -137,7 +140,9 @@ impl Dispatcher {
             let RunningCallback { leased, topic, lane, .. } = callback;
             let lane = &mut self.lanes[lane];
             lane.flying -= 1;
-            lane.owe(settlement(&topic, leased, token, &verdict, attempt), now);
+            let settlement = settlement(&topic, &leased, token, &verdict, attempt);
+            note(&mut self.failures, &leased, verdict.reason(), &settlement.outcome, now);
+            lane.owe(settlement, now);
         }
         // A topic that had used its share of the workers may now have more of its ready jobs leased.
         let free = self.free();

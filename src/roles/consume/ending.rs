@@ -1,7 +1,8 @@
 //! What happens to jobs whose callbacks ended, and to jobs that are too old for a callback. Pure, except for the log.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::failure_log::FailureLog;
 use delivery::callback::Verdict;
 use host::now_ms;
 use model::excerpt::Excerpt;
@@ -37,7 +38,7 @@ pub(super) fn ack_url(
 /// Returns what the store records about a job whose callback ended with this verdict.
 pub(super) fn settlement(
     topic: &Topic,
-    leased: Leased,
+    leased: &Leased,
     token: Token,
     verdict: &Verdict,
     attempt: Attempt,
@@ -57,16 +58,27 @@ pub(super) fn settlement(
             Outcome::Later(topic.answer_later.saturating_sub(Duration::from_millis(attempt.took_ms)))
         }
     };
-    note(&leased, verdict.reason(), &outcome);
     // An attempt that is answered later is recorded when its outcome is known.
     let attempt = (!matches!(outcome, Outcome::Ack | Outcome::Later(_))).then_some(attempt);
-    Settlement { key: leased.key, token, outcome, attempt }
+    Settlement { key: leased.key.clone(), token, outcome, attempt }
 }
 
 /// Logs the outcome. There is no reason if the receiver did not refuse the job.
-fn note(leased: &Leased, reason: Option<&str>, outcome: &Outcome) {
+pub(super) fn note(
+    failures: &mut FailureLog,
+    leased: &Leased,
+    reason: Option<&str>,
+    outcome: &Outcome,
+    now: Instant,
+) {
     let (JobKey { topic, id }, attempt) = (&leased.key, leased.attempt);
     let (id, reason) = (Excerpt(id), Excerpt(reason.unwrap_or_default()));
+    let is_dead = matches!(outcome, Outcome::Bury);
+    let has_failed = is_dead || matches!(outcome, Outcome::Retry(_));
+    if has_failed && !failures.admits(topic, is_dead, now) {
+        log::debug!(target: "notify", "{topic}:{id} failed at attempt {attempt}: {reason}");
+        return;
+    }
     match outcome {
         Outcome::Bury => {
             log::error!(target: "notify", "{topic}:{id} is a dead letter after attempt {attempt}: {reason}")
@@ -152,7 +164,7 @@ mod tests {
         let token = Token(Box::from([7]));
         let (answer, error) = (String::new(), String::new());
         let made = Attempt { number: attempt, at_ms: 0, took_ms: 1500, status: None, answer, error };
-        settlement(&topic(), leased(attempt, 0), token, verdict, made).outcome
+        settlement(&topic(), &leased(attempt, 0), token, verdict, made).outcome
     }
 
     fn failed(retry_after: Option<Duration>) -> Verdict {

@@ -134,7 +134,10 @@ impl Dispatcher {
             self.order(lane, LaneOrder::Open(opening));
         }
         let Leased { key, token, .. } = leased;
-        log::error!(target: "notify", "{}:{} is a dead letter: {}", key.topic, Excerpt(&key.id), Excerpt(&attempt.error));
+        if self.failures.admits(&key.topic, true, now) {
+            let (id, error) = (Excerpt(&key.id), Excerpt(&attempt.error));
+            log::error!(target: "notify", "{}:{id} is a dead letter: {error}", key.topic);
+        }
         let settlement = Settlement { key, token, outcome: Outcome::Bury, attempt: Some(attempt) };
         self.lanes[lane].owe(settlement, now);
     }

@@ -10,6 +10,7 @@
 mod dispatcher;
 mod ending;
 mod exchange;
+mod failure_log;
 mod held_back;
 mod lane;
 mod lane_state;
@@ -108,10 +109,12 @@ impl Consumer {
                 let is_over = drain.until.is_some_and(|at| at <= Instant::now() + LAST_CALL);
                 if is_over || self.dispatcher.is_through() {
                     self.carry_out();
+                    self.dispatcher.failures.log_rest();
                     return self.end(drain);
                 }
             }
             self.dispatcher.act(Instant::now());
+            self.dispatcher.failures.log_due(Instant::now());
             self.carry_out();
             self.wait(context)?;
         }
@@ -148,7 +151,8 @@ impl Consumer {
     fn wait(&mut self, context: &mut Context) -> Result<()> {
         context.workers_by(self.dispatcher.overdue_at());
         let drain_ends = context.drain().and_then(|Drain { until, .. }| until?.checked_sub(LAST_CALL));
-        let until = self.dispatcher.next(Instant::now()).into_iter().chain(drain_ends).min();
+        let until = self.dispatcher.next(Instant::now()).into_iter();
+        let until = until.chain(drain_ends).chain(self.dispatcher.failures.due()).min();
         let fds: Vec<BorrowedFd<'_>> =
             [self.workers.as_fd(), self.reported.as_fd()].into_iter().chain(self.topics.fd()).collect();
         let changed = context.wait(&fds, until)?.get(2).is_some_and(|readable| *readable);

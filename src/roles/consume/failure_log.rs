@@ -1,0 +1,107 @@
+//! Bounds how many failed attempts are logged, so that receivers that fail fast do not fill the disk. Pure, except for
+//! the log.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use model::job::TopicName;
+
+/// How long lines are counted, from the first one.
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// How many lines a topic gets within that time, and all topics together.
+const LINES_OF_TOPIC: u32 = 100;
+const LINES: u32 = 1000;
+
+/// The lines of the present minute, and the failures that got none.
+#[derive(Debug, Default)]
+pub(super) struct FailureLog {
+    since: Option<Instant>,
+    lines: u32,
+    topics: BTreeMap<TopicName, TopicFailures>,
+}
+
+#[derive(Debug, Default)]
+struct TopicFailures {
+    lines: u32,
+    /// The failed attempts without a line. Their jobs are tried again.
+    failed: u64,
+    /// The dead letters without a line.
+    dead: u64,
+}
+
+impl FailureLog {
+    /// Returns whether a failure gets a line. If not, it is counted.
+    pub(super) fn admits(&mut self, topic: &TopicName, is_dead: bool, now: Instant) -> bool {
+        if self.since.is_some_and(|since| now.saturating_duration_since(since) >= WINDOW) {
+            self.log_rest();
+        }
+        self.since.get_or_insert(now);
+        let of_topic = self.topics.entry(topic.clone()).or_default();
+        if of_topic.lines < LINES_OF_TOPIC && self.lines < LINES {
+            of_topic.lines += 1;
+            self.lines += 1;
+            return true;
+        }
+        *(if is_dead { &mut of_topic.dead } else { &mut of_topic.failed }) += 1;
+        false
+    }
+
+    /// Returns when there is something to log. None: nothing was left out.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let left_out = |of_topic: &TopicFailures| of_topic.failed + of_topic.dead > 0;
+        self.since.filter(|_| self.topics.values().any(left_out)).map(|since| since + WINDOW)
+    }
+
+    /// Logs what was left out, if its minute is over.
+    pub(super) fn log_due(&mut self, now: Instant) {
+        if self.due().is_some_and(|at| at <= now) {
+            self.log_rest();
+        }
+    }
+
+    /// Logs what was left out.
+    pub(super) fn log_rest(&mut self) {
+        for summary in self.summaries() {
+            log::error!(target: "notify", "{summary}");
+        }
+    }
+
+    /// Returns a line for each topic of which something was left out. The next minute begins with the next failure.
+    fn summaries(&mut self) -> Vec<String> {
+        (self.since, self.lines) = (None, 0);
+        let topics = std::mem::take(&mut self.topics).into_iter();
+        let left_out = topics.filter(|(_, failures)| failures.failed + failures.dead > 0);
+        let line = |(topic, TopicFailures { failed, dead, .. }): (TopicName, TopicFailures)| {
+            format!(
+                "{topic}: {failed} more failed attempts and {dead} more dead letters within a minute have no line"
+            )
+        };
+        left_out.map(line).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_minute_has_a_bounded_number_of_lines_and_the_rest_is_counted() {
+        let name = |text: &str| TopicName::new(text).unwrap();
+        let (mut failures, now) = (FailureLog::default(), Instant::now());
+        let admitted = (0..5000).filter(|n| failures.admits(&name("a"), n % 2 == 0, now)).count();
+        assert_eq!(admitted, 100);
+        assert!(failures.admits(&name("b"), true, now + WINDOW / 2));
+        assert_eq!(failures.due(), Some(now + WINDOW));
+        let expected = "a: 2450 more failed attempts and 2450 more dead letters within a minute have no line";
+        assert_eq!(failures.summaries(), [expected]);
+        assert_eq!(failures.due(), None);
+        // All topics together.
+        let admitted =
+            (0..3000).filter(|n| failures.admits(&name(&format!("t{}", n % 30)), true, now)).count();
+        assert_eq!(admitted, 1000);
+        // The next minute begins anew.
+        assert!(failures.admits(&name("a"), true, now + WINDOW));
+        assert_eq!((failures.due(), failures.topics.len()), (None, 1));
+    }
+}
