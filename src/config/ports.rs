@@ -28,7 +28,11 @@ const PER_SOURCE_LEAST: usize = 16;
 /// The shortest and the longest `idle_timeout`.
 const IDLE: (Duration, Duration) = (Duration::from_millis(100), HOUR.saturating_mul(24));
 
-pub(super) fn server(raw: raw::Server, has_registry: bool) -> Result<ServerSettings, ConfigError> {
+pub(super) fn server(
+    raw: raw::Server,
+    has_registry: bool,
+    base: &Path,
+) -> Result<ServerSettings, ConfigError> {
     let port = ListenPort { name: "server", example: "127.0.0.1:6789" };
     let (listen, auth, allow) = port.check(&raw.listen, &raw.auth, &raw.allow, has_registry)?;
     let (max_connections, max_connections_per_source) =
@@ -41,6 +45,11 @@ pub(super) fn server(raw: raw::Server, has_registry: bool) -> Result<ServerSetti
         max_connections_per_source,
         max_frame: size("server.max_frame", raw.max_frame, FRAMES)?,
         idle_timeout: within("server.idle_timeout", raw.idle_timeout, IDLE.0, IDLE.1)?,
+        tls: certificate(
+            ConfiguredFile { key: "server.tls.cert", file: &raw.tls.cert },
+            ConfiguredFile { key: "server.tls.key", file: &raw.tls.key },
+            base,
+        )?,
     })
 }
 

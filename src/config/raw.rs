@@ -54,6 +54,7 @@ pub(super) struct Server {
     pub max_connections_per_source: usize,
     pub max_frame: Size,
     pub idle_timeout: Span,
+    pub tls: PortTls,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -69,12 +70,12 @@ pub(super) struct Http {
     pub console: bool,
     pub session_key_file: String,
     pub public_url: String,
-    pub tls: HttpTls,
+    pub tls: PortTls,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct HttpTls {
+pub(super) struct PortTls {
     pub cert: String,
     pub key: String,
 }
@@ -226,6 +227,7 @@ impl Default for Server {
             max_connections_per_source: 0,
             max_frame: Size(1 << 20),
             idle_timeout: seconds(600),
+            tls: PortTls::default(),
         }
     }
 }
@@ -243,7 +245,7 @@ impl Default for Http {
             console: true,
             session_key_file: String::new(),
             public_url: String::new(),
-            tls: HttpTls::default(),
+            tls: PortTls::default(),
         }
     }
 }

@@ -85,7 +85,7 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settin
             _ => Some(within("watchdog", raw.watchdog, Duration::from_secs(1), HOUR)?),
         },
         watch_config: raw.watch_config,
-        server: ports::server(raw.server, registry.is_some())?,
+        server: ports::server(raw.server, registry.is_some(), base)?,
         http: ports::http(raw.http, registry.is_some(), base)?,
         timer: TimerSettings { processes: count("timer.processes", raw.timer.processes, 0, 64)? },
         consume: ConsumeSettings {

@@ -12,6 +12,7 @@ mod metered_store;
 mod refusal_log;
 mod spool;
 pub mod submit;
+pub mod tls;
 
 use std::collections::HashMap;
 use std::io::ErrorKind;

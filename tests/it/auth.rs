@@ -797,8 +797,17 @@ impl rustls::client::danger::ServerCertVerifier for Anybody {
     }
 }
 
-/// Opens a connection with TLS. Also returns the server's certificate.
+type Encrypted = rustls::StreamOwned<rustls::ClientConnection, TcpStream>;
+
+/// Opens an HTTP connection with TLS. Also returns the server's certificate.
 fn tls(port: u16, token: Option<&str>) -> std::io::Result<(Http, Vec<u8>)> {
+    let (stream, shown) = encrypted(port, &[b"h2", b"http/1.1"])?;
+    assert_eq!(stream.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
+    Ok((Http::of(stream, &format!("127.0.0.1:{port}"), token), shown))
+}
+
+/// Opens a connection with TLS. Also returns the server's certificate.
+fn encrypted(port: u16, protocols: &[&[u8]]) -> std::io::Result<(Encrypted, Vec<u8>)> {
     let seen = Arc::new(Anybody(Mutex::default()));
     let mut config =
         rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
@@ -807,17 +816,88 @@ fn tls(port: u16, token: Option<&str>) -> std::io::Result<(Http, Vec<u8>)> {
             .dangerous()
             .with_custom_certificate_verifier(Arc::clone(&seen) as _)
             .with_no_client_auth();
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     let mut socket = connect(port);
     let mut client =
         rustls::ClientConnection::new(Arc::new(config), ServerName::try_from("127.0.0.1").unwrap()).unwrap();
     while client.is_handshaking() {
         client.complete_io(&mut socket)?;
     }
-    assert_eq!(client.alpn_protocol(), Some(&b"http/1.1"[..]));
     let shown = seen.0.lock().unwrap().clone();
-    let stream = rustls::StreamOwned::new(client, socket);
-    Ok((Http::of(stream, &format!("127.0.0.1:{port}"), token), shown))
+    Ok((rustls::StreamOwned::new(client, socket), shown))
+}
+
+fn send_frame(stream: &mut Encrypted, request: &Value) {
+    let json = request.to_string();
+    stream.write_all(&[&(json.len() as u32).to_be_bytes()[..], json.as_bytes()].concat()).unwrap();
+}
+
+fn receive_frame(stream: &mut Encrypted) -> Value {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).unwrap();
+    let mut json = vec![0; u32::from_be_bytes(length) as usize];
+    stream.read_exact(&mut json).unwrap();
+    serde_json::from_slice(&json).unwrap()
+}
+
+#[test]
+fn the_tcp_port_speaks_tls_and_a_hup_ends_its_connections() {
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    certify(dir.path(), "first");
+    let sink = Sink::start();
+    let tls = "tls = { cert = \"cert.pem\", key = \"key.pem\" }\n";
+    let config = format!("[server]\nauth = \"token\"\n{tls}{}", topic("a", &sink, ""));
+    let daemon = Daemon::spawn(Arc::clone(&dir), free_port(), &config, &[]);
+    daemon.wait_all_up(support::SLOTS);
+    let token = make(&daemon, "ops", &["admin"], None);
+    let port = daemon.address().port();
+    let (mut client, first) = encrypted(port, &[]).unwrap();
+    let mut ask = |request: &Value| {
+        send_frame(&mut client, request);
+        receive_frame(&mut client)
+    };
+    assert_eq!(ask(&json!({"cmd": "ping"}))["code"], 1);
+    assert_eq!(ask(&json!({"cmd": "stats"}))["err"], "unauthorized");
+    assert_eq!(ask(&json!({"cmd": "auth", "token": token}))["code"], 1);
+    // Bodies of many TLS records.
+    let large = "x".repeat(700_000);
+    let add = json!({"cmd": "add", "topic": "a", "id": "1", "delay_ms": 3_600_000, "body": {"text": large}});
+    assert_eq!(ask(&add)["code"], 1);
+    assert_eq!(ask(&json!({"cmd": "get", "topic": "a", "id": "1"}))["data"]["text"], large.as_str());
+    // Many requests before the first answer is read.
+    let ping = json!({"cmd": "ping"}).to_string();
+    let frame = [&(ping.len() as u32).to_be_bytes()[..], ping.as_bytes()].concat();
+    client.write_all(&frame.repeat(3000)).unwrap();
+    (0..3000).for_each(|_| assert_eq!(receive_frame(&mut client)["code"], 1));
+
+    // A client without TLS gets no answer, and one that sends nothing is closed.
+    let mut plain = connect(port);
+    plain.write_all(&frame).unwrap();
+    let mut said = Vec::new();
+    let _ = plain.read_to_end(&mut said);
+    assert!(!String::from_utf8_lossy(&said).contains("code"), "{said:?}");
+    assert_eq!(connect(port).read(&mut [0; 10]).unwrap_or(0), 0);
+
+    // A client that ends its side still gets its answers.
+    let (mut last, _) = encrypted(port, &[]).unwrap();
+    send_frame(&mut last, &json!({"cmd": "auth", "token": token}));
+    send_frame(&mut last, &json!({"cmd": "get", "topic": "a", "id": "1"}));
+    last.conn.send_close_notify();
+    last.flush().unwrap();
+    assert_eq!(receive_frame(&mut last)["code"], 1);
+    assert_eq!(receive_frame(&mut last)["data"]["text"], large.as_str());
+    assert_eq!(last.read(&mut [0; 10]).unwrap(), 0);
+
+    // HUP: the connection is ended as TLS prescribes, and the next one has the new certificate.
+    certify(dir.path(), "second");
+    let before = daemon.children();
+    daemon.signal(Signal::SIGHUP);
+    all_new(&daemon, &before);
+    assert_eq!(client.read(&mut [0; 10]).unwrap(), 0);
+    let (mut client, second) = encrypted(port, &[]).unwrap();
+    assert_ne!(first, second);
+    send_frame(&mut client, &json!({"cmd": "ping"}));
+    assert_eq!(receive_frame(&mut client)["code"], 1);
 }
 
 /// Writes a certificate and its key.

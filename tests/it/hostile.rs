@@ -3,11 +3,15 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::support::http::Http;
-use crate::support::{Daemon, SECOND, Sink, eventually, topic};
+use crate::support::{Daemon, SECOND, Sink, all_new, eventually, free_port, topic};
 use cli::Answer;
+use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket};
 use serde_json::{Value, json};
 
@@ -240,4 +244,40 @@ fn long_reads_of_one_client_do_not_delay_the_adds_of_others() {
     let served = answers.iter().filter(|answer| answer.starts_with("HTTP/1.1 200")).count();
     let busy = answers.iter().filter(|answer| answer.starts_with("HTTP/1.1 503")).count();
     assert!(served >= 2 && served + busy == answers.len(), "{served} pages, {busy} times busy");
+}
+
+#[test]
+fn files_are_private_whatever_the_umask() {
+    let sink = Sink::answering(|_| Answer::new(500, "no"));
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let (port, http) = (free_port(), free_port());
+    let config = format!("log_dir = \"logs\"\n{}", topic("t", &sink, "max_attempts = 1"));
+    Daemon::write_config(dir.path(), port, http, &config);
+    let mut command = Command::new("sh");
+    command.args(["-c", "umask 000; exec \"$0\" --config \"$1\"", env!("CARGO_BIN_EXE_dq-master")]);
+    command.arg(dir.path().join("dq.toml"));
+    let daemon = Daemon::run(Arc::clone(&dir), port, http, command);
+    daemon.wait_ready();
+    Http::tcp(&daemon).ask("POST", "/v1/topics/t/jobs", &json!({"id": "1", "body": 1})).is(201);
+    eventually(10 * SECOND, "a line of the log and a password", || {
+        let logs = std::fs::read_dir(dir.path().join("logs")).ok()?.count();
+        (logs >= 3 && dir.path().join("var/run/first-password").exists()).then_some(())
+    });
+    let before = daemon.children();
+    daemon.signal(Signal::SIGUSR2);
+    all_new(&daemon, &before);
+    let mut open = Vec::new();
+    let mut folders = vec![dir.path().join("var"), dir.path().join("logs")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap()) {
+            let Ok(found) = entry.metadata() else { continue };
+            if found.is_dir() {
+                folders.push(entry.path());
+            }
+            if found.permissions().mode() & 0o077 != 0 {
+                open.push(format!("{:o} {}", found.permissions().mode(), entry.path().display()));
+            }
+        }
+    }
+    assert_eq!(open, Vec::<String>::new());
 }

@@ -90,6 +90,8 @@ pub struct ServerSettings {
     pub max_frame: usize,
     /// A connection is closed if nothing was sent or received on it for this long.
     pub idle_timeout: Duration,
+    /// The certificate of the port. None: connections are not encrypted.
+    pub tls: Option<Certificate>,
 }
 
 /// The HTTP port.

@@ -36,6 +36,7 @@ use model::failure_limiter::Source;
 use model::open_connections::OpenConnections;
 use model::settings::HttpSettings;
 use role::submit::STORE_TIMEOUT;
+use role::tls::HANDSHAKE;
 use role::{Drain, lock};
 
 /// How long a drain with a successor waits for one more request on each kept connection.
@@ -219,10 +220,10 @@ impl ConnectionTask {
             log::debug!("http: cannot set TCP_NODELAY: {e}");
         }
         let Some(tls) = tls else { return self.serve(stream).await };
-        match tokio::time::timeout(tls::HANDSHAKE, tls.accept(stream)).await {
+        match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
             Ok(Ok(stream)) => self.serve(stream).await,
             Ok(Err(e)) => log::debug!("http: TLS handshake failed: {}", Excerpt(e)),
-            Err(_) => log::debug!("http: no TLS handshake within {:?}", tls::HANDSHAKE),
+            Err(_) => log::debug!("http: no TLS handshake within {:?}", HANDSHAKE),
         }
     }
 

@@ -1,18 +1,20 @@
 //! One client's connection: its buffers, its framing, and its answers in the order of its requests.
 
 use std::collections::VecDeque;
-use std::net::{Shutdown, SocketAddr};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
 
 use super::answer::{Json, Tcp, Ticket, refused};
 use super::handoff::HandoffState;
+use super::reply::Reply;
 use super::request::{Client, RequestOutcome, RequestRouter};
 use super::socket::{ReadOutcome, Socket, consume};
 use model::token::Pass;
 use protocol::dq::{Framing, Refusal};
 use role::submit::Submitter;
+use role::tls::HANDSHAKE;
 
 /// How many bytes are read from one connection before the other connections have their turn.
 pub(super) const TURN: usize = 64 << 10;
@@ -64,24 +66,6 @@ enum Input {
     Lost(Option<Instant>),
 }
 
-/// An answer that the client is owed.
-#[derive(Debug)]
-enum Reply {
-    /// The store has had the request since `since`. The answer counts as `guess` bytes.
-    Pending { since: Instant, guess: usize },
-    /// The answer is there.
-    Done(Json),
-}
-
-impl Reply {
-    fn bytes(&self) -> usize {
-        match self {
-            Reply::Pending { guess, .. } => *guess,
-            Reply::Done(json) => json.len(),
-        }
-    }
-}
-
 #[derive(Debug)]
 pub(super) struct Connection {
     pub socket: Socket,
@@ -107,9 +91,9 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(stream: TcpStream, peer: SocketAddr, serial: u64) -> Connection {
+    pub(super) fn new(socket: Socket, peer: SocketAddr, serial: u64) -> Connection {
         Connection {
-            socket: Socket::new(stream),
+            socket,
             peer,
             serial,
             opened_at: Instant::now(),
@@ -141,13 +125,18 @@ impl Connection {
             log::debug!("{}: {e}", self.peer);
             AfterTurn::Ended
         });
-        let owes_nothing = self.replies.is_empty() && self.outbox.is_empty();
+        let owes_nothing = self.replies.is_empty() && self.outbox.is_empty() && !self.socket.has_unsent();
         match self.input {
-            Input::Shut if owes_nothing && !self.held => AfterTurn::Ended,
+            Input::Shut if owes_nothing && !self.held => {
+                if self.socket.is_encrypted() {
+                    self.socket.end_writing();
+                }
+                AfterTurn::Ended
+            }
             Input::Lost(None) if owes_nothing => {
                 // This tells the client that nothing more will come. The connection then waits for the client to close
                 // it.
-                let _ = self.socket.stream.shutdown(Shutdown::Write);
+                self.socket.end_writing();
                 self.input = Input::Lost(Some(Instant::now() + FAREWELL));
                 progress
             }
@@ -305,7 +294,9 @@ impl Connection {
     /// Returns when the connection is closed if no byte moves until then, or if its client shows no token in time.
     /// `proof_patience` is how long that may take. None: the client needs no token.
     pub(super) fn closes_at(&self, idle: Duration, proof_patience: Option<Duration>) -> Instant {
-        let unproved_at = proof_patience.filter(|_| self.pass.is_none()).map(|span| self.opened_at + span);
+        let handshake = self.socket.is_handshaking().then_some(HANDSHAKE);
+        let unproved_at = proof_patience.filter(|_| self.pass.is_none()).or(handshake);
+        let unproved_at = unproved_at.map(|span| self.opened_at + span);
         let silent_at = self.silent_at(idle);
         unproved_at.map_or(silent_at, |at| at.min(silent_at))
     }
@@ -354,9 +345,12 @@ impl Connection {
         self.socket.read_to_the_end();
     }
 
-    /// Reads nothing more, because another process will take the connection over.
+    /// Reads nothing more, because another process will take the connection over. A connection with TLS cannot be passed
+    /// on, so it is drained.
     pub(super) fn prepare_to_pass(&mut self) {
-        if self.input == Input::Open {
+        if self.socket.is_encrypted() {
+            self.drain();
+        } else if self.input == Input::Open {
             self.input = Input::Passing;
             self.held = false;
         }
@@ -389,6 +383,12 @@ impl Connection {
     /// Returns a connection that another process has passed on.
     pub(super) fn taken_over(stream: TcpStream, serial: u64, handoff_state: HandoffState) -> Connection {
         let HandoffState { peer, framing, pass, inbox, outbox } = handoff_state;
-        Connection { framing, pass, inbox, outbox, ..Connection::new(stream, peer, serial) }
+        Connection {
+            framing,
+            pass,
+            inbox,
+            outbox,
+            ..Connection::new(Socket::new(stream, None), peer, serial)
+        }
     }
 }

@@ -9,6 +9,7 @@ mod answer;
 mod connection;
 mod drain;
 mod handoff;
+mod reply;
 mod request;
 mod socket;
 
@@ -23,12 +24,14 @@ use anyhow::{Context as _, Result, bail};
 use mio::net::{TcpListener, TcpStream};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
+use rustls::{ServerConfig, ServerConnection};
 use slab::Slab;
 
 use self::answer::Tcp;
 use self::connection::{AfterTurn, Connection, TURN};
 use self::handoff::{HandoffReceiver, HandoffSender};
 use self::request::RequestRouter;
+use self::socket::Socket;
 use model::failure_limiter::Source;
 use model::open_connections::OpenConnections;
 use model::settings::ServerSettings;
@@ -79,6 +82,8 @@ struct Server {
     buffer: Box<[u8]>,
     submit: Submitter<Tcp>,
     front: RequestRouter,
+    /// None: connections are not encrypted.
+    tls: Option<Arc<ServerConfig>>,
     /// Receives the connections that a draining server passes on.
     handoff_receiver: HandoffReceiver,
     /// Passes this server's connections on while it drains. `passing` tells whether it still does.
@@ -117,7 +122,10 @@ impl Server {
             Interest::READABLE,
         )?;
         let ServerSettings { max_connections, max_connections_per_source, .. } = context.settings.server;
+        let tls = context.settings.server.tls.as_ref();
+        let tls = tls.map(|certificate| role::tls::server_config(certificate, "server")).transpose()?;
         Ok(Server {
+            tls: tls.map(Arc::new),
             poll,
             handoff_receiver,
             handoff_sender: None,
@@ -247,7 +255,16 @@ impl Server {
                 log::warn!("{peer}: cannot set TCP_NODELAY: {e}");
                 continue;
             }
-            if self.keep(stream, peer, |stream, serial| Connection::new(stream, peer, serial)).is_some() {
+            let tls = self.tls.clone().map(ServerConnection::new).transpose();
+            let tls = match tls {
+                Ok(tls) => tls,
+                Err(e) => {
+                    log::warn!("{peer}: cannot begin TLS: {e}");
+                    continue;
+                }
+            };
+            let connection = |stream, serial| Connection::new(Socket::new(stream, tls), peer, serial);
+            if self.keep(stream, peer, connection).is_some() {
                 let idle = self.front.settings.server.idle_timeout;
                 let patience = self.front.proof_patience().map_or(idle, |patience| patience.min(idle));
                 self.sweep_by(Instant::now() + patience);

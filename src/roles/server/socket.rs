@@ -1,10 +1,12 @@
-//! A client's socket: whether a read is worth its call, and when a byte last moved.
+//! A client's socket: whether a read is worth its call, and when a byte last moved. With TLS, it also encrypts.
 
-use std::io::{ErrorKind, Read, Result, Write};
+use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::net::Shutdown;
 use std::time::Instant;
 
 use mio::event::Event;
 use mio::net::TcpStream;
+use rustls::ServerConnection;
 
 /// An empty buffer larger than this many bytes is freed.
 const KEPT: usize = 64 << 10;
@@ -12,6 +14,7 @@ const KEPT: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Socket {
     pub stream: TcpStream,
+    tls: Option<Box<ServerConnection>>,
     /// The socket may hold bytes. A read that returns less than the buffer's size has emptied the socket, and an event
     /// reports what comes after that (epoll(7)). So a further read, only to learn that there is nothing, is not needed.
     readable: bool,
@@ -34,8 +37,24 @@ pub(super) enum ReadOutcome {
 
 impl Socket {
     /// Wraps a stream that may already hold bytes.
-    pub(super) fn new(stream: TcpStream) -> Socket {
-        Socket { stream, readable: true, to_the_end: false, moved_at: Instant::now() }
+    pub(super) fn new(stream: TcpStream, tls: Option<ServerConnection>) -> Socket {
+        let tls = tls.map(Box::new);
+        Socket { stream, tls, readable: true, to_the_end: false, moved_at: Instant::now() }
+    }
+
+    /// Whether the socket encrypts. Its state cannot be passed to another process.
+    pub(super) fn is_encrypted(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Whether the TLS handshake is not over yet.
+    pub(super) fn is_handshaking(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
+    }
+
+    /// Whether there are encrypted bytes that the client has not taken yet.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.wants_write())
     }
 
     /// Records what an event reports. The end of the stream, or an error, is reported together with the last bytes, and
@@ -53,6 +72,9 @@ impl Socket {
 
     /// Reads once.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<ReadOutcome> {
+        if self.tls.is_some() {
+            return self.read_encrypted(buffer);
+        }
         while self.readable {
             match self.stream.read(buffer) {
                 Ok(0) => return Ok(ReadOutcome::End),
@@ -69,8 +91,72 @@ impl Socket {
         Ok(ReadOutcome::Nothing)
     }
 
+    fn read_encrypted(&mut self, buffer: &mut [u8]) -> Result<ReadOutcome> {
+        let Some(tls) = &mut self.tls else { return Ok(ReadOutcome::Nothing) };
+        loop {
+            // What is already decrypted comes first. No event reports it.
+            match tls.reader().read(buffer) {
+                Ok(0) => return Ok(ReadOutcome::End),
+                Ok(n) => return Ok(ReadOutcome::Some(n)),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                // The client has closed the connection without saying so in TLS. It may have sent less than it wanted.
+                Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(ReadOutcome::End),
+                Err(e) => return Err(e),
+            }
+            if !self.readable {
+                return Ok(ReadOutcome::Nothing);
+            }
+            match tls.read_tls(&mut self.stream) {
+                Ok(_) => {
+                    self.moved_at = Instant::now();
+                    let understood = tls.process_new_packets();
+                    // An answer of the handshake, or an alert.
+                    while tls.wants_write() && tls.write_tls(&mut self.stream).is_ok() {}
+                    understood.map_err(Error::other)?;
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => self.readable = false,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Tells the client that nothing more will be sent.
+    pub(super) fn end_writing(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.send_close_notify();
+            while tls.wants_write() && tls.write_tls(&mut self.stream).is_ok() {}
+        }
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// Encrypts as much of `outbox` as there is room for, and writes what the client takes.
+    fn write_encrypted(&mut self, outbox: &mut Vec<u8>) -> Result<()> {
+        let Some(tls) = &mut self.tls else { return Ok(()) };
+        let mut done = 0;
+        loop {
+            // It takes nothing if too much is encrypted already.
+            done += tls.writer().write(&outbox[done..])?;
+            if !tls.wants_write() {
+                break;
+            }
+            match tls.write_tls(&mut self.stream) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(_) => self.moved_at = Instant::now(),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        consume(outbox, done);
+        Ok(())
+    }
+
     /// Writes as much as the client takes, and removes it from `outbox`.
     pub(super) fn write(&mut self, outbox: &mut Vec<u8>) -> Result<()> {
+        if self.tls.is_some() {
+            return self.write_encrypted(outbox);
+        }
         let mut done = 0;
         while done < outbox.len() {
             match self.stream.write(&outbox[done..]) {

@@ -1,0 +1,24 @@
+//! An answer that a client is owed.
+
+use std::time::Instant;
+
+use super::answer::Json;
+
+/// An answer that the client is owed.
+#[derive(Debug)]
+pub(super) enum Reply {
+    /// The store has had the request since `since`. The answer counts as `guess` bytes.
+    Pending { since: Instant, guess: usize },
+    /// The answer is there.
+    Done(Json),
+}
+
+impl Reply {
+    /// Returns its length, as far as that is known.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Reply::Pending { guess, .. } => *guess,
+            Reply::Done(json) => json.len(),
+        }
+    }
+}
