@@ -98,6 +98,7 @@ pub(super) struct Consume {
 pub(super) struct Store {
     pub backend: String,
     pub path: String,
+    pub min_free: Size,
     pub prefix: String,
     pub timeout: Span,
     pub pool: u32,
@@ -267,6 +268,7 @@ impl Default for Store {
         Store {
             backend: "embedded".into(),
             path: "var/dq.db".into(),
+            min_free: Size(32 << 20),
             prefix: "dq".into(),
             timeout: seconds(2),
             pool: 8,

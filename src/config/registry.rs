@@ -43,7 +43,7 @@ pub(super) fn registry(
     }
     if url.is_empty() {
         return Ok(match store {
-            StoreSettings::Embedded { path } => {
+            StoreSettings::Embedded { path, .. } => {
                 Some(RegistrySettings::Sqlite { path: path.with_file_name("registry.db") })
             }
             StoreSettings::Redis(_) => None,
@@ -75,7 +75,7 @@ fn sqlite(path: &str, store: &StoreSettings, base: &Path) -> Result<RegistrySett
                                 MySQL, or leave it out"
                 .to_owned())
         }
-        StoreSettings::Embedded { path: jobs } if *jobs == path => {
+        StoreSettings::Embedded { path: jobs, .. } if *jobs == path => {
             Err("it is the file of store.path; use another file".to_owned())
         }
         StoreSettings::Embedded { .. } => Ok(RegistrySettings::Sqlite { path }),

@@ -53,7 +53,8 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settin
         }
         "embedded" => {
             durability::check_embedded(&raw.store)?;
-            StoreSettings::Embedded { path: path("store.path", &raw.store.path)? }
+            let min_free = size("store.min_free", raw.store.min_free, MIN_FREE)? as u64;
+            StoreSettings::Embedded { path: path("store.path", &raw.store.path)?, min_free }
         }
         "redis" => StoreSettings::Redis(nodes::redis(raw.store, base, &run_dir)?),
         other => {
@@ -110,6 +111,9 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settin
     }
     Ok(settings)
 }
+
+/// The smallest and the largest `store.min_free`.
+const MIN_FREE: (Size, Size) = (Size(0), Size(1 << 40));
 
 /// The smallest and the largest `log_max_size`.
 const LOG_SIZES: (Size, Size) = (Size(64 << 10), Size(16 << 30));

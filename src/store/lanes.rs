@@ -14,7 +14,9 @@ use model::topic::{Durability, Topics};
 /// Opens the store that the settings name. `run_dir` is the folder that has its bells.
 pub fn open(settings: &settings::StoreSettings, run_dir: &Path) -> Result<Box<dyn Store>> {
     match settings {
-        settings::StoreSettings::Embedded { path } => Ok(Box::new(SqliteStore::open(path, run_dir)?)),
+        settings::StoreSettings::Embedded { path, min_free } => {
+            Ok(Box::new(SqliteStore::open(path, run_dir, *min_free)?))
+        }
         settings::StoreSettings::Redis(settings) => Ok(Box::new(RedisStore::open(settings)?)),
     }
 }

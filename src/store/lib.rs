@@ -14,6 +14,7 @@ mod bell;
 mod capability;
 mod counts;
 mod dead;
+mod disk;
 mod flow;
 mod lanes;
 mod lease;
@@ -52,7 +53,7 @@ pub enum StoreError {
     #[error("the store is locked by another program")]
     Busy,
     /// The store has no room left.
-    #[error("the store is full")]
+    #[error("the store is full, or its disk has less room than store.min_free")]
     Full,
     /// The store's file is damaged, or not a database.
     #[error("the store is damaged: {0}")]

@@ -127,7 +127,7 @@ fn permits_of_a_dead_host_end_soon_if_its_clock_goes_back() {
     // (This process's clock cannot be set back. Instead, the moment up to which the permits are held is moved far
     // ahead.)
     let dir = tempfile::tempdir().unwrap();
-    let settings = settings::StoreSettings::Embedded { path: dir.path().join("dq.db") };
+    let settings = settings::StoreSettings::Embedded { path: dir.path().join("dq.db"), min_free: 0 };
     let mut store = store::open(&settings, dir.path()).unwrap();
     assert_eq!(permits(store.as_mut(), "dead", 0), 3);
     let db = rusqlite::Connection::open(dir.path().join("dq.db")).unwrap();

@@ -674,6 +674,38 @@ fn a_full_disk_is_an_error_to_clients_and_works_again_after() {
     });
 }
 
+#[test]
+fn with_little_room_left_only_adds_are_refused() {
+    if on_redis() {
+        return; // This is about the embedded store's file.
+    }
+    let sink = Sink::start();
+    let (daemon, filler) = Daemon::on_small_disk_with(&topic("t", &sink, ""), "2MiB");
+    let mut client = daemon.client();
+    for n in 0..20 {
+        succ(&client.ask(&add("t", &format!("due-{n}"), 2000)).unwrap());
+    }
+    let mut file = std::fs::File::create(&filler).unwrap();
+    let refused = eventually(20 * SECOND, "a refusal", || {
+        file.write_all(&[0; 65_536]).expect("the disk is not full");
+        let answer = client.ask(&add("t", "late", 3_600_000)).unwrap();
+        (answer["code"] == 0).then_some(answer)
+    });
+    assert_eq!(refused["err"], "store_full", "{refused}");
+    assert!(refused["msg"].as_str().unwrap().contains("store.min_free"), "{refused}");
+    // What is there is delivered and settled.
+    sink.wait_for(20, 20 * SECOND);
+    eventually(10 * SECOND, "20 settlements", || {
+        stats(&mut client, "t").values().sum::<u64>().le(&1).then_some(())
+    });
+    succ(&client.ask(&json!({"cmd": "del", "topic": "t", "id": "late"})).unwrap_or(json!({"code": 1})));
+    drop(file);
+    std::fs::remove_file(&filler).unwrap();
+    eventually(10 * SECOND, "an add that is taken", || {
+        (client.ask(&add("t", "after", 0)).unwrap()["code"] == 1).then_some(())
+    });
+}
+
 /// Sends bytes and returns what comes back until the other side closes.
 fn raw(daemon: &Daemon, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(daemon.address()).unwrap();

@@ -55,7 +55,7 @@ impl Fixture for Embedded {
     }
     fn settings(&self) -> settings::StoreSettings {
         let path: PathBuf = self.dir.path().join("dq.db");
-        settings::StoreSettings::Embedded { path }
+        settings::StoreSettings::Embedded { path, min_free: 0 }
     }
     fn run_dir(&self) -> &Path {
         self.dir.path()

@@ -18,7 +18,7 @@ pub(super) fn check(settings: &Settings, status: Option<&Status>) -> Vec<CheckRe
     let user = status.and_then(|status| user_of(status.pid)).unwrap_or_else(this_user);
     let mut places: Vec<(&str, PathBuf, bool)> = vec![("run_dir", settings.run_dir.clone(), false)];
     places.extend(settings.log_dir.clone().map(|dir| ("log_dir", dir, false)));
-    if let StoreSettings::Embedded { path } = &settings.store {
+    if let StoreSettings::Embedded { path, .. } = &settings.store {
         // SQLite makes further files beside the store.
         places.extend(path.parent().map(|folder| ("store's folder", folder.to_owned(), false)));
         let files = ["", "-wal", "-shm"].map(|suffix| beside(path, suffix));

@@ -20,7 +20,7 @@ pub(super) fn check(settings: Option<&Settings>, status: Option<&Status>) -> Vec
         lines.push(judge::descriptors(limit, settings.server.max_connections as u64));
     }
     let store = match &settings.store {
-        StoreSettings::Embedded { path } => path.parent(),
+        StoreSettings::Embedded { path, .. } => path.parent(),
         StoreSettings::Redis(_) => None,
     };
     let folders =

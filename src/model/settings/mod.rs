@@ -172,6 +172,8 @@ pub enum StoreSettings {
     Embedded {
         /// The file.
         path: PathBuf,
+        /// Adds are refused while the disk of the file has fewer bytes left.
+        min_free: u64,
     },
     /// Nodes of Redis.
     Redis(RedisSettings),
@@ -327,7 +329,7 @@ pub fn is_one_store(before: &str, after: &str) -> bool {
 impl fmt::Display for StoreSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            StoreSettings::Embedded { path } => write!(f, "embedded in {}", path.display()),
+            StoreSettings::Embedded { path, .. } => write!(f, "embedded in {}", path.display()),
             StoreSettings::Redis(redis) => {
                 write!(f, "redis under {}", redis.prefix)?;
                 redis.nodes.iter().try_for_each(|n| write!(f, ", {}: {} shards", n.name, n.shards))

@@ -133,7 +133,7 @@ impl Api {
 
     /// Returns the file of the embedded store, if that is the store.
     pub(super) async fn store_file(&self) -> Option<StoreFile> {
-        let settings::StoreSettings::Embedded { path } = &self.settings.store else { return None };
+        let settings::StoreSettings::Embedded { path, .. } = &self.settings.store else { return None };
         let path = path.clone();
         tokio::task::spawn_blocking(move || find_store_file(&path)).await.ok().flatten()
     }

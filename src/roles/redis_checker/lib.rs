@@ -62,7 +62,7 @@ const MOVE_MAX: Duration = Duration::from_secs(60);
 /// Runs the role.
 pub fn run(mut context: Context) -> Result<()> {
     let path = match &context.settings.store {
-        settings::StoreSettings::Embedded { path } => Some(path.clone()),
+        settings::StoreSettings::Embedded { path, .. } => Some(path.clone()),
         settings::StoreSettings::Redis(_) => None,
     };
     let mut store = context.store()?;

@@ -1,10 +1,7 @@
 //! How full the spool is, and whether its disk has room for what has to be written.
 
-use std::path::Path;
-
-use nix::sys::statvfs::statvfs;
-
 use super::{PAGE, SEND_BYTES, Spool, unread};
+use crate::disk::free_bytes;
 use crate::{Result, StoreError};
 use model::settings::beside;
 
@@ -53,7 +50,7 @@ impl Spool {
     /// sent is written three times: with its number, when it is removed, and into the file. The log must fit into the
     /// file, too.
     pub(super) fn check_disk(&self, bytes: usize) -> Result<()> {
-        let Some(free) = self.free_bytes() else { return Ok(()) };
+        let Some(free) = free_bytes(&self.path) else { return Ok(()) };
         let log = std::fs::metadata(beside(&self.path, "-wal")).map_or(0, |log| log.len());
         let batch = (self.used_bytes()? + bytes as u64).min(BATCH_BYTES as u64);
         let needed = log + 3 * batch + (2 * bytes + SEND_BYTES) as u64;
@@ -68,13 +65,6 @@ impl Spool {
 
     /// Returns whether the disk has less room than the sender needs.
     pub(super) fn has_full_disk(&self) -> bool {
-        self.free_bytes().is_some_and(|free| free < SEND_BYTES as u64)
-    }
-
-    /// Returns how many bytes are free on the disk. None: the system does not say.
-    fn free_bytes(&self) -> Option<u64> {
-        let folder = self.path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let disk = statvfs(folder).ok()?;
-        Some(disk.blocks_available() * disk.fragment_size())
+        free_bytes(&self.path).is_some_and(|free| free < SEND_BYTES as u64)
     }
 }

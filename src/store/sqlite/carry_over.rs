@@ -4,13 +4,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use nix::sys::statvfs::statvfs;
 use rusqlite::Connection;
 
 use super::LOG_PAGES;
 use super::connect::{BUSY, refused};
 use super::turn::Turn;
 use super::wal::Log;
+use crate::disk::free_bytes;
 use crate::{Result, StoreError};
 
 /// If the disk has less free space than this, the log is copied even if it is short, so that its space can be used
@@ -34,10 +34,7 @@ fn checkpoint(db: &Connection, mode: &str) -> rusqlite::Result<Pages> {
 
 /// Copies the log into the file, if the log is long enough or disk space is scarce.
 pub(super) fn carry_over(db: &Connection, turn: &Turn, log: &mut Log, path: &Path) -> Result<()> {
-    let scarce = path
-        .parent()
-        .and_then(|folder| statvfs(folder).ok())
-        .is_some_and(|disk| disk.blocks_available() * disk.fragment_size() < SCARCE_BYTES);
+    let scarce = free_bytes(path).is_some_and(|free| free < SCARCE_BYTES);
     let enough = if scarce { 1 } else { i64::from(LOG_PAGES) };
     if checkpoint(db, "NOOP").map_err(refused)?.log < enough {
         return Ok(());

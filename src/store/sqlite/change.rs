@@ -8,7 +8,7 @@ use rusqlite::{OptionalExtension, params};
 
 use super::write::Write;
 use super::{CHUNK, SqliteStore, browse, letters, row};
-use crate::{Added, Change, Changed, Deleted, HELD_MS, Jobs, Result, View};
+use crate::{Added, Change, Changed, Deleted, HELD_MS, Jobs, Result, StoreError, View};
 use model::job::{Due, JobId, JobKey, NewJob, OnConflict, State, TopicName};
 
 /// Pauses a topic, so that its jobs are no longer leased; or resumes it, and rings the consumers.
@@ -168,6 +168,9 @@ pub(super) fn release(w: &mut Write<'_>, (key, due): &(JobKey, Due)) -> rusqlite
 
 impl Jobs for SqliteStore {
     fn add(&mut self, jobs: &[NewJob]) -> Vec<Result<Added>> {
+        if !self.reserve.has_room() {
+            return jobs.iter().map(|_| Err(StoreError::Full)).collect();
+        }
         self.in_chunks(Durability::Full, jobs, add)
     }
 

@@ -26,6 +26,7 @@ mod wal;
 mod write;
 
 use crate::Maintenance;
+use crate::disk::Reserve;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -73,11 +74,13 @@ pub struct SqliteStore {
     log_rung: i32,
     /// The topics that [`Promotion::take_buried`](crate::Promotion::take_buried) has not returned yet.
     buried: Vec<TopicName>,
+    reserve: Reserve,
 }
 
 impl SqliteStore {
-    /// Opens the file, makes it if it is not there, and brings it up to date.
-    pub fn open(path: &Path, run_dir: &Path) -> Result<SqliteStore> {
+    /// Opens the file, makes it if it is not there, and brings it up to date. Adds are refused while the disk has fewer
+    /// than `min_free` bytes left.
+    pub fn open(path: &Path, run_dir: &Path, min_free: u64) -> Result<SqliteStore> {
         let io = |e: std::io::Error| StoreError::Unavailable(format!("cannot open {}: {e}", path.display()));
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         std::fs::create_dir_all(folder).map_err(io)?;
@@ -105,6 +108,7 @@ impl SqliteStore {
         let mut store = SqliteStore {
             db,
             path: path.to_owned(),
+            reserve: Reserve::new(path, min_free),
             file,
             turn: Arc::new(turn),
             log: Log::beside(path),

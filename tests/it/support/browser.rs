@@ -80,22 +80,24 @@ impl Browser {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let Setting { width, height, language } = setting;
         let profile = tempfile::tempdir().unwrap();
-        let driver = Command::new("chromedriver")
-            .args(["--port=0"])
-            .env("HOME", profile.path())
-            .env("LANGUAGE", language.replace('-', "_"))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("chromedriver can be run: make tools");
-        let mut driver = Driver(driver);
-        let mut told = BufReader::new(driver.0.stdout.take().unwrap()).lines();
-        let port: u16 = told
-            .by_ref()
-            .find_map(|line| {
+        // It chooses a port that is free on IPv4, and ends if the same port is not free on IPv6.
+        let started = (0..5).find_map(|_| {
+            let driver = Command::new("chromedriver")
+                .args(["--port=0"])
+                .env("HOME", profile.path())
+                .env("LANGUAGE", language.replace('-', "_"))
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("chromedriver can be run: make tools");
+            let mut driver = Driver(driver);
+            let mut told = BufReader::new(driver.0.stdout.take().unwrap()).lines();
+            let port: Option<u16> = told.by_ref().find_map(|line| {
                 line.unwrap().rsplit_once("successfully on port ")?.1.trim_end_matches('.').parse().ok()
-            })
-            .expect("it tells its port");
+            });
+            port.map(|port| (driver, told, port))
+        });
+        let (driver, told, port) = started.expect("chromedriver tells its port");
         // Its output is read to the end, so that it can always write.
         std::thread::spawn(move || told.for_each(drop));
         let arguments = vec![

@@ -266,6 +266,11 @@ impl Daemon {
     /// Starts a daemon whose folder `var` is a disk of its own with 6 MB, in a mount namespace that ends with the
     /// daemon. Also returns the path of a file there, with which the disk can be filled.
     pub fn on_small_disk(more: &str) -> (Daemon, PathBuf) {
+        Daemon::on_small_disk_with(more, "0B")
+    }
+
+    /// Does the same with this `store.min_free`.
+    pub fn on_small_disk_with(more: &str, min_free: &str) -> (Daemon, PathBuf) {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         let (port, http) = (free_port(), free_port());
         Daemon::write_config(dir.path(), port, http, more);
@@ -278,6 +283,7 @@ impl Daemon {
             command.args(["-r", "-m"]);
         }
         command.args(["sh", "-c", script, "sh"]).arg(dir.path()).arg(env!("CARGO_BIN_EXE_dq-master"));
+        command.env("DQ_STORE__MIN_FREE", min_free);
         let daemon = Daemon::run(Arc::clone(&dir), port, http, command);
         daemon.wait_ready();
         // The path goes through the daemon's own view of the folder.

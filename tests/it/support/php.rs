@@ -194,7 +194,7 @@ impl Target {
 
     pub fn store(&self) -> Box<dyn Store> {
         let store = match self.nodes.len() {
-            0 => settings::StoreSettings::Embedded { path: self.dir.path().join("var/dq.db") },
+            0 => settings::StoreSettings::Embedded { path: self.dir.path().join("var/dq.db"), min_free: 0 },
             _ => {
                 let nodes = self.nodes.iter().enumerate();
                 let node = |(n, s): (usize, &RedisServer)| {
