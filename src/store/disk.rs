@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nix::sys::statvfs::statvfs;
 
 /// How long what was found is believed.
-const BELIEVED: Duration = Duration::from_millis(500);
+const BELIEVED: Duration = Duration::from_millis(50);
 
 /// Returns how many bytes are free on the disk of a file. None: the system does not say.
 pub(crate) fn free_bytes(file: &Path) -> Option<u64> {

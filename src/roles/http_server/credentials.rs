@@ -81,13 +81,41 @@ fn place(url: &str) -> Option<(String, String, Option<u16>)> {
     Some((uri.scheme_str()?.to_ascii_lowercase(), host, uri.authority().and_then(Authority::port_u16)))
 }
 
+/// Replaces each `***` in a URL by what another URL has there: the user and the password, and the values of the query.
+fn unmasked_url(url: &str, before: &str) -> String {
+    fn query(url: &str) -> impl Iterator<Item = &str> {
+        url.split_once('?').map_or("", |(_, query)| query).split('&')
+    }
+    fn user(url: &str) -> Option<&str> {
+        let authority = url.split_once("://")?.1.split(['/', '?']).next()?;
+        Some(authority.rsplit_once('@')?.0)
+    }
+    let (rest, own_query) = url.split_once('?').map_or((url, None), |(rest, query)| (rest, Some(query)));
+    let mut unmasked = match user(before) {
+        Some(known) if user(url) == Some(MASK) => {
+            rest.replacen(&format!("://{MASK}@"), &format!("://{known}@"), 1)
+        }
+        _ => rest.to_owned(),
+    };
+    if let Some(own_query) = own_query {
+        let value = |part: &str| {
+            let name = part.strip_suffix(MASK).filter(|name| name.ends_with('='))?;
+            query(before).find(|known| known.starts_with(name)).map(str::to_owned)
+        };
+        let parts: Vec<String> =
+            own_query.split('&').map(|part| value(part).unwrap_or_else(|| part.to_owned())).collect();
+        unmasked += &format!("?{}", parts.join("&"));
+    }
+    unmasked
+}
+
 /// Completes a change of a topic by somebody who does not see its credentials. Values that are `***` are those that the
 /// topic had. If the callback is at another place now, the topic keeps none of its credentials.
 pub(super) fn restore(before: &Topic, changed: &mut Topic) {
-    if changed.callback == masked_url(&before.callback) {
-        changed.callback.clone_from(&before.callback);
-    }
     let stays = place(&changed.callback) == place(&before.callback);
+    if stays {
+        changed.callback = unmasked_url(&changed.callback, &before.callback);
+    }
     changed.headers.retain(|name, value| {
         let own = before.headers.get(name);
         match own {
@@ -140,6 +168,9 @@ mod tests {
         let whole = vec!["authorization=secret".to_owned(), "x-shop=7".to_owned()];
         assert_eq!(change("http://***@h:1/a?k=***", masked), (before.callback.clone(), whole.clone()));
         assert_eq!(change("http://H:1/other", masked), ("http://H:1/other".to_owned(), whole.clone()));
+        // The parts of the URL that stay masked are the old ones.
+        let moved = change("http://***@h:1/b?new=1&k=***", masked);
+        assert_eq!(moved, ("http://u:p@h:1/b?new=1&k=1".to_owned(), whole.clone()));
         for elsewhere in ["http://evil:1/a", "http://h:2/a", "https://h:1/a"] {
             assert_eq!(change(elsewhere, masked).1, Vec::<String>::new(), "{elsewhere}");
             // A PATCH of the callback alone leaves the headers as they were.
