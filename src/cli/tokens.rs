@@ -48,6 +48,10 @@ struct Create {
     /// How long the token is valid, such as "90days"; default: until it is revoked
     #[arg(long, value_name = "SPAN")]
     expires: Option<String>,
+
+    /// How fast clients may add jobs with the token, such as "100/s", "30/m" or "500/h"; default: no limit
+    #[arg(long, value_name = "RATE")]
+    add_rate: Option<String>,
 }
 
 /// List the tokens with their names and scopes, but not their secrets
@@ -81,6 +85,7 @@ struct Token {
     created_ms: Option<i64>,
     expires_ms: Option<i64>,
     creator: Option<String>,
+    add_rate: Option<String>,
 }
 
 /// Runs `dq token`.
@@ -89,10 +94,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let as_json = arguments.at.json;
     match &arguments.command {
         Command::Create(create) => {
-            let Create { name, scopes, expires } = create;
+            let Create { name, scopes, expires, add_rate } = create;
             let mut asked = json!({"name": name, "scopes": scopes});
             if let Some(expires) = expires {
                 asked["expires"] = json!(expires);
+            }
+            if let Some(rate) = add_rate {
+                asked["add_rate"] = json!(rate);
             }
             let answer = api.ask("POST", "/v1/tokens", &asked)?;
             if as_json {
@@ -121,12 +129,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn table(tokens: &[Box<RawValue>]) -> Result<String> {
-    let mut table = Table::new(&["NAME", "SCOPES", "MADE", "EXPIRES", "BY"]);
+    let mut table = Table::new(&["NAME", "SCOPES", "ADDS", "MADE", "EXPIRES", "BY"]);
     let when = |ms: Option<i64>| ms.map_or_else(|| NOTHING.to_owned(), moment);
     for token in tokens {
-        let Token { name, scopes, created_ms, expires_ms, creator } = serde_json::from_str(token.get())?;
+        let Token { name, scopes, created_ms, expires_ms, creator, add_rate } =
+            serde_json::from_str(token.get())?;
         let creator = creator.filter(|c| !c.is_empty()).unwrap_or_else(|| NOTHING.to_owned());
-        table.row([name, scopes.join(" "), when(created_ms), when(expires_ms), creator]);
+        let adds = add_rate.unwrap_or_else(|| NOTHING.to_owned());
+        table.row([name, scopes.join(" "), adds, when(created_ms), when(expires_ms), creator]);
     }
     Ok(table.text())
 }

@@ -52,11 +52,7 @@ impl<'de> Deserialize<'de> for Span {
 
 impl Serialize for Size {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-        match units.into_iter().find(|(unit, _)| self.0 > 0 && self.0.is_multiple_of(*unit)) {
-            Some((unit, name)) => to.collect_str(&format_args!("{}{name}", self.0 / unit)),
-            None => to.collect_str(&format_args!("{}B", self.0)),
-        }
+        to.collect_str(&model::topic::Size(self.0 as u64))
     }
 }
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::headers::Headers;
+use crate::quota::Quota;
 
 /// The latest due time that dq accepts: the end of the year 9999.
 pub const LATEST_MS: i64 = 253_402_300_799_999;
@@ -268,6 +269,8 @@ pub struct NewJob {
     pub attempts: u32,
     /// The headers that its callbacks carry in addition to the topic's.
     pub headers: Headers,
+    /// The limits that the add must keep. None: it has none, or was acknowledged before.
+    pub quota: Option<Arc<Quota>>,
 }
 
 /// One attempt, as it is stored with its job.

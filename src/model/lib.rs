@@ -20,6 +20,7 @@ pub mod notice;
 pub mod open_connections;
 pub mod password;
 pub mod php_node;
+pub mod quota;
 pub mod refusals;
 pub mod rendezvous;
 pub mod retry;

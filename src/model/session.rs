@@ -119,6 +119,7 @@ mod tests {
             created_ms: 1,
             expires_ms: None,
             creator: String::new(),
+            add_rate: None,
         }
     }
 

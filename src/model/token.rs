@@ -14,6 +14,7 @@ use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 use crate::job::TopicName;
 use crate::password::Hashed;
 use crate::scope::{Need, Scope};
+use crate::topic::Rate;
 
 /// What each secret begins with, so that scanners for leaked secrets recognize it.
 const PREFIX: &str = "dq_";
@@ -244,6 +245,9 @@ pub struct Token {
     pub expires_ms: Option<i64>,
     /// Who created the token.
     pub creator: String,
+    /// The most jobs that clients add with it in a span. None: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub add_rate: Option<Rate>,
 }
 
 impl Token {
@@ -336,6 +340,7 @@ mod tests {
             created_ms: 1,
             expires_ms,
             creator: String::new(),
+            add_rate: None,
         }
     }
 

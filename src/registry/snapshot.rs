@@ -214,6 +214,7 @@ mod tests {
             created_ms: 1,
             expires_ms: Some(2),
             creator: "root".into(),
+            add_rate: None,
         };
         let snapshot =
             Snapshot { source, revision: Revision(u64::MAX), topics: vec![topic], tokens: Some(vec![token]) };

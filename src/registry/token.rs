@@ -4,6 +4,10 @@ use super::InvalidRow;
 use model::scope::Scope;
 use model::token::{Token, TokenName};
 
+/// What the word begins with that stands for [`Token::add_rate`] beside the scopes. (An older release refuses a token
+/// with a word that it does not know. So it does not let a client add faster than it may.)
+const ADD_RATE: &str = "add_rate=";
+
 /// A row: texts and numbers that are not checked yet.
 #[derive(Debug)]
 pub(super) struct TokenRow {
@@ -18,11 +22,13 @@ pub(super) struct TokenRow {
 
 impl TokenRow {
     pub(super) fn new(token: &Token) -> TokenRow {
-        let scopes: Vec<String> = token.scopes.iter().map(Scope::to_string).collect();
+        let scopes = token.scopes.iter().map(Scope::to_string);
+        let words: Vec<String> =
+            scopes.chain(token.add_rate.map(|rate| format!("{ADD_RATE}{rate}"))).collect();
         TokenRow {
             name: token.name.stored(),
             digest: token.proof.clone().into(),
-            scopes: scopes.join(" "),
+            scopes: words.join(" "),
             created_ms: token.created_ms,
             expires_ms: token.expires_ms,
             creator: token.creator.clone(),
@@ -41,12 +47,20 @@ impl TokenRow {
             scopes: self
                 .scopes
                 .split_ascii_whitespace()
+                .filter(|word| !word.starts_with(ADD_RATE))
                 .map(str::parse)
                 .collect::<Result<_, _>>()
                 .map_err(|e: model::scope::NoScope| unusable(e.to_string()))?,
             created_ms: self.created_ms,
             expires_ms: self.expires_ms,
             creator: self.creator.clone(),
+            add_rate: self
+                .scopes
+                .split_ascii_whitespace()
+                .find_map(|word| word.strip_prefix(ADD_RATE))
+                .map(str::parse)
+                .transpose()
+                .map_err(unusable)?,
         })
     }
 }

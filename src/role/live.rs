@@ -248,6 +248,7 @@ mod tests {
             created_ms: 0,
             expires_ms: None,
             creator: String::new(),
+            add_rate: None,
         };
         let mut write = |tokens: Option<Vec<Token>>| {
             let (source, revision) = (source.clone(), Revision(1));

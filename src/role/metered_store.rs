@@ -114,6 +114,11 @@ impl MeteredStore {
     }
 }
 
+/// Returns whether the store failed. (A client that is over its quota is refused, and that is no failure.)
+fn is_failure<T>(result: &Result<T>) -> bool {
+    matches!(result, Err(e) if !matches!(e, StoreError::OverQuota(_)))
+}
+
 /// Returns the outcome of an add; none: it waits in the spool, which has its own count.
 fn add_outcome(added: &Result<Added>) -> Option<AddOutcome> {
     Some(match added {
@@ -123,6 +128,7 @@ fn add_outcome(added: &Result<Added>) -> Option<AddOutcome> {
         Ok(Added::Kept { .. }) => AddOutcome::Kept,
         Ok(Added::Rejected) => AddOutcome::Exists,
         Err(StoreError::Unknown(_)) => AddOutcome::Unknown,
+        Err(StoreError::OverQuota(_)) => AddOutcome::Refused,
         Err(_) => AddOutcome::Failed,
     })
 }
@@ -132,7 +138,7 @@ impl Jobs for MeteredStore {
         let begun = Instant::now();
         let all = self.store.add(jobs);
         let first = jobs.first().map(|job| &job.key);
-        self.took(Operation::Add, first, begun, all.iter().any(Result::is_err));
+        self.took(Operation::Add, first, begun, all.iter().any(is_failure));
         for (job, added) in jobs.iter().zip(&all) {
             let counters = self.counters.topic(job.key.topic.as_str());
             match add_outcome(added) {

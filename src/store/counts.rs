@@ -18,12 +18,20 @@ pub struct Counts {
     pub dead: u64,
     /// When the ready job that has waited longest was due, Unix milliseconds. None: no job is ready.
     pub oldest_ready_ms: Option<i64>,
+    /// The bytes of all its jobs, dead letters included. None: they are not counted. (On Redis they are counted from the
+    /// first add on that had a limit.)
+    pub bytes: Option<u64>,
 }
 
 impl Counts {
+    /// Returns how many jobs are delayed, ready or leased.
+    pub fn pending(&self) -> u64 {
+        self.delayed + self.ready + self.leased
+    }
+
     /// Returns the counts of a topic that has no jobs.
     pub fn none(topic: TopicName) -> Counts {
-        Counts { topic, delayed: 0, ready: 0, leased: 0, dead: 0, oldest_ready_ms: None }
+        Counts { topic, delayed: 0, ready: 0, leased: 0, dead: 0, oldest_ready_ms: None, bytes: None }
     }
 }
 

@@ -44,6 +44,7 @@ pub use sqlite::SqliteStore;
 
 use model::headers::Headers;
 use model::job::{Attempt, Body, Due, JobKey, Priority, State, TopicName};
+use model::quota::OverQuota;
 use model::ticket::TicketSecret;
 
 /// Why a store did not do what it was asked to do. Nothing was changed, unless the error is [`StoreError::Unknown`].
@@ -77,6 +78,9 @@ pub enum StoreError {
     /// The home of the job does not answer, and the spool of this host has no room for more changes.
     #[error("the spool is full: {0}")]
     SpoolFull(String),
+    /// A limit of the topic or of the token does not allow the add or the change.
+    #[error("{0}")]
+    OverQuota(OverQuota),
     /// The server cannot make the change as safe as its topic asks, so the change was not made.
     #[error("not as safe as asked: {0}")]
     NotDurable(String),
@@ -98,6 +102,7 @@ impl StoreError {
             StoreError::Unfit(_) => "nodes_unfit",
             StoreError::Moving(_) => "nodes_moving",
             StoreError::SpoolFull(_) => "spool_full",
+            StoreError::OverQuota(_) => "quota",
             StoreError::NotDurable(_) => "not_durable",
             StoreError::Unknown(_) => "unknown",
         }
@@ -133,6 +138,8 @@ pub struct Change {
     pub max_attempts: Option<Option<u32>>,
     /// The new headers, in place of all old ones. If they are empty, the job has none from now on.
     pub headers: Option<Headers>,
+    /// The limit of the topic that a new body must keep, in bytes. None: no limit.
+    pub max_bytes: Option<u64>,
 }
 
 /// A job as it is stored.

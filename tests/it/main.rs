@@ -35,6 +35,7 @@ mod losses;
 mod metrics;
 mod nodes;
 mod openapi;
+mod quotas;
 mod redis;
 mod refusals;
 mod registry_contract;

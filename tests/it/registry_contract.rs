@@ -130,6 +130,7 @@ fn token(n: &str, random: u8) -> Token {
         created_ms: 1_796_140_250_000,
         expires_ms: Some(1_796_140_250_001),
         creator: "运维".into(),
+        add_rate: None,
     }
 }
 

@@ -9,12 +9,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use model::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
 use model::letters::Pace;
+use model::quota::{AddRate, OverQuota, Quota, QuotaLimit};
 use model::settings;
 use model::topic::Rate;
 use store::{
     Added, Batch, Bell, BellKind, Change, Changed, CircuitState, Counts, DeadLetter, DeadLetterOperation,
     Deleted, HELD_MS, Lanes, Leased, OUTAGE, Opening, Outcome, OwnerTag, PermitAsk, Settled, Settlement,
-    Store, Token, Wanted, Which,
+    Store, StoreError, Token, Wanted, Which,
 };
 
 struct Bells(Vec<Box<dyn Bell>>);
@@ -61,6 +62,163 @@ impl Fixture for Embedded {
         self.dir.path()
     }
     const SHARDS: usize = 1;
+}
+
+/// Makes jobs with limits, one for each id.
+fn limited(quota: &Quota, ids: impl Iterator<Item = u32>, body: &str) -> Vec<NewJob> {
+    let quota = std::sync::Arc::new(quota.clone());
+    let job = |n| NewJob { quota: Some(quota.clone()), ..new_job("t", &format!("j{n}"), body, later()) };
+    ids.map(job).collect()
+}
+
+/// A due time that does not come during a test.
+fn later() -> Due {
+    Due::In(Duration::from_secs(3600))
+}
+
+/// Returns how many adds were accepted, and the limits that refused the others.
+fn accepted(added: &[store::Result<Added>]) -> (usize, Vec<OverQuota>) {
+    let over = |one: &store::Result<Added>| match one {
+        Err(StoreError::OverQuota(over)) => Some(*over),
+        Err(e) => panic!("{e}"),
+        Ok(_) => None,
+    };
+    let refused: Vec<OverQuota> = added.iter().filter_map(over).collect();
+    (added.len() - refused.len(), refused)
+}
+
+fn counts_of(store: &mut dyn Store, topic: &str) -> Counts {
+    store.counts().unwrap().into_iter().find(|one| one.topic.as_str() == topic).unwrap()
+}
+
+fn a_topic_holds_no_more_jobs_than_its_quota<F: Fixture>(f: &F) {
+    let mut store = f.open();
+    let most = 4 * F::SHARDS;
+    let quota = Quota { max_pending: Some(most as u32), ..Quota::default() };
+    let many = 40 * F::SHARDS as u32;
+    let (taken, refused) = accepted(&store.add(&limited(&quota, 0..many, "1")));
+    assert_eq!((taken, counts_of(&mut *store, "t").pending()), (most, most as u64));
+    assert!(refused.iter().all(|over| over.limit == QuotaLimit::Pending), "{refused:?}");
+    // A job that is there is replaced, and takes no new place.
+    let there: Vec<u32> =
+        (0..many).filter(|n| store.get(&key("t", &format!("j{n}"))).unwrap().is_some()).collect();
+    let replaced = store.add(&limited(&quota, there.iter().copied(), "22"));
+    assert_eq!(accepted(&replaced).0, most);
+    assert!(replaced.iter().all(|one| matches!(one, Ok(Added::Replaced { .. }))), "{replaced:?}");
+    let absent = (0..many).find(|n| !there.contains(n)).unwrap();
+    assert_eq!(accepted(&store.add(&limited(&quota, absent..=absent, "1"))).0, 0);
+    // A place that is free is used again.
+    let keys: Vec<JobKey> = there.iter().map(|n| key("t", &format!("j{n}"))).collect();
+    store.delete(&keys).into_iter().for_each(|one| assert_eq!(one, Ok(Deleted::Done)));
+    assert_eq!(accepted(&store.add(&limited(&quota, absent..=absent, "1"))).0, 1);
+    // Without limits nothing is refused.
+    let free: Vec<NewJob> =
+        limited(&quota, 0..many, "1").into_iter().map(|job| NewJob { quota: None, ..job }).collect();
+    assert_eq!(accepted(&store.add(&free)).0, many as usize);
+}
+
+fn a_topic_holds_no_more_bytes_than_its_quota<F: Fixture>(f: &F) {
+    let mut store = f.open();
+    let body = format!("\"{}\"", "x".repeat(998));
+    let most = 10_000 * F::SHARDS as u64;
+    let quota = Quota { max_bytes: Some(most), ..Quota::default() };
+    let many = 60 * F::SHARDS as u32;
+    let (taken, refused) = accepted(&store.add(&limited(&quota, 0..many, &body)));
+    assert_eq!(taken, 9 * F::SHARDS, "each shard has room for nine of a little more than a thousand bytes");
+    assert!(refused.iter().all(|over| over.limit == QuotaLimit::Bytes), "{refused:?}");
+    let bytes = counts_of(&mut *store, "t").bytes.unwrap();
+    assert!(bytes <= most && bytes > most * 9 / 10, "{bytes}");
+    // Neither a greater body nor a greater replacement gets in, and a smaller one does.
+    let there = (0..many).find(|n| store.get(&key("t", &format!("j{n}"))).unwrap().is_some()).unwrap();
+    let big = format!("\"{}\"", "x".repeat(5000));
+    assert_eq!(accepted(&store.add(&limited(&quota, there..=there, &big))).0, 0);
+    let change = |text: &str| Change {
+        body: Some(Body::parse(text).unwrap()),
+        max_bytes: Some(most),
+        ..Change::default()
+    };
+    let job = key("t", &format!("j{there}"));
+    assert!(matches!(store.change(&job, &change(&big)), Err(StoreError::OverQuota(_))));
+    assert_eq!(store.change(&job, &change("1")), Ok(Changed::Done));
+    assert_eq!(accepted(&store.add(&limited(&quota, there..=there, &body))).0, 1);
+}
+
+fn the_bytes_of_a_topic_stay_exact<F: Fixture>(f: &F) {
+    let mut store = f.open();
+    let quota = Quota { max_bytes: Some(1 << 40), ..Quota::default() };
+    store.add(&limited(&quota, 1000..1020, "\"they stay\""));
+    let before = counts_of(&mut *store, "t").bytes.unwrap();
+    assert!(before >= 20 * 11);
+    let now = |ids: std::ops::Range<u32>, body: &str| -> Vec<NewJob> {
+        let due = Due::In(Duration::ZERO);
+        limited(&quota, ids, body).into_iter().map(|job| NewJob { due, ..job }).collect()
+    };
+    for round in 0..3_u32 {
+        let body = format!("\"{}\"", "b".repeat(10 + 300 * round as usize));
+        store.add(&now(0..40, &body));
+        // Replaced, some twice in one call, some without limits.
+        store.add(&now(0..10, "7"));
+        let twice: Vec<NewJob> = now(5..8, "88").into_iter().chain(now(5..8, "\"999\"")).collect();
+        store.add(&twice);
+        let free: Vec<NewJob> =
+            now(8..12, "\"free\"").into_iter().map(|job| NewJob { quota: None, ..job }).collect();
+        store.add(&free);
+        let change = Change { body: Some(Body::parse("\"changed\"").unwrap()), ..Change::default() };
+        store.change(&key("t", "j30"), &change).unwrap();
+        store.delete(&[key("t", "j31"), key("t", "j32")]);
+        // Accepted, dead, retried, and replaced while it is leased.
+        let leased = lease(&mut *store, "t", 100);
+        assert!(leased.len() > 20, "{}", leased.len());
+        store.add(&now(0..3, "\"replaced while leased\""));
+        for (n, job) in leased.iter().enumerate() {
+            let outcome = match n % 3 {
+                0 => Outcome::Ack,
+                1 => Outcome::Bury,
+                _ => Outcome::Retry(later()),
+            };
+            settle(&mut *store, job, outcome);
+        }
+    }
+    // Some ids have several dead letters: the first, a middle and the last of them go.
+    let topic = topic("t");
+    let dead = store.list(&topic, State::Dead, None, 500).unwrap().jobs;
+    assert!(dead.len() > 20, "{}", dead.len());
+    let some = |n: usize| DeadLetter { id: dead[n].key.id.clone(), died_ms: dead[n].until_ms.unwrap() };
+    store.purge_letters(&topic, &[some(0), some(dead.len() / 2), some(dead.len() - 1)]).unwrap();
+    store.redrive(&topic, &Which::All, 5, Pace::default()).unwrap();
+    for state in [State::Dead, State::Leased, State::Ready] {
+        while store.purge(&topic, state, 500).unwrap() > 0 {}
+    }
+    let rest: Vec<JobKey> = (0..40).map(|n| key("t", &format!("j{n}"))).collect();
+    store.delete(&rest);
+    let after = counts_of(&mut *store, "t");
+    assert_eq!((after.pending(), after.dead, after.bytes), (20, 0, Some(before)));
+}
+
+fn a_rate_of_adds_is_kept<F: Fixture>(f: &F) {
+    let mut store = f.open();
+    let jobs = 5 * F::SHARDS as u32;
+    let rate = |limit, name: &str, jobs| AddRate {
+        limit,
+        name: name.to_owned(),
+        rate: Rate { jobs, per: Duration::from_secs(3600) },
+    };
+    let topic = rate(QuotaLimit::TopicRate, "topic:t", jobs);
+    let quota = Quota { rates: vec![topic.clone()], ..Quota::default() };
+    let many = 60 * F::SHARDS as u32;
+    let (taken, refused) = accepted(&store.add(&limited(&quota, 0..many, "1")));
+    assert_eq!(taken as u32, jobs);
+    for over in refused {
+        assert_eq!(over.limit, QuotaLimit::TopicRate);
+        assert!((600..730).contains(&over.wait.as_secs()), "{:?}", over.wait);
+    }
+    // Of two rates both are kept, and a job that one refuses does not count for the other.
+    let token = rate(QuotaLimit::TokenRate, "token:shop", 2 * F::SHARDS as u32);
+    let wide = rate(QuotaLimit::TopicRate, "topic:u", 1000 * F::SHARDS as u32);
+    let both = Quota { rates: vec![wide, token], ..Quota::default() };
+    let (taken, refused) = accepted(&store.add(&limited(&both, 1000..1000 + many, "1")));
+    assert_eq!(taken, 2 * F::SHARDS);
+    assert!(refused.iter().all(|over| over.limit == QuotaLimit::TokenRate));
 }
 
 /// Servers that all tests share. Each test has its own prefix.
@@ -1633,4 +1791,8 @@ contract! {
     a_circuit_and_a_pause_hold_each_by_itself
     a_few_of_many_topics_can_be_asked_and_the_others_are_told_of_by_and_by
     jobs_that_were_forgotten_in_an_outage_are_spread_once
+    a_topic_holds_no_more_jobs_than_its_quota
+    a_topic_holds_no_more_bytes_than_its_quota
+    the_bytes_of_a_topic_stay_exact
+    a_rate_of_adds_is_kept
 }

@@ -41,6 +41,7 @@ function make(reload) {
     onsubmit: (it) => it.run(async () => {
       const wanted = { name: it.state.name.trim(), scopes: scopesOf(it.state) };
       if (it.state.expires) wanted.expires = it.state.expires;
+      if (it.state.add_rate.trim()) wanted.add_rate = it.state.add_rate.trim();
       const token = await post('/v1/tokens', wanted);
       reload();
       showSecret(token);
@@ -52,11 +53,12 @@ function make(reload) {
         h('fieldset', { class: 'fieldset', key: 'scopes' }, h('legend', { class: 'field-label' }, t('token.scopes')),
           KINDS.map((kind) => checkbox({ name: kind, label: h('span', null, h('b', null, t(`scope.${kind}`)), ' ', h('span', { class: 'soft' }, t(`scope.${kind}.help`))), checked: it.state[kind], onchange: set(kind) }))),
         (it.state.produce || it.state.consume) && field({ name: 'topics', label: t('token.topics'), value: it.state.topics, mono: true, placeholder: '*', problem: fieldProblem(it, 'scopes'), help: [t('token.topics.help'), ' ', [...live.topics.keys()].slice(0, 6).join(', ')], onchange: set('topics') }),
-        field({ name: 'expires', label: t('token.expires'), kind: 'select', value: it.state.expires, options: [['', t('token.never')], ['30d', t('token.30d')], ['90d', t('token.90d')], ['365d', t('token.365d')]], onchange: set('expires') })];
+        field({ name: 'expires', label: t('token.expires'), kind: 'select', value: it.state.expires, options: [['', t('token.never')], ['30d', t('token.30d')], ['90d', t('token.90d')], ['365d', t('token.365d')]], onchange: set('expires') }),
+        it.state.produce && field({ name: 'add_rate', label: t('field.add_rate'), value: it.state.add_rate, mono: true, placeholder: '100/s', problem: fieldProblem(it, 'add_rate'), help: t('field.add_rate.help'), onchange: set('add_rate') })];
     },
     actions: (it) => [button({ label: t('cancel'), onclick: it.close }), button({ label: t('token.make'), type: 'submit', kind: 'primary', busy: it.busy, disabled: it.state.name.trim() === '' || scopesOf(it.state).length === 0 })],
   });
-  Object.assign(dialog.state, { name: '', produce: true, consume: false, read: false, admin: false, topics: '', expires: '' });
+  Object.assign(dialog.state, { name: '', produce: true, consume: false, read: false, admin: false, topics: '', expires: '', add_rate: '' });
   redraw();
 }
 
@@ -78,6 +80,7 @@ function list(tokens, reload) {
     columns: [
       { key: 'name', label: t('token.name'), main: true, view: (token) => h('span', { class: 'mono' }, token.name) },
       { key: 'scopes', label: t('token.scopes'), view: (token) => h('span', { class: 'badges' }, token.scopes.map((scope) => h('span', { key: scope }, tag(scope === 'admin' ? 'ready' : 'plain', scope)))) },
+      { key: 'add_rate', label: t('field.add_rate'), view: (token) => (token.add_rate ? h('span', { class: 'mono' }, token.add_rate) : h('span', { class: 'soft' }, '–')) },
       { key: 'created', label: t('token.created'), view: (token) => h('span', { class: 'two-lines' }, at(token.created_ms), token.creator && h('span', { class: 'soft' }, token.creator)) },
       { key: 'expires', label: t('token.expires'), view: (token) => (token.expires_ms === null ? h('span', { class: 'soft' }, t('token.never')) : isOver(token) ? tag('bad', t('token.over')) : ago(token.expires_ms)) },
       { key: 'revoke', label: t('actions'), hidden: true, right: true, view: (token) => actionButton({ label: t('token.revoke'), small: true, onclick: () => revoke(token, reload) }) },

@@ -3,7 +3,7 @@
 import { get, path, post, query } from '../api.js';
 import { barChart, lineChart } from '../chart.js';
 import { h } from '../dom.js';
-import { count, fullMoment, micros, moment, rate, span, weekday } from '../format.js';
+import { bytes, count, fullMoment, micros, moment, rate, span, weekday } from '../format.js';
 import { t } from '../i18n.js';
 import { live } from '../live.js';
 import { card, figure, pageHead } from '../parts/card.js';
@@ -29,6 +29,8 @@ function figures(topic) {
   const state = (name, tone) => figure({ key: name, label: t(`state.${name}`), value: count(topic[name]), tone, href: topicHref(topic.topic, name === 'dead' ? 'dead' : 'jobs') + (name === 'dead' ? '' : `?state=${name}`) });
   return h('section', { class: 'figures-row', key: 'figures', 'aria-label': t('overview.figures') },
     state('delayed', 'delayed'), state('ready', 'ready'), state('leased', 'leased'), state('dead', 'bad'),
+    topic.max_pending && figure({ key: 'max_pending', label: t('figure.max_pending'), value: `${count(topic.delayed + topic.ready + topic.leased)} / ${count(topic.max_pending)}` }),
+    topic.max_bytes && figure({ key: 'max_bytes', label: t('figure.max_bytes'), value: `${bytes(topic.bytes ?? 0)} / ${topic.max_bytes}` }),
     figure({ key: 'oldest', label: t('topics.oldest'), value: span(oldest(topic)) }),
     figure({ key: 'in', label: t('figure.in'), value: `${rate(topic.inn ?? 0)}${t('unit.per_s')}` }),
     figure({ key: 'out', label: t('figure.out'), value: `${rate(topic.out ?? 0)}${t('unit.per_s')}` }),

@@ -170,6 +170,7 @@ export default {
   'topics.none.text': 'A topic says where jobs of one kind are delivered, and what happens when that fails.',
   'topic.register': 'Register a topic',
   'alert.dead_letter': 'Dead letters',
+  'alert.quota_nearly_used': 'Quota nearly used up',
   'alert.topic_late': 'Topic is late',
   'alert.circuit_open': 'Circuit is open',
   'alert.jobs_stranded': 'Nobody delivers its due jobs',

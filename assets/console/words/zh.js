@@ -170,6 +170,7 @@ export default {
   'topics.none.text': '主题决定一类任务投递到哪里，以及失败后怎么办。',
   'topic.register': '注册主题',
   'alert.dead_letter': '出现死信',
+  'alert.quota_nearly_used': '配额即将用尽',
   'alert.topic_late': '主题投递滞后',
   'alert.circuit_open': '主题熔断',
   'alert.jobs_stranded': '到期任务无人投递',

@@ -99,6 +99,7 @@ impl Entry {
             on_conflict: OnConflict::Keep,
             max_attempts: None,
             attempts: failures,
+            quota: None,
         };
         Ok(ParsedEntry { job, notify_ms })
     }

@@ -66,6 +66,7 @@ fn option(setting: &'static Setting) -> Arg {
         SettingKind::Span { .. } => (setting.name, "SPAN", None),
         SettingKind::Count { .. } => (setting.name, "NUMBER", None),
         SettingKind::Rate { .. } => (setting.name, "RATE", None),
+        SettingKind::Bytes { .. } => (setting.name, "SIZE", None),
         SettingKind::CatchUp { .. } | SettingKind::Success { .. } => (setting.name, "RULE", None),
         SettingKind::Durability => (setting.name, "LEVEL", None),
         SettingKind::Words(_) => (setting.name, "WORD", None),

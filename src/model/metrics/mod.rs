@@ -33,7 +33,7 @@ pub enum AddOutcome {
     Failed,
     /// The store may or may not have stored it.
     Unknown,
-    /// It was refused before the store was called.
+    /// It was refused before the store was called, or because of a quota.
     Refused,
 }
 

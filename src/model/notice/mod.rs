@@ -30,6 +30,7 @@ pub const KINDS: &[&str] = &[
     "circuit_open",
     "jobs_stranded",
     "topic_problem",
+    "quota_nearly_used",
     "process_restarting",
     "registry_away",
     "disk_nearly_full",

@@ -8,6 +8,7 @@ mod secret;
 mod setting;
 mod topics;
 mod words;
+mod written;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,7 +23,7 @@ pub use self::secret::signing_key;
 use self::setting::{HOUR, LONGEST, settings};
 pub use self::setting::{Setting, SettingKind};
 pub use self::topics::Topics;
-pub use self::words::{CatchUp, Failure, Rate, Success};
+pub use self::words::{CatchUp, Failure, Rate, Size, Success};
 use crate::job::{Priority, TopicName};
 use crate::retry::Retry;
 
@@ -139,6 +140,14 @@ settings! {
     max_in_flight: Option<u32> = None, SettingKind::Count { least: 1, most: MILLION };
     /// The most callbacks that begin in a span, such as `100/s`, `30/m` or `500/h`. Null: no limit.
     rate: Option<Rate> = None, SettingKind::Rate { most: MILLION };
+    /// The most jobs that are delayed, ready or leased. More adds are refused. Null: no limit.
+    max_pending: Option<u32> = None, SettingKind::Count { least: 1, most: 1_000_000_000 };
+    /// The most bytes that all jobs of the topic have together, such as `10MiB`. Dead letters count too. More adds are
+    /// refused. Null: no limit.
+    max_bytes: Option<Size> = None, SettingKind::Bytes { least: 1, most: 1 << 50 };
+    /// The most jobs that clients add in a span, such as `100/s`, `30/m` or `500/h`. More adds are refused. Null: no
+    /// limit.
+    add_rate: Option<Rate> = None, SettingKind::Rate { most: MILLION };
     /// Whose topic it is, such as a department or a customer. Workers are shared fairly by tenant, and then by topic.
     /// Empty: the topic is a tenant of its own.
     tenant: String = String::new(), SettingKind::Text { most: 64 };

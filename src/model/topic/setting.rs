@@ -1,19 +1,14 @@
 //! The settings of a topic. Each is declared once, in `settings!`, with its documentation, type, default and bounds. The
 //! configuration file, the API, the registry, the command line and the OpenAPI document follow from that. Pure.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::{
-    CatchUp, Durability, Failure, InvalidTopic, Method, Mode, Payload, Rate, Status, Success, Topic,
-};
+use super::written::Size;
+use super::{self as topic, InvalidTopic, Topic};
 use crate::excerpt::Excerpt;
-use crate::job::Priority;
 use crate::json_time;
-use crate::retry::Retry;
 
 pub(super) const HOUR: Duration = Duration::from_secs(3600);
 
@@ -52,6 +47,13 @@ pub enum SettingKind {
         least: u32,
         /// The greatest.
         most: u32,
+    },
+    /// A [`topic::Size`] within these bounds, in bytes.
+    Bytes {
+        /// The least.
+        least: u64,
+        /// The greatest.
+        most: u64,
     },
     /// A [`Rate`] of at most `most` jobs.
     Rate {
@@ -105,13 +107,6 @@ pub struct Setting {
     pub(super) size: fn(&Topic) -> Option<Size>,
 }
 
-/// The size of a value that has bounds.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Size {
-    Span(Duration),
-    Count(u32),
-}
-
 /// Declares the struct [`Topic`] and the list of its settings: for each its documentation, type, default and kind.
 macro_rules! settings {
     ($($(#[doc = $about:literal])+ $name:ident: $type:ty = $default:expr, $kind:expr;)+) => {
@@ -148,15 +143,15 @@ macro_rules! setting {
             kind: $kind,
             default: || {
                 let default: $type = $default;
-                $crate::topic::setting::Written::write(&default)
+                $crate::topic::written::Written::write(&default)
             },
             read: |topic, value| {
-                topic.$name = $crate::topic::setting::Written::read(value)?;
+                topic.$name = $crate::topic::written::Written::read(value)?;
                 Some(())
             },
             reset: |topic| topic.$name = $default,
-            write: |topic| $crate::topic::setting::Written::write(&topic.$name),
-            size: |topic| $crate::topic::setting::Written::size(&topic.$name),
+            write: |topic| $crate::topic::written::Written::write(&topic.$name),
+            size: |topic| $crate::topic::written::Written::size(&topic.$name),
         }
     };
 }
@@ -201,6 +196,7 @@ impl Setting {
             }
             SettingKind::Span { .. } => json_time::DURATION.to_owned(),
             SettingKind::Count { least, most } => format!("a whole number from {least} to {most}"),
+            SettingKind::Bytes { .. } => "a size such as \"10MiB\", or a number of bytes".to_owned(),
             SettingKind::Rate { .. } => "a rate such as \"100/s\", \"30/m\", \"500/h\"".to_owned(),
             SettingKind::CatchUp { .. } => "\"all\", \"spread 10m\" or \"skip older than 1h\"".to_owned(),
             SettingKind::Durability => "\"memory\", \"fsync\", \"replicas:1\"".to_owned(),
@@ -282,6 +278,10 @@ impl Setting {
             (SettingKind::Count { least, most }, Some(Size::Count(n))) if !(least..=most).contains(&n) => {
                 Err(InvalidTopic::new(self.name, format!("{n} is not within {least} to {most}")))
             }
+            (SettingKind::Bytes { least, most }, Some(Size::Bytes(n))) if !(least..=most).contains(&n.0) => {
+                let [least, most] = [least, most].map(topic::Size);
+                Err(InvalidTopic::new(self.name, format!("{n} is not within {least} to {most}")))
+            }
             (SettingKind::Rate { most }, Some(Size::Count(n))) if !(1..=most).contains(&n) => {
                 Err(InvalidTopic::new(self.name, format!("{n} is not within 1 to {most}")))
             }
@@ -290,112 +290,11 @@ impl Setting {
     }
 }
 
-/// A value with a written form.
-pub(super) trait Written: Sized {
-    fn read(value: &Value) -> Option<Self>;
-    fn write(&self) -> Value;
-    fn size(&self) -> Option<Size> {
-        None
-    }
-}
-
-impl Written for Duration {
-    /// A part of a millisecond counts as a whole one: the registries keep milliseconds.
-    fn read(value: &Value) -> Option<Duration> {
-        let span = match value {
-            Value::Number(seconds) => match seconds.as_u64() {
-                Some(seconds) => Duration::from_secs(seconds),
-                None => Duration::try_from_secs_f64(seconds.as_f64()?).ok()?,
-            },
-            Value::String(text) => humantime::parse_duration(text).ok()?,
-            _ => return None,
-        };
-        let part = span.subsec_nanos() % 1_000_000;
-        if part == 0 { Some(span) } else { span.checked_add(Duration::from_nanos((1_000_000 - part).into())) }
-    }
-
-    fn write(&self) -> Value {
-        humantime::format_duration(*self).to_string().replace(' ', "").into()
-    }
-
-    fn size(&self) -> Option<Size> {
-        Some(Size::Span(*self))
-    }
-}
-
-impl Written for Retry {
-    fn read(value: &Value) -> Option<Retry> {
-        match value {
-            Value::Array(list) => list.iter().map(Duration::read).collect::<Option<_>>().map(Retry::List),
-            name if *name == "2n+1" => Some(Retry::TwoNPlusOne),
-            name if *name == "exponential" => Some(Retry::Exponential),
-            _ => None,
-        }
-    }
-
-    fn write(&self) -> Value {
-        match self {
-            Retry::TwoNPlusOne => json!("2n+1"),
-            Retry::Exponential => json!("exponential"),
-            Retry::List(delays) => delays.iter().map(Duration::write).collect(),
-        }
-    }
-}
-
-impl Written for Option<Rate> {
-    fn read(value: &Value) -> Option<Option<Rate>> {
-        Rate::deserialize(value).ok().map(Some)
-    }
-
-    fn write(&self) -> Value {
-        self.map_or(Value::Null, |rate| rate.to_string().into())
-    }
-
-    fn size(&self) -> Option<Size> {
-        self.map(|rate| Size::Count(rate.jobs))
-    }
-}
-
-macro_rules! written_by_serde {
-    ($($type:ty $(, $size:expr)?;)+) => {$(
-        impl Written for $type {
-            fn read(value: &Value) -> Option<$type> {
-                Deserialize::deserialize(value).ok()
-            }
-            fn write(&self) -> Value {
-                serde_json::to_value(self).unwrap_or_default()
-            }
-            $(fn size(&self) -> Option<Size> {
-                let size: fn(&$type) -> Option<Size> = $size;
-                size(self)
-            })?
-        }
-    )+};
-}
-written_by_serde! {
-    String;
-    Vec<String>;
-    Vec<Failure>;
-    BTreeMap<String, String>;
-    u32, |n| Some(Size::Count(*n));
-    Option<u32>, |n| n.map(Size::Count);
-    CatchUp, |rule| match rule {
-        CatchUp::All => None,
-        CatchUp::Spread(span) | CatchUp::Skip(span) => Some(Size::Span(*span)),
-    };
-    Option<Durability>;
-    Method;
-    Mode;
-    Payload;
-    Priority;
-    Status;
-    Success;
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::job::TopicName;
+    use serde_json::json;
 
     fn topic() -> Topic {
         Topic::new(TopicName::new("orders").unwrap(), "http://h/")

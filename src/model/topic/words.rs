@@ -101,6 +101,52 @@ impl From<Rate> for RateText {
     }
 }
 
+/// A number of bytes. It is written `"10MiB"`, `"64kB"`, or as a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "SizeText", into = "String")]
+pub struct Size(pub u64);
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a size such as \"10MiB\", or a number of bytes")]
+enum SizeText {
+    Number(u64),
+    Text(String),
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+        match units.into_iter().find(|(unit, _)| self.0 > 0 && self.0.is_multiple_of(*unit)) {
+            Some((unit, name)) => write!(f, "{}{name}", self.0 / unit),
+            None => write!(f, "{}B", self.0),
+        }
+    }
+}
+
+impl FromStr for Size {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Size, String> {
+        let size: Result<bytesize::ByteSize, String> = text.parse();
+        size.map(|size| Size(size.as_u64())).map_err(|_| format!("{text:?} is not a size, such as \"10MiB\""))
+    }
+}
+
+impl TryFrom<SizeText> for Size {
+    type Error = String;
+    fn try_from(text: SizeText) -> Result<Size, String> {
+        match text {
+            SizeText::Number(bytes) => Ok(Size(bytes)),
+            SizeText::Text(text) => text.parse(),
+        }
+    }
+}
+
+impl From<Size> for String {
+    fn from(size: Size) -> String {
+        size.to_string()
+    }
+}
+
 /// How dq delivers a backlog that became due while nobody could deliver it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

@@ -305,7 +305,9 @@ impl<A: RequestSource> Worker<A> {
 
     /// Logs what the store refused. Clients are told, too.
     fn note<T>(&mut self, what: &str, results: &[Result<T>]) {
-        let failed = || results.iter().filter_map(|r| r.as_ref().err());
+        // A client over its quota is no failure of the store.
+        let is_failure = |e: &&StoreError| !matches!(e, StoreError::OverQuota(_));
+        let failed = || results.iter().filter_map(|r| r.as_ref().err()).filter(is_failure);
         if let Some(e) = failed().next() {
             self.refused.note(what, (failed().count(), results.len()), e);
             self.shared.gone.fetch_or(matches!(e, StoreError::Gone(_)), Ordering::Relaxed);

@@ -79,6 +79,11 @@ pub(super) struct PassedAccess;
 pub(super) struct Permissions(Option<Token>);
 
 impl Permissions {
+    /// The token or account of the caller. None: the caller needs none.
+    pub(super) fn token(&self) -> Option<&Token> {
+        self.0.as_ref()
+    }
+
     /// Whether the caller may do this. A caller that needs no token may do everything.
     pub(super) fn permits(&self, need: Need<'_>) -> bool {
         self.0.as_ref().is_none_or(|token| token.permits(need))

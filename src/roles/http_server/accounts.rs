@@ -140,6 +140,7 @@ async fn put(
         created_ms: now_ms(),
         expires_ms: None,
         creator: caller.to_string(),
+        add_rate: None,
     };
     let written = account.clone();
     api.registrar.change(move |registry| registry.put_account(&written)).await?;

@@ -26,6 +26,7 @@ use super::sessions::Sessions;
 use super::store_client::StoreClient;
 use model::job::{JobKey, TopicName};
 use model::metrics::AddOutcome;
+use model::quota::Quota;
 use model::scope::Need;
 use model::settings::Settings;
 use model::token::Tokens;
@@ -100,7 +101,7 @@ impl Api {
     }
 }
 
-/// Who reads.
+/// Who makes a request.
 pub(super) struct Reader {
     /// Whose share of the long reads the request uses. None: they are not limited.
     pub holder: Option<Holder>,
@@ -111,6 +112,11 @@ impl Reader {
     /// Whether the reader may do this.
     pub(super) fn permits(&self, need: Need<'_>) -> bool {
         self.permissions.as_ref().is_some_and(|permissions| permissions.permits(need))
+    }
+
+    /// The limits for adds to a topic.
+    pub(super) fn quota(&self, topic: &Topic) -> Option<Arc<Quota>> {
+        Quota::of(topic, self.permissions.as_ref().and_then(Permissions::token))
     }
 
     /// Whether the reader may see what receivers answered to the jobs of this topic.

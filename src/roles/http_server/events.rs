@@ -55,6 +55,8 @@ struct LiveTopic {
     leased: u64,
     dead: u64,
     oldest_ready_ms: Option<i64>,
+    /// The bytes of its jobs, dead letters included. Null: they are not counted.
+    bytes: Option<u64>,
     /// Null: the store does not answer.
     paused: Option<bool>,
     circuit: Option<Circuit>,
@@ -133,6 +135,7 @@ async fn gather(api: &Api, counted: Option<(i64, Arc<Totals>)>) -> LiveState {
             leased: counts.map_or(0, |c| c.leased),
             dead: counts.map_or(0, |c| c.dead),
             oldest_ready_ms: counts.and_then(|c| c.oldest_ready_ms),
+            bytes: counts.and_then(|c| c.bytes),
             paused: held.map(|(is_paused, _)| is_paused),
             circuit: held.map(|(_, view)| Circuit::from_view(view)),
             registered: known.is_some(),
@@ -282,6 +285,7 @@ mod tests {
                 leased: 0,
                 dead: 0,
                 oldest_ready_ms: None,
+                bytes: None,
                 paused: Some(false),
                 circuit: Some(Circuit::Closed),
                 registered: true,

@@ -1,6 +1,7 @@
 //! Reads jobs from bodies, and what queries and paths say.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -13,6 +14,7 @@ use super::schema;
 use super::typed_body::{self, Count, Moment, Span, given, word};
 use model::headers::Headers;
 use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
+use model::quota::Quota;
 use model::topic::{Topic, Topics};
 use store::{Change, Lanes};
 
@@ -145,7 +147,13 @@ fn headers(raw: Option<&RawValue>, topic: &Topic) -> Result<Headers, Problem> {
 
 /// Reads a new job of a topic. A job without an id gets one from `key`, the Idempotency-Key, if there is one: a
 /// repeated add then finds its job, and keeps it.
-pub(super) fn job(json: &[u8], topic: &Topic, key: Option<&str>, lanes: &Lanes) -> Result<NewJob, Problem> {
+pub(super) fn job(
+    json: &[u8],
+    topic: &Topic,
+    quota: Option<&Arc<Quota>>,
+    key: Option<&str>,
+    lanes: &Lanes,
+) -> Result<NewJob, Problem> {
     let new: NewJobRequest<'_> = typed_body::read(json)?;
     let mut if_taken = OnConflict::default();
     let id = match (new.id, key) {
@@ -167,6 +175,7 @@ pub(super) fn job(json: &[u8], topic: &Topic, key: Option<&str>, lanes: &Lanes) 
         max_attempts: new.max_attempts.map(|Count(n)| n),
         attempts: 0,
         headers: headers(new.headers, topic)?,
+        quota: quota.cloned(),
     })
 }
 
@@ -205,6 +214,7 @@ pub(super) struct NewJobsRequest<'a> {
 pub(super) fn batch(
     json: &[u8],
     topic: &Topic,
+    quota: Option<&Arc<Quota>>,
     key: Option<&str>,
     lanes: &Lanes,
 ) -> Result<Vec<Result<NewJob, Problem>>, Problem> {
@@ -222,7 +232,7 @@ pub(super) fn batch(
     }
     let one = |(n, raw): (usize, &&RawValue)| {
         let key = key.map(|key| format!("{key}.{n}"));
-        job(raw.get().as_bytes(), topic, key.as_deref(), lanes)
+        job(raw.get().as_bytes(), topic, quota, key.as_deref(), lanes)
     };
     Ok(jobs.iter().enumerate().map(one).collect())
 }
@@ -262,12 +272,13 @@ pub(super) fn change(json: &[u8], topic: &Topic) -> Result<Change, Problem> {
         priority: given.priority,
         max_attempts: given.max_attempts.map(|limit| limit.map(|Count(n)| n)),
         headers: given.headers.map(|raw| headers(raw, topic)).transpose()?,
+        max_bytes: None,
     };
     if change == Change::default() {
         let others = "give it, or run_at, body, priority, max_attempts or headers";
         return Err(Problem::missing("delay", others));
     }
-    Ok(change)
+    Ok(Change { max_bytes: topic.max_bytes.map(|size| size.0), ..change })
 }
 
 /// Which jobs a listing shows.

@@ -39,6 +39,7 @@ pub(super) fn routes() -> OpenApiRouter<Api> {
         schema::ChangeProblems))]
 async fn add(
     State(api): State<Api>,
+    reader: Reader,
     InTopic(name): InTopic,
     headers: HeaderMap,
     Sent(json): Sent,
@@ -46,7 +47,7 @@ async fn add(
     let read = || {
         let topic = api.topic(&name)?;
         let key = replays::key_of(&headers)?;
-        let job = input::job(&json, &topic, key, &api.lanes)?;
+        let job = input::job(&json, &topic, reader.quota(&topic).as_ref(), key, &api.lanes)?;
         input::takes_jobs(&api.topics.borrow(), &name).map(|()| job)
     };
     let job = api.counted(&name, read())?;
@@ -62,6 +63,7 @@ async fn add(
     responses((status = 200, body = AddedJobs, description = "The result of each job, in their order"), schema::ChangeProblems))]
 async fn add_batch(
     State(api): State<Api>,
+    reader: Reader,
     InTopic(name): InTopic,
     headers: HeaderMap,
     Sent(json): Sent,
@@ -76,7 +78,9 @@ async fn add_batch(
             id
         })
     };
-    let items: Vec<_> = input::batch(&json, &topic, key, &api.lanes)?.into_iter().map(take).collect();
+    let quota = reader.quota(&topic);
+    let read = input::batch(&json, &topic, quota.as_ref(), key, &api.lanes)?;
+    let items: Vec<_> = read.into_iter().map(take).collect();
     let taken = input::takes_jobs(&api.topics.borrow(), &name);
     if let Err(problem) = taken {
         api.counters.known_topic(name.as_str()).added(AddOutcome::Refused, jobs.len() as u64);

@@ -24,6 +24,7 @@ use host::{ask_master, now_ms};
 use model::job::TopicName;
 use model::metrics::{MetricKind, Text, Totals};
 use model::status::{ProcessState, Status};
+use model::topic::{Topic, Topics};
 use role::{self, Context, EMBEDDED, SpoolReader};
 use store::{self, CircuitState, CircuitView, Counts, SpoolState, Store};
 use telemetry::counters;
@@ -161,6 +162,7 @@ pub(super) fn joined(nodes: &[NamedNodeCounts<'_>]) -> BTreeMap<TopicName, Count
                 sum.leased += one.leased;
                 sum.dead += one.dead;
                 sum.oldest_ready_ms = [sum.oldest_ready_ms, one.oldest_ready_ms].into_iter().flatten().min();
+                sum.bytes = [sum.bytes, one.bytes].into_iter().flatten().reduce(|a, b| a + b);
             }
         }
     }
@@ -194,6 +196,7 @@ async fn metrics(State(api): State<Api>, headers: HeaderMap) -> Response {
         totals.tell(&mut text);
     }
     tell_jobs(&mut text, &counted);
+    tell_limits(&mut text, &joined(&counted), &api.topics.borrow());
     if let Some((state, max_bytes)) = spool {
         tell_spool(&mut text, &state, max_bytes);
     }
@@ -244,6 +247,30 @@ fn tell_jobs(text: &mut Text, nodes: &[NamedNodeCounts<'_>]) {
     for (topic, counts) in &topics {
         let waits_ms = counts.oldest_ready_ms.map_or(0, |due_ms| now_ms.saturating_sub(due_ms).max(0));
         text.sample(&[("topic", topic.as_str())], waits_ms as f64 / 1e3);
+    }
+}
+
+/// Writes how much the topics hold, and how much they may hold.
+fn tell_limits(text: &mut Text, counts: &BTreeMap<TopicName, Counts>, topics: &Topics) {
+    let bytes = "Bytes of a topic's jobs, dead letters included, on the nodes that answer and count them.";
+    text.family("dq_topic_bytes", MetricKind::Gauge, bytes);
+    for (topic, bytes) in counts.iter().filter_map(|(topic, c)| Some((topic, c.bytes?))) {
+        text.sample(&[("topic", topic.as_str())], bytes as f64);
+    }
+    type Limit = fn(&Topic) -> Option<f64>;
+    let limits: [(&str, &str, Limit); 2] = [
+        ("dq_topic_max_pending", "How many jobs of a topic may be pending: max_pending.", |topic| {
+            topic.max_pending.map(f64::from)
+        }),
+        ("dq_topic_max_bytes", "How many bytes the jobs of a topic may have: max_bytes.", |topic| {
+            topic.max_bytes.map(|size| size.0 as f64)
+        }),
+    ];
+    for (name, help, limit) in limits {
+        text.family(name, MetricKind::Gauge, help);
+        for (topic, limit) in topics.iter().filter_map(|topic| Some((topic, limit(topic)?))) {
+            text.sample(&[("topic", topic.name.as_str())], limit);
+        }
     }
 }
 

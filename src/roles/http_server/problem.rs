@@ -29,6 +29,10 @@ pub(super) struct Problem {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     field: Option<String>,
+    /// After how many seconds the client may try again.
+    #[serde(skip)]
+    #[schema(ignore)]
+    wait: Option<u64>,
 }
 
 /// What the log says about a problem, of bounded length. It is an extension of the answer.
@@ -44,6 +48,8 @@ impl Problem {
             detail: detail.into(),
             code,
             field: None,
+            // A change that may have happened must not be repeated blindly, so it gets no `Retry-After`.
+            wait: (status == StatusCode::SERVICE_UNAVAILABLE && code != "unknown").then_some(1),
         }
     }
 
@@ -134,7 +140,13 @@ impl Problem {
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Problem {
-        Problem::unavailable(error.code(), error.to_string())
+        match error {
+            StoreError::OverQuota(over) => {
+                let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, error.code(), error.to_string());
+                Problem { wait: Some(over.wait.as_millis().div_ceil(1000) as u64), ..problem }
+            }
+            _ => Problem::unavailable(error.code(), error.to_string()),
+        }
     }
 }
 
@@ -166,14 +178,13 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let reason = Reason(format!("{}: {}", self.code, Excerpt(&self.detail)));
-        // A change that may have happened must not be repeated blindly, so it gets no `Retry-After`.
-        let again = status == StatusCode::SERVICE_UNAVAILABLE && self.code != "unknown";
+        let wait = self.wait;
         let mut response = (status, Json(self)).into_response();
         response.extensions_mut().insert(reason);
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        if again {
-            headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        if let Some(seconds) = wait {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }

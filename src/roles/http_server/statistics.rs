@@ -52,6 +52,8 @@ struct TopicStats {
     ready: u64,
     leased: u64,
     dead: u64,
+    /// The bytes of its jobs, dead letters included. Null: they are not counted.
+    bytes: Option<u64>,
     /// With `days`: the sums of all time.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::Sums>, nullable = false)]
@@ -127,11 +129,11 @@ async fn stats(
     }
     .unzip();
     let topic = |counts: Counts| {
-        let Counts { topic, delayed, ready, leased, dead, .. } = counts;
+        let Counts { topic, delayed, ready, leased, dead, bytes, .. } = counts;
         let subject = MetricSubject::Topic(topic.to_string());
         let done = statistics.as_mut().map(|all| all.0.remove(&subject).unwrap_or_default());
         let (totals, days) = done.unzip();
-        TopicStats { topic, delayed, ready, leased, dead, totals, days }
+        TopicStats { topic, delayed, ready, leased, dead, bytes, totals, days }
     };
     let may_see = |counts: &Counts| reader.permits(Need::Topic(counts.topic.as_str()));
     let topics = counts.into_values().filter(may_see).map(topic).collect();

@@ -26,6 +26,7 @@ use super::typed_body;
 use model::json_time;
 use model::scope::{NoScope, Scope};
 use model::token::{Proof, Secret, Token, TokenName, Tokens};
+use model::topic::Rate;
 
 /// The most scopes of a token.
 const SCOPES_MAX: usize = 100;
@@ -54,6 +55,17 @@ struct NewToken {
     /// How long the token is valid. If it is missing, the token never expires.
     #[schema(schema_with = schema::span, required = false)]
     expires: Option<Life>,
+    /// The most jobs that clients add with the token in a span, such as "100/s". If it is missing, there is no limit.
+    #[serde(default, deserialize_with = "rate")]
+    #[schema(schema_with = schema::rate, required = false)]
+    add_rate: Option<Rate>,
+}
+
+fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Rate>, D::Error> {
+    let rate = Option::<Rate>::deserialize(from).ok();
+    let is_fit = |rate: &Option<Rate>| rate.is_none_or(|rate| (1..1_000_000).contains(&rate.jobs));
+    rate.filter(is_fit)
+        .ok_or_else(|| typed_body::invalid("a rate such as \"100/s\", \"30/m\", \"500/h\", or null"))
 }
 
 /// How long a token is valid.
@@ -91,7 +103,7 @@ impl NewToken {
         let life = self.expires.map(|Life(life)| life);
         let expires_ms = life.map(|life| created_ms + life.as_millis() as i64);
         let proof = Proof::Secret(secret.digest());
-        Ok(Token { name, proof, scopes, created_ms, expires_ms, creator })
+        Ok(Token { name, proof, scopes, created_ms, expires_ms, creator, add_rate: self.add_rate })
     }
 }
 
@@ -111,13 +123,25 @@ struct TokenResponse<'a> {
     created_ms: i64,
     expires_ms: Option<i64>,
     creator: &'a str,
+    /// The most jobs that clients add with the token in a span. Null: no limit.
+    #[schema(value_type = Option<String>)]
+    add_rate: Option<String>,
 }
 
 impl<'a> TokenResponse<'a> {
     fn new(token: &'a Token, secret: Option<&'a Secret>) -> TokenResponse<'a> {
-        let Token { name, scopes, created_ms, expires_ms, creator, .. } = token;
+        let Token { name, scopes, created_ms, expires_ms, creator, add_rate, .. } = token;
+        let add_rate = add_rate.map(|rate| rate.to_string());
         let (created_ms, expires_ms) = (*created_ms, *expires_ms);
-        TokenResponse { name, token: secret.map(Secret::reveal), scopes, created_ms, expires_ms, creator }
+        TokenResponse {
+            name,
+            token: secret.map(Secret::reveal),
+            scopes,
+            created_ms,
+            expires_ms,
+            creator,
+            add_rate,
+        }
     }
 }
 

@@ -21,6 +21,7 @@ pub(super) enum Condition {
     CircuitOpen(String),
     JobsStranded(String),
     TopicProblem(String),
+    QuotaNearlyUsed(String),
     ProcessRestarting(String),
     AlertsNotSent,
 }
@@ -75,8 +76,13 @@ impl Condition {
     ];
 
     /// The conditions of a topic.
-    const OF_TOPICS: [fn(String) -> Condition; 4] =
-        [Condition::TopicLate, Condition::CircuitOpen, Condition::JobsStranded, Condition::TopicProblem];
+    const OF_TOPICS: [fn(String) -> Condition; 5] = [
+        Condition::TopicLate,
+        Condition::CircuitOpen,
+        Condition::JobsStranded,
+        Condition::TopicProblem,
+        Condition::QuotaNearlyUsed,
+    ];
 
     /// Returns the condition of a finding. `None` if another release wrote a finding that this one does not know.
     pub(super) fn from_finding(finding: &Finding) -> Option<Condition> {
@@ -108,6 +114,7 @@ impl Condition {
             Condition::CircuitOpen(_) => "circuit_open",
             Condition::JobsStranded(_) => "jobs_stranded",
             Condition::TopicProblem(_) => "topic_problem",
+            Condition::QuotaNearlyUsed(_) => "quota_nearly_used",
             Condition::ProcessRestarting(_) => "process_restarting",
             Condition::AlertsNotSent => "alerts_not_sent",
             Condition::Node(_, what) => match what {
@@ -141,7 +148,8 @@ impl Condition {
             Condition::TopicLate(topic)
             | Condition::CircuitOpen(topic)
             | Condition::JobsStranded(topic)
-            | Condition::TopicProblem(topic) => Some(topic),
+            | Condition::TopicProblem(topic)
+            | Condition::QuotaNearlyUsed(topic) => Some(topic),
             _ => None,
         }
     }
@@ -186,6 +194,9 @@ impl fmt::Display for Condition {
             }
             Condition::TopicProblem(topic) => {
                 return write!(f, "topic {topic} has a setting that dq cannot do");
+            }
+            Condition::QuotaNearlyUsed(topic) => {
+                return write!(f, "topic {topic} has nearly used up its quota");
             }
             Condition::ProcessRestarting(slot) => return write!(f, "{slot} is started again and again"),
             Condition::AlertsNotSent => "alerts cannot be sent",

@@ -1,5 +1,6 @@
 //! Finds the topics that are late (the oldest ready job has waited for longer than `alert.late_after`), the topics
-//! whose circuits are open, and the topics whose jobs nobody delivers (`stranded`). A thread of its own asks the lanes
+//! whose circuits are open, the topics whose jobs nobody delivers (`stranded`), and the topics that have nearly used up
+//! their limits (`quotas`). A thread of its own asks the lanes
 //! of the store one after the other. When a lane is down, its waiting jobs are forgotten. Its paused topics and open
 //! circuits stay as it last reported them.
 
@@ -11,6 +12,7 @@ use anyhow::Result;
 
 use super::condition::Condition;
 use super::findings::Found;
+use super::quotas::{Held, held, nearly_used};
 use super::stranded::{Waiting, problems, stranded};
 use host::now_ms;
 use model::job::TopicName;
@@ -24,6 +26,8 @@ const PERIODS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 #[derive(Debug, Default)]
 struct LaneReport {
     waiting: Waiting,
+    /// What the topics hold.
+    held: Held,
     /// The topics that are paused.
     paused: BTreeSet<TopicName>,
     /// The circuits that are not closed, each with its reason.
@@ -73,6 +77,10 @@ pub(super) fn watch(context: &mut Context) -> Result<Late> {
                 now.extend(stranded(&waiting, now_ms(), |name| known.undelivered(name)));
             }
             now.extend(problems(known));
+            now.extend(nearly_used(
+                lanes.iter().map(|(_, told)| &told.held),
+                known.iter().map(|topic| &**topic),
+            ));
             *lock(&found) = now;
             std::thread::sleep(period);
         }
@@ -84,11 +92,13 @@ pub(super) fn watch(context: &mut Context) -> Result<Late> {
 fn lane_report(store: &mut dyn Store) -> store::Result<LaneReport> {
     let mut open = store.circuits()?;
     let of = |counts: Counts| Some((counts.topic, (counts.ready, counts.oldest_ready_ms?)));
-    let waiting: Waiting = store.counts()?.into_iter().filter_map(of).collect();
+    let counts = store.counts()?;
+    let held = held(&counts);
+    let waiting: Waiting = counts.into_iter().filter_map(of).collect();
     // A circuit whose pause is over is closed by the next job. Without waiting jobs, it holds nothing back.
     open.retain(|circuit| circuit.state == CircuitState::Open || waiting.contains_key(&circuit.topic));
     let open = open.into_iter().map(|circuit| (circuit.topic, circuit.reason)).collect();
-    Ok(LaneReport { waiting, paused: store.paused()?.into_iter().collect(), open })
+    Ok(LaneReport { waiting, held, paused: store.paused()?.into_iter().collect(), open })
 }
 
 /// Adds up what waits on all lanes.

@@ -12,6 +12,7 @@ mod condition;
 mod findings;
 mod late;
 mod nodes;
+mod quotas;
 mod registry;
 mod restarts;
 mod routes;

@@ -352,6 +352,7 @@ mod tests {
             created_ms: 0,
             expires_ms: None,
             creator: String::new(),
+            add_rate: None,
         };
         let let_in = HandoffState { pass: Some(Pass::from(&token)), ..handoff_state() };
         let passed = let_in.to_bytes().unwrap();

@@ -15,6 +15,7 @@ use model::failure_limiter::{FailureKind, FailureLimiter, Source};
 use model::job::{Due, NewJob, TopicName};
 use model::metrics::AddOutcome;
 use model::open_connections::OpenConnections;
+use model::quota::Quota;
 use model::scope::Need;
 use model::settings::{Auth, Settings};
 use model::token::{Pass, PresentedToken, Token};
@@ -242,6 +243,7 @@ impl RequestRouter {
             max_attempts: add.max_attempts,
             attempts: 0,
             headers: add.headers,
+            quota: Quota::of(topic, token),
         })
     }
 }

@@ -1,11 +1,14 @@
 //! Translates the answers of scripts to dq's own types, and dq's types to the arguments of scripts. The head of each
 //! script describes both.
 
+use std::time::Duration;
+
 use redis::Value;
 
 use crate::{Outcome, StoreError, View};
 use model::headers::Headers;
 use model::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
+use model::quota::{OverQuota, Quota, QuotaLimit};
 
 /// Returns the error for an answer that no script gives.
 pub(super) fn strange(what: &str) -> StoreError {
@@ -63,6 +66,32 @@ pub(super) fn id(value: Value) -> Result<JobId, StoreError> {
 pub(super) fn key(topic: &[u8], id: &[u8]) -> Result<JobKey, StoreError> {
     let part = |bytes: &[u8]| Value::BulkString(bytes.to_vec());
     Ok(JobKey { topic: self::topic(part(topic))?, id: self::id(part(id))? })
+}
+
+/// Returns the limits of adds, each shard's share, as `part/quota.lua` reads them. Without limits: an empty text.
+pub(super) fn limits(quota: Option<&Quota>, shards: u32) -> String {
+    let Some(quota) = quota.map(|quota| quota.share(shards)) else { return String::new() };
+    let word = |limit: Option<u64>| limit.map_or("-".to_owned(), |n| n.to_string());
+    let mut words = vec![word(quota.max_pending.map(u64::from)), word(quota.max_bytes)];
+    for rate in &quota.rates {
+        let steps = rate.steps(shards);
+        let number = QuotaLimit::ALL.iter().position(|limit| *limit == rate.limit).unwrap_or(0) + 1;
+        words.extend([
+            number.to_string(),
+            rate.name.clone(),
+            steps.step_us.to_string(),
+            steps.burst.to_string(),
+        ]);
+    }
+    words.join(" ")
+}
+
+/// Reads which limit does not allow an add (1 byte), and in how many ms to try again (6 bytes).
+pub(super) fn over_quota(bytes: [u8; 7]) -> Result<OverQuota, StoreError> {
+    let [number, wait @ ..] = bytes;
+    let wait_ms = wait.iter().fold(0, |ms, byte| ms << 8 | u64::from(*byte));
+    let limit = QuotaLimit::ALL.get(usize::from(number).wrapping_sub(1)).ok_or_else(|| strange("a limit"))?;
+    Ok(OverQuota { limit: *limit, wait: Duration::from_millis(wait_ms) })
 }
 
 /// What is stored of a job. The layout: priority, plus 4 if there is a limit (1 byte), the stamp (7), the limit (4, if
@@ -188,7 +217,6 @@ pub(super) fn outcome(outcome: &Outcome) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn a_record_is_read_as_scripts_write_it() {
@@ -218,6 +246,7 @@ mod tests {
             max_attempts: Some(7),
             attempts: 0,
             headers: Headers::default(),
+            quota: None,
         };
         assert_eq!(flags(&job), "3k7");
         (job.max_attempts, job.attempts) = (None, 2);

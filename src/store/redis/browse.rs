@@ -39,7 +39,11 @@ fn order(view: &View, state: State) -> (i64, i64) {
 }
 
 /// A topic's delayed, ready, leased and dead jobs on a shard, and when the oldest ready job was due.
-type ShardCounts = ([u64; 4], Option<i64>);
+pub(super) struct ShardCounts {
+    pub counts: [u64; 4],
+    oldest_ms: Option<i64>,
+    bytes: Option<u64>,
+}
 
 /// How many topics one call of the forecast script covers.
 const FORESEEN: usize = 64;
@@ -92,7 +96,9 @@ impl Nodes {
                 }
                 // The scan may return a topic twice.
                 let oldest_ms = number(&values.next().ok_or_else(|| strange("counts"))?)?;
-                topics.insert(answer::topic(topic)?, (counts, (oldest_ms >= 0).then_some(oldest_ms)));
+                let bytes = u64::try_from(number(&values.next().ok_or_else(|| strange("counts"))?)?).ok();
+                let oldest_ms = (oldest_ms >= 0).then_some(oldest_ms);
+                topics.insert(answer::topic(topic)?, ShardCounts { counts, oldest_ms, bytes });
             }
             if cursor == "0" {
                 return Ok(topics);
@@ -182,9 +188,10 @@ impl Views for RedisStore {
             }
         }
         let sum = |(topic, shards): (TopicName, BTreeMap<Place, ShardCounts>)| {
-            let of = |state: usize| shards.values().map(|(counts, _)| counts[state]).sum();
-            let oldest_ready_ms = shards.values().filter_map(|(_, oldest_ms)| *oldest_ms).min();
-            Counts { topic, delayed: of(0), ready: of(1), leased: of(2), dead: of(3), oldest_ready_ms }
+            let of = |state: usize| shards.values().map(|shard| shard.counts[state]).sum();
+            let oldest_ready_ms = shards.values().filter_map(|shard| shard.oldest_ms).min();
+            let bytes = shards.values().filter_map(|shard| shard.bytes).reduce(|a, b| a + b);
+            Counts { topic, delayed: of(0), ready: of(1), leased: of(2), dead: of(3), oldest_ready_ms, bytes }
         };
         Ok(topics.into_iter().map(sum).collect())
     }

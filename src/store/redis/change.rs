@@ -1,5 +1,7 @@
 //! What clients do to jobs that they name: add, get, change, delete. Each happens at the job's home.
 
+use std::collections::HashMap;
+
 use super::answer::{self, strange};
 use super::batch::by_words;
 use super::homes::Homes;
@@ -7,6 +9,7 @@ use super::script::Script;
 use super::{BYTES, RedisStore};
 use crate::{Added, Change, Changed, HELD_MS, Result, StoreError, View};
 use model::job::{Due, JobKey, NewJob};
+use model::quota::{OverQuota, QuotaLimit};
 
 /// How often a request is tried in all, if the set of nodes changes meanwhile.
 const TRIES: usize = 4;
@@ -18,9 +21,10 @@ fn are_alike(a: &NewJob, b: &NewJob) -> bool {
 }
 
 /// Adds the arguments of a topic's jobs to a command. Most jobs differ only in id and body, so what they have in common
-/// is sent once.
-pub(super) fn add_words(jobs: &[&NewJob], cmd: &mut redis::Cmd) {
+/// is sent once. They have the same limits. `shards` is the number of all shards, which share the limits.
+pub(super) fn add_words(jobs: &[&NewJob], shards: u32, cmd: &mut redis::Cmd) {
     let first = jobs[0];
+    cmd.arg(answer::limits(first.quota.as_deref(), shards));
     let alike = jobs.iter().all(|job| are_alike(job, first));
     let common = |job: &NewJob, cmd: &mut redis::Cmd| {
         cmd.arg(answer::flags(job)).arg(answer::due(job.due));
@@ -77,16 +81,24 @@ impl RedisStore {
     pub(super) fn add_all(&self, jobs: &[NewJob]) -> Vec<Result<Added>> {
         let (mut added, mut left) = (Vec::with_capacity(jobs.len()), jobs);
         while !left.is_empty() {
-            let mut bytes = 0;
+            let (mut bytes, mut quotas) = (0, HashMap::new());
             let fitting = left.iter().take_while(|job| {
                 bytes += job.body.as_str().len() + job.headers.to_text().len();
-                bytes <= BYTES
+                // The jobs of a topic share the limits in one call.
+                let is_shared = *quotas.entry(&job.key.topic).or_insert(&job.quota) == &job.quota;
+                bytes <= BYTES && is_shared
             });
             let (some, rest) = left.split_at(fitting.count().max(1));
             added.append(&mut self.by_homes(some, |homes, jobs| self.add_some(homes, jobs)));
             left = rest;
         }
         added
+    }
+
+    /// Returns the number of shards on all nodes that have jobs.
+    fn shards(&self, homes: &Homes) -> u32 {
+        let nodes = self.nodes.nodes.iter().enumerate().filter(|(n, _)| homes.has(*n));
+        nodes.map(|(_, node)| node.bases.len() as u32).sum()
     }
 
     fn add_some(&self, homes: &Homes, jobs: &[&NewJob]) -> Vec<Result<Added>> {
@@ -97,10 +109,13 @@ impl RedisStore {
                 b'r' => Ok(Added::Replaced { due_ms }),
                 b'k' => Ok(Added::Kept { due_ms }),
                 b'x' => Ok(Added::Rejected),
+                b'q' => Err(StoreError::OverQuota(answer::over_quota(due)?)),
                 _ => Err(strange("an answer")),
             }
         };
-        let answers = self.each(Script::Add, homes, jobs, |job| &job.key, &[], add_words);
+        let shards = self.shards(homes);
+        let words = |jobs: &[&NewJob], cmd: &mut redis::Cmd| add_words(jobs, shards, cmd);
+        let answers = self.each(Script::Add, homes, jobs, |job| &job.key, &[], words);
         answers.into_iter().map(|answer| answer.and_then(understand)).collect()
     }
 
@@ -197,10 +212,13 @@ impl RedisStore {
             Some(headers) if headers.is_empty() => "-".to_owned(),
             Some(headers) => answer::headers_word(headers),
         });
+        let shards = u64::from(self.shards(homes).max(1));
+        call.cmd.arg(change.max_bytes.map(|most| most.div_ceil(shards).to_string()).unwrap_or_default());
         match answer::text(self.ask_by(place, call)?)?.as_str() {
             "d" => Ok(Changed::Done),
             "n" => Ok(Changed::NotFound),
             "c" => Ok(Changed::Conflict),
+            "q" => Err(StoreError::OverQuota(OverQuota::full(QuotaLimit::Bytes))),
             _ => Err(strange("an answer")),
         }
     }

@@ -155,7 +155,7 @@ impl Nodes {
     }
 
     pub(super) fn jobs_on(&self, node: usize) -> Result<u64> {
-        let on = |place| Ok(self.counts_at(place)?.values().flat_map(|(counts, _)| counts).sum::<u64>());
+        let on = |place| Ok(self.counts_at(place)?.values().flat_map(|shard| shard.counts).sum::<u64>());
         self.shards_of(node).map(on).sum()
     }
 

@@ -85,7 +85,7 @@ const SOURCES: [(&str, &str); 33] = sources!(
     "take_back"
 );
 
-const PARTS: [(&str, &str); 17] = sources!(
+const PARTS: [(&str, &str); 19] = sources!(
     "lua/part/",
     "batch",
     "bells",
@@ -95,9 +95,11 @@ const PARTS: [(&str, &str); 17] = sources!(
     "fence",
     "graves",
     "leases",
+    "meter",
     "moves",
     "owned",
     "places",
+    "quota",
     "records",
     "scores",
     "seek",

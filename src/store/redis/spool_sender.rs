@@ -304,7 +304,7 @@ impl SpoolSender {
                         places(jobs.len()),
                         |job| &job.key,
                         &[],
-                        add_words,
+                        |jobs: &[&NewJob], cmd: &mut redis::Cmd| add_words(jobs, 1, cmd),
                     )
                     .0
             };

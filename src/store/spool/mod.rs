@@ -316,6 +316,8 @@ fn entry(r: &Row<'_>, now: &Moment) -> rusqlite::Result<Entry> {
         max_attempts: r.get("max_attempts")?,
         attempts: r.get("attempts")?,
         headers: Headers::trusted(&r.get::<_, String>("headers")?),
+        // It was acknowledged.
+        quota: None,
     };
     Ok(Entry { seq: r.get("seq")?, key, job: Some(job) })
 }

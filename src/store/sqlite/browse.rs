@@ -74,7 +74,7 @@ pub(super) fn counts(db: &Connection) -> rusqlite::Result<Vec<Counts>> {
     let [high, normal, low] = [1, 2, 3].map(oldest);
     let query = format!(
         "SELECT name, delayed, ready, leased, dead, CASE WHEN ready > 0 THEN
-             nullif(min(ifnull({high}, ?1), ifnull({normal}, ?1), ifnull({low}, ?1)), ?1) END
+             nullif(min(ifnull({high}, ?1), ifnull({normal}, ?1), ifnull({low}, ?1)), ?1) END, bytes
          FROM topic ORDER BY name"
     );
     db.prepare_cached(&query)?
@@ -86,6 +86,7 @@ pub(super) fn counts(db: &Connection) -> rusqlite::Result<Vec<Counts>> {
                 leased: r.get(3)?,
                 dead: r.get(4)?,
                 oldest_ready_ms: r.get(5)?,
+                bytes: Some(r.get::<_, i64>(6)?.max(0) as u64),
             })
         })?
         .collect()

@@ -7,9 +7,10 @@ use super::connect::refused;
 use rusqlite::{OptionalExtension, params};
 
 use super::write::Write;
-use super::{CHUNK, SqliteStore, browse, letters, row};
+use super::{CHUNK, SqliteStore, browse, letters, quota, row};
 use crate::{Added, Change, Changed, Deleted, HELD_MS, Jobs, Result, StoreError, View};
 use model::job::{Due, JobId, JobKey, NewJob, OnConflict, State, TopicName};
+use model::quota::{OverQuota, QuotaLimit};
 
 /// Pauses a topic, so that its jobs are no longer leased; or resumes it, and rings the consumers.
 pub(super) fn pause(w: &mut Write<'_>, topic: &TopicName, paused: bool) -> rusqlite::Result<()> {
@@ -26,8 +27,17 @@ pub(super) fn pause(w: &mut Write<'_>, topic: &TopicName, paused: bool) -> rusql
 
 /// Adds one job. A leased job that is replaced stays leased: the row holds the replacement, which becomes leasable when
 /// the lease has ended.
-pub(super) fn add(w: &mut Write<'_>, job: &NewJob) -> rusqlite::Result<Added> {
+pub(super) fn add(w: &mut Write<'_>, job: &NewJob) -> rusqlite::Result<Result<Added, OverQuota>> {
     let tid = w.topic_or_new(&job.key.topic)?;
+    if let Some(quota) = &job.quota
+        && let Err(over) = quota::check_add(w, tid, job, quota)?
+    {
+        return Ok(Err(over));
+    }
+    add_to(w, tid, job).map(Ok)
+}
+
+fn add_to(w: &mut Write<'_>, tid: i64, job: &NewJob) -> rusqlite::Result<Added> {
     let (state, at_ms) = w.place(job.due);
     let stamp_us = (w.now_ns / 1000) as i64;
     let (id, priority, body) = (job.key.id.as_str(), job.priority as i64, job.body.as_str());
@@ -114,11 +124,20 @@ pub(super) fn delete(w: &mut Write<'_>, key: &JobKey) -> rusqlite::Result<bool> 
 }
 
 /// Changes a delayed or ready job.
-pub(super) fn change(w: &mut Write<'_>, key: &JobKey, change: &Change) -> rusqlite::Result<Changed> {
-    let Some(tid) = w.topic(&key.topic)? else { return Ok(Changed::NotFound) };
-    let Some((seq, old)) = live(w, tid, &key.id)? else { return Ok(Changed::NotFound) };
+pub(super) fn change(
+    w: &mut Write<'_>,
+    key: &JobKey,
+    change: &Change,
+) -> rusqlite::Result<Result<Changed, OverQuota>> {
+    let Some(tid) = w.topic(&key.topic)? else { return Ok(Ok(Changed::NotFound)) };
+    let Some((seq, old)) = live(w, tid, &key.id)? else { return Ok(Ok(Changed::NotFound)) };
     if old == State::Leased {
-        return Ok(Changed::Conflict);
+        return Ok(Ok(Changed::Conflict));
+    }
+    if let Some(body) = &change.body
+        && !quota::allows_body(w, seq, tid, body.as_str(), change.max_bytes)?
+    {
+        return Ok(Err(OverQuota::full(QuotaLimit::Bytes)));
     }
     let body = change.body.as_ref().map(|body| body.as_str());
     let priority = change.priority.map(|priority| priority as i64);
@@ -145,7 +164,7 @@ pub(super) fn change(w: &mut Write<'_>, key: &JobKey, change: &Change) -> rusqli
             .execute(params![seq, state as i64, at_ms])?;
         w.moved(tid, Some(old), Some((state, at_ms)));
     }
-    Ok(Changed::Done)
+    Ok(Ok(Changed::Done))
 }
 
 /// Gives one job its real due time, if it is held back. Returns whether it was.
@@ -171,7 +190,8 @@ impl Jobs for SqliteStore {
         if !self.reserve.has_room() {
             return jobs.iter().map(|_| Err(StoreError::Full)).collect();
         }
-        self.in_chunks(Durability::Full, jobs, add)
+        let added = self.in_chunks(Durability::Full, jobs, add).into_iter();
+        added.map(|one| one.and_then(|added| added.map_err(StoreError::OverQuota))).collect()
     }
 
     fn get(&mut self, key: &JobKey) -> Result<Option<View>> {
@@ -187,7 +207,7 @@ impl Jobs for SqliteStore {
     }
 
     fn change(&mut self, key: &JobKey, to: &Change) -> Result<Changed> {
-        self.write(Durability::Full, |w| change(w, key, to))
+        self.write(Durability::Full, |w| change(w, key, to))?.map_err(StoreError::OverQuota)
     }
 
     fn release(&mut self, jobs: &[(JobKey, Due)]) -> Vec<Result<bool>> {

@@ -19,6 +19,7 @@ mod flow;
 mod hung_bell;
 mod leases;
 mod letters;
+mod quota;
 mod row;
 mod secret;
 mod turn;

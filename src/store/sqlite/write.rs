@@ -8,6 +8,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::bell::PendingRings;
 use super::browse;
+use super::quota::PENDING;
 use model::job::{Due, State, TopicName};
 
 /// The numbers of the topics, by name.
@@ -92,6 +93,11 @@ impl<'c> Write<'c> {
         let tid = self.db.last_insert_rowid();
         self.met.insert(name.clone(), tid);
         Ok(tid)
+    }
+
+    /// Returns how many pending jobs of a topic this transaction has added and not written to the counts yet.
+    pub(super) fn new_pending(&self, tid: i64) -> i64 {
+        self.deltas.get(&tid).map_or(0, |delta| PENDING.iter().map(|state| delta[*state as usize - 1]).sum())
     }
 
     /// Notes that a job was made (`from` is none), moved, or was removed (`to` is none).

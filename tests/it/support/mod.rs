@@ -50,6 +50,7 @@ pub fn new_job(topic: &str, id: &str, body: &str, due: Due) -> NewJob {
         max_attempts: None,
         attempts: 0,
         headers: model::headers::Headers::default(),
+        quota: None,
     }
 }
 

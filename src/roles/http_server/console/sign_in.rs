@@ -342,6 +342,7 @@ fn made_up() -> Option<(String, Token)> {
         created_ms: now_ms(),
         expires_ms: None,
         creator: "dq".to_owned(),
+        add_rate: None,
     };
     Some((password, account))
 }

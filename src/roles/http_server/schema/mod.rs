@@ -25,6 +25,19 @@ pub(super) fn span() -> Schema {
         .into()
 }
 
+/// A number of bytes.
+pub(super) fn size() -> Schema {
+    let text = ObjectBuilder::new().schema_type(Type::String).examples(["10MiB"]);
+    let bytes = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(1));
+    let null = ObjectBuilder::new().schema_type(Type::Null);
+    OneOfBuilder::new()
+        .item(text)
+        .item(bytes)
+        .item(null)
+        .description(Some("A size such as \"10MiB\" or \"64kB\", or a number of bytes."))
+        .into()
+}
+
 /// A moment: RFC 3339, or Unix milliseconds.
 pub(super) fn moment() -> Schema {
     let text = ObjectBuilder::new().schema_type(Type::String).examples(["2026-12-01T23:50:50+08:00"]);

@@ -76,6 +76,7 @@ impl IntoResponses for ChangeProblems {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         let own = [
             (404, "It does not exist: `unknown_topic`, `not_found`"),
+            (429, "A limit of the topic or of the token does not allow it: `quota`"),
             (
                 409,
                 "Its state does not allow this: `exists`, `conflict`, `topic_offline`, `topic_has_jobs`, `read_only`, `in_progress`, `no_registry`",

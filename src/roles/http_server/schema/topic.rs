@@ -86,6 +86,7 @@ fn in_request(setting: &Setting) -> Schema {
         }
         SettingKind::Span { .. } => described(super::span(), setting),
         SettingKind::Rate { .. } => described(rate(), setting),
+        SettingKind::Bytes { .. } => described(super::size(), setting),
         SettingKind::Count { least, most } => ObjectBuilder::new()
             .schema_type(nullable(Type::Integer))
             .minimum(Some(least))

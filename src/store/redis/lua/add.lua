@@ -1,15 +1,17 @@
---@ use clock fence batch bells scores
+--@ use clock fence batch bells scores meter quota
 -- Stores new jobs.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence   3 for a batch of the spool only: see batch
--- ARGV  for each topic: topic, n, flags, due, and n times: id, body
---       where flags or due differ: topic, n, '', '', and n times: id, body, flags, due
+-- ARGV  for each topic: topic, n, limits, flags, due, and n times: id, body
+--       where flags or due differ: topic, n, limits, '', '', and n times: id, body, flags, due
+--         limits the limits that the adds must keep, or '' for none: see quota
 --         flags  priority (1 2 3); what happens if the id is taken (r replace, k keep, x reject); the job's own limit
 --                of attempts in decimal, or nothing; '+' and the number of attempts that were made before the job came
 --                here, if there were any; 'h' and its headers, if it has some: '2r', '1k7', '2k+3', '2r7h{"a":"b"}'
 --         due    '+span_ms' or 'moment_ms'
 -- Returns eight bytes for each job, in the order of the jobs: a letter (n new, r replaced, k kept, x rejected), and 7
--- bytes, big-endian: the due time in ms of the job that is stored now; 0 if the add was rejected
+-- bytes, big-endian: the due time in ms of the job that is stored now; 0 if the add was rejected. Or q: a limit does not
+-- allow the add. Then the 7 bytes are the number of the limit (1), and in how many ms to try again (6)
 --
 -- Moves a job: nothing -> delayed, ready. A job that is replaced: delayed, ready -> delayed, ready; leased -> leased.
 -- In the last case the record is that of the replacement, and becomes delayed or ready when the lease has ended. Dead
@@ -20,9 +22,9 @@ local BIG = 65536
 local REPLACE, KEEP = 114, 107
 local argv, byte, pack = ARGV, string.byte, struct.pack
 local out = ''
-local i, topic = 1, argv[1]
-while topic do
-  local n, alike, first = tonumber(argv[i + 1]), argv[i + 2] ~= '', i + 4
+
+-- Stores `n` jobs of a topic, which are at argument `first` and after it.
+local function store(topic, n, alike, first, shared_flags, shared_due)
   local step = alike and 2 or 4
   local last = first + step * n - 1
   local bodies, delayed, ready = base .. 'b:' .. topic, base .. 'd:' .. topic, base .. 'r:' .. topic
@@ -37,7 +39,7 @@ while topic do
   -- The flags and the due time of the job before, and what was made from them. Most jobs have the same, so it need not
   -- be made again.
   local flags, due, rank, rule, head, noted, at, waiting, score
-  local k, its_flags, its_due = 0, argv[i + 2], argv[i + 3]
+  local k, its_flags, its_due = 0, shared_flags, shared_due
   for j = first, last, step do
     if not alike then its_flags, its_due = argv[j + 2], argv[j + 3] end
     if its_flags ~= flags then
@@ -184,7 +186,20 @@ while topic do
       ring(topic)
     end
   end
-  i = last + 1
-  topic = argv[i]
+end
+
+local i = 1
+while argv[i] do
+  local topic, n, limits, flags, due = argv[i], tonumber(argv[i + 1]), argv[i + 2], argv[i + 3], argv[i + 4]
+  local first, alike = i + 5, flags ~= ''
+  local step, before = alike and 2 or 4, #out
+  i = first + step * n
+  if limits ~= '' or call('HEXISTS', base .. 'bytes', topic) == 1 then
+    local taken, refused = admit(topic, limits, first, n, step, alike and flags)
+    if taken > 0 then store(topic, taken, alike, first, flags, due) end
+    out = string.sub(out, 1, before) .. woven(string.sub(out, before + 1), refused, n)
+  else
+    store(topic, n, alike, first, flags, due)
+  end
 end
 return out

@@ -1,4 +1,4 @@
---@ use clock fence bells scores places
+--@ use clock fence bells scores places meter
 -- Changes a delayed or ready job: its due time, its body, its priority, its limit of attempts, its headers. The job
 -- keeps its stamp.
 --
@@ -6,7 +6,8 @@
 -- ARGV  1 topic   2 id   3 due, as for add   4 priority (1 2 3)   5 body   6 its own limit of attempts, or '-' for none
 --       7 'h' and its headers, or '-' for none
 --       For 3 to 7, '' means: no change
--- Returns d done, n not found, c the job is leased
+--       8 the most bytes that the jobs of the topic may have, or '' for no limit
+-- Returns d done, q the new body would be more than this limit allows, n not found, c the job is leased
 --
 -- Moves a job: delayed, ready -> delayed, ready
 
@@ -35,9 +36,13 @@ if ARGV[4] ~= '' or ARGV[5] ~= '' or ARGV[6] ~= '' then
   local body = string.sub(record, limited and 13 or 9)
   if ARGV[6] ~= '' then limit = ARGV[6] == '-' and '' or struct.pack('>I4', tonumber(ARGV[6])) end
   if ARGV[5] ~= '' then body = ARGV[5] end
-  if #body > BIG then call('SADD', base .. 'big', topic) end
   local head = struct.pack('B', limit == '' and rank or rank + 4)
-  call('HSET', bodies, id, head .. string.sub(record, 2, 8) .. limit .. body)
+  local new = head .. string.sub(record, 2, 8) .. limit .. body
+  local more = #new - #record
+  if ARGV[8] ~= '' and ARGV[5] ~= '' and more > 0 and counted(topic) + more > tonumber(ARGV[8]) then return 'q' end
+  if #body > BIG then call('SADD', base .. 'big', topic) end
+  call('HSET', bodies, id, new)
+  meter(topic, more)
 end
 if ARGV[7] ~= '' then
   -- The headers are the first line of the log: see endings.

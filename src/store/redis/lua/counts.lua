@@ -4,7 +4,7 @@
 -- KEYS  1 the shard's base
 -- ARGV  1 where to go on: '0' at first   2 about how many topics
 -- Returns an array: where to go on ('0' at the end), then for each topic: topic, delayed, ready, leased, dead, and when
--- the oldest ready job was due, in ms (-1: no job is ready). A topic may come more than once
+-- the oldest ready job was due, in ms (-1: no job is ready), and how many bytes its jobs have (-1: they are not counted). A topic may come more than once
 --
 -- Moves nothing.
 
@@ -22,7 +22,8 @@ for i = 1, #scan[2], 2 do
       'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
     if first and (oldest < 0 or first - from < oldest) then oldest = first - from end
   end
-  out[n + 6] = oldest
-  n = n + 6
+  local bytes = call('HGET', base .. 'bytes', topic)
+  out[n + 6], out[n + 7] = oldest, bytes and math.max(0, tonumber(bytes)) or -1
+  n = n + 7
 end
 return out

@@ -1,4 +1,4 @@
---@ use clock fence batch bells scores moves leases
+--@ use clock fence batch bells scores meter moves leases
 -- Removes jobs in any state. If there is no job of an id, removes its dead letters. (But not for a batch of the spool:
 -- such a deletion follows an add of the same host that never came here, and only that job was meant.)
 --
@@ -25,14 +25,14 @@ local function exhume(topic, id)
     older, left = older - #names, left - #names
     -- The oldest letters have the lowest numbers, and are removed first elsewhere: if one is missing, there are none
     -- before it.
-    if call('HDEL', graves, unpack(names)) < #names then older = 0 end
+    if remove('X:', topic, names) < #names then older = 0 end
   end
   if older > 0 then
     call('HSET', graves, latest, string.sub(grave, 1, 6) .. struct.pack('>I4', older) .. string.sub(grave, 11))
     return 2
   end
   call('ZREM', letters, latest)
-  call('HDEL', graves, latest)
+  remove('X:', topic, { latest })
   return 1
 end
 

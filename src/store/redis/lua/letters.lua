@@ -1,4 +1,4 @@
---@ use shard fence seek graves
+--@ use shard fence seek meter graves
 -- Counts or removes the dead letters of some ids. An id may have a live job again: that job stays.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
@@ -28,7 +28,7 @@ for i = 3, #ARGV do
         local names = {}
         for number = older, math.max(1, older - 255), -1 do names[#names + 1] = id .. struct.pack('>I4', number) end
         call('ZREM', letters, unpack(names))
-        local gone = call('HDEL', graves, unpack(names))
+        local gone = remove('X:', ARGV[1], names)
         n, older = n + gone, older - #names
         if gone < #names then older = 0 end
       end
@@ -37,7 +37,7 @@ for i = 3, #ARGV do
         left = 1
       else
         call('ZREM', letters, latest)
-        n = n + call('HDEL', graves, latest)
+        n = n + remove('X:', ARGV[1], { latest })
       end
     end
   end

@@ -1,4 +1,4 @@
---@ use shard fence seek graves
+--@ use shard fence seek meter graves
 -- Takes over dead letters of an id from another shard. A letter that is already here is not added again.
 --
 -- KEYS  1 the base of the id's home shard   2 the base, followed by the set: see fence
@@ -35,6 +35,7 @@ for i = 3, #ARGV, 2 do
   end
   if not there then
     taken = taken + 1
+    meter(topic, #grave)
     local last = call('HGET', graves, latest)
     local top = last and struct.unpack('>I4', last, 7) + 1 or 0
     local last_died = last and tonumber(call('ZSCORE', letters, latest))

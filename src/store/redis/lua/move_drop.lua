@@ -1,4 +1,4 @@
---@ use clock fence bells scores leases moves
+--@ use clock fence bells scores leases meter moves
 -- Removes live jobs in any state from a shard, because their home has them now.
 --
 -- KEYS  1 the base of the shard that had them   2 the base, followed by the set: see fence

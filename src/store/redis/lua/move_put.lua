@@ -1,4 +1,4 @@
---@ use clock fence bells scores records leases moves
+--@ use clock fence bells scores records leases meter moves
 -- Takes over live jobs from another shard, unchanged, with their leases.
 --
 -- KEYS  1 the base of the jobs' home shard   2 the base, followed by the set: see fence

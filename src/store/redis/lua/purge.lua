@@ -1,4 +1,4 @@
---@ use clock fence bells scores moves leases
+--@ use clock fence bells scores meter moves leases
 -- Removes a topic's jobs in one state, in the order in which a list shows them.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
@@ -18,7 +18,7 @@ else
 end
 if members[1] then
   if state == 4 then
-    call('HDEL', base .. 'X:' .. topic, unpack(members))
+    remove('X:', topic, members)
   else
     local m = moves(topic)
     if state == 3 then

@@ -1,4 +1,4 @@
---@ use clock fence bells scores places leases moves views seek graves
+--@ use clock fence bells scores places leases meter moves views seek graves
 -- Makes dead letters ready, or delayed, with their attempts reset. A letter whose id has a live job stays. Of several
 -- letters of one id, only one is redriven.
 --

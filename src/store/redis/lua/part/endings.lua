@@ -64,6 +64,9 @@ local function make_graves(m)
   end
   call('HSET', graves, unpack(values))
   call('ZADD', letters, unpack(scores))
+  local bytes = 0
+  for i = 2, #values, 2 do bytes = bytes + #values[i] end
+  meter(topic, bytes)
 end
 
 -- Makes the moves. The dead letters come first, because they need the records.

@@ -1,5 +1,5 @@
 -- Single dead letters. endings.lua says how they are numbered. An id may have very many. To remove some from the
--- middle, a caller makes several calls, and each call moves a limited number of the others. Needs: `call`, seek.
+-- middle, a caller makes several calls, and each call moves a limited number of the others. Needs: `call`, seek, meter.
 
 local ZERO = '\0\0\0\0'
 -- How much this call may still move: one unit for each letter that is moved, and one for each 4 KiB of it.
@@ -34,6 +34,11 @@ end
 local function drop(graves, letters, names)
   call('ZREM', letters, unpack(names))
   call('HDEL', graves, unpack(names))
+end
+
+-- Returns the topic of a key of dead letters.
+local function topic_of(graves)
+  return string.sub(graves, #base + 3)
 end
 
 -- Drops the latest letter, and the letters from number `from` to the one before it. The letter before these then is the
@@ -81,6 +86,8 @@ local function walk(graves, letters, id, goes, top, from, step)
     room = room - 1 - #grave / 4096
     at = at + step
   end
+  local bytes = 0
+  for _, one in ipairs(carried) do bytes = bytes + #one.grave end
   if step > 0 then
     drop_latest(graves, letters, id, to, top)
   else
@@ -88,6 +95,7 @@ local function walk(graves, letters, id, goes, top, from, step)
     for number = at + 1, to do names[#names + 1] = numbered(id, number) end
     drop(graves, letters, names)
   end
+  meter(topic_of(graves), -bytes)
   return #carried
 end
 
@@ -108,7 +116,10 @@ local function take_out(graves, letters, id, members)
       first = first + 1
       names[#names + 1] = numbered(id, numbers[first])
     end
+    local topic = topic_of(graves)
+    local bytes = bytes_of('X:', topic, names)
     drop(graves, letters, names)
+    meter(topic, -bytes)
     first, out = first + 1, out + #names
   end
   if first > last and not latest then return out end
@@ -116,8 +127,15 @@ local function take_out(graves, letters, id, members)
   if latest then
     -- The latest letters leave no gap either.
     local from = top
-    while first <= last and numbers[last] == from - 1 do from, last = from - 1, last - 1 end
+    local names = { id .. ZERO }
+    while first <= last and numbers[last] == from - 1 do
+      from, last = from - 1, last - 1
+      names[#names + 1] = numbered(id, from)
+    end
+    local topic = topic_of(graves)
+    local bytes = bytes_of('X:', topic, names)
     drop_latest(graves, letters, id, from, top)
+    meter(topic, -bytes)
     out, top = out + 1 + top - from, from - 1
   end
   if first > last then return out end

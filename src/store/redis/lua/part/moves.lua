@@ -1,4 +1,4 @@
--- Moves: they are collected by topic, and then made with one call for each key. Needs: clock, bells, scores.
+-- Moves: they are collected by topic, and then made with one call for each key. Needs: clock, bells, scores, meter.
 
 -- Begins the moves of one topic. `add` puts values on the list of that name.
 local function moves(topic)
@@ -62,12 +62,17 @@ local function make(m)
   with('ZREM', 'r:', m, 'from_ready')
   with('ZREM', 'l:', m, 'acked')
   with('HDEL', 'L:', m, 'acked')
-  with('HDEL', 'b:', m, 'acked')
+  if m.acked then remove('b:', m.topic, m.acked) end
   with('ZREM', 'l:', m, 'unleased')
   with('HDEL', 'L:', m, 'unleased')
-  with('HDEL', 'b:', m, 'gone')
+  if m.gone then remove('b:', m.topic, m.gone) end
   with('HDEL', 'm:', m, 'forgotten')
-  with('HSET', 'b:', m, 'records')
+  if m.records then
+    with('HSET', 'b:', m, 'records')
+    local bytes = 0
+    for i = 2, #m.records, 2 do bytes = bytes + #m.records[i] end
+    meter(m.topic, bytes)
+  end
   with('HSET', 'm:', m, 'notes')
   if m.owners then
     for owner, ids in pairs(m.owners) do call('SREM', base .. 'o:' .. owner, unpack(ids)) end

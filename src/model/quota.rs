@@ -1,0 +1,160 @@
+//! Quotas: how many jobs and bytes a topic may hold, and how fast clients may add jobs. Pure.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::flow::RateSteps;
+use crate::token::Token;
+use crate::topic::{Rate, Topic};
+
+/// After this time, a client may try again if a topic holds too much. Nobody knows when there will be room.
+const FULL_WAIT: Duration = Duration::from_secs(10);
+
+/// A limit that an add can reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QuotaLimit {
+    /// The topic holds `max_pending` jobs that are delayed, ready or leased.
+    Pending,
+    /// The jobs of the topic have `max_bytes` bytes together.
+    Bytes,
+    /// The clients of the topic add faster than its `add_rate`.
+    TopicRate,
+    /// The holder of a token adds faster than the token's `add_rate`.
+    TokenRate,
+}
+
+impl QuotaLimit {
+    /// All limits, in the order of their numbers.
+    pub const ALL: [QuotaLimit; 4] =
+        [QuotaLimit::Pending, QuotaLimit::Bytes, QuotaLimit::TopicRate, QuotaLimit::TokenRate];
+}
+
+impl fmt::Display for QuotaLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            QuotaLimit::Pending => "the topic has as many jobs as its max_pending allows",
+            QuotaLimit::Bytes => "the jobs of the topic would have more bytes than its max_bytes allows",
+            QuotaLimit::TopicRate => "jobs of the topic are added faster than its add_rate allows",
+            QuotaLimit::TokenRate => "the token adds jobs faster than its add_rate allows",
+        })
+    }
+}
+
+/// An add was refused because of a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{limit}; try again in {wait:?}")]
+pub struct OverQuota {
+    /// The limit.
+    pub limit: QuotaLimit,
+    /// When to try again.
+    pub wait: Duration,
+}
+
+impl OverQuota {
+    /// The topic holds too much.
+    pub fn full(limit: QuotaLimit) -> OverQuota {
+        OverQuota { limit, wait: FULL_WAIT }
+    }
+
+    /// Jobs are added too fast. The next one may come after this many microseconds.
+    pub fn too_fast(limit: QuotaLimit, wait_us: f64) -> OverQuota {
+        OverQuota { limit, wait: Duration::from_millis((wait_us / 1000.0).ceil().max(1.0) as u64) }
+    }
+}
+
+/// How fast jobs may be added, counted under one name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AddRate {
+    /// Which limit it is.
+    pub limit: QuotaLimit,
+    /// The name under which it is counted. It cannot be the name of a topic, because it has a colon.
+    pub name: String,
+    /// The rate.
+    pub rate: Rate,
+}
+
+impl AddRate {
+    /// Returns the bucket of tokens: it holds as many as come in the whole span of the rate. With `shards`, it is the
+    /// bucket of each of them.
+    pub fn steps(&self, shards: u32) -> RateSteps {
+        let shards = shards.max(1);
+        let step_us = self.rate.per.as_micros() as f64 / f64::from(self.rate.jobs.max(1)) * f64::from(shards);
+        RateSteps { step_us, burst: self.rate.jobs.div_ceil(shards).max(1) }
+    }
+}
+
+/// The limits for the adds of one client to one topic.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Quota {
+    /// The most jobs of the topic that are delayed, ready or leased.
+    pub max_pending: Option<u32>,
+    /// The most bytes that the topic's jobs have together, dead letters included.
+    pub max_bytes: Option<u64>,
+    /// The rates of the topic and of the client's token.
+    pub rates: Vec<AddRate>,
+}
+
+impl Quota {
+    /// Returns the limits for adds to a topic with a token. None: there are none.
+    pub fn of(topic: &Topic, token: Option<&Token>) -> Option<Arc<Quota>> {
+        let rate = |limit, name: String, rate| AddRate { limit, name, rate };
+        let of_topic =
+            topic.add_rate.map(|r| rate(QuotaLimit::TopicRate, format!("topic:{}", topic.name), r));
+        let of_token = token.and_then(|token| {
+            token.add_rate.map(|r| rate(QuotaLimit::TokenRate, format!("token:{}", token.name.stored()), r))
+        });
+        let quota = Quota {
+            max_pending: topic.max_pending,
+            max_bytes: topic.max_bytes.map(|size| size.0),
+            rates: of_topic.into_iter().chain(of_token).collect(),
+        };
+        (quota != Quota::default()).then(|| Arc::new(quota))
+    }
+
+    /// Returns the share of each shard, if the jobs are spread over that many. The shares are rounded up, so together
+    /// they can be greater by one less than the number of shards.
+    #[must_use]
+    pub fn share(&self, shards: u32) -> Quota {
+        let shards = shards.max(1);
+        Quota {
+            max_pending: self.max_pending.map(|n| n.div_ceil(shards)),
+            max_bytes: self.max_bytes.map(|n| n.div_ceil(shards.into())),
+            rates: self.rates.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::TopicName;
+    use crate::topic::Size;
+
+    #[test]
+    fn a_topic_without_limits_has_no_quota() {
+        let mut topic = Topic::new(TopicName::new("t").unwrap(), "http://h/");
+        assert_eq!(Quota::of(&topic, None), None);
+        topic.max_bytes = Some(Size(1000));
+        topic.add_rate = Some(Rate::per_second(10));
+        let quota = Quota::of(&topic, None).unwrap();
+        assert_eq!((quota.max_pending, quota.max_bytes), (None, Some(1000)));
+        assert_eq!(quota.rates[0].name, "topic:t");
+        assert_eq!(quota.share(3).max_bytes, Some(334));
+    }
+
+    #[test]
+    fn a_bucket_holds_the_jobs_of_one_span() {
+        let rate = AddRate {
+            limit: QuotaLimit::TopicRate,
+            name: "topic:t".into(),
+            rate: Rate { jobs: 30, per: Duration::from_secs(60) },
+        };
+        let steps = rate.steps(1);
+        let taken = steps.take(0.0, 1e9, 0, 40);
+        assert_eq!((taken.granted, steps.burst), (30, 30));
+        assert_eq!(steps.take(taken.spent_us, 1e9 + 2e6, 0, 40).granted, 1);
+        let half = rate.steps(2);
+        assert_eq!((half.burst, half.step_us), (15, 4e6));
+    }
+}

@@ -1,0 +1,122 @@
+//! How the values of settings are written, and how they are read. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{self as topic, CatchUp, Durability, Failure, Method, Mode, Payload, Rate, Status, Success};
+use crate::job::Priority;
+use crate::retry::Retry;
+
+/// The size of a value that has bounds.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Size {
+    Span(Duration),
+    Count(u32),
+    Bytes(topic::Size),
+}
+
+/// A value with a written form.
+pub(super) trait Written: Sized {
+    fn read(value: &Value) -> Option<Self>;
+    fn write(&self) -> Value;
+    fn size(&self) -> Option<Size> {
+        None
+    }
+}
+
+impl Written for Duration {
+    /// A part of a millisecond counts as a whole one: the registries keep milliseconds.
+    fn read(value: &Value) -> Option<Duration> {
+        let span = match value {
+            Value::Number(seconds) => match seconds.as_u64() {
+                Some(seconds) => Duration::from_secs(seconds),
+                None => Duration::try_from_secs_f64(seconds.as_f64()?).ok()?,
+            },
+            Value::String(text) => humantime::parse_duration(text).ok()?,
+            _ => return None,
+        };
+        let part = span.subsec_nanos() % 1_000_000;
+        if part == 0 { Some(span) } else { span.checked_add(Duration::from_nanos((1_000_000 - part).into())) }
+    }
+
+    fn write(&self) -> Value {
+        humantime::format_duration(*self).to_string().replace(' ', "").into()
+    }
+
+    fn size(&self) -> Option<Size> {
+        Some(Size::Span(*self))
+    }
+}
+
+impl Written for Retry {
+    fn read(value: &Value) -> Option<Retry> {
+        match value {
+            Value::Array(list) => list.iter().map(Duration::read).collect::<Option<_>>().map(Retry::List),
+            name if *name == "2n+1" => Some(Retry::TwoNPlusOne),
+            name if *name == "exponential" => Some(Retry::Exponential),
+            _ => None,
+        }
+    }
+
+    fn write(&self) -> Value {
+        match self {
+            Retry::TwoNPlusOne => json!("2n+1"),
+            Retry::Exponential => json!("exponential"),
+            Retry::List(delays) => delays.iter().map(Duration::write).collect(),
+        }
+    }
+}
+
+impl Written for Option<Rate> {
+    fn read(value: &Value) -> Option<Option<Rate>> {
+        Rate::deserialize(value).ok().map(Some)
+    }
+
+    fn write(&self) -> Value {
+        self.map_or(Value::Null, |rate| rate.to_string().into())
+    }
+
+    fn size(&self) -> Option<Size> {
+        self.map(|rate| Size::Count(rate.jobs))
+    }
+}
+
+macro_rules! written_by_serde {
+    ($($type:ty $(, $size:expr)?;)+) => {$(
+        impl Written for $type {
+            fn read(value: &Value) -> Option<$type> {
+                Deserialize::deserialize(value).ok()
+            }
+            fn write(&self) -> Value {
+                serde_json::to_value(self).unwrap_or_default()
+            }
+            $(fn size(&self) -> Option<Size> {
+                let size: fn(&$type) -> Option<Size> = $size;
+                size(self)
+            })?
+        }
+    )+};
+}
+written_by_serde! {
+    String;
+    Vec<String>;
+    Vec<Failure>;
+    BTreeMap<String, String>;
+    u32, |n| Some(Size::Count(*n));
+    Option<u32>, |n| n.map(Size::Count);
+    Option<topic::Size>, |n| n.map(Size::Bytes);
+    CatchUp, |rule| match rule {
+        CatchUp::All => None,
+        CatchUp::Spread(span) | CatchUp::Skip(span) => Some(Size::Span(*span)),
+    };
+    Option<Durability>;
+    Method;
+    Mode;
+    Payload;
+    Priority;
+    Status;
+    Success;
+}

@@ -1,0 +1,68 @@
+//! Finds the topics that hold nearly as much as their quota allows.
+
+use std::collections::BTreeMap;
+
+use super::condition::Condition;
+use super::findings::Found;
+use model::job::TopicName;
+use model::topic::{Size, Topic};
+use store::Counts;
+
+/// From this part of a limit on, the quota is nearly used up.
+const NEARLY: f64 = 0.8;
+
+/// What the topics of one lane hold: pending jobs, and bytes if they are counted.
+pub(super) type Held = BTreeMap<TopicName, (u64, Option<u64>)>;
+
+/// Returns what the topics of these counts hold.
+pub(super) fn held(counts: &[Counts]) -> Held {
+    counts.iter().map(|one| (one.topic.clone(), (one.pending(), one.bytes))).collect()
+}
+
+/// Returns the topics with a limit of which at least four fifths are used.
+pub(super) fn nearly_used<'a>(
+    lanes: impl Iterator<Item = &'a Held>,
+    topics: impl Iterator<Item = &'a Topic>,
+) -> Found {
+    let mut sums: BTreeMap<&TopicName, (u64, u64)> = BTreeMap::new();
+    for (topic, (pending, bytes)) in lanes.flatten() {
+        let sum = sums.entry(topic).or_default();
+        *sum = (sum.0 + pending, sum.1 + bytes.unwrap_or(0));
+    }
+    let is_near = |used: u64, limit: u64| used as f64 >= limit as f64 * NEARLY;
+    let mut found = Found::new();
+    for topic in topics {
+        let Some((pending, bytes)) = sums.get(&topic.name) else { continue };
+        let of_pending = topic.max_pending.filter(|max| is_near(*pending, u64::from(*max)));
+        let of_bytes = topic.max_bytes.filter(|max| is_near(*bytes, max.0));
+        let parts = [
+            of_pending.map(|max| format!("{pending} of {max} jobs are pending (max_pending)")),
+            of_bytes.map(|max| format!("its jobs have {} of {max} (max_bytes)", Size(*bytes))),
+        ];
+        let detail: Vec<String> = parts.into_iter().flatten().collect();
+        if !detail.is_empty() {
+            let detail = format!("{}; when a limit is reached, adds are refused", detail.join(", "));
+            found.insert(Condition::QuotaNearlyUsed(topic.name.as_str().to_owned()), detail);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quota_is_nearly_used_from_four_fifths_on() {
+        let name = TopicName::new("t").unwrap();
+        let topic =
+            Topic { max_pending: Some(10), max_bytes: Some(Size(1000)), ..Topic::new(name.clone(), "") };
+        let found = |lanes: &[(u64, Option<u64>)]| {
+            let lanes: Vec<Held> = lanes.iter().map(|held| Held::from([(name.clone(), *held)])).collect();
+            nearly_used(lanes.iter(), [&topic].into_iter()).into_values().next()
+        };
+        assert_eq!(found(&[(7, Some(799))]), None);
+        assert!(found(&[(4, None), (4, None)]).unwrap().starts_with("8 of 10 jobs"));
+        assert!(found(&[(1, Some(1000))]).unwrap().starts_with("its jobs have 1000B of 1000B"));
+    }
+}

@@ -1,0 +1,83 @@
+-- The limits of adds. Needs: clock, meter.
+
+-- The first bytes of a record, without and with a limit of attempts of its own: see records.
+local HEAD, HEAD_WITH_LIMIT = 8, 12
+-- After how many ms a client may try again if the topic holds too much.
+local FULL_WAIT = 10000
+
+-- Reads the rates from the words of the limits, and how many jobs each of them allows now.
+local function rates_of(words)
+  local rates = {}
+  for i = 3, #words, 4 do
+    local step, burst = tonumber(words[i + 2]), tonumber(words[i + 3])
+    local full = step * burst
+    -- The same as RateSteps::take in src/model/flow.rs.
+    local spent = math.min(math.max(tonumber(call('HGET', base .. 'rates', words[i + 1]) or 0), now_us), now_us + full)
+    local there = math.floor((now_us + full - spent) / step + 0.001)
+    rates[#rates + 1] = { number = tonumber(words[i]), name = words[i + 1], step = step, full = full, spent = spent, there = there }
+  end
+  return rates
+end
+
+-- Chooses those of a topic's adds that its limits allow, and counts them. `limits`: the most pending jobs and the most
+-- bytes ('-': no limit), then for each rate: the number of the limit, the name under which it is counted, the
+-- microseconds from one job to the next, and how many may come at once. The jobs that are allowed are moved to the
+-- front of the arguments. Returns how many they are, and for the others their answers by position.
+local function admit(topic, limits, first, n, step, alike)
+  local words = {}
+  for word in string.gmatch(limits, '%S+') do words[#words + 1] = word end
+  local most, most_bytes, rates = tonumber(words[1]), tonumber(words[2]), rates_of(words)
+  local pending, bodies = 0, base .. 'b:' .. topic
+  if most then
+    for _, prefix in ipairs({ 'd:', 'r:', 'l:' }) do pending = pending + call('ZCARD', base .. prefix .. topic) end
+  end
+  local before = most_bytes and counted(topic) or 0
+  local bytes, taken, refused, sizes = before, 0, {}, {}
+  for k = 1, n do
+    local at = first + step * (k - 1)
+    local id, flags = ARGV[at], alike or ARGV[at + 2]
+    local old = sizes[id] or call('HSTRLEN', bodies, id)
+    local size = #ARGV[at + 1] + (string.find(flags, '^..%d') and HEAD_WITH_LIMIT or HEAD)
+    -- (114: r, replace.) A job that is kept or rejected changes nothing.
+    local stores, number, wait = old == 0 or string.byte(flags, 2) == 114, nil, FULL_WAIT
+    if most and old == 0 and pending >= most then
+      number = 1
+    elseif most_bytes and stores and size > old and bytes + size - old > most_bytes then
+      number = 2
+    end
+    for _, rate in ipairs(rates) do
+      if not number and taken >= rate.there then
+        number = rate.number
+        wait = math.max(1, math.ceil((rate.spent + (taken + 1) * rate.step - now_us - rate.full) / 1000))
+      end
+    end
+    if number then
+      refused[k] = struct.pack('>BBI6', 113, number, wait)
+    else
+      if stores then
+        if old == 0 then pending = pending + 1 end
+        bytes, sizes[id] = bytes + size - old, size
+      end
+      for x = 0, step - 1 do ARGV[first + step * taken + x] = ARGV[at + x] end
+      taken = taken + 1
+    end
+  end
+  meter(topic, bytes - before)
+  for _, rate in ipairs(rates) do
+    if taken > 0 then call('HSET', base .. 'rates', rate.name, string.format('%.2f', rate.spent + taken * rate.step)) end
+  end
+  return taken, refused
+end
+
+-- Puts the answers of refused jobs between those of the others.
+local function woven(answers, refused, n)
+  local all, at = {}, 1
+  for k = 1, n do
+    all[k] = refused[k]
+    if not all[k] then
+      all[k] = string.sub(answers, at, at + 7)
+      at = at + 8
+    end
+  end
+  return table.concat(all)
+end

@@ -1,0 +1,93 @@
+//! The limits that an add or a change must keep. They are checked in its own transaction, so they are exact.
+
+use rusqlite::{OptionalExtension, params};
+
+use super::row;
+use super::write::Write;
+use model::job::{JobId, NewJob, OnConflict, State};
+use model::quota::{OverQuota, Quota, QuotaLimit};
+
+/// What a topic holds.
+struct Held {
+    /// Jobs that are delayed, ready or leased.
+    pending: i64,
+    /// The bytes of all jobs, dead letters included.
+    bytes: i64,
+}
+
+fn held(w: &Write<'_>, tid: i64) -> rusqlite::Result<Held> {
+    let sum = "SELECT delayed + ready + leased, bytes FROM topic WHERE tid = ?1";
+    let read = |r: &rusqlite::Row<'_>| Ok(Held { pending: r.get(0)?, bytes: r.get(1)? });
+    let held = w.db.prepare_cached(sum)?.query_row([tid], read)?;
+    Ok(Held { pending: held.pending + w.new_pending(tid), ..held })
+}
+
+/// Returns the bytes of the live job with that id. None: there is no such job.
+fn size_of(w: &Write<'_>, tid: i64, id: &JobId) -> rusqlite::Result<Option<i64>> {
+    let size = "SELECT octet_length(id) + octet_length(body) + coalesce(octet_length(headers), 0) FROM job
+                WHERE tid = ?1 AND id = ?2 AND state < 4";
+    w.db.prepare_cached(size)?.query_row(params![tid, id.as_str()], |r| r.get(0)).optional()
+}
+
+/// Returns whether a topic with this many bytes may not have `size` in place of `old`. A job may always get smaller.
+fn is_too_big(max_bytes: Option<u64>, bytes: i64, old: i64, size: i64) -> bool {
+    let most = |max: u64| i64::try_from(max).unwrap_or(i64::MAX);
+    size > old && max_bytes.is_some_and(|max| bytes + size - old > most(max))
+}
+
+/// Checks the limits of an add, and counts it for the rates.
+pub(super) fn check_add(
+    w: &Write<'_>,
+    tid: i64,
+    job: &NewJob,
+    quota: &Quota,
+) -> rusqlite::Result<Result<(), OverQuota>> {
+    if quota.max_pending.is_some() || quota.max_bytes.is_some() {
+        let (held, old) = (held(w, tid)?, size_of(w, tid, &job.key.id)?);
+        let headers = row::headers_text(&job.headers, (w.now_ns / 1000) as i64);
+        let size = job.key.id.as_str().len() + job.body.as_str().len() + headers.map_or(0, |text| text.len());
+        let is_stored = old.is_none() || job.on_conflict == OnConflict::Replace;
+        if old.is_none() && quota.max_pending.is_some_and(|max| held.pending >= i64::from(max)) {
+            return Ok(Err(OverQuota::full(QuotaLimit::Pending)));
+        }
+        if is_stored && is_too_big(quota.max_bytes, held.bytes, old.unwrap_or(0), size as i64) {
+            return Ok(Err(OverQuota::full(QuotaLimit::Bytes)));
+        }
+    }
+    let now_us = (w.now_ns / 1000) as f64;
+    let mut taken = Vec::new();
+    for rate in &quota.rates {
+        let spent = "SELECT spent_us FROM rate WHERE name = ?1";
+        let spent: Option<f64> =
+            w.db.prepare_cached(spent)?.query_row([&rate.name], |r| r.get(0)).optional()?;
+        let steps = rate.steps(1);
+        let took = steps.take(spent.unwrap_or(0.0), now_us, 0, 1);
+        if took.granted == 0 {
+            let full = f64::from(steps.burst) * steps.step_us;
+            return Ok(Err(OverQuota::too_fast(rate.limit, took.spent_us + steps.step_us - now_us - full)));
+        }
+        taken.push((&rate.name, took.spent_us));
+    }
+    for (name, spent_us) in taken {
+        w.db.prepare_cached("INSERT OR REPLACE INTO rate (name, spent_us) VALUES (?1, ?2)")?
+            .execute(params![name, spent_us])?;
+    }
+    Ok(Ok(()))
+}
+
+/// Returns whether a job may get a body of this length.
+pub(super) fn allows_body(
+    w: &Write<'_>,
+    seq: i64,
+    tid: i64,
+    body: &str,
+    max: Option<u64>,
+) -> rusqlite::Result<bool> {
+    let Some(max) = max else { return Ok(true) };
+    let old = "SELECT octet_length(body) FROM job WHERE seq = ?1";
+    let old = w.db.prepare_cached(old)?.query_row([seq], |r| r.get(0))?;
+    Ok(!is_too_big(Some(max), held(w, tid)?.bytes, old, body.len() as i64))
+}
+
+/// The states in which a job is pending.
+pub(super) const PENDING: [State; 3] = [State::Delayed, State::Ready, State::Leased];
