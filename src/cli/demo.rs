@@ -39,7 +39,7 @@ const STUBBORN: (&str, u32) = ("order-3", 2);
 const JOBS: u32 = 5;
 
 /// What the receiver did with a callback.
-enum Event {
+enum ReceiverAnswer {
     Accepted(String),
     Refused,
 }
@@ -82,7 +82,7 @@ fn configuration(port: u16, console: Option<u16>, receiver: SocketAddr) -> Strin
 }
 
 /// Returns the receiver's handler. It accepts every job except the stubborn one, which it refuses at first.
-fn receive(tell: Sender<Event>) -> impl Fn(Call) -> Answer {
+fn receive(tell: Sender<ReceiverAnswer>) -> impl Fn(Call) -> Answer {
     let refused: Mutex<HashMap<String, u32>> = Mutex::default();
     move |call| {
         let id = call.header("dq-job-id").to_owned();
@@ -93,11 +93,11 @@ fn receive(tell: Sender<Event>) -> impl Fn(Call) -> Answer {
         if id == STUBBORN.0 && *times < STUBBORN.1 {
             *times += 1;
             println!("refused    {line}");
-            let _ = tell.send(Event::Refused);
+            let _ = tell.send(ReceiverAnswer::Refused);
             return Answer::new(503, "not yet\n");
         }
         println!("delivered  {line}");
-        let _ = tell.send(Event::Accepted(id));
+        let _ = tell.send(ReceiverAnswer::Accepted(id));
         Answer::new(200, "ok\n")
     }
 }
@@ -145,7 +145,7 @@ fn hand_in(port: u16, daemon: &mut Daemon) -> Result<()> {
 /// Watches deliveries. With `once`, ends when all jobs have arrived or the time is up, and returns the jobs that are
 /// missing. Without it, ends at a signal, and returns `None`.
 fn watch(
-    told: &Events<Event>,
+    told: &Events<ReceiverAnswer>,
     signals: &mut Signals,
     daemon: &mut Daemon,
     once: bool,
@@ -158,8 +158,8 @@ fn watch(
     loop {
         for event in told.try_iter() {
             match event {
-                Event::Accepted(id) => drop(missing.remove(&id)),
-                Event::Refused => refusals += 1,
+                ReceiverAnswer::Accepted(id) => drop(missing.remove(&id)),
+                ReceiverAnswer::Refused => refusals += 1,
             }
         }
         let all = missing.is_empty() && refusals == STUBBORN.1;

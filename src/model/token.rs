@@ -61,7 +61,7 @@ pub struct PresentedToken(pub String);
 
 impl fmt::Debug for PresentedToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Shown(..)")
+        f.write_str("PresentedToken(..)")
     }
 }
 
@@ -165,7 +165,7 @@ impl From<Proof> for String {
 /// The error for a text that is not a valid name of a token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not 1 to 128 letters, digits, `_`, `.` or `-`")]
-pub struct NoName(String);
+pub struct InvalidTokenName(String);
 
 /// The name of a token, with the same rules as the name of a topic. Accounts have their own names: an account and a
 /// client's token may have the same name.
@@ -181,20 +181,20 @@ const ACCOUNT: char = '@';
 
 impl TokenName {
     /// Checks a text and makes the name of a client's token from it.
-    pub fn new(name: &str) -> Result<TokenName, NoName> {
+    pub fn new(name: &str) -> Result<TokenName, InvalidTokenName> {
         TokenName::checked(name, false)
     }
 
     /// Checks a text and makes the name of an account from it.
-    pub fn of_account(name: &str) -> Result<TokenName, NoName> {
+    pub fn of_account(name: &str) -> Result<TokenName, InvalidTokenName> {
         TokenName::checked(name, true)
     }
 
-    fn checked(name: &str, is_account: bool) -> Result<TokenName, NoName> {
-        let no_name = || NoName(name.chars().take(128).collect());
+    fn checked(name: &str, is_account: bool) -> Result<TokenName, InvalidTokenName> {
+        let invalid = || InvalidTokenName(name.chars().take(128).collect());
         // With `ACCOUNT` before it, the stored name is not longer than other names.
         let fits = !is_account || name.len() < 128;
-        let name = TopicName::new(name).ok().filter(|_| fits).ok_or_else(no_name)?;
+        let name = TopicName::new(name).ok().filter(|_| fits).ok_or_else(invalid)?;
         Ok(TokenName { name, is_account })
     }
 
@@ -210,8 +210,8 @@ impl TokenName {
 }
 
 impl TryFrom<String> for TokenName {
-    type Error = NoName;
-    fn try_from(kept: String) -> Result<TokenName, NoName> {
+    type Error = InvalidTokenName;
+    fn try_from(kept: String) -> Result<TokenName, InvalidTokenName> {
         kept.strip_prefix(ACCOUNT).map_or_else(|| TokenName::new(&kept), TokenName::of_account)
     }
 }

@@ -69,7 +69,7 @@ struct File {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Named {
+struct StoredTopic {
     name: String,
     #[serde(flatten)]
     record: Map<String, Value>,
@@ -85,7 +85,7 @@ impl Snapshot {
     /// can read it.
     pub fn write(&self, run_dir: &Path) -> Result<(), SnapshotError> {
         let text = |topic: &Topic| {
-            serde_json::value::to_raw_value(&Named {
+            serde_json::value::to_raw_value(&StoredTopic {
                 name: topic.name.to_string(),
                 record: record::stored(topic),
             })
@@ -151,7 +151,7 @@ impl Snapshot {
 }
 
 fn topic(text: &str) -> Result<Topic, String> {
-    let named: Named = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    let named: StoredTopic = serde_json::from_str(text).map_err(|e| e.to_string())?;
     let name = TopicName::new(&named.name).map_err(|e| e.to_string())?;
     record::topic(name, &named.record).map_err(|e| e.to_string())
 }

@@ -39,7 +39,7 @@ const STORE: &str = ":store";
 const PRIORITIES: [Priority; 3] = [Priority::High, Priority::Normal, Priority::Low];
 
 /// A name and its value.
-pub type Named = (Vec<u8>, Vec<u8>);
+pub type NamedBody = (Vec<u8>, Vec<u8>);
 
 /// A connection to a Redis of the PHP daemon.
 pub struct Source {
@@ -211,7 +211,7 @@ impl Source {
     }
 
     /// Returns a page of names and bodies. The first cursor is 0.
-    pub fn bodies(&mut self, cursor: u64) -> Result<Page<Named>> {
+    pub fn bodies(&mut self, cursor: u64) -> Result<Page<NamedBody>> {
         let key = self.bodies_key();
         let scan =
             |c: &mut Connection| redis::cmd("HSCAN").arg(&key).arg(cursor).arg("COUNT").arg(PAGE).query(c);
@@ -221,7 +221,7 @@ impl Source {
     /// Returns the entries with these names and bodies: adds their due times, ready lists and notes.
     pub fn entries_of(
         &mut self,
-        bodies: Vec<Named>,
+        bodies: Vec<NamedBody>,
         ready: &HashMap<Vec<u8>, Priority>,
     ) -> Result<Vec<Entry>> {
         if bodies.is_empty() {
@@ -233,7 +233,7 @@ impl Source {
         let noted: Vec<Option<Vec<u8>>> =
             self.ask(&notes, |c| redis::cmd("HMGET").arg(&notes).arg(&names).query(c))?;
         let entries = bodies.into_iter().zip(scores).zip(noted);
-        let entry = |(((name, body), score), noted): ((Named, Option<f64>), _)| {
+        let entry = |(((name, body), score), noted): ((NamedBody, Option<f64>), _)| {
             let list = ready.get(&name).copied();
             Entry { name, body, score, list, noted }
         };
@@ -264,7 +264,7 @@ impl Source {
 
     /// Returns a page of the names in a bucket.
     pub fn bucket(&mut self, key: &str, cursor: u64) -> Result<Page<Vec<u8>>> {
-        let scan = |c: &mut Connection| -> RedisResult<(u64, Vec<Named>)> {
+        let scan = |c: &mut Connection| -> RedisResult<(u64, Vec<NamedBody>)> {
             redis::cmd("ZSCAN").arg(key).arg(cursor).arg("COUNT").arg(NAMES).query(c)
         };
         let (next, members) = self.ask(key, scan)?;

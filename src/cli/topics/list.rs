@@ -110,14 +110,14 @@ fn table(topics: &[Box<RawValue>]) -> Result<String> {
 /// Returns lines about the topics that dq cannot serve as they are set, and about the rows that are not topics at all.
 fn notes(topics: &[Box<RawValue>], unusable: &[String]) -> Result<String> {
     #[derive(Deserialize)]
-    struct TopicNote {
+    struct TopicWithProblem {
         name: String,
         #[serde(default)]
         problem: Option<String>,
     }
     let mut text = String::new();
     for topic in topics {
-        let TopicNote { name, problem } = serde_json::from_str(topic.get())?;
+        let TopicWithProblem { name, problem } = serde_json::from_str(topic.get())?;
         if let Some(problem) = problem {
             text += &format!("\n{name}: {}", plain(&problem));
         }

@@ -20,11 +20,11 @@ use role::submit::{Request, RequestSource, STORE_TIMEOUT, Submitter};
 use role::{Context, lock};
 
 /// The HTTP port, as the store's threads know it.
-struct Http {
+struct HttpRequestSource {
     answers: Arc<Notify>,
 }
 
-impl RequestSource for Http {
+impl RequestSource for HttpRequestSource {
     /// The line of a request. Requests about the same job share a line, so that none overtakes an earlier one that
     /// hangs. Other requests have no order.
     type Ticket = u64;
@@ -74,9 +74,9 @@ const READS_MAX: usize = 2;
 /// Passes requests to the store's threads. It is cheap to clone.
 #[derive(Clone)]
 pub(super) struct StoreClient {
-    submits: Arc<Mutex<Submitter<Http>>>,
+    submits: Arc<Mutex<Submitter<HttpRequestSource>>>,
     /// For long reads.
-    reads: Arc<Mutex<Submitter<Http>>>,
+    reads: Arc<Mutex<Submitter<HttpRequestSource>>>,
     /// The turns of each client for long reads. Those of a client without one are removed.
     turns: Arc<Mutex<HashMap<Holder, Arc<Semaphore>>>>,
     answers: Arc<Notify>,
@@ -87,7 +87,7 @@ pub(super) struct StoreClient {
 impl StoreClient {
     pub(super) fn start(context: &mut Context) -> Result<StoreClient> {
         let answers = Arc::new(Notify::new());
-        let asker = || Http { answers: Arc::clone(&answers) };
+        let asker = || HttpRequestSource { answers: Arc::clone(&answers) };
         let submits = Submitter::start(context.lanes()?, asker(), || context.store())?;
         let reads = Submitter::start_reader(context.lanes()?, asker(), context.store()?)?;
         let (submits, reads) = (Arc::new(Mutex::new(submits)), Arc::new(Mutex::new(reads)));
@@ -147,7 +147,7 @@ impl StoreClient {
 
     async fn ask_on<T: Send + 'static>(
         &self,
-        submits: &Mutex<Submitter<Http>>,
+        submits: &Mutex<Submitter<HttpRequestSource>>,
         bytes: usize,
         make: impl FnOnce(Reply<T>) -> Request<Delivery>,
     ) -> Result<T, Problem> {

@@ -15,14 +15,14 @@ use model::strict_json::{StrictValue, UniqueFields};
 use model::topic::{InvalidTopic, Topic};
 
 /// The fields of an object, as they were sent.
-pub(super) struct Fields<'a>(BTreeMap<String, &'a RawValue>);
+pub(super) struct RawFields<'a>(BTreeMap<String, &'a RawValue>);
 
-impl<'a> Fields<'a> {
-    pub(super) fn read(json: &'a [u8], known: &[&str]) -> Result<Fields<'a>, Problem> {
+impl<'a> RawFields<'a> {
+    pub(super) fn read(json: &'a [u8], known: &[&str]) -> Result<RawFields<'a>, Problem> {
         let UniqueFields(fields) = serde_json::from_slice(json).map_err(Problem::bad_json)?;
         match fields.keys().find(|name| !known.contains(&name.as_str())) {
             Some(name) => Err(Problem::unknown_field(&short(name), known)),
-            None => Ok(Fields(fields)),
+            None => Ok(RawFields(fields)),
         }
     }
 
@@ -50,13 +50,13 @@ impl<'a> Fields<'a> {
 }
 
 /// The settings of a topic in a request. What they do not name stays, or has its default.
-pub(super) struct TopicPatch<'a>(Fields<'a>);
+pub(super) struct TopicPatch<'a>(RawFields<'a>);
 
 impl<'a> TopicPatch<'a> {
     pub(super) fn read(json: &'a [u8]) -> Result<TopicPatch<'a>, Problem> {
         let settings = Topic::SETTINGS.iter().map(|setting| setting.name);
         let known: Vec<&str> = std::iter::once("name").chain(settings).collect();
-        Fields::read(json, &known).map(TopicPatch)
+        RawFields::read(json, &known).map(TopicPatch)
     }
 
     /// Returns the name from the body or from the path. A name that differs from the path's is an error.

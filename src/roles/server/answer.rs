@@ -34,11 +34,11 @@ pub(super) struct Ticket {
 }
 
 /// The TCP port's side of the store threads.
-pub(super) struct Tcp {
+pub(super) struct TcpRequestSource {
     pub waker: Waker,
 }
 
-impl RequestSource for Tcp {
+impl RequestSource for TcpRequestSource {
     type Ticket = Ticket;
     type Response = Json;
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
 
-use super::answer::{Json, Tcp, Ticket, refused};
+use super::answer::{Json, TcpRequestSource, Ticket, refused};
 use super::handoff::HandoffState;
 use super::reply::Reply;
 use super::request::{Client, RequestOutcome, RequestRouter};
@@ -115,7 +115,7 @@ impl Connection {
         &mut self,
         place: usize,
         front: &RequestRouter,
-        submit: &mut Submitter<Tcp>,
+        submit: &mut Submitter<TcpRequestSource>,
         buffer: &mut [u8],
     ) -> AfterTurn {
         if self.input == Input::Offered {
@@ -148,7 +148,7 @@ impl Connection {
         &mut self,
         place: usize,
         front: &RequestRouter,
-        submit: &mut Submitter<Tcp>,
+        submit: &mut Submitter<TcpRequestSource>,
         buffer: &mut [u8],
     ) -> std::io::Result<AfterTurn> {
         let mut taken = 0;
@@ -213,7 +213,7 @@ impl Connection {
     }
 
     /// Takes the complete frames out of the inbox.
-    fn understand(&mut self, place: usize, front: &RequestRouter, submit: &mut Submitter<Tcp>) {
+    fn understand(&mut self, place: usize, front: &RequestRouter, submit: &mut Submitter<TcpRequestSource>) {
         let mut done = 0;
         self.held = false;
         while done < self.inbox.len() {

@@ -27,7 +27,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use rustls::{ServerConfig, ServerConnection};
 use slab::Slab;
 
-use self::answer::Tcp;
+use self::answer::TcpRequestSource;
 use self::connection::{AfterTurn, Connection, TURN};
 use self::handoff::{HandoffReceiver, HandoffSender};
 use self::request::RequestRouter;
@@ -80,7 +80,7 @@ struct Server {
     stalled: Vec<usize>,
     /// The buffer into which the bytes of clients are read.
     buffer: Box<[u8]>,
-    submit: Submitter<Tcp>,
+    submit: Submitter<TcpRequestSource>,
     front: RequestRouter,
     /// None: connections are not encrypted.
     tls: Option<Arc<ServerConfig>>,
@@ -105,7 +105,7 @@ impl Server {
         let front = RequestRouter { settings, topics, zone: zone.clone(), failures, refusals, counters };
         let waker = Waker::new(poll.registry(), WAKER).context("cannot make a waker")?;
         let lanes = context.lanes()?;
-        let submit = Submitter::start(lanes, Tcp { waker }, || context.store())?;
+        let submit = Submitter::start(lanes, TcpRequestSource { waker }, || context.store())?;
         let mut listener = TcpListener::from_std(StdListener::from(context.socket("server")?));
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
         for (fd, token) in context.fds().into_iter().zip([LINK, SIGNALS]) {

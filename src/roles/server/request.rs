@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use jiff::tz::TimeZone;
 
 use super::answer::{
-    Json, SUCCESS, Tcp, Ticket, added, added_many, changed, counted, deleted, job_found, refused,
+    Json, SUCCESS, TcpRequestSource, Ticket, added, added_many, changed, counted, deleted, job_found, refused,
 };
 use model::excerpt::Excerpt;
 use model::failure_limiter::{FailureKind, FailureLimiter, Source};
@@ -101,7 +101,7 @@ impl RequestRouter {
         framing: Framing,
         client: Client<'_>,
         ticket: Ticket,
-        submit: &mut Submitter<Tcp>,
+        submit: &mut Submitter<TcpRequestSource>,
     ) -> RequestOutcome {
         let command = match dq::parse(json, &self.zone) {
             Ok(Command::Ping) => return RequestOutcome::Answered(SUCCESS.into()),

@@ -11,7 +11,7 @@ use super::call::{Call, Failure};
 use super::connector::Connector;
 use super::rules::{self, ConnectionFate};
 use super::safety::{CachedCapability, Wait};
-use super::wire::{KnownServers, Listening, Manager, PooledConnection, Refusals};
+use super::wire::{ConnectErrorRecorder, FailedConnects, KnownServers, Manager, PooledConnection};
 use crate::{Capability, StoreError};
 use model::excerpt::Excerpt;
 use model::topic::Durability;
@@ -43,7 +43,7 @@ pub(in super::super) struct Endpoint {
     limit: Duration,
     pub(super) known: CachedCapability,
     breaker: Mutex<Breaker>,
-    refusals: Arc<Refusals>,
+    refusals: Arc<FailedConnects>,
     /// Why the server was last taken for down.
     why: Mutex<String>,
     news: Mutex<LastLogged>,
@@ -90,7 +90,7 @@ impl Endpoint {
         pool: u32,
         (timeout, limit): (Duration, Duration),
     ) -> Endpoint {
-        let (connector, refusals) = (Arc::new(connector), Arc::<Refusals>::default());
+        let (connector, refusals) = (Arc::new(connector), Arc::<FailedConnects>::default());
         let manager = Manager { connector: Arc::clone(&connector), timeout };
         let pool = r2d2::Pool::builder()
             .max_size(pool)
@@ -101,7 +101,7 @@ impl Endpoint {
             // After a failure the pool waits at most half of this before it tries again, so that the return of the
             // server is noticed in time.
             .connection_timeout(PAUSE)
-            .error_handler(Box::new(Listening(Arc::clone(&refusals))))
+            .error_handler(Box::new(ConnectErrorRecorder(Arc::clone(&refusals))))
             .build_unchecked(manager);
         Endpoint {
             name,

@@ -121,12 +121,12 @@ pub(super) fn identify(connection: &mut redis::Connection) -> Result<ServerId, R
 
 /// How often no connection could be made, and why the last one failed.
 #[derive(Debug, Default)]
-pub(super) struct Refusals {
+pub(super) struct FailedConnects {
     count: AtomicU64,
     last: Mutex<String>,
 }
 
-impl Refusals {
+impl FailedConnects {
     pub(super) fn count(&self) -> u64 {
         self.count.load(Ordering::Acquire)
     }
@@ -138,9 +138,9 @@ impl Refusals {
 
 /// Records the errors of a pool in its refusals.
 #[derive(Debug)]
-pub(super) struct Listening(pub Arc<Refusals>);
+pub(super) struct ConnectErrorRecorder(pub Arc<FailedConnects>);
 
-impl r2d2::HandleError<RedisError> for Listening {
+impl r2d2::HandleError<RedisError> for ConnectErrorRecorder {
     fn handle_error(&self, error: RedisError) {
         let why = Excerpt(error).to_string();
         log::debug!("redis: {why}");
