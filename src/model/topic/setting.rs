@@ -55,28 +55,28 @@ pub enum SettingKind {
         /// The greatest.
         most: u64,
     },
-    /// A [`Rate`] of at most `most` jobs.
+    /// A [`topic::Rate`] of at most `most` jobs.
     Rate {
         /// The most jobs.
         most: u32,
     },
-    /// A [`CatchUp`] rule whose span is within these bounds.
+    /// A [`topic::CatchUp`] rule whose span is within these bounds.
     CatchUp {
         /// The shortest span.
         least: Duration,
         /// The longest span.
         most: Duration,
     },
-    /// A [`Durability`].
+    /// A [`topic::Durability`].
     Durability,
-    /// A [`Success`] rule, in the API of at most `most` bytes.
+    /// A [`topic::Success`] rule, in the API of at most `most` bytes.
     Success {
         /// The most bytes.
         most: usize,
     },
-    /// A [`Retry`] policy.
+    /// A [`crate::retry::Retry`] policy.
     Retry,
-    /// A list of [`Failure`]s.
+    /// A list of [`topic::Failure`]s.
     Failures,
     /// A list of texts.
     Texts,
