@@ -100,19 +100,30 @@ impl Answer {
 
 /// The parsed expressions of topics, so that each is parsed once.
 #[derive(Debug, Default)]
-pub(super) struct Expressions(Mutex<HashMap<String, Arc<Result<Expression, ExpressionError>>>>);
+pub(super) struct Expressions(Mutex<HashMap<(Part, String), Arc<Result<Expression, ExpressionError>>>>);
+
+/// Which setting of a topic an expression is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Part {
+    Success,
+    Flag,
+}
 
 impl Expressions {
-    fn read(&self, text: &str) -> Arc<Result<Expression, ExpressionError>> {
+    fn read(&self, part: Part, text: &str) -> Arc<Result<Expression, ExpressionError>> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(read) = known.get(text) {
+        let key = (part, text.to_owned());
+        if let Some(read) = known.get(&key) {
             return Arc::clone(read);
         }
         if known.len() >= EXPRESSIONS {
             known.clear();
         }
-        let read = Arc::new(Expression::parse(text));
-        known.insert(text.to_owned(), Arc::clone(&read));
+        let read = Arc::new(match part {
+            Part::Success => Expression::parse(text),
+            Part::Flag => Expression::parse_flag(text),
+        });
+        known.insert(key, Arc::clone(&read));
         read
     }
 }
@@ -156,13 +167,14 @@ fn check_answer(topic: &Topic, expressions: &Expressions, answer: &Answer) -> Re
             if answer.end != BodyEnd::Cut {
                 whole()?;
             }
-            if answer.body.is_empty() {
+            // PHP's `empty` counts "0" as empty.
+            if matches!(&*answer.body, b"" | b"0") && answer.end == BodyEnd::Whole {
                 return Err((kind, format!("an empty answer (status {status})")));
             }
         }
         Success::When(text) => {
             whole()?;
-            match &*expressions.read(text) {
+            match &*expressions.read(Part::Success, text) {
                 Ok(expression) if of(json().as_ref(), expression) => {}
                 Ok(_) => return Err((kind, format!("{text} is not true of the answer (status {status})"))),
                 Err(mistake) => return Err((kind, format!("success is no expression: {mistake}"))),
@@ -175,12 +187,13 @@ fn check_answer(topic: &Topic, expressions: &Expressions, answer: &Answer) -> Re
     whole()?;
     // A topic whose flag cannot be read is held, and not called. If it is called anyway, nobody can tell whether the
     // job is done, so the job is not accepted.
-    let read = expressions.read(&topic.re_notify_flag);
+    let read = expressions.read(Part::Flag, &topic.re_notify_flag);
     let flag = match &*read {
         Ok(flag) => flag,
         Err(mistake) => return Err((kind, format!("re_notify_flag is no expression: {mistake}"))),
     };
-    match json() {
+    // The PHP daemon asks the flag of lists and objects alone.
+    match json().filter(|res| res.is_object() || res.is_array()) {
         Some(res) if of(Some(&res), flag) => {
             Err((kind, format!("re_notify_flag {} is true of the answer", topic.re_notify_flag)))
         }
@@ -238,6 +251,11 @@ mod tests {
         }
         assert_eq!(kind(&topic, &answer(200, "")), Some(Failure::Answer));
         assert_eq!(kind(&topic, &answer(500, "")), Some(Failure::Status(500)));
+        // As PHP's `empty` has it.
+        assert_eq!(kind(&topic, &answer(200, "0")), Some(Failure::Answer));
+        for body in ["00", "0.0", " 0", "0\n", "null", "false"] {
+            assert_eq!(kind(&topic, &answer(200, body)), None, "{body:?}");
+        }
     }
 
     #[test]
@@ -259,6 +277,11 @@ mod tests {
                 ("wait", false),
                 ("{}", false),
                 ("[1]", false),
+                // The flag is asked of lists and objects alone.
+                ("1", false),
+                ("\"ok\"", false),
+                ("true", false),
+                ("null", false),
             ] {
                 let expected = again.then_some(Failure::Answer);
                 assert_eq!(kind(&topic, &answer(200, body)), expected, "{success}: {body}");

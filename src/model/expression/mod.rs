@@ -86,7 +86,12 @@ enum Compare {
 impl Expression {
     /// Parses a text.
     pub fn parse(text: &str) -> Result<Expression, ExpressionError> {
-        parse::parse(text).map(Expression)
+        parse::parse(text, false).map(Expression)
+    }
+
+    /// Parses a `re_notify_flag`. As in the PHP daemon, what follows `and` or `or` outside of parentheses has no effect.
+    pub fn parse_flag(text: &str) -> Result<Expression, ExpressionError> {
+        parse::parse(text, true).map(Expression)
     }
 
     /// Returns whether the condition is true for an answer.
@@ -283,6 +288,24 @@ mod tests {
     }
 
     #[test]
+    fn a_flag_ends_at_and_or_or_as_after_an_assignment() {
+        for (text, as_flag, as_condition) in [
+            ("false or true", false, true),
+            ("true and false", true, false),
+            ("true and false;", true, false),
+            ("true && false or true", false, true),
+            ("(false or true)", true, true),
+            ("false || true", true, true),
+            ("1 == 1;", true, true),
+        ] {
+            let nothing = Answer { status: 200, res: None };
+            assert_eq!(Expression::parse_flag(text).unwrap().holds(nothing), as_flag, "{text}");
+            assert_eq!(Expression::parse(text).unwrap().holds(nothing), as_condition, "{text}");
+        }
+        assert_eq!(Expression::parse_flag("1 and (2").unwrap_err().at, 9);
+    }
+
+    #[test]
     fn a_bad_expression_is_refused_with_its_position_and_a_hint() {
         for (text, at, hint) in [
             ("", 1, "{res.code} == 0"),
@@ -312,7 +335,9 @@ mod tests {
             ("1x == 1", 1, "number"),
             ("{res.a} == 中", 12, "known are"),
             ("\"\\x41\" == 1", 2, "\\n"),
-            ("1;", 2, "known are"),
+            ("1;2", 2, "operator"),
+            (";", 1, "missing"),
+            ("1;;", 2, "operator"),
         ] {
             let mistake = Expression::parse(text).expect_err(text);
             assert_eq!(mistake.at, at, "{text}: {mistake}");

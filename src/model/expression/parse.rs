@@ -31,14 +31,23 @@ impl Rank {
     }
 }
 
-pub(super) fn parse(text: &str) -> Result<Term, ExpressionError> {
-    let words = words(text)?;
+/// Parses a text. As a flag, it is evaluated as PHP's daemon does it: as `$ret=<text>`. An assignment binds more tightly
+/// than `and` and `or`, so what follows these words outside of parentheses is checked, and has no effect.
+pub(super) fn parse(text: &str, is_flag: bool) -> Result<Term, ExpressionError> {
+    let mut words = words(text)?;
+    // PHP ends a statement with a semicolon.
+    if words.len() > 1 && words.last().is_some_and(|(_, word)| *word == Lexeme::End) {
+        words.pop();
+    }
     if words.is_empty() {
         let problem = "the expression is empty; an example is {res.code} == 0".to_owned();
         return Err(ExpressionError { at: 1, problem });
     }
     let mut parser = Parser { words, at: 0, end: text.chars().count() + 1 };
-    let term = parser.term(Rank::Or, 0)?;
+    let term = match is_flag {
+        true => parser.assigned()?,
+        false => parser.term(Rank::Or, 0)?,
+    };
     match parser.words.get(parser.at) {
         None => Ok(term),
         Some((_, Lexeme::Close)) => Err(parser.wrong("this ) has no matching (")),
@@ -61,6 +70,16 @@ impl Parser {
 
     fn peek(&self) -> Option<&Lexeme> {
         self.words.get(self.at).map(|(_, word)| word)
+    }
+
+    /// Parses what an assignment takes: all up to the first `and` or `or`. The rest is parsed, too, and dropped.
+    fn assigned(&mut self) -> Result<Term, ExpressionError> {
+        let term = self.term(Rank::Either, 0)?;
+        if matches!(self.peek(), Some(Lexeme::And | Lexeme::Or)) {
+            self.at += 1;
+            self.term(Rank::Or, 0)?;
+        }
+        Ok(term)
     }
 
     /// Parses a term whose operators bind at least as tightly as `least`.
@@ -135,7 +154,13 @@ impl Parser {
                     term => term,
                 }
             }
-            Lexeme::Close | Lexeme::Compare(_) | Lexeme::Both | Lexeme::Either | Lexeme::And | Lexeme::Or => {
+            Lexeme::Close
+            | Lexeme::Compare(_)
+            | Lexeme::Both
+            | Lexeme::Either
+            | Lexeme::And
+            | Lexeme::Or
+            | Lexeme::End => {
                 self.at -= 1;
                 return Err(self.wrong("a member, a number or a text is missing before this"));
             }

@@ -26,6 +26,8 @@ pub(super) enum Lexeme {
     Plus,
     Open,
     Close,
+    /// `;`, which may stand at the end.
+    End,
 }
 
 /// The known words, for messages about an unknown one.
@@ -91,7 +93,7 @@ impl Reader {
     }
 
     fn operator(&mut self) -> Result<Lexeme, ExpressionError> {
-        const OPERATORS: [(&str, Lexeme); 18] = [
+        const OPERATORS: [(&str, Lexeme); 19] = [
             // The longer ones first.
             ("===", Lexeme::Compare(Compare::Identical)),
             ("!==", Lexeme::Compare(Compare::NotIdentical)),
@@ -109,6 +111,7 @@ impl Reader {
             ("+", Lexeme::Plus),
             ("(", Lexeme::Open),
             (")", Lexeme::Close),
+            (";", Lexeme::End),
             // These are refused. The message says which operator was meant.
             ("=", Lexeme::Null),
             ("&", Lexeme::Null),

@@ -56,7 +56,7 @@ impl Topic {
             flaws.push(InvalidTopic::new("success", problem));
         }
         if !self.re_notify_flag.is_empty()
-            && let Err(mistake) = Expression::parse(&self.re_notify_flag)
+            && let Err(mistake) = Expression::parse_flag(&self.re_notify_flag)
         {
             let problem = format!("{:?} is no expression: {mistake}", self.re_notify_flag);
             flaws.push(InvalidTopic::new("re_notify_flag", problem));
