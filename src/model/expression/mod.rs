@@ -4,6 +4,7 @@
 //! They have the syntax of PHP conditions and the meaning that they have in PHP 8, because topics of the PHP daemon
 //! contain such texts (`re_notify_flag`). Members of the answer are written in braces. A missing member is null.
 
+mod function;
 mod parse;
 mod read;
 mod value;
@@ -13,6 +14,7 @@ use std::fmt;
 
 use serde_json::Value as Json;
 
+use self::function::Function;
 use self::value::Value;
 
 /// The longest text, in bytes.
@@ -65,6 +67,9 @@ enum Term {
     Not(Box<Term>),
     Minus(Box<Term>),
     Compare(Box<Term>, Compare, Box<Term>),
+    /// `%`.
+    Remainder(Box<Term>, Box<Term>),
+    Call(Function, Vec<Term>),
     /// True if all terms are true. A flat list and not nested pairs, so that a long chain is not a deep tree.
     All(Vec<Term>),
     /// True if one of the terms is true.
@@ -113,6 +118,11 @@ impl Term {
             Term::Not(term) => Value::Bool(!term.value(answer).is_true()),
             Term::Minus(term) => term.value(answer).negated(),
             Term::Compare(a, how, b) => Value::Bool(how.holds(&a.value(answer), &b.value(answer))),
+            Term::Remainder(a, b) => a.value(answer).remainder(&b.value(answer)),
+            Term::Call(function, terms) => {
+                let values: Vec<Value<'a>> = terms.iter().map(|term| term.value(answer)).collect();
+                function.call(&values)
+            }
             Term::All(terms) => Value::Bool(terms.iter().all(|term| term.value(answer).is_true())),
             Term::Any(terms) => Value::Bool(terms.iter().any(|term| term.value(answer).is_true())),
         }
@@ -288,6 +298,51 @@ mod tests {
     }
 
     #[test]
+    fn functions_and_remainders_are_those_of_php() {
+        let res = json!({
+            "n": 7, "t": "abc", "zh": "中", "list": [1, "2", null], "e": [], "o": {"a": 1}, "nul": null, "f": 7.9, "yes": true
+        });
+        for (text, expected) in [
+            ("{res.n} % 2 == 1", true),
+            ("-7 % 3 === -1", true),
+            ("7 % -3 === 1", true),
+            ("{res.f} % 4 === 3", true),
+            ("'7' % 4 === 3", true),
+            ("1 == 5 % 2", true),
+            ("5 % 3 % 2 === 0", true),
+            // PHP ends with an error here, so the flag is not true.
+            ("{res.n} % 0", false),
+            ("'abc' % 2 === null", true),
+            ("strlen({res.t}) == 3 && strlen('') === 0", true),
+            ("strlen({res.zh}) === 3", true),
+            ("strlen({res.n}) === 1 && strlen({res.yes}) === 1 && strlen({res.nul}) === 0", true),
+            ("strlen({res.list}) === null", true),
+            ("count({res.list}) === 3 && count({res.o}) === 1 && count({res.e}) === 0", true),
+            ("count({res.n}) === null", true),
+            ("in_array(2, {res.list})", true),
+            ("in_array(2, {res.list}, true)", false),
+            ("in_array('x', {res.list})", false),
+            ("in_array('1', {res.o})", true),
+            ("in_array(1, {res.n})", false),
+            ("isset({res.n}) && !isset({res.nul}) && !isset({res.none.x})", true),
+            ("isset({res.n}, {res.t})", true),
+            ("isset({res.n}, {res.none})", false),
+            ("empty({res.e}) && empty({res.nul}) && empty({res.none}) && empty('0') && !empty('0.0')", true),
+            ("intval('12abc') === 12 && intval(' 12') === 12 && intval('abc') === 0", true),
+            (
+                "intval({res.f}) === 7 && intval('1e3') === 1000 && intval(null) === 0 && intval(true) === 1",
+                true,
+            ),
+            ("intval({res.e}) === 0 && intval({res.list}) === 1 && intval('-3.9') === -3", true),
+            ("strpos({res.t}, 'c') === 2 && strpos({res.t}, 'a') === 0", true),
+            ("strpos({res.t}, 'x') === false && strpos({res.t}, '') === 0", true),
+            ("strpos({res.zh}, '中') !== FALSE && STRLEN('a') == 1", true),
+        ] {
+            assert_eq!(holds(text, res.clone()), expected, "{text}");
+        }
+    }
+
+    #[test]
     fn a_flag_ends_at_and_or_or_as_after_an_assignment() {
         for (text, as_flag, as_condition) in [
             ("false or true", false, true),
@@ -327,6 +382,12 @@ mod tests {
             ("1 == 2 == 3", 8, "( )"),
             ("'abc", 1, "'"),
             ("system('ls')", 1, "known are"),
+            ("strlen", 7, "( is missing"),
+            ("strlen()", 8, "missing"),
+            ("strlen(1, 2)", 7, "1 to 1"),
+            ("strlen(1", 9, ")"),
+            ("1, 2", 2, "operator"),
+            ("1 % ", 5, "missing"),
             ("$res == 1", 1, "known are"),
             ("{res.a} == \"$x\"", 13, "\\$"),
             ("'{res.a}' == 'b'", 1, "leave the quotes out"),
@@ -358,7 +419,11 @@ mod tests {
     }
 
     fn pieces() -> impl Strategy<Value = String> {
-        const PIECES: [&str; 30] = [
+        const PIECES: [&str; 34] = [
+            " % ",
+            ",",
+            "in_array(",
+            "strlen(",
             "(",
             ")",
             "!",

@@ -1,6 +1,7 @@
-//! Parses words to a tree, by the operator precedence of PHP, the tightest first: `!` and signs, `<`, `==`, `&&`, `||`,
+//! Parses words to a tree, by the operator precedence of PHP, the tightest first: `!` and signs, `%`, `<`, `==`, `&&`, `||`,
 //! `and`, `or`. Comparisons cannot be chained (`1 < 2 < 3`), as in PHP. Pure.
 
+use super::function::Function;
 use super::read::{Lexeme, words};
 use super::{Compare, DEPTH_MAX, ExpressionError, Term};
 
@@ -13,6 +14,7 @@ enum Rank {
     Both,
     Equality,
     Order,
+    Product,
 }
 
 impl Rank {
@@ -26,6 +28,7 @@ impl Rank {
                 Compare::Equal | Compare::Unequal | Compare::Identical | Compare::NotIdentical,
             ) => Rank::Equality,
             Lexeme::Compare(_) => Rank::Order,
+            Lexeme::Percent => Rank::Product,
             _ => return None,
         })
     }
@@ -98,11 +101,10 @@ impl Parser {
                 Rank::Either => Rank::Both,
                 Rank::Both => Rank::Equality,
                 Rank::Equality => Rank::Order,
+                Rank::Order => Rank::Product,
                 // No operator binds more tightly, so an operand follows.
-                Rank::Order => {
-                    let right = self.operand(depth)?;
-                    left = compare(left, word, right);
-                    compared = Some(rank);
+                Rank::Product => {
+                    left = Term::Remainder(Box::new(left), Box::new(self.operand(depth)?));
                     continue;
                 }
             };
@@ -115,6 +117,33 @@ impl Parser {
             compared = Some(rank).filter(|rank| *rank >= Rank::Equality);
         }
         Ok(left)
+    }
+
+    /// Parses the arguments of a function, in parentheses.
+    fn arguments(&mut self, function: Function, depth: usize) -> Result<Vec<Term>, ExpressionError> {
+        if self.peek() != Some(&Lexeme::Open) {
+            return Err(self.wrong(format!("a ( is missing after {}", function.name())));
+        }
+        let mut arguments = Vec::new();
+        let start = self.at;
+        loop {
+            self.at += 1;
+            arguments.push(self.term(Rank::Or, depth)?);
+            match self.peek() {
+                Some(Lexeme::Comma) => {}
+                Some(Lexeme::Close) => break,
+                _ => return Err(self.wrong("a , or ) is missing here")),
+            }
+        }
+        let wanted = function.arguments();
+        if !wanted.contains(&arguments.len()) {
+            self.at = start;
+            let problem =
+                format!("{} takes {} to {} arguments", function.name(), wanted.start(), wanted.end());
+            return Err(self.wrong(problem));
+        }
+        self.at += 1;
+        Ok(arguments)
     }
 
     fn operand(&mut self, depth: usize) -> Result<Term, ExpressionError> {
@@ -141,6 +170,7 @@ impl Parser {
             },
             // A plus negates twice, so that a string becomes a number, as in PHP.
             Lexeme::Plus => Term::Minus(Box::new(Term::Minus(Box::new(self.operand(depth + 1)?)))),
+            Lexeme::Function(function) => Term::Call(function, self.arguments(function, depth + 1)?),
             Lexeme::Open => {
                 let term = self.term(Rank::Or, depth + 1)?;
                 if self.peek() != Some(&Lexeme::Close) {
@@ -155,6 +185,8 @@ impl Parser {
                 }
             }
             Lexeme::Close
+            | Lexeme::Comma
+            | Lexeme::Percent
             | Lexeme::Compare(_)
             | Lexeme::Both
             | Lexeme::Either

@@ -1,5 +1,6 @@
 //! Splits a text into its words: operators, numbers, strings, members. Pure.
 
+use super::function::Function;
 use super::{Compare, ExpressionError, LENGTH_MAX};
 
 /// A word of an expression.
@@ -26,12 +27,16 @@ pub(super) enum Lexeme {
     Plus,
     Open,
     Close,
+    Comma,
+    Percent,
+    Function(Function),
     /// `;`, which may stand at the end.
     End,
 }
 
 /// The known words, for messages about an unknown one.
-const KNOWN: &str = "known are {status}, {res.member}, numbers, 'texts', true, false, null, == != === !== < <= > >= && || ! and ( )";
+const KNOWN: &str = "known are {status}, {res.member}, numbers, 'texts', true, false, null, == != === !== < <= > >= % && || ! ( ), \
+    and the functions strlen, count, in_array, isset, empty, intval, strpos";
 
 /// Reads all words, each with the position of its first character, from 1.
 pub(super) fn words(text: &str) -> Result<Vec<(usize, Lexeme)>, ExpressionError> {
@@ -93,7 +98,7 @@ impl Reader {
     }
 
     fn operator(&mut self) -> Result<Lexeme, ExpressionError> {
-        const OPERATORS: [(&str, Lexeme); 19] = [
+        const OPERATORS: [(&str, Lexeme); 21] = [
             // The longer ones first.
             ("===", Lexeme::Compare(Compare::Identical)),
             ("!==", Lexeme::Compare(Compare::NotIdentical)),
@@ -112,6 +117,8 @@ impl Reader {
             ("(", Lexeme::Open),
             (")", Lexeme::Close),
             (";", Lexeme::End),
+            (",", Lexeme::Comma),
+            ("%", Lexeme::Percent),
             // These are refused. The message says which operator was meant.
             ("=", Lexeme::Null),
             ("&", Lexeme::Null),
@@ -146,7 +153,9 @@ impl Reader {
             "null" => Ok(Lexeme::Null),
             "and" => Ok(Lexeme::And),
             "or" => Ok(Lexeme::Or),
-            _ => Err(Reader::wrong(start, format!("{name:?} is not understood; {KNOWN}"))),
+            name_in_lower_case => Function::named(name_in_lower_case)
+                .map(Lexeme::Function)
+                .ok_or_else(|| Reader::wrong(start, format!("{name:?} is not understood; {KNOWN}"))),
         }
     }
 

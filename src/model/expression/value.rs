@@ -76,6 +76,63 @@ impl<'a> Value<'a> {
         }
     }
 
+    /// `%`, of whole numbers. Null where PHP ends with an error: one of the values is no number, or the second is 0.
+    pub(super) fn remainder(&self, other: &Value<'_>) -> Value<'a> {
+        let whole = |value: &Value<'_>| match value {
+            Value::Text(text) if numeric(text).is_none() => None,
+            Value::Array(_) => None,
+            other => Some(other.whole()),
+        };
+        match (whole(self), whole(other)) {
+            (Some(_), Some(0)) => Value::Null,
+            (Some(a), Some(b)) => Value::Int(a.wrapping_rem(b)),
+            _ => Value::Null,
+        }
+    }
+
+    /// Returns the whole number that PHP's `intval` makes of the value.
+    pub(super) fn whole(&self) -> i64 {
+        match self {
+            Value::Null => 0,
+            Value::Bool(b) => (*b).into(),
+            Value::Int(n) => *n,
+            // A number that is too large for an integer has no defined value in PHP either.
+            Value::Float(n) => *n as i64,
+            Value::Text(text) => match leading_number(text) {
+                Some(Number::Int(n)) => n,
+                Some(Number::Float(n)) => n as i64,
+                None => 0,
+            },
+            Value::Array(json) => (len(json) > 0).into(),
+        }
+    }
+
+    /// Returns the text that PHP makes of the value for a function. None: an array has none.
+    pub(super) fn as_text(&self) -> Option<Cow<'a, str>> {
+        match self {
+            Value::Bool(true) => Some("1".into()),
+            Value::Array(_) => None,
+            other => Some(other.text()),
+        }
+    }
+
+    /// Returns how many items an array has. None: it is no array.
+    pub(super) fn count(&self) -> Option<i64> {
+        match self {
+            Value::Array(json) => i64::try_from(len(json)).ok(),
+            _ => None,
+        }
+    }
+
+    /// Returns whether an array has an item that is equal to a value, or identical. None: it is no array.
+    pub(super) fn has_item(&self, wanted: &Value<'_>, is_strict: bool) -> Option<bool> {
+        let Value::Array(json) = self else { return None };
+        Some(items(json).any(|(_, item)| {
+            let item = Value::from_json(item);
+            if is_strict { item.is_identical(wanted) } else { item.equals(wanted) }
+        }))
+    }
+
     /// Returns the number with the other sign. Null: the value is not a number. (PHP fails there with an error.)
     pub(super) fn negated(&self) -> Value<'a> {
         let number = match self {
@@ -202,9 +259,22 @@ fn item_of<'j>(array: &'j Json, name: &str) -> Option<&'j Json> {
     }
 }
 
+/// Returns the number at the beginning of a string. None: it does not begin with one.
+fn leading_number(text: &str) -> Option<Number> {
+    let text = text.trim_start_matches(is_space);
+    let ends = (1..=text.len()).rev().filter(|end| text.is_char_boundary(*end));
+    ends.filter(|end| *end <= NUMBER_MAX).find_map(|end| numeric(&text[..end]))
+}
+
+/// The longest beginning of a string in which a number is looked for, in bytes.
+const NUMBER_MAX: usize = 64;
+
+fn is_space(c: char) -> bool {
+    matches!(c, ' ' | '\t' | '\n' | '\r' | '\x0b' | '\x0c')
+}
+
 /// Returns the number that a string stands for, by the rules of PHP: white space may surround it, and nothing else.
 fn numeric(text: &str) -> Option<Number> {
-    let is_space = |c: char| matches!(c, ' ' | '\t' | '\n' | '\r' | '\x0b' | '\x0c');
     let text = text.trim_matches(is_space);
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     // Rust reads "inf" and "nan" as well.
