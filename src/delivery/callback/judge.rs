@@ -100,7 +100,10 @@ impl Answer {
 
 /// The parsed expressions of topics, so that each is parsed once.
 #[derive(Debug, Default)]
-pub(super) struct Expressions(Mutex<HashMap<(Part, String), Arc<Result<Expression, ExpressionError>>>>);
+pub(super) struct Expressions(Mutex<HashMap<(Part, String), ParsedExpression>>);
+
+/// An expression that all tasks share, or why it cannot be read.
+type ParsedExpression = Arc<Result<Expression, ExpressionError>>;
 
 /// Which setting of a topic an expression is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -110,7 +113,7 @@ enum Part {
 }
 
 impl Expressions {
-    fn read(&self, part: Part, text: &str) -> Arc<Result<Expression, ExpressionError>> {
+    fn read(&self, part: Part, text: &str) -> ParsedExpression {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (part, text.to_owned());
         if let Some(read) = known.get(&key) {
