@@ -171,7 +171,7 @@ mod tests {
         let topic = |name: &str| Topic::new(TopicName::new(name).unwrap(), "http://h/");
         let topics = vec![
             Topic { method: Method::Other("PUT".into()), ..topic("method") },
-            Topic { re_notify_flag: "isset({res.a})".into(), ..topic("flag") },
+            Topic { re_notify_flag: "system({res.a})".into(), ..topic("flag") },
         ];
         let snapshot =
             Snapshot { source: "mysql://h/dq".into(), revision: Revision(1), topics, tokens: None };

@@ -177,14 +177,13 @@ fn an_unsupported_topic_is_shown_and_a_deletion_asks_about_jobs() {
     for id in ["1", "2"] {
         http.ask("POST", "/v1/topics/orders/jobs", &json!({"id": id, "body": 1, "run_at": past})).is(201);
     }
-    let set =
-        "UPDATE topic SET spec = json_set(spec, '$.re_notify_flag', 'isset({res.code})') WHERE name = 'flag'";
+    let set = "UPDATE topic SET spec = json_set(spec, '$.re_notify_flag', 'system({res.code})') WHERE name = 'flag'";
     let registry = rusqlite::Connection::open(daemon.dir.path().join("var/registry.db")).unwrap();
     registry.execute(set, []).unwrap();
     let browser = signed_in(&daemon, Setting::default());
     browser.see("main", "Setting that dq cannot do: flag");
     browser.run("location.hash = '#/topics'");
-    browser.see("main", "\"isset({res.code})\" is no expression");
+    browser.see("main", "\"system({res.code})\" is no expression");
     browser.see(".badge", "setting not done");
     browser.run("location.hash = '#/topics/flag'");
     browser.see("main .note", "dq cannot do all that this topic says.");

@@ -64,10 +64,10 @@ fn an_unsupported_flag_or_method_keeps_its_topic_offline() {
         (client.ask(&add("flag", "waits", 3000)).unwrap()["code"] == 1).then_some(())
     });
     console
-        .query_drop("UPDATE dq_topic SET re_notify_flag = 'isset({res.code})' WHERE topic = 'flag'")
+        .query_drop("UPDATE dq_topic SET re_notify_flag = 'system({res.code})' WHERE topic = 'flag'")
         .unwrap();
     let why = answers(&daemon, "flag", "x", Some("topic_offline"));
-    assert!(why.contains("\"isset({res.code})\" is no expression") && why.contains("clears it"), "{why}");
+    assert!(why.contains("\"system({res.code})\" is no expression") && why.contains("clears it"), "{why}");
     let why = answers(&daemon, "method", "x", Some("topic_offline"));
     assert!(why.contains("method: \"PUT\""), "{why}");
 
@@ -89,14 +89,14 @@ fn an_unsupported_flag_or_method_keeps_its_topic_offline() {
 
     // Each topic is named with the reason, everywhere.
     let shown = http.get("/v1/topics/flag").is(200);
-    assert!(shown["problem"].as_str().unwrap().starts_with("offline: re_notify_flag: \"isset("), "{shown}");
+    assert!(shown["problem"].as_str().unwrap().starts_with("offline: re_notify_flag: \"system("), "{shown}");
     assert_eq!(http.get("/v1/topics/fine").is(200)["problem"], Value::Null);
     let all = http.get("/v1/topics").is(200);
     let problems = all["topics"].as_array().unwrap().iter().filter(|t| t["problem"].is_string());
     assert_eq!(problems.count(), 2, "{all}");
     let list = dq(&daemon, &["topics", "list"]);
     for line in
-        ["\nflag: offline: re_notify_flag: \"isset({res.code})\"", "\nmethod: offline: method: \"PUT\""]
+        ["\nflag: offline: re_notify_flag: \"system({res.code})\"", "\nmethod: offline: method: \"PUT\""]
     {
         assert!(list.contains(line), "{line}: {list}");
     }
@@ -107,7 +107,7 @@ fn an_unsupported_flag_or_method_keeps_its_topic_offline() {
     });
     let doctor = dq(&daemon, &["doctor", "--config", &config_file]);
     assert!(doctor.contains(named) && doctor.contains("method: \"PUT\""), "{doctor}");
-    assert_eq!(doctor.matches("isset({res.code})").count(), 1, "the daemon's word is enough: {doctor}");
+    assert_eq!(doctor.matches("system({res.code})").count(), 1, "the daemon's word is enough: {doctor}");
     let ready = http.get("/readyz").is(200);
     assert!(ready["parts"]["topics"].as_str().unwrap().contains("2 with a setting"), "{ready}");
     eventually(3 * SOON, "that its due job is told of", || {

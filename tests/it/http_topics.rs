@@ -277,7 +277,7 @@ fn whatever_is_wrong_with_a_request_is_named() {
         (r#""headers": {"webhook-id": "1"}"#, "headers"),
         (r#""headers": {"x-a": "1", "X-A": "2"}"#, "headers"),
         (r#""success": "{res.code} = 0""#, "success"),
-        (r#""re_notify_flag": "isset({res.code})""#, "re_notify_flag"),
+        (r#""re_notify_flag": "system({res.code})""#, "re_notify_flag"),
         (r#""secrets": ["long enough", "whsec_hush"]"#, "secrets"),
         (r#""alert": "a@b""#, "alert"),
         (r#""alert": [1]"#, "alert"),

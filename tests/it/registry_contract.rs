@@ -561,7 +561,9 @@ fn a_php_database_is_taken_over_and_still_serves_its_console() {
         assert_eq!(registry.get(&name("by_console")).unwrap().unwrap().topic.status, Status::Offline);
         // An invalid flag holds the topic, and the listing reports it.
         console
-            .query_drop("UPDATE dq_topic SET re_notify_flag = 'isset({res.code})' WHERE topic = 'by_console'")
+            .query_drop(
+                "UPDATE dq_topic SET re_notify_flag = 'system({res.code})' WHERE topic = 'by_console'",
+            )
             .unwrap();
         changed(registry.as_mut());
         let held = |registry: &mut dyn Registry| {
@@ -569,7 +571,7 @@ fn a_php_database_is_taken_over_and_still_serves_its_console() {
             let topic = listing.topics.into_iter().find(|t| t.topic.name.as_str() == "by_console");
             topic.unwrap().topic.held()
         };
-        let about = "re_notify_flag: \"isset({res.code})\" is no expression: at character 1";
+        let about = "re_notify_flag: \"system({res.code})\" is no expression: at character 1";
         assert!(held(registry.as_mut()).unwrap().contains(about));
         let set = "UPDATE dq_topic SET re_notify_flag = '', method = 'PUT' WHERE topic = 'by_console'";
         console.query_drop(set).unwrap();

@@ -72,7 +72,7 @@ mod tests {
         let plain = Topic::new(TopicName::new("t").unwrap(), "http://h/");
         assert_eq!((plain.held(), plain.problem()), (None, None));
         for (topic, value) in [
-            (Topic { re_notify_flag: "isset({res.a})".into(), ..plain.clone() }, "isset({res.a})"),
+            (Topic { re_notify_flag: "system({res.a})".into(), ..plain.clone() }, "system({res.a})"),
             (Topic { success: Success::When("{status} =".into()), ..plain.clone() }, "{status} ="),
             (Topic { method: Method::Other("PUT".into()), ..plain.clone() }, "PUT"),
         ] {

@@ -83,7 +83,7 @@ mod tests {
             topic("plain"),
             Topic { status: Status::Offline, ..topic("off") },
             Topic { mode: Mode::Pull, ..topic("pull") },
-            Topic { re_notify_flag: "isset({res.a})".into(), ..topic("flag") },
+            Topic { re_notify_flag: "system({res.a})".into(), ..topic("flag") },
             Topic { method: Method::Other("PUT".into()), ..topic("method") },
             topic("flag"),
         ]);
@@ -99,7 +99,7 @@ mod tests {
             assert_eq!(topics.is_delivered(name), delivered, "{name}");
         }
         assert_eq!(topics.refusal("off").unwrap(), "topic off is offline");
-        assert!(topics.refusal("flag").unwrap().contains("\"isset({res.a})\""));
+        assert!(topics.refusal("flag").unwrap().contains("\"system({res.a})\""));
         assert!(topics.undelivered("method").unwrap().contains("\"PUT\""));
         assert!(topics.undelivered("nobody").unwrap().contains("not registered"));
         assert_eq!(topics.refusal("nobody"), None, "who asks is told that it is unknown");

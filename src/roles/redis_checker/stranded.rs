@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn a_setting_that_dq_cannot_do_is_found_as_long_as_it_is_there() {
         let plain = Topic::new(name("t"), "http://h/");
-        let flag = Topic { re_notify_flag: "isset({res.a})".into(), ..plain.clone() };
+        let flag = Topic { re_notify_flag: "system({res.a})".into(), ..plain.clone() };
         let found = problems(&Topics::from_iter([flag]));
         assert!(found[&Condition::TopicProblem("t".into())].contains("re_notify_flag"), "{found:?}");
         assert_eq!(problems(&Topics::from_iter([plain])), Found::new());
