@@ -169,6 +169,34 @@ fn frames_that_do_not_end_take_little_memory() {
 }
 
 #[test]
+fn heads_that_do_not_end_take_little_memory() {
+    let daemon = Daemon::start("[http]\nauth = \"token\"\n");
+    let before = resident_kib(&daemon, "dq-http-server");
+    let head = format!("GET /v1/stats HTTP/1.1\r\nHost: dq\r\nx-long: {}", "x".repeat(400_000));
+    let mut half: Vec<TcpStream> = (0..100)
+        .map(|_| {
+            let mut stream = connect_hostile(daemon.http);
+            // The daemon may close the connection while it is written to.
+            let _ = stream.write_all(head.as_bytes());
+            stream
+        })
+        .collect();
+    eventually(10 * SECOND, "heads that are too long are refused", || {
+        half.iter_mut().all(|stream| is_closed(stream)).then_some(())
+    });
+    let grown = resident_kib(&daemon, "dq-http-server").saturating_sub(before);
+    assert!(grown < 15 << 10, "{grown} KiB more");
+    // A long query alone is refused with a reason.
+    let ask =
+        format!("GET /v1/stats?{} HTTP/1.1\r\nHost: dq\r\nConnection: close\r\n\r\n", "x".repeat(20_000));
+    let mut stream = connect_hostile(daemon.http);
+    stream.write_all(ask.as_bytes()).unwrap();
+    let mut answer = String::new();
+    std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
+}
+
+#[test]
 fn bodies_that_do_not_end_leave_memory_and_places_for_others() {
     let daemon = Daemon::start(&format!(
         "[http]\nmax_requests = 40\nauth = \"token\"\n{}",

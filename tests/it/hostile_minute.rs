@@ -1,8 +1,9 @@
 //! All attacks of a hostile neighbour at once: a tenant with a token and receivers of its own, and a client without a
 //! token. Another tenant must not notice them. `make hostile` runs this for a minute on a release build.
 
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,9 +17,25 @@ use nix::unistd::Pid;
 use protocol::dq::Framing;
 use serde_json::{Value, json};
 
-/// The client without a token, and the hostile tenant.
-const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
+/// The hostile tenant.
 const TENANT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 67);
+
+/// The attack of this number by a client without a token. Each has an address of its own, so that none of them takes
+/// the connections of another one.
+const fn stranger(attack: u8) -> Ipv4Addr {
+    Ipv4Addr::new(127, 0, 1, attack)
+}
+
+/// What each attack reached: connections that the daemon closed, and answers. An attack without any effect would prove
+/// nothing.
+#[derive(Default)]
+struct Effects(Mutex<BTreeMap<&'static str, u64>>);
+
+impl Effects {
+    fn add(&self, attack: &'static str, count: u64) {
+        *self.0.lock().unwrap().entry(attack).or_default() += count;
+    }
+}
 
 /// The limits. Without optimisation, on a machine that other tests share, they only show that nothing stands still.
 struct Bounds {
@@ -38,13 +55,29 @@ const BOUNDS: Bounds = match cfg!(debug_assertions) {
     },
 };
 
+/// An attack: its name, its address, and the port that it goes to.
+#[derive(Clone, Copy)]
+struct Attack<'a> {
+    name: &'static str,
+    source: Ipv4Addr,
+    port: u16,
+    over: &'a AtomicBool,
+    effects: &'a Effects,
+}
+
 /// Keeps `count` connections open, each of which has sent `bytes`. Opens those again that the daemon has closed.
-fn hold(source: Ipv4Addr, port: u16, count: usize, bytes: &[u8], over: &AtomicBool) {
+fn hold(attack: Attack<'_>, count: usize, bytes: &[u8]) {
+    let Attack { name, source, port, over, effects } = attack;
     let mut held: Vec<TcpStream> = Vec::new();
     while !over.load(Ordering::Relaxed) {
+        let before = held.len();
         held.retain_mut(|stream| !is_closed(stream));
+        effects.add(name, (before - held.len()) as u64);
         for _ in held.len()..count {
-            let Some(mut stream) = connect_from(source, port) else { continue };
+            let Some(mut stream) = connect_from(source, port) else {
+                effects.add(name, 1);
+                continue;
+            };
             stream.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
             let _ = stream.write_all(bytes);
             held.push(stream);
@@ -54,24 +87,75 @@ fn hold(source: Ipv4Addr, port: u16, count: usize, bytes: &[u8], over: &AtomicBo
 }
 
 /// Sends a request again and again, each on a connection of its own, and reads the answers.
-fn repeat(source: Ipv4Addr, port: u16, request: &str, over: &AtomicBool) {
+fn repeat(attack: Attack<'_>, request: &str) {
+    let Attack { name, source, port, over, effects } = attack;
     while !over.load(Ordering::Relaxed) {
         let Some(mut stream) = connect_from(source, port) else {
             std::thread::sleep(Duration::from_millis(50));
             continue;
         };
         let _ = stream.write_all(request.as_bytes());
-        let _ = stream.read_to_end(&mut Vec::new());
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        effects.add(name, u64::from(answer.starts_with(b"HTTP/1.1 ")));
     }
 }
 
 /// Pings on many connections, without a token.
-fn ping(port: u16, over: &AtomicBool) {
+fn ping(attack: Attack<'_>) {
     let mut held: Vec<TcpStream> = Vec::new();
-    while !over.load(Ordering::Relaxed) {
+    while !attack.over.load(Ordering::Relaxed) {
+        let before = held.len();
         held.retain_mut(|stream| stream.write_all(b"0014{\"cmd\":\"ping\"}").is_ok());
-        held.extend((held.len()..200).filter_map(|_| connect_from(STRANGER, port)));
+        attack.effects.add(attack.name, (before - held.len()) as u64);
+        held.extend((held.len()..200).filter_map(|_| connect_from(attack.source, attack.port)));
         std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Asks for large jobs again and again on some connections, and reads no answer.
+fn read_nothing(attack: Attack<'_>, token: &str) {
+    let frame = |json: Value| {
+        let json = json.to_string();
+        [&(json.len() as u32).to_be_bytes()[..], json.as_bytes()].concat()
+    };
+    let get = frame(json!({"cmd": "get", "topic": "evil.large", "id": "1"}));
+    let asks = get.repeat(10_000);
+    let mut held: Vec<TcpStream> = Vec::new();
+    while !attack.over.load(Ordering::Relaxed) {
+        held.retain_mut(|stream| match stream.write_all(&asks) {
+            Ok(()) => true,
+            // The daemon reads no more of a client that reads no answers.
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                attack.effects.add(attack.name, 1);
+                true
+            }
+            Err(_) => false,
+        });
+        for _ in held.len()..20 {
+            let Some(mut stream) = connect_from(attack.source, attack.port) else { continue };
+            stream.set_write_timeout(Some(Duration::from_millis(50))).unwrap();
+            let _ = stream.write_all(&frame(json!({"cmd": "auth", "token": token})));
+            held.push(stream);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Adds jobs over the limits of a topic, and jobs with headers that a receiver may trust.
+fn add_too_much(attack: Attack<'_>, token: &str) {
+    let mut client =
+        Client::connect(SocketAddr::from(([127, 0, 0, 1], attack.port)), Framing::Binary).unwrap();
+    client.ask(&json!({"cmd": "auth", "token": token})).unwrap();
+    while !attack.over.load(Ordering::Relaxed) {
+        let forged = json!({"cmd": "add", "topic": "evil.limited", "id": "h", "body": 1, "headers": {"X_Forwarded_For": "10.0.0.1"}});
+        assert_eq!(client.ask(&forged).unwrap()["err"], "bad_field");
+        let jobs: Vec<Value> =
+            (0..100).map(|n| json!({"id": n.to_string(), "body": "x".repeat(100), "delay": "1h"})).collect();
+        let answer = client.ask(&json!({"cmd": "madd", "topic": "evil.limited", "jobs": jobs})).unwrap();
+        let refused = answer["data"].as_array().unwrap().iter().filter(|job| job["err"] == "quota").count();
+        attack.effects.add(attack.name, refused as u64);
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -124,24 +208,31 @@ fn neighbours_do_not_notice_an_attack() {
     });
     let refusing = Sink::answering(|_| Answer::new(500, &"x".repeat(5000)));
     let hanging = Sink::answering(|_| Answer::new(200, "").after(Duration::from_secs(3)));
-    let hangs = "timeout = \"2s\"\nbreaker_failures = 0\nmax_attempts = 1\n";
+    let flooding = Sink::answering(|_| Answer::new(200, &"x".repeat(8 << 20)));
+    let hangs = "timeout = \"2s\"\nbreaker_failures = 0\nmax_attempts = 1\ntenant = \"evil\"\n";
+    let limited = "delay = \"1h\"\nadd_rate = \"100/s\"\nmax_pending = 50\nmax_bytes = \"10KiB\"\n";
     let hanging_topics: String = (0..5).map(|n| topic(&format!("evil.hangs{n}"), &hanging, hangs)).collect();
     let dir = tempfile::tempdir().unwrap();
     let logs = dir.path().join("logs");
     let daemon = Daemon::start_in(
         dir,
         &format!(
-            "log_dir = \"{}\"\n[server]\nauth = \"token\"\n[http]\nauth = \"token\"\n{}{}{hanging_topics}",
+            "log_dir = \"{}\"\n[server]\nauth = \"token\"\n[http]\nauth = \"token\"\n{}{}{}{}{}{hanging_topics}",
             logs.display(),
             topic("good.orders", &good, ""),
             topic("evil.dead", &refusing, "breaker_failures = 0\nmax_attempts = 1\n"),
+            topic("evil.floods", &flooding, hangs),
+            topic("evil.limited", &refusing, limited),
+            topic("evil.large", &refusing, "delay = \"1h\"\n"),
         ),
     );
     let mut root = Http::unix(&daemon);
     prepare(&mut root);
+    let large = json!({"id": "1", "body": "x".repeat(100_000)});
+    root.ask("POST", "/v1/topics/evil.large/jobs", &large).is(201);
     let (evil, own) = (token(&daemon, "evil", "produce:evil.*"), token(&daemon, "good", "produce:good.*"));
     let (http, tcp) = (daemon.http, daemon.address().port());
-    let over = AtomicBool::new(false);
+    let (over, effects) = (AtomicBool::new(false), Effects::default());
     let most_kib = AtomicU64::new(0);
     let (mut adds, mut added) = (Vec::new(), 0);
     std::thread::scope(|scope| {
@@ -153,28 +244,47 @@ fn neighbours_do_not_notice_an_attack() {
         let wrong = request("dq_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "GET", "/v1/stats", 0);
         let body = request(&evil, "POST", "/v1/topics/evil.hangs0/jobs", 900_000).into_bytes();
         let body = [body, vec![b' '; 800_000]].concat();
-        scope.spawn(move || hold(STRANGER, http, 400, b"", over));
-        scope.spawn(move || hold(STRANGER, http, 125, ack, over));
-        scope.spawn(move || hold(STRANGER, tcp, 100, &frame, over));
-        scope.spawn(move || ping(tcp, over));
-        scope.spawn(move || hold(TENANT, http, 60, &body, over));
+        let attack = |name, source, port| Attack { name, source, port, over, effects: &effects };
+        let half_head = format!("GET / HTTP/1.1\r\nHost: dq\r\nx-long: {}", "x".repeat(400_000));
+        let sign_in = json!({"name": "admin", "password": "guess"}).to_string();
+        let sign_in = format!(
+            "POST /console/session HTTP/1.1\r\nHost: 127.0.0.1:{http}\r\nOrigin: http://127.0.0.1:{http}\r\n\
+             Connection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{sign_in}",
+            sign_in.len()
+        );
+        let forged = "GET /v1/stats HTTP/1.1\r\nHost: dq\r\nConnection: close\r\nCookie: dq_session=admin.99999999999999.AAAA\r\n\r\n";
+        let same_key = request(&evil, "POST", "/v1/topics/evil.limited/jobs", 10)
+            .replace("Content-Length", "Connection: close\r\nIdempotency-Key: k\r\nContent-Length")
+            + "{\"body\":1}";
+        scope.spawn(move || hold(attack("silent connections", stranger(1), http), 1000, b""));
+        scope.spawn(move || hold(attack("bodies without a ticket", stranger(2), http), 125, ack));
+        scope.spawn(move || hold(attack("half frames", stranger(3), tcp), 100, &frame));
+        scope.spawn(move || ping(attack("pings", stranger(4), tcp)));
+        scope.spawn(move || hold(attack("half heads", stranger(5), http), 100, half_head.as_bytes()));
+        scope.spawn(move || repeat(attack("wrong passwords", stranger(6), http), &sign_in));
+        scope.spawn(move || repeat(attack("forged sessions", stranger(7), http), forged));
+        scope.spawn(move || repeat(attack("one key again and again", TENANT, http), &same_key));
+        scope.spawn(move || hold(attack("half bodies", TENANT, http), 60, &body));
+        let evil = evil.as_str();
+        scope.spawn(move || read_nothing(attack("answers that nobody reads", TENANT, tcp), evil));
+        scope.spawn(move || add_too_much(attack("adds over the limits", TENANT, tcp), evil));
         for _ in 0..2 {
             let wrong = wrong.clone();
-            scope.spawn(move || repeat(STRANGER, http, &wrong, over));
+            scope.spawn(move || repeat(attack("wrong tokens", stranger(8), http), &wrong));
         }
         for _ in 0..40 {
             let search = search.clone();
-            scope.spawn(move || repeat(TENANT, http, &search, over));
+            scope.spawn(move || repeat(attack("searches", TENANT, http), &search));
         }
         // Jobs for receivers that hang, always more than can be delivered.
         let mut client = Client::connect(daemon.address(), Framing::Binary).unwrap();
         client.ask(&json!({"cmd": "auth", "token": evil})).unwrap();
         scope.spawn(move || {
             while !over.load(Ordering::Relaxed) {
-                for n in 0..5 {
+                let hanging = (0..5).map(|n| format!("evil.hangs{n}"));
+                for topic in hanging.chain(["evil.floods".to_owned()]) {
                     let jobs: Vec<Value> =
                         (0..200).map(|id| json!({"id": id.to_string(), "body": 1})).collect();
-                    let topic = format!("evil.hangs{n}");
                     client.ask(&json!({"cmd": "madd", "topic": topic, "jobs": jobs})).unwrap();
                 }
                 std::thread::sleep(Duration::from_millis(500));
@@ -232,6 +342,13 @@ fn neighbours_do_not_notice_an_attack() {
          {memory} MiB; log {} KiB",
         log >> 10
     );
+    let effects = effects.0.into_inner().unwrap();
+    println!("what the attacks reached: {effects:?}");
+    // A client that proves nothing is disconnected after ten seconds.
+    let is_soon = |name: &str| !matches!(name, "half frames" | "pings");
+    let without: Vec<_> =
+        effects.iter().filter(|(name, n)| **n == 0 && (seconds > 15 || is_soon(name))).collect();
+    assert!(effects.len() == 13 && without.is_empty(), "without effect: {without:?}; {effects:?}");
     assert!(add_p99 < BOUNDS.add_p99, "adds: p99 {add_p99:?}");
     assert!(late_p99 <= BOUNDS.late_p99, "lateness: p99 {late_p99:?}");
     assert!(memory < BOUNDS.memory_mib, "{memory} MiB");

@@ -181,10 +181,15 @@ fn a_listing_continues_where_a_page_ends_and_stats_count_jobs() {
         }
         assert_eq!(http.get("/v1/topics/t/jobs?state=dead").is(200), json!({"jobs": [], "next": null}));
         let empty = |topic: &str, delayed: u64| json!({"topic": topic, "delayed": delayed, "ready": 0, "leased": 0, "dead": 0});
-        assert_eq!(
-            http.get("/v1/stats").is(200),
-            json!({"away": [], "topics": [empty("off", 0), empty("t", 230)]})
-        );
+        let mut stats = http.get("/v1/stats").is(200);
+        for topic in stats["topics"].as_array_mut().unwrap() {
+            let (delayed, bytes) = (topic["delayed"].as_u64().unwrap(), topic["bytes"].take());
+            topic.as_object_mut().unwrap().remove("bytes");
+            // A body of job n has n times 100 bytes. On Redis, nothing is counted without a limit.
+            let is_counted = delayed > 0 && !on_redis();
+            assert_eq!(bytes.as_u64().is_some_and(|bytes| bytes > 2_600_000), is_counted, "{bytes}");
+        }
+        assert_eq!(stats, json!({"away": [], "topics": [empty("off", 0), empty("t", 230)]}));
     }
 }
 

@@ -12,7 +12,7 @@ use percent_encoding::percent_decode_str;
 use super::Delivery;
 use super::sign::signatures;
 use model::fields::{Fields, Marks};
-use model::topic::{self, Payload, Topic, is_own_header};
+use model::topic::{self, Payload, Topic, is_own_header, is_same_header};
 
 /// A request, and its receiver.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl RequestParts {
         }
         // For these two headers, the value of the topic or the job wins.
         let says = |wanted: &str| {
-            let is_it = |name: &str| name.eq_ignore_ascii_case(wanted);
+            let is_it = |name: &str| is_same_header(name, wanted);
             delivery.headers.iter().any(|(name, _)| is_it(name))
                 || topic.headers.keys().any(|name| is_it(name))
         };
@@ -164,7 +164,7 @@ fn bring_along<'a>(headers: &mut HeaderMap, more: impl Iterator<Item = (&'a str,
         let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) else {
             continue;
         };
-        if !taken.contains(&name) {
+        if !taken.iter().any(|taken| is_same_header(taken.as_str(), name.as_str())) {
             headers.append(name, value);
         }
     }
@@ -318,6 +318,11 @@ mod tests {
             ("traceparent", "00-1-2-01"),
         ];
         assert_eq!(all, expected);
+        // A receiver may take `_` for `-`.
+        delivery.headers.push(("x_a".to_owned(), "job".to_owned()));
+        delivery.headers.push(("X_Forwarded_For".to_owned(), "job".to_owned()));
+        let request = RequestParts::new(&topic, &delivery, false, &TimeZone::UTC, 7).unwrap().request;
+        assert_eq!(request.headers().len(), expected.len());
         topic.job_headers = vec!["Cookie".to_owned(), "authorization".to_owned()];
         delivery.headers.push(("authorization".to_owned(), "job".to_owned()));
         let request = RequestParts::new(&topic, &delivery, false, &TimeZone::UTC, 7).unwrap().request;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::Uri;
 
-use super::header::{is_guarded_header, refuse_header};
+use super::header::{is_guarded_header, is_same_header, refuse_header};
 use super::secret::signing_key;
 use super::{LONGEST_RETRY, Method, Mode, Payload, Success, Topic};
 use crate::expression::Expression;
@@ -92,7 +92,7 @@ impl Topic {
 
     /// Returns whether a job of the topic may set a header.
     pub fn may_job_set(&self, header: &str) -> bool {
-        !is_guarded_header(header) || self.job_headers.iter().any(|name| name.eq_ignore_ascii_case(header))
+        !is_guarded_header(header) || self.job_headers.iter().any(|name| is_same_header(name, header))
     }
 
     /// Checks the values without which a topic cannot exist.

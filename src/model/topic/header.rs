@@ -25,17 +25,29 @@ const OWN: [&str; 14] = [
 const GUARDED: [&str; 7] =
     ["authorization", "cookie", "cookie2", "forwarded", "via", "x-forwarded", "x-real-ip"];
 
-/// Returns whether a job may set the header with this name only if its topic names it in `job_headers`: a receiver may
-/// trust the header, and whoever may add jobs must not be able to forge it. Upper and lower case are the same.
-pub fn is_guarded_header(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    name.starts_with("x-forwarded-") || GUARDED.contains(&name.as_str())
+/// Returns whether two names of headers are the same to a receiver. Many receivers (CGI, PHP) do not tell `_` from `-`,
+/// and nobody tells upper from lower case.
+pub fn is_same_header(a: &str, b: &str) -> bool {
+    a.len() == b.len() && begins_like(a, b)
 }
 
-/// Returns whether only dq sets the header with this name. Upper and lower case are the same.
+/// Returns whether a name begins as another one, compared as [`is_same_header`] does.
+fn begins_like(name: &str, prefix: &str) -> bool {
+    let folded = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    name.len() >= prefix.len() && name.bytes().zip(prefix.bytes()).all(|(a, b)| folded(a) == folded(b))
+}
+
+/// Returns whether a job may set the header with this name only if its topic names it in `job_headers`: a receiver may
+/// trust the header, and whoever may add jobs must not be able to forge it. Names are compared by [`is_same_header`].
+pub fn is_guarded_header(name: &str) -> bool {
+    begins_like(name, "x-forwarded-") || GUARDED.iter().any(|guarded| is_same_header(name, guarded))
+}
+
+/// Returns whether only dq sets the header with this name. Names are compared by [`is_same_header`].
 pub fn is_own_header(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    name.starts_with("dq-") || name.starts_with("webhook-") || OWN.contains(&name.as_str())
+    begins_like(name, "dq-")
+        || begins_like(name, "webhook-")
+        || OWN.iter().any(|own| is_same_header(name, own))
 }
 
 /// Returns why a header cannot be sent. None: it can.
@@ -68,13 +80,18 @@ mod tests {
             "dq-topic",
             "Webhook-Id",
             "content-type",
+            "dq_topic",
+            "webhook_signature",
+            "Transfer_Encoding",
         ] {
             assert!(refuse_header(name, "x").unwrap().contains(name), "{name}");
         }
         for (name, value) in [("a b", "x"), ("", "x"), ("x-a", "a\nb"), ("x-a", "中")] {
             assert!(refuse_header(name, value).is_some(), "{name}: {value}");
         }
-        for name in ["Cookie", "AUTHORIZATION", "X-Forwarded-For", "forwarded"] {
+        for name in
+            ["Cookie", "AUTHORIZATION", "X-Forwarded-For", "x_forwarded_for", "X_Real-IP", "forwarded"]
+        {
             assert!(is_guarded_header(name) && !is_own_header(name), "{name}");
         }
         assert!(!is_guarded_header("x-shop") && !is_guarded_header("traceparent"));

@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 
 pub use self::check::InvalidTopic;
 pub use self::durability::Durability;
-pub use self::header::{is_guarded_header, is_own_header, refuse_header};
+pub use self::header::{is_guarded_header, is_own_header, is_same_header, refuse_header};
 pub use self::secret::signing_key;
 use self::setting::{HOUR, LONGEST, settings};
 pub use self::setting::{Setting, SettingKind};
@@ -150,7 +150,7 @@ settings! {
     add_rate: Option<Rate> = None, SettingKind::Rate { most: MILLION };
     /// Whose topic it is, such as a department or a customer. Workers are shared fairly by tenant, and then by topic.
     /// Empty: the topic is a tenant of its own.
-    tenant: String = String::new(), SettingKind::Text { most: 64 };
+    tenant: String = String::new(), SettingKind::Text { most: 128 };
     /// After this many failures of the receiver in a row, the circuit opens and the jobs wait. 0: never.
     breaker_failures: u32 = 20, SettingKind::Count { least: 0, most: MILLION };
     /// How long the jobs wait when the circuit opens for the first time.

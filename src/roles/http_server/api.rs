@@ -6,22 +6,23 @@ use std::sync::{Arc, OnceLock};
 
 use axum::body::Bytes;
 use axum::extract::{FromRequestParts, Path};
-use axum::http::request;
+use axum::http::{HeaderMap, request};
 use jiff::tz::TimeZone;
 use tokio::sync::watch;
 
-use super::access::Permissions;
+use super::access::{Caller, Permissions};
 use super::acks::Acks;
 use super::admission::Hosts;
 use super::callback_test::CallbackTester;
 use super::events::LiveCache;
 use super::forecast::Forecasts;
 use super::health::Health;
-use super::input;
+use super::input::{self, IdSource};
 use super::metrics::Sources;
 use super::pool::{Holder, Pool};
 use super::problem::Problem;
 use super::registrar::Registrar;
+use super::replays;
 use super::sessions::Sessions;
 use super::store_client::StoreClient;
 use model::job::{JobKey, TopicName};
@@ -106,12 +107,24 @@ pub(super) struct Reader {
     /// Whose share of the long reads the request uses. None: they are not limited.
     pub holder: Option<Holder>,
     permissions: Option<Permissions>,
+    caller: Option<Caller>,
 }
 
 impl Reader {
     /// Whether the reader may do this.
     pub(super) fn permits(&self, need: Need<'_>) -> bool {
         self.permissions.as_ref().is_some_and(|permissions| permissions.permits(need))
+    }
+
+    /// The source of ids for jobs without one, if the request has an Idempotency-Key.
+    pub(super) fn id_source(&self, headers: &HeaderMap) -> Result<Option<IdSource>, Problem> {
+        Ok(replays::key_of(headers)?.map(|key| IdSource::new(self.caller.as_ref(), key)))
+    }
+
+    /// The name of the reader's token or account, if there is one.
+    pub(super) fn name(&self) -> Option<String> {
+        let token = self.permissions.as_ref().and_then(Permissions::token)?;
+        Some(token.name.as_str().to_owned())
     }
 
     /// The limits for adds to a topic.
@@ -128,7 +141,12 @@ impl Reader {
 impl<S: Send + Sync> FromRequestParts<S> for Reader {
     type Rejection = Infallible;
     async fn from_request_parts(parts: &mut request::Parts, _: &S) -> Result<Reader, Infallible> {
-        Ok(Reader { holder: parts.extensions.get().cloned(), permissions: parts.extensions.get().cloned() })
+        let extensions = &parts.extensions;
+        Ok(Reader {
+            holder: extensions.get().cloned(),
+            permissions: extensions.get().cloned(),
+            caller: extensions.get().cloned(),
+        })
     }
 }
 

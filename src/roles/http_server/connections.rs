@@ -45,6 +45,10 @@ const LAST_REQUESTS: Duration = Duration::from_secs(5);
 /// How long a drain waits for requests that are being answered. The store may need its full timeout for them.
 const LAST_ANSWERS: Duration = STORE_TIMEOUT.saturating_add(Duration::from_secs(5));
 
+/// How many bytes of a request's head a connection holds. `limits` refuses heads that are nearly as long, with a reason.
+/// A body is read in parts of this length.
+const HEAD_MAX: usize = 32 << 10;
+
 /// How long a new connection may take until a caller on it has proved who it is.
 const PROOF_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -249,6 +253,7 @@ impl ConnectionTask {
             // This timeout also counts from the end of the previous answer. So it limits how long a connection may be
             // idle.
             .header_read_timeout(idle_timeout)
+            .max_buf_size(HEAD_MAX)
             .serve_connection(TokioIo::new(WriteTimeout::new(stream, idle_timeout)), service);
         let mut connection = std::pin::pin!(connection);
         let last_answer = async {

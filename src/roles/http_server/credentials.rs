@@ -33,7 +33,7 @@ impl Reader {
 }
 
 /// Replaces the credentials of a topic by `***`: the user and the password of the URL, the values of its query, and the
-/// values of the headers.
+/// values of the headers. A part of the query without a name is a value.
 fn mask(topic: &mut Topic) {
     topic.callback = masked_url(&topic.callback).into_owned();
     topic.headers.values_mut().for_each(|value| MASK.clone_into(value));
@@ -66,7 +66,7 @@ fn masked_url(url: &str) -> Cow<'_, str> {
         let names: Vec<String> = query
             .split('&')
             .map(|part| {
-                part.split_once('=').map_or_else(|| part.to_owned(), |(name, _)| format!("{name}={MASK}"))
+                part.split_once('=').map_or_else(|| MASK.to_owned(), |(name, _)| format!("{name}={MASK}"))
             })
             .collect();
         masked += &format!("?{}", names.join("&"));
@@ -98,7 +98,11 @@ fn unmasked_url(url: &str, before: &str) -> String {
         _ => rest.to_owned(),
     };
     if let Some(own_query) = own_query {
-        let value = |part: &str| {
+        let mut nameless = query(before).filter(|known| !known.contains('='));
+        let mut value = |part: &str| {
+            if part == MASK {
+                return nameless.next().map(str::to_owned);
+            }
             let name = part.strip_suffix(MASK).filter(|name| name.ends_with('='))?;
             query(before).find(|known| known.starts_with(name)).map(str::to_owned)
         };
@@ -143,7 +147,7 @@ mod tests {
         for (url, expected) in [
             ("http://h/p", "http://h/p"),
             ("https://u:p@h:1/a@b", "https://***@h:1/a@b"),
-            ("http://h/p?key=1&flag&b=2", "http://h/p?key=***&flag&b=***"),
+            ("http://h/p?key=1&sk_live_1&b=2", "http://h/p?key=***&***&b=***"),
             ("http://u@h?a=b@c", "http://***@h?a=***"),
         ] {
             let mut shown = topic(url, &[("authorization", "Bearer x")]);
@@ -171,6 +175,10 @@ mod tests {
         // The parts of the URL that stay masked are the old ones.
         let moved = change("http://***@h:1/b?new=1&k=***", masked);
         assert_eq!(moved, ("http://u:p@h:1/b?new=1&k=1".to_owned(), whole.clone()));
+        let bare = topic("http://h/a?k=1&sk_live_1", &[]);
+        let mut changed = topic("http://h/b?***&k=***", &[]);
+        restore(&bare, &mut changed);
+        assert_eq!(changed.callback, "http://h/b?sk_live_1&k=1");
         for elsewhere in ["http://evil:1/a", "http://h:2/a", "https://h:1/a"] {
             assert_eq!(change(elsewhere, masked).1, Vec::<String>::new(), "{elsewhere}");
             // A PATCH of the callback alone leaves the headers as they were.

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::access::Caller;
 use super::cursor;
 use super::problem::Problem;
 use super::schema;
@@ -17,10 +19,6 @@ use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, 
 use model::quota::Quota;
 use model::topic::{Topic, Topics};
 use store::{Change, Lanes};
-
-/// The longest Idempotency-Key of a batch, in bytes. The ids of its jobs are `~`, the key, `.` and the place in the
-/// batch.
-const BATCH_KEY_MAX: usize = 249;
 
 /// The most jobs that one batch may hold.
 pub(super) const BATCH_MAX: usize = 10_000;
@@ -145,22 +143,47 @@ fn headers(raw: Option<&RawValue>, topic: &Topic) -> Result<Headers, Problem> {
     topic.refuse_job_headers(&headers).map_or(Ok(headers), |problem| Err(wrong(problem)))
 }
 
-/// Reads a new job of a topic. A job without an id gets one from `key`, the Idempotency-Key, if there is one: a
-/// repeated add then finds its job, and keeps it.
+/// An Idempotency-Key as the source of ids for jobs without one: a repeated add then finds its job, and keeps it.
+pub(super) struct IdSource {
+    digest: String,
+}
+
+impl IdSource {
+    /// Makes the source from who sends the request, and the key. The ids of two callers are never the same, so a key that
+    /// another caller has used does no harm.
+    pub(super) fn new(caller: Option<&Caller>, key: &str) -> IdSource {
+        let mut hash = Sha256::new();
+        match caller {
+            None => hash.update(b"\n"),
+            Some(caller) => hash.update(format!("{caller}\n")),
+        }
+        let hash = hash.chain_update(key).finalize();
+        IdSource { digest: hash[..16].iter().map(|byte| format!("{byte:02x}")).collect() }
+    }
+
+    /// Returns the id of the only job of a request, or of a job at a place in a batch. The `~` makes it unlikely that a
+    /// client's own id is the same.
+    fn id(&self, place: Option<usize>) -> Result<JobId, Problem> {
+        let place = place.map_or(String::new(), |place| format!(".{place}"));
+        id(format!("~{}{place}", self.digest))
+    }
+}
+
+/// Reads a new job of a topic. A job without an id gets one from `ids`, if there is an Idempotency-Key. `place` is its
+/// place in a batch.
 pub(super) fn job(
     json: &[u8],
     topic: &Topic,
     quota: Option<&Arc<Quota>>,
-    key: Option<&str>,
+    (ids, place): (Option<&IdSource>, Option<usize>),
     lanes: &Lanes,
 ) -> Result<NewJob, Problem> {
     let new: NewJobRequest<'_> = typed_body::read(json)?;
     let mut if_taken = OnConflict::default();
-    let id = match (new.id, key) {
-        (None, Some(key)) => {
+    let id = match (new.id, ids) {
+        (None, Some(ids)) => {
             if_taken = OnConflict::Keep;
-            // The `~` makes it unlikely that a client's own id is the same.
-            id(format!("~{key}"))?
+            ids.id(place)?
         }
         (None, None) => id_that_is_taken(&topic.name, lanes)?,
         (Some(id), _) => self::id(id)?,
@@ -215,25 +238,16 @@ pub(super) fn batch(
     json: &[u8],
     topic: &Topic,
     quota: Option<&Arc<Quota>>,
-    key: Option<&str>,
+    ids: Option<&IdSource>,
     lanes: &Lanes,
 ) -> Result<Vec<Result<NewJob, Problem>>, Problem> {
-    if key.is_some_and(|key| key.len() > BATCH_KEY_MAX) {
-        let detail = format!(
-            "Idempotency-Key is longer than {BATCH_KEY_MAX} bytes: the ids of the batch are made of it"
-        );
-        return Err(Problem::field("Idempotency-Key", detail));
-    }
     let NewJobsRequest { jobs } = typed_body::read(json)?;
     let jobs = jobs.ok_or_else(|| Problem::missing("jobs", "a list of jobs"))?;
     if jobs.len() > BATCH_MAX {
         let problem = format!("jobs holds {} jobs, which is more than {BATCH_MAX}", jobs.len());
         return Err(Problem::field("jobs", problem));
     }
-    let one = |(n, raw): (usize, &&RawValue)| {
-        let key = key.map(|key| format!("{key}.{n}"));
-        job(raw.get().as_bytes(), topic, quota, key.as_deref(), lanes)
-    };
+    let one = |(n, raw): (usize, &&RawValue)| job(raw.get().as_bytes(), topic, quota, (ids, Some(n)), lanes);
     Ok(jobs.iter().enumerate().map(one).collect())
 }
 
@@ -353,6 +367,18 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn ids_of_a_key_are_the_same_for_one_caller_only() {
+        let token = |name| Caller::Token(model::token::TokenName::new(name).unwrap());
+        let id = |caller: Option<&Caller>, key| IdSource::new(caller, key).id(None).unwrap();
+        let (a, b) = (token("a"), token("b"));
+        assert_eq!(id(Some(&a), "k"), id(Some(&a), "k"));
+        let all = [id(Some(&a), "k"), id(Some(&b), "k"), id(Some(&a), "k2"), id(None, "k"), id(None, "a\nk")];
+        let unequal: std::collections::BTreeSet<&str> = all.iter().map(JobId::as_str).collect();
+        assert_eq!(unequal.len(), all.len(), "{all:?}");
+        assert!(IdSource::new(Some(&a), "k").id(Some(3)).unwrap().as_str().ends_with(".3"));
+    }
 
     #[test]
     fn made_ids_are_uuids_in_the_order_in_which_they_were_made() {

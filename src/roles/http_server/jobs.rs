@@ -12,7 +12,6 @@ use super::body::Sent;
 use super::input;
 use super::job_shown::{AddedJob, AddedJobs, JobList, JobResponse, SpooledDeletion};
 use super::problem::Problem;
-use super::replays;
 use super::schema;
 use super::store_client::Reply;
 use model::metrics::AddOutcome;
@@ -46,8 +45,9 @@ async fn add(
 ) -> Result<ApiResponse, Problem> {
     let read = || {
         let topic = api.topic(&name)?;
-        let key = replays::key_of(&headers)?;
-        let job = input::job(&json, &topic, reader.quota(&topic).as_ref(), key, &api.lanes)?;
+        let ids = reader.id_source(&headers)?;
+        let quota = reader.quota(&topic);
+        let job = input::job(&json, &topic, quota.as_ref(), (ids.as_ref(), None), &api.lanes)?;
         input::takes_jobs(&api.topics.borrow(), &name).map(|()| job)
     };
     let job = api.counted(&name, read())?;
@@ -69,7 +69,7 @@ async fn add_batch(
     Sent(json): Sent,
 ) -> Result<ApiResponse, Problem> {
     let topic = api.counted(&name, api.topic(&name))?;
-    let key = replays::key_of(&headers)?;
+    let ids = reader.id_source(&headers)?;
     let mut jobs = Vec::new();
     let take = |job: Result<model::job::NewJob, Problem>| {
         api.counted(&name, job).map(|job| {
@@ -79,7 +79,7 @@ async fn add_batch(
         })
     };
     let quota = reader.quota(&topic);
-    let read = input::batch(&json, &topic, quota.as_ref(), key, &api.lanes)?;
+    let read = input::batch(&json, &topic, quota.as_ref(), ids.as_ref(), &api.lanes)?;
     let items: Vec<_> = read.into_iter().map(take).collect();
     let taken = input::takes_jobs(&api.topics.borrow(), &name);
     if let Err(problem) = taken {

@@ -9,6 +9,7 @@
 mod access;
 mod accounts;
 mod acks;
+mod admin_settings;
 mod admission;
 mod alerts;
 mod api;

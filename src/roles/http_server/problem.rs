@@ -75,6 +75,12 @@ impl Problem {
         Problem::of_field(field, "unknown_field", detail)
     }
 
+    /// The caller may not change a field.
+    pub(super) fn forbidden_field(field: &str, detail: impl Into<String>) -> Problem {
+        let problem = Problem::new(StatusCode::FORBIDDEN, "forbidden", detail);
+        Problem { field: Some(field.to_owned()), ..problem }
+    }
+
     fn of_field(field: &str, code: &'static str, detail: impl Into<String>) -> Problem {
         let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail);
         Problem { field: Some(field.to_owned()), ..problem }

@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, HeaderName, StatusCode};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::admin_settings::AdminSettings;
 use super::api::{Api, InTopic, Reader};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
@@ -104,6 +105,9 @@ struct WrittenTopic {
     created: bool,
 }
 
+/// The result of a write that the registry could make. It may be refused because of what the topic was before.
+type WriteResult = Result<WrittenTopic, Problem>;
+
 impl WrittenTopic {
     /// Builds the answer. `fields` holds the names of the changed fields, for the audit log.
     fn response(&self, reader: &Reader, paused: &Paused, created: StatusCode, fields: &str) -> ApiResponse {
@@ -158,9 +162,9 @@ impl Api {
     async fn write(
         &self,
         name: &TopicName,
-        step: impl Fn(&mut dyn Registry) -> Result<WrittenTopic, RegistryError> + Send + 'static,
+        step: impl Fn(&mut dyn Registry) -> Result<WriteResult, RegistryError> + Send + 'static,
     ) -> Result<WrittenTopic, Problem> {
-        let written = self.registrar.change(move |registry| step(registry)).await?;
+        let written = self.registrar.change(move |registry| step(registry)).await??;
         self.seen(name, Some(&written.topic)).await;
         Ok(written)
     }
@@ -264,7 +268,8 @@ async fn show(
 async fn create(State(api): State<Api>, reader: Reader, Sent(json): Sent) -> Result<ApiResponse, Problem> {
     let parts = TopicPatch::read(&json)?;
     let name = parts.name(None)?;
-    let topic = api.can_give(parts.new_topic(name.clone())?)?;
+    let mut topic = api.can_give(parts.new_topic(name.clone())?)?;
+    AdminSettings::for_reader(&reader).check(None, &mut topic)?;
     if api.settings.topics.iter().any(|t| t.name == name) {
         return Err(RegistryError::Exists(name).into());
     }
@@ -272,7 +277,7 @@ async fn create(State(api): State<Api>, reader: Reader, Sent(json): Sent) -> Res
     api.trials.check(&topic.callback).await?;
     let write = move |registry: &mut dyn Registry| {
         let revision = registry.put(&topic, Expected::Absent)?;
-        Ok(WrittenTopic { topic: topic.clone(), revision, created: true })
+        Ok(Ok(WrittenTopic { topic: topic.clone(), revision, created: true }))
     };
     let written = api.write(&name, write).await?;
     Ok(written.response(&reader, &api.paused().await, StatusCode::CREATED, ""))
@@ -298,7 +303,7 @@ async fn put(
     let topic = api.can_give(parts.new_topic(parts.name(Some(&name))?)?)?;
     api.check_writable(&name)?;
     api.trials.check(&topic.callback).await?;
-    let sees_credentials = reader.sees_credentials();
+    let (sees_credentials, admin_settings) = (reader.sees_credentials(), AdminSettings::for_reader(&reader));
     let write = move |registry: &mut dyn Registry| {
         let mut tries = 0;
         loop {
@@ -306,8 +311,12 @@ async fn put(
             let there = found(registry, &topic.name)?;
             condition.check(&topic.name, there.as_ref().map(|t| t.as_ref().map(|(_, r)| *r)))?;
             let mut topic = topic.clone();
-            if let (false, Some(Some((before, _)))) = (sees_credentials, &there) {
+            let before = there.as_ref().and_then(Option::as_ref).map(|(before, _)| before);
+            if let (false, Some(before)) = (sees_credentials, before) {
                 credentials::restore(before, &mut topic);
+            }
+            if let Err(problem) = admin_settings.check(before, &mut topic) {
+                return Ok(Err(problem));
             }
             let expected = match &there {
                 None => Expected::Absent,
@@ -316,7 +325,7 @@ async fn put(
             };
             match registry.put(&topic, expected) {
                 Ok(revision) => {
-                    return Ok(WrittenTopic { topic, revision, created: there.is_none() });
+                    return Ok(Ok(WrittenTopic { topic, revision, created: there.is_none() }));
                 }
                 Err(RegistryError::Exists(_) | RegistryError::Changed(_) | RegistryError::NotFound(_))
                     if tries < TRIES => {}
@@ -348,22 +357,25 @@ async fn patch(
         api.trials.check(&callback).await?;
     }
     let (of, fields) = (name.clone(), parts.names());
-    // The change may be invalid together with the fields that it leaves. This is a problem of its own kind.
-    type PatchResult = Result<WrittenTopic, Problem>;
     let (checks, sees_credentials) = (api.clone(), reader.sees_credentials());
-    let step = move |registry: &mut dyn Registry| -> Result<PatchResult, RegistryError> {
+    let admin_settings = AdminSettings::for_reader(&reader);
+    let step = move |registry: &mut dyn Registry| {
         let mut tries = 0;
         loop {
             tries += 1;
             let there = registry.get(&of)?.ok_or_else(|| RegistryError::NotFound(of.clone()))?;
             condition.check(&of, Some(Some(there.revision)))?;
-            let before = (!sees_credentials).then(|| there.topic.clone());
+            let before = there.topic.clone();
+            // The change may be invalid together with the fields that it leaves.
             let patched = TopicPatch::read(&json).and_then(|parts| parts.topic(there.topic));
-            let topic = match patched.and_then(|topic| checks.can_give(topic)) {
-                Ok(mut topic) => {
-                    before.inspect(|before| credentials::restore(before, &mut topic));
-                    topic
+            let checked = patched.and_then(|topic| checks.can_give(topic)).and_then(|mut topic| {
+                if !sees_credentials {
+                    credentials::restore(&before, &mut topic);
                 }
+                admin_settings.check(Some(&before), &mut topic).map(|()| topic)
+            });
+            let topic = match checked {
+                Ok(topic) => topic,
                 Err(problem) => return Ok(Err(problem)),
             };
             match registry.put(&topic, Expected::At(there.revision)) {
@@ -373,7 +385,6 @@ async fn patch(
             }
         }
     };
-    let written = api.registrar.change(step).await??;
-    api.seen(&name, Some(&written.topic)).await;
+    let written = api.write(&name, step).await?;
     Ok(written.response(&reader, &api.paused().await, StatusCode::OK, &fields))
 }

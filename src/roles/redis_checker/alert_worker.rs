@@ -334,6 +334,8 @@ fn dead_jobs(settings: &Settings, topic: &str, since_ms: i64, count: u64) -> Res
     Ok(dead.iter().map(dead_job).collect())
 }
 
+/// Returns what an alert says about a dead letter. It leaves out what the receiver answered: whoever may change the
+/// topic chooses who gets its alerts, but may not see answers.
 fn dead_job(view: &View) -> DeadJob {
     let last = view.attempts_log.last();
     let reason = match last {
@@ -341,11 +343,10 @@ fn dead_job(view: &View) -> DeadJob {
         Some(attempt) if !attempt.error.is_empty() => attempt.error.clone(),
         Some(attempt) => attempt.status.map_or_else(|| "no answer".to_owned(), |status| status.to_string()),
     };
-    let answer = last.map(|attempt| attempt.answer.trim()).filter(|answer| !answer.is_empty());
     DeadJob {
         id: view.key.id.as_str().to_owned(),
         attempts: view.attempts,
-        reason: answer.map_or(reason.clone(), |answer| format!("{reason}: {answer}")),
+        reason,
         died_ms: view.until_ms.unwrap_or_default(),
     }
 }

@@ -1,0 +1,81 @@
+//! The settings of a topic that only administrators change: its limits, and its share of the workers. Otherwise,
+//! whoever manages a topic could lift the limits that were set for it.
+
+use super::api::Reader;
+use super::problem::Problem;
+use model::scope::Need;
+use model::topic::Topic;
+
+/// The names of these settings.
+const NAMES: [&str; 5] = ["tenant", "priority", "max_pending", "max_bytes", "add_rate"];
+
+/// What a caller may do with these settings.
+pub(super) enum AdminSettings {
+    /// The caller is an administrator, and changes them.
+    Changed,
+    /// The caller must leave them as they are. A new topic of the caller belongs to this tenant, so that many topics of
+    /// one caller do not have a greater share of the workers than one topic.
+    Kept {
+        /// The name of the caller's token.
+        tenant: String,
+    },
+}
+
+impl AdminSettings {
+    pub(super) fn for_reader(reader: &Reader) -> AdminSettings {
+        match reader.permits(Need::Admin) {
+            true => AdminSettings::Changed,
+            false => AdminSettings::Kept { tenant: reader.name().unwrap_or_default() },
+        }
+    }
+
+    /// Checks a change. `before` is none for a new topic.
+    pub(super) fn check(&self, before: Option<&Topic>, changed: &mut Topic) -> Result<(), Problem> {
+        let AdminSettings::Kept { tenant } = self else { return Ok(()) };
+        let new = Topic::new(changed.name.clone(), "");
+        let present = before.unwrap_or(&new);
+        for setting in Topic::SETTINGS.iter().filter(|setting| NAMES.contains(&setting.name)) {
+            let (was, is) = (setting.value(present), setting.value(changed));
+            if was != is {
+                let detail = format!("{} is {was}: only an administrator changes it to {is}", setting.name);
+                return Err(Problem::forbidden_field(setting.name, detail));
+            }
+        }
+        if before.is_none() {
+            changed.tenant.clone_from(tenant);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::job::TopicName;
+
+    #[test]
+    fn only_an_administrator_lifts_the_limits_of_a_topic() {
+        let before = Topic {
+            max_pending: Some(7),
+            tenant: "shops".into(),
+            ..Topic::new(TopicName::new("t").unwrap(), "http://h/")
+        };
+        let manager = AdminSettings::Kept { tenant: "ci".into() };
+        let mut changed = Topic { title: "new".into(), ..before.clone() };
+        assert!(manager.check(Some(&before), &mut changed).is_ok() && changed.tenant == "shops");
+        let mut lifted = Topic { max_pending: None, ..before.clone() };
+        let problem = manager.check(Some(&before), &mut lifted).unwrap_err();
+        assert_eq!(problem.named_field(), Some("max_pending"));
+        assert!(
+            problem.detail.contains("max_pending is 7") && problem.detail.contains("null"),
+            "{}",
+            problem.detail
+        );
+        assert!(AdminSettings::Changed.check(Some(&before), &mut lifted).is_ok());
+        // A new topic has no limits, and belongs to the tenant of its maker.
+        let mut new = Topic::new(before.name.clone(), "http://h/");
+        assert!(manager.check(None, &mut new).is_ok() && new.tenant == "ci");
+        let mut new = Topic { tenant: "another".into(), ..Topic::new(before.name, "http://h/") };
+        assert_eq!(manager.check(None, &mut new).unwrap_err().named_field(), Some("tenant"));
+    }
+}
