@@ -175,6 +175,26 @@ fn a_thousand_slow_or_hanging_jobs_delay_no_other_on_two_nodes() {
 }
 
 #[test]
+fn hanging_topics_of_a_tenant_take_half_of_the_workers() {
+    let _beside = beside_others();
+    // Without a tenant, each of the topics has its own share.
+    for (tenant, callbacks) in [("tenant = \"shops\"", 7..=8), ("", 10..=15)] {
+        let meter = Arc::<Meter>::default();
+        let url = meter.receiver(4 * SECOND);
+        let more = format!("timeout = \"10s\"\n{tenant}");
+        let topics: String = (0..4).map(|n| calling(&format!("hangs{n}"), &url, &more)).collect();
+        let daemon = Daemon::start(&format!("[consume]\nprocesses = 1\nconcurrency = 16\n{topics}"));
+        (0..4).for_each(|n| fill(&daemon, &format!("hangs{n}"), 30, 0));
+        eventually(20 * SECOND, "as many callbacks as the topics may have", || {
+            (meter.most() >= *callbacks.start()).then_some(())
+        });
+        // After further rounds, there are still no more.
+        eventually(40 * SECOND, "two more rounds", || (meter.done() > 2 * callbacks.end()).then_some(()));
+        assert!(callbacks.contains(&meter.most()), "{tenant}: {}", meter.most());
+    }
+}
+
+#[test]
 fn a_rate_holds_over_two_processes() {
     let _others = beside_others();
     let sink = Sink::start();

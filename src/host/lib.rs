@@ -14,6 +14,7 @@ mod lock;
 mod logs;
 mod owner;
 mod pass;
+mod privacy;
 mod sealed;
 mod service;
 mod signals;
@@ -30,6 +31,7 @@ pub use lock::{RunDir, RunDirError, is_run_dir_taken};
 pub use logs::{reopen as reopen_logs, start as start_logs};
 pub use owner::{DeadOwner, Owner, Owners, random_name};
 pub use pass::{PASSED_MAX, PassListener, Passage};
+pub use privacy::{keep_new_files_private, keep_old_files_private};
 pub use sealed::{read_shared, seal};
 pub use service::{NotifyState, notify, sockets_from_service_manager, watchdog_period};
 pub use signals::Signals;
@@ -78,12 +80,6 @@ pub fn set_process_name(name: &str) -> io::Result<()> {
 pub fn use_small_pages() {
     // A kernel without huge pages refuses this, which does not matter.
     let _ = nix::sys::prctl::set_thp_disable(true);
-}
-
-/// Makes the files and folders that this process, and those that it starts, create accessible to their owner alone:
-/// modes 0600 and 0700. They hold jobs, logs and locks, and whoever can open a lock can hold it.
-pub fn keep_new_files_private() {
-    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
 }
 
 /// Returns the host's clock in Unix milliseconds: for times that are shown, never for waiting.

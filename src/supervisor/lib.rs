@@ -28,7 +28,7 @@ mod watchdog;
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ use self::restart::{Restart, RestartKind};
 use self::service::Service;
 use self::sockets::Sockets;
 use host::{self, RunDir, Signals, ToChild};
-use model::settings::Settings;
+use model::settings::{RegistrySettings, Settings};
 use model::slot::{self, MASTER, Slot};
 
 /// How long the master, at its start, tries to open a port that another process uses.
@@ -100,6 +100,7 @@ pub fn main() -> ExitCode {
         if nix::unistd::geteuid().is_root() {
             log::warn!("dq runs as root, and needs none of its rights: start it as a user of its own");
         }
+        close_old_files(&settings);
         let given = given.context("cannot take the service manager's sockets")?;
         Master::start(arguments, settings, given)?.run()
     };
@@ -108,6 +109,23 @@ pub fn main() -> ExitCode {
         Err(e) => {
             eprintln!("dq-master: {e:#}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// Closes the files that an earlier release may have left open to other users.
+fn close_old_files(settings: &Settings) {
+    let databases = [settings.store.file(), settings.registry.as_ref().and_then(RegistrySettings::file)];
+    for path in databases.into_iter().flatten() {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(name) = path.file_name() {
+            host::keep_old_files_private(folder.unwrap_or(Path::new(".")), &name.to_string_lossy());
+        }
+    }
+    host::keep_old_files_private(&settings.run_dir, "dq-");
+    if let Some(folder) = &settings.log_dir {
+        for kind in ["dq_", "err_", "notify_", "request_"] {
+            host::keep_old_files_private(folder, kind);
         }
     }
 }

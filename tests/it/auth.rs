@@ -913,6 +913,26 @@ fn certify(dir: &Path, name: &str) {
 }
 
 #[test]
+fn over_tls_a_session_is_bound_to_its_host() {
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    certify(dir.path(), "only");
+    let config = "[http]\ntls = { cert = \"cert.pem\", key = \"key.pem\" }\n";
+    let daemon = Daemon::spawn(Arc::clone(&dir), free_port(), config, &[]);
+    daemon.wait_ready();
+    let file = dir.path().join("var/run/first-password");
+    let password = eventually(10 * SECOND, "a first password", || std::fs::read_to_string(&file).ok());
+    let (mut http, _) = tls(daemon.http, None).unwrap();
+    let who = json!({"name": "admin", "password": password.trim()});
+    let signed_in = http.ask("POST", "/console/session", &who);
+    let cookie = &signed_in.headers["set-cookie"];
+    assert!(cookie.starts_with("__Host-") && cookie.contains("; Secure"), "{cookie}");
+    assert!(cookie.contains("; Path=/") && !cookie.contains("Domain"), "{cookie}");
+    let age = &signed_in.headers["strict-transport-security"];
+    assert!(age.starts_with("max-age="), "{age}");
+    signed_in.is(200);
+}
+
+#[test]
 fn a_hup_shows_a_new_certificate_and_no_request_fails() {
     let dir = Arc::new(tempfile::tempdir().unwrap());
     certify(dir.path(), "first");

@@ -533,6 +533,39 @@ fn wrong_passwords_for_one_account_do_not_block_another() {
 }
 
 #[test]
+fn one_address_guesses_no_more_than_fifty_passwords() {
+    let daemon = Daemon::start("");
+    let mut http = Http::tcp(&daemon);
+    let password = first_password(&daemon);
+    for n in 0..50 {
+        assert_eq!(sign_in(&mut http, &format!("account{n}"), "a guess").status, 403, "{n}");
+    }
+    assert_eq!(sign_in(&mut http, "another", "a guess").status, 429);
+    // The right password does not help from this address, but the Unix socket works.
+    assert_eq!(sign_in(&mut http, "admin", &password).status, 429);
+    Http::unix(&daemon).get("/v1/stats").is(200);
+}
+
+#[test]
+fn hosts_with_one_session_key_share_sign_ins() {
+    let shared = tempfile::tempdir().unwrap();
+    let key = shared.path().join("key");
+    fs::write(&key, [7; 32]).unwrap();
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    let registry = format!("sqlite:{}", shared.path().join("registry.db").display());
+    let config =
+        format!("[http]\nsession_key_file = \"{}\"\n[registry]\nurl = \"{registry}\"\n", key.display());
+    let first = Daemon::start(&config);
+    let session = Session::begin(&mut Http::tcp(&first), "admin", &first_password(&first));
+    let second = Daemon::start(&config);
+    eventually(10 * SECOND, "the account on the other host", || {
+        let answer = session.ask(&mut Http::tcp(&second), "GET", "/v1/accounts", &Value::Null);
+        (answer.status == 200).then_some(())
+    });
+    assert!(!second.dir.path().join("var/run/session-key").exists());
+}
+
+#[test]
 fn a_session_needs_the_key_that_is_not_in_the_registry() {
     let daemon = Daemon::start("[http]\nauth = \"token\"\n");
     let key = daemon.dir.path().join("var/run/session-key");

@@ -309,3 +309,22 @@ fn files_are_private_whatever_the_umask() {
     }
     assert_eq!(open, Vec::<String>::new());
 }
+
+#[test]
+fn files_that_an_earlier_release_left_open_are_closed() {
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let start = || {
+        let daemon = Daemon::spawn(Arc::clone(&dir), free_port(), "", &[]);
+        daemon.wait_ready();
+        daemon
+    };
+    let daemon = start();
+    let database = dir.path().join("var/dq.db");
+    drop(daemon);
+    std::fs::set_permissions(&database, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let daemon = start();
+    assert_eq!(std::fs::metadata(&database).unwrap().permissions().mode() & 0o777, 0o640);
+    assert!(daemon.log().contains("no longer open to other users"));
+    let is_root = nix::unistd::geteuid().is_root();
+    assert_eq!(daemon.log().contains("dq runs as root"), is_root);
+}

@@ -453,6 +453,15 @@ fn the_units_are_valid_and_hardened() {
         .filter(|l| l.contains(dir.path().to_str().unwrap()) && !known.iter().any(|k| l.contains(k)))
         .collect();
     assert_eq!(complaints, [""; 0], "{said}");
+    let service = std::fs::read_to_string(&units[0]).unwrap();
+    for line in
+        ["LimitCORE=0", "RuntimeDirectoryMode=0700", "StateDirectoryMode=0700", "LogsDirectoryMode=0700"]
+    {
+        assert!(service.lines().any(|l| l == line), "{line}");
+    }
+    for key in ["MemoryMax=", "TasksMax=", "IPAddressDeny=link-local"] {
+        assert!(service.lines().any(|l| l.starts_with(key)), "{key}");
+    }
     let harden = Command::new("systemd-analyze")
         .args(["security", "--offline=true", "--no-pager", "--threshold=20"])
         .arg(&units[0])

@@ -5,9 +5,9 @@
 //! With a gate before the lock, the process that waits for the lock holds the gate, and the process that released the
 //! lock waits behind it. `cargo bench --bench embedded_store` shows the three side by side.
 
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use model::settings::beside;
@@ -38,17 +38,9 @@ impl Turn {
     pub(crate) fn beside(database: &Path) -> io::Result<Turn> {
         let mut options = OpenOptions::new();
         options.create(true).truncate(false).read(true).write(true);
-        // Whoever can open the files can hold the turn. A file of an earlier release may be open to others.
+        // Whoever can open the files can hold the turn.
         options.mode(0o600);
-        let open = |suffix| {
-            let file = options.open(beside(database, suffix))?;
-            let mode = file.metadata()?.permissions().mode();
-            if mode & 0o007 != 0 {
-                // Only its owner can change this. Whoever else may write to the store must not fail here.
-                let _ = file.set_permissions(Permissions::from_mode(mode & !0o007));
-            }
-            io::Result::Ok(file)
-        };
+        let open = |suffix| options.open(beside(database, suffix));
         Ok(Turn { gate: open("-gate")?, lock: open("-turn")? })
     }
 

@@ -1,0 +1,56 @@
+//! Keeps the files of the daemon from other users: they hold jobs, logs and locks, and whoever can open a lock can hold it.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use nix::sys::stat::{Mode, umask};
+
+/// What users other than the owner and the group may do with a file.
+const OTHERS: u32 = 0o007;
+
+/// Makes the files and folders that this process, and those that it starts, create accessible to their owner alone:
+/// modes 0600 and 0700.
+pub fn keep_new_files_private() {
+    umask(Mode::from_bits_truncate(0o077));
+}
+
+/// Takes away what other users may do with the files of a folder whose names begin with `prefix`. Earlier releases left
+/// the modes of new files to the umask. What the group may do stays, and so do sockets and folders: other users may
+/// reach the API by a socket.
+pub fn keep_old_files_private(folder: &Path, prefix: &str) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    let own_user = nix::unistd::geteuid().as_raw();
+    for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)) {
+        // It does not follow links.
+        let Ok(found) = entry.metadata() else { continue };
+        if !found.is_file() || found.uid() != own_user || found.mode() & OTHERS == 0 {
+            continue;
+        }
+        // The file is not opened: if a process closes a database, it drops SQLite's locks.
+        let path = entry.path();
+        match fs::set_permissions(&path, Permissions::from_mode(found.mode() & 0o7777 & !OTHERS)) {
+            Ok(()) => log::info!("{} is no longer open to other users", path.display()),
+            Err(e) => log::warn!("cannot close {} to other users: {e}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_files_are_closed_to_other_users() {
+        let dir = tempfile::tempdir().unwrap();
+        let mode = |name: &str| fs::metadata(dir.path().join(name)).unwrap().mode() & 0o777;
+        for (name, mode) in [("dq.db", 0o644), ("dq.db-wal", 0o666), ("dq.db-turn", 0o600), ("other", 0o644)]
+        {
+            fs::write(dir.path().join(name), "").unwrap();
+            fs::set_permissions(dir.path().join(name), Permissions::from_mode(mode)).unwrap();
+        }
+        std::os::unix::fs::symlink(dir.path().join("other"), dir.path().join("dq.db-link")).unwrap();
+        keep_old_files_private(dir.path(), "dq.db");
+        assert_eq!(["dq.db", "dq.db-wal", "dq.db-turn", "other"].map(mode), [0o640, 0o660, 0o600, 0o644]);
+    }
+}
