@@ -100,7 +100,7 @@ impl Filter {
     }
 }
 
-/// Deliver the dead letters of a topic again; their attempts are counted anew
+/// Deliver the dead letters of a topic again; their attempts are counted from 0 again
 ///
 /// If the topic has a new job with the id of a dead letter, the dead letter stays where it is.
 #[derive(Debug, clap::Args)]

@@ -17,7 +17,7 @@ pub(super) struct Row {
     pub is_older: bool,
     /// Its state in one word: `up`, `down`, `older`, `joining`, `leaving`, `outside`.
     pub state: String,
-    /// The highest durability level that it can give alone: `fsync`, `memory`.
+    /// The highest durability level that the node can provide without replicas: `fsync` or `memory`.
     pub durability: Option<String>,
     /// How many replicas follow it.
     pub replicas: Option<u64>,

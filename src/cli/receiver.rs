@@ -34,7 +34,7 @@ impl Call {
         self.headers.get(name).map_or("", String::as_str)
     }
 
-    /// Returns how many milliseconds after its due time it came. `None`: it does not name a due time.
+    /// Returns how many milliseconds after the due time the callback arrived. `None`: the callback names no due time.
     pub fn late_ms(&self) -> Option<i64> {
         Some(self.at_ms - self.header("dq-due-at").parse::<i64>().ok()?)
     }
@@ -51,7 +51,7 @@ pub struct Answer {
     pub headers: Vec<(&'static str, String)>,
     /// How long the receiver waits before it answers.
     pub after: Duration,
-    /// A function that is called after this time, if the caller is still connected.
+    /// Called when the delay `after` is over, if the client is still connected.
     pub then: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 

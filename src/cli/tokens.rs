@@ -40,8 +40,8 @@ struct Create {
     /// The token's name
     name: String,
 
-    /// What the token allows: admin, read, produce:TOPIC or consume:TOPIC, where * means every topic; may be given
-    /// several times
+    /// What the token allows: admin, read, metrics, read:TOPIC, manage:TOPIC, produce:TOPIC or consume:TOPIC. TOPIC may
+    /// be * (every topic) or a pattern such as shop7.*; may be given several times
     #[arg(long = "scope", value_name = "SCOPE", required = true, value_delimiter = ',')]
     scopes: Vec<String>,
 

@@ -15,8 +15,8 @@ use super::validate::{HOUR, count, size, within};
 use model::session::KEY_LEAST;
 use model::settings::{Auth, HttpSettings, ServerSettings};
 
-/// The smallest and the largest `max_frame`. Up to this length, the first byte of a frame in the binary framing is 0, which tells it
-/// apart from the other framing.
+/// The smallest and the largest `max_frame`. A frame is shorter than 16 MiB, so its binary length begins with the byte
+/// 0. In the other framing, the first byte is a digit.
 const FRAMES: (Size, Size) = (Size(256), Size(15 << 20));
 
 /// The most connections that a port may have.
@@ -92,8 +92,8 @@ fn session_key_file(text: &str, base: &Path) -> Result<Option<PathBuf>, ConfigEr
     Ok(Some(path))
 }
 
-/// Returns the URL at which receivers find the API: the one in the file, or else the address where it listens, if that
-/// is an address that can be called.
+/// Returns the URL at which receivers find the API: `http.public_url`, or else the address in `http.listen`, if
+/// receivers can call this address.
 fn public_url(said: &str, listen: Option<SocketAddr>, has_tls: bool) -> Result<Option<String>, ConfigError> {
     if said.is_empty() {
         let scheme = if has_tls { "https" } else { "http" };

@@ -134,7 +134,7 @@ mod tests {
         assert!(changes.take().unwrap(), "replaced");
         assert!(!changes.take().unwrap());
 
-        // The folder's link is made to lead elsewhere. Then that folder is removed and made again.
+        // The symbolic link is changed to another folder. Then that folder is removed and made again.
         let path = dir.path().join("data/dq.toml");
         let mut changes = Changes::new(&path).unwrap();
         symlink(&b, dir.path().join("next")).unwrap();

@@ -23,7 +23,7 @@ use super::spawn::environment_without;
 /// `:<reason>` follows.
 pub(super) const HANDOVER: &str = "_DQ_HANDOVER";
 
-/// What an image gets that was executed in place.
+/// What the master passes to an image that it executes in its own process.
 #[derive(Debug)]
 pub struct HandedOver {
     /// The sealed bytes.
@@ -35,7 +35,7 @@ pub struct HandedOver {
     pub refused: Option<String>,
 }
 
-/// Blocks all signals until the next image is ready for them. If the exec fails, [`unblock_signals`] ends this.
+/// Blocks all signals until the next image is ready for them. If the exec fails, [`unblock_signals`] unblocks them.
 fn block_signals() -> io::Result<()> {
     Ok(sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None)?)
 }
@@ -59,8 +59,8 @@ pub fn in_place(
         let value = format!("{}:{}", memory.as_raw_fd(), before.as_raw_fd());
         let keep: Vec<RawFd> = keep.iter().copied().chain([memory.as_raw_fd(), before.as_raw_fd()]).collect();
         block_signals()?;
-        // Signals that were caught and not handled are sent again. They wait until an image unblocks them: the next
-        // one, or this one if the exec fails. SIGCHLD is always sent, because a child may have ended.
+        // Signals that were caught and not handled are sent again. The signals stay blocked until the next image
+        // unblocks them, or this image if the exec fails. SIGCHLD is always sent, because a child may have ended.
         for signal in signals.take()?.into_iter().chain([Signal::SIGCHLD]) {
             nix::sys::signal::kill(nix::unistd::Pid::this(), signal)?;
         }

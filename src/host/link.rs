@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub enum ToChild {
     /// Take no new work, finish the work in flight, exit with 0.
     Drain {
-        /// How much time it has, in milliseconds from now; none: as long as it takes.
+        /// How much time the drain has, in milliseconds from now. `None`: there is no limit.
         within_ms: Option<u64>,
         /// Whether another process replaces it, and may take over its connections.
         successor: bool,
@@ -35,7 +35,7 @@ pub enum ToMaster {
         /// How long one of its workers has been past its own deadline, in milliseconds. 0: no worker is past it.
         overdue_ms: u64,
     },
-    /// It is about to end, because it cannot go on.
+    /// The child is about to end, because it cannot continue.
     Failed {
         /// The reason.
         reason: String,
@@ -43,7 +43,7 @@ pub enum ToMaster {
 }
 
 impl ToMaster {
-    /// Returns the message that a child cannot go on, with as much of `reason` as fits.
+    /// Returns the message that a child cannot continue, with as much of `reason` as fits.
     pub fn failed(reason: &str) -> ToMaster {
         ToMaster::Failed { reason: reason.chars().filter(|c| !c.is_control()).take(REASON_MAX).collect() }
     }

@@ -46,8 +46,7 @@ impl RateSteps {
         let there = ((now_us + full - spent_us) / step_us + 0.001).floor() as u32;
         let granted = want.min(there);
         let spent_us = spent_us + f64::from(granted) * step_us;
-        // The caller does not come back for each token. But it comes before the bucket is full, so that no token is
-        // lost.
+        // The caller does not ask again for each token, but it asks before the bucket is full. So no token is lost.
         let next = (want - granted).min((burst / 2).max(1));
         let wait_us = (spent_us + f64::from(next) * step_us - now_us - full).max(1000.0);
         let again = (granted < want).then(|| Duration::from_micros(wait_us.ceil() as u64));
@@ -82,15 +81,15 @@ pub struct Evidence(HashMap<TopicName, Seen>);
 struct Seen {
     /// Failures in a row.
     failures: u32,
-    /// When the circuit was opened. A callback that began before then says nothing new. A callback that began after it
-    /// and is no probe comes from a node that does not know of the open circuit.
+    /// When the circuit was opened. A callback that began before this moment gives no new information. If a callback
+    /// began later and is not the probe, its job is from a node that does not know that the circuit is open.
     opened_at: Option<Instant>,
 }
 
 impl Evidence {
-    /// Records the end of a callback, and returns what follows for the circuit. `failed`: the receiver failed, whatever
-    /// that means for the job. `probe`: the callback was the probe, and the number is how often the circuit had been
-    /// opened in a row.
+    /// Records the end of a callback, and returns what follows for the circuit. `failed`: the receiver itself failed.
+    /// (What happens to the job does not matter here.) `probe`: the callback was the probe; the number says how often
+    /// the circuit had been opened in a row.
     pub fn ended(
         &mut self,
         topic: &Topic,
@@ -181,8 +180,8 @@ mod tests {
     }
 
     proptest! {
-        /// However tokens are asked for, no more come in a span than the rate allows plus one bucket. A caller that
-        /// asks again at the time it was given gets a token.
+        /// In whatever order callers ask, no more tokens are granted in a span than the rate allows plus one bucket. A
+        /// caller that asks again at the time that it was told gets a token.
         #[test]
         fn no_more_comes_than_the_rate_allows(jobs in 1_u32..5000, waits in prop::collection::vec((0_u64..300_000, 1_u32..200), 1..100)) {
             let pace = RateSteps::from(Rate::per_second(jobs));

@@ -206,7 +206,7 @@ impl Priority {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnConflict {
-    /// The new job replaces the old one, and its attempts begin anew.
+    /// The new job replaces the old one, and its attempts are counted from 0 again.
     #[default]
     Replace,
     /// The add fails.

@@ -1,6 +1,6 @@
 //! Decides what the log says about refused requests. The first refusal of a source is logged at once. After that, one
-//! line a minute gives the number of its refusals. So a client that is refused all the time writes no more than that.
-//! Pure: the current time is an argument.
+//! line a minute gives the number of its refusals. So a client that is refused all the time causes at most one line a
+//! minute. Pure: the current time is an argument.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -43,7 +43,7 @@ impl fmt::Debug for TicketSecret {
     }
 }
 
-/// The ticket of an attempt. Who presents it may settle the attempt.
+/// The ticket of an attempt. Anyone who presents the ticket may settle the attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ticket {
     /// The job.

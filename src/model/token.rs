@@ -55,7 +55,8 @@ impl Secret {
     }
 }
 
-/// What a client presents as its token, right or wrong. It must not appear anywhere, so `Debug` hides it.
+/// What a client presents as its token, right or wrong. The text must not appear in any log or message, so `Debug`
+/// hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PresentedToken(pub String);
 
@@ -245,7 +246,7 @@ pub struct Token {
     pub expires_ms: Option<i64>,
     /// Who created the token.
     pub creator: String,
-    /// The most jobs that clients add with it in a span. None: no limit.
+    /// How many jobs clients may add with the token in a given time. `None`: there is no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub add_rate: Option<Rate>,
 }

@@ -2,7 +2,7 @@
 //!
 //! [`Registry`] is the trait. It has two implementations: `sqlite`, and `mysql` (MySQL or MariaDB, also with the tables
 //! of the PHP daemon). dq-http-server changes the registry. dq-redis-checker reads it and writes a [`Snapshot`] file,
-//! which all other processes follow. So deliveries go on while the database does not answer.
+//! which all other processes follow. So deliveries continue while the database does not answer.
 //!
 //! It never touches jobs, and it never retries in a loop: an error goes to the caller.
 //!
@@ -131,7 +131,7 @@ pub struct Listing {
 /// What must be registered so that a change is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
-    /// Anything, or nothing.
+    /// The change is made whether a topic with that name is registered or not.
     Any,
     /// No topic with that name.
     Absent,
@@ -230,10 +230,11 @@ pub trait Registry: Send + fmt::Debug {
     /// that number are returned.
     fn audit(&mut self, before: Option<u64>, limit: usize) -> Result<Vec<(u64, Entry)>>;
 
-    /// Adds to the statistics what pages of counters have gained since they were last carried here: to the sums of all
-    /// time, and to those of a day, `2026-11-21`. What was carried is stored beside the sums, and changes in the same
-    /// transaction. A call that failed, or whose outcome is unknown, is repeated with the same pages or with later
-    /// ones. So nothing is added twice or lost. Returns how many subjects gained something.
+    /// Adds new counts to the statistics: to the sums of all time, and to those of a day, such as `2026-11-21`. New
+    /// counts are those that the pages of counters have gained since the last call. The registry stores beside the sums
+    /// which counts it has added; both change in the same transaction. A call that failed, or whose outcome is unknown,
+    /// is repeated with the same pages or with later ones. So nothing is added twice or lost. Returns how many subjects
+    /// gained something.
     fn carry(&mut self, day: &str, pages: &[PageSums]) -> Result<usize>;
 
     /// Returns the statistics of all time, and of the days from `since` on.
@@ -250,7 +251,7 @@ pub trait Registry: Send + fmt::Debug {
     }
 }
 
-/// Returns the nodes of a PHP daemon that used the database of a registry. Changes nothing there.
+/// Returns the nodes that the PHP daemon's tables in the registry's database name. Only reads.
 pub fn php_nodes(settings: &settings::RegistrySettings) -> Result<Vec<PhpNode>> {
     match settings {
         // This only reads, so the tables are not brought up to date.

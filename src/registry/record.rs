@@ -54,8 +54,8 @@ pub(super) fn stored_over(topic: &Topic, before: Option<&str>, left_out: &[&str]
     Value::Object(all).to_string()
 }
 
-/// Returns the topic of that name as it is stored. Its values are checked, except for those with which a topic can still
-/// be registered ([`Topic::flaws`]).
+/// Returns the topic of that name as it is stored. Its values are checked, except for those with which a topic can
+/// still be registered ([`Topic::flaws`]).
 pub(super) fn topic(name: TopicName, record: &Map<String, Value>) -> Result<Topic, InvalidTopic> {
     let mut topic = Topic::new(name, "");
     apply(record, &mut topic)?;

@@ -15,11 +15,11 @@ use model::job::TopicName;
 use model::token::Token;
 use model::topic::Topic;
 
-/// The number of the file's format. A release whose file this release could not read uses another number.
+/// The number of the file's format. A later release changes this number if this release cannot read its file.
 const FORMAT: u32 = 1;
 
-/// Returns the folder of the snapshot. Nothing else is in it, so that a process that watches it is woken by nothing
-/// else.
+/// Returns the folder of the snapshot. The folder holds only the snapshot. So a change of another file does not wake
+/// the processes that watch the folder.
 pub fn folder(run_dir: &Path) -> PathBuf {
     run_dir.join("registry")
 }

@@ -35,8 +35,8 @@ impl TokenRow {
         }
     }
 
-    /// Returns the token. A token with a scope that this release does not know is refused: it must not give access with
-    /// only some of its scopes.
+    /// Returns the token. A token with an unknown scope is refused, because dq would otherwise apply only a part of its
+    /// scopes.
     pub(super) fn into_token(self) -> Result<Token, InvalidRow> {
         let unusable = |why: String| InvalidRow { which: format!("token {:?}", self.name), why };
         Ok(Token {

@@ -41,13 +41,13 @@ const STORE_PATIENCE: Duration = Duration::from_secs(20);
 /// The order to drain, and its time limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drain {
-    /// Work that is not finished by then is given up; none: there is no limit.
+    /// When unfinished work is given up. `None`: there is no limit.
     pub until: Option<Instant>,
-    /// Whether another process takes its place.
+    /// Whether a process of a new generation takes over.
     pub successor: bool,
 }
 
-/// What a child process knows of itself, and its connection to the master.
+/// What a child process knows about itself, and its connection to the master.
 #[derive(Debug)]
 pub struct Context {
     /// The slot that it fills.
@@ -280,7 +280,7 @@ pub struct TroubleLog {
 struct Current {
     message: String,
     since: Instant,
-    /// It is an error, and not something that passes by itself.
+    /// Whether it is an error: it does not pass by itself.
     is_error: bool,
 }
 
@@ -301,8 +301,7 @@ impl TroubleLog {
         self.pause
     }
 
-    /// Notes that something must wait for what passes by itself. Returns the pause before the next
-    /// check.
+    /// Notes that work must wait for something that passes by itself. Returns the pause before the next check.
     pub fn pause_for(&mut self, what: &dyn std::fmt::Display) -> Duration {
         self.note(what.to_string(), false);
         Self::WAIT

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use model::php_node::PhpNode;
 use model::settings::RegistrySettings;
 
-/// Answers one question. Input: the JSON of [`RegistrySettings`]. Output: the JSON of the nodes, or of the reason why there are
-/// none.
+/// Answers one question. Input: the JSON of [`RegistrySettings`]. Output: the JSON of the nodes, or of the reason why
+/// there are none.
 pub fn main() -> ExitCode {
     let answer = || -> serde_json::Result<()> {
         let settings: RegistrySettings = serde_json::from_reader(io::stdin())?;

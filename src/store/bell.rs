@@ -54,6 +54,6 @@ pub trait Bell: AsFd + Send {
         false
     }
 
-    /// Stops listening for a moment, so that other processes hear of work that this one may not take.
+    /// Stops listening for a moment, so that other processes get the rings for work that this one may not take.
     fn rest(&self) {}
 }

@@ -18,8 +18,8 @@ pub struct Counts {
     pub dead: u64,
     /// When the ready job that has waited longest was due, Unix milliseconds. None: no job is ready.
     pub oldest_ready_ms: Option<i64>,
-    /// The bytes of all its jobs, dead letters included. None: they are not counted. (On Redis they are counted from the
-    /// first add on that had a limit.)
+    /// The bytes of all its jobs, dead letters included. None: they are not counted. (On Redis they are counted from
+    /// the first add on that had a limit.)
     pub bytes: Option<u64>,
 }
 

@@ -1,11 +1,11 @@
-//! How much room the disk of a file has.
+//! How much free space the disk of a file has.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::sys::statvfs::statvfs;
 
-/// How long what was found is believed.
+/// How long a result is used again.
 const BELIEVED: Duration = Duration::from_millis(50);
 
 /// Returns how many bytes are free on the disk of a file. None: the system does not say.

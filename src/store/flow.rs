@@ -83,7 +83,8 @@ pub struct CircuitView {
 }
 
 impl CircuitView {
-    /// Joins what several parts of the store report. For each topic, the view that holds back the most is kept.
+    /// Joins the reports of several parts of the store. For each topic, the result has the view that holds back the
+    /// most jobs.
     pub fn join(views: impl IntoIterator<Item = CircuitView>) -> Vec<CircuitView> {
         let mut all: Vec<CircuitView> = views.into_iter().collect();
         all.sort_by(|a, b| {
@@ -97,9 +98,9 @@ impl CircuitView {
 
 /// Pauses of topics.
 pub trait Pauses {
-    /// Pauses or resumes a topic. The jobs of a paused topic are not leased, but leases that exist go on. With several
-    /// nodes, a node that is away is told when it is back. After an error the change may hold in part, until the call
-    /// is repeated.
+    /// Pauses or resumes a topic. The jobs of a paused topic are not leased, but existing leases continue. With several
+    /// nodes, a node that is down gets the change when it is back. After an error, only some of the nodes may have the
+    /// change, until the call is repeated.
     fn pause(&mut self, topic: &TopicName, paused: bool) -> Result<()>;
 
     /// Returns the paused topics, sorted by name.
@@ -114,9 +115,9 @@ pub trait Limits {
     /// the process.
     fn permits(&mut self, owner: &OwnerTag, asks: &[PermitAsk]) -> Vec<Result<Permit>>;
 
-    /// Opens the circuit of a topic: its jobs wait, and after the pause one at a time is let through. Returns whether
-    /// the circuit was closed before. A circuit that is open and was opened at least as often stays as it is. A handle
-    /// to one lane opens it in this lane only.
+    /// Opens the circuit of a topic: its jobs wait, and after the pause each shard lets one through as a probe. Returns
+    /// whether the circuit was closed before. If the circuit is open and was already opened as often or more often in a
+    /// row, nothing changes. A handle to one lane opens it in this lane only.
     fn open_circuit(&mut self, opening: &Opening) -> Result<bool>;
 
     /// Closes the circuit of a topic, so that its jobs no longer wait. Returns whether it was not closed before.

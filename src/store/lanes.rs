@@ -112,8 +112,8 @@ impl Lanes {
         self.0.as_ref().and_then(|nodes| nodes.name(lane))
     }
 
-    /// Asks the servers of a lane's node about themselves, even if they are considered down. A Cluster is asked at each
-    /// of its masters, any other node at one server.
+    /// Asks the servers of a lane's node about themselves, even if they count as down. A Cluster is asked at each of
+    /// its masters, any other node at one server.
     pub fn probe(&self, lane: usize, probe: Probe) -> Vec<Probed> {
         self.0.as_ref().map_or_else(Vec::new, |nodes| nodes.probe(lane, probe))
     }

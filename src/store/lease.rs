@@ -14,7 +14,7 @@ pub struct Wanted {
     pub topic: TopicName,
     /// How many of its jobs at most. 0: only its number of ready jobs is reported.
     pub max: u32,
-    /// How long the lease holds.
+    /// How long the lease lasts.
     pub hold: Duration,
     /// The topic's limit of attempts. It is used when the lease expires and the job has no limit of its own.
     pub max_attempts: u32,
@@ -173,7 +173,8 @@ pub trait Promotion {
 
     /// Does the same as [`Promotion::promote`], with one exception. Jobs of the topics in `spread` that have been due
     /// for more than [`OUTAGE`](crate::OUTAGE), because no timer promoted them, get a new due time, at random within
-    /// the given span from now. Returns how many jobs of each topic did. (They also count in `jobs`.)
+    /// the given span from now. Returns how many jobs of each topic got a new due time. (These jobs also count in
+    /// `jobs`.)
     fn promote_or_spread(
         &mut self,
         limit: usize,

@@ -227,8 +227,8 @@ pub trait Maintenance {
     /// is always `Ok`.
     fn inspect(&mut self) -> Result<()>;
 
-    /// Rings again for topics with ready jobs that this process may not take, so that another process hears of them.
-    /// The embedded store does nothing here, because each of its rings reaches all processes.
+    /// Rings again for topics with ready jobs that this process may not take, so that another process takes them. The
+    /// embedded store does nothing here, because each of its rings reaches all processes.
     fn pass_on(&mut self, _topics: &[TopicName]) {}
 
     /// Gives back rings that are for other processes, so that one of them hears them. A ring whose topic has no ready
@@ -242,6 +242,6 @@ pub trait Maintenance {
 
     /// Does the regular work of the store. Embedded: copies the write-ahead log into the file. Redis: tells nodes that
     /// were away what they have missed. A timer calls it when its bell rang, and after the returned time, if there is
-    /// one. An import calls it too, because no daemon may run beside an import.
+    /// one. An import calls it too, because there may be no running daemon that does it.
     fn maintain(&mut self) -> Result<Option<Duration>>;
 }

@@ -52,8 +52,8 @@ pub enum Deleted {
     Done,
     /// There is no such job.
     NotFound,
-    /// An add of this job waits in the spool of this host, and the deletion takes its place there. When the home
-    /// answers, the job that the home has is removed.
+    /// The spool of this host had an add of this job. The deletion has replaced this add in the spool. When the home
+    /// answers, the job at the home is removed.
     Spooled,
 }
 

@@ -210,8 +210,8 @@ impl Master {
         let Some(filled) = self.children.get(&place) else { return };
         let kill_at = filled.child.deadline();
         let within = kill_at.map(|at| at.saturating_duration_since(now).saturating_sub(DRAIN_GRACE));
-        // A drain without a limit belongs to a restart. There is a successor unless the restart has switched the role
-        // off.
+        // A drain without a limit belongs to a restart. A new process of the role exists unless the restart has
+        // switched the role off.
         let serving = self.generations.get(&self.current).filter(|_| self.current != place.0);
         let successor = within.is_none() && serving.is_some_and(|g| g.plan.slots.contains(&place.1));
         let within_ms = within.map(|w| w.as_millis() as u64);

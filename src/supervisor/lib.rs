@@ -1,4 +1,4 @@
-//! dq-master: starts the child processes, restarts those that end, renews all of them on request, and ends them.
+//! dq-master: starts the child processes, replaces those that end, does rolling restarts, and ends all children.
 //!
 //! It never opens a store or a database, and never sees a job. It does not depend on the crates that could do so. It
 //! has one thread. The loop waits, then decides, then acts. The decisions are pure: `plan` (which processes there are),
@@ -79,7 +79,7 @@ const SIGNALS: [Signal; 9] = [
 
 /// Runs dq-master as its command line says.
 pub fn main() -> ExitCode {
-    // Before anything else opens a descriptor.
+    // This must come before anything else opens a descriptor.
     let given = host::sockets_from_service_manager();
     host::keep_new_files_private();
     let arguments = Arguments::parse();
@@ -303,7 +303,7 @@ impl Master {
         self.end_within(drain_timeout);
     }
 
-    /// Starts to end everything.
+    /// Begins the end of the daemon: closes the ports, and lets all children drain.
     fn end_within(&mut self, drain_timeout: Duration) {
         self.restart.step(restart::Event::Stop, Instant::now());
         self.give_up_preflight("the daemon ends");

@@ -20,7 +20,7 @@ pub const NAME: &str = "dq-nodes";
 /// How long that process may take. The master does nothing else meanwhile.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Returns the nodes that the registry lists. With `is_kept` they are saved, for a time when the registry does not
+/// Returns the nodes that the registry lists. With `is_kept`, saves the nodes for times when the registry does not
 /// answer.
 pub(super) fn ask(
     registry: &RegistrySettings,

@@ -23,7 +23,7 @@ pub struct Plan {
     /// How much the log files may take.
     #[serde(default)]
     pub log_limits: LogLimits,
-    /// The store as text. If the text differs, it is another store, except for nodes that are added or removed.
+    /// The store as text. A different text means another store, unless only nodes are added or removed.
     pub store: String,
     /// The spool's file; none: there is no spool, or the release that made the plan did not note it.
     #[serde(default)]

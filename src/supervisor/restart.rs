@@ -88,11 +88,11 @@ pub enum Action {
     /// Try the new executable. Report [`Event::Checking`], or nothing if it cannot even be tried.
     Check,
     /// Execute the new executable, which then begins its restart. Another restart of this kind follows. Report
-    /// [`Event::Failed`] if this image goes on.
+    /// [`Event::Failed`] if this image continues.
     Execute(Option<RestartKind>),
     /// Make the new generation the current one, and drain all older ones.
     Commit(Generation),
-    /// End the new generation. The current one goes on.
+    /// End the new generation. The current generation continues.
     Abandon(Generation),
 }
 

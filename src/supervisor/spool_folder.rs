@@ -53,7 +53,8 @@ fn may_wait(path: &Path) -> bool {
     read.is_err() || byte[0] != NOTHING_WAITS
 }
 
-/// Writes beside the spool which daemon it belongs to. (Two daemons would send each other's changes to their own store.)
+/// Writes beside the spool which daemon it belongs to. (Two daemons would send each other's changes to their own
+/// store.)
 fn take(path: &Path, run_dir: &Path) -> Result<()> {
     let owner_path = beside(path, "-owner");
     let cannot = || format!("store.spool_path: cannot use {}", owner_path.display());
@@ -126,7 +127,7 @@ mod tests {
         assert!(take(&spool, &other).unwrap_err().to_string().contains("changes may wait"));
         note(b"0");
         take(&spool, &other).unwrap();
-        // It runs.
+        // The other daemon runs.
         let runs = host::RunDir::take(&other, std::time::Duration::ZERO).unwrap();
         assert!(take(&spool, &one).unwrap_err().to_string().contains("that runs in"));
         drop(runs);

@@ -276,7 +276,7 @@ fn a_connection_with_a_large_frame_in_hand_is_passed_on_as_well() {
     let mut clients: Vec<Client> = (0..4).map(|_| daemon.client()).collect();
     let body = "x".repeat(900_000);
     for round in 0..3 {
-        // Some bytes have arrived when the successor takes over. The rest comes after that.
+        // Some bytes have arrived when the next dq-server takes over. The rest comes after that.
         let frames: Vec<Vec<u8>> = (0..clients.len())
             .map(|c| {
                 let id = format!("{round}-{c}");

@@ -85,7 +85,7 @@ const ROWS: &[Row] = &[
             line.go_on("x", Duration::from_millis(10));
         })
     }),
-    ("sends more than it said", ("accepted", Little), ("accepted", Little), |line| {
+    ("sends more bytes than its `Content-Length` says", ("accepted", Little), ("accepted", Little), |line| {
         says(line, &format!("{GOOD}HTTP/1.1 200 OK\r\n"))
     }),
     ("answers 500", ("`500`", Little), ("`500`", Little), |line| {
@@ -127,7 +127,7 @@ const ROWS: &[Row] = &[
     ("answers 204 with a body", ("accepted", Little), ("`answer`", Little), |line| {
         says(line, "HTTP/1.1 204 No Content\r\ncontent-length: 11\r\n\r\n{\"ok\":true}")
     }),
-    ("sends chunks that are none", ("accepted", Little), ("`broken`", Little), |line| {
+    ("sends a chunked body with invalid chunks", ("accepted", Little), ("`broken`", Little), |line| {
         says(line, "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n{\"ok\":true}\r\n0\r\n\r\n")
     }),
     ("answers 413 before the request is read", ("`413`", Little), ("`413`", Little), |mut line| {
@@ -256,7 +256,7 @@ fn an_unreachable_receiver_has_the_documented_effects() {
     }
     let takes = ConnectTimeout;
     check(
-        "takes no connections",
+        "does not answer connection attempts",
         &format!("http://{address}/"),
         "1",
         ("`connect`", takes),

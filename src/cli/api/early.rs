@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use ureq::Error;
 use ureq::unversioned::transport::{Buffers, ConnectionDetails, Connector, NextTimeout, Transport};
 
-/// Wraps connections, so that an early answer on them is read.
+/// Wraps connections, so that an answer is read even if it comes before the whole request is sent.
 #[derive(Debug)]
 pub(super) struct EarlyAnswerConnector;
 

@@ -1,4 +1,4 @@
-//! The daemon that is measured: in a new folder, with topics that call the sink, on the embedded store or on Redis
+//! The daemon that is measured: in a new folder, with topics that call the receiver, on the embedded store or on Redis
 //! nodes that are started for it.
 
 use std::fmt::Write as _;
@@ -83,7 +83,7 @@ pub(super) struct BenchDaemon {
 }
 
 impl BenchDaemon {
-    /// Starts the sink, the Redis nodes and the daemon. The topics `t0`, `t1` … call `/fast`. The topics `slow` and
+    /// Starts the receiver, the Redis nodes and the daemon. The topics `t0`, `t1` … call `/fast`. The topics `slow` and
     /// `never` call `/slow` and `/never`.
     pub(super) fn start(options: &Options) -> Result<BenchDaemon> {
         let folder = TemporaryFolder::fresh("bench", options.folder.clone())?;

@@ -2,9 +2,9 @@
 //! compared with.
 //!
 //! There are two modes. Closed: each connection has a fixed number of requests in flight, and sends the next one when
-//! one is answered. Open: requests are sent at a fixed rate, whatever the answers. The time of a request then counts
-//! from the moment when it should have been sent. So a server that stalls is charged with all requests that had to wait
-//! (this avoids coordinated omission).
+//! one is answered. Open: requests are sent at a fixed rate, even if answers are late. The time of a request then
+//! counts from the moment when it should have been sent. So a server that stalls is charged with all requests that had
+//! to wait (this avoids coordinated omission).
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -18,7 +18,7 @@ use mio::{Events, Interest, Poll, Token};
 
 use super::super::progress::Progress;
 
-/// How long no answer may come before the measurement is given up.
+/// If no answer comes for this long, the measurement is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The requests and answers of a connection.

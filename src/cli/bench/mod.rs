@@ -165,7 +165,7 @@ struct Isolation {
     /// How many jobs have a callback that takes 3 s; the same number have one that is never answered
     #[arg(long, default_value_t = 1000, value_name = "NUMBER")]
     slow: u64,
-    /// Jobs a second of the quick topic
+    /// How many jobs per second to add to the topic with the quick receiver
     #[arg(long, default_value = "50", value_parser = rate)]
     rate: f64,
     /// For how long
@@ -229,8 +229,7 @@ struct Soak {
     /// The time between two kills; the daemon's processes are killed in turn
     #[arg(long, default_value = "3s", value_parser = span)]
     kill: Duration,
-    /// Restart the daemon in place (USR2) instead of killing processes: the time between two restarts; no connection
-    /// may break
+    /// Send USR2 at this interval instead of killing processes; the test fails if a connection breaks
     #[arg(long, conflicts_with = "kill", value_parser = span)]
     restart: Option<Duration>,
     #[command(flatten)]

@@ -1,5 +1,5 @@
 //! The receivers of callbacks. One does almost nothing (one thread, no parser, no task for each request), so that it
-//! does not limit the measurement. The other is an axum handler, as a business has it. They answer `/fast` at once,
+//! does not limit the measurement. The other is an axum handler, as a business would use. They answer `/fast` at once,
 //! `/slow` after three seconds, and `/never` never.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};

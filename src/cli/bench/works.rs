@@ -16,7 +16,7 @@ use super::report::Report;
 use super::{Add, ClientOptions, ClientProtocol, Deliver, Idle, Isolation, Lateness, Mixed, Soak};
 use host::waits_of;
 
-/// How long nothing may arrive before the missing jobs are given up.
+/// If no job arrives for this long, the missing jobs are given up.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A delay that is long enough that nothing becomes due during a measurement.

@@ -281,7 +281,7 @@ pub(super) fn room(what: &str, path: &str, free: u64, all: u64) -> CheckResult {
     let (bytes, hundredths) = ROOM;
     let told = format!("{} of {} MiB are free under {path}", free >> 20, all >> 20);
     let check = format!("room {what}");
-    // On a small disk, a tenth of it is enough room, even if this is less than the bytes.
+    // On a small disk, a tenth of the disk is enough free space, even if this is less than `bytes`.
     if free < bytes.min(all / 10).max(all / 100 * hundredths) {
         return CheckResult::fail(&check, told).advise("adds are refused when it is full: make room");
     }

@@ -1,4 +1,5 @@
-//! Decides what the facts of a node's server mean: whether it keeps jobs, and as safely as required. Pure.
+//! Judges the reported facts of a node's server: does the server keep its jobs, and is it as safe as the settings
+//! require? Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -9,7 +9,8 @@ use nix::sys::statvfs::statvfs;
 use super::judge::CheckResult;
 use model::settings::{Settings, SpoolSettings, StoreSettings};
 
-/// Checks the disk of the spool, and whether the file is a spool. `None`: there is no spool, or its disk cannot be read.
+/// Checks the disk of the spool, and whether the file is a spool. `None`: there is no spool, or its disk cannot be
+/// read.
 pub(super) fn check(settings: &Settings) -> Option<CheckResult> {
     match &settings.store {
         StoreSettings::Redis(redis) => {
@@ -19,8 +20,8 @@ pub(super) fn check(settings: &Settings) -> Option<CheckResult> {
     }
 }
 
-/// How a file of SQLite begins. (The file is read without SQLite: no process of the daemon opens it that way, so no lock
-/// is lost.)
+/// How a file of SQLite begins. (The file is read without SQLite: no process of the daemon opens it that way, so no
+/// lock is lost.)
 const HEADER: &[u8] = b"SQLite format 3\0";
 
 fn not_a_spool(spool: &SpoolSettings) -> Option<CheckResult> {

@@ -36,7 +36,8 @@ fn descriptors_of(pid: i32) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Checks the room under a folder, or under the nearest folder above it that exists.
+/// Checks the free space of the disk that has a folder. If the folder does not exist, the nearest existing folder above
+/// it is checked.
 fn room(what: &str, folder: &Path) -> Option<CheckResult> {
     let there = folder.ancestors().find(|folder| folder.exists())?;
     let disk = statvfs(there).ok()?;

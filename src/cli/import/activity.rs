@@ -313,7 +313,7 @@ mod tests {
         assert!(called.signs[0].contains("was called 1 times"), "{called:?}");
         let nothing = found(refused(), Observation { polls: None, ..refused() });
         assert_eq!(nothing.blind[1], "INFO commandstats is refused, too");
-        // Nothing was refused, so the calls do not count: others may have made them.
+        // Redis refused no command. So dq ignores the numbers of calls, which other clients may have made.
         let others = found(seen(&[0, 0], &[]), Observation { polls: Some(30), ..seen(&[2, 2], &[]) });
         assert_eq!(others, Activity::default());
     }

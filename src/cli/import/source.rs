@@ -29,7 +29,7 @@ const BUCKETS_MAX: usize = 10_000;
 /// How many commands are sent at once.
 const COMMANDS: usize = 4096;
 
-/// The prefix of the connection names of imports. Imports recognise each other by it.
+/// The prefix of the connection names of imports. By this prefix, an import recognizes other imports.
 pub const CONNECTION: &str = "dq-import:";
 
 /// The field of the notes that says which store took the jobs over. No job has this name, because a job's name has a
@@ -86,8 +86,8 @@ impl Source {
                 address.shown
             )
         })?;
-        // A dry run disturbs no import, so it has another name. If Redis refuses the name, it refuses the list of
-        // clients as well.
+        // A dry run uses another connection name, because a real import must not take it for a second import. If Redis
+        // refuses the name, it refuses the list of clients as well.
         let kind = if is_trial { "dq-import-trial:" } else { CONNECTION };
         let name = format!("{kind}{}-{:08x}", std::process::id(), fastrand::u32(..));
         let named = redis::cmd("CLIENT").arg("SETNAME").arg(&name).exec(&mut connection);
@@ -282,8 +282,8 @@ impl Source {
         Ok(names.into_iter().zip(there).filter(|(_, there)| !there).map(|(name, _)| name).collect())
     }
 
-    /// Notes which store takes the jobs over. Fails if another store is noted, or if the Redis cannot be written to:
-    /// this is found out before anything is taken.
+    /// Notes which store takes the jobs over. Fails if another store is noted, or if the Redis refuses writes. So the
+    /// import knows this before it takes the first job.
     pub fn claim(&mut self, store: &str) -> Result<()> {
         let key = self.notes();
         let claim = |c: &mut Connection| -> RedisResult<String> {

@@ -54,15 +54,15 @@ pub struct Import {
 struct JobTransfer {
     entry: Entry,
     job: NewJob,
-    /// What was noted about it before.
+    /// What an earlier import has noted about the job.
     noted: EntryNote,
 }
 
 /// Who added the job that already has the id in the store.
 enum ExistingJob {
-    /// An import that was killed after step 1.
+    /// An earlier import that was killed after step 1.
     HeldBack,
-    /// An import. The entry was different then.
+    /// An earlier import, when the entry was different.
     Older,
     /// A client.
     Client,
@@ -94,7 +94,8 @@ impl Import {
         let taken = sources.iter_mut().try_for_each(|source| self.take_from(source));
         self.progress.end();
         self.summary.stopped = taken.err().map(|e| format!("{e:#}"));
-        // The difference that most jobs show counts: the `notify_time` of a single job may come from the business.
+        // The note names the difference that most jobs have. A single job may differ, because the business may have set
+        // its `notify_time`.
         if let Some((minutes, jobs)) = self.zone_errors.iter().max_by_key(|(_, jobs)| **jobs) {
             self.summary.notes.push(format!(
                 "timezone: the notify_time of {jobs} jobs is read {} minutes {} than they are due, so that the PHP daemon \

@@ -83,7 +83,7 @@ fn option(setting: &'static Setting) -> Arg {
         .hide(!setting.is_supported())
         .action(if is_list { ArgAction::Append } else { ArgAction::Set });
     match setting.kind {
-        // The daemon reports a value of these as a problem.
+        // dq does not support these settings. If one has a value, the daemon reports a problem.
         _ if !setting.is_supported() => option,
         SettingKind::Words(words) => option.value_parser(PossibleValuesParser::new(words)).ignore_case(true),
         SettingKind::Count { .. } => {
@@ -156,8 +156,8 @@ fn header(line: &str) -> Result<(String, Value)> {
     }
 }
 
-/// Returns the fields of the topic in a file. The file is JSON, or TOML, in which they may also be under `[[topic]]`,
-/// as in the configuration.
+/// Returns the fields of the topic in a file. The file is JSON or TOML. In TOML, the fields may also be under
+/// `[[topic]]`, as in the configuration.
 pub(super) fn of_file(text: &str) -> Result<Map<String, Value>, String> {
     let StrictValue(value) = if text.trim_start().starts_with('{') {
         serde_json::from_str(text).map_err(|e| e.to_string())?

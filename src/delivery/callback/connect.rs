@@ -118,7 +118,7 @@ impl Socket {
         Arc::clone(&self.monitor)
     }
 
-    /// Notes that something is sent. From now on, the connection is read.
+    /// Notes that bytes of the request are sent. From now on, the connection is also read.
     fn speak(&mut self) {
         self.has_spoken = true;
         if let Some(reader) = self.reader.take() {

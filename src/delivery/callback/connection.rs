@@ -1,5 +1,5 @@
-//! A connection to a receiver, with hyper's state for it. The task that waits on it also drives it, so that a request
-//! and its answer wake no other task. While the connection is idle, it is only data.
+//! A connection to a receiver, with hyper's state for it. The task that waits for an answer also reads and writes the
+//! connection. So a request and its answer wake no other task. No task works on an idle connection.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -171,8 +171,8 @@ impl ConnectionPool {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a connection to that receiver that may be used. It is the one that was used last, so that the others can
-    /// become idle for long enough to be closed.
+    /// Returns a usable connection to that receiver: the one that was used last. So the other connections stay idle,
+    /// and are closed after a while.
     pub(super) async fn take(&self, origin: &str) -> Option<Box<PooledConnection>> {
         loop {
             let (since, mut line) = {

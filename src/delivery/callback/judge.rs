@@ -68,11 +68,11 @@ impl Verdict {
 /// How much of an answer's body arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum BodyEnd {
-    /// All of it.
+    /// The whole body arrived.
     Whole,
-    /// There was more than dq reads.
+    /// The body is longer than what dq reads.
     Cut,
-    /// It broke off.
+    /// The body ended too early.
     Broken(Failure, String),
 }
 

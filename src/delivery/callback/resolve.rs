@@ -40,8 +40,8 @@ pub(super) enum NoAddress {
 
 type LookUp = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
 
-/// A resolver with a cache and a guard. A name is looked up once at a time, on a thread of its own. All threads and
-/// tasks that need the name wait for that lookup, each for no longer than it may.
+/// A resolver with a cache and a guard. Only one lookup of a name runs at a time, on a thread of its own. All threads
+/// and tasks that need the name wait for this lookup, each until its own time limit.
 #[derive(Clone)]
 pub(super) struct Cached {
     rules: Rules,
@@ -56,7 +56,7 @@ struct ResolverState {
     look_up: Box<LookUp>,
 }
 
-/// What is known of a name.
+/// What is known about a host name.
 #[derive(Default)]
 struct ResolvedName {
     /// Whether a lookup is under way.

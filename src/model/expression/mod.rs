@@ -94,7 +94,8 @@ impl Expression {
         parse::parse(text, false).map(Expression)
     }
 
-    /// Parses a `re_notify_flag`. As in the PHP daemon, what follows `and` or `or` outside of parentheses has no effect.
+    /// Parses a `re_notify_flag`. As in the PHP daemon, what follows `and` or `or` outside of parentheses has no
+    /// effect.
     pub fn parse_flag(text: &str) -> Result<Expression, ExpressionError> {
         parse::parse(text, true).map(Expression)
     }

@@ -1,5 +1,5 @@
-//! Parses words to a tree, by the operator precedence of PHP, the tightest first: `!` and signs, `%`, `<`, `==`, `&&`, `||`,
-//! `and`, `or`. Comparisons cannot be chained (`1 < 2 < 3`), as in PHP. Pure.
+//! Parses words to a tree, by the operator precedence of PHP, the tightest first: `!` and signs, `%`, `<`, `==`, `&&`,
+//! `||`, `and`, `or`. Comparisons cannot be chained (`1 < 2 < 3`), as in PHP. Pure.
 
 use super::function::Function;
 use super::read::{Lexeme, words};
@@ -34,8 +34,8 @@ impl Rank {
     }
 }
 
-/// Parses a text. As a flag, it is evaluated as PHP's daemon does it: as `$ret=<text>`. An assignment binds more tightly
-/// than `and` and `or`, so what follows these words outside of parentheses is checked, and has no effect.
+/// Parses a text. As a flag, it is evaluated as PHP's daemon does it: as `$ret=<text>`. An assignment binds more
+/// tightly than `and` and `or`, so what follows these words outside of parentheses is checked, and has no effect.
 pub(super) fn parse(text: &str, is_flag: bool) -> Result<Term, ExpressionError> {
     let mut words = words(text)?;
     // PHP ends a statement with a semicolon.

@@ -17,7 +17,7 @@ pub(super) enum Value<'a> {
     Array(&'a Json),
 }
 
-/// The number that a value is, or that a numeric string stands for.
+/// The value of a number or of a numeric string.
 #[derive(Debug, Clone, Copy)]
 enum Number {
     Int(i64),

@@ -22,8 +22,8 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use self::share::{may, stride, weight};
 use crate::job::{Priority, TopicName};
 
-/// How far behind the others a topic may be that was held back. It catches up by this much: a hundred jobs of a normal
-/// topic.
+/// If a topic was held back: how far it may stay behind the others. It can catch up by this much: a hundred jobs of a
+/// normal topic.
 const CREDIT: u64 = 1000;
 
 /// A topic that is served.
@@ -51,14 +51,14 @@ pub struct Quota {
 pub enum Asks {
     /// Only the topics that are known to have ready jobs.
     Known,
-    /// Also all other topics, because they may have ready jobs: one job of each. From topics with limits, and from those
-    /// that may not begin another callback now, it takes none.
+    /// Also all other topics, because they may have ready jobs: at most one job from each. The plan takes no jobs from
+    /// topics with limits, and from topics that may not begin another callback now.
     All,
 }
 
 /// The planner. It remembers the ready jobs as the store last reported them, the callbacks in flight, and how far each
-/// topic has advanced. Few of the served topics are known to have ready jobs, so plans go over those only where they
-/// can.
+/// topic has advanced. Usually only a few of the served topics are known to have ready jobs. So a plan looks at all
+/// topics only if it must.
 #[derive(Debug)]
 pub struct Fair {
     /// The topics that are served, in the order of their names.
@@ -71,7 +71,7 @@ pub struct Fair {
     ready: Vec<BTreeMap<usize, u64>>,
     /// Callbacks in flight of topics that are no longer served.
     strays: HashMap<TopicName, u32>,
-    /// The least pass of a topic that begins to have ready jobs.
+    /// A topic that begins to have ready jobs gets at least this pass.
     now: u64,
     /// The indexes of the topics that had ready jobs at the last plan.
     active: Vec<usize>,
@@ -290,7 +290,8 @@ impl Fair {
         self.start = (self.start + 1) % count;
         let top = self.top(&allowed);
         let ready = &self.ready[lane];
-        // Each plan starts at another topic, so that none is always the first among topics with the same pass.
+        // Each plan starts at another topic. So among topics with the same `pass` (the progress of a topic), no topic
+        // is always first.
         let known = ready.range(self.start..).chain(ready.range(..self.start));
         let mut candidates: Vec<Candidate> = known
             .map(|(place, ready)| {
@@ -341,8 +342,7 @@ impl Fair {
         if is_active { pass } else { pass.max(self.now) }
     }
 
-    /// Advances the topics that had no ready jobs or were held back for long, so that none of them is far behind its
-    /// share.
+    /// Advances the topics that had no ready jobs or were held back for long. So no topic is far behind its share.
     fn catch_up(&mut self, free: u32, allowed: &impl Fn(&TopicName) -> Option<u32>) {
         let mut active: Vec<usize> = self.ready.iter().flat_map(BTreeMap::keys).copied().collect();
         active.sort_unstable();
@@ -627,8 +627,8 @@ mod tests {
 
     const ALL: [Priority; 3] = [Priority::High, Priority::Normal, Priority::Low];
 
-    /// Simulates busy topics of these priorities with this many workers, each of which runs a callback for some rounds.
-    /// Returns how many callbacks of each topic began, from the time when all workers are busy.
+    /// Simulates busy topics of these priorities with this many workers. Each callback takes some rounds. Returns how
+    /// many callbacks of each topic began, from the time when all workers are busy.
     fn simulate(priorities: &[Priority], workers: u32, rounds: &[u8], lanes: usize) -> Vec<u32> {
         let names: Vec<TopicName> = (0..priorities.len()).map(|i| name(&format!("t{i}"))).collect();
         let mut f =
@@ -700,8 +700,9 @@ mod tests {
             prop_assert!(high > 0 && high == normal && normal == low);
         }
 
-        /// The threshold: a topic begins no callback when it has as many in flight as there are free workers, nor does
-        /// a topic of a tenant that has. The last worker stays free for a topic that has none in flight.
+        /// The threshold: a topic begins no callback if it has as many callbacks in flight as there are free workers.
+        /// The same applies to a tenant with all its topics. The last worker stays free for a topic that has no
+        /// callback in flight.
         #[test]
         fn no_topic_and_no_tenant_takes_more_than_half(
             priorities in prop::collection::vec((0_usize..3, 0_usize..3), 1..6), workers in 2_u32..100

@@ -192,8 +192,8 @@ impl<'a> Page<'a> {
         Cells(&self.row(table, row)[ROW_HEAD..][..table.cells])
     }
 
-    /// Returns the row of a name. Error: the name has none. The error holds the first free place of the index for the
-    /// name, or none if all places for it are taken.
+    /// Returns the row of a name. `Err`: the name has no row. The error holds the first free place of the index for the
+    /// name, or `None` if all places for the name are taken.
     fn find_row(self, table: Table, name: &str) -> Result<usize, Option<&'a AtomicU64>> {
         let hash = hash(name);
         for probe in 0..PROBES {
@@ -231,8 +231,8 @@ impl<'a> Page<'a> {
                 self.write_name(table, row as usize, name);
                 return row as usize;
             }
-            // Another process was faster, perhaps with this name. The row is given back if it is still the last one;
-            // otherwise it stays unused.
+            // Another process has taken this place meanwhile, perhaps for the same name. The row is given back if it is
+            // still the last one; otherwise it stays unused.
             let _ = used.compare_exchange(row + 1, row, Ordering::AcqRel, Ordering::Acquire);
         }
     }

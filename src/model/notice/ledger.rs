@@ -54,8 +54,8 @@ impl Ledger {
         });
         for notice in found {
             let known = self.open.iter().position(|open| open.notice.is_of(&notice));
-            // An open alert without recipients is sent once there are some. But an alert about alerts that are not sent
-            // is not sent later to the recipients that could not be reached.
+            // If an open alert has no recipients, it is sent as soon as there are some. There is one exception: an
+            // alert of the kind `alerts_not_sent` is not sent later to the recipients that could not be reached.
             let of_sending = notice.kind == NOT_SENT;
             if known.is_some_and(|at| of_sending || !self.open[at].to.is_empty()) {
                 continue;

@@ -1,5 +1,5 @@
-//! The content of alerts: alerts that open and are over later, and dead letters. Pure: this decides what is sent to
-//! whom, when, and in which words. The `alert` module of the `delivery` crate sends it.
+//! The content of alerts. There are two kinds: problems, which begin and end, and dead letters, which are events. Pure:
+//! this decides what is sent to whom, when, and in which words. The `alert` module of the `delivery` crate sends it.
 
 mod ledger;
 mod outbox;

@@ -78,7 +78,7 @@ impl Template {
     /// Parses a template. An error says where it is wrong.
     pub fn parse(text: &str) -> Result<Template, String> {
         let mut environment = Environment::new();
-        // A mistyped name is an error when the template is parsed. Otherwise it would only be noticed as a gap in an
+        // A mistyped name is an error when the template is parsed. Otherwise the only sign of it would be a gap in an
         // alert.
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         environment.set_recursion_limit(50);
@@ -116,8 +116,8 @@ impl Template {
     }
 }
 
-/// Writes a text so that Slack shows it and reads no mentions, links or other commands in it. Slack's documentation of
-/// message formatting names these three characters.
+/// Escapes a text, so that Slack shows it and finds no mentions, links or other commands in it. Slack's documentation
+/// of message formatting says that `&`, `<` and `>` must be escaped.
 fn slack(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

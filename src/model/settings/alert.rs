@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 /// Who gets alerts, and how.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AlertSettings {
-    /// The mail server. None: no mail, unless the registry's database names a server, as that of the PHP daemon does.
+    /// The mail server. `None`: dq uses the mail server that the PHP daemon's database names, if this database is the
+    /// registry. Otherwise dq sends no mail.
     pub smtp: Option<SmtpSettings>,
     /// The addresses that get a mail about every alert.
     pub to: Vec<String>,

@@ -215,10 +215,10 @@ pub struct SpoolSettings {
     pub bytes: usize,
 }
 
-/// The first byte of the file `-turn` beside the spool if nothing waits in the spool. Each batch of requests has to know
-/// whether changes wait, and this byte costs one system call. A process sets it in its turn when nothing waits. It is
-/// cleared before a change is stored. It is also cleared when the spool is opened, because it may be wrong after a crash
-/// of the machine. With any other byte, the spool is read.
+/// The first byte of the file `-turn` beside the spool if nothing waits in the spool. Each batch of requests has to
+/// know whether changes wait, and this byte costs one system call. A process sets it in its turn when nothing waits. It
+/// is cleared before a change is stored. It is also cleared when the spool is opened, because it may be wrong after a
+/// crash of the machine. With any other byte, the spool is read.
 pub const NOTHING_WAITS: u8 = b'0';
 
 /// Returns the path of a file beside another one, such as `spool.db-turn`.

@@ -25,7 +25,7 @@ impl Default for Safety {
 }
 
 impl StoreSettings {
-    /// Returns why the store cannot give a durability level, whatever its servers are. None: it can.
+    /// Returns why this kind of store never offers a durability level. `None`: it can, if its servers can.
     pub fn lacks(&self, level: Durability) -> Option<String> {
         match self {
             StoreSettings::Embedded { .. } => StoreSettings::embedded_lacks(level),

@@ -95,7 +95,7 @@ impl Topic {
         !is_guarded_header(header) || self.job_headers.iter().any(|name| is_same_header(name, header))
     }
 
-    /// Checks the values without which a topic cannot exist.
+    /// Checks the values that every topic needs.
     pub fn check_values(&self) -> Result<(), InvalidTopic> {
         if self.method == Method::Get && self.payload == Payload::Json {
             let problem = "GET carries no JSON body: set payload = \"form\", or method = \"POST\"";

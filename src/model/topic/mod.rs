@@ -206,7 +206,8 @@ impl Topic {
     ///
     /// # Errors
     ///
-    /// A value cannot be read, or is given although it has no effect. (Beside `2n+1`, the default of `retry_cap` may be given.)
+    /// A value cannot be read, or is given although it has no effect. (Beside `2n+1`, the default of `retry_cap` may be
+    /// given.)
     pub fn assign(&mut self, given: &Map<String, Value>) -> Result<(), InvalidTopic> {
         for setting in Topic::SETTINGS {
             match given.get(setting.name) {

@@ -1,5 +1,5 @@
-//! The settings of a topic. Each is declared once, in `settings!`, with its documentation, type, default and bounds. The
-//! configuration file, the API, the registry, the command line and the OpenAPI document follow from that. Pure.
+//! The settings of a topic. Each is declared once, in `settings!`, with its documentation, type, default and bounds.
+//! The configuration file, the API, the registry, the command line and the OpenAPI document follow from that. Pure.
 
 use std::time::Duration;
 

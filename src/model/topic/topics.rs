@@ -29,7 +29,7 @@ impl Topics {
         self.0.values().map(|known| &known.topic)
     }
 
-    /// Returns why a topic takes no new jobs. None: it takes them, or it is not known.
+    /// Returns why a topic takes no new jobs. `None`: the topic takes new jobs, or no topic has this name.
     pub fn refusal(&self, name: &str) -> Option<String> {
         let CompiledTopic { topic, held } = self.0.get(name)?;
         match (held, topic.status) {

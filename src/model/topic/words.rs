@@ -206,7 +206,7 @@ pub enum Failure {
     Connect,
     /// `timeout`: the whole answer did not come in time.
     Timeout,
-    /// `broken`: the connection ended before the answer did, or what came is not a valid answer.
+    /// `broken`: the connection ended before the answer was complete, or the bytes are not a valid answer.
     Broken,
     /// `answer`: the status is accepted, but the topic's rule refuses the answer.
     Answer,

@@ -25,7 +25,7 @@ pub struct Add {
     pub key: JobKey,
     /// The body.
     pub body: Body,
-    /// When the job is due. None: after the topic's delay.
+    /// When the job is due. `None`: the delay of the topic applies.
     pub due: Option<Due>,
     /// `high`, `normal` or `low`.
     pub priority: Priority,

@@ -13,7 +13,8 @@ const LATER: [(&str, &str); 2] = [("priority", "2"), ("dq_spec", "NULL")];
 impl MysqlRegistry {
     /// Returns the topics and the nodes. A missing table counts as empty.
     pub(crate) fn read_as_it_is(&mut self) -> Result<Reading> {
-        // The server then refuses all changes. Where the server is too old for this statement, dq still only reads.
+        // After this statement the server refuses changes. An old server may not know the statement. dq then reads
+        // without this protection.
         let _ = self.db.query_drop("SET SESSION TRANSACTION READ ONLY");
         let mut reading = Reading::default();
         let columns = self.columns("dq_topic")?;

@@ -136,8 +136,8 @@ impl Columns {
         })
     }
 
-    /// Returns the topic. The columns of the PHP daemon take precedence. All other fields are as dq wrote them, or match
-    /// the behaviour of the PHP daemon if dq has not written any.
+    /// Returns the topic. The columns of the PHP daemon take precedence. All other fields are as dq wrote them, or
+    /// match the behaviour of the PHP daemon if dq has not written any.
     fn into_topic(self, name: TopicName) -> std::result::Result<Topic, String> {
         let mut stored = Topic::new(name, "");
         match self.spec.as_deref().filter(|spec| !spec.trim().is_empty()) {

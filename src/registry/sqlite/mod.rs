@@ -47,7 +47,7 @@ impl SqliteRegistry {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).map_err(|e| at(&e))?;
         }
-        // The file holds secrets. It is opened outside SQLite only when it is made here, before any process has locks
+        // The file holds secrets. dq opens the file outside SQLite only here, to make it, before any process has locks
         // on it.
         match std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
             Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(at(&e)),
@@ -189,7 +189,7 @@ impl Registry for SqliteRegistry {
         self.check_file()?;
         let shown = self.path.display().to_string();
         let mut read = || -> rusqlite::Result<(Revision, Vec<Row>, Vec<TokenRow>)> {
-            // In one transaction, so that all of it is of one state.
+            // One transaction reads everything, so that all rows belong to the same revision.
             let tx = self.db.transaction()?;
             let rows = tx
                 .prepare("SELECT name, spec, revision FROM topic ORDER BY name")?

@@ -183,8 +183,8 @@ impl<A: RequestSource> RequestBatch<A> {
     }
 }
 
-/// Divides requests into batches of one kind each. The requests of one line keep their order. Requests of different lines
-/// have no order, so they are grouped as far as possible.
+/// Divides requests into batches of one kind each. The requests of one line keep their order. Requests of different
+/// lines have no order, so they are grouped as far as possible.
 fn by_kind<A: RequestSource>(requests: Vec<Handed<A>>) -> Vec<RequestBatch<A>> {
     let mut batches: Vec<RequestBatch<A>> = Vec::new();
     let mut latest: HashMap<u64, usize> = HashMap::new();

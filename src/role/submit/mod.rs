@@ -25,7 +25,7 @@ use store::{Lanes, Result, Store};
 /// more requests until it answers.
 pub const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// With this many requests, or bytes of requests, that wait for others of their line, nothing more is read from
+/// If this many requests, or bytes of requests, wait for earlier requests of their line, nothing more is read from
 /// clients.
 const WAITING_MAX: usize = 20_000;
 const WAITING_BYTES_MAX: usize = 64 << 20;
@@ -37,7 +37,8 @@ pub trait RequestSource: Send + Sync + 'static {
     /// The answer that the client gets.
     type Response: Send + 'static;
 
-    /// Returns the line of a request. The requests of one line are done in their order.
+    /// Returns the line of a request: a queue whose requests are done in their order. In dq-server each connection is a
+    /// line.
     fn line(ticket: &Self::Ticket) -> u64;
 
     /// Returns the length of an answer, in bytes.
@@ -55,16 +56,16 @@ pub struct LaneHung;
 /// The server's side of all lanes.
 pub struct Submitter<A: RequestSource> {
     lanes: Lanes,
-    /// The number of threads for each lane. The requests of a line use one of them, so that one thread gathers a batch
-    /// while another one waits for the store.
+    /// The number of threads for each lane. All requests of one connection use the same thread. While one thread waits
+    /// for the store, another one collects a batch.
     ways: usize,
     /// The threads of each lane, one lane after the other. If there are several lanes, one more thread is for requests
     /// to all of them together.
     threads: Vec<Lane<A>>,
-    /// With several lanes: the requests under way, by line. A request to all lanes does not overtake other requests of
-    /// its line, and is not overtaken by them.
+    /// With several lanes: the requests in progress, by line. A request to all lanes keeps its place in the order of
+    /// its line.
     lines: HashMap<u64, RequestQueue<A>>,
-    /// The requests that wait for others of their line: how many there are, and how many bytes they have.
+    /// The requests that wait for earlier requests of their line: how many there are, and how many bytes they have.
     waiting: (usize, usize),
 }
 
@@ -77,7 +78,7 @@ struct RequestQueue<A: RequestSource> {
     /// The number of the set of nodes that the requests under way use. With another set, the next request for the same
     /// job may go to another lane.
     set: u64,
-    /// The requests that wait for those, in their order.
+    /// The requests that wait for the requests in progress, in their order.
     waiting: VecDeque<Handed<A>>,
 }
 
@@ -159,7 +160,8 @@ impl<A: RequestSource> Submitter<A> {
         Ok(())
     }
 
-    /// Notes that a request of a line was answered, and hands over the requests that have waited for it.
+    /// Notes that a request of a line was answered, and hands the requests that have waited for it to the store
+    /// threads.
     fn answered(&mut self, number: u64) {
         let Some(mut line) = self.lines.remove(&number) else { return };
         if !std::mem::take(&mut line.to_all) {

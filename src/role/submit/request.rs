@@ -195,8 +195,8 @@ impl<R: 'static> Request<R> {
         Request::other(Target::AllLanes, move |store| respond(store.purge(&topic, state, limit)))
     }
 
-    /// Does something with up to `limit` dead letters of a topic; if ids are given, with all of them. For large numbers,
-    /// the server asks in several steps, so that other requests get their turn.
+    /// Does something with up to `limit` dead letters of a topic; if ids are given, with all of them. For large
+    /// numbers, the server asks in several steps, so that other requests get their turn.
     pub fn dead_letters(
         topic: TopicName,
         which: Which,

@@ -1,11 +1,11 @@
-//! Decides what a consumer does: which jobs it leases where, which callbacks begin, what is settled, and what the other
-//! processes must hear of. Pure: events and the present moment come in, and orders for the lanes and callbacks come
-//! out. `simulation` drives several of these against a simulated store.
+//! Decides what a consumer does: which jobs it leases from which lane, which callbacks begin, what is settled, and what
+//! the other processes must know. Pure: the input is events and the present moment, and the output is orders for the
+//! lanes and callbacks. `simulation` drives several dispatchers against a simulated store.
 //!
-//! It never waits, and never talks to a store or a receiver. The caller passes on every event, then calls
+//! The dispatcher never waits, and never talks to a store or a receiver. The caller passes on every event, then calls
 //! [`Dispatcher::act`], carries out the orders, and waits until [`Dispatcher::next`] or the next event. `lane_state` is
-//! what it knows of one lane, `exchange` has the leases and their answers, and `held_back` has what makes ready jobs
-//! wait.
+//! what the dispatcher knows about one lane. `exchange` has the leases and their answers. `held_back` has the reasons
+//! why ready jobs wait.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -162,7 +162,7 @@ impl Dispatcher {
     ) -> Result<(), StoreError> {
         match event {
             LaneEvent::Rang(rings) => self.rang(number, rings, now),
-            // They are kept as if they had come back.
+            // Rings that could not be given back are kept like rings that have come back.
             LaneEvent::Kept(rings) => self.lanes[number].passing.keep(rings, now),
             LaneEvent::Exchanged(answer) => self.exchanged(number, answer, now)?,
             LaneEvent::Deaf => self.lanes[number].bell = BellState::Gone,
@@ -192,7 +192,7 @@ impl Dispatcher {
         }
     }
 
-    /// Decides all that is due now. [`Dispatcher::take_orders`] then has the orders.
+    /// Decides everything that is due now. After that, [`Dispatcher::take_orders`] returns the orders.
     pub(super) fn act(&mut self, now: Instant) {
         for number in 0..self.lanes.len() {
             let lane = &mut self.lanes[number];
@@ -237,7 +237,7 @@ impl Dispatcher {
         lanes.chain(self.limits.next(|topic| self.wants(topic))).min()
     }
 
-    /// Returns when a callback or an exchange should have ended that is still under way.
+    /// Returns when the callbacks and exchanges in progress should have ended: the earliest of these times.
     pub(super) fn overdue_at(&self) -> Option<Instant> {
         let exchanges = self.lanes.iter().filter_map(|lane| match &lane.exchange {
             Exchange::UnderWay(exchange) => Some(exchange.since + EXCHANGE),

@@ -163,9 +163,9 @@ impl Dispatcher {
         let without_worker = rung.iter().filter(|topic| self.wants(topic) == 0);
         let mut others: BTreeSet<TopicName> = without_worker.cloned().chain(unasked).collect();
         others.extend(left.into_iter().map(|(topic, _)| topic));
-        // A topic that was not asked for, and that this process cannot take, may be for other processes. If its limits
-        // hold it back, they hold the others back as well, and this process asks for permits by itself. (If not all
-        // topics were asked, this one may be asked next.)
+        // A topic that was not asked for, and that this process cannot take, may be for other processes. If the limits
+        // of the topic hold it back, they hold back the other processes as well, and this process asks for permits
+        // without a ring. (If this lease did not ask for all topics, the next lease may ask for this one.)
         let is_ours = |topic: &TopicName| {
             asked.contains_key(topic)
                 || (self.limits.allowed(topic).is_some() || asks == Asks::Known) && self.wants(topic) > 0

@@ -9,7 +9,7 @@ use model::job::TopicName;
 /// How long lines are counted, from the first one.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// How many lines a topic gets within that time, and all topics together.
+/// The limits of lines within `WINDOW`: for one topic, and for all topics together.
 const LINES_OF_TOPIC: u32 = 100;
 const LINES: u32 = 1000;
 
@@ -47,7 +47,7 @@ impl FailureLog {
         false
     }
 
-    /// Returns when there is something to log. None: nothing was left out.
+    /// Returns when the next summary is due. `None`: each failure has its line.
     pub(super) fn due(&self) -> Option<Instant> {
         let left_out = |of_topic: &TopicFailures| of_topic.failed + of_topic.dead > 0;
         self.since.filter(|_| self.topics.values().any(left_out)).map(|since| since + WINDOW)
@@ -60,14 +60,14 @@ impl FailureLog {
         }
     }
 
-    /// Logs what was left out.
+    /// Logs how many failures got no line.
     pub(super) fn log_rest(&mut self) {
         for summary in self.summaries() {
             log::error!(target: "notify", "{summary}");
         }
     }
 
-    /// Returns a line for each topic of which something was left out. The next minute begins with the next failure.
+    /// Returns a line for each topic with failures that were not logged. A new minute begins at the next failure.
     fn summaries(&mut self) -> Vec<String> {
         (self.since, self.lines) = (None, 0);
         let topics = std::mem::take(&mut self.topics).into_iter();
@@ -100,7 +100,7 @@ mod tests {
         let admitted =
             (0..3000).filter(|n| failures.admits(&name(&format!("t{}", n % 30)), true, now)).count();
         assert_eq!(admitted, 1000);
-        // The next minute begins anew.
+        // The next minute has its own limits.
         assert!(failures.admits(&name("a"), true, now + WINDOW));
         assert_eq!((failures.due(), failures.topics.len()), (None, 1));
     }

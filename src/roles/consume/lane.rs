@@ -100,7 +100,7 @@ pub(super) enum LaneReport {
     Secret(TicketSecret),
     /// All leases were handed back. After an error the timers hand them back.
     HandedBack(Result<usize, StoreError>),
-    /// The lane cannot go on.
+    /// The lane cannot continue.
     Ended(anyhow::Error),
 }
 
@@ -208,8 +208,8 @@ impl LaneWorker {
     }
 
     fn wait(&mut self) -> Result<()> {
-        // A bell that is not listened to need not be waited for. The exception is a bell that loses rings: it may have
-        // been rung for this process alone just before it stopped listening.
+        // The lane need not wait for a bell to which it does not listen. There is one exception: a bell that loses
+        // rings may have rung for this process alone, just before the process stopped listening.
         let bell = self.bell.as_ref().filter(|bell| self.listens || bell.loses_rings());
         let fds: Vec<BorrowedFd<'_>> =
             std::iter::once(self.told.as_fd()).chain(bell.map(|bell| bell.as_fd())).collect();

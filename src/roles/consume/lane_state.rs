@@ -17,9 +17,10 @@ use store::{Settlement, TopicRing};
 /// knows of more work does not listen to its bell. If no work is known to be left, a ring leads to a lease at once.
 const GATHER: Duration = Duration::from_millis(1);
 
-/// While work is left behind, the lane does not listen to its bell. It finds topics with new ready jobs by asking all
-/// topics (a survey), besides those that the store happens to report. A survey takes longer with more topics, so
-/// surveys get one part of the time in ten: after each, the lane waits for this many times its duration.
+/// While the last lease has left work behind, the lane does not listen to its bell. It finds topics with new ready jobs
+/// by leases that ask for all topics (surveys), and the store also reports some of these topics. A survey takes longer
+/// with more topics, so surveys get a tenth of the time: after each survey, the lane waits for this many times the
+/// duration of the survey.
 const SURVEY_SHARE: u32 = 9;
 
 /// The longest wait between two surveys.
@@ -28,7 +29,7 @@ const SURVEY: Duration = Duration::from_millis(100);
 /// How long after a failure the lane tries again to take back leases whose answers never came.
 const TAKE_BACK: Duration = Duration::from_millis(200);
 
-/// How often other processes are told of jobs that this process may not take.
+/// How often this process announces jobs to other processes that it may not take itself.
 const PASS_ON: Duration = Duration::from_secs(1);
 
 /// What the dispatcher knows of a lane.
@@ -40,7 +41,7 @@ pub(super) struct LaneState {
     /// When the last lease ended, if it left work behind as far as is known.
     backlog: Option<Instant>,
     pub bell: BellState,
-    /// The topics that the bell rang for, or whose circuit has let a job through, since the last lease.
+    /// Since the last lease: the topics for which the bell rang, and those whose circuit has let a job through.
     pub rung: BTreeSet<TopicName>,
     /// Outcomes that are not in the store yet.
     unsettled: Vec<Settlement>,
@@ -85,7 +86,8 @@ pub(super) struct ExchangeUnderWay {
 pub(super) struct LeaseUnderWay {
     /// How many jobs it may bring. So many workers are kept free for it.
     pub limit: u32,
-    /// The topics that it asks for, as they were when it was ordered, and for how many jobs. 0: only how many are ready.
+    /// The topics that it asks for, as they were when it was ordered, and for how many jobs. 0: only how many are
+    /// ready.
     pub asked: BTreeMap<TopicName, (Arc<Topic>, u32)>,
     /// Whether it asks only known topics, or all.
     pub asks: Asks,
@@ -285,8 +287,8 @@ impl LaneState {
         fresh
     }
 
-    /// Returns the topics that others must be told of again, because they may have been busy before, and the rings that
-    /// must be given back again.
+    /// Returns two things: the topics to announce again, because the other processes may have been busy; and the rings
+    /// to give back again.
     pub(super) fn pass_on_again(&mut self, now: Instant) -> (Vec<TopicName>, Vec<TopicRing>) {
         let mut topics = Vec::new();
         if self.passed_on.values().any(|at| *at + PASS_ON <= now) {

@@ -179,8 +179,8 @@ impl Consumer {
         }
         let left = self.dispatcher.in_flight();
         log::warn!("{left} callbacks still run at the end of the drain: their jobs are handed back");
-        // Each lane hands back by itself. If a lane is too slow, the timers hand its leases back as soon as this process
-        // is gone.
+        // Each lane hands back by itself. If a lane is too slow, the timers hand its leases back as soon as this
+        // process is gone.
         self.lanes.iter().for_each(|lane| lane.thread.order(LaneOrder::HandBack));
         let (mut waits_for, until) = (self.lanes.len(), drain.until.unwrap_or_else(Instant::now) + LAST_CALL);
         while waits_for > 0 && Instant::now() < until {

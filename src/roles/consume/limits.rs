@@ -10,13 +10,14 @@ use model::job::TopicName;
 use model::topic::{Rate, Topics};
 use store::{Permit, PermitAsk};
 
-/// How often the home is told again what this process holds: well before the home forgets it.
+/// How often this process reports to the home how many permits it holds. This must be well before the home forgets the
+/// last report.
 const RENEW: Duration = Duration::from_secs(10);
 
 /// How long this process waits for an answer before it decides alone.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long this process then decides alone before it asks the home again.
+/// After a missing answer: how long this process decides alone before it asks the home again.
 const ALONE: Duration = Duration::from_secs(1);
 
 /// How long permits are kept while no jobs can be leased for them.
@@ -38,7 +39,7 @@ struct Limit {
     hand_since: Instant,
     /// Permits for which a lease is under way.
     reserved: u32,
-    /// Permits that were granted and not used. The rate gets them back.
+    /// Permits that were granted and not used. Their tokens are given back to the rate.
     unused: u32,
     /// How many permits this process holds, as far as its home knows.
     told: u32,
@@ -115,8 +116,8 @@ impl Limits {
         Limits { epoch: now, may_go_alone, topics: BTreeMap::new() }
     }
 
-    /// Follows these topics from now on. `in_flight` returns how many callbacks run of a topic that had no limits
-    /// before.
+    /// From now on, applies the limits of these topics. For a topic that had no limits before, `in_flight` returns how
+    /// many of its callbacks run.
     pub(super) fn serve(&mut self, topics: &Topics, now: Instant, in_flight: impl Fn(&TopicName) -> u32) {
         for topic in topics.iter() {
             if topic.max_in_flight.is_none() && topic.rate.is_none() {
@@ -253,14 +254,16 @@ impl Limits {
             limit.alone = Some(now + ALONE);
             limit.again = Some(now + if self.may_go_alone { REFUSED.0 } else { ALONE });
             limit.renew = limit.renew.max(now + REFUSED.1);
-            // The home may have granted permits that never came. So it is told again what this process holds.
+            // The home may have granted permits that never came. So this process reports again how many permits it
+            // holds.
             limit.told = u32::MAX;
             return false;
         };
         limit.told = ask.held + granted;
         limit.renew = now + RENEW;
         if self.may_go_alone && asked.is_some_and(|since| since + PATIENCE <= now) {
-            // The answer came too late: meanwhile this process has decided alone. The home is told again what it holds.
+            // The answer came too late: meanwhile this process has decided alone. The home gets another report of what
+            // it holds.
             limit.unused += granted;
             limit.alone = None;
             return false;

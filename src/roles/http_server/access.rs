@@ -44,7 +44,7 @@ impl Peer {
     }
 }
 
-/// Who makes a request. It is an extension of the request.
+/// Who makes a request. The value is stored in the request's axum extensions.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Caller {
     /// Root or the daemon's own user, on the Unix socket. It holds the user id.
@@ -291,7 +291,8 @@ pub(super) async fn let_in<F: Future<Output = Response>>(
     answer
 }
 
-/// Passes on a request for a route that needs something. Sets `has_token` when the caller has proved who it is.
+/// Passes on a request for a route that needs a scope or a ticket. Sets `has_token` when the caller has proved who it
+/// is.
 async fn let_in_by<F: Future<Output = Response>>(
     access: &Access,
     rule: Option<RouteRule>,

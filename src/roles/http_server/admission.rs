@@ -35,9 +35,9 @@ pub(super) async fn with_id<F: Future<Output = Response>>(
     response
 }
 
-/// Makes a request id that is unique in this process, and almost certainly elsewhere. It mixes random bits of the
-/// process with a counter, by the finisher of splitmix64, which maps no two numbers to the same one. Random bits for
-/// each request would cost a system call each.
+/// Makes a request id that is unique in this process, and almost certainly elsewhere. The id mixes random bits of the
+/// process with a counter. The mixing function is the finisher of splitmix64: different numbers always have different
+/// results. Random bits for each request would cost one system call for each.
 fn made_id() -> String {
     static FIRST: LazyLock<u64> = LazyLock::new(|| getrandom::u64().unwrap_or_else(|_| fastrand::u64(..)));
     static NEXT: AtomicU64 = AtomicU64::new(0);

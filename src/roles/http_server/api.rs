@@ -35,7 +35,7 @@ use model::topic::{Topic, Topics};
 use store::Lanes;
 use telemetry::counters::Counters;
 
-/// The state that all routes share. A clone only counts references: each request makes some.
+/// The state that all routes share. Each request makes clones. A clone only increases the counts of references.
 #[derive(Clone)]
 pub(super) struct Api(Arc<Parts>);
 
@@ -178,7 +178,7 @@ pub(super) struct OfJob(pub JobKey);
 impl<S: Send + Sync> FromRequestParts<S> for OfJob {
     type Rejection = Problem;
     async fn from_request_parts(parts: &mut request::Parts, state: &S) -> Result<OfJob, Problem> {
-        // For methods other than POST, the path of batches is a job with this id.
+        // For methods other than POST, `/jobs/batch` means the job with the id `batch`.
         let Path((topic, id)) = match parts.uri.path().ends_with("/jobs/batch") {
             true => Path((Path::<String>::from_request_parts(parts, state).await?.0, "batch".to_owned())),
             false => Path::<(String, String)>::from_request_parts(parts, state).await?,

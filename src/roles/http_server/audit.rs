@@ -95,7 +95,8 @@ async fn target(parts: &mut Parts) -> String {
 /// How long an answer waits for its entry, at most.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Runs a request, and records what it changed. Both go on when the client goes away, so that no change is left out.
+/// Runs a request, and records what it changed. Both continue when the client goes away, so that each change has its
+/// entry.
 pub(super) async fn noted<F: Future<Output = Response> + Send + 'static>(
     registrar: &Registrar,
     request: Request,

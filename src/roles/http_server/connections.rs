@@ -39,7 +39,7 @@ use role::submit::STORE_TIMEOUT;
 use role::tls::HANDSHAKE;
 use role::{Drain, lock};
 
-/// How long a drain with a successor waits for one more request on each kept connection.
+/// If a new dq-http-server has taken over: how long the drain waits for one more request on each kept connection.
 const LAST_REQUESTS: Duration = Duration::from_secs(5);
 
 /// How long a drain waits for requests that are being answered. The store may need its full timeout for them.
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(end.stage(alone, now), Some(ConnectionStage::LastAnswer));
         assert_eq!(end.stage(alone, now + LAST_ANSWERS), None);
 
-        // A drain that loses its successor and gets a shorter deadline.
+        // A drain whose new dq-http-server is gone, and which gets a shorter deadline.
         let mut end = DrainState::begin(now);
         assert_eq!(end.stage(successor, now), Some(ConnectionStage::LastRequest));
         let soon = Drain { until: Some(now + Duration::from_secs(1)), successor: false };

@@ -131,10 +131,10 @@ impl<'de> Deserialize<'de> for RedriveRate {
 /// The result of a redrive.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Redriven {
-    /// How many dead letters are selected, whatever the limit. Without `ids` and `filter` this includes those whose id
-    /// is live again: they stay.
+    /// How many dead letters are selected, whatever the limit. Without `ids` and `filter`, this count includes dead
+    /// letters whose id a new job has. These are not redriven.
     matched: usize,
-    /// How many are ready now, or will be.
+    /// How many dead letters were made ready or, with a `rate` or `delay`, delayed.
     redriven: usize,
     #[serde(flatten)]
     looked: Looked,

@@ -49,7 +49,7 @@ struct Bucket {
 #[schema(as = Forecast)]
 struct ForecastResponse {
     now_ms: i64,
-    /// The next ten minutes one by one, then hours, up to a day from now. The first one includes jobs that are overdue.
+    /// The next ten minutes one by one, then hours, up to a day from now. The first minute includes the overdue jobs.
     buckets: Vec<Bucket>,
     /// How many jobs are due later. Null if not all jobs were counted.
     #[schema(required = true)]

@@ -1,4 +1,5 @@
-//! The route that shows what this host did in the last minutes and hours. Charts begin with it.
+//! The route that shows what this host did in the last minutes and hours. The charts of the console begin with this
+//! data.
 
 use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;

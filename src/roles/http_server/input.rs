@@ -1,4 +1,4 @@
-//! Reads jobs from bodies, and what queries and paths say.
+//! Parses jobs in bodies, and the parameters of queries and paths.
 
 use std::borrow::Cow;
 use std::sync::Arc;

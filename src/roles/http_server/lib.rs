@@ -1,7 +1,8 @@
 //! dq-http-server: the HTTP API on its port and on a Unix socket, the console, and the metrics.
 //!
 //! Handlers never block: they reach the store through its threads (`store_client`), and the registry through another
-//! one (`registrar`). `access` decides who may use a route; a route that is missing there needs `admin`.
+//! one (`registrar`). The table in `route_rule` says which scope a route needs, and `access` checks it. A route that is
+//! not in the table needs `admin`.
 //!
 //! Begin with [`run`], then `api` (what handlers share) and `jobs` (the routes of jobs). `/openapi.json` is made from
 //! the handlers' own declarations.

@@ -88,8 +88,8 @@ impl Registrar {
         self.is_there().then_some(()).ok_or_else(|| Problem::conflict("no_registry", detail()))
     }
 
-    /// Asks the registry, and waits for at most [`PATIENCE`]. Then the error is `Unknown` if the registry had begun
-    /// with the question, since it may be a change. Otherwise the error is `Away`.
+    /// Asks the registry, and waits for at most [`PATIENCE`]. If no answer comes in time and the registry has already
+    /// begun the request, the error is `Unknown`: the change may have happened. Otherwise the error is `Away`.
     pub(super) async fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&mut dyn Registry) -> Result<T, RegistryError> + Send + 'static,

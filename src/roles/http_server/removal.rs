@@ -32,8 +32,8 @@ use role::submit::Request;
 const STEP: usize = 500;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// In this order no job escapes into a state that was already emptied. A leased job may become delayed or ready, and a
-/// delayed job may become ready. But the jobs of a paused topic are not leased.
+/// The order matters: no job may change into a state that was already emptied. A leased job may become delayed or
+/// ready, and a delayed job may become ready. But the jobs of a paused topic are not leased.
 const ORDER: [JobState; 4] = [JobState::Leased, JobState::Delayed, JobState::Ready, JobState::Dead];
 
 /// What happens to the jobs of a removed topic.

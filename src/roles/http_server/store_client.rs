@@ -176,7 +176,7 @@ impl StoreClient {
         }
     }
 
-    /// Asks the store, and returns what the client gets. It is made on the store's thread.
+    /// Asks the store, and returns what the client gets. The response is made on the store's thread.
     pub(super) async fn respond(
         &self,
         bytes: usize,

@@ -55,7 +55,8 @@ struct NewToken {
     /// How long the token is valid. If it is missing, the token never expires.
     #[schema(schema_with = schema::span, required = false)]
     expires: Option<Life>,
-    /// The most jobs that clients add with the token in a span, such as "100/s". If it is missing, there is no limit.
+    /// How many jobs clients may add with the token in a given time, such as "100/s". If it is missing, there is no
+    /// limit.
     #[serde(default, deserialize_with = "rate")]
     #[schema(schema_with = schema::rate, required = false)]
     add_rate: Option<Rate>,
@@ -123,7 +124,7 @@ struct TokenResponse<'a> {
     created_ms: i64,
     expires_ms: Option<i64>,
     creator: &'a str,
-    /// The most jobs that clients add with the token in a span. Null: no limit.
+    /// How many jobs clients may add with the token in a given time. Null: no limit.
     #[schema(value_type = Option<String>)]
     add_rate: Option<String>,
 }

@@ -1,5 +1,5 @@
-//! A topic as clients send it to the API: its settings in their written forms. Each is read by itself, so that a problem
-//! can name it.
+//! A topic as clients send it to the API: its settings in their written forms. Each is read by itself, so that a
+//! problem can name it.
 
 use std::collections::BTreeMap;
 

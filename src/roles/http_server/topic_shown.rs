@@ -52,8 +52,8 @@ pub(super) struct TopicState {
     /// The topic's circuit. Null while the store does not answer.
     #[schema(required = true)]
     circuit: Option<Circuit>,
-    /// Until when the circuit is open, Unix milliseconds. Then one job at a time is let through as a probe. Null if the
-    /// circuit is closed, or the store does not answer.
+    /// Until when the circuit is open, Unix milliseconds. After that, each shard of the store lets one job through as a
+    /// probe. Null if the circuit is closed, or the store does not answer.
     #[schema(required = true)]
     circuit_until_ms: Option<i64>,
     /// The failure that opened the circuit.
@@ -69,7 +69,7 @@ pub(super) enum Circuit {
     Closed,
     /// All jobs wait.
     Open,
-    /// One job at a time is let through as a probe.
+    /// Each shard of the store lets one job through as a probe.
     HalfOpen,
 }
 

@@ -59,7 +59,7 @@ fn problem(json: &[u8], at: Option<(&str, bool)>, error: &serde_json::Error) -> 
         is_part && fields.get(field).is_some_and(|raw| raw.get().starts_with('['))
     };
     let wanted = match expected {
-        // A text can be JSON and yet have escapes that are no Unicode.
+        // A JSON text may contain escapes that are not valid Unicode.
         "" | "a string" if at.is_some_and(is_in_list) => "a list of texts",
         "" | "a string" => "a text",
         "a sequence" => "a list",

@@ -84,7 +84,7 @@ impl Alerts {
             zone,
             php,
         };
-        // From now on jobs that become dead letters are reported, even if no worker ran here before.
+        // At the first start in this `run_dir`, dq begins to report dead letters now.
         if worker.is_the_one() && !worker.kept.ledger.is_begun() {
             worker.look_at_dead(&PhpMail::Unknown, now_ms());
             worker.is_changed = true;
@@ -196,7 +196,7 @@ impl AlertWorker {
         }
     }
 
-    /// Whether this worker sends. If it gets the lock, it goes on from where the previous one stopped.
+    /// Whether this worker sends. If it gets the lock, it continues from where the previous worker stopped.
     fn is_the_one(&mut self) -> bool {
         if self.lock.is_some() {
             return true;

@@ -20,7 +20,7 @@ const GRACE_MS: i64 = 15_000;
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     open: BTreeMap<Condition, Finding>,
-    /// The findings of the previous process that this one has not found itself yet. They are believed until
+    /// The findings of the previous process that this process has not yet found itself. They stay open until
     /// `believed_until_ms`.
     taken_up: BTreeSet<Condition>,
     believed_until_ms: i64,

@@ -133,7 +133,7 @@ pub fn run(mut context: Context) -> Result<()> {
     Ok(())
 }
 
-/// Returns what is wrong if jobs have been moved for long. `since`: when this process first saw the move.
+/// Returns a problem if a move has lasted for too long. `since`: when this process first saw the move.
 fn move_that_lasts(lanes: &Lanes, since: &mut Option<Instant>) -> Option<String> {
     let goal = lanes.redis().and_then(|nodes| nodes.set_state()?.goal);
     let Some(goal) = goal else {
@@ -230,7 +230,7 @@ fn check_file(path: &Path, inode: Option<(u64, u64)>) -> Found {
         let (free, all) =
             (disk.blocks_available() * disk.fragment_size(), disk.blocks() * disk.fragment_size());
         let (bytes, hundredths) = ROOM;
-        // A small disk is not nearly full only because it is small.
+        // On a small disk, a tenth of the disk is enough free space, even if this is less than `bytes`.
         if free < bytes.min(all / 10).max(all / 100 * hundredths) {
             let detail = format!("{} of {} MiB are free under {}", free >> 20, all >> 20, folder.display());
             found.insert(Condition::DiskNearlyFull, detail);

@@ -100,7 +100,7 @@ impl Follower {
         }
     }
 
-    /// Waits until this moment, or for a nudge.
+    /// Waits until this moment, or until dq-http-server reports a change (a nudge).
     fn rest(&mut self, until: Instant) {
         let nudged = match &self.nudges {
             Some(nudges) => wait_readable(&[nudges.as_fd()], Some(until)).map(drop),

@@ -59,7 +59,7 @@ impl SpoolJudge<'_> {
     ) -> Option<String> {
         let state = match state {
             Ok(state) => state,
-            // The process that holds it is done soon.
+            // Another process uses the file, and will soon release it.
             Err(StoreError::Busy) => return before,
             Err(e) => {
                 let path = self.path.display();

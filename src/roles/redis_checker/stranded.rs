@@ -15,8 +15,8 @@ pub(super) type Waiting = BTreeMap<TopicName, (u64, i64)>;
 /// again.
 const AFTER: Duration = Duration::from_secs(10);
 
-/// Returns the topics with due jobs that nobody delivers, with their number and the reason. Paused topics count as
-/// well: to resume one of these topics would deliver nothing.
+/// Returns each topic whose due jobs no process delivers, with the number of these jobs and the reason. Paused topics
+/// count as well: if somebody resumed one, its jobs would still not be delivered.
 pub(super) fn stranded(
     waiting: &Waiting,
     now_ms: i64,

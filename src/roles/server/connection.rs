@@ -53,16 +53,16 @@ enum Input {
     Open,
     /// The daemon drains: bytes that have already arrived are read, and no others.
     Last,
-    /// Another process takes the connection over once the store owes it no answer. This process no longer reads from
-    /// it.
+    /// Another process takes the connection over when the store has answered all of its requests. This process no
+    /// longer reads from the connection.
     Passing,
     /// The connection is offered to the other process. This process does nothing with it.
     Offered,
-    /// The client has closed its side. The answers that are owed are still sent.
+    /// The client has closed its side. The answers to its requests are still sent.
     Shut,
-    /// The framing is lost. The answers that are owed are still sent, and further bytes are discarded until the client
-    /// closes the connection. Once the last answer is written, the client has until the given moment. (To close a
-    /// socket with unread bytes would reset the connection, and the client could lose that answer.)
+    /// The end of a frame cannot be found. The answers to earlier requests are still sent. Further bytes are discarded
+    /// until the client closes the connection. After the last answer is written, the client must do so before the given
+    /// moment. (To close a socket with unread bytes would reset the connection, and the client could lose that answer.)
     Lost(Option<Instant>),
 }
 
@@ -80,7 +80,7 @@ pub(super) struct Connection {
     inbox: Vec<u8>,
     /// Answers that are not yet written.
     outbox: Vec<u8>,
-    /// The answers that are owed, in the order of the requests.
+    /// The answers that the client waits for, in the order of the requests.
     replies: VecDeque<Reply>,
     /// The number of the first of `replies`.
     first: u64,
@@ -207,7 +207,7 @@ impl Connection {
         self.input != Input::Offered
     }
 
-    /// Whether the client has asked for more than it takes.
+    /// Whether too many answers wait for the client: it sends requests faster than it reads answers.
     fn is_ahead(&self) -> bool {
         self.outbox.len() + self.owed >= UNREAD_MAX || self.replies.len() >= OWED_MAX
     }
@@ -282,7 +282,8 @@ impl Connection {
         }
     }
 
-    /// Stores the store's answer to a request. A request that was given up on already has an answer.
+    /// Keeps the store's answer to a request. A request that was given up already has an answer, so the new one is
+    /// dropped.
     pub(super) fn answer(&mut self, number: u64, json: Json) {
         let index = number.checked_sub(self.first).and_then(|i| usize::try_from(i).ok());
         if let Some(reply @ Reply::Pending { .. }) = index.and_then(|i| self.replies.get_mut(i)) {
@@ -304,7 +305,7 @@ impl Connection {
     fn silent_at(&self, idle: Duration) -> Instant {
         match (self.input, self.replies.front()) {
             (Input::Lost(Some(until)), _) => until,
-            // Here the store is silent, not the client. `overdue_at` covers that.
+            // In this case dq waits for the store, not for the client. `overdue_at` covers this wait.
             (_, Some(Reply::Pending { since, .. })) => {
                 (*since).max(self.socket.moved_at) + idle.max(Duration::from_secs(60))
             }
@@ -312,7 +313,7 @@ impl Connection {
         }
     }
 
-    /// Returns when the store is overdue with the oldest answer that it owes.
+    /// Returns when the oldest request without an answer of the store has waited for too long.
     pub(super) fn overdue_at(&self, timeout: Duration) -> Option<Instant> {
         // The requests went to the store in this order, so the first pending one is the oldest.
         self.replies.iter().find_map(|r| match r {
@@ -345,8 +346,8 @@ impl Connection {
         self.socket.read_to_the_end();
     }
 
-    /// Reads nothing more, because another process will take the connection over. A connection with TLS cannot be passed
-    /// on, so it is drained.
+    /// Reads nothing more, because another process will take the connection over. A connection with TLS cannot be
+    /// passed on, so it is drained.
     pub(super) fn prepare_to_pass(&mut self) {
         if self.socket.is_encrypted() {
             self.drain();

@@ -1,5 +1,5 @@
 //! The drain of a dq-server, and the takeover by the next one. A draining server stops accepting, and passes its
-//! connections on to its successor. Without a successor, it answers and closes them.
+//! connections on to the next dq-server. If there is none, it answers and closes them.
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd};
@@ -84,7 +84,7 @@ impl Server {
         }
     }
 
-    /// Offers a connection to the successor. If that is not possible, the connection ends after its last answer.
+    /// Offers a connection to the next dq-server. If that is not possible, the connection ends after its last answer.
     pub(super) fn pass_on(&mut self, place: usize) {
         let connection = &mut self.connections[place];
         let offered =
@@ -92,8 +92,8 @@ impl Server {
         match offered {
             Some(Ok(())) => {
                 connection.offered();
-                // The successor's answers are read from time to time, so that the successor never waits for this side
-                // to read them.
+                // The answers of the next dq-server are read from time to time, so that it never waits for this side to
+                // read them.
                 if place.is_multiple_of(64) {
                     self.hear_successor();
                 }
@@ -102,7 +102,7 @@ impl Server {
             Some(Err(e)) => {
                 log::warn!("{}: cannot be passed on: {e}", connection.peer);
                 if e.kind() != ErrorKind::InvalidInput {
-                    // The successor would not take the other connections either, and they must not wait for it.
+                    // The next dq-server would not take the other connections either, and they must not wait for it.
                     self.keep_all();
                 }
             }
@@ -112,7 +112,7 @@ impl Server {
         self.serve(place);
     }
 
-    /// Closes the connections that the successor has taken, and goes on with those that it has refused.
+    /// Closes the connections that the next dq-server has taken, and continues with those that it has refused.
     pub(super) fn hear_successor(&mut self) {
         let Some(handoff_sender) = &mut self.handoff_sender else { return };
         let (results, more) = handoff_sender.results();
@@ -135,7 +135,7 @@ impl Server {
         }
     }
 
-    /// Stops accepting and passes the connections on to a successor. Without a successor, reads what has already
+    /// Stops accepting and passes the connections on to the next dq-server. If there is none, reads what has already
     /// arrived, and ends each connection after its last answer.
     pub(super) fn begin_drain(&mut self, successor: bool) {
         if successor {

@@ -1,9 +1,9 @@
-//! Passes the connections of clients from the draining dq-server to its successor: the open socket, the framing, the
+//! Passes the connections of clients from the draining dq-server to the next one: the open socket, the framing, the
 //! bytes that were read and not yet parsed, and the answers that are not yet written. A client notices nothing.
 //!
-//! A connection belongs to exactly one process at any moment. The draining server does nothing with a connection after
-//! it has offered it. The successor does nothing with it before it has answered that it takes it. If one of the two
-//! processes dies, only the connections that belong to it are lost.
+//! A connection belongs to exactly one process at any moment. After the draining server has offered a connection, it
+//! does nothing with the connection. The next dq-server does nothing with the connection until it has answered that it
+//! takes it. If one of the two processes dies, only the connections that belong to it are lost.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -18,7 +18,7 @@ use host::{PASSED_MAX, PassListener, Passage};
 use model::token::Pass;
 use protocol::dq::Framing;
 
-/// The most bytes, not yet parsed or not yet written, with which a connection can be passed on.
+/// A connection with more bytes than this (not yet parsed, or not yet written) is not passed on.
 const IN_HAND_MAX: usize = 20 << 20;
 
 /// The first byte of each message. `BEGIN`: a connection with its socket, and as many of its bytes as fit. `MORE`:
@@ -55,7 +55,7 @@ struct HandoffHeader {
 pub(super) struct HandoffState {
     pub peer: SocketAddr,
     pub framing: Option<Framing>,
-    /// The token that the client has shown. The successor checks whether it is still valid.
+    /// The token that the client has shown. The next dq-server checks whether it is still valid.
     pub pass: Option<Pass>,
     pub inbox: Vec<u8>,
     pub outbox: Vec<u8>,
@@ -102,14 +102,15 @@ impl HandoffState {
     }
 }
 
-/// The answer for a connection that the successor takes. From then on, the connection belongs to the successor.
+/// The answer for a connection that the next dq-server takes. From then on, the connection belongs to the next
+/// dq-server.
 const TAKEN: u8 = 1;
 
-/// The answer for a connection that the successor does not take.
+/// The answer for a connection that the next dq-server does not take.
 const REFUSED: u8 = 0;
 
-/// The side of the draining server. An offered connection still belongs to it until the successor answers that it takes
-/// it. Until then, neither side does anything with the connection.
+/// The side of the draining server. An offered connection belongs to the draining server until the next dq-server
+/// answers that it takes the connection. Until then, neither side does anything with it.
 #[derive(Debug)]
 pub(super) struct HandoffSender {
     passage: Passage,
@@ -120,14 +121,14 @@ pub(super) struct HandoffSender {
 /// What happened to an offered connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum HandoffResult {
-    /// The successor has taken it.
+    /// The next dq-server has taken it.
     Taken(usize, u64),
     /// It stays with this process.
     Stays(usize, u64),
 }
 
 impl HandoffSender {
-    /// Connects to the successor.
+    /// Connects to the next dq-server.
     pub(super) fn find(run_dir: &Path) -> io::Result<HandoffSender> {
         let passage = Passage::connect(&path(run_dir))?;
         if passage.listener_pid()? == std::process::id() {
@@ -156,8 +157,8 @@ impl HandoffSender {
         Ok(())
     }
 
-    /// Returns the successor's answers, and whether it will send more. A successor that is gone has taken none of the
-    /// connections that it has not answered, because it answers before it touches a connection.
+    /// Returns the answers of the next dq-server, and whether more will come. That server answers before it uses a
+    /// connection. So if it is gone, it has taken none of the connections for which there is no answer.
     pub(super) fn results(&mut self) -> (Vec<HandoffResult>, bool) {
         let mut results = Vec::new();
         loop {
@@ -209,7 +210,7 @@ impl DrainingServer {
         let (kind, part) = message.split_first()?;
         match (*kind, fd, self.arriving.take()) {
             (BEGIN, Some(fd), _) => self.arriving = Some((part.to_vec(), fd)),
-            // Its further messages are ignored.
+            // Without its socket the connection cannot be taken, so its later `MORE` messages are ignored.
             (BEGIN, None, _) => {
                 return Some(Err(io::Error::other("its socket did not arrive: out of file descriptors")));
             }

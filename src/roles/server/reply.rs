@@ -1,15 +1,15 @@
-//! An answer that a client is owed.
+//! An answer that a client waits for.
 
 use std::time::Instant;
 
 use super::answer::Json;
 
-/// An answer that the client is owed.
+/// The answer to one request of a client.
 #[derive(Debug)]
 pub(super) enum Reply {
     /// The store has had the request since `since`. The answer counts as `guess` bytes.
     Pending { since: Instant, guess: usize },
-    /// The answer is there.
+    /// The answer is known.
     Done(Json),
 }
 

@@ -25,7 +25,7 @@ const BATCH: usize = 256;
 /// have sent it died.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
-/// The longest sleep where a process that dies loses the rings it got. After this time at most, the ring is repeated.
+/// The longest sleep if a process that dies can lose rings. So a lost ring is repeated after this time at the latest.
 const SHORTER_SLEEP: Duration = Duration::from_secs(10);
 
 /// How long a step may take.
@@ -95,7 +95,7 @@ impl LaneWorker {
         ))
     }
 
-    /// Works until it is told to end, or cannot go on.
+    /// Works until the main loop ends it, or until it cannot continue.
     pub(super) fn tend(mut self) -> Result<()> {
         // The timer that was active before may have died after it made jobs ready, and before it told the consumers.
         self.store.announce();
@@ -162,7 +162,7 @@ impl LaneWorker {
     }
 
     /// Waits for the next moment, a bell, or the main loop. After a failure of the store, waits for the next try.
-    /// Returns whether to go on.
+    /// Returns whether the worker continues.
     fn wait(&mut self, until: Instant, failed: bool) -> Result<bool> {
         // While the store fails, neither the clock nor the bell may wake the worker: nothing could be done.
         let own = if failed { vec![] } else { vec![self.bell.as_fd(), self.clock.as_fd()] };

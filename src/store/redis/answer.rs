@@ -68,7 +68,8 @@ pub(super) fn key(topic: &[u8], id: &[u8]) -> Result<JobKey, StoreError> {
     Ok(JobKey { topic: self::topic(part(topic))?, id: self::id(part(id))? })
 }
 
-/// Returns the limits of adds, each shard's share, as `part/quota.lua` reads them. Without limits: an empty text.
+/// Returns one shard's share of the limits of adds, in the format that `part/quota.lua` reads. Without limits: an empty
+/// text.
 pub(super) fn limits(quota: Option<&Quota>, shards: u32) -> String {
     let Some(quota) = quota.map(|quota| quota.share(shards)) else { return String::new() };
     let word = |limit: Option<u64>| limit.map_or("-".to_owned(), |n| n.to_string());

@@ -94,9 +94,9 @@ impl RedisStore {
     }
 
     /// Runs a batch script over items at the homes of their jobs. The items are grouped by shard, and within a shard by
-    /// topic. `words` adds the arguments of a topic's items, in their order; it gets at least one item. Returns the
-    /// bytes that the script answers for each item. Items whose topics ask for the same durability level go together,
-    /// and share a wait.
+    /// topic. `words` gets the items of a topic (at least one), and adds their arguments in the same order. Returns the
+    /// bytes that the script answers for each item. Items whose topics request the same durability level are sent
+    /// together, and share a wait.
     pub(super) fn each<const N: usize, T>(
         &self,
         script: Script,

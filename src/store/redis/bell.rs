@@ -194,7 +194,7 @@ impl Listener {
         let mut wait = redis::cmd("BZPOPMIN");
         wait.arg(&self.key).arg(BELL_ROUND.as_secs());
         while self.may_listen() {
-            // An error of the server comes as a value.
+            // The redis crate returns an error of the server as a value.
             let Value::Array(rung) = connection.req_command(&wait)?.extract_error()? else { continue };
             let [_, Value::BulkString(what), score] = &rung[..] else { continue };
             let mood = *self.shared.mood();

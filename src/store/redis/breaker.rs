@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a node that failed is left alone before it is tried again.
+/// After a failure of a node: how long dq sends nothing to it.
 pub(super) const PAUSE: Duration = Duration::from_millis(500);
 
 /// Whether requests are sent to a node.
@@ -39,12 +39,12 @@ impl Breaker {
         }
     }
 
-    /// Notes that the node has answered. Returns whether it was taken for down before.
+    /// Notes that the node has answered. Returns whether the node counted as down before.
     pub(super) fn succeeded(&mut self) -> bool {
         std::mem::take(self) != Breaker::Closed
     }
 
-    /// Notes that the node has not answered. Returns whether it was taken for up before.
+    /// Notes that the node has not answered. Returns whether the node counted as up before.
     pub(super) fn failed(&mut self, now: Instant) -> bool {
         let before = std::mem::replace(self, Breaker::Open { retry_at: now + PAUSE });
         before == Breaker::Closed

@@ -113,8 +113,8 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
     }
 
     /// Applies the notes that the release before the sets has left beside its jobs, and then removes the notes. A job
-    /// may have been added on another node in place of its home, and may have ended there. For such a job, the version
-    /// that the home had before is removed.
+    /// may have been added on another node instead of at its home, and may have ended there. For such a job, the
+    /// version that the home had before is removed.
     pub(super) fn take_up_notes(&mut self, places: &[Place]) -> RoundResult<()> {
         for place in places {
             for home in self.nodes.names.clone() {

@@ -1,4 +1,4 @@
-//! Leases, and the tokens that prove a lease and show where it is.
+//! Leases, and their tokens. A token proves a lease, and names the shard of the lease.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -70,7 +70,8 @@ impl RedisStore {
         Token([&prefix[..], &number.to_be_bytes(), &shard, name].concat().into())
     }
 
-    /// Makes a call that leases up to [`CHUNK`] jobs on one shard. `jobs` are those that were leased so far.
+    /// Makes a call that leases up to [`CHUNK`] jobs on one shard. `jobs` are the jobs that this lease has already
+    /// brought.
     pub(super) fn lease_call(
         &self,
         place: Place,
@@ -248,7 +249,7 @@ impl LeaseProgress {
 
     pub(super) fn into_batch(mut self, wanted: &[Wanted]) -> Result<Batch> {
         match self.failed {
-            // Leases from other shards are returned despite the error: no other process knows of them.
+            // Leases from other shards are returned despite the error, because no other process knows of them.
             Some(e) if !self.worked && self.jobs.is_empty() => Err(e),
             _ => {
                 let order = |topic: &TopicName| wanted.iter().position(|w| w.topic == *topic);

@@ -22,9 +22,9 @@ pub struct MoveAsk {
     pub add: Vec<String>,
     /// Nodes whose jobs are moved away.
     pub empty: Vec<String>,
-    /// Nodes that were given up and are back, whose jobs are taken over.
+    /// Nodes that were forgotten and are back. Their jobs are taken over.
     pub adopt: Vec<String>,
-    /// A node that does not answer, and is to be given up.
+    /// The node that this run takes out of the set although it does not answer.
     pub forget: Option<String>,
 }
 

@@ -103,7 +103,7 @@ impl Nodes {
         self.known().map_or_else(|| home_of(&self.names, key), |homes| homes.home(key).unwrap_or(0))
     }
 
-    /// Returns whether the home of a job is taken for down.
+    /// Returns whether the home of a job counts as down.
     pub fn is_home_down(&self, key: &JobKey) -> bool {
         let home = self.known().and_then(|homes| homes.home(key).ok()).map(|home| self.place(home, key));
         home.is_some_and(|home| self.nodes[home.node].is_down(home.shard))
@@ -280,14 +280,15 @@ impl Nodes {
                 )));
             }
         }
-        // Several processes may do this at once. The one that is first on the node with the first name wins.
+        // Several processes may do this at once. The winner is the process that writes first to the node whose name is
+        // first in the alphabet.
         let set = NodeSet::open(0, &self.names)?;
         let first = (0..self.count()).min_by_key(|node| &self.names[*node]).unwrap_or(0);
         let taken = self.write_set(Place { node: first, shard: 0 }, &["stamp", set.text(), "1"])?;
         self.adopt(NodeSet::parse(&taken).ok_or_else(|| answer::strange("a set of nodes"))?)
     }
 
-    /// Writes the set to shards of its nodes that have none and are empty: such a shard has nothing that could be
+    /// Writes the set to shards of its nodes that have none and are empty: such a shard has no data that could be
     /// older.
     fn stamp_empty(&self, told: &[Result<NodeReport>], homes: &Homes) {
         let is_alone = if homes.set.all().len() == 1 { "1" } else { "0" };

@@ -1,5 +1,5 @@
 //! Paused topics. Each shard has the list of them, so that a lease and the check of the pause are one step. If nodes
-//! differ, the latest statement counts. A node that was away is told before it delivers.
+//! differ, the latest pause or resume counts. A node that was down gets the list before it delivers.
 
 use super::RedisStore;
 use super::flags::{self, Flags};

@@ -88,8 +88,8 @@ impl RedisStore {
                 Ok((jobs, next_ms, shard_now_ms)) => {
                     worked = true;
                     moved.jobs += jobs;
-                    // The caller waits by this host's clock, so the shard's time is converted. If the shard's now lies
-                    // between the question and the answer, the clocks agree.
+                    // The caller waits by this host's clock, so the shard's time is converted. If the shard's time lies
+                    // between the times of the call and of the answer, the clocks agree.
                     let answered_ms = now_ms();
                     let agrees = (asked_ms - 1..=answered_ms + 1).contains(&shard_now_ms);
                     let ahead_ms = if agrees { 0 } else { shard_now_ms - answered_ms };

@@ -163,8 +163,8 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         Ok((line("run_id").unwrap_or_default().to_owned(), replicas as u64))
     }
 
-    /// Returns an error if a replica that the Sentinels know does not follow. It could take over, and would lack what
-    /// was moved.
+    /// Returns an error if a replica that the Sentinels know does not follow. Such a replica could take over without
+    /// the moved jobs.
     fn have_replicas(&self, node: usize) -> RoundResult<()> {
         let known = match self.nodes.nodes[node].known_replicas() {
             Some(known) => known,
@@ -229,7 +229,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         let (from, is_home) = (self.goal_from().to_string(), if is_home { "1" } else { "0" });
         let own = self.safely(place, replicas, || {
             let mut call = self.set_call(place);
-            // In the release before the sets no node has a set, so nothing counts as older.
+            // `from` 0: the nodes are from a release without sets. They have no set, so no shard counts as older.
             let is_home = if from == "0" { "0" } else { is_home };
             call.cmd.arg("fence").arg(self.set.text()).arg(&from).arg(is_home);
             call

@@ -25,8 +25,8 @@ impl RedisStore {
         Ok(self.nodes.place(homes.home(&settlement.key)?, &settlement.key))
     }
 
-    /// Returns whether the job is on a node that this process's configuration does not name. The job was moved there,
-    /// and its lease ends at its deadline.
+    /// Returns whether the job is on a node that this process's configuration does not name. A move has brought the job
+    /// to that node. This process cannot settle the lease, so the lease ends at its deadline.
     fn is_out_of_reach(&self, homes: &Homes, settlement: &Settlement) -> bool {
         self.place_of_lease(homes, settlement).is_err()
     }
@@ -84,8 +84,8 @@ impl RedisStore {
         out
     }
 
-    /// Settles up to [`CHUNK`] leases, and leases from the first shard in the same round trip. Returns none, and has
-    /// settled nothing, where this is not possible: with several nodes, without settlements or with too many, with more
+    /// Settles up to [`CHUNK`] leases, and leases from the first shard in the same round trip. Returns `None`, and
+    /// settles nothing, if this is not possible: with several nodes, without settlements or with too many, with more
     /// than [`FEW`] shards (dq then first looks which of them have ready jobs), or if the first shard cannot be used
     /// now.
     pub(super) fn exchange_at_once(

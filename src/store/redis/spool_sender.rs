@@ -130,8 +130,8 @@ impl SpoolSender {
     }
 
     /// Sends a batch once more to the same shard, which takes it now or has taken it before. A batch whose entries have
-    /// all been replaced by later changes is sent too, without entries. After its answer, the shard refuses the first
-    /// copy, even if that copy arrives much later. None: the result is not known yet.
+    /// all been replaced by later changes is sent too, without entries. After the shard has answered, it refuses the
+    /// copy that was sent first, even if that copy arrives much later. None: the result is not known yet.
     fn send_again(&self, homes: &Homes, place: Place, batch: &SentBatch, entries: &[Entry]) -> Option<bool> {
         let calls = self.calls(homes, &[(place, batch, entries)]);
         let answer = self.store.ask_all_by(calls).pop()?.1;

@@ -20,8 +20,8 @@ use super::script::Script;
 use super::{CHUNK, RedisStore};
 use crate::{OwnerTag, Result, StoreError};
 
-/// How long a call that was taken back is refused. It must be longer than a host keeps sending what it still holds for
-/// a connection that was given up (`tcp_retries2`: a quarter of an hour).
+/// How long a call that was taken back is refused. A host may still send the bytes that it has buffered for a
+/// connection that was given up, for up to a quarter of an hour (`tcp_retries2`). The refusal must last longer.
 const REFUSED: Duration = Duration::from_secs(20 * 60);
 
 /// A lease call that was sent, and whose answer never came.

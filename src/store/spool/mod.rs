@@ -124,7 +124,7 @@ impl Spool {
         !files_at(&self.path).is_ok_and(|files| files == self.files)
     }
 
-    /// Refuses to go on with a file that was removed or replaced: what it says about jobs means nothing to others.
+    /// Refuses to continue with a file that was removed or replaced: what it says about jobs means nothing to others.
     fn check_files(&self) -> Result<()> {
         match self.is_replaced() {
             true => Err(StoreError::Gone(format!("the spool {}", self.path.display()))),
@@ -322,7 +322,8 @@ fn entry(r: &Row<'_>, now: &Moment) -> rusqlite::Result<Entry> {
     Ok(Entry { seq: r.get("seq")?, key, job: Some(job) })
 }
 
-/// Converts a failure to read. Requests cannot be answered then, because a change of their jobs may wait here.
+/// Converts an error of a read. In this case dq cannot answer requests, because a change of their jobs may wait in the
+/// spool.
 fn unread(error: rusqlite::Error) -> StoreError {
     match refused(error) {
         StoreError::Unavailable(why) => StoreError::Unavailable(format!("the spool cannot be read: {why}")),
@@ -336,7 +337,7 @@ fn connect(path: &Path, bytes: usize) -> std::result::Result<Connection, Box<dyn
     db.pragma_update(None, "journal_mode", "wal")?;
     db.pragma_update(None, "synchronous", "full")?;
     db.pragma_update(None, "journal_size_limit", LOG_BYTES as i64)?;
-    // This holds for each connection by itself: SQLite makes the file no longer than this many pages.
+    // Through this connection, SQLite makes the file no longer than this many pages. Each connection needs the setting.
     db.pragma_update(None, "max_page_count", (bytes / PAGE) as i64)?;
     // An older release may open the file of a newer one. A migration that it does not know is no error.
     migrations::runner().set_abort_missing(false).set_grouped(true).run(&mut db)?;

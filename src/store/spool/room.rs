@@ -46,9 +46,9 @@ impl Spool {
         Ok(pragma("page_count")?.saturating_sub(pragma("freelist_count")?) * PAGE as u64)
     }
 
-    /// Refuses changes of this many bytes if the disk would then have too little room to send what waits. A batch that is
-    /// sent is written three times: with its number, when it is removed, and into the file. The log must fit into the
-    /// file, too.
+    /// Refuses changes of this many bytes if the disk would then have too little free space to send the waiting
+    /// changes. A batch that is sent is written three times: with its number, when it is removed, and into the file.
+    /// The log must fit into the file, too.
     pub(super) fn check_disk(&self, bytes: usize) -> Result<()> {
         let Some(free) = free_bytes(&self.path) else { return Ok(()) };
         let log = std::fs::metadata(beside(&self.path, "-wal")).map_or(0, |log| log.len());

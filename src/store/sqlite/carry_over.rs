@@ -41,8 +41,8 @@ pub(super) fn carry_over(db: &Connection, turn: &Turn, log: &mut Log, path: &Pat
     }
     // Pages that are copied into the file must be in the log on the disk first.
     log.mend_in_turn(turn, db)?;
-    // Most pages are copied while the writers go on. The rest is copied in a turn, so that the next writer begins the
-    // log anew instead of making it longer.
+    // Most pages are copied while the writers continue. The rest is copied in a turn, so that the next writer begins a
+    // new log instead of making the old one longer.
     let take = || turn.take().map_err(|e| StoreError::Unavailable(format!("the store's turn: {e}")));
     let pages = match checkpoint(db, "PASSIVE") {
         Ok(pages) => pages,

@@ -326,7 +326,7 @@ pub(super) fn expire(w: &mut Write<'_>, limit: usize) -> rusqlite::Result<Moved>
     Ok(Moved { jobs, next_ms: browse::next_deadline(w.db)? })
 }
 
-/// Returns the kept attempts with one more, which was lost.
+/// Returns the recorded attempts of a job with one more: the attempt that was lost.
 fn lost(w: &Write<'_>, held: &mut LeasedRow, error: &str) -> String {
     let attempt = Attempt {
         number: held.attempts,

@@ -1,4 +1,4 @@
-//! Dead letters, and what else is changed for many jobs at a time: redrive, purge. Each function does the part of a
+//! Dead letters, and the operations that change many jobs at a time: redrive, purge. Each function does the part of a
 //! transaction for one bounded batch.
 
 use super::commit::Durability;
@@ -105,7 +105,8 @@ pub(super) fn redrive(
     }
     let mut moved = 0;
     for seq in &seqs {
-        // If two dead letters have the same id, the second one finds that the first one is live, and stays.
+        // If two dead letters have the same id, only the first is redriven. Then a live job has the id, so the second
+        // stays a dead letter.
         let (state, at_ms) = w.place(Due::In(pace.due(done + moved)));
         let one =
             w.db.prepare_cached(

@@ -44,7 +44,7 @@ impl Turn {
         Ok(Turn { gate: open("-gate")?, lock: open("-turn")? })
     }
 
-    /// Returns what is noted about the log. It may be another process's turn.
+    /// Returns what is noted about the log. Another process may have the turn meanwhile.
     pub(super) fn note(&self) -> io::Result<LogNote> {
         Ok(match self.byte()? {
             0 => LogNote::None,

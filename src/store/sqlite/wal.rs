@@ -1,12 +1,13 @@
-//! Makes sure that the log on the disk has all that was written to it. When a sync fails, Linux marks the pages that it
-//! could not write as written, and the next sync succeeds without them. Commits that were not synced before are then
-//! missing on the disk. After a power cut, the log ends there: all later commits would be lost, even if they were
-//! synced.
+//! Makes sure that the log on the disk has everything that was written to it. When a sync fails, Linux still marks the
+//! pages that it could not write as clean. The next sync then succeeds without these pages, and commits that were not
+//! synced before are missing on the disk. After a power cut, the log ends there: all later commits would be lost, even
+//! if they were synced.
 //!
 //! So a process notes in the turn's file that it is about to write to the log, and removes the note when all went well.
-//! If there was an error or the process was killed, the next process that has the turn finds the note. It first writes
-//! the whole log again and syncs it: the pages in memory are still right. (A checkpoint is not enough. It changes the
-//! file, and until the log begins anew, a power cut would put the rest of the log over the file.)
+//! If there was an error or the process was killed, the next process that has the turn finds the note. That process
+//! first writes the whole log again and syncs it, because the pages in memory are still right. (A checkpoint is not
+//! enough. It changes the database file, but the old log stays until SQLite begins a new one. After a power cut, the
+//! rest of the old log would overwrite the changed file.)
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind};

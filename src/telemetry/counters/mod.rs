@@ -45,7 +45,7 @@ struct Inner {
 }
 
 impl Counters {
-    /// Opens the counters of a slot, which go on from where the process before this one stopped.
+    /// Opens the counters of a slot. They continue from the values that the previous process left.
     pub fn open(run_dir: &Path, slot: &str) -> Counters {
         Counters::try_open(&folder(run_dir), slot).unwrap_or_else(|e| {
             log::warn!("cannot open a page of counters: {e}; what this process does is not counted");

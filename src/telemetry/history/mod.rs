@@ -110,7 +110,7 @@ impl Sample {
         Some(Sample { at_ms, sums, lateness })
     }
 
-    /// Returns what was done since an earlier sample. None: the sums have begun anew since then.
+    /// Returns what was done since an earlier sample. `None`: the sums were reset to 0 since then.
     fn since(&self, before: &Sample) -> Option<Point> {
         let sums = between(before.sums, self.sums)?;
         if self.lateness.into_iter().zip(before.lateness).any(|(now, before)| now < before) {
@@ -123,7 +123,7 @@ impl Sample {
     }
 }
 
-/// Returns what was done between two moments. None: the sums have begun anew since the first.
+/// Returns what was done between two moments. `None`: the sums were reset to 0 between them.
 fn between(before: Sums, now: Sums) -> Option<Sums> {
     let falls = now.numbers().into_iter().zip(before.numbers()).any(|(now, before)| now < before);
     (!falls).then(|| now.since(before))

@@ -108,7 +108,7 @@ mod tests {
                 (MetricSubject::Topic("t".into()), done(step)),
                 (MetricSubject::Topic("t.more".into()), done(7)),
             ];
-            // The sums begin anew, as if the folder of the pages was emptied.
+            // The sums begin at 0 again, as if the folder of the pages was emptied.
             if step >= 190 {
                 sums[0].1 = done(step - 190);
             }
@@ -116,7 +116,7 @@ mod tests {
         }
         let now_ms = begin_ms + 199 * 5000;
         let points = read_topic(dir.path(), now_ms, &name("t")).unwrap();
-        // There are 121 samples. Between two of them the sums began anew.
+        // There are 121 samples. Between two of them, the sums were reset to 0.
         assert_eq!(points.len(), 119);
         assert!(points.iter().all(|p| (p.span_ms, p.sums.delivered) == (5000, 1)), "{points:?}");
         assert_eq!(points.last().unwrap().at_ms, now_ms);

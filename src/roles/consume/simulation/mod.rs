@@ -21,8 +21,8 @@ use model::job::TopicName;
 const SEQUENCES: u64 = 150;
 
 /// Within what time after that all jobs must be delivered: an exchange that hangs takes 5 s, and a circuit whose probe
-/// was lost waits for up to 20 s, and a
-/// home forgets after 30 s what a process held. Each job may need one more second, if its topic has one callback at a time.
+/// was lost waits for up to 20 s, and a home forgets after 30 s what a process held. Each job may need one more second,
+/// if its topic has one callback at a time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl World {

@@ -1,5 +1,5 @@
-//! A lane of the simulated store: ready jobs, leases, the bell, circuits and permits, with the rules of the Redis
-//! engine (its Lua files have them) and of the embedded one, whose bells ring for every process.
+//! A lane of the simulated store: ready jobs, leases, the bell, circuits and permits. It follows the rules of the store
+//! on Redis (in its Lua files), or of the embedded store, where a bell wakes every process.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};

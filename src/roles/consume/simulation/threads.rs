@@ -15,7 +15,7 @@ pub(super) const REST: Duration = Duration::from_millis(10);
 #[derive(Default)]
 pub(super) struct LaneThread {
     pub(super) orders: VecDeque<LaneOrder>,
-    /// Since when the thread carries out orders, and until when the next one waits.
+    /// When the thread has carried out its present order. The next order waits until then.
     pub(super) free_at: Option<Instant>,
     pub(super) is_busy: bool,
     pub(super) listens: bool,
@@ -78,7 +78,7 @@ impl World {
     pub(super) fn hear(&mut self, consumer: usize, lane: usize, ring: Ring) {
         let thread = &mut self.consumers[consumer].threads[lane];
         thread.heard += 1;
-        // The thread reports it when it has carried out its orders.
+        // The thread reports the ring when it has carried out its orders.
         let wait = thread.free_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(self.now));
         self.after(wait + MS / 20, Happening::Report(consumer, lane, LaneEvent::Rang(vec![ring])));
     }

@@ -70,7 +70,7 @@ pub(super) struct World {
     pub(super) topics: Vec<Topic>,
     /// Each ring reaches one listener, as with Redis. Otherwise all processes, as with the embedded store.
     pub(super) rings_reach_one: bool,
-    /// Stores fail, and topics change.
+    /// Whether stores fail and topics change during the simulation.
     pub(super) has_trouble: bool,
     pub(super) jobs: u64,
     pub(super) concurrency: u32,

@@ -161,7 +161,7 @@ pub(super) async fn begin(
     let name = name.ok_or_else(|| Problem::missing("name", "the name of an account"))?;
     let password = password.ok_or_else(|| Problem::missing("password", "the password of the account"))?;
     let shown = Credentials { name, password };
-    // The check goes on when the client goes away. So its result is counted, and it keeps its place while it causes
+    // The check continues when the client goes away. So its result is counted, and it keeps its place while it causes
     // work.
     let checked = tokio::spawn(async move { check(&api, peer, shown).await });
     checked.await.map_err(|_| busy())?
@@ -214,8 +214,8 @@ async fn check(api: &Api, peer: Peer, shown: Credentials) -> Result<Response, Pr
     Ok(response)
 }
 
-/// Signs a person out. This ends all sessions of the account, in all browsers: a copy of the cookie is worth nothing
-/// then.
+/// Signs a person out. This ends all sessions of the account, in all browsers: a copy of the cookie is then no longer
+/// valid.
 pub(super) async fn end(State(api): State<Api>, headers: HeaderMap) -> Result<Response, Problem> {
     of_this_page(&api, &headers)?;
     let sessions = api.sessions.as_deref().ok_or_else(no_console)?;

@@ -1,5 +1,5 @@
-//! The parts of `/openapi.json` for parameters, and for types of the model, which knows nothing of the API. Tests compare
-//! them with what the daemon does.
+//! The parts of `/openapi.json` for parameters, and for types of the model, which knows nothing of the API. Tests
+//! compare them with what the daemon does.
 #![allow(dead_code)] // No value of these types exists: they only describe the API.
 
 mod problems;
@@ -149,7 +149,8 @@ pub(super) struct DaySums {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct StatsQuery {
-    /// How many days to show, up to today, and the sums of all time. If it is missing, there are no statistics.
+    /// How many days to show, up to today. The answer then also has the sums of all time. If it is missing, the answer
+    /// has no statistics.
     #[param(minimum = 1, maximum = 366, required = false)]
     days: u32,
 }

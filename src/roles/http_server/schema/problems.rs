@@ -44,7 +44,7 @@ impl IntoResponses for ShowProblems {
     }
 }
 
-/// The problems of a route whose path or query names something.
+/// The errors of a route whose path or query names a topic or a job that may not exist.
 pub(in super::super) struct FindProblems;
 impl IntoResponses for FindProblems {
     fn responses() -> BTreeMap<String, RefOr<Response>> {

@@ -25,7 +25,7 @@ enum Route {
     Asking(Sentinels),
 }
 
-/// A new connection, its server, and the era of the connector in which it was made.
+/// A new connection, its server, and the connector's era (the number of changes of the server) at that time.
 pub(super) struct NewConnection {
     pub connection: redis::Connection,
     pub server: ServerId,

@@ -23,7 +23,7 @@ const FRESH: Duration = Duration::from_secs(1);
 /// How long to wait for a connection before looking whether the server refuses connections. Doubles each time.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How long to wait for a connection to a server that is taken for down. The pool is making new connections meanwhile.
+/// How long to wait for a connection to a server that counts as down. The pool is making new connections meanwhile.
 const TRIAL: Duration = Duration::from_millis(10);
 
 /// How long nothing more is logged about a server that fails again.
@@ -49,8 +49,8 @@ pub(in super::super) struct Endpoint {
     news: Mutex<LastLogged>,
 }
 
-/// What was last logged about a server. A server that answers and fails by turns, as a replica does, is logged only now
-/// and then.
+/// What was last logged about a server. A server that alternately answers and fails, such as a replica, is logged only
+/// from time to time.
 #[derive(Debug, Default)]
 struct LastLogged {
     told_at: Option<Instant>,
@@ -122,13 +122,13 @@ impl Endpoint {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the server is taken for down.
+    /// Returns whether the server counts as down.
     pub(super) fn is_down(&self) -> bool {
         *self.breaker() != Breaker::Closed
     }
 
-    /// Makes all calls in one round trip. Each gets its own answer. A server that this process has not met gets none of
-    /// them if one has `to_met`.
+    /// Makes all calls in one round trip. Each gets its own answer. If one of the calls has `to_met`, a server that
+    /// this process has not met gets no call at all.
     pub(super) fn run(&self, calls: &[&Call]) -> Exchange {
         let silent = |why: &str| Exchange {
             answers: calls.iter().map(|_| Err(Failure::NotRun(self.down(why)))).collect(),
@@ -204,7 +204,7 @@ impl Endpoint {
         Exchange { answers, was_silent: false }
     }
 
-    /// Returns the wait that must follow these calls. Returns an error if none of them may be made.
+    /// Returns the wait that must follow these calls. Returns an error if the calls must not be made.
     fn wait_for(&self, wire: &mut PooledConnection, calls: &[&Call]) -> Result<Option<Wait>, StoreError> {
         if calls.iter().all(|call| call.durability == Durability::Memory) {
             return Ok(None);
@@ -214,18 +214,18 @@ impl Endpoint {
         Ok(Wait::for_calls(calls, &capability, self.limit))
     }
 
-    /// Returns what the server can promise. For a server that is taken for down, it waits only 10 ms for a connection.
+    /// Returns what the server can promise. If the server counts as down, this waits only 10 ms for a connection.
     pub(super) fn capability(&self) -> Result<Capability, StoreError> {
         let mut wire = self.checkout(self.patience()).map_err(|why| self.down(&why))?;
         self.capability_on(&mut wire).map_err(|e| self.down(&words(&e)))
     }
 
-    /// Runs a command that concerns no shard, whether the server is taken for down or not.
+    /// Runs a command that concerns no shard, even if the server counts as down.
     pub(super) fn ask<T: redis::FromRedisValue>(&self, cmd: &Cmd) -> Result<T, StoreError> {
         self.ask_within(self.timeout, cmd)
     }
 
-    /// Runs a command as `ask` does. For a server that is taken for down, it waits only 10 ms for a connection.
+    /// Runs a command as `ask` does. If the server counts as down, this waits only 10 ms for a connection.
     pub(super) fn ask_briefly<T: redis::FromRedisValue>(&self, cmd: &Cmd) -> Result<T, StoreError> {
         self.ask_within(self.patience(), cmd)
     }
@@ -346,8 +346,8 @@ impl Endpoint {
         StoreError::NodeDown(format!("{}: {why}", self.name))
     }
 
-    /// Returns whether an error means that the server does not answer, and notes this. A connection that was closed
-    /// does not mean it: the next connection shows which server answers.
+    /// Returns whether an error means that the server does not answer, and notes this. A closed connection does not
+    /// mean this: the next connection shows which server answers.
     fn is_silence(&self, why: &RedisError) -> bool {
         if why.is_connection_dropped() {
             return false;

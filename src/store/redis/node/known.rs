@@ -26,8 +26,8 @@ impl Node {
         away.or(unset).filter(|_| !some).map_or(Ok(()), Err)
     }
 
-    /// Reads from shards how many shards there are, or with `tells` writes it where it is missing. Returns the shards
-    /// without this mark, and why some shards could not be asked.
+    /// Reads from shards how many shards there are. With `tells`, also writes this number to the shards that do not
+    /// have it. Returns the shards without this number, and why some shards could not be asked.
     fn marks(&self, shards: &[usize], tells: bool) -> Result<(Vec<usize>, Option<StoreError>), StoreError> {
         let call = |shard: &usize| {
             let mut call = self.plain(if tells { "SET" } else { "GET" }, *shard, "shards");

@@ -274,7 +274,7 @@ impl Node {
         (answers, silent)
     }
 
-    /// Returns whether the server of a shard is taken for down.
+    /// Returns whether the server of a shard counts as down.
     pub(super) fn is_down(&self, shard: usize) -> bool {
         match &self.servers {
             Servers::One(server) => server.is_down(),
@@ -314,7 +314,7 @@ impl Node {
         }
     }
 
-    /// Asks each server of the node about itself, whether it is taken for down or not.
+    /// Asks each server of the node about itself, even a server that counts as down.
     pub(super) fn probe(&self, probe: Probe) -> Vec<Probed> {
         let masters = self.masters(probe == Probe::Cluster);
         if masters.is_empty() {
@@ -335,7 +335,8 @@ impl Node {
         probed
     }
 
-    /// Returns the masters that can be asked: those of the known map, or with `anew` those of a new one.
+    /// Returns the masters that can be asked: those of the known map of slots. With `anew`, the map is read again
+    /// first.
     fn masters(&self, anew: bool) -> Vec<Arc<Endpoint>> {
         match &self.servers {
             Servers::One(server) => vec![Arc::clone(server)],

@@ -1,5 +1,5 @@
-//! The meaning of the errors that a server answers. One table says what the caller gets, whether the server is left
-//! alone for a while, and what happens to the connections. Pure.
+//! The meaning of the errors that a server answers. One table says what the caller gets, whether dq sends nothing to
+//! the server for a while, and what happens to the connections. Pure.
 //!
 //! Each of these errors means that nothing was changed. A server refuses a script only at its first change, and never
 //! at a later one.
@@ -30,8 +30,8 @@ pub(super) enum CallerError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ConnectionFate {
     Kept,
-    /// None of them is used again. The server is not what it was taken for, so new connections ask for the address
-    /// again.
+    /// No connection is used again. The server is not the master, or not the expected server. So new connections ask
+    /// for the address again.
     AllDropped,
 }
 
@@ -40,7 +40,8 @@ pub(super) enum ConnectionFate {
 pub(super) struct Rule {
     code: &'static str,
     pub means: CallerError,
-    /// Whether nothing else is asked of the server for a moment. False where the error is about one shard of several.
+    /// Whether dq sends nothing more to the server for half a second. False if the error concerns only one of several
+    /// shards.
     pub opens_breaker: bool,
     pub wires: ConnectionFate,
 }
@@ -53,7 +54,8 @@ const RULES: [Rule; 14] = [
     // The server is a replica, or a master that has been made one.
     rule("READONLY", CallerError::Away, true, ConnectionFate::AllDropped),
     rule("MASTERDOWN", CallerError::Away, true, ConnectionFate::AllDropped),
-    // From a Cluster: where the shard's slot is, or that it is being moved. ASK is never followed: docs/REDIS.md.
+    // A Cluster says that the slot of the shard is on another server, or is being moved. dq never follows ASK:
+    // docs/REDIS.md.
     rule("MOVED", CallerError::Elsewhere, false, ConnectionFate::Kept),
     rule("ASK", CallerError::Away, false, ConnectionFate::Kept),
     rule("TRYAGAIN", CallerError::Away, false, ConnectionFate::Kept),

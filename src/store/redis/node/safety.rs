@@ -1,5 +1,5 @@
-//! Whether a server can make changes as safe as their topics ask. What it can do is checked before the changes are
-//! sent. The wait for them is sent after them.
+//! Whether a server can give changes the durability level that their topics request. dq checks this before it sends the
+//! changes. After the changes, it sends the command that waits for the level.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,8 +67,8 @@ impl Wait {
         Some(Wait { level: call.durability, limit, cmds })
     }
 
-    /// Returns why the changes are not as safe as asked, or none if they are. `answers` are the answers to the wait's
-    /// commands.
+    /// Returns why the changes have not reached their durability level. `None`: they have reached it. `answers` are the
+    /// answers to the wait's commands.
     fn missed(&self, answers: &[Result<Value, Failure>]) -> Option<String> {
         if answers.is_empty() {
             return None;
@@ -122,8 +122,8 @@ impl Endpoint {
         Ok(capability)
     }
 
-    /// Returns why none of these calls may be made, or none. They are refused if the server cannot make them as safe as
-    /// asked.
+    /// Returns why these calls must not be made: the server cannot give them the durability level that they request.
+    /// `None`: they may be made.
     pub(super) fn refusal(&self, calls: &[&Call], capability: &Capability) -> Option<StoreError> {
         let lack = calls.iter().find_map(|call| Some((call.durability, capability.lacks(call.durability)?)));
         lack.map(|(level, why)| {

@@ -38,7 +38,7 @@ pub(super) struct ServerId {
 }
 
 /// The servers at an address that this process has met: it has read the sets of all nodes that answer after it saw
-/// these servers. A server that was silent has to be met again.
+/// these servers. If a server has not answered, the process must meet it again.
 #[derive(Debug, Default)]
 pub(super) struct KnownServers(Mutex<HashSet<String>>);
 
@@ -102,7 +102,7 @@ pub(super) fn connect(
     Ok(connection)
 }
 
-/// Asks a server for its run id and its role. A server that does not allow this is taken for a master.
+/// Asks a server for its run id and its role. A server that does not allow this counts as a master.
 pub(super) fn identify(connection: &mut redis::Connection) -> Result<ServerId, RedisError> {
     let asked = redis::cmd("INFO").arg("server").arg("replication").query(connection);
     let info: redis::InfoDict = match asked {
