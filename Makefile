@@ -130,6 +130,8 @@ tools:
 # Of Prometheus the one tool that checks a page of metrics; its package would bring a service.
 	@command -v promtool >/dev/null || [ -x $(PROMTOOL) ] || { mkdir -p target/tools && cd target/tools && \
 		apt-get download prometheus && dpkg-deb -x prometheus_*.deb prometheus && rm prometheus_*.deb; }
+# What says how PHP reads dates, flags and answers.
+	@command -v php >/dev/null || $(APT) --no-install-recommends php-cli
 	@command -v systemd-analyze >/dev/null || $(APT) systemd
 	@command -v ip >/dev/null || $(APT) iproute2
 	@command -v strace >/dev/null || $(APT) strace

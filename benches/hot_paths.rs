@@ -10,9 +10,12 @@ use jiff::tz::TimeZone;
 use model::fair::{Asks, Fair, ServedTopic};
 use model::job::{Priority, TopicName};
 use model::rendezvous;
+use protocol::LocalClock;
 use protocol::dq::{Framing, parse};
 
 const SIZES: [usize; 3] = [64, 1 << 10, 64 << 10];
+
+const CLOCK: LocalClock<'_> = LocalClock { zone: &TimeZone::UTC, now_ms: || 0 };
 
 fn body(bytes: usize) -> String {
     format!("{{\"pad\":\"{}\"}}", "x".repeat(bytes - 10))
@@ -27,7 +30,7 @@ fn codec(c: &mut Criterion) {
         );
         group.throughput(Throughput::Bytes(add.len() as u64));
         group.bench_with_input(BenchmarkId::new("add", size), &add, |b, add| {
-            b.iter(|| parse(black_box(add.as_bytes()), &TimeZone::UTC).expect("it is an add"));
+            b.iter(|| parse(black_box(add.as_bytes()), CLOCK).expect("it is an add"));
         });
     }
     let answer = br#"{"code":1,"msg":"succ","data":[]}"#;

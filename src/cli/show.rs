@@ -105,7 +105,7 @@ pub(super) fn moment(ms: i64) -> String {
 
 fn at_zone(ms: i64, zone: TimeZone) -> String {
     let told = |at: Timestamp| at.to_zoned(zone).strftime("%Y-%m-%d %H:%M:%S%:z").to_string();
-    Timestamp::from_millisecond(ms).map_or_else(|_| ms.to_string(), told)
+    Timestamp::from_millisecond(ms).map_or_else(|_| model::json_time::rfc3339(ms), told)
 }
 
 /// Returns a moment, and how far from now it is.

@@ -7,13 +7,13 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::ser::{SerializeMap, Serializer};
 use serde_json::value::RawValue;
 
 use crate::job::Body;
+use crate::json_time;
 
 /// The fields of a body, in their order: name and JSON text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,8 +90,7 @@ impl serde::Serialize for Fields {
 
 /// Returns a time in `zone`, such as `2026-11-20 23:58:21`. `at_ms` is in Unix milliseconds.
 pub fn local_time(at_ms: i64, zone: &TimeZone) -> String {
-    let at = Timestamp::from_millisecond(at_ms).unwrap_or(Timestamp::UNIX_EPOCH);
-    at.to_zoned(zone.clone()).strftime("%Y-%m-%d %H:%M:%S").to_string()
+    json_time::on_wall_clock(at_ms, zone).strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
 fn quoted(plain: &str) -> String {

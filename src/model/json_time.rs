@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
 use serde_json::value::RawValue;
 
 use crate::job::LATEST_MS;
@@ -48,9 +50,16 @@ pub fn moment_ms(raw: &RawValue) -> Option<i64> {
 
 /// Writes a moment, given in Unix milliseconds, as RFC 3339 in UTC, such as `2026-12-01T15:50:50.000Z`.
 pub fn rfc3339(ms: i64) -> String {
+    format!("{:.3}Z", on_wall_clock(ms, &TimeZone::UTC))
+}
+
+/// Returns what the clocks of a zone show at a moment in Unix milliseconds. At the end of the year 9999 they stop.
+pub fn on_wall_clock(ms: i64, zone: &TimeZone) -> DateTime {
     // A `jiff::Timestamp` cannot hold the end of the year 9999, because that moment has no local time in some zones.
+    let at = jiff::Timestamp::from_millisecond(ms).unwrap_or(jiff::Timestamp::MAX);
+    let offset_ms = i64::from(zone.to_offset(at).seconds()) * 1000;
     let epoch = jiff::civil::date(1970, 1, 1).to_datetime(jiff::civil::Time::midnight());
-    format!("{:.3}Z", epoch.saturating_add(jiff::SignedDuration::from_millis(ms)))
+    epoch.saturating_add(jiff::SignedDuration::from_millis(ms.saturating_add(offset_ms)))
 }
 
 /// Reads a whole number from JSON, also in the form that encoders of floating-point numbers write: `1800000.0`,
@@ -97,6 +106,9 @@ mod tests {
         assert_eq!(rfc3339(1_796_140_250_007), "2026-12-01T15:50:50.007Z");
         assert_eq!(rfc3339(LATEST_MS), "9999-12-31T23:59:59.999Z");
         assert_eq!(rfc3339(0), "1970-01-01T00:00:00.000Z");
+        let shanghai = TimeZone::get("Asia/Shanghai").unwrap();
+        assert_eq!(on_wall_clock(1_796_140_250_007, &shanghai).to_string(), "2026-12-01T23:50:50.007");
+        assert_eq!(on_wall_clock(253_402_271_999_000, &shanghai).to_string(), "9999-12-31T23:59:59");
     }
 
     #[test]

@@ -7,3 +7,5 @@
 
 pub mod dq;
 mod fix_time;
+
+pub use fix_time::LocalClock;

@@ -5,8 +5,11 @@ use jiff::tz::TimeZone;
 use model::fields::{Fields, Marks};
 use model::job::Body;
 use proptest::prelude::*;
+use protocol::LocalClock;
 use protocol::dq::{Answer, Command, DIGITS_MAX, Framing, HEADER, parse};
 use serde_json::{Map, Value, json};
+
+const CLOCK: LocalClock<'_> = LocalClock { zone: &TimeZone::UTC, now_ms: || 0 };
 
 const MAX: usize = 1 << 16;
 
@@ -70,7 +73,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_understood_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        if let Err(refusal) = parse(&bytes, &TimeZone::UTC) {
+        if let Err(refusal) = parse(&bytes, CLOCK) {
             let answer: Value = serde_json::from_slice(&Answer::failure(&refusal).to_json()).unwrap();
             prop_assert_eq!(&answer["code"], 0);
             prop_assert!(!answer["msg"].as_str().unwrap().is_empty());
@@ -79,7 +82,7 @@ proptest! {
 
     #[test]
     fn nearly_right_requests_are_understood_or_refused(request in near_request()) {
-        match parse(request.to_string().as_bytes(), &TimeZone::UTC) {
+        match parse(request.to_string().as_bytes(), CLOCK) {
             Ok(Command::Add(add)) => {
                 let same: Value = serde_json::from_str(add.body.as_str()).unwrap();
                 prop_assert_eq!(&same, &request["body"]);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -159,14 +159,15 @@ fn add_too_much(attack: Attack<'_>, token: &str) {
     }
 }
 
-/// The memory of all processes of a daemon, without what they share, in KiB.
-fn memory_kib(daemon: &Daemon) -> u64 {
+/// The memory of the processes of a daemon, without what they share, in KiB by name.
+fn memory_kib(daemon: &Daemon) -> BTreeMap<String, u64> {
     let of = |pid: Pid| -> Option<u64> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
         let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
         line.trim().trim_end_matches(" kB").parse().ok()
     };
-    daemon.children().into_values().chain([daemon.pid()]).filter_map(of).sum()
+    let all = daemon.children().into_iter().chain([("dq-master".to_owned(), daemon.pid())]);
+    all.filter_map(|(name, pid)| Some((name, of(pid)?))).collect()
 }
 
 /// The value below which 99 of 100 lie.
@@ -233,7 +234,7 @@ fn neighbours_do_not_notice_an_attack() {
     let (evil, own) = (token(&daemon, "evil", "produce:evil.*"), token(&daemon, "good", "produce:good.*"));
     let (http, tcp) = (daemon.http, daemon.address().port());
     let (over, effects) = (AtomicBool::new(false), Effects::default());
-    let most_kib = AtomicU64::new(0);
+    let most_kib: Mutex<BTreeMap<String, u64>> = Mutex::default();
     let (mut adds, mut added) = (Vec::new(), 0);
     std::thread::scope(|scope| {
         let over = &over;
@@ -293,7 +294,12 @@ fn neighbours_do_not_notice_an_attack() {
         let (daemon, most_kib) = (&daemon, &most_kib);
         scope.spawn(move || {
             while !over.load(Ordering::Relaxed) {
-                most_kib.fetch_max(memory_kib(daemon), Ordering::Relaxed);
+                let now = memory_kib(daemon);
+                let mut most = most_kib.lock().unwrap();
+                if now.values().sum::<u64>() > most.values().sum() {
+                    *most = now;
+                }
+                drop(most);
                 std::thread::sleep(Duration::from_millis(500));
             }
         });
@@ -335,8 +341,10 @@ fn neighbours_do_not_notice_an_attack() {
     });
     good.wait_for(added, 30 * SECOND);
     let (add_p99, late_p99) = (p99(&mut adds), p99(&mut late.lock().unwrap()));
-    let (memory, log) =
-        (most_kib.load(Ordering::Relaxed) >> 10, folder_bytes(&logs) + daemon.log().len() as u64);
+    let most_kib = most_kib.into_inner().unwrap();
+    println!("memory in KiB: {most_kib:?}");
+    let memory = most_kib.values().sum::<u64>() >> 10;
+    let log = folder_bytes(&logs) + daemon.log().len() as u64;
     println!(
         "{seconds} s under attack: {added} adds of another tenant, p99 {add_p99:?}; lateness p99 {late_p99:?}; memory up to \
          {memory} MiB; log {} KiB",

@@ -4,6 +4,7 @@
 #![allow(missing_docs)]
 
 mod alerts;
+mod as_php;
 mod auth;
 mod bells;
 mod bench;

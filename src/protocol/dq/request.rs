@@ -3,13 +3,12 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use jiff::tz::TimeZone;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::Refusal;
 use super::fields::{Fields, OPTIONS, TIMES};
-use crate::fix_time;
+use crate::fix_time::{self, LocalClock};
 use model::headers::Headers;
 use model::job::{Body, Due, JobId, JobKey, LATEST_MS, OnConflict, Priority, TopicName};
 use model::json_time;
@@ -58,8 +57,8 @@ pub enum Command {
     Auth(PresentedToken),
 }
 
-/// Parses a request. A `fix_time` without an offset is read in `zone`.
-pub fn parse(json: &[u8], zone: &TimeZone) -> Result<Command, Refusal> {
+/// Parses a request. A `fix_time` is read by `clock`.
+pub fn parse(json: &[u8], clock: LocalClock<'_>) -> Result<Command, Refusal> {
     let broken = |e: String| Refusal::new("bad_json", format!("the request is not a JSON object: {e}"));
     let text = std::str::from_utf8(json).map_err(|e| broken(e.to_string()))?;
     let (fields, mistakes) = Fields::parse(text).map_err(|e| broken(e.to_string()))?;
@@ -68,9 +67,9 @@ pub fn parse(json: &[u8], zone: &TimeZone) -> Result<Command, Refusal> {
     match string("cmd", cmd)?.as_ref() {
         "add" => {
             fields.check(mistakes)?;
-            Ok(Command::Add(request.add(None, zone)?))
+            Ok(Command::Add(request.add(None, clock)?))
         }
-        "madd" => madd(request, zone),
+        "madd" => madd(request, clock),
         "get" => Ok(Command::Get(request.key(None)?)),
         "del" => Ok(Command::Del(request.key(None)?)),
         "run" => Ok(Command::Run(request.key(None)?)),
@@ -90,7 +89,7 @@ pub fn parse(json: &[u8], zone: &TimeZone) -> Result<Command, Refusal> {
     }
 }
 
-fn madd(common: Request<'_>, zone: &TimeZone) -> Result<Command, Refusal> {
+fn madd(common: Request<'_>, clock: LocalClock<'_>) -> Result<Command, Refusal> {
     let jobs: Vec<&RawValue> = serde_json::from_str(common.required("jobs")?.get())
         .map_err(|_| Refusal::new("bad_field", "jobs is not a list"))?;
     if jobs.len() > BATCH_MAX {
@@ -107,7 +106,7 @@ fn madd(common: Request<'_>, zone: &TimeZone) -> Result<Command, Refusal> {
         let (fields, mistakes) = Fields::parse(raw.get())
             .map_err(|e| Refusal::new("bad_field", format!("a job is not a JSON object: {e}")))?;
         fields.check(mistakes)?;
-        Request(fields).add(common.get("topic"), zone)
+        Request(fields).add(common.get("topic"), clock)
     };
     Ok(Command::Madd(jobs.iter().map(one).collect()))
 }
@@ -137,11 +136,11 @@ impl<'a> Request<'a> {
         Ok(JobKey { topic, id })
     }
 
-    fn add(&self, topic_of_all: Option<&RawValue>, zone: &TimeZone) -> Result<Add, Refusal> {
+    fn add(&self, topic_of_all: Option<&RawValue>, clock: LocalClock<'_>) -> Result<Add, Refusal> {
         Ok(Add {
             key: self.key(topic_of_all)?,
             body: Body::from(self.required("body")?),
-            due: self.due(zone)?,
+            due: self.due(clock)?,
             priority: match self.get("priority") {
                 None => Priority::default(),
                 Some(raw) => one_of("priority", raw, "\"high\", \"normal\" or \"low\"")?,
@@ -165,7 +164,7 @@ impl<'a> Request<'a> {
         headers.map_err(|e| Refusal::new("bad_field", format!("headers: {e}")))
     }
 
-    fn due(&self, zone: &TimeZone) -> Result<Option<Due>, Refusal> {
+    fn due(&self, clock: LocalClock<'_>) -> Result<Option<Due>, Refusal> {
         // Users of the PHP client leave fix_time empty if they give no due time.
         let says = |name: &&str| self.get(name).is_some_and(|raw| *name != "fix_time" || raw.get() != "\"\"");
         let mut given = TIMES.into_iter().filter(says);
@@ -178,7 +177,7 @@ impl<'a> Request<'a> {
         let due = match name {
             "fix_time" => {
                 let text = string(name, raw)?;
-                fix_time::moment(&text, zone).map(Due::At).ok_or("a date such as \"2026-12-01 23:50:50\"")
+                fix_time::due(&text, clock).ok_or(fix_time::FORMS)
             }
             "delay" => json_time::duration(raw).map(Due::In).ok_or(json_time::DURATION),
             "delay_ms" => {
@@ -244,10 +243,14 @@ fn number(field: &str, raw: &RawValue, range: std::ops::RangeInclusive<i64>) -> 
 
 #[cfg(test)]
 mod tests {
+    use jiff::tz::TimeZone;
+
     use super::*;
 
+    const UTC: LocalClock<'_> = LocalClock { zone: &TimeZone::UTC, now_ms: || 0 };
+
     fn parse_text(json: &str) -> Result<Command, Refusal> {
-        parse(json.as_bytes(), &TimeZone::UTC)
+        parse(json.as_bytes(), UTC)
     }
 
     fn add_of(json: &str) -> Add {
@@ -260,7 +263,8 @@ mod tests {
     #[test]
     fn recorded_requests_are_understood() {
         let json = br#"{"id":"i-1","body":{"a":1,"zh":"\u4e2d\u6587","n":{"x":[1,2]}},"fix_time":"2026-12-01 23:50:50","cmd":"add","topic":"soon"}"#;
-        let add = match parse(json, &TimeZone::get("Asia/Shanghai").unwrap()) {
+        let shanghai = TimeZone::get("Asia/Shanghai").unwrap();
+        let add = match parse(json, LocalClock { zone: &shanghai, ..UTC }) {
             Ok(Command::Add(add)) => add,
             other => panic!("{other:?}"),
         };
@@ -341,7 +345,7 @@ mod tests {
             (r#"{"cmd":"get","topic":"t","id":{}}"#.to_owned(), "bad_field", ["id is {}", "a string"]),
             (r#"{"cmd":"add","topic":"t","id":"i"}"#.to_owned(), "missing_field", ["body", "missing"]),
             (job(r#","fix_time":"never""#), "bad_field", ["fix_time", "never"]),
-            (job(r#","fix_time":"2026-02-30 00:00:00""#), "bad_field", ["fix_time", "2026-02-30"]),
+            (job(r#","fix_time":"2026-13-01 00:00:00""#), "bad_field", ["fix_time", "2026-13-01"]),
             (job(r#","delay_ms":-1"#), "bad_field", ["delay_ms is -1", "0 to"]),
             (job(r#","delay_ms":1.5"#), "bad_field", ["delay_ms is 1.5", "whole"]),
             (job(r#","run_at_ms":1,"delay_ms":1"#), "bad_field", ["delay_ms", "run_at_ms"]),
@@ -366,6 +370,6 @@ mod tests {
             assert_eq!(refusal.err, err, "{json}: {}", refusal.msg);
             assert!(hints.iter().all(|h| refusal.msg.contains(h)), "{json}: {}", refusal.msg);
         }
-        assert!(parse(b"\xff\xfe", &TimeZone::UTC).is_err());
+        assert!(parse(b"\xff\xfe", UTC).is_err());
     }
 }

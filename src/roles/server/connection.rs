@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 use mio::net::TcpStream;
 
 use super::answer::{Json, TcpRequestSource, Ticket, refused};
+use super::buffer_memory::BufferMemory;
 use super::handoff::HandoffState;
 use super::reply::Reply;
 use super::request::{Client, RequestOutcome, RequestRouter};
 use super::socket::{ReadOutcome, Socket, consume};
+use model::failure_limiter::Source;
 use model::token::Pass;
 use protocol::dq::{Framing, Refusal};
 use role::submit::Submitter;
@@ -86,6 +88,8 @@ pub(super) struct Connection {
     first: u64,
     /// The bytes of the answers in `replies`; a pending answer counts as its guess.
     owed: usize,
+    /// The bytes of the buffers when they were last counted.
+    counted: usize,
     /// Complete frames are in the inbox. They wait until the client takes answers, or until the store has room.
     held: bool,
 }
@@ -105,6 +109,7 @@ impl Connection {
             replies: VecDeque::new(),
             first: 0,
             owed: 0,
+            counted: 0,
             held: false,
         }
     }
@@ -196,9 +201,23 @@ impl Connection {
         }
     }
 
-    /// Returns the memory that the bytes take which were read and are not yet parsed.
-    pub(super) fn inbox_bytes(&self) -> usize {
-        self.inbox.capacity()
+    /// Returns the memory of the buffers, in bytes: what was read and is not yet parsed, and the answers that are not
+    /// yet written.
+    pub(super) fn buffered_bytes(&self) -> usize {
+        self.inbox.capacity() + self.outbox.capacity() + self.owed
+    }
+
+    /// Notes how much memory the buffers take now.
+    pub(super) fn count_memory(&mut self, memory: &mut BufferMemory) {
+        let now = self.buffered_bytes();
+        memory.changed(Source::address(self.peer.ip()), self.counted, now);
+        self.counted = now;
+    }
+
+    /// Notes that the buffers are gone.
+    pub(super) fn free_memory(&mut self, memory: &mut BufferMemory) {
+        memory.changed(Source::address(self.peer.ip()), self.counted, 0);
+        self.counted = 0;
     }
 
     /// Returns whether the connection may be closed to free its memory. One that is offered to another process may

@@ -6,6 +6,7 @@
 //! Begin with [`run`], then `connection` (one client) and `request` (one command).
 
 mod answer;
+mod buffer_memory;
 mod connection;
 mod drain;
 mod handoff;
@@ -28,6 +29,7 @@ use rustls::{ServerConfig, ServerConnection};
 use slab::Slab;
 
 use self::answer::TcpRequestSource;
+use self::buffer_memory::BufferMemory;
 use self::connection::{AfterTurn, Connection, TURN};
 use self::handoff::{HandoffReceiver, HandoffSender};
 use self::request::RequestRouter;
@@ -50,9 +52,9 @@ const TOPICS: Token = Token(usize::MAX - 7);
 /// How long a drain waits for clients to take their last answers, once the store has given them.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
-/// The memory that the inboxes of all connections may take together, in bytes. It is at least four times the longest
+/// The memory that the buffers of all connections may take together, in bytes. It is at least four times the longest
 /// frame.
-const INBOXES_MAX: usize = 32 << 20;
+const BUFFERS_MAX: usize = 32 << 20;
 
 /// Runs the role.
 pub fn run(mut context: Context) -> Result<()> {
@@ -70,8 +72,7 @@ struct Server {
     accept_at: Option<Instant>,
     connections: Slab<Connection>,
     open: OpenConnections,
-    /// The memory of all inboxes together, in bytes.
-    inboxes: usize,
+    memory: BufferMemory,
     /// Distinguishes a connection from an earlier one in the same place.
     next_serial: u64,
     /// Connections whose turn ended while their sockets may hold more bytes. No further event reports those bytes.
@@ -121,7 +122,8 @@ impl Server {
             HANDOFF_RECEIVER,
             Interest::READABLE,
         )?;
-        let ServerSettings { max_connections, max_connections_per_source, .. } = context.settings.server;
+        let ServerSettings { max_connections, max_connections_per_source, max_frame, .. } =
+            context.settings.server;
         let tls = context.settings.server.tls.as_ref();
         let tls = tls.map(|certificate| role::tls::server_config(certificate, "server")).transpose()?;
         Ok(Server {
@@ -134,7 +136,7 @@ impl Server {
             accept_at: None,
             connections: Slab::new(),
             open: OpenConnections::new(max_connections, max_connections_per_source),
-            inboxes: 0,
+            memory: BufferMemory::new(BUFFERS_MAX.max(4 * max_frame)),
             next_serial: 0,
             unfinished: Vec::new(),
             stalled: Vec::new(),
@@ -288,7 +290,7 @@ impl Server {
         }
         self.next_serial += 1;
         let connection = entry.insert(connection(stream, self.next_serial));
-        self.inboxes += connection.inbox_bytes();
+        connection.count_memory(&mut self.memory);
         self.open.opened(Source::address(peer.ip()));
         Some(place)
     }
@@ -296,9 +298,8 @@ impl Server {
     /// Gives a connection its turn: it reads, parses, hands requests to the store, and writes.
     fn serve(&mut self, place: usize) {
         let Some(connection) = self.connections.get_mut(place) else { return };
-        self.inboxes -= connection.inbox_bytes();
         let after = connection.turn(place, &self.front, &mut self.submit, &mut self.buffer);
-        self.inboxes += connection.inbox_bytes();
+        connection.count_memory(&mut self.memory);
         match after {
             AfterTurn::Waits => {}
             AfterTurn::MoreToRead => self.unfinished.push(place),
@@ -310,24 +311,24 @@ impl Server {
         let closes =
             connection.closes_at(self.front.settings.server.idle_timeout, self.front.proof_patience());
         self.sweep_by(connection.overdue_at(STORE_TIMEOUT).map_or(closes, |overdue| overdue.min(closes)));
-        self.limit_inboxes();
+        self.limit_memory();
     }
 
-    /// Closes the connections with the largest inboxes while all inboxes together take too much memory.
-    fn limit_inboxes(&mut self) {
-        let most = INBOXES_MAX.max(4 * self.front.settings.server.max_frame);
-        while self.inboxes > most {
-            let closable = self.connections.iter().filter(|(_, connection)| connection.is_closable());
-            let Some((place, largest)) = closable.max_by_key(|(_, connection)| connection.inbox_bytes())
+    /// Closes connections while all buffers together take too much memory.
+    fn limit_memory(&mut self) {
+        while let Some(client) = self.memory.client_over_limit() {
+            let of_client = |c: &Connection| Source::address(c.peer.ip()) == client && c.is_closable();
+            let closable = self.connections.iter().filter(|(_, connection)| of_client(connection));
+            let Some((place, largest)) = closable.max_by_key(|(_, connection)| connection.buffered_bytes())
             else {
                 return;
             };
             self.turned_away += 1;
             if self.turned_away.is_power_of_two() {
-                let (peer, bytes) = (largest.peer, largest.inbox_bytes());
-                let all = self.inboxes;
+                let (peer, bytes, all) = (largest.peer, largest.buffered_bytes(), self.memory.all());
                 log::warn!(
-                    "{peer} is closed: {bytes} bytes of it wait for the rest of a frame, and {all} of all clients"
+                    "{peer} is closed: unfinished requests and unread answers take {bytes} bytes, and {all} bytes of all \
+                     clients"
                 );
             }
             self.close(place);
@@ -357,7 +358,7 @@ impl Server {
 
     fn close(&mut self, place: usize) {
         if let Some(mut connection) = self.connections.try_remove(place) {
-            self.inboxes -= connection.inbox_bytes();
+            connection.free_memory(&mut self.memory);
             self.open.closed(Source::address(connection.peer.ip()));
             // If this fails, closing the socket also removes it from the poll.
             let _ = self.poll.registry().deregister(&mut connection.socket.stream);

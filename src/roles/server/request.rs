@@ -19,6 +19,7 @@ use model::quota::Quota;
 use model::scope::Need;
 use model::settings::{Auth, Settings};
 use model::token::{Pass, PresentedToken, Token};
+use protocol::LocalClock;
 use protocol::dq::{self, Add, Command, DIGITS_MAX, FrameError, Framing, Refusal};
 use role::submit::{Request, Submitter};
 use role::{LiveTopics, RefusalLog};
@@ -103,7 +104,7 @@ impl RequestRouter {
         ticket: Ticket,
         submit: &mut Submitter<TcpRequestSource>,
     ) -> RequestOutcome {
-        let command = match dq::parse(json, &self.zone) {
+        let command = match dq::parse(json, LocalClock { zone: &self.zone, now_ms: host::now_ms }) {
             Ok(Command::Ping) => return RequestOutcome::Answered(SUCCESS.into()),
             Ok(Command::Auth(shown)) => return RequestOutcome::Answered(self.let_in(&shown, client)),
             other => other,

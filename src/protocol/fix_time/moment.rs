@@ -1,0 +1,140 @@
+//! From what a text says to the moment that it means.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+
+use super::LocalClock;
+use super::written::{Date, DayOfMonth, Time, TimeOfDay, WeekdayRule, Written, Zone};
+use model::job::{Due, LATEST_MS};
+
+const DAY_MS: i64 = 24 * 3600 * 1000;
+
+/// The calendar repeats itself after 400 years, which are this many days. So dates beyond jiff's last year are possible.
+const CYCLE_DAYS: i64 = 146_097;
+
+const EPOCH: jiff::civil::Date = jiff::civil::date(1970, 1, 1);
+
+/// A moment of a wall clock: days since 1970-01-01, and milliseconds of the day (a day or more is possible).
+#[derive(Debug, Clone, Copy)]
+struct WallTime {
+    days: i64,
+    ms: i64,
+}
+
+/// Returns when a job with this text is due. None: before 1970, or beyond the years that dq calculates with.
+pub(super) fn due(written: &Written, clock: LocalClock<'_>) -> Option<Due> {
+    let zone = match &written.zone {
+        None => clock.zone.clone(),
+        Some(Zone::Named(zone)) => zone.clone(),
+        Some(Zone::Offset(seconds)) => TimeZone::fixed(jiff::tz::Offset::from_seconds(*seconds as i32).ok()?),
+    };
+    let now_ms = (clock.now_ms)();
+    // As in PHP, a date that the text does not give is the one of the server, also beside another zone.
+    let now = Timestamp::from_millisecond(now_ms).ok()?.to_zoned(clock.zone.clone()).datetime();
+    let at_ms = to_unix_ms(wall_time(written, now)?, &zone)?.checked_add(written.seconds * 1000)?;
+    if is_shift_alone(written) {
+        let wait = u64::try_from(at_ms.saturating_sub(now_ms)).unwrap_or(0);
+        return (at_ms <= LATEST_MS).then_some(Due::In(Duration::from_millis(wait)));
+    }
+    (at_ms >= 0).then_some(Due::At(at_ms.min(LATEST_MS)))
+}
+
+/// Returns whether a text says only how far the moment is from now.
+fn is_shift_alone(written: &Written) -> bool {
+    let at_present = written.date.is_none() && written.time == TimeOfDay::Unknown;
+    at_present && written.weekday.is_none() && written.day_of_month.is_none()
+}
+
+/// Returns the moment on the wall clock of the zone, without the shift by seconds: hours pass alike on all days.
+fn wall_time(written: &Written, now: DateTime) -> Option<WallTime> {
+    let Date { year, month, day } = written.date.unwrap_or_default();
+    let year = year.unwrap_or(i64::from(now.year()));
+    let month = month.unwrap_or(i64::from(now.month()));
+    let day = day.unwrap_or(i64::from(now.day()));
+    let mut ms = match written.time {
+        TimeOfDay::Given(Time { hour, minute, second }) => (hour * 3600 + minute * 60 + second) * 1000,
+        TimeOfDay::Unknown if written.date.is_none() => ms_of_day(now),
+        TimeOfDay::Unknown | TimeOfDay::Midnight => 0,
+    };
+    // `24:00` and a day that the month does not have are of the next day or month, before anything is counted from them.
+    let day = first_of_month(year, month)? + day - 1 + ms / DAY_MS;
+    ms %= DAY_MS;
+    let (year, month, day) = civil(day + weekday_shift(written, day))?;
+    let first = |more| first_of_month(year, month + written.months + more);
+    let days = match written.day_of_month {
+        None => first(0)? + day - 1,
+        Some(DayOfMonth::First) => first(0)?,
+        Some(DayOfMonth::Last) => first(1)? - 1,
+        Some(DayOfMonth::Nth(weekday, nth)) => first(0)? + until_weekday(first(0)?, weekday) + 7 * (nth - 1),
+        Some(DayOfMonth::LastWeekday(weekday)) => first(1)? + until_weekday(first(1)?, weekday) - 7,
+    };
+    Some(WallTime { days: days + written.days, ms })
+}
+
+fn ms_of_day(now: DateTime) -> i64 {
+    let seconds = i64::from(now.hour()) * 3600 + i64::from(now.minute()) * 60 + i64::from(now.second());
+    seconds * 1000 + i64::from(now.millisecond())
+}
+
+/// Returns how many days the day of the week is from this day.
+fn weekday_shift(written: &Written, day: i64) -> i64 {
+    let Some((weekday, rule)) = written.weekday else { return 0 };
+    let present = weekday_of(day);
+    // Sunday is the last day of a week here.
+    let of_week = |weekday: i64| if weekday == 0 { 7 } else { weekday };
+    match rule {
+        WeekdayRule::OfThisWeek => of_week(weekday) - of_week(present),
+        // With a shift into the past, today counts: the shift leads to a day before it.
+        _ if written.days < 0 => (weekday - present).rem_euclid(7),
+        WeekdayRule::FromToday => (weekday - present).rem_euclid(7),
+        WeekdayRule::AfterToday => (weekday - present - 1).rem_euclid(7) + 1,
+    }
+}
+
+/// Returns how many days after this day the next day of this name is. 0: it is that day.
+fn until_weekday(day: i64, weekday: i64) -> i64 {
+    (weekday - weekday_of(day)).rem_euclid(7)
+}
+
+/// Returns the day of the week of a day, from Sunday, which is 0.
+fn weekday_of(day: i64) -> i64 {
+    // 1970-01-01 was a Thursday.
+    (day + 4).rem_euclid(7)
+}
+
+/// Returns the day on which a month begins. The month may be any number: 13 is January of the next year.
+fn first_of_month(year: i64, month: i64) -> Option<i64> {
+    let months = year.checked_mul(12)?.checked_add(month - 1)?;
+    let (year, month) = (months.div_euclid(12), months.rem_euclid(12) + 1);
+    if !(-9000..=12_000).contains(&year) {
+        return None;
+    }
+    let cycles = (year - 2000).div_euclid(400);
+    let date = jiff::civil::Date::new((year - 400 * cycles) as i16, month as i8, 1).ok()?;
+    let since = date.since(EPOCH).ok()?;
+    Some(i64::from(since.get_days()) + cycles * CYCLE_DAYS)
+}
+
+/// Returns the year, the month and the day of the month of a day.
+fn civil(days: i64) -> Option<(i64, i64, i64)> {
+    let cycles = days.div_euclid(CYCLE_DAYS);
+    let date = EPOCH.checked_add(jiff::Span::new().days(days.rem_euclid(CYCLE_DAYS))).ok()?;
+    Some((i64::from(date.year()) + 400 * cycles, date.month().into(), date.day().into()))
+}
+
+/// Returns the moment in Unix milliseconds at which the zone's clock shows a time. If the clock skips the time, it is
+/// the time as many minutes later. If the clock shows the time twice, it is the first one.
+fn to_unix_ms(wall: WallTime, zone: &TimeZone) -> Option<i64> {
+    let ms = wall.days.checked_mul(DAY_MS)?.checked_add(wall.ms)?;
+    let local =
+        EPOCH.to_datetime(jiff::civil::Time::midnight()).checked_add(jiff::SignedDuration::from_millis(ms));
+    match local.ok().and_then(|local| zone.to_zoned(local).ok()) {
+        Some(found) => Some(found.timestamp().as_millisecond()),
+        // The last days that jiff knows, and all later ones: the offset does not change any more.
+        None if ms > 0 => Some(ms - i64::from(zone.to_offset(Timestamp::MAX).seconds()) * 1000),
+        None => None,
+    }
+}

@@ -1,0 +1,261 @@
+//! What a text says, word by word, before it is known which moment this is.
+
+use jiff::tz::TimeZone;
+
+use super::rules;
+use super::scanner::Scanner;
+
+/// A date. A part that the text does not give is the present one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Date {
+    pub year: Option<i64>,
+    /// 1 to 12.
+    pub month: Option<i64>,
+    /// 0 to 31. A day that the month does not have is one of the next month (0: of the month before).
+    pub day: Option<i64>,
+}
+
+/// A time of day. The hour may be 24 and the second 60.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Time {
+    pub hour: i64,
+    pub minute: i64,
+    pub second: i64,
+}
+
+/// The units that a moment is shifted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unit {
+    Second,
+    Day,
+    Month,
+}
+
+/// Which day with the name of a day of the week is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WeekdayRule {
+    /// The first one that is today or later.
+    FromToday,
+    /// The first one after today.
+    AfterToday,
+    /// The one of the present week, which begins on Monday.
+    OfThisWeek,
+}
+
+/// A day at the edge of the month, or counted within it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DayOfMonth {
+    First,
+    Last,
+    /// This day of the week (from Sunday, 0) for this time in the month, from 1.
+    Nth(i64, i64),
+    /// The last such day of the week in the month.
+    LastWeekday(i64),
+}
+
+/// A zone.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Zone {
+    /// Seconds east of UTC.
+    Offset(i64),
+    Named(TimeZone),
+}
+
+/// One word of a text.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Word {
+    Now,
+    /// A number of days from today, at midnight.
+    Today(i64),
+    Noon,
+    Date(Date),
+    Time(Time),
+    DateTime(Date, Time),
+    /// This many days after the first of January of a year.
+    DayOfYear(i64, i64),
+    /// Four digits: a time of day or, behind a time, a year.
+    FourDigits(i64),
+    Zone(Zone),
+    /// A number of units.
+    Shift(i64, Unit),
+    /// A number of weeks from this one, as in `next week`.
+    Week(i64),
+    /// A day of the week alone.
+    Weekday(i64),
+    /// A day of the week, counted in words: `next monday`, `third friday`.
+    NamedWeekday {
+        count: i64,
+        weekday: i64,
+    },
+    /// A day of the week, counted by a number: `+2 sat`. The time of day stays.
+    NumberedWeekday {
+        count: i64,
+        weekday: i64,
+    },
+    DayOfMonth(DayOfMonth),
+    /// All shifts so far go into the past.
+    Ago,
+    /// Unix milliseconds.
+    Unix(i64),
+}
+
+/// The time of day of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum TimeOfDay {
+    /// The text does not say. With a date it is midnight, otherwise the present time.
+    #[default]
+    Unknown,
+    /// A word such as `today` means midnight, unless a time follows.
+    Midnight,
+    Given(Time),
+}
+
+/// What a text says.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Written {
+    pub date: Option<Date>,
+    pub time: TimeOfDay,
+    pub zone: Option<Zone>,
+    pub months: i64,
+    pub days: i64,
+    pub seconds: i64,
+    /// A day of the week, from Sunday, which is 0.
+    pub weekday: Option<(i64, WeekdayRule)>,
+    pub day_of_month: Option<DayOfMonth>,
+    pub unix_ms: Option<i64>,
+}
+
+/// The greatest number of one unit that a text may give. With it, no calculation overflows.
+pub(super) const COUNT_MAX: i64 = 1_000_000_000;
+
+impl Written {
+    /// Reads a text in lower case. None: it has no known form, or says something twice.
+    pub(super) fn read(text: &str) -> Option<Written> {
+        let (mut written, mut scanner, mut words) = (Written::default(), Scanner { rest: text }, 0);
+        while !scanner.rest.is_empty() {
+            let (word, rest) = rules::longest(scanner)?;
+            written.add(word)?;
+            scanner = rest;
+            scanner.while_in(" \t,");
+            words += 1;
+        }
+        // PHP takes the present time of its own zone for one of the given zone.
+        let is_zone_of_nothing =
+            written.zone.is_some() && written.date.is_none() && written.time == TimeOfDay::Unknown;
+        let fits = written.unix_ms.is_none() || words == 1;
+        // PHP adds a day of the week to such a day in ways that nobody means.
+        let is_one_day = match written.day_of_month {
+            None => true,
+            Some(DayOfMonth::First | DayOfMonth::Last) => written.weekday.is_none(),
+            Some(DayOfMonth::Nth(..) | DayOfMonth::LastWeekday(_)) => {
+                written.weekday.is_none() && written.days == 0
+            }
+        };
+        let counts = [written.months, written.days, written.seconds];
+        let is_small = counts.iter().all(|count| count.abs() <= COUNT_MAX);
+        (words > 0 && !is_zone_of_nothing && fits && is_one_day && is_small).then_some(written)
+    }
+
+    fn add(&mut self, word: Word) -> Option<()> {
+        match word {
+            Word::Now => {}
+            Word::Today(days) => {
+                self.time = TimeOfDay::Midnight;
+                if days != 0 {
+                    self.days = days;
+                }
+            }
+            Word::Noon => self.time = TimeOfDay::Given(Time { hour: 12, minute: 0, second: 0 }),
+            Word::Date(date) => self.set_date(date)?,
+            Word::Time(time) => self.set_time(time)?,
+            Word::DateTime(date, time) => {
+                self.set_date(date)?;
+                self.set_time(time)?;
+            }
+            Word::DayOfYear(year, days) => {
+                self.set_date(Date { year: Some(year), month: Some(1), day: Some(1) })?;
+                self.days = days;
+            }
+            Word::FourDigits(digits) => self.set_four_digits(digits)?,
+            Word::Zone(zone) => match self.zone {
+                Some(_) => return None,
+                None => self.zone = Some(zone),
+            },
+            Word::Shift(count, unit) => {
+                let sum = match unit {
+                    Unit::Second => &mut self.seconds,
+                    Unit::Day => &mut self.days,
+                    Unit::Month => &mut self.months,
+                };
+                *sum = sum.checked_add(count)?;
+            }
+            Word::Week(weeks) => {
+                self.days += 7 * weeks;
+                let weekday = self.weekday.map_or(1, |(weekday, _)| weekday);
+                self.weekday = Some((weekday, WeekdayRule::OfThisWeek));
+            }
+            Word::Weekday(weekday) => {
+                self.time = TimeOfDay::Midnight;
+                let rule = match self.weekday {
+                    Some((_, WeekdayRule::OfThisWeek)) => WeekdayRule::OfThisWeek,
+                    _ => WeekdayRule::FromToday,
+                };
+                self.weekday = Some((weekday, rule));
+            }
+            Word::NamedWeekday { count, weekday } => {
+                self.time = TimeOfDay::Midnight;
+                let rule = if count == 0 { WeekdayRule::FromToday } else { WeekdayRule::AfterToday };
+                self.count_weekday(count, weekday, rule);
+            }
+            Word::NumberedWeekday { count, weekday } => {
+                self.count_weekday(count, weekday, WeekdayRule::FromToday);
+            }
+            Word::DayOfMonth(day) => {
+                if matches!(day, DayOfMonth::Nth(..) | DayOfMonth::LastWeekday(_)) {
+                    self.time = TimeOfDay::Midnight;
+                }
+                self.day_of_month = Some(day);
+            }
+            Word::Ago => {
+                let is_shift = [self.months, self.days, self.seconds] != [0; 3];
+                if !is_shift || self.weekday.is_some() || self.day_of_month.is_some() {
+                    return None;
+                }
+                (self.months, self.days, self.seconds) = (-self.months, -self.days, -self.seconds);
+            }
+            Word::Unix(ms) => self.unix_ms = Some(ms),
+        }
+        Some(())
+    }
+
+    fn count_weekday(&mut self, count: i64, weekday: i64, rule: WeekdayRule) {
+        self.days += 7 * if count > 0 { count - 1 } else { count };
+        self.weekday = Some((weekday, rule));
+    }
+
+    fn set_date(&mut self, date: Date) -> Option<()> {
+        self.date.replace(date).is_none().then_some(())
+    }
+
+    fn set_time(&mut self, time: Time) -> Option<()> {
+        let is_first = !matches!(self.time, TimeOfDay::Given(_));
+        self.time = TimeOfDay::Given(time);
+        is_first.then_some(())
+    }
+
+    fn set_four_digits(&mut self, digits: i64) -> Option<()> {
+        let (hour, minute) = (digits / 100, digits % 100);
+        let is_time = hour <= 24 && minute < 60;
+        match (&mut self.date, self.time) {
+            (_, TimeOfDay::Unknown | TimeOfDay::Midnight) if is_time => {
+                self.set_time(Time { hour, minute, second: 0 })
+            }
+            // The year stands behind the time: `Dec 1 23:50:50 2026`.
+            (Some(date @ Date { year: None, .. }), _) => {
+                date.year = Some(digits);
+                Some(())
+            }
+            _ => None,
+        }
+    }
+}
