@@ -22,6 +22,7 @@ mod dead;
 mod demo;
 mod doctor;
 mod due;
+mod export;
 mod exposition;
 mod failure;
 mod import;
@@ -85,6 +86,7 @@ enum Command {
     Console(console::Arguments),
     Config(config_check::Arguments),
     Import(import::Arguments),
+    Export(export::Arguments),
     Listen(listen::Arguments),
     Demo(demo::Arguments),
     Bench(bench::Arguments),
@@ -114,6 +116,7 @@ impl Command {
             Command::Console(arguments) => done(console::run(&arguments)),
             Command::Config(arguments) => config_check::run(&arguments),
             Command::Import(arguments) => import::run(&arguments),
+            Command::Export(arguments) => export::run(&arguments),
             Command::Listen(arguments) => done(listen::run(&arguments)),
             Command::Demo(arguments) => done(demo::run(&arguments)),
             Command::Bench(arguments) => bench::run(&arguments),

@@ -18,6 +18,7 @@ mod counts;
 mod daemon;
 mod dead;
 mod durability;
+mod export;
 mod failover;
 mod half_taken;
 mod hostile;

@@ -19,6 +19,19 @@ pub struct Address {
     pub info: ConnectionInfo,
 }
 
+/// Parses the addresses that an option was given with. Each may be given once.
+pub fn addresses(option: &str, texts: &[String]) -> Result<Vec<Address>> {
+    let mut addresses: Vec<Address> = Vec::new();
+    for text in texts {
+        let address = Address::parse(text).map_err(|problem| anyhow::anyhow!("{option} {problem}"))?;
+        if addresses.iter().any(|a| a.shown == address.shown) {
+            bail!("{option} {}: it is given twice", address.shown);
+        }
+        addresses.push(address);
+    }
+    Ok(addresses)
+}
+
 impl Address {
     /// Parses a URL, or `host:port`, `host:port:password`, or two of these with a comma between them. Of two, the first
     /// is the master, and is taken.
@@ -41,21 +54,21 @@ pub fn without_secrets(url: &str) -> String {
 fn url(text: &str, scheme: &str) -> Result<Address> {
     let shown = without_secrets(text);
     if scheme == "rediss" {
-        bail!("--from {shown}: TLS is not supported; use redis:// or redis+unix://");
+        bail!("{shown}: TLS is not supported; use redis:// or redis+unix://");
     }
     if !matches!(scheme, "redis" | "redis+unix" | "unix") {
-        bail!("--from {shown}: {scheme:?} is not a scheme of Redis; give a url {EXAMPLE}");
+        bail!("{shown}: {scheme:?} is not a scheme of Redis; give a url {EXAMPLE}");
     }
     match text.into_connection_info() {
         Ok(info) => Ok(Address { shown, info }),
-        Err(e) => bail!("--from {shown}: {e}; give a url {EXAMPLE}"),
+        Err(e) => bail!("{shown}: {e}; give a url {EXAMPLE}"),
     }
 }
 
 fn row(text: &str) -> Result<Address> {
     let Some((host, port, password)) = php_node::master(text) else {
         let host = text.split(':').next().unwrap_or_default();
-        bail!("--from {host}…: neither a url nor host:port:password; give one {EXAMPLE}");
+        bail!("{host}…: neither a url nor host:port:password; give one {EXAMPLE}");
     };
     let secret = RedisConnectionInfo::default();
     let secret = if password.is_empty() { secret } else { secret.set_password(password) };
@@ -100,6 +113,17 @@ mod tests {
     }
 
     #[test]
+    fn an_option_is_named_in_its_errors() {
+        let given = |texts: &[&str]| {
+            let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+            addresses("--to", &texts).map(|all| all.len()).map_err(|e| e.to_string())
+        };
+        assert_eq!(given(&["h:1", "h:2"]), Ok(2));
+        assert_eq!(given(&["h:1", "h:1:secret"]).unwrap_err(), "--to redis://h:1: it is given twice");
+        assert!(given(&["h"]).unwrap_err().starts_with("--to h…: neither"));
+    }
+
+    #[test]
     fn what_is_no_address_is_named_without_its_password() {
         for (text, named) in [
             ("", "neither"),
@@ -117,7 +141,7 @@ mod tests {
             ("redis://u:secret@h:6379/first", "redis://h:6379/first"),
         ] {
             let message = Address::parse(text).unwrap_err().to_string();
-            assert!(message.starts_with("--from ") && message.contains(named), "{text}: {message}");
+            assert!(message.contains(named), "{text}: {message}");
             assert!(!message.contains("ret"), "{text}: {message}");
         }
     }

@@ -3,12 +3,12 @@
 //! It writes straight into the configured store, whether a daemon runs or not. In the Redis that it reads, it changes
 //! nothing except its notes. [`take`] says what a crash between any two steps leaves behind.
 
-mod activity;
-mod address;
+pub(super) mod activity;
+pub(super) mod address;
 mod body;
 mod known;
-mod pending;
-mod source;
+pub(super) mod pending;
+pub(super) mod source;
 mod summary;
 mod take;
 
@@ -20,7 +20,7 @@ use clap::Subcommand;
 use jiff::tz::TimeZone;
 
 use self::activity::Activity;
-use self::address::{Address, without_secrets};
+use self::address::{addresses, without_secrets};
 use self::known::KnownSources;
 use self::pending::Clock;
 use self::source::Source;
@@ -95,7 +95,7 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
     for name in &arguments.topics {
         only.push(TopicName::new(name).context("--topic")?);
     }
-    let addresses = addresses(&arguments.from)?;
+    let addresses = addresses("--from", &arguments.from)?;
     // All sources must answer before anything is taken.
     let connect = |address| Source::connect(address, &arguments.prefix, arguments.dry_run);
     let mut sources: Vec<Source> = addresses.iter().map(connect).collect::<Result<_>>()?;
@@ -143,18 +143,6 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
     Ok(import.summary.is_whole())
 }
 
-fn addresses(texts: &[String]) -> Result<Vec<Address>> {
-    let mut addresses: Vec<Address> = Vec::new();
-    for text in texts {
-        let address = Address::parse(text)?;
-        if addresses.iter().any(|a| a.shown == address.shown) {
-            bail!("--from {}: it is given twice", address.shown);
-        }
-        addresses.push(address);
-    }
-    Ok(addresses)
-}
-
 /// Opens the store, and notes at the sources that their jobs go there. A source without jobs gets no note.
 fn open(settings: &settings::Settings, sources: &mut [Source], entries: &[u64]) -> Result<Box<dyn Store>> {
     let mut store = settings.store.clone();
@@ -171,7 +159,7 @@ fn open(settings: &settings::Settings, sources: &mut [Source], entries: &[u64]) 
 
 /// Returns the clock for the PHP daemon's times. Its zone is `timezone`, in which dq's clients write times as well: it
 /// must be the PHP daemon's zone.
-fn clock(settings: &settings::Settings) -> Result<Clock> {
+pub(super) fn clock(settings: &settings::Settings) -> Result<Clock> {
     let zone = match &settings.timezone {
         Some(name) => TimeZone::get(name).with_context(|| format!("timezone {name:?}"))?,
         None => TimeZone::system(),

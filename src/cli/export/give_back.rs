@@ -1,0 +1,257 @@
+//! Moves jobs from the store to the PHP daemon's Redis, batch by batch. The export may be killed between any two steps.
+//!
+//! | step | if killed after it: in the store | in the PHP daemon's Redis | the next run |
+//! |---|---|---|---|
+//! | 0 read | the job | nothing, or what the import has noted | moves the job |
+//! | 1 write the job and remove its note, in one transaction | the job | the job | writes it once more, and goes on |
+//! | 2 remove the job from the store | nothing | the job | has nothing to do |
+//! | 3 when no job is left: remove what is noted as taken over and is gone from the store | nothing | nothing | goes on with the others |
+//!
+//! So a note in step 3 belongs to a job that dq has delivered or deleted. No daemon runs meanwhile.
+
+use std::fmt::Write as _;
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+
+use super::super::import::pending::{Clock, Entry, EntryNote, display_name, split};
+use super::super::import::source::{ReturnedJob, Source};
+use super::super::progress::Progress;
+use model::fields::{Fields, Marks};
+use model::job::{JobId, JobKey, State, TopicName};
+use store::{Deleted, HELD_MS, Store, View};
+
+/// How many jobs are read and written at once.
+const BATCH: usize = 256;
+
+/// The summary names at most this many jobs that were not moved.
+const NAMED: usize = 10;
+
+/// The result of an export.
+#[derive(Debug, Default, Serialize)]
+pub struct Summary {
+    /// Whether nothing was changed. The other counts then say what would be done.
+    pub dry_run: bool,
+    /// Jobs that were moved.
+    pub moved: u64,
+    /// Of these, jobs whose own headers or limit of attempts are lost: the PHP daemon has no place for them.
+    pub reduced: u64,
+    /// Jobs that dq has delivered or deleted since it took them over, and that were removed from the PHP daemon's Redis.
+    pub removed: u64,
+    /// Dead letters, which stay in dq.
+    pub dead: u64,
+    /// Jobs that stay in dq, because the PHP daemon cannot hold them or a step failed.
+    pub left: u64,
+    /// The first of them, with the reasons.
+    pub named: Vec<LeftJob>,
+    /// What else the user should look at.
+    pub notes: Vec<String>,
+}
+
+/// A job that was not moved.
+#[derive(Debug, Serialize)]
+pub struct LeftJob {
+    /// Topic and id.
+    pub job: String,
+    /// Why it stays in dq.
+    pub reason: String,
+}
+
+impl Summary {
+    /// Returns whether all jobs were moved.
+    pub fn is_whole(&self) -> bool {
+        self.left == 0
+    }
+
+    fn leave(&mut self, job: String, reason: &str) {
+        self.left += 1;
+        if self.named.len() < NAMED {
+            self.named.push(LeftJob { job, reason: reason.to_owned() });
+        }
+    }
+
+    /// Returns the summary as text.
+    pub fn table(&self) -> String {
+        let rows = [
+            (if self.dry_run { "would be moved" } else { "moved" }, self.moved),
+            ("  without their headers or limit of attempts", self.reduced),
+            ("removed there: delivered or deleted by dq", self.removed),
+            ("dead letters, which stay in dq", self.dead),
+            ("left in dq", self.left),
+        ];
+        let mut text = String::new();
+        for (name, count) in rows {
+            let _ = writeln!(text, "{name:<45} {count:>9}");
+        }
+        for LeftJob { job, reason } in &self.named {
+            let _ = writeln!(text, "left in dq: {job}: {reason}");
+        }
+        for note in &self.notes {
+            let _ = writeln!(text, "note: {note}");
+        }
+        text
+    }
+}
+
+/// An export that runs.
+pub struct Export {
+    store: Box<dyn Store>,
+    /// The PHP daemon's nodes, in the order of its table dq_redis.
+    nodes: Vec<Source>,
+    buckets: u32,
+    clock: Clock,
+    progress: Progress,
+    /// The result so far.
+    pub summary: Summary,
+}
+
+impl Export {
+    pub fn new(
+        store: Box<dyn Store>,
+        nodes: Vec<Source>,
+        buckets: u32,
+        clock: Clock,
+        dry_run: bool,
+        progress: Progress,
+    ) -> Export {
+        let summary = Summary { dry_run, ..Summary::default() };
+        Export { store, nodes, buckets, clock, progress, summary }
+    }
+
+    /// Moves all pending jobs, and removes what dq has done.
+    pub fn run(&mut self) -> Result<()> {
+        for topic in self.store.counts()? {
+            let name = topic.topic;
+            self.summary.dead += topic.dead;
+            for state in [State::Delayed, State::Ready, State::Leased] {
+                self.move_jobs(&name, state)?;
+            }
+        }
+        for node in 0..self.nodes.len() {
+            self.remove_done(node)?;
+        }
+        Ok(())
+    }
+
+    fn move_jobs(&mut self, topic: &TopicName, state: State) -> Result<()> {
+        let mut cursor = None;
+        loop {
+            let page = self.store.list(topic, state, cursor.as_deref(), BATCH)?;
+            if let Some(away) = page.away.first() {
+                bail!(
+                    "node {away} does not answer: nothing is removed from the PHP daemon's Redis before all jobs are moved"
+                );
+            }
+            self.move_page(&page.jobs)?;
+            self.progress.step(page.jobs.len() as u64);
+            match page.next {
+                Some(next) => cursor = Some(next),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn move_page(&mut self, jobs: &[View]) -> Result<()> {
+        let mut by_node: Vec<Vec<ReturnedJob>> = self.nodes.iter().map(|_| Vec::new()).collect();
+        let mut keys = Vec::new();
+        for job in jobs {
+            let returned = match self.returned(job) {
+                Ok(returned) => returned,
+                Err(reason) => {
+                    self.summary.leave(job.key.to_string(), reason);
+                    continue;
+                }
+            };
+            // As the PHP daemon does: `crc32("topic:id") % number of nodes`.
+            by_node[crc32fast::hash(&returned.name) as usize % self.nodes.len()].push(returned);
+            keys.push(job.key.clone());
+            self.summary.moved += 1;
+            self.summary.reduced += u64::from(!job.headers.is_empty() || job.max_attempts.is_some());
+        }
+        if self.summary.dry_run {
+            return Ok(());
+        }
+        for (node, jobs) in self.nodes.iter_mut().zip(&by_node) {
+            node.give_back(jobs)?;
+        }
+        for (key, deleted) in keys.iter().zip(self.store.delete(&keys)) {
+            if !matches!(deleted, Ok(Deleted::Done)) {
+                self.summary.moved -= 1;
+                self.summary
+                    .leave(key.to_string(), "it is written, but could not be removed: run the export again");
+            }
+        }
+        // Nobody else maintains the store, and its log would grow without end. If this fails, the next page tries again.
+        let _ = self.store.maintain();
+        Ok(())
+    }
+
+    /// Returns a job as the PHP daemon keeps it, or why it cannot.
+    fn returned(&self, job: &View) -> Result<ReturnedJob, &'static str> {
+        if job.due_ms == HELD_MS {
+            return Err("an import was interrupted: run `dq import php-dq` again first");
+        }
+        if !job.body.as_str().starts_with(['{', '[']) {
+            return Err(
+                "its body is neither an object nor a list, so the PHP daemon cannot add its own fields",
+            );
+        }
+        // The attempt of a lease has not ended, so it has not failed.
+        let failures = job.attempts.saturating_sub(u32::from(job.state == State::Leased));
+        let marks = Marks { due_ms: job.due_ms, added_ms: job.stamp_us / 1000, failures };
+        let fields = Fields::from_body(&job.body).with(marks, &self.clock.zone);
+        let body = serde_json::to_string(&fields).map_err(|_| "its body cannot be written as JSON")?;
+        let topic = job.key.topic.as_str();
+        Ok(ReturnedJob {
+            name: format!("{topic}:{}", job.key.id).into_bytes(),
+            body,
+            // Rounded up, so that the job is not early.
+            due_s: (job.due_ms + 999).div_euclid(1000),
+            bucket: crc32fast::hash(topic.as_bytes()) % self.buckets,
+        })
+    }
+
+    /// Removes from a node what dq has taken over there and has no more.
+    fn remove_done(&mut self, node: usize) -> Result<()> {
+        let ready = self.nodes[node].ready(|_| true)?;
+        let clock = self.clock.clone();
+        // An entry that has changed since it was noted is another job, which the PHP daemon has added.
+        let gone = |entry: &Entry| {
+            let notify_ms = entry.understand(&clock).ok().and_then(|parsed| parsed.notify_ms);
+            entry.noted(notify_ms) != EntryNote::Otherwise
+        };
+        let mut cursor = 0;
+        loop {
+            let page = self.nodes[node].noted_names(cursor)?;
+            let mut done = Vec::new();
+            for name in page.items {
+                if !self.is_live(&name)? {
+                    done.push(name);
+                }
+            }
+            self.summary.removed += done.len() as u64;
+            if !self.summary.dry_run {
+                self.nodes[node].remove(&done, &ready, gone)?;
+            }
+            match page.next {
+                Some(next) => cursor = next,
+                None => break,
+            }
+        }
+        if !self.summary.dry_run && self.summary.is_whole() {
+            self.nodes[node].forget_notes()?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether dq has a pending job of a name.
+    fn is_live(&mut self, name: &[u8]) -> Result<bool> {
+        let text = |bytes| std::str::from_utf8(bytes).ok();
+        let key = split(name).and_then(|(topic, id)| {
+            let topic = TopicName::new(text(topic)?).ok()?;
+            Some(JobKey { topic, id: JobId::new(text(id)?).ok()? })
+        });
+        let Some(key) = key else { bail!("the note of {} is not of a job", display_name(name)) };
+        Ok(self.store.get(&key)?.is_some_and(|view| view.state != State::Dead))
+    }
+}

@@ -1,0 +1,117 @@
+//! `dq export php-dq`: writes the pending jobs back to the PHP daemon's Redis, for those who go back to it.
+//!
+//! It works straight on the store, while no daemon runs. [`give_back`] says what a crash between any two steps leaves
+//! behind.
+
+mod give_back;
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Subcommand;
+
+use self::give_back::Export;
+use super::import::activity::{self, Activity};
+use super::import::address::addresses;
+use super::import::clock;
+use super::import::source::Source;
+use super::progress::Progress;
+use super::spool::SpoolFill;
+use model::settings::StoreSettings;
+use store::Lanes;
+
+/// Write the pending jobs to another delay queue
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    to: Destination,
+}
+
+#[derive(Debug, Subcommand)]
+enum Destination {
+    PhpDq(PhpDq),
+}
+
+/// Move the pending jobs to the Redis of php-delayqueue, to go back to it; dq and php-delayqueue must be stopped
+///
+/// A job that is written there is removed from dq. What dq has taken over from that Redis and has delivered or deleted
+/// since is removed there, so that php-delayqueue does not deliver it again. Dead letters stay in dq. The command can be
+/// killed and run again at any time. The exit code is 0 if all jobs could be written. It is 1 if some could not, which
+/// are named.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Run it as the daemon's user, who owns the files of the embedded store. Example:\n  \
+                  dq export php-dq --config /etc/dq/dq.toml --to 10.0.0.1:6379:secret --to 10.0.0.2:6379:secret --dry-run")]
+struct PhpDq {
+    /// dq's configuration file; the jobs of its store are moved
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+
+    /// A Redis of the PHP daemon: a URL, or host:port:password as in its table dq_redis. Give it once for each row of the
+    /// table, in the order of the rows: the order decides which Redis a job belongs to
+    #[arg(long, value_name = "ADDRESS", required = true)]
+    to: Vec<String>,
+
+    /// The prefix of the PHP daemon's keys
+    #[arg(long, default_value = "dq_")]
+    prefix: String,
+
+    /// The number of buckets of the PHP daemon (DqConf::$bucket)
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    buckets: u32,
+
+    /// Change nothing on either side, and print what would be moved
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Begin even if the PHP daemon seems to run
+    #[arg(long)]
+    anyway: bool,
+
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `dq export`. Returns whether all jobs could be written.
+pub fn run(arguments: &Arguments) -> Result<bool> {
+    let Destination::PhpDq(arguments) = &arguments.to;
+    let settings = super::settings(&arguments.config)?;
+    if host::is_run_dir_taken(&settings.run_dir) {
+        bail!(
+            "a daemon runs in {}: stop it first, or jobs are delivered by both (kill -TERM its dq-master)",
+            settings.run_dir.display()
+        );
+    }
+    if let Some(fill) = SpoolFill::of_host(&settings.store)?.filter(|fill| fill.entries > 0) {
+        bail!("{} changes wait in the spool: start dq, and wait until `dq status` shows none", fill.entries);
+    }
+    let connect = |address| Source::connect(address, &arguments.prefix, arguments.dry_run);
+    let addresses = addresses("--to", &arguments.to)?;
+    let mut nodes: Vec<Source> = addresses.iter().map(connect).collect::<Result<_>>()?;
+    let Activity { signs, blind } = activity::watch(&mut nodes)?;
+    if !arguments.dry_run && !arguments.anyway && !signs.is_empty() {
+        bail!(
+            "the PHP daemon seems to run: {} (stop all of its processes, or give --anyway if these are not its processes)",
+            signs.join("; ")
+        );
+    }
+    let mut store_settings = settings.store.clone();
+    if let StoreSettings::Redis(redis) = &mut store_settings {
+        redis.spool = None;
+    }
+    // The durability levels of the topics apply to all stores that this process opens while `lanes` lives.
+    let _lanes = Lanes::new(&settings.store)?;
+    let mut store = store::open(&store_settings, &settings.run_dir).context("cannot open the store")?;
+    let total = store.counts()?.iter().map(|topic| topic.delayed + topic.ready + topic.leased).sum();
+    let progress = Progress::begin(total, "jobs");
+    let (clock, dry_run) = (clock(&settings)?, arguments.dry_run);
+    let mut export = Export::new(store, nodes, arguments.buckets, clock, dry_run, progress);
+    export.summary.notes = signs.into_iter().chain(blind).collect();
+    export.run()?;
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&export.summary)?);
+    } else {
+        print!("{}", export.summary.table());
+    }
+    Ok(export.summary.is_whole())
+}

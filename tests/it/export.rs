@@ -1,0 +1,155 @@
+//! `dq export php-dq`: back to the PHP daemon, over real Redis servers.
+
+use std::process::{Command, Stdio};
+
+use crate::support::php::{Php, Target, Told, YEAR_2033, bucket_of, crc32};
+use crate::support::{Daemon, SECOND, eventually};
+use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, TopicName};
+use serde_json::{Value, json};
+
+fn command(target: &Target, nodes: &[&Php], more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
+    command.args(["export", "php-dq", "--json", "--config"]).arg(target.config());
+    for php in nodes {
+        command.args(["--to", &php.url()]);
+    }
+    command.args(more);
+    command
+}
+
+fn export(target: &Target, nodes: &[&Php], more: &[&str]) -> Told {
+    Told::of(command(target, nodes, more).output().unwrap())
+}
+
+fn job(id: &str, body: &str, due_ms: i64) -> NewJob {
+    NewJob {
+        key: JobKey { topic: TopicName::new("orders").unwrap(), id: JobId::new(id).unwrap() },
+        body: Body::parse(body).unwrap(),
+        due: Due::At(due_ms),
+        priority: Priority::Normal,
+        on_conflict: OnConflict::Replace,
+        max_attempts: None,
+        attempts: 0,
+        headers: Default::default(),
+        quota: None,
+    }
+}
+
+/// Returns body and due time of a job in the PHP daemon's Redis.
+fn entry(php: &Php, id: &str) -> Option<(Value, i64)> {
+    let name = format!("orders:{id}");
+    let body: Option<String> = php.run(&["HGET", "dq_job_info", &name]);
+    let score: Option<i64> = php.run(&["ZSCORE", &bucket_of(&name, 2), &name]);
+    Some((serde_json::from_str(&body?).unwrap(), score?))
+}
+
+fn goes_back(target: &Target) {
+    let nodes = [Php::start(), Php::start()];
+    let both = [&nodes[0], &nodes[1]];
+    let home = |id: &str| &nodes[crc32(&format!("orders:{id}")) as usize % 2];
+    for id in ["stays", "delivered", "deleted", "later", "again"] {
+        home(id).waits(&format!("orders:{id}"), r#"{"a":1,"exp_notify_nums":3}"#, YEAR_2033);
+    }
+    home("ready").is_ready("orders:ready", r#"{"a":2}"#, 1);
+    let froms: Vec<String> = nodes.iter().flat_map(|php| ["--from".to_owned(), php.url()]).collect();
+    let mut import = Command::new(env!("CARGO_BIN_EXE_dq"));
+    import.args(["import", "php-dq", "--config"]).arg(target.config()).args(&froms);
+    assert!(import.output().unwrap().status.success());
+
+    // What dq does meanwhile.
+    let mut store = target.store();
+    let key = |id: &str| job(id, "1", 0).key;
+    store.delete(&[key("delivered"), key("deleted"), key("again")]);
+    store.reschedule(&key("later"), Due::At((YEAR_2033 + 60) * 1000 + 1)).unwrap();
+    store.reschedule(&key("ready"), Due::At(YEAR_2033 * 1000)).unwrap();
+    let mut own = job("new", r#"{"zh":"中文","big":1.00}"#, YEAR_2033 * 1000 - 500);
+    own.max_attempts = Some(2);
+    let taken = store.add(&[own, job("text", r#""plain""#, YEAR_2033 * 1000)]);
+    assert!(taken.iter().all(Result::is_ok), "{taken:?}");
+    drop(store);
+    // The PHP daemon was started in between, and got a job under an old id.
+    home("again").waits("orders:again", r#"{"a":9}"#, YEAR_2033 + 9);
+
+    let before: Vec<_> = nodes.iter().map(Php::all).collect();
+    let told = export(target, &both, &["--dry-run"]);
+    told.counts(&[("moved", 4), ("reduced", 1), ("removed", 3), ("left", 1)]);
+    assert_eq!((told.code, nodes.iter().map(Php::all).collect::<Vec<_>>()), (1, before));
+    assert_eq!(target.jobs("orders").len(), 5);
+
+    let told = export(target, &both, &[]);
+    told.counts(&[("moved", 4), ("reduced", 1), ("removed", 3), ("left", 1)]);
+    assert!(told.code == 1 && told.out.contains("orders:text"), "{}", told.out);
+    assert_eq!(target.jobs("orders").keys().collect::<Vec<_>>(), ["text"]);
+    let found = |id: &str| entry(home(id), id);
+    let (stays, at) = found("stays").unwrap();
+    assert_eq!((&stays["a"], &stays["exp_notify_nums"], at), (&json!(1), &json!(3), YEAR_2033));
+    assert!(stays["notify_time"].is_string() && stays["dq_set_time"].is_string(), "{stays}");
+    assert_eq!(found("later").unwrap().1, YEAR_2033 + 61, "not early");
+    assert_eq!(found("new").map(|(body, at)| (body["zh"].clone(), at)), Some((json!("中文"), YEAR_2033)));
+    assert_eq!((found("delivered"), found("deleted")), (None, None));
+    assert_eq!(found("again"), Some((json!({"a": 9}), YEAR_2033 + 9)), "it is another job");
+    // It waits in a bucket now, and no more in the list.
+    assert_eq!(found("ready").unwrap().1, YEAR_2033);
+    assert_eq!(home("ready").run::<usize>(&["LLEN", "dq_1ready_queue"]), 0);
+
+    // Once nothing is left, the notes go, and all can be taken over again.
+    target.store().delete(&[key("text")]);
+    export(target, &both, &[]).counts(&[]);
+    assert!(nodes.iter().all(|php| php.run::<usize>(&["EXISTS", "dq_imported"]) == 0));
+    assert!(import.output().unwrap().status.success());
+    assert_eq!(target.jobs("orders").len(), 5);
+}
+
+#[test]
+fn jobs_go_back_from_the_embedded_store() {
+    goes_back(&Target::embedded());
+}
+
+#[test]
+fn jobs_go_back_from_redis_nodes() {
+    goes_back(&Target::redis());
+}
+
+#[test]
+fn an_export_that_is_killed_loses_no_job() {
+    const JOBS: u64 = 20_000;
+    let (php, target) = (Php::start(), Target::embedded());
+    php.many(JOBS);
+    assert_eq!(target.import(&php, &[]).code, 0);
+    let done: Vec<JobKey> = (0..500).map(|n| job(&(n * 7).to_string(), "1", 0).key).collect();
+    assert!(target.store().delete(&done).iter().all(Result::is_ok));
+    // Each time a little further. An entry that goes back loses its note.
+    for noted in [19_000, 15_000, 9_000] {
+        let mut running = command(&target, &[&php], &["--anyway"]);
+        let mut running = running.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        eventually(30 * SECOND, "some jobs", || (php.noted() <= noted).then_some(()));
+        running.kill().unwrap();
+        assert!(!running.wait().unwrap().success(), "it was killed");
+        let there: usize = php.run(&["HLEN", "dq_job_info"]);
+        assert_eq!(there as u64, JOBS, "nothing is removed before all jobs are moved");
+    }
+    let told = export(&target, &[&php], &[]);
+    assert_eq!((told.code, told.json()["removed"].as_u64()), (0, Some(500)), "{}{}", told.out, told.err);
+    assert_eq!(target.jobs("orders").len(), 0);
+    for n in 0..JOBS {
+        let there = entry(&php, &n.to_string());
+        assert_eq!(there.is_some(), n % 7 != 0 || n >= 3500, "{n}");
+        assert!(there.is_none_or(|(body, at)| body["n"] == json!(n) && at == YEAR_2033 + n as i64));
+    }
+}
+
+#[test]
+fn an_export_beside_a_daemon_is_refused() {
+    let (php, daemon) = (Php::start(), Daemon::start(""));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
+    command.args(["export", "php-dq", "--config"]).arg(daemon.dir.path().join("dq.toml"));
+    let told = Told::of(command.args(["--to", &php.url()]).output().unwrap());
+    assert!(told.code == 1 && told.err.contains("a daemon runs in"), "{}", told.err);
+    let refused = |to: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
+        let target = Target::embedded();
+        command.args(["export", "php-dq", "--config"]).arg(target.config()).args(["--to", to]);
+        Told::of(command.output().unwrap()).err
+    };
+    assert!(refused("http://h:1").contains("--to http://h:1"));
+}
