@@ -239,7 +239,7 @@ export default {
   'job.until': 'Lease ends',
   'job.attempts': 'Attempts',
   'job.attempts.of': '{n} of {most}',
-  'job.attempts.kept': 'The last {n} of {all} are kept.',
+  'job.attempts.kept': '{n} of {all} are kept: the first two and the last ones.',
   'job.priority': 'Priority',
   'job.added': 'Added',
   'job.body': 'Body',

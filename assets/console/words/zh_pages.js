@@ -239,7 +239,7 @@ export default {
   'job.until': '租约到期',
   'job.attempts': '投递次数',
   'job.attempts.of': '{n} / {most}',
-  'job.attempts.kept': '仅保留最近 {n} 次，共 {all} 次。',
+  'job.attempts.kept': '共 {all} 次，保留 {n} 次：最初两次和最近几次。',
   'job.priority': '优先级',
   'job.added': '写入',
   'job.body': '内容',
