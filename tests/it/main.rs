@@ -40,6 +40,7 @@ mod redis;
 mod refusals;
 mod registry_contract;
 mod restart;
+mod rotation;
 mod servers;
 mod sinks;
 mod sources;

@@ -27,7 +27,7 @@ use registry::{Expected, Registry, RegistryError, Revision};
 const SEEN: Duration = Duration::from_secs(2);
 
 /// How often a change is tried at most, when other changes come in between.
-const TRIES: usize = 5;
+pub(super) const TRIES: usize = 5;
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(show, put, patch))
@@ -358,7 +358,9 @@ async fn patch(
             let there = registry.get(&of)?.ok_or_else(|| RegistryError::NotFound(of.clone()))?;
             condition.check(&of, Some(Some(there.revision)))?;
             let before = (!sees_credentials).then(|| there.topic.clone());
-            let patched = TopicPatch::read(&json).and_then(|parts| parts.topic(there.topic));
+            let mut topic = there.topic;
+            topic.drop_ended_secrets(host::now_ms());
+            let patched = TopicPatch::read(&json).and_then(|parts| parts.topic(topic));
             let topic = match patched.and_then(|topic| checks.can_give(topic)) {
                 Ok(mut topic) => {
                     before.inspect(|before| credentials::restore(before, &mut topic));
