@@ -12,6 +12,7 @@ import { field } from '../parts/field.js';
 import { empty, note, problemNote } from '../parts/problem.js';
 import { codeBlock } from '../parts/snippet.js';
 import { topicHead } from '../parts/topic_head.js';
+import { detailText } from '../reason.js';
 import { redraw } from '../redraw.js';
 
 const FIRST = '{\n  "test": true\n}';
@@ -29,7 +30,7 @@ function cameView(came) {
   return card({ title: t('trial.answer'), key: 'came', tone: outcome === 'accepted' ? 'good' : 'warn' },
     h('p', { class: 'line', key: 'judged' }, badge(outcome), status !== null && tag(status < 300 ? 'good' : 'bad', `HTTP ${status}`), h('span', { class: 'soft' }, t('attempt.took', { span: micros(ms * 1000) }))),
     h('p', { key: 'means' }, t(`trial.${outcome}`)),
-    error && note('warn', h('p', null, error)),
+    error && note('warn', h('p', null, detailText(error))),
     h('h3', { class: 'sub', key: 'sub' }, t('trial.body')), answer ? codeBlock(answer, t('trial.body')) : h('p', { class: 'soft', key: 'none' }, t('trial.no_body')),
     came.answer_headers.length > 0 && h('details', { class: 'more', key: 'headers' }, h('summary', null, t('trial.headers')), codeBlock(lines(came.answer_headers), t('trial.headers'))));
 }
