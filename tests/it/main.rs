@@ -13,6 +13,7 @@ mod clocks;
 mod codecs;
 mod console;
 mod console_browser;
+mod console_forms;
 mod counts;
 mod daemon;
 mod dead;

@@ -118,11 +118,16 @@ function coming(job) {
   return h('li', { class: 'attempt attempt--next', key: 'next' }, h('div', { class: 'attempt-head' }, h('b', null, t('job.next', { n: job.attempts + 1 })), job.state === 'ready' ? t('job.next.ready') : when(job.due_ms)));
 }
 
+/** Between the first attempts and the last ones, those that are not kept. */
+function gap(n, after) {
+  return n > 0 && h('li', { class: 'attempt soft', key: `before ${after.number} ${after.at_ms}` }, t('job.attempts.gap', { n: count(n) }));
+}
+
 function attempts(job) {
   const log = job.log ?? [];
   const missing = job.attempts - log.length;
   return card({ title: t('job.attempts'), key: 'attempts', help: missing > 0 && log.length > 0 ? t('job.attempts.kept', { n: log.length, all: count(job.attempts) }) : undefined },
-    h('ol', { class: 'attempts' }, log.map(attempt), coming(job)));
+    h('ol', { class: 'attempts' }, log.map((one, i) => [i > 0 && gap(one.number - log[i - 1].number - 1, one), attempt(one)]), coming(job)));
 }
 
 function detail(job, { shown, size }) {

@@ -2,6 +2,7 @@
 
 import { get, path, request } from '../api.js';
 import { h } from '../dom.js';
+import { dropDraft, keepDraft, keptDraft } from '../drafts.js';
 import { micros } from '../format.js';
 import { t } from '../i18n.js';
 import { flaw, pretty } from '../json.js';
@@ -39,11 +40,18 @@ function cameView(came) {
 export default function trial({ params, resource, onLeave }) {
   const name = params.topic;
   const set = resource((signal) => get(path('topics', name), signal), 20000);
-  const state = { text: FIRST, busy: false, came: null, problem: null };
+  const state = { text: keptDraft()?.text ?? FIRST, busy: false, came: null, problem: null };
   let left = false;
   onLeave(() => { left = true; });
 
+  function enter(text) {
+    state.text = text;
+    keepDraft({ text });
+    redraw();
+  }
+
   async function call() {
+    dropDraft();
     Object.assign(state, { busy: true, problem: null });
     redraw();
     try {
@@ -59,7 +67,7 @@ export default function trial({ params, resource, onLeave }) {
     const why = flaw(state.text);
     return card({ title: t('trial.request'), key: 'request' },
       facts([[t('field.callback'), h('span', { class: 'mono break' }, `${topic.method} ${topic.callback}`)]]),
-      field({ name: 'body', label: t('trial.send_body'), kind: 'area', rows: 10, mono: true, value: state.text, problem: why && t('json.flaw', { why }), onchange: (text) => { state.text = text; redraw(); } }),
+      field({ name: 'body', label: t('trial.send_body'), kind: 'area', rows: 10, mono: true, value: state.text, problem: why && t('json.flaw', { why }), onchange: enter }),
       h('div', { class: 'line', key: 'do' },
         actionButton({ label: state.busy ? t('trial.calling') : t('trial.call'), icon: 'send', kind: 'primary', busy: state.busy, disabled: why !== null, onclick: call }),
         button({ label: t('trial.pretty'), kind: 'quiet', disabled: why !== null, onclick: () => { state.text = pretty(state.text); redraw(); } })));

@@ -247,6 +247,7 @@ export default {
   'job.attempts': 'Attempts',
   'job.attempts.of': '{n} of {most}',
   'job.attempts.kept': '{n} of {all} are kept: the first two and the last ones.',
+  'job.attempts.gap': '{n} attempt is not kept.|{n} attempts are not kept.',
   'job.priority': 'Priority',
   'job.added': 'Added',
   'job.body': 'Body',

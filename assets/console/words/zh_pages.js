@@ -247,6 +247,7 @@ export default {
   'job.attempts': '投递次数',
   'job.attempts.of': '{n} / {most}',
   'job.attempts.kept': '共 {all} 次，保留 {n} 次：最初两次和最近几次。',
+  'job.attempts.gap': '中间 {n} 次未保留。',
   'job.priority': '优先级',
   'job.added': '写入',
   'job.body': '内容',
