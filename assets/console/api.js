@@ -2,6 +2,7 @@
 // session is over.
 
 import { t } from './i18n.js';
+import { reasonText } from './reason.js';
 
 /** What a request was refused for. */
 export class Problem extends Error {
@@ -10,8 +11,12 @@ export class Problem extends Error {
     super(told.detail ?? told.title ?? `${status}`);
     this.status = status;
     this.code = told.code ?? 'unknown';
-    this.detail = told.detail ?? told.title ?? `${status}`;
     this.field = told.field ?? null;
+  }
+
+  /** In the language that is shown. */
+  get detail() {
+    return reasonText({ code: this.code, field: this.field, detail: this.message });
   }
 }
 

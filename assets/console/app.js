@@ -5,8 +5,8 @@ import { onStale } from './api.js';
 import { recolour } from './chart.js';
 import { patch } from './dom.js';
 import { loadAllWords, loadLanguage } from './i18n.js';
+import { isLeft, leaveDraft } from './leaving.js';
 import { onConnection, startLive, stopLive } from './live.js';
-import { closeDialogs } from './parts/dialog.js';
 import { onRedraw, redraw } from './redraw.js';
 import { resource } from './resource.js';
 import { loadSession, onSessionChange, renewSession, session } from './session.js';
@@ -139,11 +139,13 @@ function draw() {
 onRedraw(draw);
 onConnection(loadSession);
 onStale(renewSession);
+let name = '';
 onSessionChange(() => {
-  closeDialogs();
+  window.dispatchEvent(new CustomEvent('dq-left', { detail: name }));
+  name = session.name;
   if (session.signed_in) {
     startLive();
-    go();
+    go().then(() => window.dispatchEvent(new Event('dq-back')));
   } else {
     leave();
     current.hash = null;
@@ -163,7 +165,13 @@ async function start() {
   await asked;
 }
 
-window.addEventListener('hashchange', () => session.signed_in && go());
+window.addEventListener('hashchange', () => {
+  if (!session.signed_in) return;
+  const wanted = location.hash;
+  if (!isLeft(current.hash, wanted)) return go();
+  history.replaceState(null, '', current.hash);
+  leaveDraft(() => { location.hash = wanted; });
+});
 window.addEventListener('dq-theme', recolour);
 window.addEventListener('dq-language', recolour);
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', recolour);

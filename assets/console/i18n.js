@@ -34,11 +34,21 @@ export function remember(name, value) {
 /** The texts of the frame and the overview, and those of all other pages, which the first page does without. */
 const FIRST = { en: () => import('./words/en.js'), zh: () => import('./words/zh.js') };
 const REST = { en: () => import('./words/en_pages.js'), zh: () => import('./words/zh_pages.js') };
+/** What the daemon says in English. Its own words need no others in English. */
+const PROBLEMS = {
+  en: () => null,
+  zh: async () => {
+    const [finder, told] = await Promise.all([import('./problem_words.js'), import('./words/zh_problems.js')]);
+    return finder.problemFinder(told.default);
+  },
+};
 let isWhole = false;
+let problems = null;
 
 async function load(wanted) {
-  const [first, rest] = await Promise.all([FIRST[wanted](), isWhole ? REST[wanted]() : { default: {} }]);
+  const [first, rest, told] = await Promise.all([FIRST[wanted](), isWhole ? REST[wanted]() : { default: {} }, PROBLEMS[wanted]()]);
   words = { ...first.default, ...rest.default };
+  problems = told;
   language = wanted;
   document.documentElement.lang = wanted === 'zh' ? 'zh-CN' : 'en';
 }
@@ -74,6 +84,11 @@ export function shownLanguage() {
 /** The locale for Intl. @returns {string} */
 export function locale() {
   return language === 'zh' ? 'zh-CN' : 'en-GB';
+}
+
+/** The words for what the daemon says in English; null: it is shown as it is. */
+export function problemWords() {
+  return problems;
 }
 
 /** Whether there is a text. @param {string} key @returns {boolean} */

@@ -37,6 +37,21 @@ export function pretty(text) {
   return out.join('');
 }
 
+const VISIBLE = /^[\p{L}\p{M}\p{N}\p{P}\p{S}\u3000]$/u;
+
+/**
+ * The same JSON with its escapes such as \u5173 as the characters that they mean. Escapes of ASCII and of what cannot be seen stay.
+ * @param {string} text
+ * @returns {string}
+ */
+export function readable(text) {
+  return text.replace(/\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|u[\da-fA-F]{4}|[^u])/g, (written) => {
+    if (written[1] !== 'u') return written;
+    const char = JSON.parse(`"${written}"`);
+    return char > '\x7f' && VISIBLE.test(char) ? char : written;
+  });
+}
+
 /**
  * A member of an object as it is written.
  * @param {string} text an object

@@ -19,8 +19,10 @@ export function resource(read, every = 0) {
   let timer = 0;
   let turn = 0;
   let aborter = null;
+  let stopped = false;
 
   async function reload() {
+    if (stopped) return;
     clearTimeout(timer);
     aborter?.abort();
     aborter = new AbortController();
@@ -46,6 +48,7 @@ export function resource(read, every = 0) {
   }
 
   function stop() {
+    stopped = true;
     turn++;
     clearTimeout(timer);
     aborter?.abort();

@@ -50,6 +50,7 @@ export async function signIn(name, password) {
 /** @returns {Promise<void>} */
 export async function signOut() {
   await request('DELETE', '/console/session');
+  window.dispatchEvent(new Event('dq-signed-out'));
   take({ signed_in: false });
 }
 

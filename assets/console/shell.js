@@ -2,10 +2,11 @@
 
 import { classes, h } from './dom.js';
 import { chooseLanguage, remember, shownLanguage, t } from './i18n.js';
+import { layer } from './layer.js';
+import { leaveDraft } from './leaving.js';
 import { live, total } from './live.js';
 import { compact } from './format.js';
 import { button } from './parts/button.js';
-import { dialogLayer } from './parts/dialog.js';
 import { icon } from './parts/icon.js';
 import { note, skeleton } from './parts/problem.js';
 import { searchBox } from './parts/search.js';
@@ -81,7 +82,7 @@ function topBar() {
     h('button', { type: 'button', class: 'button button--quiet button--bare top-menu', 'aria-expanded': frame.open ? 'true' : 'false', 'aria-controls': 'nav', 'aria-label': t('nav.open'), onclick: () => { frame.open = !frame.open; redraw(); } }, icon(frame.open ? 'close' : 'menu')),
     searchBox(), h('span', { class: 'gap' }), heartbeat(), switches(),
     h('span', { class: 'who', title: t(`role.${session.role}`) }, icon('accounts'), h('span', { class: 'who-name' }, session.name), session.role === 'read' && h('span', { class: 'badge badge--plain' }, t('role.read.short'))),
-    button({ label: t('sign_out'), icon: 'out', kind: 'quiet', bare: true, onclick: () => signOut().catch(sayProblem) }));
+    button({ label: t('sign_out'), icon: 'out', kind: 'quiet', bare: true, onclick: () => leaveDraft(signOut).catch(sayProblem) }));
 }
 
 function content({ page, failed, key }) {
@@ -102,13 +103,13 @@ function banner() {
 export function shell(now) {
   const isFrame = session.known ? session.signed_in : wasSignedIn();
   if (!isFrame && !(session.known && now.signIn)) return [h('div', { class: 'boot', key: 'boot' }, h('div', { class: 'boot-side' }), h('div', { class: 'boot-main' }))];
-  if (!isFrame) return [h('div', { class: 'outside', key: 'outside' }, now.signIn(switches())), ...dialogLayer()];
+  if (!isFrame) return [h('div', { class: 'outside', key: 'outside' }, now.signIn(switches())), ...layer()];
   return [
     h('div', { class: classes('frame', live.lost && 'frame--lost'), key: 'frame' },
       h('a', { class: 'skip', href: '#main', onclick: (event) => { event.preventDefault(); document.getElementById('main').focus(); } }, t('skip')),
       navigation(now.nav), frame.open && h('div', { class: 'nav-veil', key: 'veil', onclick: () => { frame.open = false; redraw(); } }),
       h('div', { class: 'side' }, topBar(), banner(), h('main', { id: 'main', class: 'main', tabindex: '-1' }, content(now)))),
-    ...dialogLayer()];
+    ...layer()];
 }
 
 window.addEventListener('keydown', (event) => {

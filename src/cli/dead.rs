@@ -42,6 +42,9 @@ enum Command {
 }
 
 /// List the dead letters of a topic, in the order in which they died
+///
+/// REASON says why the last attempt failed. ANSWER has the first characters of what the receiver answered to it. It is
+/// empty for tokens without the scope read for the topic.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dq dead list orders\n  dq dead list orders --all --json | jq -r .id")]
 struct List {
@@ -184,7 +187,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             let query: Vec<String> = filter.fields().into_iter().map(query).collect();
             let and = if query.is_empty() { "" } else { "?" };
             let path = format!("/v1/topics/{}/dead{and}{}", part(topic), query.join("&"));
-            list::show(at, &path, how_many).map(|()| true)
+            list::show(at, &path, how_many, list::dead_table).map(|()| true)
         }
         Command::Redrive(Redrive { which, rate }) => deal(at, which, REDRIVE, *rate),
         Command::Purge(Purge { which }) => deal(at, which, PURGE, None),

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::api::{Api, part};
 use super::job::Job;
-use super::show::{Table, cut, moment_from, raw_lines};
+use super::show::{Table, cut, moment_from, or_nothing, raw_lines};
 use super::target::TargetOptions;
 use host::now_ms;
 use model::job::State;
@@ -62,11 +62,17 @@ struct Page {
 /// Runs `dq list`.
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let path = format!("/v1/topics/{}/jobs?state={}", part(&arguments.topic), arguments.state);
-    show(&arguments.at, &path, &arguments.how_many)
+    let table = if arguments.state == "dead" { dead_table } else { table };
+    show(&arguments.at, &path, &arguments.how_many, table)
 }
 
-/// Prints the jobs that the API lists at a path.
-pub(super) fn show(at: &TargetOptions, path: &str, how_many: &PageOptions) -> Result<()> {
+/// Prints the jobs that the API lists at a path. `table`: makes the table of a page, at this time.
+pub(super) fn show(
+    at: &TargetOptions,
+    path: &str,
+    how_many: &PageOptions,
+    table: fn(&[Box<RawValue>], i64) -> Result<String>,
+) -> Result<()> {
     let api = Api::from_options(at)?;
     let most = if how_many.all { usize::MAX } else { how_many.limit };
     let and = if path.contains('?') { '&' } else { '?' };
@@ -114,6 +120,24 @@ fn table(jobs: &[Box<RawValue>], now_ms: i64) -> Result<String> {
     Ok(table.text())
 }
 
+/// Returns the table of dead letters: when each died, why its last attempt failed, and what the receiver answered then.
+pub(super) fn dead_table(jobs: &[Box<RawValue>], now_ms: i64) -> Result<String> {
+    let mut table = Table::new(&["ID", "DIED", ">ATTEMPTS", "REASON", "ANSWER", "BODY"]);
+    for job in jobs {
+        let job: Job = serde_json::from_str(job.get())?;
+        let last = job.log.last();
+        table.row([
+            cut(&job.id, 60),
+            moment_from(job.until_ms.unwrap_or(job.due_ms), now_ms),
+            job.attempts.to_string(),
+            cut(&or_nothing(last.map_or("", |last| &last.error)), 60),
+            cut(&or_nothing(last.map_or("", |last| &last.answer)), 60),
+            cut(job.body.get(), 40),
+        ]);
+    }
+    Ok(table.text())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,5 +154,24 @@ mod tests {
                 && text.ends_with("low             10  [1,2]\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn dead_letters_show_when_and_why_they_died() {
+        let job = r#"{"topic":"t","id":"a","state":"dead","due_ms":0,"until_ms":60000,"added_ms":0,
+            "priority":"low","attempts":2,"max_attempts":null,"body":[1,2],"log":[
+            {"number":1,"at_ms":1,"took_ms":1,"error":"timeout"},
+            {"number":2,"at_ms":2,"took_ms":1,"status":503,"error":"status 503","answer":"closed\non Sundays"}]}"#;
+        let unknown = job.replace("closed\\non Sundays", "");
+        let jobs = [job.to_owned(), unknown].map(|job| RawValue::from_string(job).unwrap());
+        let text = dead_table(&jobs, 120_000).unwrap();
+        let [head, first, second] = text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
+        assert!(
+            head.starts_with("ID  DIED") && head.ends_with("REASON      ANSWER              BODY"),
+            "{text}"
+        );
+        assert!(first.contains("(1m ago)"), "{text}");
+        assert!(first.ends_with("2  status 503  closed\\non Sundays  [1,2]"), "{text}");
+        assert!(second.ends_with("2  status 503  -                   [1,2]"), "{text}");
     }
 }

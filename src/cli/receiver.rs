@@ -22,8 +22,10 @@ pub struct Call {
     pub query: String,
     /// The headers, by lower-case name.
     pub headers: HashMap<String, String>,
-    /// The body.
+    /// The body. Bytes that are not UTF-8 are replaced.
     pub body: String,
+    /// The body as it came.
+    pub bytes: Vec<u8>,
     /// When all of it had come in, Unix milliseconds.
     pub at_ms: i64,
 }
@@ -114,6 +116,7 @@ async fn answer(handler: Handler, request: Request) -> (StatusCode, HeaderMap, S
         query: head.uri.query().unwrap_or_default().to_owned(),
         headers: head.headers.iter().map(|(k, v)| (k.as_str().to_owned(), text(v))).collect(),
         body: String::from_utf8_lossy(&body).into_owned(),
+        bytes: body.to_vec(),
         at_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64),
     };
     let answer = handler(call);

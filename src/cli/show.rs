@@ -13,6 +13,11 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 /// The text of a cell without a value.
 pub(super) const NOTHING: &str = "-";
 
+/// Returns the text of a cell, which may be empty.
+pub(super) fn or_nothing(text: &str) -> String {
+    if text.is_empty() { NOTHING.to_owned() } else { text.to_owned() }
+}
+
 /// Rows of cells. Each column is as wide as its widest cell.
 #[derive(Debug)]
 pub(super) struct Table {

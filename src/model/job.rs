@@ -296,6 +296,9 @@ pub struct Attempt {
 /// How many attempts are stored with a job.
 pub const ATTEMPTS_KEPT: usize = 10;
 
+/// How many of these are the first attempts. The others are the last ones.
+pub const FIRST_ATTEMPTS_KEPT: usize = 2;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -164,7 +164,7 @@ pub struct View {
     pub attempts: u32,
     /// Its own limit of attempts.
     pub max_attempts: Option<u32>,
-    /// The last attempts, the oldest first.
+    /// The first and the last attempts, the oldest first.
     pub attempts_log: Vec<Attempt>,
     /// Its own headers.
     pub headers: Headers,

@@ -1,6 +1,6 @@
 //! The whole command line: the real executable against a real daemon, over the Unix socket and with --url.
 
-use std::io::Write;
+use std::io::{BufRead as _, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -523,6 +523,13 @@ fn dead_letters_are_listed_redriven_and_purged() {
     eventually(20 * SECOND, "five dead letters", || (dead(&socket) == 5).then_some(()));
     assert_eq!(dead(&url), 5);
     assert!(socket.run(&["dead", "list", "t", "--limit", "2"]).is(0).err.contains("--all"));
+    let table = url.run(&["dead", "list", "t"]).is(0).out;
+    assert!(table.contains("DIED") && table.contains("REASON"), "{table}");
+    assert_eq!(table.lines().filter(|line| line.contains("status 500  no      1")).count(), 5, "{table}");
+    let shown = url.run(&["get", "t", "d0"]).is(0).out;
+    for part in ["died ", "reason    status 500\n", "500  status 500  no\n"] {
+        assert!(shown.contains(part), "{part:?}\n{shown}");
+    }
     let dry = url.run(&["dead", "redrive", "t", "--dry-run", "--json"]).is(0).json();
     assert_eq!(dry, json!({"topic": "t", "matched": 5, "redriven": 0, "dry_run": true}));
     let calls = sink.count();
@@ -537,6 +544,30 @@ fn dead_letters_are_listed_redriven_and_purged() {
     assert_eq!(socket.run(&["dead", "purge", "t", "--yes"]).is(0).out, "3 of 3 dead letters are purged\n");
     assert_eq!(dead(&socket), 0);
     socket.run(&["dead", "purge", "nope", "--yes"]).is(3);
+}
+
+#[test]
+fn listen_shows_headers_and_checks_signatures() {
+    let listen =
+        ["listen", "--listen", "127.0.0.1:0", "--secret", "an older secret", "--secret", "the new secret"];
+    let mut listener = dq(&listen).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(listener.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let url = lines.next().unwrap().strip_prefix("listening: ").unwrap().to_owned();
+    let topic = |name: &str, secret: &str| {
+        format!("[[topic]]\nname = \"{name}\"\ncallback = \"{url}\"\nsecrets = [{secret}]\n")
+    };
+    let topics = [topic("good", "\"the new secret\""), topic("bad", "\"another secret\""), topic("none", "")];
+    let daemon = Daemon::start(&topics.concat());
+    let [socket, _] = doors(&daemon);
+    for (topic, said) in [("good", "valid (secret 2 of 2)"), ("bad", "invalid ("), ("none", "missing (")] {
+        socket.run(&["add", topic, "1", "--id", "a"]).is(0);
+        let shown: Vec<String> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
+        let shown = shown.join("\n");
+        assert!(shown.contains("\n    dq-job-id: a\n"), "{shown}");
+        assert!(shown.contains(&format!("\n  signature: {said}")), "{shown}");
+    }
+    listener.kill().unwrap();
+    listener.wait().unwrap();
 }
 
 fn support_answer() -> cli::Answer {

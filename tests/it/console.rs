@@ -493,6 +493,30 @@ fn both_languages_have_all_words_and_each_setting_is_explained() {
     }
 }
 
+#[test]
+fn each_problem_and_each_alert_has_words_in_chinese() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = |file: &str| std::fs::read_to_string(root.join(file)).unwrap();
+    let words = text("assets/console/words/zh_problems.js");
+    let (codes, alerts) = words.split_once("codes: {").unwrap().1.split_once("alerts: {").unwrap();
+    // In docs/HTTP.md, a row of the table of errors has a status and its codes.
+    let table = text("docs/HTTP.md");
+    let rows = table.split_once("\n## Errors\n").unwrap().1.lines().filter(|line| {
+        line.strip_prefix("| ").is_some_and(|row| row.starts_with(|c: char| c.is_ascii_digit()))
+    });
+    let told: Vec<&str> = rows.flat_map(|row| row.split('|').nth(2).unwrap().split('`')).collect();
+    let told: Vec<&str> =
+        told.into_iter().filter(|code| code.starts_with(|c: char| c.is_ascii_lowercase())).collect();
+    assert!(told.len() > 40, "{told:?}");
+    for code in told {
+        let key = if code.starts_with("store_") { "store" } else { code };
+        assert!(codes.contains(&format!("\n    {key}: '")), "{code}");
+    }
+    for kind in model::notice::KINDS {
+        assert!(alerts.contains(&format!("\n    {kind}: '")), "{kind}");
+    }
+}
+
 /// The number of account rows in a daemon's registry.
 fn account_rows(daemon: &Daemon) -> usize {
     let db = rusqlite::Connection::open(daemon.dir.path().join("var/registry.db")).unwrap();

@@ -17,7 +17,8 @@ use crate::support::{Daemon, SECOND, Sink, all_new, eventually, now_ms};
 /// limit is far above the usual time, because other tests run at the same time.
 const FIRST_PAGE: (usize, f64) = (200_000, 3_000.0);
 
-fn signed_in(daemon: &Daemon, setting: Setting) -> Browser {
+/// Starts a browser, and signs in as `admin`.
+pub fn signed_in(daemon: &Daemon, setting: Setting) -> Browser {
     let password = first_password(daemon);
     let browser = Browser::start(setting);
     browser.go(&format!("http://127.0.0.1:{}/", daemon.http));
@@ -28,7 +29,8 @@ fn signed_in(daemon: &Daemon, setting: Setting) -> Browser {
     browser
 }
 
-fn good(browser: &Browser) {
+/// Checks that the browser has nothing to complain about.
+pub fn good(browser: &Browser) {
     // A daemon that is overloaded by other tests answers 503, and the page asks again.
     let complaints: Vec<_> =
         browser.complaints().into_iter().filter(|line| !line.contains("status of 503")).collect();

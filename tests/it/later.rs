@@ -14,7 +14,8 @@ fn later() -> Sink {
     Sink::answering(|_| Answer::new(202, "").with("dq-ack", "later"))
 }
 
-const RETRY: &str = "retry = [\"100ms\"]\nmax_attempts = 2";
+/// A topic whose receiver may answer later. By default it must not.
+const RETRY: &str = "retry = [\"100ms\"]\nmax_attempts = 2\nanswer_later = \"1h\"";
 
 fn path_of(call: &Call) -> String {
     let url = call.header("dq-ack-url");
@@ -126,7 +127,7 @@ fn settles_later(daemon: &Daemon, sink: &Sink) {
 #[test]
 fn a_forged_or_foreign_ticket_fails_and_an_ended_one_is_gone() {
     let sink = later();
-    let sections = format!("{}{}", topic("t", &sink, RETRY), topic("u", &sink, "answer_later = \"0s\""));
+    let sections = format!("{}{}", topic("t", &sink, RETRY), topic("u", &sink, ""));
     let daemon = Daemon::start(&sections);
     let other = Daemon::start(&sections);
     let mut http = Http::tcp(&daemon);
@@ -216,7 +217,7 @@ fn a_later_answer_works_after_restarts_and_needs_no_token() {
 fn a_job_is_settled_at_another_host_than_the_one_that_called() {
     let (near, far) = (later(), Sink::start());
     let nodes = [RedisServer::start(), RedisServer::start()];
-    let one = Daemon::start(&format!("{}{}", topic("t", &near, ""), store(&nodes)));
+    let one = Daemon::start(&format!("{}{}", topic("t", &near, RETRY), store(&nodes)));
     // This daemon has the topic under another name, so its consumers leave those jobs alone.
     let other = Daemon::start(&format!("{}{}", topic("u", &far, ""), store(&nodes)));
     let (mut here, mut there) = (Http::tcp(&one), Http::tcp(&other));
@@ -237,7 +238,7 @@ fn a_job_is_settled_at_another_host_than_the_one_that_called() {
 fn a_receiver_may_be_faster_than_its_own_answer() {
     let sink =
         Sink::answering(|_| Answer::new(202, "").with("dq-ack", "later").after(Duration::from_millis(700)));
-    let daemon = Daemon::start(&topic("t", &sink, ""));
+    let daemon = Daemon::start(&topic("t", &sink, RETRY));
     let mut http = Http::tcp(&daemon);
     add(&mut http, "t", "a");
     sink.wait_for(1, 10 * SECOND);

@@ -14,6 +14,7 @@ import { empty, loaded, problemNote } from '../parts/problem.js';
 import { topicHref } from '../parts/search.js';
 import { table } from '../parts/table.js';
 import { when } from '../parts/time.js';
+import { alertText } from '../reason.js';
 import { redraw } from '../redraw.js';
 
 const RULES = ['gather', 'interval', 'late_after', 'restarts_within'];
@@ -30,7 +31,7 @@ function openAlerts(alerts) {
   return card({ title: t('alerts.open'), key: 'open', flush: true }, table({
     label: t('alerts.open'), rows: alerts, rowKey: (a) => `${a.name} ${a.node} ${a.topic} ${a.process}`,
     columns: [
-      { key: 'what', label: t('alerts.what'), main: true, view: (a) => h('span', { class: 'two-lines' }, h('b', null, alertName(a)), a.detail && h('span', { class: 'soft alert-detail' }, a.detail)) },
+      { key: 'what', label: t('alerts.what'), main: true, view: (a) => h('span', { class: 'two-lines' }, h('b', null, alertName(a)), alertText(a) && h('span', { class: 'soft alert-detail' }, alertText(a))) },
       { key: 'about', label: t('alerts.about'), view: about },
       { key: 'risk', label: t('alerts.risk'), view: (a) => (a.loses_jobs ? tag('bad', t('alerts.loses')) : tag('plain', t('alerts.keeps'))) },
       { key: 'since', label: t('alerts.since'), view: (a) => when(a.since_ms) },

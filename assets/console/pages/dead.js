@@ -16,6 +16,7 @@ import { jobHref, topicHref } from '../parts/search.js';
 import { pager, table } from '../parts/table.js';
 import { ago, at } from '../parts/time.js';
 import { topicHead } from '../parts/topic_head.js';
+import { detailText } from '../reason.js';
 import { redraw } from '../redraw.js';
 import { preview } from './jobs.js';
 
@@ -118,7 +119,7 @@ function columns(letters, jobs) {
     letters.topic === null && { key: 'topic', label: t('topic'), view: (job) => h('a', { class: 'mono', href: topicHref(job.topic, 'dead') }, job.topic) },
     { key: 'died', label: t('job.died'), view: (job) => h('span', { class: 'two-lines' }, ago(job.until_ms), h('span', { class: 'soft' }, at(job.until_ms))) },
     { key: 'attempts', label: t('job.attempts'), right: true, view: (job) => count(job.attempts) },
-    { key: 'reason', label: t('dead.why'), class: 'cell-reason', view: (job) => h('span', { class: 'reason' }, last(job).status !== undefined && tag('bad', `HTTP ${last(job).status}`), last(job).error === `status ${last(job).status}` ? null : h('span', null, last(job).error ?? t('dead.why.unknown'))) },
+    { key: 'reason', label: t('dead.why'), class: 'cell-reason', view: (job) => h('span', { class: 'reason' }, last(job).status !== undefined && tag('bad', `HTTP ${last(job).status}`), last(job).error === `status ${last(job).status}` ? null : h('span', null, detailText(last(job).error) || t('dead.why.unknown'))) },
     { key: 'body', label: t('job.body'), class: 'cell-body', view: (job) => h('code', { class: 'preview' }, preview(job)) },
   ].filter(Boolean);
 }

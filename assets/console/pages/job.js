@@ -4,7 +4,7 @@ import { change, path, post, remove, request } from '../api.js';
 import { classes, h } from '../dom.js';
 import { bytes, count, micros, span } from '../format.js';
 import { t } from '../i18n.js';
-import { byteLength, flaw, member, pretty } from '../json.js';
+import { byteLength, flaw, member, pretty, readable } from '../json.js';
 import { badge, tag } from '../parts/badge.js';
 import { actionButton, button } from '../parts/button.js';
 import { card, facts, pageHead } from '../parts/card.js';
@@ -15,7 +15,8 @@ import { empty, problemNote, skeleton } from '../parts/problem.js';
 import { topicHref } from '../parts/search.js';
 import { codeBlock } from '../parts/snippet.js';
 import { when } from '../parts/time.js';
-import { say, sayProblem } from '../parts/toast.js';
+import { say } from '../parts/toast.js';
+import { detailText } from '../reason.js';
 import { redraw } from '../redraw.js';
 import { mayChange } from '../session.js';
 
@@ -31,7 +32,7 @@ function editBody(at, body, reload) {
     view: (it) => field({ name: 'body', label: t('job.body'), kind: 'area', rows: 16, mono: true, wide: true, value: it.state.text, problem: flaw(it.state.text) && t('json.flaw', { why: flaw(it.state.text) }), onchange: (text) => { it.state.text = text; redraw(); }, help: t('job.edit.help') }),
     actions: (it) => [button({ label: t('cancel'), onclick: it.close }), button({ label: t('save'), type: 'submit', kind: 'primary', busy: it.busy, disabled: flaw(it.state.text) !== null })],
   });
-  dialog.state.text = pretty(body);
+  dialog.state.text = readable(pretty(body));
   redraw();
 }
 
@@ -59,14 +60,16 @@ function reschedule(at, job, reload) {
   redraw();
 }
 
-async function act(promise, text, after) {
-  try {
-    await promise;
-    say(text);
-    after();
-  } catch (problem) {
-    sayProblem(problem);
-  }
+/** Asks before a job is delivered. */
+function asked(name, job, path_, body, said, reload) {
+  confirm({
+    title: t(`${name}.title`), action: t(name), danger: false, text: h('p', null, t(`${name}.text`, { id: job.id, topic: job.topic })),
+    act: async () => {
+      await post(path_, body);
+      say(said);
+      reload();
+    },
+  });
 }
 
 function deletion(at, job) {
@@ -88,10 +91,10 @@ function deletion(at, job) {
 function actions(at, job, body, reload) {
   const busy = job.state === 'leased';
   const why = busy ? t('job.is_leased') : undefined;
-  const redriving = () => act(post(path('topics', job.topic, 'dead', 'redrive'), { ids: [job.id] }), t('job.redriven'), reload);
-  if (job.state === 'dead') return [actionButton({ key: 'redrive', label: t('redrive'), icon: 'redrive', kind: 'primary', onclick: redriving }), actionButton({ key: 'delete', label: t('job.delete'), icon: 'trash', onclick: () => deletion(at, job) })];
+  const redriving = () => asked('job.redrive', job, path('topics', job.topic, 'dead', 'redrive'), { ids: [job.id] }, t('job.redriven'), reload);
+  if (job.state === 'dead') return [actionButton({ key: 'redrive', label: t('job.redrive'), icon: 'redrive', kind: 'primary', onclick: redriving }), actionButton({ key: 'delete', label: t('job.delete'), icon: 'trash', onclick: () => deletion(at, job) })];
   return [
-    job.state === 'delayed' && actionButton({ key: 'run', label: t('job.run'), icon: 'play', kind: 'primary', onclick: () => act(post(`${at}/run`), t('job.runs'), reload) }),
+    job.state === 'delayed' && actionButton({ key: 'run', label: t('job.run'), icon: 'play', kind: 'primary', onclick: () => asked('job.run', job, `${at}/run`, undefined, t('job.runs'), reload) }),
     actionButton({ key: 'when', label: t('job.reschedule'), icon: 'clock', disabled: busy, title: why, onclick: () => reschedule(at, job, reload) }),
     actionButton({ key: 'edit', label: t('job.edit'), icon: 'edit', disabled: busy, title: why, onclick: () => editBody(at, body, reload) }),
     actionButton({ key: 'delete', label: t('job.delete'), icon: 'trash', onclick: () => deletion(at, job) })];
@@ -105,8 +108,8 @@ function attempt(one) {
   return h('li', { class: classes('attempt', isGood(one) ? 'attempt--good' : 'attempt--bad'), key: `${one.number} ${one.at_ms}` },
     h('div', { class: 'attempt-head' }, h('b', null, t('retry.attempt', { n: one.number })), when(one.at_ms), h('span', { class: 'soft' }, t('attempt.took', { span: micros(one.took_ms * 1000) })),
       one.status !== undefined && tag(one.status < 300 ? 'good' : 'bad', `HTTP ${one.status}`)),
-    one.error && one.error !== `status ${one.status}` && h('p', { class: 'attempt-error' }, one.error),
-    one.answer && h('div', { class: 'attempt-answer' }, h('span', { class: 'soft' }, t('attempt.answer')), codeBlock(one.answer, t('attempt.answer'))));
+    one.error && one.error !== `status ${one.status}` && h('p', { class: 'attempt-error' }, detailText(one.error)),
+    one.answer && h('div', { class: 'attempt-answer' }, h('span', { class: 'soft' }, t('attempt.answer')), codeBlock(/^\s*[[{]/.test(one.answer) ? readable(one.answer) : one.answer, t('attempt.answer'))));
 }
 
 function coming(job) {
@@ -115,11 +118,16 @@ function coming(job) {
   return h('li', { class: 'attempt attempt--next', key: 'next' }, h('div', { class: 'attempt-head' }, h('b', null, t('job.next', { n: job.attempts + 1 })), job.state === 'ready' ? t('job.next.ready') : when(job.due_ms)));
 }
 
+/** Between the first attempts and the last ones, those that are not kept. */
+function gap(n, after) {
+  return n > 0 && h('li', { class: 'attempt soft', key: `before ${after.number} ${after.at_ms}` }, t('job.attempts.gap', { n: count(n) }));
+}
+
 function attempts(job) {
   const log = job.log ?? [];
   const missing = job.attempts - log.length;
   return card({ title: t('job.attempts'), key: 'attempts', help: missing > 0 && log.length > 0 ? t('job.attempts.kept', { n: log.length, all: count(job.attempts) }) : undefined },
-    h('ol', { class: 'attempts' }, log.map(attempt), coming(job)));
+    h('ol', { class: 'attempts' }, log.map((one, i) => [i > 0 && gap(one.number - log[i - 1].number - 1, one), attempt(one)]), coming(job)));
 }
 
 function detail(job, { shown, size }) {
@@ -150,7 +158,7 @@ export default function jobPage({ params, resource }) {
     const { json, text } = await request('GET', at, undefined, { signal });
     // Made here, and not at each redraw: a body may have a megabyte.
     const body = member(text, 'body') ?? 'null';
-    return { job: json, body, shown: pretty(body), size: byteLength(body) };
+    return { job: json, body, shown: readable(pretty(body)), size: byteLength(body) };
   }, 3000);
   const head = (more) => pageHead({ title: id, mono: true, back: { href: topicHref(topic), label: topic }, ...more });
   return {

@@ -13,6 +13,7 @@ import { loaded, note } from '../parts/problem.js';
 import { table } from '../parts/table.js';
 import { when } from '../parts/time.js';
 import { stateBar } from '../parts/top_topics.js';
+import { alertText } from '../reason.js';
 
 function serverTable(node) {
   const ms = (n) => (n === null || n === undefined ? '–' : `${n < 10 ? n.toFixed(1) : Math.round(n)} ms`);
@@ -70,7 +71,7 @@ function nodeCard(node, hasSet) {
   return card({ title: h('span', { class: 'line' }, h('span', { class: 'mono' }, node.name), badge(away ? 'away' : node.is_older ? 'older' : 'answers'), hasSet && node.part !== 'home' && badge(node.part, t(`state.${node.part}.why`))), key: node.name, tone: away ? 'bad' : node.is_older ? 'warn' : undefined },
     node.is_older && note('warn', h('p', null, t('state.older.why'))),
     node.detail && note(away ? 'bad' : 'info', h('p', null, node.detail)),
-    (live.alerts ?? []).filter((alert) => alert.node === node.name).map((alert) => note(alert.loses_jobs ? 'bad' : 'warn', h('p', null, h('b', null, alertName(alert)), ' ', alert.detail))),
+    (live.alerts ?? []).filter((alert) => alert.node === node.name).map((alert) => note(alert.loses_jobs ? 'bad' : 'warn', h('p', null, h('b', null, alertName(alert)), ' ', alertText(alert)))),
     h('div', { class: 'figures-row figures-row--plain', key: 'figures' }, jobs('delayed', 'delayed'), jobs('ready', 'ready'), jobs('leased', 'leased'), jobs('dead', 'bad')),
     node.ready !== null && stateBar(node),
     node.durability && facts([[t('nodes.durability'), t(`nodes.durability.${node.durability}`)], [t('nodes.replicas'), node.replicas === null ? null : String(node.replicas)]], 'durability'),

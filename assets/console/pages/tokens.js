@@ -18,12 +18,14 @@ import { ago, at } from '../parts/time.js';
 import { say } from '../parts/toast.js';
 import { redraw } from '../redraw.js';
 
-const KINDS = ['produce', 'consume', 'read', 'admin'];
+/** What a token may: of topics, and of all. `read_topics` is `read:<topic>`. */
+const OF_TOPICS = ['produce', 'consume', 'manage', 'read_topics'];
+const KINDS = [...OF_TOPICS, 'read', 'metrics', 'admin'];
 
 function scopesOf(state) {
   const topics = state.topics.split(/[,\s]+/).filter(Boolean);
-  const of = (kind) => (topics.length === 0 ? [`${kind}:*`] : topics.map((topic) => `${kind}:${topic}`));
-  return KINDS.filter((kind) => state[kind]).flatMap((kind) => (kind === 'produce' || kind === 'consume' ? of(kind) : [kind]));
+  const of = (kind) => (topics.length === 0 ? ['*'] : topics).map((topic) => `${kind.replace('_topics', '')}:${topic}`);
+  return KINDS.filter((kind) => state[kind]).flatMap((kind) => (OF_TOPICS.includes(kind) ? of(kind) : [kind]));
 }
 
 function showSecret(token) {
@@ -51,14 +53,14 @@ function make(reload) {
       return [
         field({ name: 'token-name', label: t('token.name'), value: it.state.name, mono: true, required: true, autofocus: true, problem: fieldProblem(it, 'name'), help: t('token.name.help'), onchange: set('name') }),
         h('fieldset', { class: 'fieldset', key: 'scopes' }, h('legend', { class: 'field-label' }, t('token.scopes')),
-          KINDS.map((kind) => checkbox({ name: kind, label: h('span', null, h('b', null, t(`scope.${kind}`)), ' ', h('span', { class: 'soft' }, t(`scope.${kind}.help`))), checked: it.state[kind], onchange: set(kind) }))),
-        (it.state.produce || it.state.consume) && field({ name: 'topics', label: t('token.topics'), value: it.state.topics, mono: true, placeholder: '*', problem: fieldProblem(it, 'scopes'), help: [t('token.topics.help'), ' ', [...live.topics.keys()].slice(0, 6).join(', ')], onchange: set('topics') }),
+          KINDS.map((kind) => checkbox({ name: kind, label: h('span', null, h('b', null, t(`scope.${kind}`)), ' ', h('span', { class: 'soft' }, t(`scope.${kind}.help`))), checked: Boolean(it.state[kind]), onchange: set(kind) }))),
+        OF_TOPICS.some((kind) => it.state[kind]) && field({ name: 'topics', label: t('token.topics'), value: it.state.topics, mono: true, placeholder: '*', problem: fieldProblem(it, 'scopes'), help: [t('token.topics.help'), ' ', [...live.topics.keys()].slice(0, 6).join(', ')], onchange: set('topics') }),
         field({ name: 'expires', label: t('token.expires'), kind: 'select', value: it.state.expires, options: [['', t('token.never')], ['30d', t('token.30d')], ['90d', t('token.90d')], ['365d', t('token.365d')]], onchange: set('expires') }),
         it.state.produce && field({ name: 'add_rate', label: t('field.add_rate'), value: it.state.add_rate, mono: true, placeholder: '100/s', problem: fieldProblem(it, 'add_rate'), help: t('field.add_rate.help'), onchange: set('add_rate') })];
     },
     actions: (it) => [button({ label: t('cancel'), onclick: it.close }), button({ label: t('token.make'), type: 'submit', kind: 'primary', busy: it.busy, disabled: it.state.name.trim() === '' || scopesOf(it.state).length === 0 })],
   });
-  Object.assign(dialog.state, { name: '', produce: true, consume: false, read: false, admin: false, topics: '', expires: '', add_rate: '' });
+  Object.assign(dialog.state, { name: '', produce: true, topics: '', expires: '', add_rate: '' });
   redraw();
 }
 

@@ -15,6 +15,7 @@ import { table } from '../parts/table.js';
 import { oldest } from '../parts/top_topics.js';
 import { merged, topicHead } from '../parts/topic_head.js';
 import { topicSettings } from '../parts/topic_settings.js';
+import { detailText } from '../reason.js';
 import { loadWatched, watch, watched } from '../watched.js';
 
 const DAYS = 14;
@@ -39,8 +40,8 @@ function figures(topic) {
 
 function held(topic, set) {
   return [
-    topic.problem && note('warn', h('p', null, h('b', null, t('topic.problem')), ' ', topic.problem)),
-    topic.circuit && topic.circuit !== 'closed' && note('warn', h('p', null, h('b', null, t(`state.${topic.circuit}.why`)), ' ', set?.circuit_reason),
+    topic.problem && note('warn', h('p', null, h('b', null, t('topic.problem')), ' ', detailText(topic.problem))),
+    topic.circuit && topic.circuit !== 'closed' && note('warn', h('p', null, h('b', null, t(`state.${topic.circuit}.why`)), ' ', detailText(set?.circuit_reason)),
       set?.circuit_until_ms && h('p', { title: fullMoment(set.circuit_until_ms) }, t('topic.circuit.until', { at: moment(set.circuit_until_ms) }))),
     topic.paused && note('warn', h('p', null, t('state.paused.why'))),
     topic.status === 'offline' && note('info', h('p', null, t('state.offline.why')))];

@@ -4,6 +4,7 @@
 import { change, get, path, post, Problem, query, request } from '../api.js';
 import { h } from '../dom.js';
 import { moment } from '../format.js';
+import { dropDraft, keepDraft, keptDraft } from '../drafts.js';
 import { has, t } from '../i18n.js';
 import { button, linkButton } from '../parts/button.js';
 import { card, pageHead } from '../parts/card.js';
@@ -15,6 +16,7 @@ import { say } from '../parts/toast.js';
 import { FIELDS, formOf, given, GROUPS, newForm, newSecret, saidOf } from '../parts/topic_fields.js';
 import { topicHead } from '../parts/topic_head.js';
 import { topicSettings } from '../parts/topic_settings.js';
+import { detailText, reasonText } from '../reason.js';
 import { redraw } from '../redraw.js';
 import { mayChange } from '../session.js';
 
@@ -44,15 +46,20 @@ class Form {
   constructor(context, name) {
     Object.assign(this, { name, isNew: name === null, topic: null, etag: null, values: newForm(), touched: new Set(), opened: new Set(['retry']), noSecrets: false, problems: new Map(), checked: null, busy: false, problem: null, faster: null, loading: null });
     context.onLeave(() => clearTimeout(this.timer));
-    if (this.isNew) this.check();
-    else this.load();
+    if (!this.isNew) this.load(keptDraft());
+    else {
+      Object.assign(this, keptDraft());
+      this.check();
+    }
   }
 
-  async load() {
+  /** Reads the topic. `draft`: what was entered before the session ended. */
+  async load(draft = null) {
+    if (!draft) dropDraft();
     Object.assign(this, { loading: null, problem: null, faster: null });
     try {
       const { json, headers } = await request('GET', path('topics', this.name));
-      Object.assign(this, { topic: json, etag: headers.get('etag'), values: formOf(json), touched: new Set(), noSecrets: false });
+      Object.assign(this, { topic: json, etag: headers.get('etag'), values: formOf(json), touched: new Set(), noSecrets: false }, draft);
       this.check();
     } catch (problem) {
       this.loading = problem;
@@ -63,6 +70,13 @@ class Form {
   set(name, value) {
     this.values[name] = value;
     this.touched.add(name);
+    this.entered();
+  }
+
+  /** Takes up what was entered. With the revision that it was entered for, nobody else's change is overwritten later. */
+  entered() {
+    const { values, touched, opened, noSecrets, etag } = this;
+    keepDraft({ values, touched, opened, noSecrets, ...(etag && { etag }) });
     this.later();
     redraw();
   }
@@ -85,7 +99,7 @@ class Form {
       const checked = await post('/v1/check/topic', topic);
       if (turn !== this.turn) return;
       this.checked = checked.timetable?.length > 0 ? checked : this.checked;
-      this.problems = new Map(checked.problems.map((one) => [one.field ?? '', one.detail]));
+      this.problems = new Map(checked.problems.map((one) => [one.field ?? '', reasonText({ code: 'bad_field', ...one })]));
     } catch (problem) {
       if (turn !== this.turn) return;
       if (problem.field) this.problems = new Map([[problem.field, problem.detail]]);
@@ -120,11 +134,13 @@ class Form {
     const topic = this.given();
     if (this.isNew) {
       await post('/v1/topics', Object.fromEntries(Object.entries(topic).filter(([, value]) => value !== null)));
+      dropDraft();
       say(t('topic.registered', { topic: topic.name }));
       location.hash = topicHref(topic.name);
     } else {
       // A PUT would take the secrets away, which nobody is shown.
       await change(path('topics', this.name), topic, this.etag ? { 'if-match': this.etag } : {});
+      dropDraft();
       say(t('topic.saved', { topic: this.name }));
       location.hash = topicHref(this.name);
     }
@@ -144,7 +160,7 @@ function secretsField(form, common) {
     field({ ...common, kind: 'area', rows: 2, help: t('field.secrets.help') }),
     h('div', { class: 'line', key: 'do' },
       button({ label: t('form.secrets.new'), icon: 'tokens', small: true, onclick: () => form.set('secrets', [form.values.secrets.trim(), newSecret()].filter(Boolean).join('\n')) }),
-      n > 0 && checkbox({ name: 'no_secrets', label: t('form.secrets.none'), checked: form.noSecrets, onchange: (no) => { form.noSecrets = no; form.later(); redraw(); } })));
+      n > 0 && checkbox({ name: 'no_secrets', label: t('form.secrets.none'), checked: form.noSecrets, onchange: (no) => { form.noSecrets = no; form.entered(); } })));
 }
 
 function entry(form, told) {
@@ -202,9 +218,9 @@ export default function topicForm(context) {
           mayChange() ? view(form) : note('info', h('p', null, t('read_only.reason')))];
       }
       const head = topicHead({ name: form.name, set: form.topic, tab: 'edit', reload: () => {} });
-      if (!form.topic) return [head, form.loading ? problemNote(form.loading, () => form.load()) : skeleton(6)];
+      if (!form.topic) return [head, form.loading ? problemNote(form.loading, () => form.load(keptDraft())) : skeleton(6)];
       if (isFixed()) return [head, note('info', h('p', null, mayChange() ? t('topic.from_file') : t('read_only.reason'))), topicSettings(form.topic, form.checked)];
-      return [head, form.topic.problem && note('warn', h('p', null, h('b', null, t('topic.problem')), ' ', form.topic.problem), h('p', null, t('form.problem'))), view(form)];
+      return [head, form.topic.problem && note('warn', h('p', null, h('b', null, t('topic.problem')), ' ', detailText(form.topic.problem)), h('p', null, t('form.problem'))), view(form)];
     },
   };
 }

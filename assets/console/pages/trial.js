@@ -2,6 +2,7 @@
 
 import { get, path, request } from '../api.js';
 import { h } from '../dom.js';
+import { dropDraft, keepDraft, keptDraft } from '../drafts.js';
 import { micros } from '../format.js';
 import { t } from '../i18n.js';
 import { flaw, pretty } from '../json.js';
@@ -12,6 +13,7 @@ import { field } from '../parts/field.js';
 import { empty, note, problemNote } from '../parts/problem.js';
 import { codeBlock } from '../parts/snippet.js';
 import { topicHead } from '../parts/topic_head.js';
+import { detailText } from '../reason.js';
 import { redraw } from '../redraw.js';
 
 const FIRST = '{\n  "test": true\n}';
@@ -29,7 +31,7 @@ function cameView(came) {
   return card({ title: t('trial.answer'), key: 'came', tone: outcome === 'accepted' ? 'good' : 'warn' },
     h('p', { class: 'line', key: 'judged' }, badge(outcome), status !== null && tag(status < 300 ? 'good' : 'bad', `HTTP ${status}`), h('span', { class: 'soft' }, t('attempt.took', { span: micros(ms * 1000) }))),
     h('p', { key: 'means' }, t(`trial.${outcome}`)),
-    error && note('warn', h('p', null, error)),
+    error && note('warn', h('p', null, detailText(error))),
     h('h3', { class: 'sub', key: 'sub' }, t('trial.body')), answer ? codeBlock(answer, t('trial.body')) : h('p', { class: 'soft', key: 'none' }, t('trial.no_body')),
     came.answer_headers.length > 0 && h('details', { class: 'more', key: 'headers' }, h('summary', null, t('trial.headers')), codeBlock(lines(came.answer_headers), t('trial.headers'))));
 }
@@ -38,11 +40,18 @@ function cameView(came) {
 export default function trial({ params, resource, onLeave }) {
   const name = params.topic;
   const set = resource((signal) => get(path('topics', name), signal), 20000);
-  const state = { text: FIRST, busy: false, came: null, problem: null };
+  const state = { text: keptDraft()?.text ?? FIRST, busy: false, came: null, problem: null };
   let left = false;
   onLeave(() => { left = true; });
 
+  function enter(text) {
+    state.text = text;
+    keepDraft({ text });
+    redraw();
+  }
+
   async function call() {
+    dropDraft();
     Object.assign(state, { busy: true, problem: null });
     redraw();
     try {
@@ -58,7 +67,7 @@ export default function trial({ params, resource, onLeave }) {
     const why = flaw(state.text);
     return card({ title: t('trial.request'), key: 'request' },
       facts([[t('field.callback'), h('span', { class: 'mono break' }, `${topic.method} ${topic.callback}`)]]),
-      field({ name: 'body', label: t('trial.send_body'), kind: 'area', rows: 10, mono: true, value: state.text, problem: why && t('json.flaw', { why }), onchange: (text) => { state.text = text; redraw(); } }),
+      field({ name: 'body', label: t('trial.send_body'), kind: 'area', rows: 10, mono: true, value: state.text, problem: why && t('json.flaw', { why }), onchange: enter }),
       h('div', { class: 'line', key: 'do' },
         actionButton({ label: state.busy ? t('trial.calling') : t('trial.call'), icon: 'send', kind: 'primary', busy: state.busy, disabled: why !== null, onclick: call }),
         button({ label: t('trial.pretty'), kind: 'quiet', disabled: why !== null, onclick: () => { state.text = pretty(state.text); redraw(); } })));

@@ -4,6 +4,7 @@ import { h } from '../dom.js';
 import { count } from '../format.js';
 import { has, t } from '../i18n.js';
 import { live } from '../live.js';
+import { alertText } from '../reason.js';
 import { card } from './card.js';
 import { icon } from './icon.js';
 import { topicHref } from './search.js';
@@ -20,7 +21,7 @@ export function alertName(alert) {
 function ofAlerts() {
   return (live.alerts ?? []).map((alert) => ({
     key: `alert-${alert.name}-${alert.node}-${alert.topic}-${alert.process}`, tone: alert.loses_jobs ? 'bad' : 'warn',
-    text: [alertName(alert), alert.topic ?? alert.node ?? alert.process].filter(Boolean).join(': '), detail: alert.detail, since: alert.since_ms, href: alert.topic ? topicHref(alert.topic) : '#/alerts',
+    text: [alertName(alert), alert.topic ?? alert.node ?? alert.process].filter(Boolean).join(': '), detail: alertText(alert), since: alert.since_ms, href: alert.topic ? topicHref(alert.topic) : '#/alerts',
   }));
 }
 

@@ -11,12 +11,12 @@ import { field, segments } from './field.js';
 
 /**
  * Asks whether something is to be done that cannot be undone. How many it touches is counted first.
- * @param {{title: string, text: any, action: string, danger?: boolean, typed?: string, countJobs?: () => Promise<any>, counted?: (found: any) => any, isFit?: (found: any) => boolean, choice?: Choice, act: (found: any, choice: ?string) => Promise<any>}} told
+ * @param {{title: string, text: any, action: string, cancel?: string, danger?: boolean, typed?: string, countJobs?: () => Promise<any>, counted?: (found: any) => any, isFit?: (found: any) => boolean, choice?: Choice, act: (found: any, choice: ?string) => Promise<any>}} told
  * @typedef {{label: string, options: [string, any][], isNeeded: (problem: ?any) => boolean}} Choice what has to be chosen, from when it is needed: a refusal may say so
  */
 export function confirm(told) {
   const dialog = openDialog({
-    title: told.title,
+    title: told.title, isForm: false,
     onsubmit: (it) => isReady(it) && it.run(() => told.act(it.state.jobs ?? null, it.state.choice ?? null)),
     view: (it) => [
       h('div', { class: 'dialog-text' }, typeof told.text === 'function' ? told.text(it.state.jobs ?? null) : told.text),
@@ -27,7 +27,7 @@ export function confirm(told) {
         name: 'typed', label: t('confirm.type', { name: told.typed }), value: it.state.typed ?? '', mono: true, autofocus: true, onchange: (typed) => { it.state.typed = typed; redraw(); },
       })],
     actions: (it) => [
-      button({ label: t('cancel'), onclick: it.close, disabled: it.busy }),
+      button({ label: told.cancel ?? t('cancel'), onclick: it.close, disabled: it.busy }),
       button({ label: told.action, type: 'submit', kind: told.danger === false ? 'primary' : 'danger', busy: it.busy, disabled: !isReady(it) })],
   });
   function needsChoice(it) {

@@ -2,26 +2,38 @@
 
 import { h } from '../dom.js';
 import { t } from '../i18n.js';
+import { onLayer } from '../layer.js';
 import { redraw } from '../redraw.js';
+import { session } from '../session.js';
 import { button } from './button.js';
 import { problemNote } from './problem.js';
 import { toastRegion } from './toast.js';
 
 let dialogs = [];
+/** Those in which something was entered when the session ended, and who entered it. */
+let suspended = { who: '', dialogs: [] };
 let number = 0;
 
 /**
  * Opens a dialog.
- * @param {{title: string, view: (dialog: Dialog) => any, actions?: (dialog: Dialog) => any, onsubmit?: (dialog: Dialog) => any, wide?: boolean}} told
+ * @param {{title: string, view: (dialog: Dialog) => any, actions?: (dialog: Dialog) => any, onsubmit?: (dialog: Dialog) => any, wide?: boolean, isForm?: boolean}} told
+ *   `isForm`: asks before what was entered is lost (the default)
  * @returns {Dialog}
  * @typedef {{id: number, close: () => void, state: any, busy: boolean, problem: ?Error, run: (act: () => Promise<any>) => Promise<void>}} Dialog
  */
 export function openDialog(told) {
-  const dialog = { id: ++number, told, state: {}, busy: false, problem: null, close, run };
+  const dialog = { id: ++number, told, state: {}, busy: false, problem: null, isTouched: false, asksToLeave: false, close, run };
 
   function close() {
-    dialogs = dialogs.filter((one) => one !== dialog);
+    // The browser reports the end of a dialog after it is gone.
+    if (!dialogs.includes(dialog)) return;
+    if (dialog.isTouched && !dialog.asksToLeave && told.isForm !== false) dialog.asksToLeave = true;
+    else end();
     redraw();
+  }
+
+  function end() {
+    dialogs = dialogs.filter((one) => one !== dialog);
   }
 
   // Closes it when it is done; what is refused is shown in it.
@@ -30,7 +42,9 @@ export function openDialog(told) {
     redraw();
     try {
       await act();
-      close();
+      end();
+      // The page that opened it was left when the session ended: the page that is there now is opened anew.
+      if (dialog.isResumed) window.dispatchEvent(new Event('hashchange'));
     } catch (problem) {
       dialog.problem = problem;
     }
@@ -43,9 +57,37 @@ export function openDialog(told) {
   return dialog;
 }
 
-/** Closes all of them. */
-export function closeDialogs() {
+const isEntered = (dialog) => dialog.isTouched && dialog.told.isForm !== false;
+
+// The session is over. What was entered is kept for the person who entered it, and shown again when they come back.
+window.addEventListener('dq-left', ({ detail: who }) => {
+  const entered = dialogs.filter(isEntered);
+  if (who !== '' && entered.length > 0) suspended = { who, dialogs: entered };
   dialogs = [];
+});
+
+window.addEventListener('dq-back', () => {
+  if (suspended.who === session.name) dialogs = suspended.dialogs.map((one) => Object.assign(one, { busy: false, problem: null, isResumed: true }));
+  suspended = { who: '', dialogs: [] };
+  redraw();
+});
+
+window.addEventListener('dq-signed-out', () => {
+  suspended = { who: '', dialogs: [] };
+  dialogs = [];
+});
+
+window.addEventListener('beforeunload', (event) => {
+  if ([...dialogs, ...suspended.dialogs].some(isEntered)) event.preventDefault();
+});
+
+function actionsOf(dialog) {
+  if (!dialog.asksToLeave) return dialog.told.actions?.(dialog) ?? button({ label: t('close'), onclick: dialog.close });
+  const stay = () => { dialog.asksToLeave = false; redraw(); };
+  return [
+    h('p', { class: 'dialog-leave', key: 'leave', role: 'alert' }, t('form.leave.text')),
+    button({ key: 'stay', label: t('form.stay'), onclick: stay }),
+    button({ key: 'go', label: t('form.leave'), kind: 'danger', onclick: dialog.close })];
 }
 
 function one(dialog) {
@@ -53,19 +95,19 @@ function one(dialog) {
   const id = `dialog-${dialog.id}`;
   const submit = (event) => {
     event.preventDefault();
-    if (!dialog.busy) told.onsubmit?.(dialog);
+    if (!dialog.busy && !dialog.asksToLeave) told.onsubmit?.(dialog);
   };
   return h('dialog', {
-    key: dialog.id, class: told.wide ? 'dialog dialog--wide' : 'dialog', 'aria-labelledby': id, mount: (el) => el.showModal(), unmount: (el) => el.close(),
+    key: dialog.id, class: told.wide ? 'dialog dialog--wide' : 'dialog', 'aria-labelledby': id, mount: (el) => el.showModal(), update: (el) => { if (!el.open) el.showModal(); }, unmount: (el) => el.close(),
     onclose: dialog.close,
     oncancel: (event) => { event.preventDefault(); if (!dialog.busy) dialog.close(); },
     // Who marks a text and lets go outside has not meant to close it.
     onpointerdown: (event) => { dialog.pressedOutside = event.target === event.currentTarget && isOutside(event); },
     onclick: (event) => { if (dialog.pressedOutside && isOutside(event) && !dialog.busy) dialog.close(); },
-  }, h('form', { class: 'dialog-form', method: 'dialog', novalidate: true, onsubmit: submit },
+  }, h('form', { class: 'dialog-form', method: 'dialog', novalidate: true, onsubmit: submit, oninput: () => { dialog.isTouched = true; } },
     h('h2', { id, class: 'dialog-title' }, told.title),
     h('div', { class: 'dialog-body' }, told.view(dialog), problemNote(dialog.problem)),
-    h('div', { class: 'dialog-actions' }, told.actions?.(dialog) ?? button({ label: t('close'), onclick: dialog.close }))),
+    h('div', { class: 'dialog-actions' }, actionsOf(dialog))),
   // Nothing outside of it is reached while it is open.
   toastRegion(dialog === dialogs.at(-1)));
 }
@@ -75,7 +117,5 @@ function isOutside(event) {
   return event.clientX < box.left || event.clientX > box.right || event.clientY < box.top || event.clientY > box.bottom;
 }
 
-/** All that are open, and what is said in short: behind a dialog it would not be heard. */
-export function dialogLayer() {
-  return [toastRegion(dialogs.length === 0), ...dialogs.map(one)];
-}
+// All that are open, and what is said in short: behind a dialog it would not be heard.
+onLayer(() => [toastRegion(dialogs.length === 0), ...dialogs.map(one)]);

@@ -6,8 +6,9 @@ import { count } from '../format.js';
 import { t } from '../i18n.js';
 import { live } from '../live.js';
 import { mayChange } from '../session.js';
-import { actionButton, menu } from './button.js';
+import { actionButton } from './button.js';
 import { confirm } from './confirm.js';
+import { menu } from './menu.js';
 import { topicHref } from './search.js';
 import { say, sayProblem } from './toast.js';
 

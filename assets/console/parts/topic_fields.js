@@ -25,7 +25,7 @@ export const GROUPS = [
     { name: 'connect_timeout', kind: 'span', first: '1s' },
     { name: 'success', kind: 'text', first: 'status', mono: true },
     { name: 're_notify_flag', kind: 'text', first: '', mono: true },
-    { name: 'answer_later', kind: 'span', first: '1h' },
+    { name: 'answer_later', kind: 'span', first: '0s' },
     { name: 'headers', kind: 'headers', first: '', mono: true, wide: true },
     { name: 'job_headers', kind: 'list', first: '', mono: true },
   ]],
@@ -54,7 +54,10 @@ export const GROUPS = [
     { name: 'alert', kind: 'list', first: '', wide: true },
     { name: 'keep_dead', kind: 'span', first: '0s' },
   ]],
-  ['security', [{ name: 'secrets', kind: 'secrets', first: '', mono: true, wide: true }]],
+  ['security', [
+    { name: 'secrets', kind: 'secrets', first: '', mono: true, wide: true },
+    { name: 'old_secrets_until', kind: 'text', first: '', mono: true },
+  ]],
 ];
 
 /** All of them. @type {TopicField[]} */

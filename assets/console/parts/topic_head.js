@@ -6,7 +6,8 @@ import { t } from '../i18n.js';
 import { live } from '../live.js';
 import { mayChange } from '../session.js';
 import { tag, topicBadges } from './badge.js';
-import { linkButton } from './button.js';
+import { addJob } from './add_job.js';
+import { button, linkButton } from './button.js';
 import { pageHead } from './card.js';
 import { topicHref } from './search.js';
 import { pauseButton, topicMenu } from './topic_actions.js';
@@ -33,6 +34,7 @@ export function topicHead({ name, set, missing = false, tab, reload }) {
       title: name, mono: true, back: { href: '#/topics', label: t('nav.topics') }, about: set?.title || undefined,
       badges: h('span', { class: 'badges' }, topicBadges(topic), set?.mode === 'pull' && tag('plain', t('state.pull'))),
       actions: [
+        !missing && mayChange() && button({ key: 'add', label: t('job.add'), icon: 'plus', kind: 'primary', onclick: () => addJob(name, reload) }),
         pauseButton(topic, reload),
         !missing && mayChange() && linkButton({ label: t('tab.test'), href: topicHref(name, 'test'), icon: 'send' }),
         topicMenu(topic, reload, () => { location.hash = '#/topics'; })],

@@ -40,7 +40,7 @@ export function topicSettings(topic, checked) {
         [name('catch_up'), topic.catch_up],
         [name('durability'), topic.durability ?? t('settings.as_store')],
         [name('alert'), list(topic.alert) ?? t('settings.nobody')],
-        [name('secrets'), topic.secrets > 0 ? t('settings.secrets', { n: topic.secrets }) : t('settings.unsigned')],
+        [name('secrets'), topic.secrets > 0 ? t(topic.old_secrets_until && topic.secrets > 1 ? 'settings.secrets.until' : 'settings.secrets', { n: topic.secrets, until: topic.old_secrets_until }) : t('settings.unsigned')],
         [name('keep_dead'), isSpan(topic.keep_dead) ? spanText(topic.keep_dead) : t('settings.for_ever')],
         [name('creator'), topic.creator || null],
       ]))),

@@ -15,8 +15,9 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 
 use super::super::import::pending::{Clock, Entry, EntryNote, display_name, split};
-use super::super::import::source::{ReturnedJob, Source};
+use super::super::import::source::Source;
 use super::super::progress::Progress;
+use super::destination::{self, ReturnedJob};
 use model::fields::{Fields, Marks};
 use model::job::{JobId, JobKey, State, TopicName};
 use store::{Deleted, HELD_MS, Store, View};
@@ -172,7 +173,7 @@ impl Export {
             return Ok(());
         }
         for (node, jobs) in self.nodes.iter_mut().zip(&by_node) {
-            node.give_back(jobs)?;
+            destination::give_back(node, jobs)?;
         }
         for (key, deleted) in keys.iter().zip(self.store.delete(&keys)) {
             if !matches!(deleted, Ok(Deleted::Done)) {
@@ -231,7 +232,7 @@ impl Export {
             }
             self.summary.removed += done.len() as u64;
             if !self.summary.dry_run {
-                self.nodes[node].remove(&done, &ready, gone)?;
+                destination::remove(&mut self.nodes[node], &done, &ready, gone)?;
             }
             match page.next {
                 Some(next) => cursor = next,

@@ -3,6 +3,7 @@
 //! It works straight on the store, while no daemon runs. [`give_back`] says what a crash between any two steps leaves
 //! behind.
 
+mod destination;
 mod give_back;
 
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! A Redis of the PHP daemon. Its pending jobs are read page by page. Nothing in it is changed except one hash, the
 //! notes about what has been taken over. Only commands that Redis has had since 2.8 are used.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -53,18 +53,6 @@ pub struct Source {
     prefix: String,
     /// The keys of its buckets, which are sorted sets.
     buckets: Vec<String>,
-}
-
-/// A job that goes back to the PHP daemon.
-pub struct ReturnedJob {
-    /// `topic:id`.
-    pub name: Vec<u8>,
-    /// The body, with the fields that the PHP daemon adds.
-    pub body: String,
-    /// When it is due, in Unix seconds.
-    pub due_s: i64,
-    /// The number of its bucket.
-    pub bucket: u32,
 }
 
 /// A page of a scan.
@@ -176,6 +164,11 @@ impl Source {
     /// Sends several commands at once.
     pub fn query_all<T: FromRedisValue>(&mut self, pipe: &redis::Pipeline) -> RedisResult<T> {
         pipe.query(&mut self.connection)
+    }
+
+    /// Returns the key of the bucket with this number.
+    pub fn bucket_key(&self, number: u32) -> String {
+        self.key(&format!("bucket_{number}"))
     }
 
     fn key(&self, name: &str) -> String {
@@ -314,31 +307,6 @@ impl Source {
         Ok(())
     }
 
-    /// Writes jobs, and removes their notes. A job that is written already is replaced.
-    pub fn give_back(&mut self, jobs: &[ReturnedJob]) -> Result<()> {
-        if jobs.is_empty() {
-            return Ok(());
-        }
-        let wanted: HashSet<&[u8]> = jobs.iter().map(|job| &*job.name).collect();
-        let listed = self.ready(|name| wanted.contains(name))?;
-        let (bodies, notes, lists) = (self.bodies_key(), self.notes(), self.ready_lists());
-        let mut pipe = redis::pipe();
-        pipe.atomic();
-        for job in jobs {
-            let own = self.key(&format!("bucket_{}", job.bucket));
-            pipe.hset(&bodies, &job.name, &job.body).ignore();
-            for other in self.buckets.iter().filter(|bucket| **bucket != own) {
-                pipe.zrem(other, &job.name).ignore();
-            }
-            pipe.zadd(&own, &job.name, job.due_s).ignore();
-            if listed.contains_key(&job.name) {
-                lists.iter().for_each(|list| _ = pipe.lrem(list, 0, &job.name).ignore());
-            }
-            pipe.hdel(&notes, &job.name).ignore();
-        }
-        pipe.exec(&mut self.connection).with_context(|| format!("cannot write jobs to {}", self.shown))
-    }
-
     /// Returns a page of the names that are noted as taken over. The first cursor is 0.
     pub fn noted_names(&mut self, cursor: u64) -> Result<Page<Vec<u8>>> {
         let key = self.notes();
@@ -348,37 +316,6 @@ impl Source {
         let (next, notes) = self.ask(&key, scan)?;
         let names = notes.into_iter().map(|(name, _)| name).filter(|name| name != STORE.as_bytes());
         Ok(Page::new((next, names.collect())))
-    }
-
-    /// Removes the jobs with these names that are `gone`, and the notes of all of these names. `ready` has the names in
-    /// the ready lists.
-    pub fn remove(
-        &mut self,
-        names: &[Vec<u8>],
-        ready: &HashMap<Vec<u8>, Priority>,
-        gone: impl Fn(&Entry) -> bool,
-    ) -> Result<()> {
-        let bodies_key = self.bodies_key();
-        let found: Vec<Option<Vec<u8>>> = match names {
-            [] => return Ok(()),
-            names => self.ask(&bodies_key, |c| redis::cmd("HMGET").arg(&bodies_key).arg(names).query(c))?,
-        };
-        let with_body = names.iter().cloned().zip(found).filter_map(|(name, body)| Some((name, body?)));
-        let entries = self.entries_of(with_body.collect(), ready)?;
-        let (notes, lists) = (self.notes(), self.ready_lists());
-        let mut pipe = redis::pipe();
-        pipe.atomic();
-        for Entry { name, list, .. } in entries.iter().filter(|entry| gone(entry)) {
-            pipe.hdel(&bodies_key, name).ignore();
-            self.buckets.iter().for_each(|bucket| _ = pipe.zrem(bucket, name).ignore());
-            if list.is_some() {
-                lists.iter().for_each(|list| _ = pipe.lrem(list, 0, name).ignore());
-            }
-        }
-        for name in names {
-            pipe.hdel(&notes, name).ignore();
-        }
-        pipe.exec(&mut self.connection).with_context(|| format!("cannot remove jobs from {}", self.shown))
     }
 
     /// Removes all notes: nothing counts as taken over any more.

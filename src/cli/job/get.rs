@@ -3,12 +3,15 @@
 use anyhow::Result;
 
 use super::super::api::Api;
-use super::super::show::{NOTHING, Table, cut, lines, moment, moment_from};
+use super::super::show::{NOTHING, Table, lines, moment, moment_from, or_nothing};
 use super::{Job, Key};
 use host::now_ms;
 use model::job::{Attempt, State};
 
-/// Show a job: its state, due time, body, and the outcomes of its last attempts
+/// Show a job: its state, due time, body, and the outcomes of its first and last attempts
+///
+/// The column ANSWER has the first 200 characters of what the receiver answered. It is empty for tokens without the
+/// scope read for the topic.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  dq get orders 42\n  dq get orders 42 --json | jq .body")]
 pub(in super::super) struct Arguments {
@@ -29,7 +32,7 @@ pub(in super::super) fn run(Arguments { key }: &Arguments) -> Result<()> {
 
 fn page(job: &Job, now_ms: i64) -> String {
     let until = match job.state {
-        State::Dead => "dead since",
+        State::Dead => "died",
         _ => "leased until",
     };
     let limit = job.max_attempts.map_or(String::new(), |n| format!(" of {n}"));
@@ -40,6 +43,8 @@ fn page(job: &Job, now_ms: i64) -> String {
         ("due", moment_from(job.due_ms, now_ms)),
     ];
     facts.extend(job.until_ms.map(|ms| (until, moment_from(ms, now_ms))));
+    let reason = job.log.last().filter(|_| job.state == State::Dead).map(|last| last.error.clone());
+    facts.extend(reason.map(|reason| ("reason", reason)));
     let headers: Vec<String> = job.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
     facts.extend((!headers.is_empty()).then(|| ("headers", headers.join(", "))));
     facts.extend([
@@ -56,15 +61,21 @@ fn page(job: &Job, now_ms: i64) -> String {
 }
 
 fn attempts(log: &[Attempt]) -> String {
-    let mut table = Table::new(&[">ATTEMPT", "BEGAN", ">TOOK", ">STATUS", "OUTCOME"]);
+    let mut table = Table::new(&[">ATTEMPT", "BEGAN", ">TOOK", ">STATUS", "REASON", "ANSWER"]);
+    let mut before = None;
     for attempt in log {
-        let said = if attempt.error.is_empty() { &attempt.answer } else { &attempt.error };
+        if before.is_some_and(|number| attempt.number > number + 1) {
+            // The attempts between these two are not kept.
+            table.row(["…"]);
+        }
+        before = Some(attempt.number);
         table.row([
             attempt.number.to_string(),
             moment(attempt.at_ms),
             format!("{} ms", attempt.took_ms),
             attempt.status.map_or(NOTHING.to_owned(), |status| status.to_string()),
-            cut(said, 80),
+            or_nothing(&attempt.error),
+            or_nothing(&attempt.answer),
         ]);
     }
     table.text()
@@ -77,27 +88,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_is_shown_with_its_last_attempts() {
+    fn a_job_is_shown_with_its_first_and_last_attempts() {
         let job = json!({
             "topic": "t", "id": "a\nb", "state": "dead", "due_ms": 1000, "until_ms": 5000, "added_ms": 0,
             "priority": "high", "attempts": 2, "max_attempts": 2, "body": {"order": 42}, "later": "unknown",
             "headers": {"x-a": "7", "x-b": "8"},
             "log": [
-                {"number": 1, "at_ms": 1000, "took_ms": 7, "status": 503, "answer": "not yet"},
+                {"number": 1, "at_ms": 1000, "took_ms": 7, "status": 503, "answer": "not\nyet", "error": "status 503"},
                 {"number": 2, "at_ms": 2000, "took_ms": 3000, "error": "timeout"},
+                {"number": 9, "at_ms": 3000, "took_ms": 10, "status": 410, "answer": "gone", "error": "status 410"},
             ],
         });
         let text = page(&serde_json::from_value(job).unwrap(), 65_000);
         for part in [
-            "id          a\\nb\n",
-            "state       dead\n",
+            "id        a\\nb\n",
+            "state     dead\n",
             "(1m ago)\n",
-            "priority    high\n",
-            "attempts    2 of 2\n",
-            "body        {\"order\":42}\n",
-            "headers     x-a: 7, x-b: 8\n",
-            "7 ms     503  not yet\n",
-            "3000 ms       -  timeout\n",
+            "priority  high\n",
+            "attempts  2 of 2\n",
+            "body      {\"order\":42}\n",
+            "headers   x-a: 7, x-b: 8\n",
+            "died      ",
+            "reason    status 410\n",
+            "7 ms     503  status 503  not\\nyet\n",
+            "3000 ms       -  timeout     -\n      …\n      9  ",
+            "10 ms     410  status 410  gone\n",
         ] {
             assert!(text.contains(part), "{part:?}\n{text}");
         }

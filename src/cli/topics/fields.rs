@@ -69,6 +69,7 @@ fn option(setting: &'static Setting) -> Arg {
         SettingKind::Bytes { .. } => (setting.name, "SIZE", None),
         SettingKind::CatchUp { .. } | SettingKind::Success { .. } => (setting.name, "RULE", None),
         SettingKind::Durability => (setting.name, "LEVEL", None),
+        SettingKind::Moment => (setting.name, "WHEN", None),
         SettingKind::Words(_) => (setting.name, "WORD", None),
         SettingKind::Text { .. } | SettingKind::Texts => (setting.name, "TEXT", None),
     };

@@ -3,6 +3,7 @@
 mod delete;
 mod fields;
 mod list;
+mod rotate;
 mod set;
 mod test;
 
@@ -19,6 +20,7 @@ use super::target::TargetOptions;
   dq topics list
   dq topics set orders --callback https://shop.example/hook --delay 30m
   dq topics set orders --max-attempts 5
+  dq topics rotate-secret orders --keep 24h
   dq topics test orders '{\"order\": 42}'
   dq topics pause orders")]
 pub(super) struct Arguments {
@@ -37,6 +39,7 @@ enum Command {
     Delete(delete::Arguments),
     Pause(Pause),
     Resume(Resume),
+    RotateSecret(rotate::Arguments),
     Test(test::Arguments),
 }
 
@@ -72,6 +75,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
             Api::from_options(at)?.bid(&format!("{}/resume", path(name)))?;
             done(at, name, "resumed")
         }
+        Command::RotateSecret(rotate) => rotate::run(at, rotate),
         Command::Test(test) => return test::run(at, test),
     }
     .map(|()| true)

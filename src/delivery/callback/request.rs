@@ -108,7 +108,7 @@ impl RequestParts {
         own("host", host_header(&uri));
         let id = webhook_id(delivery);
         let signed = body.as_deref().unwrap_or_default().as_bytes();
-        let signatures = signatures(&topic.secrets, &id, now_s, signed);
+        let signatures = signatures(topic.signing_secrets(now_s.saturating_mul(1000)), &id, now_s, signed);
         own("webhook-id", id);
         own("webhook-timestamp", now_s.to_string());
         if let Some(signatures) = signatures {

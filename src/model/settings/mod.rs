@@ -2,6 +2,7 @@
 //! sealed memory and hands them to its child processes, and nobody changes them.
 
 mod alert;
+mod files;
 mod safety;
 
 use std::fmt;
@@ -179,16 +180,6 @@ pub enum StoreSettings {
     Redis(RedisSettings),
 }
 
-impl StoreSettings {
-    /// The file of the embedded store.
-    pub fn file(&self) -> Option<&Path> {
-        match self {
-            StoreSettings::Embedded { path, .. } => Some(path),
-            StoreSettings::Redis(_) => None,
-        }
-    }
-}
-
 /// A store on nodes of Redis.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RedisSettings {
@@ -358,16 +349,6 @@ pub enum RegistrySettings {
     },
     /// MySQL or MariaDB.
     Mysql(MysqlServer),
-}
-
-impl RegistrySettings {
-    /// The file of a registry in SQLite.
-    pub fn file(&self) -> Option<&Path> {
-        match self {
-            RegistrySettings::Sqlite { path } => Some(path),
-            RegistrySettings::Mysql(_) => None,
-        }
-    }
 }
 
 /// Writes which database it is, without its password.

@@ -19,11 +19,11 @@ use serde_json::{Map, Value};
 pub use self::check::InvalidTopic;
 pub use self::durability::Durability;
 pub use self::header::{is_guarded_header, is_own_header, is_same_header, refuse_header};
-pub use self::secret::signing_key;
+pub use self::secret::{new_secret, signing_key};
 use self::setting::{HOUR, LONGEST, settings};
 pub use self::setting::{Setting, SettingKind};
 pub use self::topics::Topics;
-pub use self::words::{CatchUp, Failure, Rate, Size, Success};
+pub use self::words::{CatchUp, Failure, Moment, Rate, Size, Success};
 use crate::job::{Priority, TopicName};
 use crate::retry::Retry;
 
@@ -134,8 +134,9 @@ settings! {
     retry_on: Vec<Failure> = Vec::new(), SettingKind::Failures;
     /// How many attempts a job has before it becomes a dead letter.
     max_attempts: u32 = 10, SettingKind::Count { least: 1, most: 1000 };
-    /// How long a receiver that answers later may take. Zero: a receiver must not answer later.
-    answer_later: Duration = HOUR, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
+    /// How long a receiver that answers later may take. Zero: a receiver must not answer later, and callbacks have no
+    /// `dq-ack-url`.
+    answer_later: Duration = Duration::ZERO, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
     /// The most callbacks that run at the same time. Null: no limit.
     max_in_flight: Option<u32> = None, SettingKind::Count { least: 1, most: MILLION };
     /// The most callbacks that begin in a span, such as `100/s`, `30/m` or `500/h`. Null: no limit.
@@ -172,6 +173,8 @@ settings! {
     status: Status = Status::Online, SettingKind::Words(&["online", "offline"]);
     /// The secrets that sign callbacks. Each callback is signed with all of them. They are never shown.
     secrets: Vec<String> = Vec::new(), SettingKind::Secrets;
+    /// Until when the secrets after the first one sign. Null: they always do. A change of `secrets` alone sets this to null.
+    old_secrets_until: Option<Moment> = None, SettingKind::Moment;
     /// How long accepted jobs are kept. This release keeps none: only `0s` is supported.
     keep_done: Duration = Duration::ZERO, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
     /// How long dead letters are kept. Zero: for ever.
@@ -215,6 +218,10 @@ impl Topic {
                 Some(Value::Null) => (setting.reset)(self),
                 Some(value) => (setting.read)(self, value).ok_or_else(|| setting.wrong(value))?,
             }
+        }
+        if given.contains_key("secrets") && !given.contains_key("old_secrets_until") {
+            // The moment was meant for the secrets that are replaced.
+            self.old_secrets_until = None;
         }
         let retry = self.retry.clone();
         for setting in Topic::SETTINGS.iter().filter(|setting| !retry.uses(setting.name)) {

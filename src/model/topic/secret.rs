@@ -1,8 +1,13 @@
 //! The secrets that callbacks are signed with: from the text of a secret to its key. Pure.
 
+use std::time::Duration;
+
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+
+use super::setting::LONGEST;
+use super::{Moment, Topic};
 
 /// The prefix of secrets of Standard Webhooks. Base64 follows it.
 const PREFIX: &str = "whsec_";
@@ -17,6 +22,42 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
+
+impl Topic {
+    /// Returns the secrets that sign callbacks at a moment.
+    pub fn signing_secrets(&self, now_ms: i64) -> &[String] {
+        match self.old_secrets_until {
+            Some(Moment(until_ms)) if until_ms <= now_ms => &self.secrets[..self.secrets.len().min(1)],
+            _ => &self.secrets,
+        }
+    }
+
+    /// Removes the secrets that sign no more.
+    pub fn drop_ended_secrets(&mut self, now_ms: i64) {
+        if self.old_secrets_until.is_some_and(|Moment(until_ms)| until_ms <= now_ms) {
+            self.secrets.truncate(1);
+            self.old_secrets_until = None;
+        }
+    }
+
+    /// Puts a secret before the others, which sign for `keep` from now on (at most ten years). If they have a later end, it stays. With a
+    /// `keep` of zero, they are removed.
+    pub fn rotate_secret(&mut self, secret: String, keep: Duration, now_ms: i64) {
+        self.drop_ended_secrets(now_ms);
+        if keep.is_zero() {
+            self.secrets.clear();
+        }
+        let until_ms = now_ms.saturating_add(keep.min(LONGEST).as_millis() as i64);
+        let until = self.old_secrets_until.max(Some(Moment(until_ms)));
+        self.old_secrets_until = until.filter(|_| !self.secrets.is_empty());
+        self.secrets.insert(0, secret);
+    }
+}
+
+/// Returns a secret of Standard Webhooks, made from random bytes.
+pub fn new_secret(random: [u8; 32]) -> String {
+    format!("{PREFIX}{}", BASE64.encode(random))
+}
 
 /// Returns the key of a secret: the decoded base64 after `whsec_`, or the bytes of any other text. An error says what
 /// is wrong, and contains nothing of the secret.
@@ -45,6 +86,39 @@ pub fn signing_key(secret: &str) -> Result<Vec<u8>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::TopicName;
+
+    #[test]
+    fn an_old_secret_signs_until_its_end() {
+        let mut topic = Topic::new(TopicName::new("t").unwrap(), "http://h/");
+        let hour = Duration::from_secs(3600);
+        topic.rotate_secret("first".into(), hour, 0);
+        assert_eq!((topic.signing_secrets(0), topic.old_secrets_until), (&["first".to_owned()][..], None));
+        topic.rotate_secret("second".into(), hour, 1000);
+        assert_eq!(topic.signing_secrets(3_600_999), ["second", "first"]);
+        assert_eq!(topic.signing_secrets(3_601_000), ["second"]);
+        // A second rotation does not shorten what the first one promised.
+        topic.rotate_secret("third".into(), hour / 2, 2000);
+        assert_eq!(topic.signing_secrets(3_600_999), ["third", "second", "first"]);
+        assert_eq!(topic.signing_secrets(3_601_000), ["third"]);
+        topic.rotate_secret("fourth".into(), hour, 3_601_000);
+        assert_eq!(topic.secrets, ["fourth", "third"]);
+        topic.rotate_secret("fifth".into(), Duration::ZERO, 3_601_000);
+        assert_eq!((&topic.secrets[..], topic.old_secrets_until), (&["fifth".to_owned()][..], None));
+        topic.rotate_secret("sixth".into(), Duration::MAX, 3_601_000);
+        let mut read = Topic::try_from(serde_json::Map::from(topic.clone())).unwrap();
+        assert_eq!(read, topic);
+        // New secrets are not ended by the moment of those before them.
+        let secrets = serde_json::json!({"secrets": ["seventh one", "eighth one"]});
+        read.assign(secrets.as_object().unwrap()).unwrap();
+        assert_eq!(read.signing_secrets(i64::MAX), ["seventh one", "eighth one"]);
+    }
+
+    #[test]
+    fn a_new_secret_can_be_used() {
+        let secret = new_secret([7; 32]);
+        assert_eq!(signing_key(&secret), Ok(vec![7; 32]));
+    }
 
     #[test]
     fn a_standard_webhooks_secret_is_decoded_and_others_stay_as_is() {

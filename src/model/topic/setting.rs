@@ -67,6 +67,8 @@ pub enum SettingKind {
         /// The longest span.
         most: Duration,
     },
+    /// A [`topic::Moment`].
+    Moment,
     /// A [`topic::Durability`].
     Durability,
     /// A [`topic::Success`] rule, in the API of at most `most` bytes.
@@ -199,6 +201,7 @@ impl Setting {
             SettingKind::Bytes { .. } => "a size such as \"10MiB\", or a number of bytes".to_owned(),
             SettingKind::Rate { .. } => "a rate such as \"100/s\", \"30/m\", \"500/h\"".to_owned(),
             SettingKind::CatchUp { .. } => "\"all\", \"spread 10m\" or \"skip older than 1h\"".to_owned(),
+            SettingKind::Moment => json_time::MOMENT.to_owned(),
             SettingKind::Durability => "\"memory\", \"fsync\", \"replicas:1\"".to_owned(),
             SettingKind::Success { .. } => {
                 "\"status\", \"non_empty\" or an expression such as \"{res.code} == 0\"".to_owned()

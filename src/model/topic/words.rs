@@ -270,6 +270,10 @@ impl From<Failure> for String {
     }
 }
 
+/// A moment, in Unix milliseconds. It is written as RFC 3339.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(pub i64);
+
 #[cfg(test)]
 mod tests {
     use super::*;

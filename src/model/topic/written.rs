@@ -4,10 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 
-use super::{self as topic, CatchUp, Durability, Failure, Method, Mode, Payload, Rate, Status, Success};
+use super::{
+    self as topic, CatchUp, Durability, Failure, Method, Mode, Moment, Payload, Rate, Status, Success,
+};
 use crate::job::Priority;
+use crate::json_time;
 use crate::retry::Retry;
 
 /// The size of a value that has bounds.
@@ -81,6 +85,17 @@ impl Written for Option<Rate> {
 
     fn size(&self) -> Option<Size> {
         self.map(|rate| Size::Count(rate.jobs))
+    }
+}
+
+impl Written for Option<Moment> {
+    fn read(value: &Value) -> Option<Option<Moment>> {
+        let raw = to_raw_value(value).ok()?;
+        json_time::moment_ms(&raw).map(|ms| Some(Moment(ms)))
+    }
+
+    fn write(&self) -> Value {
+        self.map_or(Value::Null, |Moment(ms)| json_time::rfc3339(ms).into())
     }
 }
 

@@ -157,7 +157,13 @@ mod tests {
 
     fn topic() -> Topic {
         let retry = Retry::List(vec![MINUTE]);
-        Topic { retry, max_attempts: 3, ..Topic::new(TopicName::new("t").unwrap(), "http://h/") }
+        let answer_later = 60 * MINUTE;
+        Topic {
+            retry,
+            max_attempts: 3,
+            answer_later,
+            ..Topic::new(TopicName::new("t").unwrap(), "http://h/")
+        }
     }
 
     fn of(attempt: u32, verdict: &Verdict) -> Outcome {

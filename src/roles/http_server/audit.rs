@@ -50,6 +50,7 @@ const NOTED: &[(&str, &str, &str, AuditActor)] = &[
     ("POST",   "/v1/topics/{t}/pause",         "topic.pause",    AuditActor::All),
     ("POST",   "/v1/topics/{t}/resume",        "topic.resume",   AuditActor::All),
     ("POST",   "/v1/topics/{t}/test",          "topic.test",     AuditActor::All),
+    ("POST",   "/v1/topics/{t}/rotate-secret", "topic.rotate",   AuditActor::All),
     ("POST",   "/v1/topics/{t}/dead/redrive",  "dead.redrive",   AuditActor::All),
     ("POST",   "/v1/topics/{t}/dead/purge",    "dead.purge",     AuditActor::All),
     ("POST",   "/v1/topics/{t}/jobs",          "job.add",        AuditActor::People),

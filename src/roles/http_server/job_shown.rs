@@ -46,8 +46,8 @@ pub(super) struct JobResponse<'a> {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
     headers: &'a BTreeMap<String, String>,
-    /// The last attempts, the oldest first. What the receiver answered is only shown to callers with the scope `read`
-    /// for the topic.
+    /// The first two attempts and the last eight, the oldest first. What the receiver answered is only shown to callers
+    /// with the scope `read` for the topic.
     #[schema(value_type = Vec<schema::AttemptMade>)]
     log: Cow<'a, [Attempt]>,
     #[schema(value_type = Value)]

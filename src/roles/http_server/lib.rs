@@ -44,6 +44,7 @@ mod refused;
 mod registrar;
 mod removal;
 mod replays;
+mod rotation;
 mod route_rule;
 mod schema;
 mod servers;
@@ -149,6 +150,7 @@ fn app(api: Api, access: Access, refused: Arc<RefusedRequests>) -> Result<Router
         .merge(jobs::routes())
         .merge(topics::routes())
         .merge(removal::routes())
+        .merge(rotation::routes())
         .merge(pauses::routes())
         .merge(callback_test::routes())
         .merge(dead::routes())

@@ -58,6 +58,7 @@ const RULES: &[(&str, &str, RouteRule)] = &[
     ("POST",   "/v1/topics/{t}/pause",            RouteRule::Manage),
     ("POST",   "/v1/topics/{t}/resume",           RouteRule::Manage),
     ("POST",   "/v1/topics/{t}/test",             RouteRule::Manage),
+    ("POST",   "/v1/topics/{t}/rotate-secret",    RouteRule::Manage),
     ("POST",   "/v1/topics/{t}/dead/redrive",     RouteRule::Manage),
     ("POST",   "/v1/topics/{t}/dead/purge",       RouteRule::Manage),
     ("GET",    "/v1/topics/{t}/jobs",             RouteRule::Jobs),

@@ -119,7 +119,12 @@ pub(super) fn text(span: Duration) -> String {
 impl TopicResponse {
     pub(super) fn new(topic: &Topic, source: Source, revision: Option<Revision>) -> TopicResponse {
         let mut settings = topic.written();
-        settings.insert("secrets".to_owned(), topic.secrets.len().into());
+        let mut signing = topic.clone();
+        signing.drop_ended_secrets(host::now_ms());
+        settings.insert("secrets".to_owned(), signing.secrets.len().into());
+        if signing.old_secrets_until.is_none() {
+            settings.insert("old_secrets_until".to_owned(), serde_json::Value::Null);
+        }
         let state = TopicState {
             source,
             problem: topic.problem(),

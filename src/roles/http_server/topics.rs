@@ -28,7 +28,7 @@ use registry::{Expected, Registry, RegistryError, Revision};
 const SEEN: Duration = Duration::from_secs(2);
 
 /// How often a change is tried at most, when other changes come in between.
-const TRIES: usize = 5;
+pub(super) const TRIES: usize = 5;
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(show, put, patch))
@@ -366,8 +366,10 @@ async fn patch(
             let there = registry.get(&of)?.ok_or_else(|| RegistryError::NotFound(of.clone()))?;
             condition.check(&of, Some(Some(there.revision)))?;
             let before = there.topic.clone();
+            let mut topic = there.topic;
+            topic.drop_ended_secrets(host::now_ms());
             // The change may be invalid together with the fields that it leaves.
-            let patched = TopicPatch::read(&json).and_then(|parts| parts.topic(there.topic));
+            let patched = TopicPatch::read(&json).and_then(|parts| parts.topic(topic));
             let checked = patched.and_then(|topic| checks.can_give(topic)).and_then(|mut topic| {
                 if !sees_credentials {
                     credentials::restore(&before, &mut topic);

@@ -12,6 +12,7 @@ use super::handoff::HandoffState;
 use super::reply::Reply;
 use super::request::{Client, RequestOutcome, RequestRouter};
 use super::socket::{ReadOutcome, Socket, consume};
+use super::stages::{AfterTurn, Input};
 use model::failure_limiter::Source;
 use model::token::Pass;
 use protocol::dq::{Framing, Refusal};
@@ -28,45 +29,10 @@ const UNREAD_MAX: usize = 1 << 20;
 const OWED_MAX: usize = 1024;
 
 /// The assumed size, in bytes, of the answer to a `get` until the store has answered it.
-const ANSWER_GUESS: usize = 16 << 10;
+const ANSWER_GUESS: usize = 64 << 10;
 
 /// How long a client whose framing is lost has to read its last answer and to close the connection.
 const FAREWELL: Duration = Duration::from_secs(2);
-
-/// What is left to do with a connection after its turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AfterTurn {
-    /// It waits for the client, or for the store's answers to its own requests.
-    Waits,
-    /// Its socket may hold more bytes, and no further event will report them.
-    MoreToRead,
-    /// It waits until the store has answered requests of other connections.
-    Stalled,
-    /// It may be passed on to another process.
-    Passes,
-    /// It has ended.
-    Ended,
-}
-
-/// What happens to the bytes that the client sends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Input {
-    /// They are read.
-    Open,
-    /// The daemon drains: bytes that have already arrived are read, and no others.
-    Last,
-    /// Another process takes the connection over when the store has answered all of its requests. This process no
-    /// longer reads from the connection.
-    Passing,
-    /// The connection is offered to the other process. This process does nothing with it.
-    Offered,
-    /// The client has closed its side. The answers to its requests are still sent.
-    Shut,
-    /// The end of a frame cannot be found. The answers to earlier requests are still sent. Further bytes are discarded
-    /// until the client closes the connection. After the last answer is written, the client must do so before the given
-    /// moment. (To close a socket with unread bytes would reset the connection, and the client could lose that answer.)
-    Lost(Option<Instant>),
-}
 
 #[derive(Debug)]
 pub(super) struct Connection {

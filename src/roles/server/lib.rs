@@ -13,6 +13,7 @@ mod handoff;
 mod reply;
 mod request;
 mod socket;
+mod stages;
 
 use std::cell::RefCell;
 use std::io::ErrorKind;
@@ -30,10 +31,11 @@ use slab::Slab;
 
 use self::answer::TcpRequestSource;
 use self::buffer_memory::BufferMemory;
-use self::connection::{AfterTurn, Connection, TURN};
+use self::connection::{Connection, TURN};
 use self::handoff::{HandoffReceiver, HandoffSender};
 use self::request::RequestRouter;
 use self::socket::Socket;
+use self::stages::AfterTurn;
 use model::failure_limiter::Source;
 use model::open_connections::OpenConnections;
 use model::settings::ServerSettings;

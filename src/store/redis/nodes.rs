@@ -280,8 +280,7 @@ impl Nodes {
                 )));
             }
         }
-        // Several processes may do this at once. The winner is the process that writes first to the node whose name is
-        // first in the alphabet.
+        // Of several processes, the one that first writes to the node with the first name wins.
         let set = NodeSet::open(0, &self.names)?;
         let first = (0..self.count()).min_by_key(|node| &self.names[*node]).unwrap_or(0);
         let taken = self.write_set(Place { node: first, shard: 0 }, &["stamp", set.text(), "1"])?;

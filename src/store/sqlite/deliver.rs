@@ -11,7 +11,7 @@ use super::{browse, row};
 use crate::{
     Batch, Leased, Moved, OUTAGE, Outcome, OwnerTag, Rescheduled, Settled, Settlement, Token, Wanted,
 };
-use model::job::{ATTEMPTS_KEPT, Attempt, Body, Due, JobKey, State, TopicName};
+use model::job::{ATTEMPTS_KEPT, Attempt, Body, Due, FIRST_ATTEMPTS_KEPT, JobKey, State, TopicName};
 
 /// How often an attempt of a job does not count because its consumer died. After that the attempt counts: the job
 /// itself may be what kills consumers.
@@ -269,7 +269,10 @@ fn appended(log: Option<String>, attempt: &Attempt) -> String {
     let mut attempts = row::attempts_log(log);
     attempts.push(attempt.clone());
     let surplus = attempts.len().saturating_sub(ATTEMPTS_KEPT);
-    serde_json::to_string(&attempts[surplus..]).expect("attempts are plain values")
+    if surplus > 0 {
+        attempts.drain(FIRST_ATTEMPTS_KEPT..FIRST_ATTEMPTS_KEPT + surplus);
+    }
+    serde_json::to_string(&attempts).expect("attempts are plain values")
 }
 
 fn find(

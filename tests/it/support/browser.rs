@@ -207,6 +207,12 @@ impl Browser {
         .unwrap_or_else(|e| panic!("cannot fill {css}: {e}"));
     }
 
+    /// Presses a key where the focus is, as WebDriver names it: `\u{e015}` is the arrow down.
+    pub fn key(&self, key: &str) {
+        self.wait(async { self.client.active_element().await?.send_keys(key).await })
+            .unwrap_or_else(|e| panic!("cannot press {key:?}: {e}"));
+    }
+
     /// Returns what the page did wrong: errors on the console, violations of its policy, resources that could not be
     /// loaded.
     pub fn complaints(&self) -> Vec<String> {

@@ -94,6 +94,7 @@ fn in_request(setting: &Setting) -> Schema {
             .description(about)
             .into(),
         SettingKind::CatchUp { .. } => text().examples(["all"]).into(),
+        SettingKind::Moment => text().examples(["2026-12-01T23:50:50+08:00"]).into(),
         SettingKind::Durability => text().pattern(Some("^(memory|fsync|replicas:[1-9][0-9]*)$")).into(),
         SettingKind::Retry => OneOfBuilder::new()
             .item(ObjectBuilder::new().schema_type(nullable(Type::String)))

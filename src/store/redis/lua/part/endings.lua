@@ -1,7 +1,7 @@
 -- How leases end: the part that settle, expire and hand_back share. Needs: clock, bells, scores, moves, leases.
 
--- How many of a job's last attempts are kept.
-local KEPT = 10
+-- How many of a job's attempts are kept, and how many of these are the first ones. The others are the last ones.
+local KEPT, FIRST_KEPT = 10, 2
 
 -- Adds a line to a log. A log has one line for each attempt, which ends with a newline. If the job has its own headers,
 -- they are in a line before these, which begins with 'h'. This line is no attempt, and is always kept.
@@ -10,9 +10,14 @@ local function appended(log, line)
   local headers = string.match(log, '^h[^\n]*\n') or ''
   log = string.sub(log, #headers + 1) .. line .. '\n'
   local _, lines = string.gsub(log, '\n', '\n')
-  local start = 1
-  for _ = KEPT + 1, lines do start = string.find(log, '\n', start, true) + 1 end
-  return headers .. string.sub(log, start)
+  if lines > KEPT then
+    local from = 1
+    for _ = 1, FIRST_KEPT do from = string.find(log, '\n', from, true) + 1 end
+    local to = from
+    for _ = KEPT + 1, lines do to = string.find(log, '\n', to, true) + 1 end
+    log = string.sub(log, 1, from - 1) .. string.sub(log, to)
+  end
+  return headers .. log
 end
 
 local function log_of(topic, id, lease)

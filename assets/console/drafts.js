@@ -1,0 +1,48 @@
+// What was entered on a page and is not saved yet. It is kept in this page alone, and only for the person who entered it: who signs in again
+// after the session's end goes on with it. It must never be stored in the browser, since it may hold secrets.
+
+import { t } from './i18n.js';
+import { onLeaving } from './leaving.js';
+import { session } from './session.js';
+
+/** @type {?{place: string, who: string, values: any}} */
+let draft = null;
+
+const placeOf = (hash) => hash.split('?')[0];
+
+/** Keeps what was entered on the page that is shown. @param {any} values */
+export function keepDraft(values) {
+  draft = { place: placeOf(location.hash), who: session.name, values };
+}
+
+/** What was entered on the page that is shown; null: nothing, or by somebody else. */
+export function keptDraft() {
+  return draft?.place === placeOf(location.hash) && draft.who === session.name ? draft.values : null;
+}
+
+/** Forgets what was entered. */
+export function dropDraft() {
+  draft = null;
+}
+
+function isLeft(from, to) {
+  return draft !== null && from !== null && placeOf(from) === draft.place && placeOf(to) !== draft.place;
+}
+
+async function leave(act) {
+  if (draft === null) return act();
+  const { confirm } = await import('./parts/confirm.js');
+  confirm({
+    title: t('form.leave.title'), text: t('form.leave.text'), action: t('form.leave'), cancel: t('form.stay'),
+    act: async () => {
+      dropDraft();
+      await act();
+    },
+  });
+}
+
+onLeaving({ isLeft, leave });
+window.addEventListener('dq-signed-out', dropDraft);
+window.addEventListener('beforeunload', (event) => {
+  if (draft !== null) event.preventDefault();
+});

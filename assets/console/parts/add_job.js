@@ -1,0 +1,47 @@
+// Adds a job by hand. Its body goes as it was typed.
+
+import { path, request } from '../api.js';
+import { t } from '../i18n.js';
+import { flaw } from '../json.js';
+import { redraw } from '../redraw.js';
+import { button } from './button.js';
+import { openDialog } from './dialog.js';
+import { field, segments } from './field.js';
+import { say } from './toast.js';
+
+/** The times that the API takes. `topic`: the topic's own delay. */
+function timeOf({ way, delay, at }) {
+  if (way === 'in') return { delay: delay.trim() };
+  return way === 'at' ? { run_at: new Date(at).getTime() } : {};
+}
+
+const isTimed = ({ way, delay, at }) => way === 'topic' || (way === 'in' ? delay.trim() !== '' : at !== '');
+
+/** @param {string} topic @param {() => void} after */
+export function addJob(topic, after) {
+  const isGood = (it) => it.state.id.trim() !== '' && isTimed(it.state) && flaw(it.state.body) === null;
+  const problemOf = (it, name) => (it.problem?.field === name ? it.problem.detail : null);
+  const dialog = openDialog({
+    title: t('job.add.title', { topic }), wide: true,
+    onsubmit: (it) => isGood(it) && it.run(async () => {
+      const job = { id: it.state.id.trim(), on_conflict: 'reject', ...timeOf(it.state) };
+      // Numbers that a browser would round stay as they are.
+      await request('POST', path('topics', topic, 'jobs'), `${JSON.stringify(job).slice(0, -1)},"body":${it.state.body}}`);
+      say(t('job.added_as', { id: job.id }));
+      after();
+    }),
+    view: (it) => {
+      const set = (name) => (value) => { it.state[name] = value; redraw(); };
+      const why = flaw(it.state.body);
+      return [
+        field({ name: 'job-id', label: t('job.id'), value: it.state.id, mono: true, required: true, autofocus: true, problem: problemOf(it, 'id'), help: t('job.add.id.help'), onchange: set('id') }),
+        segments({ name: 'way', label: t('job.when'), value: it.state.way, options: [['topic', t('job.add.delay')], ['in', t('job.in')], ['at', t('job.at')]], onchange: set('way') }),
+        it.state.way === 'in' && field({ name: 'delay', label: t('job.in.label'), value: it.state.delay, mono: true, problem: problemOf(it, 'delay'), help: t('span.help'), onchange: set('delay') }),
+        it.state.way === 'at' && field({ name: 'at', label: t('job.at.label'), kind: 'datetime-local', value: it.state.at, problem: problemOf(it, 'run_at'), help: t('zone.help', { zone: Intl.DateTimeFormat().resolvedOptions().timeZone }), onchange: set('at') }),
+        field({ name: 'job-body', label: t('job.body'), kind: 'area', rows: 8, mono: true, wide: true, value: it.state.body, problem: why && t('json.flaw', { why }), help: t('job.add.body.help'), onchange: set('body') })];
+    },
+    actions: (it) => [button({ label: t('cancel'), onclick: it.close }), button({ label: t('job.add'), type: 'submit', kind: 'primary', busy: it.busy, disabled: !isGood(it) })],
+  });
+  Object.assign(dialog.state, { id: '', way: 'topic', delay: '10m', at: '', body: '{}' });
+  redraw();
+}

@@ -1,0 +1,12 @@
+// What the daemon says is wrong, in the language that is shown. What has no words in it is shown as the daemon says it.
+
+import { problemWords } from './i18n.js';
+
+/** Why a request was refused. @param {{code?: string, field?: ?string, detail: string}} problem @returns {string} */
+export const reasonText = (problem) => problemWords()?.reason(problem) ?? problem.detail;
+
+/** Why an attempt failed, or what dq cannot do. @param {?string} [detail] @returns {string} */
+export const detailText = (detail) => (detail ? problemWords()?.detail(detail) ?? detail : '');
+
+/** What an alert is about. @param {{name: string, detail?: string}} alert @returns {string} */
+export const alertText = (alert) => problemWords()?.alert(alert) ?? alert.detail ?? '';

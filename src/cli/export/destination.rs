@@ -1,0 +1,78 @@
+//! Writes jobs to a Redis of the PHP daemon, and removes jobs there. Each call is one transaction.
+
+use std::collections::{HashMap, HashSet};
+
+use anyhow::{Context as _, Result};
+
+use super::super::import::pending::Entry;
+use super::super::import::source::Source;
+use model::job::Priority;
+
+/// A job that goes back to the PHP daemon.
+pub struct ReturnedJob {
+    /// `topic:id`.
+    pub name: Vec<u8>,
+    /// The body, with the fields that the PHP daemon adds.
+    pub body: String,
+    /// When it is due, in Unix seconds.
+    pub due_s: i64,
+    /// The number of its bucket.
+    pub bucket: u32,
+}
+
+/// Writes jobs, and removes their notes. A job that is written already is replaced.
+pub fn give_back(node: &mut Source, jobs: &[ReturnedJob]) -> Result<()> {
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    let wanted: HashSet<&[u8]> = jobs.iter().map(|job| &*job.name).collect();
+    let listed = node.ready(|name| wanted.contains(name))?;
+    let (bodies, notes, lists) = (node.bodies_key(), node.notes(), node.ready_lists());
+    let mut pipe = redis::pipe();
+    pipe.atomic();
+    for job in jobs {
+        let own = node.bucket_key(job.bucket);
+        pipe.hset(&bodies, &job.name, &job.body).ignore();
+        for other in node.buckets().iter().filter(|bucket| **bucket != own) {
+            pipe.zrem(other, &job.name).ignore();
+        }
+        pipe.zadd(&own, &job.name, job.due_s).ignore();
+        if listed.contains_key(&job.name) {
+            lists.iter().for_each(|list| _ = pipe.lrem(list, 0, &job.name).ignore());
+        }
+        pipe.hdel(&notes, &job.name).ignore();
+    }
+    node.query_all::<()>(&pipe).with_context(|| format!("cannot write jobs to {}", node.shown))
+}
+
+/// Removes the jobs with these names that are `gone`, and the notes of all of these names. `ready` has the names in the
+/// ready lists.
+pub fn remove(
+    node: &mut Source,
+    names: &[Vec<u8>],
+    ready: &HashMap<Vec<u8>, Priority>,
+    gone: impl Fn(&Entry) -> bool,
+) -> Result<()> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let (bodies, notes, lists) = (node.bodies_key(), node.notes(), node.ready_lists());
+    let failed = |shown: &str| format!("cannot remove jobs from {shown}");
+    let found: Vec<Option<Vec<u8>>> =
+        node.query(redis::cmd("HMGET").arg(&bodies).arg(names)).with_context(|| failed(&node.shown))?;
+    let with_body = names.iter().cloned().zip(found).filter_map(|(name, body)| Some((name, body?)));
+    let entries = node.entries_of(with_body.collect(), ready)?;
+    let mut pipe = redis::pipe();
+    pipe.atomic();
+    for Entry { name, list, .. } in entries.iter().filter(|entry| gone(entry)) {
+        pipe.hdel(&bodies, name).ignore();
+        node.buckets().iter().for_each(|bucket| _ = pipe.zrem(bucket, name).ignore());
+        if list.is_some() {
+            lists.iter().for_each(|list| _ = pipe.lrem(list, 0, name).ignore());
+        }
+    }
+    for name in names {
+        pipe.hdel(&notes, name).ignore();
+    }
+    node.query_all::<()>(&pipe).with_context(|| failed(&node.shown))
+}

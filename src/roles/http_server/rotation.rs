@@ -1,0 +1,105 @@
+//! The route that gives a topic a new secret. Its old secrets sign callbacks for some more time, and then end by
+//! themselves: the topic says until when they sign, and each process that signs looks at its clock.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::header::CACHE_CONTROL;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::api::{Api, InTopic};
+use super::api_response::ApiResponse;
+use super::body::Sent;
+use super::input::random;
+use super::problem::Problem;
+use super::schema;
+use super::topics::TRIES;
+use super::typed_body::{self, Span, given};
+use host::now_ms;
+use model::json_time;
+use model::topic::{Moment, Topic, new_secret};
+use registry::{Expected, Registry, RegistryError};
+
+/// How long the old secrets sign, if the request does not say it.
+const KEEP: Duration = Duration::from_secs(24 * 3600);
+
+pub(super) fn routes() -> OpenApiRouter<Api> {
+    OpenApiRouter::new().routes(routes!(rotate))
+}
+
+/// How a secret is replaced.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schema(as = SecretRotation, example = json!({"keep": "24h"}))]
+struct RotationRequest {
+    /// How long the old secrets sign callbacks beside the new one. Default: 24h. Zero: they end at once.
+    #[serde(deserialize_with = "given")]
+    #[schema(schema_with = schema::span, required = false)]
+    keep: Option<Span>,
+}
+
+/// The new secret of a topic.
+#[derive(Serialize, ToSchema)]
+#[schema(as = RotatedSecret)]
+struct RotationResponse<'a> {
+    topic: &'a str,
+    /// The new secret. It is shown here, and never again.
+    secret: &'a str,
+    /// How many secrets sign callbacks now.
+    secrets: usize,
+    /// Until when the old secrets sign, RFC 3339 in UTC. Null: there are none.
+    old_secrets_until: Option<String>,
+}
+
+/// Gives a topic a new secret, and shows it this one time. The old secrets sign for some more time, and then end.
+#[utoipa::path(post, path = "/v1/topics/{topic}/rotate-secret", tag = "topics", operation_id = "rotate_secret",
+    params(schema::TopicPath, schema::IdempotencyKey), request_body = Option<RotationRequest>,
+    responses((status = 200, body = RotationResponse, description = "The new secret"), schema::ChangeProblems))]
+async fn rotate(
+    State(api): State<Api>,
+    InTopic(name): InTopic,
+    Sent(json): Sent,
+) -> Result<Response, Problem> {
+    let wanted: RotationRequest = match json.trim_ascii() {
+        [] => RotationRequest::default(),
+        json => typed_body::read(json)?,
+    };
+    api.check_writable(&name)?;
+    let keep = wanted.keep.map_or(KEEP, |Span(keep)| keep);
+    let secret = new_secret(random()?);
+    let (of, new) = (name.clone(), secret.clone());
+    let step = move |registry: &mut dyn Registry| -> Result<Result<Topic, Problem>, RegistryError> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let there = registry.get(&of)?.ok_or_else(|| RegistryError::NotFound(of.clone()))?;
+            let mut topic = there.topic;
+            topic.rotate_secret(new.clone(), keep, now_ms());
+            let secrets = model::topic::Setting::named("secrets").expect("it is a setting");
+            if let Err(invalid) = secrets.check_written(&secrets.value(&topic)) {
+                return Ok(Err(Problem::field(invalid.field, invalid.to_string())));
+            }
+            match registry.put(&topic, Expected::At(there.revision)) {
+                Ok(_) => return Ok(Ok(topic)),
+                Err(RegistryError::Changed(_)) if tries < TRIES => {}
+                Err(e) => return Err(e),
+            }
+        }
+    };
+    let topic = api.registrar.change(step).await??;
+    api.seen(&name, Some(&topic)).await;
+    let shown = RotationResponse {
+        topic: name.as_str(),
+        secret: &secret,
+        secrets: topic.secrets.len(),
+        old_secrets_until: topic.old_secrets_until.map(|Moment(ms)| json_time::rfc3339(ms)),
+    };
+    let mut response = ApiResponse::new(StatusCode::OK, &shown).into_response();
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}

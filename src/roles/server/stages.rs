@@ -1,0 +1,38 @@
+//! The stages of a connection: what happens to the bytes of its client, and what is left to do after a turn.
+
+use std::time::Instant;
+
+/// What is left to do with a connection after its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AfterTurn {
+    /// It waits for the client, or for the store's answers to its own requests.
+    Waits,
+    /// Its socket may hold more bytes, and no further event will report them.
+    MoreToRead,
+    /// It waits until the store has answered requests of other connections.
+    Stalled,
+    /// It may be passed on to another process.
+    Passes,
+    /// It has ended.
+    Ended,
+}
+
+/// What happens to the bytes that the client sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Input {
+    /// They are read.
+    Open,
+    /// The daemon drains: bytes that have already arrived are read, and no others.
+    Last,
+    /// Another process takes the connection over when the store has answered all of its requests. This process no
+    /// longer reads from the connection.
+    Passing,
+    /// The connection is offered to the other process. This process does nothing with it.
+    Offered,
+    /// The client has closed its side. The answers to its requests are still sent.
+    Shut,
+    /// The end of a frame cannot be found. The answers to earlier requests are still sent. Further bytes are discarded
+    /// until the client closes the connection. After the last answer is written, the client must do so before the given
+    /// moment. (To close a socket with unread bytes would reset the connection, and the client could lose that answer.)
+    Lost(Option<Instant>),
+}
