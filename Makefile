@@ -127,6 +127,8 @@ tools:
 	@command -v mariadbd >/dev/null && command -v mariadb-install-db >/dev/null || $(APT) mariadb-server-core mariadb-client-core
 	@command -v openssl >/dev/null || $(APT) openssl
 	@command -v curl >/dev/null || $(APT) curl
+# What the README adds its first job with.
+	@command -v nc >/dev/null || $(APT) netcat-openbsd
 # Of Prometheus the one tool that checks a page of metrics; its package would bring a service.
 	@command -v promtool >/dev/null || [ -x $(PROMTOOL) ] || { mkdir -p target/tools && cd target/tools && \
 		apt-get download prometheus && dpkg-deb -x prometheus_*.deb prometheus && rm prometheus_*.deb; }

@@ -46,6 +46,7 @@ mod restart;
 mod rotation;
 mod servers;
 mod sinks;
+mod snippets;
 mod sources;
 mod spool;
 mod spool_shown;

@@ -38,6 +38,8 @@ fn count(outcomes: &[Outcome], like: &Outcome) -> usize {
 fn end(mut stage: Stage, name: &str) {
     stage.look("when all was quiet", SETTLE);
     stage.release(Duration::from_secs(60));
+    // It is shown if the case fails.
+    println!("the daemon's log:\n{}", stage.daemon.log());
     judged(&stage.end(), name);
 }
 

@@ -1,0 +1,166 @@
+//! The commands of the documents, run in their order and as they are written: in a network of their own, because they
+//! name fixed ports and addresses.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+/// The documents, in the order in which somebody reads them who tries dq.
+const DOCUMENTS: [&str; 8] = [
+    "README.md",
+    "docs/HTTP.md",
+    "docs/AUTH.md",
+    "docs/ANSWER_LATER.md",
+    "docs/CALLBACKS.md",
+    "docs/CONSOLE.md",
+    "docs/MIGRATION.md",
+    "docs/REDIS.md",
+];
+
+/// Blocks that are not run here, by their first words, and why.
+const NOT_RUN: [(&str, &str); 4] = [
+    ("make run ", "`.ci/run` runs it"),
+    ("dq nodes move --config", "tests/nodes runs it on nodes that fail"),
+    ("dq nodes forget", "it asks at a terminal; tests/nodes runs it"),
+    ("dq nodes move --adopt", "it asks at a terminal; tests/nodes runs it"),
+];
+
+/// What somebody does before a block that begins with these words.
+const BEFORE: [(&str, &str); 4] = [
+    ("curl --json '{\"id\": \"42\"", "wait_for_the_first_job"),
+    ("curl --json '{\"outcome\"", "take_a_job_for_later"),
+    ("dq import php-dq", "start_the_redis_of_the_php_daemon"),
+    ("dq export php-dq", "stop_dq"),
+];
+
+/// The commands between the blocks.
+const HELPERS: &str = r#"
+set -euo pipefail
+ip link set lo up
+ip address add 10.0.0.1/32 dev lo
+ip address add 10.0.0.2/32 dev lo
+# The release build of the documents is the build of the tests.
+mkdir -p target && ln -s "$BUILD" target/release
+PATH="$BUILD:$PATH" HOME="$PWD"
+cargo() { :; }
+# An answer that is not a success ends the test.
+curl() { command curl --fail-with-body --silent --show-error "$@"; echo; }
+wait_for() { for _ in $(seq 300); do if "$@" >/dev/null 2>&1; then return; fi; sleep 0.1; done; echo "not seen: $*"; exit 1; }
+wait_for_dq() { wait_for curl http://127.0.0.1:8088/readyz; }
+wait_for_the_first_job() { wait_for grep 'orders:42 attempt 1' daemon.log; }
+take_a_job_for_later() {
+    python3 - <<'PYTHON' &
+import http.server
+class Later(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        open('ack-url', 'w').write(self.headers['dq-ack-url'])
+        self.send_response(202)
+        self.send_header('dq-ack', 'later')
+        self.end_headers()
+http.server.HTTPServer(('127.0.0.1', 9100), Later).serve_forever()
+PYTHON
+    wait_for nc -z 127.0.0.1 9100
+    dq topics set later --callback http://127.0.0.1:9100/ --answer-later 1h
+    dq add later '1'
+    wait_for test -s ack-url
+    DQ_ACK_URL=$(cat ack-url)
+}
+start_the_redis_of_the_php_daemon() {
+    for host in 10.0.0.1 10.0.0.2; do
+        redis-server --bind $host --requirepass secret --save '' --dir "$PWD" >/dev/null &
+        wait_for redis-cli -h $host -a secret ping
+        redis-cli -h $host -a secret hset dq_job_info "orders:$host" '{"a":1}'
+        redis-cli -h $host -a secret zadd dq_bucket_1 2000000000 "orders:$host"
+    done
+}
+stop_dq() { kill -TERM "$(cat var/run/dq-master.pid)"; wait_for sh -c '! test -e /proc/$(cat var/run/dq-master.pid)'; }
+"#;
+
+/// A block of commands, and where it stands.
+struct Block {
+    place: String,
+    text: String,
+}
+
+impl Block {
+    fn begins_with(&self, words: &str) -> bool {
+        self.text.trim_start().starts_with(words)
+    }
+}
+
+/// Returns the blocks of commands of a document.
+fn blocks(document: &str) -> Vec<Block> {
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(document)).unwrap();
+    let (mut blocks, mut current): (Vec<Block>, Option<Block>) = (Vec::new(), None);
+    for (n, line) in text.lines().enumerate() {
+        match (line.trim(), &mut current) {
+            ("```sh", None) => {
+                current = Some(Block { place: format!("{document}:{}", n + 1), text: String::new() });
+            }
+            ("```", Some(_)) => blocks.extend(current.take()),
+            // The lines of a block within a list are indented.
+            (_, Some(block)) => writeln!(block.text, "{}", line.strip_prefix("   ").unwrap_or(line)).unwrap(),
+            _ => {}
+        }
+    }
+    blocks
+}
+
+#[test]
+fn the_commands_of_the_documents_work_as_written() {
+    let mut script = HELPERS.to_owned();
+    let mut used: BTreeMap<&str, u32> = BTreeMap::new();
+    for block in DOCUMENTS.iter().flat_map(|document| blocks(document)) {
+        if let Some((words, _)) = NOT_RUN.iter().find(|(words, _)| block.begins_with(words)) {
+            *used.entry(words).or_default() += 1;
+            continue;
+        }
+        writeln!(script, "echo '== {}'", block.place).unwrap();
+        if let Some((words, step)) = BEFORE.iter().find(|(words, _)| block.begins_with(words)) {
+            *used.entry(words).or_default() += 1;
+            writeln!(script, "{step}").unwrap();
+        }
+        let text = &block.text;
+        // A daemon in the foreground is one in another terminal. Passwords are typed.
+        match text.trim_end().lines().last() {
+            Some(last) if last.contains("dq-master --config") => {
+                writeln!(script, "(\n{text}) >daemon.log 2>&1 &\nwait_for_dq").unwrap();
+            }
+            _ => writeln!(script, "(\n{text}) < <(yes 'a good password')").unwrap(),
+        }
+    }
+    for (words, _) in NOT_RUN.iter().chain(&BEFORE) {
+        assert!(used.contains_key(words), "no block begins with {words:?} any more");
+    }
+    writeln!(script, "echo '== all'").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("script.sh"), script).unwrap();
+    let build = Path::new(env!("CARGO_BIN_EXE_dq")).parent().unwrap();
+    let mut command = Command::new("unshare");
+    if !nix::unistd::geteuid().is_root() {
+        command.arg("-r");
+    }
+    // All processes end with the first one.
+    command.args([
+        "--net",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+        "timeout",
+        "120",
+        "bash",
+        "script.sh",
+    ]);
+    let out =
+        command.current_dir(dir.path()).env("BUILD", build).env_remove("RUST_BACKTRACE").output().unwrap();
+    let said = [out.stdout, out.stderr].concat();
+    let daemon = std::fs::read_to_string(dir.path().join("daemon.log")).unwrap_or_default();
+    assert!(
+        out.status.success(),
+        "{}\n--- the daemon and dq listen:\n{daemon}",
+        String::from_utf8_lossy(&said)
+    );
+}
