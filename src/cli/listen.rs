@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 
 use super::receiver::{Answer, Receiver};
+use super::show::short_span;
 
 /// Listen for callbacks, print each with its lateness, and accept it
 ///
@@ -27,7 +28,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let status = arguments.status;
     let show = move |call: super::Call| {
-        let late = call.late_ms().map_or(String::new(), |ms| format!(" {ms} ms late"));
+        let late = call.late_ms().map_or(String::new(), |ms| format!(" {} late", short_span(ms as f64)));
         let query = if call.query.is_empty() { String::new() } else { format!("?{}", call.query) };
         let job = format!(
             "{}:{} attempt {}",

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::super::api::Api;
-use super::super::show::{NOTHING, Table, cut, lines, moment, moment_from};
+use super::super::show::{NOTHING, Table, cut, lines, moment, moment_from, short_span};
 use super::{Job, Key};
 use host::now_ms;
 use model::job::{Attempt, State};
@@ -62,7 +62,7 @@ fn attempts(log: &[Attempt]) -> String {
         table.row([
             attempt.number.to_string(),
             moment(attempt.at_ms),
-            format!("{} ms", attempt.took_ms),
+            short_span(attempt.took_ms as f64),
             attempt.status.map_or(NOTHING.to_owned(), |status| status.to_string()),
             cut(said, 80),
         ]);
@@ -97,7 +97,7 @@ mod tests {
             "body        {\"order\":42}\n",
             "headers     x-a: 7, x-b: 8\n",
             "7 ms     503  not yet\n",
-            "3000 ms       -  timeout\n",
+            "3 s       -  timeout\n",
         ] {
             assert!(text.contains(part), "{part:?}\n{text}");
         }

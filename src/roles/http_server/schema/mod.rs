@@ -152,6 +152,9 @@ pub(super) struct StatsQuery {
     /// How many days to show, up to today, and the sums of all time. If it is missing, there are no statistics.
     #[param(minimum = 1, maximum = 366, required = false)]
     days: u32,
+    /// Whether to show how late attempts began, by topic.
+    #[param(required = false)]
+    lateness: bool,
 }
 
 /// Which page of the audit log is shown.
