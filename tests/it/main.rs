@@ -5,6 +5,7 @@
 
 mod alerts;
 mod auth;
+mod backup;
 mod bells;
 mod bench;
 mod callback;

@@ -63,3 +63,8 @@ pub(super) fn carry_over(db: &Connection, turn: &Turn, log: &mut Log, path: &Pat
     db.busy_timeout(BUSY).map_err(refused)?;
     restarted.map(drop).map_err(refused)
 }
+
+/// Copies the whole log into the file, and empties the log. No other process may have the file open.
+pub(super) fn carry_over_all(db: &Connection) -> Result<()> {
+    checkpoint(db, "TRUNCATE").map(drop).map_err(refused)
+}

@@ -26,8 +26,8 @@ mod turn;
 mod wal;
 mod write;
 
-use crate::Maintenance;
 use crate::disk::Reserve;
+use crate::{Maintenance, OwnerTag, Promotion};
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -123,6 +123,20 @@ impl SqliteStore {
         // An earlier process may have died after a commit and before it rang its bells.
         store.announce();
         Ok(store)
+    }
+
+    /// Hands back all leases of processes, and copies the log into the file. For a file that was restored from a backup:
+    /// none of these processes lives, and no other one has the file open. Leases whose receivers answer later go on.
+    pub fn hand_back_all(&mut self) -> Result<()> {
+        let owners: Vec<String> = self
+            .db
+            .prepare("SELECT DISTINCT owner FROM job WHERE state = 3 AND owner IS NOT NULL")
+            .and_then(|mut owners| owners.query_map([], |row| row.get(0))?.collect())
+            .map_err(refused)?;
+        for owner in owners {
+            self.hand_back(&OwnerTag(owner))?;
+        }
+        carry_over::carry_over_all(&self.db)
     }
 
     /// Checks that the file is still the one that was opened. (Changes to a file that was removed would be lost.)
