@@ -141,6 +141,9 @@ fn a_backup_under_load_has_every_acknowledged_job() {
         .query_row("SELECT count(*) FROM sqlite_master WHERE name LIKE 'dq_backup%'", [], |row| row.get(0))
         .unwrap();
     assert_eq!(tables, 0);
+    let pragma =
+        |name: &str| -> i64 { db.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0)).unwrap() };
+    assert_eq!((pragma("auto_vacuum"), pragma("freelist_count")), (2, 0), "it can give pages back");
     drop(db);
 
     holds.store(false, Ordering::SeqCst);

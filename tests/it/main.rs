@@ -19,6 +19,7 @@ mod daemon;
 mod dead;
 mod durability;
 mod failover;
+mod free_pages;
 mod half_taken;
 mod hostile;
 mod hostile_minute;

@@ -53,7 +53,12 @@ pub(super) fn create(db: &Connection, manifest: &Manifest) -> rusqlite::Result<(
 
 /// Removes the tables of a backup from a restored store.
 pub(super) fn drop_tables(db: &Connection) -> rusqlite::Result<()> {
-    db.execute_batch("DROP TABLE dq_backup_part; DROP TABLE dq_backup; PRAGMA incremental_vacuum;")
+    db.execute_batch("DROP TABLE dq_backup_part; DROP TABLE dq_backup")?;
+    // Each row is one page that is given back.
+    let mut vacuum = db.prepare("PRAGMA incremental_vacuum")?;
+    let mut rows = vacuum.query([])?;
+    while rows.next()?.is_some() {}
+    Ok(())
 }
 
 /// Opens a backup, only to read it.

@@ -221,7 +221,11 @@ fn restore(backup: &Connection, targets: &[Target], in_the_way: &[PathBuf]) -> R
 
 /// Writes the store of a backup anew, without free pages, into a file that gives them back later.
 fn rebuild_store(backup: &Connection, file: &Path) -> Result<Restored> {
-    backup.execute_batch("PRAGMA auto_vacuum = incremental")?;
+    let vacuum: i64 = backup.query_row("PRAGMA auto_vacuum", [], |row| row.get(0))?;
+    if vacuum == 0 {
+        // It holds for the file that VACUUM makes.
+        backup.execute_batch("PRAGMA auto_vacuum = incremental")?;
+    }
     backup.execute("VACUUM INTO ?1", [file.to_str().context("the path of the store is not UTF-8")?])?;
     let db = Connection::open(file)?;
     container::drop_tables(&db)?;
