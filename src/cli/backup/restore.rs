@@ -210,13 +210,35 @@ fn restore(backup: &Connection, targets: &[Target], in_the_way: &[PathBuf]) -> R
         }
         staged.push(staging);
     }
-    for path in in_the_way {
-        std::fs::rename(path, aside(path)).with_context(|| format!("cannot rename {}", path.display()))?;
-    }
-    for staging in &staged {
-        staging.publish("new")?;
-    }
+    put_in_place(&staged, in_the_way)?;
     restored.context("the store is one of the targets")
+}
+
+/// Renames the files that are in the way, and gives the new files their places. If a step fails, the steps before it are
+/// undone.
+fn put_in_place(staged: &[Staging], in_the_way: &[PathBuf]) -> Result<()> {
+    let (mut moved, mut published): (Vec<&Path>, Vec<&Staging>) = (Vec::new(), Vec::new());
+    let mut all = || -> Result<()> {
+        for path in in_the_way {
+            std::fs::rename(path, aside(path))
+                .with_context(|| format!("cannot rename {}", path.display()))?;
+            moved.push(path);
+        }
+        for staging in staged {
+            staging.publish("new")?;
+            published.push(staging);
+        }
+        Ok(())
+    };
+    let Err(e) = all() else { return Ok(()) };
+    let undone = published.iter().map(|staging| std::fs::remove_file(staging.place()));
+    let undone = undone.chain(moved.iter().map(|path| std::fs::rename(aside(path), path)));
+    match undone.filter_map(std::result::Result::err).next() {
+        None => Err(e),
+        Some(undo) => {
+            Err(e.context(format!("the old files end in {ASIDE}, and could not be renamed back: {undo}")))
+        }
+    }
 }
 
 /// Writes the store of a backup anew, without free pages, into a file that gives them back later.
@@ -294,5 +316,22 @@ mod tests {
         std::fs::write(aside(&old), "").unwrap();
         let told = check_free(std::slice::from_ref(&old), true).unwrap_err().to_string();
         assert!(told.contains("from an earlier restore"), "{told}");
+    }
+
+    #[test]
+    fn a_restore_that_fails_half_way_is_undone() {
+        let dir = tempfile::tempdir().unwrap();
+        let [first, second] = ["registry.db", "dq.db"].map(|name| dir.path().join(name));
+        std::fs::write(&first, "old").unwrap();
+        let staged = [Staging::beside(&first).unwrap(), Staging::beside(&second).unwrap()];
+        // The second file was never written.
+        std::fs::write(staged[0].file("new"), "new").unwrap();
+        assert!(put_in_place(&staged, std::slice::from_ref(&first)).is_err());
+        assert_eq!(std::fs::read(&first).unwrap(), b"old");
+        assert!(!aside(&first).exists() && !second.exists());
+        std::fs::write(staged[1].file("new"), "new").unwrap();
+        put_in_place(&staged, std::slice::from_ref(&first)).unwrap();
+        assert_eq!([&first, &second].map(|path| std::fs::read(path).unwrap()), [b"new", b"new"]);
+        assert_eq!(std::fs::read(aside(&first)).unwrap(), b"old");
     }
 }

@@ -33,6 +33,11 @@ impl Staging {
         self.folder.join(name)
     }
 
+    /// Returns where the complete file will be.
+    pub(super) fn place(&self) -> &Path {
+        &self.place
+    }
+
     /// Gives a complete file its place, and makes sure that this is on the disk. If there is a file at that place, it stays,
     /// and this fails.
     pub(super) fn publish(&self, name: &str) -> Result<()> {
