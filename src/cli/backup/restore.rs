@@ -334,4 +334,23 @@ mod tests {
         assert_eq!([&first, &second].map(|path| std::fs::read(path).unwrap()), [b"new", b"new"]);
         assert_eq!(std::fs::read(aside(&first)).unwrap(), b"old");
     }
+
+    #[test]
+    fn a_file_of_an_earlier_release_can_give_pages_back_afterwards() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("dq.db");
+        drop(SqliteStore::open(&path, dir.path(), 0).unwrap());
+        let db = Connection::open(&path).unwrap();
+        let vacuum = |db: &Connection| db.query_row("PRAGMA auto_vacuum", [], |row| row.get::<_, i64>(0));
+        db.query_row("PRAGMA journal_mode = delete", [], |_| Ok(())).unwrap();
+        db.execute_batch("PRAGMA auto_vacuum = none").unwrap();
+        db.execute_batch("VACUUM").unwrap();
+        assert_eq!(vacuum(&db), Ok(0), "as in an earlier release");
+        container::create(&db, &Manifest { made_ms: 1, instance: "h".into(), version: "1".into() }).unwrap();
+        drop(db);
+        let (backup, _) = container::open(&path).unwrap();
+        let file = dir.path().join("new");
+        rebuild_store(&backup, &file).unwrap();
+        assert_eq!(vacuum(&Connection::open(&file).unwrap()), Ok(2));
+    }
 }
