@@ -1,4 +1,4 @@
-//! Measures the three things the embedded store leans on, with real processes on one file:
+//! Measures the four things the embedded store leans on, with real processes on one file:
 //!
 //! - **turn**: five writers, one of them saturating the file with adds; a light writer's wait for its transaction
 //!   with SQLite's `busy_timeout` alone, with a blocking file lock taken before `BEGIN IMMEDIATE`, and with a gate
@@ -6,8 +6,10 @@
 //! - **grouping**: durable adds a second against the number of adds that share a commit.
 //! - **bells**: the time from a Unix datagram to the waiter being awake, against a poll of the file; and whether a
 //!   bell that five processes share wakes one of them for each datagram.
+//! - **pages**: durable adds and deletes with the tables of the store, in a file that never shrinks and in one that can
+//!   give free pages back (`auto_vacuum = incremental`).
 //!
-//! `cargo bench --bench embedded_store`; ARCHITECTURE.md quotes what came out. Bounded: about 30 s.
+//! `cargo bench --bench embedded_store`; with `DQ_BENCH_PART=pages` only the last part; ARCHITECTURE.md quotes what came out. Bounded: about a minute.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -30,6 +32,7 @@ fn main() {
         "adder" => adder(&dir),
         "light" => light(&dir),
         "waiter" => waiter(),
+        "pages" => pages(tempfile::tempdir_in("target").expect("a folder under target").path()),
         other => panic!("unknown part {other}"),
     }
 }
@@ -40,6 +43,7 @@ fn parent() {
     turn(dir.path());
     grouping(dir.path());
     bells(dir.path());
+    pages(dir.path());
 }
 
 fn open(dir: &Path, busy: Duration, durable: bool) -> Connection {
@@ -245,4 +249,110 @@ fn bells(dir: &Path) {
         at(&us, 0.5),
         at(&us, 0.99)
     );
+}
+
+/// The jobs of a round, and how many share a commit.
+const ROUND: usize = 20_000;
+const COMMIT: usize = 200;
+
+/// What a round measured: jobs a second; for a job, µs of processor time, and bytes that are written to the log. The last
+/// two tell more than the first on a machine that does other work too.
+#[derive(Debug, Clone, Copy)]
+struct Rate {
+    a_second: f64,
+    cpu_us: f64,
+    bytes: f64,
+}
+
+fn cpu_us() -> f64 {
+    use nix::sys::resource::{UsageWho, getrusage};
+    let used = getrusage(UsageWho::RUSAGE_SELF).expect("usage");
+    [used.user_time(), used.system_time()].map(|t| t.tv_sec() as f64 * 1e6 + t.tv_usec() as f64).iter().sum()
+}
+
+/// Returns the rates of adds and deletes in a new file with this `auto_vacuum`.
+fn round(dir: &Path, name: &str, vacuum: &str) -> [Rate; 2] {
+    let mut db = Connection::open(dir.join(name)).expect("open");
+    db.pragma_update(None, "auto_vacuum", vacuum).expect("auto_vacuum");
+    db.pragma_update(None, "journal_mode", "wal").expect("wal");
+    db.pragma_update(None, "synchronous", "full").expect("synchronous");
+    db.pragma_update(None, "wal_autocheckpoint", 0).expect("autocheckpoint");
+    db.pragma_update(None, "cache_size", -8192).expect("cache_size");
+    for tables in [
+        include_str!("../migrations/store/sqlite/V001__jobs.sql"),
+        include_str!("../migrations/store/sqlite/V004__headers_and_secret.sql"),
+        include_str!("../migrations/store/sqlite/V006__bytes.sql"),
+    ] {
+        db.execute_batch(tables).expect("tables");
+    }
+    db.execute("INSERT INTO topic (name) VALUES ('t')", []).expect("topic");
+    let body = format!("{{\"order\":\"{}\"}}", "x".repeat(110));
+    let mut rates = [Rate { a_second: 0.0, cpu_us: 0.0, bytes: 0.0 }; 2];
+    for (work, rate) in rates.iter_mut().enumerate() {
+        let (begun, cpu_before) = (Instant::now(), cpu_us());
+        for first in (0..ROUND).step_by(COMMIT) {
+            let tx = db.transaction_with_behavior(TransactionBehavior::Immediate).expect("begin");
+            for n in first..first + COMMIT {
+                // Ids without an order, as clients choose them.
+                let id = format!("{:016x}", (n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+                let done = if work == 0 {
+                    tx.prepare_cached(
+                        "INSERT INTO job (tid, id, state, at_ms, priority, due_ms, stamp_us, body)
+                         VALUES (1, ?1, 1, ?2, 2, ?2, ?2, ?3)",
+                    )
+                    .and_then(|mut add| add.execute(params![id, n as i64 * 7919 % 100_003, body]))
+                } else {
+                    tx.prepare_cached("DELETE FROM job WHERE tid = 1 AND id = ?1 AND state < 4")
+                        .and_then(|mut delete| delete.execute([id]))
+                };
+                assert_eq!(done.expect("sql"), 1);
+            }
+            tx.commit().expect("commit");
+        }
+        let jobs = ROUND as f64;
+        *rate = Rate {
+            a_second: jobs / begun.elapsed().as_secs_f64(),
+            cpu_us: (cpu_us() - cpu_before) / jobs,
+            bytes: std::fs::metadata(dir.join(format!("{name}-wal"))).expect("a log").len() as f64 / jobs,
+        };
+        db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).expect("checkpoint");
+    }
+    rates
+}
+
+fn pages(dir: &Path) {
+    const ROUNDS: usize = 15;
+    const KINDS: [&str; 2] = ["none", "incremental"];
+    println!(
+        "pages: {ROUND} jobs, {COMMIT} a commit, medians of {ROUNDS} rounds; the ratio is that of each round"
+    );
+    let mut rounds: Vec<[[Rate; 2]; 2]> = Vec::new();
+    for n in 0..ROUNDS {
+        let [mut none, mut incremental] = [None, None];
+        // The first one of a round may find a colder disk.
+        for kind in if n % 2 == 0 { [0, 1] } else { [1, 0] } {
+            let rates = round(dir, &format!("{}-{n}.db", KINDS[kind]), KINDS[kind]);
+            *[&mut none, &mut incremental][kind] = Some(rates);
+        }
+        rounds.push([none.expect("done"), incremental.expect("done")]);
+    }
+    let median = |of: &dyn Fn(&[[Rate; 2]; 2]) -> f64| {
+        let mut of: Vec<f64> = rounds.iter().map(of).collect();
+        of.sort_by(f64::total_cmp);
+        of[of.len() / 2]
+    };
+    for (work, name) in ["adds", "deletes"].into_iter().enumerate() {
+        for (what, of) in [
+            ("a second", (|r| r.a_second) as fn(Rate) -> f64),
+            ("µs of processor time", |r| r.cpu_us),
+            ("bytes of the log", |r| r.bytes),
+        ] {
+            println!(
+                "  {name:<8} none {:>8.1}   incremental {:>8.1}   ratio {:.3}   ({what})",
+                median(&|r| of(r[0][work])),
+                median(&|r| of(r[1][work])),
+                median(&|r| of(r[1][work]) / of(r[0][work])),
+            );
+        }
+    }
 }

@@ -63,14 +63,15 @@ export function bytes(n) {
   return `${number({ maximumFractionDigits: value < 10 && at > 0 ? 1 : 0 }).format(value)} ${units[at]}`;
 }
 
-/** A short span with a fitting unit: 850 µs, 12 ms, 1.2 s, 3 min. @param {?number} us microseconds @returns {string} */
+/** A short span with one fitting unit: 850 µs, 12 ms, 1.2 s, 57 min, 3.5 d. @param {?number} us microseconds @returns {string} */
 export function micros(us) {
   if (isMissing(us)) return '–';
   const digits = (n) => number({ maximumFractionDigits: n < 10 ? 1 : 0 }).format(n);
   if (us < 1000) return `${digits(us)} µs`;
   if (us < 1e6) return `${digits(us / 1000)} ms`;
   if (us < 60e6) return `${digits(us / 1e6)} s`;
-  return span(us / 1000);
+  const [name, size] = us < 3600e6 ? ['min', 60e6] : us < 86400e6 ? ['h', 3600e6] : ['d', 86400e6];
+  return t(`unit.${name}`, { n: digits(us / size) });
 }
 
 const UNITS = [['d', 86400000], ['h', 3600000], ['min', 60000], ['s', 1000]];

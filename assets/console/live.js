@@ -28,7 +28,6 @@ export const live = {
 
 let source = null;
 let heard_ms = 0;
-let lateness = null;
 let begun = false;
 let hiding = 0;
 let reopening = 0;
@@ -110,23 +109,6 @@ setInterval(() => {
   reopen();
 }, 1000);
 
-/** A percentile of what lies in buckets, interpolated. @param {number[]} bounds @param {number[]} counts @param {number} share */
-function percentile(bounds, counts, share) {
-  const all = counts.reduce((sum, n) => sum + n, 0);
-  if (all <= 0) return null;
-  let before = 0;
-  for (let i = 0; i < counts.length; i++) {
-    const wanted = share * all - before;
-    if (counts[i] > 0 && wanted <= counts[i]) {
-      const low = i === 0 ? 0 : bounds[i - 1];
-      const high = bounds[i] ?? low;
-      return low + (high - low) * Math.max(0, wanted / counts[i]);
-    }
-    before += counts[i];
-  }
-  return bounds[bounds.length - 1];
-}
-
 /** What was done between two sums, a second. */
 export function difference(now, was, seconds) {
   const point = {};
@@ -153,7 +135,6 @@ function hear(event) {
   if (isNext) takePoint(event, was.sums, seconds);
   rates(before, changed, isNext ? seconds : 0, isStale);
   follow(event.at_ms, before, changed, isNext ? seconds : 0, isStale);
-  lateness = event.lateness;
   Object.assign(live, { at_ms: event.at_ms, counted_at_ms: event.counted_at_ms ?? 0, sums: event.sums, away: event.away ?? [], connected: true, told: true, lost: false });
   redraw();
 }
@@ -180,11 +161,8 @@ export function total(state) {
 }
 
 function takePoint(event, was, seconds) {
-  const told = event.lateness;
-  const counts = told && lateness ? told.counts.map((n, i) => Math.max(0, n - (lateness.counts[i] ?? 0))) : [];
-  const of = (share) => (told ? percentile(told.bounds_us, counts, share) : null);
   keep(live.points, {
-    at_ms: event.at_ms, ...difference(event.sums, was, seconds), p50_us: of(0.5), p99_us: of(0.99),
+    at_ms: event.at_ms, ...difference(event.sums, was, seconds), p50_us: event.late_p50_us ?? null, p99_us: event.late_p99_us ?? null,
     waiting: total('delayed'), ready: total('ready'), leased: total('leased'), letters: total('dead'),
   });
 }

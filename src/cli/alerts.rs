@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::api::Api;
-use super::show::{NOTHING, Table, moment, plain, raw_lines};
+use super::show::{NOTHING, Table, moment, plain, raw_lines, short_span};
 use super::target::TargetOptions;
 
 /// How long the test messages to all recipients may take together.
@@ -132,7 +132,7 @@ fn tested(results: &[TestResult]) -> String {
     for TestResult { channel, to, sent, error, duration_ms } in results {
         let sent = if *sent { "yes" } else { "no" };
         let why = error.as_deref().map_or_else(|| NOTHING.to_owned(), plain);
-        table.row([channel.clone(), to.clone(), sent.to_owned(), format!("{duration_ms} ms"), why]);
+        table.row([channel.clone(), to.clone(), sent.to_owned(), short_span(*duration_ms as f64), why]);
     }
     table.text()
 }

@@ -14,6 +14,7 @@ use super::failure::Failure;
 use super::spool::SpoolFill;
 use super::target::Target;
 use host::{state_of, whole_status};
+use model::metrics::Lateness;
 use model::status::{Finding, ProcessState, Status};
 
 /// How long the master may take to answer.
@@ -36,6 +37,9 @@ pub(super) struct DaemonSnapshot {
     /// Why some of it is missing.
     #[serde(skip)]
     pub missing: Option<String>,
+    /// How late the attempts of each topic began. Empty: the daemon has not reported it.
+    #[serde(skip)]
+    pub lateness: BTreeMap<String, Lateness>,
     /// The samples of `/metrics`. Empty: the daemon has not reported them.
     #[serde(skip)]
     pub samples: Vec<Sample>,
@@ -55,9 +59,19 @@ pub(super) struct Topic {
     /// The same for 99 of 100 deliveries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late_p99_ms: Option<f64>,
+    /// The ranges of lateness, as the API reports them.
+    #[serde(default, skip_serializing)]
+    pub lateness: Vec<LatenessRange>,
     /// All other fields of the API's answer.
     #[serde(flatten)]
     pub more: BTreeMap<String, serde_json::Value>,
+}
+
+/// A range of lateness, and how many attempts began that late. See [`Lateness::from_ranges`].
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+pub(super) struct LatenessRange {
+    up_to_us: Option<u64>,
+    attempts: u64,
 }
 
 /// A node of the store.
@@ -128,7 +142,15 @@ struct Alerts {
 impl DaemonSnapshot {
     /// Returns a snapshot that has only the status of the master yet.
     pub(super) fn new(status: Status) -> DaemonSnapshot {
-        DaemonSnapshot { status, topics: None, nodes: None, spool: None, missing: None, samples: Vec::new() }
+        DaemonSnapshot {
+            status,
+            topics: None,
+            nodes: None,
+            spool: None,
+            missing: None,
+            lateness: BTreeMap::new(),
+            samples: Vec::new(),
+        }
     }
 
     /// Reads the state of a daemon. A daemon on this host does not need an HTTP server for this.
@@ -172,12 +194,20 @@ impl DaemonSnapshot {
     }
 
     fn complete_topics(&mut self, api: &Api) -> Result<()> {
-        let Topics { mut topics } = api.get("/v1/stats")?.json()?;
+        let topics = match api.get("/v1/stats?lateness=true") {
+            // A daemon of the release before this one does not know the parameter.
+            Err(e) if matches!(e.downcast_ref(), Some(Failure::Refused(_))) => api.get("/v1/stats"),
+            other => other,
+        };
+        let Topics { mut topics } = topics?.json()?;
         self.samples = api.get("/metrics").map(|answer| exposition::read(&answer.text())).unwrap_or_default();
         for topic in &mut topics {
-            let late = exposition::lateness(&self.samples, &topic.topic);
-            topic.late_p50_ms = late.quantile(0.5).map(|s| s * 1000.0);
-            topic.late_p99_ms = late.quantile(0.99).map(|s| s * 1000.0);
+            let ranges = std::mem::take(&mut topic.lateness);
+            let late =
+                Lateness::from_ranges(ranges.into_iter().map(|range| (range.up_to_us, range.attempts)));
+            topic.late_p50_ms = late.percentile_us(0.5).map(|us| us as f64 / 1000.0);
+            topic.late_p99_ms = late.percentile_us(0.99).map(|us| us as f64 / 1000.0);
+            self.lateness.insert(topic.topic.clone(), late);
         }
         self.topics = Some(topics);
         Ok(())

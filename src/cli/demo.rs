@@ -16,6 +16,7 @@ use super::Client;
 use super::api::Api;
 use super::own_daemon::{Daemon, TemporaryFolder, free_port, local};
 use super::receiver::{Answer, Call, Receiver};
+use super::show::short_span;
 use super::target::TargetOptions;
 use host::{Signals, random_name, wait_readable};
 use protocol::dq::Framing;
@@ -86,8 +87,8 @@ fn receive(tell: Sender<ReceiverAnswer>) -> impl Fn(Call) -> Answer {
     let refused: Mutex<HashMap<String, u32>> = Mutex::default();
     move |call| {
         let id = call.header("dq-job-id").to_owned();
-        let late = call.late_ms().unwrap_or_default();
-        let line = format!("{id}  attempt {}  {late:>3} ms late  {}", call.header("dq-attempt"), call.body);
+        let late = short_span(call.late_ms().unwrap_or_default() as f64);
+        let line = format!("{id}  attempt {}  {late:>6} late  {}", call.header("dq-attempt"), call.body);
         let mut refused = refused.lock().unwrap_or_else(PoisonError::into_inner);
         let times = refused.entry(id.clone()).or_default();
         if id == STUBBORN.0 && *times < STUBBORN.1 {

@@ -1,7 +1,7 @@
 //! `dq`, the command line for people.
 //!
 //! A command asks the daemon through its HTTP API, over the Unix socket or a network. Commands that must also work
-//! while no daemon runs (the configuration, nodes, an import) do their work themselves. Each command has its own file.
+//! while no daemon runs (the configuration, nodes, an import, a backup) do their work themselves. Each command has its own file.
 //!
 //! A command prints results on stdout, and everything else on stderr. docs/CLI.md has the exit codes.
 //!
@@ -11,6 +11,7 @@ mod add;
 mod alerts;
 mod api;
 mod ask;
+mod backup;
 mod batch;
 mod bench;
 mod client;
@@ -87,6 +88,8 @@ enum Command {
     Config(config_check::Arguments),
     Import(import::Arguments),
     Export(export::Arguments),
+    Backup(backup::Arguments),
+    Restore(backup::restore::Arguments),
     Listen(listen::Arguments),
     Demo(demo::Arguments),
     Bench(bench::Arguments),
@@ -117,6 +120,8 @@ impl Command {
             Command::Config(arguments) => config_check::run(&arguments),
             Command::Import(arguments) => import::run(&arguments),
             Command::Export(arguments) => export::run(&arguments),
+            Command::Backup(arguments) => done(backup::run(&arguments)),
+            Command::Restore(arguments) => done(backup::restore::run(&arguments)),
             Command::Listen(arguments) => done(listen::run(&arguments)),
             Command::Demo(arguments) => done(demo::run(&arguments)),
             Command::Bench(arguments) => bench::run(&arguments),

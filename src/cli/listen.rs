@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 
 use super::receiver::{Answer, Call, Receiver};
-use super::show::plain;
+use super::show::{plain, short_span};
 use delivery::callback::signatures;
 use model::topic::signing_key;
 
@@ -62,7 +62,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 /// Returns what is printed about a callback: a line with its body, its headers, and whether it is signed.
 fn page(call: &Call, secrets: &[String]) -> String {
-    let late = call.late_ms().map_or(String::new(), |ms| format!(" {ms} ms late"));
+    let late = call.late_ms().map_or(String::new(), |ms| format!(" {} late", short_span(ms as f64)));
     let query = if call.query.is_empty() { String::new() } else { format!("?{}", call.query) };
     let job = format!(
         "{}:{} attempt {}",

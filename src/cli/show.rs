@@ -103,6 +103,19 @@ pub(super) fn span(ms: i64) -> String {
     text.split(' ').take(2).collect::<Vec<_>>().join(" ")
 }
 
+/// Returns a span of time in one fitting unit, with up to one decimal below 10: `7 ms`, `1.5 s`, `57 min`.
+pub(super) fn short_span(ms: f64) -> String {
+    const UNITS: [(&str, f64); 5] =
+        [("ms", 1.0), ("s", 1000.0), ("min", 60_000.0), ("h", 3_600_000.0), ("d", 86_400_000.0)];
+    // A value that would be rounded up to the next unit is written in that unit: `1 s`, not `1000 ms`.
+    let fits = |next: f64| ms + 0.5 * next / 1000.0 < next;
+    let at = UNITS.windows(2).position(|two| fits(two[1].1)).unwrap_or(UNITS.len() - 1);
+    let (unit, size) = UNITS[at];
+    let value = ms / size;
+    let text = if value < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") };
+    format!("{} {unit}", text.trim_end_matches(".0"))
+}
+
 /// Returns a moment in this host's time zone.
 pub(super) fn moment(ms: i64) -> String {
     at_zone(ms, TimeZone::system())
@@ -175,6 +188,15 @@ mod tests {
         assert_eq!(cut("longer", 5), "long…");
         assert_eq!(cut("中文字", 5), "中文…");
         assert_eq!(cut("中文字", 4), "中…");
+    }
+
+    #[test]
+    fn a_short_span_has_a_unit_that_fits() {
+        let told = |ms: f64| short_span(ms);
+        assert_eq!([0.0, 0.44, 9.96, 57.3, 999.4].map(told), ["0 ms", "0.4 ms", "10 ms", "57 ms", "999 ms"]);
+        assert_eq!([999.6, 1250.0, 59_400.0].map(told), ["1 s", "1.2 s", "59 s"]);
+        assert_eq!([90_000.0, 3_435_000.0, 3_599_999.0].map(told), ["1.5 min", "57 min", "1 h"]);
+        assert_eq!([86_000_000.0, 86_400_000.0, 217_000_000_000.0].map(told), ["24 h", "1 d", "2512 d"]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use anyhow::Result;
 
 use super::daemon_snapshot::{DaemonSnapshot, Topic};
-use super::show::{Colour, NOTHING, Table, paint, plain, span};
+use super::show::{Colour, NOTHING, Table, paint, plain, short_span, span};
 use super::target::TargetOptions;
 use host::now_ms;
 use model::status::{Phase, Process, ProcessState, Status};
@@ -99,7 +99,7 @@ fn stored(snapshot: &DaemonSnapshot) -> String {
         let used: Vec<&Topic> = topics.iter().filter(is_used).collect();
         let mut table = Table::new(&["topic", ">delayed", ">ready", ">leased", ">dead", ">late p50", ">p99"]);
         for topic in &used {
-            let late = |ms: Option<f64>| ms.map_or(NOTHING.to_owned(), |ms| format!("{ms:.1} ms"));
+            let late = |ms: Option<f64>| ms.map_or(NOTHING.to_owned(), short_span);
             let counts = [topic.delayed, topic.ready, topic.leased, topic.dead].map(|n| n.to_string());
             let [delayed, ready, leased, dead] = counts;
             let [p50, p99] = [late(topic.late_p50_ms), late(topic.late_p99_ms)];
@@ -204,17 +204,18 @@ mod tests {
         let status = r#"{"version":"1","instance":"h","pid":1,"started_ms":0,"phase":"steady","generation":1,
             "renewal":null,"listening":[],"processes":[]}"#;
         let topic = |topic: &str, ready| Topic { topic: topic.into(), ready, ..Topic::default() };
-        let late = Topic { late_p50_ms: Some(1.25), ..topic("orders", 12) };
+        let late = Topic { late_p50_ms: Some(3_435_000.0), ..topic("orders", 12) };
         let mut snapshot = DaemonSnapshot {
             status: serde_json::from_str(status).unwrap(),
             topics: Some(vec![topic("idle", 0), late]),
             nodes: Some(vec![Node { name: "embedded".into(), answers: true, ..Node::default() }]),
             spool: None,
             missing: Some("no such route".into()),
+            lateness: std::collections::BTreeMap::new(),
             samples: Vec::new(),
         };
         let text = stored(&snapshot);
-        assert!(text.contains("orders        0     12       0     0    1.2 ms    -\n"), "{text}");
+        assert!(text.contains("orders        0     12       0     0    57 min    -\n"), "{text}");
         assert!(text.ends_with("and 1 topics without jobs\n") && !text.contains("embedded"), "{text}");
         snapshot.nodes =
             Some(vec![Node { name: "r1".into(), detail: Some("refused".into()), ..Node::default() }]);

@@ -354,9 +354,9 @@ fn what_happens_is_told_each_second_until_the_server_ends() {
         let event = next()?;
         (event["sums"]["delivered"] == 5).then_some(event)
     });
-    assert_eq!((&told["full"], told["lateness"]["counts"].as_array().unwrap().len()), (&json!(false), 18));
-    let late: u64 = told["lateness"]["counts"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).sum();
-    assert_eq!(late, 5);
+    assert_eq!(told["full"], false);
+    let [p50, p99] = ["late_p50_us", "late_p99_us"].map(|name| told[name].as_u64().unwrap());
+    assert!(p50 <= p99 && p99 < 20_000_000, "{told}");
     // If the counters cannot be read, their last values are shown, with the time of reading.
     let metrics = daemon.dir.path().join("var/run/metrics");
     let away = metrics.with_extension("away");

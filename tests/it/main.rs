@@ -6,6 +6,7 @@
 mod alerts;
 mod as_php;
 mod auth;
+mod backup;
 mod bells;
 mod bench;
 mod callback;
@@ -21,6 +22,7 @@ mod dead;
 mod durability;
 mod export;
 mod failover;
+mod free_pages;
 mod half_taken;
 mod hostile;
 mod hostile_minute;

@@ -184,6 +184,45 @@ fn the_metrics_page_is_correct_after_kills_and_restarts() {
 }
 
 #[test]
+fn a_job_added_after_its_due_time_is_late_from_its_add() {
+    let (sink, daemon) = start();
+    let mut client = daemon.client();
+    // Due in 2019; the one that fails is tried again 10 ms later.
+    for id in ["a-old", "f-old"] {
+        let job = json!({"cmd": "add", "topic": "t", "id": id, "body": {}, "run_at": 1_551_398_400_000_i64});
+        assert_eq!(client.ask(&job).unwrap()["code"], 1);
+    }
+    // A change to a due time in the past means now.
+    assert_eq!(client.ask(&add("t", "a-changed", 3_600_000)).unwrap()["code"], 1);
+    let changed = json!({"run_at": 1_551_398_400_000_i64});
+    assert_eq!(ask(&daemon, "PATCH /v1/topics/t/jobs/a-changed", &changed).unwrap().0, 204);
+    eventually(20 * SECOND, "four calls", || (sink.calls().len() == 4).then_some(()));
+    eventually_says(
+        &daemon,
+        "four attempts, which are not years late",
+        &[
+            ("dq_schedule_lateness_seconds_count{topic=\"t\"}", 4.0),
+            ("dq_schedule_lateness_seconds_bucket{topic=\"t\",le=\"30.0\"}", 4.0),
+        ],
+    );
+    let said = samples(&page(&daemon));
+    assert!(said["dq_schedule_lateness_seconds_sum{topic=\"t\"}"] < 60.0, "{said:?}");
+    let buckets = said.keys().filter(|name| name.starts_with("dq_schedule_lateness_seconds_bucket"));
+    assert_eq!(buckets.count(), 23, "the bounds that are shown, and +Inf");
+    // The API and `dq status` tell the same.
+    let (_, _, body) = ask(&daemon, "GET /v1/stats?lateness=true", &Value::Null).unwrap();
+    let stats: Value = serde_json::from_str(&body).unwrap();
+    let ranges = stats["topics"][0]["lateness"].as_array().unwrap();
+    assert_eq!(ranges.iter().map(|range| range["attempts"].as_u64().unwrap()).sum::<u64>(), 4, "{body}");
+    assert!(ranges.iter().all(|range| range["up_to_us"].as_u64().unwrap() <= 30_000_000), "{body}");
+    let shown = daemon.status().unwrap();
+    let p99_ms = shown["topics"][0]["late_p99_ms"].as_f64().unwrap();
+    let last_us = ranges.last().unwrap()["up_to_us"].as_u64().unwrap() as f64;
+    assert!((last_us * 0.9..=last_us).contains(&(p99_ms * 1000.0)), "{p99_ms} ms, {body}");
+    assert_eq!(ask(&daemon, "GET /v1/stats?lateness=yes", &Value::Null).unwrap().0, 422);
+}
+
+#[test]
 fn the_page_is_as_prometheus_wants_it() {
     let (_sink, daemon) = start();
     round(&daemon, 0);

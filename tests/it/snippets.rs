@@ -27,8 +27,10 @@ const NOT_RUN: [(&str, &str); 4] = [
 ];
 
 /// What somebody does before a block that begins with these words.
-const BEFORE: [(&str, &str); 4] = [
+const BEFORE: [(&str, &str); 6] = [
     ("curl --json '{\"id\": \"42\"", "wait_for_the_first_job"),
+    ("dq restore", "stop_dq"),
+    ("U=http:", "start_dq"),
     ("curl --json '{\"outcome\"", "take_a_job_for_later"),
     ("dq import php-dq", "start_the_redis_of_the_php_daemon"),
     ("dq export php-dq", "stop_dq"),
@@ -74,6 +76,7 @@ start_the_redis_of_the_php_daemon() {
         redis-cli -h $host -a secret zadd dq_bucket_1 2000000000 "orders:$host"
     done
 }
+start_dq() { dq-master --config dq.toml >>daemon.log 2>&1 & wait_for_dq; }
 stop_dq() { kill -TERM "$(cat var/run/dq-master.pid)"; wait_for sh -c '! test -e /proc/$(cat var/run/dq-master.pid)'; }
 "#;
 

@@ -36,11 +36,13 @@ function tiles() {
   const points = live.points.slice(-SPARK_POINTS);
   const of = (name) => points.map((p) => p[name]);
   const seconds = t('unit.per_s');
+  // The card shows the end of the chart's lines.
+  const newest = calmed(live.points, CALM_MS.minutes).at(-1);
   return h('section', { class: 'tiles', 'aria-label': t('overview.figures'), key: 'tiles' },
     tile({ key: 'in', label: t('figure.in'), value: rate(recent(points, 'written')), unit: seconds, color: 'delayed', values: of('written'), help: t('figure.in.help') }),
     tile({ key: 'out', label: t('figure.out'), value: rate(recent(points, 'delivered')), unit: seconds, color: 'good', values: of('delivered'), help: t('figure.out.help') }),
-    tile({ key: 'p50', label: t('figure.p50'), value: micros(recent(points, 'p50_us', 10)), color: 'accent', values: of('p50_us'), help: t('figure.p50.help') }),
-    tile({ key: 'p99', label: t('figure.p99'), value: micros(recent(points, 'p99_us', 10)), color: 'leased', values: of('p99_us'), help: t('figure.p99.help') }),
+    tile({ key: 'p50', label: t('figure.p50'), value: micros(newest?.p50_us), color: 'accent', values: of('p50_us'), help: t('figure.p50.help') }),
+    tile({ key: 'p99', label: t('figure.p99'), value: micros(newest?.p99_us), color: 'leased', values: of('p99_us'), help: t('figure.p99.help') }),
     tile({ key: 'waiting', label: t('figure.waiting'), value: compact(total('delayed')), color: 'delayed', values: of('waiting'), href: '#/topics', help: t('figure.waiting.help') }),
     tile({ key: 'ready', label: t('figure.ready'), value: compact(total('ready')), color: 'ready', values: of('ready'), href: '#/topics', help: t('figure.ready.help') }),
     tile({ key: 'leased', label: t('figure.leased'), value: compact(total('leased')), color: 'leased', values: of('leased'), href: '#/topics', help: t('figure.leased.help') }),

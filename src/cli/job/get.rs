@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::super::api::Api;
-use super::super::show::{NOTHING, Table, lines, moment, moment_from, or_nothing};
+use super::super::show::{NOTHING, Table, lines, moment, moment_from, or_nothing, short_span};
 use super::{Job, Key};
 use host::now_ms;
 use model::job::{Attempt, State};
@@ -72,7 +72,7 @@ fn attempts(log: &[Attempt]) -> String {
         table.row([
             attempt.number.to_string(),
             moment(attempt.at_ms),
-            format!("{} ms", attempt.took_ms),
+            short_span(attempt.took_ms as f64),
             attempt.status.map_or(NOTHING.to_owned(), |status| status.to_string()),
             or_nothing(&attempt.error),
             or_nothing(&attempt.answer),
@@ -111,7 +111,7 @@ mod tests {
             "died      ",
             "reason    status 410\n",
             "7 ms     503  status 503  not\\nyet\n",
-            "3000 ms       -  timeout     -\n      …\n      9  ",
+            "3 s       -  timeout     -\n      …\n      9  ",
             "10 ms     410  status 410  gone\n",
         ] {
             assert!(text.contains(part), "{part:?}\n{text}");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::super::daemon_snapshot::DaemonSnapshot;
-use super::super::exposition::{self, Histogram};
+use super::super::exposition;
 
 /// The column by which topics are sorted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,8 +139,8 @@ fn rows(snapshot: &DaemonSnapshot, before: Option<(&DaemonSnapshot, Duration)>) 
     };
     let late = |topic: &str| -> Option<f64> {
         let (before, _) = before?;
-        let was: Histogram = exposition::lateness(&before.samples, topic);
-        exposition::lateness(&snapshot.samples, topic).since(&was).quantile(0.99).map(|s| s * 1000.0)
+        let (now, was) = (snapshot.lateness.get(topic)?, before.lateness.get(topic)?);
+        now.since(was)?.percentile_us(0.99).map(|us| us as f64 / 1000.0)
     };
     let row = |t: &super::super::daemon_snapshot::Topic| Row {
         topic: t.topic.clone(),
@@ -169,7 +169,10 @@ fn cpu(snapshot: &DaemonSnapshot, before: &DaemonSnapshot, span: Duration) -> Ha
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::collections::BTreeMap;
+
     use anyhow::anyhow;
+    use model::metrics::Lateness;
     use serde_json::{Value, json};
 
     use super::*;
@@ -192,6 +195,7 @@ pub(super) mod tests {
             nodes: None,
             spool: None,
             missing: None,
+            lateness: BTreeMap::new(),
             samples: exposition::read(page),
         }
     }
@@ -205,18 +209,19 @@ pub(super) mod tests {
         let mut board = Board::new("d".into());
         let now = Instant::now();
         // The lateness counts only the deliveries between the two snapshots.
-        let page = |adds: u32, done: u32, early: u32| {
-            format!(
-                "dq_adds_total{{topic=\"a\"}} {adds}\ndq_deliveries_total{{topic=\"a\"}} {done}\n\
-                 dq_schedule_lateness_seconds_bucket{{topic=\"a\",le=\"0.001\"}} {early}\n\
-                 dq_schedule_lateness_seconds_bucket{{topic=\"a\",le=\"+Inf\"}} {done}\n"
-            )
+        let taken = |adds: u32, done: u32, early: u64, cpu_ms| {
+            let page =
+                format!("dq_adds_total{{topic=\"a\"}} {adds}\ndq_deliveries_total{{topic=\"a\"}} {done}\n");
+            let late = Lateness::from_ranges([(Some(60), early), (Some(3_600_000_000), 5)]);
+            let mut snapshot = snapshot(&[("a", 1, 2)], &page, cpu_ms);
+            snapshot.lateness.insert("a".to_owned(), late);
+            snapshot
         };
-        board.take(Ok(snapshot(&[("a", 1, 2)], &page(10, 5, 0), 1000)), now);
+        board.take(Ok(taken(10, 5, 0, 1000)), now);
         assert_eq!((board.rows[0].adds, board.rows[0].late_ms), (None, None));
-        board.take(Ok(snapshot(&[("a", 1, 2)], &page(30, 6, 1), 1500)), now + Duration::from_secs(2));
+        board.take(Ok(taken(30, 6, 1, 1500)), now + Duration::from_secs(2));
         let row = &board.rows[0];
-        assert_eq!((row.adds, row.done, row.late_ms), (Some(10.0), Some(0.5), Some(0.99)));
+        assert_eq!((row.adds, row.done, row.late_ms), (Some(10.0), Some(0.5), Some(0.059)));
         assert_eq!(board.cpu[&("dq-server".to_owned(), "3".to_owned())], 0.25);
         // If the daemon does not answer, the known values stay.
         board.take(Err(anyhow!("away")), now + Duration::from_secs(3));

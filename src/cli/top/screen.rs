@@ -7,7 +7,7 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
 
 use super::super::daemon_snapshot::Node;
-use super::super::show::{NOTHING, cut, plain, span};
+use super::super::show::{NOTHING, cut, plain, short_span, span};
 use super::super::status::word;
 use super::board::{self, Board, Sort};
 use model::status::{ProcessState, Status};
@@ -105,7 +105,7 @@ fn draw_topics(frame: &mut Frame<'_>, board: &mut Board, area: Rect) {
     let number = |n: Option<f64>| n.map_or(NOTHING.to_owned(), |n| format!("{n:.1}"));
     let row = |row: &board::Row| {
         let board::Row { topic, delayed, ready, leased, dead, adds, done, late_ms } = row;
-        let late = late_ms.map_or(NOTHING.to_owned(), |ms| format!("{ms:.1} ms"));
+        let late = late_ms.map_or(NOTHING.to_owned(), short_span);
         let counts = [delayed, ready, leased].map(|n| right(n.to_string()));
         let style = if *dead > 0 { colour(Color::Yellow) } else { Style::new() };
         let rest =

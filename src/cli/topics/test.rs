@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::super::add::given;
 use super::super::api::Api;
 use super::super::failure::Failure;
-use super::super::show::{NOTHING, lines};
+use super::super::show::{NOTHING, lines, short_span};
 use super::super::target::TargetOptions;
 
 /// How long a callback may take, plus a minute for the request itself.
@@ -74,7 +74,7 @@ fn page(tested: &CallbackTestResult) -> String {
         ("outcome", tested.outcome.clone()),
         ("url", text(&tested.url)),
         ("status", tested.status.map_or(NOTHING.to_owned(), |status| status.to_string())),
-        ("took", tested.duration_ms.map_or(NOTHING.to_owned(), |ms| format!("{ms} ms"))),
+        ("took", tested.duration_ms.map_or(NOTHING.to_owned(), short_span)),
         ("answer", text(&tested.answer)),
         ("error", text(&tested.error)),
     ])

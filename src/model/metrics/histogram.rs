@@ -3,29 +3,8 @@
 
 use super::page::Cells;
 
-/// The upper bounds of the ranges for lateness, in microseconds. One more range has all values above the last bound.
-/// The other bounds are of the same form.
-pub const LATENESS_BOUNDS: [u64; 17] = [
-    1_000,
-    2_000,
-    5_000,
-    10_000,
-    20_000,
-    50_000,
-    100_000,
-    250_000,
-    500_000,
-    1_000_000,
-    2_500_000,
-    5_000_000,
-    10_000_000,
-    30_000_000,
-    60_000_000,
-    300_000_000,
-    3_600_000_000,
-];
-
-/// The bounds for the duration of callbacks.
+/// The upper bounds of the ranges for the duration of callbacks, in microseconds. One more range has all values above the
+/// last bound. The other bounds are of the same form.
 pub const ATTEMPT_BOUNDS: [u64; 15] = [
     1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000,
     10_000_000, 30_000_000, 60_000_000,
@@ -61,14 +40,24 @@ impl<'a> Histogram<'a> {
         Histogram { cells: &cells[..Self::cells(bounds)], bounds }
     }
 
+    /// Returns how many values are in each range.
+    pub(super) fn counts(&self) -> &'a [u64] {
+        &self.cells[..=self.bounds.len()]
+    }
+
     /// Returns how many values there are.
     pub fn count(&self) -> u64 {
-        self.cells[..=self.bounds.len()].iter().sum()
+        self.counts().iter().sum()
     }
 
     /// Returns the sum of the values, in microseconds.
     pub fn sum_us(&self) -> u64 {
         self.cells[self.bounds.len() + 1]
+    }
+
+    /// Returns each of these bounds of the histogram, in microseconds, and how many values are not above it.
+    pub(super) fn up_to_shown(&self, shown: &[u64]) -> impl Iterator<Item = (u64, u64)> {
+        self.up_to().filter(|(bound, _)| shown.contains(bound))
     }
 
     /// Returns each bound, in microseconds, and how many values are not above it.

@@ -3,14 +3,18 @@
 //! its page exists.
 
 mod histogram;
+mod lateness;
 mod page;
+mod page_1;
 mod sums;
 mod text;
 
 use std::collections::BTreeMap;
 
-pub use self::histogram::{ATTEMPT_BOUNDS, Histogram, LATENESS_BOUNDS, STORE_BOUNDS};
+pub use self::histogram::{ATTEMPT_BOUNDS, Histogram, STORE_BOUNDS};
+pub use self::lateness::{LATENESS_BOUNDS, LATENESS_RANGES, LATENESS_SHOWN, Lateness};
 pub use self::page::{BYTES, Cells, FIXED_BYTES, Page, ROW_BYTES, VERSION, WORDS};
+pub use self::page_1::BYTES_1;
 pub use self::sums::{Day, MetricSubject, PageSums, Statistics, Sums};
 pub use self::text::{MetricKind, Text};
 
@@ -235,6 +239,11 @@ impl NodeCells<'_> {
     }
 }
 
+/// Returns how late the attempts of a topic with these cells began.
+fn lateness_of(cells: &[u64]) -> Lateness {
+    Lateness::from(&Histogram::new(&cells[LATENESS..], &LATENESS_BOUNDS))
+}
+
 /// The numbers of a page, or the sums of several pages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Totals {
@@ -292,16 +301,16 @@ impl Totals {
         topics.chain(nodes).filter(|(_, sums)| *sums != Sums::default()).collect()
     }
 
-    /// Returns how late the attempts of all topics began: the number of attempts in each range of [`LATENESS_BOUNDS`],
-    /// and above the last bound.
-    pub fn lateness(&self) -> Vec<u64> {
-        let mut sums = vec![0_u64; LATENESS_BOUNDS.len() + 1];
-        for cells in self.topics.values() {
-            for (sum, cell) in sums.iter_mut().zip(&cells[LATENESS..]) {
-                *sum = sum.wrapping_add(*cell);
-            }
-        }
-        sums
+    /// Returns how late the attempts of all topics began.
+    pub fn lateness(&self) -> Lateness {
+        let mut all = Lateness::default();
+        self.topics.values().for_each(|cells| all.join(&lateness_of(cells)));
+        all
+    }
+
+    /// Returns how late the attempts of a topic began.
+    pub fn lateness_of(&self, topic: &str) -> Lateness {
+        self.topics.get(topic).map(|cells| lateness_of(cells)).unwrap_or_default()
     }
 
     /// Writes all numbers as metrics.
@@ -358,9 +367,12 @@ impl Totals {
         text.family(
             "dq_schedule_lateness_seconds",
             MetricKind::Histogram,
-            "The time from the due time of an attempt to the beginning of its callback.",
+            "The time from the due time of an attempt, or from the add if that is later, to the beginning of its callback.",
         );
-        topics().for_each(|(t, c)| text.histogram(&[t], &Histogram::new(&c[LATENESS..], &LATENESS_BOUNDS)));
+        for (topic, cells) in topics() {
+            let lateness = Histogram::new(&cells[LATENESS..], &LATENESS_BOUNDS);
+            text.coarse_histogram(&[topic], &lateness, &LATENESS_SHOWN);
+        }
         text.family("dq_attempt_duration_seconds", MetricKind::Histogram, "How long callbacks took.");
         topics().for_each(|(t, c)| text.histogram(&[t], &Histogram::new(&c[DURATION..], &ATTEMPT_BOUNDS)));
 

@@ -15,11 +15,11 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{NODE_CELLS, OTHER, TOPIC_CELLS};
+use super::{NODE_CELLS, OTHER, TOPIC_CELLS, page_1};
 
 /// The version of the layout. Each version has its own file, so that no release writes into the file of another
-/// version.
-pub const VERSION: u64 = 1;
+/// version. A page of version 1 is only read.
+pub const VERSION: u64 = 2;
 
 const MAGIC: u64 = u64::from_be_bytes(*b"dqcounts");
 
@@ -60,9 +60,12 @@ const TOPICS: Table = Table {
     index: 8192,
     rows_at: NODES.rows_at + NODES.rows * NODES.row,
     rows: 4096,
-    row: 128,
+    row: 512,
     cells: TOPIC_CELLS,
 };
+
+/// The topics in a page of version 1.
+const TOPICS_1: Table = Table { row: page_1::ROW, cells: page_1::TOPIC_CELLS, ..TOPICS };
 
 const NODES: Table = Table {
     used: AT_NODES,
@@ -79,6 +82,9 @@ const _: () = assert!(ROW_HEAD + TOPIC_CELLS <= TOPICS.row && ROW_HEAD + NODE_CE
 /// How many words a page has.
 pub const WORDS: usize = TOPICS.rows_at + TOPICS.rows * TOPICS.row;
 
+/// How many words a page of version 1 has.
+pub(super) const WORDS_1: usize = TOPICS_1.rows_at + TOPICS_1.rows * TOPICS_1.row;
+
 /// How many bytes a page has.
 pub const BYTES: usize = WORDS * 8;
 
@@ -88,7 +94,7 @@ pub const FIXED_BYTES: usize = TOPICS.rows_at * 8;
 /// How many bytes the row of a topic has.
 pub const ROW_BYTES: usize = TOPICS.row * 8;
 
-/// A page, which has [`WORDS`] words.
+/// A page, which has [`WORDS`] words, or the number of words of version 1.
 #[derive(Debug, Clone, Copy)]
 pub struct Page<'a>(&'a [AtomicU64]);
 
@@ -119,9 +125,9 @@ fn words(name: &str) -> impl Iterator<Item = u64> {
 }
 
 impl<'a> Page<'a> {
-    /// Makes a page from these words. None: there are not [`WORDS`] of them.
+    /// Makes a page from these words. None: no version of the layout has this number of words.
     pub fn new(words: &'a [AtomicU64]) -> Option<Page<'a>> {
-        (words.len() == WORDS).then_some(Page(words))
+        [WORDS, WORDS_1].contains(&words.len()).then_some(Page(words))
     }
 
     /// Begins a new page. All its words are 0, and no other process sees it yet.
@@ -138,9 +144,18 @@ impl<'a> Page<'a> {
 
     /// Returns whether the page has this layout.
     pub fn is_good(self) -> bool {
+        self.0.len() == WORDS && self.has_version(VERSION)
+    }
+
+    /// Returns whether the page has the layout of version 1. Its numbers can be read, but nothing may be added.
+    pub fn is_of_version_1(self) -> bool {
+        self.0.len() == WORDS_1 && self.has_version(1)
+    }
+
+    fn has_version(self, version: u64) -> bool {
         let at = |at: usize| self.0[at].load(Ordering::Acquire);
         let fits = |table: Table| (1..=table.rows as u64).contains(&at(table.used));
-        at(AT_MAGIC) == MAGIC && at(AT_VERSION) == VERSION && fits(TOPICS) && fits(NODES)
+        at(AT_MAGIC) == MAGIC && at(AT_VERSION) == version && fits(TOPICS) && fits(NODES)
     }
 
     /// Returns the number of the page, which no other page has.
@@ -176,6 +191,10 @@ impl<'a> Page<'a> {
 
     /// Returns all topics that have a row, and their numbers.
     pub fn topics(self) -> BTreeMap<String, Vec<u64>> {
+        if self.is_of_version_1() {
+            let topics = self.read(TOPICS_1).into_iter();
+            return topics.map(|(name, cells)| (name, page_1::current_cells(&cells))).collect();
+        }
         self.read(TOPICS)
     }
 

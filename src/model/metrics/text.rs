@@ -52,11 +52,30 @@ impl Text {
 
     /// Writes a histogram of the family, if it has any values.
     pub fn histogram(&mut self, labels: &[(&str, &str)], histogram: &Histogram<'_>) {
+        self.buckets(labels, histogram, histogram.up_to());
+    }
+
+    /// Writes a histogram like [`Text::histogram`], but only with these of its bounds.
+    pub(super) fn coarse_histogram(
+        &mut self,
+        labels: &[(&str, &str)],
+        histogram: &Histogram<'_>,
+        shown: &[u64],
+    ) {
+        self.buckets(labels, histogram, histogram.up_to_shown(shown));
+    }
+
+    fn buckets(
+        &mut self,
+        labels: &[(&str, &str)],
+        histogram: &Histogram<'_>,
+        buckets: impl Iterator<Item = (u64, u64)>,
+    ) {
         let count = histogram.count();
         if count == 0 {
             return;
         }
-        for (bound_us, n) in histogram.up_to() {
+        for (bound_us, n) in buckets {
             self.line("_bucket", labels, Some(&format!("{:?}", seconds(bound_us))), n as f64);
         }
         self.line("_bucket", labels, Some("+Inf"), count as f64);
@@ -139,6 +158,10 @@ mod tests {
         text.family("dq_h_seconds", MetricKind::Histogram, "H.");
         text.histogram(&[("t", "x")], &Histogram::new(&cells, &bounds));
         let told = text.end();
+        let mut coarse = Text::new(false);
+        coarse.family("dq_h_seconds", MetricKind::Histogram, "H.");
+        coarse.coarse_histogram(&[("t", "x")], &Histogram::new(&cells, &bounds), &[1_000_000]);
+        assert_eq!(coarse.end().matches("_bucket").count(), 2, "the shown bound, and +Inf");
         for line in [
             "dq_h_seconds_bucket{t=\"x\",le=\"0.001\"} 1",
             "dq_h_seconds_bucket{t=\"x\",le=\"0.01\"} 1",

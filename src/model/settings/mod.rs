@@ -58,6 +58,13 @@ pub struct Settings {
     pub topics: Vec<Topic>,
 }
 
+impl Settings {
+    /// Returns the path of the file with the key of the console's sessions.
+    pub fn session_key_path(&self) -> PathBuf {
+        self.http.session_key_file.clone().unwrap_or_else(|| self.run_dir.join("session-key"))
+    }
+}
+
 /// How much the log files may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLimits {

@@ -74,8 +74,8 @@ impl Workers {
             ack_url,
         };
         let (shared, token) = (Arc::clone(&self.shared), leased.token.clone());
-        let (name, due_ms) = (leased.key.topic.clone(), leased.due_ms);
-        let tell = Box::new(move |ended| shared.ended(token, &name, due_ms, ended));
+        let (name, expected_us) = (leased.key.topic.clone(), expected_us(leased));
+        let tell = Box::new(move |ended| shared.ended(token, &name, expected_us, ended));
         self.fresh.push(Call { topic: Arc::clone(topic), delivery, is_test: false, tell });
     }
 
@@ -106,8 +106,8 @@ impl AsFd for Workers {
 }
 
 impl WorkerQueue {
-    fn ended(&self, token: Token, topic: &TopicName, due_ms: i64, ended: CompletedCall) {
-        self.count(topic, due_ms, &ended);
+    fn ended(&self, token: Token, topic: &TopicName, expected_us: i64, ended: CompletedCall) {
+        self.count(topic, expected_us, &ended);
         let CompletedCall { verdict, attempt, .. } = ended;
         lock(&self.finished).push(FinishedCallback { token, verdict, attempt });
     }
@@ -124,9 +124,9 @@ impl WorkerQueue {
         }
     }
 
-    fn count(&self, topic: &TopicName, due_ms: i64, ended: &CompletedCall) {
+    fn count(&self, topic: &TopicName, expected_us: i64, ended: &CompletedCall) {
         // The lateness is measured by this host's clock. If that clock is behind the store's, the lateness is 0.
-        let late_us = ended.began_us.saturating_sub(due_ms.saturating_mul(1000)).max(0) as u64;
+        let late_us = ended.began_us.saturating_sub(expected_us).max(0) as u64;
         let took_us = ended.took.as_micros() as u64;
         let topic = self.counters.topic(topic.as_str());
         let outcome = match ended.verdict {
@@ -137,4 +137,10 @@ impl WorkerQueue {
         };
         topic.attempted(outcome, ended.attempt.status, late_us, took_us);
     }
+}
+
+/// Returns when an attempt could begin at the earliest, in Unix microseconds: at its due time, or at the add of the job if
+/// that was later. A retry is always due after the add, so it counts from its own due time.
+fn expected_us(leased: &Leased) -> i64 {
+    leased.due_ms.saturating_mul(1000).max(leased.stamp_us)
 }

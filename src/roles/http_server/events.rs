@@ -1,7 +1,7 @@
 //! The live state for the console, as server-sent events each second. It is gathered once for all clients, and only
 //! while there are clients.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use super::problem::Problem;
 use super::topic_shown::Circuit;
 use host::{findings, now_ms, whole_status};
 use model::job::TopicName;
-use model::metrics::{LATENESS_BOUNDS, MetricSubject, Sums, Totals};
+use model::metrics::{Lateness, MetricSubject, Sums, Totals};
 use model::token::Pass;
 use model::topic::Status;
 
@@ -35,6 +35,9 @@ const FRESH: Duration = Duration::from_millis(900);
 
 /// How long the sources of the state may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The percentiles of lateness are those of the attempts in this time, up to the last reading of the counters.
+const RECENT: Duration = Duration::from_secs(10);
 
 /// How long one stream lasts. Then the browser connects again, and is checked again.
 const LONGEST: Duration = Duration::from_secs(3600);
@@ -73,8 +76,9 @@ struct LiveState {
     away: Vec<String>,
     /// The counters as they were last read, and when, in Unix milliseconds. None: they were never read.
     counted: Option<(i64, Arc<Totals>)>,
-    /// The number of attempts in each range of lateness, by [`LATENESS_BOUNDS`]. The last range has no upper bound.
-    lateness: Vec<u64>,
+    /// How late the attempts of the last seconds began, in microseconds: the median and the 99th percentile. None: there
+    /// were no attempts, or the counters were not read before.
+    late_us: Option<(u64, u64)>,
     sums: Option<Sums>,
     processes: Value,
     nodes: Value,
@@ -83,20 +87,57 @@ struct LiveState {
 
 /// The state that was gathered last, and when.
 #[derive(Default)]
-pub(super) struct LiveCache(Mutex<Option<(Instant, Arc<LiveState>)>>);
+pub(super) struct LiveCache(Mutex<Gathered>);
+
+#[derive(Default)]
+struct Gathered {
+    last: Option<(Instant, Arc<LiveState>)>,
+    lateness: RecentLateness,
+}
 
 impl LiveCache {
     async fn now(&self, api: &Api) -> Arc<LiveState> {
-        let mut last = self.0.lock().await;
-        if let Some((at, now)) = &*last
+        let mut gathered = self.0.lock().await;
+        if let Some((at, now)) = &gathered.last
             && at.elapsed() < FRESH
         {
             return Arc::clone(now);
         }
-        let counted = last.as_ref().and_then(|(_, now)| now.counted.clone());
-        let now = Arc::new(gather(api, counted).await);
-        *last = Some((Instant::now(), Arc::clone(&now)));
+        let counted = gathered.last.as_ref().and_then(|(_, now)| now.counted.clone());
+        let mut now = gather(api, counted).await;
+        if let Some((at_ms, totals)) = &now.counted {
+            now.late_us = gathered.lateness.take(*at_ms, totals.lateness());
+        }
+        let now = Arc::new(now);
+        gathered.last = Some((Instant::now(), Arc::clone(&now)));
         now
+    }
+}
+
+/// The readings of the last seconds: when each one was made, in Unix milliseconds, and how late all attempts were by
+/// then.
+#[derive(Default)]
+struct RecentLateness(VecDeque<(i64, Lateness)>);
+
+impl RecentLateness {
+    /// Takes a reading. Returns the median and the 99th percentile since the reading of [`RECENT`] before.
+    fn take(&mut self, at_ms: i64, lateness: Lateness) -> Option<(u64, u64)> {
+        let recent_ms = RECENT.as_millis() as i64;
+        // One reading before the beginning is kept, unless there was a gap: nobody may have listened for hours.
+        while self.0.get(1).is_some_and(|(second_ms, _)| *second_ms <= at_ms - recent_ms)
+            || self.0.front().is_some_and(|(first_ms, _)| !(at_ms - 2 * recent_ms..=at_ms).contains(first_ms))
+        {
+            self.0.pop_front();
+        }
+        let before = self.0.front().map(|(_, before)| lateness.since(before));
+        if self.0.back().is_none_or(|(last_ms, _)| *last_ms < at_ms) {
+            self.0.push_back((at_ms, lateness));
+        }
+        let Some(recent) = before? else {
+            self.0.drain(..self.0.len() - 1);
+            return None;
+        };
+        recent.percentile_us(0.5).zip(recent.percentile_us(0.99))
     }
 }
 
@@ -147,7 +188,7 @@ async fn gather(api: &Api, counted: Option<(i64, Arc<Totals>)>) -> LiveState {
         at_ms: now_ms(),
         topics: names.map(|name| (name.clone(), topic(name))).collect(),
         away,
-        lateness: totals.map(|totals| totals.lateness()).unwrap_or_default(),
+        late_us: None,
         sums: totals.map(|_| sums.values().fold(Sums::default(), |all, of| all.plus(*of))),
         counted,
         processes: processes.unwrap_or_default(),
@@ -167,7 +208,8 @@ struct Event<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     gone: Vec<&'a TopicName>,
     away: &'a [String],
-    lateness: Lateness<'a>,
+    late_p50_us: Option<u64>,
+    late_p99_us: Option<u64>,
     /// When the sums and the lateness were read. A client computes rates from it. Null if they were never read.
     counted_at_ms: Option<i64>,
     sums: Option<Sums>,
@@ -177,12 +219,6 @@ struct Event<'a> {
     nodes: Option<&'a Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     alerts: Option<&'a Value>,
-}
-
-#[derive(Serialize)]
-struct Lateness<'a> {
-    bounds_us: &'static [u64],
-    counts: &'a [u64],
 }
 
 impl<'a> Event<'a> {
@@ -201,7 +237,8 @@ impl<'a> Event<'a> {
             topics: now.topics.values().filter(is_new).collect(),
             gone: gone.filter(|name| !now.topics.contains_key(*name)).collect(),
             away: &now.away,
-            lateness: Lateness { bounds_us: &LATENESS_BOUNDS, counts: &now.lateness },
+            late_p50_us: now.late_us.map(|(p50, _)| p50),
+            late_p99_us: now.late_us.map(|(_, p99)| p99),
             counted_at_ms: now.counted.as_ref().map(|(at_ms, _)| *at_ms),
             sums: now.sums,
             processes: differs(|now| &now.processes),
@@ -299,7 +336,7 @@ mod tests {
             topics: topics.iter().map(topic).collect(),
             away: vec![],
             counted: None,
-            lateness: vec![],
+            late_us: Some((1, 2)),
             sums: Some(Sums::default()),
             processes: Value::Null,
             nodes: Value::Null,
@@ -324,5 +361,29 @@ mod tests {
         assert_eq!((&next["topics"][0]["topic"], &next["gone"][0]), (&"b".into(), &"c".into()));
         assert!(next.get("alerts").is_none() && next["full"] == false, "{next}");
         assert_eq!(told(&now(&[], "y".into()), Some(&second))["alerts"], "y");
+    }
+
+    #[test]
+    fn lateness_is_that_of_the_last_ten_seconds() {
+        let mut recent = RecentLateness::default();
+        let mut all = Lateness::default();
+        let mut told = None;
+        for second in 0..60 {
+            // In the first half all attempts are an hour late, and later none is.
+            let bound_us = if second < 30 { 3_600_000_000 } else { 1000 };
+            all.join(&Lateness::from_ranges([(Some(bound_us), 5)]));
+            told = recent.take(1000 * second, all.clone());
+            assert_eq!(told.is_some(), second > 0);
+            assert_eq!(
+                told.is_some_and(|(_, p99)| p99 > 3_000_000_000),
+                (1..39).contains(&second),
+                "{second}"
+            );
+        }
+        assert!(recent.0.len() <= 12 && told.unwrap().0 <= 1000);
+        assert_eq!(recent.take(59_000, all.clone()), told, "nothing was read anew");
+        assert_eq!(recent.take(3_600_000, all.clone()), None, "after a gap");
+        assert_eq!(recent.take(3_601_000, Lateness::default()), None, "the counts have begun anew");
+        assert_eq!(recent.take(3_602_000, Lateness::default()), None, "no attempts");
     }
 }

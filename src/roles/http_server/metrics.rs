@@ -30,7 +30,7 @@ use store::{self, CircuitState, CircuitView, Counts, SpoolState, Store};
 use telemetry::counters;
 
 /// How long the sources may take to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How many questions may wait for one thread.
 const WAITING_MAX: usize = 256;

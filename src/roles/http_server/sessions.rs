@@ -10,9 +10,6 @@ use anyhow::{Context as _, Result, bail};
 use model::session::{self, KEY_LEAST, SessionKey};
 use model::settings::Settings;
 
-/// The file with the key in `run_dir`, if the configuration names no other.
-const FILE: &str = "session-key";
-
 /// The longest key that is read, in bytes.
 const KEY_MOST: u64 = 4096;
 
@@ -35,7 +32,7 @@ impl Sessions {
         let key = match &http.session_key_file {
             Some(path) => read(path).with_context(|| format!("http.session_key_file {}", path.display()))?,
             None => {
-                let path = settings.run_dir.join(FILE);
+                let path = settings.session_key_path();
                 read_or_make(&path).with_context(|| format!("cannot use {}", path.display()))?
             }
         };
@@ -86,7 +83,7 @@ mod tests {
     #[test]
     fn a_key_is_made_once_and_refused_if_others_may_read_it() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(FILE);
+        let path = folder.path().join("session-key");
         let key = read_or_make(&path).unwrap();
         assert!(read_or_make(&path).unwrap() == key);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);

@@ -4,6 +4,7 @@ use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use jiff::{Span, Timestamp};
 use serde::Serialize;
+use tokio::time::Instant;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -11,6 +12,7 @@ use utoipa_axum::routes;
 use super::api::{Api, Reader};
 use super::api_response::ApiResponse;
 use super::input::{parameters, short};
+use super::metrics::PATIENCE;
 use super::problem::Problem;
 use super::schema;
 use super::store_client::Reply;
@@ -62,6 +64,27 @@ struct TopicStats {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<schema::DaySums>>, nullable = false)]
     days: Option<Vec<Day>>,
+    /// With `lateness`: how late attempts of this host began, since its counters exist.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    lateness: Option<Vec<LatenessRange>>,
+}
+
+/// A range of lateness, and how many attempts began that late. Ranges without attempts are left out.
+#[derive(Serialize, ToSchema)]
+struct LatenessRange {
+    /// The end of the range, in microseconds. The range begins where the one before it ends, at most a sixteenth lower.
+    /// Null: the range has no end.
+    #[schema(required = true)]
+    up_to_us: Option<u64>,
+    attempts: u64,
+}
+
+/// What a query asks for, besides the counts.
+#[derive(Debug, Default, PartialEq)]
+struct Wanted {
+    days: Option<i64>,
+    lateness: bool,
 }
 
 /// What happened on a node of the store.
@@ -76,17 +99,33 @@ struct NodeStats {
     days: Vec<Day>,
 }
 
-/// Returns how many days a query asks for, if it does.
-fn days(query: &str) -> Result<Option<i64>, Problem> {
-    let given = parameters(query, &["days"])?;
-    let days = |text: &str| match text.parse() {
+impl Wanted {
+    fn from_query(query: &str) -> Result<Wanted, Problem> {
+        let mut wanted = Wanted::default();
+        for (name, text) in parameters(query, &["days", "lateness"])? {
+            match &*name {
+                "days" => wanted.days = Some(days(&text)?),
+                _ => wanted.lateness = is_true(&text)?,
+            }
+        }
+        Ok(wanted)
+    }
+}
+
+fn days(text: &str) -> Result<i64, Problem> {
+    match text.parse() {
         Ok(n @ 1..=DAYS_MAX) => Ok(n),
         _ => {
             let detail = format!("days is {:?}, and not a number from 1 to {DAYS_MAX}", short(text));
             Err(Problem::field("days", detail))
         }
-    };
-    given.first().map(|(_, text)| days(text)).transpose()
+    }
+}
+
+fn is_true(text: &str) -> Result<bool, Problem> {
+    text.parse().map_err(|_| {
+        Problem::field("lateness", format!("lateness is {:?}, and not true or false", short(text)))
+    })
 }
 
 impl Api {
@@ -100,7 +139,8 @@ impl Api {
     }
 }
 
-/// Counts the jobs of all topics. With `days`, also shows what happened to them: the sums of all time, and by day.
+/// Counts the jobs of all topics. With `days`, also shows what happened to them: the sums of all time, and by day. With
+/// `lateness`, also shows how late attempts of this host began.
 #[utoipa::path(get, path = "/v1/stats", tag = "daemon", operation_id = "get_stats",
     params(schema::StatsQuery),
     responses((status = 200, body = Stats, description = "The jobs by topic"), schema::FindProblems))]
@@ -109,7 +149,7 @@ async fn stats(
     reader: Reader,
     RawQuery(query): RawQuery,
 ) -> Result<ApiResponse, Problem> {
-    let days = days(query.as_deref().unwrap_or_default())?;
+    let Wanted { days, lateness } = Wanted::from_query(query.as_deref().unwrap_or_default())?;
     let Some((mut counts, away)) = api.metrics.counts().await else {
         // The store's own error says why.
         let ask = |reply: Reply<_>| Request::count(|counts| reply.with(counts));
@@ -128,12 +168,19 @@ async fn stats(
         None => None,
     }
     .unzip();
+    // If the counters cannot be read, the lateness is missing.
+    let totals = if lateness { api.metrics.pages(Instant::now() + PATIENCE).await } else { None };
+    let late = |topic: &str| {
+        let range = |(up_to_us, attempts)| LatenessRange { up_to_us, attempts };
+        totals.as_ref().map(|totals| totals.lateness_of(topic).ranges().map(range).collect())
+    };
     let topic = |counts: Counts| {
         let Counts { topic, delayed, ready, leased, dead, bytes, .. } = counts;
         let subject = MetricSubject::Topic(topic.to_string());
         let done = statistics.as_mut().map(|all| all.0.remove(&subject).unwrap_or_default());
         let (totals, days) = done.unzip();
-        TopicStats { topic, delayed, ready, leased, dead, bytes, totals, days }
+        let lateness = late(topic.as_str());
+        TopicStats { topic, delayed, ready, leased, dead, bytes, totals, days, lateness }
     };
     let may_see = |counts: &Counts| reader.permits(Need::Topic(counts.topic.as_str()));
     let topics = counts.into_values().filter(may_see).map(topic).collect();

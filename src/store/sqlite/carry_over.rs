@@ -32,10 +32,16 @@ fn checkpoint(db: &Connection, mode: &str) -> rusqlite::Result<Pages> {
     })
 }
 
-/// Copies the log into the file, if the log is long enough or disk space is scarce.
-pub(super) fn carry_over(db: &Connection, turn: &Turn, log: &mut Log, path: &Path) -> Result<()> {
+/// Copies the log into the file, if the log has this many pages or disk space is scarce.
+pub(super) fn carry_over(
+    db: &Connection,
+    turn: &Turn,
+    log: &mut Log,
+    path: &Path,
+    least_pages: i32,
+) -> Result<()> {
     let scarce = free_bytes(path).is_some_and(|free| free < SCARCE_BYTES);
-    let enough = if scarce { 1 } else { i64::from(LOG_PAGES) };
+    let enough = if scarce { 1 } else { i64::from(least_pages) };
     if checkpoint(db, "NOOP").map_err(refused)?.log < enough {
         return Ok(());
     }
@@ -62,4 +68,9 @@ pub(super) fn carry_over(db: &Connection, turn: &Turn, log: &mut Log, path: &Pat
     log.end(&taken, restarted.as_ref().err());
     db.busy_timeout(BUSY).map_err(refused)?;
     restarted.map(drop).map_err(refused)
+}
+
+/// Copies the whole log into the file, and empties the log. No other process may have the file open.
+pub(super) fn carry_over_all(db: &Connection) -> Result<()> {
+    checkpoint(db, "TRUNCATE").map(drop).map_err(refused)
 }

@@ -159,7 +159,11 @@ pub(super) fn change(
             .execute(params![seq, row::headers_text(headers, stamp_us)])?;
     }
     if let Some(due) = change.due {
-        let (state, at_ms) = w.place(due);
+        // A due time in the past means now. So the lateness counts from the change, and not from that time.
+        let (state, at_ms) = match w.place(due) {
+            (State::Ready, at_ms) => (State::Ready, at_ms.max(w.now_ms())),
+            delayed => delayed,
+        };
         w.db.prepare_cached("UPDATE job SET state = ?2, at_ms = ?3, due_ms = ?3 WHERE seq = ?1")?
             .execute(params![seq, state as i64, at_ms])?;
         w.moved(tid, Some(old), Some((state, at_ms)));

@@ -16,6 +16,7 @@ mod commit;
 mod connect;
 mod deliver;
 mod flow;
+mod free_pages;
 mod hung_bell;
 mod leases;
 mod letters;
@@ -26,8 +27,8 @@ mod turn;
 mod wal;
 mod write;
 
-use crate::Maintenance;
 use crate::disk::Reserve;
+use crate::{Maintenance, OwnerTag, Promotion};
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -44,6 +45,7 @@ use self::chunks::More;
 use self::commit::Durability;
 use self::connect::connect;
 pub(super) use self::connect::{BUSY, at_commit, file_at, refused};
+use self::free_pages::FreePages;
 use self::turn::LogNote;
 pub(super) use self::turn::Turn;
 use self::wal::Log;
@@ -76,6 +78,9 @@ pub struct SqliteStore {
     /// The topics that [`Promotion::take_buried`](crate::Promotion::take_buried) has not returned yet.
     buried: Vec<TopicName>,
     reserve: Reserve,
+    /// Whether the file can give free pages back.
+    gives_pages_back: bool,
+    free_pages: FreePages,
 }
 
 impl SqliteStore {
@@ -98,7 +103,9 @@ impl SqliteStore {
         // The connection may migrate, which writes to the log.
         let before = taken.note().map_err(io)?;
         taken.set(LogNote::Writing).map_err(io)?;
-        let db = connect(path, &log_pages).map_err(|e| match e {
+        // An empty file has no pages yet. Its size is read without opening it.
+        let is_new = std::fs::metadata(path).is_ok_and(|file| file.len() == 0);
+        let db = connect(path, is_new, &log_pages).map_err(|e| match e {
             StoreError::Damaged(why) => StoreError::Damaged(format!("{}: {why}", path.display())),
             StoreError::Unavailable(why) => StoreError::Unavailable(format!("{}: {why}", path.display())),
             other => other,
@@ -107,6 +114,8 @@ impl SqliteStore {
         taken.set(before).map_err(io)?;
         drop(taken);
         let mut store = SqliteStore {
+            gives_pages_back: free_pages::can_give_back(&db).map_err(refused)?,
+            free_pages: FreePages::default(),
             db,
             path: path.to_owned(),
             reserve: Reserve::new(path, min_free),
@@ -123,6 +132,20 @@ impl SqliteStore {
         // An earlier process may have died after a commit and before it rang its bells.
         store.announce();
         Ok(store)
+    }
+
+    /// Hands back all leases of processes, and copies the log into the file. For a file that was restored from a backup:
+    /// none of these processes lives, and no other one has the file open. Leases whose receivers answer later go on.
+    pub fn hand_back_all(&mut self) -> Result<()> {
+        let owners: Vec<String> = self
+            .db
+            .prepare("SELECT DISTINCT owner FROM job WHERE state = 3 AND owner IS NOT NULL")
+            .and_then(|mut owners| owners.query_map([], |row| row.get(0))?.collect())
+            .map_err(refused)?;
+        for owner in owners {
+            self.hand_back(&OwnerTag(owner))?;
+        }
+        carry_over::carry_over_all(&self.db)
     }
 
     /// Checks that the file is still the one that was opened. (Changes to a file that was removed would be lost.)
@@ -167,6 +190,7 @@ impl Maintenance for SqliteStore {
     }
 
     fn maintain(&mut self) -> Result<Option<Duration>> {
-        carry_over::carry_over(&self.db, &self.turn, &mut self.log, &self.path).map(|()| None)
+        carry_over::carry_over(&self.db, &self.turn, &mut self.log, &self.path, LOG_PAGES)?;
+        self.give_pages_back()
     }
 }

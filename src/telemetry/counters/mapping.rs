@@ -9,13 +9,13 @@ use std::sync::atomic::AtomicU64;
 use nix::libc::c_void;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
-use model::metrics::{BYTES, Page, WORDS};
+use model::metrics::{BYTES, BYTES_1, Page, WORDS};
 
 /// The words of a page.
 #[derive(Debug)]
 pub(super) enum Mapping {
-    /// A mapped file, shared with the other processes that map it.
-    Shared(NonNull<c_void>),
+    /// A mapped file, shared with the other processes that map it, and how many words it has.
+    Shared(NonNull<c_void>, usize),
     /// Memory of this process only.
     Own(Box<[AtomicU64]>),
 }
@@ -26,18 +26,18 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps a file that has the length of a page.
+    /// Maps a file that has the length of a page. A page of version 1 is shorter, and is only read.
     pub(super) fn shared(file: &File, is_written: bool) -> io::Result<Mapping> {
-        let length = file.metadata()?.len();
-        if length != BYTES as u64 {
+        let length = file.metadata()?.len() as usize;
+        if length != BYTES && (is_written || length != BYTES_1) {
             return Err(io::Error::other(format!("it has {length} bytes instead of {BYTES}")));
         }
-        let bytes = NonZeroUsize::new(BYTES).expect("a page has words");
+        let bytes = NonZeroUsize::new(length).expect("a page has words");
         let write = if is_written { ProtFlags::PROT_WRITE } else { ProtFlags::empty() };
         // SAFETY: the kernel chooses the address, so that nothing else of this process is there.
         let start =
             unsafe { mmap(None, bytes, ProtFlags::PROT_READ | write, MapFlags::MAP_SHARED, file, 0)? };
-        Ok(Mapping::Shared(start))
+        Ok(Mapping::Shared(start, length / 8))
     }
 
     /// Makes a page that only this process sees. It ends with the process.
@@ -47,11 +47,13 @@ impl Mapping {
 
     pub(super) fn page(&self) -> Page<'_> {
         let words = match self {
-            // SAFETY: `BYTES` bytes are mapped, from the beginning of a memory page, until the mapping is dropped. The
+            // SAFETY: this number of words is mapped, from the beginning of a memory page, until the mapping is dropped. The
             // reference cannot outlive it. Other processes change the bytes too, and they also use 64-bit atomics. A
             // read-only mapping is only read (`read`). The file is never cut short: dq never does it, and if another
             // program does, the kernel stops this process.
-            Mapping::Shared(start) => unsafe { std::slice::from_raw_parts(start.as_ptr().cast(), WORDS) },
+            Mapping::Shared(start, length) => unsafe {
+                std::slice::from_raw_parts(start.as_ptr().cast(), *length)
+            },
             Mapping::Own(words) => words,
         };
         Page::new(words).expect("a mapping has the length of a page")
@@ -60,9 +62,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if let Mapping::Shared(start) = self {
+        if let Mapping::Shared(start, length) = self {
             // SAFETY: it was mapped with this length, and no reference to it outlives the mapping.
-            let _ = unsafe { munmap(*start, BYTES) };
+            let _ = unsafe { munmap(*start, *length * 8) };
         }
     }
 }

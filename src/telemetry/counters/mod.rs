@@ -3,7 +3,8 @@
 //! because a sum must not fall.
 //!
 //! A page that cannot be used, because it is damaged or of another release, stays as it is, and a new one is made
-//! beside it. If the disk is full or the folder cannot be made, a process counts in its own memory, which nobody reads.
+//! beside it. The numbers of a page that the release before this one writes are read too, so that no sum falls at an
+//! upgrade. If the disk is full or the folder cannot be made, a process counts in its own memory, which nobody reads.
 //! It works all the same.
 
 mod mapping;
@@ -79,6 +80,9 @@ impl Counters {
                         room: AtomicUsize::new(0),
                     })));
                 }
+                Err(_) if open(&path, false).is_ok() => {
+                    log::debug!("{} is of the release before this one, and is only read", path.display());
+                }
                 Err(e) => log::warn!("{} cannot be used, and stays as it is: {e}", path.display()),
             }
         }
@@ -144,7 +148,8 @@ fn reserve(file: &File, bytes: usize) -> io::Result<()> {
 fn open(path: &Path, is_written: bool) -> io::Result<(Mapping, File)> {
     let file = OpenOptions::new().read(true).write(is_written).open(path)?;
     let mapping = Mapping::shared(&file, is_written)?;
-    match mapping.page().is_good() {
+    let page = mapping.page();
+    match page.is_good() || !is_written && page.is_of_version_1() {
         true => Ok((mapping, file)),
         false => Err(io::Error::other("it does not have the page layout of this release")),
     }
@@ -221,7 +226,7 @@ pub fn totals(run_dir: &Path) -> io::Result<Totals> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::metrics::{AddOutcome, MetricSubject};
+    use model::metrics::{AddOutcome, BYTES_1, MetricSubject};
 
     fn written(run_dir: &Path) -> u64 {
         let sums = |reading: Reading| reading.sums().sums;
@@ -277,6 +282,34 @@ mod tests {
     }
 
     #[test]
+    fn a_page_of_the_release_before_is_read_and_stays_unchanged() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("metrics");
+        std::fs::create_dir(&folder).unwrap();
+        // Version 1: the header, the indexes and the rows of nodes are those of today; a row of a topic has 128 words.
+        let mut words = vec![0_u64; BYTES_1 / 8];
+        let topics_at = FIXED_BYTES / 8;
+        words[..5].copy_from_slice(&[u64::from_be_bytes(*b"dqcounts"), 1, 7, 2, 1]);
+        words[topics_at + 128..][..2].copy_from_slice(&[1, u64::from_ne_bytes(*b"t\0\0\0\0\0\0\0")]);
+        let cells = topics_at + 128 + 17;
+        // Five jobs were added. Three attempts began up to an hour late, five hours in all.
+        (words[cells], words[cells + 32 + 16], words[cells + 32 + 18]) = (5, 3, 18_000_000_000);
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        std::fs::write(folder.join("dq-server"), &bytes).unwrap();
+
+        let counters = Counters::open(dir.path(), "dq-server");
+        counters.topic("t").added(AddOutcome::New, 1);
+        counters.topic("t").answered_later(2000, 0);
+        let totals = totals(dir.path()).unwrap();
+        let (_, sums) = totals.sums().remove(0);
+        assert_eq!((sums.written, sums.attempts, sums.late_us), (6, 4, 18_000_002_000));
+        let ranges: Vec<_> = totals.lateness_of("t").ranges().collect();
+        assert_eq!(ranges[0], (Some(2000), 1));
+        assert!(ranges[1].1 == 3 && (300_000_000..3_600_000_000).contains(&ranges[1].0.unwrap()));
+        assert_eq!(std::fs::read(folder.join("dq-server")).unwrap(), bytes, "it stays as it was");
+    }
+
+    #[test]
     fn where_there_is_no_folder_it_counts_for_itself() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("metrics"), "in the way").unwrap();
@@ -292,7 +325,7 @@ mod tests {
         let room = || std::fs::metadata(dir.path().join("metrics/dq-server")).unwrap().blocks() * 512;
         assert!(room() < 512 << 10, "{}", room());
         (0..200).for_each(|n| counters.topic(&format!("t{n}")).added(AddOutcome::New, 1));
-        assert!((256 << 10..1 << 20).contains(&room()), "{}", room());
+        assert!((1 << 20..2 << 20).contains(&room()), "{}", room());
         assert_eq!(written(dir.path()), 200);
     }
 }

@@ -10,16 +10,13 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 pub use self::topics::{TopicPoint, read_topic};
-use model::metrics::{LATENESS_BOUNDS, MetricSubject, Sums, Totals};
-
-/// How many ranges of lateness there are.
-const RANGES: usize = LATENESS_BOUNDS.len() + 1;
+use model::metrics::{LATENESS_RANGES, Lateness, MetricSubject, Sums, Totals};
 
 /// The number of words in a sample: its layout, its moment, sums, lateness.
-const WORDS: usize = 2 + Sums::COUNT + RANGES;
+const WORDS: usize = 2 + Sums::COUNT + LATENESS_RANGES;
 
 /// The layout of a sample. A sample with another number is of another release, and is ignored.
-const LAYOUT: u64 = 1;
+const LAYOUT: u64 = 2;
 
 /// The size of a sample, in bytes.
 const SIZE: usize = WORDS * 8;
@@ -56,7 +53,7 @@ const LONG: Ring = Ring { step_ms: 60_000, count: 1441, begin: SHORT.count };
 struct Sample {
     at_ms: i64,
     sums: Sums,
-    lateness: [u64; RANGES],
+    lateness: Lateness,
 }
 
 /// What was done between two samples.
@@ -81,8 +78,15 @@ pub struct History {
     pub long: Vec<Point>,
 }
 
+/// The name has the number of the layout, because samples of another layout have another size.
 fn path(run_dir: &Path) -> PathBuf {
-    run_dir.join("history")
+    run_dir.join(format!("history.{LAYOUT}"))
+}
+
+/// Removes the file of the first layout. It would never be read again.
+fn remove_old_file(run_dir: &Path) {
+    // It may not exist. If it cannot be removed, it stays.
+    let _ = std::fs::remove_file(run_dir.join("history"));
 }
 
 impl Sample {
@@ -90,13 +94,12 @@ impl Sample {
         let topics =
             totals.sums().into_iter().filter(|(subject, _)| matches!(subject, MetricSubject::Topic(_)));
         let sums = topics.fold(Sums::default(), |all, (_, of)| all.plus(of));
-        let mut lateness = [0; RANGES];
-        lateness.iter_mut().zip(totals.lateness()).for_each(|(cell, sum)| *cell = sum);
-        Sample { at_ms, sums, lateness }
+        Sample { at_ms, sums, lateness: totals.lateness() }
     }
 
     fn bytes(&self) -> Vec<u8> {
-        let words = [LAYOUT, self.at_ms as u64].into_iter().chain(self.sums.numbers()).chain(self.lateness);
+        let words = [LAYOUT, self.at_ms as u64].into_iter().chain(self.sums.numbers());
+        let words = words.chain(self.lateness.counts().iter().copied());
         words.flat_map(u64::to_le_bytes).collect()
     }
 
@@ -106,18 +109,14 @@ impl Sample {
         words.next().filter(|layout| *layout == LAYOUT)?;
         let at_ms = words.next()? as i64;
         let sums = Sums::new(std::array::from_fn(|_| words.next().unwrap_or(0)));
-        let lateness = std::array::from_fn(|_| words.next().unwrap_or(0));
-        Some(Sample { at_ms, sums, lateness })
+        Some(Sample { at_ms, sums, lateness: Lateness::new(words) })
     }
 
     /// Returns what was done since an earlier sample. `None`: the sums were reset to 0 since then.
     fn since(&self, before: &Sample) -> Option<Point> {
         let sums = between(before.sums, self.sums)?;
-        if self.lateness.into_iter().zip(before.lateness).any(|(now, before)| now < before) {
-            return None;
-        }
-        let counts: [u64; RANGES] = std::array::from_fn(|i| self.lateness[i] - before.lateness[i]);
-        let late_us = percentile(&counts, 0.5).zip(percentile(&counts, 0.99));
+        let lateness = self.lateness.since(&before.lateness)?;
+        let late_us = lateness.percentile_us(0.5).zip(lateness.percentile_us(0.99));
         let (at_ms, span_ms) = (self.at_ms, self.at_ms - before.at_ms);
         Some(Point { at_ms, span_ms, sums, late_us })
     }
@@ -127,24 +126,6 @@ impl Sample {
 fn between(before: Sums, now: Sums) -> Option<Sums> {
     let falls = now.numbers().into_iter().zip(before.numbers()).any(|(now, before)| now < before);
     (!falls).then(|| now.since(before))
-}
-
-/// Returns the value, in microseconds, below which that share of all values lies. Within a range, the values are
-/// assumed to be spread evenly. None: there are no values.
-fn percentile(counts: &[u64; RANGES], share: f64) -> Option<u64> {
-    let wanted = share * counts.iter().sum::<u64>() as f64;
-    let mut below = 0.0;
-    for (i, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-        let count = *count as f64;
-        if below + count >= wanted {
-            let low = if i == 0 { 0 } else { LATENESS_BOUNDS[i - 1] };
-            // It is not known how far beyond the last bound these values are.
-            let high = LATENESS_BOUNDS.get(i).copied().unwrap_or(low);
-            return Some(low + ((high - low) as f64 * ((wanted - below) / count).clamp(0.0, 1.0)) as u64);
-        }
-        below += count;
-    }
-    None
 }
 
 /// Writes the history.
@@ -167,6 +148,9 @@ impl Recorder {
         let before = std::mem::replace(&mut self.written, steps);
         if steps == before {
             return Ok(());
+        }
+        if before == [0; 2] {
+            remove_old_file(run_dir);
         }
         let file = OpenOptions::new()
             .read(true)
@@ -213,24 +197,25 @@ pub fn read(run_dir: &Path, now_ms: i64) -> io::Result<History> {
 mod tests {
     use super::*;
 
-    fn sample(at_ms: i64, delivered: u64, lateness: &[(usize, u64)]) -> Sample {
-        let mut ranges = [0; RANGES];
-        lateness.iter().for_each(|(range, n)| ranges[*range] = *n);
-        Sample { at_ms, sums: Sums { delivered, ..Sums::default() }, lateness: ranges }
+    fn sample(at_ms: i64, delivered: u64, ranges: &[(Option<u64>, u64)]) -> Sample {
+        let lateness = Lateness::from_ranges(ranges.iter().copied());
+        Sample { at_ms, sums: Sums { delivered, ..Sums::default() }, lateness }
     }
 
     #[test]
     fn a_point_is_what_was_done_between_two_samples() {
-        let before = sample(1000, 5, &[(0, 10)]);
-        let point = sample(6000, 25, &[(0, 20), (3, 10)]).since(&before).unwrap();
+        let before = sample(1000, 5, &[(Some(60), 10)]);
+        let after = [(Some(60), 20), (Some(10_000), 10)];
+        let point = sample(6000, 25, &after).since(&before).unwrap();
         assert_eq!((point.at_ms, point.span_ms, point.sums.delivered), (6000, 5000, 20));
-        // Ten of up to 1 ms, ten of 5 to 10 ms.
-        assert_eq!(point.late_us, Some((1000, 9900)));
+        // Ten of up to 60 µs, and ten in the range that ends at 10 ms.
+        let (p50, p99) = point.late_us.unwrap();
+        assert!(p50 == 60 && (9_400..=10_000).contains(&p99), "{p50} {p99}");
         assert_eq!(before.since(&sample(0, 6, &[])), None, "the sums have begun anew");
-        let calm = sample(7000, 25, &[(0, 20), (3, 10)]).since(&sample(6000, 25, &[(0, 20), (3, 10)]));
+        let calm = sample(7000, 25, &after).since(&sample(6000, 25, &after));
         assert_eq!(calm.unwrap().late_us, None);
-        let far = sample(2000, 6, &[(0, 10), (RANGES - 1, 1)]).since(&before).unwrap();
-        assert_eq!(far.late_us, Some((3_600_000_000, 3_600_000_000)));
+        let written = sample(6000, 25, &after);
+        assert_eq!(Sample::parse(&written.bytes()), Some(written));
     }
 
     #[test]
@@ -239,6 +224,7 @@ mod tests {
         assert_eq!(read(dir.path(), 1).unwrap(), History::default());
         let none = || Ok(Totals::default());
         let begin_ms = 1_800_000_000_000;
+        std::fs::write(dir.path().join("history"), "of the first layout").unwrap();
         let mut recorder = Recorder::default();
         for second in 0..900 {
             if second == 450 {
@@ -246,6 +232,7 @@ mod tests {
             }
             recorder.record(dir.path(), begin_ms + second * 1000, none).unwrap();
         }
+        assert!(!dir.path().join("history").exists(), "the file of the first layout");
         let history = read(dir.path(), begin_ms + 899_000).unwrap();
         assert_eq!((history.short.len(), history.long.len()), (120, 14));
         assert!(history.short.iter().all(|point| point.span_ms == 5000), "{history:?}");

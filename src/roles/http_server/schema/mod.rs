@@ -153,6 +153,9 @@ pub(super) struct StatsQuery {
     /// has no statistics.
     #[param(minimum = 1, maximum = 366, required = false)]
     days: u32,
+    /// Whether to show how late attempts began, by topic.
+    #[param(required = false)]
+    lateness: bool,
 }
 
 /// Which page of the audit log is shown.

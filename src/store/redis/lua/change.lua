@@ -57,7 +57,8 @@ if ARGV[7] ~= '' then
     call('HSET', notes, id, made .. log)
   end
 end
-local due = ARGV[3] == '' and was or moment(ARGV[3])
+-- A due time in the past means now. So the lateness counts from the change, and not from that time.
+local due = ARGV[3] == '' and was or math.max(moment(ARGV[3]), now)
 -- A ready job stays ready if its due time is not changed.
 local to = (due <= now or ARGV[3] == '' and from == ready) and ready or delayed
 if from ~= to then call('ZREM', from, id) end

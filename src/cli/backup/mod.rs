@@ -1,0 +1,210 @@
+//! `dq backup`: copies the embedded store and the registry into one file, while the daemon runs or not. `restore` is the
+//! way back.
+//!
+//! Both copies are of one moment. A read transaction of the registry holds back its writers. Within it, a read
+//! transaction of the store begins. So no change of the registry can be between the two. The registry is small: it is
+//! copied first, and then its writers go on. The store's read transaction holds nobody back.
+
+mod container;
+pub(super) mod restore;
+mod staging;
+
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use nix::sys::signal::Signal;
+use rusqlite::backup::{Backup, StepResult};
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+use serde_json::json;
+
+use self::container::Manifest;
+use self::staging::Staging;
+use super::progress::Progress;
+use super::show::{json_line, moment};
+use host::{Signals, now_ms};
+use model::settings::{RegistrySettings, Settings, StoreSettings};
+
+/// How many pages are copied at a time: a megabyte.
+const STEP: i32 = 256;
+
+/// How long to wait for another process that holds a database.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// What to do about a store that is not one file.
+const ON_REDIS: &str = "the store is Redis, and dq backup copies only the embedded store. Copy each node with Redis's own \
+    means (redis-cli --rdb FILE), and the registry with its database's (sqlite3, mysqldump): see README.md, Backup";
+
+/// Copy the jobs, the topics and the accounts into one file, while dq runs
+///
+/// The file has the embedded store, the registry if it is a SQLite file, and the key of the console's sessions, all as
+/// they were at one moment. The configuration file and the files that it names (certificates, passwords) are not in it.
+/// Only its owner may read the file, because it holds secrets. `dq restore` brings it back.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Run it as the daemon's user, who owns the files. Example:\n  \
+                  dq backup --config /etc/dq/dq.toml /backup/dq-2026-11-21.backup")]
+pub(super) struct Arguments {
+    /// The file to make; it must not exist
+    file: PathBuf,
+
+    /// dq's configuration file, which says where the store and the registry are
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `dq backup`.
+pub(super) fn run(arguments: &Arguments) -> Result<()> {
+    host::keep_new_files_private();
+    let settings = super::settings(&arguments.config)?;
+    let file = &arguments.file;
+    let store = embedded(&settings)?;
+    if file.try_exists()? {
+        bail!("{} exists already: name a new file", file.display());
+    }
+    let interrupts = Signals::catch(&[Signal::SIGINT, Signal::SIGTERM])?;
+    let made = make(&settings, store, file, interrupts).map_err(|e| match is_full(&e) {
+        true => e.context(format!("the disk of {} is full, nothing is left there", file.display())),
+        false => e,
+    })?;
+    let (made_at, bytes) = (moment(made.made_ms), std::fs::metadata(file)?.len());
+    if arguments.json {
+        return json_line(&json!({"file": file, "made_ms": made.made_ms, "jobs": made.jobs, "bytes": bytes,
+            "registry": made.has_registry}));
+    }
+    println!("{}: {} jobs as of {made_at}, {:.1} MiB", file.display(), made.jobs, bytes as f64 / 1048576.0);
+    if let Some(registry @ RegistrySettings::Mysql(_)) = &settings.registry {
+        println!("not included: the registry {registry}; copy it with mysqldump");
+    }
+    println!("not included: {} and the files that it names", arguments.config.display());
+    Ok(())
+}
+
+/// Returns the file of the embedded store. Fails if the jobs are elsewhere.
+fn embedded(settings: &Settings) -> Result<&Path> {
+    match &settings.store {
+        StoreSettings::Embedded { path, .. } => Ok(path),
+        StoreSettings::Redis(_) => bail!(ON_REDIS),
+    }
+}
+
+/// A backup that was made.
+struct Made {
+    made_ms: i64,
+    jobs: u64,
+    has_registry: bool,
+}
+
+fn make(settings: &Settings, store: &Path, file: &Path, mut interrupts: Signals) -> Result<Made> {
+    let staging = Staging::beside(file)?;
+    let copy = staging.file("backup");
+    let registry = match &settings.registry {
+        Some(RegistrySettings::Sqlite { path }) if path.exists() => Some(open(path)?),
+        _ => None,
+    };
+    let from = open(store)?;
+    // From here to COMMIT, nobody writes to the registry.
+    if let Some(registry) = &registry {
+        begin_read(registry).context("cannot read the registry")?;
+    }
+    begin_read(&from).context("cannot read the store")?;
+    let made_ms = now_ms();
+    let jobs =
+        from.query_row("SELECT coalesce(sum(delayed + ready + leased + dead), 0) FROM topic", [], |row| {
+            row.get(0)
+        })?;
+    let registry_copy = staging.file("registry.db");
+    if let Some(registry) = &registry {
+        copy_pages(registry, &registry_copy, |_, _| Ok(())).context("cannot copy the registry")?;
+        registry.execute_batch("COMMIT")?;
+    }
+
+    let mut progress: Option<Progress> = None;
+    let mut shown = 0;
+    let copied = copy_pages(&from, &copy, |done, all| {
+        if !interrupts.take()?.is_empty() {
+            bail!("interrupted: nothing is left of the backup");
+        }
+        let mib = |pages: u64| pages / u64::from(STEP.unsigned_abs());
+        progress.get_or_insert_with(|| Progress::begin(mib(all), "MiB")).step(mib(done) - shown);
+        shown = mib(done);
+        Ok(())
+    });
+    if let Some(progress) = progress {
+        progress.end();
+    }
+    copied.context("cannot copy the store")?;
+    drop(from);
+
+    let db = Connection::open(&copy)?;
+    // In a single file: a copy has the journal mode of the original.
+    db.pragma_update(None, "journal_mode", "delete")?;
+    container::check(&db, "the store")?;
+    db.execute_batch("BEGIN")?;
+    let (instance, version) = (settings.instance.clone(), env!("CARGO_PKG_VERSION").to_owned());
+    container::create(&db, &Manifest { made_ms, instance, version })?;
+    if registry.is_some() {
+        container::put(&db, container::REGISTRY, &registry_copy)?;
+    }
+    let key = settings.session_key_path();
+    if key.exists() {
+        container::put(&db, container::SESSION_KEY, &key)?;
+    }
+    db.execute_batch("COMMIT")?;
+    db.close().map_err(|(_, e)| e)?;
+    staging.publish("backup")?;
+    Ok(Made { made_ms, jobs, has_registry: registry.is_some() })
+}
+
+/// Opens a database that exists, and leaves its log to the daemon.
+fn open(path: &Path) -> Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let db = Connection::open_with_flags(path, flags)
+        .with_context(|| format!("cannot open {}", path.display()))?;
+    db.busy_timeout(BUSY)?;
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    Ok(db)
+}
+
+/// Begins a read transaction: from now on the connection sees the database as it is at this moment.
+fn begin_read(db: &Connection) -> rusqlite::Result<()> {
+    db.execute_batch("BEGIN")?;
+    db.query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(()))
+}
+
+/// Copies the pages of a database into a new file that only its owner may read. `told` gets the number of pages that are
+/// copied, and of all. The source is in a read transaction, so other processes may go on to write to it.
+fn copy_pages(from: &Connection, to: &Path, mut told: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
+    let mut copy = Connection::open(to)?;
+    // The copy is of no use until it is complete, and is synced then.
+    copy.pragma_update(None, "synchronous", "off")?;
+    let backup = Backup::new(from, &mut copy)?;
+    loop {
+        let step = backup.step(STEP)?;
+        let at = backup.progress();
+        let [all, left] = [at.pagecount, at.remaining].map(|pages| u64::from(pages.unsigned_abs()));
+        told(all - left, all)?;
+        match step {
+            StepResult::Done => return Ok(()),
+            StepResult::More => {}
+            _ => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
+
+/// Returns whether an error is that the disk is full.
+fn is_full(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let sqlite = cause.downcast_ref::<rusqlite::Error>().and_then(rusqlite::Error::sqlite_error_code);
+        let io = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+        sqlite == Some(ErrorCode::DiskFull) || io == Some(ErrorKind::StorageFull)
+    })
+}

@@ -1,0 +1,356 @@
+//! `dq restore`: brings a file of `dq backup` back, while no daemon runs.
+//!
+//! Nothing is changed before the backup is checked and the new files are complete. Old files are never removed: with
+//! `--replace` they get another name.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+use serde_json::json;
+
+use super::container::{self, Manifest};
+use super::staging::{Staging, folder_of};
+use super::{embedded, is_full};
+use crate::show::{json_line, moment};
+use host::{RunDir, is_run_dir_taken, now_ms};
+use model::settings::{RegistrySettings, Settings, beside};
+use store::SqliteStore;
+
+/// The end of the names that old files get.
+const ASIDE: &str = ".before-restore";
+
+/// Bring back the jobs, the topics and the accounts of a backup, while no daemon runs
+///
+/// Jobs that were delivered after the backup was made are delivered again. The command says how many jobs are due. It
+/// refuses while a daemon runs, and if one of the files that it would make exists, or an old log (-wal, -shm, -journal)
+/// of one. With --replace, these files are kept under another name, which ends in .before-restore.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Run it as the daemon's user, who owns the files. Example:\n  \
+                  dq restore --config /etc/dq/dq.toml /backup/dq-2026-11-21.backup")]
+pub(crate) struct Arguments {
+    /// The file that dq backup has made
+    file: PathBuf,
+
+    /// dq's configuration file, which says where the store and the registry are
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+
+    /// Rename files that are in the way
+    #[arg(long)]
+    replace: bool,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `dq restore`.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    host::keep_new_files_private();
+    let settings = crate::settings(&arguments.config)?;
+    let store = embedded(&settings)?;
+    let (backup, manifest) = container::open(&arguments.file)?;
+    // Until this is dropped, no daemon starts.
+    let _lock = lock(&settings)?;
+    let targets = targets(&settings, store, &backup)?;
+    let in_the_way = || -> Vec<PathBuf> { targets.iter().flat_map(Target::in_the_way).collect() };
+    check_free(&in_the_way(), arguments.replace)?;
+    check_unused(store)?;
+    // The check may have made a log.
+    let in_the_way = in_the_way();
+    container::check(&backup, &arguments.file.display().to_string())?;
+    let restored = restore(&backup, &targets, &in_the_way).map_err(|e| match is_full(&e) {
+        true => e.context("the disk is full, nothing was changed"),
+        false => e,
+    })?;
+    let has_registry = container::has(&backup, container::REGISTRY)?;
+    tell(arguments, &settings, &manifest, &restored, (&in_the_way, has_registry))
+}
+
+/// Takes the lock of the daemon, so that none runs and none starts.
+fn lock(settings: &Settings) -> Result<Option<RunDir>> {
+    let run_dir = &settings.run_dir;
+    if is_run_dir_taken(run_dir) {
+        bail!("a daemon runs in {}: stop it first", run_dir.display());
+    }
+    // The lock's file is not made here: it would belong to whoever runs this command.
+    match run_dir.join("dq-master.pid").exists() {
+        true => Ok(Some(RunDir::take(run_dir, Duration::ZERO).context("stop the daemon first")?)),
+        false => Ok(None),
+    }
+}
+
+/// Fails if another process has the store open: a child of a daemon whose master was killed, or an import.
+fn check_unused(store: &Path) -> Result<()> {
+    if !store.exists() {
+        return Ok(());
+    }
+    let alone = || -> rusqlite::Result<()> {
+        let db = Connection::open_with_flags(store, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        db.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        db.execute_batch("PRAGMA locking_mode = exclusive; BEGIN EXCLUSIVE; ROLLBACK")
+    };
+    match alone().map_err(|e| e.sqlite_error_code()) {
+        Err(Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)) => {
+            bail!("another process uses {}: wait until it has ended (dq-master, dq import)", store.display())
+        }
+        // A file that is damaged may be restored.
+        _ => Ok(()),
+    }
+}
+
+/// A file to restore.
+struct Target {
+    /// Its name in the backup. None: the store itself.
+    part: Option<&'static str>,
+    path: PathBuf,
+}
+
+impl Target {
+    /// Returns the files that exist where this one and its logs would be.
+    fn in_the_way(&self) -> impl Iterator<Item = PathBuf> {
+        let suffixes: &[&str] = match self.part {
+            Some(container::SESSION_KEY) => &[""],
+            _ => &["", "-wal", "-shm", "-journal"],
+        };
+        let path = self.path.clone();
+        suffixes
+            .iter()
+            .map(move |suffix| beside(&path, suffix))
+            .filter(|path| path.symlink_metadata().is_ok())
+    }
+}
+
+/// Returns the files to restore, the store last. A key of sessions that is already there is left out.
+fn targets(settings: &Settings, store: &Path, backup: &Connection) -> Result<Vec<Target>> {
+    let mut targets = Vec::new();
+    if container::has(backup, container::REGISTRY)? {
+        match &settings.registry {
+            Some(RegistrySettings::Sqlite { path }) => {
+                targets.push(Target { part: Some(container::REGISTRY), path: path.clone() });
+            }
+            other => {
+                let found = other.as_ref().map_or("none".to_owned(), ToString::to_string);
+                bail!(
+                    "the backup has a registry in SQLite, and the configuration has another registry: {found}"
+                );
+            }
+        }
+    }
+    if container::has(backup, container::SESSION_KEY)? {
+        let path = settings.session_key_path();
+        if std::fs::read(&path).ok() != Some(container::first_piece(backup, container::SESSION_KEY)?) {
+            targets.push(Target { part: Some(container::SESSION_KEY), path });
+        }
+    }
+    targets.push(Target { part: None, path: store.to_owned() });
+    Ok(targets)
+}
+
+/// Fails if files are in the way, unless they may be renamed.
+fn check_free(in_the_way: &[PathBuf], replace: bool) -> Result<()> {
+    if let Some(first) = in_the_way.first().filter(|_| !replace) {
+        let what = match in_the_way.iter().any(|path| path.to_string_lossy().ends_with("-wal")) {
+            true => "an old log would be applied to the restored file",
+            false => "it would be replaced",
+        };
+        let all: Vec<_> = in_the_way.iter().map(|path| path.display().to_string()).collect();
+        bail!(
+            "{} exists, and {what} (in the way: {}). Rename these files, or let --replace rename them to …{ASIDE}",
+            first.display(),
+            all.join(", ")
+        );
+    }
+    match in_the_way.iter().map(|path| aside(path)).find(|path| path.symlink_metadata().is_ok()) {
+        Some(path) => {
+            bail!("{} exists already, from an earlier restore: rename or remove it", path.display())
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns the name that an old file gets. A log keeps its end, so that it stays the log of its database.
+fn aside(path: &Path) -> PathBuf {
+    let name = path.to_string_lossy();
+    for log in ["-wal", "-shm", "-journal"] {
+        if let Some(database) = name.strip_suffix(log) {
+            return format!("{database}{ASIDE}{log}").into();
+        }
+    }
+    beside(path, ASIDE)
+}
+
+/// What was restored.
+struct Restored {
+    jobs: u64,
+    topics: u64,
+    /// Jobs that are delivered as soon as dq runs.
+    due: u64,
+}
+
+fn restore(backup: &Connection, targets: &[Target], in_the_way: &[PathBuf]) -> Result<Restored> {
+    let mut staged = Vec::new();
+    let mut restored = None;
+    for target in targets {
+        let folder = folder_of(&target.path);
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let staging = Staging::beside(&target.path)?;
+        let file = staging.file("new");
+        match target.part {
+            Some(name) => {
+                container::extract(backup, name, &file)?;
+                if name == container::REGISTRY {
+                    let registry = Connection::open_with_flags(&file, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+                    container::check(&registry, "the registry in the backup")?;
+                }
+            }
+            None => restored = Some(rebuild_store(backup, &file)?),
+        }
+        staged.push(staging);
+    }
+    put_in_place(&staged, in_the_way)?;
+    restored.context("the store is one of the targets")
+}
+
+/// Renames the files that are in the way, and gives the new files their places. If a step fails, the steps before it are
+/// undone.
+fn put_in_place(staged: &[Staging], in_the_way: &[PathBuf]) -> Result<()> {
+    let (mut moved, mut published): (Vec<&Path>, Vec<&Staging>) = (Vec::new(), Vec::new());
+    let mut all = || -> Result<()> {
+        for path in in_the_way {
+            std::fs::rename(path, aside(path))
+                .with_context(|| format!("cannot rename {}", path.display()))?;
+            moved.push(path);
+        }
+        for staging in staged {
+            staging.publish("new")?;
+            published.push(staging);
+        }
+        Ok(())
+    };
+    let Err(e) = all() else { return Ok(()) };
+    let undone = published.iter().map(|staging| std::fs::remove_file(staging.place()));
+    let undone = undone.chain(moved.iter().map(|path| std::fs::rename(aside(path), path)));
+    match undone.filter_map(std::result::Result::err).next() {
+        None => Err(e),
+        Some(undo) => {
+            Err(e.context(format!("the old files end in {ASIDE}, and could not be renamed back: {undo}")))
+        }
+    }
+}
+
+/// Writes the store of a backup anew, without free pages, into a file that gives them back later.
+fn rebuild_store(backup: &Connection, file: &Path) -> Result<Restored> {
+    let vacuum: i64 = backup.query_row("PRAGMA auto_vacuum", [], |row| row.get(0))?;
+    if vacuum == 0 {
+        // It holds for the file that VACUUM makes.
+        backup.execute_batch("PRAGMA auto_vacuum = incremental")?;
+    }
+    backup.execute("VACUUM INTO ?1", [file.to_str().context("the path of the store is not UTF-8")?])?;
+    let db = Connection::open(file)?;
+    container::drop_tables(&db)?;
+    let due = "SELECT count(*) FROM job WHERE state IN (2, 3) OR state = 1 AND at_ms <= ?1";
+    let restored = Restored {
+        jobs: db.query_row("SELECT count(*) FROM job", [], |row| row.get(0))?,
+        topics: db.query_row("SELECT count(DISTINCT tid) FROM job", [], |row| row.get(0))?,
+        due: db.query_row(due, [now_ms()], |row| row.get(0))?,
+    };
+    db.close().map_err(|(_, e)| e)?;
+    // The processes that had leases are gone. The folder has no bells to ring.
+    let mut store = SqliteStore::open(file, folder_of(file), 0).map_err(|e| anyhow::anyhow!("{e}"))?;
+    store.hand_back_all().map_err(|e| anyhow::anyhow!("cannot end the leases of the backup: {e}"))?;
+    Ok(restored)
+}
+
+fn tell(
+    arguments: &Arguments,
+    settings: &Settings,
+    manifest: &Manifest,
+    restored: &Restored,
+    (moved, has_registry): (&[PathBuf], bool),
+) -> Result<()> {
+    let Restored { jobs, topics, due } = restored;
+    if arguments.json {
+        return json_line(&json!({"made_ms": manifest.made_ms, "jobs": jobs, "topics": topics, "due": due}));
+    }
+    let made_at = moment(manifest.made_ms);
+    println!("restored {jobs} jobs of {topics} topics as of {made_at} (instance {})", manifest.instance);
+    println!("jobs that were delivered after {made_at} are delivered again: {due} jobs are due now");
+    println!(
+        "jobs that were deleted or changed after that are as they were; jobs that were added are missing"
+    );
+    for path in moved {
+        println!("{} is now {}", path.display(), aside(path).display());
+    }
+    if settings.registry.is_some() && !has_registry {
+        println!("the backup has no registry: topics and accounts are as they are now");
+    }
+    println!(
+        "not restored: the configuration file and the files that it names; start dq when they are in place"
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_log_stays_with_its_database() {
+        let name = |path: &str| aside(Path::new(path)).display().to_string();
+        assert_eq!(name("/v/dq.db"), "/v/dq.db.before-restore");
+        assert_eq!(name("/v/dq.db-wal"), "/v/dq.db.before-restore-wal");
+        assert_eq!(name("/v/r.db-journal"), "/v/r.db.before-restore-journal");
+    }
+
+    #[test]
+    fn a_file_in_the_way_stops_a_restore_unless_it_may_be_renamed() {
+        let dir = tempfile::tempdir().unwrap();
+        let old = dir.path().join("dq.db-wal");
+        check_free(&[], false).unwrap();
+        let told = check_free(std::slice::from_ref(&old), false).unwrap_err().to_string();
+        assert!(told.contains("an old log would be applied"), "{told}");
+        check_free(std::slice::from_ref(&old), true).unwrap();
+        std::fs::write(aside(&old), "").unwrap();
+        let told = check_free(std::slice::from_ref(&old), true).unwrap_err().to_string();
+        assert!(told.contains("from an earlier restore"), "{told}");
+    }
+
+    #[test]
+    fn a_restore_that_fails_half_way_is_undone() {
+        let dir = tempfile::tempdir().unwrap();
+        let [first, second] = ["registry.db", "dq.db"].map(|name| dir.path().join(name));
+        std::fs::write(&first, "old").unwrap();
+        let staged = [Staging::beside(&first).unwrap(), Staging::beside(&second).unwrap()];
+        // The second file was never written.
+        std::fs::write(staged[0].file("new"), "new").unwrap();
+        assert!(put_in_place(&staged, std::slice::from_ref(&first)).is_err());
+        assert_eq!(std::fs::read(&first).unwrap(), b"old");
+        assert!(!aside(&first).exists() && !second.exists());
+        std::fs::write(staged[1].file("new"), "new").unwrap();
+        put_in_place(&staged, std::slice::from_ref(&first)).unwrap();
+        assert_eq!([&first, &second].map(|path| std::fs::read(path).unwrap()), [b"new", b"new"]);
+        assert_eq!(std::fs::read(aside(&first)).unwrap(), b"old");
+    }
+
+    #[test]
+    fn a_file_of_an_earlier_release_can_give_pages_back_afterwards() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("dq.db");
+        drop(SqliteStore::open(&path, dir.path(), 0).unwrap());
+        let db = Connection::open(&path).unwrap();
+        let vacuum = |db: &Connection| db.query_row("PRAGMA auto_vacuum", [], |row| row.get::<_, i64>(0));
+        db.query_row("PRAGMA journal_mode = delete", [], |_| Ok(())).unwrap();
+        db.execute_batch("PRAGMA auto_vacuum = none").unwrap();
+        db.execute_batch("VACUUM").unwrap();
+        assert_eq!(vacuum(&db), Ok(0), "as in an earlier release");
+        container::create(&db, &Manifest { made_ms: 1, instance: "h".into(), version: "1".into() }).unwrap();
+        drop(db);
+        let (backup, _) = container::open(&path).unwrap();
+        let file = dir.path().join("new");
+        rebuild_store(&backup, &file).unwrap();
+        assert_eq!(vacuum(&Connection::open(&file).unwrap()), Ok(2));
+    }
+}

@@ -1,0 +1,165 @@
+//! Gives free pages of the file back to the disk. The timer's maintenance does this in short steps, and only with pages
+//! that no job has needed for a while: a store that is emptied and filled again would only write more.
+//!
+//! A file can give pages back if it was made with `auto_vacuum = incremental`, as all new files are. In an older file, free
+//! pages are only used again. `dq backup` and `dq restore` make a new file of it.
+
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+
+use super::commit::Durability;
+use super::connect::refused;
+use super::{SqliteStore, carry_over};
+use crate::Result;
+
+/// How many free pages (of 4 kB) always stay for the next jobs.
+const KEPT: i64 = 1000;
+
+/// How long pages must have been free.
+const SETTLED: Duration = Duration::from_secs(10);
+
+/// How long a step may take. Writers wait meanwhile.
+const STEP: Duration = Duration::from_millis(2);
+
+/// How long the writers have between two steps.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Decides when pages are given back. It gets the number of free pages and the time, and is pure.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FreePages {
+    /// There are not many free pages.
+    #[default]
+    Few,
+    /// There are many, since this time. `least`: the smallest number since then.
+    Many { since: Instant, least: i64 },
+    /// This many more pages are given back.
+    Giving { left: i64 },
+}
+
+/// What to do about free pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Nothing,
+    /// Look again after this time.
+    Wait(Duration),
+    /// Give back up to this many pages, and look again.
+    Give(i64),
+    /// All is given back. The log has it, and must be copied into the file so that the file gets shorter.
+    Shrink,
+}
+
+impl FreePages {
+    fn step(&mut self, free: i64, now: Instant) -> Step {
+        match *self {
+            FreePages::Few if free <= KEPT => Step::Nothing,
+            FreePages::Few => {
+                *self = FreePages::Many { since: now, least: free };
+                Step::Wait(SETTLED)
+            }
+            FreePages::Many { .. } if free <= KEPT => {
+                *self = FreePages::Few;
+                Step::Nothing
+            }
+            FreePages::Many { since, least } => {
+                let (least, past) = (least.min(free), now.saturating_duration_since(since));
+                if past < SETTLED {
+                    *self = FreePages::Many { since, least };
+                    return Step::Wait(SETTLED - past);
+                }
+                *self = FreePages::Giving { left: least - KEPT };
+                Step::Give(least - KEPT)
+            }
+            FreePages::Giving { left } if left <= 0 || free <= KEPT => {
+                *self = FreePages::Few;
+                Step::Shrink
+            }
+            FreePages::Giving { left } => Step::Give(left.min(free - KEPT)),
+        }
+    }
+
+    /// Notes that pages were given back.
+    fn gave(&mut self, pages: i64) {
+        if let FreePages::Giving { left } = self {
+            // A step that could do nothing ends the work.
+            *left = if pages > 0 { *left - pages } else { 0 };
+        }
+    }
+}
+
+impl SqliteStore {
+    /// Gives some free pages back if there are many. Returns when to call this again.
+    pub(super) fn give_pages_back(&mut self) -> Result<Option<Duration>> {
+        if !self.gives_pages_back {
+            return Ok(None);
+        }
+        let free = number(&self.db, "freelist_count").map_err(refused)?;
+        match self.free_pages.step(free, Instant::now()) {
+            Step::Nothing => Ok(None),
+            Step::Wait(span) => Ok(Some(span)),
+            Step::Give(pages) => {
+                let given = self.write(Durability::Normal, |w| give_back(w.db, pages))?;
+                self.free_pages.gave(given);
+                Ok(Some(PAUSE))
+            }
+            Step::Shrink => {
+                carry_over::carry_over(&self.db, &self.turn, &mut self.log, &self.path, 1)?;
+                // More pages may have become free meanwhile.
+                Ok(Some(PAUSE))
+            }
+        }
+    }
+}
+
+/// Returns whether a file can give pages back.
+pub(super) fn can_give_back(db: &Connection) -> rusqlite::Result<bool> {
+    const INCREMENTAL: i64 = 2;
+    Ok(number(db, "auto_vacuum")? == INCREMENTAL)
+}
+
+fn number(db: &Connection, pragma: &str) -> rusqlite::Result<i64> {
+    db.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get(0))
+}
+
+/// Gives up to `pages` free pages back, for as long as a step may take. Returns how many there were.
+fn give_back(db: &Connection, pages: i64) -> rusqlite::Result<i64> {
+    let (begun, mut given) = (Instant::now(), 0);
+    // Each row is one page.
+    let mut vacuum = db.prepare(&format!("PRAGMA incremental_vacuum({pages})"))?;
+    let mut rows = vacuum.query([])?;
+    while begun.elapsed() < STEP && rows.next()?.is_some() {
+        given += 1;
+    }
+    Ok(given)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_pages_that_stay_free_for_a_while_are_given_back() {
+        let (mut pages, begun) = (FreePages::default(), Instant::now());
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        assert_eq!(pages.step(KEPT, at(0)), Step::Nothing);
+        assert_eq!(pages.step(KEPT + 900, at(0)), Step::Wait(SETTLED));
+        // A bell rings meanwhile, and jobs need some of the pages.
+        assert_eq!(pages.step(KEPT + 300, at(4)), Step::Wait(Duration::from_secs(6)));
+        assert_eq!(pages.step(KEPT + 800, at(10)), Step::Give(300));
+        pages.gave(200);
+        assert_eq!(pages.step(KEPT + 600, at(11)), Step::Give(100));
+        pages.gave(100);
+        assert_eq!(pages.step(KEPT + 500, at(12)), Step::Shrink);
+        assert_eq!(pages.step(KEPT + 500, at(12)), Step::Wait(SETTLED), "the others have to stay free first");
+        assert_eq!(pages.step(10, at(13)), Step::Nothing, "they were needed");
+        assert_eq!(pages, FreePages::Few);
+    }
+
+    #[test]
+    fn a_step_that_gives_nothing_back_is_the_last() {
+        let mut pages = FreePages::Giving { left: 500 };
+        assert_eq!(pages.step(KEPT + 500, Instant::now()), Step::Give(500));
+        pages.gave(0);
+        assert_eq!(pages.step(KEPT + 500, Instant::now()), Step::Shrink);
+    }
+}

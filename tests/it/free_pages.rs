@@ -1,0 +1,54 @@
+//! The embedded store gives the space of jobs that are gone back to the disk.
+
+use std::time::Instant;
+
+use crate::support::http::Http;
+use crate::support::{Daemon, SECOND, Sink, add, eventually, on_redis, topic};
+use serde_json::{Value, json};
+
+const JOBS: usize = 50_000;
+
+#[test]
+fn the_file_shrinks_when_its_jobs_are_gone() {
+    if on_redis() {
+        return;
+    }
+    let daemon = Daemon::start(&topic("t", &Sink::start(), ""));
+    let mut http = Http::tcp(&daemon);
+    let file = daemon.dir.path().join("var/dq.db");
+    let size = || std::fs::metadata(&file).unwrap().len();
+    for first in (0..JOBS).step_by(2000) {
+        let job = |n: usize| json!({"id": n.to_string(), "body": "x".repeat(300), "delay": "1h"});
+        let jobs: Vec<Value> = (first..first + 2000).map(job).collect();
+        http.ask("POST", "/v1/topics/t/jobs/batch", &json!({"jobs": jobs})).is(200);
+    }
+    eventually(20 * SECOND, "a copy of the log", || (size() > 12 << 20).then_some(()));
+    let full = size();
+    let mut client = daemon.client();
+    for first in (0..JOBS).step_by(1000) {
+        let delete = |n: usize| json!({"cmd": "del", "topic": "t", "id": n.to_string()});
+        let deletes: Vec<Value> = (first..first + 1000).map(delete).collect();
+        client.send(&deletes).unwrap();
+        for _ in &deletes {
+            assert_eq!(client.receive().unwrap()["code"], 1);
+        }
+    }
+    // A thousand pages of 4 kB stay for the next jobs. Meanwhile jobs are added, one at a time.
+    let (mut waits, mut n) = (Vec::new(), 0);
+    let shrunk = eventually(60 * SECOND, &format!("less than {full} bytes; log:\n{}", daemon.log()), || {
+        let begun = Instant::now();
+        assert_eq!(client.ask(&add("t", &format!("meanwhile-{n}"), 3_600_000)).unwrap()["code"], 1);
+        waits.push(begun.elapsed());
+        n += 1;
+        Some(size()).filter(|size| *size < 6 << 20)
+    });
+    waits.sort();
+    let [p50, p99] = [waits.len() / 2, waits.len() * 99 / 100].map(|at| waits[at]);
+    println!("{full} bytes with {JOBS} jobs, {shrunk} without; {n} adds meanwhile: p50 {p50:?}, p99 {p99:?}");
+    // Nothing is lost, and the file takes jobs as before.
+    http.ask("POST", "/v1/topics/t/jobs", &json!({"id": "a", "body": 1, "delay": "1h"})).is(201);
+    http.ask("GET", "/v1/topics/t/jobs/a", &Value::Null).is(200);
+    let db = rusqlite::Connection::open(&file).unwrap();
+    let found: String = db.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+    assert_eq!(found, "ok");
+}
