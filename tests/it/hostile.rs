@@ -182,7 +182,7 @@ fn heads_that_do_not_end_take_little_memory() {
         })
         .collect();
     eventually(10 * SECOND, "heads that are too long are refused", || {
-        half.iter_mut().all(|stream| is_closed(stream)).then_some(())
+        half.iter_mut().all(is_closed).then_some(())
     });
     let grown = resident_kib(&daemon, "dq-http-server").saturating_sub(before);
     assert!(grown < 15 << 10, "{grown} KiB more");

@@ -502,7 +502,7 @@ fn a_php_database_is_taken_over_and_still_serves_its_console() {
             payload: Payload::Form,
             success: Success::NonEmpty,
             retry: Retry::TwoNPlusOne,
-            max_attempts: 10,
+            max_attempts: 12,
             ..topic(n)
         };
         let priority = if dumps.len() == 2 { Priority::High } else { Priority::Normal };
@@ -609,6 +609,32 @@ fn a_php_database_is_taken_over_and_still_serves_its_console() {
         drop(registry);
         open(&database.settings()).unwrap();
     }
+}
+
+#[test]
+fn a_php_row_keeps_the_limit_of_the_configuration() {
+    let database = MariaDb::shared().database_of("CHARACTER SET utf8");
+    load(&database, &["old.sql"]);
+    let with = |limit: Option<u32>| {
+        let settings::RegistrySettings::Mysql(server) = database.settings() else { unreachable!() };
+        open(&settings::RegistrySettings::Mysql(settings::MysqlServer { max_attempts: limit, ..server }))
+            .unwrap()
+    };
+    let limit =
+        |registry: &mut dyn Registry| registry.get(&name("order_close")).unwrap().unwrap().topic.max_attempts;
+    assert_eq!(limit(with(None).as_mut()), 12, "as in the PHP daemon");
+    assert_eq!(limit(with(Some(5)).as_mut()), 5);
+    // A change of another setting does not write the limit into the row.
+    let mut registry = with(None);
+    let mut topic = registry.get(&name("order_close")).unwrap().unwrap().topic;
+    topic.timeout = Duration::from_secs(7);
+    registry.put(&topic, Expected::Any).unwrap();
+    assert_eq!([limit(with(None).as_mut()), limit(with(Some(5)).as_mut())], [12, 5]);
+    topic.max_attempts = 3;
+    registry.put(&topic, Expected::Any).unwrap();
+    topic.max_attempts = 12;
+    registry.put(&topic, Expected::Any).unwrap();
+    assert_eq!([limit(with(None).as_mut()), limit(with(Some(5)).as_mut())], [12, 12]);
 }
 
 #[test]

@@ -25,6 +25,7 @@ export const GROUPS = [
     { name: 'connect_timeout', kind: 'span', first: '1s' },
     { name: 'success', kind: 'text', first: 'status', mono: true },
     { name: 're_notify_flag', kind: 'text', first: '', mono: true },
+    { name: 'max_notifications', kind: 'number', first: '' },
     { name: 'answer_later', kind: 'span', first: '1h' },
     { name: 'headers', kind: 'headers', first: '', mono: true, wide: true },
     { name: 'job_headers', kind: 'list', first: '', mono: true },

@@ -28,6 +28,7 @@ export function topicSettings(topic, checked) {
         [name('timeout'), t('settings.timeout', { all: spanText(topic.timeout), connect: spanText(topic.connect_timeout) })],
         [name('success'), h('code', null, topic.success)],
         [name('re_notify_flag'), topic.re_notify_flag && h('code', null, topic.re_notify_flag)],
+        topic.re_notify_flag && [name('max_notifications'), topic.max_notifications ?? t('settings.no_limit')],
         [name('delay'), isSpan(topic.delay) ? spanText(topic.delay) : t('settings.at_once')],
         [name('answer_later'), isSpan(topic.answer_later) ? spanText(topic.answer_later) : t('settings.never')],
         [name('headers'), headers && codeBlock(headers, name('headers'))],

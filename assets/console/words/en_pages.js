@@ -153,6 +153,8 @@ export default {
   'field.success.help': '“status”: any 2xx. “non_empty”: any answer that is not empty. Or an expression: {status} == 200 && {res.code} == 0',
   'field.re_notify_flag': 'Deliver again when',
   'field.re_notify_flag.help': 'An expression over an answer that was a success; when it is true, the job is delivered again. Empty: never.',
+  'field.max_notifications': 'Deliver again at most',
+  'field.max_notifications.help': 'How many attempts a job has while the condition asks for it again. Empty: no limit.',
   'field.re_notify_flag.hint': '{res.code} != 0',
   'field.answer_later': 'Answer later',
   'field.answer_later.help': 'How long a receiver may take that says “later”. 0s: none may.',

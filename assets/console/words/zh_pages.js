@@ -153,6 +153,8 @@ export default {
   'field.success.help': 'status：任意 2xx。non_empty：任意非空响应。或表达式：{status} == 200 && {res.code} == 0',
   'field.re_notify_flag': '何时再次投递',
   'field.re_notify_flag.help': '对成功响应求值的表达式，为真则再次投递。留空：不再投递。',
+  'field.max_notifications': '再次投递上限',
+  'field.max_notifications.help': '条件要求再次投递时，任务最多投递多少次。留空：不限。',
   'field.re_notify_flag.hint': '{res.code} != 0',
   'field.answer_later': '延后应答',
   'field.answer_later.help': '接收方声明稍后应答时最多等多久。0s：不允许。',

@@ -387,6 +387,9 @@ pub struct MysqlServer {
     pub name: String,
     /// The URL, with user, password and database.
     pub url: String,
+    /// The limit of attempts of topics that the PHP daemon's console has written. None: that of the PHP daemon.
+    #[serde(default)]
+    pub max_attempts: Option<u32>,
 }
 
 impl fmt::Debug for MysqlServer {

@@ -46,6 +46,9 @@ const TEXT_MAX: usize = 1024;
 /// The default of the column `re_notify_flag` in the PHP daemon's schema. It means that no flag is set.
 const NO_FLAG: &str = "重试标记";
 
+/// How often the PHP daemon tries to deliver a job.
+pub(super) const PHP_ATTEMPTS: u32 = 12;
+
 /// The fields that have a column of their own.
 const PHP_FIELDS: [&str; 9] =
     ["title", "callback", "timeout_ms", "alert", "re_notify_flag", "creator", "status", "method", "priority"];
@@ -104,15 +107,16 @@ impl Row {
         }
     }
 
-    pub(super) fn into_registered(self) -> std::result::Result<Registered, InvalidRow> {
+    /// Returns the topic. `max_attempts` is used if the row does not say a limit.
+    pub(super) fn into_registered(self, max_attempts: u32) -> std::result::Result<Registered, InvalidRow> {
         let which = format!("dq_topic row {}, topic {:?}", self.id, self.topic);
-        let topic = self.into_topic();
+        let topic = self.into_topic(max_attempts);
         topic.map_err(|why| InvalidRow { which, why })
     }
 
-    fn into_topic(self) -> std::result::Result<Registered, String> {
+    fn into_topic(self, max_attempts: u32) -> std::result::Result<Registered, String> {
         let name = TopicName::new(&self.topic).map_err(|e| e.to_string())?;
-        let topic = self.columns?.into_topic(name)?;
+        let topic = self.columns?.into_topic(name, max_attempts)?;
         topic.check_values().map_err(|e| e.to_string())?;
         Ok(Registered { topic, revision: self.revision })
     }
@@ -138,8 +142,8 @@ impl Columns {
 
     /// Returns the topic. The columns of the PHP daemon take precedence. All other fields are as dq wrote them, or
     /// match the behaviour of the PHP daemon if dq has not written any.
-    fn into_topic(self, name: TopicName) -> std::result::Result<Topic, String> {
-        let mut stored = Topic::new(name, "");
+    fn into_topic(self, name: TopicName, max_attempts: u32) -> std::result::Result<Topic, String> {
+        let mut stored = Topic { max_attempts, ..Topic::new(name, "") };
         match self.spec.as_deref().filter(|spec| !spec.trim().is_empty()) {
             Some(spec) => {
                 let record = serde_json::from_str(spec).map_err(|e| format!("dq_spec: {e}"))?;
@@ -193,8 +197,12 @@ pub(super) fn status_number(status: Status) -> i64 {
 }
 
 /// Returns a topic as the values of [`INSERT`] and [`UPDATE`]. Fields that another release has written are kept.
-pub(super) fn values(topic: &Topic, before: Option<&Row>) -> Result<Values> {
+/// `max_attempts`: the limit of rows that say none. A row of the PHP daemon still says none if it keeps this limit.
+pub(super) fn values(topic: &Topic, before: Option<&Row>, max_attempts: u32) -> Result<Values> {
     let spec = before.and_then(|row| row.columns.as_ref().ok()?.spec.as_deref());
+    let is_said = |spec: Option<&str>| spec.is_some_and(|spec| record::says(spec, "max_attempts"));
+    let keeps_limit = before.is_some() && !is_said(spec) && topic.max_attempts == max_attempts;
+    let left_out = PHP_FIELDS.into_iter().chain(keeps_limit.then_some("max_attempts"));
     let email = topic.alert.join(",");
     let texts = [
         ("title", &topic.title),
@@ -222,6 +230,6 @@ pub(super) fn values(topic: &Topic, before: Option<&Row>) -> Result<Values> {
         status_number(topic.status).into(),
         String::from(topic.method.clone()).into(),
         (topic.priority as i64).into(),
-        record::stored_over(topic, spec, &PHP_FIELDS).into(),
+        record::stored_over(topic, spec, &left_out.collect::<Vec<_>>()).into(),
     ])
 }
