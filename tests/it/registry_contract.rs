@@ -638,6 +638,29 @@ fn a_php_row_keeps_the_limit_of_the_configuration() {
 }
 
 #[test]
+fn a_timeout_of_the_console_is_usable_and_stays() {
+    let database = MariaDb::shared().database_of("CHARACTER SET utf8");
+    load(&database, &["old.sql"]);
+    let mut registry = open(&database.settings()).unwrap();
+    let mut console = database.console();
+    for (column, ms) in [(0, 3_600_000), (5, 10), (9_000_000, 3_600_000), (-1, 3000), (10, 10), (3000, 3000)]
+    {
+        let set = format!("UPDATE dq_topic SET timeout = {column} WHERE topic = 'order_close'");
+        console.query_drop(set).unwrap();
+        let mut topic = registry.get(&name("order_close")).unwrap().unwrap().topic;
+        assert_eq!(topic.timeout, Duration::from_millis(ms), "{column}");
+        topic.title = "changed".into();
+        registry.put(&topic, Expected::Any).unwrap();
+        let read = "SELECT timeout FROM dq_topic WHERE topic = 'order_close' ORDER BY id LIMIT 1";
+        assert_eq!(console.query_first::<i64, _>(read).unwrap(), Some(column), "it means the same");
+    }
+    let mut topic = registry.get(&name("order_close")).unwrap().unwrap().topic;
+    topic.timeout = Duration::from_millis(700);
+    registry.put(&topic, Expected::Any).unwrap();
+    assert_eq!(registry.get(&name("order_close")).unwrap().unwrap().topic.timeout, topic.timeout);
+}
+
+#[test]
 fn a_migration_that_died_half_way_is_finished_by_the_next_one() {
     let database = MariaDb::shared().database_of("CHARACTER SET utf8");
     load(&database, &["old.sql"]);

@@ -26,6 +26,7 @@ export function topicSettings(topic, checked) {
         [name('callback'), topic.callback && h('span', { class: 'mono break' }, `${topic.method} ${topic.callback}`)],
         [name('payload'), t(`option.payload.${topic.payload}`)],
         [name('timeout'), t('settings.timeout', { all: spanText(topic.timeout), connect: spanText(topic.connect_timeout) })],
+        topic.tls_verify === false && [name('tls_verify'), t('option.tls_verify.false')],
         [name('success'), h('code', null, topic.success)],
         [name('re_notify_flag'), topic.re_notify_flag && h('code', null, topic.re_notify_flag)],
         topic.re_notify_flag && [name('max_notifications'), topic.max_notifications ?? t('settings.no_limit')],

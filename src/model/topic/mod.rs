@@ -116,6 +116,8 @@ settings! {
     /// The longest time that the connection of a callback may take to open.
     connect_timeout: Duration = Duration::from_secs(1),
         SettingKind::Span { least: Duration::from_millis(1), most: HOUR };
+    /// Whether the certificate of an https receiver is checked. If not, others may read and change the callbacks.
+    tls_verify: bool = true, SettingKind::Switch;
     /// Which answers of a receiver accept a job: `status` (any of 200 to 299), `non_empty` (any answer with a body,
     /// the PHP daemon's rule), or an expression over `{status}` and `{res.…}`.
     success: Success = Success::Status, SettingKind::Success { most: 255 };

@@ -46,6 +46,10 @@ const TEXT_MAX: usize = 1024;
 /// The default of the column `re_notify_flag` in the PHP daemon's schema. It means that no flag is set.
 const NO_FLAG: &str = "重试标记";
 
+/// The shortest and the longest timeout of a topic.
+const TIMEOUT_MIN: Duration = Duration::from_millis(10);
+const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
+
 /// How often the PHP daemon tries to deliver a job.
 pub(super) const PHP_ATTEMPTS: u32 = 12;
 
@@ -157,15 +161,13 @@ impl Columns {
             "POST" => Method::Post,
             _ => Method::Other(self.method.trim().to_owned()),
         };
-        // 0 stands for the default of the PHP daemon.
-        let timeout_ms = u64::try_from(self.timeout).ok().filter(|ms| *ms > 0).unwrap_or(3000);
         Ok(Topic {
             title: self.title,
             callback: self.callback.trim().to_owned(),
             method,
             // dq may store a sub-second delay. It is kept as long as nobody has changed the seconds.
             delay: if seconds(stored.delay) == delay_s { stored.delay } else { Duration::from_secs(delay_s) },
-            timeout: Duration::from_millis(timeout_ms),
+            timeout: timeout(self.timeout),
             alert: list(&self.email),
             re_notify_flag: match self.re_notify_flag.trim() {
                 NO_FLAG => String::new(),
@@ -176,6 +178,16 @@ impl Columns {
             priority: Priority::from_number(self.priority).unwrap_or_default(),
             ..stored
         })
+    }
+}
+
+/// Returns the span that a number of milliseconds means. 0 is no limit for the PHP daemon, so it is the longest span here.
+/// A number that no topic can have becomes the nearest one, so that the row can still be used.
+fn timeout(column: i64) -> Duration {
+    match u64::try_from(column) {
+        Ok(0) => TIMEOUT_MAX,
+        Ok(ms) => Duration::from_millis(ms).clamp(TIMEOUT_MIN, TIMEOUT_MAX),
+        Err(_) => Duration::from_secs(3),
     }
 }
 
@@ -199,11 +211,15 @@ pub(super) fn status_number(status: Status) -> i64 {
 /// Returns a topic as the values of [`INSERT`] and [`UPDATE`]. Fields that another release has written are kept.
 /// `max_attempts`: the limit of rows that say none. A row of the PHP daemon still says none if it keeps this limit.
 pub(super) fn values(topic: &Topic, before: Option<&Row>, max_attempts: u32) -> Result<Values> {
-    let spec = before.and_then(|row| row.columns.as_ref().ok()?.spec.as_deref());
+    let before = before.and_then(|row| row.columns.as_ref().ok());
+    let spec = before.and_then(|columns| columns.spec.as_deref());
     let is_said = |spec: Option<&str>| spec.is_some_and(|spec| record::says(spec, "max_attempts"));
     let keeps_limit = before.is_some() && !is_said(spec) && topic.max_attempts == max_attempts;
     let left_out = PHP_FIELDS.into_iter().chain(keeps_limit.then_some("max_attempts"));
     let email = topic.alert.join(",");
+    // The number in the row stays if it means the same.
+    let kept = before.map(|columns| columns.timeout).filter(|column| timeout(*column) == topic.timeout);
+    let timeout_ms = kept.unwrap_or_else(|| i64::try_from(record::ms(topic.timeout)).unwrap_or(i64::MAX));
     let texts = [
         ("title", &topic.title),
         ("callback", &topic.callback),
@@ -223,7 +239,7 @@ pub(super) fn values(topic: &Topic, before: Option<&Row>, max_attempts: u32) -> 
         (&topic.title).into(),
         seconds(topic.delay).into(),
         (&topic.callback).into(),
-        record::ms(topic.timeout).into(),
+        timeout_ms.into(),
         email.into(),
         (&topic.re_notify_flag).into(),
         (&topic.creator).into(),
