@@ -6,6 +6,7 @@
 //! with a named lock.
 
 mod audit;
+mod latin1;
 mod reading;
 mod row;
 mod statistics;
@@ -285,7 +286,7 @@ impl Registry for MysqlRegistry {
         let query = "SELECT id, t_name, t_content FROM dq_redis ORDER BY id";
         let node = |mut row: ::mysql::Row| PhpNode {
             id: row::get(&mut row, 0),
-            name: row::get(&mut row, 1),
+            name: row::get_text(&mut row, 1),
             content: row::get(&mut row, 2),
         };
         self.db.query_map(query, node).map_err(|e| self.failed(e))
@@ -296,9 +297,9 @@ impl Registry for MysqlRegistry {
         let alert = |mut row: ::mysql::Row| PhpAlert {
             host: row::get(&mut row, 0),
             port: row::get(&mut row, 1),
-            user: row::get(&mut row, 2),
+            user: row::get_text(&mut row, 2),
             password: row::get(&mut row, 3),
-            ext: row::get(&mut row, 4),
+            ext: row::get_text(&mut row, 4),
         };
         let rows = self.db.query_map(query, alert).map_err(|e| self.failed(e))?;
         Ok(rows.into_iter().next())

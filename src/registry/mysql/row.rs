@@ -5,6 +5,7 @@ use std::time::Duration;
 use ::mysql::Value;
 use ::mysql::prelude::FromValue;
 
+use super::latin1::ColumnText;
 use crate::record;
 use crate::{InvalidRow, Registered, RegistryError, Result, Revision};
 use model::job::{Priority, TopicName};
@@ -69,13 +70,13 @@ pub(super) struct Row {
 
 #[derive(Debug)]
 struct Columns {
-    title: String,
+    title: ColumnText,
     delay: i64,
-    callback: String,
+    callback: ColumnText,
     timeout: i64,
-    email: String,
-    re_notify_flag: String,
-    creator: String,
+    email: ColumnText,
+    re_notify_flag: ColumnText,
+    creator: ColumnText,
     status: i64,
     method: String,
     priority: i64,
@@ -98,6 +99,11 @@ fn take<T: FromValue>(row: &mut ::mysql::Row, at: usize, default: T) -> std::res
 /// Takes the value of a column. If it is null or cannot be read, returns the default.
 pub(super) fn get<T: FromValue + Default>(row: &mut ::mysql::Row, at: usize) -> T {
     take(row, at, T::default()).unwrap_or_default()
+}
+
+/// Takes a text that may be encoded twice. If it is null or cannot be read, returns an empty one.
+pub(super) fn get_text(row: &mut ::mysql::Row, at: usize) -> String {
+    ColumnText::from_column(get(row, at)).text
 }
 
 impl Row {
@@ -129,19 +135,24 @@ impl Row {
 impl Columns {
     fn from_row(row: &mut ::mysql::Row) -> std::result::Result<Columns, String> {
         let empty = String::new;
+        let text = |row: &mut ::mysql::Row, at: usize| take(row, at, empty()).map(ColumnText::from_column);
         Ok(Columns {
-            title: take(row, 3, empty())?,
+            title: text(row, 3)?,
             delay: take(row, 4, 0)?,
-            callback: take(row, 5, empty())?,
+            callback: text(row, 5)?,
             timeout: take(row, 6, 0)?,
-            email: take(row, 7, empty())?,
-            re_notify_flag: take(row, 8, empty())?,
-            creator: take(row, 9, empty())?,
+            email: text(row, 7)?,
+            re_notify_flag: text(row, 8)?,
+            creator: text(row, 9)?,
             status: take(row, 10, 1)?,
             method: take(row, 11, empty())?,
             priority: take(row, 12, 2)?,
             spec: take(row, 13, None)?,
         })
+    }
+
+    fn texts(&self) -> [&ColumnText; 5] {
+        [&self.title, &self.callback, &self.email, &self.re_notify_flag, &self.creator]
     }
 
     /// Returns the topic. The columns of the PHP daemon take precedence. All other fields are as dq wrote them, or
@@ -162,18 +173,18 @@ impl Columns {
             _ => Method::Other(self.method.trim().to_owned()),
         };
         Ok(Topic {
-            title: self.title,
-            callback: self.callback.trim().to_owned(),
+            title: self.title.text,
+            callback: self.callback.text.trim().to_owned(),
             method,
             // dq may store a sub-second delay. It is kept as long as nobody has changed the seconds.
             delay: if seconds(stored.delay) == delay_s { stored.delay } else { Duration::from_secs(delay_s) },
             timeout: timeout(self.timeout),
-            alert: list(&self.email),
-            re_notify_flag: match self.re_notify_flag.trim() {
+            alert: list(&self.email.text),
+            re_notify_flag: match self.re_notify_flag.text.trim() {
                 NO_FLAG => String::new(),
                 flag => flag.to_owned(),
             },
-            creator: self.creator,
+            creator: self.creator.text,
             status: if self.status == 1 { Status::Online } else { Status::Offline },
             priority: Priority::from_number(self.priority).unwrap_or_default(),
             ..stored
@@ -208,6 +219,24 @@ pub(super) fn status_number(status: Status) -> i64 {
     }
 }
 
+/// Returns texts, each with the name of its field, as the row has them: encoded twice if it has them so. They are in the
+/// order of [`Columns::texts`].
+fn texts_as_before(texts: [(&'static str, &String); 5], before: Option<&Columns>) -> Result<[String; 5]> {
+    let new = Default::default();
+    let of_row = before.map_or([&new; 5], Columns::texts);
+    let row_is = of_row.iter().any(|column| column.is_doubly_encoded);
+    let mut written: [String; 5] = Default::default();
+    for (((field, text), column), out) in texts.into_iter().zip(of_row).zip(&mut written) {
+        *out = column.to_column(text, row_is);
+        let length = out.chars().count();
+        if length > TEXT_MAX {
+            let problem = format!("it is {length} characters long; the PHP daemon's table takes {TEXT_MAX}");
+            return Err(RegistryError::InvalidTopic(InvalidTopic { field, problem }));
+        }
+    }
+    Ok(written)
+}
+
 /// Returns a topic as the values of [`INSERT`] and [`UPDATE`]. Fields that another release has written are kept.
 /// `max_attempts`: the limit of rows that say none. A row of the PHP daemon still says none if it keeps this limit.
 pub(super) fn values(topic: &Topic, before: Option<&Row>, max_attempts: u32) -> Result<Values> {
@@ -227,22 +256,16 @@ pub(super) fn values(topic: &Topic, before: Option<&Row>, max_attempts: u32) -> 
         ("re_notify_flag", &topic.re_notify_flag),
         ("creator", &topic.creator),
     ];
-    for (field, text) in texts {
-        let length = text.chars().count();
-        if length > TEXT_MAX {
-            let problem = format!("it is {length} characters long; the PHP daemon's table takes {TEXT_MAX}");
-            return Err(RegistryError::InvalidTopic(InvalidTopic { field, problem }));
-        }
-    }
+    let [title, callback, email, re_notify_flag, creator] = texts_as_before(texts, before)?;
     Ok(vec![
         topic.name.as_str().into(),
-        (&topic.title).into(),
+        title.into(),
         seconds(topic.delay).into(),
-        (&topic.callback).into(),
+        callback.into(),
         timeout_ms.into(),
         email.into(),
-        (&topic.re_notify_flag).into(),
-        (&topic.creator).into(),
+        re_notify_flag.into(),
+        creator.into(),
         status_number(topic.status).into(),
         String::from(topic.method.clone()).into(),
         (topic.priority as i64).into(),
