@@ -317,6 +317,7 @@ mod tests {
             // PHP ends with an error here, so the flag is not true.
             ("{res.n} % 0", false),
             ("'abc' % 2 === null", true),
+            ("'2abc' % 8 === 2 && -'2abc' === -2 && +' 3x' === 3 && -'1.5e1z' === -15.0", true),
             ("strlen({res.t}) == 3 && strlen('') === 0", true),
             ("strlen({res.zh}) === 3", true),
             ("strlen({res.n}) === 1 && strlen({res.yes}) === 1 && strlen({res.nul}) === 0", true),

@@ -81,7 +81,7 @@ impl<'a> Value<'a> {
     /// `%`, of whole numbers. Null where PHP ends with an error: one of the values is no number, or the second is 0.
     pub(super) fn remainder(&self, other: &Value<'_>) -> Value<'a> {
         let whole = |value: &Value<'_>| match value {
-            Value::Text(text) if numeric(text).is_none() => None,
+            Value::Text(text) if leading_number(text).is_none() => None,
             Value::Array(_) | Value::List(_) => None,
             other => Some(other.whole()),
         };
@@ -180,6 +180,8 @@ impl<'a> Value<'a> {
         let number = match self {
             Value::Null => Some(Number::Int(0)),
             Value::Bool(b) => Some(Number::Int((*b).into())),
+            // A number at the beginning is enough for PHP.
+            Value::Text(text) => leading_number(text),
             other => other.number(),
         };
         match number {
