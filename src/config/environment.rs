@@ -17,7 +17,7 @@ pub fn apply(
     table: &mut Table,
     environment: impl Iterator<Item = (String, String)>,
 ) -> Result<(), ConfigError> {
-    let defaults = super::defaults();
+    let defaults = super::shown_keys();
     for (name, value) in environment {
         let Some(path) = name.strip_prefix("DQ_").filter(|_| !is_foreign(&name)) else {
             continue;

@@ -135,6 +135,13 @@ pub fn defaults() -> Table {
     Table::try_from(Raw::default()).expect("the defaults are plain values")
 }
 
+/// Returns the same table with all keys of sections: also those without a default, with an example.
+fn shown_keys() -> Table {
+    let mut raw = Raw::default();
+    raw.callback.max_attempts = Some(10);
+    Table::try_from(raw).expect("the examples are plain values")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -620,6 +627,8 @@ mod tests {
             "[consume]\nconcurrency = 3",
             &[
                 ("DQ_CONSUME__CONCURRENCY", "5"),
+                ("DQ_CALLBACK__MAX_ATTEMPTS", "7"),
+                ("DQ_REGISTRY__URL", "mysql://u:p@h/dq"),
                 ("DQ_SERVER__LISTEN", "127.0.0.1:9"),
                 ("DQ_INSTANCE", "7"),
                 ("PATH", "x"),
@@ -627,6 +636,10 @@ mod tests {
         )
         .unwrap();
         assert_eq!(settings.consume.concurrency, 5);
+        let Some(RegistrySettings::Mysql(mysql)) = &settings.registry else {
+            panic!("{:?}", settings.registry)
+        };
+        assert_eq!(mysql.max_attempts, Some(7), "it counts for rows of the PHP daemon as well");
         assert_eq!(settings.server.listen.unwrap().port(), 9);
         assert_eq!(settings.instance, "7");
         let message = parse_with("", &[("DQ_SERVER__LISTN", "x")]).unwrap_err().to_string();

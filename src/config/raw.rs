@@ -142,7 +142,8 @@ pub(super) struct Registry {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Callback {
-    pub max_attempts: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
     pub guard: Guard,
     pub allow: Vec<String>,
     pub ca_file: String,
@@ -287,7 +288,7 @@ impl Default for Store {
 impl Default for Callback {
     fn default() -> Callback {
         Callback {
-            max_attempts: 10,
+            max_attempts: None,
             guard: Guard::Metadata,
             allow: Vec::new(),
             ca_file: String::new(),

@@ -10,9 +10,11 @@ use model::settings::{MysqlServer, RegistrySettings, StoreSettings};
 
 const FORMS: &str = "use \"sqlite:var/registry.db\" or \"mysql://user:password@127.0.0.1:3306/dq\"";
 
-/// Returns the database of the registry; none: there is no registry. Relative paths resolve against `base`.
+/// Returns the database of the registry; none: there is no registry. `max_attempts`: what `callback.max_attempts` says,
+/// for the rows of the PHP daemon. Relative paths resolve against `base`.
 pub(super) fn registry(
     raw: raw::Registry,
+    max_attempts: Option<u32>,
     store: &StoreSettings,
     base: &Path,
 ) -> Result<Option<RegistrySettings>, ConfigError> {
@@ -57,7 +59,7 @@ pub(super) fn registry(
     }
     if url.starts_with("mysql://") {
         return mysql(&url, password)
-            .map(|server| Some(RegistrySettings::Mysql(server)))
+            .map(|server| Some(RegistrySettings::Mysql(MysqlServer { max_attempts, ..server })))
             .map_err(|(password, problem)| wrong(if password { "password_file" } else { key }, problem));
     }
     // The text is not shown, because it may contain a password.
@@ -97,7 +99,7 @@ fn mysql(url: &str, password: Option<String>) -> Result<MysqlServer, (bool, Stri
         }
         Some(password) => with_password(url, &password).ok_or_else(|| problem("it names no user"))?,
     };
-    Ok(MysqlServer { name, url })
+    Ok(MysqlServer { name, url, max_attempts: None })
 }
 
 /// Returns the URL with a password after its user.

@@ -62,13 +62,14 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settin
             return Err(ConfigError::key("store.backend", problem));
         }
     };
-    let registry = registry::registry(raw.registry, &store, base)?;
+    let max_attempts = raw.callback.max_attempts;
+    let max_attempts = max_attempts.map(|n| count("callback.max_attempts", n, 1, 1000)).transpose()?;
+    let registry = registry::registry(raw.registry, max_attempts, &store, base)?;
     if let (true, StoreSettings::Redis(redis)) = (from_registry, &mut store) {
         redis.nodes =
             nodes::from_registry(shards, registry.as_ref(), |registry| ask_nodes(registry, &run_dir))?;
     }
     let raw_http_listen = raw.http.listen.clone();
-    let max_attempts = count("callback.max_attempts", raw.callback.max_attempts, 1, 1000)?;
     let callback = callback::callback(&raw.callback, base)?;
     let settings = Settings {
         instance: if raw.instance.is_empty() { host_name() } else { raw.instance },
@@ -173,7 +174,7 @@ fn host_name() -> String {
 
 fn topics(
     written: Vec<Map<String, Value>>,
-    max_attempts: u32,
+    max_attempts: Option<u32>,
     rules: &Rules,
 ) -> Result<Vec<Topic>, ConfigError> {
     let mut names = HashSet::new();
@@ -197,7 +198,7 @@ fn topics(
 fn topic(
     key: &dyn Fn(&str) -> String,
     written: &Map<String, Value>,
-    max_attempts: u32,
+    max_attempts: Option<u32>,
 ) -> Result<Topic, ConfigError> {
     let is_unknown = |name: &&String| *name != "name" && Setting::named(name).is_none();
     if let Some(name) = written.keys().find(is_unknown) {
@@ -212,7 +213,8 @@ fn topic(
         None => Err("is missing: 1 to 128 letters, digits, _ . -".to_owned()),
     };
     let name = name.map_err(|problem| ConfigError::key(key("name"), problem))?;
-    let mut topic = Topic { max_attempts, ..Topic::new(name, "") };
+    let mut topic = Topic::new(name, "");
+    topic.max_attempts = max_attempts.unwrap_or(topic.max_attempts);
     let refused = |invalid: InvalidTopic| ConfigError::key(key(invalid.field), invalid.problem);
     topic.assign(written).map_err(refused)?;
     alert::addresses(&key("alert"), &topic.alert)?;

@@ -61,6 +61,11 @@ impl Fields {
         }
     }
 
+    /// Returns whether there is a field of that name.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|(known, _)| known == name)
+    }
+
     /// Returns the fields as a form, such as `a=1&zh=%E4%B8%AD`: RFC 3986 escapes, `true` as `1`, `false` and `null`
     /// empty, nested values as JSON text.
     pub fn url_encoded(&self) -> String {

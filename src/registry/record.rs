@@ -54,6 +54,11 @@ pub(super) fn stored_over(topic: &Topic, before: Option<&str>, left_out: &[&str]
     Value::Object(all).to_string()
 }
 
+/// Returns whether stored settings have a value of that name.
+pub(super) fn says(stored: &str, name: &str) -> bool {
+    serde_json::from_str::<Map<String, Value>>(stored).is_ok_and(|all| all.contains_key(name))
+}
+
 /// Returns the topic of that name as it is stored. Its values are checked, except for those with which a topic can
 /// still be registered ([`Topic::flaws`]).
 pub(super) fn topic(name: TopicName, record: &Map<String, Value>) -> Result<Topic, InvalidTopic> {
@@ -174,8 +179,8 @@ mod tests {
     fn the_stored_form_is_the_one_of_earlier_releases() {
         let expected = json!({
             "title": "", "mode": "push", "callback": "http://h/hook", "method": "POST", "payload": "json",
-            "headers": {}, "job_headers": [], "delay_ms": 0, "timeout_ms": 3000, "connect_timeout_ms": 1000, "success": "status",
-            "re_notify_flag": "", "retry": {"policy": "2n+1", "base_ms": 60000}, "retry_on": [],
+            "headers": {}, "job_headers": [], "delay_ms": 0, "timeout_ms": 3000, "connect_timeout_ms": 1000, "tls_verify": true, "success": "status",
+            "re_notify_flag": "", "max_notifications": null, "retry": {"policy": "2n+1", "base_ms": 60000}, "retry_on": [],
             "max_attempts": 10, "answer_later_ms": 0, "max_in_flight": null, "rate": null,
             "max_pending": null, "max_bytes": null, "add_rate": null, "breaker_failures": 20, "breaker_pause_ms": 10000, "catch_up": "all", "durability": null,
             "priority": "normal", "tenant": "", "alert": [], "creator": "", "status": "online", "secrets": [],

@@ -16,7 +16,7 @@ pub struct Wanted {
     pub max: u32,
     /// How long the lease lasts.
     pub hold: Duration,
-    /// The topic's limit of attempts. It is used when the lease expires and the job has no limit of its own.
+    /// The topic's limit of attempts for expired leases. It is used if the job has no limit of its own.
     pub max_attempts: u32,
 }
 

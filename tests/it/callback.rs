@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::support::certificates::certificates;
+use crate::support::certificates::{certificates, self_signed};
 use crate::support::raw::{Line, Raw, read_request};
 use delivery::callback::{Caller, Delivery, Verdict};
 use jiff::tz::TimeZone;
@@ -385,9 +385,15 @@ fn a_body_over_the_limit_fails_only_for_expressions() {
 
 /// Starts a receiver with TLS that may ask for a certificate. It answers with the number of certificates that it got.
 fn secure(dir: &Path, wants: bool) -> Raw {
+    secure_as(dir, "server", wants)
+}
+
+/// Does the same with another certificate.
+fn secure_as(dir: &Path, name: &str, wants: bool) -> Raw {
+    let own = |end: &str| format!("{name}.{end}");
     let pem = |name: &str| std::fs::read(dir.join(name)).unwrap();
-    let chain = vec![CertificateDer::from_pem_slice(&pem("server.pem")).unwrap()];
-    let key = PrivateKeyDer::from_pem_slice(&pem("server.key")).unwrap();
+    let chain = vec![CertificateDer::from_pem_slice(&pem(&own("pem"))).unwrap()];
+    let key = PrivateKeyDer::from_pem_slice(&pem(&own("key"))).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -442,6 +448,61 @@ fn https_accepts_a_private_ca_and_sends_a_client_certificate() {
         (Verdict::Accepted, "1".to_owned())
     );
     refused(&call(trusts("ca.pem"), &mutual).0, "CertificateRequired");
+}
+
+/// Calls a receiver with TLS, and returns the verdict.
+fn call_https(caller: &Caller, sink: &Raw, tls_verify: bool) -> Verdict {
+    let topic = Topic { tls_verify, ..topic(&sink.url().replace("http:", "https:")) };
+    caller.call(&topic, &delivery("1")).0
+}
+
+#[track_caller]
+fn assert_refused(verdict: &Verdict, hint: &str) {
+    match verdict {
+        Verdict::Failed { kind: Failure::Connect, reason, .. } => assert!(reason.contains(hint), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_named_self_signed_certificate_is_accepted_and_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    certificates(dir.path());
+    self_signed(dir.path());
+    let pem = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+    let trusting = |names: &[&str]| {
+        let ca: String = names.iter().map(|name| pem(name)).collect();
+        caller_with(TlsSettings { ca: Some(ca), own: None })
+    };
+    let all = trusting(&["ca.pem", "self.pem", "elsewhere.pem", "expired.pem"]);
+    let [own, elsewhere, expired] =
+        ["self", "elsewhere", "expired"].map(|name| secure_as(dir.path(), name, false));
+    assert_eq!(call_https(&all, &own, true), Verdict::Accepted);
+    assert_eq!(call_https(&all, &secure(dir.path(), false), true), Verdict::Accepted);
+    assert_refused(&call_https(&all, &elsewhere, true), "not valid for name");
+    assert_refused(&call_https(&all, &expired, true), "expired");
+    assert_refused(&call_https(&trusting(&["ca.pem", "elsewhere.pem"]), &own, true), "certificate");
+}
+
+#[test]
+fn a_topic_may_accept_any_certificate_on_its_own_connections() {
+    let dir = tempfile::tempdir().unwrap();
+    certificates(dir.path());
+    self_signed(dir.path());
+    let caller = caller_with(TlsSettings::default());
+    for name in ["server", "self", "elsewhere", "expired"] {
+        let sink = secure_as(dir.path(), name, false);
+        assert_eq!(call_https(&caller, &sink, false), Verdict::Accepted, "{name}");
+        // A topic that checks certificates does not use the connection that is kept now.
+        assert_refused(&call_https(&caller, &sink, true), "TLS: ");
+        assert_eq!(call_https(&caller, &sink, false), Verdict::Accepted, "{name}");
+        assert_eq!(sink.connections(), 2, "{name}: one is kept, and one was refused");
+    }
+    // dq still presents its own certificate.
+    let pem = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+    let own = Some((pem("client.pem"), pem("client.key")));
+    let caller = caller_with(TlsSettings { ca: None, own });
+    assert_eq!(call_https(&caller, &secure(dir.path(), true), false), Verdict::Accepted);
 }
 
 #[test]

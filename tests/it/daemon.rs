@@ -370,6 +370,40 @@ fn a_failing_job_is_retried_and_then_becomes_a_dead_letter() {
 }
 
 #[test]
+fn a_flag_asks_again_beyond_the_limit_of_attempts() {
+    let sink = Sink::answering(|call| match (call.header("dq-topic"), call.header("dq-attempt").parse()) {
+        ("polls", Ok(1..=20)) | ("capped", _) => Answer::new(200, "{\"code\":1}"),
+        ("fails", Ok(1..=20)) => Answer::new(200, "{\"code\":1}"),
+        ("fails", _) => Answer::new(500, ""),
+        _ => Answer::new(200, "{\"code\":0}"),
+    });
+    let flag = "success = \"non_empty\"\nre_notify_flag = \"{res.code} != 0\"\nretry = [\"10ms\"]\n\
+                breaker_failures = 3\n";
+    let topics = ["polls", "capped", "fails"].map(|name| {
+        topic(name, &sink, &format!("{flag}{}", if name == "capped" { "max_notifications = 4" } else { "" }))
+    });
+    let daemon = Daemon::start(&topics.concat());
+    let mut client = daemon.client();
+    for name in ["polls", "capped", "fails"] {
+        succ(&client.ask(&add(name, "i", 0)).unwrap());
+    }
+    eventually(20 * SECOND, "the end of all jobs", || {
+        let pending: u64 = ["polls", "capped", "fails"].map(|name| pending(&mut client, name)).iter().sum();
+        (pending == 0).then_some(())
+    });
+    let calls = sink.calls();
+    let count = |name: &str| calls.iter().filter(|call| call.header("dq-topic") == name).count();
+    assert_eq!([count("polls"), count("capped"), count("fails")], [21, 4, 21]);
+    assert_eq!(stats(&mut client, "polls").get("dead").copied().unwrap_or(0), 0);
+    let dead = client.ask(&json!({"cmd": "get", "topic": "capped", "id": "i"})).unwrap();
+    assert_eq!((&dead["job"]["state"], &dead["job"]["attempts"]), (&json!("dead"), &json!(4)), "{dead}");
+    // A failure counts all attempts, as in the PHP daemon.
+    let dead = client.ask(&json!({"cmd": "get", "topic": "fails", "id": "i"})).unwrap();
+    assert_eq!((&dead["job"]["state"], &dead["job"]["attempts"]), (&json!("dead"), &json!(21)), "{dead}");
+    assert!(!daemon.log().contains("polls:i failed"), "{}", daemon.log());
+}
+
+#[test]
 fn a_receiver_of_the_php_daemon_gets_what_it_knows() {
     let sink =
         Sink::answering(|call| Answer::new(500, if call.header("dq-attempt") == "1" { "" } else { "ok" }));

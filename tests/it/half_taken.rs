@@ -241,3 +241,32 @@ fn an_import_names_the_topics_that_are_taken_over_half() {
     assert_eq!(summary["half_taken"].as_object().unwrap().len(), 2, "{summary}");
     assert_eq!(sink.count(), 0);
 }
+
+#[test]
+fn a_reload_gives_php_topics_the_limit_of_the_file() {
+    let (sink, database) = (Sink::start(), MariaDb::shared().database());
+    let config = format!("[registry]\nurl = \"{}\"\n", database.url());
+    let daemon = Daemon::start(&config);
+    let mut console = database.console();
+    console.query_drop(row("php", &sink, "", "POST")).unwrap();
+    let has_limit = |limit: u32| {
+        eventually(3 * SOON, &format!("a limit of {limit}"), || {
+            let shown = Http::tcp(&daemon).get("/v1/topics/php");
+            (shown.json["max_attempts"] == limit).then_some(())
+        });
+        let file = daemon.dir.path().join("var/run/registry/topics.json");
+        eventually(SOON, "the limit in the snapshot", || {
+            let snapshot: Value = serde_json::from_slice(&std::fs::read(&file).ok()?).ok()?;
+            (snapshot["topics"][0]["max_attempts"] == limit).then_some(())
+        });
+    };
+    has_limit(12);
+    // A change of another setting leaves the limit to the file.
+    let changed = Http::tcp(&daemon).ask("PATCH", "/v1/topics/php", &json!({"title": "x"})).is(200);
+    assert_eq!((&changed["title"], &changed["max_attempts"]), (&json!("x"), &json!(12)));
+    let file = daemon.dir.path().join("dq.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text + "[callback]\nmax_attempts = 5\n").unwrap();
+    daemon.signal(Signal::SIGHUP);
+    has_limit(5);
+}

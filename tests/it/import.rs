@@ -5,11 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::support::mariadb::MariaDb;
 use crate::support::php::{Php, Target, YEAR_2033, all, bucket, bucket_of, import, topics_of_all_buckets};
 use crate::support::redis::RedisServer;
 use crate::support::{Daemon, SECOND, Sink, eventually, free_port, new_job, now_ms, topic};
 use cli::Answer;
 use model::job::{Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
+use mysql::prelude::Queryable;
+use serde_json::json;
 
 fn takes_over_all(target: &Target) {
     let php = Php::start();
@@ -428,5 +431,42 @@ fn a_running_daemon_delivers_imported_jobs_and_counts_failures() {
     told.counts(&[("jobs", 1), ("waiting", 1), ("already", 1)]);
     assert_eq!(sink.deliveries().into_keys().collect::<HashSet<_>>(), HashSet::from(["1".to_owned()]));
     assert_eq!(sink.count(), 2, "it did not come again");
+    daemon.stop();
+}
+
+#[test]
+fn imported_failures_count_as_in_the_php_daemon() {
+    let database = MariaDb::shared().database_of("CHARACTER SET utf8");
+    let php = Php::start();
+    let sink = Sink::answering(|call| match call.header("dq-job-id") {
+        id if id.starts_with("flag") => Answer::new(200, "{\"code\":1}"),
+        _ => Answer::new(200, ""),
+    });
+    let registry = format!("[registry]\nurl = \"{}\"\n", database.url());
+    let mut daemon = Daemon::start(&registry);
+    let insert = "INSERT INTO dq_topic (t_name, delay, callback, timeout, email, topic, re_notify_flag, createor, status, \
+                  method) VALUES ('t', 0, ?, 3000, '', 'orders', '{res.code} != 0', '', 1, 'POST')";
+    database.console().exec_drop(insert, (sink.url(),)).unwrap();
+    let due = now_ms() / 1000 + 2;
+    for (id, failures) in [("empty-9", 9), ("empty-11", 11), ("empty-15", 15), ("flag-15", 15)] {
+        php.waits(&format!("orders:{id}"), &format!("{{\"exp_notify_nums\":{failures}}}"), due);
+    }
+    let told = import(&daemon.dir.path().join("dq.toml"), &["--from", &php.url(), "--json"]);
+    told.counts(&[("jobs", 4), ("waiting", 4), ("taken", 4)]);
+    let mut client = daemon.client();
+    eventually(20 * SECOND, "a call of each job", || (sink.count() == 4).then_some(()));
+    let mut state = |id: &str| {
+        let job = client.ask(&json!({"cmd": "get", "topic": "orders", "id": id})).unwrap();
+        (job["job"]["state"].as_str().unwrap_or_default().to_owned(), job["job"]["attempts"].clone())
+    };
+    // An empty answer is tried 12 times in all. A flag that is true is asked again without a limit.
+    for (id, expected, attempts) in [
+        ("empty-9", "delayed", 10),
+        ("empty-11", "dead", 12),
+        ("empty-15", "dead", 16),
+        ("flag-15", "delayed", 16),
+    ] {
+        eventually(5 * SECOND, id, || (state(id) == (expected.to_owned(), json!(attempts))).then_some(()));
+    }
     daemon.stop();
 }

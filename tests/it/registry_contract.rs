@@ -502,7 +502,7 @@ fn a_php_database_is_taken_over_and_still_serves_its_console() {
             payload: Payload::Form,
             success: Success::NonEmpty,
             retry: Retry::TwoNPlusOne,
-            max_attempts: 10,
+            max_attempts: 12,
             ..topic(n)
         };
         let priority = if dumps.len() == 2 { Priority::High } else { Priority::Normal };
@@ -609,6 +609,142 @@ fn a_php_database_is_taken_over_and_still_serves_its_console() {
         drop(registry);
         open(&database.settings()).unwrap();
     }
+}
+
+#[test]
+fn a_php_row_keeps_the_limit_of_the_configuration() {
+    let database = MariaDb::shared().database_of("CHARACTER SET utf8");
+    load(&database, &["old.sql"]);
+    let with = |limit: Option<u32>| {
+        let settings::RegistrySettings::Mysql(server) = database.settings() else { unreachable!() };
+        open(&settings::RegistrySettings::Mysql(settings::MysqlServer { max_attempts: limit, ..server }))
+            .unwrap()
+    };
+    let limit =
+        |registry: &mut dyn Registry| registry.get(&name("order_close")).unwrap().unwrap().topic.max_attempts;
+    assert_eq!(limit(with(None).as_mut()), 12, "as in the PHP daemon");
+    assert_eq!(limit(with(Some(5)).as_mut()), 5);
+    // A change of another setting does not write the limit into the row.
+    let mut registry = with(None);
+    let mut topic = registry.get(&name("order_close")).unwrap().unwrap().topic;
+    topic.timeout = Duration::from_secs(7);
+    registry.put(&topic, Expected::Any).unwrap();
+    assert_eq!([limit(with(None).as_mut()), limit(with(Some(5)).as_mut())], [12, 5]);
+    topic.max_attempts = 3;
+    registry.put(&topic, Expected::Any).unwrap();
+    topic.max_attempts = 12;
+    registry.put(&topic, Expected::Any).unwrap();
+    assert_eq!([limit(with(None).as_mut()), limit(with(Some(5)).as_mut())], [12, 12]);
+}
+
+#[test]
+fn a_timeout_of_the_console_is_usable_and_stays() {
+    let database = MariaDb::shared().database_of("CHARACTER SET utf8");
+    load(&database, &["old.sql"]);
+    let mut registry = open(&database.settings()).unwrap();
+    let mut console = database.console();
+    for (column, ms) in [(0, 3_600_000), (5, 10), (9_000_000, 3_600_000), (-1, 3000), (10, 10), (3000, 3000)]
+    {
+        let set = format!("UPDATE dq_topic SET timeout = {column} WHERE topic = 'order_close'");
+        console.query_drop(set).unwrap();
+        let mut topic = registry.get(&name("order_close")).unwrap().unwrap().topic;
+        assert_eq!(topic.timeout, Duration::from_millis(ms), "{column}");
+        topic.title = "changed".into();
+        registry.put(&topic, Expected::Any).unwrap();
+        let read = "SELECT timeout FROM dq_topic WHERE topic = 'order_close' ORDER BY id LIMIT 1";
+        assert_eq!(console.query_first::<i64, _>(read).unwrap(), Some(column), "it means the same");
+    }
+    let mut topic = registry.get(&name("order_close")).unwrap().unwrap().topic;
+    topic.timeout = Duration::from_millis(700);
+    registry.put(&topic, Expected::Any).unwrap();
+    assert_eq!(registry.get(&name("order_close")).unwrap().unwrap().topic.timeout, topic.timeout);
+}
+
+/// The statement of docs/REGISTRY.md that repairs a column.
+fn repair(table: &str, column: &str) -> String {
+    let text = std::fs::read_to_string("docs/REGISTRY.md").unwrap();
+    let start = text.find("UPDATE dq_topic SET t_name").expect("the document has the statement");
+    let (statement, _) = text[start..].split_once(';').unwrap();
+    statement.replace("dq_topic", table).replace("t_name", column)
+}
+
+#[test]
+fn texts_that_came_over_latin1_connections_are_read_right() {
+    let database = MariaDb::shared().database_of("CHARACTER SET utf8");
+    load(&database, &["old.sql"]);
+    // A connection on which nobody has named the character set, where the server's default is latin1.
+    let mut php = database.console();
+    php.query_drop("SET NAMES latin1").unwrap();
+    php.query_drop(
+        CONSOLE_INSERT
+            .replace("'新'", "'新名杏が'")
+            .replace("'wang'", "'张三 – é'")
+            .replace("''", "'重试标记'"),
+    )
+    .unwrap();
+    php.query_drop("UPDATE dq_redis SET t_name = '三' WHERE id = 1").unwrap();
+    php.query_drop("UPDATE dq_alert SET user = 'dq@例.com', ext = '{\"redis\":\"a@例.com\"}'").unwrap();
+    let over = |connection: &mut mysql::Conn| -> (String, String, String, String) {
+        let query = "SELECT t_name, createor, email, re_notify_flag FROM dq_topic WHERE topic = 'by_console'";
+        let row: (Vec<u8>, Vec<u8>, Vec<u8>, Vec<u8>) = connection.query_first(query).unwrap().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (text(row.0), text(row.1), text(row.2), text(row.3))
+    };
+    assert_ne!(over(&mut database.console()).0, "新名杏が", "the table has it encoded twice");
+
+    let mut registry = open(&database.settings()).unwrap();
+    let read = |registry: &mut dyn Registry| registry.get(&name("by_console")).unwrap().unwrap().topic;
+    let mut topic = read(registry.as_mut());
+    assert_eq!((topic.title.as_str(), topic.creator.as_str()), ("新名杏が", "张三 – é"));
+    assert_eq!((topic.re_notify_flag.as_str(), topic.held()), ("", None), "the schema's default is no flag");
+    assert_eq!(registry.php_nodes().unwrap()[0].name, "三");
+    let alert = registry.php_alert().unwrap().unwrap();
+    assert_eq!((alert.user.as_str(), alert.ext.contains("a@例.com")), ("dq@例.com", true));
+    let close = registry.get(&name("order_close")).unwrap().unwrap().topic;
+    assert_eq!(
+        (close.title.as_str(), close.creator.as_str()),
+        ("关闭订单", "张三"),
+        "others are as they were"
+    );
+
+    // The PHP console reads over latin1 what dq has written, also in a column that had ASCII alone.
+    topic.title = "新的名杏が".into();
+    topic.alert = vec!["王 <c@example.com>".into()];
+    topic.re_notify_flag = "{res.msg} == '等'".into();
+    registry.put(&topic, Expected::Any).unwrap();
+    assert_eq!(read(registry.as_mut()), topic);
+    let shown = ("新的名杏が", "张三 – é", "王 <c@example.com>", "{res.msg} == '等'");
+    let shown = (shown.0.to_owned(), shown.1.to_owned(), shown.2.to_owned(), shown.3.to_owned());
+    assert_eq!(over(&mut php), shown);
+    // An encoded text needs more characters.
+    topic.title = "中".repeat(400);
+    assert!(
+        matches!(registry.put(&topic, Expected::Any), Err(RegistryError::InvalidTopic(e)) if e.field == "title")
+    );
+    topic.title = "新的名杏が".into();
+
+    // The repair changes what is encoded twice, and nothing else. It may be repeated.
+    let mut console = database.console();
+    console.query_drop("SET SESSION sql_mode = ''").unwrap();
+    console.query_drop("UPDATE dq_topic SET createor = 'Zoë' WHERE topic = 'order_openvip_checker'").unwrap();
+    for _ in 0..2 {
+        for column in ["t_name", "callback", "email", "re_notify_flag", "createor"] {
+            console.query_drop(repair("dq_topic", column)).unwrap();
+        }
+        for (table, column) in [("dq_redis", "t_name"), ("dq_alert", "user"), ("dq_alert", "ext")] {
+            console.query_drop(repair(table, column)).unwrap();
+        }
+        assert_eq!(over(&mut console), shown);
+        assert_eq!(read(registry.as_mut()), topic);
+        assert_eq!(registry.get(&name("order_close")).unwrap().unwrap().topic, close);
+        let vip = registry.get(&name("order_openvip_checker")).unwrap().unwrap().topic;
+        assert_eq!(vip.creator, "Zoë");
+        assert_eq!(registry.php_nodes().unwrap()[0].name, "三");
+        assert_eq!(registry.php_alert().unwrap().unwrap().ext, alert.ext);
+    }
+    topic.creator = "李四".into();
+    registry.put(&topic, Expected::Any).unwrap();
+    assert_eq!(over(&mut console).1, "李四", "it stays repaired");
 }
 
 #[test]

@@ -193,6 +193,7 @@ fn word(verdict: &Verdict) -> String {
         Verdict::Accepted => "accepted".to_owned(),
         Verdict::Failed { kind, .. } => format!("`{kind}`"),
         Verdict::Refused { .. } => "dead letter".to_owned(),
+        Verdict::Again { .. } => "again".to_owned(),
         Verdict::Later => "later".to_owned(),
     }
 }

@@ -855,6 +855,17 @@ fn a_job_has_its_own_limit_of_attempts<F: Fixture>(f: &F) {
     assert_eq!(state(&mut *s, "t", "i"), Some(State::Dead));
 }
 
+fn without_a_limit_no_expired_lease_is_the_last<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    add(&mut *s, &[NewJob { attempts: 40, ..job("t", "i", NOW) }]);
+    let short = Wanted { hold: Duration::from_millis(1), max_attempts: u32::MAX, ..want("t", 1) };
+    let held = s.lease(&[short], 1, None).unwrap().jobs.remove(0);
+    assert_eq!(held.attempt, 41);
+    sleep_past(held.deadline_ms);
+    assert_eq!(s.expire(10).unwrap().jobs, 1);
+    assert_eq!(state(&mut *s, "t", "i"), Some(State::Ready));
+}
+
 fn attempts_that_were_made_before_count<F: Fixture>(f: &F) {
     let mut s = f.open();
     let with = |id: &str, attempts| NewJob { attempts, ..job("t", id, NOW) };
@@ -1765,6 +1776,7 @@ contract! {
     an_exchange_settles_and_then_leases
     a_forecast_counts_delayed_jobs_by_when_they_become_due
     a_job_has_its_own_limit_of_attempts
+    without_a_limit_no_expired_lease_is_the_last
     attempts_that_were_made_before_count
     a_job_keeps_its_headers_as_long_as_it_lives_and_no_other_has_them
     a_lease_that_is_answered_later_is_nobodys_and_is_settled_by_its_token

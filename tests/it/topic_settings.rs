@@ -34,7 +34,10 @@ fn the_documented_file_shows_each_setting_of_a_topic() {
         let default = setting.default();
         if matches!(
             setting.kind,
-            SettingKind::Span { .. } | SettingKind::Words(_) | SettingKind::Count { .. }
+            SettingKind::Span { .. }
+                | SettingKind::Words(_)
+                | SettingKind::Count { .. }
+                | SettingKind::Switch
         ) && !default.is_null()
         {
             assert_eq!(serde_json::to_value(&example[setting.name]).unwrap(), default, "{}", setting.name);
@@ -61,6 +64,7 @@ fn the_form_of_the_console_has_each_setting_and_its_default() {
         let first = match setting.default() {
             Value::String(text) => text,
             Value::Number(number) => number.to_string(),
+            Value::Bool(is_on) => is_on.to_string(),
             _ => String::new(),
         };
         assert_eq!(part(line, "first"), Some(first.as_str()), "{name}");
@@ -72,6 +76,7 @@ fn the_form_of_the_console_has_each_setting_and_its_default() {
                 let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
                 kind == "select" && line.contains(&format!("options: [{}]", quoted.join(", ")))
             }
+            SettingKind::Switch => kind == "switch" && line.contains("options: ['true', 'false']"),
             SettingKind::Retry => kind == "select",
             SettingKind::Headers => kind == "headers",
             SettingKind::Secrets => kind == "secrets",

@@ -171,7 +171,7 @@ function entry(form, told) {
     onchange: (value) => form.set(told.name, value), required: told.name === 'name' || told.name === 'callback', autofocus: form.isNew && told.name === 'name',
   };
   if (told.kind === 'secrets') return secretsField(form, common);
-  if (told.kind === 'select') return field({ ...common, kind: 'select', options: optionsOf(told, common.value) });
+  if (told.kind === 'select' || told.kind === 'switch') return field({ ...common, kind: 'select', options: optionsOf(told, common.value) });
   if (told.kind === 'headers') return field({ ...common, kind: 'area', rows: 3, placeholder: 'x-shop: 7' });
   return field({ ...common, placeholder: t(`field.${told.name}.hint`) === `field.${told.name}.hint` ? undefined : t(`field.${told.name}.hint`) });
 }

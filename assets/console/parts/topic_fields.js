@@ -2,7 +2,7 @@
 // back. What each means stands in words/ under `field.<name>`; what is wrong with a value, the daemon says.
 
 /**
- * @typedef {{name: string, kind: 'text' | 'select' | 'number' | 'span' | 'list' | 'lines' | 'headers' | 'secrets', first: string,
+ * @typedef {{name: string, kind: 'text' | 'select' | 'switch' | 'number' | 'span' | 'list' | 'lines' | 'headers' | 'secrets', first: string,
  *   options?: string[], mono?: boolean, wide?: boolean, shown?: (form: Object<string, string>) => boolean}} TopicField
  */
 
@@ -23,8 +23,10 @@ export const GROUPS = [
     { name: 'payload', kind: 'select', first: 'json', options: ['json', 'form'] },
     { name: 'timeout', kind: 'span', first: '3s' },
     { name: 'connect_timeout', kind: 'span', first: '1s' },
+    { name: 'tls_verify', kind: 'switch', first: 'true', options: ['true', 'false'] },
     { name: 'success', kind: 'text', first: 'status', mono: true },
     { name: 're_notify_flag', kind: 'text', first: '', mono: true },
+    { name: 'max_notifications', kind: 'number', first: '' },
     { name: 'answer_later', kind: 'span', first: '0s' },
     { name: 'headers', kind: 'headers', first: '', mono: true, wide: true },
     { name: 'job_headers', kind: 'list', first: '', mono: true },
@@ -101,6 +103,7 @@ function valueOf(field, text) {
   if (field.kind === 'headers') return said === '' ? null : headersOf(text);
   if (field.kind === 'list') return said === '' ? null : listOf(text);
   if (said === '') return null;
+  if (field.kind === 'switch') return said === 'true';
   // What is no number goes as it is, so that the daemon says what is wrong with it.
   return field.kind === 'number' && /^\d+$/.test(said) ? Number(said) : said;
 }

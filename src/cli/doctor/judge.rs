@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::super::failure::Failure;
 use model::status::{Finding, Phase, ProcessState, Status};
+use model::topic::Topic;
 
 /// A check fails if a disk has less free room than this: in bytes, and in hundredths of the disk.
 const ROOM: (u64, u64) = (256 << 20, 3);
@@ -263,6 +264,20 @@ pub(super) fn topics(
     problems.into_iter().filter(|(name, _)| !is_told(name)).map(line).collect()
 }
 
+/// Judges whether a topic checks the certificate of its receiver. None: it does, or it has none.
+pub(super) fn certificate(topic: &Topic) -> Option<CheckResult> {
+    let is_secure = topic.callback.get(..8).is_some_and(|start| start.eq_ignore_ascii_case("https://"));
+    if topic.tls_verify || !is_secure {
+        return None;
+    }
+    let name = &topic.name;
+    let risk = "tls_verify is false, so others on the network may read and change its callbacks";
+    let advice = format!(
+        "put the receiver's certificate into callback.ca_file, then: dq topics set {name} --tls-verify true"
+    );
+    Some(CheckResult::warn("topic", format!("{name}: {risk}")).advise(advice))
+}
+
 /// Judges how many descriptors a process may open, for this many connections.
 pub(super) fn descriptors(limit: u64, connections: u64) -> CheckResult {
     let told = format!("{limit} may be open, for {connections} connections and the rest");
@@ -447,6 +462,16 @@ mod tests {
         assert_eq!(lines[0].detail, "b: offline: method");
         assert_eq!(topics(&all, |name| name == "b"), [], "the daemon has told of it");
         assert_eq!(verdicts(&topics(&BTreeMap::from([("a", None)]), |_| false)), [Verdict::Ok]);
+    }
+
+    #[test]
+    fn a_topic_that_checks_no_certificate_is_named() {
+        let topic = |url: &str, tls_verify: bool| {
+            certificate(&Topic { tls_verify, ..Topic::new(model::job::TopicName::new("t").unwrap(), url) })
+        };
+        assert_eq!([topic("https://h/", true), topic("http://h/", false)], [None, None]);
+        let line = topic("HTTPS://h/", false).unwrap();
+        assert!(line.verdict == Verdict::Warn && line.detail.starts_with("t: tls_verify"), "{line:?}");
     }
 
     #[test]

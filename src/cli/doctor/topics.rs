@@ -27,5 +27,7 @@ pub(super) fn check(settings: &Settings, status: Option<&Status>) -> Vec<CheckRe
     let findings = status.iter().flat_map(|status| &status.findings);
     let told: HashSet<&str> =
         findings.filter(|f| f.name == "topic_problem").filter_map(|f| f.topic.as_deref()).collect();
-    judge::topics(&topics, |name| told.contains(name))
+    let mut lines = judge::topics(&topics, |name| told.contains(name));
+    lines.extend(all.iter().filter_map(|topic| judge::certificate(topic)));
+    lines
 }

@@ -71,6 +71,7 @@ fn option(setting: &'static Setting) -> Arg {
         SettingKind::Durability => (setting.name, "LEVEL", None),
         SettingKind::Moment => (setting.name, "WHEN", None),
         SettingKind::Words(_) => (setting.name, "WORD", None),
+        SettingKind::Switch => (setting.name, "true|false", None),
         SettingKind::Text { .. } | SettingKind::Texts => (setting.name, "TEXT", None),
     };
     let is_list = matches!(setting.kind, SettingKind::Texts | SettingKind::Headers);
@@ -87,6 +88,7 @@ fn option(setting: &'static Setting) -> Arg {
         // dq does not support these settings. If one has a value, the daemon reports a problem.
         _ if !setting.is_supported() => option,
         SettingKind::Words(words) => option.value_parser(PossibleValuesParser::new(words)).ignore_case(true),
+        SettingKind::Switch => option.value_parser(PossibleValuesParser::new(["true", "false"])),
         SettingKind::Count { .. } => {
             option.value_parser(|text: &str| text.parse().map(|n: u32| n.to_string()))
         }
@@ -121,6 +123,7 @@ fn value(setting: &Setting, values: &[String]) -> Result<Value> {
             json!(known.map_or(text, |word| *word))
         }
         SettingKind::Count { .. } => json!(text.parse::<u32>()?),
+        SettingKind::Switch => json!(text == "true"),
         SettingKind::Retry if !matches!(text, "2n+1" | "exponential") => parts().collect(),
         SettingKind::Failures => parts().collect(),
         SettingKind::Texts => json!(values),

@@ -16,7 +16,7 @@ use super::failure::CallFailure;
 use super::judge::{Answer, Expressions, judge};
 use super::request::{Receiver, RequestParts};
 use super::resolve::{Cached, NoAddress};
-use super::tls::Tls;
+use super::tls::{Handshake, Tls};
 use super::{CompletedCall, Delivery, Seen, Verdict};
 use model::job::Attempt;
 use model::settings::CallbackSettings;
@@ -180,7 +180,8 @@ impl SharedCallState {
             _ => (topic.connect_timeout, topic.connect_timeout),
         };
         let host = receiver.host.trim_start_matches('[').trim_end_matches(']');
-        let secure = receiver.is_secure.then_some((&self.tls, host));
+        let verifies = topic.tls_verify;
+        let secure = receiver.is_secure.then_some(Handshake { tls: &self.tls, host, verifies });
         PooledConnection::over(Socket::connect(&addresses, receiver.port, secure, (within, said)).await?)
             .await
     }

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
 
 use super::failure::{CallFailure, HEAD_MAX, is_closed};
-use super::tls::Tls;
+use super::tls::Handshake;
 
 /// The maximum number of bytes before the end of an answer's head, with early hints (1xx). Without a limit, a receiver
 /// that sends them without end would keep the thread of all calls busy.
@@ -76,7 +76,7 @@ impl Socket {
     pub(super) async fn connect(
         addresses: &[IpAddr],
         port: u16,
-        secure: Option<(&Tls, &str)>,
+        secure: Option<Handshake<'_>>,
         (within, said): (Duration, Duration),
     ) -> Result<Socket, CallFailure> {
         let begun = Instant::now();
@@ -98,7 +98,7 @@ impl Socket {
 
     async fn secured(
         tcp: TcpStream,
-        secure: Option<(&Tls, &str)>,
+        secure: Option<Handshake<'_>>,
         within: Duration,
         late: impl Fn() -> CallFailure,
     ) -> Result<Socket, CallFailure> {
@@ -106,7 +106,7 @@ impl Socket {
         tcp.set_nodelay(true).map_err(|e| CallFailure::of_connection(&e))?;
         let stream = match secure {
             None => Stream::Plain(tcp),
-            Some((tls, host)) => match timeout(within, tls.wrap(tcp, host)).await {
+            Some(handshake) => match timeout(within, handshake.over(tcp)).await {
                 Ok(wrapped) => Stream::Secure(Box::new(wrapped?)),
                 Err(_) => return Err(late()),
             },

@@ -37,6 +37,13 @@ pub enum Verdict {
         /// The reason, for people.
         reason: String,
     },
+    /// The receiver has answered, and the topic's `re_notify_flag` asks for the job again.
+    Again {
+        /// The reason, for people.
+        reason: String,
+        /// The delay that the receiver asks for; none: it asks for none.
+        retry_after: Option<Duration>,
+    },
     /// The receiver has the job, and reports the outcome later, to the URL that it was sent.
     Later,
 }
@@ -59,7 +66,9 @@ impl Verdict {
     /// Returns why the job was not accepted; none: it was accepted, or the receiver will report later.
     pub fn reason(&self) -> Option<&str> {
         match self {
-            Verdict::Failed { reason, .. } | Verdict::Refused { reason, .. } => Some(reason),
+            Verdict::Failed { reason, .. }
+            | Verdict::Refused { reason, .. }
+            | Verdict::Again { reason, .. } => Some(reason),
             Verdict::Accepted | Verdict::Later => None,
         }
     }
@@ -136,7 +145,12 @@ pub(super) fn judge(topic: &Topic, expressions: &Expressions, answer: &Answer) -
     if answer.status == 202 && answer.later {
         return Verdict::Later;
     }
-    let Err((kind, reason)) = check_answer(topic, expressions, answer) else { return Verdict::Accepted };
+    let (kind, reason, asks_again) = match check_answer(topic, expressions, answer) {
+        Ok(None) => return Verdict::Accepted,
+        // `retry_on` names failures, and this is none: the flag decides alone.
+        Ok(Some((kind, reason))) => (kind, reason, true),
+        Err((kind, reason)) => (kind, reason, false),
+    };
     if answer.status == 410 {
         return Verdict::Refused { kind, reason: "410: the receiver is gone".to_owned() };
     }
@@ -144,11 +158,23 @@ pub(super) fn judge(topic: &Topic, expressions: &Expressions, answer: &Answer) -
         return Verdict::Refused { kind, reason: format!("{reason}; the receiver says dq-retry: no") };
     }
     let retry_after = answer.retry_after.filter(|_| matches!(answer.status, 429 | 503));
-    Verdict::failed(topic, kind, reason, retry_after.map(|span| span.min(RETRY_AFTER_MAX)))
+    let retry_after = retry_after.map(|span| span.min(RETRY_AFTER_MAX));
+    match asks_again {
+        true => Verdict::Again { reason, retry_after },
+        false => Verdict::failed(topic, kind, reason, retry_after),
+    }
 }
 
-/// Checks whether the topic's rule accepts an answer. An error says why not.
-fn check_answer(topic: &Topic, expressions: &Expressions, answer: &Answer) -> Result<(), (Failure, String)> {
+/// A kind of failure, and the reason for people.
+type Objection = (Failure, String);
+
+/// Checks whether the topic's rule accepts an answer. An error says why not. If the rule accepts it and the flag asks for
+/// the job again, the flag is returned as an objection.
+fn check_answer(
+    topic: &Topic,
+    expressions: &Expressions,
+    answer: &Answer,
+) -> Result<Option<Objection>, Objection> {
     let status = answer.status;
     // If the status is 2xx, the reason is in the rest of the answer.
     let kind = if (200..300).contains(&status) { Failure::Answer } else { Failure::Status(status) };
@@ -185,7 +211,7 @@ fn check_answer(topic: &Topic, expressions: &Expressions, answer: &Answer) -> Re
         }
     }
     if topic.re_notify_flag.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
     whole()?;
     // A topic whose flag cannot be read is held, and not called. If it is called anyway, nobody can tell whether the
@@ -198,9 +224,9 @@ fn check_answer(topic: &Topic, expressions: &Expressions, answer: &Answer) -> Re
     // The PHP daemon asks the flag of lists and objects alone.
     match json().filter(|res| res.is_object() || res.is_array()) {
         Some(res) if of(Some(&res), flag) => {
-            Err((kind, format!("re_notify_flag {} is true of the answer", topic.re_notify_flag)))
+            Ok(Some((kind, format!("re_notify_flag {} is true of the answer", topic.re_notify_flag))))
         }
-        _ => Ok(()),
+        _ => Ok(None),
     }
 }
 
@@ -231,6 +257,7 @@ mod tests {
         match judged(topic, answer) {
             Verdict::Accepted => None,
             Verdict::Failed { kind, .. } => Some(kind),
+            Verdict::Again { .. } => Some(Failure::Answer),
             other => panic!("{other:?}"),
         }
     }
@@ -294,6 +321,27 @@ mod tests {
         assert!(kind(&topic("status", "{res.code} != 0"), &answer(500, "{\"code\": 0}")).is_some());
         // If the flag cannot be read, nobody can tell whether the job is done.
         assert_eq!(kind(&topic("non_empty", "system('ls')"), &answer(200, "x")), Some(Failure::Answer));
+    }
+
+    #[test]
+    fn a_flag_asks_again_and_only_the_receiver_stops_it() {
+        let retry_on = vec!["timeout".parse().unwrap()];
+        let topic = Topic { retry_on, ..topic("non_empty", "{res.code} != 0") };
+        let waits = answer(200, "{\"code\": 1}");
+        let after = Some(Duration::from_secs(7));
+        for (status, retry_after, expected) in [(200, after, None), (503, None, None), (503, after, after)] {
+            let again = judged(&topic, &Answer { status, retry_after, ..waits.clone() });
+            assert!(
+                matches!(&again, Verdict::Again { reason, retry_after } if *retry_after == expected
+                    && reason == "re_notify_flag {res.code} != 0 is true of the answer"),
+                "{again:?}"
+            );
+        }
+        for stops in [Answer { status: 410, ..waits.clone() }, Answer { refuses: true, ..waits.clone() }] {
+            let refused = judged(&topic, &stops);
+            assert!(matches!(refused, Verdict::Refused { .. }), "{refused:?}");
+        }
+        assert_eq!(judged(&topic, &answer(200, "{\"code\": 0}")), Verdict::Accepted);
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod request;
 mod resolve;
 mod sign;
 mod tls;
+mod verify;
 
 use std::io;
 use std::sync::{Arc, mpsc};

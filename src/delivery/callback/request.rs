@@ -24,7 +24,8 @@ pub(super) struct RequestParts {
 /// Where a request goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Receiver {
-    /// Scheme, host and port of the URL. Requests with the same origin may share connections.
+    /// Scheme, host and port of the URL. Requests with the same origin may share connections. A topic that does not check
+    /// certificates has origins of its own.
     pub origin: String,
     /// A name or an address, as it is in the URL.
     pub host: String,
@@ -33,8 +34,9 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    /// Reads the receiver from a URL. None: it has no host or no valid port, or its scheme is neither http nor https.
-    fn from_uri(uri: &Uri) -> Option<Receiver> {
+    /// Reads the receiver from a URL. `verifies`: whether certificates are checked. None: it has no host or no valid port,
+    /// or its scheme is neither http nor https.
+    fn from_uri(uri: &Uri, verifies: bool) -> Option<Receiver> {
         let is_secure = match uri.scheme_str()? {
             "https" => true,
             "http" => false,
@@ -48,7 +50,12 @@ impl Receiver {
             None if is_secure => 443,
             None => 80,
         };
-        let origin = format!("{}://{host}:{port}", if is_secure { "https" } else { "http" });
+        let scheme = match (is_secure, verifies) {
+            (false, _) => "http",
+            (true, true) => "https",
+            (true, false) => "https-unverified",
+        };
+        let origin = format!("{scheme}://{host}:{port}");
         Some(Receiver { origin, host: host.to_owned(), port, is_secure })
     }
 }
@@ -68,21 +75,23 @@ impl RequestParts {
                 added_ms: delivery.stamp_us / 1000,
                 failures: delivery.attempt.saturating_sub(1),
             };
-            Fields::from_body(&delivery.body).with(marks, zone).url_encoded()
+            Fields::from_body(&delivery.body).with(marks, zone)
         };
         let (uri, body, content_type) = match (&topic.method, topic.payload) {
             (topic::Method::Other(text), _) => return Err(format!("the method {text:?} cannot be used")),
             (topic::Method::Get, _) => (with_query(&topic.callback, &form()), None, None),
-            (topic::Method::Post, Payload::Form) => {
-                (topic.callback.clone(), Some(form()), Some("application/x-www-form-urlencoded"))
-            }
+            (topic::Method::Post, Payload::Form) => (
+                topic.callback.clone(),
+                Some(form().url_encoded()),
+                Some("application/x-www-form-urlencoded"),
+            ),
             (topic::Method::Post, Payload::Json) => {
                 (topic.callback.clone(), Some(delivery.body.as_str().to_owned()), Some("application/json"))
             }
         };
         // Errors do not show the URL: it may contain a password, and the body of the job.
         let uri: Uri = uri.parse().map_err(|e| format!("the URL cannot be called: {e}"))?;
-        let receiver = Receiver::from_uri(&uri)
+        let receiver = Receiver::from_uri(&uri, topic.tls_verify)
             .ok_or("the URL cannot be called: it needs http or https, a host and a valid port")?;
         let mut headers = HeaderMap::with_capacity(20);
         let mut own = |name: &'static str, value: String| {
@@ -204,12 +213,23 @@ fn header_text(text: &str, plain: impl Fn(u8) -> bool) -> String {
     out
 }
 
-fn with_query(url: &str, query: &str) -> String {
+/// Returns the URL with the fields in its query. A parameter of the URL is left out if a field has its name, as in the PHP
+/// daemon. The other parameters stay as they are.
+fn with_query(url: &str, fields: &Fields) -> String {
     let url = url.split('#').next().unwrap_or(url);
-    match (query, url.contains('?')) {
-        ("", _) => url.to_owned(),
-        (_, true) => format!("{url}&{query}"),
-        (_, false) => format!("{url}?{query}"),
+    let (place, own) = url.split_once('?').unwrap_or((url, ""));
+    let form = fields.url_encoded();
+    if form.is_empty() {
+        return url.to_owned();
+    }
+    let is_kept = |parameter: &&str| {
+        let name = parameter.split_once('=').map_or(*parameter, |(name, _)| name).replace('+', " ");
+        !fields.has(&percent_decode_str(&name).decode_utf8_lossy())
+    };
+    let kept: Vec<&str> = own.split('&').filter(is_kept).collect();
+    match kept.join("&").as_str() {
+        "" => format!("{place}?{form}"),
+        kept => format!("{place}?{kept}&{form}"),
     }
 }
 
@@ -232,9 +252,33 @@ mod tests {
 
     #[test]
     fn a_query_is_put_behind_the_url() {
-        assert_eq!(with_query("http://h/p", "a=1"), "http://h/p?a=1");
-        assert_eq!(with_query("http://h/p?x=2#f", "a=1"), "http://h/p?x=2&a=1");
-        assert_eq!(with_query("http://h/p", ""), "http://h/p");
+        let of = |url: &str, body: &str| with_query(url, &Fields::from_body(&Body::parse(body).unwrap()));
+        assert_eq!(of("http://h/p", "{\"a\":1}"), "http://h/p?a=1");
+        assert_eq!(of("http://h/p?x=2#f", "{\"a\":1}"), "http://h/p?x=2&a=1");
+        assert_eq!(of("http://h/p", "{}"), "http://h/p");
+        assert_eq!(of("http://h/p?a=2&a=3", "{}"), "http://h/p?a=2&a=3");
+    }
+
+    #[test]
+    fn a_field_replaces_the_parameter_of_its_name() {
+        let of = |query: &str, body: &str| {
+            with_query(&format!("http://h/?{query}"), &Fields::from_body(&Body::parse(body).unwrap()))
+        };
+        assert_eq!(of("id=0&x=%20a+&&y", r#"{"id":1}"#), "http://h/?x=%20a+&&y&id=1");
+        assert_eq!(of("id=0", r#"{"id":1}"#), "http://h/?id=1");
+        assert_eq!(
+            of("a%20b=1&a+b=2&%E4%B8%AD=3&k", r#"{"a b":7,"中":8,"k":9}"#),
+            "http://h/?a%20b=7&%E4%B8%AD=8&k=9"
+        );
+        assert_eq!(of("ID=0&id2=3&%69d=4&%=5&%ff=6", r#"{"id":1}"#), "http://h/?ID=0&id2=3&%=5&%ff=6&id=1");
+        // The PHP daemon's own fields count as well.
+        let delivery = delivery("t", "1");
+        let topic = Topic {
+            method: topic::Method::Get,
+            ..Topic::new(delivery.key.topic.clone(), "http://h/?notify_time=0&a=0")
+        };
+        let request = RequestParts::new(&topic, &delivery, false, &TimeZone::UTC, 7).unwrap().request;
+        assert_eq!(request.uri().to_string().matches("notify_time=").count(), 1, "{}", request.uri());
     }
 
     #[test]

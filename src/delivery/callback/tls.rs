@@ -1,10 +1,13 @@
 //! TLS for callbacks: the authorities that sign receivers' certificates, dq's own certificate, and the handshake. All
-//! connections share one configuration. It is made for the first connection, so that the system's certificates are read
-//! once.
+//! connections share one configuration, and those of topics with `tls_verify = false` another one. Each is made for its
+//! first connection, so that the system's certificates are read once, and only if they are needed.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -14,12 +17,27 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::failure::CallFailure;
+use super::verify::{AnyCertificate, KnownCertificates};
 use model::settings;
+
+/// A configuration, or why it cannot be made.
+type Configured = Result<Arc<ClientConfig>, String>;
 
 /// Makes TLS connections.
 pub(super) struct Tls {
     settings: settings::TlsSettings,
-    config: OnceLock<Result<Arc<ClientConfig>, String>>,
+    verified: OnceLock<Configured>,
+    unverified: OnceLock<Configured>,
+}
+
+/// How the connection to a receiver is secured.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Handshake<'a> {
+    pub tls: &'a Tls,
+    /// The host of the receiver: a name or an address, without brackets.
+    pub host: &'a str,
+    /// Whether the certificate of the receiver is checked.
+    pub verifies: bool,
 }
 
 impl fmt::Debug for Tls {
@@ -30,50 +48,71 @@ impl fmt::Debug for Tls {
 
 impl Tls {
     pub(super) fn new(settings: settings::TlsSettings) -> Tls {
-        Tls { settings, config: OnceLock::new() }
+        Tls { settings, verified: OnceLock::new(), unverified: OnceLock::new() }
     }
 
     /// Returns the configuration. The system's certificates are read on another thread, because the thread of the calls
     /// must not wait for files.
-    async fn config(&self) -> Result<Arc<ClientConfig>, String> {
-        if let Some(made) = self.config.get() {
+    async fn config(&self, verifies: bool) -> Configured {
+        let place = if verifies { &self.verified } else { &self.unverified };
+        if let Some(made) = place.get() {
             return made.clone();
         }
         let settings = self.settings.clone();
-        let made = tokio::task::spawn_blocking(move || configure(&settings).map(Arc::new)).await;
+        let made = tokio::task::spawn_blocking(move || configure(&settings, verifies).map(Arc::new)).await;
         let made = made.unwrap_or_else(|e| Err(format!("the certificates cannot be read: {e}")));
-        self.config.get_or_init(|| made).clone()
+        place.get_or_init(|| made).clone()
     }
+}
 
+impl Handshake<'_> {
     /// Does the handshake.
-    pub(super) async fn wrap(&self, tcp: TcpStream, host: &str) -> Result<TlsStream<TcpStream>, CallFailure> {
+    pub(super) async fn over(&self, tcp: TcpStream) -> Result<TlsStream<TcpStream>, CallFailure> {
+        let Handshake { tls, host, verifies } = *self;
         let name = ServerName::try_from(host.to_owned()).map_err(|_| {
             CallFailure::no_connection(format!("{host:?} is not a name that a certificate can have"))
         })?;
-        let connector = TlsConnector::from(self.config().await.map_err(CallFailure::no_connection)?);
+        let connector = TlsConnector::from(tls.config(verifies).await.map_err(CallFailure::no_connection)?);
         connector.connect(name, tcp).await.map_err(|e| CallFailure::of_connection(&e))
     }
 }
 
-fn configure(settings: &settings::TlsSettings) -> Result<ClientConfig, String> {
+/// Returns the verifier of receivers' certificates: those of the authorities that the host trusts, and `ca`.
+fn known_certificates(
+    ca: Option<&str>,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ServerCertVerifier>, String> {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
     roots.add_parsable_certificates(found.certs);
-    if let Some(ca) = &settings.ca {
-        for certificate in CertificateDer::pem_slice_iter(ca.as_bytes()) {
-            let certificate = certificate.map_err(|e| format!("callback.ca_file: {e}"))?;
-            roots.add(certificate).map_err(|e| format!("callback.ca_file: {e}"))?;
-        }
+    let mut named = Vec::new();
+    for certificate in CertificateDer::pem_slice_iter(ca.unwrap_or_default().as_bytes()) {
+        let certificate = certificate.map_err(|e| format!("callback.ca_file: {e}"))?;
+        roots.add(certificate.clone()).map_err(|e| format!("callback.ca_file: {e}"))?;
+        named.push(certificate);
     }
     if roots.is_empty() {
         return Err(
             "this host trusts no certificate: install ca-certificates, or set callback.ca_file".into()
         );
     }
-    let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+    let authorities = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
+        .build()
+        .map_err(|e| e.to_string())?;
+    Ok(Arc::new(KnownCertificates { authorities, named }))
+}
+
+fn configure(settings: &settings::TlsSettings, verifies: bool) -> Result<ClientConfig, String> {
+    let provider = Arc::new(default_provider());
+    let verifier: Arc<dyn ServerCertVerifier> = match verifies {
+        true => known_certificates(settings.ca.as_deref(), &provider)?,
+        false => Arc::new(AnyCertificate(Arc::clone(&provider))),
+    };
+    let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|e| e.to_string())?
-        .with_root_certificates(roots);
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
     let Some((chain, key)) = &settings.own else { return Ok(builder.with_no_client_auth()) };
     let chain: Vec<CertificateDer<'_>> = CertificateDer::pem_slice_iter(chain.as_bytes())
         .collect::<Result<_, _>>()

@@ -47,10 +47,10 @@ impl Function {
     /// Returns how many arguments the function takes.
     pub(super) fn arguments(self) -> RangeInclusive<usize> {
         match self {
-            Function::Strlen | Function::Count | Function::Empty | Function::Intval => 1..=1,
-            Function::InArray => 2..=3,
+            Function::Strlen | Function::Empty => 1..=1,
+            Function::Count | Function::Intval => 1..=2,
+            Function::InArray | Function::Strpos => 2..=3,
             Function::Isset => 1..=32,
-            Function::Strpos => 2..=2,
         }
     }
 
@@ -59,21 +59,51 @@ impl Function {
         let length = |text: &str| Value::Int(i64::try_from(text.len()).unwrap_or(i64::MAX));
         match (self, arguments) {
             (Function::Strlen, [text]) => text.as_text().map_or(Value::Null, |text| length(&text)),
-            (Function::Count, [array]) => array.count().map_or(Value::Null, Value::Int),
+            (Function::Count, [array, mode @ ..]) => {
+                let count = match mode.first().map_or(Some(0), Value::argument) {
+                    Some(0) => array.count(false),
+                    Some(1) => array.count(true),
+                    _ => None,
+                };
+                count.map_or(Value::Null, Value::Int)
+            }
             (Function::InArray, [wanted, array, strict @ ..]) => {
                 let is_strict = strict.first().is_some_and(Value::is_true);
                 array.has_item(wanted, is_strict).map_or(Value::Null, Value::Bool)
             }
             (Function::Isset, all) => Value::Bool(!all.iter().any(|value| matches!(value, Value::Null))),
             (Function::Empty, [value]) => Value::Bool(!value.is_true()),
-            (Function::Intval, [value]) => Value::Int(value.whole()),
-            (Function::Strpos, [text, part]) => match (text.as_text(), part.as_text()) {
-                (Some(text), Some(part)) => text
-                    .find(&*part)
-                    .map_or(Value::Bool(false), |at| Value::Int(i64::try_from(at).unwrap_or(i64::MAX))),
-                _ => Value::Null,
+            (Function::Intval, [value, base @ ..]) => match base.first().map_or(Some(10), Value::argument) {
+                Some(base) => Value::Int(value.whole_in(base)),
+                None => Value::Null,
             },
+            (Function::Strpos, [text, part, offset @ ..]) => {
+                let offset = offset.first().map_or(Some(0), Value::argument);
+                match (text.as_text(), part.as_text(), offset) {
+                    (Some(text), Some(part), Some(offset)) => position(&text, &part, offset),
+                    _ => Value::Null,
+                }
+            }
             _ => Value::Null,
         }
     }
+}
+
+/// Returns where a part first occurs in a text, in bytes, from an offset on. A negative offset counts from the end. Null
+/// where PHP ends with an error: the offset is outside of the text.
+fn position<'a>(text: &str, part: &str, offset: i64) -> Value<'a> {
+    let length = i64::try_from(text.len()).unwrap_or(i64::MAX);
+    let start = if offset < 0 { length.saturating_add(offset) } else { offset };
+    let Some(start) = usize::try_from(start).ok().filter(|start| *start <= text.len()) else {
+        return Value::Null;
+    };
+    let at = match part {
+        "" => Some(start),
+        // A part begins with a whole character. So it cannot occur before the next one begins.
+        part => {
+            let start = text.ceil_char_boundary(start);
+            text[start..].find(part).map(|at| start + at)
+        }
+    };
+    at.map_or(Value::Bool(false), |at| Value::Int(i64::try_from(at).unwrap_or(i64::MAX)))
 }

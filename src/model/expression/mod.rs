@@ -20,7 +20,7 @@ use self::value::Value;
 /// The longest text, in bytes.
 pub const LENGTH_MAX: usize = 4096;
 
-/// How deep parentheses and signs may be nested.
+/// How deep parentheses, lists and signs may be nested.
 const DEPTH_MAX: usize = 32;
 
 /// Why a text is not an expression.
@@ -60,6 +60,8 @@ enum Term {
     Int(i64),
     Float(f64),
     Text(String),
+    /// `[1, 'a']` or `array(1, 'a')`.
+    List(Vec<Term>),
     /// `{status}`.
     Status,
     /// `{res.a.b}`: the names after `res`.
@@ -114,6 +116,7 @@ impl Term {
             Term::Int(n) => Value::Int(*n),
             Term::Float(n) => Value::Float(*n),
             Term::Text(text) => Value::Text(text),
+            Term::List(terms) => Value::List(terms.iter().map(|term| term.value(answer)).collect()),
             Term::Status => Value::Int(answer.status.into()),
             Term::Member(path) => answer.res.map_or(Value::Null, |res| Value::member(res, path)),
             Term::Not(term) => Value::Bool(!term.value(answer).is_true()),
@@ -314,6 +317,7 @@ mod tests {
             // PHP ends with an error here, so the flag is not true.
             ("{res.n} % 0", false),
             ("'abc' % 2 === null", true),
+            ("'2abc' % 8 === 2 && -'2abc' === -2 && +' 3x' === 3 && -'1.5e1z' === -15.0", true),
             ("strlen({res.t}) == 3 && strlen('') === 0", true),
             ("strlen({res.zh}) === 3", true),
             ("strlen({res.n}) === 1 && strlen({res.yes}) === 1 && strlen({res.nul}) === 0", true),
@@ -338,6 +342,43 @@ mod tests {
             ("strpos({res.t}, 'c') === 2 && strpos({res.t}, 'a') === 0", true),
             ("strpos({res.t}, 'x') === false && strpos({res.t}, '') === 0", true),
             ("strpos({res.zh}, '中') !== FALSE && STRLEN('a') == 1", true),
+        ] {
+            assert_eq!(holds(text, res.clone()), expected, "{text}");
+        }
+    }
+
+    /// The expected values are those of PHP 8.2.
+    #[test]
+    fn lists_in_expressions_are_arrays_of_php() {
+        let res = json!({"code": 2, "list": [1, 2], "deep": [1, [2, 3]], "o": {"0": 1, "1": 2}, "none": []});
+        for (text, expected) in [
+            ("in_array({res.code}, [1, 2])", true),
+            ("in_array({res.code}, array(1, 3))", false),
+            ("in_array('2', [1, 2], true) || !in_array('2', [1, 2])", false),
+            ("in_array({res.list}, [[1, 2], 3]) && in_array(null, [0]) && !in_array('abc', [0])", true),
+            ("[1, 2] == {res.list} && {res.list} === [1, 2] && [1, 2] == {res.o}", true),
+            ("[1, 2] == [1, '2'] && [1, 2] !== [1, '2'] && [null] == [false]", true),
+            ("[1, 2] < [1, 3] && [3] < [1, 2] && [1] > 'z' && 1 != [1]", true),
+            ("[] == null && [] == false && [] != '' && ![] && empty([]) && {res.none} === []", true),
+            ("Array(1, array(2),) == [1, [2],] && array() === []", true),
+            ("count([1, 2]) === 2 && count(array()) === 0 && count([{res.list}, 1]) === 2", true),
+            ("count({res.deep}, 1) === 4 && count({res.deep}, 0) === 2 && count([1, [2]], true) === 3", true),
+            ("count([1], 2) === null && count([1], 'abc') === null && count([1], null) === 1", true),
+            ("[1] % 2 === null && -[1] === null && strlen([]) === null && intval([1], 8) === 1", true),
+            ("strpos('abcabc', 'c', 3) === 5 && strpos('abcabc', 'c', -1) === 5", true),
+            (
+                "strpos('abcabc', 'a', -3) === 3 && strpos('abc', '', 3) === 3 && strpos('abc', 'c', '1') === 2",
+                true,
+            ),
+            ("strpos('abc', 'c', 3) === false && strpos('abc', 'c', 4) === null", true),
+            ("strpos('abc', 'c', -4) === null && strpos('abc', 'c', 'x') === null", true),
+            ("strpos('中文', '文', 1) === 3 && strpos('中文', '', 1) === 1", true),
+            ("intval('12', 8) === 10 && intval(42, 8) === 42 && intval(' 12abc', 16) === 76476", true),
+            ("intval('0x1A', 16) === 26 && intval('0x1A', 0) === 26 && intval('042', 0) === 34", true),
+            ("intval('0b11', 0) === 3 && intval('-0b11', 2) === -3 && intval('0x', 16) === 0", true),
+            ("intval('zz', 36) === 1295 && intval('zz', 37) === 0 && intval('12', -3) === 0", true),
+            ("intval('12', null) === 12 && intval('12', 'x') === null && intval('1e3', 10) === 1000", true),
+            ("intval('99999999999999999999', 16) === 9223372036854775807", true),
         ] {
             assert_eq!(holds(text, res.clone()), expected, "{text}");
         }
@@ -386,6 +427,14 @@ mod tests {
             ("strlen", 7, "( is missing"),
             ("strlen()", 8, "missing"),
             ("strlen(1, 2)", 7, "1 to 1"),
+            ("intval(1, 2, 3)", 7, "1 to 2"),
+            ("[1", 3, "]"),
+            ("[1 2]", 4, "]"),
+            ("array(1]", 8, ")"),
+            ("array == 1", 7, "( is missing"),
+            ("[,] == 1", 2, "missing"),
+            ("1]", 2, "[ "),
+            ("['a' => 1]", 6, "no keys"),
             ("strlen(1", 9, ")"),
             ("1, 2", 2, "operator"),
             ("1 % ", 5, "missing"),
@@ -412,6 +461,9 @@ mod tests {
         let deep = |n: usize| format!("{}1{}", "(".repeat(n), ")".repeat(n));
         assert!(Expression::parse(&deep(DEPTH_MAX)).is_ok());
         assert!(Expression::parse(&deep(DEPTH_MAX + 1)).unwrap_err().problem.contains("32"));
+        let lists = |n: usize| format!("{}{}", "[".repeat(n), "]".repeat(n));
+        assert!(Expression::parse(&lists(DEPTH_MAX)).is_ok());
+        assert!(Expression::parse(&lists(DEPTH_MAX + 2)).unwrap_err().problem.contains("32"));
         assert!(Expression::parse(&format!("{}1", "!".repeat(1000))).is_err());
         assert!(Expression::parse(&" ".repeat(LENGTH_MAX + 1)).is_err());
         let row = format!("1{}", "&&1".repeat(1000));
@@ -420,7 +472,14 @@ mod tests {
     }
 
     fn pieces() -> impl Strategy<Value = String> {
-        const PIECES: [&str; 34] = [
+        const PIECES: [&str; 41] = [
+            "[",
+            "]",
+            " array(",
+            "count(",
+            "strpos(",
+            "intval(",
+            "-7",
             " % ",
             ",",
             "in_array(",

@@ -54,6 +54,7 @@ pub(super) fn parse(text: &str, is_flag: bool) -> Result<Term, ExpressionError> 
     match parser.words.get(parser.at) {
         None => Ok(term),
         Some((_, Lexeme::Close)) => Err(parser.wrong("this ) has no matching (")),
+        Some((_, Lexeme::CloseList)) => Err(parser.wrong("this ] has no matching [ before it")),
         Some(_) => Err(parser.wrong("an operator is missing before this, such as == or &&")),
     }
 }
@@ -146,9 +147,27 @@ impl Parser {
         Ok(arguments)
     }
 
+    /// Parses the items of a list, up to the word that closes it. A comma may stand after the last item, as in PHP.
+    fn items(&mut self, closing: &Lexeme, depth: usize) -> Result<Vec<Term>, ExpressionError> {
+        let mut items = Vec::new();
+        while self.peek() != Some(closing) {
+            items.push(self.term(Rank::Or, depth)?);
+            match self.peek() {
+                Some(Lexeme::Comma) => self.at += 1,
+                word if word == Some(closing) => {}
+                _ => {
+                    let sign = if *closing == Lexeme::CloseList { "]" } else { ")" };
+                    return Err(self.wrong(format!("a , or {sign} is missing here")));
+                }
+            }
+        }
+        self.at += 1;
+        Ok(items)
+    }
+
     fn operand(&mut self, depth: usize) -> Result<Term, ExpressionError> {
         if depth > DEPTH_MAX {
-            return Err(self.wrong(format!("more than {DEPTH_MAX} parentheses and signs are nested")));
+            return Err(self.wrong(format!("more than {DEPTH_MAX} parentheses, lists and signs are nested")));
         }
         let Some(word) = self.peek().cloned() else {
             return Err(self.wrong("a member, a number or a text is missing at the end"));
@@ -171,6 +190,14 @@ impl Parser {
             // A plus negates twice, so that a string becomes a number, as in PHP.
             Lexeme::Plus => Term::Minus(Box::new(Term::Minus(Box::new(self.operand(depth + 1)?)))),
             Lexeme::Function(function) => Term::Call(function, self.arguments(function, depth + 1)?),
+            Lexeme::OpenList => Term::List(self.items(&Lexeme::CloseList, depth + 1)?),
+            Lexeme::Array => {
+                if self.peek() != Some(&Lexeme::Open) {
+                    return Err(self.wrong("a ( is missing after array"));
+                }
+                self.at += 1;
+                Term::List(self.items(&Lexeme::Close, depth + 1)?)
+            }
             Lexeme::Open => {
                 let term = self.term(Rank::Or, depth + 1)?;
                 if self.peek() != Some(&Lexeme::Close) {
@@ -185,6 +212,7 @@ impl Parser {
                 }
             }
             Lexeme::Close
+            | Lexeme::CloseList
             | Lexeme::Comma
             | Lexeme::Percent
             | Lexeme::Compare(_)

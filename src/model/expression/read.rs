@@ -27,6 +27,12 @@ pub(super) enum Lexeme {
     Plus,
     Open,
     Close,
+    /// `[`.
+    OpenList,
+    /// `]`.
+    CloseList,
+    /// `array`, which begins a list in parentheses.
+    Array,
     Comma,
     Percent,
     Function(Function),
@@ -35,7 +41,7 @@ pub(super) enum Lexeme {
 }
 
 /// The known words, for messages about an unknown one.
-const KNOWN: &str = "known are {status}, {res.member}, numbers, 'texts', true, false, null, == != === !== < <= > >= % && || ! ( ), \
+const KNOWN: &str = "known are {status}, {res.member}, numbers, 'texts', lists such as [1, 2], true, false, null, == != === !== < <= > >= % && || ! ( ), \
     and the functions strlen, count, in_array, isset, empty, intval, strpos";
 
 /// Reads all words, each with the position of its first character, from 1.
@@ -98,7 +104,7 @@ impl Reader {
     }
 
     fn operator(&mut self) -> Result<Lexeme, ExpressionError> {
-        const OPERATORS: [(&str, Lexeme); 21] = [
+        const OPERATORS: [(&str, Lexeme); 24] = [
             // The longer ones first.
             ("===", Lexeme::Compare(Compare::Identical)),
             ("!==", Lexeme::Compare(Compare::NotIdentical)),
@@ -116,10 +122,13 @@ impl Reader {
             ("+", Lexeme::Plus),
             ("(", Lexeme::Open),
             (")", Lexeme::Close),
+            ("[", Lexeme::OpenList),
+            ("]", Lexeme::CloseList),
             (";", Lexeme::End),
             (",", Lexeme::Comma),
             ("%", Lexeme::Percent),
-            // These are refused. The message says which operator was meant.
+            // These are refused. The message says what was meant.
+            ("=>", Lexeme::Null),
             ("=", Lexeme::Null),
             ("&", Lexeme::Null),
         ];
@@ -127,8 +136,12 @@ impl Reader {
         let found = OPERATORS.iter().find(|(sign, _)| rest.starts_with(sign));
         match found {
             Some((sign, Lexeme::Null)) => {
-                let meant = if *sign == "=" { "==" } else { "&&" };
-                Err(Reader::wrong(self.at, format!("{sign:?} is not understood; is {meant:?} meant?")))
+                let hint = match *sign {
+                    "=" => "is \"==\" meant?",
+                    "&" => "is \"&&\" meant?",
+                    _ => "a list has no keys: write [1, 2]; or is \">=\" meant?",
+                };
+                Err(Reader::wrong(self.at, format!("{sign:?} is not understood; {hint}")))
             }
             Some((sign, word)) => {
                 self.at += sign.len();
@@ -153,6 +166,7 @@ impl Reader {
             "null" => Ok(Lexeme::Null),
             "and" => Ok(Lexeme::And),
             "or" => Ok(Lexeme::Or),
+            "array" => Ok(Lexeme::Array),
             name_in_lower_case => Function::named(name_in_lower_case)
                 .map(Lexeme::Function)
                 .ok_or_else(|| Reader::wrong(start, format!("{name:?} is not understood; {KNOWN}"))),

@@ -13,8 +13,10 @@ pub(super) enum Value<'a> {
     Int(i64),
     Float(f64),
     Text(&'a str),
-    /// An array or an object. In PHP, both are arrays.
+    /// An array or an object of the answer. In PHP, both are arrays.
     Array(&'a Json),
+    /// An array that stands in the expression.
+    List(Vec<Value<'a>>),
 }
 
 /// The value of a number or of a numeric string.
@@ -72,15 +74,15 @@ impl<'a> Value<'a> {
             Value::Int(n) => *n != 0,
             Value::Float(n) => *n != 0.0,
             Value::Text(text) => !matches!(*text, "" | "0"),
-            Value::Array(json) => len(json) > 0,
+            Value::Array(_) | Value::List(_) => self.len() > 0,
         }
     }
 
     /// `%`, of whole numbers. Null where PHP ends with an error: one of the values is no number, or the second is 0.
     pub(super) fn remainder(&self, other: &Value<'_>) -> Value<'a> {
         let whole = |value: &Value<'_>| match value {
-            Value::Text(text) if numeric(text).is_none() => None,
-            Value::Array(_) => None,
+            Value::Text(text) if leading_number(text).is_none() => None,
+            Value::Array(_) | Value::List(_) => None,
             other => Some(other.whole()),
         };
         match (whole(self), whole(other)) {
@@ -103,34 +105,74 @@ impl<'a> Value<'a> {
                 Some(Number::Float(n)) => n as i64,
                 None => 0,
             },
-            Value::Array(json) => (len(json) > 0).into(),
+            Value::Array(_) | Value::List(_) => (self.len() > 0).into(),
         }
+    }
+
+    /// Returns the whole number that PHP's `intval` makes of the value in a base, which matters for a text only. The
+    /// number at the beginning of the text counts. A base that does not exist gives 0, as in PHP.
+    pub(super) fn whole_in(&self, base: i64) -> i64 {
+        let Value::Text(text) = self else { return self.whole() };
+        if base == 10 {
+            return self.whole();
+        }
+        let text = text.trim_start_matches(is_space);
+        let (is_negative, digits) = match text.strip_prefix('-') {
+            Some(rest) => (true, rest),
+            None => (false, text.strip_prefix('+').unwrap_or(text)),
+        };
+        let after =
+            |letter: char| digits.strip_prefix('0')?.strip_prefix([letter, letter.to_ascii_uppercase()]);
+        let (base, digits) = match (base, after('x'), after('b')) {
+            (0 | 16, Some(rest), _) => (16, rest),
+            (0 | 2, _, Some(rest)) => (2, rest),
+            (0, ..) if digits.starts_with('0') => (8, digits),
+            (0, ..) => (10, digits),
+            (base, ..) => (base, digits),
+        };
+        let Some(base) = u32::try_from(base).ok().filter(|base| (2..=36).contains(base)) else { return 0 };
+        let mut number = 0_i64;
+        for digit in digits.chars().map_while(|c| c.to_digit(base)) {
+            let digit = if is_negative { -i64::from(digit) } else { i64::from(digit) };
+            number = number.saturating_mul(base.into()).saturating_add(digit);
+        }
+        number
     }
 
     /// Returns the text that PHP makes of the value for a function. None: an array has none.
     pub(super) fn as_text(&self) -> Option<Cow<'a, str>> {
         match self {
             Value::Bool(true) => Some("1".into()),
-            Value::Array(_) => None,
+            Value::Array(_) | Value::List(_) => None,
             other => Some(other.text()),
         }
     }
 
-    /// Returns how many items an array has. None: it is no array.
-    pub(super) fn count(&self) -> Option<i64> {
+    /// Returns the value as a function takes it for a whole number. None where PHP ends with an error.
+    pub(super) fn argument(&self) -> Option<i64> {
         match self {
-            Value::Array(json) => i64::try_from(len(json)).ok(),
-            _ => None,
+            Value::Text(text) => numeric(text).map(|_| self.whole()),
+            Value::Array(_) | Value::List(_) => None,
+            other => Some(other.whole()),
         }
+    }
+
+    /// Returns how many items an array has. `is_deep`: the items of its arrays count as well. None: it is no array.
+    pub(super) fn count(&self, is_deep: bool) -> Option<i64> {
+        if !self.is_array() {
+            return None;
+        }
+        let inner = |item: Value<'_>| item.count(true).unwrap_or(0);
+        let deeper: i64 = if is_deep { self.items().map(|(_, item)| inner(item)).sum() } else { 0 };
+        i64::try_from(self.len()).ok()?.checked_add(deeper)
     }
 
     /// Returns whether an array has an item that is equal to a value, or identical. None: it is no array.
     pub(super) fn has_item(&self, wanted: &Value<'_>, is_strict: bool) -> Option<bool> {
-        let Value::Array(json) = self else { return None };
-        Some(items(json).any(|(_, item)| {
-            let item = Value::from_json(item);
+        let is_it = |(_, item): (_, Value<'a>)| {
             if is_strict { item.is_identical(wanted) } else { item.equals(wanted) }
-        }))
+        };
+        self.is_array().then(|| self.items().any(is_it))
     }
 
     /// Returns the number with the other sign. Null: the value is not a number. (PHP fails there with an error.)
@@ -138,6 +180,8 @@ impl<'a> Value<'a> {
         let number = match self {
             Value::Null => Some(Number::Int(0)),
             Value::Bool(b) => Some(Number::Int((*b).into())),
+            // A number at the beginning is enough for PHP.
+            Value::Text(text) => leading_number(text),
             other => other.number(),
         };
         match number {
@@ -180,12 +224,11 @@ impl<'a> Value<'a> {
             (Value::Int(a), Value::Int(b)) => a == b,
             (Value::Float(a), Value::Float(b)) => a == b,
             (Value::Text(a), Value::Text(b)) => a == b,
-            (Value::Array(a), Value::Array(b)) => {
-                let is_same = |(name, item): (String, &Json)| {
-                    item_of(b, &name)
-                        .is_some_and(|other| Value::from_json(item).is_identical(&Value::from_json(other)))
+            (a, b) if a.is_array() && b.is_array() => {
+                let is_same = |(name, item): (String, Value<'a>)| {
+                    b.item(&name).is_some_and(|other| item.is_identical(&other))
                 };
-                len(a) == len(b) && items(a).all(is_same)
+                a.len() == b.len() && a.items().all(is_same)
             }
             _ => false,
         }
@@ -200,9 +243,9 @@ impl<'a> Value<'a> {
             (Value::Null | Value::Bool(_), _) | (_, Value::Null | Value::Bool(_)) => {
                 Some(self.is_true().cmp(&other.is_true()))
             }
-            (Value::Array(a), Value::Array(b)) => compare_arrays(a, b),
-            (Value::Array(_), _) => Some(Ordering::Greater),
-            (_, Value::Array(_)) => Some(Ordering::Less),
+            (a, b) if a.is_array() && b.is_array() => compare_arrays(a, b),
+            (a, _) if a.is_array() => Some(Ordering::Greater),
+            (_, b) if b.is_array() => Some(Ordering::Less),
             _ => match (self.number(), other.number()) {
                 // Two strings whose numbers are too large to show their difference are compared as strings.
                 (Some(Number::Float(x)), Some(Number::Float(y)))
@@ -219,44 +262,63 @@ impl<'a> Value<'a> {
     }
 }
 
+/// Arrays: those of the answer, and those that stand in the expression.
+impl<'a> Value<'a> {
+    fn is_array(&self) -> bool {
+        matches!(self, Value::Array(_) | Value::List(_))
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Value::Array(Json::Array(items)) => items.len(),
+            Value::Array(Json::Object(members)) => members.len(),
+            Value::List(items) => items.len(),
+            _ => 0,
+        }
+    }
+
+    /// Returns the items of an array, with their names.
+    fn items(&self) -> Box<dyn Iterator<Item = (String, Value<'a>)> + '_> {
+        let number = |n: usize| n.to_string();
+        match self {
+            Value::Array(Json::Array(items)) => {
+                Box::new(items.iter().enumerate().map(move |(n, item)| (number(n), Value::from_json(item))))
+            }
+            Value::Array(Json::Object(members)) => {
+                Box::new(members.iter().map(|(name, item)| (name.clone(), Value::from_json(item))))
+            }
+            Value::List(items) => {
+                Box::new(items.iter().enumerate().map(move |(n, item)| (number(n), item.clone())))
+            }
+            _ => Box::new(std::iter::empty()),
+        }
+    }
+
+    /// Returns the item of an array that has a name.
+    fn item(&self, name: &str) -> Option<Value<'a>> {
+        match self {
+            Value::Array(Json::Array(items)) => items.get(name.parse::<usize>().ok()?).map(Value::from_json),
+            Value::Array(Json::Object(members)) => members.get(name).map(Value::from_json),
+            Value::List(items) => items.get(name.parse::<usize>().ok()?).cloned(),
+            _ => None,
+        }
+    }
+}
+
 /// Compares two arrays. The one with fewer items is smaller. With the same number of items, the first ones that differ
 /// decide. If the other array lacks a name, there is no order.
-fn compare_arrays(a: &Json, b: &Json) -> Option<Ordering> {
-    let by_length = len(a).cmp(&len(b));
+fn compare_arrays(a: &Value<'_>, b: &Value<'_>) -> Option<Ordering> {
+    let by_length = a.len().cmp(&b.len());
     if by_length.is_ne() {
         return Some(by_length);
     }
-    for (name, item) in items(a) {
-        let order = Value::from_json(item).compare(&Value::from_json(item_of(b, &name)?))?;
+    for (name, item) in a.items() {
+        let order = item.compare(&b.item(&name)?)?;
         if order.is_ne() {
             return Some(order);
         }
     }
     Some(Ordering::Equal)
-}
-
-fn len(array: &Json) -> usize {
-    match array {
-        Json::Array(items) => items.len(),
-        Json::Object(members) => members.len(),
-        _ => 0,
-    }
-}
-
-fn items(array: &Json) -> Box<dyn Iterator<Item = (String, &Json)> + '_> {
-    match array {
-        Json::Array(items) => Box::new(items.iter().enumerate().map(|(n, item)| (n.to_string(), item))),
-        Json::Object(members) => Box::new(members.iter().map(|(name, item)| (name.clone(), item))),
-        _ => Box::new(std::iter::empty()),
-    }
-}
-
-fn item_of<'j>(array: &'j Json, name: &str) -> Option<&'j Json> {
-    match array {
-        Json::Array(items) => items.get(name.parse::<usize>().ok()?),
-        Json::Object(members) => members.get(name),
-        _ => None,
-    }
 }
 
 /// Returns the number at the beginning of a string. None: it does not begin with one.

@@ -3,6 +3,7 @@
 //! its page exists.
 
 mod histogram;
+mod labels;
 mod lateness;
 mod page;
 mod page_1;
@@ -12,6 +13,8 @@ mod text;
 use std::collections::BTreeMap;
 
 pub use self::histogram::{ATTEMPT_BOUNDS, Histogram, STORE_BOUNDS};
+use self::labels::CODE_CLASSES;
+pub use self::labels::{AddOutcome, AttemptOutcome, DeathCause, DeleteOutcome, Operation, PurgeCause};
 pub use self::lateness::{LATENESS_BOUNDS, LATENESS_RANGES, LATENESS_SHOWN, Lateness};
 pub use self::page::{BYTES, Cells, FIXED_BYTES, Page, ROW_BYTES, VERSION, WORDS};
 pub use self::page_1::BYTES_1;
@@ -21,113 +24,6 @@ pub use self::text::{MetricKind, Text};
 /// The name under which dq counts together the topics beyond those that a page has room for, and names that are not
 /// valid for a topic.
 pub const OTHER: &str = "(other)";
-
-/// The outcome of an add.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AddOutcome {
-    /// Stored.
-    New,
-    /// Stored, and an existing job with its id was replaced.
-    Replaced,
-    /// An existing job with its id was kept, by `keep`.
-    Kept,
-    /// An existing job with its id was kept, by `reject`.
-    Exists,
-    /// The store did not accept it.
-    Failed,
-    /// The store may or may not have stored it.
-    Unknown,
-    /// It was refused before the store was called, or because of a quota.
-    Refused,
-}
-
-impl AddOutcome {
-    const NAMES: [&str; 7] = ["new", "replaced", "kept", "exists", "failed", "unknown", "refused"];
-}
-
-/// The outcome of a delete.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeleteOutcome {
-    /// The job was there, and was deleted.
-    Deleted,
-    /// There was no such job.
-    NotFound,
-    /// The store did not delete the job, or may not have deleted it.
-    Failed,
-}
-
-impl DeleteOutcome {
-    const NAMES: [&str; 3] = ["deleted", "not_found", "failed"];
-}
-
-/// How an attempt ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AttemptOutcome {
-    /// The receiver accepted the job.
-    Accepted,
-    /// The receiver did not accept the job.
-    Failed,
-    /// The receiver refused the job for good.
-    Refused,
-}
-
-impl AttemptOutcome {
-    const NAMES: [&str; 3] = ["accepted", "failed", "refused"];
-}
-
-/// The classes of HTTP statuses. The first one means that there was no answer.
-const CODE_CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
-
-/// Why a job became a dead letter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeathCause {
-    /// Its callbacks failed until its attempts were used up, or the receiver refused it.
-    Callback,
-    /// Its last lease expired: nobody settled it.
-    Lease,
-}
-
-impl DeathCause {
-    const NAMES: [&str; 2] = ["callback", "lease"];
-}
-
-/// Why a dead letter was removed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PurgeCause {
-    /// Somebody asked for it.
-    Asked,
-    /// The topic's time for keeping dead letters was over.
-    Retention,
-}
-
-impl PurgeCause {
-    const NAMES: [&str; 2] = ["asked", "retention"];
-}
-
-/// The kinds of calls to the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
-    /// Adds of jobs, in batches.
-    Add,
-    /// A job, a listing, counts.
-    Read,
-    /// Deletes, in batches.
-    Delete,
-    /// Changes, redrives and purges.
-    Change,
-    /// Promotions of due jobs, in batches.
-    Promote,
-    /// Leases, in batches.
-    Lease,
-    /// Outcomes, in batches.
-    Settle,
-    /// Ends of leases that expired, or whose owner is gone.
-    Expire,
-}
-
-impl Operation {
-    const NAMES: [&str; 8] = ["add", "read", "delete", "change", "promote", "lease", "settle", "expire"];
-}
 
 // Where the numbers of a topic are among its cells. New numbers are added at the end: they are 0 in the pages of
 // releases that do not know them.

@@ -2,7 +2,7 @@
 //! sealed memory and hands them to its child processes, and nobody changes them.
 
 mod alert;
-mod files;
+mod registry;
 mod safety;
 
 use std::fmt;
@@ -14,6 +14,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 pub use self::alert::{AlertSettings, AlertWebhook, SmtpSettings, SmtpTls};
+pub use self::registry::{MysqlServer, RegistrySettings};
 pub use self::safety::Safety;
 use crate::topic::Topic;
 
@@ -333,6 +334,16 @@ pub fn is_one_store(before: &str, after: &str) -> bool {
     before == after || store == other && store.starts_with("redis") && nodes.iter().all(is_same)
 }
 
+impl StoreSettings {
+    /// The file of the embedded store.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            StoreSettings::Embedded { path, .. } => Some(path),
+            StoreSettings::Redis(_) => None,
+        }
+    }
+}
+
 /// Describes the store in words: the part that a running daemon cannot change.
 impl fmt::Display for StoreSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -343,43 +354,6 @@ impl fmt::Display for StoreSettings {
                 redis.nodes.iter().try_for_each(|n| write!(f, ", {}: {} shards", n.name, n.shards))
             }
         }
-    }
-}
-
-/// A database with topics.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum RegistrySettings {
-    /// A SQLite file.
-    Sqlite {
-        /// The file.
-        path: PathBuf,
-    },
-    /// MySQL or MariaDB.
-    Mysql(MysqlServer),
-}
-
-/// Writes which database it is, without its password.
-impl fmt::Display for RegistrySettings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RegistrySettings::Sqlite { path } => write!(f, "sqlite:{}", path.display()),
-            RegistrySettings::Mysql(server) => f.write_str(&server.name),
-        }
-    }
-}
-
-/// A database of a MySQL server.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MysqlServer {
-    /// The name of the database, for people. It contains no password.
-    pub name: String,
-    /// The URL, with user, password and database.
-    pub url: String,
-}
-
-impl fmt::Debug for MysqlServer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)
     }
 }
 

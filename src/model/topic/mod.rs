@@ -116,11 +116,15 @@ settings! {
     /// The longest time that the connection of a callback may take to open.
     connect_timeout: Duration = Duration::from_secs(1),
         SettingKind::Span { least: Duration::from_millis(1), most: HOUR };
+    /// Whether the certificate of an https receiver is checked. If not, others may read and change the callbacks.
+    tls_verify: bool = true, SettingKind::Switch;
     /// Which answers of a receiver accept a job: `status` (any of 200 to 299), `non_empty` (any answer with a body,
     /// the PHP daemon's rule), or an expression over `{status}` and `{res.…}`.
     success: Success = Success::Status, SettingKind::Success { most: 255 };
     /// An expression. If it is true for a successful answer, the job is delivered again. Empty: never.
     re_notify_flag: String = String::new(), SettingKind::Text { most: 255 };
+    /// How many attempts a job has while `re_notify_flag` asks for it again. It is then a dead letter. Null: no limit.
+    max_notifications: Option<u32> = None, SettingKind::Count { least: 1, most: MILLION };
     /// The delays between attempts: `2n+1` (1, 3, 5 … times `retry_base`), `exponential` (1, 2, 4 … times `retry_base`,
     /// up to `retry_cap`), or a list of durations.
     retry: Retry = Retry::TwoNPlusOne, SettingKind::Retry;
@@ -199,6 +203,21 @@ impl Topic {
         (number < limit).then(|| self.delay_after(number, random))
     }
 
+    /// Returns the limit of attempts of a job for which `re_notify_flag` asks again. `own` is the job's own limit.
+    pub fn notifications_limit(&self, own: Option<u32>) -> u32 {
+        own.or(self.max_notifications).unwrap_or(u32::MAX)
+    }
+
+    /// Returns the limit of attempts that counts when a lease expires. With a flag, nobody knows how many of the earlier
+    /// attempts failed, and how often the flag asked again. So no expired lease is the last attempt of a job for which
+    /// the flag may ask without a limit.
+    pub fn lease_limit(&self) -> u32 {
+        match self.re_notify_flag.is_empty() {
+            true => self.max_attempts,
+            false => self.notifications_limit(None).max(self.max_attempts),
+        }
+    }
+
     /// Returns the delay after the failure of attempt `number`, as [`Retry::delay_after`] does.
     pub fn delay_after(&self, number: u32, random: f64) -> Duration {
         self.retry.delay_after(self.retry_base, self.retry_cap, number, random)
@@ -263,5 +282,21 @@ impl TryFrom<Map<String, Value>> for Topic {
         let mut topic = Topic::new(TopicName::new(name).map_err(|e| e.to_string())?, "");
         topic.assign(&given).map_err(|e| e.to_string())?;
         Ok(topic)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expired_lease_is_never_the_last_while_a_flag_may_ask() {
+        let plain = Topic::new(TopicName::new("t").unwrap(), "http://h/");
+        let with = |flag: &str, max_notifications: Option<u32>| {
+            Topic { re_notify_flag: flag.to_owned(), max_notifications, ..plain.clone() }.lease_limit()
+        };
+        assert_eq!([with("", None), with("", Some(50))], [10, 10]);
+        let flag = "{res.code} != 0";
+        assert_eq!([with(flag, None), with(flag, Some(50)), with(flag, Some(5))], [u32::MAX, 50, 10]);
     }
 }

@@ -34,6 +34,8 @@ pub enum SettingKind {
     },
     /// One of these words.
     Words(&'static [&'static str]),
+    /// True or false.
+    Switch,
     /// A duration within these bounds.
     Span {
         /// The shortest.
@@ -196,6 +198,7 @@ impl Setting {
             SettingKind::Words(words) => {
                 words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(" or ")
             }
+            SettingKind::Switch => "true or false".to_owned(),
             SettingKind::Span { .. } => json_time::DURATION.to_owned(),
             SettingKind::Count { least, most } => format!("a whole number from {least} to {most}"),
             SettingKind::Bytes { .. } => "a size such as \"10MiB\", or a number of bytes".to_owned(),
@@ -318,6 +321,7 @@ mod tests {
             ("headers", vec![json!({"x-shop": "7"})]),
             ("retry_on", vec![json!(["5xx", "timeout"])]),
             ("max_in_flight", vec![json!(3), Value::Null]),
+            ("tls_verify", vec![json!(false), json!(true)]),
             ("method", vec![json!("GET"), json!("PUT")]),
         ] {
             for value in values {
@@ -340,6 +344,7 @@ mod tests {
             ("rate", json!("x/s"), "100/s"),
             ("max_in_flight", json!("3"), "a whole number from 1 to 1000000, or null"),
             ("status", json!("on"), "\"online\" or \"offline\""),
+            ("tls_verify", json!("no"), "true or false"),
         ] {
             let message = read(setting, value.clone()).unwrap_err();
             let shown = value.to_string();

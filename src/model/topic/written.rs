@@ -120,6 +120,7 @@ written_by_serde! {
     Vec<String>;
     Vec<Failure>;
     BTreeMap<String, String>;
+    bool;
     u32, |n| Some(Size::Count(*n));
     Option<u32>, |n| n.map(Size::Count);
     Option<topic::Size>, |n| n.map(Size::Bytes);

@@ -6,6 +6,7 @@
 //! with a named lock.
 
 mod audit;
+mod latin1;
 mod reading;
 mod row;
 mod statistics;
@@ -50,6 +51,8 @@ const LOCK: &str = "CONCAT('dq_', MD5(DATABASE()))";
 pub struct MysqlRegistry {
     db: Conn,
     name: String,
+    /// The limit of attempts of rows that say none.
+    max_attempts: u32,
 }
 
 impl fmt::Debug for MysqlRegistry {
@@ -81,7 +84,8 @@ impl MysqlRegistry {
             // A value that does not fit is refused, and never cut.
             .init(vec!["SET SESSION sql_mode = 'STRICT_ALL_TABLES'"]);
         let db = Conn::new(opts).map_err(|e| away(&e))?;
-        Ok(MysqlRegistry { db, name: server.name.clone() })
+        let max_attempts = server.max_attempts.unwrap_or(row::PHP_ATTEMPTS);
+        Ok(MysqlRegistry { db, name: server.name.clone(), max_attempts })
     }
 
     /// Runs `work` while no other dq writes. If the connection breaks, the server frees the lock.
@@ -186,7 +190,7 @@ impl Registry for MysqlRegistry {
                 continue;
             }
             seen.insert(name, id);
-            match row.into_registered() {
+            match row.into_registered(self.max_attempts) {
                 Ok(registered) => {
                     listing.unusable.extend(registered.left_out());
                     listing.topics.push(registered);
@@ -199,15 +203,17 @@ impl Registry for MysqlRegistry {
 
     fn get(&mut self, name: &TopicName) -> Result<Option<Registered>> {
         let rows = rows_of(&mut self.db, name)?;
-        rows.into_iter().next().map(Row::into_registered).transpose().map_err(RegistryError::Unusable)
+        let registered = rows.into_iter().next().map(|row| row.into_registered(self.max_attempts));
+        registered.transpose().map_err(RegistryError::Unusable)
     }
 
     fn put(&mut self, topic: &Topic, expected: Expected) -> Result<Revision> {
         topic.check()?;
+        let max_attempts = self.max_attempts;
         self.in_turn(|db| {
             let rows = rows_of(db, &topic.name)?;
             check(&topic.name, rows.first(), expected)?;
-            let values = row::values(topic, rows.first())?;
+            let values = row::values(topic, rows.first(), max_attempts)?;
             match rows.first() {
                 None => db.exec_drop(row::INSERT, values).map_err(at_change)?,
                 Some(before) => {
@@ -280,7 +286,7 @@ impl Registry for MysqlRegistry {
         let query = "SELECT id, t_name, t_content FROM dq_redis ORDER BY id";
         let node = |mut row: ::mysql::Row| PhpNode {
             id: row::get(&mut row, 0),
-            name: row::get(&mut row, 1),
+            name: row::get_text(&mut row, 1),
             content: row::get(&mut row, 2),
         };
         self.db.query_map(query, node).map_err(|e| self.failed(e))
@@ -291,9 +297,9 @@ impl Registry for MysqlRegistry {
         let alert = |mut row: ::mysql::Row| PhpAlert {
             host: row::get(&mut row, 0),
             port: row::get(&mut row, 1),
-            user: row::get(&mut row, 2),
+            user: row::get_text(&mut row, 2),
             password: row::get(&mut row, 3),
-            ext: row::get(&mut row, 4),
+            ext: row::get_text(&mut row, 4),
         };
         let rows = self.db.query_map(query, alert).map_err(|e| self.failed(e))?;
         Ok(rows.into_iter().next())

@@ -27,7 +27,7 @@ impl MysqlRegistry {
             let rows =
                 self.db.query_map(row::select_from(&table, ""), Row::from_row).map_err(|e| self.failed(e))?;
             for row in rows {
-                match row.into_registered() {
+                match row.into_registered(self.max_attempts) {
                     Ok(registered) => reading.topics.push(registered),
                     Err(unusable) => reading.unusable.push(unusable),
                 }

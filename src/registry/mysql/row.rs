@@ -5,6 +5,7 @@ use std::time::Duration;
 use ::mysql::Value;
 use ::mysql::prelude::FromValue;
 
+use super::latin1::ColumnText;
 use crate::record;
 use crate::{InvalidRow, Registered, RegistryError, Result, Revision};
 use model::job::{Priority, TopicName};
@@ -46,6 +47,13 @@ const TEXT_MAX: usize = 1024;
 /// The default of the column `re_notify_flag` in the PHP daemon's schema. It means that no flag is set.
 const NO_FLAG: &str = "重试标记";
 
+/// The shortest and the longest timeout of a topic.
+const TIMEOUT_MIN: Duration = Duration::from_millis(10);
+const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
+
+/// How often the PHP daemon tries to deliver a job.
+pub(super) const PHP_ATTEMPTS: u32 = 12;
+
 /// The fields that have a column of their own.
 const PHP_FIELDS: [&str; 9] =
     ["title", "callback", "timeout_ms", "alert", "re_notify_flag", "creator", "status", "method", "priority"];
@@ -62,13 +70,13 @@ pub(super) struct Row {
 
 #[derive(Debug)]
 struct Columns {
-    title: String,
+    title: ColumnText,
     delay: i64,
-    callback: String,
+    callback: ColumnText,
     timeout: i64,
-    email: String,
-    re_notify_flag: String,
-    creator: String,
+    email: ColumnText,
+    re_notify_flag: ColumnText,
+    creator: ColumnText,
     status: i64,
     method: String,
     priority: i64,
@@ -93,6 +101,11 @@ pub(super) fn get<T: FromValue + Default>(row: &mut ::mysql::Row, at: usize) -> 
     take(row, at, T::default()).unwrap_or_default()
 }
 
+/// Takes a text that may be encoded twice. If it is null or cannot be read, returns an empty one.
+pub(super) fn get_text(row: &mut ::mysql::Row, at: usize) -> String {
+    ColumnText::from_column(get(row, at)).text
+}
+
 impl Row {
     pub(super) fn from_row(mut row: ::mysql::Row) -> Row {
         let row = &mut row;
@@ -104,15 +117,16 @@ impl Row {
         }
     }
 
-    pub(super) fn into_registered(self) -> std::result::Result<Registered, InvalidRow> {
+    /// Returns the topic. `max_attempts` is used if the row does not say a limit.
+    pub(super) fn into_registered(self, max_attempts: u32) -> std::result::Result<Registered, InvalidRow> {
         let which = format!("dq_topic row {}, topic {:?}", self.id, self.topic);
-        let topic = self.into_topic();
+        let topic = self.into_topic(max_attempts);
         topic.map_err(|why| InvalidRow { which, why })
     }
 
-    fn into_topic(self) -> std::result::Result<Registered, String> {
+    fn into_topic(self, max_attempts: u32) -> std::result::Result<Registered, String> {
         let name = TopicName::new(&self.topic).map_err(|e| e.to_string())?;
-        let topic = self.columns?.into_topic(name)?;
+        let topic = self.columns?.into_topic(name, max_attempts)?;
         topic.check_values().map_err(|e| e.to_string())?;
         Ok(Registered { topic, revision: self.revision })
     }
@@ -121,14 +135,15 @@ impl Row {
 impl Columns {
     fn from_row(row: &mut ::mysql::Row) -> std::result::Result<Columns, String> {
         let empty = String::new;
+        let text = |row: &mut ::mysql::Row, at: usize| take(row, at, empty()).map(ColumnText::from_column);
         Ok(Columns {
-            title: take(row, 3, empty())?,
+            title: text(row, 3)?,
             delay: take(row, 4, 0)?,
-            callback: take(row, 5, empty())?,
+            callback: text(row, 5)?,
             timeout: take(row, 6, 0)?,
-            email: take(row, 7, empty())?,
-            re_notify_flag: take(row, 8, empty())?,
-            creator: take(row, 9, empty())?,
+            email: text(row, 7)?,
+            re_notify_flag: text(row, 8)?,
+            creator: text(row, 9)?,
             status: take(row, 10, 1)?,
             method: take(row, 11, empty())?,
             priority: take(row, 12, 2)?,
@@ -136,10 +151,14 @@ impl Columns {
         })
     }
 
+    fn texts(&self) -> [&ColumnText; 5] {
+        [&self.title, &self.callback, &self.email, &self.re_notify_flag, &self.creator]
+    }
+
     /// Returns the topic. The columns of the PHP daemon take precedence. All other fields are as dq wrote them, or
     /// match the behaviour of the PHP daemon if dq has not written any.
-    fn into_topic(self, name: TopicName) -> std::result::Result<Topic, String> {
-        let mut stored = Topic::new(name, "");
+    fn into_topic(self, name: TopicName, max_attempts: u32) -> std::result::Result<Topic, String> {
+        let mut stored = Topic { max_attempts, ..Topic::new(name, "") };
         match self.spec.as_deref().filter(|spec| !spec.trim().is_empty()) {
             Some(spec) => {
                 let record = serde_json::from_str(spec).map_err(|e| format!("dq_spec: {e}"))?;
@@ -153,25 +172,33 @@ impl Columns {
             "POST" => Method::Post,
             _ => Method::Other(self.method.trim().to_owned()),
         };
-        // 0 stands for the default of the PHP daemon.
-        let timeout_ms = u64::try_from(self.timeout).ok().filter(|ms| *ms > 0).unwrap_or(3000);
         Ok(Topic {
-            title: self.title,
-            callback: self.callback.trim().to_owned(),
+            title: self.title.text,
+            callback: self.callback.text.trim().to_owned(),
             method,
             // dq may store a sub-second delay. It is kept as long as nobody has changed the seconds.
             delay: if seconds(stored.delay) == delay_s { stored.delay } else { Duration::from_secs(delay_s) },
-            timeout: Duration::from_millis(timeout_ms),
-            alert: list(&self.email),
-            re_notify_flag: match self.re_notify_flag.trim() {
+            timeout: timeout(self.timeout),
+            alert: list(&self.email.text),
+            re_notify_flag: match self.re_notify_flag.text.trim() {
                 NO_FLAG => String::new(),
                 flag => flag.to_owned(),
             },
-            creator: self.creator,
+            creator: self.creator.text,
             status: if self.status == 1 { Status::Online } else { Status::Offline },
             priority: Priority::from_number(self.priority).unwrap_or_default(),
             ..stored
         })
+    }
+}
+
+/// Returns the span that a number of milliseconds means. 0 is no limit for the PHP daemon, so it is the longest span here.
+/// A number that no topic can have becomes the nearest one, so that the row can still be used.
+fn timeout(column: i64) -> Duration {
+    match u64::try_from(column) {
+        Ok(0) => TIMEOUT_MAX,
+        Ok(ms) => Duration::from_millis(ms).clamp(TIMEOUT_MIN, TIMEOUT_MAX),
+        Err(_) => Duration::from_secs(3),
     }
 }
 
@@ -192,10 +219,36 @@ pub(super) fn status_number(status: Status) -> i64 {
     }
 }
 
+/// Returns texts, each with the name of its field, as the row has them: encoded twice if it has them so. They are in the
+/// order of [`Columns::texts`].
+fn texts_as_before(texts: [(&'static str, &String); 5], before: Option<&Columns>) -> Result<[String; 5]> {
+    let new = Default::default();
+    let of_row = before.map_or([&new; 5], Columns::texts);
+    let row_is = of_row.iter().any(|column| column.is_doubly_encoded);
+    let mut written: [String; 5] = Default::default();
+    for (((field, text), column), out) in texts.into_iter().zip(of_row).zip(&mut written) {
+        *out = column.to_column(text, row_is);
+        let length = out.chars().count();
+        if length > TEXT_MAX {
+            let problem = format!("it is {length} characters long; the PHP daemon's table takes {TEXT_MAX}");
+            return Err(RegistryError::InvalidTopic(InvalidTopic { field, problem }));
+        }
+    }
+    Ok(written)
+}
+
 /// Returns a topic as the values of [`INSERT`] and [`UPDATE`]. Fields that another release has written are kept.
-pub(super) fn values(topic: &Topic, before: Option<&Row>) -> Result<Values> {
-    let spec = before.and_then(|row| row.columns.as_ref().ok()?.spec.as_deref());
+/// `max_attempts`: the limit of rows that say none. A row of the PHP daemon still says none if it keeps this limit.
+pub(super) fn values(topic: &Topic, before: Option<&Row>, max_attempts: u32) -> Result<Values> {
+    let before = before.and_then(|row| row.columns.as_ref().ok());
+    let spec = before.and_then(|columns| columns.spec.as_deref());
+    let is_said = |spec: Option<&str>| spec.is_some_and(|spec| record::says(spec, "max_attempts"));
+    let keeps_limit = before.is_some() && !is_said(spec) && topic.max_attempts == max_attempts;
+    let left_out = PHP_FIELDS.into_iter().chain(keeps_limit.then_some("max_attempts"));
     let email = topic.alert.join(",");
+    // The number in the row stays if it means the same.
+    let kept = before.map(|columns| columns.timeout).filter(|column| timeout(*column) == topic.timeout);
+    let timeout_ms = kept.unwrap_or_else(|| i64::try_from(record::ms(topic.timeout)).unwrap_or(i64::MAX));
     let texts = [
         ("title", &topic.title),
         ("callback", &topic.callback),
@@ -203,25 +256,19 @@ pub(super) fn values(topic: &Topic, before: Option<&Row>) -> Result<Values> {
         ("re_notify_flag", &topic.re_notify_flag),
         ("creator", &topic.creator),
     ];
-    for (field, text) in texts {
-        let length = text.chars().count();
-        if length > TEXT_MAX {
-            let problem = format!("it is {length} characters long; the PHP daemon's table takes {TEXT_MAX}");
-            return Err(RegistryError::InvalidTopic(InvalidTopic { field, problem }));
-        }
-    }
+    let [title, callback, email, re_notify_flag, creator] = texts_as_before(texts, before)?;
     Ok(vec![
         topic.name.as_str().into(),
-        (&topic.title).into(),
+        title.into(),
         seconds(topic.delay).into(),
-        (&topic.callback).into(),
-        record::ms(topic.timeout).into(),
+        callback.into(),
+        timeout_ms.into(),
         email.into(),
-        (&topic.re_notify_flag).into(),
-        (&topic.creator).into(),
+        re_notify_flag.into(),
+        creator.into(),
         status_number(topic.status).into(),
         String::from(topic.method.clone()).into(),
         (topic.priority as i64).into(),
-        record::stored_over(topic, spec, &PHP_FIELDS).into(),
+        record::stored_over(topic, spec, &left_out.collect::<Vec<_>>()).into(),
     ])
 }

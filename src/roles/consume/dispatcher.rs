@@ -141,7 +141,7 @@ impl Dispatcher {
             let lane = &mut self.lanes[lane];
             lane.flying -= 1;
             let settlement = settlement(&topic, &leased, token, &verdict, attempt);
-            note(&mut self.failures, &leased, verdict.reason(), &settlement.outcome, now);
+            note(&mut self.failures, &leased, &verdict, &settlement.outcome, now);
             lane.owe(settlement, now);
         }
         // A topic that had used its share of the workers may now have more of its ready jobs leased.

@@ -43,15 +43,22 @@ pub(super) fn settlement(
     verdict: &Verdict,
     attempt: Attempt,
 ) -> Settlement {
-    let limit = leased.max_attempts.unwrap_or(topic.max_attempts);
+    let again = |limit: u32, retry_after: &Option<Duration>| match topic.again_after(
+        leased.attempt,
+        limit,
+        fastrand::f64(),
+    ) {
+        Some(delay) => Outcome::Retry(Due::In(delay.max(retry_after.unwrap_or_default()))),
+        None => Outcome::Bury,
+    };
     let outcome = match verdict {
         Verdict::Accepted => Outcome::Ack,
         Verdict::Refused { .. } => Outcome::Bury,
         Verdict::Failed { retry_after, .. } => {
-            match topic.again_after(leased.attempt, limit, fastrand::f64()) {
-                Some(delay) => Outcome::Retry(Due::In(delay.max(retry_after.unwrap_or_default()))),
-                None => Outcome::Bury,
-            }
+            again(leased.max_attempts.unwrap_or(topic.max_attempts), retry_after)
+        }
+        Verdict::Again { retry_after, .. } => {
+            again(topic.notifications_limit(leased.max_attempts), retry_after)
         }
         // The time counts from the beginning of the attempt.
         Verdict::Later => {
@@ -63,17 +70,21 @@ pub(super) fn settlement(
     Settlement { key: leased.key.clone(), token, outcome, attempt }
 }
 
-/// Logs the outcome. There is no reason if the receiver did not refuse the job.
+/// Logs the outcome of a verdict.
 pub(super) fn note(
     failures: &mut FailureLog,
     leased: &Leased,
-    reason: Option<&str>,
+    verdict: &Verdict,
     outcome: &Outcome,
     now: Instant,
 ) {
     let (JobKey { topic, id }, attempt) = (&leased.key, leased.attempt);
-    let (id, reason) = (Excerpt(id), Excerpt(reason.unwrap_or_default()));
+    let (id, reason) = (Excerpt(id), Excerpt(verdict.reason().unwrap_or_default()));
     let is_dead = matches!(outcome, Outcome::Bury);
+    if !is_dead && matches!(verdict, Verdict::Again { .. }) {
+        log::debug!(target: "notify", "{topic}:{id} comes again after attempt {attempt}: {reason}");
+        return;
+    }
     let has_failed = is_dead || matches!(outcome, Outcome::Retry(_));
     if has_failed && !failures.admits(topic, is_dead, now) {
         log::debug!(target: "notify", "{topic}:{id} failed at attempt {attempt}: {reason}");
@@ -190,6 +201,25 @@ mod tests {
         let refused = Verdict::Refused { kind: Failure::Status(410), reason: "gone".to_owned() };
         assert_eq!(of(1, &refused), Outcome::Bury);
         assert_eq!(of(1, &Verdict::Accepted), Outcome::Ack);
+    }
+
+    #[test]
+    fn a_flag_asks_again_up_to_a_limit_of_its_own() {
+        let again = Verdict::Again { reason: "flag".to_owned(), retry_after: None };
+        let outcome = |attempt: u32, own: Option<u32>, max_notifications: Option<u32>| {
+            let topic = Topic { max_notifications, ..topic() };
+            let leased = Leased { max_attempts: own, ..leased(attempt, 0) };
+            let (answer, error) = (String::new(), String::new());
+            let made = Attempt { number: attempt, at_ms: 0, took_ms: 0, status: None, answer, error };
+            settlement(&topic, &leased, Token(Box::from([7])), &again, made).outcome
+        };
+        let comes = Outcome::Retry(Due::In(MINUTE));
+        assert_eq!([outcome(3, None, None), outcome(100_000, None, None)], [comes.clone(), comes.clone()]);
+        assert_eq!([outcome(4, None, Some(5)), outcome(5, None, Some(5))], [comes.clone(), Outcome::Bury]);
+        assert_eq!([outcome(1, Some(2), Some(5)), outcome(2, Some(2), Some(5))], [comes, Outcome::Bury]);
+        // A failure counts all attempts, as in the PHP daemon.
+        assert_eq!(of(100, &failed(None)), Outcome::Bury);
+        assert!(!receiver_failed(&again));
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl Dispatcher {
                 topic: quota.topic.clone(),
                 max: quota.max,
                 hold: topic.timeout + LEASE_MARGIN,
-                max_attempts: topic.max_attempts,
+                max_attempts: topic.lease_limit(),
             });
             self.limits.reserve(&quota.topic, quota.max);
             if quota.max > 0 {

@@ -132,7 +132,7 @@ impl WorkerQueue {
         let outcome = match ended.verdict {
             Verdict::Later => return topic.answered_later(late_us, took_us),
             Verdict::Accepted => AttemptOutcome::Accepted,
-            Verdict::Failed { .. } => AttemptOutcome::Failed,
+            Verdict::Failed { .. } | Verdict::Again { .. } => AttemptOutcome::Failed,
             Verdict::Refused { .. } => AttemptOutcome::Refused,
         };
         topic.attempted(outcome, ended.attempt.status, late_us, took_us);

@@ -1,5 +1,6 @@
-//! The settings of a topic that only administrators change: its limits, and its share of the workers. Otherwise,
-//! whoever manages a topic could lift the limits that were set for it.
+//! The settings of a topic that only administrators change: its limits, its share of the workers, and the check of
+//! certificates. Otherwise, whoever manages a topic could lift the limits that were set for it, or show its headers to
+//! others on the network.
 
 use super::api::Reader;
 use super::problem::Problem;
@@ -7,7 +8,7 @@ use model::scope::Need;
 use model::topic::Topic;
 
 /// The names of these settings.
-const NAMES: [&str; 5] = ["tenant", "priority", "max_pending", "max_bytes", "add_rate"];
+const NAMES: [&str; 6] = ["tenant", "priority", "max_pending", "max_bytes", "add_rate", "tls_verify"];
 
 /// What a caller may do with these settings.
 pub(super) enum AdminSettings {
@@ -72,6 +73,11 @@ mod tests {
             problem.detail
         );
         assert!(AdminSettings::Changed.check(Some(&before), &mut lifted).is_ok());
+        let mut unchecked = Topic { tls_verify: false, ..before.clone() };
+        assert_eq!(
+            manager.check(Some(&before), &mut unchecked).unwrap_err().named_field(),
+            Some("tls_verify")
+        );
         // A new topic has no limits, and belongs to the tenant of its maker.
         let mut new = Topic::new(before.name.clone(), "http://h/");
         assert!(manager.check(None, &mut new).is_ok() && new.tenant == "ci");

@@ -164,7 +164,7 @@ async fn test(
     let outcome = match verdict {
         // A test sends no `dq-ack-url`, so a receiver cannot answer it later.
         Verdict::Accepted | Verdict::Later => CallbackVerdict::Accepted,
-        Verdict::Failed { .. } => CallbackVerdict::Failed,
+        Verdict::Failed { .. } | Verdict::Again { .. } => CallbackVerdict::Failed,
         Verdict::Refused { .. } => CallbackVerdict::Refused,
     };
     let sees_answers = reader.sees_answers(&name);

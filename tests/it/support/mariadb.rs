@@ -127,6 +127,7 @@ impl Database {
         RegistrySettings::Mysql(MysqlServer {
             name: format!("mysql://localhost:3306/{}", self.name),
             url: self.url.clone(),
+            max_attempts: None,
         })
     }
 }

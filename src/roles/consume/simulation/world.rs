@@ -87,6 +87,8 @@ pub(super) fn random_topic(rng: &mut Rng, name: &TopicName) -> Topic {
     Topic {
         retry: Retry::List(vec![50 * MS, 500 * MS]),
         max_attempts: rng.u32(1..6),
+        // Otherwise some jobs would come again without end.
+        max_notifications: Some(rng.u32(1..9)),
         timeout: Duration::from_secs(rng.u64(1..5)),
         priority: [Priority::High, Priority::Normal, Priority::Low][rng.usize(..3)],
         max_in_flight: (rng.u8(0..3) == 0).then(|| rng.u32(1..4)),
@@ -305,6 +307,7 @@ impl World {
         let verdict = match self.rng.u8(0..12) {
             0 | 1 if self.is_troubled() => failed(Failure::Timeout),
             2 if self.is_troubled() => failed(Failure::Status(404)),
+            3 if self.is_troubled() => Verdict::Again { reason: String::new(), retry_after: None },
             _ => Verdict::Accepted,
         };
         let (seed, concurrency, has_trouble) = (self.seed, self.concurrency, self.has_trouble);

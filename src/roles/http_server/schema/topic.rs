@@ -84,6 +84,9 @@ fn in_request(setting: &Setting) -> Schema {
             let values = words.iter().map(|word| json!(word)).chain([Value::Null]);
             text().enum_values(Some(values)).into()
         }
+        SettingKind::Switch => {
+            ObjectBuilder::new().schema_type(nullable(Type::Boolean)).description(about).into()
+        }
         SettingKind::Span { .. } => described(super::span(), setting),
         SettingKind::Rate { .. } => described(rate(), setting),
         SettingKind::Bytes { .. } => described(super::size(), setting),
@@ -144,6 +147,7 @@ fn in_response(setting: &Setting) -> Schema {
     };
     let text = || ObjectBuilder::new().schema_type(Type::String);
     match setting.kind {
+        SettingKind::Switch => of(Type::Boolean).into(),
         SettingKind::Count { .. } => of(Type::Integer).minimum(Some(0)).into(),
         SettingKind::Secrets => of(Type::Integer)
             .minimum(Some(0))

@@ -1,0 +1,56 @@
+//! The settings of the registry.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// A database with topics.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RegistrySettings {
+    /// A SQLite file.
+    Sqlite {
+        /// The file.
+        path: PathBuf,
+    },
+    /// MySQL or MariaDB.
+    Mysql(MysqlServer),
+}
+
+impl RegistrySettings {
+    /// The file of a registry in SQLite.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            RegistrySettings::Sqlite { path } => Some(path),
+            RegistrySettings::Mysql(_) => None,
+        }
+    }
+}
+
+/// Writes which database it is, without its password.
+impl fmt::Display for RegistrySettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RegistrySettings::Sqlite { path } => write!(f, "sqlite:{}", path.display()),
+            RegistrySettings::Mysql(server) => f.write_str(&server.name),
+        }
+    }
+}
+
+/// A database of a MySQL server.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MysqlServer {
+    /// The name of the database, for people. It contains no password.
+    pub name: String,
+    /// The URL, with user, password and database.
+    pub url: String,
+    /// The limit of attempts of topics that the PHP daemon's console has written. None: that of the PHP daemon.
+    #[serde(default)]
+    pub max_attempts: Option<u32>,
+}
+
+impl fmt::Debug for MysqlServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
