@@ -75,7 +75,7 @@ pub struct SqliteStore {
     /// Pages in the log after the last commit, as SQLite reports them.
     log_pages: Arc<AtomicI32>,
     log_rung: i32,
-    /// The topics that [`Promotion::take_buried`](crate::Promotion::take_buried) has not returned yet.
+    /// The topics that [`Promotion::take_buried`] has not returned yet.
     buried: Vec<TopicName>,
     reserve: Reserve,
     /// Whether the file can give free pages back.
