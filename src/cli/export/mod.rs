@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
 
 use self::give_back::Export;
-use super::import::activity::{self, Activity};
+use super::import::activity;
 use super::import::address::addresses;
 use super::import::clock;
 use super::import::source::Source;
@@ -89,12 +89,9 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
     let connect = |address| Source::connect(address, &arguments.prefix, arguments.dry_run);
     let addresses = addresses("--to", &arguments.to)?;
     let mut nodes: Vec<Source> = addresses.iter().map(connect).collect::<Result<_>>()?;
-    let Activity { signs, blind } = activity::watch(&mut nodes)?;
-    if !arguments.dry_run && !arguments.anyway && !signs.is_empty() {
-        bail!(
-            "the PHP daemon seems to run: {} (stop all of its processes, or give --anyway if these are not its processes)",
-            signs.join("; ")
-        );
+    let activity = activity::watch(&mut nodes)?;
+    if !arguments.dry_run && !arguments.anyway {
+        activity.refuse("which would take jobs while they are moved")?;
     }
     let mut store_settings = settings.store.clone();
     if let StoreSettings::Redis(redis) = &mut store_settings {
@@ -107,7 +104,7 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
     let progress = Progress::begin(total, "jobs");
     let (clock, dry_run) = (clock(&settings)?, arguments.dry_run);
     let mut export = Export::new(store, nodes, arguments.buckets, clock, dry_run, progress);
-    export.summary.notes = signs.into_iter().chain(blind).collect();
+    export.summary.notes = activity.signs.into_iter().chain(activity.blind).collect();
     export.run()?;
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&export.summary)?);

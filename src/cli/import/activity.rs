@@ -12,7 +12,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 use super::source::{CONNECTION, Source};
 
@@ -54,6 +54,20 @@ pub struct Activity {
     pub signs: Vec<String>,
     /// What could not be found out, and why.
     pub blind: Vec<String>,
+}
+
+impl Activity {
+    /// Refuses to go on if a PHP daemon seems to run. `harm` says what would happen then.
+    pub fn refuse(&self, harm: &str) -> Result<()> {
+        if self.signs.is_empty() {
+            return Ok(());
+        }
+        bail!(
+            "the PHP daemon seems to run, {harm}: {} (stop all of its processes, or give --anyway if these are not its \
+             processes)",
+            self.signs.join("; ")
+        );
+    }
 }
 
 /// A line of `CLIENT LIST`.

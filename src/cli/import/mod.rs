@@ -15,7 +15,7 @@ mod take;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use clap::Subcommand;
 use jiff::tz::TimeZone;
 
@@ -109,12 +109,8 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
         let prefix = &arguments.prefix;
         eprintln!("dq: there is no key {prefix}job_info: check --prefix, and the database in the url");
     }
-    if !arguments.dry_run && !arguments.anyway && !activity.signs.is_empty() {
-        bail!(
-            "the PHP daemon seems to run, which would deliver once more what is taken over: {} (stop all of its \
-             processes, or give --anyway if these are not its processes)",
-            activity.signs.join("; ")
-        );
+    if !arguments.dry_run && !arguments.anyway {
+        activity.refuse("which would deliver once more what is taken over")?;
     }
     let known = KnownSources::read(&settings, arguments.dry_run);
     // The durability levels of the topics apply to all stores that this process opens while `lanes` lives.

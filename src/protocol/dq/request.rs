@@ -129,7 +129,7 @@ impl<'a> Request<'a> {
         let raw = self.required("id")?;
         // PHP sends the id as a number if the application had a number.
         let id = match raw.get().as_bytes() {
-            [b'-' | b'0'..=b'9', ..] if raw.get().parse::<i128>().is_ok() => Cow::Borrowed(raw.get()),
+            [b'-' | b'0'..=b'9', ..] if !raw.get().contains(['e', 'E']) => Cow::Borrowed(raw.get()),
             _ => string("id", raw)?,
         };
         let id = JobId::new(id).map_err(|e| Refusal::new("bad_field", format!("id: {e}")))?;
@@ -281,6 +281,11 @@ mod tests {
             r#"{"cmd":"add","topic":"t","id":7,"body":"x","delay_ms":1500,"priority":"high","on_conflict":"keep","max_attempts":2}"#,
         );
         assert_eq!(add.key.id.as_str(), "7");
+        let id = |id: &str| parse_text(&format!(r#"{{"cmd":"get","topic":"t","id":{id}}}"#));
+        for number in ["1.5", "-7", "12345678901234567890"] {
+            assert!(matches!(id(number), Ok(Command::Get(key)) if key.id.as_str() == number), "{number}");
+        }
+        assert!(id("1e3").is_err(), "the application may have written it as 1000");
         assert_eq!(add.due, Some(Due::In(Duration::from_millis(1500))));
         assert_eq!(
             (add.priority, add.on_conflict, add.max_attempts),
