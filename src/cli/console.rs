@@ -43,9 +43,10 @@ struct Password {
     #[arg(default_value = "admin")]
     name: String,
 
-    /// What the account may do: admin may do everything, read may look but not change anything
-    #[arg(long, default_value = "admin", value_parser = ["admin", "read"])]
-    role: String,
+    /// What the account may do: admin may do everything, read may look but not change anything. An account that exists
+    /// keeps its role; admin is an admin
+    #[arg(long, value_parser = ["admin", "read"])]
+    role: Option<String>,
 }
 
 /// List the accounts that may sign in
@@ -80,6 +81,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let as_json = arguments.at.json;
     match &arguments.command {
         Command::Password(Password { name, role }) => {
+            let role = match role {
+                Some(role) => role.clone(),
+                None => present_role(&api, name)?,
+            };
             let asked = json!({"role": role, "password": password()?});
             api.ask("PUT", &format!("/v1/accounts/{}", part(name)), &asked)?;
             match as_json {
@@ -103,6 +108,23 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns the role of an account that exists. The account of the first start is an admin.
+fn present_role(api: &Api, name: &str) -> Result<String> {
+    let AccountList { accounts } = api.get("/v1/accounts")?.json()?;
+    for account in &accounts {
+        let account: Account = serde_json::from_str(account.get())?;
+        if account.name == name {
+            return Ok(account.role);
+        }
+    }
+    match name {
+        "admin" => Ok("admin".to_owned()),
+        _ => bail!(
+            "--role is missing: there is no account {name:?} yet, so say whether it is an admin or may only read"
+        ),
+    }
 }
 
 /// Returns the password. At a terminal it is asked for twice and not shown. Otherwise it is the first line of stdin.

@@ -139,6 +139,61 @@ fn an_export_that_is_killed_loses_no_job() {
 }
 
 #[test]
+fn an_export_from_another_store_removes_nothing() {
+    let (php, first, second) = (Php::start(), Target::embedded(), Target::embedded());
+    php.waits("orders:1", r#"{"a":1}"#, YEAR_2033);
+    assert_eq!(first.import(&php, &[]).code, 0);
+    let before = php.all();
+    for more in [&["--dry-run"][..], &[]] {
+        let told = export(&second, &[&php], more);
+        assert!(
+            told.code == 1 && told.err.contains("another store: embedded in"),
+            "{}{}",
+            told.out,
+            told.err
+        );
+        let told = second.import(&php, &["--dry-run"]);
+        assert!(told.code == 1 && told.err.contains("another store"), "{}{}", told.out, told.err);
+    }
+    // A new store in the place of the old one.
+    std::fs::remove_dir_all(first.dir.path().join("var")).unwrap();
+    let told = export(&first, &[&php], &[]);
+    assert!(
+        told.code == 1 && told.err.contains("never had a job of topic orders"),
+        "{}{}",
+        told.out,
+        told.err
+    );
+    assert_eq!(php.all(), before);
+}
+
+#[test]
+fn a_store_restored_from_before_the_import_is_another() {
+    let (php, target) = (Php::start(), Target::embedded());
+    assert!(target.store().add(&[job("own", "{}", YEAR_2033 * 1000)])[0].is_ok());
+    let backup = target.dir.path().join("backup");
+    let dq = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
+        command.args(words).arg("--config").arg(target.config()).arg(&backup);
+        Told::of(command.output().unwrap())
+    };
+    let told = dq(&["backup"]);
+    assert_eq!(told.code, 0, "{}{}", told.out, told.err);
+    php.waits("orders:1", r#"{"a":1}"#, YEAR_2033);
+    assert_eq!(target.import(&php, &[]).code, 0);
+    let told = dq(&["restore", "--replace"]);
+    assert_eq!(told.code, 0, "{}{}", told.out, told.err);
+    let before = php.all();
+    for told in [target.import(&php, &[]), export(&target, &[&php], &[])] {
+        assert!(told.code == 1 && told.err.contains("restored as"), "{}{}", told.out, told.err);
+    }
+    assert_eq!(php.all(), before);
+    php.run::<()>(&["DEL", "dq_imported"]);
+    assert_eq!(target.import(&php, &[]).code, 0);
+    assert_eq!(target.jobs("orders").keys().collect::<Vec<_>>(), ["1", "own"]);
+}
+
+#[test]
 fn an_export_beside_a_daemon_is_refused() {
     let (php, daemon) = (Php::start(), Daemon::start(""));
     let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));

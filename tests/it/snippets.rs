@@ -19,8 +19,9 @@ const DOCUMENTS: [&str; 8] = [
 ];
 
 /// Blocks that are not run here, by their first words, and why.
-const NOT_RUN: [(&str, &str); 4] = [
+const NOT_RUN: [(&str, &str); 5] = [
     ("make run ", "`.ci/run` runs it"),
+    ("install -m 755", "it changes the host; tests/it/restart.rs does the same in a folder"),
     ("dq nodes move --config", "tests/nodes runs it on nodes that fail"),
     ("dq nodes forget", "it asks at a terminal; tests/nodes runs it"),
     ("dq nodes move --adopt", "it asks at a terminal; tests/nodes runs it"),

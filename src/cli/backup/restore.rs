@@ -260,7 +260,7 @@ fn rebuild_store(backup: &Connection, file: &Path) -> Result<Restored> {
     db.close().map_err(|(_, e)| e)?;
     // The processes that had leases are gone. The folder has no bells to ring.
     let mut store = SqliteStore::open(file, folder_of(file), 0).map_err(|e| anyhow::anyhow!("{e}"))?;
-    store.hand_back_all().map_err(|e| anyhow::anyhow!("cannot end the leases of the backup: {e}"))?;
+    store.complete_restore().map_err(|e| anyhow::anyhow!("cannot complete the store of the backup: {e}"))?;
     Ok(restored)
 }
 
@@ -277,7 +277,8 @@ fn tell(
     }
     let made_at = moment(manifest.made_ms);
     println!("restored {jobs} jobs of {topics} topics as of {made_at} (instance {})", manifest.instance);
-    println!("jobs that were delivered after {made_at} are delivered again: {due} jobs are due now");
+    println!("jobs that were delivered after {made_at} are delivered again");
+    println!("{due} jobs are due now, and are delivered as soon as dq runs");
     println!(
         "jobs that were deleted or changed after that are as they were; jobs that were added are missing"
     );

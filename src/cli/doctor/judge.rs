@@ -291,14 +291,19 @@ pub(super) fn descriptors(limit: u64, connections: u64) -> CheckResult {
     }
 }
 
-/// Judges the room under a folder, in bytes.
-pub(super) fn room(what: &str, path: &str, free: u64, all: u64) -> CheckResult {
+/// Judges the room under a folder, in bytes. Adds are refused if less than `min_free` is left; 0 for folders without this
+/// limit.
+pub(super) fn room(what: &str, path: &str, free: u64, all: u64, min_free: u64) -> CheckResult {
     let (bytes, hundredths) = ROOM;
     let told = format!("{} of {} MiB are free under {path}", free >> 20, all >> 20);
     let check = format!("room {what}");
     // On a small disk, a tenth of the disk is enough free space, even if this is less than `bytes`.
-    if free < bytes.min(all / 10).max(all / 100 * hundredths) {
-        return CheckResult::fail(&check, told).advise("adds are refused when it is full: make room");
+    if free < min_free {
+        return CheckResult::fail(&check, told)
+            .advise("this is less than store.min_free, so adds are refused: make room");
+    }
+    if free < bytes.min(all / 10).max(all / 100 * hundredths).max(min_free + min_free / 4) {
+        return CheckResult::fail(&check, told).advise("make room, before adds are refused");
     }
     if free < all / 100 * ROOM_WARN {
         return CheckResult::warn(&check, told);
@@ -446,7 +451,7 @@ mod tests {
             [of(65_536), of(10_512), of(10_511), of(511)],
             [Verdict::Ok, Verdict::Ok, Verdict::Warn, Verdict::Fail]
         );
-        let of = |free: u64, all: u64| room("store", "/x", free << 20, all << 20).verdict;
+        let of = |free: u64, all: u64| room("store", "/x", free << 20, all << 20, 32 << 20).verdict;
         assert_eq!(
             [of(50_000, 100_000), of(9_000, 100_000), of(2_900, 100_000)],
             [Verdict::Ok, Verdict::Warn, Verdict::Fail]

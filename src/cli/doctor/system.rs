@@ -19,13 +19,16 @@ pub(super) fn check(settings: Option<&Settings>, status: Option<&Status>) -> Vec
     if let Some(limit) = of_daemon.or_else(|| getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(_, hard)| hard)) {
         lines.push(judge::descriptors(limit, settings.server.max_connections as u64));
     }
-    let store = match &settings.store {
-        StoreSettings::Embedded { path, .. } => path.parent(),
-        StoreSettings::Redis(_) => None,
+    let (store, min_free) = match &settings.store {
+        StoreSettings::Embedded { path, min_free } => (path.parent(), *min_free),
+        StoreSettings::Redis(_) => (None, 0),
     };
-    let folders =
-        [("store", store), ("run_dir", Some(&settings.run_dir)), ("log_dir", settings.log_dir.as_deref())];
-    lines.extend(folders.into_iter().filter_map(|(what, folder)| room(what, folder?)));
+    let folders = [
+        ("store", store, min_free),
+        ("run_dir", Some(settings.run_dir.as_path()), 0),
+        ("log_dir", settings.log_dir.as_deref(), 0),
+    ];
+    lines.extend(folders.into_iter().filter_map(|(what, folder, min_free)| room(what, folder?, min_free)));
     lines
 }
 
@@ -38,12 +41,12 @@ fn descriptors_of(pid: i32) -> Option<u64> {
 
 /// Checks the free space of the disk that has a folder. If the folder does not exist, the nearest existing folder above
 /// it is checked.
-fn room(what: &str, folder: &Path) -> Option<CheckResult> {
+fn room(what: &str, folder: &Path, min_free: u64) -> Option<CheckResult> {
     let there = folder.ancestors().find(|folder| folder.exists())?;
     let disk = statvfs(there).ok()?;
     let size = disk.fragment_size();
     let (free, all) = (disk.blocks_available() * size, disk.blocks() * size);
-    (all > 0).then(|| judge::room(what, &there.display().to_string(), free, all))
+    (all > 0).then(|| judge::room(what, &there.display().to_string(), free, all, min_free))
 }
 
 /// Returns whether the kernel's clock is synchronised. `None`: the kernel does not say.
@@ -64,7 +67,7 @@ mod tests {
         let limit = descriptors_of(std::process::id() as i32).unwrap();
         assert_eq!(limit, getrlimit(Resource::RLIMIT_NOFILE).unwrap().1);
         let dir = tempfile::tempdir().unwrap();
-        let line = room("store", &dir.path().join("not/there")).unwrap();
+        let line = room("store", &dir.path().join("not/there"), 0).unwrap();
         assert!(line.detail.contains(&dir.path().display().to_string()), "{line:?}");
     }
 }

@@ -9,9 +9,10 @@
 //!
 //! So a note in step 3 belongs to a job that dq has delivered or deleted. No daemon runs meanwhile.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 
 use super::super::import::pending::{Clock, Entry, EntryNote, display_name, split};
@@ -121,7 +122,9 @@ impl Export {
 
     /// Moves all pending jobs, and removes what dq has done.
     pub fn run(&mut self) -> Result<()> {
-        for topic in self.store.counts()? {
+        let topics = self.store.counts()?;
+        let met: HashSet<TopicName> = topics.iter().map(|topic| topic.topic.clone()).collect();
+        for topic in topics {
             let name = topic.topic;
             self.summary.dead += topic.dead;
             for state in [State::Delayed, State::Ready, State::Leased] {
@@ -129,7 +132,7 @@ impl Export {
             }
         }
         for node in 0..self.nodes.len() {
-            self.remove_done(node)?;
+            self.remove_done(node, &met)?;
         }
         Ok(())
     }
@@ -212,8 +215,9 @@ impl Export {
         })
     }
 
-    /// Removes from a node what dq has taken over there and has no more.
-    fn remove_done(&mut self, node: usize) -> Result<()> {
+    /// Removes from a node what dq has taken over there and has no more. `met` are the topics of which the store has ever
+    /// had a job.
+    fn remove_done(&mut self, node: usize, met: &HashSet<TopicName>) -> Result<()> {
         let ready = self.nodes[node].ready(|_| true)?;
         let clock = self.clock.clone();
         // An entry that has changed since it was noted is another job, which the PHP daemon has added.
@@ -226,7 +230,16 @@ impl Export {
             let page = self.nodes[node].noted_names(cursor)?;
             let mut done = Vec::new();
             for name in page.items {
-                if !self.is_live(&name)? {
+                let key = job_key(&name)?;
+                if !met.contains(&key.topic) {
+                    bail!(
+                        "{} was taken over, but the store never had a job of topic {}: it is not the store that took it \
+                         over, so nothing is removed",
+                        display_name(&name),
+                        key.topic
+                    );
+                }
+                if self.store.get(&key)?.is_none_or(|view| view.state == State::Dead) {
                     done.push(name);
                 }
             }
@@ -244,15 +257,14 @@ impl Export {
         }
         Ok(())
     }
+}
 
-    /// Returns whether dq has a pending job of a name.
-    fn is_live(&mut self, name: &[u8]) -> Result<bool> {
-        let text = |bytes| std::str::from_utf8(bytes).ok();
-        let key = split(name).and_then(|(topic, id)| {
-            let topic = TopicName::new(text(topic)?).ok()?;
-            Some(JobKey { topic, id: JobId::new(text(id)?).ok()? })
-        });
-        let Some(key) = key else { bail!("the note of {} is not of a job", display_name(name)) };
-        Ok(self.store.get(&key)?.is_some_and(|view| view.state != State::Dead))
-    }
+/// Returns the key of the job with this name.
+fn job_key(name: &[u8]) -> Result<JobKey> {
+    let text = |bytes| std::str::from_utf8(bytes).ok();
+    let key = split(name).and_then(|(topic, id)| {
+        let topic = TopicName::new(text(topic)?).ok()?;
+        Some(JobKey { topic, id: JobId::new(text(id)?).ok()? })
+    });
+    key.with_context(|| format!("the note of {} is not of a job", display_name(name)))
 }

@@ -14,8 +14,8 @@ use clap::Subcommand;
 use self::give_back::Export;
 use super::import::activity;
 use super::import::address::addresses;
-use super::import::clock;
 use super::import::source::Source;
+use super::import::{clock, describe};
 use super::progress::Progress;
 use super::spool::SpoolFill;
 use model::settings::StoreSettings;
@@ -89,6 +89,9 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
     let connect = |address| Source::connect(address, &arguments.prefix, arguments.dry_run);
     let addresses = addresses("--to", &arguments.to)?;
     let mut nodes: Vec<Source> = addresses.iter().map(connect).collect::<Result<_>>()?;
+    // The notes say what this store has taken over. Those of another store say nothing about this one.
+    let name = describe(&settings)?;
+    nodes.iter_mut().try_for_each(|node| node.check_claim(&name))?;
     let activity = activity::watch(&mut nodes)?;
     if !arguments.dry_run && !arguments.anyway {
         activity.refuse("which would take jobs while they are moved")?;

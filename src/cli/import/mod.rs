@@ -29,7 +29,7 @@ use self::take::Import;
 use super::progress::Progress;
 use model::job::TopicName;
 use model::settings::{self, NodeAddress};
-use store::{self, Lanes, Store};
+use store::{self, Lanes, SqliteStore, Store};
 
 /// Take over the jobs of another delay queue
 #[derive(Debug, clap::Args)]
@@ -116,7 +116,13 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
     // The durability levels of the topics apply to all stores that this process opens while `lanes` lives.
     let lanes = Lanes::new(&settings.store)?;
     lanes.set_topics(&known.topics.values().cloned().collect());
-    let store = if arguments.dry_run { None } else { Some(open(&settings, &mut sources, &entries)?) };
+    let store = if arguments.dry_run {
+        let name = describe(&settings)?;
+        sources.iter_mut().try_for_each(|source| source.check_claim(&name))?;
+        None
+    } else {
+        Some(open(&settings, &mut sources, &entries)?)
+    };
     let half_taken =
         known.topics.values().filter_map(|topic| Some((topic.name.to_string(), topic.problem()?))).collect();
     let summary = Summary {
@@ -147,7 +153,7 @@ fn open(settings: &settings::Settings, sources: &mut [Source], entries: &[u64]) 
         redis.spool = None;
     }
     let store = store::open(&store, &settings.run_dir).context("cannot open the store")?;
-    let name = describe(settings);
+    let name = describe(settings)?;
     let mut with_jobs = sources.iter_mut().zip(entries).filter(|(_, entries)| **entries > 0);
     with_jobs.try_for_each(|(source, _)| source.claim(&name))?;
     Ok(store)
@@ -165,9 +171,13 @@ pub(super) fn clock(settings: &settings::Settings) -> Result<Clock> {
 }
 
 /// Returns a text that identifies the store, so that another store can be recognised.
-fn describe(settings: &settings::Settings) -> String {
-    match &settings.store {
-        embedded @ settings::StoreSettings::Embedded { .. } => format!("{embedded} on {}", settings.instance),
+pub(super) fn describe(settings: &settings::Settings) -> Result<String> {
+    Ok(match &settings.store {
+        embedded @ settings::StoreSettings::Embedded { path, .. } => {
+            let restored = SqliteStore::restored_as(path).context("cannot read the store")?;
+            let restored = restored.map_or(String::new(), |identity| format!(", restored as {identity:08x}"));
+            format!("{embedded} on {}{restored}", settings.instance)
+        }
         settings::StoreSettings::Redis(redis) => {
             let at = |n: &settings::NodeSettings| match &n.at {
                 NodeAddress::Server { url } => without_secrets(url),
@@ -179,5 +189,5 @@ fn describe(settings: &settings::Settings) -> String {
             let nodes: Vec<String> = redis.nodes.iter().map(node).collect();
             format!("redis under {}: {}", redis.prefix, nodes.join(", "))
         }
-    }
+    })
 }

@@ -291,13 +291,20 @@ impl Source {
     /// import knows this before it takes the first job.
     pub fn claim(&mut self, store: &str) -> Result<()> {
         let key = self.notes();
-        let claim = |c: &mut Connection| -> RedisResult<String> {
-            redis::cmd("HSETNX").arg(&key).arg(STORE).arg(store).exec(c)?;
-            redis::cmd("HGET").arg(&key).arg(STORE).query(c)
-        };
-        let before = claim(&mut self.connection)
+        redis::cmd("HSETNX")
+            .arg(&key)
+            .arg(STORE)
+            .arg(store)
+            .exec(&mut self.connection)
             .with_context(|| format!("cannot note in {key} of {} what is taken over", self.shown))?;
-        if before != store {
+        self.check_claim(store)
+    }
+
+    /// Fails if another store has taken jobs over from here.
+    pub fn check_claim(&mut self, store: &str) -> Result<()> {
+        let key = self.notes();
+        let noted: Option<String> = self.ask(&key, |c| redis::cmd("HGET").arg(&key).arg(STORE).query(c))?;
+        if let Some(before) = noted.filter(|before| before != store) {
             bail!(
                 "{}: its jobs are being taken over into another store: {before}; this one is: {store} \
                  (to take all of them once more: redis-cli DEL {key}; to go on, since both are one: redis-cli HDEL {key} {STORE})",

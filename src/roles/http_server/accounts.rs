@@ -15,6 +15,7 @@ use super::api::{Api, NameInPath};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
 use super::body::Sent;
+use super::console;
 use super::input::random;
 use super::problem::Problem;
 use super::schema;
@@ -145,6 +146,7 @@ async fn put(
     let written = account.clone();
     api.registrar.change(move |registry| registry.put_account(&written)).await?;
     log::info!("the password of account {name} is set by {caller}");
+    console::forget_first_password(&api.settings.run_dir, &name);
     api.known(|tokens| tokens.named(&name).is_some_and(|t| t.proof == account.proof)).await;
     Ok(ApiResponse::done().noting(AuditNote { detail: role.scope().to_string(), ..AuditNote::default() }))
 }

@@ -22,7 +22,7 @@ mod statistics;
 mod stranded;
 
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -62,12 +62,11 @@ const MOVE_MAX: Duration = Duration::from_secs(60);
 
 /// Runs the role.
 pub fn run(mut context: Context) -> Result<()> {
-    let path = match &context.settings.store {
-        settings::StoreSettings::Embedded { path, .. } => Some(path.clone()),
+    let mut store = context.store()?;
+    let file = match &context.settings.store {
+        settings::StoreSettings::Embedded { path, min_free } => Some(EmbeddedFile::new(path, *min_free)),
         settings::StoreSettings::Redis(_) => None,
     };
-    let mut store = context.store()?;
-    let inode = path.as_ref().and_then(|p| std::fs::metadata(p).map(|m| (m.dev(), m.ino())).ok());
     let damage = inspect(context.store()?)?;
     let lanes = context.lanes()?;
     let (mut nodes, mut moving_since) = (Watchers::start(&lanes)?, None);
@@ -84,10 +83,10 @@ pub fn run(mut context: Context) -> Result<()> {
     while context.drain().is_none() {
         if Instant::now() >= next_look {
             next_look = Instant::now() + PERIOD;
-            if let Some(path) = &path {
+            if let Some(file) = &file {
                 // At the first look the other processes may not have created their bells yet.
                 let run_dir = std::mem::replace(&mut has_looked, true).then_some(&*context.settings.run_dir);
-                of_file = look_at_file(path, inode, run_dir, store.as_mut());
+                of_file = look_at_file(file, run_dir, store.as_mut());
             }
         }
         let mut found = of_file.clone();
@@ -161,13 +160,8 @@ fn tell(change: Change) {
 }
 
 /// Returns what is wrong with the embedded store, and with the folder of its bells if `run_dir` is given.
-fn look_at_file(
-    path: &Path,
-    inode: Option<(u64, u64)>,
-    run_dir: Option<&Path>,
-    store: &mut dyn Store,
-) -> Found {
-    let mut found = check_file(path, inode);
+fn look_at_file(file: &EmbeddedFile, run_dir: Option<&Path>, store: &mut dyn Store) -> Found {
+    let mut found = check_file(file);
     if let Some(run_dir) = run_dir.filter(|run_dir| !run_dir.join("bells").is_dir()) {
         let detail = format!(
             "{}: dq needs its bells there and cannot create them again (the log has the reason)",
@@ -208,8 +202,25 @@ fn inspect(mut store: Box<dyn Store>) -> Result<Arc<Mutex<InspectionResult>>> {
     Ok(damage)
 }
 
+/// The file of the embedded store.
+struct EmbeddedFile {
+    path: PathBuf,
+    /// Device and inode of the file at the start of this process.
+    inode: Option<(u64, u64)>,
+    /// Adds are refused while the disk has fewer free bytes.
+    min_free: u64,
+}
+
+impl EmbeddedFile {
+    fn new(path: &Path, min_free: u64) -> EmbeddedFile {
+        let inode = std::fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+        EmbeddedFile { path: path.to_owned(), inode, min_free }
+    }
+}
+
 /// Checks the file by its metadata alone. To open and close it outside SQLite would drop SQLite's locks.
-fn check_file(path: &Path, inode: Option<(u64, u64)>) -> Found {
+fn check_file(file: &EmbeddedFile) -> Found {
+    let EmbeddedFile { path, inode, min_free } = file;
     let mut found = Found::new();
     match std::fs::metadata(path) {
         Err(e) => drop(found.insert(Condition::FileMissing, format!("{}: {e}", path.display()))),
@@ -230,9 +241,15 @@ fn check_file(path: &Path, inode: Option<(u64, u64)>) -> Found {
         let (free, all) =
             (disk.blocks_available() * disk.fragment_size(), disk.blocks() * disk.fragment_size());
         let (bytes, hundredths) = ROOM;
-        // On a small disk, a tenth of the disk is enough free space, even if this is less than `bytes`.
-        if free < bytes.min(all / 10).max(all / 100 * hundredths) {
-            let detail = format!("{} of {} MiB are free under {}", free >> 20, all >> 20, folder.display());
+        // On a small disk, a tenth of the disk is enough free space, even if this is less than `bytes`. The finding comes
+        // before adds are refused.
+        let enough = bytes.min(all / 10).max(all / 100 * hundredths).max(min_free + min_free / 4);
+        if free < enough {
+            let mut detail =
+                format!("{} of {} MiB are free under {}", free >> 20, all >> 20, folder.display());
+            if free < *min_free {
+                detail += "; this is less than store.min_free, so adds are refused";
+            }
             found.insert(Condition::DiskNearlyFull, detail);
         }
     }
@@ -249,13 +266,15 @@ mod tests {
         let path = dir.path().join("dq.db");
         // The file is held open, so that its inode is not reused for the next one.
         let _held = std::fs::File::create(&path).unwrap();
-        let inode = std::fs::metadata(&path).map(|m| (m.dev(), m.ino())).ok();
+        let file = EmbeddedFile::new(&path, 0);
         let kinds = |found: Found| found.into_keys().collect::<Vec<_>>();
-        let before = kinds(check_file(&path, inode));
+        let before = kinds(check_file(&file));
         assert!(!before.contains(&Condition::FileMissing));
         std::fs::remove_file(&path).unwrap();
-        assert!(kinds(check_file(&path, inode)).contains(&Condition::FileMissing));
+        assert!(kinds(check_file(&file)).contains(&Condition::FileMissing));
         std::fs::write(&path, "").unwrap();
-        assert!(kinds(check_file(&path, inode)).contains(&Condition::FileReplaced));
+        assert!(kinds(check_file(&file)).contains(&Condition::FileReplaced));
+        let found = check_file(&EmbeddedFile::new(&path, u64::MAX / 2));
+        assert!(found[&Condition::DiskNearlyFull].contains("adds are refused"), "{found:?}");
     }
 }

@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
 use std::time::Duration;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, OpenFlags};
 
 pub use hung_bell::HungBell;
 
@@ -134,9 +134,12 @@ impl SqliteStore {
         Ok(store)
     }
 
-    /// Hands back all leases of processes, and copies the log into the file. For a file that was restored from a backup:
-    /// none of these processes lives, and no other one has the file open. Leases whose receivers answer later go on.
-    pub fn hand_back_all(&mut self) -> Result<()> {
+    /// Completes a file that was restored from a backup, which no other process has open: hands back all leases of
+    /// processes, because none of them lives, and gives the file another identity (see
+    /// [`restored_as`](SqliteStore::restored_as)). Leases whose receivers answer later go on.
+    pub fn complete_restore(&mut self) -> Result<()> {
+        let identity = fastrand::i32(1..);
+        self.db.pragma_update(None, "application_id", identity).map_err(refused)?;
         let owners: Vec<String> = self
             .db
             .prepare("SELECT DISTINCT owner FROM job WHERE state = 3 AND owner IS NOT NULL")
@@ -146,6 +149,19 @@ impl SqliteStore {
             self.hand_back(&OwnerTag(owner))?;
         }
         carry_over::carry_over_all(&self.db)
+    }
+
+    /// Returns the identity that the file got when it was restored from a backup. None: it was not, or there is no file.
+    /// What others have noted about the file before, such as an import, may not hold for it.
+    pub fn restored_as(path: &Path) -> Result<Option<i32>> {
+        if !path.exists() {
+            return Ok(None);
+        }
+        let read = || -> rusqlite::Result<i32> {
+            let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+            db.query_row("PRAGMA application_id", [], |row| row.get(0))
+        };
+        Ok(Some(read().map_err(refused)?).filter(|identity| *identity != 0))
     }
 
     /// Checks that the file is still the one that was opened. (Changes to a file that was removed would be lost.)

@@ -328,6 +328,19 @@ fn keep_first_password(run_dir: &Path, password: &str) -> io::Result<PathBuf> {
     Ok(path)
 }
 
+/// Removes the file with the password of the first account, because it has another password now.
+pub(in super::super) fn forget_first_password(run_dir: &Path, account: &TokenName) {
+    if account.as_str() == FIRST
+        && let Err(e) = fs::remove_file(run_dir.join(FIRST_PASSWORD))
+        && e.kind() != io::ErrorKind::NotFound
+    {
+        log::warn!(
+            "cannot remove {:?}, whose password is not valid any more: {e}",
+            run_dir.join(FIRST_PASSWORD)
+        );
+    }
+}
+
 /// Makes a random password, and an account with it.
 fn made_up() -> Option<(String, Token)> {
     let (mut random, mut salt) = ([0; 32], [0; 16]);
