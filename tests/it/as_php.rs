@@ -108,6 +108,25 @@ fn texts_that_would_surprise_are_refused() {
     }
 }
 
+/// At the end of summer time, the clock shows an hour twice. PHP takes the first or the second one, depending on the zone.
+/// dq takes the second one, so that no job is early.
+#[test]
+fn an_hour_that_comes_twice_is_the_second_one() {
+    let texts = [
+        "2026-10-25 02:30:00",
+        "2026-10-25 02:30:00 Europe/Berlin",
+        "2026-11-01 01:30:00",
+        "2027-10-31 02:30:15",
+    ];
+    let mut twice = 0;
+    for (text, zone, dq, php) in compare(&texts) {
+        let (dq, php) = (dq.unwrap(), php.unwrap());
+        assert!(dq == php || dq == php + 3600, "{text} in {zone}: {dq}, PHP {php}");
+        twice += u32::from(dq != php);
+    }
+    assert!(twice > 0);
+}
+
 /// Words of dates. Any series of them is a text.
 const WORDS: [&str; 60] = [
     "+1 day",

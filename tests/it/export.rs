@@ -139,6 +139,20 @@ fn an_export_that_is_killed_loses_no_job() {
 }
 
 #[test]
+fn a_newer_job_of_the_php_daemon_is_not_replaced() {
+    let (php, target) = (Php::start(), Target::embedded());
+    php.waits("orders:1", r#"{"v":"old"}"#, YEAR_2033);
+    php.waits("orders:2", r#"{"v":"old"}"#, YEAR_2033);
+    assert_eq!(target.import(&php, &[]).code, 0);
+    php.waits("orders:1", r#"{"v":"newer"}"#, YEAR_2033 + 5);
+    let told = export(&target, &[&php], &[]);
+    told.counts(&[("moved", 1), ("left", 1)]);
+    assert!(told.code == 1 && told.out.contains("another job of this name"), "{}", told.out);
+    assert_eq!(entry(&php, "1"), Some((json!({"v": "newer"}), YEAR_2033 + 5)));
+    assert_eq!(target.jobs("orders").keys().collect::<Vec<_>>(), ["1"]);
+}
+
+#[test]
 fn an_export_from_another_store_removes_nothing() {
     let (php, first, second) = (Php::start(), Target::embedded(), Target::embedded());
     php.waits("orders:1", r#"{"a":1}"#, YEAR_2033);

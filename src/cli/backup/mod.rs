@@ -26,7 +26,7 @@ use self::container::Manifest;
 use self::staging::Staging;
 use super::progress::Progress;
 use super::show::{json_line, moment};
-use host::{Signals, now_ms};
+use host::{RunDir, Signals, is_run_dir_taken, now_ms};
 use model::settings::{RegistrySettings, Settings, StoreSettings};
 
 /// How many pages are copied at a time: a megabyte.
@@ -58,6 +58,19 @@ pub(super) struct Arguments {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+}
+
+/// Takes the lock of a stopped daemon, so that none starts in its run_dir. None: there is no such folder.
+pub(super) fn stopped_daemon(settings: &Settings) -> Result<Option<RunDir>> {
+    let run_dir = &settings.run_dir;
+    if is_run_dir_taken(run_dir) {
+        bail!("a daemon runs in {}: stop it first", run_dir.display());
+    }
+    // The lock's file is not made here: it would belong to whoever runs this command.
+    match run_dir.join("dq-master.pid").exists() {
+        true => Ok(Some(RunDir::take(run_dir, Duration::ZERO).context("stop the daemon first")?)),
+        false => Ok(None),
+    }
 }
 
 /// Runs `dq backup`.

@@ -3,20 +3,21 @@
 //! Nothing is changed before the backup is checked and the new files are complete. Old files are never removed: with
 //! `--replace` they get another name.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use nix::unistd::{AccessFlags, access};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use serde_json::json;
 
 use super::container::{self, Manifest};
-use super::staging::{Staging, folder_of};
-use super::{embedded, is_full};
+use super::staging::{Staging, folder_of, give_to_owner};
+use super::{embedded, is_full, stopped_daemon};
 use crate::show::{json_line, moment};
-use host::{RunDir, is_run_dir_taken, now_ms};
+use host::now_ms;
 use model::settings::{RegistrySettings, Settings, beside};
-use store::SqliteStore;
+use store::{HeldTurn, SqliteStore};
 
 /// The end of the names that old files get.
 const ASIDE: &str = ".before-restore";
@@ -52,8 +53,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let settings = crate::settings(&arguments.config)?;
     let store = embedded(&settings)?;
     let (backup, manifest) = container::open(&arguments.file)?;
-    // Until this is dropped, no daemon starts.
-    let _lock = lock(&settings)?;
+    // Until these are dropped, no daemon starts in its run_dir, and none opens the store.
+    let _lock = stopped_daemon(&settings)?;
+    std::fs::create_dir_all(folder_of(store))
+        .with_context(|| format!("cannot make the folder of {}", store.display()))?;
+    let turn = HeldTurn::take(store).with_context(|| format!("cannot lock {}", store.display()))?;
+    for file in ["-turn", "-gate"].map(|suffix| beside(store, suffix)) {
+        give_to_owner(&File::open(&file)?, folder_of(store)).context("cannot set the owner")?;
+    }
     let targets = targets(&settings, store, &backup)?;
     let in_the_way = || -> Vec<PathBuf> { targets.iter().flat_map(Target::in_the_way).collect() };
     check_free(&in_the_way(), arguments.replace)?;
@@ -65,21 +72,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         true => e.context("the disk is full, nothing was changed"),
         false => e,
     })?;
+    turn.forget_note().context("cannot write the file of the turn")?;
     let has_registry = container::has(&backup, container::REGISTRY)?;
     tell(arguments, &settings, &manifest, &restored, (&in_the_way, has_registry))
-}
-
-/// Takes the lock of the daemon, so that none runs and none starts.
-fn lock(settings: &Settings) -> Result<Option<RunDir>> {
-    let run_dir = &settings.run_dir;
-    if is_run_dir_taken(run_dir) {
-        bail!("a daemon runs in {}: stop it first", run_dir.display());
-    }
-    // The lock's file is not made here: it would belong to whoever runs this command.
-    match run_dir.join("dq-master.pid").exists() {
-        true => Ok(Some(RunDir::take(run_dir, Duration::ZERO).context("stop the daemon first")?)),
-        false => Ok(None),
-    }
 }
 
 /// Fails if another process has the store open: a child of a daemon whose master was killed, or an import.
@@ -141,7 +136,15 @@ fn targets(settings: &Settings, store: &Path, backup: &Connection) -> Result<Vec
     }
     if container::has(backup, container::SESSION_KEY)? {
         let path = settings.session_key_path();
-        if std::fs::read(&path).ok() != Some(container::first_piece(backup, container::SESSION_KEY)?) {
+        // systemd removes the folder of a stopped dq, and only root can make it again. Without the key, people sign in again.
+        let above = folder_of(&path).ancestors().find(|folder| folder.exists());
+        let has_place = above.is_some_and(|folder| access(folder, AccessFlags::W_OK).is_ok());
+        if !has_place {
+            eprintln!("dq: {} cannot be made, so people must sign in to the console again", path.display());
+        }
+        if has_place
+            && std::fs::read(&path).ok() != Some(container::first_piece(backup, container::SESSION_KEY)?)
+        {
             targets.push(Target { part: Some(container::SESSION_KEY), path });
         }
     }

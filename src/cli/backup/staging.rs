@@ -1,12 +1,13 @@
 //! New files get their names only when they are complete. Until then they are in a folder beside their place, which is
 //! removed whatever happens.
 
-use std::fs::{DirBuilder, File};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 
 /// A folder for the files that will be beside `place`.
@@ -42,8 +43,10 @@ impl Staging {
     /// and this fails.
     pub(super) fn publish(&self, name: &str) -> Result<()> {
         let (file, place) = (self.file(name), &self.place);
-        File::open(&file)?.sync_all()?;
-        give_to_owner(&file, folder_of(place)).context("cannot set the owner")?;
+        // Where the folder belongs to another user, that user may have put a link there.
+        let opened = OpenOptions::new().read(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(&file)?;
+        opened.sync_all()?;
+        give_to_owner(&opened, folder_of(place)).context("cannot set the owner")?;
         match std::fs::hard_link(&file, place) {
             Ok(()) => {}
             Err(e) if e.kind() == ErrorKind::AlreadyExists => bail!("{} exists already", place.display()),
@@ -72,10 +75,10 @@ pub(super) fn folder_of(file: &Path) -> &Path {
 
 /// When root makes a file in a folder of another user, gives the file to that user. Otherwise the daemon could not open
 /// it.
-fn give_to_owner(file: &Path, folder: &Path) -> io::Result<()> {
+pub(super) fn give_to_owner(file: &File, folder: &Path) -> io::Result<()> {
     let owner = std::fs::metadata(folder)?;
     if geteuid().is_root() && owner.uid() != 0 {
-        std::os::unix::fs::chown(file, Some(owner.uid()), Some(owner.gid()))?;
+        std::os::unix::fs::fchown(file, Some(owner.uid()), Some(owner.gid()))?;
     }
     Ok(())
 }

@@ -20,29 +20,42 @@ pub struct ReturnedJob {
     pub bucket: u32,
 }
 
-/// Writes jobs, and removes their notes. A job that is written already is replaced.
-pub fn give_back(node: &mut Source, jobs: &[ReturnedJob]) -> Result<()> {
+/// Writes jobs, and removes their notes. Leaves out each job whose name has another job there, which the PHP daemon has
+/// added (`is_other`). Returns the names of those.
+pub fn give_back(
+    node: &mut Source,
+    jobs: &[ReturnedJob],
+    is_other: impl Fn(&Entry) -> bool,
+) -> Result<HashSet<Vec<u8>>> {
     if jobs.is_empty() {
-        return Ok(());
+        return Ok(HashSet::new());
     }
-    let wanted: HashSet<&[u8]> = jobs.iter().map(|job| &*job.name).collect();
-    let listed = node.ready(|name| wanted.contains(name))?;
+    let names: Vec<Vec<u8>> = jobs.iter().map(|job| job.name.clone()).collect();
+    let wanted: HashSet<&[u8]> = names.iter().map(Vec::as_slice).collect();
+    let ready = node.ready(|name| wanted.contains(name))?;
+    // An entry with the same body was written by an export that was killed.
+    let own: HashSet<(&[u8], &[u8])> = jobs.iter().map(|job| (&*job.name, job.body.as_bytes())).collect();
+    let is_own = |entry: &Entry| own.contains(&(&*entry.name, &*entry.body));
+    let entries = entries(node, &names, &ready)?;
+    let others = entries.into_iter().filter(|entry| !is_own(entry) && is_other(entry));
+    let left: HashSet<Vec<u8>> = others.map(|entry| entry.name).collect();
     let (bodies, notes, lists) = (node.bodies_key(), node.notes(), node.ready_lists());
     let mut pipe = redis::pipe();
     pipe.atomic();
-    for job in jobs {
+    for job in jobs.iter().filter(|job| !left.contains(&job.name)) {
         let own = node.bucket_key(job.bucket);
         pipe.hset(&bodies, &job.name, &job.body).ignore();
         for other in node.buckets().iter().filter(|bucket| **bucket != own) {
             pipe.zrem(other, &job.name).ignore();
         }
         pipe.zadd(&own, &job.name, job.due_s).ignore();
-        if listed.contains_key(&job.name) {
+        if ready.contains_key(&job.name) {
             lists.iter().for_each(|list| _ = pipe.lrem(list, 0, &job.name).ignore());
         }
         pipe.hdel(&notes, &job.name).ignore();
     }
-    node.query_all::<()>(&pipe).with_context(|| format!("cannot write jobs to {}", node.shown))
+    node.query_all::<()>(&pipe).with_context(|| format!("cannot write jobs to {}", node.shown))?;
+    Ok(left)
 }
 
 /// Removes the jobs with these names that are `gone`, and the notes of all of these names. `ready` has the names in the
@@ -56,12 +69,8 @@ pub fn remove(
     if names.is_empty() {
         return Ok(());
     }
+    let entries = entries(node, names, ready)?;
     let (bodies, notes, lists) = (node.bodies_key(), node.notes(), node.ready_lists());
-    let failed = |shown: &str| format!("cannot remove jobs from {shown}");
-    let found: Vec<Option<Vec<u8>>> =
-        node.query(redis::cmd("HMGET").arg(&bodies).arg(names)).with_context(|| failed(&node.shown))?;
-    let with_body = names.iter().cloned().zip(found).filter_map(|(name, body)| Some((name, body?)));
-    let entries = node.entries_of(with_body.collect(), ready)?;
     let mut pipe = redis::pipe();
     pipe.atomic();
     for Entry { name, list, .. } in entries.iter().filter(|entry| gone(entry)) {
@@ -74,5 +83,14 @@ pub fn remove(
     for name in names {
         pipe.hdel(&notes, name).ignore();
     }
-    node.query_all::<()>(&pipe).with_context(|| failed(&node.shown))
+    node.query_all::<()>(&pipe).with_context(|| format!("cannot remove jobs from {}", node.shown))
+}
+
+/// Returns the entries with these names.
+fn entries(node: &mut Source, names: &[Vec<u8>], ready: &HashMap<Vec<u8>, Priority>) -> Result<Vec<Entry>> {
+    let found: Vec<Option<Vec<u8>>> = node
+        .query(redis::cmd("HMGET").arg(node.bodies_key()).arg(names))
+        .with_context(|| format!("cannot read the jobs of {}", node.shown))?;
+    let with_body = names.iter().cloned().zip(found).filter_map(|(name, body)| Some((name, body?)));
+    node.entries_of(with_body.collect(), ready)
 }

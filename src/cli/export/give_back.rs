@@ -175,14 +175,23 @@ impl Export {
         if self.summary.dry_run {
             return Ok(());
         }
+        let clock = self.clock.clone();
+        // It has no note, or has changed since: the PHP daemon has added it.
+        let is_other =
+            |entry: &Entry| matches!(note(entry, &clock), EntryNote::Nothing | EntryNote::Otherwise);
         for (node, jobs) in self.nodes.iter_mut().zip(&by_node) {
-            destination::give_back(node, jobs)?;
+            for name in destination::give_back(node, jobs, is_other)? {
+                self.summary.moved -= 1;
+                let reason = "the PHP daemon has another job of this name: delete one of them";
+                self.summary.leave(display_name(&name), reason);
+                keys.retain(|key| format!("{}:{}", key.topic, key.id).as_bytes() != name);
+            }
         }
         for (key, deleted) in keys.iter().zip(self.store.delete(&keys)) {
             if !matches!(deleted, Ok(Deleted::Done)) {
                 self.summary.moved -= 1;
-                self.summary
-                    .leave(key.to_string(), "it is written, but could not be removed: run the export again");
+                let reason = "it is written, but could not be removed: run the export again";
+                self.summary.leave(key.to_string(), reason);
             }
         }
         // Nobody else maintains the store, and its log would grow without end. If this fails, the next page tries again.
@@ -221,10 +230,7 @@ impl Export {
         let ready = self.nodes[node].ready(|_| true)?;
         let clock = self.clock.clone();
         // An entry that has changed since it was noted is another job, which the PHP daemon has added.
-        let gone = |entry: &Entry| {
-            let notify_ms = entry.understand(&clock).ok().and_then(|parsed| parsed.notify_ms);
-            entry.noted(notify_ms) != EntryNote::Otherwise
-        };
+        let gone = |entry: &Entry| note(entry, &clock) != EntryNote::Otherwise;
         let mut cursor = 0;
         loop {
             let page = self.nodes[node].noted_names(cursor)?;
@@ -267,4 +273,9 @@ fn job_key(name: &[u8]) -> Result<JobKey> {
         Some(JobKey { topic, id: JobId::new(text(id)?).ok()? })
     });
     key.with_context(|| format!("the note of {} is not of a job", display_name(name)))
+}
+
+/// Returns what is noted about an entry.
+fn note(entry: &Entry, clock: &Clock) -> EntryNote {
+    entry.noted(entry.understand(clock).ok().and_then(|parsed| parsed.notify_ms))
 }

@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
 
 use self::give_back::Export;
+use super::backup::stopped_daemon;
 use super::import::activity;
 use super::import::address::addresses;
 use super::import::source::Source;
@@ -77,12 +78,8 @@ struct PhpDq {
 pub fn run(arguments: &Arguments) -> Result<bool> {
     let Destination::PhpDq(arguments) = &arguments.to;
     let settings = super::settings(&arguments.config)?;
-    if host::is_run_dir_taken(&settings.run_dir) {
-        bail!(
-            "a daemon runs in {}: stop it first, or jobs are delivered by both (kill -TERM its dq-master)",
-            settings.run_dir.display()
-        );
-    }
+    // Until this is dropped, no daemon starts in its run_dir.
+    let _lock = stopped_daemon(&settings)?;
     if let Some(fill) = SpoolFill::of_host(&settings.store)?.filter(|fill| fill.entries > 0) {
         bail!("{} changes wait in the spool: start dq, and wait until `dq status` shows none", fill.entries);
     }

@@ -22,18 +22,18 @@ const OWN: [&str; 14] = [
 ];
 
 /// Headers that speak for the one who sends a callback. Headers that begin with `x-forwarded-` are also guarded.
-const GUARDED: [&str; 7] =
-    ["authorization", "cookie", "cookie2", "forwarded", "via", "x-forwarded", "x-real-ip"];
+const GUARDED: [&str; 8] =
+    ["authorization", "cookie", "cookie2", "forwarded", "proxy", "via", "x-forwarded", "x-real-ip"];
 
-/// Returns whether two names of headers are the same to a receiver. Many receivers (CGI, PHP) do not tell `_` from `-`,
-/// and nobody tells upper from lower case.
+/// Returns whether two names of headers are the same to a receiver. CGI and PHP do not tell `_` from `-`, PHP does not
+/// tell `.` from them, and nobody tells upper from lower case. So all characters except letters and digits are the same.
 pub fn is_same_header(a: &str, b: &str) -> bool {
     a.len() == b.len() && begins_like(a, b)
 }
 
 /// Returns whether a name begins as another one, compared as [`is_same_header`] does.
 fn begins_like(name: &str, prefix: &str) -> bool {
-    let folded = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    let folded = |byte: u8| if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' };
     name.len() >= prefix.len() && name.bytes().zip(prefix.bytes()).all(|(a, b)| folded(a) == folded(b))
 }
 
@@ -81,6 +81,7 @@ mod tests {
             "Webhook-Id",
             "content-type",
             "dq_topic",
+            "webhook.id",
             "webhook_signature",
             "Transfer_Encoding",
         ] {
@@ -89,9 +90,15 @@ mod tests {
         for (name, value) in [("a b", "x"), ("", "x"), ("x-a", "a\nb"), ("x-a", "中")] {
             assert!(refuse_header(name, value).is_some(), "{name}: {value}");
         }
-        for name in
-            ["Cookie", "AUTHORIZATION", "X-Forwarded-For", "x_forwarded_for", "X_Real-IP", "forwarded"]
-        {
+        for name in [
+            "Cookie",
+            "AUTHORIZATION",
+            "X-Forwarded-For",
+            "x_forwarded_for",
+            "X_Real.IP",
+            "proxy",
+            "forwarded",
+        ] {
             assert!(is_guarded_header(name) && !is_own_header(name), "{name}");
         }
         assert!(!is_guarded_header("x-shop") && !is_guarded_header("traceparent"));

@@ -126,12 +126,13 @@ fn civil(days: i64) -> Option<(i64, i64, i64)> {
 }
 
 /// Returns the moment in Unix milliseconds at which the zone's clock shows a time. If the clock skips the time, it is
-/// the time as many minutes later. If the clock shows the time twice, it is the first one.
+/// the time as many minutes later. If the clock shows the time twice, it is the second one, so that no job is early.
+/// (PHP takes the first or the second one, depending on the zone.)
 fn to_unix_ms(wall: WallTime, zone: &TimeZone) -> Option<i64> {
     let ms = wall.days.checked_mul(DAY_MS)?.checked_add(wall.ms)?;
     let local =
         EPOCH.to_datetime(jiff::civil::Time::midnight()).checked_add(jiff::SignedDuration::from_millis(ms));
-    match local.ok().and_then(|local| zone.to_zoned(local).ok()) {
+    match local.ok().and_then(|local| zone.to_ambiguous_zoned(local).later().ok()) {
         Some(found) => Some(found.timestamp().as_millisecond()),
         // The last days that jiff knows, and all later ones: the offset does not change any more.
         None if ms > 0 => Some(ms - i64::from(zone.to_offset(Timestamp::MAX).seconds()) * 1000),

@@ -143,13 +143,11 @@ impl Written {
         let is_zone_of_nothing =
             written.zone.is_some() && written.date.is_none() && written.time == TimeOfDay::Unknown;
         let fits = written.unix_ms.is_none() || words == 1;
-        // PHP adds a day of the week to such a day in ways that nobody means.
-        let is_one_day = match written.day_of_month {
-            None => true,
-            Some(DayOfMonth::First | DayOfMonth::Last) => written.weekday.is_none(),
-            Some(DayOfMonth::Nth(..) | DayOfMonth::LastWeekday(_)) => {
-                written.weekday.is_none() && written.days == 0
-            }
+        // PHP adds other shifts to such a day in ways that nobody means.
+        let is_one_day = written.day_of_month.is_none() || {
+            // A shift by months gives the month (`next month`), or would be added to the month that is given.
+            let months_once = written.months == 0 || written.date.is_none_or(|date| date.month.is_none());
+            written.weekday.is_none() && written.days == 0 && months_once
         };
         let counts = [written.months, written.days, written.seconds];
         let is_small = counts.iter().all(|count| count.abs() <= COUNT_MAX);

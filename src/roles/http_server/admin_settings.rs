@@ -5,7 +5,7 @@
 use super::api::Reader;
 use super::problem::Problem;
 use model::scope::Need;
-use model::topic::Topic;
+use model::topic::{Setting, Topic};
 
 /// The names of these settings.
 const NAMES: [&str; 6] = ["tenant", "priority", "max_pending", "max_bytes", "add_rate", "tls_verify"];
@@ -27,6 +27,22 @@ impl AdminSettings {
         match reader.permits(Need::Admin) {
             true => AdminSettings::Changed,
             false => AdminSettings::Kept { tenant: reader.name().unwrap_or_default() },
+        }
+    }
+
+    /// Checks a removal: with the topic, its limits would be gone.
+    pub(super) fn check_removal(&self, topic: &Topic) -> Result<(), Problem> {
+        let AdminSettings::Kept { tenant } = self else { return Ok(()) };
+        let new = Topic::new(topic.name.clone(), "");
+        let is_own = |setting: &&Setting| setting.name != "tenant" || topic.tenant != *tenant;
+        let limited = Topic::SETTINGS.iter().filter(|setting| NAMES.contains(&setting.name)).filter(is_own);
+        match limited.clone().find(|setting| setting.value(topic) != setting.value(&new)) {
+            None => Ok(()),
+            Some(setting) => {
+                let value = setting.value(topic);
+                let detail = format!("{} is {value}: only an administrator removes the topic", setting.name);
+                Err(Problem::forbidden_field(setting.name, detail))
+            }
         }
     }
 
@@ -73,6 +89,10 @@ mod tests {
             problem.detail
         );
         assert!(AdminSettings::Changed.check(Some(&before), &mut lifted).is_ok());
+        // With a new topic of the same name, the limits would be lifted as well.
+        assert_eq!(manager.check_removal(&before).unwrap_err().named_field(), Some("max_pending"));
+        let own = Topic { tenant: "ci".into(), ..Topic::new(before.name.clone(), "http://h/") };
+        assert!(manager.check_removal(&own).is_ok() && AdminSettings::Changed.check_removal(&before).is_ok());
         let mut unchecked = Topic { tls_verify: false, ..before.clone() };
         assert_eq!(
             manager.check(Some(&before), &mut unchecked).unwrap_err().named_field(),

@@ -29,7 +29,9 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use super::access::Peer;
+use super::pool::{Holder, Pool};
 use super::tls;
+use super::unread;
 use super::write_timeout::WriteTimeout;
 use model::excerpt::Excerpt;
 use model::failure_limiter::Source;
@@ -47,7 +49,7 @@ const LAST_ANSWERS: Duration = STORE_TIMEOUT.saturating_add(Duration::from_secs(
 
 /// How many bytes of a request's head a connection holds. `limits` refuses heads that are nearly as long, with a reason.
 /// A body is read in parts of this length.
-const HEAD_MAX: usize = 32 << 10;
+const HEAD_MAX: usize = 64 << 10;
 
 /// How long a new connection may take until a caller on it has proved who it is.
 const PROOF_PATIENCE: Duration = Duration::from_secs(10);
@@ -104,6 +106,7 @@ pub(super) enum ConnectionStage {
 /// The open connections.
 pub(super) struct Connections {
     app: TowerToHyperService<Router>,
+    unread: Pool,
     http: HttpSettings,
     tls: Option<TlsAcceptor>,
     /// The connections of the port.
@@ -117,6 +120,7 @@ impl Connections {
     pub(super) fn new(app: Router, http: &HttpSettings) -> Result<Connections> {
         Ok(Connections {
             app: TowerToHyperService::new(app),
+            unread: unread::pool(),
             tls: http.tls.as_ref().map(tls::acceptor).transpose()?,
             of_port: Arc::new(Mutex::new(OpenConnections::new(
                 http.max_connections,
@@ -174,7 +178,7 @@ impl Connections {
 
     fn course(&self, peer: Peer) -> ConnectionTask {
         let (app, stage) = (self.app.clone(), self.stage.subscribe());
-        ConnectionTask { app, peer, stage, idle_timeout: self.http.idle_timeout }
+        ConnectionTask { app, unread: self.unread.clone(), peer, stage, idle_timeout: self.http.idle_timeout }
     }
 }
 
@@ -212,6 +216,7 @@ impl ConnectionProof {
 /// The task that serves one connection.
 struct ConnectionTask {
     app: TowerToHyperService<Router>,
+    unread: Pool,
     peer: Peer,
     stage: watch::Receiver<ConnectionStage>,
     idle_timeout: Duration,
@@ -232,7 +237,12 @@ impl ConnectionTask {
     }
 
     async fn serve(self, stream: impl Stream) {
-        let ConnectionTask { app, peer, mut stage, idle_timeout } = self;
+        let ConnectionTask { app, unread, peer, mut stage, idle_timeout } = self;
+        // Root and the daemon's user, on the Unix socket, may read as slowly as they like.
+        let reader = match peer {
+            Peer::Address(_) => Some(Holder::Source(peer.source())),
+            Peer::User(_) => None,
+        };
         let at_answer = stage.clone();
         let proof = ConnectionProof::default();
         let proof_of_requests = proof.clone();
@@ -240,8 +250,9 @@ impl ConnectionTask {
             request.extensions_mut().insert(peer);
             request.extensions_mut().insert(proof_of_requests.clone());
             let (answer, stage) = (app.call(request), at_answer.clone());
+            let (unread, reader) = (unread.clone(), reader.clone());
             async move {
-                let mut answer = answer.await?;
+                let mut answer = unread::bound(answer.await?, &unread, reader).await?;
                 if *stage.borrow() != ConnectionStage::Open {
                     answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }

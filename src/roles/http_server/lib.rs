@@ -57,6 +57,7 @@ mod topic_fields;
 mod topic_shown;
 mod topics;
 mod typed_body;
+mod unread;
 mod write_timeout;
 
 use std::net::TcpListener;

@@ -15,7 +15,8 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::api::{Api, InTopic};
+use super::admin_settings::AdminSettings;
+use super::api::{Api, InTopic, Reader};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
 use super::input::{parameters, short};
@@ -217,6 +218,7 @@ impl Api {
         schema::ChangeProblems))]
 async fn delete(
     State(api): State<Api>,
+    reader: Reader,
     InTopic(name): InTopic,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
@@ -226,6 +228,9 @@ async fn delete(
     // A topic that is not registered may have left jobs. To purge those, it need not be writable.
     if decision != Some(Decision::Purge) || api.topics.borrow().get(name.as_str()).is_some() {
         api.check_writable(&name)?;
+    }
+    if let Some(topic) = api.topics.borrow().get(name.as_str()) {
+        AdminSettings::for_reader(&reader).check_removal(topic)?;
     }
     let is_there = api.is_there(&name, &condition).await?;
     if !is_there && decision != Some(Decision::Purge) {

@@ -134,9 +134,7 @@ pub(super) fn change(
     if old == State::Leased {
         return Ok(Ok(Changed::Conflict));
     }
-    if let Some(body) = &change.body
-        && !quota::allows_body(w, seq, tid, body.as_str(), change.max_bytes)?
-    {
+    if !quota::allows_change(w, seq, tid, change)? {
         return Ok(Err(OverQuota::full(QuotaLimit::Bytes)));
     }
     let body = change.body.as_ref().map(|body| body.as_str());

@@ -39,6 +39,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags};
 
 pub use hung_bell::HungBell;
+pub use turn::HeldTurn;
 
 use self::bell::{BellRinger, PendingRings};
 use self::chunks::More;

@@ -4,6 +4,7 @@ use rusqlite::{OptionalExtension, params};
 
 use super::row;
 use super::write::Write;
+use crate::Change;
 use model::job::{JobId, NewJob, OnConflict, State};
 use model::quota::{OverQuota, Quota, QuotaLimit};
 
@@ -75,18 +76,22 @@ pub(super) fn check_add(
     Ok(Ok(()))
 }
 
-/// Returns whether a job may get a body of this length.
-pub(super) fn allows_body(
-    w: &Write<'_>,
-    seq: i64,
-    tid: i64,
-    body: &str,
-    max: Option<u64>,
-) -> rusqlite::Result<bool> {
-    let Some(max) = max else { return Ok(true) };
-    let old = "SELECT octet_length(body) FROM job WHERE seq = ?1";
-    let old = w.db.prepare_cached(old)?.query_row([seq], |r| r.get(0))?;
-    Ok(!is_too_big(Some(max), held(w, tid)?.bytes, old, body.len() as i64))
+/// Returns whether a job may get the body and the headers of a change.
+pub(super) fn allows_change(w: &Write<'_>, seq: i64, tid: i64, change: &Change) -> rusqlite::Result<bool> {
+    let max = change.max_bytes.filter(|_| change.body.is_some() || change.headers.is_some());
+    if max.is_none() {
+        return Ok(true);
+    }
+    let old =
+        "SELECT octet_length(body), coalesce(octet_length(headers), 0), stamp_us FROM job WHERE seq = ?1";
+    let parts = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get(2)?));
+    let (body, headers, stamp_us) = w.db.prepare_cached(old)?.query_row([seq], parts)?;
+    let new_body = change.body.as_ref().map_or(body, |new| new.as_str().len() as i64);
+    let new_headers = change
+        .headers
+        .as_ref()
+        .map_or(headers, |new| row::headers_text(new, stamp_us).map_or(0, |text| text.len() as i64));
+    Ok(!is_too_big(max, held(w, tid)?.bytes, body + headers, new_body + new_headers))
 }
 
 /// The states in which a job is pending.

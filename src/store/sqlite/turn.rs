@@ -69,6 +69,25 @@ impl Turn {
     }
 }
 
+/// The turn of a store that nobody opens or writes to while this is held, because each does so in its turn. It is for
+/// whoever puts another file in its place. The kernel gives the turn up when this is dropped.
+#[derive(Debug)]
+pub struct HeldTurn(Turn);
+
+impl HeldTurn {
+    /// Blocks until it is this process's turn.
+    pub fn take(database: &Path) -> io::Result<HeldTurn> {
+        let turn = Turn::beside(database)?;
+        std::mem::forget(turn.take()?);
+        Ok(HeldTurn(turn))
+    }
+
+    /// Forgets what is noted about the log, because the log has gone with the old file.
+    pub fn forget_note(&self) -> io::Result<()> {
+        self.0.lock.write_all_at(&[LogNote::None as u8], 0)
+    }
+}
+
 fn patiently(file: &File) -> io::Result<()> {
     loop {
         match file.lock() {

@@ -264,7 +264,7 @@ impl Daemon {
         Daemon { dir, port, http, master, log }
     }
 
-    /// Starts a daemon whose folder `var` is a disk of its own with 6 MB, in a mount namespace that ends with the
+    /// Starts a daemon whose folder `var` is a disk of its own with 16 MB, in a mount namespace that ends with the
     /// daemon. Also returns the path of a file there, with which the disk can be filled.
     pub fn on_small_disk(more: &str) -> (Daemon, PathBuf) {
         Daemon::on_small_disk_with(more, "0B")
@@ -276,7 +276,7 @@ impl Daemon {
         let (port, http) = (free_port(), free_port());
         Daemon::write_config(dir.path(), port, http, more);
         std::fs::create_dir(dir.path().join("var")).unwrap();
-        let script = "mount -t tmpfs -o size=6m none \"$1/var\" && exec \"$2\" --config \"$1/dq.toml\"";
+        let script = "mount -t tmpfs -o size=16m none \"$1/var\" && exec \"$2\" --config \"$1/dq.toml\"";
         let mut command = Command::new("unshare");
         if nix::unistd::geteuid().is_root() {
             command.arg("-m");
