@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use axum::body::{Body, Bytes, HttpBody, to_bytes};
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use super::pool::{Holder, Pool, PoolPart};
@@ -32,9 +32,11 @@ impl AsRef<[u8]> for HeldBytes {
     }
 }
 
-/// Returns the answer, counted in the pool until it is written. If there is no room, refuses instead: the answer is lost,
-/// but it only shows something, because answers about changes are small.
+/// Returns the answer to a request with this method, counted in the pool until it is written. If there is no room for an
+/// answer that only shows something, refuses instead. An answer about a change is never replaced: it says what was done.
+/// Its length is bounded by that of the request.
 pub(super) async fn bound(
+    method: Method,
     answer: Response,
     pool: &Pool,
     holder: Option<Holder>,
@@ -43,6 +45,9 @@ pub(super) async fn bound(
         return Ok(answer);
     };
     let Some(part) = pool.take(holder, usize::try_from(length).unwrap_or(usize::MAX)) else {
+        if method != Method::GET {
+            return Ok(answer);
+        }
         let detail = "too many large answers wait for their clients to read them: read the others first, or ask for less";
         return Ok(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).into_response());
     };
