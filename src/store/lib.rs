@@ -40,7 +40,7 @@ pub use lease::{
 pub use outcome::{Added, Changed, Deleted, Jobs};
 pub use redis::{MoveAsk, MoveProgress, MovedJobs, NodeState, Part, RedisStore, SetState, SpoolSender};
 pub use spool::{Spool, SpoolState};
-pub use sqlite::{HeldTurn, SqliteStore};
+pub use sqlite::{HeldTurn, SqliteStore, unfinished_replacement};
 
 use model::headers::Headers;
 use model::job::{Attempt, Body, Due, JobKey, Priority, State, TopicName};

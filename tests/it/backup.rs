@@ -253,6 +253,13 @@ fn a_restore_refuses_what_would_lose_something() {
     refuses(dir, &["restore", &text.display().to_string()], "is not a backup");
     let db = var.join("dq.db").display().to_string();
     refuses(dir, &["restore", &db], "is not a backup");
+    // An earlier restore was killed: neither a restore nor a daemon begins anew.
+    let note = var.join("dq.db-replacing");
+    std::fs::write(&note, "").unwrap();
+    refuses(dir, &["restore", "--replace", &file], "a restore of");
+    let opened = store::SqliteStore::open(Path::new(&db), &var.join("run"), 0);
+    assert!(opened.is_err_and(|e| e.to_string().contains("did not end")));
+    std::fs::remove_file(&note).unwrap();
     // Another process has the store open.
     let import = Connection::open(&db).unwrap();
     import.query_row("SELECT count(*) FROM job", [], |_| Ok(())).unwrap();

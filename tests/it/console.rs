@@ -528,7 +528,10 @@ fn signing_out_ends_all_sessions_of_the_account() {
     let daemon = Daemon::start("[http]\nauth = \"token\"\n");
     let mut http = Http::tcp(&daemon);
     let password = first_password(&daemon);
-    dq(&daemon, &["console", "password", "ann"], "the password of ann\n");
+    dq(&daemon, &["console", "password", "ann", "--role", "admin"], "the password of ann\n");
+    // A new password keeps the role.
+    let told = dq(&daemon, &["console", "password", "ann"], "the password of ann\n");
+    assert_eq!(told, "set: ann (admin)\n");
     let here = Session::begin(&mut http, "admin", &password);
     let elsewhere = Session::begin(&mut http, "admin", &password);
     let other = Session::begin(&mut http, "ann", "the password of ann");

@@ -17,7 +17,7 @@ use super::{embedded, is_full, stopped_daemon};
 use crate::show::{json_line, moment};
 use host::now_ms;
 use model::settings::{RegistrySettings, Settings, beside};
-use store::{HeldTurn, SqliteStore};
+use store::{HeldTurn, SqliteStore, unfinished_replacement};
 
 /// The end of the names that old files get.
 const ASIDE: &str = ".before-restore";
@@ -61,6 +61,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     for file in ["-turn", "-gate"].map(|suffix| beside(store, suffix)) {
         give_to_owner(&File::open(&file)?, folder_of(store)).context("cannot set the owner")?;
     }
+    if let Some(why) = unfinished_replacement(store) {
+        bail!(why);
+    }
     let targets = targets(&settings, store, &backup)?;
     let in_the_way = || -> Vec<PathBuf> { targets.iter().flat_map(Target::in_the_way).collect() };
     check_free(&in_the_way(), arguments.replace)?;
@@ -68,11 +71,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     // The check may have made a log.
     let in_the_way = in_the_way();
     container::check(&backup, &arguments.file.display().to_string())?;
-    let restored = restore(&backup, &targets, &in_the_way).map_err(|e| match is_full(&e) {
+    let restored = restore(&backup, &targets, &in_the_way, &turn).map_err(|e| match is_full(&e) {
         true => e.context("the disk is full, nothing was changed"),
         false => e,
     })?;
-    turn.forget_note().context("cannot write the file of the turn")?;
     let has_registry = container::has(&backup, container::REGISTRY)?;
     tell(arguments, &settings, &manifest, &restored, (&in_the_way, has_registry))
 }
@@ -193,7 +195,12 @@ struct Restored {
     due: u64,
 }
 
-fn restore(backup: &Connection, targets: &[Target], in_the_way: &[PathBuf]) -> Result<Restored> {
+fn restore(
+    backup: &Connection,
+    targets: &[Target],
+    in_the_way: &[PathBuf],
+    turn: &HeldTurn,
+) -> Result<Restored> {
     let mut staged = Vec::new();
     let mut restored = None;
     for target in targets {
@@ -213,7 +220,17 @@ fn restore(backup: &Connection, targets: &[Target], in_the_way: &[PathBuf]) -> R
         }
         staged.push(staging);
     }
-    put_in_place(&staged, in_the_way)?;
+    turn.begin_replacement().context("cannot note that the store is being replaced")?;
+    match put_in_place(&staged, in_the_way) {
+        Ok(()) => turn.end_replacement().context("the files are in place, but this cannot be noted")?,
+        Err(e) => {
+            // All old files are back.
+            if in_the_way.iter().all(|path| path.symlink_metadata().is_ok()) {
+                turn.give_up_replacement().context("cannot remove the note of the replacement")?;
+            }
+            return Err(e);
+        }
+    }
     restored.context("the store is one of the targets")
 }
 

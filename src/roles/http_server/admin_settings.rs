@@ -5,10 +5,13 @@
 use super::api::Reader;
 use super::problem::Problem;
 use model::scope::Need;
-use model::topic::{Setting, Topic};
+use model::topic::{Setting, Topic, Topics};
 
 /// The names of these settings.
 const NAMES: [&str; 6] = ["tenant", "priority", "max_pending", "max_bytes", "add_rate", "tls_verify"];
+
+/// How many topics a token without the scope `admin` may register.
+const TOPICS_MAX: usize = 1000;
 
 /// What a caller may do with these settings.
 pub(super) enum AdminSettings {
@@ -19,20 +22,24 @@ pub(super) enum AdminSettings {
     Kept {
         /// The name of the caller's token.
         tenant: String,
+        /// How many topics this tenant has.
+        topics: usize,
     },
 }
 
 impl AdminSettings {
-    pub(super) fn for_reader(reader: &Reader) -> AdminSettings {
-        match reader.permits(Need::Admin) {
-            true => AdminSettings::Changed,
-            false => AdminSettings::Kept { tenant: reader.name().unwrap_or_default() },
+    pub(super) fn for_reader(reader: &Reader, topics: &Topics) -> AdminSettings {
+        if reader.permits(Need::Admin) {
+            return AdminSettings::Changed;
         }
+        let tenant = reader.name().unwrap_or_default();
+        let topics = topics.iter().filter(|topic| topic.tenant == tenant).count();
+        AdminSettings::Kept { tenant, topics }
     }
 
     /// Checks a removal: with the topic, its limits would be gone.
     pub(super) fn check_removal(&self, topic: &Topic) -> Result<(), Problem> {
-        let AdminSettings::Kept { tenant } = self else { return Ok(()) };
+        let AdminSettings::Kept { tenant, .. } = self else { return Ok(()) };
         let new = Topic::new(topic.name.clone(), "");
         let is_own = |setting: &&Setting| setting.name != "tenant" || topic.tenant != *tenant;
         let limited = Topic::SETTINGS.iter().filter(|setting| NAMES.contains(&setting.name)).filter(is_own);
@@ -48,7 +55,12 @@ impl AdminSettings {
 
     /// Checks a change. `before` is none for a new topic.
     pub(super) fn check(&self, before: Option<&Topic>, changed: &mut Topic) -> Result<(), Problem> {
-        let AdminSettings::Kept { tenant } = self else { return Ok(()) };
+        let AdminSettings::Kept { tenant, topics } = self else { return Ok(()) };
+        if before.is_none() && *topics >= TOPICS_MAX {
+            let detail =
+                format!("{tenant} has registered {topics} topics: only an administrator registers more");
+            return Err(Problem::forbidden_field("name", detail));
+        }
         let new = Topic::new(changed.name.clone(), "");
         let present = before.unwrap_or(&new);
         for setting in Topic::SETTINGS.iter().filter(|setting| NAMES.contains(&setting.name)) {
@@ -77,7 +89,7 @@ mod tests {
             tenant: "shops".into(),
             ..Topic::new(TopicName::new("t").unwrap(), "http://h/")
         };
-        let manager = AdminSettings::Kept { tenant: "ci".into() };
+        let manager = AdminSettings::Kept { tenant: "ci".into(), topics: 0 };
         let mut changed = Topic { title: "new".into(), ..before.clone() };
         assert!(manager.check(Some(&before), &mut changed).is_ok() && changed.tenant == "shops");
         let mut lifted = Topic { max_pending: None, ..before.clone() };
@@ -101,6 +113,9 @@ mod tests {
         // A new topic has no limits, and belongs to the tenant of its maker.
         let mut new = Topic::new(before.name.clone(), "http://h/");
         assert!(manager.check(None, &mut new).is_ok() && new.tenant == "ci");
+        let many = AdminSettings::Kept { tenant: "ci".into(), topics: TOPICS_MAX };
+        assert!(many.check(None, &mut Topic::new(before.name.clone(), "http://h/")).is_err());
+        assert!(many.check(Some(&before), &mut before.clone()).is_ok());
         let mut new = Topic { tenant: "another".into(), ..Topic::new(before.name, "http://h/") };
         assert_eq!(manager.check(None, &mut new).unwrap_err().named_field(), Some("tenant"));
     }

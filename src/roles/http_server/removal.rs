@@ -229,8 +229,11 @@ async fn delete(
     if decision != Some(Decision::Purge) || api.topics.borrow().get(name.as_str()).is_some() {
         api.check_writable(&name)?;
     }
-    if let Some(topic) = api.topics.borrow().get(name.as_str()) {
-        AdminSettings::for_reader(&reader).check_removal(topic)?;
+    {
+        let topics = api.topics.borrow();
+        if let Some(topic) = topics.get(name.as_str()) {
+            AdminSettings::for_reader(&reader, &topics).check_removal(topic)?;
+        }
     }
     let is_there = api.is_there(&name, &condition).await?;
     if !is_there && decision != Some(Decision::Purge) {

@@ -269,7 +269,7 @@ async fn create(State(api): State<Api>, reader: Reader, Sent(json): Sent) -> Res
     let parts = TopicPatch::read(&json)?;
     let name = parts.name(None)?;
     let mut topic = api.can_give(parts.new_topic(name.clone())?)?;
-    AdminSettings::for_reader(&reader).check(None, &mut topic)?;
+    AdminSettings::for_reader(&reader, &api.topics.borrow()).check(None, &mut topic)?;
     if api.settings.topics.iter().any(|t| t.name == name) {
         return Err(RegistryError::Exists(name).into());
     }
@@ -303,7 +303,8 @@ async fn put(
     let topic = api.can_give(parts.new_topic(parts.name(Some(&name))?)?)?;
     api.check_writable(&name)?;
     api.trials.check(&topic.callback).await?;
-    let (sees_credentials, admin_settings) = (reader.sees_credentials(), AdminSettings::for_reader(&reader));
+    let (sees_credentials, admin_settings) =
+        (reader.sees_credentials(), AdminSettings::for_reader(&reader, &api.topics.borrow()));
     let write = move |registry: &mut dyn Registry| {
         let mut tries = 0;
         loop {
@@ -358,7 +359,7 @@ async fn patch(
     }
     let (of, fields) = (name.clone(), parts.names());
     let (checks, sees_credentials) = (api.clone(), reader.sees_credentials());
-    let admin_settings = AdminSettings::for_reader(&reader);
+    let admin_settings = AdminSettings::for_reader(&reader, &api.topics.borrow());
     let step = move |registry: &mut dyn Registry| {
         let mut tries = 0;
         loop {

@@ -39,7 +39,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags};
 
 pub use hung_bell::HungBell;
-pub use turn::HeldTurn;
+pub use turn::{HeldTurn, unfinished_replacement};
 
 use self::bell::{BellRinger, PendingRings};
 use self::chunks::More;
@@ -95,6 +95,9 @@ impl SqliteStore {
         let ringer = BellRinger::new(run_dir);
         let log_pages = Arc::new(AtomicI32::new(0));
         let taken = turn.take().map_err(io)?;
+        if let Some(why) = turn::unfinished_replacement(path) {
+            return Err(StoreError::Unavailable(why));
+        }
         if !path.exists() {
             log::info!("a new store is made: {}", path.display());
             // Only the owner of the file may read jobs. During this turn no process has the file open, so no lock is

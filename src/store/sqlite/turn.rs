@@ -8,7 +8,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use model::settings::beside;
 
@@ -72,20 +72,53 @@ impl Turn {
 /// The turn of a store that nobody opens or writes to while this is held, because each does so in its turn. It is for
 /// whoever puts another file in its place. The kernel gives the turn up when this is dropped.
 #[derive(Debug)]
-pub struct HeldTurn(Turn);
+pub struct HeldTurn {
+    turn: Turn,
+    database: PathBuf,
+}
 
 impl HeldTurn {
     /// Blocks until it is this process's turn.
     pub fn take(database: &Path) -> io::Result<HeldTurn> {
         let turn = Turn::beside(database)?;
         std::mem::forget(turn.take()?);
-        Ok(HeldTurn(turn))
+        Ok(HeldTurn { turn, database: database.to_owned() })
     }
 
-    /// Forgets what is noted about the log, because the log has gone with the old file.
-    pub fn forget_note(&self) -> io::Result<()> {
-        self.0.lock.write_all_at(&[LogNote::None as u8], 0)
+    /// Notes on the disk that the file is being replaced. If this process dies before the end, nobody opens the store, or
+    /// makes a new one in its place, until a person has put the files right.
+    pub fn begin_replacement(&self) -> io::Result<()> {
+        let note = replacement_note(&self.database);
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&note)?.sync_all()?;
+        File::open(note.parent().unwrap_or(Path::new(".")))?.sync_all()
     }
+
+    /// Notes that the file is in place. Forgets what is noted about the log, which has gone with the old file.
+    pub fn end_replacement(&self) -> io::Result<()> {
+        self.turn.lock.write_all_at(&[LogNote::None as u8], 0)?;
+        std::fs::remove_file(replacement_note(&self.database))
+    }
+
+    /// Notes that the old file is still, or again, in its place.
+    pub fn give_up_replacement(&self) -> io::Result<()> {
+        std::fs::remove_file(replacement_note(&self.database))
+    }
+}
+
+fn replacement_note(database: &Path) -> PathBuf {
+    beside(database, "-replacing")
+}
+
+/// Returns why nobody may open a store now, if a replacement of its file has not ended.
+pub fn unfinished_replacement(database: &Path) -> Option<String> {
+    let note = replacement_note(database);
+    note.exists().then(|| {
+        format!(
+            "a restore of {} did not end: give the files that end in .before-restore their old names, then remove {}",
+            database.display(),
+            note.display()
+        )
+    })
 }
 
 fn patiently(file: &File) -> io::Result<()> {
