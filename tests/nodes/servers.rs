@@ -171,6 +171,12 @@ impl Node {
             && group.servers[lag.replica].info("role").as_deref() == Some("master")
     }
 
+    /// Whether the promoted replica is the master, and the old master, which has been started again, follows it.
+    pub fn is_whole(&self, lag: Lag) -> bool {
+        let Node::Group(group) = self else { return true };
+        group.is_whole(lag.replica)
+    }
+
     /// Starts the old master again.
     pub fn rejoin(&self, lag: Lag) {
         if let Node::Group(group) = self {

@@ -402,7 +402,7 @@ impl SentinelGroup {
         let file = dir.path().join("sentinel.conf");
         let (host, port) = (&master.host, master.port);
         let text = format!(
-            "sentinel monitor {MASTER} {host} {port} 2\nsentinel down-after-milliseconds {MASTER} 500\n\
+            "sentinel monitor {MASTER} {host} {port} 2\nsentinel down-after-milliseconds {MASTER} 1000\n\
                  sentinel failover-timeout {MASTER} 3000\nsentinel announce-ip {host}\n"
         );
         std::fs::write(&file, text).unwrap();
@@ -434,6 +434,16 @@ impl SentinelGroup {
     /// before the others.)
     pub fn all_call_master(&self, server: usize) -> bool {
         self.sentinels.iter().all(|sentinel| self.master_by(sentinel) == Some(server))
+    }
+
+    /// Whether this server is the master, all sentinels say so, and all other servers follow it. No sentinel has a
+    /// reason for another failover then.
+    pub fn is_whole(&self, master: usize) -> bool {
+        let follows =
+            |n: usize| n == master || self.servers[n].info("master_link_status").as_deref() == Some("up");
+        self.all_call_master(master)
+            && self.servers[master].info("role").as_deref() == Some("master")
+            && (0..self.servers.len()).all(follows)
     }
 }
 

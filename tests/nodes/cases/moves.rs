@@ -6,7 +6,7 @@ use super::{adds, ask, count, end, judged, version};
 use crate::change::Running;
 use crate::ledger::{Deed, Id, Outcome, Rule, SECOND as S};
 use crate::requests::{Ask, Fate, PARKED};
-use crate::servers::{Node, Server};
+use crate::servers::{Lag, Node, Server};
 use crate::stage::Stage;
 use crate::support::{SECOND, SLOTS, eventually};
 
@@ -89,6 +89,15 @@ fn a_home_that_dies_while_jobs_move_to_it_hides_none_of_them() {
     end(stage, "a home that dies while jobs move to it");
 }
 
+/// Makes the replica the master, and the old master its replica.
+fn fail_over(stage: &Stage, lag: Lag) {
+    let group = &stage.nodes[1];
+    group.promote(lag);
+    eventually(30 * SECOND, "a promoted replica", || group.is_promoted(lag).then_some(()));
+    group.rejoin(lag);
+    eventually(30 * SECOND, "a group that is whole", || group.is_whole(lag).then_some(()));
+}
+
 #[test]
 fn a_move_to_a_master_whose_replica_lags_is_refused() {
     let nodes = vec![Node::Single(Server::start(0)), Node::group()];
@@ -105,9 +114,7 @@ fn a_move_to_a_master_whose_replica_lags_is_refused() {
         !refused.status.success() && told.contains("sentinels know 1 replicas, of which 0 follow"),
         "{told}"
     );
-    stage.nodes[1].promote(lag);
-    eventually(30 * SECOND, "a promoted replica", || stage.nodes[1].is_promoted(lag).then_some(()));
-    stage.nodes[1].rejoin(lag);
+    fail_over(&stage, lag);
     stage.daemon.wait_ready();
     let outcomes = stage.ask(&(0..jobs).map(|n| ask(n, Deed::Get)).collect::<Vec<_>>());
     assert_eq!(count(&outcomes, &Outcome::NotFound), 0, "nothing was done");
@@ -116,9 +123,7 @@ fn a_move_to_a_master_whose_replica_lags_is_refused() {
         Running::start(stage.set.bring_back(1, &config)).wait_or_kill(20 * SECOND).then_some(())
     });
     let lag = eventually(20 * SECOND, "a group", || stage.nodes[1].lag());
-    stage.nodes[1].promote(lag);
-    eventually(30 * SECOND, "a promoted replica", || stage.nodes[1].is_promoted(lag).then_some(()));
-    stage.nodes[1].rejoin(lag);
+    fail_over(&stage, lag);
     stage.daemon.wait_ready();
     end(stage, "a move to a master whose replica lags");
 }

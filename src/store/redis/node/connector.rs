@@ -1,7 +1,7 @@
 //! Opens connections to a server of a node: to a fixed address, or to the server that the Sentinels call the master.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -48,12 +48,17 @@ impl Connector {
         name: &str,
         master: Access,
     ) -> Result<Connector, RedisError> {
-        let clients = sentinels.iter().map(|s| Ok((s.address(), s.client()?)));
+        let sentinel = |access: &Access| {
+            Ok(Sentinel {
+                address: access.address(),
+                client: access.client()?,
+                failed: AtomicBool::new(false),
+            })
+        };
         let sentinels = Sentinels {
-            sentinels: clients.collect::<Result<_, RedisError>>()?,
+            sentinels: sentinels.iter().map(sentinel).collect::<Result<_, RedisError>>()?,
             name: name.to_owned(),
             master,
-            good: AtomicUsize::new(0),
         };
         Ok(Connector { leads: Route::Asking(sentinels), era: AtomicU64::new(0), address: Mutex::default() })
     }
@@ -133,73 +138,141 @@ fn no_master(what: &'static str, why: String) -> RedisError {
 
 /// The Sentinels of a node. They know which server is the master.
 struct Sentinels {
-    sentinels: Vec<(String, redis::Client)>,
+    sentinels: Vec<Sentinel>,
     name: String,
     /// How to connect to the master.
     master: Access,
-    /// The index of the Sentinel that last gave the right answer.
-    good: AtomicUsize,
+}
+
+struct Sentinel {
+    address: String,
+    client: redis::Client,
+    /// Whether it did not answer the last time. Such a Sentinel is asked after the others.
+    failed: AtomicBool,
+}
+
+/// Which server is the master, in the view of one Sentinel.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct MasterView {
+    /// The number of the failover that made it the master. Between two views, Sentinels take the one with the higher
+    /// number (`config-epoch` of `SENTINEL MASTER`).
+    epoch: u64,
+    host: String,
+    port: u16,
 }
 
 impl Sentinels {
-    /// Opens a connection to the master. Asks one Sentinel after the other, because one may be down, cut off, or not
-    /// know the newest master yet. A server counts as the master only if it says so itself.
+    /// Opens a connection to the master.
     fn master(&self, timeout: Duration) -> Result<(redis::Connection, ServerId, String), RedisError> {
-        let count = self.sentinels.len();
-        let first = self.good.load(Ordering::Relaxed);
         let mut whys = Vec::new();
-        for i in (0..count).map(|i| (first + i) % count) {
-            let (address, client) = &self.sentinels[i];
-            match self.master_by(client, timeout) {
-                Ok(found) => {
-                    self.good.store(i, Ordering::Relaxed);
-                    return Ok(found);
-                }
-                Err(e) => whys.push(format!("{address}: {e}")),
+        for view in self.newest_views(timeout)? {
+            match self.connect_to(&view, timeout) {
+                Ok(connected) => return Ok(connected),
+                Err(e) => whys.push(e),
             }
         }
-        Err(no_master("no sentinel knows a master", whys.join("; ")))
+        let why = whys.iter().map(RedisError::to_string).collect::<Vec<_>>().join("; ");
+        Err(whys.pop().filter(|_| whys.is_empty()).unwrap_or_else(|| no_master("no master", why)))
     }
 
-    fn replicas(&self, timeout: Duration) -> Option<u64> {
-        self.sentinels.iter().find_map(|(_, client)| {
-            let mut asked = connect(client, timeout, timeout).ok()?;
-            let about: HashMap<String, String> =
-                redis::cmd("SENTINEL").arg("MASTER").arg(&self.name).query(&mut asked).ok()?;
-            about.get("num-slaves")?.parse().ok()
-        })
-    }
-
-    fn master_by(
+    /// Connects to the master of a view. A server counts as the master only if it says so itself.
+    fn connect_to(
         &self,
-        sentinel: &redis::Client,
+        view: &MasterView,
         timeout: Duration,
     ) -> Result<(redis::Connection, ServerId, String), RedisError> {
-        let mut asked = connect(sentinel, timeout, timeout)?;
-        let place = |asked: &mut redis::Connection| -> redis::RedisResult<(String, u16)> {
-            let place: Option<(String, u16)> =
-                redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name).query(asked)?;
-            place.ok_or_else(|| no_master("unknown master", format!("it does not monitor {:?}", self.name)))
-        };
-        let (host, port) = place(&mut asked)?;
-        let there = self.master.at(&host, port);
+        let there = self.master.at(&view.host, view.port);
         let mut connection = connect(&there.client()?, timeout, timeout)?;
         let server = identify(&mut connection)?;
         if server.is_replica {
             return Err(no_master("no master", format!("{} is a replica", there.address())));
         }
-        // A master that hung and was replaced meanwhile takes itself for the master when it wakes. So the Sentinel is
+        // A master that hung and was replaced meanwhile takes itself for the master when it wakes. So the Sentinels are
         // asked once more.
-        if place(&mut asked)? != (host, port) {
+        if !self.newest_views(timeout)?.contains(view) {
             return Err(no_master("no master", format!("{} is not the master any more", there.address())));
         }
         Ok((connection, server, there.address()))
     }
+
+    /// Asks Sentinels until more than half have answered, or all were asked, and returns the newest of their views. One
+    /// that was cut off, or has not heard of the last failover, would lead to a server that is not the master any more.
+    fn newest_views(&self, timeout: Duration) -> Result<Vec<MasterView>, RedisError> {
+        let (mut views, mut whys) = (Vec::new(), Vec::new());
+        for sentinel in self.in_order() {
+            match self.view_of(sentinel, timeout) {
+                Ok(view) => views.push(view),
+                Err(e) => whys.push(format!("{}: {e}", sentinel.address)),
+            }
+            if views.len() * 2 > self.sentinels.len() {
+                break;
+            }
+        }
+        match views.is_empty() {
+            true => Err(no_master("no sentinel knows a master", whys.join("; "))),
+            false => Ok(newest(views)),
+        }
+    }
+
+    /// Returns the Sentinels in the order in which to ask them.
+    fn in_order(&self) -> impl Iterator<Item = &Sentinel> {
+        let by = |failed: bool| {
+            self.sentinels.iter().filter(move |sentinel| sentinel.failed.load(Ordering::Relaxed) == failed)
+        };
+        let order: Vec<&Sentinel> = by(false).chain(by(true)).collect();
+        order.into_iter()
+    }
+
+    fn view_of(&self, sentinel: &Sentinel, timeout: Duration) -> Result<MasterView, RedisError> {
+        let asked = self.ask_view(sentinel, timeout);
+        sentinel.failed.store(asked.is_err(), Ordering::Relaxed);
+        asked
+    }
+
+    fn ask_view(&self, sentinel: &Sentinel, timeout: Duration) -> Result<MasterView, RedisError> {
+        let mut asked = connect(&sentinel.client, timeout, timeout)?;
+        // While a failover ends, only the first command names the new master.
+        let place: Option<(String, u16)> =
+            redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name).query(&mut asked)?;
+        let (host, port) = place
+            .ok_or_else(|| no_master("unknown master", format!("it does not monitor {:?}", self.name)))?;
+        let about = self.about(&mut asked)?;
+        let epoch = about.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
+        Ok(MasterView { epoch, host, port })
+    }
+
+    fn about(&self, asked: &mut redis::Connection) -> Result<HashMap<String, String>, RedisError> {
+        redis::cmd("SENTINEL").arg("MASTER").arg(&self.name).query(asked)
+    }
+
+    fn replicas(&self, timeout: Duration) -> Option<u64> {
+        self.in_order().find_map(|sentinel| {
+            let mut asked = connect(&sentinel.client, timeout, timeout).ok()?;
+            self.about(&mut asked).ok()?.get("num-slaves")?.parse().ok()
+        })
+    }
+}
+
+/// Returns the views of the latest failover, each once.
+fn newest(mut views: Vec<MasterView>) -> Vec<MasterView> {
+    let last = views.iter().map(|view| view.epoch).max();
+    views.retain(|view| Some(view.epoch) == last);
+    views.sort();
+    views.dedup();
+    views
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sentinel_that_missed_the_last_failover_is_not_followed() {
+        let view = |epoch, port| MasterView { epoch, host: "h".into(), port };
+        assert_eq!(newest(vec![view(3, 1), view(4, 2), view(3, 1)]), [view(4, 2)]);
+        // Sentinels that do not know each other may differ in one epoch. The servers say which is the master.
+        assert_eq!(newest(vec![view(0, 2), view(0, 1), view(0, 2)]), [view(0, 1), view(0, 2)]);
+    }
 
     #[test]
     fn who_asked_before_another_master_was_found_does_not_lead_back() {
