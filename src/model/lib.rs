@@ -21,6 +21,7 @@ pub mod open_connections;
 pub mod password;
 pub mod php_node;
 pub mod quota;
+pub mod record;
 pub mod refusals;
 pub mod rendezvous;
 pub mod retry;

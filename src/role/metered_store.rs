@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use model::job::{Due, JobId, JobKey, NewJob, State, TopicName};
 use model::letters::Pace;
 use model::metrics::{AddOutcome, DeathCause, DeleteOutcome, NodeCells, Operation, PurgeCause};
+use model::record::{JobRecord, RecordKeeping};
 use model::ticket::TicketSecret;
 use store::{
     Added, Batch, Change, Changed, CircuitView, Counts, DeadLetter, DeadLetterOperation, DeadLetters,
     Deleted, Forecast, Jobs, Lanes, Leases, Limits, Maintenance, Moved, Opening, Outcome, OwnerTag, Page,
-    Pauses, Permit, PermitAsk, Promotion, Rescheduled, Result, Settled, Settlement, Settlements, Store,
-    StoreError, TopicRing, View, Views, Wanted, Which,
+    Pauses, Permit, PermitAsk, Promotion, RecordPage, Records, Rescheduled, Result, Settled, Settlement,
+    Settlements, Store, StoreError, TopicRing, View, Views, Wanted, Which,
 };
 use telemetry::counters::Counters;
 
@@ -291,6 +292,32 @@ impl DeadLetters for MeteredStore {
         let gone = self.timed(Operation::Expire, None, |store| store.retire(topic, age, limit));
         self.count_purged(topic, PurgeCause::Retention, &gone);
         gone
+    }
+}
+
+impl Records for MeteredStore {
+    fn keep_records(&mut self, topics: &[(TopicName, RecordKeeping)], bytes_max: u64) -> Result<()> {
+        self.timed(Operation::Change, None, |store| store.keep_records(topics, bytes_max))
+    }
+
+    fn records(&mut self, key: &JobKey) -> Result<Vec<JobRecord>> {
+        self.timed(Operation::Read, Some(key), |store| store.records(key))
+    }
+
+    fn list_records(&mut self, topic: &TopicName, cursor: Option<&str>, limit: usize) -> Result<RecordPage> {
+        self.timed(Operation::Read, None, |store| store.list_records(topic, cursor, limit))
+    }
+
+    fn forget(&mut self, key: &JobKey) -> Result<usize> {
+        self.timed(Operation::Change, Some(key), |store| store.forget(key))
+    }
+
+    fn purge_records(&mut self, topic: &TopicName, limit: usize) -> Result<usize> {
+        self.timed(Operation::Change, None, |store| store.purge_records(topic, limit))
+    }
+
+    fn trim_records(&mut self) -> Result<(usize, Duration)> {
+        self.store.trim_records()
     }
 }
 

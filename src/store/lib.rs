@@ -19,6 +19,7 @@ mod flow;
 mod lanes;
 mod lease;
 mod outcome;
+mod records;
 mod redis;
 mod spool;
 mod sqlite;
@@ -38,6 +39,7 @@ pub use lease::{
     Batch, Leased, Leases, Outcome, OwnerTag, Promotion, Settled, Settlement, Settlements, Token, Wanted,
 };
 pub use outcome::{Added, Changed, Deleted, Jobs};
+pub use records::{RecordPage, Records};
 pub use redis::{MoveAsk, MoveProgress, MovedJobs, NodeState, Part, RedisStore, SetState, SpoolSender};
 pub use spool::{Spool, SpoolState};
 pub use sqlite::{HeldTurn, SqliteStore, unfinished_replacement};
@@ -205,12 +207,23 @@ pub struct Page {
 
 /// One handle to the store.
 pub trait Store:
-    Jobs + Leases + Settlements + Promotion + DeadLetters + Views + Pauses + Limits + Maintenance + Send
+    Jobs + Leases + Settlements + Promotion + DeadLetters + Records + Views + Pauses + Limits + Maintenance + Send
 {
 }
 
-impl<T: Jobs + Leases + Settlements + Promotion + DeadLetters + Views + Pauses + Limits + Maintenance + Send>
-    Store for T
+impl<
+    T: Jobs
+        + Leases
+        + Settlements
+        + Promotion
+        + DeadLetters
+        + Records
+        + Views
+        + Pauses
+        + Limits
+        + Maintenance
+        + Send,
+> Store for T
 {
 }
 

@@ -18,6 +18,15 @@ use store::{
     Store, StoreError, Token, Wanted, Which,
 };
 
+mod records;
+
+use self::records::{
+    a_delivered_job_leaves_a_record_with_all_its_attempts, a_job_that_is_replaced_leaves_a_record,
+    a_record_goes_when_it_is_too_old, a_topic_keeps_as_many_records_as_it_says,
+    all_records_together_have_a_bound_and_the_largest_topic_gives, each_way_to_end_leaves_one_record,
+    records_are_listed_the_last_first, records_of_an_id_are_erased_when_it_is_asked_for,
+};
+
 struct Bells(Vec<Box<dyn Bell>>);
 
 impl Bells {
@@ -1808,4 +1817,12 @@ contract! {
     a_topic_holds_no_more_bytes_than_its_quota
     the_bytes_of_a_topic_stay_exact
     a_rate_of_adds_is_kept
+    a_delivered_job_leaves_a_record_with_all_its_attempts
+    each_way_to_end_leaves_one_record
+    a_job_that_is_replaced_leaves_a_record
+    records_are_listed_the_last_first
+    a_topic_keeps_as_many_records_as_it_says
+    a_record_goes_when_it_is_too_old
+    all_records_together_have_a_bound_and_the_largest_topic_gives
+    records_of_an_id_are_erased_when_it_is_asked_for
 }

@@ -153,7 +153,7 @@ pub(super) fn views(topic: &TopicName, values: Vec<Value>) -> Result<Vec<View>, 
 
 /// Returns the attempts that are kept, one from each line. A line that cannot be read is left out, so that it does not
 /// block a delivery.
-fn attempts_of(log: &[u8]) -> Vec<Attempt> {
+pub(super) fn attempts_of(log: &[u8]) -> Vec<Attempt> {
     log.split(|b| *b == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
 }
 
@@ -161,7 +161,7 @@ fn attempts_of(log: &[u8]) -> Vec<Attempt> {
 /// this one takes this line for an attempt that it cannot read.)
 const HEADERS: u8 = b'h';
 
-fn headers_of(log: &[u8]) -> Headers {
+pub(super) fn headers_of(log: &[u8]) -> Headers {
     let line = log.split(|b| *b == b'\n').next().and_then(|line| line.strip_prefix(&[HEADERS]));
     headers(line.unwrap_or_default())
 }

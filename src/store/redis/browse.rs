@@ -14,7 +14,7 @@ use model::job::{State, TopicName};
 
 /// The position of a listing on one shard.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-enum ListPosition {
+pub(super) enum ListPosition {
     /// The listing continues after this score and member. Both are empty at the beginning.
     Behind(String, Vec<u8>),
     /// The shard has listed everything.
@@ -23,10 +23,26 @@ enum ListPosition {
     Away,
 }
 
-/// A page of the jobs of one shard, and where it ends.
-struct ShardPage {
-    jobs: Vec<View>,
-    end: ListPosition,
+/// A page of what one shard lists, and where it ends.
+pub(super) struct ShardPage<T> {
+    pub items: Vec<T>,
+    pub end: ListPosition,
+}
+
+/// A page over all shards.
+#[derive(Debug)]
+pub(super) struct MergedPage<T> {
+    pub items: Vec<T>,
+    /// The cursor of the next page. None: this was the last page.
+    pub next: Option<String>,
+    /// The nodes that could not be asked.
+    pub away: Vec<String>,
+}
+
+impl<T> Default for MergedPage<T> {
+    fn default() -> MergedPage<T> {
+        MergedPage { items: Vec::new(), next: None, away: Vec::new() }
+    }
 }
 
 /// Returns the key by which a list of that state is ordered.
@@ -56,7 +72,7 @@ impl RedisStore {
         state: State,
         from: &ListPosition,
         limit: usize,
-    ) -> Result<ShardPage> {
+    ) -> Result<ShardPage<View>> {
         let (mut jobs, mut end) = (Vec::new(), from.clone());
         while let ListPosition::Behind(score, member) = &end {
             if jobs.len() >= limit {
@@ -75,7 +91,68 @@ impl RedisStore {
             jobs.extend(answer::views(topic, some)?);
             end = if score.is_empty() { ListPosition::AtEnd } else { ListPosition::Behind(score, member) };
         }
-        Ok(ShardPage { jobs, end })
+        Ok(ShardPage { items: jobs, end })
+    }
+
+    /// Returns a page over all shards: `page` reads from one shard, and `order` says which item comes first.
+    pub(super) fn merged<T, K: Ord>(
+        &self,
+        cursor: Option<&str>,
+        limit: usize,
+        page: impl Fn(Place, &ListPosition, usize) -> Result<ShardPage<T>>,
+        order: impl Fn(&T) -> K,
+    ) -> Result<MergedPage<T>> {
+        let places: Vec<Place> = self.all_places().collect();
+        let name = |place: &Place| format!("{}.{}", self.nodes.names[place.node], place.shard);
+        let told: Option<BTreeMap<String, ListPosition>> = match cursor {
+            None => Some(BTreeMap::new()),
+            Some(text) => serde_json::from_str(text).ok(),
+        };
+        let Some(mut told) = told else { return Ok(MergedPage::default()) };
+        // A shard that has joined since the page before is listed from its beginning.
+        let mut stand =
+            |place| told.remove(&name(place)).unwrap_or(ListPosition::Behind(String::new(), Vec::new()));
+        let mut stands: Vec<ListPosition> = places.iter().map(&mut stand).collect();
+        let mut items: Vec<(usize, T)> = Vec::new();
+        let (mut ends, mut failed) = (Vec::new(), None);
+        for (i, place) in places.iter().enumerate() {
+            match page(*place, &stands[i], limit) {
+                Ok(some) => {
+                    items.extend(some.items.into_iter().map(|item| (i, item)));
+                    ends.push(some.end);
+                }
+                // A failed read has changed nothing, so `Unknown` counts like a node that is down.
+                Err(e @ (StoreError::NodeDown(_) | StoreError::Unknown(_))) => {
+                    failed = Some(e);
+                    ends.push(ListPosition::Away);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        match failed {
+            Some(e) if ends.iter().all(|end| matches!(end, ListPosition::Away)) => return Err(e),
+            _ => {}
+        }
+        items.sort_by_key(|(_, item)| order(item));
+        let read: Vec<usize> =
+            (0..places.len()).map(|i| items.iter().filter(|(of, _)| *of == i).count()).collect();
+        items.truncate(limit);
+        for (i, place) in places.iter().enumerate() {
+            let told = items.iter().filter(|(of, _)| *of == i).count();
+            stands[i] = match told {
+                _ if told == read[i] => ends[i].clone(),
+                0 => stands[i].clone(),
+                // The page ends in the middle of what this shard gave.
+                _ => page(*place, &stands[i], told)?.end,
+            };
+        }
+        let more = stands.iter().any(|s| matches!(s, ListPosition::Behind(..)));
+        let next: BTreeMap<String, &ListPosition> = places.iter().map(name).zip(&stands).collect();
+        let next = more.then(|| serde_json::to_string(&next)).transpose().map_err(|_| strange("a cursor"))?;
+        let away = places.iter().zip(&stands).filter(|(_, stand)| matches!(stand, ListPosition::Away));
+        let mut away: Vec<String> = away.map(|(place, _)| self.nodes.names[place.node].clone()).collect();
+        away.dedup();
+        Ok(MergedPage { items: items.into_iter().map(|(_, item)| item).collect(), next, away })
     }
 }
 
@@ -109,57 +186,9 @@ impl Nodes {
 
 impl Views for RedisStore {
     fn list(&mut self, topic: &TopicName, state: State, cursor: Option<&str>, limit: usize) -> Result<Page> {
-        let places: Vec<Place> = self.all_places().collect();
-        let name = |place: &Place| format!("{}.{}", self.nodes.names[place.node], place.shard);
-        let told: Option<BTreeMap<String, ListPosition>> = match cursor {
-            None => Some(BTreeMap::new()),
-            Some(text) => serde_json::from_str(text).ok(),
-        };
-        let Some(mut told) = told else { return Ok(Page::default()) };
-        // A shard that has joined since the page before is listed from its beginning.
-        let mut stand =
-            |place| told.remove(&name(place)).unwrap_or(ListPosition::Behind(String::new(), Vec::new()));
-        let mut stands: Vec<ListPosition> = places.iter().map(&mut stand).collect();
-        let mut jobs: Vec<(usize, View)> = Vec::new();
-        let (mut ends, mut failed) = (Vec::new(), None);
-        for (i, place) in places.iter().enumerate() {
-            match self.page(*place, topic, state, &stands[i], limit) {
-                Ok(page) => {
-                    jobs.extend(page.jobs.into_iter().map(|job| (i, job)));
-                    ends.push(page.end);
-                }
-                // A failed read has changed nothing, so `Unknown` counts like a node that is down.
-                Err(e @ (StoreError::NodeDown(_) | StoreError::Unknown(_))) => {
-                    failed = Some(e);
-                    ends.push(ListPosition::Away);
-                }
-                Err(e) => return Err(e),
-            }
-        }
-        match failed {
-            Some(e) if ends.iter().all(|end| matches!(end, ListPosition::Away)) => return Err(e),
-            _ => {}
-        }
-        jobs.sort_by_key(|(_, view)| order(view, state));
-        let read: Vec<usize> =
-            (0..places.len()).map(|i| jobs.iter().filter(|(of, _)| *of == i).count()).collect();
-        jobs.truncate(limit);
-        for (i, place) in places.iter().enumerate() {
-            let told = jobs.iter().filter(|(of, _)| *of == i).count();
-            stands[i] = match told {
-                _ if told == read[i] => ends[i].clone(),
-                0 => stands[i].clone(),
-                // The page ends in the middle of what this shard gave.
-                _ => self.page(*place, topic, state, &stands[i], told)?.end,
-            };
-        }
-        let more = stands.iter().any(|s| matches!(s, ListPosition::Behind(..)));
-        let next: BTreeMap<String, &ListPosition> = places.iter().map(name).zip(&stands).collect();
-        let next = more.then(|| serde_json::to_string(&next)).transpose().map_err(|_| strange("a cursor"))?;
-        let away = places.iter().zip(&stands).filter(|(_, stand)| matches!(stand, ListPosition::Away));
-        let mut away: Vec<String> = away.map(|(place, _)| self.nodes.names[place.node].clone()).collect();
-        away.dedup();
-        Ok(Page { jobs: jobs.into_iter().map(|(_, view)| view).collect(), next, away })
+        let page = |place, from: &ListPosition, limit| self.page(place, topic, state, from, limit);
+        let merged = self.merged(cursor, limit, page, |view| order(view, state))?;
+        Ok(Page { jobs: merged.items, next: merged.next, away: merged.away })
     }
 
     fn dead_since(&mut self, topic: &TopicName, since_ms: i64, limit: usize) -> Result<Vec<View>> {

@@ -12,6 +12,9 @@ use super::{BYTES, CHUNK};
 use crate::Result;
 use model::job::{JobId, TopicName};
 
+/// The records of how many ids are copied at a time. Some of them may have large bodies.
+const RECORDS: usize = 16;
+
 /// A live job as `move_take` returns it.
 type TakenJob = [Vec<u8>; 6];
 
@@ -85,6 +88,36 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         Ok(())
     }
 
+    /// Copies records to their home.
+    pub(super) fn carry_records(&self, way: &MoveRoute<'_>, ids: &[JobId]) -> RoundResult<()> {
+        let MoveRoute { from, home, topic, replicas } = *way;
+        let names: Vec<&str> = ids.iter().map(JobId::as_str).collect();
+        for some in names.chunks(RECORDS) {
+            let mut take =
+                self.nodes.nodes[from.node].plain("HMGET", from.shard, &format!("H:{}", topic.as_str()));
+            take.cmd.arg(some);
+            let found = array(self.run_one(from, take)?)?;
+            let there: Vec<(&str, Vec<u8>)> = some
+                .iter()
+                .zip(found)
+                .filter(|(_, packed)| *packed != Value::Nil)
+                .map(|(id, packed)| Ok((*id, bytes(packed)?)))
+                .collect::<Result<_>>()?;
+            if there.is_empty() {
+                continue;
+            }
+            self.safely(home, replicas, || {
+                let mut call = self.call(Script::RecordPut, home);
+                call.cmd.arg(topic.as_str());
+                for (id, packed) in &there {
+                    call.cmd.arg(*id).arg(packed);
+                }
+                call
+            })?;
+        }
+        Ok(())
+    }
+
     pub(super) fn drop_there(
         &self,
         place: Place,
@@ -99,6 +132,11 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
         if kind == "b" {
             let mut call = self.call(Script::MoveDrop, place);
             call.cmd.arg(topic.as_str()).arg(names);
+            return self.run_one(place, call).map(drop);
+        }
+        if kind == "H" {
+            let mut call = self.call(Script::RecordForget, place);
+            call.cmd.arg(topic.as_str()).arg("ids").arg(names);
             return self.run_one(place, call).map(drop);
         }
         loop {

@@ -92,7 +92,19 @@ impl RedisStore {
             added.append(&mut self.by_homes(some, |homes, jobs| self.add_some(homes, jobs)));
             left = rest;
         }
+        self.add_where_full(jobs, &mut added);
         added
+    }
+
+    /// Tries the adds once more that servers refused because they are full. Records give up their room first.
+    fn add_where_full(&self, jobs: &[NewJob], added: &mut [Result<Added>]) {
+        let full: Vec<usize> = (0..jobs.len()).filter(|i| added[*i] == Err(StoreError::Full)).collect();
+        if full.is_empty() || !self.make_room(full.iter().map(|i| &jobs[*i].key)) {
+            return;
+        }
+        let some: Vec<NewJob> = full.iter().map(|i| jobs[*i].clone()).collect();
+        let again = self.by_homes(&some, |homes, jobs| self.add_some(homes, jobs));
+        full.into_iter().zip(again).for_each(|(i, one)| added[i] = one);
     }
 
     /// Returns the number of shards on all nodes that have jobs.

@@ -23,6 +23,7 @@ mod node;
 mod nodes;
 mod pauses;
 mod promote;
+mod records;
 mod round;
 mod script;
 mod set;
@@ -31,7 +32,7 @@ mod spool_sender;
 mod states;
 mod take_back;
 
-use crate::Maintenance;
+use crate::{Maintenance, Records};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -74,6 +75,8 @@ pub struct RedisStore {
     buried: Vec<TopicName>,
     /// Lease calls whose answers never came: at most one for each shard.
     unanswered: Vec<UnansweredLease>,
+    /// When to look for old records again. None: this handle has not looked yet.
+    trim_at: Option<Instant>,
     /// Where changes wait for their home. None: they are refused instead.
     spool: Option<Spool>,
 }
@@ -92,7 +95,16 @@ impl RedisStore {
 
     fn new(settings: &settings::RedisSettings, lane: Option<usize>) -> Result<RedisStore> {
         let (nodes, buried, unanswered) = (Nodes::from_settings(settings)?, Vec::new(), Vec::new());
-        let mut store = RedisStore { nodes, lane, turn: 0, partial: false, buried, unanswered, spool: None };
+        let mut store = RedisStore {
+            nodes,
+            lane,
+            turn: 0,
+            partial: false,
+            buried,
+            unanswered,
+            trim_at: None,
+            spool: None,
+        };
         if let Err(e @ StoreError::Unfit(_)) = store.nodes.is_fit() {
             return Err(e);
         }
@@ -222,12 +234,19 @@ impl Maintenance for RedisStore {
     }
 
     fn maintain(&mut self) -> Result<Option<Duration>> {
-        if self.nodes.count() == 1 {
-            return Ok(None);
+        if self.nodes.count() > 1 {
+            // Nodes that were away learn of pauses here, and this process learns of a change of the set.
+            self.nodes.learn(Instant::now().checked_sub(FRESH / 2))?;
         }
-        // Nodes that were away learn of pauses here, and this process learns of a change of the set.
-        self.nodes.learn(Instant::now().checked_sub(FRESH / 2))?;
-        Ok(Some(FRESH))
+        let again = match self.trim_at {
+            Some(at) if at > Instant::now() => at - Instant::now(),
+            _ => {
+                let (_, again) = self.trim_records()?;
+                self.trim_at = Some(Instant::now() + again);
+                again
+            }
+        };
+        Ok(Some(if self.nodes.count() > 1 { again.min(FRESH) } else { again }))
     }
 }
 

@@ -22,6 +22,9 @@ use model::job::{JobId, JobKey, TopicName};
 const WAIT: Duration = Duration::from_millis(50);
 const WAIT_IN_ALL: Duration = Duration::from_secs(30);
 
+/// What is moved: live jobs, dead letters, and records. Each is the beginning of its key.
+const KINDS: [&str; 3] = ["b", "X", "H"];
+
 /// Why a round ends early.
 pub(super) enum RoundEnd {
     /// Another round may succeed.
@@ -246,7 +249,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
     /// removes the mark.
     fn clear(&mut self, place: Place) -> RoundResult<()> {
         for topic in self.nodes.counts_at(place)?.into_keys() {
-            for kind in ["b", "X"] {
+            for kind in KINDS {
                 self.each_page(place, &topic, kind, |round, ids| {
                     let mut gone = Vec::new();
                     for key in ids {
@@ -254,7 +257,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
                             gone.push(key.id);
                         }
                     }
-                    round.done.dropped += gone.len() as u64;
+                    round.done.dropped += if kind == "H" { 0 } else { gone.len() as u64 };
                     round.drop_there(place, &topic, kind, &gone)
                 })?;
             }
@@ -266,7 +269,7 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
     /// Moves away the jobs and dead letters whose home is elsewhere.
     fn empty(&mut self, place: Place, replicas: &impl Fn(&Place) -> u64) -> RoundResult<()> {
         for topic in self.nodes.counts_at(place)?.into_keys() {
-            for kind in ["b", "X"] {
+            for kind in KINDS {
                 self.each_page(place, &topic, kind, |round, ids| {
                     let looked = ids.len() as u64;
                     let mut by_home: BTreeMap<Place, Vec<JobId>> = BTreeMap::new();
@@ -280,11 +283,14 @@ impl<F: FnMut(MoveProgress)> Round<'_, F> {
                         let way = MoveRoute { from: place, home, topic: &topic, replicas: replicas(&home) };
                         match kind {
                             "b" => round.carry(&way, &ids)?,
-                            _ => round.carry_letters(&way, &ids)?,
+                            "X" => round.carry_letters(&way, &ids)?,
+                            _ => round.carry_records(&way, &ids)?,
                         }
                         round.drop_there(place, &topic, kind, &ids)?;
                     }
-                    (round.told)(MoveProgress::Looked(looked));
+                    if kind != "H" {
+                        (round.told)(MoveProgress::Looked(looked));
+                    }
                     Ok(())
                 })?;
             }

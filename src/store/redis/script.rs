@@ -33,6 +33,12 @@ pub(super) enum Script {
     Promote,
     Purge,
     PurgeLetters,
+    RecordForget,
+    RecordGet,
+    RecordKeep,
+    RecordList,
+    RecordPut,
+    RecordTrim,
     Redrive,
     Release,
     Secret,
@@ -48,7 +54,7 @@ macro_rules! sources {
 }
 
 /// The name and text of each script, in the order of [`Script`].
-const SOURCES: [(&str, &str); 33] = sources!(
+const SOURCES: [(&str, &str); 39] = sources!(
     "lua/",
     "add",
     "announce",
@@ -77,6 +83,12 @@ const SOURCES: [(&str, &str); 33] = sources!(
     "promote",
     "purge",
     "purge_letters",
+    "record_forget",
+    "record_get",
+    "record_keep",
+    "record_list",
+    "record_put",
+    "record_trim",
     "redrive",
     "release",
     "secret",
@@ -85,7 +97,7 @@ const SOURCES: [(&str, &str); 33] = sources!(
     "take_back"
 );
 
-const PARTS: [(&str, &str); 19] = sources!(
+const PARTS: [(&str, &str); 21] = sources!(
     "lua/part/",
     "batch",
     "bells",
@@ -94,7 +106,9 @@ const PARTS: [(&str, &str); 19] = sources!(
     "endings",
     "fence",
     "graves",
+    "history",
     "leases",
+    "lives",
     "meter",
     "moves",
     "owned",
@@ -138,7 +152,7 @@ impl Script {
 
     /// Whether the script only reads. Such a script also runs while jobs are moved.
     pub(super) fn only_looks(self) -> bool {
-        !self.is_fenced() || self == Script::Get
+        !self.is_fenced() || matches!(self, Script::Get | Script::RecordGet)
     }
 
     /// Returns the text that servers are given.

@@ -11,6 +11,7 @@ use super::{CHUNK, SqliteStore, browse, letters, quota, row};
 use crate::{Added, Change, Changed, Deleted, HELD_MS, Jobs, Result, StoreError, View};
 use model::job::{Due, JobId, JobKey, NewJob, OnConflict, State, TopicName};
 use model::quota::{OverQuota, QuotaLimit};
+use model::record::Ending;
 
 /// Pauses a topic, so that its jobs are no longer leased; or resumes it, and rings the consumers.
 pub(super) fn pause(w: &mut Write<'_>, topic: &TopicName, paused: bool) -> rusqlite::Result<()> {
@@ -71,6 +72,7 @@ fn add_to(w: &mut Write<'_>, tid: i64, job: &NewJob) -> rusqlite::Result<Added> 
     }
     let (seq, old) = live(w, tid, &job.key.id)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
     let leased = old == State::Leased;
+    w.record((tid, seq), Ending::Replaced, None)?;
     w.db.prepare_cached(
         "UPDATE job SET priority = ?2, due_ms = ?3, stamp_us = ?4, max_attempts = ?5, body = ?6, attempts = ?9, headers = ?10,
                 crashes = 0, attempts_log = NULL, replaced_due_ms = CASE WHEN ?7 THEN ?3 END,
@@ -112,6 +114,7 @@ fn due_of(w: &Write<'_>, tid: i64, id: &JobId) -> rusqlite::Result<i64> {
 pub(super) fn delete(w: &mut Write<'_>, key: &JobKey) -> rusqlite::Result<bool> {
     let Some(tid) = w.topic(&key.topic)? else { return Ok(false) };
     if let Some((seq, state)) = live(w, tid, &key.id)? {
+        w.record((tid, seq), Ending::Deleted, None)?;
         w.db.prepare_cached("DELETE FROM job WHERE seq = ?1")?.execute([seq])?;
         w.moved(tid, Some(state), None);
         return Ok(true);
@@ -189,7 +192,7 @@ pub(super) fn release(w: &mut Write<'_>, (key, due): &(JobKey, Due)) -> rusqlite
 
 impl Jobs for SqliteStore {
     fn add(&mut self, jobs: &[NewJob]) -> Vec<Result<Added>> {
-        if !self.reserve.has_room() {
+        if !self.reserve.has_room() && !self.makes_room(jobs) {
             return jobs.iter().map(|_| Err(StoreError::Full)).collect();
         }
         let added = self.in_chunks(Durability::Full, jobs, add).into_iter();

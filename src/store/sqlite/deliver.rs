@@ -12,6 +12,7 @@ use crate::{
     Batch, Leased, Moved, OUTAGE, Outcome, OwnerTag, Rescheduled, Settled, Settlement, Token, Wanted,
 };
 use model::job::{ATTEMPTS_KEPT, Attempt, Body, Due, FIRST_ATTEMPTS_KEPT, JobKey, State, TopicName};
+use model::record::Ending;
 
 /// How often an attempt of a job does not count because its consumer died. After that the attempt counts: the job
 /// itself may be what kills consumers.
@@ -191,13 +192,15 @@ pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Re
     let seq = i64::from_be_bytes(*seq);
     let Some(tid) = w.topic(&settlement.key.topic)? else { return Ok(Settled::Stale) };
     if settlement.outcome == Outcome::Ack {
-        let gone =
+        let is_leased =
             w.db.prepare_cached(
-                "DELETE FROM job WHERE seq = ?1 AND state = 3 AND token = ?2 AND replaced_due_ms IS NULL AND tid = ?3
+                "SELECT 1 FROM job WHERE seq = ?1 AND state = 3 AND token = ?2 AND replaced_due_ms IS NULL AND tid = ?3
                  AND id = ?4",
             )?
-            .execute(params![seq, token, tid, settlement.key.id.as_str()])?;
-        if gone == 1 {
+            .exists(params![seq, token, tid, settlement.key.id.as_str()])?;
+        if is_leased {
+            w.record((tid, seq), Ending::Delivered, settlement.attempt.as_ref())?;
+            w.db.prepare_cached("DELETE FROM job WHERE seq = ?1")?.execute([seq])?;
             w.moved(tid, Some(State::Leased), None);
             return Ok(Settled::Done);
         }
@@ -251,6 +254,9 @@ fn end(w: &mut Write<'_>, held: &LeasedRow, (state, at_ms): (State, i64)) -> rus
     )?
     .execute(params![held.seq, state as i64, at_ms, due_ms, held.attempts, held.crashes, held.log])?;
     w.moved(held.tid, Some(State::Leased), Some((state, at_ms)));
+    if state == State::Dead {
+        w.record((held.tid, held.seq), Ending::Dead, None)?;
+    }
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use super::{CHUNK, More, SqliteStore};
 use crate::{DeadLetter, DeadLetterOperation, DeadLetters, Result, StoreError, Which};
 use model::job::{Due, JobId, State, TopicName};
 use model::letters::Pace;
+use model::record::Ending;
 
 impl SqliteStore {
     /// Makes dead letters ready, in steps.
@@ -160,12 +161,20 @@ pub(super) fn purge(
     let Some(tid) = w.topic(topic)? else { return Ok(0) };
     let state_number = state as i64;
     // Leased jobs have no index by topic: there are never many.
-    let sql = format!(
-        "DELETE FROM job WHERE seq IN (SELECT seq FROM job WHERE tid = ?1 AND state = {state_number} LIMIT ?2)"
-    );
-    let gone = w.db.prepare_cached(&sql)?.execute(params![tid, limit as i64])?;
-    w.moved_many(tid, Some(state), None, gone as i64);
-    Ok(gone)
+    let sql = format!("SELECT seq FROM job WHERE tid = ?1 AND state = {state_number} LIMIT ?2");
+    let seqs: Vec<i64> =
+        w.db.prepare_cached(&sql)?
+            .query_map(params![tid, limit as i64], |row| row.get(0))?
+            .collect::<rusqlite::Result<_>>()?;
+    for seq in &seqs {
+        // A dead letter got its record when it died.
+        if state != State::Dead {
+            w.record((tid, *seq), Ending::Deleted, None)?;
+        }
+        w.db.prepare_cached("DELETE FROM job WHERE seq = ?1")?.execute([seq])?;
+    }
+    w.moved_many(tid, Some(state), None, seqs.len() as i64);
+    Ok(seqs.len())
 }
 
 /// Removes these dead letters.

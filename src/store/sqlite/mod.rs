@@ -21,6 +21,7 @@ mod hung_bell;
 mod leases;
 mod letters;
 mod quota;
+mod records;
 mod row;
 mod secret;
 mod turn;
@@ -28,7 +29,7 @@ mod wal;
 mod write;
 
 use crate::disk::Reserve;
-use crate::{Maintenance, OwnerTag, Promotion};
+use crate::{Maintenance, OwnerTag, Promotion, Records};
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -211,6 +212,8 @@ impl Maintenance for SqliteStore {
 
     fn maintain(&mut self) -> Result<Option<Duration>> {
         carry_over::carry_over(&self.db, &self.turn, &mut self.log, &self.path, LOG_PAGES)?;
-        self.give_pages_back()
+        let pages = self.give_pages_back()?;
+        let (_, again) = self.trim_records()?;
+        Ok(Some(pages.map_or(again, |pages| pages.min(again))))
     }
 }

@@ -6,6 +6,7 @@ use rusqlite::types::Type;
 use crate::View;
 use model::headers::Headers;
 use model::job::{Attempt, Body, JobId, JobKey, Priority, State, TopicName};
+use model::record::Ending;
 
 /// The columns that [`view`] reads, in its order.
 pub(super) const COLUMNS: &str =
@@ -37,6 +38,12 @@ pub(super) fn id(row: &Row<'_>, column: usize) -> rusqlite::Result<JobId> {
 pub(super) fn state(row: &Row<'_>, column: usize) -> rusqlite::Result<State> {
     let number: i64 = row.get(column)?;
     State::from_number(number).ok_or_else(|| damaged(column, Type::Integer, format!("{number} is no state")))
+}
+
+pub(super) fn ending(row: &Row<'_>, column: usize) -> rusqlite::Result<Ending> {
+    let number: i64 = row.get(column)?;
+    Ending::from_number(number)
+        .ok_or_else(|| damaged(column, Type::Integer, format!("{number} is no ending")))
 }
 
 fn priority(row: &Row<'_>, column: usize) -> rusqlite::Result<Priority> {

@@ -9,6 +9,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::bell::PendingRings;
 use super::browse;
 use super::quota::PENDING;
+use super::records::PendingRecords;
 use model::job::{Due, State, TopicName};
 
 /// The numbers of the topics, by name.
@@ -31,6 +32,8 @@ pub(super) struct Write<'c> {
     /// The topics of dead letters that come from leases that expired or were handed back, one entry for each dead
     /// letter.
     pub buried: Vec<TopicName>,
+    /// The records that it has written.
+    pub records: PendingRecords,
 }
 
 /// Returns the present time of the embedded store's shard, by the clock of this host. Unix nanoseconds.
@@ -56,6 +59,7 @@ impl<'c> Write<'c> {
             deadline_ms: None,
             rings: PendingRings::default(),
             buried: Vec::new(),
+            records: PendingRecords::default(),
         }
     }
 
@@ -153,6 +157,7 @@ impl<'c> Write<'c> {
             self.rings.timer |= lower.execute([deadline_ms])? > 0;
         }
         self.write_counts()?;
+        self.finish_records()?;
         Ok(self.rings)
     }
 

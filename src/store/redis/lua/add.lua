@@ -1,4 +1,4 @@
---@ use clock fence batch bells scores meter quota
+--@ use clock fence batch bells scores places meter quota leases history lives
 -- Stores new jobs.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence   3 for a batch of the spool only: see batch
@@ -76,12 +76,19 @@ local function store(topic, n, alike, first, shared_flags, shared_due)
     end
   end
   if big then call('SADD', base .. 'big', topic) end
-  -- If all jobs replace, the number of new fields shows whether any id was taken.
-  local fresh
+  -- If all jobs replace, the number of new fields shows whether any id was taken. Jobs that are replaced leave a record,
+  -- so they are read before that.
+  local m, fresh, before = { topic = topic }, nil, {}
+  m.ids, m.bodies = keeping_of(topic)
   if n == 1 then
-    fresh = call(all_replace and 'HSET' or 'HSETNX', bodies, list[from], list[to]) == 1
-  else
-    fresh = all_replace and call('HSET', bodies, unpack(list, from, to)) == n
+    fresh = call('HSETNX', bodies, list[from], list[to]) == 1
+  elseif all_replace then
+    if m.ids > 0 then
+      local ids = {}
+      for k = 1, n do ids[k] = list[from + 2 * k - 2] end
+      before = call('HMGET', bodies, unpack(ids))
+    end
+    fresh = call('HSET', bodies, unpack(list, from, to)) == n
   end
   -- These two are set if not all jobs are stored, or if some need more. `stored`: the ids of the jobs that are stored.
   -- `is`: for each id, which of the jobs with this id is stored.
@@ -106,7 +113,7 @@ local function store(topic, n, alike, first, shared_flags, shared_due)
     end
     local ids = {}
     for k = 1, n do ids[k] = argv[first + step * k - step] end
-    local was, was_due, letters, old = {}, {}, {}, {}
+    local was, was_due, letters, old, ended = {}, {}, {}, {}, {}
     stored, is = {}, {}
     if not fresh then
       -- Some id is taken, or may be taken, or occurs twice.
@@ -118,6 +125,7 @@ local function store(topic, n, alike, first, shared_flags, shared_due)
         was[id] = in_delayed[x] and delayed or in_ready[x] and ready or in_leased[x] and 'leased'
         -- See scores.
         was_due[id] = in_delayed[x] and (wait - wait % 4) / 4 or place % 1e15
+        if was[id] and m.ids > 0 then ended[id] = { in_delayed[x], in_ready[x], before[x] or nil } end
       end
     end
     -- If several jobs have the same id, the last one that may have it is stored.
@@ -150,6 +158,10 @@ local function store(topic, n, alike, first, shared_flags, shared_due)
       local zset = moments[k] > now and delayed or ready
       chosen[2 * x - 1], chosen[2 * x] = id, list[from + 2 * k - 1]
       if was[id] then old[#old + 1] = id end
+      if ended[id] then
+        local packed = was[id] == 'leased' and call('HGET', base .. 'L:' .. topic, id)
+        ends_unsettled(m, id, REPLACED, ended[id][1], ended[id][2], packed, ended[id][3])
+      end
       if was[id] == 'leased' then
         -- The lease keeps its token (20 bytes) and, from the 33rd byte on, what is needed when it ends. Due time,
         -- priority and the mark REPLACED (8) are those of the replacement. See leases.
@@ -172,7 +184,7 @@ local function store(topic, n, alike, first, shared_flags, shared_due)
     end
     if from_delayed[1] then call('ZREM', delayed, unpack(from_delayed)) end
     if from_ready[1] then call('ZREM', ready, unpack(from_ready)) end
-    if stored[1] and not all_replace then call('HSET', bodies, unpack(chosen)) end
+    if stored[1] and (n == 1 or not all_replace) then call('HSET', bodies, unpack(chosen)) end
     if old[1] then call('HDEL', base .. 'm:' .. topic, unpack(old)) end
     for _, id in ipairs(stored) do
       if notes[is[id]] then call('HSET', base .. 'm:' .. topic, id, notes[is[id]]) end
@@ -186,6 +198,7 @@ local function store(topic, n, alike, first, shared_flags, shared_due)
       ring(topic)
     end
   end
+  keep(m)
 end
 
 local i = 1

@@ -1,4 +1,4 @@
---@ use clock fence batch bells scores meter moves leases
+--@ use clock fence batch bells scores places meter moves leases history lives
 -- Removes jobs in any state. If there is no job of an id, removes its dead letters. (But not for a batch of the spool:
 -- such a deletion follows an add of the same host that never came here, and only that job was meant.)
 --
@@ -71,12 +71,14 @@ while ARGV[i] do
         digit = KEYS[3] and 0 or exhume(topic, id)
       end
       if delayed[x] or ready[x] or leases[x] then
+        ends_unsettled(m, id, DELETED, delayed[x], ready[x], leases[x])
         add(m, 'gone', id)
         add(m, 'forgotten', id)
       end
       digits[sum + ks[x]] = digit
     end
     make(m)
+    keep(m)
     these = later
   end
   sum = sum + n

@@ -57,7 +57,16 @@ local function take(topic, n, hold, limit)
       end
       leases[at + 1] = id
       leases[at + 2] = prefix
-        .. struct.pack('>I4I6BI4BI4', number, due, rank + mark, attempts, crashes, limit_of(record) or limit)
+        .. struct.pack(
+          '>I4I6BI4BI4I7',
+          number,
+          due,
+          rank + mark,
+          attempts,
+          crashes,
+          limit_of(record) or limit,
+          stamp_of(record)
+        )
         .. tail
       jobs[2 * at + 3], jobs[2 * at + 4], jobs[2 * at + 5], jobs[2 * at + 6] = id, record, attempts, due
       at = at + 2

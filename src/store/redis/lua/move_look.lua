@@ -1,8 +1,9 @@
 --@ use shard fence
--- Lists the ids of a topic's live jobs, or of its dead letters, some at a time and without their bodies.
+-- Lists the ids of a topic's live jobs, of its dead letters, or of its records, some at a time and without their
+-- bodies.
 --
 -- KEYS  1 the shard's base   2 the base, followed by the set: see fence
--- ARGV  1 topic   2 'b' for live jobs, 'X' for dead letters   3 where to go on: '0' at first   4 about how many
+-- ARGV  1 topic   2 'b' for live jobs, 'X' for dead letters, 'H' for records   3 where to go on: '0' at first   4 about how many
 -- Returns an array: where to go on ('0' at the end), then ids. An id that is there the whole time comes at least once
 --
 -- Moves nothing.
@@ -11,7 +12,7 @@ local scan = call('HSCAN', base .. ARGV[2] .. ':' .. ARGV[1], ARGV[3], 'COUNT', 
 local out = { scan[1] }
 for i = 1, #scan[2], 2 do
   local name = scan[2][i]
-  if ARGV[2] == 'b' then
+  if ARGV[2] ~= 'X' then
     out[#out + 1] = name
   elseif string.sub(name, -4) == '\0\0\0\0' then
     -- This is the latest dead letter of its id: endings.lua says how dead letters are numbered.

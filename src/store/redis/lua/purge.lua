@@ -1,4 +1,4 @@
---@ use clock fence bells scores meter moves leases
+--@ use clock fence bells scores places meter moves leases history lives
 -- Removes a topic's jobs in one state, in the order in which a list shows them.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
@@ -20,17 +20,19 @@ if members[1] then
   if state == 4 then
     remove('X:', topic, members)
   else
-    local m = moves(topic)
+    local m, leases = moves(topic), {}
     if state == 3 then
-      for i, packed in ipairs(call('HMGET', base .. 'L:' .. topic, unpack(members))) do
-        unlease(m, members[i], lease_of(packed))
-      end
+      leases = call('HMGET', base .. 'L:' .. topic, unpack(members))
+      for i, packed in ipairs(leases) do unlease(m, members[i], lease_of(packed)) end
     end
-    for _, id in ipairs(members) do
+    for i, id in ipairs(members) do
+      local score = state < 3 and call('ZSCORE', order, id) or nil
+      ends_unsettled(m, id, DELETED, state == 1 and score, state == 2 and score, leases[i])
       add(m, 'gone', id)
       add(m, 'forgotten', id)
     end
     make(m)
+    keep(m)
   end
   call('ZREM', order, unpack(members))
 end

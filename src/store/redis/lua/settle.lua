@@ -1,4 +1,4 @@
---@ use clock fence bells scores meter moves leases endings
+--@ use clock fence bells scores meter moves leases history endings
 -- Settles leased jobs.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
@@ -26,6 +26,7 @@ local function settle(m, id, packed, outcome, attempt)
     unlease(m, id, lease)
     add(m, 'gone', id)
     if lease.noted then add(m, 'forgotten', id) end
+    ends(m, id, DELIVERED, lease.due, lease.attempts, appended(log_of(m.topic, id, lease), attempt), lease.stamp)
   elseif what == 114 then -- r
     unlease(m, id, lease)
     note(m, id, lease.attempts, lease.crashes, appended(log_of(m.topic, id, lease), attempt))
@@ -71,6 +72,11 @@ while ARGV[i] do
           -- Most settlements are of this kind: the first attempt succeeded.
           a = a + 1
           acked[a], letter = ids[k], 'd'
+          if m.ids ~= 0 then
+            local due, _, attempts, _, _, stamp = struct.unpack('>I6BI4BI4I7', packed, TOKEN + 1)
+            local line = ARGV[j + 3]
+            ends(m, ids[k], DELIVERED, due, attempts, line ~= '' and line .. '\n' or '', stamp)
+          end
           if #packed >= OWNER then
             if string.sub(packed, OWNER) ~= owner then
               owner = string.sub(packed, OWNER)

@@ -1,4 +1,5 @@
--- How leases end: the part that settle, expire and hand_back share. Needs: clock, bells, scores, moves, leases.
+-- How leases end: the part that settle, expire and hand_back share. Needs: clock, bells, scores, moves, leases,
+-- history.
 
 -- How many of a job's attempts are kept, and how many of these are the first ones. The others are the last ones.
 local KEPT, FIRST_KEPT = 10, 2
@@ -64,7 +65,9 @@ local function make_graves(m)
       call('ZADD', letters, before[i], name)
     end
     local head = struct.pack('>I6I4I4I4', one.lease.due, older, one.lease.attempts, #one.log) .. one.log
-    values[2 * i - 1], values[2 * i] = one.latest, head .. call('HGET', base .. 'b:' .. topic, one.id)
+    local record = call('HGET', base .. 'b:' .. topic, one.id)
+    values[2 * i - 1], values[2 * i] = one.latest, head .. record
+    ends(m, one.id, DEAD, one.lease.due, one.lease.attempts, one.log, 0, record)
     scores[2 * i - 1], scores[2 * i] = text(died), one.latest
   end
   call('HSET', graves, unpack(values))
@@ -78,6 +81,7 @@ end
 local function finish(m)
   if m.buried then make_graves(m) end
   make(m)
+  keep(m)
 end
 
 -- Adds the topic to a list, once for each job that was buried.

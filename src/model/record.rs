@@ -1,0 +1,214 @@
+//! What is kept of a job after it has ended. Pure.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::headers::Headers;
+use crate::job::{Attempt, Body, JobKey};
+
+/// How a job ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ending {
+    /// Its receiver accepted it.
+    Delivered = 1,
+    /// It became a dead letter. It may be redriven, and may then end once more.
+    Dead = 2,
+    /// A client or an operator removed it.
+    Deleted = 3,
+    /// Another job with its id took its place.
+    Replaced = 4,
+}
+
+impl Ending {
+    /// All endings.
+    pub const ALL: [Ending; 4] = [Ending::Delivered, Ending::Dead, Ending::Deleted, Ending::Replaced];
+
+    /// Returns the ending of a number from a store.
+    pub fn from_number(n: i64) -> Option<Ending> {
+        Ending::ALL.into_iter().find(|ending| *ending as i64 == n)
+    }
+
+    /// Returns the word for it in the API.
+    pub fn word(self) -> &'static str {
+        match self {
+            Ending::Delivered => "delivered",
+            Ending::Dead => "dead",
+            Ending::Deleted => "deleted",
+            Ending::Replaced => "replaced",
+        }
+    }
+
+    /// Returns the ending with that word.
+    pub fn from_word(word: &str) -> Option<Ending> {
+        Ending::ALL.into_iter().find(|ending| ending.word() == word)
+    }
+}
+
+/// What is kept of a job that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobRecord {
+    /// Topic and id.
+    pub key: JobKey,
+    /// How it ended.
+    pub ending: Ending,
+    /// When it ended, Unix milliseconds, by the shard's clock.
+    pub ended_ms: i64,
+    /// When it was added, Unix microseconds, by the shard's clock. None: the store does not know it.
+    pub stamp_us: Option<i64>,
+    /// When its last attempt was due, or its next one if it was not tried any more. Unix milliseconds.
+    pub due_ms: i64,
+    /// How many attempts were begun and count.
+    pub attempts: u32,
+    /// The first and the last attempts, the oldest first.
+    pub attempts_log: Vec<Attempt>,
+    /// Its body, if its topic keeps bodies.
+    pub body: Option<Body>,
+    /// Its own headers, if its topic keeps bodies.
+    pub headers: Headers,
+}
+
+impl JobRecord {
+    /// Returns how long after its due time the last attempt began. None: there was no attempt.
+    pub fn late(&self) -> Option<Duration> {
+        let last = self.attempts_log.last()?;
+        Some(Duration::from_millis(u64::try_from(last.at_ms.saturating_sub(self.due_ms)).unwrap_or(0)))
+    }
+}
+
+/// What a topic keeps of its jobs that have ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordKeeping {
+    /// For how long a record is kept. Zero: no records.
+    pub age: Duration,
+    /// How many records are kept. Zero: none.
+    pub jobs: u32,
+    /// Whether records keep body and headers.
+    pub with_body: bool,
+}
+
+impl RecordKeeping {
+    /// What a topic keeps whose settings do not say otherwise.
+    pub const DEFAULT: RecordKeeping =
+        RecordKeeping { age: Duration::from_secs(86_400), jobs: 100_000, with_body: false };
+
+    /// Whether any record is kept.
+    pub fn is_on(&self) -> bool {
+        self.jobs > 0 && !self.age.is_zero()
+    }
+}
+
+/// How many records of one id are kept at least, if the other limits allow it.
+pub const RECORDS_OF_AN_ID: usize = 10;
+
+/// A body with more bytes is not kept in a record.
+pub const RECORD_BODY_MAX: usize = 65_536;
+
+/// The room for the records of all topics together, in bytes, if the configuration does not say otherwise.
+pub const RECORDS_MAX: u64 = 512 << 20;
+
+/// Which records a listing shows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RecordFilter {
+    /// The id begins with this text.
+    pub id_prefix: Option<String>,
+    /// How the job ended.
+    pub ending: Option<Ending>,
+    /// The job ended at this moment or later, Unix milliseconds.
+    pub since_ms: Option<i64>,
+    /// The job ended before this moment, Unix milliseconds.
+    pub until_ms: Option<i64>,
+    /// The status of the last answer.
+    pub status: Option<u16>,
+    /// The last answer, or the error of the last attempt, contains this text. Upper and lower case are the same.
+    pub text: Option<String>,
+}
+
+impl RecordFilter {
+    /// Returns whether a record passes.
+    pub fn admits(&self, record: &JobRecord) -> bool {
+        let last = record.attempts_log.last();
+        let has = |text: &String| {
+            let text = text.to_lowercase();
+            last.is_some_and(|a| {
+                a.answer.to_lowercase().contains(&text) || a.error.to_lowercase().contains(&text)
+            })
+        };
+        self.id_prefix.as_ref().is_none_or(|prefix| record.key.id.as_str().starts_with(prefix))
+            && self.ending.is_none_or(|ending| record.ending == ending)
+            && self.since_ms.is_none_or(|since| record.ended_ms >= since)
+            && self.until_ms.is_none_or(|until| record.ended_ms < until)
+            && self.status.is_none_or(|status| last.is_some_and(|a| a.status == Some(status)))
+            && self.text.as_ref().is_none_or(has)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{JobId, TopicName};
+
+    fn record() -> JobRecord {
+        let attempt = Attempt {
+            number: 1,
+            at_ms: 1_250,
+            took_ms: 30,
+            status: Some(503),
+            answer: "Try LATER".into(),
+            error: String::new(),
+        };
+        JobRecord {
+            key: JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new("order-42").unwrap() },
+            ending: Ending::Dead,
+            ended_ms: 2_000,
+            stamp_us: Some(1_000_000),
+            due_ms: 1_200,
+            attempts: 1,
+            attempts_log: vec![attempt],
+            body: None,
+            headers: Headers::default(),
+        }
+    }
+
+    #[test]
+    fn a_filter_admits_what_has_all_that_it_asks_for() {
+        let all = RecordFilter {
+            id_prefix: Some("order-".into()),
+            ending: Some(Ending::Dead),
+            since_ms: Some(2_000),
+            until_ms: Some(2_001),
+            status: Some(503),
+            text: Some("later".into()),
+        };
+        assert!(all.admits(&record()) && RecordFilter::default().admits(&record()));
+        let others = [
+            RecordFilter { id_prefix: Some("rder".into()), ..all.clone() },
+            RecordFilter { ending: Some(Ending::Delivered), ..all.clone() },
+            RecordFilter { since_ms: Some(2_001), ..all.clone() },
+            RecordFilter { until_ms: Some(2_000), ..all.clone() },
+            RecordFilter { status: Some(200), ..all.clone() },
+            RecordFilter { text: Some("never".into()), ..all.clone() },
+        ];
+        assert!(others.iter().all(|filter| !filter.admits(&record())));
+    }
+
+    #[test]
+    fn the_lateness_is_that_of_the_last_attempt() {
+        let mut record = record();
+        assert_eq!(record.late(), Some(Duration::from_millis(50)));
+        record.due_ms = 9_000;
+        assert_eq!(record.late(), Some(Duration::ZERO));
+        record.attempts_log.clear();
+        assert_eq!(record.late(), None);
+    }
+
+    #[test]
+    fn each_ending_has_a_number_and_a_word() {
+        for ending in Ending::ALL {
+            assert_eq!(Ending::from_number(ending as i64), Some(ending));
+            assert_eq!(Ending::from_word(ending.word()), Some(ending));
+        }
+        assert_eq!((Ending::from_number(5), Ending::from_word("done")), (None, None));
+    }
+}

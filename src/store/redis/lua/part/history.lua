@@ -1,0 +1,134 @@
+-- What is kept of jobs that have ended. `H:<topic>` has a field for each id: its records, the oldest first. `h:<topic>`
+-- has each of these ids by the time of its last record. `kept` has each topic with records by the bytes of these, and ''
+-- by the bytes of all topics. `keeping` says what a topic keeps, if that is not the default: the longest age in ms, the
+-- most ids, and 1 if bodies are kept, else 0. Its field '' is the most bytes of all topics.
+--
+-- A record: the length of the rest (4 bytes), how the job ended (1), when it ended, ms (6), when it was added, us (7, 0
+-- if this is not known), due time (6), attempts (4), length of the log (4), the log, and the body (nothing: no body is
+-- kept). Needs: clock.
+
+local DELIVERED, DEAD, DELETED, REPLACED = 1, 2, 3, 4
+-- The same as in src/model/record.rs.
+local DEFAULT_AGE, DEFAULT_IDS, DEFAULT_BYTES = 86400000, 100000, 536870912
+local OF_AN_ID, BODY_MAX = 10, 65536
+-- How many surplus records a call removes for each record that it writes.
+local SURPLUS = 2
+
+-- Returns how many ids a topic keeps (0: it keeps no records), whether it keeps bodies, and the longest age in ms.
+local function keeping_of(topic)
+  local told = call('HGET', base .. 'keeping', topic)
+  if not told then return DEFAULT_IDS, false, DEFAULT_AGE end
+  local age, ids, bodies = string.match(told, '^(%d+) (%d+) (%d)$')
+  age, ids = tonumber(age), tonumber(ids)
+  return age > 0 and ids or 0, bodies == '1', age
+end
+
+-- Notes that a job ends now. `record` is what is stored of it, if the caller knows that. `stamp` is when it was added,
+-- or 0 if that must be read from the record.
+local function ends(m, id, ending, due, attempts, log, stamp, record)
+  if not m.ids then m.ids, m.bodies = keeping_of(m.topic) end
+  if m.ids == 0 then return end
+  local body = ''
+  if stamp == 0 or m.bodies then
+    local key = base .. 'b:' .. m.topic
+    -- (A large record is not read: it would occupy the server for long.)
+    if not record and call('HSTRLEN', key, id) <= BODY_MAX + 12 then record = call('HGET', key, id) end
+    if record then
+      stamp = struct.unpack('>I7', record, 2)
+      if m.bodies then
+        body = string.sub(record, string.byte(record) >= 4 and 13 or 9)
+        if #body > BODY_MAX then body = '' end
+      end
+    end
+  end
+  -- Headers are kept with the body only.
+  if body == '' and string.byte(log) == 104 then log = string.gsub(log, '^h[^\n]*\n', '') end
+  local rest = struct.pack('>BI6I7I6I4I4', ending, now, stamp, due, attempts, #log) .. log .. body
+  if not m.ended then m.ended = { n = 0 } end
+  local list = m.ended
+  list.n = list.n + 1
+  list[list.n] = { id, struct.pack('>I4', #rest) .. rest }
+end
+
+-- Returns the last records of an id.
+local function last_of(records)
+  local starts, at = {}, 1
+  while at <= #records do
+    starts[#starts + 1] = at
+    at = at + 4 + struct.unpack('>I4', records, at)
+  end
+  if #starts <= OF_AN_ID then return records end
+  return string.sub(records, starts[#starts - OF_AN_ID + 1])
+end
+
+-- Adds to the bytes of a topic's records. Returns the bytes of all topics.
+local function weigh(topic, bytes)
+  call('ZINCRBY', base .. 'kept', bytes, topic)
+  return tonumber(call('ZINCRBY', base .. 'kept', bytes, ''))
+end
+
+-- Erases the records of these ids.
+local function erase(topic, ids)
+  if not ids[1] then return end
+  local hash, bytes = base .. 'H:' .. topic, 0
+  for i, records in ipairs(call('HMGET', hash, unpack(ids))) do
+    if records then bytes = bytes + #records + #ids[i] end
+  end
+  call('ZREM', base .. 'h:' .. topic, unpack(ids))
+  call('HDEL', hash, unpack(ids))
+  weigh(topic, -bytes)
+  if call('EXISTS', hash) == 0 then call('ZREM', base .. 'kept', topic) end
+end
+
+-- Erases the records of a topic's `n` ids that ended first. Returns how many ids these are.
+local function erase_oldest(topic, n)
+  local ids = call('ZRANGE', base .. 'h:' .. topic, 0, n - 1)
+  erase(topic, ids)
+  return #ids
+end
+
+-- Erases the oldest records of the topic whose records have the most bytes: about so many bytes, but those of at most
+-- `n` ids. Returns how many ids these are.
+local function erase_of_largest(bytes, n)
+  local found = call('ZRANGE', base .. 'kept', 0, 1, 'REV', 'WITHSCORES')
+  for i = 1, #found, 2 do
+    local topic = found[i]
+    if topic ~= '' then
+      local size = tonumber(found[i + 1]) / call('ZCARD', base .. 'h:' .. topic)
+      return erase_oldest(topic, math.min(n, math.ceil(bytes / size)))
+    end
+  end
+  return 0
+end
+
+-- Writes the records of the jobs that have ended, and erases old ones if there are too many. Call this after the other
+-- changes: see moves.
+local function keep(m)
+  local list, topic = m.ended, m.topic
+  if not list then return end
+  local hash, ids, fresh = base .. 'H:' .. topic, {}, {}
+  for _, one in ipairs(list) do
+    local id = one[1]
+    if not fresh[id] then ids[#ids + 1] = id end
+    fresh[id] = (fresh[id] or '') .. one[2]
+  end
+  local bytes, values, scores, moment = 0, {}, {}, string.format('%.0f', now)
+  for i, before in ipairs(call('HMGET', hash, unpack(ids))) do
+    local id, all = ids[i], fresh[ids[i]]
+    if before then
+      all = last_of(before .. all)
+      bytes = bytes + #all - #before
+    else
+      bytes = bytes + #all + #id
+    end
+    values[2 * i - 1], values[2 * i] = id, all
+    scores[2 * i - 1], scores[2 * i] = moment, id
+  end
+  call('HSET', hash, unpack(values))
+  call('ZADD', base .. 'h:' .. topic, unpack(scores))
+  local sum = weigh(topic, bytes)
+  local surplus = call('ZCARD', base .. 'h:' .. topic) - m.ids
+  if surplus > 0 then erase_oldest(topic, math.min(surplus, SURPLUS * #ids)) end
+  local over = sum - (call('HGET', base .. 'keeping', '') or DEFAULT_BYTES)
+  if over > 0 then erase_of_largest(over, SURPLUS * #ids) end
+end

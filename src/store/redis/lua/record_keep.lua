@@ -1,0 +1,16 @@
+--@ use shard fence
+-- Says what topics keep of their ended jobs.
+--
+-- KEYS  1 the shard's base   2 the set of nodes: see fence
+-- ARGV  for each topic, or '' for all together: its name, and the value of `keeping`, or '' for the default: see
+--       part/history.lua
+--
+-- Moves nothing.
+
+for i = 1, #ARGV, 2 do
+  if ARGV[i + 1] == '' then
+    call('HDEL', base .. 'keeping', ARGV[i])
+  else
+    call('HSET', base .. 'keeping', ARGV[i], ARGV[i + 1])
+  end
+end
