@@ -568,11 +568,7 @@ mod tests {
             ("callback = \"http://h/\"\nmethod = \"PUT\"", "topic[0].method", "POST"),
             ("callback = \"http://h/\"\nmethod = \"GET\"", "topic[0].method", "form"),
             ("callback = \"http://h/\"\nmode = \"pull\"", "topic[0].mode", "not supported by this release"),
-            (
-                "callback = \"http://h/\"\nkeep_done = \"1h\"",
-                "topic[0].keep_done",
-                "not supported by this release",
-            ),
+            ("callback = \"http://h/\"\nkeep_done = \"long\"", "topic[0].keep_done", "long"),
             ("callback = \"http://h/\"\nretry = \"often\"", "topic[0].retry", "2n+1"),
             ("callback = \"http://h/\"\nretry = []", "topic[0].retry", "empty"),
             ("callback = \"http://h/\"\nretry = [\"0s\"]", "topic[0].retry", "1ms"),

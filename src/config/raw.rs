@@ -6,6 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use super::units::{Size, Span};
+use model::record::RECORDS_MAX;
 use model::settings::Guard;
 use model::settings::LogLimits;
 use model::strict_json::{StrictValue, UniqueFields};
@@ -99,6 +100,7 @@ pub(super) struct Store {
     pub backend: String,
     pub path: String,
     pub min_free: Size,
+    pub records_max: Size,
     pub prefix: String,
     pub timeout: Span,
     pub pool: u32,
@@ -270,6 +272,7 @@ impl Default for Store {
             backend: "embedded".into(),
             path: "var/dq.db".into(),
             min_free: Size(32 << 20),
+            records_max: Size(RECORDS_MAX as usize),
             prefix: "dq".into(),
             timeout: seconds(2),
             pool: 8,

@@ -42,6 +42,7 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settin
         return Err(ConfigError::key("run_dir", problem));
     }
     let (from_registry, shards) = (raw.store.nodes_from_registry, raw.store.shards_per_node);
+    let records_max = size("store.records_max", raw.store.records_max, RECORDS)? as u64;
     let mut store = match raw.store.backend.as_str() {
         "embedded" if raw.store.nodes_from_registry => {
             let problem = "true is for store.backend = \"redis\"; \"embedded\" has no nodes";
@@ -95,6 +96,7 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settin
             concurrency: count("consume.concurrency", raw.consume.concurrency, 1, 4096)?,
         },
         store,
+        records_max,
         registry,
         alert: alert::alert(raw.alert, base)?,
         topics: topics(raw.topic, max_attempts, &Rules::new(&callback))?,
@@ -115,6 +117,9 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settin
 
 /// The smallest and the largest `store.min_free`.
 const MIN_FREE: (Size, Size) = (Size(0), Size(1 << 40));
+
+/// The smallest and the largest `store.records_max`.
+const RECORDS: (Size, Size) = (Size(0), Size(1 << 40));
 
 /// The smallest and the largest `log_max_size`.
 const LOG_SIZES: (Size, Size) = (Size(64 << 10), Size(16 << 30));

@@ -9,6 +9,7 @@
 
 mod live;
 mod metered_store;
+mod metered_upkeep;
 mod refusal_log;
 mod spool;
 pub mod submit;

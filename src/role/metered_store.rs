@@ -8,13 +8,11 @@ use std::time::{Duration, Instant};
 use model::job::{Due, JobId, JobKey, NewJob, State, TopicName};
 use model::letters::Pace;
 use model::metrics::{AddOutcome, DeathCause, DeleteOutcome, NodeCells, Operation, PurgeCause};
-use model::record::{JobRecord, RecordKeeping};
-use model::ticket::TicketSecret;
 use store::{
     Added, Batch, Change, Changed, CircuitView, Counts, DeadLetter, DeadLetterOperation, DeadLetters,
-    Deleted, Forecast, Jobs, Lanes, Leases, Limits, Maintenance, Moved, Opening, Outcome, OwnerTag, Page,
-    Pauses, Permit, PermitAsk, Promotion, RecordPage, Records, Rescheduled, Result, Settled, Settlement,
-    Settlements, Store, StoreError, TopicRing, View, Views, Wanted, Which,
+    Deleted, Forecast, Jobs, Lanes, Leases, Limits, Moved, Opening, Outcome, OwnerTag, Page, Pauses, Permit,
+    PermitAsk, Promotion, Rescheduled, Result, Settled, Settlement, Settlements, Store, StoreError,
+    TopicRing, View, Views, Wanted, Which,
 };
 use telemetry::counters::Counters;
 
@@ -26,7 +24,7 @@ pub const ALL: &str = "(all)";
 
 /// A handle to the store that counts its calls.
 pub(super) struct MeteredStore {
-    store: Box<dyn Store>,
+    pub(super) store: Box<dyn Store>,
     counters: Counters,
     lanes: Lanes,
     /// The lane of the handle; none: all lanes.
@@ -68,7 +66,7 @@ impl MeteredStore {
     }
 
     /// Makes a call, and notes how long it took.
-    fn timed<T>(
+    pub(super) fn timed<T>(
         &mut self,
         operation: Operation,
         key: Option<&JobKey>,
@@ -295,32 +293,6 @@ impl DeadLetters for MeteredStore {
     }
 }
 
-impl Records for MeteredStore {
-    fn keep_records(&mut self, topics: &[(TopicName, RecordKeeping)], bytes_max: u64) -> Result<()> {
-        self.timed(Operation::Change, None, |store| store.keep_records(topics, bytes_max))
-    }
-
-    fn records(&mut self, key: &JobKey) -> Result<Vec<JobRecord>> {
-        self.timed(Operation::Read, Some(key), |store| store.records(key))
-    }
-
-    fn list_records(&mut self, topic: &TopicName, cursor: Option<&str>, limit: usize) -> Result<RecordPage> {
-        self.timed(Operation::Read, None, |store| store.list_records(topic, cursor, limit))
-    }
-
-    fn forget(&mut self, key: &JobKey) -> Result<usize> {
-        self.timed(Operation::Change, Some(key), |store| store.forget(key))
-    }
-
-    fn purge_records(&mut self, topic: &TopicName, limit: usize) -> Result<usize> {
-        self.timed(Operation::Change, None, |store| store.purge_records(topic, limit))
-    }
-
-    fn trim_records(&mut self) -> Result<(usize, Duration)> {
-        self.store.trim_records()
-    }
-}
-
 impl Views for MeteredStore {
     fn list(&mut self, topic: &TopicName, state: State, cursor: Option<&str>, limit: usize) -> Result<Page> {
         self.timed(Operation::Read, None, |store| store.list(topic, state, cursor, limit))
@@ -367,35 +339,5 @@ impl Limits for MeteredStore {
 
     fn circuits(&mut self) -> Result<Vec<CircuitView>> {
         self.timed(Operation::Read, None, |store| store.circuits())
-    }
-}
-
-impl Maintenance for MeteredStore {
-    fn secret(&mut self, lane: usize) -> Result<TicketSecret> {
-        self.timed(Operation::Read, None, |store| store.secret(lane))
-    }
-
-    fn health(&mut self) -> Result<()> {
-        self.store.health()
-    }
-
-    fn inspect(&mut self) -> Result<()> {
-        self.store.inspect()
-    }
-
-    fn pass_on(&mut self, topics: &[TopicName]) {
-        self.store.pass_on(topics);
-    }
-
-    fn give_back(&mut self, rings: &[TopicRing]) -> Result<()> {
-        self.store.give_back(rings)
-    }
-
-    fn announce(&mut self) {
-        self.store.announce();
-    }
-
-    fn maintain(&mut self) -> Result<Option<Duration>> {
-        self.store.maintain()
     }
 }

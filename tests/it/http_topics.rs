@@ -73,7 +73,7 @@ fn a_topic_is_shown_as_it_was_given_and_its_secrets_never() {
         "max_attempts": 4, "retry_on": ["5xx", "connect"], "answer_later": "2h",
         "max_in_flight": 5, "rate": "6/m", "breaker_failures": 3, "breaker_pause": "20s", "catch_up": "spread 10m", "durability": "fsync", "priority": "high", "alert": ["a@example.com"],
         "creator": "somebody", "status": "offline", "secrets": ["one-secret", "two-secrets"],
-        "old_secrets_until": "2999-12-01T15:50:50.000Z", "keep_done": "0s",
+        "old_secrets_until": "2999-12-01T15:50:50.000Z", "keep_done": "2h", "keep_done_jobs": 500, "keep_done_body": true,
         "keep_dead": "30days"
     });
     for mut http in Http::doors(&daemon) {

@@ -394,7 +394,6 @@ fn what_this_release_does_not_do_is_not_written_and_is_read() {
         let mut registry = open(settings).unwrap();
         for (topic, field) in [
             (Topic { mode: Mode::Pull, ..topic("t") }, "mode"),
-            (Topic { keep_done: Duration::from_secs(60), ..topic("t") }, "keep_done"),
             (Topic { method: Method::Other("PUT".into()), ..topic("t") }, "method"),
         ] {
             let refused = registry.put(&topic, Expected::Any);
@@ -405,7 +404,7 @@ fn what_this_release_does_not_do_is_not_written_and_is_read() {
         }
         assert!(registry.get(&name("t")).unwrap().is_none());
         registry.put(&topic("t"), Expected::Absent).unwrap();
-        let spec = r#"{"callback":"http://127.0.0.1:9000/","mode":"pull","keep_done_ms":60000}"#;
+        let spec = r#"{"callback":"http://127.0.0.1:9000/","mode":"pull"}"#;
         match settings {
             settings::RegistrySettings::Sqlite { path } => {
                 let set = "UPDATE topic SET spec = ?1";
@@ -417,9 +416,9 @@ fn what_this_release_does_not_do_is_not_written_and_is_read() {
             }
         }
         let read = registry.get(&name("t")).unwrap().unwrap().topic;
-        assert_eq!((read.mode, read.keep_done), (Mode::Pull, Duration::from_secs(60)));
+        assert_eq!(read.mode, Mode::Pull);
         let problem = read.problem().unwrap();
-        assert!(problem.contains("mode: \"pull\"") && problem.contains("keep_done: \"1m\""), "{problem}");
+        assert!(problem.contains("mode: \"pull\""), "{problem}");
     });
 }
 

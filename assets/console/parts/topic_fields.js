@@ -55,6 +55,9 @@ export const GROUPS = [
   ['alerts', [
     { name: 'alert', kind: 'list', first: '', wide: true },
     { name: 'keep_dead', kind: 'span', first: '0s' },
+    { name: 'keep_done', kind: 'span', first: '1day' },
+    { name: 'keep_done_jobs', kind: 'number', first: '100000' },
+    { name: 'keep_done_body', kind: 'switch', first: 'false', options: ['true', 'false'] },
   ]],
   ['security', [
     { name: 'secrets', kind: 'secrets', first: '', mono: true, wide: true },
@@ -66,7 +69,7 @@ export const GROUPS = [
 export const FIELDS = GROUPS.flatMap(([, fields]) => fields);
 
 /** What this release does not do, and an older one may have written: the form puts it back to its default. */
-const PUT_BACK = ['mode', 'keep_done'];
+const PUT_BACK = ['mode'];
 
 /** The form of a new topic. @returns {Object<string, string>} */
 export function newForm() {

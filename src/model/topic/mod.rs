@@ -25,6 +25,7 @@ pub use self::setting::{Setting, SettingKind};
 pub use self::topics::Topics;
 pub use self::words::{CatchUp, Failure, Moment, Rate, Size, Success};
 use crate::job::{Priority, TopicName};
+use crate::record::RecordKeeping;
 use crate::retry::Retry;
 
 /// Who starts a delivery.
@@ -179,8 +180,13 @@ settings! {
     secrets: Vec<String> = Vec::new(), SettingKind::Secrets;
     /// Until when the secrets after the first one sign. Null: they always do. A change of `secrets` alone sets this to null.
     old_secrets_until: Option<Moment> = None, SettingKind::Moment;
-    /// How long accepted jobs are kept. This release keeps none: only `0s` is supported.
-    keep_done: Duration = Duration::ZERO, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
+    /// How long the record of a job that has ended is kept. Zero: jobs leave no record.
+    keep_done: Duration = RecordKeeping::DEFAULT.age, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
+    /// The records of how many ended jobs are kept; the oldest go first. Zero: jobs leave no record.
+    keep_done_jobs: u32 = RecordKeeping::DEFAULT.jobs, SettingKind::Count { least: 0, most: 10 * MILLION };
+    /// Whether records keep body and headers of their jobs, so that a job can be replayed. Bodies of more than 64 KiB
+    /// are not kept.
+    keep_done_body: bool = RecordKeeping::DEFAULT.with_body, SettingKind::Switch;
     /// How long dead letters are kept. Zero: for ever.
     keep_dead: Duration = Duration::ZERO, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
 }
@@ -201,6 +207,11 @@ impl Topic {
     /// attempt is left. `random` is as in [`Retry::delay_after`].
     pub fn again_after(&self, number: u32, limit: u32, random: f64) -> Option<Duration> {
         (number < limit).then(|| self.delay_after(number, random))
+    }
+
+    /// Returns what is kept of jobs that have ended.
+    pub fn record_keeping(&self) -> RecordKeeping {
+        RecordKeeping { age: self.keep_done, jobs: self.keep_done_jobs, with_body: self.keep_done_body }
     }
 
     /// Returns the limit of attempts of a job for which `re_notify_flag` asks again. `own` is the job's own limit.

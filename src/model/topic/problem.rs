@@ -9,7 +9,7 @@ const DECISIVE: [&str; 3] = ["method", "success", "re_notify_flag"];
 impl Setting {
     /// Returns whether this release supports other values than the default.
     pub fn is_supported(&self) -> bool {
-        !matches!(self.name, "mode" | "keep_done")
+        self.name != "mode"
     }
 }
 
@@ -36,12 +36,6 @@ impl Topic {
             let problem = "\"pull\" is not supported by this release yet: use \"push\", or leave it out";
             all.push(InvalidTopic::new("mode", problem));
         }
-        if !self.keep_done.is_zero() {
-            let span = humantime::format_duration(self.keep_done).to_string().replace(' ', "");
-            let problem =
-                format!("\"{span}\" is not supported by this release yet: use \"0s\", or leave it out");
-            all.push(InvalidTopic::new("keep_done", problem));
-        }
         all
     }
 
@@ -49,10 +43,7 @@ impl Topic {
     /// them.
     pub fn problem(&self) -> Option<String> {
         let held = self.held().map(|why| format!("offline: {why}"));
-        let of_field = |unfit: InvalidTopic| match unfit.field {
-            "mode" => format!("its jobs are not delivered: {unfit}"),
-            _ => format!("jobs that were accepted are not kept: {unfit}"),
-        };
+        let of_field = |unfit: InvalidTopic| format!("its jobs are not delivered: {unfit}");
         let all: Vec<String> =
             held.into_iter().chain(self.not_done_yet().into_iter().map(of_field)).collect();
         (!all.is_empty()).then(|| all.join("; "))
@@ -61,8 +52,6 @@ impl Topic {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::job::TopicName;
     use crate::topic::{Method, Success};
@@ -87,15 +76,14 @@ mod tests {
     #[test]
     fn an_unsupported_value_is_refused_by_name_and_holds_no_topic() {
         let plain = Topic::new(TopicName::new("t").unwrap(), "http://h/");
-        for (topic, field, value) in [
-            (Topic { mode: Mode::Pull, ..plain.clone() }, "mode", "\"pull\""),
-            (Topic { keep_done: Duration::from_secs(5400), ..plain.clone() }, "keep_done", "\"1h30m\""),
-        ] {
-            let refused = topic.check().unwrap_err();
-            assert_eq!(refused.field, field);
-            assert!(refused.problem.contains(value) && refused.problem.contains("this release"), "{refused}");
-            assert!(topic.check_values().is_ok() && topic.held().is_none());
-            assert!(topic.problem().unwrap().contains(value));
-        }
+        let topic = Topic { mode: Mode::Pull, ..plain };
+        let refused = topic.check().unwrap_err();
+        assert_eq!(refused.field, "mode");
+        assert!(
+            refused.problem.contains("\"pull\"") && refused.problem.contains("this release"),
+            "{refused}"
+        );
+        assert!(topic.check_values().is_ok() && topic.held().is_none());
+        assert!(topic.problem().unwrap().contains("\"pull\""));
     }
 }

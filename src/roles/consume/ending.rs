@@ -65,8 +65,14 @@ pub(super) fn settlement(
             Outcome::Later(topic.answer_later.saturating_sub(Duration::from_millis(attempt.took_ms)))
         }
     };
-    // An attempt that is answered later is recorded when its outcome is known.
-    let attempt = (!matches!(outcome, Outcome::Ack | Outcome::Later(_))).then_some(attempt);
+    // An attempt that is answered later is recorded when its outcome is known. One that was accepted is only in the
+    // record of the job.
+    let is_recorded = match outcome {
+        Outcome::Later(_) => false,
+        Outcome::Ack => topic.record_keeping().is_on(),
+        _ => true,
+    };
+    let attempt = is_recorded.then_some(attempt);
     Settlement { key: leased.key.clone(), token, outcome, attempt }
 }
 

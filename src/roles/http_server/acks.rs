@@ -299,13 +299,16 @@ async fn settle(
         };
     }
     let (outcome, became, until_ms) = api.outcome(&ticket, &wanted);
-    let attempt = (wanted.outcome() == AckOutcome::Nack).then(|| Attempt {
+    let attempt = (wanted.outcome() != AckOutcome::Extend).then(|| Attempt {
         number: ticket.attempt,
         at_ms: ticket.began_ms,
         took_ms: now_ms().saturating_sub(ticket.began_ms).max(0) as u64,
         status: Some(StatusCode::ACCEPTED.as_u16()),
         answer: String::new(),
-        error: reason(wanted.reason.as_deref()),
+        error: match wanted.outcome() {
+            AckOutcome::Nack => reason(wanted.reason.as_deref()),
+            _ => String::new(),
+        },
     });
     let why = attempt.as_ref().map_or(String::new(), |attempt| attempt.error.clone());
     let settlement =

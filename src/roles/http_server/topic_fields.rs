@@ -171,7 +171,7 @@ mod tests {
             (r#"{"headers": {"a": "c\nd"}}"#, "headers"),
             (r#"{"max_attempts": 0}"#, "max_attempts"),
             (r#"{"mode": "pull"}"#, "mode: \"pull\" is not supported by this release"),
-            (r#"{"keep_done": "1h"}"#, "keep_done: \"1h\" is not supported by this release"),
+            (r#"{"keep_done_jobs": -1}"#, "keep_done_jobs"),
             (r#"{"method": "PUT"}"#, "method: \"PUT\""),
             (r#"{"secrets": 1}"#, "secrets"),
             (r#"{"source": "file"}"#, "source"),

@@ -47,7 +47,7 @@ pub fn run(mut context: Context) -> Result<()> {
     while context.drain().is_none() {
         if context.wait(&[duty.as_fd()], None)?[0] {
             log::info!("active");
-            let told = upkeep::start(store)?;
+            let told = upkeep::start(store, context.settings.records_max)?;
             return Timer::start(&mut context, told)?.run(&mut context);
         }
     }

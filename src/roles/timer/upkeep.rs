@@ -1,5 +1,5 @@
-//! Regular work for all topics, on a thread of its own: reports which topics have jobs that nobody delivers, and
-//! removes dead letters that were kept for as long as their topic says.
+//! Regular work for all topics, on a thread of its own: reports which topics have jobs that nobody delivers, tells the
+//! store what topics keep of ended jobs, and removes dead letters that were kept for as long as their topic says.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -8,7 +8,8 @@ use anyhow::Result;
 use model::topic::Topics;
 use store::{Store, StoreError};
 
-/// How often the thread looks for dead letters that were kept long enough.
+/// How often the thread looks for dead letters that were kept long enough, and tells the store what topics keep: a node
+/// may have been away, or may be new.
 const EVERY: Duration = Duration::from_secs(60);
 
 /// `STEP`: how many are removed in one step, so that others have their turn at the store. `GO`: for how long in one
@@ -17,7 +18,7 @@ const STEP: usize = 256;
 const GO: Duration = Duration::from_secs(10);
 
 /// Starts the thread. It works for the last set of topics that it received, and ends when the sender is dropped.
-pub(super) fn start(mut store: Box<dyn Store>) -> Result<Sender<Topics>> {
+pub(super) fn start(mut store: Box<dyn Store>, records_max: u64) -> Result<Sender<Topics>> {
     let (tell, told) = channel::<Topics>();
     role::vital_thread("upkeep", move || {
         let mut topics = Topics::default();
@@ -32,11 +33,12 @@ pub(super) fn start(mut store: Box<dyn Store>) -> Result<Sender<Topics>> {
                 Ok(new) => {
                     topics = new;
                     say_unregistered(store.as_mut(), &topics);
+                    keep_records(store.as_mut(), &topics, records_max);
                     // A change of one topic must not cause another search for dead letters right after the last one.
-                    next = keeps_any_for_a_while(&topics)
-                        .then(|| next.filter(|at| *at > Instant::now()).unwrap_or_else(Instant::now));
+                    next = next.filter(|at| *at > Instant::now()).or_else(|| Some(Instant::now()));
                 }
                 Err(RecvTimeoutError::Timeout) => {
+                    keep_records(store.as_mut(), &topics, records_max);
                     retire(store.as_mut(), &topics);
                     next = Some(Instant::now() + EVERY);
                 }
@@ -47,8 +49,17 @@ pub(super) fn start(mut store: Box<dyn Store>) -> Result<Sender<Topics>> {
     Ok(tell)
 }
 
-fn keeps_any_for_a_while(topics: &Topics) -> bool {
-    topics.iter().any(|topic| !topic.keep_dead.is_zero())
+/// Tells the store what topics keep of their ended jobs.
+fn keep_records(store: &mut dyn Store, topics: &Topics, records_max: u64) {
+    let keeping: Vec<_> = topics.iter().map(|topic| (topic.name.clone(), topic.record_keeping())).collect();
+    match store.keep_records(&keeping, records_max) {
+        Ok(()) => {}
+        // Others report a node that is down. It is told when it is back.
+        Err(StoreError::NodeDown(e) | StoreError::Moving(e)) => {
+            log::debug!("cannot say what is kept of ended jobs: {e}");
+        }
+        Err(e) => log::warn!("cannot say what is kept of ended jobs: {e}"),
+    }
 }
 
 /// Logs which topics have jobs but are not registered.
