@@ -11,8 +11,8 @@ use model::metrics::{AddOutcome, DeathCause, DeleteOutcome, NodeCells, Operation
 use store::{
     Added, Batch, Change, Changed, CircuitView, Counts, DeadLetter, DeadLetterOperation, DeadLetters,
     Deleted, Forecast, Jobs, Lanes, Leases, Limits, Moved, Opening, Outcome, OwnerTag, Page, Pauses, Permit,
-    PermitAsk, Promotion, Rescheduled, Result, Settled, Settlement, Settlements, Store, StoreError,
-    TopicRing, View, Views, Wanted, Which,
+    PermitAsk, Promotion, Rescheduled, Result, Settled, Settlement, Settlements, Store, StoreError, View,
+    Views, Wanted, Which,
 };
 use telemetry::counters::Counters;
 
