@@ -224,9 +224,18 @@ fn all_that_is_known_of_a_job_moves_with_it() {
         ids.iter().map(|id| (id.clone(), store.get(&key(id)).unwrap().unwrap())).collect()
     };
     let before = states(store.as_mut());
+    let records = |store: &mut dyn Store| -> Vec<Vec<model::record::JobRecord>> {
+        ids.iter().map(|id| store.records(&key(id)).unwrap()).collect()
+    };
+    let ended = records(store.as_mut());
+    // Three deaths of each of ten ids, and ten jobs that were replaced.
+    assert_eq!(ended.iter().flatten().count(), 40);
     fleet.does(&["move", "--add", "r1"]);
     assert!(fleet.jobs_on(1) > 10);
     assert_eq!(states(both.as_mut()), before);
+    assert_eq!(records(both.as_mut()), ended);
+    let listed = both.list_records(&key("0").topic, None, 100).unwrap().records;
+    assert_eq!(listed.len(), 20, "each id once");
     assert_eq!(letters(both.as_mut()), dead);
     // A caller that has not heard of the move and names only one node gets an error that says so.
     let lanes = Lanes::new(&fleet.settings(&[0, 1], 4)).unwrap();

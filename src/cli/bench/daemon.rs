@@ -60,6 +60,10 @@ pub(super) struct Options {
     #[arg(long, value_enum, default_value = "bare")]
     pub receiver: SinkReceiver,
 
+    /// Let ended jobs leave no record
+    #[arg(long)]
+    pub no_records: bool,
+
     /// A folder on the disk that is measured; default: the host's folder for temporary files
     #[arg(long, value_name = "DIR")]
     pub folder: Option<PathBuf>,
@@ -250,6 +254,8 @@ fn configuration(
     let mut topic = |name: &str, path: &str| {
         let callback = format!("http://{}/{path}", sink.address);
         let _ = write!(text, "[[topic]]\nname = \"{name}\"\ncallback = \"{callback}\"\ntimeout = \"5s\"\n");
+        // The measured backlog must leave all its records.
+        text += if options.no_records { "keep_done = \"0s\"\n" } else { "keep_done_jobs = 10000000\n" };
     };
     (0..options.topics).for_each(|n| topic(&format!("t{n}"), "fast"));
     topic("slow", "slow");

@@ -6,6 +6,7 @@ mod dialects;
 mod floors;
 mod load;
 mod outage;
+mod records;
 mod report;
 mod sink;
 mod works;
@@ -41,6 +42,8 @@ enum Work {
     Add(Add),
     /// Measure the delivery of a backlog of due jobs; compared with a client that posts to the same receiver directly
     Deliver(Deliver),
+    /// Measure the delivery of a backlog of due jobs with records of ended jobs, and without
+    Records(RecordCost),
     /// Measure how late jobs arrive at a constant rate
     Lateness(Lateness),
     /// Measure adds, sent as fast as they are answered, while the added jobs become due and are delivered
@@ -125,6 +128,22 @@ struct Deliver {
     /// Bytes of a job's body
     #[arg(long, default_value_t = 125, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(12..=1_000_000))]
     size: u32,
+    #[command(flatten)]
+    daemon: Options,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  dq bench records --jobs 50000 --store redis")]
+struct RecordCost {
+    /// How many jobs are due
+    #[arg(long, default_value_t = 50_000, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    jobs: u64,
+    /// Bytes of a job's body
+    #[arg(long, default_value_t = 125, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(12..=1_000_000))]
+    size: u32,
+    /// How often each of the two is measured
+    #[arg(long, default_value_t = 3, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
     #[command(flatten)]
     daemon: Options,
 }
@@ -244,6 +263,7 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
     let (report, is_good) = match &arguments.work {
         Work::Add(add) => works::add(add)?,
         Work::Deliver(deliver) => works::deliver(deliver)?,
+        Work::Records(cost) => records::run(cost)?,
         Work::Lateness(lateness) => works::lateness(lateness)?,
         Work::Mixed(mixed) => works::mixed(mixed)?,
         Work::Isolation(isolation) => works::isolation(isolation)?,

@@ -25,7 +25,7 @@ pub(super) const DAY_MS: u64 = 86_400_000;
 /// The report of a measurement, and whether its result is as it must be.
 pub(super) type WorkOutcome = Result<(Report, bool)>;
 
-fn store(options: &Options) -> String {
+pub(super) fn store(options: &Options) -> String {
     match options.store {
         Store::Embedded => "embedded".to_owned(),
         Store::Redis => format!("redis, {} nodes", options.nodes),
@@ -56,7 +56,7 @@ fn send(
 }
 
 /// Adds this many jobs fast, without measuring.
-fn fill(stage: &BenchDaemon, jobs: Jobs, count: u64) -> Result<()> {
+pub(super) fn fill(stage: &BenchDaemon, jobs: Jobs, count: u64) -> Result<()> {
     if count == 0 {
         return Ok(());
     }
@@ -66,7 +66,7 @@ fn fill(stage: &BenchDaemon, jobs: Jobs, count: u64) -> Result<()> {
 }
 
 /// Waits until this many different jobs have come to a path. Returns how many are missing.
-fn await_jobs(stage: &mut BenchDaemon, path: &str, count: u64) -> Result<u64> {
+pub(super) fn await_jobs(stage: &mut BenchDaemon, path: &str, count: u64) -> Result<u64> {
     let mut progress = Progress::begin(count, "jobs have arrived");
     let (mut before, mut last) = (0, Instant::now());
     loop {
