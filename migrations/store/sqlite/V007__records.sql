@@ -1,4 +1,5 @@
--- What is kept of jobs that have ended. `rid` is the order in which they ended.
+-- What is kept of jobs that have ended. `rid` is the topic's number times 2^40, plus the number of the record in its topic:
+-- so the records of a topic lie together, in the order in which their jobs ended, without an index of their own.
 CREATE TABLE record (
     rid          INTEGER PRIMARY KEY,
     tid          INTEGER NOT NULL,
@@ -17,13 +18,14 @@ CREATE TABLE record (
 ) STRICT;
 
 CREATE INDEX record_id ON record (tid, id);
-CREATE INDEX record_topic ON record (tid);
 
--- How much a topic keeps: NULL means the default. How many records there are, and how many bytes they have.
+-- How much a topic keeps: NULL means the default. How many records there are, the number of the last one that was written,
+-- and how many bytes they have.
 ALTER TABLE topic ADD COLUMN keep_age_ms INTEGER;
 ALTER TABLE topic ADD COLUMN keep_jobs INTEGER;
 ALTER TABLE topic ADD COLUMN keep_body INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE topic ADD COLUMN records INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE topic ADD COLUMN last_record INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE topic ADD COLUMN record_bytes INTEGER NOT NULL DEFAULT 0;
 
 -- How many bytes the records of all topics have, and how many they may have. NULL: the default.

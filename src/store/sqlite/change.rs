@@ -72,7 +72,7 @@ fn add_to(w: &mut Write<'_>, tid: i64, job: &NewJob) -> rusqlite::Result<Added> 
     }
     let (seq, old) = live(w, tid, &job.key.id)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
     let leased = old == State::Leased;
-    w.record((tid, seq), Ending::Replaced, None)?;
+    w.record((tid, seq), id, Ending::Replaced)?;
     w.db.prepare_cached(
         "UPDATE job SET priority = ?2, due_ms = ?3, stamp_us = ?4, max_attempts = ?5, body = ?6, attempts = ?9, headers = ?10,
                 crashes = 0, attempts_log = NULL, replaced_due_ms = CASE WHEN ?7 THEN ?3 END,
@@ -114,7 +114,7 @@ fn due_of(w: &Write<'_>, tid: i64, id: &JobId) -> rusqlite::Result<i64> {
 pub(super) fn delete(w: &mut Write<'_>, key: &JobKey) -> rusqlite::Result<bool> {
     let Some(tid) = w.topic(&key.topic)? else { return Ok(false) };
     if let Some((seq, state)) = live(w, tid, &key.id)? {
-        w.record((tid, seq), Ending::Deleted, None)?;
+        w.record((tid, seq), key.id.as_str(), Ending::Deleted)?;
         w.db.prepare_cached("DELETE FROM job WHERE seq = ?1")?.execute([seq])?;
         w.moved(tid, Some(state), None);
         return Ok(true);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use rusqlite::{OptionalExtension, Row, params};
 
 use super::flow::{self, ReadyTopics};
+use super::records::{ENDED, ended};
 use super::write::Write;
 use super::{browse, row};
 use crate::{
@@ -192,15 +193,18 @@ pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Re
     let seq = i64::from_be_bytes(*seq);
     let Some(tid) = w.topic(&settlement.key.topic)? else { return Ok(Settled::Stale) };
     if settlement.outcome == Outcome::Ack {
-        let is_leased =
-            w.db.prepare_cached(
-                "SELECT 1 FROM job WHERE seq = ?1 AND state = 3 AND token = ?2 AND replaced_due_ms IS NULL AND tid = ?3
-                 AND id = ?4",
-            )?
-            .exists(params![seq, token, tid, settlement.key.id.as_str()])?;
-        if is_leased {
-            w.record((tid, seq), Ending::Delivered, settlement.attempt.as_ref())?;
-            w.db.prepare_cached("DELETE FROM job WHERE seq = ?1")?.execute([seq])?;
+        let (id, keeping) = (settlement.key.id.as_str(), w.keeping(tid)?);
+        let gone =
+            w.db.prepare_cached(&format!(
+                "DELETE FROM job WHERE seq = ?1 AND state = 3 AND token = ?3 AND replaced_due_ms IS NULL AND tid = ?4
+                 AND id = ?5 RETURNING {ENDED}"
+            ))?
+            .query_row(params![seq, keeping.with_body, token, tid, id], ended)
+            .optional()?;
+        if let Some(row) = gone {
+            if keeping.is_on() {
+                w.record_row(tid, id, Ending::Delivered, row, settlement.attempt.as_ref())?;
+            }
             w.moved(tid, Some(State::Leased), None);
             return Ok(Settled::Done);
         }
@@ -255,7 +259,9 @@ fn end(w: &mut Write<'_>, held: &LeasedRow, (state, at_ms): (State, i64)) -> rus
     .execute(params![held.seq, state as i64, at_ms, due_ms, held.attempts, held.crashes, held.log])?;
     w.moved(held.tid, Some(State::Leased), Some((state, at_ms)));
     if state == State::Dead {
-        w.record((held.tid, held.seq), Ending::Dead, None)?;
+        let mut id = w.db.prepare_cached("SELECT id FROM job WHERE seq = ?1")?;
+        let id: String = id.query_row([held.seq], |row| row.get(0))?;
+        w.record((held.tid, held.seq), &id, Ending::Dead)?;
     }
     Ok(())
 }

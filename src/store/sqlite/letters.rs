@@ -161,20 +161,20 @@ pub(super) fn purge(
     let Some(tid) = w.topic(topic)? else { return Ok(0) };
     let state_number = state as i64;
     // Leased jobs have no index by topic: there are never many.
-    let sql = format!("SELECT seq FROM job WHERE tid = ?1 AND state = {state_number} LIMIT ?2");
-    let seqs: Vec<i64> =
+    let sql = format!("SELECT seq, id FROM job WHERE tid = ?1 AND state = {state_number} LIMIT ?2");
+    let jobs: Vec<(i64, String)> =
         w.db.prepare_cached(&sql)?
-            .query_map(params![tid, limit as i64], |row| row.get(0))?
+            .query_map(params![tid, limit as i64], |row| Ok((row.get(0)?, row.get(1)?)))?
             .collect::<rusqlite::Result<_>>()?;
-    for seq in &seqs {
+    for (seq, id) in &jobs {
         // A dead letter got its record when it died.
         if state != State::Dead {
-            w.record((tid, *seq), Ending::Deleted, None)?;
+            w.record((tid, *seq), id, Ending::Deleted)?;
         }
         w.db.prepare_cached("DELETE FROM job WHERE seq = ?1")?.execute([seq])?;
     }
-    w.moved_many(tid, Some(state), None, seqs.len() as i64);
-    Ok(seqs.len())
+    w.moved_many(tid, Some(state), None, jobs.len() as i64);
+    Ok(jobs.len())
 }
 
 /// Removes these dead letters.

@@ -2,6 +2,7 @@
 //! far as the limits ask for it.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -18,91 +19,160 @@ use model::record::{Ending, JobRecord, RECORD_BODY_MAX, RECORDS_MAX, RecordKeepi
 /// How often old records are looked for at most, and at least.
 const TRIM_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
+/// The condition for the records of the topic ?1.
+const IN_TOPIC: &str = "rid > ?1 << 40 AND rid < (?1 + 1) << 40";
+
 /// How many surplus records a transaction removes for each record that it writes. With more than one, a limit that was
 /// lowered is reached in the end.
 const SURPLUS: i64 = 2;
 
-/// The bytes of a row of `record`.
+/// The bytes of a row of `record`, and those of them that are not in its texts.
 const BYTES: &str =
     "octet_length(id) + coalesce(octet_length(attempts_log), 0) + coalesce(octet_length(body), 0)
                      + coalesce(octet_length(headers), 0) + 64";
+const ROW_BYTES: i64 = 64;
 
 /// The bytes that a job needs beside its id and its body, with its entries in the indexes.
 const JOB_ROOM: usize = 200;
 
+/// The records of a topic have the numbers from its own number times this one.
+const OF_A_TOPIC: i64 = 1 << 40;
+
+/// What a transaction knows of the records of a topic.
+#[derive(Debug, Clone, Copy)]
+struct TopicRecords {
+    keeping: RecordKeeping,
+    /// The number of the last record.
+    last: i64,
+    /// How many records the transaction has written, and how many bytes these have.
+    written: (i64, i64),
+}
+
 /// The records that a transaction writes.
 #[derive(Debug, Default)]
-pub(super) struct PendingRecords {
-    /// What the topics keep that the transaction has met.
-    keeping: BTreeMap<i64, RecordKeeping>,
-    /// How many records of each topic were written, and how many bytes these have.
-    written: BTreeMap<i64, (i64, i64)>,
+pub(super) struct PendingRecords(BTreeMap<i64, TopicRecords>);
+
+/// What a record takes from the row of its job.
+pub(super) struct EndedRow {
+    stamp_us: i64,
+    due_ms: i64,
+    attempts: u32,
+    log: Option<String>,
+    /// Body and headers, if the topic keeps them.
+    body: Option<String>,
+    headers: Option<String>,
+}
+
+/// The columns of an [`EndedRow`]. The second parameter says whether bodies are kept.
+pub(super) const ENDED: &str = "stamp_us, due_ms, attempts, attempts_log, CASE WHEN ?2 THEN body END,
+                                CASE WHEN ?2 THEN headers END";
+
+pub(super) fn ended(row: &Row<'_>) -> rusqlite::Result<EndedRow> {
+    Ok(EndedRow {
+        stamp_us: row.get(0)?,
+        due_ms: row.get(1)?,
+        attempts: row.get(2)?,
+        log: row.get(3)?,
+        body: row.get(4)?,
+        headers: row.get(5)?,
+    })
 }
 
 impl Write<'_> {
-    /// Returns what a topic keeps of its ended jobs.
-    fn keeping(&mut self, tid: i64) -> rusqlite::Result<RecordKeeping> {
-        if let Some(known) = self.records.keeping.get(&tid) {
-            return Ok(*known);
-        }
-        let sql = "SELECT keep_age_ms, keep_jobs, keep_body FROM topic WHERE tid = ?1";
-        let keeping = self.db.prepare_cached(sql)?.query_row([tid], keeping)?;
-        self.records.keeping.insert(tid, keeping);
-        Ok(keeping)
+    /// Returns what is known of the records of a topic.
+    fn records_of(&mut self, tid: i64) -> rusqlite::Result<&mut TopicRecords> {
+        let known = match self.records.0.entry(tid) {
+            Entry::Occupied(known) => return Ok(known.into_mut()),
+            Entry::Vacant(vacant) => vacant,
+        };
+        let sql = "SELECT keep_age_ms, keep_jobs, keep_body, last_record FROM topic WHERE tid = ?1";
+        let read =
+            |row: &Row<'_>| Ok(TopicRecords { keeping: keeping(row)?, last: row.get(3)?, written: (0, 0) });
+        let found = self.db.prepare_cached(sql)?.query_row([tid], read)?;
+        Ok(known.insert(found))
     }
 
-    /// Writes the record of a job that ends now. Its row still has everything but this attempt. Returns whether a
-    /// record was written: the topic may keep none.
+    /// Returns what a topic keeps of its ended jobs.
+    pub(super) fn keeping(&mut self, tid: i64) -> rusqlite::Result<RecordKeeping> {
+        Ok(self.records_of(tid)?.keeping)
+    }
+
+    /// Writes the record of a job that ends now, if its topic keeps records. The row of the job is still there.
     pub(super) fn record(
         &mut self,
         (tid, seq): (i64, i64),
+        id: &str,
         ending: Ending,
-        attempt: Option<&Attempt>,
-    ) -> rusqlite::Result<bool> {
+    ) -> rusqlite::Result<()> {
         let keeping = self.keeping(tid)?;
         if !keeping.is_on() {
-            return Ok(false);
+            return Ok(());
         }
-        let attempt = attempt.map(|a| serde_json::to_string(a).expect("an attempt is plain values"));
-        let bytes = self
-            .db
-            .prepare_cached(&format!(
-                "INSERT INTO record (tid, id, ending, ended_ms, stamp_us, due_ms, attempts, attempts_log, body, headers)
-                 SELECT tid, id, ?2, ?3, stamp_us, due_ms, attempts,
-                        CASE WHEN ?4 IS NULL THEN attempts_log
-                             WHEN attempts_log IS NULL THEN '[' || ?4 || ']'
-                             ELSE substr(attempts_log, 1, length(attempts_log) - 1) || ',' || ?4 || ']' END,
-                        CASE WHEN ?5 AND octet_length(body) <= ?6 THEN body END, CASE WHEN ?5 THEN headers END
-                 FROM job WHERE seq = ?1
-                 RETURNING {BYTES}"
-            ))?
-            .query_row(
-                params![
-                    seq,
-                    ending as i64,
-                    self.now_ms(),
-                    attempt,
-                    keeping.with_body,
-                    RECORD_BODY_MAX as i64
-                ],
-                |row| row.get::<_, i64>(0),
-            )?;
-        let (count, sum) = self.records.written.entry(tid).or_default();
-        (*count, *sum) = (*count + 1, *sum + bytes);
-        Ok(true)
+        let sql = format!("SELECT {ENDED} FROM job WHERE seq = ?1");
+        let row = self.db.prepare_cached(&sql)?.query_row(params![seq, keeping.with_body], ended)?;
+        self.record_row(tid, id, ending, row, None)
+    }
+
+    /// Writes the record of a job whose row is known. `attempt`: one that is not in the row yet.
+    pub(super) fn record_row(
+        &mut self,
+        tid: i64,
+        id: &str,
+        ending: Ending,
+        row: EndedRow,
+        attempt: Option<&Attempt>,
+    ) -> rusqlite::Result<()> {
+        let log = match attempt.map(|a| serde_json::to_string(a).expect("an attempt is plain values")) {
+            None => row.log,
+            Some(attempt) => Some(match row.log.as_deref().and_then(|log| log.strip_suffix(']')) {
+                Some(log) => format!("{log},{attempt}]"),
+                None => format!("[{attempt}]"),
+            }),
+        };
+        let body = row.body.filter(|body| body.len() <= RECORD_BODY_MAX);
+        let size = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let bytes = (id.len() + size(&log) + size(&body) + size(&row.headers)) as i64 + ROW_BYTES;
+        let now_ms = self.now_ms();
+        let of_topic = self.records_of(tid)?;
+        of_topic.last += 1;
+        of_topic.written = (of_topic.written.0 + 1, of_topic.written.1 + bytes);
+        let rid = tid * OF_A_TOPIC + of_topic.last;
+        self.db
+            .prepare_cached(
+                "INSERT INTO record (rid, tid, id, ending, ended_ms, stamp_us, due_ms, attempts, attempts_log, body, headers)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+            )?
+            .execute(params![
+                rid,
+                tid,
+                id,
+                ending as i64,
+                now_ms,
+                row.stamp_us,
+                row.due_ms,
+                row.attempts,
+                log,
+                body,
+                row.headers
+            ])?;
+        Ok(())
     }
 
     /// Writes the counts of the records, and removes records beyond the limits.
     pub(super) fn finish_records(&mut self) -> rusqlite::Result<()> {
-        for (tid, (count, bytes)) in std::mem::take(&mut self.records.written) {
-            let most = i64::from(self.keeping(tid)?.jobs);
+        for (tid, of_topic) in std::mem::take(&mut self.records.0) {
+            let TopicRecords { keeping, last, written: (count, bytes) } = of_topic;
+            if count == 0 {
+                continue;
+            }
+            let most = i64::from(keeping.jobs);
             let there: i64 = self
                 .db
                 .prepare_cached(
-                    "UPDATE topic SET records = records + ?2, record_bytes = record_bytes + ?3 WHERE tid = ?1
-                     RETURNING records",
+                    "UPDATE topic SET records = records + ?2, record_bytes = record_bytes + ?3, last_record = ?4
+                     WHERE tid = ?1 RETURNING records",
                 )?
-                .query_row(params![tid, count, bytes], |row| row.get(0))?;
+                .query_row(params![tid, count, bytes, last], |row| row.get(0))?;
             let (all, all_max) = self
                 .db
                 .prepare_cached(
@@ -124,11 +194,11 @@ impl Write<'_> {
 
     /// Removes the oldest records of a topic. Returns how many, and their bytes.
     fn remove_oldest(&self, tid: i64, limit: i64) -> rusqlite::Result<(usize, i64)> {
-        self.remove_records("?3 = 0", "1", params![tid, limit, 0])
+        self.remove_records(IN_TOPIC, "1", params![tid, limit, 0])
     }
 
-    /// Removes records. `among` says which of the topic's records are looked at, up to the limit, and `which` says which
-    /// of these are removed. The parameters: topic, limit, and what the two conditions need.
+    /// Removes records. `among` says which records are looked at, up to the limit, and `which` says which of these are
+    /// removed. The parameters: topic, limit, and what the two conditions need.
     fn remove_records(
         &self,
         among: &str,
@@ -139,7 +209,7 @@ impl Write<'_> {
             .db
             .prepare_cached(&format!(
                 "DELETE FROM record WHERE rid IN
-                 (SELECT rid FROM (SELECT rid, ended_ms FROM record WHERE tid = ?1 AND {among} ORDER BY rid LIMIT ?2)
+                 (SELECT rid FROM (SELECT rid, ended_ms FROM record WHERE {among} AND ?3 IS NOT NULL ORDER BY rid LIMIT ?2)
                   WHERE {which})
                  RETURNING {BYTES}"
             ))?
@@ -211,7 +281,7 @@ fn list(
     limit: usize,
 ) -> rusqlite::Result<RecordPage> {
     let sql = format!(
-        "SELECT {COLUMNS} FROM record r WHERE tid = ?1 AND rid < ?2
+        "SELECT {COLUMNS} FROM record r WHERE rid > ?1 << 40 AND rid < ?2
          AND NOT EXISTS (SELECT 1 FROM record newer WHERE newer.tid = ?1 AND newer.id = r.id AND newer.rid > r.rid)
          ORDER BY rid DESC LIMIT ?3"
     );
@@ -274,11 +344,12 @@ fn trim(w: &Write<'_>) -> rusqlite::Result<(usize, Option<Duration>)> {
         }
         // Records were written in the order of their rows, unless the clock was set back.
         let before = w.now_ms().saturating_sub(keeping.age.as_millis() as i64);
-        let oldest = "SELECT ended_ms FROM record WHERE tid = ?1 ORDER BY rid LIMIT 1";
+        let oldest =
+            "SELECT ended_ms FROM record WHERE rid > ?1 << 40 AND rid < (?1 + 1) << 40 ORDER BY rid LIMIT 1";
         let oldest: Option<i64> =
             w.db.prepare_cached(oldest)?.query_row([tid], |row| row.get(0)).optional()?;
         if left > 0 && oldest.is_some_and(|at| at <= before) {
-            left -= w.remove_records("1", "ended_ms <= ?3", params![tid, left, before])?.0 as i64;
+            left -= w.remove_records(IN_TOPIC, "ended_ms <= ?3", params![tid, left, before])?.0 as i64;
         }
         if left <= 0 {
             break;
@@ -331,7 +402,10 @@ impl Records for SqliteStore {
             Some(Err(_)) => return Ok(RecordPage::default()),
         };
         match self.topic(topic)? {
-            Some(tid) => list(&self.db, tid, topic, before, limit).map_err(refused),
+            Some(tid) => {
+                let before = before.min((tid + 1) * OF_A_TOPIC);
+                list(&self.db, tid, topic, before, limit).map_err(refused)
+            }
             None => Ok(RecordPage::default()),
         }
     }
@@ -339,7 +413,8 @@ impl Records for SqliteStore {
     fn forget(&mut self, key: &JobKey) -> Result<usize> {
         self.until_done(|w| {
             let Some(tid) = w.topic(&key.topic)? else { return Ok((0, More::No)) };
-            let (gone, _) = w.remove_records("id = ?3", "1", params![tid, CHUNK as i64, key.id.as_str()])?;
+            let (gone, _) =
+                w.remove_records("tid = ?1 AND id = ?3", "1", params![tid, CHUNK as i64, key.id.as_str()])?;
             Ok((gone, More::if_full(gone, CHUNK)))
         })
     }

@@ -11,6 +11,8 @@ local DELIVERED, DEAD, DELETED, REPLACED = 1, 2, 3, 4
 -- The same as in src/model/record.rs.
 local DEFAULT_AGE, DEFAULT_IDS, DEFAULT_BYTES = 86400000, 100000, 536870912
 local OF_AN_ID, BODY_MAX = 10, 65536
+-- The bytes of a record between its length and its log.
+local HEAD = 28
 -- How many surplus records a call removes for each record that it writes.
 local SURPLUS = 2
 
@@ -23,7 +25,12 @@ local function keeping_of(topic)
   return age > 0 and ids or 0, bodies == '1', age
 end
 
--- Notes that a job ends now. `record` is what is stored of it, if the caller knows that. `stamp` is when it was added,
+-- Returns a record of a job that ends now.
+local function packed(ending, due, attempts, stamp, log, body)
+  return struct.pack('>I4BI6I7I6I4I4', HEAD + #log + #body, ending, now, stamp, due, attempts, #log) .. log .. body
+end
+
+-- Notes that a job ends now. The ids of one `m` differ. `record` is what is stored of it, if the caller knows that. `stamp` is when it was added,
 -- or 0 if that must be read from the record.
 local function ends(m, id, ending, due, attempts, log, stamp, record)
   if not m.ids then m.ids, m.bodies = keeping_of(m.topic) end
@@ -43,11 +50,13 @@ local function ends(m, id, ending, due, attempts, log, stamp, record)
   end
   -- Headers are kept with the body only.
   if body == '' and string.byte(log) == 104 then log = string.gsub(log, '^h[^\n]*\n', '') end
-  local rest = struct.pack('>BI6I7I6I4I4', ending, now, stamp, due, attempts, #log) .. log .. body
-  if not m.ended then m.ended = { n = 0 } end
   local list = m.ended
-  list.n = list.n + 1
-  list[list.n] = { id, struct.pack('>I4', #rest) .. rest }
+  if not list then
+    list = { n = 0, ids = {}, records = {} }
+    m.ended = list
+  end
+  local n = list.n + 1
+  list.n, list.ids[n], list.records[n] = n, id, packed(ending, due, attempts, stamp, log, body)
 end
 
 -- Returns the last records of an id.
@@ -105,30 +114,28 @@ end
 -- changes: see moves.
 local function keep(m)
   local list, topic = m.ended, m.topic
-  if not list then return end
-  local hash, ids, fresh = base .. 'H:' .. topic, {}, {}
-  for _, one in ipairs(list) do
-    local id = one[1]
-    if not fresh[id] then ids[#ids + 1] = id end
-    fresh[id] = (fresh[id] or '') .. one[2]
-  end
-  local bytes, values, scores, moment = 0, {}, {}, string.format('%.0f', now)
-  for i, before in ipairs(call('HMGET', hash, unpack(ids))) do
-    local id, all = ids[i], fresh[ids[i]]
-    if before then
-      all = last_of(before .. all)
-      bytes = bytes + #all - #before
-    else
-      bytes = bytes + #all + #id
+  if not list or list.n == 0 then return end
+  local n, ids, records, moment, bytes = list.n, list.ids, list.records, string.format('%.0f', now), 0
+  -- Scores and ids in turn; then ids and records in turn.
+  local words = { [0] = moment }
+  for i = 1, n do words[2 * i - 1], words[2 * i] = ids[i], moment end
+  if call('ZADD', base .. 'h:' .. topic, unpack(words, 0, 2 * n - 1)) == n then
+    -- None of the ids had a record.
+    for i = 1, n do
+      words[2 * i] = records[i]
+      bytes = bytes + #records[i] + #ids[i]
     end
-    values[2 * i - 1], values[2 * i] = id, all
-    scores[2 * i - 1], scores[2 * i] = moment, id
+  else
+    for i, before in ipairs(call('HMGET', base .. 'H:' .. topic, unpack(ids))) do
+      local all = before and last_of(before .. records[i]) or records[i]
+      words[2 * i] = all
+      bytes = bytes + #all - (before and #before or -#ids[i])
+    end
   end
-  call('HSET', hash, unpack(values))
-  call('ZADD', base .. 'h:' .. topic, unpack(scores))
+  call('HSET', base .. 'H:' .. topic, unpack(words, 1, 2 * n))
   local sum = weigh(topic, bytes)
   local surplus = call('ZCARD', base .. 'h:' .. topic) - m.ids
-  if surplus > 0 then erase_oldest(topic, math.min(surplus, SURPLUS * #ids)) end
+  if surplus > 0 then erase_oldest(topic, math.min(surplus, SURPLUS * n)) end
   local over = sum - (call('HGET', base .. 'keeping', '') or DEFAULT_BYTES)
-  if over > 0 then erase_of_largest(over, SURPLUS * #ids) end
+  if over > 0 then erase_of_largest(over, SURPLUS * n) end
 end
