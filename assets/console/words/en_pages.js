@@ -197,6 +197,7 @@ export default {
   'option.status.online': 'online',
   'option.status.offline': 'offline',
   'figure.max_pending': 'Pending, of at most',
+  'figure.add_rate': 'Adds, of at most',
   'figure.max_bytes': 'Bytes, of at most',
   'field.max_pending': 'Pending jobs at most',
   'field.max_pending.help': 'Delayed, ready and leased. Adds beyond it are refused. Empty: no limit.',

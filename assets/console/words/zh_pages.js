@@ -197,6 +197,7 @@ export default {
   'option.status.online': '在线',
   'option.status.offline': '下线',
   'figure.max_pending': '待处理 / 上限',
+  'figure.add_rate': '写入速率 / 上限',
   'figure.max_bytes': '字节 / 上限',
   'field.max_pending': '待处理任务上限',
   'field.max_pending.help': '包括延迟、就绪和执行中的任务。超出时拒绝新增。留空：不限。',

@@ -35,6 +35,7 @@ export default {
     [/^(?<n>\d+) due jobs? waits?, the oldest for (?<span>[^:]+): (?<why>.+)\. They are delivered/, '{n} 个到期任务在等待，最久的已等待 {span}；原因解决后会投递。原因：{why}'],
     [/^(?<free>\d+) of (?<all>\d+) MiB are free under (?<folder>.+)$/, '{folder} 所在磁盘剩余 {free} / {all} MiB'],
     [/^(?<n>\d+) times within (?<span>[^,]+), at last: (?<why>.+)$/, '{span} 内重启 {n} 次，最近一次的原因：{why}'],
+    [/^(?<n>\S+) of (?<most>\S+) jobs are added \(add_rate\); when/, '写入速率 {n} / {most}（add_rate）；达到上限后拒绝写入'],
     [/^(?<n>\d+) of (?<most>\d+) jobs are pending \(max_pending\); when/, '待处理任务 {n} / {most}（max_pending）；达到上限后拒绝写入'],
     [/^its jobs have (?<n>.+) of (?<most>.+) \(max_bytes\); when/, '任务占用 {n} / {most}（max_bytes）；达到上限后拒绝写入'],
     [/^(?<used>\d+) of (?<all>\d+) MiB are used \(maxmemory\)$/, '内存已用 {used} / {all} MiB（maxmemory）'],

@@ -56,6 +56,9 @@ struct TopicStats {
     dead: u64,
     /// The bytes of its jobs, dead letters included. Null: they are not counted.
     bytes: Option<u64>,
+    /// How many jobs clients add in a period of the topic's `add_rate`, counted by this host. Null: the topic has no
+    /// `add_rate`, or it is not known yet.
+    add_rate_used: Option<u64>,
     /// With `days`: the sums of all time.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::Sums>, nullable = false)]
@@ -174,13 +177,15 @@ async fn stats(
         let range = |(up_to_us, attempts)| LatenessRange { up_to_us, attempts };
         totals.as_ref().map(|totals| totals.lateness_of(topic).ranges().map(range).collect())
     };
+    let add_rates = api.add_rates().await;
     let topic = |counts: Counts| {
         let Counts { topic, delayed, ready, leased, dead, bytes, .. } = counts;
         let subject = MetricSubject::Topic(topic.to_string());
         let done = statistics.as_mut().map(|all| all.0.remove(&subject).unwrap_or_default());
         let (totals, days) = done.unzip();
         let lateness = late(topic.as_str());
-        TopicStats { topic, delayed, ready, leased, dead, bytes, totals, days, lateness }
+        let add_rate_used = add_rates.get(&topic).copied();
+        TopicStats { topic, delayed, ready, leased, dead, bytes, add_rate_used, totals, days, lateness }
     };
     let may_see = |counts: &Counts| reader.permits(Need::Topic(counts.topic.as_str()));
     let topics = counts.into_values().filter(may_see).map(topic).collect();
