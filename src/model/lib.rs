@@ -33,3 +33,4 @@ pub mod strict_json;
 pub mod ticket;
 pub mod token;
 pub mod topic;
+pub mod waiting;

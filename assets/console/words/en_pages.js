@@ -261,6 +261,7 @@ export default {
   'job.headers': 'Own headers',
   'job.facts': 'Job',
   'job.waited': 'Waiting',
+  'job.waits': 'Waits because',
   'job.died': 'Died',
   'job.delivering': 'Being delivered',
   'job.lease_until': 'lease ends',

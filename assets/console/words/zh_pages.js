@@ -261,6 +261,7 @@ export default {
   'job.headers': '任务请求头',
   'job.facts': '任务信息',
   'job.waited': '已等待',
+  'job.waits': '等待原因',
   'job.died': '成为死信',
   'job.delivering': '正在投递',
   'job.lease_until': '租约到期',

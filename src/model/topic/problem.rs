@@ -48,7 +48,7 @@ impl Topic {
     /// Returns which settings of the topic dq cannot follow, and what happens to the topic. None: dq follows all of
     /// them.
     pub fn problem(&self) -> Option<String> {
-        let held = self.held().map(|why| format!("offline: {why}"));
+        let held = self.held().map(|why| format!("held: {why}"));
         let of_field = |unfit: InvalidTopic| match unfit.field {
             "mode" => format!("its jobs are not delivered: {unfit}"),
             _ => format!("jobs that were accepted are not kept: {unfit}"),

@@ -75,7 +75,9 @@ pub(super) fn watch(context: &mut Context) -> Result<Late> {
             now.extend(circuits(lanes.iter().map(|(_, told)| &told.open), registered));
             // Before the registry was read for the first time, it is not known which topics exist.
             if topics.is_whole() {
-                now.extend(stranded(&waiting, now_ms(), |name| known.undelivered(name)));
+                now.extend(stranded(&waiting, now_ms(), |name| {
+                    known.undelivered(name).map(|why| why.to_string())
+                }));
             }
             now.extend(problems(known));
             let limited = known.iter().map(|topic| &**topic);

@@ -14,7 +14,7 @@ use super::{SHORT, between};
 use model::job::TopicName;
 use model::metrics::{MetricSubject, Sums};
 use model::quota;
-use model::topic::Topic;
+use model::topic::{Rate, Topic};
 
 /// The beginning of a sample. A file that begins otherwise is of another release, and is ignored.
 const LAYOUT: &str = "dq-topics-1";
@@ -101,15 +101,15 @@ pub fn read_topic(run_dir: &Path, now_ms: i64, topic: &TopicName) -> io::Result<
     Ok(samples.windows(2).filter_map(point).collect())
 }
 
-/// Returns how many jobs clients add on this host in one period of `add_rate`, for each topic that has one: the mean of
-/// the last ten seconds, the last minute or the last ten minutes, as the rate is one of a second, a minute or an hour.
-/// A topic is missing if there are no two samples.
-pub fn add_rates<'a>(
+/// Returns how much was done on this host in one period of a rate, for each of these topics and rates: the mean of the
+/// last ten seconds, the last minute or the last ten minutes, as the rate is one of a second, a minute or an hour.
+/// `count` chooses what is counted. A topic is missing if there are no two samples.
+pub fn measured_rates<'a>(
     run_dir: &Path,
     now_ms: i64,
-    topics: impl Iterator<Item = &'a Topic>,
+    limited: impl Iterator<Item = (&'a TopicName, Rate)>,
+    count: fn(&Sums) -> u64,
 ) -> io::Result<BTreeMap<TopicName, u64>> {
-    let limited = topics.filter_map(|topic| Some((&topic.name, topic.add_rate?)));
     let mut newest = None;
     let mut pairs = BTreeMap::new();
     let mut rates = BTreeMap::new();
@@ -131,10 +131,21 @@ pub fn add_rates<'a>(
         // Samples may be missing. If the first ones are, few jobs in a short time are not a high rate.
         let span = Duration::from_millis((last.at_ms - first.at_ms).max(span_ms) as u64);
         if let Some(sums) = between(first.sums, last.sums).filter(|_| last.at_ms > first.at_ms) {
-            rates.insert(topic.clone(), quota::jobs_in_a_period(limit, sums.written, span));
+            rates.insert(topic.clone(), quota::jobs_in_a_period(limit, count(&sums), span));
         }
     }
     Ok(rates)
+}
+
+/// Returns how many jobs clients add on this host in one period of `add_rate`, for each topic that has one, as
+/// [`measured_rates`] does.
+pub fn add_rates<'a>(
+    run_dir: &Path,
+    now_ms: i64,
+    topics: impl Iterator<Item = &'a Topic>,
+) -> io::Result<BTreeMap<TopicName, u64>> {
+    let limited = topics.filter_map(|topic| Some((&topic.name, topic.add_rate?)));
+    measured_rates(run_dir, now_ms, limited, |sums| sums.written)
 }
 
 /// Returns the sample of `at_ms`, or the nearest one before it (`way` -1) or after it (`way` 1). None: there is none.
@@ -156,7 +167,6 @@ fn nearest(run_dir: &Path, now_ms: i64, at_ms: i64, way: i64) -> io::Result<Opti
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::topic::Rate;
 
     #[test]
     fn each_topic_has_its_own_points_which_go_after_ten_minutes() {

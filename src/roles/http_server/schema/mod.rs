@@ -116,6 +116,19 @@ pub(super) struct AttemptMade {
     error: String,
 }
 
+/// Why a job waits. Beside these members, it has the data of its code (docs/HTTP.md).
+#[derive(ToSchema, Serialize)]
+pub(super) struct Waiting {
+    /// The reason, for programs, such as `paused`.
+    code: String,
+    /// The reason, for people.
+    text: String,
+    /// Other reasons, which hold the job back too.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false, value_type = Vec<Object>)]
+    also: Vec<serde_json::Value>,
+}
+
 /// What happened to jobs.
 #[derive(ToSchema, Serialize)]
 pub(super) struct Sums {
