@@ -25,6 +25,19 @@ pub(super) fn span() -> Schema {
         .into()
 }
 
+/// The id of a job.
+pub(super) fn id() -> Schema {
+    let text = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1)).examples(["42"]);
+    OneOfBuilder::new()
+        .item(text)
+        .item(ObjectBuilder::new().schema_type(Type::Number))
+        .item(ObjectBuilder::new().schema_type(Type::Null))
+        .description(Some(
+            "Unique in its topic, at most 256 bytes. A number counts as its text; it has no exponent. If it is missing, dq makes one, from the Idempotency-Key if given.",
+        ))
+        .into()
+}
+
 /// A number of bytes.
 pub(super) fn size() -> Schema {
     let text = ObjectBuilder::new().schema_type(Type::String).examples(["10MiB"]);
