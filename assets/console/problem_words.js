@@ -1,15 +1,16 @@
 // Finds the words for what the daemon says in English: by its code, or by a sentence that is known.
 
+import { moment } from './format.js';
 import { has, t } from './i18n.js';
 
 const filled = (text, ...values) => text.replace(/\{(\w+)\}/g, (whole, name) => values.find((of) => of?.[name] !== undefined)?.[name] ?? whole);
 
 /**
- * @param {{sentences: [RegExp, string][], codes: Object<string, string>, alerts: Object<string, string>}} words
- * @returns {{reason: (problem: {code?: string, field?: ?string, detail: string}) => ?string, detail: (text: string) => ?string, alert: (alert: {name: string, detail?: string}) => ?string}}
+ * @param {{sentences: [RegExp, string][], codes: Object<string, string>, alerts: Object<string, string>, waiting: Object<string, string>}} words
+ * @returns {{reason: (problem: {code?: string, field?: ?string, detail: string}) => ?string, detail: (text: string) => ?string, alert: (alert: {name: string, detail?: string}) => ?string, waiting: (why: any) => ?string}}
  *   each is null for what is not known
  */
-export function problemFinder({ sentences, codes, alerts }) {
+export function problemFinder({ sentences, codes, alerts, waiting: reasons }) {
   function detail(text, values = {}) {
     for (const [pattern, words] of sentences) {
       const found = pattern.exec(text);
@@ -29,5 +30,16 @@ export function problemFinder({ sentences, codes, alerts }) {
     return (text && detail(text)) || (meaning && text ? `${meaning}（${text}）` : meaning);
   }
 
-  return { reason, detail, alert };
+  /** A moment is shown as the page shows moments, and a failure in its own words. A part that is unknown is left out. */
+  function waiting(why) {
+    const values = Object.fromEntries(Object.entries(why).map(([name, value]) => {
+      if (name.endsWith('_ms')) return [name, typeof value === 'number' ? moment(value) : ''];
+      if (name === 'by') return [name, value ? `（${value}）` : ''];
+      return [name, ['error', 'reason', 'why'].includes(name) ? detail(value) ?? value : value ?? ''];
+    }));
+    const words = reasons[why.code === 'paused' && !why.since_ms ? 'paused_unknown' : why.code];
+    return words ? filled(words, values) : null;
+  }
+
+  return { reason, detail, alert, waiting };
 }

@@ -8,5 +8,8 @@ export const reasonText = (problem) => problemWords()?.reason(problem) ?? proble
 /** Why an attempt failed, or what dq cannot do. @param {?string} [detail] @returns {string} */
 export const detailText = (detail) => (detail ? problemWords()?.detail(detail) ?? detail : '');
 
+/** Why a job waits. @param {{code: string, text: string}} why @returns {string} */
+export const waitingText = (why) => problemWords()?.waiting(why) ?? why.text;
+
 /** What an alert is about. @param {{name: string, detail?: string}} alert @returns {string} */
 export const alertText = (alert) => problemWords()?.alert(alert) ?? alert.detail ?? '';

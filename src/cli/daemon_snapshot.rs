@@ -53,6 +53,9 @@ pub(super) struct Topic {
     pub ready: u64,
     pub leased: u64,
     pub dead: u64,
+    /// Whether the topic is paused. None: this is not known.
+    #[serde(default)]
+    pub paused: Option<bool>,
     /// How late deliveries began, in milliseconds: half of them were not later than this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late_p50_ms: Option<f64>,
@@ -65,6 +68,15 @@ pub(super) struct Topic {
     /// All other fields of the API's answer.
     #[serde(flatten)]
     pub more: BTreeMap<String, serde_json::Value>,
+}
+
+impl Topic {
+    /// Returns the name of a paused topic and how many of its jobs wait. None: it is not known to be paused.
+    pub(super) fn pause(&self) -> Option<String> {
+        let Topic { topic, ready, delayed, .. } = self;
+        let waits = || format!("{topic}: {ready} ready jobs wait, and {delayed} jobs are delayed");
+        (self.paused == Some(true)).then(waits)
+    }
 }
 
 /// A range of lateness, and how many attempts began that late. See [`Lateness::from_ranges`].
@@ -217,6 +229,12 @@ impl DaemonSnapshot {
 /// Returns the status from the master of the daemon with this run_dir, and what its processes use.
 pub(super) fn master(run_dir: &Path) -> Result<Status> {
     whole_status(run_dir, PATIENCE).map_err(|e| anyhow!("{e} (--run-dir or --config say where it runs)"))
+}
+
+/// Returns the topics and their counts, as the daemon reports them.
+pub(super) fn topics(api: &Api) -> Result<Vec<Topic>> {
+    let Topics { topics } = api.get("/v1/stats")?.json()?;
+    Ok(topics)
 }
 
 /// Returns the nodes of the store, as the daemon reports them.

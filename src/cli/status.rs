@@ -113,6 +113,9 @@ fn stored(snapshot: &DaemonSnapshot) -> String {
         if !used.is_empty() && used.len() < topics.len() {
             let _ = writeln!(text, "and {} topics without jobs", topics.len() - used.len());
         }
+        for pause in topics.iter().filter_map(Topic::pause) {
+            let _ = writeln!(text, "{}", paint(&plain(&format!("paused topic {pause}")), Colour::Yellow));
+        }
     }
     if let Some(nodes) = snapshot.nodes.as_ref().filter(|nodes| nodes.iter().any(|n| n.name != "embedded")) {
         let _ = write!(text, "\n{}", super::node_table::table_with_spool(nodes, snapshot.spool));

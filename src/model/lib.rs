@@ -34,3 +34,4 @@ pub mod strict_json;
 pub mod ticket;
 pub mod token;
 pub mod topic;
+pub mod waiting;

@@ -84,6 +84,16 @@ impl AddRate {
     }
 }
 
+/// Returns over which time adds are counted, to compare them with a rate.
+pub fn measured_span(rate: Rate) -> Duration {
+    rate.per.clamp(Duration::from_secs(10), Duration::from_secs(600))
+}
+
+/// Returns how many jobs would be added in one period of a rate, if `jobs` were added in `span`.
+pub fn jobs_in_a_period(rate: Rate, jobs: u64, span: Duration) -> u64 {
+    (jobs as f64 * rate.per.as_secs_f64() / span.as_secs_f64()).round() as u64
+}
+
 /// The limits for the adds of one client to one topic.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Quota {

@@ -232,6 +232,31 @@ fn a_backup_never_overwrites_and_leaves_no_half_file() {
 }
 
 #[test]
+fn a_restore_follows_the_link_of_a_store() {
+    if on_redis() {
+        return;
+    }
+    let mut daemon = Daemon::start(&topic("t", &Sink::start(), ""));
+    daemon.client().ask(&add("t", "a", 3_600_000)).unwrap();
+    kill_all(&mut daemon);
+    let (dir, store) = (daemon.dir.path(), daemon.dir.path().join("var/dq.db"));
+    let disk = dir.join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    let file = backup(dir, "b");
+    for suffix in ["-wal", "-shm"] {
+        let _ = std::fs::remove_file(dir.join(format!("var/dq.db{suffix}")));
+    }
+    std::fs::rename(&store, disk.join("jobs.db")).unwrap();
+    std::os::unix::fs::symlink("../disk/jobs.db", &store).unwrap();
+    let (code, out, err) = run(dir, &["restore", "--replace", &file]);
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(store.symlink_metadata().unwrap().is_symlink(), "{out}");
+    assert!(disk.join("jobs.db.before-restore").exists() && disk.join("jobs.db").is_file(), "{out}");
+    let db = Connection::open(&store).unwrap();
+    assert_eq!(db.query_row("SELECT id FROM job", [], |row| row.get(0)), Ok("a".to_owned()));
+}
+
+#[test]
 fn a_restore_refuses_what_would_lose_something() {
     if on_redis() {
         return;

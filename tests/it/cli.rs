@@ -505,6 +505,12 @@ fn a_topic_is_paused_and_resumed() {
         assert!(door.run(&["topics", "list"]).is(0).out.contains("online, paused"));
         door.run(&["add", "t", "1", "--id", &id, "--delay", "0"]).is(0);
         assert_eq!(door.run(&["get", "t", &id, "--json"]).is(0).json()["state"], "ready");
+        let shown = door.run(&["get", "t", &id]).is(0).out;
+        assert!(shown.contains("waits     the topic is paused"), "{shown}");
+        let status = door.run(&["status"]).out;
+        assert!(status.contains("\npaused topic t: 1 ready jobs wait, and 0 jobs are delayed\n"), "{status}");
+        let doctor = door.run(&["doctor"]).out;
+        assert!(doctor.contains("t: 1 ready jobs wait") && doctor.contains("dq topics resume t"), "{doctor}");
         assert_eq!(door.run(&["topics", "resume", "t"]).is(0).out, "resumed: t\n");
         sink.wait_for(n + 1, 10 * SECOND);
         door.run(&["topics", "pause", "nope"]).is(3);

@@ -499,6 +499,7 @@ fn each_problem_and_each_alert_has_words_in_chinese() {
     let text = |file: &str| std::fs::read_to_string(root.join(file)).unwrap();
     let words = text("assets/console/words/zh_problems.js");
     let (codes, alerts) = words.split_once("codes: {").unwrap().1.split_once("alerts: {").unwrap();
+    let (codes, waiting) = codes.split_once("waiting: {").unwrap();
     // In docs/HTTP.md, a row of the table of errors has a status and its codes.
     let table = text("docs/HTTP.md");
     let rows = table.split_once("\n## Errors\n").unwrap().1.lines().filter(|line| {
@@ -511,6 +512,14 @@ fn each_problem_and_each_alert_has_words_in_chinese() {
     for code in told {
         let key = if code.starts_with("store_") { "store" } else { code };
         assert!(codes.contains(&format!("\n    {key}: '")), "{code}");
+    }
+    let reasons =
+        table.split_once("\n**Why a job waits**").unwrap().1.split_once("\n**A change**").unwrap().0;
+    let reasons: Vec<&str> =
+        reasons.lines().filter_map(|row| row.strip_prefix("| `")?.split('`').next()).collect();
+    assert!(reasons.len() == 16 && reasons.contains(&"workers_busy"), "{reasons:?}");
+    for code in reasons.into_iter().filter(|code| *code != "code") {
+        assert!(waiting.contains(&format!("\n    {code}: '")), "{code}");
     }
     for kind in model::notice::KINDS {
         assert!(alerts.contains(&format!("\n    {kind}: '")), "{kind}");

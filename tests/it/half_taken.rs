@@ -89,19 +89,17 @@ fn an_unsupported_flag_or_method_keeps_its_topic_offline() {
 
     // Each topic is named with the reason, everywhere.
     let shown = http.get("/v1/topics/flag").is(200);
-    assert!(shown["problem"].as_str().unwrap().starts_with("offline: re_notify_flag: \"system("), "{shown}");
+    assert!(shown["problem"].as_str().unwrap().starts_with("held: re_notify_flag: \"system("), "{shown}");
     assert_eq!(http.get("/v1/topics/fine").is(200)["problem"], Value::Null);
     let all = http.get("/v1/topics").is(200);
     let problems = all["topics"].as_array().unwrap().iter().filter(|t| t["problem"].is_string());
     assert_eq!(problems.count(), 2, "{all}");
     let list = dq(&daemon, &["topics", "list"]);
-    for line in
-        ["\nflag: offline: re_notify_flag: \"system({res.code})\"", "\nmethod: offline: method: \"PUT\""]
-    {
+    for line in ["\nflag: held: re_notify_flag: \"system({res.code})\"", "\nmethod: held: method: \"PUT\""] {
         assert!(list.contains(line), "{line}: {list}");
     }
     let config_file = dir.path().join("dq.toml").display().to_string();
-    let named = "topic flag has a setting that dq cannot do: offline: re_notify_flag";
+    let named = "topic flag has a setting that dq cannot do: held: re_notify_flag";
     eventually(SOON, "a finding", || {
         dq(&daemon, &["status"]).lines().any(|l| l.contains("topic flag")).then_some(())
     });
@@ -145,7 +143,7 @@ fn an_unsupported_flag_or_method_keeps_its_topic_offline() {
     eventually(3 * SOON, "that nothing is to be told any more", || {
         (http.get("/readyz").is(200)["parts"]["topics"] == "ok").then_some(())
     });
-    assert!(!dq(&daemon, &["topics", "list"]).contains("offline:"));
+    assert!(!dq(&daemon, &["topics", "list"]).contains("held:"));
 }
 
 #[test]
@@ -227,8 +225,8 @@ fn an_import_names_the_topics_that_are_taken_over_half() {
     };
     let text = import(false);
     for line in [
-        "topic flag is taken over half: offline: re_notify_flag: \"{res.a} =\" is no expression",
-        "topic method is taken over half: offline: method: \"PUT\"",
+        "topic flag is taken over half: held: re_notify_flag: \"{res.a} =\" is no expression",
+        "topic method is taken over half: held: method: \"PUT\"",
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }

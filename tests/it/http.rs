@@ -23,6 +23,21 @@ fn sink_and(more: &str) -> (Sink, Daemon) {
 }
 
 #[test]
+fn an_id_may_be_a_number_as_over_tcp() {
+    let sink = Sink::start();
+    let daemon = Daemon::start(&topic("t", &sink, "delay = \"1h\""));
+    let mut http = Http::unix(&daemon);
+    for (n, id) in ["12345678901234567890", "-7", "1.5"].into_iter().enumerate() {
+        let body = format!(r#"{{"id": {id}, "body": {n}}}"#);
+        let added = http.send("POST", "/v1/topics/t/jobs", "", body.as_bytes()).is(201);
+        assert_eq!(added["id"], id);
+        let found = daemon.client().ask(&json!({"cmd": "get", "topic": "t", "id": id})).unwrap();
+        assert_eq!(found["data"]["body"], n, "{found}");
+    }
+    http.ask("POST", "/v1/topics/t/jobs", &json!({"id": null, "body": 1})).is(201);
+}
+
+#[test]
 fn a_job_that_is_added_over_http_is_delivered_when_it_is_due() {
     let (sink, daemon) = sink_and("");
     for (n, mut http) in Http::doors(&daemon).into_iter().enumerate() {
@@ -180,7 +195,7 @@ fn a_listing_continues_where_a_page_ends_and_stats_count_jobs() {
             assert_eq!(ids, (0..230).map(|n| format!("{n:03}")).collect::<Vec<_>>());
         }
         assert_eq!(http.get("/v1/topics/t/jobs?state=dead").is(200), json!({"jobs": [], "next": null}));
-        let empty = |topic: &str, delayed: u64| json!({"topic": topic, "delayed": delayed, "ready": 0, "leased": 0, "dead": 0});
+        let empty = |topic: &str, delayed: u64| json!({"topic": topic, "delayed": delayed, "ready": 0, "leased": 0, "dead": 0, "add_rate_used": null, "paused": false});
         let mut stats = http.get("/v1/stats").is(200);
         for topic in stats["topics"].as_array_mut().unwrap() {
             let (delayed, bytes) = (topic["delayed"].as_u64().unwrap(), topic["bytes"].take());
@@ -215,7 +230,7 @@ fn whatever_is_wrong_with_a_request_is_named() {
         ("POST", jobs, r#"{"body": 1} x"#, 400, "bad_json", None),
         ("POST", jobs, r#"{"id": "a", "body": 1, "id": "b"}"#, 400, "bad_json", None),
         ("POST", jobs, r#"{}"#, 422, "missing_field", Some("body")),
-        ("POST", jobs, r#"{"id": 7, "body": 1}"#, 422, "bad_field", Some("id")),
+        ("POST", jobs, r#"{"id": 7e3, "body": 1}"#, 422, "bad_field", Some("id")),
         ("POST", jobs, r#"{"id": "", "body": 1}"#, 422, "bad_field", Some("id")),
         ("POST", jobs, r#"{"body": 1, "dealy": 1}"#, 422, "unknown_field", Some("dealy")),
         ("POST", jobs, r#"{"body": 1, "colour": {}}"#, 422, "unknown_field", Some("colour")),

@@ -848,6 +848,15 @@ fn a_paused_topic_takes_jobs_and_delivers_none_until_resumed() {
     };
     eventually(10 * SECOND, "all jobs ready", || (ready(&mut http) == 20).then_some(()));
     assert!(sink.calls().iter().all(|call| call.header("dq-topic") == "b"));
+    // A job says why it waits.
+    let jobs = http.get("/v1/topics/a/jobs?state=ready&limit=1").is(200)["jobs"].clone();
+    let job = http.get(&format!("/v1/topics/a/jobs/{}", jobs[0]["id"].as_str().unwrap())).is(200);
+    let waiting = &job["waiting"];
+    assert_eq!((&jobs[0]["waiting"], &waiting["code"]), (&Value::Null, &json!("paused")), "{job}");
+    assert!(now_ms() - waiting["since_ms"].as_i64().unwrap() < 60_000, "{job}");
+    assert_eq!(waiting["by"], http.get("/v1/audit").is(200)["entries"][0]["who"], "{job}");
+    let text = waiting["text"].as_str().unwrap();
+    assert!(text.starts_with("the topic is paused since 2"), "{job}");
     http.ask("POST", "/v1/topics/a/resume", &Value::Null).is(204);
     sink.wait_for(25, 10 * SECOND);
     assert_eq!(paused(&mut http), [""; 0]);

@@ -22,6 +22,27 @@ fn findings(daemon: &Daemon) -> Vec<Value> {
 }
 
 #[test]
+fn a_use_of_add_rate_is_shown_and_a_person_is_told() {
+    let sink = Sink::start();
+    let daemon = Daemon::start(&topic("t", &sink, "add_rate = \"1000/m\""));
+    let mut http = Http::tcp(&daemon);
+    // Without an earlier sample, there is no difference.
+    std::thread::sleep(6 * SECOND);
+    let jobs: Vec<Value> = (0..900).map(later).collect();
+    http.ask("POST", "/v1/topics/t/jobs/batch", &json!({ "jobs": jobs })).is(200);
+    let finding = eventually(25 * SECOND, "a finding", || findings(&daemon).pop());
+    assert!(finding["detail"].as_str().unwrap().starts_with("900/m of 1000/m jobs are added"), "{finding}");
+    assert_eq!(stats(&mut http, "t")["add_rate_used"], 900);
+    let metrics = http.get("/metrics").is(200);
+    let value = |name: &str| {
+        let of = |line: &str| line.strip_prefix(&format!("{name}{{topic=\"t\"}} "))?.parse::<f64>().ok();
+        metrics.as_str().unwrap().lines().find_map(of)
+    };
+    assert_eq!(value("dq_topic_add_rate_used"), Some(15.0));
+    assert!(value("dq_topic_add_rate_limit").is_some_and(|limit| (16.6..16.7).contains(&limit)));
+}
+
+#[test]
 fn an_add_beyond_a_limit_is_refused_and_a_person_is_told() {
     // On several shards each has a share, so many more jobs than the limit are needed to use all of it.
     let most = if on_redis() { 64 } else { 20 };

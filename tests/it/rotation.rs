@@ -106,8 +106,28 @@ fn a_rotation_that_is_sent_again_gives_the_same_secret() {
     for bad in [json!({"keep": "soon"}), json!({"kept": 1}), json!({"keep": null})] {
         assert_eq!(http.ask("POST", "/v1/topics/t/rotate-secret", &bad).status, 422, "{bad}");
     }
-    let mut again = || http.send("POST", "/v1/topics/t/rotate-secret", "idempotency-key: a\r\n", b"").is(200);
-    let rotated = [again(), again()];
+    let again = |http: &mut Http| {
+        http.send("POST", "/v1/topics/t/rotate-secret", "idempotency-key: a\r\n", b"").is(200)
+    };
+    let mut root = Http::unix(&daemon);
+    let rotated = [again(&mut root), again(&mut root)];
     assert_eq!(rotated[0], rotated[1]);
     assert_eq!(http.get("/v1/topics/t").is(200)["secrets"], 2);
+    // Clients without a token may be different ones. None gets the secret of another.
+    let rotated = [again(&mut http), again(&mut http)];
+    assert_ne!(rotated[0]["secret"], rotated[1]["secret"]);
+    assert_eq!(http.get("/v1/topics/t").is(200)["secrets"], 4);
+}
+
+#[test]
+fn too_many_rotations_are_refused_with_advice() {
+    let daemon = Daemon::start("");
+    let mut http = Http::tcp(&daemon);
+    http.ask("POST", "/v1/topics", &json!({"name": "t", "callback": "http://127.0.0.1:9/"})).is(201);
+    let mut rotate = |body: &Value| http.ask("POST", "/v1/topics/t/rotate-secret", body);
+    (0..32).for_each(|_| drop(rotate(&Value::Null).is(200)));
+    let refused = rotate(&Value::Null).is(422);
+    let detail = refused["detail"].as_str().unwrap();
+    assert!(detail.contains("more than 32. Wait until 2") && detail.contains("--keep 0s"), "{detail}");
+    assert_eq!(rotate(&json!({"keep": "0s"})).is(200)["secrets"], 1);
 }

@@ -1,6 +1,6 @@
 //! What every store promises: one suite for all stores. A store takes part with a [`Fixture`] and a line at the end.
 
-use crate::support::{new_job, outcomes, redis};
+use crate::support::{eventually, new_job, outcomes, redis};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -442,8 +442,26 @@ fn a_due_job_is_ready_at_once<F: Fixture>(f: &F) {
     let mut s = f.open();
     add(&mut *s, &[job("t", "now", NOW), job("t", "past", Due::At(5)), job("t", "later", LONG)]);
     assert_eq!(counts(&mut *s, "t"), [1, 2, 0, 0]);
-    let ids: Vec<_> = lease(&mut *s, "t", 9).into_iter().map(|l| l.key.id.to_string()).collect();
-    assert_eq!(ids, ["past", "now"]);
+    let ids: BTreeSet<_> = lease(&mut *s, "t", 9).into_iter().map(|l| l.key.id.to_string()).collect();
+    assert_eq!(ids, BTreeSet::from(["past", "now"].map(str::to_owned)));
+}
+
+fn a_job_that_is_added_late_is_due_from_its_add<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let past = now_ms() - 3_600_000;
+    let begun = now_ms();
+    let jobs = [job("t", "a", Due::At(past)), job("t", "b", NOW), job("u", "a", Due::At(past))];
+    for outcome in ["new", "replaced"] {
+        let added = add(&mut *s, &jobs);
+        assert_eq!(outcomes(&added), [outcome; 3]);
+        for (job, added) in jobs.iter().zip(added) {
+            let due_ms = s.get(&job.key).unwrap().unwrap().due_ms;
+            assert_eq!(added.due_ms(), Some(due_ms));
+            assert!((begun - 1..=now_ms()).contains(&due_ms), "{due_ms}");
+        }
+    }
+    let oldest = s.counts().unwrap().into_iter().map(|counts| counts.oldest_ready_ms);
+    assert!(oldest.into_iter().all(|due_ms| due_ms.is_some_and(|due_ms| due_ms >= begun - 1)));
 }
 
 fn no_job_is_promoted_early_and_none_is_forgotten<F: Fixture>(f: &F) {
@@ -1197,7 +1215,8 @@ fn a_lease_of_none_reports_how_many_jobs_are_ready<F: Fixture>(f: &F) {
 
 fn leases_go_by_priority_and_then_by_due_time<F: Fixture>(f: &F) {
     let mut s = f.open();
-    let with = |id: &str, priority, due| NewJob { priority, ..job("t", id, Due::At(due)) };
+    let base = now_ms() + 50;
+    let with = |id: &str, priority, due| NewJob { priority, ..job("t", id, Due::At(base + due)) };
     add(
         &mut *s,
         &[
@@ -1207,6 +1226,8 @@ fn leases_go_by_priority_and_then_by_due_time<F: Fixture>(f: &F) {
             with("high", Priority::High, 30),
         ],
     );
+    eventually(5 * Duration::from_secs(1), "all jobs due", || (now_ms() > base + 31).then_some(()));
+    s.promote(9).unwrap();
     let ids: Vec<_> = lease(&mut *s, "t", 9).into_iter().map(|l| l.key.id.to_string()).collect();
     assert_eq!(ids, ["high", "n1", "n2", "low"]);
 }
@@ -1765,6 +1786,7 @@ macro_rules! contract {
 contract! {
     an_added_job_is_read_back_by_every_handle
     a_due_job_is_ready_at_once
+    a_job_that_is_added_late_is_due_from_its_add
     no_job_is_promoted_early_and_none_is_forgotten
     a_promotion_is_bounded_and_tells_when_to_come_again
     an_id_that_is_taken_goes_by_on_conflict

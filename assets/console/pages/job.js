@@ -16,7 +16,7 @@ import { topicHref } from '../parts/search.js';
 import { codeBlock } from '../parts/snippet.js';
 import { when } from '../parts/time.js';
 import { say } from '../parts/toast.js';
-import { detailText } from '../reason.js';
+import { detailText, waitingText } from '../reason.js';
 import { redraw } from '../redraw.js';
 import { mayChange } from '../session.js';
 
@@ -139,6 +139,7 @@ function detail(job, { shown, size }) {
     h('div', { class: 'stack', key: 'right' },
       card({ title: t('job.facts'), key: 'facts' }, facts([
         [t('state'), badge(job.state)],
+        job.waiting && [t('job.waits'), [job.waiting, ...job.waiting.also ?? []].map((why) => h('p', { key: why.code }, waitingText(why)))],
         [t('job.due'), when(job.due_ms)],
         job.state === 'dead' && [t('job.died'), when(job.until_ms)],
         job.state === 'leased' && [t('job.until'), when(job.until_ms)],

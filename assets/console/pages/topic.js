@@ -32,6 +32,7 @@ function figures(topic) {
     state('delayed', 'delayed'), state('ready', 'ready'), state('leased', 'leased'), state('dead', 'bad'),
     topic.max_pending && figure({ key: 'max_pending', label: t('figure.max_pending'), value: `${count(topic.delayed + topic.ready + topic.leased)} / ${count(topic.max_pending)}` }),
     topic.max_bytes && figure({ key: 'max_bytes', label: t('figure.max_bytes'), value: `${bytes(topic.bytes ?? 0)} / ${topic.max_bytes}` }),
+    topic.add_rate && figure({ key: 'add_rate', label: t('figure.add_rate'), value: `${topic.add_rate_used === null || topic.add_rate_used === undefined ? '–' : count(topic.add_rate_used)} / ${topic.add_rate}` }),
     figure({ key: 'oldest', label: t('topics.oldest'), value: span(oldest(topic)) }),
     figure({ key: 'in', label: t('figure.in'), value: `${rate(topic.inn ?? 0)}${t('unit.per_s')}` }),
     figure({ key: 'out', label: t('figure.out'), value: `${rate(topic.out ?? 0)}${t('unit.per_s')}` }),

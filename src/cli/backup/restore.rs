@@ -22,6 +22,9 @@ use store::{HeldTurn, SqliteStore, unfinished_replacement};
 /// The end of the names that old files get.
 const ASIDE: &str = ".before-restore";
 
+/// How many links lead to a file at most.
+const LINKS_MAX: usize = 40;
+
 /// Bring back the jobs, the topics and the accounts of a backup, while no daemon runs
 ///
 /// Jobs that were delivered after the backup was made are delivered again. The command says how many jobs are due. It
@@ -98,6 +101,18 @@ fn check_unused(store: &Path) -> Result<()> {
     }
 }
 
+/// Returns the file that a path names, through links. A link stays, and its file is replaced.
+fn linked_file(path: &Path) -> Result<PathBuf> {
+    let mut file = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        match std::fs::read_link(&file) {
+            Ok(target) => file = folder_of(&file).join(target),
+            Err(_) => return Ok(file),
+        }
+    }
+    bail!("{} is a link that leads through more than {LINKS_MAX} links", path.display())
+}
+
 /// A file to restore.
 struct Target {
     /// Its name in the backup. None: the store itself.
@@ -126,7 +141,7 @@ fn targets(settings: &Settings, store: &Path, backup: &Connection) -> Result<Vec
     if container::has(backup, container::REGISTRY)? {
         match &settings.registry {
             Some(RegistrySettings::Sqlite { path }) => {
-                targets.push(Target { part: Some(container::REGISTRY), path: path.clone() });
+                targets.push(Target { part: Some(container::REGISTRY), path: linked_file(path)? });
             }
             other => {
                 let found = other.as_ref().map_or("none".to_owned(), ToString::to_string);
@@ -147,10 +162,10 @@ fn targets(settings: &Settings, store: &Path, backup: &Connection) -> Result<Vec
         if has_place
             && std::fs::read(&path).ok() != Some(container::first_piece(backup, container::SESSION_KEY)?)
         {
-            targets.push(Target { part: Some(container::SESSION_KEY), path });
+            targets.push(Target { part: Some(container::SESSION_KEY), path: linked_file(&path)? });
         }
     }
-    targets.push(Target { part: None, path: store.to_owned() });
+    targets.push(Target { part: None, path: linked_file(store)? });
     Ok(targets)
 }
 

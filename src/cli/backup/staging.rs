@@ -10,23 +10,37 @@ use anyhow::{Context as _, Result, bail};
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 
+/// The beginning of the folders' names.
+const PREFIX: &str = ".dq-backup-";
+
+/// How often a folder is made at most, if another process takes each for a leftover before it is locked.
+const TRIES: usize = 3;
+
 /// A folder for the files that will be beside `place`.
 #[derive(Debug)]
 pub(super) struct Staging {
     folder: PathBuf,
     place: PathBuf,
+    /// Locked while the process lives. So a folder without a lock was left by a process that was killed.
+    _lock: File,
 }
 
 impl Staging {
-    /// Makes the folder beside `place`.
+    /// Makes the folder beside `place`. Removes the folders there that killed processes of this user have left.
     pub(super) fn beside(place: &Path) -> Result<Staging> {
         let parent = folder_of(place);
-        let folder = parent.join(format!(".dq-backup-{}", host::random_name()?));
-        DirBuilder::new()
-            .mode(0o700)
-            .create(&folder)
-            .with_context(|| format!("cannot write to {}", parent.display()))?;
-        Ok(Staging { folder, place: place.to_owned() })
+        remove_leftovers(parent);
+        for _ in 0..TRIES {
+            let folder = parent.join(format!("{PREFIX}{}", host::random_name()?));
+            DirBuilder::new()
+                .mode(0o700)
+                .create(&folder)
+                .with_context(|| format!("cannot write to {}", parent.display()))?;
+            if let Some(lock) = locked(&folder).filter(|_| folder.is_dir()) {
+                return Ok(Staging { folder, place: place.to_owned(), _lock: lock });
+            }
+        }
+        bail!("another dq backup or dq restore removes the new folders in {}: try again", parent.display())
     }
 
     /// Returns the path of a file in the folder.
@@ -68,6 +82,27 @@ impl Drop for Staging {
     }
 }
 
+/// Locks a folder. None: another process has locked it, or it is gone.
+fn locked(folder: &Path) -> Option<File> {
+    let flags = (OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY).bits();
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(folder).ok()?;
+    opened.try_lock().is_ok().then_some(opened)
+}
+
+/// Removes what killed processes of this user have left in a folder. What cannot be removed stays.
+fn remove_leftovers(parent: &Path) {
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let is_ours = entry.file_name().to_string_lossy().starts_with(PREFIX)
+            && entry.metadata().is_ok_and(|it| it.is_dir() && it.uid() == geteuid().as_raw());
+        if let Some(_lock) = is_ours.then(|| locked(&path)).flatten()
+            && std::fs::remove_dir_all(&path).is_ok()
+        {
+            eprintln!("removed {}, which a killed dq backup or dq restore has left", path.display());
+        }
+    }
+}
+
 /// Returns the folder of a file.
 pub(super) fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
@@ -81,4 +116,24 @@ pub(super) fn give_to_owner(file: &File, folder: &Path) -> io::Result<()> {
         std::os::unix::fs::fchown(file, Some(owner.uid()), Some(owner.gid()))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_backup_has_left_is_removed_by_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let left = dir.path().join(format!("{PREFIX}left"));
+        std::fs::create_dir(&left).unwrap();
+        std::fs::write(left.join("backup"), "half").unwrap();
+        let link = dir.path().join(format!("{PREFIX}link"));
+        std::os::unix::fs::symlink("/nowhere", &link).unwrap();
+        let first = Staging::beside(&dir.path().join("a")).unwrap();
+        assert!(!left.exists() && link.symlink_metadata().is_ok());
+        // The folder of a living process stays.
+        let second = Staging::beside(&dir.path().join("b")).unwrap();
+        assert!(first.folder.is_dir() && second.folder.is_dir());
+    }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use serde::Serialize;
 
+use super::super::daemon_snapshot::Topic as Counted;
 use super::super::failure::Failure;
 use model::status::{Finding, Phase, ProcessState, Status};
 use model::topic::Topic;
@@ -111,6 +112,12 @@ pub(super) fn ready(answer: &Result<()>) -> CheckResult {
             .advise("the Unix socket is the daemon's user's: run this as that user or root, or with --url and a token"),
         _ => CheckResult::fail("api", format!("{e:#}")),
     }
+}
+
+/// Judges whether a topic is paused. Somebody may have forgotten it.
+pub(super) fn pause(counted: &Counted) -> Option<CheckResult> {
+    let advice = format!("if nobody needs the pause any more: dq topics resume {}", counted.topic);
+    Some(CheckResult::warn("paused topic", counted.pause()?).advise(advice))
 }
 
 /// Judges a finding of dq-redis-checker.
@@ -369,6 +376,19 @@ mod tests {
     }
 
     #[test]
+    fn a_paused_topic_is_a_warning() {
+        let topic =
+            |paused| Counted { topic: "t".into(), ready: 7, delayed: 2, paused, ..Counted::default() };
+        let line = pause(&topic(Some(true))).unwrap();
+        assert_eq!(
+            (line.verdict, line.detail.as_str()),
+            (Verdict::Warn, "t: 7 ready jobs wait, and 2 jobs are delayed")
+        );
+        assert!(line.advice.unwrap().contains("dq topics resume t"));
+        assert!(pause(&topic(Some(false))).is_none() && pause(&topic(None)).is_none());
+    }
+
+    #[test]
     fn a_daemon_is_well_when_all_of_its_newest_processes_are_up() {
         for (phase, state, refused, verdict) in [
             ("steady", "up", None, Verdict::Ok),
@@ -461,10 +481,10 @@ mod tests {
 
     #[test]
     fn a_topic_that_was_taken_over_half_is_named_once() {
-        let all = BTreeMap::from([("a", None), ("b", Some("offline: method".to_owned()))]);
+        let all = BTreeMap::from([("a", None), ("b", Some("held: method".to_owned()))]);
         let lines = topics(&all, |_| false);
         assert_eq!(verdicts(&lines), [Verdict::Warn]);
-        assert_eq!(lines[0].detail, "b: offline: method");
+        assert_eq!(lines[0].detail, "b: held: method");
         assert_eq!(topics(&all, |name| name == "b"), [], "the daemon has told of it");
         assert_eq!(verdicts(&topics(&BTreeMap::from([("a", None)]), |_| false)), [Verdict::Ok]);
     }

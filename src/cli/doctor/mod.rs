@@ -131,8 +131,15 @@ fn daemon(at: &TargetOptions, settings: Option<&Settings>, lines: &mut Vec<Check
         let none = "http.listen is empty: only `dq status`, `dq doctor` and `dq nodes` work";
         lines.push(CheckResult::warn("api", none).advise("set http.listen for the rest of dq"));
     } else if status.is_some() || target.run_dir.is_none() {
-        let ready = Api::new(&target, std::time::Duration::from_secs(5)).and_then(|api| api.get("/readyz"));
-        lines.push(judge::ready(&ready.map(|_| ())));
+        match Api::new(&target, std::time::Duration::from_secs(5)) {
+            Err(e) => lines.push(judge::ready(&Err(e))),
+            Ok(api) => {
+                lines.push(judge::ready(&api.get("/readyz").map(|_| ())));
+                // If the API does not answer, the line before says so.
+                let topics = daemon_snapshot::topics(&api).unwrap_or_default();
+                lines.extend(topics.iter().filter_map(judge::pause));
+            }
+        }
     }
     lines.extend(status.iter().flat_map(|status| status.findings.iter().map(judge::finding)));
     status

@@ -45,6 +45,10 @@ fn page(job: &Job, now_ms: i64) -> String {
     facts.extend(job.until_ms.map(|ms| (until, moment_from(ms, now_ms))));
     let reason = job.log.last().filter(|_| job.state == State::Dead).map(|last| last.error.clone());
     facts.extend(reason.map(|reason| ("reason", reason)));
+    let waiting = job.waiting.iter().flat_map(|first| std::iter::once(first).chain(&first.also));
+    facts.extend(
+        waiting.enumerate().map(|(n, why)| (if n == 0 { "waits" } else { "also" }, why.text.clone())),
+    );
     let headers: Vec<String> = job.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
     facts.extend((!headers.is_empty()).then(|| ("headers", headers.join(", "))));
     facts.extend([
@@ -86,6 +90,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn the_reasons_why_a_job_waits_are_shown() {
+        let job = json!({
+            "topic": "t", "id": "a", "state": "ready", "due_ms": 1000, "priority": "normal", "attempts": 0, "body": 1,
+            "waiting": {"code": "paused", "text": "the topic is paused", "also": [{"code": "x", "text": "and so on"}]},
+        });
+        let text = page(&serde_json::from_value(job).unwrap(), 65_000);
+        assert!(text.contains("\nwaits     the topic is paused\nalso      and so on\n"), "{text}");
+    }
 
     #[test]
     fn a_job_is_shown_with_its_first_and_last_attempts() {

@@ -49,6 +49,16 @@ pub(super) struct Job {
     #[serde(default)]
     pub log: Vec<Attempt>,
     pub body: Box<RawValue>,
+    #[serde(default)]
+    pub waiting: Option<Waiting>,
+}
+
+/// Why a job waits, as the API shows it.
+#[derive(Debug, Deserialize)]
+pub(super) struct Waiting {
+    pub text: String,
+    #[serde(default)]
+    pub also: Vec<Waiting>,
 }
 
 impl Key {

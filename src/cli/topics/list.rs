@@ -148,12 +148,12 @@ mod tests {
             row,
             ["orders", "online, paused, circuit open", "file", "5m", "1s, 1m", "10", "http://h/", "订单"]
         );
-        let held = json!({"name": "held", "status": "online", "problem": "offline: method: \"PUT\""});
+        let held = json!({"name": "held", "status": "online", "problem": "held: method: \"PUT\""});
         let all = [&topic, &held].map(|topic| RawValue::from_string(topic.to_string()).unwrap());
         assert!(table(&all).unwrap().contains("online, see below"), "{}", table(&all).unwrap());
         assert_eq!(
             notes(&all, &["row 3: no url".to_owned()]).unwrap(),
-            "\nheld: offline: method: \"PUT\"\nleft out of what the registry has: row 3: no url\n"
+            "\nheld: held: method: \"PUT\"\nleft out of what the registry has: row 3: no url\n"
         );
         assert_eq!(notes(&all[..1], &[]).unwrap(), "");
         let page = page(topic.as_object().unwrap());

@@ -22,7 +22,7 @@ pub use self::header::{is_guarded_header, is_own_header, is_same_header, refuse_
 pub use self::secret::{new_secret, signing_key};
 use self::setting::{HOUR, LONGEST, settings};
 pub use self::setting::{Setting, SettingKind};
-pub use self::topics::Topics;
+pub use self::topics::{Topics, Undelivered};
 pub use self::words::{CatchUp, Failure, Moment, Rate, Size, Success};
 use crate::job::{Priority, TopicName};
 use crate::record::RecordKeeping;

@@ -42,7 +42,7 @@ impl Topic {
     /// Returns which settings of the topic dq cannot follow, and what happens to the topic. None: dq follows all of
     /// them.
     pub fn problem(&self) -> Option<String> {
-        let held = self.held().map(|why| format!("offline: {why}"));
+        let held = self.held().map(|why| format!("held: {why}"));
         let of_field = |unfit: InvalidTopic| format!("its jobs are not delivered: {unfit}");
         let all: Vec<String> =
             held.into_iter().chain(self.not_done_yet().into_iter().map(of_field)).collect();

@@ -1,6 +1,7 @@
 //! The topics that a process knows, and what it may do with the jobs of each topic. Pure.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
 use super::{Mode, Status, Topic};
@@ -9,6 +10,29 @@ use crate::job::TopicName;
 /// All topics that a process knows, by name. Cheap to clone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Topics(Arc<HashMap<TopicName, CompiledTopic>>);
+
+/// Why the jobs of a topic are not delivered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Undelivered {
+    /// No topic has this name.
+    Unregistered,
+    /// The topic is held.
+    Held(String),
+    /// The mode of the topic is `pull`.
+    Pull,
+}
+
+impl fmt::Display for Undelivered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Undelivered::Unregistered => f.write_str("the topic is not registered"),
+            Undelivered::Held(why) => write!(f, "the topic is held: {why}"),
+            Undelivered::Pull => {
+                f.write_str("the mode of the topic is \"pull\", which this release does not support yet")
+            }
+        }
+    }
+}
 
 /// A topic, and what follows from its settings. This is found out once, not for each job.
 #[derive(Debug, PartialEq, Eq)]
@@ -33,22 +57,20 @@ impl Topics {
     pub fn refusal(&self, name: &str) -> Option<String> {
         let CompiledTopic { topic, held } = self.0.get(name)?;
         match (held, topic.status) {
-            (Some(why), _) => Some(format!("topic {name} is offline: {why}")),
+            (Some(why), _) => Some(format!("topic {name} is held: {why}")),
             (None, Status::Offline) => Some(format!("topic {name} is offline")),
             (None, Status::Online) => None,
         }
     }
 
     /// Returns why the jobs of a topic are not delivered. None: they are delivered.
-    pub fn undelivered(&self, name: &str) -> Option<String> {
+    pub fn undelivered(&self, name: &str) -> Option<Undelivered> {
         let Some(CompiledTopic { topic, held }) = self.0.get(name) else {
-            return Some("the topic is not registered".to_owned());
+            return Some(Undelivered::Unregistered);
         };
         match (held, topic.mode) {
-            (Some(why), _) => Some(format!("the topic is offline: {why}")),
-            (None, Mode::Pull) => {
-                Some("its mode is \"pull\", which this release does not support yet".to_owned())
-            }
+            (Some(why), _) => Some(Undelivered::Held(why.clone())),
+            (None, Mode::Pull) => Some(Undelivered::Pull),
             (None, Mode::Push) => None,
         }
     }
@@ -100,8 +122,8 @@ mod tests {
         }
         assert_eq!(topics.refusal("off").unwrap(), "topic off is offline");
         assert!(topics.refusal("flag").unwrap().contains("\"system({res.a})\""));
-        assert!(topics.undelivered("method").unwrap().contains("\"PUT\""));
-        assert!(topics.undelivered("nobody").unwrap().contains("not registered"));
+        assert!(topics.undelivered("method").unwrap().to_string().contains("\"PUT\""));
+        assert!(topics.undelivered("nobody").unwrap().to_string().contains("not registered"));
         assert_eq!(topics.refusal("nobody"), None, "who asks is told that it is unknown");
     }
 }

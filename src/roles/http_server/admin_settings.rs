@@ -41,16 +41,15 @@ impl AdminSettings {
     pub(super) fn check_removal(&self, topic: &Topic) -> Result<(), Problem> {
         let AdminSettings::Kept { tenant, .. } = self else { return Ok(()) };
         let new = Topic::new(topic.name.clone(), "");
-        let is_own = |setting: &&Setting| setting.name != "tenant" || topic.tenant != *tenant;
-        let limited = Topic::SETTINGS.iter().filter(|setting| NAMES.contains(&setting.name)).filter(is_own);
-        match limited.clone().find(|setting| setting.value(topic) != setting.value(&new)) {
-            None => Ok(()),
-            Some(setting) => {
-                let value = setting.value(topic);
+        let is_own_tenant = |setting: &Setting| setting.name == "tenant" && topic.tenant == *tenant;
+        for setting in Topic::SETTINGS.iter().filter(|setting| NAMES.contains(&setting.name)) {
+            let value = setting.value(topic);
+            if value != setting.value(&new) && !is_own_tenant(setting) {
                 let detail = format!("{} is {value}: only an administrator removes the topic", setting.name);
-                Err(Problem::forbidden_field(setting.name, detail))
+                return Err(Problem::forbidden_field(setting.name, detail));
             }
         }
+        Ok(())
     }
 
     /// Checks a change. `before` is none for a new topic.

@@ -14,7 +14,7 @@ use super::job_shown::{
 use super::problem::Problem;
 use super::replays::Unfinished;
 use model::job::{JobId, JobKey, TopicName};
-use store::{Added, Changed, Deleted, Page, Result, StoreError, View};
+use store::{Added, Changed, Deleted, Page, Result, StoreError};
 
 /// The characters that stand in a path without percent-encoding.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
@@ -85,16 +85,6 @@ impl IntoResponse for ApiResponse {
         }
         response
     }
-}
-
-/// The response to a get. `sees_answers`: the caller may see what receivers answered.
-pub(super) fn job(
-    key: &JobKey,
-    found: Result<Option<View>>,
-    sees_answers: bool,
-) -> Result<ApiResponse, Problem> {
-    let view = found?.ok_or_else(|| Problem::not_found(key))?;
-    Ok(ApiResponse::new(StatusCode::OK, &JobResponse::new(&view, sees_answers)))
 }
 
 /// The response to a delete.

@@ -135,7 +135,7 @@ async fn test(
     let CallbackTestRequest { body } = typed_body::read_or_empty(&json)?;
     let body = body.map_or_else(|| Body::trusted("{\"test\":true}"), Body::from);
     if let Some(why) = topic.held() {
-        return Err(Problem::conflict("topic_offline", format!("topic {name} is offline: {why}")));
+        return Err(Problem::conflict("topic_offline", format!("topic {name} is held: {why}")));
     }
     if topic.callback.is_empty() {
         return Err(Problem::conflict("no_callback", format!("topic {name} has no callback to test")));

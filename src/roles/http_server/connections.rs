@@ -249,11 +249,15 @@ impl ConnectionTask {
         let service = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(peer);
             request.extensions_mut().insert(proof_of_requests.clone());
-            let method = request.method().clone();
+            let kind = unread::Answer::to_request(&request);
             let (answer, stage) = (app.call(request), at_answer.clone());
             let (unread, reader) = (unread.clone(), reader.clone());
             async move {
-                let mut answer = unread::bound(method, answer.await?, &unread, reader).await?;
+                let answer = match kind.refusal(&unread, reader.as_ref()) {
+                    Some(refusal) => refusal,
+                    None => answer.await?,
+                };
+                let mut answer = unread::bound(kind, answer, &unread, reader).await?;
                 if *stage.borrow() != ConnectionStage::Open {
                     answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }

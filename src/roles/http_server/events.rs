@@ -60,6 +60,8 @@ struct LiveTopic {
     oldest_ready_ms: Option<i64>,
     /// The bytes of its jobs, dead letters included. Null: they are not counted.
     bytes: Option<u64>,
+    /// How many jobs clients add in a period of its `add_rate`. Null: it has none, or this is not known.
+    add_rate_used: Option<u64>,
     /// Null: the store does not answer.
     paused: Option<bool>,
     circuit: Option<Circuit>,
@@ -150,8 +152,13 @@ async fn gather(api: &Api, counted: Option<(i64, Arc<Totals>)>) -> LiveState {
         let status = whole_status(&settings.run_dir, PATIENCE).ok();
         (serde_json::to_value(status), serde_json::to_value(findings(&settings.run_dir)))
     });
-    let (told, held, read, looked) =
-        tokio::join!(api.metrics.ask_nodes(until), api.paused(), api.metrics.pages(until), looked);
+    let (told, held, read, add_rates, looked) = tokio::join!(
+        api.metrics.ask_nodes(until),
+        api.paused(),
+        api.metrics.pages(until),
+        api.add_rates(),
+        looked
+    );
     let away = told.iter().filter(|(_, counts)| counts.is_err()).map(|(name, _)| (*name).to_owned());
     let away = away.collect();
     let nodes = serde_json::to_value(api.nodes_as(&told).await).unwrap_or_default();
@@ -177,6 +184,7 @@ async fn gather(api: &Api, counted: Option<(i64, Arc<Totals>)>) -> LiveState {
             dead: counts.map_or(0, |c| c.dead),
             oldest_ready_ms: counts.and_then(|c| c.oldest_ready_ms),
             bytes: counts.and_then(|c| c.bytes),
+            add_rate_used: add_rates.get(name).copied(),
             paused: held.map(|(is_paused, _)| is_paused),
             circuit: held.map(|(_, view)| Circuit::from_view(view)),
             registered: known.is_some(),
@@ -323,6 +331,7 @@ mod tests {
                 dead: 0,
                 oldest_ready_ms: None,
                 bytes: None,
+                add_rate_used: None,
                 paused: Some(false),
                 circuit: Some(Circuit::Closed),
                 registered: true,

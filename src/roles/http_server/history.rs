@@ -1,6 +1,9 @@
 //! The route that shows what this host did in the last minutes and hours. The charts of the console begin with this
 //! data.
 
+use std::collections::BTreeMap;
+use std::path::Path;
+
 use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use serde::Serialize;
@@ -15,6 +18,7 @@ use super::nodes::on_thread;
 use super::problem::Problem;
 use super::schema;
 use host::now_ms;
+use model::job::TopicName;
 use model::metrics::Sums;
 use telemetry::history;
 
@@ -69,6 +73,20 @@ impl Point {
             late_p50_us: late_us.map(|(p50, _)| p50),
             late_p99_us: late_us.map(|(_, p99)| p99),
         }
+    }
+}
+
+impl Api {
+    /// Returns how many jobs clients add in one period of each topic's `add_rate`, on this host. Topics of which this is
+    /// not known are missing.
+    pub(super) async fn add_rates(&self) -> BTreeMap<TopicName, u64> {
+        let topics = self.topics.borrow().clone();
+        if topics.iter().all(|topic| topic.add_rate.is_none()) {
+            return BTreeMap::new();
+        }
+        let limited =
+            move |run_dir: &Path| history::add_rates(run_dir, now_ms(), topics.iter().map(|topic| &**topic));
+        on_thread(self, limited).await.ok().and_then(Result::ok).unwrap_or_default()
     }
 }
 

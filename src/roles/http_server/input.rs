@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 use utoipa::ToSchema;
@@ -13,7 +13,7 @@ use super::access::Caller;
 use super::cursor;
 use super::problem::Problem;
 use super::schema;
-use super::typed_body::{self, Count, Moment, Span, given, word};
+use super::typed_body::{self, Count, Moment, Span, given, invalid, word};
 use model::headers::Headers;
 use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
 use model::quota::Quota;
@@ -94,9 +94,10 @@ fn made_id() -> Result<JobId, Problem> {
 #[serde(deny_unknown_fields)]
 #[schema(as = NewJob, example = json!({"id": "42", "delay": "30m", "body": {"order": 42}}))]
 pub(super) struct NewJobRequest<'a> {
-    /// Unique in its topic, at most 256 bytes. If it is missing, dq makes one, from the Idempotency-Key if given.
-    #[schema(min_length = 1)]
-    id: Option<String>,
+    /// Unique in its topic, at most 256 bytes. A number counts as its text. If it is missing, dq makes one, from the
+    /// Idempotency-Key if given.
+    #[schema(schema_with = schema::id, required = false)]
+    id: Option<IdText>,
     /// Any JSON value.
     #[serde(borrow, default, deserialize_with = "given")]
     #[schema(value_type = Value, required = true)]
@@ -118,6 +119,22 @@ pub(super) struct NewJobRequest<'a> {
     max_attempts: Option<Attempts>,
     #[schema(schema_with = schema::headers, required = false)]
     headers: Option<&'a RawValue>,
+}
+
+/// An id: a text, or a number as it is written, which PHP sends if the application had a number. A number with an
+/// exponent is refused, because the application may have written it without one. (The TCP port does the same.)
+struct IdText(String);
+
+impl<'de> Deserialize<'de> for IdText {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<IdText, D::Error> {
+        let raw = <&RawValue>::deserialize(from)?.get();
+        let is_number = raw.starts_with(|c: char| c == '-' || c.is_ascii_digit());
+        let text = match is_number {
+            true => Some(raw.to_owned()).filter(|number| !number.contains(['e', 'E'])),
+            false => serde_json::from_str(raw).ok(),
+        };
+        text.map(IdText).ok_or_else(|| invalid("a text, or a number without an exponent"))
+    }
 }
 
 /// A job's own limit of attempts.
@@ -186,7 +203,7 @@ pub(super) fn job(
             ids.id(place)?
         }
         (None, None) => id_that_is_taken(&topic.name, lanes)?,
-        (Some(id), _) => self::id(id)?,
+        (Some(IdText(id)), _) => self::id(id)?,
     };
     let body = new.body.ok_or_else(|| Problem::missing("body", "any JSON value, null as well"))?;
     Ok(NewJob {

@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 
 use super::problem::Problem;
 use super::schema;
+use super::waiting::WaitingShown;
 use model::job::{Attempt, JobId, Priority, State, TopicName};
 use model::json_time;
 use store::View;
@@ -52,6 +53,10 @@ pub(super) struct JobResponse<'a> {
     log: Cow<'a, [Attempt]>,
     #[schema(value_type = Value)]
     body: &'a RawValue,
+    /// Why the job waits. It is missing in lists, and if the job is leased or a dead letter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::Waiting>, nullable = false)]
+    waiting: Option<WaitingShown>,
 }
 
 impl<'a> JobResponse<'a> {
@@ -77,7 +82,13 @@ impl<'a> JobResponse<'a> {
             log,
             // A damaged store may hold a body that is not JSON. It is shown as null.
             body: serde_json::from_str(view.body.as_str()).unwrap_or(RawValue::NULL),
+            waiting: None,
         }
+    }
+
+    /// Adds why the job waits.
+    pub(super) fn with_waiting(self, waiting: Option<WaitingShown>) -> JobResponse<'a> {
+        JobResponse { waiting, ..self }
     }
 }
 

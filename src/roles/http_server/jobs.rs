@@ -1,7 +1,7 @@
 //! The routes of jobs. Each handler reads its request, and asks the store.
 
 use axum::extract::{RawQuery, State};
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -127,10 +127,11 @@ async fn list(
     responses((status = 200, body = JobResponse, description = "The job"), schema::FindProblems))]
 async fn show(State(api): State<Api>, reader: Reader, OfJob(key): OfJob) -> Result<ApiResponse, Problem> {
     let sees_answers = reader.sees_answers(&key.topic);
-    let ask = |reply: Reply<_>| {
-        Request::get(key, move |key, found| reply.response(api_response::job(key, found, sees_answers)))
-    };
-    api.store_client.respond(0, ask).await
+    let (ask, named) = (key.clone(), key);
+    let ask = |reply: Reply<_>| Request::get(ask, move |_, found| reply.with(found));
+    let view = api.store_client.ask(0, ask).await??.ok_or_else(|| Problem::not_found(&named))?;
+    let waiting = api.waiting(&view, &reader).await;
+    Ok(ApiResponse::new(StatusCode::OK, &JobResponse::new(&view, sees_answers).with_waiting(waiting)))
 }
 
 /// Changes a job that is delayed or ready: its due time, body, priority, limit of attempts, or headers.

@@ -58,6 +58,7 @@ mod topic_shown;
 mod topics;
 mod typed_body;
 mod unread;
+mod waiting;
 mod write_timeout;
 
 use std::net::TcpListener;

@@ -187,8 +187,12 @@ async fn metrics(State(api): State<Api>, headers: HeaderMap) -> Response {
     let sources = &api.metrics.0;
     let until = Instant::now() + PATIENCE;
     let master = sources.master.ask(());
-    let (counted, totals, spool) =
-        tokio::join!(api.metrics.ask_nodes(until), api.metrics.pages(until), api.metrics.spool(until));
+    let (counted, totals, spool, add_rates) = tokio::join!(
+        api.metrics.ask_nodes(until),
+        api.metrics.pages(until),
+        api.metrics.spool(until),
+        api.add_rates()
+    );
     let accept = headers.get(ACCEPT).map(|v| String::from_utf8_lossy(v.as_bytes())).unwrap_or_default();
     let is_open_metrics = accept.contains("application/openmetrics-text");
     let mut text = Text::new(is_open_metrics);
@@ -197,6 +201,7 @@ async fn metrics(State(api): State<Api>, headers: HeaderMap) -> Response {
     }
     tell_jobs(&mut text, &counted);
     tell_limits(&mut text, &joined(&counted), &api.topics.borrow());
+    tell_add_rates(&mut text, &add_rates, &api.topics.borrow());
     if let Some((state, max_bytes)) = spool {
         tell_spool(&mut text, &state, max_bytes);
     }
@@ -271,6 +276,22 @@ fn tell_limits(text: &mut Text, counts: &BTreeMap<TopicName, Counts>, topics: &T
         for (topic, limit) in topics.iter().filter_map(|topic| Some((topic, limit(topic)?))) {
             text.sample(&[("topic", topic.name.as_str())], limit);
         }
+    }
+}
+
+/// Writes how fast clients add jobs to the topics with an `add_rate`, and how fast they may.
+fn tell_add_rates(text: &mut Text, used: &BTreeMap<TopicName, u64>, topics: &Topics) {
+    let limited = || topics.iter().filter_map(|topic| Some((&topic.name, topic.add_rate?)));
+    let help = "How many jobs clients may add to a topic in a second: add_rate.";
+    text.family("dq_topic_add_rate_limit", MetricKind::Gauge, help);
+    for (topic, rate) in limited() {
+        let a_second = f64::from(rate.jobs) / rate.per.as_secs_f64();
+        text.sample(&[("topic", topic.as_str())], a_second);
+    }
+    let help = "How many jobs clients add in a second to a topic that has an add_rate, on this host.";
+    text.family("dq_topic_add_rate_used", MetricKind::Gauge, help);
+    for (topic, rate, jobs) in limited().filter_map(|(topic, rate)| Some((topic, rate, used.get(topic)?))) {
+        text.sample(&[("topic", topic.as_str())], *jobs as f64 / rate.per.as_secs_f64());
     }
 }
 

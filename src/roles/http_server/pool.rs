@@ -60,6 +60,16 @@ impl Pool {
         let mut part = PoolPart { pool: self.clone(), holder, amount: 0 };
         part.grow(amount).then_some(part)
     }
+
+    /// Returns a part of this amount, also if it is not free. Until so much is given back, nothing more is free.
+    pub(super) fn take_beyond(&self, holder: Option<Holder>, amount: usize) -> PoolPart {
+        let mut held = lock(&self.held);
+        held.all += amount;
+        if let Some(holder) = &holder {
+            *held.by_holder.entry(holder.clone()).or_default() += amount;
+        }
+        PoolPart { pool: self.clone(), holder, amount }
+    }
 }
 
 impl PoolPart {

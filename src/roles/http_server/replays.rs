@@ -158,11 +158,18 @@ fn is_final(status: StatusCode) -> bool {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Unfinished;
 
+/// Returns whether the answer holds a secret that must not be kept: a new token, a session cookie, or a topic's new
+/// secret for a caller that cannot be told from others.
+fn holds_secret(path: &str, caller: Option<&Caller>) -> bool {
+    let is_anybody = matches!(caller, None | Some(Caller::Anybody));
+    matches!(path, "/v1/tokens" | "/console/session") || (is_anybody && path.ends_with("/rotate-secret"))
+}
+
 /// Answers a POST whose key is known with the answer that was given then.
 pub(super) async fn replay(replays: &Replays, api: &Api, request: Request, next: Next) -> Response {
-    // The answers of these routes hold a secret: a new token, or a session cookie. So they are not kept.
-    let is_for_token = matches!(request.uri().path(), "/v1/tokens" | "/console/session");
-    if request.method() != Method::POST || !request.headers().contains_key(KEY) || is_for_token {
+    let caller = request.extensions().get::<Caller>();
+    let is_kept = !holds_secret(request.uri().path(), caller);
+    if request.method() != Method::POST || !request.headers().contains_key(KEY) || !is_kept {
         return next.run(request).await;
     }
     match replayed(replays.clone(), api, request, next).await {

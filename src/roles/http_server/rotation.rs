@@ -56,6 +56,15 @@ struct RotationResponse<'a> {
     old_secrets_until: Option<String>,
 }
 
+/// Returns what to do about too many secrets.
+fn advice(topic: &Topic) -> String {
+    let until = topic.old_secrets_until.map(|Moment(ms)| json_time::rfc3339(ms));
+    let wait =
+        until.map_or(String::new(), |until| format!("Wait until {until}, when the old secrets end, or "));
+    let advice = wait + "rotate with \"keep\": \"0s\" (--keep 0s), which ends the old secrets at once";
+    advice[..1].to_uppercase() + &advice[1..]
+}
+
 /// Gives a topic a new secret, and shows it this one time. The old secrets sign for some more time, and then end.
 #[utoipa::path(post, path = "/v1/topics/{topic}/rotate-secret", tag = "topics", operation_id = "rotate_secret",
     params(schema::TopicPath, schema::IdempotencyKey), request_body = Option<RotationRequest>,
@@ -82,7 +91,7 @@ async fn rotate(
             topic.rotate_secret(new.clone(), keep, now_ms());
             let secrets = model::topic::Setting::named("secrets").expect("it is a setting");
             if let Err(invalid) = secrets.check_written(&secrets.value(&topic)) {
-                return Ok(Err(Problem::field(invalid.field, invalid.to_string())));
+                return Ok(Err(Problem::field(invalid.field, format!("{invalid}. {}", advice(&topic)))));
             }
             match registry.put(&topic, Expected::At(there.revision)) {
                 Ok(_) => return Ok(Ok(topic)),

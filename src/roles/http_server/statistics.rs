@@ -56,6 +56,11 @@ struct TopicStats {
     dead: u64,
     /// The bytes of its jobs, dead letters included. Null: they are not counted.
     bytes: Option<u64>,
+    /// How many jobs clients add in a period of the topic's `add_rate`, counted by this host. Null: the topic has no
+    /// `add_rate`, or it is not known yet.
+    add_rate_used: Option<u64>,
+    /// Whether the topic is paused, so that its jobs wait. Null: the store does not answer.
+    paused: Option<bool>,
     /// With `days`: the sums of all time.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::Sums>, nullable = false)]
@@ -174,13 +179,28 @@ async fn stats(
         let range = |(up_to_us, attempts)| LatenessRange { up_to_us, attempts };
         totals.as_ref().map(|totals| totals.lateness_of(topic).ranges().map(range).collect())
     };
+    let (add_rates, held_back) = tokio::join!(api.add_rates(), api.paused());
     let topic = |counts: Counts| {
         let Counts { topic, delayed, ready, leased, dead, bytes, .. } = counts;
         let subject = MetricSubject::Topic(topic.to_string());
         let done = statistics.as_mut().map(|all| all.0.remove(&subject).unwrap_or_default());
         let (totals, days) = done.unzip();
         let lateness = late(topic.as_str());
-        TopicStats { topic, delayed, ready, leased, dead, bytes, totals, days, lateness }
+        let add_rate_used = add_rates.get(&topic).copied();
+        let paused = held_back.state_of(topic.as_str()).map(|(is_paused, _)| is_paused);
+        TopicStats {
+            topic,
+            delayed,
+            ready,
+            leased,
+            dead,
+            bytes,
+            add_rate_used,
+            paused,
+            totals,
+            days,
+            lateness,
+        }
     };
     let may_see = |counts: &Counts| reader.permits(Need::Topic(counts.topic.as_str()));
     let topics = counts.into_values().filter(may_see).map(topic).collect();

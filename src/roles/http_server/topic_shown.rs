@@ -39,7 +39,7 @@ pub(super) struct TopicResponse {
 pub(super) struct TopicState {
     source: Source,
     /// What dq does not support in the topic's settings, and what this means for the topic. Null if there is nothing.
-    /// If the text begins with `offline`, the topic takes no jobs and delivers none until someone edits that setting.
+    /// If the text begins with `held`, the topic takes no jobs and delivers none until someone edits that setting.
     #[schema(required = true)]
     problem: Option<String>,
     /// The revision, for `If-Match`. Null for a topic of the configuration file, and while the registry does not

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use axum::body::{Body, Bytes, HttpBody, to_bytes};
-use axum::http::{Method, StatusCode};
+use axum::http::{Method, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use super::pool::{Holder, Pool, PoolPart};
@@ -32,11 +32,45 @@ impl AsRef<[u8]> for HeldBytes {
     }
 }
 
-/// Returns the answer to a request with this method, counted in the pool until it is written. If there is no room for an
-/// answer that only shows something, refuses instead. An answer about a change is never replaced: it says what was done.
-/// Its length is bounded by that of the request.
+/// What is known about the answer of a request before it is handled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// It only shows something. So it can be replaced by a refusal.
+    Shows,
+    /// It says what was changed, so it is never replaced.
+    Changed,
+    /// It says so of each job of a batch, so it can be large.
+    ChangedBatch,
+}
+
+impl Answer {
+    pub(super) fn to_request<B>(request: &Request<B>) -> Answer {
+        match request.method() {
+            &Method::GET => Answer::Shows,
+            _ if request.uri().path().ends_with("/batch") => Answer::ChangedBatch,
+            _ => Answer::Changed,
+        }
+    }
+
+    /// Returns the refusal of a batch if the pool has no room for its answer. Nothing was changed then.
+    pub(super) fn refusal(self, pool: &Pool, holder: Option<&Holder>) -> Option<Response> {
+        let is_full =
+            self == Answer::ChangedBatch && pool.take(holder.cloned(), SMALL as usize + 1).is_none();
+        is_full.then(|| busy("read the others first. Nothing was changed").into_response())
+    }
+}
+
+fn busy(advice: &str) -> Problem {
+    let detail = format!("too many large answers wait for their clients to read them: {advice}");
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail)
+}
+
+/// Returns the answer to a request, counted in the pool until it is written. If there is no room for an answer that only
+/// shows something, refuses instead. The answer about a change is kept, and counts even beyond the limit: then the next
+/// batches are refused before they begin. So beyond the limit are at most the answers of batches that ran already, and
+/// the memory for bodies bounds those.
 pub(super) async fn bound(
-    method: Method,
+    kind: Answer,
     answer: Response,
     pool: &Pool,
     holder: Option<Holder>,
@@ -44,12 +78,13 @@ pub(super) async fn bound(
     let Some(length) = answer.body().size_hint().exact().filter(|length| *length > SMALL) else {
         return Ok(answer);
     };
-    let Some(part) = pool.take(holder, usize::try_from(length).unwrap_or(usize::MAX)) else {
-        if method != Method::GET {
-            return Ok(answer);
-        }
-        let detail = "too many large answers wait for their clients to read them: read the others first, or ask for less";
-        return Ok(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).into_response());
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    let part = match kind {
+        Answer::Shows => match pool.take(holder, length) {
+            Some(part) => part,
+            None => return Ok(busy("read the others first, or ask for less").into_response()),
+        },
+        Answer::Changed | Answer::ChangedBatch => pool.take_beyond(holder, length),
     };
     let (head, body) = answer.into_parts();
     let body = match to_bytes(body, usize::MAX).await {
@@ -57,4 +92,38 @@ pub(super) async fn bound(
         Err(e) => return Ok(Problem::bad_body(e).into_response()),
     };
     Ok(Response::from_parts(head, body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(method: Method, path: &str) -> Answer {
+        Answer::to_request(&Request::builder().method(method).uri(path).body(()).unwrap())
+    }
+
+    async fn answer(kind: Answer, bytes: usize, pool: &Pool) -> Response {
+        let Ok(answer) = bound(kind, Response::new(Body::from(vec![0; bytes])), pool, None).await;
+        answer
+    }
+
+    #[tokio::test]
+    async fn answers_about_changes_count_and_batches_then_wait() {
+        let pool = Pool::new(1 << 20, 1 << 20);
+        let batch = request(Method::POST, "/v1/topics/t/jobs/batch");
+        assert_eq!((batch, request(Method::GET, "/v1/stats")), (Answer::ChangedBatch, Answer::Shows));
+        assert!(batch.refusal(&pool, None).is_none());
+        let first = answer(batch, 1 << 20, &pool).await;
+        // This one ran when the pool got full.
+        let second = answer(batch, 1 << 20, &pool).await;
+        assert_eq!((first.status(), second.status()), (StatusCode::OK, StatusCode::OK));
+        assert_eq!(batch.refusal(&pool, None).map(|r| r.status()), Some(StatusCode::SERVICE_UNAVAILABLE));
+        assert_eq!(answer(Answer::Shows, 1 << 20, &pool).await.status(), StatusCode::SERVICE_UNAVAILABLE);
+        // A single job has a small answer.
+        assert!(request(Method::POST, "/v1/topics/t/jobs").refusal(&pool, None).is_none());
+        drop(first);
+        assert!(batch.refusal(&pool, None).is_some());
+        drop(second);
+        assert!(batch.refusal(&pool, None).is_none());
+    }
 }

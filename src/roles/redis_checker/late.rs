@@ -1,8 +1,7 @@
 //! Finds the topics that are late (the oldest ready job has waited for longer than `alert.late_after`), the topics
 //! whose circuits are open, the topics whose jobs nobody delivers (`stranded`), and the topics that have nearly used up
-//! their limits (`quotas`). A thread of its own asks the lanes
-//! of the store one after the other. When a lane is down, its waiting jobs are forgotten. Its paused topics and open
-//! circuits stay as it last reported them.
+//! their limits (`quotas`). A thread of its own asks the lanes of the store one after the other. When a lane is down, its
+//! waiting jobs are forgotten. Its paused topics and open circuits stay as it last reported them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -18,6 +17,7 @@ use host::now_ms;
 use model::job::TopicName;
 use role::{self, Context, lock};
 use store::{self, CircuitState, Counts, Store, StoreError};
+use telemetry::history::add_rates;
 
 /// The shortest and the longest time between two looks.
 const PERIODS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
@@ -43,6 +43,7 @@ pub(super) fn watch(context: &mut Context) -> Result<Late> {
     let after = context.settings.alert.late_after;
     let lanes = (0..context.lanes()?.count()).map(|n| Ok((context.lane(n)?, LaneReport::default())));
     let mut lanes: Vec<(Box<dyn Store>, LaneReport)> = lanes.collect::<Result<_>>()?;
+    let run_dir = context.settings.run_dir.clone();
     let (mut topics, found) = (context.topics()?, Arc::clone(&late));
     let period = (after.unwrap_or(PERIODS[1]) / 2).clamp(PERIODS[0], PERIODS[1]);
     role::vital_thread("late", move || {
@@ -74,12 +75,20 @@ pub(super) fn watch(context: &mut Context) -> Result<Late> {
             now.extend(circuits(lanes.iter().map(|(_, told)| &told.open), registered));
             // Before the registry was read for the first time, it is not known which topics exist.
             if topics.is_whole() {
-                now.extend(stranded(&waiting, now_ms(), |name| known.undelivered(name)));
+                now.extend(stranded(&waiting, now_ms(), |name| {
+                    known.undelivered(name).map(|why| why.to_string())
+                }));
             }
             now.extend(problems(known));
+            let limited = known.iter().map(|topic| &**topic);
+            let add_rates = add_rates(&run_dir, now_ms(), limited).unwrap_or_else(|e| {
+                log::debug!("how fast clients add jobs is not known: {e}");
+                BTreeMap::new()
+            });
             now.extend(nearly_used(
                 lanes.iter().map(|(_, told)| &told.held),
                 known.iter().map(|topic| &**topic),
+                &add_rates,
             ));
             *lock(&found) = now;
             std::thread::sleep(period);

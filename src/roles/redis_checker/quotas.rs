@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::condition::Condition;
 use super::findings::Found;
 use model::job::TopicName;
-use model::topic::{Size, Topic};
+use model::topic::{Rate, Size, Topic};
 use store::Counts;
 
 /// From this part of a limit on, the quota is nearly used up.
@@ -19,10 +19,12 @@ pub(super) fn held(counts: &[Counts]) -> Held {
     counts.iter().map(|one| (one.topic.clone(), (one.pending(), one.bytes))).collect()
 }
 
-/// Returns the topics with a limit of which at least four fifths are used.
+/// Returns the topics with a limit of which at least four fifths are used. `add_rates`: how many jobs clients add in one
+/// period of each topic's `add_rate`.
 pub(super) fn nearly_used<'a>(
     lanes: impl Iterator<Item = &'a Held>,
     topics: impl Iterator<Item = &'a Topic>,
+    add_rates: &BTreeMap<TopicName, u64>,
 ) -> Found {
     let mut sums: BTreeMap<&TopicName, (u64, u64)> = BTreeMap::new();
     for (topic, (pending, bytes)) in lanes.flatten() {
@@ -32,12 +34,18 @@ pub(super) fn nearly_used<'a>(
     let is_near = |used: u64, limit: u64| used as f64 >= limit as f64 * NEARLY;
     let mut found = Found::new();
     for topic in topics {
-        let Some((pending, bytes)) = sums.get(&topic.name) else { continue };
+        let (pending, bytes) = sums.get(&topic.name).unwrap_or(&(0, 0));
         let of_pending = topic.max_pending.filter(|max| is_near(*pending, u64::from(*max)));
         let of_bytes = topic.max_bytes.filter(|max| is_near(*bytes, max.0));
+        let of_rate = topic.add_rate.zip(add_rates.get(&topic.name));
+        let of_rate = of_rate.filter(|(max, added)| is_near(**added, u64::from(max.jobs)));
         let parts = [
             of_pending.map(|max| format!("{pending} of {max} jobs are pending (max_pending)")),
             of_bytes.map(|max| format!("its jobs have {} of {max} (max_bytes)", Size(*bytes))),
+            of_rate.map(|(max, added)| {
+                let added = Rate { jobs: u32::try_from(*added).unwrap_or(u32::MAX), ..max };
+                format!("{added} of {max} jobs are added (add_rate)")
+            }),
         ];
         let detail: Vec<String> = parts.into_iter().flatten().collect();
         if !detail.is_empty() {
@@ -59,10 +67,22 @@ mod tests {
             Topic { max_pending: Some(10), max_bytes: Some(Size(1000)), ..Topic::new(name.clone(), "") };
         let found = |lanes: &[(u64, Option<u64>)]| {
             let lanes: Vec<Held> = lanes.iter().map(|held| Held::from([(name.clone(), *held)])).collect();
-            nearly_used(lanes.iter(), [&topic].into_iter()).into_values().next()
+            nearly_used(lanes.iter(), [&topic].into_iter(), &BTreeMap::new()).into_values().next()
         };
         assert_eq!(found(&[(7, Some(799))]), None);
         assert!(found(&[(4, None), (4, None)]).unwrap().starts_with("8 of 10 jobs"));
         assert!(found(&[(1, Some(1000))]).unwrap().starts_with("its jobs have 1000B of 1000B"));
+    }
+
+    #[test]
+    fn a_rate_of_adds_is_nearly_used_from_four_fifths_on() {
+        let name = TopicName::new("t").unwrap();
+        let topic = Topic { add_rate: Some("100/m".parse().unwrap()), ..Topic::new(name.clone(), "") };
+        let found = |added: u64| {
+            let added = BTreeMap::from([(name.clone(), added)]);
+            nearly_used([].iter(), [&topic].into_iter(), &added).into_values().next()
+        };
+        assert_eq!(found(79), None);
+        assert!(found(80).unwrap().starts_with("80/m of 100/m jobs are added (add_rate); when"));
     }
 }

@@ -69,7 +69,8 @@ mod tests {
         ]);
         let waiting =
             Waiting::from([(name("served"), (1, 0)), (name("pulled"), (1, 0)), (name("gone"), (3, 0))]);
-        let at = |now_ms| stranded(&waiting, now_ms, |name| topics.undelivered(name));
+        let at =
+            |now_ms| stranded(&waiting, now_ms, |name| topics.undelivered(name).map(|why| why.to_string()));
         assert_eq!(at(10_000), Found::new(), "its topic may be about to come");
         let found = at(10_001);
         let about = |name: &str| found[&Condition::JobsStranded(name.to_owned())].as_str();

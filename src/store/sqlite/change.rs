@@ -39,7 +39,7 @@ pub(super) fn add(w: &mut Write<'_>, job: &NewJob) -> rusqlite::Result<Result<Ad
 }
 
 fn add_to(w: &mut Write<'_>, tid: i64, job: &NewJob) -> rusqlite::Result<Added> {
-    let (state, at_ms) = w.place(job.due);
+    let (state, at_ms) = w.place_from_now(job.due);
     let stamp_us = (w.now_ns / 1000) as i64;
     let (id, priority, body) = (job.key.id.as_str(), job.priority as i64, job.body.as_str());
     let headers = row::headers_text(&job.headers, stamp_us);
@@ -160,11 +160,7 @@ pub(super) fn change(
             .execute(params![seq, row::headers_text(headers, stamp_us)])?;
     }
     if let Some(due) = change.due {
-        // A due time in the past means now. So the lateness counts from the change, and not from that time.
-        let (state, at_ms) = match w.place(due) {
-            (State::Ready, at_ms) => (State::Ready, at_ms.max(w.now_ms())),
-            delayed => delayed,
-        };
+        let (state, at_ms) = w.place_from_now(due);
         w.db.prepare_cached("UPDATE job SET state = ?2, at_ms = ?3, due_ms = ?3 WHERE seq = ?1")?
             .execute(params![seq, state as i64, at_ms])?;
         w.moved(tid, Some(old), Some((state, at_ms)));

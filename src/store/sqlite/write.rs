@@ -75,6 +75,13 @@ impl<'c> Write<'c> {
         (if at_ms <= now_ms { State::Ready } else { State::Delayed }, at_ms)
     }
 
+    /// Returns the state and the moment of a job that a client adds or changes. A due time in the past means now. So the
+    /// lateness and the oldest ready job count from the add or the change, and not from that time.
+    pub(super) fn place_from_now(&self, due: Due) -> (State, i64) {
+        let (state, at_ms) = self.place(due);
+        (state, at_ms.max(self.now_ms()))
+    }
+
     /// Returns the number of a topic. None: the topic never had a job.
     pub(super) fn topic(&mut self, name: &TopicName) -> rusqlite::Result<Option<i64>> {
         if let Some(tid) = self.known.get(name).or(self.met.get(name)) {

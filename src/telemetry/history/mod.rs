@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-pub use self::topics::{TopicPoint, read_topic};
+pub use self::topics::{TopicPoint, add_rates, measured_rates, read_topic};
 use model::metrics::{LATENESS_RANGES, Lateness, MetricSubject, Sums, Totals};
 
 /// The number of words in a sample: its layout, its moment, sums, lateness.

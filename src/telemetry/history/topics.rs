@@ -1,15 +1,20 @@
 //! Samples of each topic, over ten minutes. Each sample is a file with the sums of all topics. The file is written as a
 //! whole, and replaces the one of ten minutes before.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::{SHORT, between};
 use model::job::TopicName;
 use model::metrics::{MetricSubject, Sums};
+use model::quota;
+use model::topic::{Rate, Topic};
 
 /// The beginning of a sample. A file that begins otherwise is of another release, and is ignored.
 const LAYOUT: &str = "dq-topics-1";
@@ -36,12 +41,16 @@ fn folder(run_dir: &Path) -> PathBuf {
     run_dir.join("history.topics")
 }
 
+/// Reads the moment of a sample. None: the text is not a sample.
+fn moment_ms(text: &str) -> Option<i64> {
+    text.lines().next()?.strip_prefix(LAYOUT)?.trim().parse().ok()
+}
+
 /// Reads the moment of a sample, and the sums of a topic. The sums are zeros if the topic had done nothing by then.
 /// None: the text is not a sample.
 fn parse(text: &str, topic: &TopicName) -> Option<TopicSample> {
-    let mut lines = text.lines();
-    let at_ms = lines.next()?.strip_prefix(LAYOUT)?.trim().parse().ok()?;
-    let own = lines.find_map(|line| line.strip_prefix(topic.as_str())?.strip_prefix(' '));
+    let at_ms = moment_ms(text)?;
+    let own = text.lines().skip(1).find_map(|line| line.strip_prefix(topic.as_str())?.strip_prefix(' '));
     let Some(own) = own else { return Some(TopicSample { at_ms, sums: Sums::default() }) };
     let mut numbers = own.split(' ').map_while(|n| n.parse().ok());
     let mut sums = [0; Sums::COUNT];
@@ -92,6 +101,69 @@ pub fn read_topic(run_dir: &Path, now_ms: i64, topic: &TopicName) -> io::Result<
     Ok(samples.windows(2).filter_map(point).collect())
 }
 
+/// Returns how much was done on this host in one period of a rate, for each of these topics and rates: the mean of the
+/// last ten seconds, the last minute or the last ten minutes, as the rate is one of a second, a minute or an hour.
+/// `count` chooses what is counted. A topic is missing if there are no two samples.
+pub fn measured_rates<'a>(
+    run_dir: &Path,
+    now_ms: i64,
+    limited: impl Iterator<Item = (&'a TopicName, Rate)>,
+    count: fn(&Sums) -> u64,
+) -> io::Result<BTreeMap<TopicName, u64>> {
+    let mut newest = None;
+    let mut pairs = BTreeMap::new();
+    let mut rates = BTreeMap::new();
+    for (topic, limit) in limited {
+        if newest.is_none() {
+            newest = Some(nearest(run_dir, now_ms, now_ms, -1)?);
+        }
+        let Some(Some(last)) = &newest else { break };
+        let span_ms = quota::measured_span(limit).as_millis() as i64;
+        let first = match pairs.entry(span_ms) {
+            Entry::Occupied(first) => first.into_mut(),
+            Entry::Vacant(new) => new.insert(nearest(run_dir, now_ms, now_ms - span_ms, 1)?),
+        };
+        let Some((first, last)) =
+            first.as_deref().and_then(|text| parse(text, topic)).zip(parse(last, topic))
+        else {
+            continue;
+        };
+        // Samples may be missing. If the first ones are, few jobs in a short time are not a high rate.
+        let span = Duration::from_millis((last.at_ms - first.at_ms).max(span_ms) as u64);
+        if let Some(sums) = between(first.sums, last.sums).filter(|_| last.at_ms > first.at_ms) {
+            rates.insert(topic.clone(), quota::jobs_in_a_period(limit, count(&sums), span));
+        }
+    }
+    Ok(rates)
+}
+
+/// Returns how many jobs clients add on this host in one period of `add_rate`, for each topic that has one, as
+/// [`measured_rates`] does.
+pub fn add_rates<'a>(
+    run_dir: &Path,
+    now_ms: i64,
+    topics: impl Iterator<Item = &'a Topic>,
+) -> io::Result<BTreeMap<TopicName, u64>> {
+    let limited = topics.filter_map(|topic| Some((&topic.name, topic.add_rate?)));
+    measured_rates(run_dir, now_ms, limited, |sums| sums.written)
+}
+
+/// Returns the sample of `at_ms`, or the nearest one before it (`way` -1) or after it (`way` 1). None: there is none.
+fn nearest(run_dir: &Path, now_ms: i64, at_ms: i64, way: i64) -> io::Result<Option<String>> {
+    let step = SHORT.step(at_ms);
+    for step in (0..SHORT.count).map(|n| step + n * way).take_while(|step| *step <= SHORT.step(now_ms)) {
+        let place = step.rem_euclid(SHORT.count).to_string();
+        match fs::read_to_string(folder(run_dir).join(place)) {
+            Ok(text) if moment_ms(&text).is_some_and(|at_ms| SHORT.step(at_ms) == step) => {
+                return Ok(Some(text));
+            }
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,5 +199,33 @@ mod tests {
         fs::write(folder(dir.path()).join("3"), "dq-topics-0 5\n").unwrap();
         fs::write(folder(dir.path()).join("4"), format!("{LAYOUT} {now_ms}\nt 1 2")).unwrap();
         assert!(read_topic(dir.path(), now_ms, &name("t")).unwrap().len() > 110);
+    }
+
+    #[test]
+    fn a_use_of_add_rate_is_the_mean_of_a_span() {
+        let dir = tempfile::tempdir().unwrap();
+        let topic = |name: &str, jobs, seconds| Topic {
+            add_rate: Some(Rate { jobs, per: Duration::from_secs(seconds) }),
+            ..Topic::new(TopicName::new(name).unwrap(), "")
+        };
+        let topics = [topic("s", 100, 1), topic("m", 100, 60), topic("h", 100, 3600), topic("none", 1, 1)];
+        let now_ms = 1_800_000_000_000;
+        let rates = |now_ms| add_rates(dir.path(), now_ms, topics.iter()).unwrap();
+        assert!(rates(now_ms).is_empty(), "nothing was counted yet");
+        for step in 0..=130_u64 {
+            // In the last minute twice as many jobs are added as before, and in the last ten seconds three times.
+            let written = 10 * (step + step.saturating_sub(118) + step.saturating_sub(128));
+            let sums = ["s", "m", "h"]
+                .map(|name| (MetricSubject::Topic(name.into()), Sums { written, ..Sums::default() }));
+            write(dir.path(), now_ms + step as i64 * 5000, &sums).unwrap();
+        }
+        let rates = rates(now_ms + 130 * 5000 + 2000);
+        let rate = |name: &str| rates[&TopicName::new(name).unwrap()];
+        assert_eq!((rate("s"), rate("m"), rate("h"), rate("none")), (6, 260, 8040, 0));
+        assert_eq!(
+            add_rates(dir.path(), now_ms + 3_600_000, topics.iter()).unwrap(),
+            BTreeMap::new(),
+            "too old"
+        );
     }
 }

@@ -25,6 +25,19 @@ pub(super) fn span() -> Schema {
         .into()
 }
 
+/// The id of a job.
+pub(super) fn id() -> Schema {
+    let text = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1)).examples(["42"]);
+    OneOfBuilder::new()
+        .item(text)
+        .item(ObjectBuilder::new().schema_type(Type::Number))
+        .item(ObjectBuilder::new().schema_type(Type::Null))
+        .description(Some(
+            "Unique in its topic, at most 256 bytes. A number counts as its text; it has no exponent. If it is missing, dq makes one, from the Idempotency-Key if given.",
+        ))
+        .into()
+}
+
 /// A number of bytes.
 pub(super) fn size() -> Schema {
     let text = ObjectBuilder::new().schema_type(Type::String).examples(["10MiB"]);
@@ -114,6 +127,19 @@ pub(super) struct AttemptMade {
     /// What went wrong.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     error: String,
+}
+
+/// Why a job waits. Beside these members, it has the data of its code (docs/HTTP.md).
+#[derive(ToSchema, Serialize)]
+pub(super) struct Waiting {
+    /// The reason, for programs, such as `paused`.
+    code: String,
+    /// The reason, for people.
+    text: String,
+    /// Other reasons, which hold the job back too.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false, value_type = Vec<Object>)]
+    also: Vec<serde_json::Value>,
 }
 
 /// What happened to jobs.

@@ -60,6 +60,9 @@ local function store(topic, n, alike, first, shared_flags, shared_due)
     if its_due ~= due then
       due = its_due
       at = moment(due)
+      -- A due time in the past means now. So the lateness and the oldest ready job count from the add. Jobs of the spool
+      -- keep their due time, because they may have waited for long: see catch_up.
+      if at < now and not KEYS[3] then at = now end
       waiting = at > now
       score = text(waiting and at * 4 + rank or rank * 1e15 + at)
       if waiting and (not earliest or at * 4 + rank < earliest) then earliest = at * 4 + rank end

@@ -1,0 +1,373 @@
+//! Why a job waits. Pure: what is known about the job and its topic goes in, and the reasons come out. Each reason has
+//! a code for programs and a sentence for people.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::job::{Attempt, State};
+use crate::json_time::rfc3339;
+use crate::topic::{Rate, Undelivered};
+
+/// From this part of a rate on, the rate holds jobs back. Measured over seconds, no rate is reached exactly.
+const RATE_REACHED: f64 = 0.8;
+
+/// What is known about a job.
+#[derive(Debug, Clone, Copy)]
+pub struct WaitingJob<'a> {
+    /// Its state.
+    pub state: State,
+    /// When it is due, Unix milliseconds.
+    pub due_ms: i64,
+    /// How many attempts were begun.
+    pub attempts: u32,
+    /// The last attempt that is known.
+    pub last: Option<&'a Attempt>,
+    /// Whether it is in the spool of this host.
+    pub is_spooled: bool,
+}
+
+/// What is known about the topic of a job, and about the consumers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WaitingTopic {
+    /// Why no jobs of the topic are delivered.
+    pub undelivered: Option<Undelivered>,
+    /// The pause of the topic, if it is paused.
+    pub pause: Option<Pause>,
+    /// The circuit of the topic, if it is not closed.
+    pub circuit: Option<CircuitReason>,
+    /// `max_in_flight`, if the topic has it.
+    pub max_in_flight: Option<u32>,
+    /// `rate`, if the topic has it, and how many callbacks began in one period of it.
+    pub rate: Option<(Rate, u64)>,
+    /// How many jobs of the topic are ready, and how many are leased.
+    pub ready: u64,
+    /// How many jobs of the topic are leased.
+    pub leased: u64,
+    /// How many jobs of all topics are leased.
+    pub leased_of_all: u64,
+    /// How many callbacks the consumers of this host run at once.
+    pub workers: u64,
+}
+
+/// The pause of a topic.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Pause {
+    /// Who paused it, as in the audit log. None: this is not known, or not for the reader.
+    pub by: Option<String>,
+    /// Since when it is paused, Unix milliseconds. None: this is not known.
+    pub since_ms: Option<i64>,
+}
+
+/// A circuit that is not closed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CircuitReason {
+    /// Since when it is not closed, Unix milliseconds.
+    pub since_ms: i64,
+    /// When its pause ends or ended, Unix milliseconds.
+    pub until_ms: i64,
+    /// Whether it is half open: one job at a time is let through.
+    #[serde(skip)]
+    pub is_half_open: bool,
+    /// The failure that opened it.
+    pub reason: String,
+}
+
+/// A reason why a job waits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "code", rename_all = "snake_case")]
+pub enum WaitingReason {
+    /// It is in the spool.
+    Spooled,
+    /// It is not due yet.
+    NotDue {
+        /// When it is due, Unix milliseconds.
+        due_ms: i64,
+    },
+    /// An attempt failed, and the next one is not due yet.
+    Retry {
+        /// The number of the attempt that failed.
+        attempt: u32,
+        /// Why it failed.
+        error: String,
+        /// When the next attempt is due, Unix milliseconds.
+        due_ms: i64,
+    },
+    /// It is due, but no timer has made it ready yet.
+    NotPromoted {
+        /// When it was due, Unix milliseconds.
+        due_ms: i64,
+    },
+    /// Its topic is not registered.
+    Unregistered,
+    /// Its topic is held.
+    Held {
+        /// Why.
+        why: String,
+    },
+    /// Its topic has the mode `pull`.
+    Pull,
+    /// Its topic is paused.
+    Paused(Pause),
+    /// The circuit of its topic is open.
+    CircuitOpen(CircuitReason),
+    /// The circuit of its topic is half open.
+    CircuitHalfOpen(CircuitReason),
+    /// As many jobs of its topic are in flight as `max_in_flight` allows.
+    MaxInFlight {
+        /// The limit.
+        limit: u32,
+        /// How many jobs of the topic are leased.
+        used: u64,
+    },
+    /// Callbacks of its topic begin as fast as `rate` allows.
+    Rate {
+        /// The limit.
+        limit: String,
+        /// How many callbacks begin in one period of it.
+        used: String,
+    },
+    /// This host has no consumer.
+    NoConsumer,
+    /// All workers are busy.
+    WorkersBusy {
+        /// How many callbacks the consumers of this host run at once.
+        workers: u64,
+        /// How many jobs of all topics are leased.
+        leased: u64,
+    },
+    /// Nothing holds it back: a consumer leases it next, or other jobs are before it.
+    Ready {
+        /// How many jobs of the topic are ready.
+        ready: u64,
+    },
+}
+
+impl WaitingReason {
+    /// Returns why a job waits now, the most decisive reason first. The list is empty if the job does not wait: it is
+    /// leased or a dead letter.
+    pub fn all(job: WaitingJob<'_>, topic: &WaitingTopic, now_ms: i64) -> Vec<WaitingReason> {
+        let mut reasons = Vec::new();
+        if job.is_spooled {
+            reasons.push(WaitingReason::Spooled);
+        }
+        match job.state {
+            State::Leased | State::Dead => return Vec::new(),
+            State::Delayed if job.due_ms > now_ms => reasons.push(WaitingReason::until_due(job)),
+            State::Delayed if !job.is_spooled => {
+                reasons.push(WaitingReason::NotPromoted { due_ms: job.due_ms });
+            }
+            State::Delayed | State::Ready => {}
+        }
+        reasons.extend(WaitingReason::of_topic(topic));
+        if job.state == State::Ready {
+            reasons.extend(WaitingReason::of_limits(topic));
+            if reasons.is_empty() {
+                reasons.push(WaitingReason::Ready { ready: topic.ready });
+            }
+        }
+        reasons
+    }
+
+    fn until_due(job: WaitingJob<'_>) -> WaitingReason {
+        let due_ms = job.due_ms;
+        match job.last.filter(|_| job.attempts > 0) {
+            None => WaitingReason::NotDue { due_ms },
+            Some(last) => {
+                let status = last.status.map(|status| format!("status {status}"));
+                let error =
+                    if last.error.is_empty() { status.unwrap_or_default() } else { last.error.clone() };
+                WaitingReason::Retry { attempt: last.number, error, due_ms }
+            }
+        }
+    }
+
+    /// What holds back all jobs of a topic.
+    fn of_topic(topic: &WaitingTopic) -> Vec<WaitingReason> {
+        let undelivered = topic.undelivered.clone().map(|why| match why {
+            Undelivered::Unregistered => WaitingReason::Unregistered,
+            Undelivered::Held(why) => WaitingReason::Held { why },
+            Undelivered::Pull => WaitingReason::Pull,
+        });
+        let paused = topic.pause.clone().map(WaitingReason::Paused);
+        let circuit = topic.circuit.clone().map(|circuit| match circuit.is_half_open {
+            true => WaitingReason::CircuitHalfOpen(circuit),
+            false => WaitingReason::CircuitOpen(circuit),
+        });
+        [undelivered, paused, circuit].into_iter().flatten().collect()
+    }
+
+    /// What holds back jobs that are ready.
+    fn of_limits(topic: &WaitingTopic) -> Vec<WaitingReason> {
+        let in_flight = topic.max_in_flight.filter(|limit| topic.leased >= u64::from(*limit));
+        let is_reached = |(limit, used): &(Rate, u64)| *used as f64 >= f64::from(limit.jobs) * RATE_REACHED;
+        let rate = topic.rate.filter(is_reached).map(|(limit, used)| {
+            let used = Rate { jobs: u32::try_from(used).unwrap_or(u32::MAX), ..limit };
+            WaitingReason::Rate { limit: limit.to_string(), used: used.to_string() }
+        });
+        let busy = match topic.workers {
+            0 => Some(WaitingReason::NoConsumer),
+            workers if topic.leased_of_all >= workers => {
+                Some(WaitingReason::WorkersBusy { workers, leased: topic.leased_of_all })
+            }
+            _ => None,
+        };
+        let in_flight = in_flight.map(|limit| WaitingReason::MaxInFlight { limit, used: topic.leased });
+        [in_flight, rate, busy].into_iter().flatten().collect()
+    }
+}
+
+impl fmt::Display for WaitingReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WaitingReason::Spooled => f.write_str(
+                "its node does not answer, or jobs are being moved: the job waits on the disk of this host",
+            ),
+            WaitingReason::NotDue { due_ms } => write!(f, "the job is due at {}", rfc3339(*due_ms)),
+            WaitingReason::Retry { attempt, error, due_ms } => {
+                write!(f, "attempt {attempt} failed: {error}; the next one is due at {}", rfc3339(*due_ms))
+            }
+            WaitingReason::NotPromoted { due_ms } => {
+                write!(f, "the job was due at {}, and no timer has made it ready yet", rfc3339(*due_ms))
+            }
+            WaitingReason::Unregistered => Undelivered::Unregistered.fmt(f),
+            WaitingReason::Held { why } => Undelivered::Held(why.clone()).fmt(f),
+            WaitingReason::Pull => Undelivered::Pull.fmt(f),
+            WaitingReason::Paused(Pause { by, since_ms }) => {
+                f.write_str("the topic is paused")?;
+                since_ms.map_or(Ok(()), |ms| write!(f, " since {}", rfc3339(ms)))?;
+                by.as_ref().map_or(Ok(()), |by| write!(f, " by {by}"))
+            }
+            WaitingReason::CircuitOpen(CircuitReason { since_ms, until_ms, reason, .. }) => {
+                let (since, until) = (rfc3339(*since_ms), rfc3339(*until_ms));
+                write!(f, "the circuit of the topic is open since {since}, at least until {until}: {reason}")
+            }
+            WaitingReason::CircuitHalfOpen(CircuitReason { since_ms, reason, .. }) => {
+                write!(
+                    f,
+                    "the circuit of the topic lets one job at a time through, since {}: {reason}",
+                    rfc3339(*since_ms)
+                )
+            }
+            WaitingReason::MaxInFlight { limit, used } => {
+                write!(f, "{used} jobs of the topic are in flight, and its max_in_flight is {limit}")
+            }
+            WaitingReason::Rate { limit, used } => {
+                write!(f, "{used} callbacks of the topic begin, and its rate is {limit}")
+            }
+            WaitingReason::NoConsumer => f.write_str("this host has no consumer: consume.processes is 0"),
+            WaitingReason::WorkersBusy { workers, leased } => {
+                write!(
+                    f,
+                    "all workers may be busy: {leased} jobs are leased, and this host has {workers} workers"
+                )
+            }
+            WaitingReason::Ready { ready: 0 | 1 } => f.write_str("a consumer leases the job next"),
+            WaitingReason::Ready { ready } => {
+                write!(f, "{ready} jobs of the topic are ready, and each waits for its turn")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW_MS: i64 = 1_800_000_000_000;
+
+    fn job(state: State, due_ms: i64) -> WaitingJob<'static> {
+        WaitingJob { state, due_ms, attempts: 0, last: None, is_spooled: false }
+    }
+
+    fn texts(job: WaitingJob<'_>, topic: &WaitingTopic) -> Vec<String> {
+        WaitingReason::all(job, topic, NOW_MS).iter().map(ToString::to_string).collect()
+    }
+
+    fn ready(topic: WaitingTopic) -> Vec<String> {
+        texts(job(State::Ready, NOW_MS), &WaitingTopic { workers: 100, ..topic })
+    }
+
+    #[test]
+    fn a_delayed_job_waits_for_its_due_time_or_its_retry() {
+        let topic = WaitingTopic::default();
+        let due = NOW_MS + 60_000;
+        assert_eq!(texts(job(State::Delayed, due), &topic), ["the job is due at 2027-01-15T08:01:00.000Z"]);
+        let last = Attempt {
+            number: 2,
+            at_ms: 0,
+            took_ms: 1,
+            status: Some(503),
+            answer: String::new(),
+            error: "status 503".into(),
+        };
+        let failed = WaitingJob { attempts: 2, last: Some(&last), ..job(State::Delayed, due) };
+        assert_eq!(
+            texts(failed, &topic),
+            ["attempt 2 failed: status 503; the next one is due at 2027-01-15T08:01:00.000Z"]
+        );
+        let late = texts(job(State::Delayed, NOW_MS), &topic);
+        assert!(late[0].contains("no timer has made it ready"), "{late:?}");
+        let paused = WaitingTopic { pause: Some(Pause::default()), ..topic.clone() };
+        assert_eq!(texts(job(State::Delayed, due), &paused)[1], "the topic is paused");
+        let spooled = WaitingJob { is_spooled: true, ..job(State::Delayed, NOW_MS) };
+        assert!(matches!(texts(spooled, &topic).as_slice(), [one] if one.contains("disk of this host")));
+        for state in [State::Leased, State::Dead] {
+            assert_eq!(texts(job(state, NOW_MS), &paused), Vec::<String>::new(), "it does not wait");
+        }
+    }
+
+    #[test]
+    fn a_ready_job_waits_for_its_topic_or_a_worker() {
+        let none = WaitingTopic::default;
+        let circuit = |is_half_open| {
+            Some(CircuitReason { since_ms: 0, until_ms: 1000, is_half_open, reason: "timeout".into() })
+        };
+        let pause = Pause { by: Some("account ann".into()), since_ms: Some(NOW_MS) };
+        let rate = |used| Some(("100/m".parse().unwrap(), used));
+        for (topic, text) in [
+            (none(), "a consumer leases the job next"),
+            (WaitingTopic { ready: 7, ..none() }, "7 jobs of the topic are ready"),
+            (
+                WaitingTopic { undelivered: Some(Undelivered::Unregistered), ..none() },
+                "the topic is not registered",
+            ),
+            (
+                WaitingTopic { undelivered: Some(Undelivered::Held("PUT".into())), ..none() },
+                "the topic is held: PUT",
+            ),
+            (
+                WaitingTopic { pause: Some(pause), ..none() },
+                "the topic is paused since 2027-01-15T08:00:00.000Z by account ann",
+            ),
+            (
+                WaitingTopic { circuit: circuit(false), ..none() },
+                "the circuit of the topic is open since 1970",
+            ),
+            (WaitingTopic { circuit: circuit(true), ..none() }, "the circuit of the topic lets one job"),
+            (
+                WaitingTopic { max_in_flight: Some(5), leased: 5, ..none() },
+                "5 jobs of the topic are in flight, and its max_in_flight is 5",
+            ),
+            (WaitingTopic { max_in_flight: Some(5), leased: 4, ..none() }, "a consumer leases"),
+            (
+                WaitingTopic { rate: rate(80), ..none() },
+                "80/m callbacks of the topic begin, and its rate is 100/m",
+            ),
+            (WaitingTopic { rate: rate(79), ..none() }, "a consumer leases"),
+            (WaitingTopic { leased_of_all: 100, ..none() }, "all workers may be busy: 100 jobs"),
+        ] {
+            let texts = ready(topic);
+            assert!(texts.len() == 1 && texts[0].starts_with(text), "{text:?}: {texts:?}");
+        }
+        assert!(texts(job(State::Ready, 0), &none())[0].starts_with("this host has no consumer"));
+    }
+
+    #[test]
+    fn a_reason_has_a_code_and_its_data() {
+        let paused = WaitingReason::Paused(Pause { by: None, since_ms: Some(7) });
+        let json = serde_json::to_value(paused).unwrap();
+        assert_eq!(json, serde_json::json!({"code": "paused", "by": null, "since_ms": 7}));
+        assert_eq!(serde_json::to_value(WaitingReason::Pull).unwrap()["code"], "pull");
+    }
+}

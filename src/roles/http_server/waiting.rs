@@ -1,0 +1,138 @@
+//! Why a job waits, as the API shows it. Gathers what the store, the registry and the counters know; `model::waiting`
+//! decides.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::api::{Api, Reader};
+use super::nodes::on_thread;
+use host::now_ms;
+use model::job::{State, TopicName};
+use model::scope::Need;
+use model::topic::Rate;
+use model::waiting::{CircuitReason, Pause, WaitingJob, WaitingReason, WaitingTopic};
+use store::{CircuitState, CircuitView, View};
+use telemetry::history;
+
+/// How long the registry may take to say who paused a topic.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// In how many of the last entries of the audit log the pause is looked for.
+const ENTRIES: usize = 1000;
+
+/// Why a job waits: the most decisive reason, and the other reasons.
+#[derive(Debug, Serialize)]
+pub(super) struct WaitingShown {
+    #[serde(flatten)]
+    reason: ReasonShown,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    also: Vec<ReasonShown>,
+}
+
+/// A reason: its code, its data, and its sentence.
+#[derive(Debug, Serialize)]
+struct ReasonShown {
+    #[serde(flatten)]
+    reason: WaitingReason,
+    text: String,
+}
+
+impl WaitingShown {
+    fn new(reasons: Vec<WaitingReason>) -> Option<WaitingShown> {
+        let shown = |reason: WaitingReason| ReasonShown { text: reason.to_string(), reason };
+        let mut reasons = reasons.into_iter().map(shown);
+        reasons.next().map(|reason| WaitingShown { reason, also: reasons.collect() })
+    }
+}
+
+impl Api {
+    /// Returns why a job waits. None: it does not wait.
+    pub(super) async fn waiting(&self, view: &View, reader: &Reader) -> Option<WaitingShown> {
+        if matches!(view.state, State::Leased | State::Dead) {
+            return None;
+        }
+        let job = WaitingJob {
+            state: view.state,
+            due_ms: view.due_ms,
+            attempts: view.attempts,
+            last: view.attempts_log.last(),
+            is_spooled: view.is_spooled,
+        };
+        let mut topic = self.hindrances(&view.key.topic, reader).await;
+        if view.state == State::Ready {
+            self.add_limits(&view.key.topic, &mut topic).await;
+        }
+        WaitingShown::new(WaitingReason::all(job, &topic, now_ms()))
+    }
+
+    /// Returns what holds back all jobs of a topic.
+    async fn hindrances(&self, name: &TopicName, reader: &Reader) -> WaitingTopic {
+        let held_back = self.paused().await;
+        let (is_paused, circuit) = held_back.state_of(name.as_str()).unwrap_or_default();
+        let pause = match is_paused {
+            true => Some(self.pause_of(name, reader).await),
+            false => None,
+        };
+        let undelivered = self.topics.borrow().undelivered(name.as_str());
+        WaitingTopic { undelivered, pause, circuit: circuit.map(circuit_reason), ..WaitingTopic::default() }
+    }
+
+    /// Returns what the audit log knows of the pause of a topic. Only administrators see who made it.
+    async fn pause_of(&self, name: &TopicName, reader: &Reader) -> Pause {
+        let asked = self.registrar.ask(|registry| registry.audit(None, ENTRIES));
+        let entries = match tokio::time::timeout(PATIENCE, asked).await {
+            Ok(Ok(entries)) => entries,
+            Ok(Err(_)) | Err(_) => return Pause::default(),
+        };
+        let of_topic =
+            entries.into_iter().map(|(_, entry)| entry).filter(|entry| entry.target == name.as_str());
+        // The log has the latest entry first. Repeated pauses change nothing, so the first of them counts.
+        let pauses = of_topic
+            .take_while(|entry| entry.action != "topic.resume")
+            .filter(|entry| entry.action == "topic.pause");
+        pauses.last().map_or_else(Pause::default, |entry| Pause {
+            by: Some(entry.who).filter(|who| !who.is_empty() && reader.permits(Need::Admin)),
+            since_ms: Some(entry.at_ms),
+        })
+    }
+
+    /// Adds the limits of a topic and how far they are used, and whether the workers are busy.
+    async fn add_limits(&self, name: &TopicName, topic: &mut WaitingTopic) {
+        if let Some((counts, _)) = self.metrics.counts().await {
+            let own = counts.get(name);
+            topic.ready = own.map_or(0, |own| own.ready);
+            topic.leased = own.map_or(0, |own| own.leased);
+            topic.leased_of_all = counts.values().map(|one| one.leased).sum();
+        }
+        let consume = &self.settings.consume;
+        topic.workers = u64::from(consume.processes) * u64::from(consume.concurrency);
+        if let Ok(known) = self.topic(name) {
+            topic.max_in_flight = known.max_in_flight;
+            topic.rate = match known.rate {
+                Some(rate) => self.callback_rate(name, rate).await.map(|used| (rate, used)),
+                None => None,
+            };
+        }
+    }
+
+    /// Returns how many callbacks of a topic begin on this host in one period of a rate.
+    async fn callback_rate(&self, name: &TopicName, rate: Rate) -> Option<u64> {
+        let own = name.clone();
+        let measured = move |run_dir: &Path| {
+            let limited = std::iter::once((&own, rate));
+            history::measured_rates(run_dir, now_ms(), limited, |sums| sums.attempts)
+        };
+        on_thread(self, measured).await.ok()?.ok()?.remove(name)
+    }
+}
+
+fn circuit_reason(view: &CircuitView) -> CircuitReason {
+    CircuitReason {
+        since_ms: view.since_ms,
+        until_ms: view.until_ms,
+        is_half_open: view.state == CircuitState::HalfOpen,
+        reason: view.reason.clone(),
+    }
+}
