@@ -6,7 +6,7 @@ use std::time::Duration;
 use rusqlite::{OptionalExtension, Row, params};
 
 use super::flow::{self, ReadyTopics};
-use super::records::{ENDED, ended};
+use super::records::{ended, ended_columns};
 use super::write::Write;
 use super::{browse, row};
 use crate::{
@@ -194,14 +194,18 @@ pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Re
     let Some(tid) = w.topic(&settlement.key.topic)? else { return Ok(Settled::Stale) };
     if settlement.outcome == Outcome::Ack {
         let (id, keeping) = (settlement.key.id.as_str(), w.keeping(tid)?);
-        let gone =
-            w.db.prepare_cached(&format!(
-                "DELETE FROM job WHERE seq = ?1 AND state = 3 AND token = ?3 AND replaced_due_ms IS NULL AND tid = ?4
-                 AND id = ?5 RETURNING {ENDED}"
+        // A RETURNING clause would cost more than a query of its own.
+        let row = w
+            .db
+            .prepare_cached(concat!(
+                "SELECT ",
+                ended_columns!(),
+                " FROM job WHERE seq = ?1 AND state = 3 AND token = ?3 AND replaced_due_ms IS NULL AND tid = ?4 AND id = ?5"
             ))?
             .query_row(params![seq, keeping.with_body, token, tid, id], ended)
             .optional()?;
-        if let Some(row) = gone {
+        if let Some(row) = row {
+            w.db.prepare_cached("DELETE FROM job WHERE seq = ?1")?.execute([seq])?;
             if keeping.is_on() {
                 w.record_row(tid, id, Ending::Delivered, row, settlement.attempt.as_ref())?;
             }

@@ -64,8 +64,12 @@ pub(super) struct EndedRow {
 }
 
 /// The columns of an [`EndedRow`]. The second parameter says whether bodies are kept.
-pub(super) const ENDED: &str = "stamp_us, due_ms, attempts, attempts_log, CASE WHEN ?2 THEN body END,
-                                CASE WHEN ?2 THEN headers END";
+macro_rules! ended_columns {
+    () => {
+        "stamp_us, due_ms, attempts, attempts_log, CASE WHEN ?2 THEN body END, CASE WHEN ?2 THEN headers END"
+    };
+}
+pub(super) use ended_columns;
 
 pub(super) fn ended(row: &Row<'_>) -> rusqlite::Result<EndedRow> {
     Ok(EndedRow {
@@ -108,8 +112,10 @@ impl Write<'_> {
         if !keeping.is_on() {
             return Ok(());
         }
-        let sql = format!("SELECT {ENDED} FROM job WHERE seq = ?1");
-        let row = self.db.prepare_cached(&sql)?.query_row(params![seq, keeping.with_body], ended)?;
+        let row = self
+            .db
+            .prepare_cached(concat!("SELECT ", ended_columns!(), " FROM job WHERE seq = ?1"))?
+            .query_row(params![seq, keeping.with_body], ended)?;
         self.record_row(tid, id, ending, row, None)
     }
 
