@@ -890,10 +890,12 @@ fn attempts_that_were_made_before_count<F: Fixture>(f: &F) {
 fn a_job_keeps_its_headers_as_long_as_it_lives_and_no_other_has_them<F: Fixture>(f: &F) {
     let mut s = f.open();
     let headers = |json: &str| model::headers::Headers::parse(json).unwrap();
+    let path = model::destination::Destination::from_path("/m/7?x='1,:'").ok();
     let (some, none) = (
         headers(
             r#"{"x-a": "h\"{\\", "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}"#,
-        ),
+        )
+        .with_destination(path),
         headers("{}"),
     );
     let with = |id: &str, headers: &model::headers::Headers| NewJob {
@@ -944,7 +946,11 @@ fn a_job_keeps_its_headers_as_long_as_it_lives_and_no_other_has_them<F: Fixture>
     let redriven = view(&mut *s);
     assert_eq!((redriven.attempts, &redriven.headers, redriven.attempts_log.len()), (0, &some, 10));
     // The headers are changed and removed, and the log of attempts stays.
-    let change = |headers| Change { headers: Some(headers), ..Change::default() };
+    let change = |headers: model::headers::Headers| Change {
+        destination: Some(headers.destination().cloned()),
+        headers: Some(headers.with_destination(None)),
+        ..Change::default()
+    };
     assert_eq!(s.change(&key("t", "i"), &change(headers(r#"{"c": "1"}"#))).unwrap(), Changed::Done);
     assert_eq!((view(&mut *s).headers, view(&mut *s).attempts_log.len()), (headers(r#"{"c": "1"}"#), 10));
     assert_eq!(s.change(&key("t", "i"), &change(none.clone())).unwrap(), Changed::Done);
@@ -967,6 +973,33 @@ fn a_job_keeps_its_headers_as_long_as_it_lives_and_no_other_has_them<F: Fixture>
     assert_eq!((held.attempt, &held.headers), (1, &none));
     assert_eq!(settle(&mut *s, &held, Outcome::Ack), Settled::Done);
     assert_eq!(counts(&mut *s, "t"), [0; 4]);
+}
+
+fn headers_and_the_path_of_a_job_change_one_without_the_other<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let headers = |json: &str| model::headers::Headers::parse(json).unwrap();
+    let path = |text: &str| Some(model::destination::Destination::from_path(text).unwrap());
+    let (a, b) = (headers(r##"{"#a": "1", "x-b": "\":,}"}"##), headers(r#"{"c": "3"}"#));
+    let to_headers = |to: &model::headers::Headers| Change { headers: Some(to.clone()), ..Change::default() };
+    let to_path =
+        |to: Option<model::destination::Destination>| Change { destination: Some(to), ..Change::default() };
+    add(&mut *s, &[job("t", "i", LONG)]);
+    for (change, expected) in [
+        (to_path(path("/1")), headers("{}").with_destination(path("/1"))),
+        (to_headers(&a), a.clone().with_destination(path("/1"))),
+        (to_path(path("?x=2")), a.clone().with_destination(path("?x=2"))),
+        (to_headers(&b), b.clone().with_destination(path("?x=2"))),
+        (to_headers(&headers("{}")), headers("{}").with_destination(path("?x=2"))),
+        (to_headers(&a), a.clone().with_destination(path("?x=2"))),
+        (to_path(None), a.clone()),
+        (to_path(None), a.clone()),
+        (Change { destination: Some(path("/3")), ..to_headers(&b) }, b.clone().with_destination(path("/3"))),
+        (Change { priority: Some(Priority::High), ..Change::default() }, b.with_destination(path("/3"))),
+        (Change { destination: Some(None), ..to_headers(&headers("{}")) }, headers("{}")),
+    ] {
+        assert_eq!(s.change(&key("t", "i"), &change), Ok(Changed::Done));
+        assert_eq!(s.get(&key("t", "i")).unwrap().unwrap().headers, expected, "{change:?}");
+    }
 }
 
 fn a_lease_that_is_answered_later_is_nobodys_and_is_settled_by_its_token<F: Fixture>(f: &F) {
@@ -1779,6 +1812,7 @@ contract! {
     without_a_limit_no_expired_lease_is_the_last
     attempts_that_were_made_before_count
     a_job_keeps_its_headers_as_long_as_it_lives_and_no_other_has_them
+    headers_and_the_path_of_a_job_change_one_without_the_other
     a_lease_that_is_answered_later_is_nobodys_and_is_settled_by_its_token
     all_handles_have_one_secret_a_lane
     a_letter_is_redriven_or_removed_and_the_others_of_its_id_stay

@@ -258,6 +258,7 @@ export default {
   'job.added': 'Added',
   'job.body': 'Body',
   'job.headers': 'Own headers',
+  'job.path': 'Own path',
   'job.facts': 'Job',
   'job.waited': 'Waiting',
   'job.died': 'Died',

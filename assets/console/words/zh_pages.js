@@ -258,6 +258,7 @@ export default {
   'job.added': '写入',
   'job.body': '内容',
   'job.headers': '任务请求头',
+  'job.path': '任务路径',
   'job.facts': '任务信息',
   'job.waited': '已等待',
   'job.died': '成为死信',

@@ -1,0 +1,136 @@
+//! Jobs that do not go to the callback of their topic as it is.
+
+use std::process::Command;
+
+use crate::support::http::Http;
+use crate::support::{Daemon, SECOND, Sink, eventually, topic};
+use cli::Answer;
+use serde_json::{Value, json};
+
+fn dq(daemon: &Daemon, words: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dq"));
+    let run_dir = daemon.dir.path().join("var/run");
+    let output = command.args(words).arg("--run-dir").arg(run_dir).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Waits until a job has arrived, and returns the path and the query of its last call.
+fn arrived(sink: &Sink, id: &str) -> String {
+    let call = eventually(10 * SECOND, id, || {
+        sink.calls().into_iter().rev().find(|call| call.header("dq-job-id") == id)
+    });
+    if call.query.is_empty() { call.path } else { format!("{}?{}", call.path, call.query) }
+}
+
+fn job(http: &mut Http, id: &str) -> Value {
+    http.get(&format!("/v1/topics/t/jobs/{id}")).is(200)
+}
+
+#[test]
+fn a_path_goes_with_its_job_whatever_happens_to_the_job() {
+    let sink = Sink::answering(|call| match call.header("dq-attempt") {
+        "1" => Answer::new(503, "again"),
+        _ if call.header("dq-job-id") == "dies" => Answer::new(410, "gone"),
+        _ => Answer::new(200, "ok"),
+    });
+    let daemon = Daemon::start(&topic("t", &sink, "retry = [\"10ms\"]\nmax_attempts = 3"));
+    let mut http = Http::tcp(&daemon);
+    // By TCP, HTTP and the command line.
+    let add = json!({"cmd": "add", "topic": "t", "id": "tcp", "body": 1, "delay": "1s", "path": "/merchants/7?x=1"});
+    assert_eq!(daemon.client().ask(&add).unwrap()["code"], 1);
+    let shown = daemon.client().ask(&json!({"cmd": "get", "topic": "t", "id": "tcp"})).unwrap();
+    assert_eq!(shown["job"]["path"], "/merchants/7?x=1");
+    http.ask("POST", "/v1/topics/t/jobs", &json!({"id": "http", "body": 1, "path": "?shop=7"})).is(201);
+    dq(&daemon, &["add", "t", "1", "--id", "cli", "--path", "/m/7"]);
+    for (id, path) in [("tcp", "/hook/merchants/7?x=1"), ("http", "/hook?shop=7"), ("cli", "/hook/m/7")] {
+        eventually(10 * SECOND, id, || (sink.deliveries().get(id) == Some(&2)).then_some(()));
+        assert_eq!(arrived(&sink, id), path);
+    }
+    // It is changed alone, shown, and kept by a change of something else.
+    let dies = json!({"id": "dies", "body": 1, "delay": "1h", "path": "/1", "headers": {"x-a": "1"}});
+    http.ask("POST", "/v1/topics/t/jobs", &dies).is(201);
+    http.ask("PATCH", "/v1/topics/t/jobs/dies", &json!({"path": "/2"})).is(204);
+    http.ask("PATCH", "/v1/topics/t/jobs/dies", &json!({"headers": {"x-b": "2"}})).is(204);
+    let listed = http.get("/v1/topics/t/jobs?state=delayed").is(200);
+    let shown = job(&mut http, "dies");
+    assert_eq!((&shown["path"], &shown["headers"]), (&json!("/2"), &json!({"x-b": "2"})));
+    assert_eq!(listed["jobs"][0]["path"], "/2");
+    assert!(dq(&daemon, &["get", "t", "dies"]).contains("path      /2\n"));
+    // A dead letter keeps it, and so does the job after a redrive and another death.
+    http.ask("POST", "/v1/topics/t/jobs/dies/run", &Value::Null).is(204);
+    for calls in [2, 4] {
+        eventually(10 * SECOND, "death", || (job(&mut http, "dies")["state"] == "dead").then_some(()));
+        assert_eq!(sink.deliveries()["dies"], calls);
+        assert_eq!(
+            (arrived(&sink, "dies").as_str(), &job(&mut http, "dies")["path"]),
+            ("/hook/2", &json!("/2"))
+        );
+        http.ask("POST", "/v1/topics/t/dead/redrive", &json!({"ids": ["dies"]})).is(200);
+    }
+    // Null removes it, and a replacement has none.
+    let again = json!({"id": "dies", "body": 1, "delay": "1h", "path": "/1"});
+    http.ask("POST", "/v1/topics/t/jobs", &again);
+    http.ask("PATCH", "/v1/topics/t/jobs/dies", &json!({"path": null})).is(204);
+    assert_eq!(job(&mut http, "dies").get("path"), None);
+}
+
+#[test]
+fn a_path_that_could_leave_the_callback_is_refused() {
+    let sink = Sink::start();
+    let daemon = Daemon::start(&topic("t", &sink, ""));
+    let (mut http, mut client) = (Http::tcp(&daemon), daemon.client());
+    http.ask("POST", "/v1/topics/t/jobs", &json!({"id": "a", "body": 1, "delay": "1h"})).is(201);
+    for path in [
+        "//evil.example",
+        "/../admin",
+        "/%2e%2e/admin",
+        "@evil.example",
+        "/a\\b",
+        "/a#b",
+        "/a b",
+        "/a\r\nx: y",
+        "",
+        "a",
+    ] {
+        let new = json!({"body": 1, "path": path});
+        http.ask("POST", "/v1/topics/t/jobs", &new).is_problem(422, "bad_field", Some("path"));
+        let change = json!({ "path": path });
+        http.ask("PATCH", "/v1/topics/t/jobs/a", &change).is_problem(422, "bad_field", Some("path"));
+        let add = json!({"cmd": "add", "topic": "t", "id": "b", "body": 1, "path": path});
+        let answer = client.ask(&add).unwrap();
+        assert_eq!((&answer["code"], &answer["err"]), (&json!(0), &json!("bad_field")), "{answer}");
+    }
+    http.ask("POST", "/v1/topics/t/jobs", &json!({"body": 1, "path": 7})).is_problem(
+        422,
+        "bad_field",
+        Some("path"),
+    );
+    assert_eq!(job(&mut http, "a").get("path"), None);
+    assert_eq!(sink.count(), 0);
+}
+
+#[test]
+fn neither_a_redirect_nor_a_new_callback_takes_a_job_elsewhere() {
+    let elsewhere = Sink::start();
+    let target = elsewhere.url();
+    let first = Sink::answering(move |_| Answer::new(302, "").with("location", target.clone()));
+    let second = Sink::start();
+    let daemon = Daemon::start("");
+    let mut http = Http::tcp(&daemon);
+    let registered =
+        json!({"callback": format!("{}?key=1", first.url()), "retry": ["10ms"], "max_attempts": 2});
+    http.ask("PUT", "/v1/topics/t", &registered).is(201);
+    for (id, delay) in [("a", "0s"), ("b", "1h")] {
+        let new = json!({"id": id, "body": 1, "delay": delay, "path": "/7?x=1"});
+        http.ask("POST", "/v1/topics/t/jobs", &new).is(201);
+    }
+    eventually(10 * SECOND, "death", || (job(&mut http, "a")["state"] == "dead").then_some(()));
+    assert_eq!((arrived(&first, "a").as_str(), first.count()), ("/hook/7?key=1&x=1", 2));
+    // The path is appended to the callback as it is at the delivery.
+    let callback = format!("http://{}/new/?key=2", second.address);
+    http.ask("PATCH", "/v1/topics/t", &json!({ "callback": callback })).is(200);
+    http.ask("POST", "/v1/topics/t/jobs/b/run", &Value::Null).is(204);
+    assert_eq!(arrived(&second, "b"), "/new/7?key=2&x=1");
+    assert_eq!((first.count(), elsewhere.count()), (2, 0));
+}
