@@ -66,6 +66,10 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "PATH")]
     path: Option<String>,
 
+    /// A URL that is called for this job in place of the topic's callback; job_hosts of the topic must list its host
+    #[arg(long, value_name = "URL", conflicts_with = "path")]
+    callback: Option<String>,
+
     /// A key for repeats: a second add with the same key adds nothing, and gets the answer of the first
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
@@ -131,6 +135,7 @@ impl Arguments {
         }
         put(&mut fields, "headers", (!headers.is_empty()).then_some(headers))?;
         put(&mut fields, "path", self.path.as_ref())?;
+        put(&mut fields, "url", self.callback.as_ref())?;
         if let Some((name, value)) = self.when.field()? {
             put(&mut fields, name, Some(value))?;
         }

@@ -2,8 +2,8 @@
 //! that is called. Pure.
 //!
 //! A job may be added by somebody who may not change its topic. So a path never leads to another host, nor out of the
-//! path of the callback, however often a receiver or a proxy unescapes it. The rules are checked at the add, and again
-//! for each delivery, because the topic may have changed since then.
+//! path of the callback, however often a receiver or a proxy unescapes it. A URL leads only to hosts that the topic
+//! lists. The rules are checked at the add, and again for each delivery, because the topic may have changed since then.
 
 use std::borrow::Cow;
 
@@ -22,6 +22,8 @@ const LAYERS_MAX: usize = 3;
 pub enum Destination {
     /// A path, a query, or both. They are appended to the callback of the topic.
     Path(String),
+    /// A URL that is called in place of the callback of the topic.
+    Url(String),
 }
 
 /// Why a destination is refused, and what would be accepted.
@@ -51,6 +53,21 @@ pub enum BadDestination {
     /// The path has a segment such as `..`.
     #[error("it has a segment of dots alone, which leads out of the callback's path")]
     Dots,
+    /// Both a path and a URL are given.
+    #[error("path and url exclude each other: give one of them")]
+    Both,
+    /// It is not an http or https URL with a host.
+    #[error("it is not an http or https URL with a host, such as \"https://shop7.example/hook\"")]
+    NoUrl,
+    /// The URL has a user or a password.
+    #[error("it has a user or a password: credentials belong into the headers of the topic")]
+    User,
+    /// The topic does not list the host. Holds host and port, and the topic.
+    #[error("job_hosts of topic {1} does not list {0}")]
+    Host(String, String),
+    /// The callback of the topic is https, and the URL is http. Holds the topic.
+    #[error("it is http, but the callback of topic {0} is https: use https")]
+    Plain(String),
     /// The callback has changed so that the URL would have another host, or cannot be read.
     #[error("together with the callback of the topic it is no valid URL")]
     Joined,
@@ -63,10 +80,44 @@ impl Destination {
         Ok(Destination::Path(path.to_owned()))
     }
 
+    /// Checks a URL and makes a destination from it. Whether its host is allowed depends on the topic
+    /// ([`Destination::url`]).
+    pub fn from_url(url: &str) -> Result<Destination, BadDestination> {
+        parse_url(url)?;
+        Ok(Destination::Url(url.to_owned()))
+    }
+
+    /// Checks the path or the URL of a job, and makes a destination from it. None: there is neither of them.
+    pub fn from_fields(path: Option<&str>, url: Option<&str>) -> Result<Option<Destination>, BadDestination> {
+        match (path, url) {
+            (None, None) => Ok(None),
+            (Some(path), None) => Destination::from_path(path).map(Some),
+            (None, Some(url)) => Destination::from_url(url).map(Some),
+            (Some(_), Some(_)) => Err(BadDestination::Both),
+        }
+    }
+
     /// Returns the path that is appended to the callback.
     pub fn path(&self) -> Option<&str> {
         match self {
             Destination::Path(path) => Some(path),
+            Destination::Url(_) => None,
+        }
+    }
+
+    /// Returns the URL that is called in place of the callback.
+    pub fn own_url(&self) -> Option<&str> {
+        match self {
+            Destination::Url(url) => Some(url),
+            Destination::Path(_) => None,
+        }
+    }
+
+    /// Returns the name of the field by which clients give it.
+    pub fn field(&self) -> &'static str {
+        match self {
+            Destination::Path(_) => "path",
+            Destination::Url(_) => "url",
         }
     }
 
@@ -82,11 +133,33 @@ impl Destination {
                     _ => Err(BadDestination::Joined),
                 }
             }
+            Destination::Url(url) => {
+                let uri = parse_url(url)?;
+                let name = || topic.name.to_string();
+                if !topic.lists_host(&uri) {
+                    let host = uri.authority().map_or("", |host| host.as_str()).to_owned();
+                    return Err(BadDestination::Host(host, name()));
+                }
+                let is_secure = topic.callback.get(..6).is_some_and(|s| s.eq_ignore_ascii_case("https:"));
+                if is_secure && uri.scheme_str() != Some("https") {
+                    return Err(BadDestination::Plain(name()));
+                }
+                Ok(url.clone())
+            }
         }
     }
 }
 
 impl Topic {
+    /// Returns why a job of the topic may not have this destination. None: it may.
+    pub fn refuse_destination(&self, destination: &Destination) -> Option<BadDestination> {
+        match destination {
+            // A path is appended to any callback.
+            Destination::Path(path) => check_path(path).err(),
+            Destination::Url(_) => destination.url(self).err(),
+        }
+    }
+
     /// Returns the URL that is called for a job with this destination. None: the callback of the topic.
     pub fn url_for(&self, destination: Option<&Destination>) -> Result<Cow<'_, str>, BadDestination> {
         match destination {
@@ -109,6 +182,30 @@ fn join(callback: &str, path: &str) -> String {
     let queries: Vec<&str> = [own, query].into_iter().filter(|query| !query.is_empty()).collect();
     let mark = if queries.is_empty() { "" } else { "?" };
     format!("{place}{path}{mark}{}", queries.join("&"))
+}
+
+/// Checks what a URL of a job needs with every topic.
+fn parse_url(text: &str) -> Result<Uri, BadDestination> {
+    if text.len() > DESTINATION_MAX {
+        return Err(BadDestination::TooLong);
+    }
+    let (scheme, rest) = text.split_once("://").ok_or(BadDestination::NoUrl)?;
+    let (authority, rest) = rest.split_at(rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len()));
+    if authority.contains('@') {
+        return Err(BadDestination::User);
+    }
+    check_text(rest)?;
+    let uri: Uri = text.parse().map_err(|_| BadDestination::NoUrl)?;
+    let is_http = ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
+    let port = authority.rsplit(']').next().and_then(|rest| rest.split_once(':')).map(|(_, port)| port);
+    // What is no port would be replaced by the default port.
+    let is_port = port.is_none() || uri.port_u16().is_some_and(|port| port > 0);
+    let has_host = uri.host().is_some_and(|host| !host.is_empty());
+    if is_http && is_port && has_host && uri.authority().is_some_and(|whole| whole.as_str() == authority) {
+        Ok(uri)
+    } else {
+        Err(BadDestination::NoUrl)
+    }
 }
 
 fn check_path(text: &str) -> Result<(), BadDestination> {
@@ -289,6 +386,60 @@ mod tests {
             let stored = Destination::Path(path.to_owned());
             assert!(stored.url(&topic("https://h/hooks")).is_err(), "{path:?}");
         }
+    }
+
+    #[test]
+    fn a_url_leads_only_to_hosts_that_the_topic_lists() {
+        let mut topic = topic("http://h/hooks?key=k");
+        topic.job_hosts = ["*.example.com", "shop.example:8443", "https://broken"].map(str::to_owned).into();
+        for url in
+            ["https://shop7.example.com/hook?x=1&y=%20", "http://shop.example:8443", "HTTP://A.example.com/"]
+        {
+            let destination = Destination::from_url(url).unwrap();
+            assert_eq!(destination.url(&topic).as_deref(), Ok(url));
+        }
+        let long = format!("https://a.example.com/{}", "x".repeat(DESTINATION_MAX));
+        for (url, wrong) in [
+            ("", "not an http"),
+            ("a.example.com/hook", "not an http"),
+            ("//a.example.com/hook", "not an http"),
+            ("ftp://a.example.com/", "not an http"),
+            ("file:///etc/passwd", "not an http"),
+            ("https:///a.example.com", "not an http"),
+            ("https://a.example.com:/", "not an http"),
+            ("https://a.example.com:0/", "not an http"),
+            ("https://a.example.com:99999/", "not an http"),
+            ("https://a.example.com evil/", "not an http"),
+            ("https://evil.example/", "does not list evil.example"),
+            ("https://evil.example/a.example.com", "does not list evil.example"),
+            ("https://evil.example?a.example.com", "does not list evil.example"),
+            ("https://evil.example#.example.com/", "must be escaped"),
+            ("https://evil.example\\.example.com/", "must be escaped"),
+            ("https://a.example.com@evil.example/", "user or a password"),
+            ("https://u:p@a.example.com/", "user or a password"),
+            ("https://a.example.com/a#f", "must be escaped"),
+            ("https://a.example.com/a b", "must be escaped"),
+            ("https://a.example.com/\r\nHost: x", "must be escaped"),
+            ("https://a.example.com/%", "hexadecimal"),
+            ("https://169.254.169.254/", "does not list"),
+            ("https://broken/", "does not list broken"),
+            (&long, "bytes"),
+        ] {
+            let stored = Destination::Url(url.to_owned());
+            let why = stored.url(&topic).expect_err(url).to_string();
+            assert!(why.contains(wrong), "{url}: {why}");
+            if !wrong.contains("does not list") {
+                assert_eq!(Destination::from_url(url).unwrap_err().to_string(), why);
+            }
+        }
+        // The list and the callback are those of the delivery.
+        let stored = Destination::from_url("http://a.example.com/").unwrap();
+        assert_eq!(topic.refuse_destination(&stored), None);
+        topic.callback = "HTTPS://h/".to_owned();
+        assert_eq!(stored.url(&topic), Err(BadDestination::Plain("t".to_owned())));
+        (topic.callback, topic.job_hosts) = ("http://h/".to_owned(), Vec::new());
+        assert!(matches!(stored.url(&topic), Err(BadDestination::Host(..))));
+        assert_eq!(Destination::from_fields(Some("/a"), Some("http://a/")), Err(BadDestination::Both));
     }
 
     proptest! {

@@ -1,6 +1,6 @@
 //! The headers that a job carries to its receiver: which ones are allowed, and the text that a store keeps. Pure.
 //!
-//! The text also has the job's destination, as a pseudo-header in the manner of HTTP/2: `:path`. It is the first
+//! The text also has the job's destination, as a pseudo-header in the manner of HTTP/2: `:path` or `:url`. It is the first
 //! member. No header has such a name, and the release before this one sends no header with such a name.
 
 use std::collections::BTreeMap;
@@ -47,6 +47,9 @@ pub enum BadHeaders {
 /// The name that a path has in the text of a store.
 const PATH: &str = ":path";
 
+/// The name that a URL has in the text of a store.
+const URL: &str = ":url";
+
 /// The headers of a job, by name, and its destination. Names are in lower case.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Headers {
@@ -86,7 +89,8 @@ impl Headers {
     /// so that it does not prevent the delivery.
     pub fn trusted(text: &str) -> Headers {
         let mut by_name: BTreeMap<String, String> = serde_json::from_str(text).unwrap_or_default();
-        let destination = by_name.remove(PATH).map(Destination::Path);
+        let (path, url) = (by_name.remove(PATH), by_name.remove(URL));
+        let destination = path.map(Destination::Path).or(url.map(Destination::Url));
         Headers { by_name, destination }
     }
 
@@ -102,11 +106,13 @@ impl Headers {
 
     /// Returns the destination as the first member of [`Headers::to_text`]. Empty: there is none.
     pub fn destination_text(destination: Option<&Destination>) -> String {
-        match destination {
-            // A path has no character that JSON escapes, so scripts find its end.
-            Some(Destination::Path(path)) => format!("\"{PATH}\":{}", serde_json::Value::from(path.as_str())),
-            None => String::new(),
-        }
+        let (name, value) = match destination {
+            Some(Destination::Path(path)) => (PATH, path),
+            Some(Destination::Url(url)) => (URL, url),
+            None => return String::new(),
+        };
+        // Neither of them has a character that JSON escapes, so scripts find its end.
+        format!("\"{name}\":{}", serde_json::Value::from(value.as_str()))
     }
 
     /// Returns the headers as one line of JSON. Empty: there are no headers.
@@ -219,7 +225,10 @@ mod tests {
         assert_eq!(alone.to_text(), r#"{":path":"/a?x='1'"}"#);
         let both = Headers::parse(r##"{"#a": "1", "x-b": "2"}"##).unwrap().with_destination(Some(path));
         assert_eq!(both.to_text(), r##"{":path":"/a?x='1'","#a":"1","x-b":"2"}"##);
-        for headers in [alone, both] {
+        let url = Destination::from_url("https://[::1]:9/a?x=1").unwrap();
+        let with_url = both.clone().with_destination(Some(url));
+        assert!(with_url.to_text().starts_with(r##"{":url":"https://[::1]:9/a?x=1","#a""##));
+        for headers in [alone, both, with_url] {
             assert!(!headers.is_empty());
             assert_eq!(Headers::trusted(&headers.to_text()), headers);
         }

@@ -111,6 +111,77 @@ fn a_path_that_could_leave_the_callback_is_refused() {
 }
 
 #[test]
+fn a_url_of_a_job_goes_to_the_listed_hosts_alone() {
+    let (sink, listed, other) = (Sink::start(), Sink::start(), Sink::start());
+    let hosts =
+        format!("job_hosts = [\"{}\", \"*.example.com\"]\nheaders = {{ x-key = \"k\" }}", listed.address);
+    let more = "retry = [\"10ms\"]\nmax_attempts = 1\nsecrets = [\"a-secret\"]";
+    let daemon = Daemon::start(&(topic("t", &sink, &format!("{hosts}\n{more}")) + &topic("none", &sink, "")));
+    let (mut http, mut client) = (Http::tcp(&daemon), daemon.client());
+    let good = format!("http://{}/shop7?x=1", listed.address);
+    http.ask("POST", "/v1/topics/t/jobs", &json!({"id": "http", "body": 1, "url": good})).is(201);
+    let add = json!({"cmd": "add", "topic": "t", "id": "tcp", "body": 1, "url": good});
+    assert_eq!(client.ask(&add).unwrap()["code"], 1);
+    dq(&daemon, &["add", "t", "1", "--id", "cli", "--callback", &good]);
+    for id in ["http", "tcp", "cli"] {
+        assert_eq!(arrived(&listed, id), "/shop7?x=1");
+    }
+    let call = &listed.calls()[0];
+    assert_eq!((call.header("x-key"), call.header("host")), ("k", listed.address.to_string().as_str()));
+    assert!(call.header("webhook-signature").starts_with("v1,"));
+    // Other hosts are refused, and all of them by a topic without a list.
+    let bad = format!("http://{}/", other.address);
+    for (name, url) in
+        [("t", &*bad), ("none", &*good), ("t", "http://a@b.example.com/"), ("t", "http://example.com/")]
+    {
+        let add = json!({"body": 1, "url": url});
+        let path = format!("/v1/topics/{name}/jobs");
+        http.ask("POST", &path, &add).is_problem(422, "bad_field", Some("url"));
+        let add = json!({"cmd": "add", "topic": name, "id": "x", "body": 1, "url": url});
+        let answer = client.ask(&add).unwrap();
+        assert!(answer["err"] == "bad_field" && answer["msg"].as_str().unwrap().contains("url"), "{answer}");
+    }
+    let both = json!({"body": 1, "url": good, "path": "/a"});
+    http.ask("POST", "/v1/topics/t/jobs", &both).is_problem(422, "bad_field", Some("url"));
+    // A change replaces a path by a URL, and is checked as well.
+    let waits = json!({"id": "waits", "body": 1, "delay": "1h", "path": "/a"});
+    http.ask("POST", "/v1/topics/t/jobs", &waits).is(201);
+    let at = "/v1/topics/t/jobs/waits";
+    http.ask("PATCH", at, &json!({ "url": bad })).is_problem(422, "bad_field", Some("url"));
+    http.ask("PATCH", at, &json!({ "url": good })).is(204);
+    let shown = job(&mut http, "waits");
+    assert_eq!((&shown["url"], shown.get("path")), (&json!(good), None));
+    assert!(dq(&daemon, &["get", "t", "waits"]).contains(&format!("url       {good}\n")));
+    assert_eq!((sink.count(), other.count()), (0, 0));
+}
+
+#[test]
+fn a_host_that_is_no_longer_listed_gets_nothing_more() {
+    let (sink, listed) = (Sink::start(), Sink::start());
+    let daemon = Daemon::start("");
+    let mut http = Http::tcp(&daemon);
+    // The guard holds for URLs of jobs too.
+    let hosts = json!([listed.address.to_string(), "169.254.169.254"]);
+    let registered = json!({"callback": sink.url(), "job_hosts": hosts, "max_attempts": 1});
+    http.ask("PUT", "/v1/topics/t", &registered).is(201);
+    for (id, url) in [("a", listed.url()), ("meta", "http://169.254.169.254/latest".to_owned())] {
+        let new = json!({"id": id, "body": 1, "delay": "1h", "url": url});
+        http.ask("POST", "/v1/topics/t/jobs", &new).is(201);
+    }
+    let error = |http: &mut Http, id: &str| {
+        http.ask("POST", &format!("/v1/topics/t/jobs/{id}/run"), &Value::Null).is(204);
+        let dead = eventually(10 * SECOND, id, || Some(job(http, id)).filter(|job| job["state"] == "dead"));
+        dead["log"][0]["error"].as_str().unwrap().to_owned()
+    };
+    let guarded = error(&mut http, "meta");
+    assert!(guarded.contains("169.254.169.254 is not called"), "{guarded}");
+    http.ask("PATCH", "/v1/topics/t", &json!({"job_hosts": []})).is(200);
+    let refused = error(&mut http, "a");
+    assert!(refused.contains(&format!("job_hosts of topic t does not list {}", listed.address)), "{refused}");
+    assert_eq!((sink.count(), listed.count()), (0, 0));
+}
+
+#[test]
 fn neither_a_redirect_nor_a_new_callback_takes_a_job_elsewhere() {
     let elsewhere = Sink::start();
     let target = elsewhere.url();

@@ -68,7 +68,7 @@ fn a_topic_is_shown_as_it_was_given_and_its_secrets_never() {
     let daemon = daemon_with(&sink, "");
     let given = json!({
         "name": "t", "title": "中 \"orders\"", "mode": "push", "callback": sink.url(), "method": "POST",
-        "payload": "form", "headers": {"x-shop": "7"}, "job_headers": ["cookie"], "tenant": "shop", "max_pending": 1000, "max_bytes": "10MiB", "add_rate": "30/m", "delay": "1h30m", "timeout": "1s500ms", "success": "non_empty",
+        "payload": "form", "headers": {"x-shop": "7"}, "job_headers": ["cookie"], "job_hosts": ["*.example.com", "[::1]:9000"], "tenant": "shop", "max_pending": 1000, "max_bytes": "10MiB", "add_rate": "30/m", "delay": "1h30m", "timeout": "1s500ms", "success": "non_empty",
         "connect_timeout": "200ms", "tls_verify": false, "re_notify_flag": "{res.code} != 0", "max_notifications": 100, "retry": "exponential", "retry_base": "2s", "retry_cap": "10m",
         "max_attempts": 4, "retry_on": ["5xx", "connect"], "answer_later": "2h",
         "max_in_flight": 5, "rate": "6/m", "breaker_failures": 3, "breaker_pause": "20s", "catch_up": "spread 10m", "durability": "fsync", "priority": "high", "alert": ["a@example.com"],

@@ -983,6 +983,8 @@ fn headers_and_the_path_of_a_job_change_one_without_the_other<F: Fixture>(f: &F)
     let to_headers = |to: &model::headers::Headers| Change { headers: Some(to.clone()), ..Change::default() };
     let to_path =
         |to: Option<model::destination::Destination>| Change { destination: Some(to), ..Change::default() };
+    let url = model::destination::Destination::from_url("https://[::1]:9/a?x='1',").ok();
+    let again = url.clone();
     add(&mut *s, &[job("t", "i", LONG)]);
     for (change, expected) in [
         (to_path(path("/1")), headers("{}").with_destination(path("/1"))),
@@ -991,6 +993,9 @@ fn headers_and_the_path_of_a_job_change_one_without_the_other<F: Fixture>(f: &F)
         (to_headers(&b), b.clone().with_destination(path("?x=2"))),
         (to_headers(&headers("{}")), headers("{}").with_destination(path("?x=2"))),
         (to_headers(&a), a.clone().with_destination(path("?x=2"))),
+        (to_path(url.clone()), a.clone().with_destination(url.clone())),
+        (to_headers(&b), b.clone().with_destination(url)),
+        (to_headers(&a), a.clone().with_destination(again)),
         (to_path(None), a.clone()),
         (to_path(None), a.clone()),
         (Change { destination: Some(path("/3")), ..to_headers(&b) }, b.clone().with_destination(path("/3"))),

@@ -48,6 +48,7 @@ fn page(job: &Job, now_ms: i64) -> String {
     let headers: Vec<String> = job.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
     facts.extend((!headers.is_empty()).then(|| ("headers", headers.join(", "))));
     facts.extend(job.path.clone().map(|path| ("path", path)));
+    facts.extend(job.url.clone().map(|url| ("url", url)));
     facts.extend([
         ("added", moment(job.added_ms)),
         ("priority", format!("{:?}", job.priority).to_lowercase()),

@@ -47,6 +47,7 @@ pub(super) struct Job {
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
     pub path: Option<String>,
+    pub url: Option<String>,
     #[serde(default)]
     pub log: Vec<Attempt>,
     pub body: Box<RawValue>,

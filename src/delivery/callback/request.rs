@@ -78,9 +78,9 @@ impl RequestParts {
             };
             Fields::from_body(&delivery.body).with(marks, zone)
         };
-        let url = topic.url_for(delivery.destination.as_ref()).map_err(|e| match delivery.destination {
-            Some(Destination::Path(_)) => format!("the path of the job cannot be used: {e}"),
-            None => e.to_string(),
+        let url = topic.url_for(delivery.destination.as_ref()).map_err(|e| {
+            let field = delivery.destination.as_ref().map_or("path", Destination::field);
+            format!("the {field} of the job cannot be used: {e}")
         })?;
         let (uri, body, content_type) = match (&topic.method, topic.payload) {
             (topic::Method::Other(text), _) => return Err(format!("the method {text:?} cannot be used")),

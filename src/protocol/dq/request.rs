@@ -166,9 +166,11 @@ impl<'a> Request<'a> {
     }
 
     fn destination(&self) -> Result<Option<Destination>, Refusal> {
-        let Some(raw) = self.get("path") else { return Ok(None) };
-        let destination = Destination::from_path(&string("path", raw)?);
-        destination.map(Some).map_err(|e| Refusal::new("bad_field", format!("path: {e}")))
+        let text = |field| self.get(field).map(|raw| string(field, raw)).transpose();
+        let (path, url) = (text("path")?, text("url")?);
+        let destination = Destination::from_fields(path.as_deref(), url.as_deref());
+        let field = if url.is_some() { "url" } else { "path" };
+        destination.map_err(|e| Refusal::new("bad_field", format!("{field}: {e}")))
     }
 
     fn due(&self, clock: LocalClock<'_>) -> Result<Option<Due>, Refusal> {
@@ -381,6 +383,8 @@ mod tests {
             (job(r#","headers":[1]"#), "bad_field", ["headers", "object"]),
             (job(r#","path":7"#), "bad_field", ["path", "string"]),
             (job(r#","path":"/../a""#), "bad_field", ["path", "dots"]),
+            (job(r#","url":"ftp://h/""#), "bad_field", ["url", "https"]),
+            (job(r#","url":"http://h/","path":"/a""#), "bad_field", ["url", "path"]),
             (r#"{"cmd":"madd","jobs":{}}"#.to_owned(), "bad_field", ["jobs", "list"]),
         ] {
             let refusal = parse_text(&json).expect_err(&json);

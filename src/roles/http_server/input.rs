@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::access::Caller;
-use super::callback_fields::{destination, headers};
+use super::callback_fields::{changed_destination, destination, headers};
 use super::cursor;
 use super::problem::Problem;
 use super::schema;
@@ -120,6 +120,8 @@ pub(super) struct NewJobRequest<'a> {
     headers: Option<&'a RawValue>,
     #[schema(schema_with = schema::job_path, required = false)]
     path: Option<String>,
+    #[schema(schema_with = schema::job_url, required = false)]
+    url: Option<String>,
 }
 
 /// A job's own limit of attempts.
@@ -191,7 +193,11 @@ pub(super) fn job(
         on_conflict: new.on_conflict.unwrap_or(if_taken),
         max_attempts: new.max_attempts.map(|Count(n)| n),
         attempts: 0,
-        headers: headers(new.headers, topic)?.with_destination(destination(new.path.as_deref())?),
+        headers: headers(new.headers, topic)?.with_destination(destination(
+            new.path.as_deref(),
+            new.url.as_deref(),
+            topic,
+        )?),
         quota: quota.cloned(),
     })
 }
@@ -273,6 +279,10 @@ pub(super) struct JobChangeRequest<'a> {
     #[serde(default, deserialize_with = "given")]
     #[schema(schema_with = schema::job_path, required = false)]
     path: Option<Option<String>>,
+    /// Null: the job goes to the callback of its topic.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(schema_with = schema::job_url, required = false)]
+    url: Option<Option<String>>,
 }
 
 /// Reads a change of a job of a topic.
@@ -284,11 +294,11 @@ pub(super) fn change(json: &[u8], topic: &Topic) -> Result<Change, Problem> {
         priority: given.priority,
         max_attempts: given.max_attempts.map(|limit| limit.map(|Count(n)| n)),
         headers: given.headers.map(|raw| headers(raw, topic)).transpose()?,
-        destination: given.path.map(|path| destination(path.as_deref())).transpose()?,
+        destination: changed_destination(given.path, given.url, topic)?,
         max_bytes: None,
     };
     if change == Change::default() {
-        let others = "give it, or run_at, body, priority, max_attempts, headers or path";
+        let others = "give it, or run_at, body, priority, max_attempts, headers, path or url";
         return Err(Problem::missing("delay", others));
     }
     Ok(Change { max_bytes: topic.max_bytes.map(|size| size.0), ..change })

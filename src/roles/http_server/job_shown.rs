@@ -51,6 +51,10 @@ pub(super) struct JobResponse<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     path: Option<&'a str>,
+    /// The URL that is called for this job in place of the callback of the topic.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    url: Option<&'a str>,
     /// The first two attempts and the last eight, the oldest first. What the receiver answered is only shown to callers
     /// with the scope `read` for the topic.
     #[schema(value_type = Vec<schema::AttemptMade>)]
@@ -80,6 +84,7 @@ impl<'a> JobResponse<'a> {
             spooled: view.is_spooled,
             headers: view.headers.by_name(),
             path: view.headers.destination().and_then(Destination::path),
+            url: view.headers.destination().and_then(Destination::own_url),
             log,
             // A damaged store may hold a body that is not JSON. It is shown as null.
             body: serde_json::from_str(view.body.as_str()).unwrap_or(RawValue::NULL),

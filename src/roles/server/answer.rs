@@ -163,6 +163,8 @@ pub(super) fn job_found(
         #[serde(skip_serializing_if = "Option::is_none")]
         path: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")]
+        url: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
         log: Option<&'a [Attempt]>,
     }
     let mut view = match found {
@@ -185,6 +187,7 @@ pub(super) fn job_found(
         spooled: view.is_spooled,
         headers: view.headers.by_name(),
         path: view.headers.destination().and_then(Destination::path),
+        url: view.headers.destination().and_then(Destination::own_url),
         log,
     };
     let mut json = Vec::new();

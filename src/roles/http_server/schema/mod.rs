@@ -83,6 +83,19 @@ pub(super) fn job_path() -> Schema {
         .into()
 }
 
+/// The URL that is called for a job in place of the callback of the topic.
+pub(super) fn job_url() -> Schema {
+    ObjectBuilder::new()
+        .schema_type(SchemaType::from_iter([Type::String, Type::Null]))
+        .max_length(Some(DESTINATION_MAX))
+        .description(Some(
+            "An http or https URL, which is called in place of the callback of the topic. `job_hosts` of the topic must \
+             list its host. `path` and `url` exclude each other.",
+        ))
+        .examples(["https://shop7.example/hook"])
+        .into()
+}
+
 /// Which ready jobs of a topic are delivered first.
 #[derive(ToSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
