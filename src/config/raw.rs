@@ -9,6 +9,7 @@ use super::units::{Size, Span};
 use model::settings::Guard;
 use model::settings::LogLimits;
 use model::strict_json::{StrictValue, UniqueFields};
+use model::topic::Rate;
 
 /// The whole file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -149,6 +150,16 @@ pub(super) struct Callback {
     pub ca_file: String,
     pub cert_file: String,
     pub key_file: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub host: Vec<CallbackHost>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct CallbackHost {
+    pub name: String,
+    pub max_in_flight: Option<u32>,
+    pub rate: Option<Rate>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -294,6 +305,7 @@ impl Default for Callback {
             ca_file: String::new(),
             cert_file: String::new(),
             key_file: String::new(),
+            host: Vec::new(),
         }
     }
 }

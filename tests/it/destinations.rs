@@ -1,9 +1,11 @@
 //! Jobs that do not go to the callback of their topic as it is.
 
 use std::process::Command;
+use std::time::Duration;
 
 use crate::support::http::Http;
-use crate::support::{Daemon, SECOND, Sink, eventually, topic};
+use crate::support::mariadb::MariaDb;
+use crate::support::{Daemon, SECOND, Sink, eventually, on_redis, topic};
 use cli::Answer;
 use serde_json::{Value, json};
 
@@ -13,6 +15,12 @@ fn dq(daemon: &Daemon, words: &[&str]) -> String {
     let output = command.args(words).arg("--run-dir").arg(run_dir).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// Starts a daemon with a registry.
+fn registering() -> Daemon {
+    let url = on_redis().then(|| MariaDb::shared().database().url().to_owned());
+    Daemon::start(&url.map_or(String::new(), |url| format!("[registry]\nurl = \"{url}\"\n")))
 }
 
 /// Waits until a job has arrived, and returns the path and the query of its last call.
@@ -158,7 +166,7 @@ fn a_url_of_a_job_goes_to_the_listed_hosts_alone() {
 #[test]
 fn a_host_that_is_no_longer_listed_gets_nothing_more() {
     let (sink, listed) = (Sink::start(), Sink::start());
-    let daemon = Daemon::start("");
+    let daemon = registering();
     let mut http = Http::tcp(&daemon);
     // The guard holds for URLs of jobs too.
     let hosts = json!([listed.address.to_string(), "169.254.169.254"]);
@@ -187,7 +195,7 @@ fn neither_a_redirect_nor_a_new_callback_takes_a_job_elsewhere() {
     let target = elsewhere.url();
     let first = Sink::answering(move |_| Answer::new(302, "").with("location", target.clone()));
     let second = Sink::start();
-    let daemon = Daemon::start("");
+    let daemon = registering();
     let mut http = Http::tcp(&daemon);
     let registered =
         json!({"callback": format!("{}?key=1", first.url()), "retry": ["10ms"], "max_attempts": 2});
@@ -204,4 +212,76 @@ fn neither_a_redirect_nor_a_new_callback_takes_a_job_elsewhere() {
     http.ask("POST", "/v1/topics/t/jobs/b/run", &Value::Null).is(204);
     assert_eq!(arrived(&second, "b"), "/new/7?key=2&x=1");
     assert_eq!((first.count(), elsewhere.count()), (2, 0));
+}
+
+/// Adds jobs that are due now, with a URL or without.
+fn add_many(http: &mut Http, topic: &str, prefix: &str, jobs: usize, url: Option<&str>) {
+    let job = |n: usize| json!({"id": format!("{prefix}{n}"), "body": n, "url": url});
+    let jobs: Vec<Value> = (0..jobs).map(job).collect();
+    let answer =
+        http.ask("POST", &format!("/v1/topics/{topic}/jobs/batch"), &json!({ "jobs": jobs })).is(200);
+    assert!(answer["results"].as_array().unwrap().iter().all(|one| one["status"] == 201), "{answer}");
+}
+
+/// Returns when the calls of a sink came, in Unix milliseconds, the earliest first.
+fn times(sink: &Sink) -> Vec<i64> {
+    let mut times: Vec<i64> = sink.calls().iter().map(|call| call.at_ms).collect();
+    times.sort_unstable();
+    times
+}
+
+#[test]
+fn a_host_at_its_limit_holds_up_no_job_of_another_host() {
+    const TOOK: Duration = Duration::from_millis(120);
+    let slow = Sink::answering(|_| Answer::new(200, "ok").after(TOOK));
+    let (quick, other) = (Sink::start(), Sink::start());
+    let daemon = Daemon::start(&format!(
+        "[consume]\nprocesses = 2\nconcurrency = 4\n{}{}{}[[callback.host]]\nname = \"{}\"\nmax_in_flight = 1\n",
+        topic("t", &quick, &format!("job_hosts = [\"{}\"]", slow.address)),
+        topic("own", &slow, ""),
+        topic("other", &other, ""),
+        slow.address
+    ));
+    let mut http = Http::tcp(&daemon);
+    // Of two topics, one of which has its other jobs behind those of the slow host.
+    add_many(&mut http, "t", "slow", 25, Some(&slow.url()));
+    add_many(&mut http, "own", "own", 15, None);
+    add_many(&mut http, "t", "quick", 50, None);
+    add_many(&mut http, "other", "other", 50, None);
+    quick.wait_for(50, 10 * SECOND);
+    other.wait_for(50, 10 * SECOND);
+    assert!(slow.count() < 30, "the slow host had {} calls before the others were done", slow.count());
+    slow.wait_for(40, 60 * SECOND);
+    let times = times(&slow);
+    let shortest = times.windows(2).map(|two| two[1] - two[0]).min().unwrap();
+    assert!(shortest >= TOOK.as_millis() as i64 - 5, "two calls within {shortest} ms");
+    assert!(slow.calls().iter().chain(&quick.calls()).all(|call| call.header("dq-attempt") == "1"));
+    assert_eq!((times.len(), slow.deliveries().len()), (40, 40));
+    eventually(10 * SECOND, "the end of all jobs", || {
+        let stats = http.get("/v1/stats").is(200);
+        let left = |one: &Value| ["delayed", "ready", "leased", "dead"].iter().all(|state| one[*state] == 0);
+        stats["topics"].as_array().unwrap().iter().all(left).then_some(())
+    });
+}
+
+#[test]
+fn the_rate_of_a_host_holds_for_all_its_topics_together() {
+    let (sink, quick) = (Sink::start(), Sink::start());
+    let daemon = Daemon::start(&format!(
+        "{}{}[[callback.host]]\nname = \"{}\"\nrate = \"20/s\"\n",
+        topic("t", &quick, &format!("job_hosts = [\"{}\"]", sink.address)),
+        topic("own", &sink, ""),
+        sink.address
+    ));
+    let mut http = Http::tcp(&daemon);
+    add_many(&mut http, "t", "a", 30, Some(&sink.url()));
+    add_many(&mut http, "own", "b", 30, None);
+    add_many(&mut http, "t", "quick", 30, None);
+    quick.wait_for(30, 5 * SECOND);
+    sink.wait_for(60, 30 * SECOND);
+    // A second has 20 tokens, and two more may have been saved.
+    let times = times(&sink);
+    let most = times.iter().map(|at| times.iter().filter(|t| (*at..at + 1000).contains(t)).count()).max();
+    assert!(most.unwrap() <= 24, "{most:?} calls in a second");
+    assert_eq!((times.len(), sink.deliveries().len()), (60, 60));
 }

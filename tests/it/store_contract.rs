@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Once};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use model::flow::LimitName;
 use model::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
 use model::letters::Pace;
 use model::quota::{AddRate, OverQuota, Quota, QuotaLimit};
@@ -766,6 +767,49 @@ fn a_job_handed_back_unused_has_its_attempt_back<F: Fixture>(f: &F) {
         assert_eq!(held.attempt, 1);
         assert_eq!(settle(&mut *s, &held, Outcome::HandBack), Settled::Done);
     }
+}
+
+fn a_postponed_job_is_due_later_and_has_its_attempt_back<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let headers = model::headers::Headers::parse(r#"{"a": "1"}"#).unwrap();
+    let new = NewJob { headers: headers.clone(), priority: Priority::High, ..job("t", "i", NOW) };
+    add(&mut *s, &[new]);
+    let held = lease_one(&mut *s, "t");
+    let attempt =
+        Attempt { number: 1, at_ms: 1, took_ms: 1, status: None, answer: String::new(), error: "no".into() };
+    let retry = Settlement { attempt: Some(attempt), ..settlement(&held, Outcome::Retry(NOW)) };
+    assert_eq!(all(s.settle(&[retry])), [Settled::Done]);
+    // The job has failed once, has headers and a priority: all of this stays.
+    for _ in 0..3 {
+        let held = lease_one(&mut *s, "t");
+        assert_eq!((held.key.id.as_str(), held.attempt), ("i", 2));
+        let due_ms = now_ms() + 100;
+        assert_eq!(settle(&mut *s, &held, Outcome::Postpone(Due::At(due_ms))), Settled::Done);
+        let view = s.get(&key("t", "i")).unwrap().unwrap();
+        assert_eq!((view.state, view.due_ms, view.attempts), (State::Delayed, due_ms, 1));
+        assert_eq!((view.attempts_log.len(), &view.headers, view.priority), (1, &headers, Priority::High));
+        sleep_past(due_ms);
+        assert_eq!(s.promote(9).unwrap().jobs, 1);
+    }
+    let held = lease_one(&mut *s, "t");
+    assert_eq!(settle(&mut *s, &held, Outcome::Postpone(Due::At(1))), Settled::Done);
+    assert_eq!(lease_one(&mut *s, "t").attempt, 2, "a moment that has passed means now");
+    // A replacement does not wait.
+    add(&mut *s, &[job("u", "i", NOW)]);
+    let held = lease_one(&mut *s, "u");
+    add(&mut *s, &[job("u", "i", NOW)]);
+    assert_eq!(settle(&mut *s, &held, Outcome::Postpone(LONG)), Settled::Stale);
+    assert_eq!(lease_one(&mut *s, "u").attempt, 1);
+}
+
+fn permits_of_a_host_are_not_those_of_a_topic<F: Fixture>(f: &F) {
+    let (mut a, mut b) = (f.open(), f.open());
+    let host = |want| PermitAsk { name: LimitName::from_host("t"), ..ask("t", 0, want) };
+    assert_eq!(granted(&mut *a, "a", host(3)), 3);
+    assert_eq!(granted(&mut *b, "b", host(9)), 2);
+    assert_eq!(granted(&mut *b, "b", ask("t", 0, 9)), 5);
+    assert_eq!(b.hand_back(&owner("a")).unwrap(), 0);
+    assert_eq!(granted(&mut *b, "b", PermitAsk { held: 2, ..host(9) }), 3, "a dead process holds none");
 }
 
 fn the_leases_of_a_dead_owner_come_back_and_a_poison_job_ends<F: Fixture>(f: &F) {
@@ -1570,7 +1614,7 @@ fn a_store_outlives_its_handles<F: Fixture>(f: &F) {
 }
 
 fn ask(t: &str, held: u32, want: u32) -> PermitAsk {
-    PermitAsk { topic: topic(t), held, want, max_in_flight: Some(5), rate: None, unused: 0 }
+    PermitAsk { name: LimitName::from(&topic(t)), held, want, max_in_flight: Some(5), rate: None, unused: 0 }
 }
 
 fn granted(store: &mut dyn Store, who: &str, ask: PermitAsk) -> u32 {
@@ -1608,7 +1652,7 @@ fn permits_of_all_processes_together_are_never_more_than_the_topic_allows<F: Fix
 fn a_rate_is_shared_by_all_processes<F: Fixture>(f: &F) {
     let (mut a, mut b) = (f.open(), f.open());
     let ask = |want, unused| PermitAsk {
-        topic: topic("t"),
+        name: LimitName::from(&topic("t")),
         held: 0,
         want,
         max_in_flight: None,
@@ -1633,7 +1677,7 @@ fn a_rate_is_shared_by_all_processes<F: Fixture>(f: &F) {
     assert!((900..1400).contains(&took.as_millis()), "10 came within {took:?}");
     // Both limits together: if one holds a permit back, the other is not used up.
     let both = PermitAsk { max_in_flight: Some(1), ..ask(5, 0) };
-    let other = PermitAsk { topic: topic("u"), ..both.clone() };
+    let other = PermitAsk { name: LimitName::from(&topic("u")), ..both.clone() };
     assert_eq!(granted(&mut *a, "a", other.clone()), 1);
     assert_eq!(granted(&mut *b, "b", other), 0);
 }
@@ -1810,6 +1854,8 @@ contract! {
     a_lease_that_runs_out_counts_and_ends_in_the_dead_letters
     an_extended_lease_holds_longer
     a_job_handed_back_unused_has_its_attempt_back
+    a_postponed_job_is_due_later_and_has_its_attempt_back
+    permits_of_a_host_are_not_those_of_a_topic
     the_leases_of_a_dead_owner_come_back_and_a_poison_job_ends
     an_exchange_settles_and_then_leases
     a_forecast_counts_delayed_jobs_by_when_they_become_due

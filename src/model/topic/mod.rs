@@ -3,7 +3,7 @@
 mod check;
 mod durability;
 mod header;
-mod job_host;
+mod host_pattern;
 mod problem;
 mod secret;
 mod setting;
@@ -20,6 +20,7 @@ use serde_json::{Map, Value};
 pub use self::check::InvalidTopic;
 pub use self::durability::Durability;
 pub use self::header::{is_guarded_header, is_own_header, is_same_header, refuse_header};
+pub use self::host_pattern::HostPattern;
 pub use self::secret::{new_secret, signing_key};
 use self::setting::{HOUR, LONGEST, settings};
 pub use self::setting::{Setting, SettingKind};

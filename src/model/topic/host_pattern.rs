@@ -1,14 +1,16 @@
-//! The hosts that the jobs of a topic may name in URLs of their own (`job_hosts`). Pure.
+//! The hosts that a setting names: those of jobs with URLs of their own (`job_hosts`), and those with limits
+//! (`callback.host`). Pure.
 
 use std::net::Ipv6Addr;
 
 use http::Uri;
+use serde::{Deserialize, Serialize};
 
 use crate::guard::literal;
 
-/// An entry of `job_hosts`: a host, with or without a port, or `*.` and the end of a host.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct JobHost {
+/// A host, with or without a port, or `*.` and the end of a host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostPattern {
     /// The first label of the host may be any.
     is_wildcard: bool,
     /// In lower case. An IPv6 address is in brackets.
@@ -17,9 +19,9 @@ pub(crate) struct JobHost {
     port: Option<u16>,
 }
 
-impl JobHost {
-    /// Reads an entry. None: it cannot be used.
-    pub(crate) fn parse(text: &str) -> Option<JobHost> {
+impl HostPattern {
+    /// Reads a pattern. None: it cannot be used.
+    pub fn parse(text: &str) -> Option<HostPattern> {
         let text = text.to_ascii_lowercase();
         let (is_wildcard, rest) = text.strip_prefix("*.").map_or((false, text.as_str()), |rest| (true, rest));
         let (host, port) = match rest.rsplit_once(':') {
@@ -40,11 +42,16 @@ impl JobHost {
             None if is_wildcard => !is_address && host.contains('.') && host.split('.').all(is_label),
             None => host.split('.').all(is_label),
         };
-        is_usable.then(|| JobHost { is_wildcard, host: host.to_owned(), port })
+        is_usable.then(|| HostPattern { is_wildcard, host: host.to_owned(), port })
+    }
+
+    /// Whether it stands for more than one host.
+    pub fn is_wildcard(&self) -> bool {
+        self.is_wildcard
     }
 
     /// Returns whether the entry stands for the host and the port of a URL.
-    pub(crate) fn matches(&self, url: &Uri) -> bool {
+    pub fn matches(&self, url: &Uri) -> bool {
         let default = if url.scheme_str() == Some("https") { 443 } else { 80 };
         let host = url.host().unwrap_or_default().to_ascii_lowercase();
         let is_host = match self.is_wildcard {
@@ -93,7 +100,7 @@ mod tests {
             ("[::1]", "http://[::1]/", true),
         ] {
             let Ok(uri) = url.parse() else { continue };
-            assert_eq!(JobHost::parse(entry).unwrap().matches(&uri), is_match, "{entry} {url}");
+            assert_eq!(HostPattern::parse(entry).unwrap().matches(&uri), is_match, "{entry} {url}");
         }
     }
 
@@ -125,7 +132,7 @@ mod tests {
             "::1",
             "中.example",
         ] {
-            assert_eq!(JobHost::parse(entry), None, "{entry}");
+            assert_eq!(HostPattern::parse(entry), None, "{entry}");
         }
     }
 }
