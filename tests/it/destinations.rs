@@ -285,3 +285,24 @@ fn the_rate_of_a_host_holds_for_all_its_topics_together() {
     assert!(most.unwrap() <= 24, "{most:?} calls in a second");
     assert_eq!((times.len(), sink.deliveries().len()), (60, 60));
 }
+
+#[test]
+fn a_backlog_of_a_host_at_its_limit_is_passed_quickly() {
+    let slow = Sink::answering(|_| Answer::new(200, "ok").after(Duration::from_millis(500)));
+    let quick = Sink::start();
+    let daemon = Daemon::start(&format!(
+        "{}[[callback.host]]\nname = \"{}\"\nmax_in_flight = 2\n",
+        topic("t", &quick, &format!("job_hosts = [\"{}\"]", slow.address)),
+        slow.address
+    ));
+    let mut http = Http::tcp(&daemon);
+    add_many(&mut http, "t", "slow", 3000, Some(&slow.url()));
+    add_many(&mut http, "t", "quick", 20, None);
+    quick.wait_for(20, 10 * SECOND);
+    // Nearly all jobs of the slow host are postponed, and not leased again and again.
+    let stats = http.get("/v1/stats").is(200);
+    assert!(stats["topics"][0]["delayed"].as_u64().unwrap() > 2500, "{stats}");
+    let before = slow.count();
+    slow.wait_for(before + 6, 10 * SECOND);
+    assert!(slow.calls().iter().all(|call| call.header("dq-attempt") == "1"));
+}
