@@ -22,6 +22,7 @@ use super::target::TargetOptions;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   dq add orders '{\"order\": 42}' --id 42 --delay 30m --header 'x-tenant: 7'
+  dq add orders '{\"order\": 42}' --path '/merchants/7'
   dq add orders @job.json --at '2026-12-01 23:50:50'
   echo '{\"order\": 42}' | dq add orders - --on-conflict keep
   dq add orders --batch jobs.ndjson --delay 1h")]
@@ -60,6 +61,14 @@ pub(super) struct Arguments {
     /// A header for the job's callbacks; may be given several times
     #[arg(long = "header", value_name = "NAME:VALUE", value_parser = header)]
     headers: Vec<(String, String)>,
+
+    /// A path or query that is appended to the topic's callback for this job, such as /merchants/7?x=1
+    #[arg(long, value_name = "PATH")]
+    path: Option<String>,
+
+    /// A URL that is called for this job in place of the topic's callback; job_hosts of the topic must list its host
+    #[arg(long, value_name = "URL", conflicts_with = "path")]
+    callback: Option<String>,
 
     /// A key for repeats: a second add with the same key adds nothing, and gets the answer of the first
     #[arg(long, value_name = "KEY")]
@@ -125,6 +134,8 @@ impl Arguments {
             }
         }
         put(&mut fields, "headers", (!headers.is_empty()).then_some(headers))?;
+        put(&mut fields, "path", self.path.as_ref())?;
+        put(&mut fields, "url", self.callback.as_ref())?;
         if let Some((name, value)) = self.when.field()? {
             put(&mut fields, name, Some(value))?;
         }

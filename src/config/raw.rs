@@ -10,6 +10,7 @@ use model::record::RECORDS_MAX;
 use model::settings::Guard;
 use model::settings::LogLimits;
 use model::strict_json::{StrictValue, UniqueFields};
+use model::topic::Rate;
 
 /// The whole file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -151,6 +152,16 @@ pub(super) struct Callback {
     pub ca_file: String,
     pub cert_file: String,
     pub key_file: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub host: Vec<CallbackHost>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct CallbackHost {
+    pub name: String,
+    pub max_in_flight: Option<u32>,
+    pub rate: Option<Rate>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -297,6 +308,7 @@ impl Default for Callback {
             ca_file: String::new(),
             cert_file: String::new(),
             key_file: String::new(),
+            host: Vec::new(),
         }
     }
 }

@@ -94,6 +94,7 @@ pub fn validate(raw: Raw, base: &Path, ask_nodes: AskNodes<'_>) -> Result<Settin
         consume: ConsumeSettings {
             processes: count("consume.processes", raw.consume.processes, 0, 64)?,
             concurrency: count("consume.concurrency", raw.consume.concurrency, 1, 4096)?,
+            host_limits: callback::host_limits(raw.callback.host)?,
         },
         store,
         records_max,

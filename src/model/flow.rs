@@ -1,11 +1,55 @@
 //! Decides what holds back ready jobs: rate limits, and the circuits of topics whose receivers fail. Pure: the current
 //! time is an argument, and the decision is the result.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::job::TopicName;
 use crate::topic::{Rate, Topic};
+
+/// The name under which the store counts permits: that of a topic, or that of a host. No topic has the name of a host.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LimitName(String);
+
+impl LimitName {
+    /// Returns the name for a host.
+    pub fn from_host(host: &str) -> LimitName {
+        // The name of a topic has no colon.
+        LimitName(format!("host:{host}"))
+    }
+
+    /// Returns the name as stores keep it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&TopicName> for LimitName {
+    fn from(topic: &TopicName) -> LimitName {
+        LimitName(topic.as_str().to_owned())
+    }
+}
+
+impl From<&LimitName> for LimitName {
+    fn from(name: &LimitName) -> LimitName {
+        name.clone()
+    }
+}
+
+/// For maps: a topic is found by its name.
+impl Borrow<str> for LimitName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for LimitName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
 
 /// A rate limit as a bucket of tokens. The bucket holds as many tokens as come in a tenth of a second, at least one.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -85,7 +85,7 @@ fn is_written_as_loopback(host: &str) -> bool {
 
 /// Parses a host that is an address, in all forms that the system's resolver accepts without a look-up, including
 /// `127.1`, `0x7f000001` and `0177.0.0.1` (inet_aton). Returns none for a name.
-fn literal(host: &str) -> Option<IpAddr> {
+pub(crate) fn literal(host: &str) -> Option<IpAddr> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     if let Ok(address) = host.parse() {
         return Some(address);

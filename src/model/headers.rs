@@ -1,4 +1,7 @@
 //! The headers that a job carries to its receiver: which ones are allowed, and the text that a store keeps. Pure.
+//!
+//! The text also has the job's destination, as a pseudo-header in the manner of HTTP/2: `:path` or `:url`. It is the first
+//! member. No header has such a name, and the release before this one sends no header with such a name.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -6,6 +9,7 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
+use crate::destination::Destination;
 use crate::topic::refuse_header;
 
 /// How many headers a job may carry.
@@ -40,9 +44,18 @@ pub enum BadHeaders {
     Traceparent,
 }
 
-/// The headers of a job, by name. Names are in lower case.
+/// The name that a path has in the text of a store.
+const PATH: &str = ":path";
+
+/// The name that a URL has in the text of a store.
+const URL: &str = ":url";
+
+/// The headers of a job, by name, and its destination. Names are in lower case.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Headers(BTreeMap<String, String>);
+pub struct Headers {
+    by_name: BTreeMap<String, String>,
+    destination: Option<Destination>,
+}
 
 impl Headers {
     /// Checks a JSON object of strings and makes headers from it.
@@ -69,36 +82,63 @@ impl Headers {
         if bytes > BYTES_MAX {
             return Err(BadHeaders::TooLong);
         }
-        Ok(Headers(headers))
+        Ok(Headers { by_name: headers, destination: None })
     }
 
     /// Makes headers from text of a store, which [`Headers::to_text`] wrote. Text that cannot be read gives no headers,
     /// so that it does not prevent the delivery.
     pub fn trusted(text: &str) -> Headers {
-        Headers(serde_json::from_str(text).unwrap_or_default())
+        let mut by_name: BTreeMap<String, String> = serde_json::from_str(text).unwrap_or_default();
+        let (path, url) = (by_name.remove(PATH), by_name.remove(URL));
+        let destination = path.map(Destination::Path).or(url.map(Destination::Url));
+        Headers { by_name, destination }
+    }
+
+    /// Returns the headers with this destination.
+    pub fn with_destination(self, destination: Option<Destination>) -> Headers {
+        Headers { destination, ..self }
+    }
+
+    /// Returns where the job goes. None: to the callback of its topic.
+    pub fn destination(&self) -> Option<&Destination> {
+        self.destination.as_ref()
+    }
+
+    /// Returns the destination as the first member of [`Headers::to_text`]. Empty: there is none.
+    pub fn destination_text(destination: Option<&Destination>) -> String {
+        let (name, value) = match destination {
+            Some(Destination::Path(path)) => (PATH, path),
+            Some(Destination::Url(url)) => (URL, url),
+            None => return String::new(),
+        };
+        // Neither of them has a character that JSON escapes, so scripts find its end.
+        format!("\"{name}\":{}", serde_json::Value::from(value.as_str()))
     }
 
     /// Returns the headers as one line of JSON. Empty: there are no headers.
     pub fn to_text(&self) -> String {
-        if self.0.is_empty() {
+        if self.is_empty() {
             return String::new();
         }
-        serde_json::to_string(&self.0).expect("texts are plain values")
+        let headers = serde_json::to_string(&self.by_name).expect("texts are plain values");
+        let Some(destination) = &self.destination else { return headers };
+        let comma = if self.by_name.is_empty() { "" } else { "," };
+        format!("{{{}{comma}{}", Headers::destination_text(Some(destination)), &headers[1..])
     }
 
-    /// Returns whether there are no headers.
+    /// Returns whether there are neither headers nor a destination.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.by_name.is_empty() && self.destination.is_none()
     }
 
     /// Returns the values by name.
     pub fn by_name(&self) -> &BTreeMap<String, String> {
-        &self.0
+        &self.by_name
     }
 
     /// Returns names and values.
     pub fn pairs(&self) -> Vec<(String, String)> {
-        self.0.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
+        self.by_name.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 }
 
@@ -176,6 +216,23 @@ mod tests {
         assert_eq!(Headers::trusted(&headers.to_text()), headers);
         assert_eq!((Headers::default().to_text(), Headers::trusted("")), (String::new(), Headers::default()));
         assert!(Headers::parse("{}").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_destination_is_the_first_member_of_the_text() {
+        let path = Destination::from_path("/a?x='1'").unwrap();
+        let alone = Headers::default().with_destination(Some(path.clone()));
+        assert_eq!(alone.to_text(), r#"{":path":"/a?x='1'"}"#);
+        let both = Headers::parse(r##"{"#a": "1", "x-b": "2"}"##).unwrap().with_destination(Some(path));
+        assert_eq!(both.to_text(), r##"{":path":"/a?x='1'","#a":"1","x-b":"2"}"##);
+        let url = Destination::from_url("https://[::1]:9/a?x=1").unwrap();
+        let with_url = both.clone().with_destination(Some(url));
+        assert!(with_url.to_text().starts_with(r##"{":url":"https://[::1]:9/a?x=1","#a""##));
+        for headers in [alone, both, with_url] {
+            assert!(!headers.is_empty());
+            assert_eq!(Headers::trusted(&headers.to_text()), headers);
+        }
+        assert!(Headers::parse(r#"{":path": "/a"}"#).is_err());
     }
 
     #[test]

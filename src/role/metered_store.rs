@@ -100,7 +100,7 @@ impl MeteredStore {
                 }
                 Outcome::Retry(_) => topic.retried(),
                 Outcome::Bury => topic.died(DeathCause::Callback),
-                Outcome::Extend(_) | Outcome::Later(_) | Outcome::HandBack => {}
+                Outcome::Extend(_) | Outcome::Later(_) | Outcome::HandBack | Outcome::Postpone(_) => {}
             }
         }
     }

@@ -3,6 +3,7 @@
 use crate::{OwnerTag, Result};
 use std::time::Duration;
 
+use model::flow::LimitName;
 use model::job::TopicName;
 use model::topic::Rate;
 
@@ -15,12 +16,12 @@ pub type WaitingTopics = Vec<(TopicName, Duration)>;
 /// How long the store remembers how many callbacks a process holds, if the process does not report the number again.
 pub const PERMIT_HOLDS: Duration = Duration::from_secs(30);
 
-/// A request of a process for permits of a topic that has limits.
+/// A request of a process for permits of a topic or a host that has limits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PermitAsk {
-    /// The topic.
-    pub topic: TopicName,
-    /// How many callbacks of the topic the process has in flight, or may still begin with permits that it was granted
+    /// Whose permits they are.
+    pub name: LimitName,
+    /// How many of these callbacks the process has in flight, or may still begin with permits that it was granted
     /// before. This number replaces the one that it reported last, so that a repeated request or a lost answer does no
     /// harm.
     pub held: u32,
@@ -109,7 +110,7 @@ pub trait Pauses {
 
 /// Permits and circuits: what holds back jobs that are ready.
 pub trait Limits {
-    /// Grants permits to begin callbacks of topics with limits, at the homes of the topics. Returns one answer for each
+    /// Grants permits to begin callbacks of topics and hosts with limits, at their homes. Returns one answer for each
     /// of `asks`, in their order. The store forgets how many callbacks a process holds if the process does not report
     /// it again within [`PERMIT_HOLDS`], and when [`Promotion::hand_back`](crate::Promotion::hand_back) is called for
     /// the process.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{Bell, BellKind, RedisStore, Result, SqliteStore, Store, Token, redis, sqlite};
-use model::job::{JobKey, TopicName};
+use model::job::JobKey;
 use model::settings;
 use model::topic::{Durability, Topics};
 
@@ -158,8 +158,8 @@ impl Lanes {
     }
 
     /// Returns the lane that grants the permits of a topic. Nodes that are down do not change it.
-    pub fn home_of(&self, topic: &TopicName) -> usize {
-        self.0.as_ref().map_or(0, |nodes| nodes.home_of(topic))
+    pub fn home_of(&self, name: &str) -> usize {
+        self.0.as_ref().map_or(0, |nodes| nodes.home_of(name))
     }
 
     /// Returns the lane of a lease. None: the token is not one of a lease.

@@ -96,6 +96,8 @@ pub enum Outcome {
     Later(Duration),
     /// The attempt was not begun. The job is ready again, and the attempt does not count.
     HandBack,
+    /// The attempt was not begun. The job is due again, and the attempt does not count.
+    Postpone(Due),
 }
 
 /// One leased job to settle.

@@ -44,6 +44,7 @@ pub use redis::{MoveAsk, MoveProgress, MovedJobs, NodeState, Part, RedisStore, S
 pub use spool::{Spool, SpoolState};
 pub use sqlite::{HeldTurn, SqliteStore, unfinished_replacement};
 
+use model::destination::Destination;
 use model::headers::Headers;
 use model::job::{Attempt, Body, Due, JobKey, Priority, State, TopicName};
 use model::quota::OverQuota;
@@ -138,10 +139,24 @@ pub struct Change {
     pub priority: Option<Priority>,
     /// The job's own limit of attempts. `Some(None)`: from now on the topic's limit holds.
     pub max_attempts: Option<Option<u32>>,
-    /// The new headers, in place of all old ones. If they are empty, the job has none from now on.
+    /// The new headers, in place of all old ones. If they are empty, the job has none from now on. (Their destination is
+    /// always empty: it is a field of its own.)
     pub headers: Option<Headers>,
+    /// The new destination. `Some(None)`: from now on the job goes to the callback of its topic.
+    pub destination: Option<Option<Destination>>,
     /// The limit of the topic that a new body must keep, in bytes. None: no limit.
     pub max_bytes: Option<u64>,
+}
+
+impl Change {
+    /// Returns the headers and the destination that a job has after the change. None: they stay as they are.
+    pub(crate) fn headers_after(&self, old: Headers) -> Option<Headers> {
+        if self.headers.is_none() && self.destination.is_none() {
+            return None;
+        }
+        let destination = self.destination.clone().unwrap_or_else(|| old.destination().cloned());
+        Some(self.headers.clone().unwrap_or(old).with_destination(destination))
+    }
 }
 
 /// A job as it is stored.

@@ -315,6 +315,7 @@ fn a_body_is_empty_where_php_says_so() {
         due_ms: 0,
         stamp_us: 0,
         headers: Vec::new(),
+        destination: None,
         ack_url: None,
     };
     for (body, php) in bodies.iter().zip(php(&questions)) {

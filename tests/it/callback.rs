@@ -42,6 +42,7 @@ fn delivery(body: &str) -> Delivery {
         due_ms: DUE_MS,
         stamp_us: ADDED_US,
         headers: Vec::new(),
+        destination: None,
         ack_url: None,
     }
 }

@@ -97,7 +97,7 @@ fn store_on(server: &RedisServer) -> Box<dyn Store> {
 
 fn permits(store: &mut dyn Store, owner: &str, held: u32) -> u32 {
     let ask = PermitAsk {
-        topic: TopicName::new("t").unwrap(),
+        name: model::flow::LimitName::from(&TopicName::new("t").unwrap()),
         held,
         want: 3 - held,
         max_in_flight: Some(3),

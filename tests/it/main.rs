@@ -19,6 +19,7 @@ mod console_forms;
 mod counts;
 mod daemon;
 mod dead;
+mod destinations;
 mod durability;
 mod export;
 mod failover;

@@ -187,7 +187,12 @@ fn all_that_is_known_of_a_job_moves_with_it() {
     let fleet = Fleet::start(2);
     let mut store = fleet.store(&[0], 3);
     let mut both = fleet.store(&[0, 1], 4);
-    let ready = |id: &str| new_job("t", id, "1", Due::In(std::time::Duration::ZERO));
+    let path = model::destination::Destination::from_path("/m/7").unwrap();
+    let headers = model::headers::Headers::default().with_destination(Some(path));
+    let ready = |id: &str| model::job::NewJob {
+        headers: headers.clone(),
+        ..new_job("t", id, "1", Due::In(std::time::Duration::ZERO))
+    };
     let ids: Vec<String> = (0..60).map(|n| n.to_string()).collect();
     let lease = |store: &mut dyn Store, max| {
         let wanted = Wanted { topic: key("0").topic, max, hold: 600 * SECOND, max_attempts: 9 };

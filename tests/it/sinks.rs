@@ -177,6 +177,7 @@ fn call(url: &str, success: &str, body: &str) -> (Verdict, Duration) {
         due_ms: 0,
         stamp_us: 0,
         headers: Vec::new(),
+        destination: None,
         ack_url: None,
     };
     let caller = Caller::new(1, &settings, TimeZone::UTC).unwrap();

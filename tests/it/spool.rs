@@ -165,8 +165,11 @@ fn an_add_waits_in_the_spool_until_its_node_is_back() {
     lose(&mut host.nodes[0], store.as_mut());
     let begun = now_ms();
     let at = 4_000_000_000_000;
+    let path = model::destination::Destination::from_path("/m/7").ok();
+    let headers = model::headers::Headers::parse(r#"{"x-a": "1"}"#).unwrap().with_destination(path);
     for (id, due) in [("new", Due::In(600 * SECOND)), ("old", Due::At(at)), ("gone", Due::At(at))] {
-        assert_eq!(one(store.as_mut(), new_job("t", id, "2", due)), Ok("spooled"), "{id}");
+        let job = NewJob { headers: headers.clone(), ..new_job("t", id, "2", due) };
+        assert_eq!(one(store.as_mut(), job), Ok("spooled"), "{id}");
     }
     // All processes of the host see the changes in the spool, and can replace and delete them.
     assert_eq!(one(other.as_mut(), later("new", "3")), Ok("spooled"));
@@ -177,6 +180,7 @@ fn an_add_waits_in_the_spool_until_its_node_is_back() {
     );
     let view = store.get(&key("old")).unwrap().unwrap();
     assert_eq!((view.is_spooled, view.state, view.due_ms), (true, State::Delayed, at));
+    assert_eq!(view.headers, headers);
     assert_eq!((body(store.as_mut(), "new"), body(store.as_mut(), "gone")), (Some("3".into()), None));
     // An operation that needs the node is refused, also for a job that waits in the spool.
     for id in ["new", "other"] {
@@ -203,7 +207,7 @@ fn an_add_waits_in_the_spool_until_its_node_is_back() {
         );
     }
     let (new, old) = (store.get(&key("new")).unwrap().unwrap(), store.get(&key("old")).unwrap().unwrap());
-    assert!(!new.is_spooled && old.due_ms == at);
+    assert!(!new.is_spooled && old.due_ms == at && old.headers == headers);
     let since = new.due_ms - 600_000 - begun;
     assert!(
         (0..=now_ms() - begun).contains(&since),

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Once};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use model::flow::LimitName;
 use model::job::{Attempt, Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
 use model::letters::Pace;
 use model::quota::{AddRate, OverQuota, Quota, QuotaLimit};
@@ -795,6 +796,49 @@ fn a_job_handed_back_unused_has_its_attempt_back<F: Fixture>(f: &F) {
     }
 }
 
+fn a_postponed_job_is_due_later_and_has_its_attempt_back<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let headers = model::headers::Headers::parse(r#"{"a": "1"}"#).unwrap();
+    let new = NewJob { headers: headers.clone(), priority: Priority::High, ..job("t", "i", NOW) };
+    add(&mut *s, &[new]);
+    let held = lease_one(&mut *s, "t");
+    let attempt =
+        Attempt { number: 1, at_ms: 1, took_ms: 1, status: None, answer: String::new(), error: "no".into() };
+    let retry = Settlement { attempt: Some(attempt), ..settlement(&held, Outcome::Retry(NOW)) };
+    assert_eq!(all(s.settle(&[retry])), [Settled::Done]);
+    // The job has failed once, has headers and a priority: all of this stays.
+    for _ in 0..3 {
+        let held = lease_one(&mut *s, "t");
+        assert_eq!((held.key.id.as_str(), held.attempt), ("i", 2));
+        let due_ms = now_ms() + 100;
+        assert_eq!(settle(&mut *s, &held, Outcome::Postpone(Due::At(due_ms))), Settled::Done);
+        let view = s.get(&key("t", "i")).unwrap().unwrap();
+        assert_eq!((view.state, view.due_ms, view.attempts), (State::Delayed, due_ms, 1));
+        assert_eq!((view.attempts_log.len(), &view.headers, view.priority), (1, &headers, Priority::High));
+        sleep_past(due_ms);
+        assert_eq!(s.promote(9).unwrap().jobs, 1);
+    }
+    let held = lease_one(&mut *s, "t");
+    assert_eq!(settle(&mut *s, &held, Outcome::Postpone(Due::At(1))), Settled::Done);
+    assert_eq!(lease_one(&mut *s, "t").attempt, 2, "a moment that has passed means now");
+    // A replacement does not wait.
+    add(&mut *s, &[job("u", "i", NOW)]);
+    let held = lease_one(&mut *s, "u");
+    add(&mut *s, &[job("u", "i", NOW)]);
+    assert_eq!(settle(&mut *s, &held, Outcome::Postpone(LONG)), Settled::Stale);
+    assert_eq!(lease_one(&mut *s, "u").attempt, 1);
+}
+
+fn permits_of_a_host_are_not_those_of_a_topic<F: Fixture>(f: &F) {
+    let (mut a, mut b) = (f.open(), f.open());
+    let host = |want| PermitAsk { name: LimitName::from_host("t"), ..ask("t", 0, want) };
+    assert_eq!(granted(&mut *a, "a", host(3)), 3);
+    assert_eq!(granted(&mut *b, "b", host(9)), 2);
+    assert_eq!(granted(&mut *b, "b", ask("t", 0, 9)), 5);
+    assert_eq!(b.hand_back(&owner("a")).unwrap(), 0);
+    assert_eq!(granted(&mut *b, "b", PermitAsk { held: 2, ..host(9) }), 3, "a dead process holds none");
+}
+
 fn the_leases_of_a_dead_owner_come_back_and_a_poison_job_ends<F: Fixture>(f: &F) {
     let mut s = f.open();
     add(&mut *s, &[job("t", "i", NOW)]);
@@ -917,10 +961,12 @@ fn attempts_that_were_made_before_count<F: Fixture>(f: &F) {
 fn a_job_keeps_its_headers_as_long_as_it_lives_and_no_other_has_them<F: Fixture>(f: &F) {
     let mut s = f.open();
     let headers = |json: &str| model::headers::Headers::parse(json).unwrap();
+    let path = model::destination::Destination::from_path("/m/7?x='1,:'").ok();
     let (some, none) = (
         headers(
             r#"{"x-a": "h\"{\\", "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}"#,
-        ),
+        )
+        .with_destination(path),
         headers("{}"),
     );
     let with = |id: &str, headers: &model::headers::Headers| NewJob {
@@ -971,7 +1017,11 @@ fn a_job_keeps_its_headers_as_long_as_it_lives_and_no_other_has_them<F: Fixture>
     let redriven = view(&mut *s);
     assert_eq!((redriven.attempts, &redriven.headers, redriven.attempts_log.len()), (0, &some, 10));
     // The headers are changed and removed, and the log of attempts stays.
-    let change = |headers| Change { headers: Some(headers), ..Change::default() };
+    let change = |headers: model::headers::Headers| Change {
+        destination: Some(headers.destination().cloned()),
+        headers: Some(headers.with_destination(None)),
+        ..Change::default()
+    };
     assert_eq!(s.change(&key("t", "i"), &change(headers(r#"{"c": "1"}"#))).unwrap(), Changed::Done);
     assert_eq!((view(&mut *s).headers, view(&mut *s).attempts_log.len()), (headers(r#"{"c": "1"}"#), 10));
     assert_eq!(s.change(&key("t", "i"), &change(none.clone())).unwrap(), Changed::Done);
@@ -994,6 +1044,38 @@ fn a_job_keeps_its_headers_as_long_as_it_lives_and_no_other_has_them<F: Fixture>
     assert_eq!((held.attempt, &held.headers), (1, &none));
     assert_eq!(settle(&mut *s, &held, Outcome::Ack), Settled::Done);
     assert_eq!(counts(&mut *s, "t"), [0; 4]);
+}
+
+fn headers_and_the_path_of_a_job_change_one_without_the_other<F: Fixture>(f: &F) {
+    let mut s = f.open();
+    let headers = |json: &str| model::headers::Headers::parse(json).unwrap();
+    let path = |text: &str| Some(model::destination::Destination::from_path(text).unwrap());
+    let (a, b) = (headers(r##"{"#a": "1", "x-b": "\":,}"}"##), headers(r#"{"c": "3"}"#));
+    let to_headers = |to: &model::headers::Headers| Change { headers: Some(to.clone()), ..Change::default() };
+    let to_path =
+        |to: Option<model::destination::Destination>| Change { destination: Some(to), ..Change::default() };
+    let url = model::destination::Destination::from_url("https://[::1]:9/a?x='1',").ok();
+    let again = url.clone();
+    add(&mut *s, &[job("t", "i", LONG)]);
+    for (change, expected) in [
+        (to_path(path("/1")), headers("{}").with_destination(path("/1"))),
+        (to_headers(&a), a.clone().with_destination(path("/1"))),
+        (to_path(path("?x=2")), a.clone().with_destination(path("?x=2"))),
+        (to_headers(&b), b.clone().with_destination(path("?x=2"))),
+        (to_headers(&headers("{}")), headers("{}").with_destination(path("?x=2"))),
+        (to_headers(&a), a.clone().with_destination(path("?x=2"))),
+        (to_path(url.clone()), a.clone().with_destination(url.clone())),
+        (to_headers(&b), b.clone().with_destination(url)),
+        (to_headers(&a), a.clone().with_destination(again)),
+        (to_path(None), a.clone()),
+        (to_path(None), a.clone()),
+        (Change { destination: Some(path("/3")), ..to_headers(&b) }, b.clone().with_destination(path("/3"))),
+        (Change { priority: Some(Priority::High), ..Change::default() }, b.with_destination(path("/3"))),
+        (Change { destination: Some(None), ..to_headers(&headers("{}")) }, headers("{}")),
+    ] {
+        assert_eq!(s.change(&key("t", "i"), &change), Ok(Changed::Done));
+        assert_eq!(s.get(&key("t", "i")).unwrap().unwrap().headers, expected, "{change:?}");
+    }
 }
 
 fn a_lease_that_is_answered_later_is_nobodys_and_is_settled_by_its_token<F: Fixture>(f: &F) {
@@ -1562,7 +1644,7 @@ fn a_store_outlives_its_handles<F: Fixture>(f: &F) {
 }
 
 fn ask(t: &str, held: u32, want: u32) -> PermitAsk {
-    PermitAsk { topic: topic(t), held, want, max_in_flight: Some(5), rate: None, unused: 0 }
+    PermitAsk { name: LimitName::from(&topic(t)), held, want, max_in_flight: Some(5), rate: None, unused: 0 }
 }
 
 fn granted(store: &mut dyn Store, who: &str, ask: PermitAsk) -> u32 {
@@ -1600,7 +1682,7 @@ fn permits_of_all_processes_together_are_never_more_than_the_topic_allows<F: Fix
 fn a_rate_is_shared_by_all_processes<F: Fixture>(f: &F) {
     let (mut a, mut b) = (f.open(), f.open());
     let ask = |want, unused| PermitAsk {
-        topic: topic("t"),
+        name: LimitName::from(&topic("t")),
         held: 0,
         want,
         max_in_flight: None,
@@ -1625,7 +1707,7 @@ fn a_rate_is_shared_by_all_processes<F: Fixture>(f: &F) {
     assert!((900..1400).contains(&took.as_millis()), "10 came within {took:?}");
     // Both limits together: if one holds a permit back, the other is not used up.
     let both = PermitAsk { max_in_flight: Some(1), ..ask(5, 0) };
-    let other = PermitAsk { topic: topic("u"), ..both.clone() };
+    let other = PermitAsk { name: LimitName::from(&topic("u")), ..both.clone() };
     assert_eq!(granted(&mut *a, "a", other.clone()), 1);
     assert_eq!(granted(&mut *b, "b", other), 0);
 }
@@ -1803,6 +1885,8 @@ contract! {
     a_lease_that_runs_out_counts_and_ends_in_the_dead_letters
     an_extended_lease_holds_longer
     a_job_handed_back_unused_has_its_attempt_back
+    a_postponed_job_is_due_later_and_has_its_attempt_back
+    permits_of_a_host_are_not_those_of_a_topic
     the_leases_of_a_dead_owner_come_back_and_a_poison_job_ends
     an_exchange_settles_and_then_leases
     a_forecast_counts_delayed_jobs_by_when_they_become_due
@@ -1810,6 +1894,7 @@ contract! {
     without_a_limit_no_expired_lease_is_the_last
     attempts_that_were_made_before_count
     a_job_keeps_its_headers_as_long_as_it_lives_and_no_other_has_them
+    headers_and_the_path_of_a_job_change_one_without_the_other
     a_lease_that_is_answered_later_is_nobodys_and_is_settled_by_its_token
     all_handles_have_one_secret_a_lane
     a_letter_is_redriven_or_removed_and_the_others_of_its_id_stay

@@ -143,6 +143,8 @@ function detail(job, { shown, size }) {
         [t('job.due'), when(job.due_ms)],
         job.state === 'dead' && [t('job.died'), when(job.until_ms)],
         job.state === 'leased' && [t('job.until'), when(job.until_ms)],
+        job.path && [t('job.path'), job.path],
+        job.url && [t('job.url'), job.url],
         [t('job.added'), when(job.added_ms)],
         [t('job.priority'), t(`priority.${job.priority}`)],
         [t('job.attempts'), job.max_attempts ? t('job.attempts.of', { n: count(job.attempts), most: count(job.max_attempts) }) : count(job.attempts)],

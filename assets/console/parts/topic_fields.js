@@ -30,6 +30,7 @@ export const GROUPS = [
     { name: 'answer_later', kind: 'span', first: '0s' },
     { name: 'headers', kind: 'headers', first: '', mono: true, wide: true },
     { name: 'job_headers', kind: 'list', first: '', mono: true },
+    { name: 'job_hosts', kind: 'list', first: '', mono: true },
   ]],
   ['retry', [
     { name: 'retry', kind: 'select', first: '2n+1', options: ['2n+1', 'exponential', 'list'] },

@@ -32,6 +32,7 @@ export function topicSettings(topic, checked) {
         topic.re_notify_flag && [name('max_notifications'), topic.max_notifications ?? t('settings.no_limit')],
         [name('delay'), isSpan(topic.delay) ? spanText(topic.delay) : t('settings.at_once')],
         [name('answer_later'), isSpan(topic.answer_later) ? spanText(topic.answer_later) : t('settings.never')],
+        topic.job_hosts?.length > 0 && [name('job_hosts'), list(topic.job_hosts)],
         [name('headers'), headers && codeBlock(headers, name('headers'))],
       ])),
       h('div', { key: 'limits' }, h('h3', { class: 'sub' }, t('group.limits')), facts([

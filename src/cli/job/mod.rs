@@ -46,6 +46,8 @@ pub(super) struct Job {
     pub max_attempts: Option<u32>,
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
+    pub path: Option<String>,
+    pub url: Option<String>,
     #[serde(default)]
     pub log: Vec<Attempt>,
     pub body: Box<RawValue>,

@@ -35,6 +35,7 @@ pub use model::guard::Rules;
 use self::call::{SharedCallState, now_us};
 use self::connection::IDLE;
 use self::resolve::{Cached, NoAddress};
+use model::destination::Destination;
 use model::guard::refusal;
 use model::job::{Attempt, Body, JobKey};
 use model::settings::CallbackSettings;
@@ -58,6 +59,8 @@ pub struct Delivery {
     pub stamp_us: i64,
     /// The job's own headers, which win over the topic's. `traceparent` is one of them.
     pub headers: Vec<(String, String)>,
+    /// Where the job goes. None: to the callback of its topic.
+    pub destination: Option<Destination>,
     /// The URL where the receiver may report the outcome later; none: it may not.
     pub ack_url: Option<String>,
 }

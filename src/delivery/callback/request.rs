@@ -11,6 +11,7 @@ use percent_encoding::percent_decode_str;
 
 use super::Delivery;
 use super::sign::signatures;
+use model::destination::Destination;
 use model::fields::{Fields, Marks};
 use model::topic::{self, Payload, Topic, is_own_header, is_same_header};
 
@@ -77,16 +78,18 @@ impl RequestParts {
             };
             Fields::from_body(&delivery.body).with(marks, zone)
         };
+        let url = topic.url_for(delivery.destination.as_ref()).map_err(|e| {
+            let field = delivery.destination.as_ref().map_or("path", Destination::field);
+            format!("the {field} of the job cannot be used: {e}")
+        })?;
         let (uri, body, content_type) = match (&topic.method, topic.payload) {
             (topic::Method::Other(text), _) => return Err(format!("the method {text:?} cannot be used")),
-            (topic::Method::Get, _) => (with_query(&topic.callback, &form()), None, None),
-            (topic::Method::Post, Payload::Form) => (
-                topic.callback.clone(),
-                Some(form().url_encoded()),
-                Some("application/x-www-form-urlencoded"),
-            ),
+            (topic::Method::Get, _) => (with_query(&url, &form()), None, None),
+            (topic::Method::Post, Payload::Form) => {
+                (url.into_owned(), Some(form().url_encoded()), Some("application/x-www-form-urlencoded"))
+            }
             (topic::Method::Post, Payload::Json) => {
-                (topic.callback.clone(), Some(delivery.body.as_str().to_owned()), Some("application/json"))
+                (url.into_owned(), Some(delivery.body.as_str().to_owned()), Some("application/json"))
             }
         };
         // Errors do not show the URL: it may contain a password, and the body of the job.
@@ -246,6 +249,7 @@ mod tests {
             due_ms: 0,
             stamp_us: 255,
             headers: Vec::new(),
+            destination: None,
             ack_url: None,
         }
     }
@@ -304,6 +308,32 @@ mod tests {
         {
             let why = of(&url, topic::Method::Post).unwrap_err();
             assert!(why.contains("cannot be called") && !why.contains("secret"), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_path_is_joined_with_the_callback_as_it_is_then() {
+        let of = |callback: &str, method: topic::Method, path: &str| {
+            let topic = Topic { method, ..Topic::new(TopicName::new("t").unwrap(), callback) };
+            let destination = Some(Destination::Path(path.to_owned()));
+            let delivery = Delivery { destination, ..delivery("t", "1") };
+            let parts = RequestParts::new(&topic, &delivery, false, &TimeZone::UTC, 7)?;
+            let host = parts.request.headers()["host"].to_str().unwrap().to_owned();
+            Ok::<_, String>(format!("{} {host} {}", parts.receiver.origin, parts.request.uri()))
+        };
+        for (callback, path, sent) in [
+            ("http://u:p@h/hooks/?k=1", "/7?x=2", "http://h:80 h /hooks/7?k=1&x=2"),
+            ("https://other:8443", "/7?x=2", "https://other:8443 other:8443 /7?x=2"),
+            ("https://other:8443", "?x=2", "https://other:8443 other:8443 /?x=2"),
+        ] {
+            assert_eq!(of(callback, topic::Method::Post, path).as_deref(), Ok(sent));
+        }
+        // A field of the body replaces the parameter of its name, wherever it came from.
+        let get = of("http://h/hooks?k=1", topic::Method::Get, "/7?a=2&x=3").unwrap();
+        assert!(get.starts_with("http://h:80 h /hooks/7?k=1&x=3&a=1&notify_time="), "{get}");
+        for path in ["/../x", "//evil", "/a%2f..", "@evil", "/a b"] {
+            let why = of("http://h/hooks", topic::Method::Post, path).unwrap_err();
+            assert!(why.contains("the path of the job cannot be used"), "{why}");
         }
     }
 

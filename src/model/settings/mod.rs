@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use self::alert::{AlertSettings, AlertWebhook, SmtpSettings, SmtpTls};
 pub use self::registry::{MysqlServer, RegistrySettings};
 pub use self::safety::Safety;
-use crate::topic::Topic;
+use crate::topic::{HostPattern, Rate, Topic};
 
 /// All settings of one generation. Paths are absolute.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -180,6 +180,22 @@ pub struct ConsumeSettings {
     pub processes: u32,
     /// The greatest number of callbacks in flight, per process.
     pub concurrency: u32,
+    /// The limits of callbacks to some hosts.
+    #[serde(default)]
+    pub host_limits: Vec<HostLimit>,
+}
+
+/// The limits of callbacks to a host, for all topics together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostLimit {
+    /// Host and port, as they are in the configuration, in lower case.
+    pub name: String,
+    /// The host and the port.
+    pub host: HostPattern,
+    /// How many callbacks may run at the same time.
+    pub max_in_flight: Option<u32>,
+    /// How many callbacks may begin in a span.
+    pub rate: Option<Rate>,
 }
 
 /// Where jobs are stored.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::Uri;
 
 use super::header::{is_guarded_header, is_same_header, refuse_header};
+use super::host_pattern::HostPattern;
 use super::secret::signing_key;
 use super::{LONGEST_RETRY, Method, Mode, Payload, Success, Topic};
 use crate::expression::Expression;
@@ -68,6 +69,11 @@ impl Topic {
         flaws.extend(twice.map(|name| InvalidTopic::new("headers", format!("{name:?} is given twice"))));
         let unusable = self.job_headers.iter().filter_map(|name| refuse_header(name, ""));
         flaws.extend(unusable.map(|problem| InvalidTopic::new("job_headers", problem)));
+        let unusable = self.job_hosts.iter().filter(|text| HostPattern::parse(text).is_none());
+        flaws.extend(unusable.map(|text| {
+            let wanted = "a host such as \"shop.example\" or \"shop.example:8443\", or \"*.example.com\"";
+            InvalidTopic::new("job_hosts", format!("{text:?} is not {wanted}"))
+        }));
         let bad = self.alert.iter().filter(|text| text.trim().parse::<lettre::message::Mailbox>().is_err());
         flaws.extend(bad.map(|text| {
             InvalidTopic::new("alert", format!("{text:?} is not a mail address, such as \"ops@example.com\""))
@@ -93,6 +99,11 @@ impl Topic {
     /// Returns whether a job of the topic may set a header.
     pub fn may_job_set(&self, header: &str) -> bool {
         !is_guarded_header(header) || self.job_headers.iter().any(|name| is_same_header(name, header))
+    }
+
+    /// Returns whether jobs of the topic may go to the host of a URL.
+    pub(crate) fn lists_host(&self, url: &Uri) -> bool {
+        self.job_hosts.iter().filter_map(|text| HostPattern::parse(text)).any(|host| host.matches(url))
     }
 
     /// Checks the values that every topic needs.

@@ -3,6 +3,7 @@
 mod check;
 mod durability;
 mod header;
+mod host_pattern;
 mod problem;
 mod secret;
 mod setting;
@@ -19,6 +20,7 @@ use serde_json::{Map, Value};
 pub use self::check::InvalidTopic;
 pub use self::durability::Durability;
 pub use self::header::{is_guarded_header, is_own_header, is_same_header, refuse_header};
+pub use self::host_pattern::HostPattern;
 pub use self::secret::{new_secret, signing_key};
 use self::setting::{HOUR, LONGEST, settings};
 pub use self::setting::{Setting, SettingKind};
@@ -109,6 +111,9 @@ settings! {
     headers: BTreeMap<String, String> = BTreeMap::new(), SettingKind::Headers;
     /// The names of guarded headers that the jobs of the topic may set, such as `authorization`.
     job_headers: Vec<String> = Vec::new(), SettingKind::Texts;
+    /// The hosts to which jobs of the topic may go with a `url` of their own, such as `shop.example:8443`, or
+    /// `*.example.com` for any first label. Empty: jobs have no URLs of their own.
+    job_hosts: Vec<String> = Vec::new(), SettingKind::Texts;
     /// The delay of a job that is added without a due time.
     delay: Duration = Duration::ZERO, SettingKind::Span { least: Duration::ZERO, most: LONGEST };
     /// The longest time that one whole callback may take.

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::Refusal;
 
 /// The fields that a request may have.
-const KNOWN: [&str; 15] = [
+const KNOWN: [&str; 17] = [
     "cmd",
     "topic",
     "id",
@@ -24,6 +24,8 @@ const KNOWN: [&str; 15] = [
     "on_conflict",
     "max_attempts",
     "headers",
+    "path",
+    "url",
     "jobs",
     "token",
 ];
@@ -32,7 +34,7 @@ const KNOWN: [&str; 15] = [
 pub(super) const TIMES: [&str; 5] = ["fix_time", "delay", "delay_ms", "run_at", "run_at_ms"];
 
 /// The other optional fields of an add.
-pub(super) const OPTIONS: [&str; 4] = ["priority", "on_conflict", "max_attempts", "headers"];
+pub(super) const OPTIONS: [&str; 6] = ["priority", "on_conflict", "max_attempts", "headers", "path", "url"];
 
 /// How many characters of an unknown name are compared, and repeated in a message.
 const COMPARED_MAX: usize = 40;
@@ -279,6 +281,9 @@ mod tests {
             ("onConflict", "on_conflict"),
             ("max_attempt", "max_attempts"),
             ("header", "headers"),
+            ("Path", "path"),
+            ("paths", "path"),
+            ("URL", "url"),
         ] {
             assert_eq!(meant(name), Some(known), "{name}");
         }

@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use super::Refusal;
 use super::fields::{Fields, OPTIONS, TIMES};
 use crate::fix_time::{self, LocalClock};
+use model::destination::Destination;
 use model::headers::Headers;
 use model::job::{Body, Due, JobId, JobKey, LATEST_MS, OnConflict, Priority, TopicName};
 use model::json_time;
@@ -32,7 +33,7 @@ pub struct Add {
     pub on_conflict: OnConflict,
     /// The job's own limit of attempts. None: the topic's.
     pub max_attempts: Option<u32>,
-    /// The job's own headers, in addition to the topic's.
+    /// The job's own headers, in addition to the topic's, and its destination.
     pub headers: Headers,
 }
 
@@ -153,7 +154,7 @@ impl<'a> Request<'a> {
                 None => None,
                 Some(raw) => Some(number("max_attempts", raw, 1..=1000)? as u32),
             },
-            headers: self.headers()?,
+            headers: self.headers()?.with_destination(self.destination()?),
         })
     }
 
@@ -162,6 +163,14 @@ impl<'a> Request<'a> {
         let given = self.get("headers").filter(|raw| raw.get() != "[]");
         let headers = given.map_or_else(|| Ok(Headers::default()), |raw| Headers::parse(raw.get()));
         headers.map_err(|e| Refusal::new("bad_field", format!("headers: {e}")))
+    }
+
+    fn destination(&self) -> Result<Option<Destination>, Refusal> {
+        let text = |field| self.get(field).map(|raw| string(field, raw)).transpose();
+        let (path, url) = (text("path")?, text("url")?);
+        let destination = Destination::from_fields(path.as_deref(), url.as_deref());
+        let field = if url.is_some() { "url" } else { "path" };
+        destination.map_err(|e| Refusal::new("bad_field", format!("{field}: {e}")))
     }
 
     fn due(&self, clock: LocalClock<'_>) -> Result<Option<Due>, Refusal> {
@@ -297,6 +306,9 @@ mod tests {
         assert_eq!(add.headers.to_text(), r#"{"x-a":"7"}"#);
         let add = add_of(r#"{"cmd":"add","topic":"t","id":"a","body":1,"headers":[]}"#);
         assert!(add.headers.is_empty());
+        let add =
+            add_of(r#"{"cmd":"add","topic":"t","id":"a","body":1,"path":"/7?x=1","headers":{"a":"b"}}"#);
+        assert_eq!(add.headers.to_text(), r#"{":path":"/7?x=1","a":"b"}"#);
         let Ok(Command::Madd(jobs)) = parse_text(
             r#"{"cmd":"madd","topic":"t","jobs":[{"id":"a","body":1},{"id":"","body":1},{"topic":"u","id":"b","body":2},7]}"#,
         ) else {
@@ -369,6 +381,10 @@ mod tests {
             (job(r#","max_attempts":0"#), "bad_field", ["max_attempts is 0", "1 to"]),
             (job(r#","headers":{"host":"a"}"#), "bad_field", ["headers", "host"]),
             (job(r#","headers":[1]"#), "bad_field", ["headers", "object"]),
+            (job(r#","path":7"#), "bad_field", ["path", "string"]),
+            (job(r#","path":"/../a""#), "bad_field", ["path", "dots"]),
+            (job(r#","url":"ftp://h/""#), "bad_field", ["url", "https"]),
+            (job(r#","url":"http://h/","path":"/a""#), "bad_field", ["url", "path"]),
             (r#"{"cmd":"madd","jobs":{}}"#.to_owned(), "bad_field", ["jobs", "list"]),
         ] {
             let refusal = parse_text(&json).expect_err(&json);

@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use super::ending::{note, receiver_failed, settlement};
 use super::failure_log::FailureLog;
+use super::host_limits::HostLimits;
 use super::lane::{LaneEvent, LaneOrder};
 use super::lane_state::{BellState, Exchange, LaneState};
 use super::limits::Limits;
@@ -21,6 +22,7 @@ use super::{EXCHANGE, LEASE_MARGIN};
 use model::fair::{Asks, Fair, ServedTopic};
 use model::flow::Evidence;
 use model::job::TopicName;
+use model::settings::HostLimit;
 use model::topic::{Topic, Topics};
 use store::{Leased, Ring, StoreError, Token};
 
@@ -33,6 +35,8 @@ pub(super) struct RunningCallback {
     /// The lane that the job was leased from.
     pub lane: usize,
     pub began: Instant,
+    /// The index of its host, if that has limits.
+    pub host: Option<usize>,
 }
 
 impl RunningCallback {
@@ -42,8 +46,9 @@ impl RunningCallback {
     }
 }
 
-/// Returns the lane that grants the permits of a topic, and whose answers about its circuit are logged.
-pub(super) type HomeOf = Box<dyn Fn(&TopicName) -> usize>;
+/// Returns the lane that grants the permits of a topic or a host, and whose answers about the circuit of a topic are
+/// logged.
+pub(super) type HomeOf = Box<dyn Fn(&str) -> usize>;
 
 /// What one consumer knows, and what it has decided and not ordered yet.
 pub(super) struct Dispatcher {
@@ -55,6 +60,7 @@ pub(super) struct Dispatcher {
     pub(super) in_flight: HashMap<Token, RunningCallback>,
     pub(super) fair: Fair,
     pub(super) limits: Limits,
+    pub(super) hosts: HostLimits,
     pub(super) evidence: Evidence,
     pub(super) failures: FailureLog,
     home_of: HomeOf,
@@ -72,12 +78,14 @@ impl Dispatcher {
         lanes: usize,
         concurrency: u32,
         topics: Topics,
+        host_limits: &[HostLimit],
         home_of: HomeOf,
         may_go_alone: bool,
         now: Instant,
     ) -> Dispatcher {
         let mut limits = Limits::new(now, may_go_alone);
         limits.serve(&topics, now, |_| 0);
+        let hosts = HostLimits::new(host_limits, &topics, now, may_go_alone);
         Dispatcher {
             fair: Fair::new(lanes, served(&topics)),
             topics,
@@ -85,6 +93,7 @@ impl Dispatcher {
             concurrency,
             in_flight: HashMap::new(),
             limits,
+            hosts,
             evidence: Evidence::default(),
             failures: FailureLog::default(),
             home_of,
@@ -100,6 +109,7 @@ impl Dispatcher {
         let names = served(&self.topics);
         log::info!("{} topics are served", names.len());
         self.limits.serve(&self.topics, now, |topic| self.fair.in_flight(topic));
+        self.hosts.serve(&self.topics);
         self.evidence.keep(|topic| self.topics.get(topic.as_str()).is_some());
         self.lanes.iter_mut().for_each(|lane| lane.search(Asks::All));
         self.fair.serve(names);
@@ -119,7 +129,7 @@ impl Dispatcher {
     /// Whether a drain has nothing more to do.
     pub(super) fn is_through(&self) -> bool {
         let settled = self.in_flight.is_empty() && self.lanes.iter().all(LaneState::is_through);
-        settled && self.limits.is_through()
+        settled && self.limits.is_through() && self.hosts.is_through()
     }
 
     /// Whether leases may be held of which this process does not know, because their answers never came.
@@ -136,6 +146,9 @@ impl Dispatcher {
             let Some(callback) = self.in_flight.remove(&token) else { continue };
             self.fair.ended(&callback.leased.key.topic);
             self.limits.ended(&callback.leased.key.topic, true);
+            if let Some(host) = callback.host {
+                self.hosts.ended(host, now - callback.began);
+            }
             self.learn(&callback, receiver_failed(&verdict), &attempt.error, now);
             let RunningCallback { leased, topic, lane, .. } = callback;
             let lane = &mut self.lanes[lane];
@@ -147,7 +160,7 @@ impl Dispatcher {
         // A topic that had used its share of the workers may now have more of its ready jobs leased.
         let free = self.free();
         for (number, lane) in self.lanes.iter_mut().enumerate() {
-            if self.fair.more(number, free, |topic| self.limits.allowed(topic)) {
+            if self.fair.more(number, free, |topic| allowed(&self.limits, &self.hosts, topic)) {
                 lane.search(Asks::Known);
             }
         }
@@ -205,11 +218,13 @@ impl Dispatcher {
             }
         }
         loop {
+            self.decide_held(now);
             for number in 0..self.lanes.len() {
                 self.begin_exchange(number, now);
             }
-            // A lease uses permits up, so more are asked for. Those that come at once are used at once.
-            if !self.ask_permits(now) {
+            // A lease uses permits up, so more are asked for. Those that come at once are used at once. So are workers
+            // that were kept for jobs that are postponed.
+            if !self.ask_permits(now) && !self.decide_held(now) {
                 break;
             }
         }
@@ -234,7 +249,13 @@ impl Dispatcher {
     /// Returns when [`Dispatcher::act`] must be called again. That is later than `now`, when it was called last.
     pub(super) fn next(&self, now: Instant) -> Option<Instant> {
         let lanes = self.lanes.iter().filter_map(|lane| lane.next(self.drains, now));
-        lanes.chain(self.limits.next(|topic| self.wants(topic))).min()
+        // A topic whose host refuses asks for nothing.
+        let waits_for_host =
+            |topic: &TopicName| !self.hosts.may_begin(topic, now) && self.limits.may_begin(topic, now);
+        let wants = |topic: &TopicName| if waits_for_host(topic) { 0 } else { self.wants(topic) };
+        let free = if self.drains { 0 } else { self.free() };
+        let hosts = self.hosts.next(now, free, &self.fair, &self.limits);
+        lanes.chain(self.limits.next(wants)).chain(hosts).min()
     }
 
     /// Returns when the callbacks and exchanges in progress should have ended: the earliest of these times.
@@ -271,9 +292,9 @@ impl Dispatcher {
         self.in_flight.len()
     }
 
-    /// Returns how many workers have no callback.
+    /// Returns how many workers have no callback, and are kept for none that waits for a permit of its host.
     pub(super) fn idle_workers(&self) -> u32 {
-        self.concurrency.saturating_sub(self.in_flight.len() as u32)
+        self.concurrency.saturating_sub(self.in_flight.len() as u32 + self.hosts.waiting())
     }
 
     /// Returns how many more callbacks of a topic would begin without its limits.
@@ -281,8 +302,16 @@ impl Dispatcher {
         if self.drains { 0 } else { self.fair.wants(topic, self.free()) }
     }
 
-    pub(super) fn home_of(&self, topic: &TopicName) -> usize {
-        (self.home_of)(topic)
+    pub(super) fn home_of(&self, name: &str) -> usize {
+        (self.home_of)(name)
+    }
+}
+
+/// Returns how many callbacks of a topic may begin, by its own limits and those of its host. None: there are none.
+pub(super) fn allowed(limits: &Limits, hosts: &HostLimits, topic: &TopicName) -> Option<u32> {
+    match (limits.allowed(topic), hosts.allowed(topic)) {
+        (Some(by_topic), Some(by_host)) => Some(by_topic.min(by_host)),
+        (by_topic, by_host) => by_topic.or(by_host),
     }
 }
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::LEASE_MARGIN;
-use super::dispatcher::{Dispatcher, RunningCallback};
+use super::dispatcher::{Dispatcher, RunningCallback, allowed};
 use super::ending::too_old;
+use super::host_limits::HeldJob;
 use super::lane::{self, ExchangeAnswer, LaneOrder};
 use super::lane_state::{Exchange, ExchangeUnderWay, LeaseUnderWay};
 use model::fair::Asks;
@@ -54,7 +55,8 @@ impl Dispatcher {
         let lane = &mut self.lanes[number];
         let asks = lane.begin_lease(now);
         let mut unasked = std::mem::take(&mut lane.rung);
-        let quotas = self.fair.plan(number, free, limit, |topic| self.limits.allowed(topic), asks);
+        let allowed = |topic: &TopicName| allowed(&self.limits, &self.hosts, topic);
+        let quotas = self.fair.plan(number, free, limit, allowed, asks);
         let (mut asked, mut wanted) = (BTreeMap::new(), Vec::new());
         for quota in quotas {
             let Some(topic) = self.topics.get(quota.topic.as_str()) else { continue };
@@ -124,17 +126,26 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Begins the callback of a job that was leased.
+    /// Takes a job that was leased. Its callback begins, unless it is too old or its host is at its limit.
     fn take_job(&mut self, number: usize, lease: &LeaseUnderWay, leased: Leased, now: Instant) {
         // The lease keeps the topic as it was when it was ordered, even if the topic has changed or is gone.
         let Some((topic, _)) = lease.asked.get(&leased.key.topic) else { return };
         if let Some(attempt) = too_old(topic, &leased) {
             return self.skip(number, topic, leased, attempt, now);
         }
+        let job = HeldJob { lane: number, topic: Arc::clone(topic), leased, host: None };
+        if let Some(decision) = self.hosts.take(job, now) {
+            self.carry_out(decision, now);
+        }
+    }
+
+    /// Begins the callback of a leased job.
+    pub(super) fn begin_callback(&mut self, job: HeldJob, now: Instant) {
+        let HeldJob { lane, topic, leased, host } = job;
         self.fair.began(&leased.key.topic);
-        self.lanes[number].flying += 1;
+        self.lanes[lane].flying += 1;
         self.beginning.push(leased.token.clone());
-        let callback = RunningCallback { topic: Arc::clone(topic), lane: number, began: now, leased };
+        let callback = RunningCallback { topic, lane, began: now, leased, host };
         self.in_flight.insert(callback.leased.token.clone(), callback);
     }
 
@@ -168,10 +179,11 @@ impl Dispatcher {
         // without a ring. (If this lease did not ask for all topics, the next lease may ask for this one.)
         let is_ours = |topic: &TopicName| {
             asked.contains_key(topic)
-                || (self.limits.allowed(topic).is_some() || asks == Asks::Known) && self.wants(topic) > 0
+                || (allowed(&self.limits, &self.hosts, topic).is_some() || asks == Asks::Known)
+                    && self.wants(topic) > 0
         };
         others.retain(|topic| !is_ours(topic));
-        let more = self.fair.more(number, self.free(), |topic| self.limits.allowed(topic));
+        let more = self.fair.more(number, self.free(), |topic| allowed(&self.limits, &self.hosts, topic));
         let lane = &mut self.lanes[number];
         lane.end_lease(asks, since, self.fair.knows_some(number), now);
         // Jobs that are left although they were asked for cannot be leased by asking again. The next bell or callback

@@ -1,29 +1,36 @@
-//! What holds ready jobs back: the permits of topics with limits, circuits, and jobs that are too old.
+//! What holds ready jobs back: the permits of topics and hosts with limits, circuits, and the age of jobs that are too
+//! old.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::dispatcher::{Dispatcher, RunningCallback};
+use super::host_limits::{HeldJob, HostDecision};
 use super::lane::LaneOrder;
 use model::excerpt::Excerpt;
 use model::fair::Asks;
 use model::flow::Verdict;
-use model::job::{Attempt, TopicName};
+use model::job::{Attempt, Due, TopicName};
 use model::topic::Topic;
 use store::{Leased, Opening, Outcome, Permit, PermitAsk, Settlement, StoreError};
 
 impl Dispatcher {
-    /// Asks the homes of topics with limits for the permits that are needed, and tells them which are no longer used.
+    /// Asks the homes of topics and hosts with limits for the permits that are needed, and tells them which are no longer used.
     /// Returns whether this process has granted some to itself, which a lease can use at once.
     pub(super) fn ask_permits(&mut self, now: Instant) -> bool {
-        let (free, idle, drains, fair) = (self.free(), self.idle_workers(), self.drains, &self.fair);
-        let with = |free| move |topic: &TopicName| if drains { 0 } else { fair.wants(topic, free) };
-        let mut granted = Vec::new();
-        let asks = self.limits.asks(now, with(free), with(idle), |topic| granted.push(topic.clone()));
+        let workers = if self.drains { (0, 0) } else { (self.free(), self.idle_workers()) };
+        let (fair, hosts) = (&self.fair, &mut self.hosts);
+        let (mut asks, mut granted) = hosts.asks(now, workers, fair, &self.limits);
+        // While the host of a topic refuses, the topic's own permits would be of no use.
+        let may_begin = |topic: &TopicName| hosts.may_begin(topic, now);
+        let with = |free| move |topic: &TopicName| if may_begin(topic) { fair.wants(topic, free) } else { 0 };
+        let (free, idle) = workers;
+        let of_topics = self.limits.asks(now, with(free), with(idle), |topic| granted.push(topic.clone()));
+        asks.extend(of_topics);
         granted.iter().for_each(|topic| self.search_for(topic));
         let mut by_home: BTreeMap<usize, Vec<PermitAsk>> = BTreeMap::new();
         for ask in asks {
-            by_home.entry(self.home_of(&ask.topic)).or_default().push(ask);
+            by_home.entry(self.home_of(ask.name.as_str())).or_default().push(ask);
         }
         for (home, asks) in by_home {
             self.order(home, LaneOrder::Permits(asks));
@@ -49,10 +56,15 @@ impl Dispatcher {
     ) {
         for (ask, permit) in asks.iter().zip(permits) {
             if let Err(e) = &permit {
-                log::debug!("{}: no permits: {e}", ask.topic);
+                log::debug!("{}: no permits: {e}", ask.name);
             }
-            if self.limits.answered(ask, permit.ok(), now) {
-                self.search_for(&ask.topic);
+            let permit = permit.ok();
+            if let Some(topics) = self.hosts.answered(ask, permit, now) {
+                topics.iter().for_each(|topic| self.search_for(topic));
+            } else if self.limits.answered(ask, permit, now)
+                && let Some(topic) = self.limits.named(ask.name.as_str())
+            {
+                self.search_for(&topic);
             }
         }
     }
@@ -84,9 +96,9 @@ impl Dispatcher {
         if pause.is_zero() {
             return;
         }
-        if self.home_of(topic) == lane && *is_news.as_ref().unwrap_or(&true) {
+        if self.home_of(topic.as_str()) == lane && *is_news.as_ref().unwrap_or(&true) {
             log::warn!("{topic}: its receiver fails ({reason}): its jobs wait for {pause:?}");
-        } else if *opens > 1 && self.home_of(topic) == lane {
+        } else if *opens > 1 && self.home_of(topic.as_str()) == lane {
             log::info!("{topic}: its receiver still fails ({reason}): its jobs wait for {pause:?}");
         }
         if let Err(e) = is_news {
@@ -97,7 +109,7 @@ impl Dispatcher {
     pub(super) fn note_closed(&mut self, lane: usize, topic: &TopicName, is_news: Result<bool, StoreError>) {
         self.lanes[lane].search(Asks::All);
         match is_news {
-            Ok(true) if self.home_of(topic) == lane => {
+            Ok(true) if self.home_of(topic.as_str()) == lane => {
                 log::warn!("{topic}: its receiver is back: its jobs are delivered");
             }
             Ok(_) => {}
@@ -116,6 +128,51 @@ impl Dispatcher {
         }
     }
 
+    /// Decides on the jobs that wait for permits of their hosts. Returns whether some wait no longer.
+    pub(super) fn decide_held(&mut self, now: Instant) -> bool {
+        let waiting = self.hosts.waiting();
+        for decision in self.hosts.decide(now) {
+            self.carry_out(decision, now);
+        }
+        if self.drains {
+            for job in self.hosts.take_waiting() {
+                self.return_unused(job, Outcome::HandBack, now);
+            }
+        }
+        self.hosts.waiting() < waiting
+    }
+
+    /// Begins the callback of a leased job, or postpones the job.
+    pub(super) fn carry_out(&mut self, decision: HostDecision, now: Instant) {
+        match decision {
+            HostDecision::Begin(job) => self.begin_callback(job, now),
+            HostDecision::Postpone(job, _) if self.drains => self.return_unused(job, Outcome::HandBack, now),
+            HostDecision::Postpone(job, wait) => {
+                self.return_unused(job, Outcome::Postpone(Due::In(wait)), now)
+            }
+        }
+    }
+
+    /// Returns a leased job to the store. Its attempt does not count.
+    fn return_unused(&mut self, job: HeldJob, outcome: Outcome, now: Instant) {
+        let HeldJob { lane, topic, leased, .. } = job;
+        self.release(lane, &topic, &leased, "its host is at its limit");
+        let Leased { key, token, .. } = leased;
+        self.lanes[lane].owe(Settlement { key, token, outcome, attempt: None }, now);
+    }
+
+    /// Gives back the permit of a job that was leased and gets no callback now, and its place as a probe.
+    fn release(&mut self, lane: usize, topic: &Topic, leased: &Leased, why: &str) {
+        self.limits.ended(&topic.name, false);
+        if let Some(opens) = leased.probe {
+            // This probe said nothing about its receiver, so the next job may be the probe at once. Other lanes may
+            // have probes of their own in flight, so they are not told.
+            let (pause, reason) = (Duration::ZERO, why.to_owned());
+            let opening = Opening { topic: topic.name.clone(), pause, opens, reason };
+            self.order(lane, LaneOrder::Open(opening));
+        }
+    }
+
     /// Makes a job that is too old for a callback a dead letter.
     pub(super) fn skip(
         &mut self,
@@ -125,14 +182,7 @@ impl Dispatcher {
         attempt: Attempt,
         now: Instant,
     ) {
-        self.limits.ended(&topic.name, false);
-        if let Some(opens) = leased.probe {
-            // This probe said nothing about its receiver, so the next job may be the probe at once. Other lanes may
-            // have probes of their own in flight, so they are not told.
-            let (pause, reason) = (Duration::ZERO, attempt.error.clone());
-            let opening = Opening { topic: topic.name.clone(), pause, opens, reason };
-            self.order(lane, LaneOrder::Open(opening));
-        }
+        self.release(lane, topic, &leased, &attempt.error);
         let Leased { key, token, .. } = leased;
         if self.failures.admits(&key.topic, true, now) {
             let (id, error) = (Excerpt(&key.id), Excerpt(&attempt.error));

@@ -12,6 +12,7 @@ mod ending;
 mod exchange;
 mod failure_log;
 mod held_back;
+mod host_limits;
 mod lane;
 mod lane_state;
 mod limits;
@@ -92,10 +93,17 @@ impl Consumer {
         }
         let concurrency = settings.consume.concurrency;
         let may_go_alone = matches!(settings.store, StoreSettings::Redis(_));
-        let home_of = Box::new(move |topic: &_| all.home_of(topic));
-        let served = topics.now().clone();
-        let dispatcher =
-            Dispatcher::new(lanes.len(), concurrency, served, home_of, may_go_alone, Instant::now());
+        let home_of = Box::new(move |name: &str| all.home_of(name));
+        let (served, host_limits) = (topics.now().clone(), &settings.consume.host_limits);
+        let dispatcher = Dispatcher::new(
+            lanes.len(),
+            concurrency,
+            served,
+            host_limits,
+            home_of,
+            may_go_alone,
+            Instant::now(),
+        );
         let public_url = settings.http.public_url.clone();
         Ok(Consumer { topics, owner: Some(owner), dispatcher, lanes, inbox, reported, workers, public_url })
     }

@@ -1,12 +1,14 @@
 //! Topics with `max_in_flight` or `rate`: how many of their callbacks may begin here. The topic's home grants permits.
 //! While the home does not answer, this process decides alone. Pure: the caller passes the present moment, and gets
-//! what must be asked and when.
+//! what must be asked and when. The limits of receivers' hosts are kept in the same way (`host_limits`).
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use model::flow::RateSteps;
+use model::flow::{LimitName, RateSteps};
 use model::job::TopicName;
+use model::settings::HostLimit;
 use model::topic::{Rate, Topics};
 use store::{Permit, PermitAsk};
 
@@ -27,7 +29,7 @@ const KEPT: Duration = Duration::from_secs(1);
 /// callbacks of other processes end.
 const REFUSED: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
 
-/// A topic that has limits.
+/// A topic or a host that has limits.
 #[derive(Debug)]
 struct Limit {
     max_in_flight: Option<u32>,
@@ -55,6 +57,26 @@ struct Limit {
 }
 
 impl Limit {
+    /// Returns a limit that nobody knows of yet.
+    fn new(in_flight: u32, now: Instant) -> Limit {
+        Limit {
+            max_in_flight: None,
+            rate: None,
+            in_flight,
+            hand: 0,
+            hand_since: now,
+            reserved: 0,
+            unused: 0,
+            told: 0,
+            renew: now + RENEW,
+            asked: None,
+            again: None,
+            refusals: 0,
+            alone: None,
+            spent_us: 0.0,
+        }
+    }
+
     fn held(&self) -> u32 {
         self.in_flight + self.hand + self.reserved
     }
@@ -102,13 +124,29 @@ impl Limit {
     }
 }
 
-/// What this process knows of topics with limits.
+/// What this process knows of topics with limits, or of hosts with limits.
 #[derive(Debug)]
-pub(super) struct Limits {
+pub(super) struct Limits<N = TopicName> {
     epoch: Instant,
     /// Whether jobs can be leased while a home does not answer. If the home is the whole store, they cannot.
     may_go_alone: bool,
-    topics: BTreeMap<TopicName, Limit>,
+    topics: BTreeMap<N, Limit>,
+}
+
+impl Limits<LimitName> {
+    pub(super) fn from_hosts(hosts: &[HostLimit], now: Instant, may_go_alone: bool) -> Limits<LimitName> {
+        let limit = |HostLimit { name, max_in_flight, rate, .. }: &HostLimit| {
+            let limit = Limit { max_in_flight: *max_in_flight, rate: *rate, ..Limit::new(0, now) };
+            (LimitName::from_host(name), limit)
+        };
+        Limits { epoch: now, may_go_alone, topics: hosts.iter().map(limit).collect() }
+    }
+
+    /// Returns when permits of a host are asked for again. None: they may be had now, as far as is known.
+    pub(super) fn refused_until(&self, host: &LimitName, now: Instant) -> Option<Instant> {
+        let limit = self.topics.get(host)?;
+        limit.again.filter(|again| limit.hand == 0 && *again > now)
+    }
 }
 
 impl Limits {
@@ -125,22 +163,8 @@ impl Limits {
                 self.topics.remove(&topic.name);
                 continue;
             }
-            let known = self.topics.entry(topic.name.clone()).or_insert_with(|| Limit {
-                max_in_flight: None,
-                rate: None,
-                in_flight: in_flight(&topic.name),
-                hand: 0,
-                hand_since: now,
-                reserved: 0,
-                unused: 0,
-                told: 0,
-                renew: now + RENEW,
-                asked: None,
-                again: None,
-                refusals: 0,
-                alone: None,
-                spent_us: 0.0,
-            });
+            let known = self.topics.entry(topic.name.clone());
+            let known = known.or_insert_with(|| Limit::new(in_flight(&topic.name), now));
             if (known.max_in_flight, known.rate) != (topic.max_in_flight, topic.rate) {
                 if known.max_in_flight.is_none() {
                     // The home does not know yet how many callbacks are in flight.
@@ -156,22 +180,42 @@ impl Limits {
         });
     }
 
+    /// Returns the topic with this name, if it has limits.
+    pub(super) fn named(&self, name: &str) -> Option<TopicName> {
+        self.topics.get_key_value(name).map(|(topic, _)| topic.clone())
+    }
+
+    /// Returns how many callbacks of a topic may begin, those of the leases under way included. `None` if it has no limits.
+    pub(super) fn usable(&self, topic: &TopicName) -> Option<u32> {
+        self.topics.get(topic).map(|limit| limit.hand + limit.reserved)
+    }
+
+    /// Whether permits of a topic may be had, as far as is known.
+    pub(super) fn may_begin(&self, topic: &TopicName, now: Instant) -> bool {
+        self.topics.get(topic).is_none_or(|limit| limit.hand > 0 || limit.may_ask(now))
+    }
+}
+
+impl<N: Ord + Clone + Borrow<str>> Limits<N>
+where
+    LimitName: for<'a> From<&'a N>,
+{
     /// Returns how many callbacks of a topic may begin. `None` if it has no limits.
-    pub(super) fn allowed(&self, topic: &TopicName) -> Option<u32> {
-        self.topics.get(topic).map(|limit| limit.hand)
+    pub(super) fn allowed(&self, topic: &N) -> Option<u32> {
+        self.topics.get::<str>(topic.borrow()).map(|limit| limit.hand)
     }
 
     /// Reserves permits for a lease that is under way.
-    pub(super) fn reserve(&mut self, topic: &TopicName, jobs: u32) {
-        if let Some(limit) = self.topics.get_mut(topic) {
+    pub(super) fn reserve(&mut self, topic: &N, jobs: u32) {
+        if let Some(limit) = self.topics.get_mut::<str>(topic.borrow()) {
             limit.hand = limit.hand.saturating_sub(jobs);
             limit.reserved += jobs;
         }
     }
 
     /// Records that the lease for `reserved` permits brought this many jobs, whose callbacks begin.
-    pub(super) fn leased(&mut self, topic: &TopicName, reserved: u32, jobs: u32) {
-        if let Some(limit) = self.topics.get_mut(topic) {
+    pub(super) fn leased(&mut self, topic: &N, reserved: u32, jobs: u32) {
+        if let Some(limit) = self.topics.get_mut::<str>(topic.borrow()) {
             // A lease that was ordered before the topic had limits had no permits.
             let had = limit.reserved.min(reserved);
             limit.reserved -= had;
@@ -181,8 +225,8 @@ impl Limits {
     }
 
     /// Records that a callback ended, or that it did not begin although its job was leased.
-    pub(super) fn ended(&mut self, topic: &TopicName, began: bool) {
-        if let Some(limit) = self.topics.get_mut(topic) {
+    pub(super) fn ended(&mut self, topic: &N, began: bool) {
+        if let Some(limit) = self.topics.get_mut::<str>(topic.borrow()) {
             limit.in_flight = limit.in_flight.saturating_sub(1);
             limit.unused += u32::from(!began);
             // There is room again. A permit that was not used goes back with the next question, which may get it again
@@ -199,9 +243,9 @@ impl Limits {
     pub(super) fn asks(
         &mut self,
         now: Instant,
-        wants: impl Fn(&TopicName) -> u32,
-        could: impl Fn(&TopicName) -> u32,
-        mut granted: impl FnMut(&TopicName),
+        wants: impl Fn(&N) -> u32,
+        could: impl Fn(&N) -> u32,
+        mut granted: impl FnMut(&N),
     ) -> Vec<PermitAsk> {
         let mut asks = Vec::new();
         for (topic, limit) in &mut self.topics {
@@ -234,7 +278,7 @@ impl Limits {
             }
             limit.asked = Some(now);
             asks.push(PermitAsk {
-                topic: topic.clone(),
+                name: LimitName::from(topic),
                 held: limit.held(),
                 want,
                 max_in_flight: limit.max_in_flight,
@@ -247,7 +291,7 @@ impl Limits {
 
     /// Takes the home's answer; `None` if it could not be asked. Returns whether callbacks may begin now.
     pub(super) fn answered(&mut self, ask: &PermitAsk, permit: Option<Permit>, now: Instant) -> bool {
-        let Some(limit) = self.topics.get_mut(&ask.topic) else { return false };
+        let Some(limit) = self.topics.get_mut(ask.name.as_str()) else { return false };
         let asked = limit.asked.take();
         let Some(Permit { granted, again }) = permit else {
             limit.unused += ask.unused;
@@ -281,8 +325,8 @@ impl Limits {
     }
 
     /// Returns when `asks` must be called again.
-    pub(super) fn next(&self, wants: impl Fn(&TopicName) -> u32) -> Option<Instant> {
-        let next_of = |(topic, limit): (&TopicName, &Limit)| {
+    pub(super) fn next(&self, wants: impl Fn(&N) -> u32) -> Option<Instant> {
+        let next_of = |(topic, limit): (&N, &Limit)| {
             let waits = wants(topic) > 0;
             let is_asked = limit.asked.is_some() && limit.alone.is_none();
             let again = limit.again.filter(|_| waits && limit.hand == 0 && !is_asked);

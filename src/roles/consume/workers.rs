@@ -71,6 +71,7 @@ impl Workers {
             due_ms: leased.due_ms,
             stamp_us: leased.stamp_us,
             headers: leased.headers.pairs(),
+            destination: leased.headers.destination().cloned(),
             ack_url,
         };
         let (shared, token) = (Arc::clone(&self.shared), leased.token.clone());

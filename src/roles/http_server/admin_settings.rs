@@ -1,6 +1,6 @@
-//! The settings of a topic that only administrators change: its limits, its share of the workers, and the check of
-//! certificates. Otherwise, whoever manages a topic could lift the limits that were set for it, or show its headers to
-//! others on the network.
+//! The settings of a topic that only administrators change: its limits, its share of the workers, the check of
+//! certificates, and the hosts of its jobs. Otherwise, whoever manages a topic could lift the limits that were set for
+//! it, or show its headers to others on the network, or to a host of their own.
 
 use super::api::Reader;
 use super::problem::Problem;
@@ -8,7 +8,8 @@ use model::scope::Need;
 use model::topic::{Setting, Topic, Topics};
 
 /// The names of these settings.
-const NAMES: [&str; 6] = ["tenant", "priority", "max_pending", "max_bytes", "add_rate", "tls_verify"];
+const NAMES: [&str; 7] =
+    ["tenant", "priority", "max_pending", "max_bytes", "add_rate", "tls_verify", "job_hosts"];
 
 /// How many topics a token without the scope `admin` may register.
 const TOPICS_MAX: usize = 1000;
@@ -109,6 +110,8 @@ mod tests {
             manager.check(Some(&before), &mut unchecked).unwrap_err().named_field(),
             Some("tls_verify")
         );
+        let mut shown = Topic { job_hosts: vec!["evil.example".into()], ..before.clone() };
+        assert_eq!(manager.check(Some(&before), &mut shown).unwrap_err().named_field(), Some("job_hosts"));
         // A new topic has no limits, and belongs to the tenant of its maker.
         let mut new = Topic::new(before.name.clone(), "http://h/");
         assert!(manager.check(None, &mut new).is_ok() && new.tenant == "ci");

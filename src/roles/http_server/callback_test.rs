@@ -149,7 +149,8 @@ async fn test(
     let now = now_ms();
     let key = JobKey { topic: name.clone(), id };
     let (headers, ack_url) = (Vec::new(), None);
-    let delivery = Delivery { key, body, attempt: 1, due_ms: now, stamp_us: now * 1000, headers, ack_url };
+    let (stamp_us, destination) = (now * 1000, None);
+    let delivery = Delivery { key, body, attempt: 1, due_ms: now, stamp_us, headers, destination, ack_url };
     let topic = Topic { timeout: topic.timeout.min(PATIENCE), ..(*topic).clone() };
     let own_headers: Vec<String> = topic.headers.keys().cloned().collect();
     let (caller, url) = (Arc::clone(&api.trials.caller), reader.shown(&topic).callback.clone());

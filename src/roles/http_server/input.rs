@@ -10,11 +10,11 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::access::Caller;
+use super::callback_fields::{changed_destination, destination, headers};
 use super::cursor;
 use super::problem::Problem;
 use super::schema;
 use super::typed_body::{self, Count, Moment, Span, given, invalid, word};
-use model::headers::Headers;
 use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
 use model::quota::Quota;
 use model::topic::{Topic, Topics};
@@ -119,6 +119,10 @@ pub(super) struct NewJobRequest<'a> {
     max_attempts: Option<Attempts>,
     #[schema(schema_with = schema::headers, required = false)]
     headers: Option<&'a RawValue>,
+    #[schema(schema_with = schema::job_path, required = false)]
+    path: Option<String>,
+    #[schema(schema_with = schema::job_url, required = false)]
+    url: Option<String>,
 }
 
 /// An id: a text, or a number as it is written, which PHP sends if the application had a number. A number with an
@@ -150,14 +154,6 @@ fn due(delay: Option<Span>, run_at: Option<Moment>) -> Result<Option<Due>, Probl
             Err(Problem::field("run_at", "delay and run_at exclude each other: give one of them"))
         }
     }
-}
-
-/// Returns the headers of a job of a topic.
-fn headers(raw: Option<&RawValue>, topic: &Topic) -> Result<Headers, Problem> {
-    let wrong = |problem: String| Problem::field("headers", format!("headers: {problem}"));
-    let headers = raw.map_or_else(|| Ok(Headers::default()), |raw| Headers::parse(raw.get()));
-    let headers = headers.map_err(|e| wrong(e.to_string()))?;
-    topic.refuse_job_headers(&headers).map_or(Ok(headers), |problem| Err(wrong(problem)))
 }
 
 /// An Idempotency-Key as the source of ids for jobs without one: a repeated add then finds its job, and keeps it.
@@ -214,7 +210,11 @@ pub(super) fn job(
         on_conflict: new.on_conflict.unwrap_or(if_taken),
         max_attempts: new.max_attempts.map(|Count(n)| n),
         attempts: 0,
-        headers: headers(new.headers, topic)?,
+        headers: headers(new.headers, topic)?.with_destination(destination(
+            new.path.as_deref(),
+            new.url.as_deref(),
+            topic,
+        )?),
         quota: quota.cloned(),
     })
 }
@@ -292,6 +292,14 @@ pub(super) struct JobChangeRequest<'a> {
     #[serde(borrow, default, deserialize_with = "given")]
     #[schema(schema_with = schema::headers, required = false)]
     headers: Option<Option<&'a RawValue>>,
+    /// Null: the job goes to the callback of its topic.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(schema_with = schema::job_path, required = false)]
+    path: Option<Option<String>>,
+    /// Null: the job goes to the callback of its topic.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(schema_with = schema::job_url, required = false)]
+    url: Option<Option<String>>,
 }
 
 /// Reads a change of a job of a topic.
@@ -303,10 +311,11 @@ pub(super) fn change(json: &[u8], topic: &Topic) -> Result<Change, Problem> {
         priority: given.priority,
         max_attempts: given.max_attempts.map(|limit| limit.map(|Count(n)| n)),
         headers: given.headers.map(|raw| headers(raw, topic)).transpose()?,
+        destination: changed_destination(given.path, given.url, topic)?,
         max_bytes: None,
     };
     if change == Change::default() {
-        let others = "give it, or run_at, body, priority, max_attempts or headers";
+        let others = "give it, or run_at, body, priority, max_attempts, headers, path or url";
         return Err(Problem::missing("delay", others));
     }
     Ok(Change { max_bytes: topic.max_bytes.map(|size| size.0), ..change })

@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 use super::problem::Problem;
 use super::schema;
 use super::waiting::WaitingShown;
+use model::destination::Destination;
 use model::job::{Attempt, JobId, Priority, State, TopicName};
 use model::json_time;
 use store::View;
@@ -47,6 +48,14 @@ pub(super) struct JobResponse<'a> {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
     headers: &'a BTreeMap<String, String>,
+    /// What is appended to the callback of the topic for this job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    path: Option<&'a str>,
+    /// The URL that is called for this job in place of the callback of the topic.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    url: Option<&'a str>,
     /// The first two attempts and the last eight, the oldest first. What the receiver answered is only shown to callers
     /// with the scope `read` for the topic.
     #[schema(value_type = Vec<schema::AttemptMade>)]
@@ -79,6 +88,8 @@ impl<'a> JobResponse<'a> {
             max_attempts: view.max_attempts,
             spooled: view.is_spooled,
             headers: view.headers.by_name(),
+            path: view.headers.destination().and_then(Destination::path),
+            url: view.headers.destination().and_then(Destination::own_url),
             log,
             // A damaged store may hold a body that is not JSON. It is shown as null.
             body: serde_json::from_str(view.body.as_str()).unwrap_or(RawValue::NULL),

@@ -17,6 +17,7 @@ mod api;
 mod api_response;
 mod audit;
 mod body;
+mod callback_fields;
 mod callback_test;
 mod check;
 mod connections;

@@ -7,6 +7,7 @@ use jiff::tz::TimeZone;
 use mio::Waker;
 use serde::Serialize;
 
+use model::destination::Destination;
 use model::fields::{Fields, Marks};
 use model::job::{Attempt, JobKey, State, TopicName};
 use protocol::dq::{Answer, DueAnswer, Refusal};
@@ -160,6 +161,10 @@ pub(super) fn job_found(
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         headers: &'a BTreeMap<String, String>,
         #[serde(skip_serializing_if = "Option::is_none")]
+        path: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        url: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
         log: Option<&'a [Attempt]>,
     }
     let mut view = match found {
@@ -181,6 +186,8 @@ pub(super) fn job_found(
         attempts: view.attempts,
         spooled: view.is_spooled,
         headers: view.headers.by_name(),
+        path: view.headers.destination().and_then(Destination::path),
+        url: view.headers.destination().and_then(Destination::own_url),
         log,
     };
     let mut json = Vec::new();

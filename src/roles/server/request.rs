@@ -235,6 +235,12 @@ impl RequestRouter {
             refused();
             return Err(Refusal::new("bad_field", format!("headers: {problem}")));
         }
+        if let Some(destination) = add.headers.destination()
+            && let Some(problem) = topic.refuse_destination(destination)
+        {
+            refused();
+            return Err(Refusal::new("bad_field", format!("{}: {problem}", destination.field())));
+        }
         Ok(NewJob {
             due: add.due.unwrap_or(Due::In(topic.delay)),
             key: add.key,

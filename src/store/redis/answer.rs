@@ -212,6 +212,7 @@ pub(super) fn outcome(outcome: &Outcome) -> String {
         Outcome::Extend(span) => format!("e{}", span.as_millis()),
         Outcome::Later(span) => format!("l{}", span.as_millis()),
         Outcome::HandBack => "h".to_owned(),
+        Outcome::Postpone(at) => format!("p{}", due(*at)),
     }
 }
 

@@ -8,6 +8,7 @@ use super::homes::Homes;
 use super::script::Script;
 use super::{BYTES, RedisStore};
 use crate::{Added, Change, Changed, HELD_MS, Result, StoreError, View};
+use model::headers::Headers;
 use model::job::{Due, JobKey, NewJob};
 use model::quota::{OverQuota, QuotaLimit};
 
@@ -223,6 +224,11 @@ impl RedisStore {
             None => String::new(),
             Some(headers) if headers.is_empty() => "-".to_owned(),
             Some(headers) => answer::headers_word(headers),
+        });
+        call.cmd.arg(match &change.destination {
+            None => String::new(),
+            Some(None) => "-".to_owned(),
+            Some(destination) => Headers::destination_text(destination.as_ref()),
         });
         let shards = u64::from(self.shards(homes).max(1));
         call.cmd.arg(change.max_bytes.map(|most| most.div_ceil(shards).to_string()).unwrap_or_default());

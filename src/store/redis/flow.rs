@@ -21,26 +21,28 @@ use model::rendezvous;
 const REASON: usize = 200;
 
 impl Nodes {
-    /// Returns the node that grants a topic's permits. All hosts choose the same node, whichever nodes are down.
-    pub fn home_of(&self, topic: &TopicName) -> usize {
+    /// Returns the node that grants the permits of a topic or a receiver's host, by its name. All hosts of dq choose the
+    /// same node, whichever nodes are down.
+    pub fn home_of(&self, name: &str) -> usize {
         let known = self.known();
         let names = known.as_ref().map_or(&self.names[..], |homes| homes.set.homes());
-        let first = rendezvous::order(names, &[topic.as_str().as_bytes()]).first().map(|i| &names[*i]);
+        let first = rendezvous::order(names, &[name.as_bytes()]).first().map(|i| &names[*i]);
         self.names.iter().position(|name| Some(name) == first).unwrap_or(0)
     }
 }
 
 impl RedisStore {
-    /// Returns the shard of a node that has a topic's permits.
-    fn shard_of(&self, node: usize, topic: &TopicName) -> Place {
+    /// Returns the shard of a node that has the permits of a topic or a host.
+    fn shard_of(&self, node: usize, name: &str) -> Place {
         let shards = self.nodes.nodes[node].bases.len() as u32;
-        Place { node, shard: rendezvous::first_of(shards, &[topic.as_str().as_bytes()]) as usize }
+        Place { node, shard: rendezvous::first_of(shards, &[name.as_bytes()]) as usize }
     }
 
     /// Runs a script on all shards that answer. Returns the answer of the topic's home shard, or that of another shard
     /// if the home does not answer.
     fn say(&self, script: Script, topic: &TopicName, words: &[String]) -> Result<bool> {
-        let home = self.shard_of(self.lane.unwrap_or_else(|| self.nodes.home_of(topic)), topic);
+        let name = topic.as_str();
+        let home = self.shard_of(self.lane.unwrap_or_else(|| self.nodes.home_of(name)), name);
         let call = |place| {
             let mut call = self.call(script, place);
             call.cmd.arg(topic.as_str()).arg(words);
@@ -81,8 +83,8 @@ impl Limits for RedisStore {
     fn permits(&mut self, owner: &OwnerTag, asks: &[PermitAsk]) -> Vec<Result<Permit>> {
         let mut groups: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
         for (i, ask) in asks.iter().enumerate() {
-            let node = self.lane.unwrap_or_else(|| self.nodes.home_of(&ask.topic));
-            groups.entry(self.shard_of(node, &ask.topic)).or_default().push(i);
+            let node = self.lane.unwrap_or_else(|| self.nodes.home_of(ask.name.as_str()));
+            groups.entry(self.shard_of(node, ask.name.as_str())).or_default().push(i);
         }
         let call = |(place, group): (&Place, &Vec<usize>)| {
             let mut call = self.call(Script::Permits, *place);
@@ -91,7 +93,7 @@ impl Limits for RedisStore {
                 let most = ask.max_in_flight.map_or(String::new(), |n| n.to_string());
                 let pace = ask.rate.map(RateSteps::from);
                 let step = pace.map_or(String::new(), |p| p.step_us.to_string());
-                call.cmd.arg(ask.topic.as_str()).arg(ask.held).arg(ask.want).arg(most);
+                call.cmd.arg(ask.name.as_str()).arg(ask.held).arg(ask.want).arg(most);
                 call.cmd.arg(step).arg(pace.map_or(0, |p| p.burst)).arg(ask.unused);
             }
             (*place, call)

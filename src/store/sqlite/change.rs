@@ -153,11 +153,13 @@ pub(super) fn change(
             change.max_attempts.flatten()
         ])?;
     }
-    if let Some(headers) = &change.headers {
-        let stamp = "SELECT stamp_us FROM job WHERE seq = ?1";
-        let stamp_us = w.db.prepare_cached(stamp)?.query_row([seq], |row| row.get(0))?;
+    if change.headers.is_some() || change.destination.is_some() {
+        let old = "SELECT stamp_us, headers FROM job WHERE seq = ?1";
+        let read = |r: &rusqlite::Row<'_>| Ok((r.get(0)?, row::headers(r, 1, r.get(0)?)?));
+        let (stamp_us, old) = w.db.prepare_cached(old)?.query_row([seq], read)?;
+        let headers = change.headers_after(old).unwrap_or_default();
         w.db.prepare_cached("UPDATE job SET headers = ?2 WHERE seq = ?1")?
-            .execute(params![seq, row::headers_text(headers, stamp_us)])?;
+            .execute(params![seq, row::headers_text(&headers, stamp_us)])?;
     }
     if let Some(due) = change.due {
         let (state, at_ms) = w.place_from_now(due);

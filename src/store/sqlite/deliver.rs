@@ -247,6 +247,10 @@ pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Re
             held.attempts = held.attempts.saturating_sub(1);
             end(w, &held, (State::Ready, held.due_ms))?;
         }
+        Outcome::Postpone(due) => {
+            held.attempts = held.attempts.saturating_sub(1);
+            end(w, &held, w.place(due))?;
+        }
     }
     Ok(Settled::Done)
 }

@@ -16,9 +16,9 @@ use crate::{
 use model::flow::RateSteps;
 use model::job::TopicName;
 
-/// Grants permits of one topic.
+/// Grants permits of one topic or host.
 pub(super) fn permit(w: &mut Write<'_>, owner: &OwnerTag, ask: &PermitAsk) -> rusqlite::Result<Permit> {
-    let (name, now_ms) = (ask.topic.as_str(), w.now_ms());
+    let (name, now_ms) = (ask.name.as_str(), w.now_ms());
     w.db.prepare_cached("DELETE FROM permit WHERE name = ?1 AND (owner = ?2 OR until_ms <= ?3)")?
         .execute(params![name, owner.0, now_ms])?;
     // If the clock was set back, permits of other processes would last too long. They last as if they were reported

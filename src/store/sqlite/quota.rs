@@ -78,19 +78,20 @@ pub(super) fn check_add(
 
 /// Returns whether a job may get the body and the headers of a change.
 pub(super) fn allows_change(w: &Write<'_>, seq: i64, tid: i64, change: &Change) -> rusqlite::Result<bool> {
-    let max = change.max_bytes.filter(|_| change.body.is_some() || change.headers.is_some());
+    let is_sized = change.body.is_some() || change.headers.is_some() || change.destination.is_some();
+    let max = change.max_bytes.filter(|_| is_sized);
     if max.is_none() {
         return Ok(true);
     }
-    let old =
-        "SELECT octet_length(body), coalesce(octet_length(headers), 0), stamp_us FROM job WHERE seq = ?1";
-    let parts = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get(2)?));
-    let (body, headers, stamp_us) = w.db.prepare_cached(old)?.query_row([seq], parts)?;
+    let old = "SELECT octet_length(body), coalesce(octet_length(headers), 0), stamp_us, headers FROM job WHERE seq = ?1";
+    let parts = |r: &rusqlite::Row<'_>| {
+        Ok((r.get::<_, i64>(0)?, r.get::<_, i64>(1)?, r.get(2)?, row::headers(r, 3, r.get(2)?)?))
+    };
+    let (body, headers, stamp_us, old) = w.db.prepare_cached(old)?.query_row([seq], parts)?;
     let new_body = change.body.as_ref().map_or(body, |new| new.as_str().len() as i64);
     let new_headers = change
-        .headers
-        .as_ref()
-        .map_or(headers, |new| row::headers_text(new, stamp_us).map_or(0, |text| text.len() as i64));
+        .headers_after(old)
+        .map_or(headers, |new| row::headers_text(&new, stamp_us).map_or(0, |text| text.len() as i64));
     Ok(!is_too_big(max, held(w, tid)?.bytes, body + headers, new_body + new_headers))
 }
 

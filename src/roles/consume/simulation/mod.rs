@@ -85,7 +85,9 @@ fn every_served_job_is_delivered_and_nothing_polls() {
         while world.step(now + Duration::from_secs(20)) {}
         let idle = world.exchanges - exchanges;
         assert!(idle <= 60, "{idle} exchanges in 20 s without work: {}", world.story());
-        let most = 500 + 10 * (world.callbacks + world.jobs);
+        let postponed: u64 = world.lanes.iter().map(|lane| lane.postponed).sum();
+        assert!(postponed <= 500 + 20 * world.jobs, "{postponed} postponed: {}", world.story());
+        let most = 500 + 10 * (world.callbacks + world.jobs + postponed);
         assert!(world.exchanges <= most, "{} exchanges: {}", world.exchanges, world.story());
     }
 }

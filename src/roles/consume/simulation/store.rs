@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 
-use model::flow::RateSteps;
+use model::destination::Destination;
+use model::flow::{LimitName, RateSteps};
+use model::headers::Headers;
 use model::job::{Body, JobId, JobKey, TopicName};
 use store::{
     Batch, Leased, Opening, Outcome, PERMIT_HOLDS, Permit, PermitAsk, Settlement, Token, TopicRing, Wanted,
@@ -28,11 +30,13 @@ pub(super) struct SimulatedLane {
     tokens: u64,
     circuits: HashMap<TopicName, Circuit>,
     /// How many permits each process holds, and since when.
-    held: HashMap<(TopicName, usize), (u32, Instant)>,
-    spent_us: HashMap<TopicName, f64>,
+    held: HashMap<(LimitName, usize), (u32, Instant)>,
+    spent_us: HashMap<LimitName, f64>,
     attempts: HashMap<JobNumber, u32>,
     /// Jobs that have ended.
     pub(super) ended: u64,
+    /// How often a job was postponed.
+    pub(super) postponed: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -175,6 +179,16 @@ impl SimulatedLane {
                     let model::job::Due::In(pause) = due else { panic!("{due:?}") };
                     retries.push((job, topic, *pause));
                 }
+                Outcome::Postpone(due) => {
+                    let model::job::Due::In(pause) = due else { panic!("{due:?}") };
+                    *self.attempts.get_mut(&job).unwrap() -= 1;
+                    self.postponed += 1;
+                    retries.push((job, topic, *pause));
+                }
+                Outcome::HandBack => {
+                    *self.attempts.get_mut(&job).unwrap() -= 1;
+                    retries.push((job, topic, Duration::ZERO));
+                }
                 Outcome::Ack | Outcome::Bury => self.ended += 1,
                 other => panic!("{other:?}"),
             }
@@ -204,17 +218,17 @@ impl SimulatedLane {
         let (mut granted, mut again) = (ask.want, None);
         self.held.retain(|_, (_, since)| *since + PERMIT_HOLDS > now);
         if let Some(most) = ask.max_in_flight {
-            let others = self.held.iter().filter(|((topic, of), _)| *topic == ask.topic && *of != owner);
+            let others = self.held.iter().filter(|((name, of), _)| *name == ask.name && *of != owner);
             let others: u32 = others.map(|(_, (held, _))| held).sum();
             granted = granted.min(most.saturating_sub(ask.held + others));
         }
         if let Some(rate) = ask.rate {
-            let spent = self.spent_us.entry(ask.topic.clone()).or_default();
+            let spent = self.spent_us.entry(ask.name.clone()).or_default();
             let now_us = (now - start).as_micros() as f64;
             let taken = RateSteps::from(rate).take(*spent, now_us, ask.unused, granted);
             (granted, again, *spent) = (taken.granted, taken.again, taken.spent_us);
         }
-        self.held.insert((ask.topic.clone(), owner), (ask.held + granted, now));
+        self.held.insert((ask.name.clone(), owner), (ask.held + granted, now));
         Permit { granted, again }
     }
 
@@ -244,6 +258,11 @@ impl SimulatedLane {
     }
 }
 
+/// Some jobs have a URL of their own, where their topics allow it.
+pub(super) fn destination_of(number: JobNumber) -> Option<Destination> {
+    number.is_multiple_of(3).then(|| Destination::Url("http://h1.example/".to_owned()))
+}
+
 fn leased(topic: TopicName, number: JobNumber, token: Token, attempt: u32, probe: Option<u32>) -> Leased {
     Leased {
         key: JobKey { topic, id: JobId::new(number.to_string().as_str()).unwrap() },
@@ -256,6 +275,6 @@ fn leased(topic: TopicName, number: JobNumber, token: Token, attempt: u32, probe
         deadline_ms: 0,
         max_attempts: None,
         probe,
-        headers: Default::default(),
+        headers: Headers::default().with_destination(destination_of(number)),
     }
 }

@@ -10,11 +10,12 @@ use super::super::lane::LaneEvent;
 use super::super::workers::FinishedCallback;
 use super::store::{JobNumber, SimulatedLane};
 use super::threads::LaneThread;
-use ::store::Token;
+use ::store::{Leased, Token};
 use delivery::callback::Verdict;
 use model::job::{Attempt, Priority, TopicName};
 use model::retry::Retry;
-use model::topic::{Failure, Rate, Topic, Topics};
+use model::settings::HostLimit;
+use model::topic::{Failure, HostPattern, Rate, Topic, Topics};
 
 /// For how long jobs come, and stores and receivers fail.
 pub(super) const TROUBLE: Duration = Duration::from_secs(8);
@@ -44,12 +45,15 @@ pub(super) enum Happening {
     Drain(usize),
 }
 
+/// A callback: its topic, and the index of its host.
+pub(super) type CallbackUnderWay = (TopicName, Option<usize>);
+
 /// One consumer, with the threads of its lanes.
 pub(super) struct SimulatedConsumer {
     pub(super) dispatcher: Dispatcher,
     pub(super) topics: Topics,
     pub(super) threads: Vec<LaneThread>,
-    pub(super) callbacks: BTreeMap<Token, (usize, TopicName)>,
+    pub(super) callbacks: BTreeMap<Token, CallbackUnderWay>,
     /// Since when no callback runs.
     pub(super) idle_since: Option<Instant>,
     pub(super) is_draining: bool,
@@ -68,6 +72,7 @@ pub(super) struct World {
     pub(super) consumers: Vec<SimulatedConsumer>,
     pub(super) names: Vec<TopicName>,
     pub(super) topics: Vec<Topic>,
+    pub(super) host_limits: Vec<HostLimit>,
     /// Each ring reaches one listener, as with Redis. Otherwise all processes, as with the embedded store.
     pub(super) rings_reach_one: bool,
     /// Whether stores fail and topics change during the simulation.
@@ -95,8 +100,25 @@ pub(super) fn random_topic(rng: &mut Rng, name: &TopicName) -> Topic {
         rate: (rng.u8(0..4) == 0).then(|| Rate::per_second(rng.u32(20..200))),
         breaker_failures: rng.u32(0..4),
         breaker_pause: millis(rng, 100..1000),
-        ..Topic::new(name.clone(), "http://h/")
+        job_hosts: if rng.bool() { vec!["h1.example".to_owned()] } else { Vec::new() },
+        ..Topic::new(name.clone(), ["http://h/", "http://h1.example/", "http://h2.example/"][rng.usize(..3)])
     }
+}
+
+fn random_host_limits(rng: &mut Rng) -> Vec<HostLimit> {
+    let mut limit = |name: &str| {
+        let host = HostPattern::parse(name).unwrap();
+        let rate = rng.bool().then(|| Rate::per_second(rng.u32(20..200)));
+        let max_in_flight = (rate.is_none() || rng.bool()).then(|| rng.u32(1..4));
+        HostLimit { name: name.to_owned(), host, max_in_flight, rate }
+    };
+    vec![limit("h1.example"), limit("h2.example")]
+}
+
+/// Returns the host of a job, if it has limits.
+fn host_of(topic: &Topic, leased: &Leased, limits: &[HostLimit]) -> Option<usize> {
+    let url = topic.url_for(leased.headers.destination()).ok()?.parse().ok()?;
+    limits.iter().position(|limit| limit.host.matches(&url))
 }
 
 impl World {
@@ -106,6 +128,7 @@ impl World {
         let names: Vec<TopicName> =
             (0..rng.usize(1..6)).map(|n| TopicName::new(&format!("t{n}")).unwrap()).collect();
         let topics = names.iter().map(|name| random_topic(&mut rng, name)).collect();
+        let host_limits = if rng.bool() { random_host_limits(&mut rng) } else { Vec::new() };
         let start = Instant::now();
         let lanes = [1, 1, 2, 3][rng.usize(..4)];
         let mut world = World {
@@ -118,6 +141,7 @@ impl World {
             consumers: Vec::new(),
             names,
             topics,
+            host_limits,
             rings_reach_one: lanes > 1 || rng.bool(),
             has_trouble: rng.bool(),
             jobs: 0,
@@ -164,9 +188,17 @@ impl World {
 
     pub(super) fn start_consumer(&mut self) {
         let (topics, lanes) = (self.some_topics(), self.lanes.len());
-        let home_of = Box::new(move |topic: &TopicName| usize::from(topic.as_str().as_bytes()[1]) % lanes);
-        let dispatcher =
-            Dispatcher::new(lanes, self.concurrency, topics.clone(), home_of, self.rings_reach_one, self.now);
+        let home_of = Box::new(move |name: &str| usize::from(*name.as_bytes().last().unwrap()) % lanes);
+        let hosts = &self.host_limits;
+        let dispatcher = Dispatcher::new(
+            lanes,
+            self.concurrency,
+            topics.clone(),
+            hosts,
+            home_of,
+            self.rings_reach_one,
+            self.now,
+        );
         let thread = || LaneThread { listens: true, has_bell: true, ..LaneThread::default() };
         self.consumers.push(SimulatedConsumer {
             dispatcher,
@@ -245,6 +277,7 @@ impl World {
                 let is_idle = consumer.idle_since.is_some_and(|since| since + PROMPT < self.now);
                 let served = consumer.topics.get(topic.as_str());
                 let is_free = served.is_some_and(|t| t.max_in_flight.is_none() && t.rate.is_none());
+                let is_free = is_free && self.host_limits.is_empty();
                 assert!(!(is_idle && is_free), "{topic} waits: {}", self.story());
             }
         }
@@ -284,10 +317,10 @@ impl World {
         }
         let mut begun = Vec::new();
         self.consumers[number].dispatcher.begin_callbacks(|callback| {
-            begun.push((callback.leased.token.clone(), callback.lane, callback.topic.clone()));
+            begun.push((callback.leased.clone(), callback.topic.clone()));
         });
-        for (token, lane, topic) in begun {
-            self.begin_callback(number, token, lane, &topic);
+        for (leased, topic) in begun {
+            self.begin_callback(number, &leased, &topic);
         }
         for (lane, order) in self.consumers[number].dispatcher.take_orders() {
             self.order(number, lane, order);
@@ -297,8 +330,9 @@ impl World {
         }
     }
 
-    pub(super) fn begin_callback(&mut self, number: usize, token: Token, lane: usize, topic: &Topic) {
+    pub(super) fn begin_callback(&mut self, number: usize, leased: &Leased, topic: &Topic) {
         self.callbacks += 1;
+        let (token, host) = (leased.token.clone(), host_of(topic, leased, &self.host_limits));
         let took = match self.rng.u8(0..10) {
             0 => millis(&mut self.rng, 100..topic.timeout.as_millis() as u64),
             _ => millis(&mut self.rng, 1..20),
@@ -312,18 +346,24 @@ impl World {
         };
         let (seed, concurrency, has_trouble) = (self.seed, self.concurrency, self.has_trouble);
         let consumer = &mut self.consumers[number];
-        let before = consumer.callbacks.insert(token.clone(), (lane, topic.name.clone()));
+        let before = consumer.callbacks.insert(token.clone(), (topic.name.clone(), host));
         assert!(before.is_none(), "seed {seed}: a callback began twice");
         consumer.idle_since = None;
         assert!(consumer.callbacks.len() <= concurrency as usize, "seed {seed}: too many callbacks");
         if let Some(most) = topic.max_in_flight.filter(|_| !has_trouble) {
             let running = self.consumers.iter().flat_map(|c| c.callbacks.values());
-            let running = running.filter(|(_, name)| *name == topic.name).count();
+            let running = running.filter(|(name, _)| *name == topic.name).count();
             assert!(
                 running <= most as usize,
                 "seed {seed}: {running} callbacks of {}, not {most}",
                 topic.name
             );
+        }
+        let most = host.and_then(|host| self.host_limits[host].max_in_flight);
+        if let Some(most) = most.filter(|_| !has_trouble) {
+            let running = self.consumers.iter().flat_map(|c| c.callbacks.values());
+            let running = running.filter(|(_, of)| *of == host).count();
+            assert!(running <= most as usize, "seed {seed}: {running} callbacks to a host, not {most}");
         }
         self.after(took, Happening::Ended(number, token, verdict));
     }

@@ -9,6 +9,8 @@ use serde::Serialize;
 use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type};
 use utoipa::{IntoParams, ToSchema};
 
+use model::destination::DESTINATION_MAX;
+
 pub(super) use self::problems::{AckProblems, ChangeProblems, FindProblems, ShowProblems};
 pub(super) use self::topic::{NewTopic, rate, topic_response};
 
@@ -77,6 +79,33 @@ pub(super) fn headers() -> Schema {
              `webhook-…`, `content-type` and the like) are refused. `traceparent` must be valid by the W3C's rules.",
         ))
         .examples([serde_json::json!({"x-tenant": "7"})])
+        .into()
+}
+
+/// What is appended to the callback of the topic for a job.
+pub(super) fn job_path() -> Schema {
+    ObjectBuilder::new()
+        .schema_type(SchemaType::from_iter([Type::String, Type::Null]))
+        .max_length(Some(DESTINATION_MAX))
+        .pattern(Some("^[/?][A-Za-z0-9._~!$&'()*+,;=:/?%-]*$"))
+        .description(Some(
+            "A path, a query, or both. They are appended to the callback of the topic. Refused: segments of dots, two \
+             slashes in a row, and what becomes one of these when it is unescaped.",
+        ))
+        .examples(["/merchants/7?x=1"])
+        .into()
+}
+
+/// The URL that is called for a job in place of the callback of the topic.
+pub(super) fn job_url() -> Schema {
+    ObjectBuilder::new()
+        .schema_type(SchemaType::from_iter([Type::String, Type::Null]))
+        .max_length(Some(DESTINATION_MAX))
+        .description(Some(
+            "An http or https URL, which is called in place of the callback of the topic. `job_hosts` of the topic must \
+             list its host. `path` and `url` exclude each other.",
+        ))
+        .examples(["https://shop7.example/hook"])
         .into()
 }
 

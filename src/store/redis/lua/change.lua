@@ -1,12 +1,12 @@
 --@ use clock fence bells scores places meter
--- Changes a delayed or ready job: its due time, its body, its priority, its limit of attempts, its headers. The job
--- keeps its stamp.
+-- Changes a delayed or ready job: its due time, its body, its priority, its limit of attempts, its headers,
+-- its destination. The job keeps its stamp.
 --
 -- KEYS  1 the shard's base   2 the set of nodes: see fence
 -- ARGV  1 topic   2 id   3 due, as for add   4 priority (1 2 3)   5 body   6 its own limit of attempts, or '-' for none
---       7 'h' and its headers, or '-' for none
---       For 3 to 7, '' means: no change
---       8 the most bytes that the jobs of the topic may have, or '' for no limit
+--       7 'h' and its headers, or '-' for none   8 its destination, as the first member of the headers, or '-' for none
+--       For 3 to 8, '' means: no change
+--       9 the most bytes that the jobs of the topic may have, or '' for no limit
 -- Returns d done, q the new body would be more than this limit allows, n not found, c the job is leased
 --
 -- Moves a job: delayed, ready -> delayed, ready
@@ -39,18 +39,25 @@ if ARGV[4] ~= '' or ARGV[5] ~= '' or ARGV[6] ~= '' then
   local head = struct.pack('B', limit == '' and rank or rank + 4)
   local new = head .. string.sub(record, 2, 8) .. limit .. body
   local more = #new - #record
-  if ARGV[8] ~= '' and ARGV[5] ~= '' and more > 0 and counted(topic) + more > tonumber(ARGV[8]) then return 'q' end
+  if ARGV[9] ~= '' and ARGV[5] ~= '' and more > 0 and counted(topic) + more > tonumber(ARGV[9]) then return 'q' end
   if #body > BIG then call('SADD', base .. 'big', topic) end
   call('HSET', bodies, id, new)
   meter(topic, more)
 end
-if ARGV[7] ~= '' then
-  -- The headers are the first line of the log: see endings.
+if ARGV[7] ~= '' or ARGV[8] ~= '' then
+  -- The headers are the first line of the log: see endings. If there is a destination, it is their first member.
   local notes = base .. 'm:' .. topic
   local noted = call('HGET', notes, id) or struct.pack('>I4B', 0, 0)
   local made = string.sub(noted, 1, 5)
-  local log = string.gsub(string.sub(noted, 6), '^h[^\n]*\n', '')
-  if ARGV[7] ~= '-' then log = ARGV[7] .. '\n' .. log end
+  local log = string.sub(noted, 6)
+  local members = string.match(log, '^h{([^\n]*)}\n') or ''
+  log = string.gsub(log, '^h[^\n]*\n', '')
+  local place, headers = string.match(members, '^(":%a+":"[^"]*"),?(.*)$')
+  if not place then place, headers = '', members end
+  if ARGV[7] ~= '' then headers = string.match(ARGV[7], '^h{(.*)}$') or '' end
+  if ARGV[8] ~= '' then place = ARGV[8] == '-' and '' or ARGV[8] end
+  if place ~= '' and headers ~= '' then place = place .. ',' end
+  if place .. headers ~= '' then log = 'h{' .. place .. headers .. '}\n' .. log end
   if made .. log == struct.pack('>I4B', 0, 0) then
     call('HDEL', notes, id)
   else

@@ -5,13 +5,14 @@
 -- ARGV  for each topic: topic, n, and n times: id, token, outcome, attempt
 --         outcome  a (ack), r and a due time (retry: 'r+60000', 'r1767225600000'), b (bury), e and milliseconds
 --                  (extend: 'e30000'), l and milliseconds (answered later: as extend, and the lease has no owner from
---                  then on), h (hand back)
+--                  then on), h (hand back), p and a due time (postpone, as for retry)
 --         attempt  a line to be kept with the job, without a newline; '' for none
 -- Returns one letter for each settlement, in their order: d done, s stale (the token is not that of the job's lease, or
 -- the job was replaced)
 --
 -- Moves a job: leased -> nothing (ack), delayed or ready (retry), dead (bury), leased (extend, later), ready with its
--- attempt not counted (hand back). If it was replaced while it was leased -> delayed, ready; extend leaves it leased.
+-- attempt not counted (hand back), delayed or ready with its attempt not counted (postpone). If it was replaced while it
+-- was leased -> delayed, ready; extend leaves it leased.
 
 local letters, sum = {}, 0
 
@@ -43,7 +44,10 @@ local function settle(m, id, packed, outcome, attempt)
       owned[#owned + 1] = m.topic .. '\0' .. id
       call('HSET', base .. 'L:' .. m.topic, id, string.sub(packed, 1, OWNER - 1))
     end
-  else -- h: the notes of the job are from before the lease
+  elseif what == 112 then -- p: the notes of the job are from before the lease
+    unlease(m, id, lease)
+    place(m, id, moment(argument), lease.rank)
+  else -- h: the same
     restore(m, id, lease)
   end
   return 'd'

@@ -1,0 +1,43 @@
+//! The fields of a job that shape its callbacks: `headers`, `path` and `url`. They are checked against the job's topic.
+
+use serde_json::value::RawValue;
+
+use super::problem::Problem;
+use model::destination::{BadDestination, Destination};
+use model::headers::Headers;
+use model::topic::Topic;
+
+/// Returns the headers of a job of a topic.
+pub(super) fn headers(raw: Option<&RawValue>, topic: &Topic) -> Result<Headers, Problem> {
+    let wrong = |problem: String| Problem::field("headers", format!("headers: {problem}"));
+    let headers = raw.map_or_else(|| Ok(Headers::default()), |raw| Headers::parse(raw.get()));
+    let headers = headers.map_err(|e| wrong(e.to_string()))?;
+    topic.refuse_job_headers(&headers).map_or(Ok(headers), |problem| Err(wrong(problem)))
+}
+
+/// Returns the destination of a job of a topic. None: the callback of the topic.
+pub(super) fn destination(
+    path: Option<&str>,
+    url: Option<&str>,
+    topic: &Topic,
+) -> Result<Option<Destination>, Problem> {
+    let field = if url.is_some() { "url" } else { "path" };
+    let wrong = |problem: BadDestination| Problem::field(field, format!("{field}: {problem}"));
+    let destination = Destination::from_fields(path, url).map_err(wrong)?;
+    match destination.as_ref().and_then(|destination| topic.refuse_destination(destination)) {
+        Some(problem) => Err(wrong(problem)),
+        None => Ok(destination),
+    }
+}
+
+/// Returns the destination after a change of a job. None: it stays as it is. A field that is null is `Some(None)`.
+pub(super) fn changed_destination(
+    path: Option<Option<String>>,
+    url: Option<Option<String>>,
+    topic: &Topic,
+) -> Result<Option<Option<Destination>>, Problem> {
+    if path.is_none() && url.is_none() {
+        return Ok(None);
+    }
+    destination(path.flatten().as_deref(), url.flatten().as_deref(), topic).map(Some)
+}
