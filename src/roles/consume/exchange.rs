@@ -98,6 +98,8 @@ impl Dispatcher {
                 self.limits.leased(topic, *max, brought.get(topic).copied().unwrap_or(0));
             }
         }
+        self.pass_on_lost(number, lease.as_ref(), failed.is_some() && batch.jobs.is_empty());
+        let lane = &mut self.lanes[number];
         match failed {
             None => lane.trouble.over(),
             Some(e @ StoreError::Gone(_)) => return Err(e),
@@ -124,6 +126,19 @@ impl Dispatcher {
         self.note_waiting(number, batch.waiting, now);
         self.note_left(number, lease, brought, batch.left, since, now);
         Ok(())
+    }
+
+    /// The bell may have rung for this process alone, and the process may have lost the topic while its lease was under
+    /// way. So it rings again for the others. What a lease did not ask for is looked at when it has ended, unless it has
+    /// failed.
+    fn pass_on_lost(&mut self, number: usize, lease: Option<&LeaseUnderWay>, has_failed: bool) {
+        let Some(lease) = lease else { return };
+        let unasked = lease.unasked.iter().filter(|_| has_failed);
+        let is_lost = |topic: &&TopicName| !self.topics.is_delivered(topic.as_str());
+        let topics: Vec<TopicName> = lease.asked.keys().chain(unasked).filter(is_lost).cloned().collect();
+        if !topics.is_empty() {
+            self.order(number, LaneOrder::PassOn { topics, rest: false });
+        }
     }
 
     /// Takes a job that was leased. Its callback begins, unless it is too old or its host is at its limit.
