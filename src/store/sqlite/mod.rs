@@ -21,6 +21,7 @@ mod hung_bell;
 mod leases;
 mod letters;
 mod quota;
+mod record_rows;
 mod records;
 mod row;
 mod secret;

@@ -10,9 +10,10 @@ use super::chunks::More;
 use super::commit::Durability;
 use super::connect::refused;
 use super::write::Write;
-use super::{CHUNK, SqliteStore, row};
+use super::record_rows::{list, of_id, row_after};
+use super::{CHUNK, SqliteStore};
 use crate::{RecordPage, Records, Result};
-use model::job::{Attempt, Body, JobKey, NewJob, TopicName};
+use model::job::{Attempt, JobId, JobKey, NewJob, TopicName};
 use model::record::{Ending, JobRecord, RECORD_BODY_MAX, RECORDS_MAX, RecordKeeping};
 
 /// How often old records are looked for at most, and at least.
@@ -184,45 +185,6 @@ fn keeping(row: &Row<'_>) -> rusqlite::Result<RecordKeeping> {
     })
 }
 
-const COLUMNS: &str = "rid, id, ending, ended_ms, stamp_us, due_ms, attempts, attempts_log, body, headers";
-
-fn record(topic: &TopicName, r: &Row<'_>) -> rusqlite::Result<(i64, JobRecord)> {
-    let stamp_us: i64 = r.get(4)?;
-    let record = JobRecord {
-        key: JobKey { topic: topic.clone(), id: row::id(r, 1)? },
-        ending: row::ending(r, 2)?,
-        ended_ms: r.get(3)?,
-        stamp_us: Some(stamp_us),
-        due_ms: r.get(5)?,
-        attempts: r.get(6)?,
-        attempts_log: row::attempts_log(r.get(7)?),
-        body: r.get::<_, Option<String>>(8)?.map(Body::trusted),
-        headers: row::headers(r, 9, stamp_us)?,
-    };
-    Ok((r.get(0)?, record))
-}
-
-/// Returns a page of the records of a topic, the last ones first. The cursor is the number of the last row before.
-fn list(
-    db: &Connection,
-    tid: i64,
-    topic: &TopicName,
-    before: i64,
-    limit: usize,
-) -> rusqlite::Result<RecordPage> {
-    let sql = format!(
-        "SELECT {COLUMNS} FROM record r WHERE tid = ?1 AND rid < ?2
-         AND NOT EXISTS (SELECT 1 FROM record newer WHERE newer.tid = ?1 AND newer.id = r.id AND newer.rid > r.rid)
-         ORDER BY rid DESC LIMIT ?3"
-    );
-    let found: Vec<(i64, JobRecord)> = db
-        .prepare_cached(&sql)?
-        .query_map(params![tid, before, limit as i64], |r| record(topic, r))?
-        .collect::<rusqlite::Result<_>>()?;
-    let next = found.last().filter(|_| found.len() == limit).map(|(rid, _)| rid.to_string());
-    Ok(RecordPage { records: found.into_iter().map(|(_, record)| record).collect(), next, away: Vec::new() })
-}
-
 /// Stores what the topics keep. Topics that are not named keep the default.
 fn keep(w: &mut Write<'_>, topics: &[(TopicName, RecordKeeping)], bytes_max: u64) -> rusqlite::Result<()> {
     let bytes_max = i64::try_from(bytes_max).unwrap_or(i64::MAX);
@@ -313,15 +275,7 @@ impl Records for SqliteStore {
 
     fn records(&mut self, key: &JobKey) -> Result<Vec<JobRecord>> {
         let Some(tid) = self.topic(&key.topic)? else { return Ok(Vec::new()) };
-        let sql =
-            format!("SELECT {COLUMNS} FROM record WHERE tid = ?1 AND id = ?2 ORDER BY rid DESC LIMIT 100");
-        let find = || -> rusqlite::Result<Vec<JobRecord>> {
-            self.db
-                .prepare_cached(&sql)?
-                .query_map(params![tid, key.id.as_str()], |r| Ok(record(&key.topic, r)?.1))?
-                .collect()
-        };
-        find().map_err(refused)
+        of_id(&self.db, tid, key).map_err(refused)
     }
 
     fn list_records(&mut self, topic: &TopicName, cursor: Option<&str>, limit: usize) -> Result<RecordPage> {
@@ -334,6 +288,17 @@ impl Records for SqliteStore {
             Some(tid) => list(&self.db, tid, topic, before, limit).map_err(refused),
             None => Ok(RecordPage::default()),
         }
+    }
+
+    fn records_after(
+        &mut self,
+        topic: &TopicName,
+        ended_ms: i64,
+        id: Option<&JobId>,
+    ) -> Result<Option<String>> {
+        let Some(tid) = self.topic(topic)? else { return Ok(None) };
+        let before = row_after(&self.db, tid, ended_ms, id).map_err(refused)?;
+        Ok(before.map(|rid| rid.to_string()))
     }
 
     fn forget(&mut self, key: &JobKey) -> Result<usize> {
