@@ -41,6 +41,7 @@ mod metrics;
 mod nodes;
 mod openapi;
 mod quotas;
+mod records;
 mod redis;
 mod refusals;
 mod registry_contract;

@@ -121,14 +121,17 @@ async fn list(
     api.list(reader, Listing { topic, state, filter: None, cursor, limit }).await
 }
 
-/// Shows a job. If there is no job with this id, shows its latest dead letter.
+/// Shows a job. If there is no job with this id, shows its latest dead letter. If its job has ended, the problem has its
+/// last record, `ended`.
 #[utoipa::path(get, path = "/v1/topics/{topic}/jobs/{id}", tag = "jobs", operation_id = "get_job",
     params(schema::JobPath),
     responses((status = 200, body = JobResponse, description = "The job"), schema::FindProblems))]
 async fn show(State(api): State<Api>, reader: Reader, OfJob(key): OfJob) -> Result<ApiResponse, Problem> {
     let sees_answers = reader.sees_answers(&key.topic);
     let ask = |reply: Reply<_>| {
-        Request::get(key, move |key, found| reply.response(api_response::job(key, found, sees_answers)))
+        Request::get_or_records(key, sees_answers, move |key, found| {
+            reply.response(api_response::job(key, found, sees_answers))
+        })
     };
     api.store_client.respond(0, ask).await
 }

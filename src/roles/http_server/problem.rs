@@ -6,8 +6,10 @@ use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
 use utoipa::ToSchema;
 
+use super::record_shown::RecordResponse;
 use model::excerpt::Excerpt;
 use model::job::{Invalid, JobKey, TopicName};
 use registry::RegistryError;
@@ -29,6 +31,10 @@ pub(super) struct Problem {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     field: Option<String>,
+    /// How the last job with this id ended, if the problem is that there is no job, and a record is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<RecordResponse<'static>>, nullable = false)]
+    ended: Option<Box<RawValue>>,
     /// After how many seconds the client may try again.
     #[serde(skip)]
     #[schema(ignore)]
@@ -48,6 +54,7 @@ impl Problem {
             detail: detail.into(),
             code,
             field: None,
+            ended: None,
             // A change that may have happened must not be repeated blindly, so it gets no `Retry-After`.
             wait: (status == StatusCode::SERVICE_UNAVAILABLE && code != "unknown").then_some(1),
         }
@@ -97,6 +104,16 @@ impl Problem {
     pub(super) fn not_found(key: &JobKey) -> Problem {
         let detail = format!("there is no job {:?} in topic {}", key.id.as_str(), key.topic);
         Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
+    }
+
+    /// Adds how the last job with this id ended.
+    pub(super) fn with_end(self, ended: Option<&RecordResponse<'_>>) -> Problem {
+        let ended = ended.map(|record| to_raw_value(record).expect("a record is plain values"));
+        let detail = match &ended {
+            None => self.detail,
+            Some(_) => format!("{}: the last one has ended", self.detail),
+        };
+        Problem { detail, ended, ..self }
     }
 
     pub(super) fn conflict(code: &'static str, detail: impl Into<String>) -> Problem {
