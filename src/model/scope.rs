@@ -158,10 +158,9 @@ impl Scope {
             | (Scope::Metrics | Scope::Read(Range::All), Need::Metrics)
             | (Scope::Read(Range::All), Need::Read)
             | (Scope::Read(_) | Scope::Manage(_), Need::SomeTopics)
-            | (
-                Scope::Read(_) | Scope::Manage(_) | Scope::Produce(_) | Scope::Consume(_),
-                Need::SomeJobs,
-            ) => true,
+            | (Scope::Read(_) | Scope::Manage(_) | Scope::Produce(_) | Scope::Consume(_), Need::SomeJobs) => {
+                true
+            }
             (Scope::Read(range), Need::Topic(topic) | Need::Jobs(topic) | Need::Answers(topic))
             | (Scope::Manage(range), Need::Topic(topic) | Need::Jobs(topic) | Need::Manage(topic))
             | (Scope::Produce(range), Need::Produce(topic) | Need::Jobs(topic))

@@ -129,13 +129,15 @@ pub(super) fn find(store: &mut dyn Store, query: &RecordQuery) -> Result<FoundRe
     let Some(first) = searched.first() else { return Ok(found) };
     let last = cursor.as_ref().and_then(|at| at.last.as_ref());
     let most = (2 * READ[0] / searched.len()).clamp(2, READ[0]);
-    let stream = |topic| Ok(RecordStream {
-        topic,
-        read: VecDeque::new(),
-        cursor: start(store, &topic.name, last, filter.until_ms)?,
-        is_over: false,
-        most,
-    });
+    let stream = |topic| {
+        Ok(RecordStream {
+            topic,
+            read: VecDeque::new(),
+            cursor: start(store, &topic.name, last, filter.until_ms)?,
+            is_over: false,
+            most,
+        })
+    };
     let mut streams: Vec<RecordStream<'_>> = searched.iter().map(stream).collect::<Result<_>>()?;
     let (mut last, mut until) = (None, None);
     loop {

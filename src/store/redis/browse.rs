@@ -123,8 +123,9 @@ impl RedisStore {
         };
         let Some(mut told) = told else { return Ok(MergedPage::default()) };
         // A shard that has joined since the page before is listed from its beginning.
-        let mut stand =
-            |place: &Place| told.remove(&self.place_name(*place)).unwrap_or(ListPosition::Behind(String::new(), Vec::new()));
+        let mut stand = |place: &Place| {
+            told.remove(&self.place_name(*place)).unwrap_or(ListPosition::Behind(String::new(), Vec::new()))
+        };
         let mut stands: Vec<ListPosition> = places.iter().map(&mut stand).collect();
         let mut items: Vec<(usize, T)> = Vec::new();
         let (mut ends, mut failed) = (Vec::new(), None);

@@ -198,16 +198,12 @@ impl Records for RedisStore {
 
     fn list_records(&mut self, topic: &TopicName, cursor: Option<&str>, limit: usize) -> Result<RecordPage> {
         let page = |place, from: &ListPosition, limit| self.record_page(place, topic, from, limit);
-        let merged = self.merged(cursor, limit, page, |record| Reverse((record.ended_ms, record.key.id.clone())))?;
+        let merged =
+            self.merged(cursor, limit, page, |record| Reverse((record.ended_ms, record.key.id.clone())))?;
         Ok(RecordPage { records: merged.items, next: merged.next, away: merged.away })
     }
 
-    fn records_after(
-        &mut self,
-        _: &TopicName,
-        ended_ms: i64,
-        id: Option<&JobId>,
-    ) -> Result<Option<String>> {
+    fn records_after(&mut self, _: &TopicName, ended_ms: i64, id: Option<&JobId>) -> Result<Option<String>> {
         // On each shard, records are in the order of their time and id. So one place means the same on all shards.
         let behind = ListPosition::Behind(ended_ms.to_string(), id.map_or("", JobId::as_str).into());
         self.cursor_of(self.all_places().map(|place| (place, &behind))).map(Some)

@@ -56,9 +56,15 @@ pub(super) fn list(
 
 /// Returns the row of the record of this id that ended at this moment. Without an id, or if the record is gone, returns
 /// the first row that ended at this moment or later.
-pub(super) fn row_after(db: &Connection, tid: i64, ended_ms: i64, id: Option<&JobId>) -> rusqlite::Result<Option<i64>> {
+pub(super) fn row_after(
+    db: &Connection,
+    tid: i64,
+    ended_ms: i64,
+    id: Option<&JobId>,
+) -> rusqlite::Result<Option<i64>> {
     if let Some(id) = id {
-        let sql = "SELECT rid FROM record WHERE tid = ?1 AND id = ?2 AND ended_ms = ?3 ORDER BY rid DESC LIMIT 1";
+        let sql =
+            "SELECT rid FROM record WHERE tid = ?1 AND id = ?2 AND ended_ms = ?3 ORDER BY rid DESC LIMIT 1";
         let row = params![tid, id.as_str(), ended_ms];
         if let Some(rid) = db.prepare_cached(sql)?.query_row(row, |r| r.get(0)).optional()? {
             return Ok(Some(rid));
