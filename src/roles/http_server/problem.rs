@@ -29,8 +29,8 @@ pub(super) struct Problem {
     code: &'static str,
     /// The field of the body, the query or the path that is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    field: Option<String>,
+    #[schema(value_type = Option<String>, nullable = false)]
+    field: Option<Box<str>>,
     /// How the last job with this id ended, if the problem is that there is no job, and a record is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<RecordResponse<'static>>, nullable = false)]
@@ -38,7 +38,7 @@ pub(super) struct Problem {
     /// After how many seconds the client may try again.
     #[serde(skip)]
     #[schema(ignore)]
-    wait: Option<u64>,
+    wait: Option<u32>,
 }
 
 /// What the log says about a problem, of bounded length. It is an extension of the answer.
@@ -85,12 +85,12 @@ impl Problem {
     /// The caller may not change a field.
     pub(super) fn forbidden_field(field: &str, detail: impl Into<String>) -> Problem {
         let problem = Problem::new(StatusCode::FORBIDDEN, "forbidden", detail);
-        Problem { field: Some(field.to_owned()), ..problem }
+        Problem { field: Some(field.into()), ..problem }
     }
 
     fn of_field(field: &str, code: &'static str, detail: impl Into<String>) -> Problem {
         let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail);
-        Problem { field: Some(field.to_owned()), ..problem }
+        Problem { field: Some(field.into()), ..problem }
     }
 
     pub(super) fn invalid(field: &str, invalid: &Invalid) -> Problem {
@@ -166,7 +166,7 @@ impl From<StoreError> for Problem {
         match error {
             StoreError::OverQuota(over) => {
                 let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, error.code(), error.to_string());
-                Problem { wait: Some(over.wait.as_millis().div_ceil(1000) as u64), ..problem }
+                Problem { wait: Some(over.wait.as_millis().div_ceil(1000) as u32), ..problem }
             }
             _ => Problem::unavailable(error.code(), error.to_string()),
         }
