@@ -102,13 +102,18 @@ pub(super) fn show(
             break;
         }
     }
+    tell_rest("jobs", &away, cursor.is_some() && !at.json);
+    Ok(())
+}
+
+/// Says on stderr what a list lacks: what is on nodes that could not be asked, and what is behind its end.
+pub(super) fn tell_rest(what: &str, away: &[String], has_more: bool) {
     if !away.is_empty() {
-        eprintln!("these nodes could not be asked, and their jobs are missing: {}", away.join(", "));
+        eprintln!("these nodes could not be asked, and their {what} are missing: {}", away.join(", "));
     }
-    if cursor.is_some() && !at.json {
+    if has_more {
         eprintln!("there are more: --limit or --all shows them");
     }
-    Ok(())
 }
 
 fn table(jobs: &[Box<RawValue>], now_ms: i64) -> Result<String> {

@@ -185,7 +185,6 @@ fn all_tokens(daemon: &Daemon) -> (Vec<Named<String>>, Vec<Named<Option<String>>
 
 const ALL: &[&str] = &[
     "admin",
-    "metrics",
     "read",
     "read:a",
     "manage:a",
@@ -196,24 +195,14 @@ const ALL: &[&str] = &[
     "consume:a",
     "consume:b",
     "consume:*",
+    "metrics",
 ];
 const LOOK_A: &[&str] =
     &["admin", "read", "read:a", "manage:a", "produce:a", "produce:*", "consume:a", "consume:*"];
 const SEE_A: &[&str] = &["admin", "read", "read:a", "manage:a"];
 const SOME: &[&str] = &["admin", "read", "read:a", "manage:a", "manage:b"];
-const SOME_JOBS: &[&str] = &[
-    "admin",
-    "read",
-    "read:a",
-    "manage:a",
-    "manage:b",
-    "produce:a",
-    "produce:b",
-    "produce:*",
-    "consume:a",
-    "consume:b",
-    "consume:*",
-];
+/// All but `metrics`, which is the last one.
+const SOME_JOBS: &[&str] = ALL.split_at(ALL.len() - 1).0;
 const MANAGE_A: &[&str] = &["admin", "manage:a"];
 const PRODUCE_A: &[&str] = &["admin", "produce:a", "produce:*"];
 

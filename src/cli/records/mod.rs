@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use self::record::table;
 use super::api::{Api, part};
-use super::list::PageOptions;
+use super::list::{PageOptions, tell_rest};
 use super::show::raw_lines;
 use super::target::TargetOptions;
 use host::now_ms;
@@ -139,11 +139,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
             break;
         }
     }
-    if !away.is_empty() {
-        eprintln!("these nodes could not be asked, and their records are missing: {}", away.join(", "));
-    }
-    if cursor.is_some() && !at.json {
-        eprintln!("there are more: --limit or --all shows them");
-    }
+    tell_rest("records", &away, cursor.is_some() && !at.json);
     Ok(())
 }
