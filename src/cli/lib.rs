@@ -11,6 +11,7 @@ mod add;
 mod alerts;
 mod api;
 mod ask;
+mod attempts;
 mod backup;
 mod batch;
 mod bench;
@@ -36,6 +37,7 @@ mod nodes;
 mod own_daemon;
 mod progress;
 mod receiver;
+mod records;
 mod show;
 mod spool;
 mod status;
@@ -76,6 +78,9 @@ enum Command {
     Reschedule(job::reschedule::Arguments),
     Run(job::run::Arguments),
     List(list::Arguments),
+    Records(records::Arguments),
+    Find(records::find::Arguments),
+    Forget(records::forget::Arguments),
     Topics(topics::Arguments),
     Dead(dead::Arguments),
     Status(status::Arguments),
@@ -108,6 +113,9 @@ impl Command {
             Command::Reschedule(arguments) => done(job::reschedule::run(&arguments)),
             Command::Run(arguments) => done(job::run::run(&arguments)),
             Command::List(arguments) => done(list::run(&arguments)),
+            Command::Records(arguments) => done(records::run(&arguments)),
+            Command::Find(arguments) => done(records::find::run(&arguments)),
+            Command::Forget(arguments) => done(records::forget::run(&arguments)),
             Command::Topics(arguments) => topics::run(&arguments),
             Command::Dead(arguments) => dead::run(&arguments),
             Command::Status(arguments) => status::run(&arguments),

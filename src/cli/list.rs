@@ -50,6 +50,13 @@ pub(super) struct PageOptions {
     all: bool,
 }
 
+impl PageOptions {
+    /// Returns how many are listed at most.
+    pub(super) fn most(&self) -> usize {
+        if self.all { usize::MAX } else { self.limit }
+    }
+}
+
 #[derive(Debug, Deserialize)]
 struct Page {
     jobs: Vec<Box<RawValue>>,
@@ -74,7 +81,7 @@ pub(super) fn show(
     table: fn(&[Box<RawValue>], i64) -> Result<String>,
 ) -> Result<()> {
     let api = Api::from_options(at)?;
-    let most = if how_many.all { usize::MAX } else { how_many.limit };
+    let most = how_many.most();
     let and = if path.contains('?') { '&' } else { '?' };
     let (mut shown, mut cursor, mut away, mut is_first) = (0, None::<String>, Vec::new(), true);
     while shown < most {
@@ -95,13 +102,18 @@ pub(super) fn show(
             break;
         }
     }
+    tell_rest("jobs", &away, cursor.is_some() && !at.json);
+    Ok(())
+}
+
+/// Says on stderr what a list lacks: what is on nodes that could not be asked, and what is behind its end.
+pub(super) fn tell_rest(what: &str, away: &[String], has_more: bool) {
     if !away.is_empty() {
-        eprintln!("these nodes could not be asked, and their jobs are missing: {}", away.join(", "));
+        eprintln!("these nodes could not be asked, and their {what} are missing: {}", away.join(", "));
     }
-    if cursor.is_some() && !at.json {
+    if has_more {
         eprintln!("there are more: --limit or --all shows them");
     }
-    Ok(())
 }
 
 fn table(jobs: &[Box<RawValue>], now_ms: i64) -> Result<String> {

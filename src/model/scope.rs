@@ -124,6 +124,8 @@ pub enum Need<'a> {
     Metrics,
     /// To read the settings of some topic. Topics for which the scope is not enough are left out.
     SomeTopics,
+    /// To read jobs of some topic. Topics for which the scope is not enough are left out.
+    SomeJobs,
     /// To read the settings of this topic, without credentials.
     Topic(&'a str),
     /// To read jobs of this topic.
@@ -155,7 +157,10 @@ impl Scope {
             (Scope::Admin, _)
             | (Scope::Metrics | Scope::Read(Range::All), Need::Metrics)
             | (Scope::Read(Range::All), Need::Read)
-            | (Scope::Read(_) | Scope::Manage(_), Need::SomeTopics) => true,
+            | (Scope::Read(_) | Scope::Manage(_), Need::SomeTopics)
+            | (Scope::Read(_) | Scope::Manage(_) | Scope::Produce(_) | Scope::Consume(_), Need::SomeJobs) => {
+                true
+            }
             (Scope::Read(range), Need::Topic(topic) | Need::Jobs(topic) | Need::Answers(topic))
             | (Scope::Manage(range), Need::Topic(topic) | Need::Jobs(topic) | Need::Manage(topic))
             | (Scope::Produce(range), Need::Produce(topic) | Need::Jobs(topic))
@@ -170,7 +175,7 @@ impl fmt::Display for Need<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Need::Admin => f.write_str("admin"),
-            Need::Read | Need::SomeTopics => f.write_str("read"),
+            Need::Read | Need::SomeTopics | Need::SomeJobs => f.write_str("read"),
             Need::Metrics => f.write_str("metrics"),
             Need::Topic(topic) | Need::Jobs(topic) | Need::Answers(topic) => write!(f, "read:{topic}"),
             Need::Manage(topic) => write!(f, "manage:{topic}"),
@@ -226,20 +231,21 @@ mod tests {
             Need::Consume("a"),
             Need::Jobs("b.c"),
             Need::Manage("b.c"),
+            Need::SomeJobs,
         ];
         let row = |text: &str| -> Vec<bool> { text.bytes().map(|b| b == b'x').collect() };
         for (scope, permitted) in [
-            ("admin", "xxxxxxxxxxxx"),
-            ("metrics", "..x........."),
-            ("read", ".xxxxxx...x."),
-            ("read:a", "...xxxx....."),
-            ("read:b.*", "...x......x."),
-            ("manage:a", "...xxx.x...."),
-            ("manage:b.*", "...x......xx"),
-            ("manage:c.*", "...x........"),
-            ("produce:a", ".....x..x..."),
-            ("produce:*", ".....x..x.x."),
-            ("consume:a", ".....x...x.."),
+            ("admin", "xxxxxxxxxxxxx"),
+            ("metrics", "..x.........."),
+            ("read", ".xxxxxx...x.x"),
+            ("read:a", "...xxxx.....x"),
+            ("read:b.*", "...x......x.x"),
+            ("manage:a", "...xxx.x....x"),
+            ("manage:b.*", "...x......xxx"),
+            ("manage:c.*", "...x........x"),
+            ("produce:a", ".....x..x...x"),
+            ("produce:*", ".....x..x.x.x"),
+            ("consume:a", ".....x...x..x"),
         ] {
             let scope: Scope = scope.parse().unwrap();
             assert_eq!(needs.map(|need| scope.permits(need)).to_vec(), row(permitted), "{scope}");

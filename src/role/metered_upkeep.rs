@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::metered_store::MeteredStore;
-use model::job::{JobKey, TopicName};
+use model::job::{JobId, JobKey, TopicName};
 use model::metrics::Operation;
 use model::record::{JobRecord, RecordKeeping};
 use model::ticket::TicketSecret;
@@ -20,6 +20,15 @@ impl Records for MeteredStore {
 
     fn list_records(&mut self, topic: &TopicName, cursor: Option<&str>, limit: usize) -> Result<RecordPage> {
         self.timed(Operation::Read, None, |store| store.list_records(topic, cursor, limit))
+    }
+
+    fn records_after(
+        &mut self,
+        topic: &TopicName,
+        ended_ms: i64,
+        id: Option<&JobId>,
+    ) -> Result<Option<String>> {
+        self.timed(Operation::Read, None, |store| store.records_after(topic, ended_ms, id))
     }
 
     fn forget(&mut self, key: &JobKey) -> Result<usize> {

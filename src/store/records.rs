@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::Result;
-use model::job::{JobKey, TopicName};
+use model::job::{JobId, JobKey, TopicName};
 use model::record::{JobRecord, RecordKeeping};
 
 /// A page of records.
@@ -31,6 +31,16 @@ pub trait Records {
 
     /// Returns a page of a topic's records.
     fn list_records(&mut self, topic: &TopicName, cursor: Option<&str>, limit: usize) -> Result<RecordPage>;
+
+    /// Returns the cursor of the records that ended before a moment (Unix milliseconds). With an id, the cursor of the
+    /// records that a listing shows after the record of this id that ended at this moment. None: there are no newer
+    /// records, so it is the cursor of the first page.
+    fn records_after(
+        &mut self,
+        topic: &TopicName,
+        ended_ms: i64,
+        id: Option<&JobId>,
+    ) -> Result<Option<String>>;
 
     /// Erases the records of an id, durably. Returns how many there were.
     fn forget(&mut self, key: &JobKey) -> Result<usize>;

@@ -185,7 +185,6 @@ fn all_tokens(daemon: &Daemon) -> (Vec<Named<String>>, Vec<Named<Option<String>>
 
 const ALL: &[&str] = &[
     "admin",
-    "metrics",
     "read",
     "read:a",
     "manage:a",
@@ -196,11 +195,14 @@ const ALL: &[&str] = &[
     "consume:a",
     "consume:b",
     "consume:*",
+    "metrics",
 ];
 const LOOK_A: &[&str] =
     &["admin", "read", "read:a", "manage:a", "produce:a", "produce:*", "consume:a", "consume:*"];
 const SEE_A: &[&str] = &["admin", "read", "read:a", "manage:a"];
 const SOME: &[&str] = &["admin", "read", "read:a", "manage:a", "manage:b"];
+/// All but `metrics`, which is the last one.
+const SOME_JOBS: &[&str] = ALL.split_at(ALL.len() - 1).0;
 const MANAGE_A: &[&str] = &["admin", "manage:a"];
 const PRODUCE_A: &[&str] = &["admin", "produce:a", "produce:*"];
 
@@ -224,6 +226,11 @@ fn each_route_lets_in_who_has_its_scope_and_nobody_else() {
         ("POST", "/v1/topics/a/test", &Value::Null, MANAGE_A, "manage:a"),
         ("POST", "/v1/topics/a/dead/redrive", &Value::Null, MANAGE_A, "manage:a"),
         ("POST", "/v1/topics/a/dead/purge", &Value::Null, MANAGE_A, "manage:a"),
+        ("GET", "/v1/topics/a/records", &Value::Null, LOOK_A, "read:a"),
+        ("GET", "/v1/topics/a/jobs/1/records", &Value::Null, LOOK_A, "read:a"),
+        ("DELETE", "/v1/topics/a/jobs/1/records", &Value::Null, MANAGE_A, "manage:a"),
+        ("GET", "/v1/records", &Value::Null, SOME_JOBS, "read"),
+        ("GET", "/v1/find?id=1", &Value::Null, SOME_JOBS, "read"),
         ("POST", "/v1/topics", &json!({}), &["admin"], "admin"),
         ("POST", "/v1/stats", &Value::Null, &["admin"], "admin"),
         ("POST", "/v1/topics/a/jobs", &job, PRODUCE_A, "produce:a"),

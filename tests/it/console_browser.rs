@@ -275,8 +275,78 @@ fn a_read_only_user_changes_nothing_and_sign_out_hides_all() {
     assert!(!browser.text("body").contains("orders"));
 }
 
+#[test]
+fn an_ended_job_is_found_and_its_story_is_shown() {
+    let sink = Sink::answering(|call| match call.header("dq-attempt") {
+        "1" => Answer::new(503, "Closed for lunch"),
+        _ => Answer::new(200, "welcome <b>back</b>"),
+    });
+    let topics = ["orders", "mail"].map(|name| crate::support::topic(name, &sink, "retry_base = \"100ms\""));
+    let daemon = Daemon::start(&topics.concat());
+    let mut http = Http::tcp(&daemon);
+    let job = |id: &str, delay: &str| json!({"id": id, "body": 1, "delay": delay});
+    http.ask("POST", "/v1/topics/orders/jobs", &job("nr:42", "0s")).is(201);
+    http.ask("POST", "/v1/topics/mail/jobs", &job("nr:42", "5h")).is(201);
+    http.ask("POST", "/v1/topics/orders/jobs", &job("gone", "5h")).is(201);
+    http.ask("DELETE", "/v1/topics/orders/jobs/gone", &Value::Null).is(204);
+    let records = "/v1/topics/orders/jobs/nr%3A42/records";
+    eventually(10 * SECOND, "a record", || {
+        (http.get(records).is(200)["records"][0].is_object()).then_some(())
+    });
+
+    // The search box finds an id in all topics.
+    let browser = signed_in(&daemon, Setting::default());
+    browser.fill("#search", "nr:42");
+    browser.see("#search-list", "as an id, in all topics");
+    browser.key("\u{e007}");
+    browser.see("h1", "nr:42");
+    browser.see("tbody", "mail");
+    browser.see("tbody", "Delayed");
+    browser.see("tbody", "Delivered");
+    assert_eq!(browser.barriers(), Vec::<String>::new());
+    browser.press("orders");
+    browser.see(".page-title .badge", "Delivered");
+    browser.see(".attempts", "Closed for lunch");
+    browser.see(".attempts", "welcome <b>back</b>");
+    browser.see("main", "The job has ended.");
+    assert_eq!(browser.barriers(), Vec::<String>::new());
+
+    // The filter of the list stands in the address.
+    browser.run("location.hash = '#/topics/orders/records'");
+    browser.see("tbody", "nr:42");
+    browser.see("tbody", "gone");
+    browser.fill("#f-ended-text", "WELCOME");
+    browser.until("one record", "document.querySelectorAll('tbody tr').length === 1");
+    browser.until("the filter in the address", "location.hash === '#/topics/orders/records?text=WELCOME'");
+    browser.run("location.hash = '#/topics/orders/records?outcome=deleted'");
+    browser.until("the other one", "document.querySelector('tbody')?.innerText.includes('gone')");
+    assert_eq!(browser.run("return document.querySelector('#f-ended-outcome').value"), "deleted");
+    browser.fill("#f-ended-status", "77");
+    browser.see(".field-problem", "503");
+    browser.fill("#f-ended-status", "410");
+    browser.see("main", "No record matches the filter.");
+    assert_eq!(browser.barriers(), Vec::<String>::new());
+
+    // What is kept is erased, after a question.
+    browser.run("location.hash = '#/topics/orders/jobs/nr%3A42'");
+    browser.see("main", "The job has ended.");
+    browser.press("Erase the record");
+    browser.see("dialog", "nr:42");
+    browser.click("dialog button[type=submit]");
+    browser.see("main", "The job is gone");
+    assert_eq!(http.get(records).is(200), json!({"records": []}));
+    browser.press("中文");
+    browser.run("location.hash = '#/topics/orders/records'");
+    browser.see("main", "已删除");
+    browser.run("location.hash = '#/find?id=nobody'");
+    browser.see("main", "没有主题有此 ID");
+    // The browser itself complains that the ended job does not exist, and about nothing else.
+    let complaints = browser.complaints();
+    assert!(complaints.iter().all(|line| line.contains("status of 404")), "{complaints:#?}");
+}
+
 /// The name and the hash of each page.
-const PAGES: [(&str, &str); 17] = [
+const PAGES: [(&str, &str); 19] = [
     ("overview", "#/"),
     ("topics", "#/topics"),
     ("topic-new", "#/register"),
@@ -287,6 +357,8 @@ const PAGES: [(&str, &str); 17] = [
     ("topic-dead", "#/topics/invoices.pdf/dead"),
     ("topic-empty", "#/topics/stock.release"),
     ("job", "#/topics/invoices.pdf/jobs/inv-1"),
+    ("topic-records", "#/topics/invoices.pdf/records?outcome=dead"),
+    ("find", "#/find?id=inv-1"),
     ("dead", "#/dead"),
     ("nodes", "#/nodes"),
     ("processes", "#/processes"),

@@ -43,6 +43,7 @@ mod nodes;
 mod openapi;
 mod quotas;
 mod record_crashes;
+mod records;
 mod redis;
 mod refusals;
 mod registry_contract;

@@ -7,9 +7,10 @@ use std::path::Path;
 use std::process::Command;
 
 /// The documents, in the order in which somebody reads them who tries dq.
-const DOCUMENTS: [&str; 8] = [
+const DOCUMENTS: [&str; 9] = [
     "README.md",
     "docs/HTTP.md",
+    "docs/HISTORY.md",
     "docs/AUTH.md",
     "docs/ANSWER_LATER.md",
     "docs/CALLBACKS.md",

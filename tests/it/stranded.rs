@@ -155,7 +155,10 @@ fn a_topic_that_is_removed_with_its_jobs_delivers_none_of_them() {
     assert_eq!(jobs(&mut http, "t"), (1000, 0));
     assert_eq!(http.get("/v1/topics/t").is(200)["paused"], false);
 
-    assert_eq!(http.ask("DELETE", "/v1/topics/t?jobs=purge", &Value::Null).is(200), json!({"purged": 1000}));
+    assert_eq!(
+        http.ask("DELETE", "/v1/topics/t?jobs=purge", &Value::Null).is(200),
+        json!({"purged": 1000, "records": 1000})
+    );
     http.get("/v1/topics/t").is_problem(404, "unknown_topic", None);
     assert_eq!(jobs(&mut http, "t"), (0, 0));
     end.store(true, Ordering::Relaxed);

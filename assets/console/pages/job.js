@@ -1,15 +1,17 @@
 // One job: its body as it lies in the store, when it is due, what its attempts came to; and what can be done with it.
 
-import { change, path, post, remove, request } from '../api.js';
-import { classes, h } from '../dom.js';
-import { bytes, count, micros, span } from '../format.js';
+import { change, get, path, post, remove, request } from '../api.js';
+import { h } from '../dom.js';
+import { bytes, count, span } from '../format.js';
 import { t } from '../i18n.js';
 import { byteLength, flaw, member, pretty, readable } from '../json.js';
-import { badge, tag } from '../parts/badge.js';
+import { attemptLines, point } from '../parts/attempts.js';
+import { badge } from '../parts/badge.js';
 import { actionButton, button } from '../parts/button.js';
 import { card, facts, pageHead } from '../parts/card.js';
 import { confirm } from '../parts/confirm.js';
 import { openDialog } from '../parts/dialog.js';
+import { endedBadge, endedDetail, forgetButton } from '../parts/ended.js';
 import { field, segments } from '../parts/field.js';
 import { empty, problemNote, skeleton } from '../parts/problem.js';
 import { topicHref } from '../parts/search.js';
@@ -100,34 +102,17 @@ function actions(at, job, body, reload) {
     actionButton({ key: 'delete', label: t('job.delete'), icon: 'trash', onclick: () => deletion(at, job) })];
 }
 
-function isGood(attempt) {
-  return attempt.error === undefined && attempt.status >= 200 && attempt.status < 300;
-}
-
-function attempt(one) {
-  return h('li', { class: classes('attempt', isGood(one) ? 'attempt--good' : 'attempt--bad'), key: `${one.number} ${one.at_ms}` },
-    h('div', { class: 'attempt-head' }, h('b', null, t('retry.attempt', { n: one.number })), when(one.at_ms), h('span', { class: 'soft' }, t('attempt.took', { span: micros(one.took_ms * 1000) })),
-      one.status !== undefined && tag(one.status < 300 ? 'good' : 'bad', `HTTP ${one.status}`)),
-    one.error && one.error !== `status ${one.status}` && h('p', { class: 'attempt-error' }, detailText(one.error)),
-    one.answer && h('div', { class: 'attempt-answer' }, h('span', { class: 'soft' }, t('attempt.answer')), codeBlock(/^\s*[[{]/.test(one.answer) ? readable(one.answer) : one.answer, t('attempt.answer'))));
-}
-
 function coming(job) {
-  if (job.state === 'dead') return h('li', { class: 'attempt attempt--end', key: 'end' }, h('div', { class: 'attempt-head' }, h('b', null, t('job.died')), when(job.until_ms)));
-  if (job.state === 'leased') return h('li', { class: 'attempt attempt--now', key: 'now' }, h('div', { class: 'attempt-head' }, h('b', null, t('job.delivering')), h('span', { class: 'soft' }, t('job.lease_until'), ' '), when(job.until_ms)));
-  return h('li', { class: 'attempt attempt--next', key: 'next' }, h('div', { class: 'attempt-head' }, h('b', null, t('job.next', { n: job.attempts + 1 })), job.state === 'ready' ? t('job.next.ready') : when(job.due_ms)));
-}
-
-/** Between the first attempts and the last ones, those that are not kept. */
-function gap(n, after) {
-  return n > 0 && h('li', { class: 'attempt soft', key: `before ${after.number} ${after.at_ms}` }, t('job.attempts.gap', { n: count(n) }));
+  if (job.state === 'dead') return point('end', 'end', t('job.died'), when(job.until_ms));
+  if (job.state === 'leased') return point('now', 'now', t('job.delivering'), h('span', { class: 'soft' }, t('job.lease_until'), ' '), when(job.until_ms));
+  return point('next', 'next', t('job.next', { n: job.attempts + 1 }), job.state === 'ready' ? t('job.next.ready') : when(job.due_ms));
 }
 
 function attempts(job) {
   const log = job.log ?? [];
   const missing = job.attempts - log.length;
   return card({ title: t('job.attempts'), key: 'attempts', help: missing > 0 && log.length > 0 ? t('job.attempts.kept', { n: log.length, all: count(job.attempts) }) : undefined },
-    h('ol', { class: 'attempts' }, log.map((one, i) => [i > 0 && gap(one.number - log[i - 1].number - 1, one), attempt(one)]), coming(job)));
+    h('ol', { class: 'attempts' }, attemptLines(log), coming(job)));
 }
 
 function detail(job, { shown, size }) {
@@ -157,8 +142,18 @@ function detail(job, { shown, size }) {
 export default function jobPage({ params, resource }) {
   const { topic, id } = params;
   const at = path('topics', topic, 'jobs', id);
+  const records = `${at}/records`;
   const it = resource(async (signal) => {
-    const { json, text } = await request('GET', at, undefined, { signal });
+    let answer;
+    try {
+      answer = await request('GET', at, undefined, { signal });
+    } catch (problem) {
+      // The job may have ended.
+      const ended = problem.status === 404 ? (await get(records, signal)).records : [];
+      if (ended.length === 0) throw problem;
+      return { ended };
+    }
+    const { json, text } = answer;
     // Made here, and not at each redraw: a body may have a megabyte.
     const body = member(text, 'body') ?? 'null';
     return { job: json, body, shown: readable(pretty(body)), size: byteLength(body) };
@@ -169,7 +164,8 @@ export default function jobPage({ params, resource }) {
     view: () => {
       if (it.problem?.status === 404) return [head({}), empty({ title: t(it.data ? 'job.gone' : 'job.unknown'), text: t('job.unknown.text') })];
       if (!it.data) return [head({}), it.problem ? problemNote(it.problem, it.reload) : skeleton(6)];
-      const { job, body } = it.data;
+      const { job, body, ended } = it.data;
+      if (ended) return [head({ badges: endedBadge(ended[0].outcome), actions: forgetButton(records, ended[0], it.reload) }), problemNote(it.problem, it.reload), endedDetail(ended)];
       return [
         head({ badges: badge(job.state), actions: mayChange() ? actions(at, job, body, it.reload) : undefined }),
         problemNote(it.problem, it.reload), detail(job, it.data)];

@@ -1,4 +1,5 @@
-// The search box: a topic, or a topic and a job's id, is gone to. It suggests topics that are known, and searches nothing itself.
+// The search box: a topic, or a topic and a job's id, is gone to. It suggests topics that are known, and searches nothing itself. An
+// id is looked for in all topics on a page of its own.
 
 import { classes, h } from '../dom.js';
 import { t } from '../i18n.js';
@@ -21,7 +22,10 @@ export function jobHref(topic, id) {
 
 function suggestions() {
   const text = box.text.trim();
-  if (text === '') return [];
+  return text === '' ? [] : [...known(text), { key: '/', href: `#/find?id=${encodeURIComponent(text)}`, text, more: t('search.find') }];
+}
+
+function known(text) {
   const cut = text.indexOf('/');
   const names = [...live.topics.keys()].sort();
   if (cut > 0 && cut < text.length - 1) {
@@ -75,6 +79,5 @@ export function searchBox() {
       found.map((one, i) => h('li', {
         key: one.key, id: `search-${i}`, role: 'option', class: classes('search-option', i === at && 'search-option--on'), 'aria-selected': i === at ? 'true' : 'false',
         onmousedown: (event) => { event.preventDefault(); go(one); },
-      }, h('span', { class: 'mono' }, one.text), h('span', { class: 'soft' }, one.more)))),
-    box.open && box.text.trim() !== '' && !isOpen && h('p', { class: 'search-list search-none', key: 'none', role: 'status' }, t('search.none')));
+      }, h('span', { class: 'mono' }, one.text), h('span', { class: 'soft' }, one.more)))));
 }

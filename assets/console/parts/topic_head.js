@@ -26,6 +26,7 @@ export function topicHead({ name, set, missing = false, tab, reload }) {
     ['', t('tab.overview')],
     ['jobs', t('tab.jobs'), topic.delayed + topic.ready + topic.leased],
     ['dead', t('tab.dead'), topic.dead],
+    ['records', t('tab.records')],
     !missing && mayChange() && ['test', t('tab.test')],
     !missing && ['edit', t('tab.settings')],
   ].filter(Boolean);

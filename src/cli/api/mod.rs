@@ -10,8 +10,8 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
-use ureq::http::Request;
 use ureq::http::header::{AUTHORIZATION, CONTENT_TYPE};
+use ureq::http::{HeaderMap, Request};
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::unversioned::resolver::DefaultResolver;
 use ureq::unversioned::transport::{Connector as _, DefaultConnector};
@@ -46,6 +46,7 @@ pub(super) struct Api {
 /// An answer with success.
 #[derive(Debug)]
 pub(super) struct Answer {
+    headers: HeaderMap,
     body: Vec<u8>,
 }
 
@@ -53,6 +54,11 @@ impl Answer {
     /// Reads the body as JSON.
     pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T> {
         serde_json::from_slice(&self.body).context("cannot understand the daemon's answer")
+    }
+
+    /// Returns the value of a header.
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
     }
 
     /// Returns the body as text, for an answer that is not JSON.
@@ -167,7 +173,7 @@ impl Api {
         let body = response.body_mut().with_config().limit(ANSWER_MAX).read_to_vec();
         let body = body.map_err(|e| self.failed(e, changes))?;
         match status {
-            200..=299 => Ok(Answer { body }),
+            200..=299 => Ok(Answer { headers: response.headers().clone(), body }),
             _ => Err(Failure::Refused(problem(status, &body)).into()),
         }
     }

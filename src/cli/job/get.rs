@@ -1,14 +1,21 @@
 //! `dq get`: shows a job.
 
 use anyhow::Result;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use super::super::api::Api;
-use super::super::show::{NOTHING, Table, lines, moment, moment_from, or_nothing, short_span};
+use super::super::attempts::attempts;
+use super::super::failure;
+use super::super::records::record::{Record, story};
+use super::super::show::{lines, moment, moment_from};
 use super::{Job, Key};
 use host::now_ms;
-use model::job::{Attempt, State};
+use model::job::State;
 
 /// Show a job: its state, due time, body, and the outcomes of its first and last attempts
+///
+/// If the job has ended, the command prints what dq has kept of it, and fails with exit code 3.
 ///
 /// The column ANSWER has the first 200 characters of what the receiver answered. It is empty for tokens without the
 /// scope read for the topic.
@@ -19,13 +26,50 @@ pub(in super::super) struct Arguments {
     key: Key,
 }
 
+/// The exit code of a command that does not find something.
+const NOT_FOUND: u8 = 3;
+
+#[derive(Debug, Deserialize)]
+struct Story {
+    records: Vec<Box<RawValue>>,
+}
+
 /// Runs `dq get`.
 pub(in super::super) fn run(Arguments { key }: &Arguments) -> Result<()> {
-    let answer = Api::from_options(&key.at)?.get(&key.path())?;
+    let api = Api::from_options(&key.at)?;
+    let answer = match api.get(&key.path()) {
+        Ok(answer) => answer,
+        Err(e) => {
+            // How the job ended goes to stdout. The command still fails: there is no such job any more.
+            if failure::exit(&e) == NOT_FOUND {
+                show_end(&api, key)?;
+            }
+            return Err(e);
+        }
+    };
     if key.at.json {
         println!("{}", answer.raw()?.get());
     } else {
         print!("{}", page(&answer.json()?, now_ms()));
+    }
+    Ok(())
+}
+
+/// Shows how the last jobs with this id ended, if dq has kept that.
+fn show_end(api: &Api, key: &Key) -> Result<()> {
+    // A token may lack the scope, and an older daemon the route.
+    let Ok(answer) = api.get(&format!("{}/records", key.path())) else { return Ok(()) };
+    let Story { records } = answer.json()?;
+    if key.at.json {
+        if !records.is_empty() {
+            println!("{}", answer.raw()?.get());
+        }
+        return Ok(());
+    }
+    let records: Vec<Record> =
+        records.iter().map(|record| serde_json::from_str(record.get())).collect::<Result<_, _>>()?;
+    if let Some(text) = story(&records, now_ms()) {
+        print!("{text}");
     }
     Ok(())
 }
@@ -64,27 +108,6 @@ fn page(job: &Job, now_ms: i64) -> String {
         text = text + "\n" + &attempts(&job.log);
     }
     text
-}
-
-fn attempts(log: &[Attempt]) -> String {
-    let mut table = Table::new(&[">ATTEMPT", "BEGAN", ">TOOK", ">STATUS", "REASON", "ANSWER"]);
-    let mut before = None;
-    for attempt in log {
-        if before.is_some_and(|number| attempt.number > number + 1) {
-            // The attempts between these two are not kept.
-            table.row(["…"]);
-        }
-        before = Some(attempt.number);
-        table.row([
-            attempt.number.to_string(),
-            moment(attempt.at_ms),
-            short_span(attempt.took_ms as f64),
-            attempt.status.map_or(NOTHING.to_owned(), |status| status.to_string()),
-            or_nothing(&attempt.error),
-            or_nothing(&attempt.answer),
-        ]);
-    }
-    table.text()
 }
 
 #[cfg(test)]

@@ -19,16 +19,16 @@ use model::job::{Attempt, Priority, State};
 
 /// A job.
 #[derive(Debug, clap::Args)]
-struct Key {
+pub(super) struct Key {
     /// The topic
-    topic: String,
+    pub topic: String,
 
     /// The job's id
     #[arg(allow_hyphen_values = true)]
-    id: String,
+    pub id: String,
 
     #[command(flatten)]
-    at: TargetOptions,
+    pub at: TargetOptions,
 }
 
 /// A job, as the API shows it.
@@ -64,7 +64,7 @@ pub(super) struct Waiting {
 }
 
 impl Key {
-    fn path(&self) -> String {
+    pub(super) fn path(&self) -> String {
         format!("/v1/topics/{}/jobs/{}", part(&self.topic), part(&self.id))
     }
 

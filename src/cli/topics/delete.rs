@@ -96,16 +96,16 @@ fn undecided(error: &anyhow::Error) -> Option<&Problem> {
 
 /// Removes the topic. Returns how many jobs the last request removed, if the daemon says so.
 fn remove(api: &Api, name: &str, jobs: Option<Jobs>) -> Result<Option<u64>> {
-    let path = super::path(name);
-    let path = match jobs {
-        None => path,
-        Some(Jobs::Keep) => format!("{path}?jobs=keep"),
-        Some(Jobs::Purge) => format!("{path}?jobs=purge"),
+    let own = super::path(name);
+    let mut path = match jobs {
+        None => own.clone(),
+        Some(Jobs::Keep) => format!("{own}?jobs=keep"),
+        Some(Jobs::Purge) => format!("{own}?jobs=purge"),
     };
     loop {
         match api.delete(&path) {
-            // If there are very many jobs, one request removes only some of them.
-            Err(e) if is_unfinished(&e) => continue,
+            // If there are very many jobs or records, one request removes only some of them. The topic is gone then.
+            Err(e) if is_unfinished(&e) => path = format!("{own}?jobs=purge"),
             answer => return answer.map(|answer| purged(&answer)),
         }
     }

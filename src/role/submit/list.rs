@@ -8,7 +8,7 @@ use store::{Page, Result, Store};
 const PAGE: usize = 50;
 
 /// With this many bytes of jobs, a page is full.
-const PAGE_BYTES: usize = 2 << 20;
+pub(super) const PAGE_BYTES: usize = 2 << 20;
 
 /// Returns a page of jobs. It is read in pieces, so that large bodies do not fill the memory. If a filter picks dead
 /// letters, the page holds those that are found within a step.

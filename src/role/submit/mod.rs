@@ -8,6 +8,7 @@
 mod lane;
 mod letters;
 mod list;
+mod records;
 mod refused;
 mod request;
 
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use self::lane::Lane;
 pub use self::letters::{DeadLetterTask, FoundDeadLetters};
+pub use self::records::{FoundId, FoundIds, FoundRecords, RecordCursor, RecordQuery, SearchedTopic};
 pub use self::request::{Listing, Request};
 use store::{Lanes, Result, Store};
 

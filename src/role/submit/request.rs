@@ -3,8 +3,10 @@
 
 use super::letters::{DeadLetterTask, FoundDeadLetters, find, undertake};
 use super::list::list;
-use model::job::{JobKey, NewJob, State, TopicName};
+use super::records::{self, FoundIds, FoundRecords, RecordQuery, SearchedTopic};
+use model::job::{JobId, JobKey, NewJob, State, TopicName};
 use model::letters::Filter;
+use model::record::JobRecord;
 use model::ticket::TicketSecret;
 use store::{
     Added, Change, Changed, CircuitView, Counts, Deleted, Lanes, Page, Result, Settled, Settlement, Store,
@@ -103,6 +105,63 @@ impl<R: 'static> Request<R> {
         respond: impl FnOnce(&JobKey, Result<Option<View>>) -> R + Send + 'static,
     ) -> Request<R> {
         Request::about(key, |store, key| store.get(key), respond)
+    }
+
+    /// Shows a job. If there is none, its records, as [`Request::records`] does.
+    pub fn get_or_records(
+        key: JobKey,
+        sees_answers: bool,
+        respond: impl FnOnce(&JobKey, Result<(Option<View>, Vec<JobRecord>)>) -> R + Send + 'static,
+    ) -> Request<R> {
+        let ask = move |store: &mut dyn Store, key: &JobKey| match store.get(key)? {
+            Some(view) => Ok((Some(view), Vec::new())),
+            None => Ok((None, records::of_id(store, key, sees_answers)?)),
+        };
+        Request::about(key, ask, respond)
+    }
+
+    /// Shows the records of an id, the last one first. `sees_answers`: with what the receivers answered.
+    pub fn records(
+        key: JobKey,
+        sees_answers: bool,
+        respond: impl FnOnce(&JobKey, Result<Vec<JobRecord>>) -> R + Send + 'static,
+    ) -> Request<R> {
+        Request::about(key, move |store, key| records::of_id(store, key, sees_answers), respond)
+    }
+
+    /// Erases the records of an id. The answer says how many there were.
+    pub fn forget(
+        key: JobKey,
+        respond: impl FnOnce(&JobKey, Result<usize>) -> R + Send + 'static,
+    ) -> Request<R> {
+        Request::about(key, |store, key| store.forget(key), respond)
+    }
+
+    /// Shows a page of the records of several topics. The search takes a limited time. The answer says where to
+    /// continue.
+    pub fn find_records(
+        query: RecordQuery,
+        respond: impl FnOnce(Result<FoundRecords>) -> R + Send + 'static,
+    ) -> Request<R> {
+        Request::other(Target::AllLanes, move |store| respond(records::find(store, &query)))
+    }
+
+    /// Looks for an id in these topics, or in as many of them as can be asked within a step.
+    pub fn find_id(
+        topics: Vec<SearchedTopic>,
+        id: JobId,
+        respond: impl FnOnce(Result<FoundIds>) -> R + Send + 'static,
+    ) -> Request<R> {
+        Request::other(Target::AllLanes, move |store| respond(records::find_id(store, topics, &id)))
+    }
+
+    /// Erases up to `limit` records of a topic.
+    pub fn purge_records(
+        topic: TopicName,
+        limit: usize,
+        respond: impl FnOnce(Result<usize>) -> R + Send + 'static,
+    ) -> Request<R> {
+        Request::other(Target::AllLanes, move |store| respond(store.purge_records(&topic, limit)))
     }
 
     /// Delivers a job now.

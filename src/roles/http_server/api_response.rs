@@ -12,9 +12,11 @@ use super::job_shown::{
     AddResult, AddedJob, AddedJobs, DoneAdd, JobList, JobResponse, OutcomeWord, RefusedAdd, SpooledDeletion,
 };
 use super::problem::Problem;
+use super::record_shown::RecordResponse;
 use super::replays::Unfinished;
 use model::job::{JobId, JobKey, TopicName};
-use store::{Added, Changed, Deleted, Page, Result, StoreError};
+use model::record::JobRecord;
+use store::{Added, Changed, Deleted, Page, Result, StoreError, View};
 
 /// The characters that stand in a path without percent-encoding.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
@@ -26,6 +28,8 @@ pub(super) struct ApiResponse {
     location: Option<String>,
     etag: Option<String>,
     pub json: Vec<u8>,
+    content_type: &'static str,
+    headers: Vec<(&'static str, String)>,
     /// For a batch: some jobs could not be stored now.
     unfinished: bool,
     /// What the handler adds to the entry of the audit log.
@@ -38,13 +42,36 @@ impl ApiResponse {
         ApiResponse { json, ..ApiResponse::without_body(status) }
     }
 
+    /// An answer that is not JSON, with headers.
+    pub(super) fn text(
+        content_type: &'static str,
+        text: String,
+        headers: Vec<(&'static str, String)>,
+    ) -> ApiResponse {
+        ApiResponse {
+            json: text.into_bytes(),
+            content_type,
+            headers,
+            ..ApiResponse::without_body(StatusCode::OK)
+        }
+    }
+
     /// An answer without a body: the request is done.
     pub(super) fn done() -> ApiResponse {
         ApiResponse::without_body(StatusCode::NO_CONTENT)
     }
 
     fn without_body(status: StatusCode) -> ApiResponse {
-        ApiResponse { status, location: None, etag: None, json: Vec::new(), unfinished: false, noted: None }
+        ApiResponse {
+            status,
+            location: None,
+            etag: None,
+            json: Vec::new(),
+            content_type: "application/json",
+            headers: Vec::new(),
+            unfinished: false,
+            noted: None,
+        }
     }
 
     /// Adds details for the entry of the audit log.
@@ -65,16 +92,22 @@ impl ApiResponse {
 
 impl IntoResponse for ApiResponse {
     fn into_response(self) -> Response {
-        let json = HeaderValue::from_static("application/json");
+        let content_type = HeaderValue::from_static(self.content_type);
         let mut response = match self.status {
             StatusCode::NO_CONTENT => self.status.into_response(),
-            status => (status, [(CONTENT_TYPE, json)], self.json).into_response(),
+            status => (status, [(CONTENT_TYPE, content_type)], self.json).into_response(),
         };
         if self.unfinished {
             response.extensions_mut().insert(Unfinished);
         }
         if let Some(noted) = self.noted {
             response.extensions_mut().insert(noted);
+        }
+        for (name, value) in self.headers {
+            // A node's name may have any character. A header that cannot be sent is left out.
+            if let Ok(value) = HeaderValue::try_from(value) {
+                response.headers_mut().insert(name, value);
+            }
         }
         // The location is percent-encoded, so it is a valid header value.
         if let Some(Ok(location)) = self.location.map(HeaderValue::try_from) {
@@ -85,6 +118,18 @@ impl IntoResponse for ApiResponse {
         }
         response
     }
+}
+
+/// The response to a get. A job that has ended is not found, but its last record says how it ended. `sees_answers`: the caller may see what receivers answered.
+pub(super) fn job(
+    key: &JobKey,
+    found: Result<(Option<View>, Vec<JobRecord>)>,
+    sees_answers: bool,
+) -> Result<ApiResponse, Problem> {
+    let (view, records) = found?;
+    let ended = || records.first().map(RecordResponse::from);
+    let view = view.ok_or_else(|| Problem::not_found(key).with_end(ended().as_ref()))?;
+    Ok(ApiResponse::new(StatusCode::OK, &JobResponse::new(&view, sees_answers)))
 }
 
 /// The response to a delete.

@@ -19,12 +19,12 @@ pub(super) const NAMES: [&str; 6] =
     ["id_prefix", "id_contains", "died_after", "died_before", "reason", "status"];
 
 /// The values of a moment, as messages name them.
-const MOMENT: &str = "a moment such as \"2026-12-01T23:50:50+08:00\", Unix milliseconds, or a span such as \"2h\" (that long ago)";
+pub(super) const MOMENT: &str = "a moment such as \"2026-12-01T23:50:50+08:00\", Unix milliseconds, or a span such as \"2h\" (that long ago)";
 
-const STATUS: &str = "an HTTP status";
+pub(super) const STATUS: &str = "an HTTP status";
 
 /// Reads a moment in Unix milliseconds. A span means that long ago.
-fn when(text: &str) -> Option<i64> {
+pub(super) fn when(text: &str) -> Option<i64> {
     let at = if let Ok(at) = text.parse::<i64>() {
         // No job died before 1973: the number is something else, such as Unix seconds or a year.
         (at >= json_time::FIRST_MS).then_some(at)?
@@ -36,7 +36,8 @@ fn when(text: &str) -> Option<i64> {
     (at <= LATEST_MS).then_some(at)
 }
 
-fn status(text: &str) -> Option<u16> {
+/// Reads a status of HTTP.
+pub(super) fn status(text: &str) -> Option<u16> {
     let number = text.parse::<u16>().ok()?;
     StatusCode::from_u16(number).ok().map(|_| number)
 }

@@ -121,7 +121,8 @@ async fn list(
     api.list(reader, Listing { topic, state, filter: None, cursor, limit }).await
 }
 
-/// Shows a job. If there is no job with this id, shows its latest dead letter.
+/// Shows a job. If there is no job with this id, shows its latest dead letter. If its job has ended, the problem has its
+/// last record, `ended`.
 #[utoipa::path(get, path = "/v1/topics/{topic}/jobs/{id}", tag = "jobs", operation_id = "get_job",
     params(schema::JobPath),
     responses((status = 200, body = JobResponse, description = "The job"), schema::FindProblems))]
@@ -129,7 +130,15 @@ async fn show(State(api): State<Api>, reader: Reader, OfJob(key): OfJob) -> Resu
     let sees_answers = reader.sees_answers(&key.topic);
     let (ask, named) = (key.clone(), key);
     let ask = |reply: Reply<_>| Request::get(ask, move |_, found| reply.with(found));
-    let view = api.store_client.ask(0, ask).await??.ok_or_else(|| Problem::not_found(&named))?;
+    let Some(view) = api.store_client.ask(0, ask).await?? else {
+        // It may have ended.
+        let ask = |reply: Reply<_>| {
+            Request::get_or_records(named, sees_answers, move |key, found| {
+                reply.response(api_response::job(key, found, sees_answers))
+            })
+        };
+        return api.store_client.respond(0, ask).await;
+    };
     let waiting = api.waiting(&view, &reader).await;
     Ok(ApiResponse::new(StatusCode::OK, &JobResponse::new(&view, sees_answers).with_waiting(waiting)))
 }

@@ -27,6 +27,7 @@ mod cursor;
 mod dead;
 mod dead_filter;
 mod events;
+mod find;
 mod followed;
 mod forecast;
 mod health;
@@ -41,6 +42,8 @@ mod openapi;
 mod pauses;
 mod pool;
 mod problem;
+mod record_shown;
+mod records;
 mod refused;
 mod registrar;
 mod removal;
@@ -157,6 +160,8 @@ fn app(api: Api, access: Access, refused: Arc<RefusedRequests>) -> Result<Router
         .merge(pauses::routes())
         .merge(callback_test::routes())
         .merge(dead::routes())
+        .merge(records::routes())
+        .merge(find::routes())
         .merge(acks::routes())
         .merge(nodes::routes())
         .merge(alerts::routes())

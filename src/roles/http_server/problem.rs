@@ -6,8 +6,10 @@ use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
 use utoipa::ToSchema;
 
+use super::record_shown::RecordResponse;
 use model::excerpt::Excerpt;
 use model::job::{Invalid, JobKey, TopicName};
 use registry::RegistryError;
@@ -27,12 +29,16 @@ pub(super) struct Problem {
     code: &'static str,
     /// The field of the body, the query or the path that is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    field: Option<String>,
+    #[schema(value_type = Option<String>, nullable = false)]
+    field: Option<Box<str>>,
+    /// How the last job with this id ended, if the problem is that there is no job, and a record is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<RecordResponse<'static>>, nullable = false)]
+    ended: Option<Box<RawValue>>,
     /// After how many seconds the client may try again.
     #[serde(skip)]
     #[schema(ignore)]
-    wait: Option<u64>,
+    wait: Option<u32>,
 }
 
 /// What the log says about a problem, of bounded length. It is an extension of the answer.
@@ -48,6 +54,7 @@ impl Problem {
             detail: detail.into(),
             code,
             field: None,
+            ended: None,
             // A change that may have happened must not be repeated blindly, so it gets no `Retry-After`.
             wait: (status == StatusCode::SERVICE_UNAVAILABLE && code != "unknown").then_some(1),
         }
@@ -78,12 +85,12 @@ impl Problem {
     /// The caller may not change a field.
     pub(super) fn forbidden_field(field: &str, detail: impl Into<String>) -> Problem {
         let problem = Problem::new(StatusCode::FORBIDDEN, "forbidden", detail);
-        Problem { field: Some(field.to_owned()), ..problem }
+        Problem { field: Some(field.into()), ..problem }
     }
 
     fn of_field(field: &str, code: &'static str, detail: impl Into<String>) -> Problem {
         let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail);
-        Problem { field: Some(field.to_owned()), ..problem }
+        Problem { field: Some(field.into()), ..problem }
     }
 
     pub(super) fn invalid(field: &str, invalid: &Invalid) -> Problem {
@@ -97,6 +104,16 @@ impl Problem {
     pub(super) fn not_found(key: &JobKey) -> Problem {
         let detail = format!("there is no job {:?} in topic {}", key.id.as_str(), key.topic);
         Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
+    }
+
+    /// Adds how the last job with this id ended.
+    pub(super) fn with_end(self, ended: Option<&RecordResponse<'_>>) -> Problem {
+        let ended = ended.map(|record| to_raw_value(record).expect("a record is plain values"));
+        let detail = match &ended {
+            None => self.detail,
+            Some(_) => format!("{}: the last one has ended", self.detail),
+        };
+        Problem { detail, ended, ..self }
     }
 
     pub(super) fn conflict(code: &'static str, detail: impl Into<String>) -> Problem {
@@ -149,7 +166,7 @@ impl From<StoreError> for Problem {
         match error {
             StoreError::OverQuota(over) => {
                 let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, error.code(), error.to_string());
-                Problem { wait: Some(over.wait.as_millis().div_ceil(1000) as u64), ..problem }
+                Problem { wait: Some(over.wait.as_millis().div_ceil(1000) as u32), ..problem }
             }
             _ => Problem::unavailable(error.code(), error.to_string()),
         }

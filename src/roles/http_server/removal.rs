@@ -1,7 +1,7 @@
 //! The route that removes a topic. Its jobs either stay in the store or are removed with it.
 //!
 //! Removing a topic with its jobs takes four steps. The topic is paused, so that no job is delivered any more. It is
-//! removed from the registry. Its jobs are removed. The pause is ended. No job is touched before the topic is removed:
+//! removed from the registry. Its jobs are removed, and then its records. The pause is ended. No job is touched before the topic is removed:
 //! if the request is refused, or the process dies before that, nothing is lost. If the process dies later, jobs remain
 //! that nobody delivers. The same request, sent again, removes them. So with `jobs=purge` the route also accepts a
 //! topic that is not registered.
@@ -62,6 +62,9 @@ struct JobsQuery {
 struct Removed {
     /// The number of removed jobs, including dead letters.
     purged: usize,
+    /// The number of erased records of ended jobs, including those of the removed jobs. With Redis, the records of one
+    /// id count as one.
+    records: usize,
 }
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
@@ -153,13 +156,13 @@ impl Api {
         Ok(())
     }
 
-    /// Removes a topic, if it is registered, and then its jobs. Returns how many jobs were removed.
+    /// Removes a topic, if it is registered, and then its jobs and records.
     async fn remove_with_jobs(
         &self,
         name: &TopicName,
         condition: Condition,
         is_there: bool,
-    ) -> Result<usize, Problem> {
+    ) -> Result<Removed, Problem> {
         let paused = self.paused().await;
         let Some((was_paused, _)) = paused.state_of(name.as_str()) else {
             return Err(Problem::unavailable(
@@ -179,8 +182,28 @@ impl Api {
             return Err(e.into());
         }
         let purged = self.purge_jobs(name).await?;
+        let records = self.erase_records(name).await?;
         self.pause_jobs(name.clone(), false).await?;
-        Ok(purged)
+        Ok(Removed { purged, records })
+    }
+
+    /// Erases all records of a topic.
+    async fn erase_records(&self, name: &TopicName) -> Result<usize, Problem> {
+        let (until, mut erased) = (Instant::now() + PATIENCE, 0);
+        let so_far = "topic is removed, but not all its records: repeat the request with jobs=purge";
+        loop {
+            let name = name.clone();
+            let ask = |reply: Reply<_>| Request::purge_records(name, STEP, |count| reply.with(count));
+            let step = self.store_client.ask(0, ask).await.and_then(|count| Ok(count?));
+            let gone = step.map_err(|problem| problem.beside(so_far))?;
+            erased += gone;
+            if gone < STEP {
+                return Ok(erased);
+            }
+            if Instant::now() >= until {
+                return Err(Problem::unavailable("purge_unfinished", so_far));
+            }
+        }
     }
 
     /// Removes all jobs of a topic that is paused.
@@ -211,7 +234,7 @@ impl Api {
 }
 
 /// Removes a topic. If it has jobs, `jobs` says what happens to them. `purge` also removes the jobs of a topic that is
-/// not registered.
+/// not registered. Unless the jobs stay, the records of ended jobs are erased.
 #[utoipa::path(delete, path = "/v1/topics/{topic}", tag = "topics", operation_id = "delete_topic",
     params(schema::TopicPath, JobsQuery, ("If-Match" = Option<String>, Header, description = "Removes the topic only if it has this revision, in quotes")),
     responses((status = 204, description = "The topic is removed"), (status = 200, body = Removed, description = "The topic and its jobs are removed"),
@@ -248,16 +271,22 @@ async fn delete(
         None if !left.is_nothing() => Err(left.undecided(&name)),
         None => {
             api.take_out(&name, condition).await?;
+            // Another topic of this name must not show what this one did.
+            api.erase_records(&name).await?;
             Ok(ApiResponse::done())
         }
-        Some(_) if !is_there && left.is_nothing() && api.paused().await.lets_through(&name) => {
-            Err(Problem::unknown_topic(&name))
-        }
         Some(_) => {
-            let purged = api.remove_with_jobs(&name, condition, is_there).await?;
-            let detail = format!("and {purged} jobs");
-            let noted = AuditNote { detail, jobs: Some(purged), ..AuditNote::default() };
-            Ok(ApiResponse::new(StatusCode::OK, &Removed { purged }).noting(noted))
+            let has_nothing = !is_there && left.is_nothing() && api.paused().await.lets_through(&name);
+            let removed = match has_nothing {
+                false => api.remove_with_jobs(&name, condition, is_there).await?,
+                true => match api.erase_records(&name).await? {
+                    0 => return Err(Problem::unknown_topic(&name)),
+                    records => Removed { purged: 0, records },
+                },
+            };
+            let detail = format!("and {} jobs", removed.purged);
+            let noted = AuditNote { detail, jobs: Some(removed.purged), ..AuditNote::default() };
+            Ok(ApiResponse::new(StatusCode::OK, &removed).noting(noted))
         }
     }
 }

@@ -19,6 +19,8 @@ pub(super) enum RouteRule {
     Metrics,
     /// The right to look at the settings of some topic. The route leaves out the others.
     SomeTopics,
+    /// The right to look at jobs of some topic. The route leaves out the others.
+    SomeJobs,
     /// The right to look at the settings of the route's topic.
     Topic,
     /// The right to look at jobs of the route's topic.
@@ -77,6 +79,11 @@ const RULES: &[(&str, &str, RouteRule)] = &[
     ("POST",   "/v1/topics/{t}/jobs/{id}/nack",   RouteRule::Consume),
     ("POST",   "/v1/topics/{t}/jobs/{id}/extend", RouteRule::Consume),
     ("GET",    "/v1/topics/{t}/dead",             RouteRule::Jobs),
+    ("GET",    "/v1/topics/{t}/records",          RouteRule::Jobs),
+    ("GET",    "/v1/topics/{t}/jobs/{id}/records", RouteRule::Jobs),
+    ("DELETE", "/v1/topics/{t}/jobs/{id}/records", RouteRule::Manage),
+    ("GET",    "/v1/records",                     RouteRule::SomeJobs),
+    ("GET",    "/v1/find",                        RouteRule::SomeJobs),
     ("POST",   "/v1/ack/{ticket}",                RouteRule::Ticket),
 ];
 
@@ -108,6 +115,7 @@ impl RouteRule {
             RouteRule::Read => Need::Read,
             RouteRule::Metrics => Need::Metrics,
             RouteRule::SomeTopics => Need::SomeTopics,
+            RouteRule::SomeJobs => Need::SomeJobs,
             RouteRule::Topic => Need::Topic(topic),
             RouteRule::Jobs => Need::Jobs(topic),
             RouteRule::Manage => Need::Manage(topic),
@@ -145,6 +153,8 @@ mod tests {
             ("GET", "/v1/audit", RouteRule::Admin),
             ("GET", "/v1/accounts", RouteRule::Admin),
             ("OPTIONS", "/v1/topics", RouteRule::Admin),
+            ("DELETE", "/v1/topics/{topic}/jobs/{id}/records", RouteRule::Manage),
+            ("DELETE", "/v1/records", RouteRule::Admin),
         ] {
             let method = Method::from_bytes(method.as_bytes()).unwrap();
             assert_eq!(rule(&method, route), expected, "{method} {route}");

@@ -94,6 +94,20 @@ impl RedisStore {
         Ok(ShardPage { items: jobs, end })
     }
 
+    fn place_name(&self, place: Place) -> String {
+        format!("{}.{}", self.nodes.names[place.node], place.shard)
+    }
+
+    /// Returns the cursor of a listing that continues there.
+    pub(super) fn cursor_of<'a>(
+        &self,
+        stands: impl Iterator<Item = (Place, &'a ListPosition)>,
+    ) -> Result<String> {
+        let stands: BTreeMap<String, &ListPosition> =
+            stands.map(|(place, stand)| (self.place_name(place), stand)).collect();
+        serde_json::to_string(&stands).map_err(|_| strange("a cursor"))
+    }
+
     /// Returns a page over all shards: `page` reads from one shard, and `order` says which item comes first.
     pub(super) fn merged<T, K: Ord>(
         &self,
@@ -103,15 +117,15 @@ impl RedisStore {
         order: impl Fn(&T) -> K,
     ) -> Result<MergedPage<T>> {
         let places: Vec<Place> = self.all_places().collect();
-        let name = |place: &Place| format!("{}.{}", self.nodes.names[place.node], place.shard);
         let told: Option<BTreeMap<String, ListPosition>> = match cursor {
             None => Some(BTreeMap::new()),
             Some(text) => serde_json::from_str(text).ok(),
         };
         let Some(mut told) = told else { return Ok(MergedPage::default()) };
         // A shard that has joined since the page before is listed from its beginning.
-        let mut stand =
-            |place| told.remove(&name(place)).unwrap_or(ListPosition::Behind(String::new(), Vec::new()));
+        let mut stand = |place: &Place| {
+            told.remove(&self.place_name(*place)).unwrap_or(ListPosition::Behind(String::new(), Vec::new()))
+        };
         let mut stands: Vec<ListPosition> = places.iter().map(&mut stand).collect();
         let mut items: Vec<(usize, T)> = Vec::new();
         let (mut ends, mut failed) = (Vec::new(), None);
@@ -147,8 +161,7 @@ impl RedisStore {
             };
         }
         let more = stands.iter().any(|s| matches!(s, ListPosition::Behind(..)));
-        let next: BTreeMap<String, &ListPosition> = places.iter().map(name).zip(&stands).collect();
-        let next = more.then(|| serde_json::to_string(&next)).transpose().map_err(|_| strange("a cursor"))?;
+        let next = more.then(|| self.cursor_of(places.iter().copied().zip(&stands))).transpose()?;
         let away = places.iter().zip(&stands).filter(|(_, stand)| matches!(stand, ListPosition::Away));
         let mut away: Vec<String> = away.map(|(place, _)| self.nodes.names[place.node].clone()).collect();
         away.dedup();

@@ -1,5 +1,6 @@
 //! Records of jobs that have ended. The scripts that end jobs write them; here they are read, erased and limited.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use super::nodes::Place;
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
 use crate::{RecordPage, Records, Result};
-use model::job::{JobKey, TopicName};
+use model::job::{JobId, JobKey, TopicName};
 use model::record::{Ending, JobRecord, RECORDS_MAX, RecordKeeping};
 
 /// How often old records are looked for at most, and at least.
@@ -197,8 +198,15 @@ impl Records for RedisStore {
 
     fn list_records(&mut self, topic: &TopicName, cursor: Option<&str>, limit: usize) -> Result<RecordPage> {
         let page = |place, from: &ListPosition, limit| self.record_page(place, topic, from, limit);
-        let merged = self.merged(cursor, limit, page, |record| std::cmp::Reverse(record.ended_ms))?;
+        let merged =
+            self.merged(cursor, limit, page, |record| Reverse((record.ended_ms, record.key.id.clone())))?;
         Ok(RecordPage { records: merged.items, next: merged.next, away: merged.away })
+    }
+
+    fn records_after(&mut self, _: &TopicName, ended_ms: i64, id: Option<&JobId>) -> Result<Option<String>> {
+        // On each shard, records are in the order of their time and id. So one place means the same on all shards.
+        let behind = ListPosition::Behind(ended_ms.to_string(), id.map_or("", JobId::as_str).into());
+        self.cursor_of(self.all_places().map(|place| (place, &behind))).map(Some)
     }
 
     fn forget(&mut self, key: &JobKey) -> Result<usize> {
@@ -248,7 +256,6 @@ impl Records for RedisStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::job::JobId;
 
     #[test]
     fn the_defaults_of_the_scripts_are_those_of_the_model() {

@@ -21,6 +21,8 @@ mod hung_bell;
 mod leases;
 mod letters;
 mod quota;
+mod record_keeping;
+mod record_rows;
 mod records;
 mod row;
 mod secret;

@@ -10,17 +10,19 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::chunks::More;
 use super::commit::Durability;
 use super::connect::refused;
+use super::record_keeping::{keep, keeping, trim};
+use super::record_rows::{list, of_id, row_after};
 use super::write::Write;
-use super::{CHUNK, SqliteStore, row};
+use super::{CHUNK, SqliteStore};
 use crate::{RecordPage, Records, Result};
-use model::job::{Attempt, Body, JobKey, NewJob, TopicName};
+use model::job::{Attempt, JobId, JobKey, NewJob, TopicName};
 use model::record::{Ending, JobRecord, RECORD_BODY_MAX, RECORDS_MAX, RecordKeeping};
 
 /// How often old records are looked for at most, and at least.
 const TRIM_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// The condition for the records of the topic ?1.
-const IN_TOPIC: &str = "rid > ?1 << 40 AND rid < (?1 + 1) << 40";
+pub(super) const IN_TOPIC: &str = "rid > ?1 << 40 AND rid < (?1 + 1) << 40";
 
 /// How many surplus records a transaction removes for each record that it writes. With more than one, a limit that was
 /// lowered is reached in the end.
@@ -36,7 +38,7 @@ const ROW_BYTES: i64 = 64;
 const JOB_ROOM: usize = 200;
 
 /// The records of a topic have the numbers from its own number times this one.
-const OF_A_TOPIC: i64 = 1 << 40;
+pub(super) const OF_A_TOPIC: i64 = 1 << 40;
 
 /// What a transaction knows of the records of a topic.
 #[derive(Debug, Clone, Copy)]
@@ -199,13 +201,13 @@ impl Write<'_> {
     }
 
     /// Removes the oldest records of a topic. Returns how many, and their bytes.
-    fn remove_oldest(&self, tid: i64, limit: i64) -> rusqlite::Result<(usize, i64)> {
+    pub(super) fn remove_oldest(&self, tid: i64, limit: i64) -> rusqlite::Result<(usize, i64)> {
         self.remove_records(IN_TOPIC, "1", params![tid, limit, 0])
     }
 
     /// Removes records. `among` says which records are looked at, up to the limit, and `which` says which of these are
     /// removed. The parameters: topic, limit, and what the two conditions need.
-    fn remove_records(
+    pub(super) fn remove_records(
         &self,
         among: &str,
         which: &str,
@@ -251,119 +253,6 @@ fn largest(db: &Connection) -> rusqlite::Result<Option<(i64, i64)>> {
     .optional()
 }
 
-fn keeping(row: &Row<'_>) -> rusqlite::Result<RecordKeeping> {
-    let age = row.get::<_, Option<i64>>(0)?.map(|ms| Duration::from_millis(ms.max(0) as u64));
-    Ok(RecordKeeping {
-        age: age.unwrap_or(RecordKeeping::DEFAULT.age),
-        jobs: row.get::<_, Option<u32>>(1)?.unwrap_or(RecordKeeping::DEFAULT.jobs),
-        with_body: row.get(2)?,
-    })
-}
-
-const COLUMNS: &str = "rid, id, ending, ended_ms, stamp_us, due_ms, attempts, attempts_log, body, headers";
-
-fn record(topic: &TopicName, r: &Row<'_>) -> rusqlite::Result<(i64, JobRecord)> {
-    let stamp_us: i64 = r.get(4)?;
-    let record = JobRecord {
-        key: JobKey { topic: topic.clone(), id: row::id(r, 1)? },
-        ending: row::ending(r, 2)?,
-        ended_ms: r.get(3)?,
-        stamp_us: Some(stamp_us),
-        due_ms: r.get(5)?,
-        attempts: r.get(6)?,
-        attempts_log: row::attempts_log(r.get(7)?),
-        body: r.get::<_, Option<String>>(8)?.map(Body::trusted),
-        headers: row::headers(r, 9, stamp_us)?,
-    };
-    Ok((r.get(0)?, record))
-}
-
-/// Returns a page of the records of a topic, the last ones first. The cursor is the number of the last row before.
-fn list(
-    db: &Connection,
-    tid: i64,
-    topic: &TopicName,
-    before: i64,
-    limit: usize,
-) -> rusqlite::Result<RecordPage> {
-    let sql = format!(
-        "SELECT {COLUMNS} FROM record r WHERE rid > ?1 << 40 AND rid < ?2
-         AND NOT EXISTS (SELECT 1 FROM record newer WHERE newer.tid = ?1 AND newer.id = r.id AND newer.rid > r.rid)
-         ORDER BY rid DESC LIMIT ?3"
-    );
-    let found: Vec<(i64, JobRecord)> = db
-        .prepare_cached(&sql)?
-        .query_map(params![tid, before, limit as i64], |r| record(topic, r))?
-        .collect::<rusqlite::Result<_>>()?;
-    let next = found.last().filter(|_| found.len() == limit).map(|(rid, _)| rid.to_string());
-    Ok(RecordPage { records: found.into_iter().map(|(_, record)| record).collect(), next, away: Vec::new() })
-}
-
-/// Stores what the topics keep. Topics that are not named keep the default.
-fn keep(w: &mut Write<'_>, topics: &[(TopicName, RecordKeeping)], bytes_max: u64) -> rusqlite::Result<()> {
-    let bytes_max = i64::try_from(bytes_max).unwrap_or(i64::MAX);
-    w.db.execute(
-        "UPDATE shard SET record_bytes_max = ?1 WHERE record_bytes_max IS NOT ?1",
-        [(bytes_max != RECORDS_MAX as i64).then_some(bytes_max)],
-    )?;
-    let mut left: BTreeMap<i64, RecordKeeping> =
-        w.db.prepare_cached(
-            "SELECT keep_age_ms, keep_jobs, keep_body, tid FROM topic
-             WHERE keep_age_ms IS NOT NULL OR keep_jobs IS NOT NULL OR keep_body",
-        )?
-        .query_map([], |row| Ok((row.get(3)?, keeping(row)?)))?
-        .collect::<rusqlite::Result<_>>()?;
-    let mut changed = Vec::new();
-    for (topic, keeping) in topics {
-        let known = w.topic(topic)?;
-        let before = known.and_then(|tid| left.remove(&tid)).unwrap_or(RecordKeeping::DEFAULT);
-        if before != *keeping {
-            changed.push((w.topic_or_new(topic)?, *keeping));
-        }
-    }
-    changed.extend(left.into_keys().map(|tid| (tid, RecordKeeping::DEFAULT)));
-    for (tid, RecordKeeping { age, jobs, with_body }) in changed {
-        let age_ms = (age != RecordKeeping::DEFAULT.age).then_some(age.as_millis() as i64);
-        let jobs = (jobs != RecordKeeping::DEFAULT.jobs).then_some(jobs);
-        w.db.prepare_cached(
-            "UPDATE topic SET keep_age_ms = ?2, keep_jobs = ?3, keep_body = ?4 WHERE tid = ?1",
-        )?
-        .execute(params![tid, age_ms, jobs, with_body])?;
-    }
-    Ok(())
-}
-
-/// Removes up to [`CHUNK`] records that their topics do not keep any more. Returns how many, and the shortest age of all
-/// topics that have records.
-fn trim(w: &Write<'_>) -> rusqlite::Result<(usize, Option<Duration>)> {
-    let topics: Vec<(i64, i64, RecordKeeping)> =
-        w.db.prepare_cached(
-            "SELECT keep_age_ms, keep_jobs, keep_body, tid, records FROM topic WHERE records > 0",
-        )?
-        .query_map([], |row| Ok((row.get(3)?, row.get(4)?, keeping(row)?)))?
-        .collect::<rusqlite::Result<_>>()?;
-    let (mut left, shortest) = (CHUNK as i64, topics.iter().map(|(.., keeping)| keeping.age).min());
-    for (tid, there, keeping) in &topics {
-        let most = if keeping.is_on() { i64::from(keeping.jobs) } else { 0 };
-        if *there > most {
-            left -= w.remove_oldest(*tid, left.min(there - most))?.0 as i64;
-        }
-        // Records were written in the order of their rows, unless the clock was set back.
-        let before = w.now_ms().saturating_sub(keeping.age.as_millis() as i64);
-        let oldest =
-            "SELECT ended_ms FROM record WHERE rid > ?1 << 40 AND rid < (?1 + 1) << 40 ORDER BY rid LIMIT 1";
-        let oldest: Option<i64> =
-            w.db.prepare_cached(oldest)?.query_row([tid], |row| row.get(0)).optional()?;
-        if left > 0 && oldest.is_some_and(|at| at <= before) {
-            left -= w.remove_records(IN_TOPIC, "ended_ms <= ?3", params![tid, left, before])?.0 as i64;
-        }
-        if left <= 0 {
-            break;
-        }
-    }
-    Ok(((CHUNK as i64 - left) as usize, shortest))
-}
-
 impl SqliteStore {
     /// Removes records until the store's file has room for these jobs without growing. Returns whether it has.
     pub(super) fn makes_room(&mut self, jobs: &[NewJob]) -> bool {
@@ -390,15 +279,7 @@ impl Records for SqliteStore {
 
     fn records(&mut self, key: &JobKey) -> Result<Vec<JobRecord>> {
         let Some(tid) = self.topic(&key.topic)? else { return Ok(Vec::new()) };
-        let sql =
-            format!("SELECT {COLUMNS} FROM record WHERE tid = ?1 AND id = ?2 ORDER BY rid DESC LIMIT 100");
-        let find = || -> rusqlite::Result<Vec<JobRecord>> {
-            self.db
-                .prepare_cached(&sql)?
-                .query_map(params![tid, key.id.as_str()], |r| Ok(record(&key.topic, r)?.1))?
-                .collect()
-        };
-        find().map_err(refused)
+        of_id(&self.db, tid, key).map_err(refused)
     }
 
     fn list_records(&mut self, topic: &TopicName, cursor: Option<&str>, limit: usize) -> Result<RecordPage> {
@@ -414,6 +295,17 @@ impl Records for SqliteStore {
             }
             None => Ok(RecordPage::default()),
         }
+    }
+
+    fn records_after(
+        &mut self,
+        topic: &TopicName,
+        ended_ms: i64,
+        id: Option<&JobId>,
+    ) -> Result<Option<String>> {
+        let Some(tid) = self.topic(topic)? else { return Ok(None) };
+        let before = row_after(&self.db, tid, ended_ms, id).map_err(refused)?;
+        Ok(before.map(|rid| rid.to_string()))
     }
 
     fn forget(&mut self, key: &JobKey) -> Result<usize> {

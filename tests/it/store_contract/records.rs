@@ -159,7 +159,20 @@ pub(super) fn records_are_listed_the_last_first<F: Fixture>(f: &F) {
         let ids: Vec<String> = listed(&mut *s, "t", page).iter().map(|r| r.key.id.to_string()).collect();
         assert_eq!(ids, expected, "{page} on a page");
     }
-    assert_eq!(listed(&mut *s, "t", 1)[0].ending, Ending::Dead);
+    let there = listed(&mut *s, "t", 100);
+    assert_eq!(there[0].ending, Ending::Dead);
+    // A listing may continue at any record, and at any moment.
+    let mut after = |ended_ms: i64, id: Option<&JobId>| {
+        let cursor = s.records_after(&topic("t"), ended_ms, id).unwrap();
+        s.list_records(&topic("t"), cursor.as_deref(), 100).unwrap().records
+    };
+    for (n, record) in there.iter().enumerate() {
+        assert_eq!(after(record.ended_ms, Some(&record.key.id)), there[n + 1..], "after {n}");
+        let before = there.iter().position(|r| r.ended_ms < record.ended_ms).unwrap_or(there.len());
+        assert_eq!(after(record.ended_ms, None), there[before..], "before {n}");
+    }
+    assert_eq!((after(i64::MAX >> 12, None), after(0, None)), (there, vec![]));
+    assert_eq!(s.records_after(&topic("none"), 1, None).map(drop), Ok(()));
     assert_eq!(listed(&mut *s, "none", 9), []);
     assert_eq!(s.list_records(&topic("t"), Some("no cursor"), 9).unwrap(), store::RecordPage::default());
 }

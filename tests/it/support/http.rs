@@ -87,7 +87,9 @@ impl Http {
         let length = headers.get("content-length").map_or(0, |n| n.parse().unwrap());
         let mut body = vec![0; length];
         self.reader.read_exact(&mut body).unwrap();
-        let is_json = headers.get("content-type").is_some_and(|kind| kind.contains("json"));
+        let is_json = headers
+            .get("content-type")
+            .is_some_and(|kind| kind.ends_with("json") && !kind.contains("ndjson"));
         let json = match is_json {
             true => serde_json::from_slice(&body).unwrap(),
             false if body.is_empty() => Value::Null,

@@ -140,6 +140,27 @@ pub(super) enum StateWord {
     Dead,
 }
 
+/// How a job ended. `dead`: it became a dead letter. `replaced`: another job with its id took its place.
+#[derive(ToSchema, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = Ending)]
+pub(super) enum EndingWord {
+    Delivered,
+    Dead,
+    Deleted,
+    Replaced,
+}
+
+/// The form of a list.
+#[derive(ToSchema, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = Format)]
+pub(super) enum FormatWord {
+    Json,
+    Ndjson,
+    Csv,
+}
+
 /// An attempt to deliver a job.
 #[derive(ToSchema, Serialize)]
 #[schema(as = Attempt)]

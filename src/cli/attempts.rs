@@ -1,0 +1,26 @@
+//! The table of a job's attempts. Pure.
+
+use super::show::{NOTHING, Table, moment, or_nothing, short_span};
+use model::job::Attempt;
+
+/// Returns the table of attempts.
+pub(super) fn attempts(log: &[Attempt]) -> String {
+    let mut table = Table::new(&[">ATTEMPT", "BEGAN", ">TOOK", ">STATUS", "REASON", "ANSWER"]);
+    let mut before = None;
+    for attempt in log {
+        if before.is_some_and(|number| attempt.number > number + 1) {
+            // The attempts between these two are not kept.
+            table.row(["…"]);
+        }
+        before = Some(attempt.number);
+        table.row([
+            attempt.number.to_string(),
+            moment(attempt.at_ms),
+            short_span(attempt.took_ms as f64),
+            attempt.status.map_or(NOTHING.to_owned(), |status| status.to_string()),
+            or_nothing(&attempt.error),
+            or_nothing(&attempt.answer),
+        ]);
+    }
+    table.text()
+}

@@ -1,0 +1,43 @@
+//! `dq forget`: erases what is kept of the ended jobs of an id.
+
+use anyhow::Result;
+use serde::Deserialize;
+
+use super::super::api::Api;
+use super::super::ask::confirm;
+use super::super::job::Key;
+use super::super::show::plain;
+
+/// Erase the records of the ended jobs with an id, for good
+///
+/// A job or a dead letter with this id stays. When it ends, it leaves a record again.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  dq forget orders 42 --yes")]
+pub(in super::super) struct Arguments {
+    /// Do not ask for confirmation
+    #[arg(long, short)]
+    yes: bool,
+
+    #[command(flatten)]
+    key: Key,
+}
+
+#[derive(Debug, Deserialize)]
+struct ErasedCount {
+    erased: u64,
+}
+
+/// Runs `dq forget`.
+pub(in super::super) fn run(Arguments { yes, key }: &Arguments) -> Result<()> {
+    let name = format!("{}:{}", key.topic, plain(&key.id));
+    confirm(*yes, || format!("erase the records of {name} for good?"))?;
+    let answer = Api::from_options(&key.at)?.delete(&format!("{}/records", key.path()))?;
+    if key.at.json {
+        println!("{}", answer.raw()?.get());
+        return Ok(());
+    }
+    let ErasedCount { erased } = answer.json()?;
+    let records = if erased == 1 { "record" } else { "records" };
+    println!("forgotten: {name} ({erased} {records})");
+    Ok(())
+}

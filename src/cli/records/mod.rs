@@ -1,0 +1,144 @@
+//! `dq records`: what is kept of jobs that have ended.
+
+pub(super) mod find;
+pub(super) mod forget;
+pub(super) mod record;
+
+use anyhow::Result;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use self::record::table;
+use super::api::{Api, part};
+use super::list::{PageOptions, tell_rest};
+use super::show::raw_lines;
+use super::target::TargetOptions;
+use host::now_ms;
+
+/// The most records on one page.
+const PAGE: usize = 1000;
+
+/// List how jobs ended: of each id the last record, those that ended last first
+///
+/// Without a topic, it lists the records of all topics. dq keeps a record for as long as the topic's keep_done says, one
+/// day by default. REASON and ANSWER belong to the last attempt. ANSWER is empty for tokens without the scope read for
+/// the topic.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  dq records orders
+  dq records orders --outcome dead --since 2h
+  dq records --text 'no such order' --all --json | jq -r .id
+  dq records orders --all --csv > ended.csv")]
+pub(super) struct Arguments {
+    /// The topic; default: all topics
+    topic: Option<String>,
+
+    #[command(flatten)]
+    filter: RecordFilter,
+
+    #[command(flatten)]
+    how_many: PageOptions,
+
+    /// Print CSV. Cells that a spreadsheet would take for formulas begin with an apostrophe
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+
+    #[command(flatten)]
+    at: TargetOptions,
+}
+
+/// The conditions that select records. A record must meet all that are given.
+#[derive(Debug, Clone, Default, clap::Args)]
+struct RecordFilter {
+    /// Only jobs that ended like this
+    #[arg(long, value_name = "OUTCOME", value_parser = ["delivered", "dead", "deleted", "replaced"])]
+    outcome: Option<String>,
+
+    /// Only jobs whose last attempt was answered with this status
+    #[arg(long, value_name = "STATUS")]
+    status: Option<u16>,
+
+    /// Only jobs where the last answer, or the error of the last attempt, contains this text
+    #[arg(long, value_name = "TEXT")]
+    text: Option<String>,
+
+    /// Only jobs whose id begins with this text
+    #[arg(long, value_name = "TEXT")]
+    id_prefix: Option<String>,
+
+    /// Only jobs that ended at this time or later: RFC 3339, Unix milliseconds, or a span before now (2h: two hours ago)
+    #[arg(long, value_name = "WHEN")]
+    since: Option<String>,
+
+    /// Only jobs that ended before this time, written in the same ways
+    #[arg(long, value_name = "WHEN")]
+    until: Option<String>,
+}
+
+impl RecordFilter {
+    /// Returns the query of the API. Each field begins with `&`.
+    fn query(&self) -> String {
+        let fields = [
+            ("outcome", self.outcome.clone()),
+            ("status", self.status.map(|status| status.to_string())),
+            ("text", self.text.clone()),
+            ("id_prefix", self.id_prefix.clone()),
+            ("since", self.since.clone()),
+            ("until", self.until.clone()),
+        ];
+        let field = |(name, value): (&str, Option<String>)| Some(format!("&{name}={}", part(&value?)));
+        fields.into_iter().filter_map(field).collect()
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Page {
+    records: Vec<Box<RawValue>>,
+    next: Option<String>,
+    /// The nodes that could not be asked.
+    #[serde(default)]
+    away: Vec<String>,
+}
+
+/// Runs `dq records`.
+pub(super) fn run(arguments: &Arguments) -> Result<()> {
+    let Arguments { topic, filter, how_many, csv, at } = arguments;
+    let path = topic.as_ref().map_or("/v1/records".to_owned(), |t| format!("/v1/topics/{}/records", part(t)));
+    let path = format!("{path}?format={}{}", if *csv { "csv" } else { "json" }, filter.query());
+    let api = Api::from_options(at)?;
+    let (most, mut shown, mut cursor) = (how_many.most(), 0, None::<String>);
+    let (mut away, mut is_first) = (Vec::new(), true);
+    while shown < most {
+        let behind = cursor.map_or(String::new(), |cursor| format!("&cursor={}", part(&cursor)));
+        let answer = api.get(&format!("{path}&limit={}{behind}", PAGE.min(most - shown)))?;
+        // A page may have fewer records than asked for. Its cursor leads to the rest.
+        if *csv {
+            let text = answer.text();
+            print!(
+                "{}",
+                if is_first { text.as_str() } else { text.split_once("\r\n").map_or("", |(_, t)| t) }
+            );
+            // (An answer of one record may have several lines.)
+            shown += answer.header("dq-count").and_then(|n| n.parse::<usize>().ok()).unwrap_or(PAGE);
+            cursor = answer.header("dq-next").map(str::to_owned);
+            away = answer.header("dq-away").into_iter().map(str::to_owned).collect();
+        } else {
+            let page: Page = answer.json()?;
+            if at.json {
+                raw_lines(&page.records);
+            } else {
+                let text = table(&page.records, now_ms())?;
+                let rows = text.split_once('\n').map_or("", |(_, rows)| rows);
+                print!("{}", if is_first { text.as_str() } else { rows });
+            }
+            shown += page.records.len();
+            (cursor, away) = (page.next, page.away);
+        }
+        is_first = false;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    tell_rest("records", &away, cursor.is_some() && !at.json);
+    Ok(())
+}

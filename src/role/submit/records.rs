@@ -1,0 +1,229 @@
+//! Requests about records: searches through the records of several topics in steps of limited work, and the search for
+//! one id over several topics.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::list::PAGE_BYTES;
+use model::job::{JobId, JobKey, TopicName};
+use model::record::{JobRecord, RecordFilter};
+use store::{Result, Store, StoreError, View};
+
+/// How many records one request may look at, and for how long.
+const LOOKS: usize = 5_000;
+const STEP: Duration = Duration::from_millis(100);
+
+/// How many records of a topic are read at a time. The number doubles as long as the records are small.
+const READ: [usize; 2] = [50, 400];
+const SMALL: usize = 256 << 10;
+
+/// How many topics one request may search. Their records are merged, so all of them are read.
+const TOPICS: usize = 100;
+
+/// A topic whose records are searched.
+#[derive(Debug, Clone)]
+pub struct SearchedTopic {
+    /// Its name.
+    pub name: TopicName,
+    /// Whether the reader may see what receivers answered. If not, answers are neither searched nor shown.
+    pub sees_answers: bool,
+}
+
+/// Which records a request shows.
+#[derive(Debug)]
+pub struct RecordQuery {
+    /// The topics, in the order of their names.
+    pub topics: Vec<SearchedTopic>,
+    /// Which of their records.
+    pub filter: RecordFilter,
+    /// Where the page before ended.
+    pub cursor: Option<RecordCursor>,
+    /// The maximum number of records.
+    pub limit: usize,
+}
+
+/// Where a page of records ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordCursor {
+    /// The first topic of those that are searched together.
+    pub first: TopicName,
+    /// The last record that was looked at: when it ended, its topic, its id. None: none of these topics was searched yet.
+    pub last: Option<(i64, TopicName, JobId)>,
+}
+
+/// A page of records.
+#[derive(Debug, Default)]
+pub struct FoundRecords {
+    /// The records, those that ended last first.
+    pub records: Vec<JobRecord>,
+    /// Where to continue. None: all records were looked at.
+    pub next: Option<RecordCursor>,
+    /// How many records were looked at for this page.
+    pub looked_at: usize,
+    /// The nodes that could not be asked.
+    pub away: Vec<String>,
+}
+
+/// What is read of one topic, the last record first.
+struct RecordStream<'a> {
+    topic: &'a SearchedTopic,
+    read: VecDeque<JobRecord>,
+    cursor: Option<String>,
+    is_over: bool,
+    most: usize,
+}
+
+impl RecordStream<'_> {
+    /// Reads the next records if none is left.
+    fn fill(&mut self, store: &mut dyn Store, since_ms: i64, away: &mut Vec<String>) -> Result<()> {
+        while self.read.is_empty() && !self.is_over {
+            let page = store.list_records(&self.topic.name, self.cursor.as_deref(), self.most)?;
+            away.extend(page.away);
+            // If a clock was set back, single records may be out of order, so a whole page must be too old.
+            let is_old = page.records.iter().all(|record| record.ended_ms < since_ms);
+            self.is_over = page.next.is_none() || is_old;
+            self.cursor = page.next;
+            if !is_old {
+                self.read = page.records.into();
+            }
+            let is_small = self.read.iter().map(size).sum::<usize>() < SMALL;
+            self.most = if is_small { (self.most * 2).min(READ[1]) } else { READ[0].min(self.most) };
+        }
+        Ok(())
+    }
+}
+
+fn size(record: &JobRecord) -> usize {
+    let log = record.attempts_log.iter().map(|a| a.answer.len() + a.error.len());
+    record.body.as_ref().map_or(0, |body| body.as_str().len()) + log.sum::<usize>()
+}
+
+/// Removes what receivers answered.
+fn without_answers(record: &mut JobRecord) {
+    record.attempts_log.iter_mut().for_each(|attempt| attempt.answer.clear());
+}
+
+/// Returns the cursor of the store for a topic, for a search that continues after this record.
+fn start(
+    store: &mut dyn Store,
+    topic: &TopicName,
+    last: Option<&(i64, TopicName, JobId)>,
+    until_ms: Option<i64>,
+) -> Result<Option<String>> {
+    match (last, until_ms) {
+        (None, None) => Ok(None),
+        (None, Some(until_ms)) => store.records_after(topic, until_ms, None),
+        // Records of the same moment are in the order of their topics.
+        (Some((ended_ms, of, id)), _) if of == topic => store.records_after(topic, *ended_ms, Some(id)),
+        (Some((ended_ms, of, _)), _) if topic < of => store.records_after(topic, *ended_ms, None),
+        (Some((ended_ms, ..)), _) => store.records_after(topic, ended_ms.saturating_add(1), None),
+    }
+}
+
+/// Finds a page of records. It is shorter than asked for if the records are large, or if the search takes long.
+pub(super) fn find(store: &mut dyn Store, query: &RecordQuery) -> Result<FoundRecords> {
+    let RecordQuery { topics, filter, cursor, limit } = query;
+    let (since_ms, mut found, mut bytes) = (filter.since_ms.unwrap_or(i64::MIN), FoundRecords::default(), 0);
+    let skipped = cursor.as_ref().map_or(0, |at| topics.partition_point(|topic| topic.name < at.first));
+    let (searched, rest) = topics[skipped..].split_at(TOPICS.min(topics.len() - skipped));
+    let Some(first) = searched.first() else { return Ok(found) };
+    let last = cursor.as_ref().and_then(|at| at.last.as_ref());
+    let most = (2 * READ[0] / searched.len()).clamp(2, READ[0]);
+    let stream = |topic| {
+        Ok(RecordStream {
+            topic,
+            read: VecDeque::new(),
+            cursor: start(store, &topic.name, last, filter.until_ms)?,
+            is_over: false,
+            most,
+        })
+    };
+    let mut streams: Vec<RecordStream<'_>> = searched.iter().map(stream).collect::<Result<_>>()?;
+    let (mut last, mut until) = (None, None);
+    loop {
+        for stream in &mut streams {
+            stream.fill(store, since_ms, &mut found.away)?;
+        }
+        streams.retain(|stream| !stream.read.is_empty());
+        // The time counts from here: with many topics, the first reads alone may take long.
+        let until = *until.get_or_insert_with(|| Instant::now() + STEP);
+        let is_full = found.records.len() >= *limit || bytes >= PAGE_BYTES;
+        let is_long = found.looked_at >= LOOKS || found.looked_at > 0 && Instant::now() >= until;
+        if streams.is_empty() || is_full || is_long {
+            break;
+        }
+        // Of records that ended at the same moment, the one of the first topic.
+        let latest = streams.iter_mut().rev().max_by_key(|s| s.read.front().map(|record| record.ended_ms));
+        let Some(stream) = latest else { break };
+        let Some(mut record) = stream.read.pop_front() else { continue };
+        found.looked_at += 1;
+        last = Some((record.ended_ms, record.key.topic.clone(), record.key.id.clone()));
+        if !stream.topic.sees_answers {
+            without_answers(&mut record);
+        }
+        if filter.admits(&record) {
+            bytes += size(&record);
+            found.records.push(record);
+        }
+    }
+    found.away.sort();
+    found.away.dedup();
+    found.next = match (streams.is_empty(), rest.first()) {
+        (false, _) => Some(RecordCursor { first: first.name.clone(), last }),
+        (true, Some(next)) => Some(RecordCursor { first: next.name.clone(), last: None }),
+        (true, None) => None,
+    };
+    Ok(found)
+}
+
+/// Returns the records of an id, the last one first.
+pub(super) fn of_id(store: &mut dyn Store, key: &JobKey, sees_answers: bool) -> Result<Vec<JobRecord>> {
+    let mut records = store.records(key)?;
+    if !sees_answers {
+        records.iter_mut().for_each(without_answers);
+    }
+    Ok(records)
+}
+
+/// What a topic has of an id.
+#[derive(Debug)]
+pub struct FoundId {
+    /// The topic.
+    pub topic: SearchedTopic,
+    /// The job. If there is none, the latest dead letter.
+    pub job: Option<View>,
+    /// The records of jobs that ended.
+    pub records: Vec<JobRecord>,
+}
+
+/// What topics have of an id.
+#[derive(Debug, Default)]
+pub struct FoundIds {
+    /// The topics that have something of it.
+    pub found: Vec<FoundId>,
+    /// How many topics were asked.
+    pub looked_at: usize,
+    /// The topics that could not be asked, because the node where they would have this id does not answer.
+    pub away: Vec<TopicName>,
+}
+
+/// Looks for an id in topics, as many as one request may ask.
+pub(super) fn find_id(store: &mut dyn Store, topics: Vec<SearchedTopic>, id: &JobId) -> Result<FoundIds> {
+    let (begun, mut all) = (Instant::now(), FoundIds::default());
+    for topic in topics {
+        if all.looked_at > 0 && begun.elapsed() >= STEP {
+            break;
+        }
+        all.looked_at += 1;
+        let key = JobKey { topic: topic.name.clone(), id: id.clone() };
+        let look = store.get(&key).and_then(|job| Ok((job, of_id(store, &key, topic.sees_answers)?)));
+        match look {
+            Ok((None, records)) if records.is_empty() => {}
+            Ok((job, records)) => all.found.push(FoundId { topic, job, records }),
+            // A failed read has changed nothing, so `Unknown` counts like a node that is down.
+            Err(StoreError::NodeDown(_) | StoreError::Unknown(_)) => all.away.push(topic.name),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,279 @@
+//! The routes of records: the story of one id, lists with filters, and the removal of what is kept of an id.
+
+use axum::extract::{RawQuery, State};
+use axum::http::header::ACCEPT;
+use axum::http::{HeaderMap, StatusCode};
+use serde::Serialize;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::api::{Api, InTopic, OfJob, Reader};
+use super::api_response::ApiResponse;
+use super::audit::AuditNote;
+use super::cursor;
+use super::dead_filter::{MOMENT, STATUS, status, when};
+use super::input::{self, short};
+use super::problem::Problem;
+use super::record_shown::{RecordFormat, RecordList, RecordResponse, described};
+use super::schema;
+use super::store_client::Reply;
+use model::job::{JobId, TopicName};
+use model::record::{Ending, RecordFilter};
+use model::scope::Need;
+use role::submit::{FoundRecords, RecordCursor, RecordQuery, Request, SearchedTopic};
+
+/// The parameters of a list of records.
+const NAMES: [&str; 9] =
+    ["outcome", "status", "text", "id_prefix", "since", "until", "format", "limit", "cursor"];
+
+pub(super) fn routes() -> OpenApiRouter<Api> {
+    OpenApiRouter::new().routes(routes!(story, forget)).routes(routes!(list)).routes(routes!(list_all))
+}
+
+/// What is kept of the jobs with one id.
+#[derive(Serialize, ToSchema)]
+struct Story<'a> {
+    /// The records, the last one first.
+    records: Vec<RecordResponse<'a>>,
+}
+
+/// How many records were erased.
+#[derive(Serialize, ToSchema)]
+struct Erased {
+    erased: usize,
+}
+
+/// Which records are shown.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[allow(dead_code)]
+struct RecordsQuery {
+    /// Only jobs that ended like this.
+    #[param(inline, required = false)]
+    outcome: schema::EndingWord,
+    /// Only jobs whose last attempt was answered with this status.
+    #[param(required = false, minimum = 100, maximum = 999)]
+    status: u16,
+    /// Only jobs where the last answer, or the error of the last attempt, contains this text. Upper and lower case are
+    /// the same. Without the scope `read` for the topic, answers are not searched.
+    #[param(required = false)]
+    text: String,
+    /// Only jobs whose id begins with this text.
+    #[param(required = false)]
+    id_prefix: String,
+    /// Only jobs that ended at this moment or later: RFC 3339, Unix milliseconds, or a span such as `2h`, which means
+    /// that long ago.
+    #[param(required = false)]
+    since: String,
+    /// Only jobs that ended before this moment.
+    #[param(required = false)]
+    until: String,
+    /// The form of the answer. Without it, the header `Accept` decides.
+    #[param(inline, required = false)]
+    format: schema::FormatWord,
+    /// The most records of the page, 50 by default. With a filter, a page may be shorter or empty.
+    #[param(minimum = 1, maximum = 1000, required = false)]
+    limit: u32,
+    /// The `next` of the page before.
+    #[param(required = false)]
+    cursor: String,
+}
+
+/// What a query asks for.
+struct RecordParameters {
+    filter: RecordFilter,
+    format: RecordFormat,
+    cursor: Option<RecordCursor>,
+    limit: usize,
+}
+
+impl RecordParameters {
+    fn from_request(query: Option<&str>, headers: &HeaderMap) -> Result<RecordParameters, Problem> {
+        let (mut filter, mut format) = (RecordFilter::default(), None);
+        let (cursor, limit) =
+            input::page_with(query.unwrap_or_default(), &NAMES, input::LIMITS, |name, value| {
+                let wrong =
+                    |wanted| Problem::field(name, format!("{name} is {:?}, and not {wanted}", short(value)));
+                let text = Some(value.to_owned()).filter(|text| !text.is_empty());
+                match name {
+                    "outcome" => {
+                        let ending = Ending::from_word(value);
+                        filter.ending = Some(ending.ok_or_else(|| wrong(OUTCOMES))?);
+                    }
+                    "status" => filter.status = Some(status(value).ok_or_else(|| wrong(STATUS))?),
+                    "text" => filter.text = text,
+                    "id_prefix" => filter.id_prefix = text,
+                    "since" => filter.since_ms = Some(when(value).ok_or_else(|| wrong(MOMENT))?),
+                    "until" => filter.until_ms = Some(when(value).ok_or_else(|| wrong(MOMENT))?),
+                    _ => {
+                        let known = RecordFormat::from_word(value);
+                        format = Some(known.ok_or_else(|| wrong("json, ndjson or csv"))?);
+                    }
+                }
+                Ok(())
+            })?;
+        let no_cursor = || Problem::field("cursor", "cursor is not the next of another page");
+        let cursor = cursor.map(|words| read_cursor(&words).ok_or_else(no_cursor)).transpose()?;
+        let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+        let format = format.or_else(|| RecordFormat::from_accept(accept?)).unwrap_or(RecordFormat::Json);
+        Ok(RecordParameters { filter, format, cursor, limit })
+    }
+}
+
+const OUTCOMES: &str = "delivered, dead, deleted or replaced";
+
+/// The parts of a cursor, as they are written.
+type CursorParts = (String, Option<(i64, String, String)>);
+
+fn write_cursor(at: RecordCursor) -> String {
+    let last = at.last.map(|(ended_ms, topic, id)| (ended_ms, topic.to_string(), id.to_string()));
+    let parts: CursorParts = (at.first.to_string(), last);
+    cursor::write(&serde_json::to_string(&parts).expect("a cursor is plain values"))
+}
+
+fn read_cursor(words: &str) -> Option<RecordCursor> {
+    let (first, last): CursorParts = serde_json::from_str(words).ok()?;
+    let last = match last {
+        None => None,
+        Some((ended_ms, topic, id)) => Some((ended_ms, TopicName::new(&topic).ok()?, JobId::new(id).ok()?)),
+    };
+    Some(RecordCursor { first: TopicName::new(&first).ok()?, last })
+}
+
+impl Api {
+    /// Returns the registered topics whose jobs the reader may see, in the order of their names.
+    pub(super) fn searched_topics(&self, reader: &Reader) -> Vec<SearchedTopic> {
+        let topics = self.topics.borrow().clone();
+        let mut names: Vec<TopicName> = topics.iter().map(|topic| topic.name.clone()).collect();
+        names.retain(|name| reader.permits(Need::Jobs(name.as_str())));
+        names.sort();
+        names
+            .into_iter()
+            .map(|name| SearchedTopic { sees_answers: reader.sees_answers(&name), name })
+            .collect()
+    }
+
+    /// Returns a page of records. `unknown`: what the client gets instead of an empty list.
+    async fn records(
+        &self,
+        reader: Reader,
+        topics: Vec<SearchedTopic>,
+        wanted: RecordParameters,
+        unknown: Option<Problem>,
+    ) -> Result<ApiResponse, Problem> {
+        let RecordParameters { filter, format, cursor, limit } = wanted;
+        let query = RecordQuery { topics, filter, cursor, limit };
+        let respond = move |found: store::Result<FoundRecords>| {
+            let FoundRecords { records, next, looked_at, away } = found?;
+            if let Some(problem) = unknown.filter(|_| looked_at == 0 && next.is_none()) {
+                return Err(problem);
+            }
+            let (complete, next) = (next.is_none(), next.map(write_cursor));
+            Ok(RecordList { records: described(&records), next, complete, looked_at, away }.response(format))
+        };
+        let ask = |reply: Reply<_>| Request::find_records(query, move |found| reply.response(respond(found)));
+        self.store_client.read(reader.holder, ask).await?
+    }
+}
+
+/// Shows how the jobs with one id ended, the last one first. An id without records has an empty list.
+#[utoipa::path(get, path = "/v1/topics/{topic}/jobs/{id}/records", tag = "records", operation_id = "get_job_records",
+    params(schema::JobPath),
+    responses((status = 200, body = Story, description = "The records of the id"), schema::FindProblems))]
+async fn story(State(api): State<Api>, reader: Reader, OfJob(key): OfJob) -> Result<ApiResponse, Problem> {
+    let sees_answers = reader.sees_answers(&key.topic);
+    let ask = |reply: Reply<_>| {
+        Request::records(key, sees_answers, move |_, found| {
+            let story = found
+                .map(|records| ApiResponse::new(StatusCode::OK, &Story { records: described(&records) }));
+            reply.response(story.map_err(Problem::from))
+        })
+    };
+    api.store_client.respond(0, ask).await
+}
+
+/// Erases the records of an id. A job or a dead letter with this id stays.
+#[utoipa::path(delete, path = "/v1/topics/{topic}/jobs/{id}/records", tag = "records", operation_id = "forget_job",
+    params(schema::JobPath),
+    responses((status = 200, body = Erased, description = "How many records were erased"), schema::FindProblems))]
+async fn forget(State(api): State<Api>, OfJob(key): OfJob) -> Result<ApiResponse, Problem> {
+    let ask = |reply: Reply<_>| Request::forget(key, |_, erased| reply.with(erased));
+    let erased = api.store_client.ask(0, ask).await??;
+    let noted = AuditNote { is_nothing: erased == 0, jobs: Some(erased), ..AuditNote::default() };
+    Ok(ApiResponse::new(StatusCode::OK, &Erased { erased }).noting(noted))
+}
+
+/// Lists the records of a topic: of each id the last one, those of the jobs that ended last first.
+#[utoipa::path(get, path = "/v1/topics/{topic}/records", tag = "records", operation_id = "list_topic_records",
+    params(schema::TopicPath, RecordsQuery),
+    responses((status = 200, description = "A page of records", content(
+        (RecordList = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"))), schema::FindProblems))]
+async fn list(
+    State(api): State<Api>,
+    reader: Reader,
+    InTopic(topic): InTopic,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Result<ApiResponse, Problem> {
+    let wanted = RecordParameters::from_request(query.as_deref(), &headers)?;
+    // The records of a removed topic can still be listed.
+    let is_registered = api.topics.borrow().get(topic.as_str()).is_some();
+    let unknown = (!is_registered).then(|| Problem::unknown_topic(&topic));
+    let topics = vec![SearchedTopic { sees_answers: reader.sees_answers(&topic), name: topic }];
+    api.records(reader, topics, wanted, unknown).await
+}
+
+/// Lists the records of all registered topics whose jobs the caller may see. A request searches up to 100 topics. If there
+/// are more, the next pages have the records of the further topics.
+#[utoipa::path(get, path = "/v1/records", tag = "records", operation_id = "list_records",
+    params(RecordsQuery),
+    responses((status = 200, description = "A page of records", content(
+        (RecordList = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"))), schema::FindProblems))]
+async fn list_all(
+    State(api): State<Api>,
+    reader: Reader,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Result<ApiResponse, Problem> {
+    let wanted = RecordParameters::from_request(query.as_deref(), &headers)?;
+    let topics = api.searched_topics(&reader);
+    api.records(reader, topics, wanted, None).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_of_records_comes_back_as_it_was() {
+        let (a, b) = (TopicName::new("a").unwrap(), TopicName::new("b").unwrap());
+        for last in [None, Some((1_796_140_250_000, b, JobId::new("x\"y 中").unwrap()))] {
+            let at = RecordCursor { first: a.clone(), last };
+            let words = cursor::read(&write_cursor(at.clone())).unwrap();
+            assert_eq!(read_cursor(&words), Some(at));
+        }
+        for wrong in ["", "2", "[\"a b\",null]", "[\"a\",[1,\"b\",\"\"]]"] {
+            assert_eq!(read_cursor(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_parameter_is_named_with_its_value() {
+        let headers = HeaderMap::new();
+        let problem = |query: &str| RecordParameters::from_request(Some(query), &headers).err().unwrap();
+        for (query, field, part) in [
+            ("outcome=done", "outcome", "\"done\", and not delivered"),
+            ("status=1", "status", "\"1\", and not an HTTP status"),
+            ("since=yesterday", "since", "\"yesterday\", and not a moment"),
+            ("until=1", "until", "\"1\", and not a moment"),
+            ("format=xml", "format", "\"xml\", and not json"),
+            ("cursor=22", "cursor", "next of another page"),
+            ("state=dead", "state", "outcome"),
+        ] {
+            let problem = problem(query);
+            assert_eq!(problem.named_field(), Some(field), "{query}");
+            assert!(problem.detail.contains(part), "{query}: {}", problem.detail);
+        }
+    }
+}

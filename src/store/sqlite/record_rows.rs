@@ -1,0 +1,94 @@
+//! Reads the rows of records: those of an id, a page of those of a topic, and the place in this order for a moment.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::records::IN_TOPIC;
+use super::row;
+use crate::RecordPage;
+use model::job::{Body, JobId, JobKey, TopicName};
+use model::record::JobRecord;
+
+const COLUMNS: &str = "rid, id, ending, ended_ms, stamp_us, due_ms, attempts, attempts_log, body, headers";
+
+fn record(topic: &TopicName, r: &Row<'_>) -> rusqlite::Result<(i64, JobRecord)> {
+    let stamp_us: i64 = r.get(4)?;
+    let record = JobRecord {
+        key: JobKey { topic: topic.clone(), id: row::id(r, 1)? },
+        ending: row::ending(r, 2)?,
+        ended_ms: r.get(3)?,
+        stamp_us: Some(stamp_us),
+        due_ms: r.get(5)?,
+        attempts: r.get(6)?,
+        attempts_log: row::attempts_log(r.get(7)?),
+        body: r.get::<_, Option<String>>(8)?.map(Body::trusted),
+        headers: row::headers(r, 9, stamp_us)?,
+    };
+    Ok((r.get(0)?, record))
+}
+
+/// Returns the records of an id, the last one first.
+pub(super) fn of_id(db: &Connection, tid: i64, key: &JobKey) -> rusqlite::Result<Vec<JobRecord>> {
+    let sql = format!("SELECT {COLUMNS} FROM record WHERE tid = ?1 AND id = ?2 ORDER BY rid DESC LIMIT 100");
+    db.prepare_cached(&sql)?
+        .query_map(params![tid, key.id.as_str()], |r| Ok(record(&key.topic, r)?.1))?
+        .collect()
+}
+
+/// Returns a page of the records of a topic, the last ones first. The cursor is the number of the last row before.
+pub(super) fn list(
+    db: &Connection,
+    tid: i64,
+    topic: &TopicName,
+    before: i64,
+    limit: usize,
+) -> rusqlite::Result<RecordPage> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM record r WHERE rid > ?1 << 40 AND rid < ?2
+         AND NOT EXISTS (SELECT 1 FROM record newer WHERE newer.tid = ?1 AND newer.id = r.id AND newer.rid > r.rid)
+         ORDER BY rid DESC LIMIT ?3"
+    );
+    let found: Vec<(i64, JobRecord)> = db
+        .prepare_cached(&sql)?
+        .query_map(params![tid, before, limit as i64], |r| record(topic, r))?
+        .collect::<rusqlite::Result<_>>()?;
+    let next = found.last().filter(|_| found.len() == limit).map(|(rid, _)| rid.to_string());
+    Ok(RecordPage { records: found.into_iter().map(|(_, record)| record).collect(), next, away: Vec::new() })
+}
+
+/// Returns the row of the record of this id that ended at this moment. Without an id, or if the record is gone, returns
+/// the first row that ended at this moment or later.
+pub(super) fn row_after(
+    db: &Connection,
+    tid: i64,
+    ended_ms: i64,
+    id: Option<&JobId>,
+) -> rusqlite::Result<Option<i64>> {
+    if let Some(id) = id {
+        let sql =
+            "SELECT rid FROM record WHERE tid = ?1 AND id = ?2 AND ended_ms = ?3 ORDER BY rid DESC LIMIT 1";
+        let row = params![tid, id.as_str(), ended_ms];
+        if let Some(rid) = db.prepare_cached(sql)?.query_row(row, |r| r.get(0)).optional()? {
+            return Ok(Some(rid));
+        }
+    }
+    // Rows are in the order in which jobs ended, unless the clock was set back. There is no index of the times.
+    let ends =
+        format!("SELECT coalesce(min(rid), 0), coalesce(max(rid) + 1, 0) FROM record WHERE {IN_TOPIC}");
+    let (mut low, mut high): (i64, i64) =
+        db.prepare_cached(&ends)?.query_row([tid], |r| Ok((r.get(0)?, r.get(1)?)))?;
+    let last = high;
+    let mut next = db.prepare_cached(
+        "SELECT rid, ended_ms FROM record WHERE rid >= ?1 AND rid < ?2 ORDER BY rid LIMIT 1",
+    )?;
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let found = next
+            .query_row(params![middle, high], |r| Ok((r.get::<_, i64>(0)?, r.get::<_, i64>(1)?)))
+            .optional()?;
+        match found {
+            Some((rid, at_ms)) if at_ms < ended_ms => low = rid + 1,
+            _ => high = middle,
+        }
+    }
+    Ok((low < last).then_some(low))
+}
