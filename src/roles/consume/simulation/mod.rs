@@ -2,7 +2,8 @@
 //! that come and go, limits, circuits and drains, in simulated time. Tests only.
 //!
 //! It checks that no order is given twice or for too much, that nothing polls, and that in the end every job that
-//! somebody serves has been delivered. `SIMULATION_SEED=…` repeats one sequence; `SIMULATION_SEQUENCES=…` plays more.
+//! somebody serves has been delivered. `SIMULATION_SEED=…` repeats one sequence; `SIMULATION_SEQUENCES=…` plays so many
+//! others.
 //! `world` has what happens and when, `threads` the lane threads and the bells, `store` a lane of the store.
 
 mod store;
@@ -61,10 +62,11 @@ impl World {
 
 fn seeds() -> Vec<u64> {
     let given = |name| std::env::var(name).ok().and_then(|number| number.parse().ok());
-    let mut rng = Rng::new();
-    match given("SIMULATION_SEED") {
-        Some(seed) => vec![seed],
-        None => (0..given("SIMULATION_SEQUENCES").unwrap_or(SEQUENCES)).map(|_| rng.u64(..)).collect(),
+    let random = |count| std::iter::repeat_with(|| Rng::new().u64(..)).take(count as usize).collect();
+    match (given("SIMULATION_SEED"), given("SIMULATION_SEQUENCES")) {
+        (Some(seed), _) => vec![seed],
+        (None, Some(count)) => random(count),
+        (None, None) => (0..SEQUENCES).collect(),
     }
 }
 
