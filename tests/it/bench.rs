@@ -53,6 +53,17 @@ fn a_backlog_is_delivered_once_and_beside_the_receiver_alone() {
 }
 
 #[test]
+fn the_cost_of_records_is_measured_and_each_is_found() {
+    for store in ["embedded", "redis"] {
+        let figures = bench(&["records", "--jobs", "300", "--rounds", "1", "--store", store]);
+        assert!(figures["missing"] == 0.0 && figures["ratio"] > 0.0, "{figures:?}");
+        let figures = bench(&["find", "--records", "300", "--requests", "50", "--store", store]);
+        assert_eq!((figures["records found"], figures["not found"]), (50.0, 0.0));
+        assert!(figures["answer p50"] > 0.0, "{figures:?}");
+    }
+}
+
+#[test]
 fn lateness_is_measured_and_nothing_is_early() {
     let figures = bench(&["lateness", "--rate", "50", "--time", "1s"]);
     assert_eq!((figures["missing"], figures["early"]), (0.0, 0.0));

@@ -104,6 +104,28 @@ impl Dialect for PauseRequests {
     }
 }
 
+/// Looks for the records of single jobs, among `count` jobs that have ended.
+#[derive(Debug)]
+pub(super) struct FindRequests {
+    pub run: &'static str,
+    pub count: u64,
+}
+
+impl Dialect for FindRequests {
+    fn ask(&mut self, number: u64, out: &mut Vec<u8>) {
+        let id = fastrand::Rng::with_seed(number).u64(..self.count);
+        let head = format!("GET /v1/find?id={}{id} HTTP/1.1\r\nhost: localhost\r\n\r\n", self.run);
+        out.extend_from_slice(head.as_bytes());
+    }
+
+    fn answer(&self, bytes: &[u8]) -> Result<Option<(usize, bool)>> {
+        const FOUND: &[u8] = b"\"outcome\":\"delivered\"";
+        let answer = http_answer(bytes)?;
+        Ok(answer
+            .map(|(length, good)| (length, good && bytes[..length].windows(FOUND.len()).any(|w| w == FOUND))))
+    }
+}
+
 /// Calls a receiver without dq, to measure the receiver alone. (It uses another path, because these calls belong to no
 /// job.)
 #[derive(Debug)]

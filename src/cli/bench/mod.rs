@@ -44,6 +44,8 @@ enum Work {
     Deliver(Deliver),
     /// Measure the delivery of a backlog of due jobs with records of ended jobs, and without
     Records(RecordCost),
+    /// Measure how long it takes to find the record of one id among many
+    Find(Find),
     /// Measure how late jobs arrive at a constant rate
     Lateness(Lateness),
     /// Measure adds, sent as fast as they are answered, while the added jobs become due and are delivered
@@ -144,6 +146,19 @@ struct RecordCost {
     /// How often each of the two is measured
     #[arg(long, default_value_t = 3, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
+    #[command(flatten)]
+    daemon: Options,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  dq bench find --records 1000000 --store redis")]
+struct Find {
+    /// How many jobs end before the measurement begins
+    #[arg(long, default_value_t = 1_000_000, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    records: u64,
+    /// How many ids are looked for, one after the other
+    #[arg(long, default_value_t = 1000, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    requests: u64,
     #[command(flatten)]
     daemon: Options,
 }
@@ -264,6 +279,7 @@ pub fn run(arguments: &Arguments) -> Result<bool> {
         Work::Add(add) => works::add(add)?,
         Work::Deliver(deliver) => works::deliver(deliver)?,
         Work::Records(cost) => records::run(cost)?,
+        Work::Find(find) => records::find(find)?,
         Work::Lateness(lateness) => works::lateness(lateness)?,
         Work::Mixed(mixed) => works::mixed(mixed)?,
         Work::Isolation(isolation) => works::isolation(isolation)?,

@@ -1,13 +1,19 @@
-//! What records of ended jobs cost: the delivery of a backlog with them and without them, in turn.
+//! What records of ended jobs cost: the delivery of a backlog with them and without them, in turn. And how long it takes
+//! to find one among many.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::RecordCost;
 use super::daemon::{BenchDaemon, Options, Store};
+use super::dialects::FindRequests;
+use super::load::{SendMode, StopCondition, Target, fire};
 use super::report::Report;
 use super::works::{WorkOutcome, await_jobs, fill, jobs, store};
+use super::{Find, RecordCost};
+
+/// The prefix of the ids.
+const RUN: &str = "r";
 
 /// The result of one delivery of the backlog.
 struct Round {
@@ -17,10 +23,10 @@ struct Round {
     bytes: u64,
 }
 
-fn deliver(options: &Options, count: u64, size: u32) -> Result<Round> {
+fn deliver(options: &Options, count: u64, size: u32) -> Result<(Round, BenchDaemon)> {
     let mut stage = BenchDaemon::start(options)?;
     stage.hold(options.topics, true)?;
-    fill(&stage, jobs("r", options.topics, size, (0, 0)), count)?;
+    fill(&stage, jobs(RUN, options.topics, size, (0, 0)), count)?;
     let began = Instant::now();
     stage.hold(options.topics, false)?;
     let missing = await_jobs(&mut stage, "/fast", count)?;
@@ -30,7 +36,7 @@ fn deliver(options: &Options, count: u64, size: u32) -> Result<Round> {
         Store::Redis => stage.redis_bytes()?,
         Store::Embedded => 0,
     };
-    Ok(Round { per_second: arrived.jobs as f64 / took.as_secs_f64().max(1e-9), missing, bytes })
+    Ok((Round { per_second: arrived.jobs as f64 / took.as_secs_f64().max(1e-9), missing, bytes }, stage))
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -45,8 +51,8 @@ pub(super) fn run(cost: &RecordCost) -> WorkOutcome {
     let without = Options { no_records: true, ..daemon.clone() };
     let (mut kept, mut none) = (Vec::new(), Vec::new());
     for _ in 0..*rounds {
-        kept.push(deliver(&with, *count, *size)?);
-        none.push(deliver(&without, *count, *size)?);
+        kept.push(deliver(&with, *count, *size)?.0);
+        none.push(deliver(&without, *count, *size)?.0);
     }
     let rate = |rounds: &[Round]| median(rounds.iter().map(|round| round.per_second).collect());
     let (rate_kept, rate_none) = (rate(&kept), rate(&none));
@@ -62,4 +68,18 @@ pub(super) fn run(cost: &RecordCost) -> WorkOutcome {
     let missing: u64 = kept.iter().chain(&none).map(|round| round.missing).sum();
     report.figure("missing", missing as f64, "jobs");
     Ok((report, missing == 0))
+}
+
+/// Delivers many jobs, and then looks for the records of some of them by their ids.
+pub(super) fn find(find: &Find) -> WorkOutcome {
+    let Find { records: count, requests, daemon } = find;
+    let (round, stage) = deliver(daemon, *count, 12)?;
+    let (send_mode, until) = (SendMode::Closed { depth: 1 }, StopCondition::Count(*requests));
+    let mut dialect = FindRequests { run: RUN, count: *count };
+    let volley = fire(Target::new(stage.http, 1), send_mode, until, &mut dialect)?;
+    let mut report = Report::new("find", format!("{}, {count} records", store(daemon)));
+    report.figure("records found", volley.done as f64, "");
+    report.figure("not found", volley.failed as f64, "");
+    report.percentiles("answer", &volley.latency_us);
+    Ok((report, round.missing == 0 && volley.failed == 0))
 }
