@@ -437,3 +437,32 @@ fn the_command_line_shows_finds_and_erases_records() {
     let (code, out, _) = dq(&daemon, &["forget", "t", "a", "--json"]);
     assert_eq!((code, out.as_str()), (0, "{\"erased\":0}\n"));
 }
+
+#[test]
+fn records_of_more_topics_than_one_request_searches_are_found() {
+    let sink = answering();
+    let topics: String = (0..230).map(|n| topic(&format!("t{n:03}"), &sink, "delay = \"5h\"")).collect();
+    let daemon = Daemon::start(&topics);
+    let mut http = Http::tcp(&daemon);
+    let mut expected = BTreeSet::new();
+    for n in (0..230).step_by(3) {
+        let name = format!("t{n:03}");
+        let jobs: Vec<Value> = (0..3).map(|id| json!({"id": format!("{id}"), "body": 1})).collect();
+        for _ in 0..2 {
+            http.ask("POST", &format!("/v1/topics/{name}/jobs/batch"), &json!({"jobs": jobs})).is(200);
+        }
+        expected.extend((0..3).map(|id| (name.clone(), id.to_string())));
+    }
+    let all = listed(&mut http, "/v1/records");
+    assert_eq!((all.len(), all.into_iter().collect::<BTreeSet<_>>()), (expected.len(), expected));
+    // On a busy host, one request may not reach all topics.
+    let (mut found, mut looked, mut path) = (0, 0, "/v1/find?id=2".to_owned());
+    loop {
+        let page = http.get(&path).is(200);
+        found += page["found"].as_array().unwrap().len();
+        looked += page["looked_at"].as_u64().unwrap();
+        let Some(next) = page["next"].as_str() else { break };
+        path = format!("/v1/find?id=2&cursor={next}");
+    }
+    assert_eq!((found, looked), (77, 230));
+}

@@ -17,7 +17,8 @@ const STEP: Duration = Duration::from_millis(100);
 const READ: [usize; 2] = [50, 400];
 const SMALL: usize = 256 << 10;
 
-/// How many topics one request may search. Their records are merged, so all of them are read.
+/// How many topics one request may search. Their records are merged, so something of each of them is read. If that takes
+/// long, it is fewer topics.
 const TOPICS: usize = 100;
 
 /// A topic whose records are searched.
@@ -47,6 +48,8 @@ pub struct RecordQuery {
 pub struct RecordCursor {
     /// The first topic of those that are searched together.
     pub first: TopicName,
+    /// The first topic behind them. None: they are the last ones.
+    pub behind: Option<TopicName>,
     /// The last record that was looked at: when it ended, its topic, its id. None: none of these topics was searched yet.
     pub last: Option<(i64, TopicName, JobId)>,
 }
@@ -124,29 +127,32 @@ fn start(
 pub(super) fn find(store: &mut dyn Store, query: &RecordQuery) -> Result<FoundRecords> {
     let RecordQuery { topics, filter, cursor, limit } = query;
     let (since_ms, mut found, mut bytes) = (filter.since_ms.unwrap_or(i64::MIN), FoundRecords::default(), 0);
-    let skipped = cursor.as_ref().map_or(0, |at| topics.partition_point(|topic| topic.name < at.first));
-    let (searched, rest) = topics[skipped..].split_at(TOPICS.min(topics.len() - skipped));
-    let Some(first) = searched.first() else { return Ok(found) };
+    let topics = topics_from(topics, cursor.as_ref());
+    let Some(first) = topics.first() else { return Ok(found) };
     let last = cursor.as_ref().and_then(|at| at.last.as_ref());
-    let most = (2 * READ[0] / searched.len()).clamp(2, READ[0]);
-    let stream = |topic| {
-        Ok(RecordStream {
-            topic,
-            read: VecDeque::new(),
-            cursor: start(store, &topic.name, last, filter.until_ms)?,
-            is_over: false,
-            most,
-        })
+    let most = (2 * READ[0] / topics.len().min(TOPICS)).clamp(2, READ[0]);
+    let (mut streams, begun) = (Vec::new(), Instant::now());
+    for topic in topics.iter().take(TOPICS) {
+        // The further pages search the same topics as the first one.
+        if last.is_none() && !streams.is_empty() && begun.elapsed() >= STEP {
+            break;
+        }
+        let from = start(store, &topic.name, last, filter.until_ms)?;
+        let mut stream = RecordStream { topic, read: VecDeque::new(), cursor: from, is_over: false, most };
+        stream.fill(store, since_ms, &mut found.away)?;
+        streams.push(stream);
+    }
+    let after = match cursor.as_ref().filter(|at| at.last.is_some()).and_then(|at| at.behind.as_ref()) {
+        Some(behind) => Some(behind.clone()),
+        None => topics.get(streams.len()).map(|topic| topic.name.clone()),
     };
-    let mut streams: Vec<RecordStream<'_>> = searched.iter().map(stream).collect::<Result<_>>()?;
-    let (mut last, mut until) = (None, None);
+    // The time counts from here: with many topics, the first reads alone may take long.
+    let (mut last, until) = (None, Instant::now() + STEP);
     loop {
         for stream in &mut streams {
             stream.fill(store, since_ms, &mut found.away)?;
         }
         streams.retain(|stream| !stream.read.is_empty());
-        // The time counts from here: with many topics, the first reads alone may take long.
-        let until = *until.get_or_insert_with(|| Instant::now() + STEP);
         let is_full = found.records.len() >= *limit || bytes >= PAGE_BYTES;
         let is_long = found.looked_at >= LOOKS || found.looked_at > 0 && Instant::now() >= until;
         if streams.is_empty() || is_full || is_long {
@@ -168,12 +174,20 @@ pub(super) fn find(store: &mut dyn Store, query: &RecordQuery) -> Result<FoundRe
     }
     found.away.sort();
     found.away.dedup();
-    found.next = match (streams.is_empty(), rest.first()) {
-        (false, _) => Some(RecordCursor { first: first.name.clone(), last }),
-        (true, Some(next)) => Some(RecordCursor { first: next.name.clone(), last: None }),
+    found.next = match (streams.is_empty(), after) {
+        (false, behind) => Some(RecordCursor { first: first.name.clone(), behind, last }),
+        (true, Some(next)) => Some(RecordCursor { first: next, behind: None, last: None }),
         (true, None) => None,
     };
     Ok(found)
+}
+
+/// Returns the topics from the first one of a cursor on, and up to the one behind them if the cursor names it.
+fn topics_from<'a>(topics: &'a [SearchedTopic], cursor: Option<&RecordCursor>) -> &'a [SearchedTopic] {
+    let Some(cursor) = cursor else { return topics };
+    let begin = topics.partition_point(|topic| topic.name < cursor.first);
+    let end = cursor.behind.as_ref().map_or(topics.len(), |at| topics.partition_point(|t| t.name < *at));
+    &topics[begin..end.max(begin)]
 }
 
 /// Returns the records of an id, the last one first.

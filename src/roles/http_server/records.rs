@@ -124,21 +124,22 @@ impl RecordParameters {
 const OUTCOMES: &str = "delivered, dead, deleted or replaced";
 
 /// The parts of a cursor, as they are written.
-type CursorParts = (String, Option<(i64, String, String)>);
+type CursorParts = (String, Option<String>, Option<(i64, String, String)>);
 
 fn write_cursor(at: RecordCursor) -> String {
     let last = at.last.map(|(ended_ms, topic, id)| (ended_ms, topic.to_string(), id.to_string()));
-    let parts: CursorParts = (at.first.to_string(), last);
+    let parts: CursorParts = (at.first.to_string(), at.behind.map(|topic| topic.to_string()), last);
     cursor::write(&serde_json::to_string(&parts).expect("a cursor is plain values"))
 }
 
 fn read_cursor(words: &str) -> Option<RecordCursor> {
-    let (first, last): CursorParts = serde_json::from_str(words).ok()?;
+    let (first, behind, last): CursorParts = serde_json::from_str(words).ok()?;
     let last = match last {
         None => None,
         Some((ended_ms, topic, id)) => Some((ended_ms, TopicName::new(&topic).ok()?, JobId::new(id).ok()?)),
     };
-    Some(RecordCursor { first: TopicName::new(&first).ok()?, last })
+    let behind = behind.map(|topic| TopicName::new(&topic)).transpose().ok()?;
+    Some(RecordCursor { first: TopicName::new(&first).ok()?, behind, last })
 }
 
 impl Api {
@@ -248,12 +249,13 @@ mod tests {
     #[test]
     fn a_cursor_of_records_comes_back_as_it_was() {
         let (a, b) = (TopicName::new("a").unwrap(), TopicName::new("b").unwrap());
-        for last in [None, Some((1_796_140_250_000, b, JobId::new("x\"y 中").unwrap()))] {
-            let at = RecordCursor { first: a.clone(), last };
+        let last = Some((1_796_140_250_000, b.clone(), JobId::new("x\"y 中").unwrap()));
+        for (behind, last) in [(None, None), (None, last.clone()), (Some(b), last)] {
+            let at = RecordCursor { first: a.clone(), behind, last };
             let words = cursor::read(&write_cursor(at.clone())).unwrap();
             assert_eq!(read_cursor(&words), Some(at));
         }
-        for wrong in ["", "2", "[\"a b\",null]", "[\"a\",[1,\"b\",\"\"]]"] {
+        for wrong in ["", "2", "[\"a b\",null,null]", "[\"a\",null,[1,\"b\",\"\"]]", "[\"a\",\"\",null]"] {
             assert_eq!(read_cursor(wrong), None, "{wrong}");
         }
     }
