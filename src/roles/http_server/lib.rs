@@ -40,6 +40,7 @@ mod openapi;
 mod pauses;
 mod pool;
 mod problem;
+mod receiver;
 mod refused;
 mod registrar;
 mod removal;
@@ -165,6 +166,7 @@ fn app(api: Api, access: Access, refused: Arc<RefusedRequests>) -> Result<Router
         .merge(check::routes())
         .merge(forecast::routes())
         .merge(history::routes())
+        .merge(receiver::routes())
         .merge(health::routes())
         .merge(metrics::routes())
         .merge(statistics::routes())
