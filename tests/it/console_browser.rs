@@ -276,7 +276,7 @@ fn a_read_only_user_changes_nothing_and_sign_out_hides_all() {
 }
 
 /// The name and the hash of each page.
-const PAGES: [(&str, &str); 17] = [
+const PAGES: [(&str, &str); 18] = [
     ("overview", "#/"),
     ("topics", "#/topics"),
     ("topic-new", "#/register"),
@@ -286,6 +286,7 @@ const PAGES: [(&str, &str); 17] = [
     ("topic-test", "#/topics/orders.close/test"),
     ("topic-dead", "#/topics/invoices.pdf/dead"),
     ("topic-empty", "#/topics/stock.release"),
+    ("topic-failing", "#/topics/invoices.pdf"),
     ("job", "#/topics/invoices.pdf/jobs/inv-1"),
     ("dead", "#/dead"),
     ("nodes", "#/nodes"),
@@ -376,6 +377,27 @@ fn no_page_keeps_anybody_out_light_and_dark() {
     browser.see("h1", "Sign in");
     found.extend(browser.barriers());
     assert!(found.is_empty(), "{found:#?}");
+    good(&browser);
+}
+
+#[test]
+fn the_page_of_a_topic_shows_the_health_of_its_receiver() {
+    let (_sink, daemon) = shop();
+    let browser = signed_in(&daemon, Setting::default());
+    let part = "[aria-labelledby=card-receiver]";
+    visit(&browser, "#/topics/stock.release");
+    browser.see(part, "No callback has ended in this time.");
+    visit(&browser, "#/topics/invoices.pdf");
+    for span in ["10 minutes", "Week", "Day"] {
+        browser.press(span);
+        browser.until("a chart", &format!("document.querySelectorAll('{part} .bar').length === 16"));
+        let pressed =
+            format!("document.querySelector('{part} [aria-pressed=true]').textContent === '{span}'");
+        browser.until(span, &pressed);
+        for text in ["Success rate", "0%", "503", "How long callbacks take"] {
+            browser.see(part, text);
+        }
+    }
     good(&browser);
 }
 

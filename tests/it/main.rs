@@ -41,6 +41,7 @@ mod metrics;
 mod nodes;
 mod openapi;
 mod quotas;
+mod receiver;
 mod record_crashes;
 mod redis;
 mod refusals;
