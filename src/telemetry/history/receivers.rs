@@ -154,6 +154,16 @@ fn text(at_ms: i64, totals: &Totals, bytes_max: usize) -> String {
     format!("{LAYOUT} {at_ms} {extent}\n{}", lines.concat())
 }
 
+/// Removes the drafts of processes that were killed. If another process is about to rename its draft, that fails, and it
+/// writes the sample again a few seconds later.
+fn remove_drafts(run_dir: &Path) {
+    let entries = fs::read_dir(folder(run_dir)).into_iter().flatten().flatten();
+    for draft in entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b"new.")) {
+        // If it cannot be removed, it stays.
+        let _ = fs::remove_file(draft.path());
+    }
+}
+
 /// Writes the samples.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
@@ -164,6 +174,9 @@ pub(super) struct Writer {
 impl Writer {
     /// Writes a sample for each span whose next step has come.
     pub(super) fn write(&mut self, run_dir: &Path, now_ms: i64, totals: &Totals) -> io::Result<()> {
+        if self.written == [0; ReceiverSpan::ALL.len()] {
+            remove_drafts(run_dir);
+        }
         let mut made = None;
         for (span, written) in ReceiverSpan::ALL.into_iter().zip(&mut self.written) {
             let step = span.ring().step(now_ms);
@@ -233,6 +246,8 @@ mod tests {
     fn each_span_forgets_what_is_older_over_restarts() {
         let dir = tempfile::tempdir().unwrap();
         let run_dir = dir.path();
+        fs::create_dir(folder(run_dir)).unwrap();
+        fs::write(folder(run_dir).join("new.1"), "of a killed process").unwrap();
         // Two processes count for the topic, each in its own page.
         let pages = ["dq-consume-0", "dq-consume-1"].map(|slot| Counters::open(run_dir, slot));
         let mut recorder = Recorder::default();
@@ -265,7 +280,7 @@ mod tests {
         let later = health(run_dir, now_ms + 8 * 24 * HOUR_MS, ReceiverSpan::Week);
         assert_eq!(later.counts, ReceiverCounts::default());
         let files = fs::read_dir(folder(run_dir)).unwrap().count();
-        assert!(files <= 113, "{files}");
+        assert!(files <= 113 && !folder(run_dir).join("new.1").exists(), "{files}");
     }
 
     #[test]
