@@ -26,7 +26,7 @@ function formatter(kind, options, make) {
   return formatters.get(key);
 }
 
-const number = (options) => formatter('number', options, (l, o) => new Intl.NumberFormat(l, o));
+export const number = (options) => formatter('number', options, (l, o) => new Intl.NumberFormat(l, o));
 const date = (options) => formatter('date', options, (l, o) => new Intl.DateTimeFormat(l, o));
 const isMissing = (n) => n === null || n === undefined || Number.isNaN(n);
 

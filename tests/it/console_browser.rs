@@ -346,7 +346,7 @@ fn an_ended_job_is_found_and_its_story_is_shown() {
 }
 
 /// The name and the hash of each page.
-const PAGES: [(&str, &str); 19] = [
+const PAGES: [(&str, &str); 20] = [
     ("overview", "#/"),
     ("topics", "#/topics"),
     ("topic-new", "#/register"),
@@ -356,6 +356,7 @@ const PAGES: [(&str, &str); 19] = [
     ("topic-test", "#/topics/orders.close/test"),
     ("topic-dead", "#/topics/invoices.pdf/dead"),
     ("topic-empty", "#/topics/stock.release"),
+    ("topic-failing", "#/topics/invoices.pdf"),
     ("job", "#/topics/invoices.pdf/jobs/inv-1"),
     ("topic-records", "#/topics/invoices.pdf/records?outcome=dead"),
     ("find", "#/find?id=inv-1"),
@@ -448,6 +449,27 @@ fn no_page_keeps_anybody_out_light_and_dark() {
     browser.see("h1", "Sign in");
     found.extend(browser.barriers());
     assert!(found.is_empty(), "{found:#?}");
+    good(&browser);
+}
+
+#[test]
+fn the_page_of_a_topic_shows_the_health_of_its_receiver() {
+    let (_sink, daemon) = shop();
+    let browser = signed_in(&daemon, Setting::default());
+    let part = "[aria-labelledby=card-receiver]";
+    visit(&browser, "#/topics/stock.release");
+    browser.see(part, "No callback has ended in this time.");
+    visit(&browser, "#/topics/invoices.pdf");
+    for span in ["10 minutes", "Week", "Day"] {
+        browser.press(span);
+        browser.until("a chart", &format!("document.querySelectorAll('{part} .bar').length === 16"));
+        let pressed =
+            format!("document.querySelector('{part} [aria-pressed=true]').textContent === '{span}'");
+        browser.until(span, &pressed);
+        for text in ["Success rate", "0%", "503", "How long callbacks take"] {
+            browser.see(part, text);
+        }
+    }
     good(&browser);
 }
 

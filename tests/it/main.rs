@@ -42,6 +42,7 @@ mod metrics;
 mod nodes;
 mod openapi;
 mod quotas;
+mod receiver;
 mod record_crashes;
 mod records;
 mod redis;

@@ -10,6 +10,7 @@ import { card, figure, pageHead } from '../parts/card.js';
 import { firstJob } from '../parts/first_job.js';
 import { forecastCard } from '../parts/forecast.js';
 import { empty, loaded, note, problemNote, skeleton } from '../parts/problem.js';
+import { receiverCard } from '../parts/receiver.js';
 import { topicHref } from '../parts/search.js';
 import { table } from '../parts/table.js';
 import { oldest } from '../parts/top_topics.js';
@@ -103,6 +104,7 @@ export default function topicPage({ params, resource, onLeave }) {
   const set = resource((signal) => get(path('topics', name), signal), 15000);
   const stats = resource((signal) => get(`/v1/stats?days=${DAYS}`, signal), 30000);
   const forecast = resource((signal) => get(`/v1/forecast${query({ topic: name })}`, signal), 15000);
+  const receiver = receiverCard(name, resource);
   let checked = null;
   const check = resource(async (signal) => {
     const topic = await get(path('topics', name), signal);
@@ -129,6 +131,7 @@ export default function topicPage({ params, resource, onLeave }) {
         figures(topic),
         isFresh && card({ title: t('first_job'), key: 'first' }, firstJob(name)),
         charts(),
+        !missing && receiver(),
         card({ title: t('topic.days'), key: 'days' }, stats.problem?.code === 'no_registry' ? empty({ title: t('stats.none') }) : loaded(stats, (data) => daysCard(data, name))),
         forecastCard(forecast),
         set.data ? topicSettings(set.data, checked) : !missing && skeleton(5)];

@@ -2,6 +2,7 @@
 
 mod delete;
 mod fields;
+mod health;
 mod list;
 mod rotate;
 mod set;
@@ -20,6 +21,7 @@ use super::target::TargetOptions;
   dq topics list
   dq topics set orders --callback https://shop.example/hook --delay 30m
   dq topics set orders --max-attempts 5
+  dq topics health orders --over 1d
   dq topics rotate-secret orders --keep 24h
   dq topics test orders '{\"order\": 42}'
   dq topics pause orders")]
@@ -37,6 +39,7 @@ enum Command {
     Show(list::Show),
     Set(Box<set::Arguments>),
     Delete(delete::Arguments),
+    Health(health::Arguments),
     Pause(Pause),
     Resume(Resume),
     RotateSecret(rotate::Arguments),
@@ -67,6 +70,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<bool> {
         Command::Show(show) => list::show(at, show),
         Command::Set(set) => set::run(at, set),
         Command::Delete(delete) => delete::run(at, delete),
+        Command::Health(health) => health::run(at, health),
         Command::Pause(Pause { name }) => {
             Api::from_options(at)?.bid(&format!("{}/pause", path(name)))?;
             done(at, name, "paused")

@@ -7,6 +7,7 @@ mod labels;
 mod lateness;
 mod page;
 mod page_1;
+mod receiver;
 mod sums;
 mod text;
 
@@ -18,8 +19,10 @@ pub use self::labels::{AddOutcome, AttemptOutcome, DeathCause, DeleteOutcome, Op
 pub use self::lateness::{LATENESS_BOUNDS, LATENESS_RANGES, LATENESS_SHOWN, Lateness};
 pub use self::page::{BYTES, Cells, FIXED_BYTES, Page, ROW_BYTES, VERSION, WORDS};
 pub use self::page_1::BYTES_1;
+pub use self::receiver::ReceiverCounts;
 pub use self::sums::{Day, MetricSubject, PageSums, Statistics, Sums};
 pub use self::text::{MetricKind, Text};
+use crate::topic::Failure;
 
 /// The name under which dq counts together the topics beyond those that a page has room for, and names that are not
 /// valid for a topic.
@@ -38,7 +41,8 @@ const DURATION: usize = LATENESS + Histogram::cells(&LATENESS_BOUNDS);
 const LATER: usize = DURATION + Histogram::cells(&ATTEMPT_BOUNDS);
 const PURGED: usize = LATER + 1;
 const SPOOLED: usize = PURGED + PurgeCause::NAMES.len();
-const TOPIC_CELLS: usize = SPOOLED + 1;
+const FAILURES: usize = SPOOLED + 1;
+const TOPIC_CELLS: usize = FAILURES + receiver::FAILURES;
 
 // Where the numbers of a node are.
 const NODE_WRITTEN: usize = 0;
@@ -77,6 +81,11 @@ impl TopicCells<'_> {
         self.0.add(LATER, 1);
         Histogram::note(self.0, LATENESS, &LATENESS_BOUNDS, late_us);
         Histogram::note(self.0, DURATION, &ATTEMPT_BOUNDS, took_us);
+    }
+
+    /// Counts why an attempt failed.
+    pub fn failed_with(self, failure: Failure) {
+        self.0.add(FAILURES + receiver::failure_place(failure), 1);
     }
 
     /// Counts jobs that were taken into the spool.
@@ -140,6 +149,23 @@ fn lateness_of(cells: &[u64]) -> Lateness {
     Lateness::from(&Histogram::new(&cells[LATENESS..], &LATENESS_BOUNDS))
 }
 
+/// Returns how many attempts ended with an outcome, whatever the status.
+fn attempts_with(cells: &[u64], outcome: AttemptOutcome) -> u64 {
+    let at = ATTEMPTS + outcome as usize * CODE_CLASSES.len();
+    cells[at..at + CODE_CLASSES.len()].iter().sum()
+}
+
+/// Returns how many attempts of a topic with these cells failed.
+fn failed_attempts(cells: &[u64]) -> u64 {
+    attempts_with(cells, AttemptOutcome::Failed) + attempts_with(cells, AttemptOutcome::Refused)
+}
+
+/// Returns what the receiver of a topic with these cells did.
+fn receiver_of(cells: &[u64]) -> ReceiverCounts {
+    let outcomes = [attempts_with(cells, AttemptOutcome::Accepted), failed_attempts(cells), cells[LATER]];
+    ReceiverCounts::from_cells(outcomes, &cells[DURATION..], &cells[FAILURES..])
+}
+
 /// The numbers of a page, or the sums of several pages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Totals {
@@ -168,17 +194,13 @@ impl Totals {
     /// Returns the sums that the daily statistics keep.
     pub fn sums(&self) -> Vec<(MetricSubject, Sums)> {
         let topic = |cells: &[u64]| {
-            let outcome = |of: AttemptOutcome| {
-                let at = ATTEMPTS + of as usize * CODE_CLASSES.len();
-                cells[at..at + CODE_CLASSES.len()].iter().sum::<u64>()
-            };
             let late = Histogram::new(&cells[LATENESS..], &LATENESS_BOUNDS);
             Sums {
                 written: cells[ADDS + AddOutcome::New as usize]
                     + cells[ADDS + AddOutcome::Replaced as usize]
                     + cells[SPOOLED],
                 delivered: cells[DELIVERED],
-                failed: outcome(AttemptOutcome::Failed) + outcome(AttemptOutcome::Refused),
+                failed: failed_attempts(cells),
                 deleted: cells[DELETES + DeleteOutcome::Deleted as usize],
                 dead: cells[DEAD..DEAD + DeathCause::NAMES.len()].iter().sum(),
                 late_us: late.sum_us(),
@@ -207,6 +229,17 @@ impl Totals {
     /// Returns how late the attempts of a topic began.
     pub fn lateness_of(&self, topic: &str) -> Lateness {
         self.topics.get(topic).map(|cells| lateness_of(cells)).unwrap_or_default()
+    }
+
+    /// Returns what the receiver of a topic did.
+    pub fn receiver_of(&self, topic: &str) -> ReceiverCounts {
+        self.topics.get(topic).map(|cells| receiver_of(cells)).unwrap_or_default()
+    }
+
+    /// Returns what the receiver of each topic did, for topics with attempts.
+    pub fn receivers(&self) -> Vec<(&str, ReceiverCounts)> {
+        let all = self.topics.iter().map(|(name, cells)| (name.as_str(), receiver_of(cells)));
+        all.filter(|(_, counts)| counts.attempts() > 0).collect()
     }
 
     /// Writes all numbers as metrics.

@@ -4,7 +4,7 @@
 
 use super::histogram::Histogram;
 use super::lateness::{LATENESS_BOUNDS, LATENESS_RANGES, range_of};
-use super::{LATENESS, TOPIC_CELLS as CELLS_NOW, page};
+use super::{FAILURES, LATENESS, TOPIC_CELLS as CELLS_NOW, page};
 
 /// How many words a row of a topic had.
 pub(super) const ROW: usize = 128;
@@ -30,9 +30,9 @@ const BOUNDS: [u64; 17] = [
     3_600_000_000,
 ];
 
-/// How many cells a topic had.
+/// How many cells a topic had. It did not have the failures, which came later.
 pub(super) const TOPIC_CELLS: usize =
-    CELLS_NOW - Histogram::cells(&LATENESS_BOUNDS) + Histogram::cells(&BOUNDS);
+    FAILURES - Histogram::cells(&LATENESS_BOUNDS) + Histogram::cells(&BOUNDS);
 
 /// How many bytes a page of version 1 has.
 pub const BYTES_1: usize = page::WORDS_1 * 8;
@@ -48,7 +48,7 @@ pub(super) fn current_cells(cells: &[u64]) -> Vec<u64> {
         let high = BOUNDS.get(at).copied().unwrap_or(low + 2);
         narrow[range_of(low.midpoint(high))] += count;
     }
-    [before, &narrow, after].concat()
+    [before, &narrow, after, &[0; CELLS_NOW - FAILURES]].concat()
 }
 
 #[cfg(test)]
@@ -69,6 +69,7 @@ mod tests {
         let duration = Histogram::cells(&ATTEMPT_BOUNDS);
         let behind = LATENESS + Histogram::cells(&BOUNDS);
         assert_eq!(new[DURATION..][..duration], old[behind..][..duration]);
-        assert_eq!(new.last(), old.last());
+        assert_eq!(new[FAILURES - 1], *old.last().unwrap());
+        assert!(new[FAILURES..].iter().all(|failures| *failures == 0));
     }
 }

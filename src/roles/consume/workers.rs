@@ -12,7 +12,7 @@ use delivery::callback::{Call, Caller, CompletedCall, Delivery, Verdict};
 use model::job::{Attempt, TopicName};
 use model::metrics::AttemptOutcome;
 use model::settings::Settings;
-use model::topic::Topic;
+use model::topic::{Failure, Topic};
 use role::lock;
 use store::{Leased, Token};
 use telemetry::counters::Counters;
@@ -130,13 +130,17 @@ impl WorkerQueue {
         let late_us = ended.began_us.saturating_sub(expected_us).max(0) as u64;
         let took_us = ended.took.as_micros() as u64;
         let topic = self.counters.topic(topic.as_str());
-        let outcome = match ended.verdict {
+        let (outcome, failure) = match ended.verdict {
             Verdict::Later => return topic.answered_later(late_us, took_us),
-            Verdict::Accepted => AttemptOutcome::Accepted,
-            Verdict::Failed { .. } | Verdict::Again { .. } => AttemptOutcome::Failed,
-            Verdict::Refused { .. } => AttemptOutcome::Refused,
+            Verdict::Accepted => (AttemptOutcome::Accepted, None),
+            Verdict::Failed { kind, .. } => (AttemptOutcome::Failed, Some(kind)),
+            Verdict::Again { .. } => (AttemptOutcome::Failed, Some(Failure::Answer)),
+            Verdict::Refused { kind, .. } => (AttemptOutcome::Refused, Some(kind)),
         };
         topic.attempted(outcome, ended.attempt.status, late_us, took_us);
+        if let Some(failure) = failure {
+            topic.failed_with(failure);
+        }
     }
 }
 

@@ -42,6 +42,7 @@ mod openapi;
 mod pauses;
 mod pool;
 mod problem;
+mod receiver;
 mod record_shown;
 mod records;
 mod refused;
@@ -171,6 +172,7 @@ fn app(api: Api, access: Access, refused: Arc<RefusedRequests>) -> Result<Router
         .merge(check::routes())
         .merge(forecast::routes())
         .merge(history::routes())
+        .merge(receiver::routes())
         .merge(health::routes())
         .merge(metrics::routes())
         .merge(statistics::routes())

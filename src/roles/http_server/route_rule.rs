@@ -54,6 +54,7 @@ const RULES: &[(&str, &str, RouteRule)] = &[
     ("POST",   "/v1/check/topic",                 RouteRule::Read),
     ("GET",    "/v1/topics",                      RouteRule::SomeTopics),
     ("GET",    "/v1/topics/{t}",                  RouteRule::Topic),
+    ("GET",    "/v1/topics/{t}/health",           RouteRule::Topic),
     ("PUT",    "/v1/topics/{t}",                  RouteRule::Manage),
     ("PATCH",  "/v1/topics/{t}",                  RouteRule::Manage),
     ("DELETE", "/v1/topics/{t}",                  RouteRule::Manage),

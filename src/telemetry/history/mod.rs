@@ -2,6 +2,7 @@
 //! `run_dir`. The moment of a sample gives its place in the file. So a writer needs to know nothing about earlier
 //! writers, and a restart loses nothing. A reader takes the differences between samples.
 
+mod receivers;
 mod topics;
 
 use std::fs::OpenOptions;
@@ -9,6 +10,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+pub use self::receivers::{ReceiverPoint, ReceiverSpan, read_receiver};
 pub use self::topics::{TopicPoint, add_rates, measured_rates, read_topic};
 use model::metrics::{LATENESS_RANGES, Lateness, MetricSubject, Sums, Totals};
 
@@ -133,6 +135,7 @@ fn between(before: Sums, now: Sums) -> Option<Sums> {
 pub struct Recorder {
     /// The step that was written last, for each ring buffer.
     written: [i64; 2],
+    receivers: receivers::Writer,
 }
 
 impl Recorder {
@@ -172,7 +175,11 @@ impl Recorder {
                 file.write_all_at(&bytes, place)?;
             }
         }
-        if steps[0] == before[0] { Ok(()) } else { topics::write(run_dir, now_ms, &totals.sums()) }
+        if steps[0] != before[0] {
+            topics::write(run_dir, now_ms, &totals.sums())?;
+            self.receivers.write(run_dir, now_ms, &totals)?;
+        }
+        Ok(())
     }
 }
 
