@@ -50,7 +50,6 @@ pub struct Settings {
     /// Where jobs are stored.
     pub store: StoreSettings,
     /// The most bytes of the records of ended jobs, of all topics together.
-    #[serde(default = "records_max")]
     pub records_max: u64,
     /// Where topics are stored that may change at any time. None: there are only those of the configuration file.
     pub registry: Option<RegistrySettings>,
@@ -60,11 +59,6 @@ pub struct Settings {
     pub alert: AlertSettings,
     /// The topics of the configuration file.
     pub topics: Vec<Topic>,
-}
-
-/// The default of [`Settings::records_max`], for settings that an older release has sealed.
-fn records_max() -> u64 {
-    crate::record::RECORDS_MAX
 }
 
 impl Settings {
