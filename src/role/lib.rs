@@ -39,6 +39,9 @@ use telemetry::counters::Counters;
 /// How long a child waits at its start for a store that is busy.
 const STORE_PATIENCE: Duration = Duration::from_secs(20);
 
+/// The time that answers given just before a process ends have to reach their clients.
+pub const LAST_WORDS: Duration = Duration::from_millis(100);
+
 /// The order to drain, and its time limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drain {

@@ -49,7 +49,7 @@ mkdir -p target && ln -s "$BUILD" target/release
 PATH="$BUILD:$PATH" HOME="$PWD"
 cargo() { :; }
 # An answer that is not a success ends the test.
-curl() { command curl --fail-with-body --silent --show-error "$@"; echo; }
+curl() { command curl --fail-with-body --silent --show-error "$@" && echo; }
 wait_for() { for _ in $(seq 300); do if "$@" >/dev/null 2>&1; then return; fi; sleep 0.1; done; echo "not seen: $*"; exit 1; }
 wait_for_dq() { wait_for curl http://127.0.0.1:8088/readyz; }
 wait_for_the_first_job() { wait_for grep 'orders:42 attempt 1' daemon.log; }

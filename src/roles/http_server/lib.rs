@@ -70,7 +70,7 @@ use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 use axum::Router;
@@ -100,9 +100,6 @@ use self::replays::Replays;
 use self::sessions::Sessions;
 use self::store_client::StoreClient;
 use role::{Context, TroubleLog};
-
-/// The time that answers given just before a process ends have to reach their clients.
-const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Runs dq-http-server until it has drained.
 pub fn run(mut context: Context) -> Result<()> {
@@ -259,7 +256,7 @@ async fn serve(
         let now = Instant::now();
         if store_client.is_gone() {
             // Clients that were answered with this error get a moment to receive it.
-            tokio::time::sleep(LAST_WORDS).await;
+            tokio::time::sleep(role::LAST_WORDS).await;
             bail!("the store's file was replaced: the next start opens the new file");
         }
         context.workers_by(store_client.due_by());

@@ -54,8 +54,7 @@ const TOPICS: Token = Token(usize::MAX - 7);
 /// How long a drain waits for clients to take their last answers, once the store has given them.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
-/// The memory that the buffers of all connections may take together, in bytes. It is at least four times the longest
-/// frame.
+/// The bytes that the buffers of all connections may take together. At least four times the longest frame.
 const BUFFERS_MAX: usize = 32 << 20;
 
 /// Runs the role.
@@ -153,7 +152,7 @@ impl Server {
 
     fn run(&mut self, context: &mut Context) -> Result<()> {
         let mut events = Events::with_capacity(1024);
-        let mut end_by: Option<Instant> = None;
+        let (mut end_by, mut gone_by): (Option<Instant>, Option<Instant>) = (None, None);
         loop {
             if let (None, Some(drain)) = (end_by, context.drain()) {
                 let last = Instant::now() + STORE_TIMEOUT + LAST_ANSWERS;
@@ -167,12 +166,13 @@ impl Server {
                     self.keep_all();
                 }
             }
-            if self.submit.is_gone() {
+            let now = Instant::now();
+            if self.submit.is_gone() && now >= *gone_by.get_or_insert(now + role::LAST_WORDS) {
                 bail!("the store's file was replaced: the next process opens the new file");
             }
             self.submit.flush();
             context.workers_by(self.submit.due_by());
-            let timeout = self.timeout(end_by);
+            let timeout = self.timeout(end_by.into_iter().chain(gone_by).min());
             match self.poll.poll(&mut events, timeout) {
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
                 other => other.context("cannot poll")?,
