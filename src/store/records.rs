@@ -1,6 +1,6 @@
 //! Records: what is kept of jobs that have ended.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::Result;
 use model::job::{JobId, JobKey, TopicName};
@@ -50,4 +50,35 @@ pub trait Records {
 
     /// Removes some records that are too old. Returns how many, and when to call it again: at once if there are more.
     fn trim_records(&mut self) -> Result<(usize, Duration)>;
+}
+
+/// How often old records are looked for at most, and at least.
+const TRIM_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// The wait after a step that has removed records, so that others have their turn.
+const TRIM_PAUSE: Duration = Duration::from_millis(5);
+
+/// Returns when to look for old records again. `gone`: how many were removed now. `shortest`: the shortest age that is
+/// kept. None: there are no records.
+pub(crate) fn trim_again(gone: usize, shortest: Option<Duration>) -> Duration {
+    let (least, most) = TRIM_EVERY;
+    match gone {
+        0 => shortest.map_or(most, |age| (age / 100).clamp(least, most)),
+        _ => TRIM_PAUSE,
+    }
+}
+
+/// Removes records that are too old, if it is time. Returns the wait until it is time again. `due` is where the store
+/// keeps that moment.
+pub(crate) fn trim_when_due<S: Records>(
+    store: &mut S,
+    due: fn(&mut S) -> &mut Option<Instant>,
+) -> Result<Duration> {
+    let now = Instant::now();
+    if let Some(at) = due(store).filter(|at| *at > now) {
+        return Ok(at - now);
+    }
+    let (_, again) = store.trim_records()?;
+    *due(store) = Some(now + again);
+    Ok(again)
 }

@@ -32,7 +32,8 @@ mod spool_sender;
 mod states;
 mod take_back;
 
-use crate::{Maintenance, Records};
+use crate::Maintenance;
+use crate::records::trim_when_due;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -238,14 +239,7 @@ impl Maintenance for RedisStore {
             // Nodes that were away learn of pauses here, and this process learns of a change of the set.
             self.nodes.learn(Instant::now().checked_sub(FRESH / 2))?;
         }
-        let again = match self.trim_at {
-            Some(at) if at > Instant::now() => at - Instant::now(),
-            _ => {
-                let (_, again) = self.trim_records()?;
-                self.trim_at = Some(Instant::now() + again);
-                again
-            }
-        };
+        let again = trim_when_due(self, |store| &mut store.trim_at)?;
         Ok(Some(if self.nodes.count() > 1 { again.min(FRESH) } else { again }))
     }
 }

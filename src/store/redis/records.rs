@@ -11,12 +11,10 @@ use super::browse::{ListPosition, ShardPage};
 use super::nodes::Place;
 use super::script::Script;
 use super::{BYTES, CHUNK, RedisStore};
+use crate::records::trim_again;
 use crate::{RecordPage, Records, Result};
 use model::job::{JobId, JobKey, TopicName};
 use model::record::{Ending, JobRecord, RECORDS_MAX, RecordKeeping};
-
-/// How often old records are looked for at most, and at least.
-const TRIM_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// Reads the records of an id, as part/history.lua describes them. The oldest comes first.
 fn records_of(key: &JobKey, mut packed: &[u8]) -> Result<Vec<JobRecord>> {
@@ -243,12 +241,9 @@ impl Records for RedisStore {
                 Err(e) => failed = Some(e),
             }
         }
-        let (least, most) = TRIM_EVERY;
-        match (sum, failed) {
-            (0, Some(e)) => Err(e),
-            (0, None) => Ok((0, shortest.map_or(most, |age| (age / 100).clamp(least, most)))),
-            // Others have their turn in between.
-            _ => Ok((sum, Duration::from_millis(5))),
+        match failed {
+            Some(e) if sum == 0 => Err(e),
+            _ => Ok((sum, trim_again(sum, shortest))),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rusqlite::{OptionalExtension, Row, params};
 
 use super::flow::{self, ReadyTopics};
-use super::records::{ended, ended_columns};
+use super::records::{body_max, ended, ended_columns};
 use super::write::Write;
 use super::{browse, row};
 use crate::{
@@ -202,7 +202,7 @@ pub(super) fn settle(w: &mut Write<'_>, settlement: &Settlement) -> rusqlite::Re
                 ended_columns!(),
                 " FROM job WHERE seq = ?1 AND state = 3 AND token = ?3 AND replaced_due_ms IS NULL AND tid = ?4 AND id = ?5"
             ))?
-            .query_row(params![seq, keeping.with_body, token, tid, id], ended)
+            .query_row(params![seq, body_max(&keeping), token, tid, id], ended)
             .optional()?;
         if let Some(row) = row {
             w.db.prepare_cached("DELETE FROM job WHERE seq = ?1")?.execute([seq])?;

@@ -31,13 +31,14 @@ mod wal;
 mod write;
 
 use crate::disk::Reserve;
-use crate::{Maintenance, OwnerTag, Promotion, Records};
+use crate::records::trim_when_due;
+use crate::{Maintenance, OwnerTag, Promotion};
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OpenFlags};
 
@@ -85,6 +86,8 @@ pub struct SqliteStore {
     /// Whether the file can give free pages back.
     gives_pages_back: bool,
     free_pages: FreePages,
+    /// When to look for old records again. None: this handle has not looked yet.
+    trim_at: Option<Instant>,
 }
 
 impl SqliteStore {
@@ -135,6 +138,7 @@ impl SqliteStore {
             log_pages,
             log_rung: 0,
             buried: Vec::new(),
+            trim_at: None,
         };
         // An earlier process may have died after a commit and before it rang its bells.
         store.announce();
@@ -215,7 +219,7 @@ impl Maintenance for SqliteStore {
     fn maintain(&mut self) -> Result<Option<Duration>> {
         carry_over::carry_over(&self.db, &self.turn, &mut self.log, &self.path, LOG_PAGES)?;
         let pages = self.give_pages_back()?;
-        let (_, again) = self.trim_records()?;
+        let again = trim_when_due(self, |store| &mut store.trim_at)?;
         Ok(Some(pages.map_or(again, |pages| pages.min(again))))
     }
 }

@@ -14,12 +14,10 @@ use super::record_keeping::{keep, keeping, trim};
 use super::record_rows::{list, of_id, row_after};
 use super::write::Write;
 use super::{CHUNK, SqliteStore};
+use crate::records::trim_again;
 use crate::{RecordPage, Records, Result};
 use model::job::{Attempt, JobId, JobKey, NewJob, TopicName};
 use model::record::{Ending, JobRecord, RECORD_BODY_MAX, RECORDS_MAX, RecordKeeping};
-
-/// How often old records are looked for at most, and at least.
-const TRIM_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// The condition for the records of the topic ?1.
 pub(super) const IN_TOPIC: &str = "rid > ?1 << 40 AND rid < (?1 + 1) << 40";
@@ -65,13 +63,19 @@ pub(super) struct EndedRow {
     headers: Option<String>,
 }
 
-/// The columns of an [`EndedRow`]. The second parameter says whether bodies are kept.
+/// The columns of an [`EndedRow`]. The second parameter is [`body_max`].
 macro_rules! ended_columns {
     () => {
-        "stamp_us, due_ms, attempts, attempts_log, CASE WHEN ?2 THEN body END, CASE WHEN ?2 THEN headers END"
+        "stamp_us, due_ms, attempts, attempts_log, CASE WHEN octet_length(body) <= ?2 THEN body END,
+         CASE WHEN octet_length(body) <= ?2 THEN headers END"
     };
 }
 pub(super) use ended_columns;
+
+/// Returns how many bytes a body may have that is kept with its headers. 0: no body is kept. (No body is empty.)
+pub(super) fn body_max(keeping: &RecordKeeping) -> i64 {
+    if keeping.with_body { RECORD_BODY_MAX as i64 } else { 0 }
+}
 
 pub(super) fn ended(row: &Row<'_>) -> rusqlite::Result<EndedRow> {
     Ok(EndedRow {
@@ -117,7 +121,7 @@ impl Write<'_> {
         let row = self
             .db
             .prepare_cached(concat!("SELECT ", ended_columns!(), " FROM job WHERE seq = ?1"))?
-            .query_row(params![seq, keeping.with_body], ended)?;
+            .query_row(params![seq, body_max(&keeping)], ended)?;
         self.record_row(tid, id, ending, row, None)
     }
 
@@ -137,9 +141,8 @@ impl Write<'_> {
                 None => format!("[{attempt}]"),
             }),
         };
-        let body = row.body.filter(|body| body.len() <= RECORD_BODY_MAX);
         let size = |text: &Option<String>| text.as_ref().map_or(0, String::len);
-        let bytes = (id.len() + size(&log) + size(&body) + size(&row.headers)) as i64 + ROW_BYTES;
+        let bytes = (id.len() + size(&log) + size(&row.body) + size(&row.headers)) as i64 + ROW_BYTES;
         let now_ms = self.now_ms();
         let of_topic = self.records_of(tid)?;
         of_topic.last += 1;
@@ -160,7 +163,7 @@ impl Write<'_> {
                 row.due_ms,
                 row.attempts,
                 log,
-                body,
+                row.body,
                 row.headers
             ])?;
         Ok(())
@@ -330,12 +333,6 @@ impl Records for SqliteStore {
 
     fn trim_records(&mut self) -> Result<(usize, Duration)> {
         let (gone, shortest) = self.write(Durability::Normal, |w| trim(w))?;
-        let (least, most) = TRIM_EVERY;
-        let again = match gone {
-            0 => shortest.map_or(most, |age| (age / 100).clamp(least, most)),
-            // The others have their turn in between.
-            _ => Duration::from_millis(5),
-        };
-        Ok((gone, again))
+        Ok((gone, trim_again(gone, shortest)))
     }
 }

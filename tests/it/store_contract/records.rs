@@ -205,6 +205,17 @@ pub(super) fn a_topic_keeps_as_many_records_as_it_says<F: Fixture>(f: &F) {
     let body = job("t", &last, later()).body;
     assert_eq!((there[0].body.as_ref().unwrap().as_str(), &there[0].headers), (body.as_str(), &headers));
     assert_eq!(listed(&mut *s, "off", 9), []);
+    // A large body is not kept, and neither are its headers.
+    let large = format!("\"{}\"", "x".repeat(model::record::RECORD_BODY_MAX));
+    let new = NewJob { headers: headers.clone(), ..new_job("t", "large", &large, Due::In(Duration::ZERO)) };
+    add(&mut *s, &[new]);
+    let held = lease_one(&mut *s, "t");
+    assert_eq!(all(s.settle(&[with_attempt(&held, Outcome::Ack, 200)])), [Settled::Done]);
+    let found = s.records(&key("t", "large")).unwrap();
+    let told: Vec<_> =
+        found.iter().map(|r| (r.body.as_ref(), r.headers.is_empty(), r.attempts_log.len())).collect();
+    assert_eq!(told, [(None, true, 1)]);
+    let there = listed(&mut *s, "t", 100);
     let plain = listed(&mut *s, "default", 9);
     assert_eq!((plain.len(), plain[0].body.as_ref(), plain[0].headers.is_empty()), (3, None, true));
     assert_eq!(plain[0].attempts_log.len(), 1);

@@ -30,8 +30,8 @@ local function packed(ending, due, attempts, stamp, log, body)
   return struct.pack('>I4BI6I7I6I4I4', HEAD + #log + #body, ending, now, stamp, due, attempts, #log) .. log .. body
 end
 
--- Notes that a job ends now. The ids of one `m` differ. `record` is what is stored of it, if the caller knows that. `stamp` is when it was added,
--- or 0 if that must be read from the record.
+-- Notes that a job ends now. The ids of one `m` differ. `record` is what is stored of it, if the caller knows that.
+-- `stamp` is when it was added, or 0 if that must be read from the record.
 local function ends(m, id, ending, due, attempts, log, stamp, record)
   if not m.ids then m.ids, m.bodies = keeping_of(m.topic) end
   if m.ids == 0 then return end
