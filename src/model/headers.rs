@@ -1,7 +1,8 @@
 //! The headers that a job carries to its receiver: which ones are allowed, and the text that a store keeps. Pure.
 //!
-//! The text also has the job's destination, as a pseudo-header in the manner of HTTP/2: `:path` or `:url`. It is the first
-//! member. No header has such a name, and the release before this one sends no header with such a name.
+//! The text also has the job's destination and its tags, as pseudo-headers in the manner of HTTP/2: `:path` or `:url`,
+//! and `:tags`. They are the first members, in this order. No header has such a name, and the releases before send no
+//! header with such a name.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -10,6 +11,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
 use crate::destination::Destination;
+use crate::tags::Tags;
 use crate::topic::refuse_header;
 
 /// How many headers a job may carry.
@@ -50,11 +52,15 @@ const PATH: &str = ":path";
 /// The name that a URL has in the text of a store.
 const URL: &str = ":url";
 
-/// The headers of a job, by name, and its destination. Names are in lower case.
+/// The name that tags have in the text of a store.
+const TAGS: &str = ":tags";
+
+/// The headers of a job, by name, its destination, and its tags. Names are in lower case.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Headers {
     by_name: BTreeMap<String, String>,
     destination: Option<Destination>,
+    tags: Tags,
 }
 
 impl Headers {
@@ -82,7 +88,7 @@ impl Headers {
         if bytes > BYTES_MAX {
             return Err(BadHeaders::TooLong);
         }
-        Ok(Headers { by_name: headers, destination: None })
+        Ok(Headers { by_name: headers, ..Headers::default() })
     }
 
     /// Makes headers from text of a store, which [`Headers::to_text`] wrote. Text that cannot be read gives no headers,
@@ -91,12 +97,28 @@ impl Headers {
         let mut by_name: BTreeMap<String, String> = serde_json::from_str(text).unwrap_or_default();
         let (path, url) = (by_name.remove(PATH), by_name.remove(URL));
         let destination = path.map(Destination::Path).or(url.map(Destination::Url));
-        Headers { by_name, destination }
+        let tags = by_name.remove(TAGS).map_or_else(Tags::default, |text| Tags::trusted(&text));
+        Headers { by_name, destination, tags }
     }
 
     /// Returns the headers with this destination.
     pub fn with_destination(self, destination: Option<Destination>) -> Headers {
         Headers { destination, ..self }
+    }
+
+    /// Returns the headers with these tags.
+    pub fn with_tags(self, tags: Tags) -> Headers {
+        Headers { tags, ..self }
+    }
+
+    /// Returns the tags of the job.
+    pub fn tags(&self) -> &Tags {
+        &self.tags
+    }
+
+    /// Returns the tags alone, without headers and destination.
+    pub fn only_tags(&self) -> Headers {
+        Headers::default().with_tags(self.tags.clone())
     }
 
     /// Returns where the job goes. None: to the callback of its topic.
@@ -115,20 +137,24 @@ impl Headers {
         format!("\"{name}\":{}", serde_json::Value::from(value.as_str()))
     }
 
-    /// Returns the headers as one line of JSON. Empty: there are no headers.
+    /// Returns the headers as one line of JSON. Empty: the job has none of all this.
     pub fn to_text(&self) -> String {
         if self.is_empty() {
             return String::new();
         }
         let headers = serde_json::to_string(&self.by_name).expect("texts are plain values");
-        let Some(destination) = &self.destination else { return headers };
-        let comma = if self.by_name.is_empty() { "" } else { "," };
-        format!("{{{}{comma}{}", Headers::destination_text(Some(destination)), &headers[1..])
+        let mut members = vec![Headers::destination_text(self.destination.as_ref())];
+        if !self.tags.is_empty() {
+            members.push(format!("\"{TAGS}\":{}", serde_json::Value::from(self.tags.to_text())));
+        }
+        members.push(headers[1..headers.len() - 1].to_owned());
+        members.retain(|member| !member.is_empty());
+        format!("{{{}}}", members.join(","))
     }
 
-    /// Returns whether there are neither headers nor a destination.
+    /// Returns whether there are neither headers nor a destination nor tags.
     pub fn is_empty(&self) -> bool {
-        self.by_name.is_empty() && self.destination.is_none()
+        self.by_name.is_empty() && self.destination.is_none() && self.tags.is_empty()
     }
 
     /// Returns the values by name.
@@ -233,6 +259,21 @@ mod tests {
             assert_eq!(Headers::trusted(&headers.to_text()), headers);
         }
         assert!(Headers::parse(r#"{":path": "/a"}"#).is_err());
+    }
+
+    #[test]
+    fn tags_follow_the_destination_in_the_text() {
+        let tags = Tags::new(["shop:7", "a"]).unwrap();
+        let alone = Headers::default().with_tags(tags.clone());
+        assert_eq!(alone.to_text(), r#"{":tags":"a shop:7"}"#);
+        let path = Destination::from_path("/a").unwrap();
+        let all = Headers::parse(r##"{"#a": "1"}"##).unwrap().with_destination(Some(path)).with_tags(tags);
+        assert_eq!(all.to_text(), r##"{":path":"/a",":tags":"a shop:7","#a":"1"}"##);
+        assert_eq!(all.only_tags(), alone);
+        for headers in [alone, all] {
+            assert!(!headers.is_empty());
+            assert_eq!(Headers::trusted(&headers.to_text()), headers);
+        }
     }
 
     #[test]
