@@ -1,9 +1,9 @@
-//! The table of a job's attempts. Pure.
+//! The table of a job's attempts, and why some began late. Pure.
 
 use super::show::{NOTHING, Table, moment, or_nothing, short_span};
 use model::job::Attempt;
 
-/// Returns the table of attempts.
+/// Returns the table of attempts, and below it a line for each attempt that began late.
 pub(super) fn attempts(log: &[Attempt]) -> String {
     let mut table = Table::new(&[">ATTEMPT", "BEGAN", ">TOOK", ">STATUS", "REASON", "ANSWER"]);
     let mut before = None;
@@ -22,5 +22,7 @@ pub(super) fn attempts(log: &[Attempt]) -> String {
             or_nothing(&attempt.answer),
         ]);
     }
-    table.text()
+    let late = log.iter().filter_map(|attempt| Some((attempt.number, attempt.late?)));
+    let lines: String = late.map(|(number, late)| format!("attempt {number} {late}\n")).collect();
+    table.text() + &lines
 }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::headers::Headers;
+use crate::lateness::Lateness;
 use crate::quota::Quota;
 
 /// The latest due time that dq accepts: the end of the year 9999.
@@ -291,6 +292,9 @@ pub struct Attempt {
     /// Why the attempt failed.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub error: String,
+    /// How late it began, and why, if it began late.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub late: Option<Lateness>,
 }
 
 /// How many attempts are stored with a job.

@@ -76,6 +76,7 @@ mod tests {
             status: Some(503),
             answer: String::new(),
             error: "status 503".into(),
+            late: None,
         };
         let all = Filter::default();
         let reason = |reason: &str| Filter { reason: reason.into(), ..Filter::default() };

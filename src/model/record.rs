@@ -157,6 +157,7 @@ mod tests {
             status: Some(503),
             answer: "Try LATER".into(),
             error: String::new(),
+            late: None,
         };
         JobRecord {
             key: JobKey { topic: TopicName::new("t").unwrap(), id: JobId::new("order-42").unwrap() },

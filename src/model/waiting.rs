@@ -300,6 +300,7 @@ mod tests {
             status: Some(503),
             answer: String::new(),
             error: "status 503".into(),
+            late: None,
         };
         let failed = WaitingJob { attempts: 2, last: Some(&last), ..job(State::Delayed, due) };
         assert_eq!(

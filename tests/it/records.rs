@@ -48,6 +48,28 @@ fn ids(http: &mut Http, path: &str) -> Vec<String> {
 }
 
 #[test]
+fn an_attempt_that_began_late_says_why() {
+    let sink = answering();
+    let daemon = Daemon::start(&[topic("fast", &sink, ""), topic("slow", &sink, "rate = \"1/s\"")].concat());
+    let mut http = Http::tcp(&daemon);
+    end(&mut http, "fast", "a", 200);
+    let jobs: Vec<Value> = (0..4).map(|id| json!({"id": id.to_string(), "body": 200, "delay": 0})).collect();
+    http.ask("POST", "/v1/topics/slow/jobs/batch", &json!({"jobs": jobs})).is(200);
+    sink.wait_for(5, 20 * SECOND);
+    let late = |http: &mut Http, topic: &str| -> Vec<Value> {
+        let records = http.get(&format!("/v1/topics/{topic}/records")).is(200)["records"].clone();
+        records.as_array().unwrap().iter().filter_map(|r| r["log"][0].get("late").cloned()).collect()
+    };
+    let slow = eventually(10 * SECOND, "late attempts of the slow topic", || {
+        Some(late(&mut http, "slow")).filter(|late| late.len() >= 2)
+    });
+    for late in slow {
+        assert!(late["ms"].as_u64().unwrap() >= 1000 && late["reason"] == "topic_limit", "{late}");
+    }
+    assert_eq!(late(&mut http, "fast"), [] as [Value; 0]);
+}
+
+#[test]
 fn a_delivered_job_leaves_a_record_that_the_api_shows() {
     let sink = answering();
     let kept = format!("{ONCE}\nkeep_done_body = true");

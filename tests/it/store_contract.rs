@@ -659,6 +659,7 @@ fn a_retry_comes_again_and_keeps_its_attempts<F: Fixture>(f: &F) {
             status: Some(500),
             answer: "no".into(),
             error: "status 500".into(),
+            late: None,
         };
         let settlement = Settlement { attempt: Some(attempt), ..settlement(&held, Outcome::Retry(NOW)) };
         assert_eq!(all(s.settle(&[settlement])), [Settled::Done]);
@@ -802,8 +803,15 @@ fn a_postponed_job_is_due_later_and_has_its_attempt_back<F: Fixture>(f: &F) {
     let new = NewJob { headers: headers.clone(), priority: Priority::High, ..job("t", "i", NOW) };
     add(&mut *s, &[new]);
     let held = lease_one(&mut *s, "t");
-    let attempt =
-        Attempt { number: 1, at_ms: 1, took_ms: 1, status: None, answer: String::new(), error: "no".into() };
+    let attempt = Attempt {
+        number: 1,
+        at_ms: 1,
+        took_ms: 1,
+        status: None,
+        answer: String::new(),
+        error: "no".into(),
+        late: None,
+    };
     let retry = Settlement { attempt: Some(attempt), ..settlement(&held, Outcome::Retry(NOW)) };
     assert_eq!(all(s.settle(&[retry])), [Settled::Done]);
     // The job has failed once, has headers and a priority: all of this stays.
@@ -981,6 +989,7 @@ fn a_job_keeps_its_headers_as_long_as_it_lives_and_no_other_has_them<F: Fixture>
         status: Some(500),
         answer: "h no".into(),
         error: "status 500".into(),
+        late: None,
     };
     // Each job has its own headers, even when jobs are added and leased together.
     add(&mut *s, &[with("i", &some), with("j", &none), with("k", &headers(r#"{"b": "7"}"#))]);
@@ -1104,6 +1113,7 @@ fn a_lease_that_is_answered_later_is_nobodys_and_is_settled_by_its_token<F: Fixt
         status: Some(202),
         answer: String::new(),
         error: "no".into(),
+        late: None,
     };
     let nack = Settlement { attempt: Some(attempt.clone()), ..settlement(&leased[1], Outcome::Retry(LONG)) };
     assert_eq!(all(other.settle(&[nack])), [Settled::Done]);
@@ -1488,6 +1498,7 @@ fn the_latest_dead_letters_are_told_with_why_they_died<F: Fixture>(f: &F) {
             status: Some(500),
             answer: "no".into(),
             error: format!("why {n}"),
+            late: None,
         };
         let settlement = Settlement { attempt: Some(attempt), ..settlement(&held, Outcome::Bury) };
         assert_eq!(s.settle(&[settlement]).remove(0).unwrap(), Settled::Done);

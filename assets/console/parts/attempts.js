@@ -17,6 +17,7 @@ function shown(one) {
   return h('li', { class: classes('attempt', isGood(one) ? 'attempt--good' : 'attempt--bad'), key: `${one.number} ${one.at_ms}` },
     h('div', { class: 'attempt-head' }, h('b', null, t('retry.attempt', { n: one.number })), when(one.at_ms), h('span', { class: 'soft' }, t('attempt.took', { span: micros(one.took_ms * 1000) })),
       one.status !== undefined && tag(one.status < 300 ? 'good' : 'bad', `HTTP ${one.status}`)),
+    one.late && h('p', { class: 'soft' }, t('attempt.late', { span: micros(one.late.ms * 1000), why: t(`late.${one.late.reason}`) })),
     one.error && one.error !== `status ${one.status}` && h('p', { class: 'attempt-error' }, detailText(one.error)),
     one.answer && h('div', { class: 'attempt-answer' }, h('span', { class: 'soft' }, t('attempt.answer')), codeBlock(/^\s*[[{]/.test(one.answer) ? readable(one.answer) : one.answer, t('attempt.answer'))));
 }

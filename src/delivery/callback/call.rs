@@ -90,6 +90,7 @@ impl SharedCallState {
             status: None,
             answer: String::new(),
             error: String::new(),
+            late: None,
         };
         let verdict = match answer {
             Ok(answer) => {

@@ -253,7 +253,8 @@ impl Drop for CompletionGuard {
 
 fn broke_off(number: u32, why: &str) -> CompletedCall {
     let (began_us, answer, error) = (now_us(), String::new(), why.to_owned());
-    let attempt = Attempt { number, at_ms: began_us / 1000, took_ms: 0, status: None, answer, error };
+    let attempt =
+        Attempt { number, at_ms: began_us / 1000, took_ms: 0, status: None, answer, error, late: None };
     let verdict = Verdict::Failed { kind: Failure::Broken, reason: why.to_owned(), retry_after: None };
     CompletedCall { verdict, attempt, began_us, took: Duration::ZERO, seen: None }
 }

@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use super::ending::{note, receiver_failed, settlement};
 use super::failure_log::FailureLog;
+use super::hold_log::HoldLog;
 use super::host_limits::HostLimits;
 use super::lane::{LaneEvent, LaneOrder};
 use super::lane_state::{BellState, Exchange, LaneState};
@@ -21,7 +22,8 @@ use super::workers::FinishedCallback;
 use super::{EXCHANGE, LEASE_MARGIN};
 use model::fair::{Asks, Fair, ServedTopic};
 use model::flow::Evidence;
-use model::job::TopicName;
+use model::job::{Attempt, TopicName};
+use model::lateness::Lateness;
 use model::settings::HostLimit;
 use model::topic::{Topic, Topics};
 use store::{Leased, Ring, StoreError, Token};
@@ -37,6 +39,8 @@ pub(super) struct RunningCallback {
     pub began: Instant,
     /// The index of its host, if that has limits.
     pub host: Option<usize>,
+    /// How late it began, and why, if it began late.
+    pub late: Option<Lateness>,
 }
 
 impl RunningCallback {
@@ -63,6 +67,7 @@ pub(super) struct Dispatcher {
     pub(super) hosts: HostLimits,
     pub(super) evidence: Evidence,
     pub(super) failures: FailureLog,
+    pub(super) holds: HoldLog,
     home_of: HomeOf,
     /// The process takes no new work.
     pub(super) drains: bool,
@@ -96,6 +101,7 @@ impl Dispatcher {
             hosts,
             evidence: Evidence::default(),
             failures: FailureLog::default(),
+            holds: HoldLog::new(lanes, now),
             home_of,
             drains: false,
             orders: Vec::new(),
@@ -111,6 +117,7 @@ impl Dispatcher {
         self.limits.serve(&self.topics, now, |topic| self.fair.in_flight(topic));
         self.hosts.serve(&self.topics);
         self.evidence.keep(|topic| self.topics.get(topic.as_str()).is_some());
+        self.holds.keep(|topic| self.topics.get(topic.as_str()).is_some());
         self.lanes.iter_mut().for_each(|lane| lane.search(Asks::All));
         self.fair.serve(names);
     }
@@ -150,9 +157,10 @@ impl Dispatcher {
                 self.hosts.ended(host, now - callback.began);
             }
             self.learn(&callback, receiver_failed(&verdict), &attempt.error, now);
-            let RunningCallback { leased, topic, lane, .. } = callback;
+            let RunningCallback { leased, topic, lane, late, .. } = callback;
             let lane = &mut self.lanes[lane];
             lane.flying -= 1;
+            let attempt = Attempt { late, ..attempt };
             let settlement = settlement(&topic, &leased, token, &verdict, attempt);
             note(&mut self.failures, &leased, &verdict, &settlement.outcome, now);
             lane.owe(settlement, now);
@@ -227,6 +235,9 @@ impl Dispatcher {
             if !self.ask_permits(now) && !self.decide_held(now) {
                 break;
             }
+        }
+        if self.idle_workers() == 0 {
+            self.holds.note_workers_busy(now);
         }
         let is_free = self.free() > 0 && !self.drains;
         for number in 0..self.lanes.len() {

@@ -141,6 +141,7 @@ pub(super) fn too_old(topic: &Topic, leased: &Leased) -> Option<Attempt> {
         status: None,
         answer: String::new(),
         error,
+        late: None,
     })
 }
 
@@ -186,7 +187,8 @@ mod tests {
     fn of(attempt: u32, verdict: &Verdict) -> Outcome {
         let token = Token(Box::from([7]));
         let (answer, error) = (String::new(), String::new());
-        let made = Attempt { number: attempt, at_ms: 0, took_ms: 1500, status: None, answer, error };
+        let made =
+            Attempt { number: attempt, at_ms: 0, took_ms: 1500, status: None, answer, error, late: None };
         settlement(&topic(), &leased(attempt, 0), token, verdict, made).outcome
     }
 
@@ -216,7 +218,8 @@ mod tests {
             let topic = Topic { max_notifications, ..topic() };
             let leased = Leased { max_attempts: own, ..leased(attempt, 0) };
             let (answer, error) = (String::new(), String::new());
-            let made = Attempt { number: attempt, at_ms: 0, took_ms: 0, status: None, answer, error };
+            let made =
+                Attempt { number: attempt, at_ms: 0, took_ms: 0, status: None, answer, error, late: None };
             settlement(&topic, &leased, Token(Box::from([7])), &again, made).outcome
         };
         let comes = Outcome::Retry(Due::In(MINUTE));

@@ -109,6 +109,7 @@ impl Dispatcher {
                     _ => lane.trouble.pause_after(&format_args!("cannot lease or settle: {e}")),
                 };
                 lane.exchange = Exchange::Paused { until: now + pause };
+                self.holds.note_store_down(number, now + pause);
                 // The jobs that the lease should have brought are searched for again. Until then no permits are held
                 // for them.
                 lane.search(Asks::All);
@@ -158,9 +159,11 @@ impl Dispatcher {
     pub(super) fn begin_callback(&mut self, job: HeldJob, now: Instant) {
         let HeldJob { lane, topic, leased, host } = job;
         self.fair.began(&leased.key.topic);
+        let has_its_share = self.wants(&leased.key.topic) == 0;
+        let late = self.holds.lateness(&leased.key.topic, lane, leased.late(), has_its_share, now);
         self.lanes[lane].flying += 1;
         self.beginning.push(leased.token.clone());
-        let callback = RunningCallback { topic, lane, began: now, leased, host };
+        let callback = RunningCallback { topic, lane, began: now, leased, host, late };
         self.in_flight.insert(callback.leased.token.clone(), callback);
     }
 

@@ -11,6 +11,7 @@ use model::excerpt::Excerpt;
 use model::fair::Asks;
 use model::flow::Verdict;
 use model::job::{Attempt, Due, TopicName};
+use model::lateness::LateReason;
 use model::topic::Topic;
 use store::{Leased, Opening, Outcome, Permit, PermitAsk, Settlement, StoreError};
 
@@ -55,6 +56,9 @@ impl Dispatcher {
         now: Instant,
     ) {
         for (ask, permit) in asks.iter().zip(permits) {
+            if permit.as_ref().is_ok_and(|permit| permit.granted < ask.want) {
+                self.note_refused(ask, now);
+            }
             if let Err(e) = &permit {
                 log::debug!("{}: no permits: {e}", ask.name);
             }
@@ -65,6 +69,19 @@ impl Dispatcher {
                 && let Some(topic) = self.limits.named(ask.name.as_str())
             {
                 self.search_for(&topic);
+            }
+        }
+    }
+
+    /// Notes that a limit holds back the topics that it is about.
+    fn note_refused(&mut self, ask: &PermitAsk, now: Instant) {
+        match self.hosts.topics_of(&ask.name) {
+            Some(topics) => {
+                topics.iter().for_each(|topic| self.holds.note_topic(topic, LateReason::HostLimit, now))
+            }
+            None => {
+                let topic = self.limits.named(ask.name.as_str());
+                topic.iter().for_each(|topic| self.holds.note_topic(topic, LateReason::TopicLimit, now));
             }
         }
     }
@@ -124,6 +141,7 @@ impl Dispatcher {
             waiting.into_iter().filter(|(topic, _)| self.topics.get(topic.as_str()).is_some())
         {
             self.evidence.is_open(&topic, now);
+            self.holds.note_topic(&topic, LateReason::CircuitOpen, now + wait);
             self.lanes[lane].note_circuit(topic, now + wait);
         }
     }

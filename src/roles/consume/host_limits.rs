@@ -239,6 +239,11 @@ impl HostLimits {
         Some(if may_begin { host.topics.clone() } else { Vec::new() })
     }
 
+    /// Returns the topics whose callbacks go to a host, if the name is that of a host.
+    pub(super) fn topics_of(&self, name: &LimitName) -> Option<&[TopicName]> {
+        self.hosts.iter().find(|host| host.name == *name).map(|host| host.topics.as_slice())
+    }
+
     /// Returns when `asks` must be called again.
     pub(super) fn next(
         &self,

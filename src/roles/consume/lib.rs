@@ -12,6 +12,7 @@ mod ending;
 mod exchange;
 mod failure_log;
 mod held_back;
+mod hold_log;
 mod host_limits;
 mod lane;
 mod lane_state;

@@ -309,6 +309,7 @@ async fn settle(
             AckOutcome::Nack => reason(wanted.reason.as_deref()),
             _ => String::new(),
         },
+        late: None,
     });
     let why = attempt.as_ref().map_or(String::new(), |attempt| attempt.error.clone());
     let settlement =

@@ -358,6 +358,7 @@ fn lost(w: &Write<'_>, held: &mut LeasedRow, error: &str) -> String {
         status: None,
         answer: String::new(),
         error: error.to_owned(),
+        late: None,
     };
     appended(held.log.take(), &attempt)
 }

@@ -22,6 +22,7 @@ fn with_attempt(job: &Leased, outcome: Outcome, status: u16) -> Settlement {
         status: Some(status),
         answer: format!("answer {}", job.attempt),
         error: String::new(),
+        late: None,
     };
     Settlement { attempt: Some(attempt), ..settlement(job, outcome) }
 }

@@ -376,6 +376,7 @@ impl World {
             status: None,
             answer: String::new(),
             error: String::new(),
+            late: None,
         };
         let consumer = &mut self.consumers[number];
         consumer.callbacks.remove(&token).expect("a callback that began");

@@ -177,6 +177,19 @@ pub(super) struct AttemptMade {
     /// What went wrong.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     error: String,
+    /// How late the attempt began, and why, if it began at least one second after its due time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    late: Option<AttemptLateness>,
+}
+
+/// How late an attempt began, and why.
+#[derive(ToSchema, Serialize)]
+struct AttemptLateness {
+    /// How long after its due time it began, in milliseconds.
+    ms: u64,
+    /// What held the job back (docs/HISTORY.md).
+    #[schema(example = "topic_limit")]
+    reason: String,
 }
 
 /// Why a job waits. Beside these members, it has the data of its code (docs/HTTP.md).
