@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::headers::Headers;
-use crate::lateness::Lateness;
+use crate::late_start::LateStart;
 use crate::quota::Quota;
 
 /// The latest due time that dq accepts: the end of the year 9999.
@@ -294,7 +294,7 @@ pub struct Attempt {
     pub error: String,
     /// How late it began, and why, if it began late.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub late: Option<Lateness>,
+    pub late: Option<LateStart>,
 }
 
 /// How many attempts are stored with a job.

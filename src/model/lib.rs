@@ -16,7 +16,7 @@ pub mod headers;
 pub mod job;
 pub mod job_filter;
 pub mod json_time;
-pub mod lateness;
+pub mod late_start;
 pub mod letters;
 pub mod metrics;
 pub mod notice;

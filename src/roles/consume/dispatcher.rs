@@ -23,7 +23,7 @@ use super::{EXCHANGE, LEASE_MARGIN};
 use model::fair::{Asks, Fair, ServedTopic};
 use model::flow::Evidence;
 use model::job::{Attempt, TopicName};
-use model::lateness::Lateness;
+use model::late_start::LateStart;
 use model::settings::HostLimit;
 use model::topic::{Topic, Topics};
 use store::{Leased, Ring, StoreError, Token};
@@ -40,7 +40,7 @@ pub(super) struct RunningCallback {
     /// The index of its host, if that has limits.
     pub host: Option<usize>,
     /// How late it began, and why, if it began late.
-    pub late: Option<Lateness>,
+    pub late: Option<LateStart>,
 }
 
 impl RunningCallback {

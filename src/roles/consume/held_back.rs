@@ -11,7 +11,7 @@ use model::excerpt::Excerpt;
 use model::fair::Asks;
 use model::flow::Verdict;
 use model::job::{Attempt, Due, TopicName};
-use model::lateness::LateReason;
+use model::late_start::LateReason;
 use model::topic::Topic;
 use store::{Leased, Opening, Outcome, Permit, PermitAsk, Settlement, StoreError};
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use model::job::TopicName;
-use model::lateness::{LateReason, Lateness, NOTED};
+use model::late_start::{LateReason, LateStart, NOTED};
 
 /// What held jobs back last, and until when.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl HoldLog {
         late: Duration,
         has_its_share: bool,
         now: Instant,
-    ) -> Option<Lateness> {
+    ) -> Option<LateStart> {
         if late < NOTED {
             return None;
         }
@@ -70,7 +70,7 @@ impl HoldLog {
             None if has_its_share => LateReason::WorkersBusy,
             None => LateReason::Unknown,
         };
-        Some(Lateness { ms, reason })
+        Some(LateStart { ms, reason })
     }
 }
 

@@ -47,14 +47,14 @@ impl fmt::Display for LateReason {
 
 /// How late an attempt began, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lateness {
+pub struct LateStart {
     /// How long after its due time it began, in milliseconds.
     pub ms: u64,
     /// What held it back last.
     pub reason: LateReason,
 }
 
-impl fmt::Display for Lateness {
+impl fmt::Display for LateStart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let late = match self.ms {
             ..60_000 => format!("{:.1} s", self.ms as f64 / 1000.0),
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn the_sentence_says_how_late_and_why() {
-        let text = |ms, reason| Lateness { ms, reason }.to_string();
+        let text = |ms, reason| LateStart { ms, reason }.to_string();
         let circuit = text(4_260, LateReason::CircuitOpen);
         assert!(circuit.starts_with("began 4.3 s after it was due: the circuit of its topic"), "{circuit}");
         assert!(text(3_720_400, LateReason::Unknown).contains("1h 2m after"));
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_reason_of_a_later_release_is_unknown() {
-        let read = |json| serde_json::from_str::<Lateness>(json).unwrap();
+        let read = |json| serde_json::from_str::<LateStart>(json).unwrap();
         assert_eq!(read(r#"{"ms":1,"reason":"host_limit"}"#).reason, LateReason::HostLimit);
         assert_eq!(read(r#"{"ms":1,"reason":"eclipse"}"#).reason, LateReason::Unknown);
     }
