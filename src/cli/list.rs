@@ -106,7 +106,7 @@ pub(super) fn show(
     Ok(())
 }
 
-/// Says on stderr what a list lacks: what is on nodes that could not be asked, and what is behind its end.
+/// Prints to stderr what is missing from a list: the entries on nodes that could not be asked, and the further entries.
 pub(super) fn tell_rest(what: &str, away: &[String], has_more: bool) {
     if !away.is_empty() {
         eprintln!("these nodes could not be asked, and their {what} are missing: {}", away.join(", "));

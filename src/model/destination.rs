@@ -33,7 +33,7 @@ pub enum BadDestination {
     #[error("it has more than {DESTINATION_MAX} bytes")]
     TooLong,
     /// The path does not begin with a slash or a question mark.
-    #[error("it begins neither with / nor with ?, such as \"/merchants/7?x=1\"")]
+    #[error("it must begin with / or ?, such as \"/merchants/7?x=1\"")]
     Beginning,
     /// A character that a URL may hold only in its escaped form, or not at all. Holds the character.
     #[error("{0:?} must be escaped: letters, digits and -._~!$&'()*+,;=:/?% are accepted")]
@@ -45,7 +45,7 @@ pub enum BadDestination {
     #[error("it is escaped more than {LAYERS_MAX} times")]
     Layers,
     /// The unescaped path has bytes that are not UTF-8, a control character or a backslash.
-    #[error("it stands for control characters, for a backslash, or for bytes that are not UTF-8")]
+    #[error("its unescaped form has a control character, a backslash, or bytes that are not UTF-8")]
     Unescaped,
     /// The path has two slashes in a row.
     #[error("it has two slashes in a row")]
@@ -69,7 +69,7 @@ pub enum BadDestination {
     #[error("it is http, but the callback of topic {0} is https: use https")]
     Plain(String),
     /// The callback has changed so that the URL would have another host, or cannot be read.
-    #[error("together with the callback of the topic it is no valid URL")]
+    #[error("together with the callback of the topic, it is not a valid URL")]
     Joined,
 }
 

@@ -156,7 +156,7 @@ impl From<&RawValue> for Body {
 /// When a job is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Due {
-    /// After this span, counted from the time of the store's clock at the change.
+    /// This long after the change, by the store's clock.
     In(Duration),
     /// At this moment, in Unix milliseconds. A past moment means now.
     At(i64),

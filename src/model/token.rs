@@ -22,7 +22,7 @@ const PREFIX: &str = "dq_";
 /// The letters of a secret, five bits each (RFC 4648, base32).
 const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
-/// How many letters a secret has: enough for 256 bits.
+/// How many characters follow the prefix of a secret: enough for 256 bits.
 const LENGTH: usize = 52;
 
 /// The secret of a new token. It is never stored and never logged.

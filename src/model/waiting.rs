@@ -253,7 +253,7 @@ impl fmt::Display for WaitingReason {
                 write!(f, "{used} jobs of the topic are in flight, and its max_in_flight is {limit}")
             }
             WaitingReason::Rate { limit, used } => {
-                write!(f, "{used} callbacks of the topic begin, and its rate is {limit}")
+                write!(f, "callbacks of the topic begin at a rate of {used}, and its limit is {limit}")
             }
             WaitingReason::NoConsumer => f.write_str("this host has no consumer: consume.processes is 0"),
             WaitingReason::WorkersBusy { workers, leased } => {
@@ -353,7 +353,7 @@ mod tests {
             (WaitingTopic { max_in_flight: Some(5), leased: 4, ..none() }, "a consumer leases"),
             (
                 WaitingTopic { rate: rate(80), ..none() },
-                "80/m callbacks of the topic begin, and its rate is 100/m",
+                "callbacks of the topic begin at a rate of 80/m, and its limit is 100/m",
             ),
             (WaitingTopic { rate: rate(79), ..none() }, "a consumer leases"),
             (WaitingTopic { leased_of_all: 100, ..none() }, "all workers may be busy: 100 jobs"),

@@ -21,7 +21,7 @@ pub fn open(settings: &settings::StoreSettings, run_dir: &Path) -> Result<Box<dy
     }
 }
 
-/// Opens a handle to one lane. It leases, moves and lists the jobs of that lane only.
+/// Opens a handle to one lane. It leases, promotes and lists only the jobs of that lane.
 pub fn open_lane(settings: &settings::StoreSettings, run_dir: &Path, lane: usize) -> Result<Box<dyn Store>> {
     match settings {
         settings::StoreSettings::Embedded { .. } => open(settings, run_dir),

@@ -101,7 +101,7 @@ impl Master {
             }
             Err(e) => {
                 log::error!(
-                    "the changed configuration is not taken, and everything goes on as it was: {e:#}"
+                    "the changed configuration is not used, and dq continues with the previous one: {e:#}"
                 );
                 self.history.renewed(RestartKind::Configuration, Some(format!("{e:#}")));
             }

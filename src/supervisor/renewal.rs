@@ -211,7 +211,7 @@ impl Master {
                 log::info!("{slot} is added");
                 self.children.insert(place, RunningChild::new(start_timeout));
             } else {
-                log::info!("{slot} is taken away");
+                log::info!("{slot} is removed");
                 self.step(place, drain);
             }
         }

@@ -183,15 +183,15 @@ fn an_unsupported_topic_is_shown_and_a_deletion_asks_about_jobs() {
     let registry = rusqlite::Connection::open(daemon.dir.path().join("var/registry.db")).unwrap();
     registry.execute(set, []).unwrap();
     let browser = signed_in(&daemon, Setting::default());
-    browser.see("main", "Setting that dq cannot do: flag");
+    browser.see("main", "Setting that dq cannot apply: flag");
     browser.run("location.hash = '#/topics'");
     browser.see("main", "\"system({res.code})\" is no expression");
-    browser.see(".badge", "setting not done");
+    browser.see(".badge", "setting not applied");
     browser.run("location.hash = '#/topics/flag'");
-    browser.see("main .note", "dq cannot do all that this topic says.");
+    browser.see("main .note", "dq cannot apply a setting of this topic.");
     browser.see("main .note", "until somebody edits it or clears it");
     browser.run("location.hash = '#/topics/flag/edit'");
-    browser.see("main .note", "Mend it below");
+    browser.see("main .note", "Correct it below");
     browser.run("document.querySelectorAll('details').forEach(e => { e.open = true; })");
     browser.fill("#f-re_notify_flag", "{res.code} == 7");
     browser.press("Save");
@@ -255,7 +255,7 @@ fn a_read_only_user_changes_nothing_and_sign_out_hides_all() {
     browser.fill("#f-name", "eyes");
     browser.fill("#f-password", "not these eyes");
     browser.click("button[type=submit]");
-    browser.see(".note, [role=alert], main", "do not fit");
+    browser.see(".note, [role=alert], main", "is wrong");
     browser.fill("#f-password", "only the eyes");
     browser.click("button[type=submit]");
     browser.see("h1", "1");

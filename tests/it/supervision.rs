@@ -242,7 +242,7 @@ fn a_changed_file_acts_as_hup_when_it_is_valid() {
         std::fs::write(&path, bad).unwrap();
         eventually(10 * SECOND, &format!("{reason}; log:\n{}", daemon.log()), || {
             let refused = daemon.status()?["renewal"]["refused"].as_str()?.contains(reason);
-            (refused && daemon.log().contains("the changed configuration is not taken")).then_some(())
+            (refused && daemon.log().contains("the changed configuration is not used")).then_some(())
         });
         assert_eq!(daemon.children(), second);
     }

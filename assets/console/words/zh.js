@@ -144,7 +144,7 @@ export default {
   'figure.leased': '投递中',
   'figure.leased.help': '正在投递的任务',
   'figure.dead': '死信',
-  'figure.dead.help': '用尽投递次数的任务',
+  'figure.dead.help': '用尽投递次数，或被接收方最终拒绝的任务',
   'figure.failed': '投递失败',
   'chart.flow': '吞吐量',
   'chart.range': '时间范围',

@@ -106,7 +106,7 @@ pub(super) fn has(db: &Connection, name: &str) -> rusqlite::Result<bool> {
     db.query_row("SELECT EXISTS (SELECT 1 FROM dq_backup_part WHERE file = ?1)", [name], |row| row.get(0))
 }
 
-/// Returns a short file of a backup.
+/// Returns the first piece of a file in a backup. For a short file, this is the whole file.
 pub(super) fn first_piece(db: &Connection, name: &str) -> rusqlite::Result<Vec<u8>> {
     let first = "SELECT bytes FROM dq_backup_part WHERE file = ?1 AND piece = 0";
     db.query_row(first, [name], |row| row.get(0))

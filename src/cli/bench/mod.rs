@@ -270,7 +270,7 @@ struct Soak {
     daemon: Options,
 }
 
-/// Runs a measurement. Returns whether its result is as it must be.
+/// Runs a measurement. Returns whether it passed.
 pub fn run(arguments: &Arguments) -> Result<bool> {
     if cfg!(debug_assertions) {
         eprintln!("this is a debug build: its figures mean nothing (cargo build --release)");

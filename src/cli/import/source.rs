@@ -82,7 +82,7 @@ impl Source {
         };
         let mut connection = connect().map_err(|e: redis::RedisError| {
             anyhow::anyhow!(
-                "cannot reach {}: {e} (is it the address of a Redis of the PHP daemon's?)",
+                "cannot reach {}: {e} (is this the address of the PHP daemon's Redis?)",
                 address.shown
             )
         })?;

@@ -31,7 +31,7 @@ pub struct Summary {
     pub kept: u64,
     /// Left: dq cannot take them as they are.
     pub cannot: u64,
-    /// Left: they have changed since they were taken over, and dq still has the older ones.
+    /// Not taken: the PHP daemon changed these jobs after dq had taken them over. dq still has the older versions.
     pub changed: u64,
     /// Left: the store did not take them.
     pub failed: u64,

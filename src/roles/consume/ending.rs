@@ -88,7 +88,7 @@ pub(super) fn note(
     let (id, reason) = (Excerpt(id), Excerpt(verdict.reason().unwrap_or_default()));
     let is_dead = matches!(outcome, Outcome::Bury);
     if !is_dead && matches!(verdict, Verdict::Again { .. }) {
-        log::debug!(target: "notify", "{topic}:{id} comes again after attempt {attempt}: {reason}");
+        log::debug!(target: "notify", "{topic}:{id} is delivered again after attempt {attempt}: {reason}");
         return;
     }
     let has_failed = is_dead || matches!(outcome, Outcome::Retry(_));

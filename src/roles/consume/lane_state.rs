@@ -29,7 +29,7 @@ const SURVEY: Duration = Duration::from_millis(100);
 /// How long after a failure the lane tries again to take back leases whose answers never came.
 const TAKE_BACK: Duration = Duration::from_millis(200);
 
-/// How often this process announces jobs to other processes that it may not take itself.
+/// How often this process tells other processes of jobs that it may not take itself.
 const PASS_ON: Duration = Duration::from_secs(1);
 
 /// What the dispatcher knows of a lane.

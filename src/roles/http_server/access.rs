@@ -158,7 +158,7 @@ impl Access {
         self.auth == Auth::None || self.local_user(peer).is_some()
     }
 
-    /// Returns the user id of root or of the daemon's own user, if the caller is one of them on the Unix socket.
+    /// Returns the caller's user id, if the caller is root or the daemon's user on the Unix socket.
     fn local_user(&self, peer: Peer) -> Option<u32> {
         match peer {
             Peer::User(uid) => uid.filter(|uid| *uid == 0 || *uid == self.own_user),

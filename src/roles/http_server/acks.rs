@@ -328,7 +328,7 @@ async fn settle(
             log::error!(target: "notify", "{topic}:{shown_id} is a dead letter after attempt {number}: {why}")
         }
         SettledOutcome::Retried => {
-            log::warn!(target: "notify", "{topic}:{shown_id} failed later at attempt {number}: {why}")
+            log::warn!(target: "notify", "{topic}:{shown_id} was reported as failed at attempt {number}: {why}")
         }
         SettledOutcome::Extended => {}
     }

@@ -39,8 +39,8 @@ fn mask(topic: &mut Topic) {
     topic.headers.values_mut().for_each(|value| MASK.clone_into(value));
 }
 
-/// Replaces the credentials in a request that was sent: the values of the query in its target, and of the headers with
-/// these names, which the topic has. `request` is the method and the target.
+/// Masks the credentials in a request that was sent. `request` is its method and target, in which the values of the
+/// query are masked. `own` has the names of the topic's headers, whose values are masked.
 pub(super) fn mask_sent(request: &mut String, headers: &mut [(String, String)], own: &[String]) {
     *request = masked_url(request).into_owned();
     for (name, value) in headers {

@@ -103,8 +103,14 @@ impl Api {
         if let Some((counts, _)) = self.metrics.counts().await {
             let own = counts.get(name);
             topic.ready = own.map_or(0, |own| own.ready);
-            topic.leased = own.map_or(0, |own| own.leased);
-            topic.leased_of_all = counts.values().map(|one| one.leased).sum();
+            // A job that is answered later is leased too, but it counts neither for the limit nor as a busy worker. The
+            // counts do not tell which jobs these are, so the topics that may have some are left out.
+            let callbacks = |name: &TopicName, leased: u64| match self.topic(name) {
+                Ok(known) if known.answer_later.is_zero() => leased,
+                _ => 0,
+            };
+            topic.leased = own.map_or(0, |own| callbacks(name, own.leased));
+            topic.leased_of_all = counts.iter().map(|(name, one)| callbacks(name, one.leased)).sum();
         }
         let consume = &self.settings.consume;
         topic.workers = u64::from(consume.processes) * u64::from(consume.concurrency);

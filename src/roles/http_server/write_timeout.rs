@@ -1,4 +1,4 @@
-//! A connection that fails if its client takes nothing of an answer for too long.
+//! A connection that fails if its client reads nothing of an answer for too long.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;

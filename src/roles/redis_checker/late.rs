@@ -54,7 +54,7 @@ pub(super) fn watch(context: &mut Context) -> Result<Late> {
                     // It is not known how long the jobs of this lane wait. Another watcher reports that the lane is
                     // down.
                     Err(StoreError::NodeDown(_) | StoreError::Unavailable(_)) => told.waiting.clear(),
-                    Err(e) => log::debug!("how long jobs wait is not known: {e}"),
+                    Err(e) => log::debug!("cannot read how long jobs wait: {e}"),
                 }
             }
             topics.reload();

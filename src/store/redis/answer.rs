@@ -62,7 +62,7 @@ pub(super) fn id(value: Value) -> Result<JobId, StoreError> {
     JobId::new(text(value)?).map_err(|e| StoreError::Damaged(e.to_string()))
 }
 
-/// Makes a key from a topic and an id as they stand in names.
+/// Makes a key from a topic and an id, as they are written in the names of Redis keys and members.
 pub(super) fn key(topic: &[u8], id: &[u8]) -> Result<JobKey, StoreError> {
     let part = |bytes: &[u8]| Value::BulkString(bytes.to_vec());
     Ok(JobKey { topic: self::topic(part(topic))?, id: self::id(part(id))? })

@@ -53,8 +53,8 @@ impl RedisStore {
         self.confirm(topic, self.places()).map(|()| sum)
     }
 
-    /// Redrives the named dead letters. For an id, this is its latest dead letter. If letters are named, a node that is
-    /// down is skipped; its error is returned only if nothing was redriven.
+    /// Redrives the named dead letters. An id means its latest dead letter. If letters are named, not ids, a node that
+    /// is down is skipped; its error is returned only if nothing was redriven.
     fn redrive_named<T>(
         &self,
         topic: &TopicName,
