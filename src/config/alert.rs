@@ -10,8 +10,8 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 use super::ConfigError;
+use super::bounds::{HOUR, within};
 use super::raw;
-use super::validate::{HOUR, within};
 use model::job::TopicName;
 use model::notice::{KINDS, Template};
 use model::settings::{AlertSettings, AlertWebhook, SmtpSettings, SmtpTls};

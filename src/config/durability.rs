@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::ConfigError;
+use super::bounds::within;
 use super::raw;
-use super::validate::within;
 use model::settings::{Safety, StoreSettings};
 use model::topic::{Durability, Topic};
 

@@ -7,6 +7,7 @@
 //! Begin with [`load`]: `raw` is the file as it is written, `validate` checks it.
 
 mod alert;
+mod bounds;
 mod callback;
 mod certificate;
 mod durability;

@@ -8,10 +8,10 @@ use nix::unistd::{AccessFlags, access};
 use redis::IntoConnectionInfo;
 
 use super::ConfigError;
+use super::bounds::{count, within};
 use super::durability;
 use super::raw;
 use super::units::Size;
-use super::validate::{count, within};
 use model::php_node::{self, PhpNode};
 use model::settings::{
     NodeAddress, NodeSettings, RedisSettings, RegistrySettings, SpoolSettings, TlsSettings,

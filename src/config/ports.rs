@@ -8,10 +8,10 @@ use http::Uri;
 use ipnet::IpNet;
 
 use super::ConfigError;
+use super::bounds::{HOUR, count, size, within};
 use super::certificate::{ConfiguredFile, certificate};
 use super::raw;
 use super::units::Size;
-use super::validate::{HOUR, count, size, within};
 use model::session::KEY_LEAST;
 use model::settings::{Auth, HttpSettings, ServerSettings};
 

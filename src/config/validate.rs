@@ -7,20 +7,19 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use super::bounds::{HOUR, count, size, within};
 use super::durability;
 use super::nodes;
 use super::ports;
 use super::raw::Raw;
 use super::registry;
-use super::units::{Size, Span};
+use super::units::Size;
 use super::{AskNodes, ConfigError};
 use super::{alert, callback};
 use model::guard::Rules;
 use model::job::TopicName;
 use model::settings::{ConsumeSettings, LogLimits, Settings, StoreSettings, TimerSettings};
 use model::topic::{InvalidTopic, Setting, Topic};
-
-pub(super) const HOUR: Duration = Duration::from_secs(3600);
 
 /// The maximum length of `run_dir`, in bytes. The path of a Unix socket has at most 107 bytes, and the names of the
 /// sockets in `run_dir` have up to 30.
@@ -124,41 +123,6 @@ const RECORDS: (Size, Size) = (Size(0), Size(1 << 40));
 
 /// The smallest and the largest `log_max_size`.
 const LOG_SIZES: (Size, Size) = (Size(64 << 10), Size(16 << 30));
-
-/// Checks a size in bytes.
-pub(super) fn size(key: &str, value: Size, (least, most): (Size, Size)) -> Result<usize, ConfigError> {
-    if (least.0..=most.0).contains(&value.0) {
-        return Ok(value.0);
-    }
-    let text = |size: &Size| serde_json::to_string(size).unwrap_or_default();
-    let problem = format!("{} is not within {} and {}", text(&value), text(&least), text(&most));
-    Err(ConfigError::key(key, problem))
-}
-
-pub(super) fn count<N: PartialOrd + std::fmt::Display>(
-    key: &str,
-    value: N,
-    least: N,
-    most: N,
-) -> Result<N, ConfigError> {
-    if value < least || value > most {
-        return Err(ConfigError::key(key, format!("{value} is not within {least} to {most}")));
-    }
-    Ok(value)
-}
-
-pub(super) fn within(
-    key: &str,
-    value: Span,
-    least: Duration,
-    most: Duration,
-) -> Result<Duration, ConfigError> {
-    if value.0 < least || value.0 > most {
-        let [value, least, most] = [value.0, least, most].map(humantime::format_duration);
-        return Err(ConfigError::key(key, format!("{value} is not within {least} to {most}")));
-    }
-    Ok(value.0)
-}
 
 fn zone(name: String) -> Result<Option<String>, ConfigError> {
     if name.is_empty() {

@@ -15,13 +15,10 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::unistd::fexecve;
 
+use super::inherit::HANDOVER;
 use super::service::ACTIVATION;
 use super::signals::Signals;
 use super::spawn::environment_without;
-
-/// The variable that names the hand-over: `<memory>:<previous executable>`. If an image has given the process back,
-/// `:<reason>` follows.
-pub(super) const HANDOVER: &str = "_DQ_HANDOVER";
 
 /// What the master passes to an image that it executes in its own process.
 #[derive(Debug)]

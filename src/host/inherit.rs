@@ -18,6 +18,10 @@ pub(super) const SLOT: &str = "_DQ_SLOT";
 /// The variable with the names of the descriptors, in the order of their numbers, separated by `:`.
 pub(super) const FDS: &str = "_DQ_FDS";
 
+/// The variable that names the hand-over of an upgrade: `<memory>:<previous executable>`. If an image has given the
+/// process back, `:<reason>` follows.
+pub(super) const HANDOVER: &str = "_DQ_HANDOVER";
+
 /// The name of the sealed settings among the descriptors.
 const SETTINGS: &str = "settings";
 

@@ -14,8 +14,7 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signa
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fexecve, fork, pipe2, setpgid};
 
-use super::exec::HANDOVER;
-use super::inherit::{FDS, FIRST_FD, SLOT};
+use super::inherit::{FDS, FIRST_FD, HANDOVER, SLOT};
 use super::service::{ACTIVATION, NOTIFICATION};
 
 /// Copies of the child's descriptors first get numbers from here on, and are then put in their places below.

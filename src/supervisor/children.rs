@@ -8,48 +8,11 @@ use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::child::{self, Child, EXIT_CONFIG, State};
-use super::watchdog::Silence;
+use super::child::{self, EXIT_CONFIG, State};
+use super::running_child::RunningChild;
 use super::{DRAIN_GRACE, Master, Place, restart};
 use host::{self, Exit, Inherited, Link, Received, Spawn, ToChild, ToMaster};
 use model::slot;
-
-/// A place with its child, the link to the process of the child, and what is known of this process.
-pub struct RunningChild {
-    pub child: Child,
-    pub link: Option<Link>,
-    /// When the process was started, in Unix milliseconds.
-    pub started_ms: Option<i64>,
-    /// How long it has not answered a ping.
-    pub silence: Silence,
-    /// How long one of its workers has been past its deadline, according to its last sign of life.
-    pub overdue: Duration,
-    /// Why it is about to end.
-    pub reason: Option<String>,
-}
-
-impl RunningChild {
-    /// Returns a place whose child is started now.
-    pub fn new(start_timeout: Duration) -> RunningChild {
-        RunningChild::with(Child::new(Instant::now(), start_timeout), None, None)
-    }
-
-    /// Returns a place with this child and this link. Its process has not been watched yet.
-    pub fn with(child: Child, link: Option<Link>, started_ms: Option<i64>) -> RunningChild {
-        RunningChild {
-            child,
-            link,
-            started_ms,
-            silence: Silence::default(),
-            overdue: Duration::ZERO,
-            reason: None,
-        }
-    }
-
-    pub fn is_up(&self) -> bool {
-        matches!(self.child.state, State::Up { .. })
-    }
-}
 
 impl Master {
     /// Handles all messages that children have sent.

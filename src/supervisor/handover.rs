@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 
 use super::arguments::Arguments;
 use super::child::{Child, State};
-use super::children::RunningChild;
 use super::control::Control;
 use super::generation::Generation;
 use super::history::History;
 use super::plan::Plan;
 use super::restart::{Restart, RestartKind};
+use super::running_child::RunningChild;
 use super::service::Service;
 use super::sockets::{Socket, Sockets};
 use super::{Master, Place};

@@ -19,6 +19,7 @@ mod plan;
 mod preflight;
 mod renewal;
 mod restart;
+mod running_child;
 mod service;
 #[cfg(test)]
 mod simulation;
@@ -41,7 +42,6 @@ pub use php_nodes::NAME as NODES;
 pub use preflight::{NAME as PREFLIGHT, resume, run as preflight};
 
 use self::arguments::Arguments;
-use self::children::RunningChild;
 use self::config_watch::ConfigWatch;
 use self::control::Control;
 use self::generation::Generation;
@@ -49,6 +49,7 @@ use self::history::History;
 use self::plan::Plan;
 use self::preflight::Preflight;
 use self::restart::{Restart, RestartKind};
+use self::running_child::RunningChild;
 use self::service::Service;
 use self::sockets::Sockets;
 use host::{self, RunDir, Signals, ToChild};

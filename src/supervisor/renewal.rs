@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 
 use super::child::{self, State};
-use super::children::RunningChild;
 use super::generation::{self, Generation};
 use super::plan::Plan;
 use super::restart::{self, Restart, RestartKind};
+use super::running_child::RunningChild;
 use super::sockets::Socket;
 use super::{DRAIN_GRACE, Master};
 use model::settings::Settings;

@@ -7,36 +7,11 @@
 use std::time::{Duration, Instant};
 
 use super::child::State;
-use super::children::RunningChild;
 use super::{DRAIN_GRACE, Master, Place, child};
 use host::{self, ToChild};
 
 /// How many rounds make up the time that a child may be silent.
 const ROUNDS: u32 = 4;
-
-/// How long a child has not answered.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Silence {
-    /// Whether a ping is unanswered.
-    asked: bool,
-    lasted: Duration,
-}
-
-impl Silence {
-    /// Notes that the child has sent something.
-    pub fn broken(&mut self) {
-        *self = Silence::default();
-    }
-
-    /// Notes that a round is over, and that the next ping is sent. Returns how long the silence has lasted.
-    fn round(&mut self, length: Duration) -> Duration {
-        if self.asked {
-            self.lasted += length;
-        }
-        self.asked = true;
-        self.lasted
-    }
-}
 
 impl Master {
     /// Returns when the next round is due; none: no generation has a watchdog.
@@ -110,16 +85,6 @@ impl Master {
     }
 }
 
-impl RunningChild {
-    /// Returns the process, if its silence counts.
-    fn watched(&self) -> Option<nix::unistd::Pid> {
-        match self.child.state {
-            State::Up { pid, .. } | State::Draining { pid, .. } => Some(pid),
-            _ => None,
-        }
-    }
-}
-
 /// Returns which of several silent children is ended first.
 fn one_of<T: Ord>(silent: Vec<(u8, Place, T)>) -> Option<(u8, Place, T)> {
     silent.into_iter().min()
@@ -149,15 +114,6 @@ fn words(state: Option<char>) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn silence_is_counted_in_rounds_and_any_word_breaks_it() {
-        let round = Duration::from_secs(1);
-        let mut silence = Silence::default();
-        assert_eq!([0; 4].map(|_| silence.round(round).as_secs()), [0, 1, 2, 3]);
-        silence.broken();
-        assert_eq!([0; 2].map(|_| silence.round(round).as_secs()), [0, 1]);
-    }
 
     #[test]
     fn the_one_that_the_others_may_wait_for_comes_first() {

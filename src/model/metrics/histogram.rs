@@ -1,7 +1,7 @@
 //! Histograms: how many values are in each range, and the sum of all values. In a page, a histogram is a row of cells:
 //! the ranges, then the sum.
 
-use super::page::Cells;
+use super::cells::Cells;
 
 /// The upper bounds of the ranges for the duration of callbacks, in microseconds. One more range has all values above the
 /// last bound. The other bounds are of the same form.

@@ -2,6 +2,7 @@
 //! page is a slice of words, which another crate maps into memory (`telemetry::counters`). A number never falls while
 //! its page exists.
 
+mod cells;
 mod histogram;
 mod labels;
 mod lateness;
@@ -13,12 +14,12 @@ mod text;
 
 use std::collections::BTreeMap;
 
+pub use self::cells::Cells;
 pub use self::histogram::{ATTEMPT_BOUNDS, Histogram, STORE_BOUNDS};
 use self::labels::CODE_CLASSES;
 pub use self::labels::{AddOutcome, AttemptOutcome, DeathCause, DeleteOutcome, Operation, PurgeCause};
 pub use self::lateness::{LATENESS_BOUNDS, LATENESS_RANGES, LATENESS_SHOWN, Lateness};
-pub use self::page::{BYTES, Cells, FIXED_BYTES, Page, ROW_BYTES, VERSION, WORDS};
-pub use self::page_1::BYTES_1;
+pub use self::page::{BYTES, BYTES_1, FIXED_BYTES, Page, ROW_BYTES, VERSION, WORDS};
 pub use self::receiver::ReceiverCounts;
 pub use self::sums::{Day, MetricSubject, PageSums, Statistics, Sums};
 pub use self::text::{MetricKind, Text};

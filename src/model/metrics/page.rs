@@ -15,6 +15,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::cells::Cells;
 use super::{NODE_CELLS, OTHER, TOPIC_CELLS, page_1};
 
 /// The version of the layout. Each version has its own file, so that no release writes into the file of another
@@ -83,7 +84,10 @@ const _: () = assert!(ROW_HEAD + TOPIC_CELLS <= TOPICS.row && ROW_HEAD + NODE_CE
 pub const WORDS: usize = TOPICS.rows_at + TOPICS.rows * TOPICS.row;
 
 /// How many words a page of version 1 has.
-pub(super) const WORDS_1: usize = TOPICS_1.rows_at + TOPICS_1.rows * TOPICS_1.row;
+const WORDS_1: usize = TOPICS_1.rows_at + TOPICS_1.rows * TOPICS_1.row;
+
+/// How many bytes a page of version 1 has.
+pub const BYTES_1: usize = WORDS_1 * 8;
 
 /// How many bytes a page has.
 pub const BYTES: usize = WORDS * 8;
@@ -97,18 +101,6 @@ pub const ROW_BYTES: usize = TOPICS.row * 8;
 /// A page, which has [`WORDS`] words, or the number of words of version 1.
 #[derive(Debug, Clone, Copy)]
 pub struct Page<'a>(&'a [AtomicU64]);
-
-/// The numbers of one row.
-#[derive(Debug, Clone, Copy)]
-pub struct Cells<'a>(&'a [AtomicU64]);
-
-impl Cells<'_> {
-    /// Adds to one number. This is one instruction, so that several processes can add at the same time.
-    #[inline]
-    pub fn add(self, cell: usize, n: u64) {
-        self.0[cell].fetch_add(n, Ordering::Relaxed);
-    }
-}
 
 /// FNV-1a.
 fn hash(name: &str) -> u64 {

@@ -4,7 +4,7 @@
 
 use super::histogram::Histogram;
 use super::lateness::{LATENESS_BOUNDS, LATENESS_RANGES, range_of};
-use super::{FAILURES, LATENESS, TOPIC_CELLS as CELLS_NOW, page};
+use super::{FAILURES, LATENESS, TOPIC_CELLS as CELLS_NOW};
 
 /// How many words a row of a topic had.
 pub(super) const ROW: usize = 128;
@@ -33,9 +33,6 @@ const BOUNDS: [u64; 17] = [
 /// How many cells a topic had. It did not have the failures, which came later.
 pub(super) const TOPIC_CELLS: usize =
     FAILURES - Histogram::cells(&LATENESS_BOUNDS) + Histogram::cells(&BOUNDS);
-
-/// How many bytes a page of version 1 has.
-pub const BYTES_1: usize = page::WORDS_1 * 8;
 
 /// Returns the cells of today with the numbers of a topic in a page of version 1. It is not known where in its wide
 /// range a lateness was, so it goes to the narrow range in the middle.

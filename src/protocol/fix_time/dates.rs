@@ -2,7 +2,7 @@
 
 use super::names::MONTHS;
 use super::scanner::Scanner;
-use super::written::{Date, Time, Word};
+use super::word::{Date, Time, Word};
 
 fn date(year: impl Into<Option<i64>>, month: i64, day: i64) -> Word {
     Word::Date(Date { year: year.into(), month: Some(month), day: Some(day) })

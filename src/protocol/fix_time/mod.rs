@@ -1,6 +1,6 @@
 //! Parses `fix_time`, the due time as clients of the PHP daemon write it: in the forms that PHP's `strtotime` reads.
 //!
-//! A text is a series of words, such as a date, a time of day and `+1 day`. `rules` has the forms of a word, `written`
+//! A text is a series of words, such as a date, a time of day and `+1 day`. `rules` has the forms of a `word`, `written`
 //! collects what the words say, and `moment` finds the moment that they mean. `tests/it/as_php.rs` compares the results
 //! with those of PHP.
 //!
@@ -12,6 +12,7 @@ mod moment;
 mod names;
 mod rules;
 mod scanner;
+mod word;
 mod written;
 
 use jiff::tz::TimeZone;

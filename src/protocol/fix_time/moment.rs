@@ -7,7 +7,8 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
 use super::LocalClock;
-use super::written::{Date, DayOfMonth, Time, TimeOfDay, WeekdayRule, Written, Zone};
+use super::word::{Date, DayOfMonth, Time, WeekdayRule, Zone};
+use super::written::{TimeOfDay, Written};
 use model::job::{Due, LATEST_MS};
 
 const DAY_MS: i64 = 24 * 3600 * 1000;

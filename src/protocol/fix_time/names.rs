@@ -1,6 +1,6 @@
 //! The names in a `fix_time`: months, days of the week, units, zones.
 
-use super::written::Unit;
+use super::word::Unit;
 
 /// The months, from 1.
 pub(super) const MONTHS: [(&str, i64); 24] = [

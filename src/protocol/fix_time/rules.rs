@@ -6,7 +6,7 @@ use jiff::tz::TimeZone;
 use super::dates;
 use super::names::{ORDINALS, UNITS, WEEKDAYS, WEEKS, WHICH, ZONES};
 use super::scanner::Scanner;
-use super::written::{COUNT_MAX, DayOfMonth, Time, Unit, Word, Zone};
+use super::word::{COUNT_MAX, DayOfMonth, Time, Unit, Word, Zone};
 
 /// Reads one form. None: the text does not begin with it.
 type Rule = fn(&mut Scanner<'_>) -> Option<Word>;

@@ -1,103 +1,8 @@
-//! What a text says, word by word, before it is known which moment this is.
-
-use jiff::tz::TimeZone;
+//! Collects what the words of a text say, before it is known which moment this is.
 
 use super::rules;
 use super::scanner::Scanner;
-
-/// A date. A part that the text does not give is the present one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Date {
-    pub year: Option<i64>,
-    /// 1 to 12.
-    pub month: Option<i64>,
-    /// 0 to 31. A day that the month does not have is one of the next month (0: of the month before).
-    pub day: Option<i64>,
-}
-
-/// A time of day. The hour may be 24 and the second 60.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Time {
-    pub hour: i64,
-    pub minute: i64,
-    pub second: i64,
-}
-
-/// The units that a moment is shifted by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unit {
-    Second,
-    Day,
-    Month,
-}
-
-/// Which day with the name of a day of the week is meant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum WeekdayRule {
-    /// The first one that is today or later.
-    FromToday,
-    /// The first one after today.
-    AfterToday,
-    /// The one of the present week, which begins on Monday.
-    OfThisWeek,
-}
-
-/// A day at the edge of the month, or counted within it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum DayOfMonth {
-    First,
-    Last,
-    /// This day of the week (from Sunday, 0) for this time in the month, from 1.
-    Nth(i64, i64),
-    /// The last such day of the week in the month.
-    LastWeekday(i64),
-}
-
-/// A zone.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Zone {
-    /// Seconds east of UTC.
-    Offset(i64),
-    Named(TimeZone),
-}
-
-/// One word of a text.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Word {
-    Now,
-    /// A number of days from today, at midnight.
-    Today(i64),
-    Noon,
-    Date(Date),
-    Time(Time),
-    DateTime(Date, Time),
-    /// This many days after the first of January of a year.
-    DayOfYear(i64, i64),
-    /// Four digits: a time of day or, behind a time, a year.
-    FourDigits(i64),
-    Zone(Zone),
-    /// A number of units.
-    Shift(i64, Unit),
-    /// A number of weeks from this one, as in `next week`.
-    Week(i64),
-    /// A day of the week alone.
-    Weekday(i64),
-    /// A day of the week, counted in words: `next monday`, `third friday`.
-    NamedWeekday {
-        count: i64,
-        weekday: i64,
-    },
-    /// A day of the week, counted by a number: `+2 sat`. The time of day stays.
-    NumberedWeekday {
-        count: i64,
-        weekday: i64,
-    },
-    DayOfMonth(DayOfMonth),
-    /// All shifts so far go into the past.
-    Ago,
-    /// Unix milliseconds.
-    Unix(i64),
-}
+use super::word::{COUNT_MAX, Date, DayOfMonth, Time, Unit, WeekdayRule, Word, Zone};
 
 /// The time of day of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -124,9 +29,6 @@ pub(super) struct Written {
     pub day_of_month: Option<DayOfMonth>,
     pub unix_ms: Option<i64>,
 }
-
-/// The greatest number of one unit that a text may give. With it, no calculation overflows.
-pub(super) const COUNT_MAX: i64 = 1_000_000_000;
 
 impl Written {
     /// Reads a text in lower case. None: it has no known form, or says something twice.

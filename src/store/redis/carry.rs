@@ -4,9 +4,9 @@
 use redis::Value;
 
 use super::answer::{self, array, bytes, count, number, strange, text};
-use super::mover::MoveProgress;
+use super::move_progress::MoveProgress;
 use super::nodes::Place;
-use super::round::{Round, RoundEnd, RoundResult};
+use super::round::{MoveRoute, Round, RoundEnd, RoundResult};
 use super::script::Script;
 use super::{BYTES, CHUNK};
 use crate::Result;
@@ -17,15 +17,6 @@ const RECORDS: usize = 16;
 
 /// A live job as `move_take` returns it.
 type TakenJob = [Vec<u8>; 6];
-
-/// The shard from which jobs of a topic are moved, the shard to which they go, and how many replicas must have them
-/// there.
-pub(super) struct MoveRoute<'a> {
-    pub from: Place,
-    pub home: Place,
-    pub topic: &'a TopicName,
-    pub replicas: u64,
-}
 
 impl<F: FnMut(MoveProgress)> Round<'_, F> {
     /// Copies live jobs to their home, unchanged.

@@ -11,6 +11,9 @@ use crate::Result;
 /// The flag of each name: when it was set (Unix milliseconds), and whether it is on.
 pub(super) type Flags = BTreeMap<String, (i64, bool)>;
 
+/// The key under which a shard keeps the statements about paused topics.
+pub(super) const PAUSES: &str = "pauses";
+
 /// Takes over the flags from `told` that are later than the known ones. Returns whether there were any.
 pub(super) fn hear(known: &mut Flags, told: &Flags) -> bool {
     let mut is_news = false;

@@ -1,6 +1,6 @@
 //! How safe a change must be before it is answered, by topic.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::RedisStore;
 use super::node;
@@ -8,25 +8,6 @@ use super::nodes::{Nodes, Place};
 use crate::{Capability, Result, StoreError};
 use model::job::TopicName;
 use model::topic::{Durability, Topics};
-
-/// The durability levels of topics.
-#[derive(Debug, Default)]
-pub(super) struct Levels {
-    /// The level of a topic that sets none.
-    pub store: Durability,
-    /// The levels of the topics that set one.
-    topics: HashMap<TopicName, Durability>,
-}
-
-impl Levels {
-    pub(super) fn new(store: Durability) -> Levels {
-        Levels { store, topics: HashMap::new() }
-    }
-
-    fn level_of(&self, topic: &TopicName) -> Durability {
-        self.topics.get(topic).copied().unwrap_or(self.store)
-    }
-}
 
 impl Nodes {
     /// Sets the levels that the topics ask for now.

@@ -18,6 +18,7 @@ mod jobs;
 mod lease;
 mod letters;
 mod levels;
+mod move_progress;
 mod mover;
 mod node;
 mod nodes;
@@ -31,6 +32,7 @@ mod settle;
 mod spool_sender;
 mod states;
 mod take_back;
+mod topic_levels;
 
 use crate::Maintenance;
 use crate::records::trim_when_due;
@@ -38,7 +40,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use bell::RedisBell;
-pub use mover::{MoveAsk, MoveProgress, MovedJobs};
+pub use move_progress::{MoveAsk, MoveProgress, MovedJobs};
 pub use nodes::Nodes;
 pub use spool_sender::SpoolSender;
 pub use states::{NodeState, Part, SetState};

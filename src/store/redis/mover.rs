@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::homes::Homes;
+use super::move_progress::{MoveAsk, MoveProgress, MovedJobs, other_mover};
 use super::nodes::{Nodes, latest};
 use super::round::{Round, RoundEnd};
 use super::set::NodeSet;
@@ -14,45 +15,6 @@ use crate::{Result, StoreError};
 
 /// How long a move waits for a node that stopped answering. Then it begins a new round.
 const PAUSE: Duration = Duration::from_millis(500);
-
-/// The change of the set that is asked for.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct MoveAsk {
-    /// Nodes that become homes of jobs.
-    pub add: Vec<String>,
-    /// Nodes whose jobs are moved away.
-    pub empty: Vec<String>,
-    /// Nodes that were forgotten and are back. Their jobs are taken over.
-    pub adopt: Vec<String>,
-    /// The node that this run takes out of the set although it does not answer.
-    pub forget: Option<String>,
-}
-
-/// The progress of a move.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MoveProgress {
-    /// The move begins. It has to look at so many live jobs and dead letters.
-    Begins(u64),
-    /// So many jobs and dead letters were looked at since the last report.
-    Looked(u64),
-    /// The move begins a new round, because a node stopped answering or another server answers for it.
-    Again,
-}
-
-/// The result of a move.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct MovedJobs {
-    /// The nodes that were homes before.
-    pub before: Vec<String>,
-    /// The nodes that are homes now.
-    pub nodes: Vec<String>,
-    /// Live jobs and dead letters that were moved to another node.
-    pub moved: u64,
-    /// Jobs that were dropped on a node that is older than the others: they had been moved away before.
-    pub dropped: u64,
-    /// The number of live jobs and dead letters before the move, and after it.
-    pub counts: [u64; 2],
-}
 
 impl Nodes {
     /// Plans a change, by the sets that the nodes have now. Returns the set that moves jobs, and whether this set does
@@ -268,10 +230,4 @@ impl Nodes {
         self.learn(None)?;
         Ok(left)
     }
-}
-
-pub(super) fn other_mover() -> StoreError {
-    StoreError::Unavailable(
-        "another run has begun to change the nodes: dq nodes list shows their state".into(),
-    )
 }

@@ -5,13 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 use std::time::{Duration, Instant};
 
 use super::answer;
-use super::flags::{self, Flags};
+use super::flags::{self, Flags, PAUSES};
 use super::homes::Homes;
-use super::levels::Levels;
 use super::node::{Answer, Call, Failure, Node};
-use super::pauses::PAUSES;
 use super::script::Script;
 use super::set::{NodeSet, SET, home_of, parts};
+use super::topic_levels::Levels;
 use crate::{Probe, Probed, Result, StoreError};
 use model::job::JobKey;
 use model::rendezvous;

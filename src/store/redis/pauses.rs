@@ -2,15 +2,12 @@
 //! differ, the latest pause or resume counts. A node that was down gets the list before it delivers.
 
 use super::RedisStore;
-use super::flags::{self, Flags};
+use super::flags::{self, Flags, PAUSES};
 use super::node::{Call, Failure};
 use super::nodes::{Nodes, Place};
 use super::script::Script;
 use crate::{Pauses, Result, StoreError};
 use model::job::TopicName;
-
-/// The key under which a shard keeps the statements about paused topics.
-pub(super) const PAUSES: &str = "pauses";
 
 impl RedisStore {
     fn pauses(&self) -> Result<Flags> {

@@ -8,9 +8,8 @@ use redis::Value;
 
 use super::CHUNK;
 use super::answer::{array, number, optional_text, strange, text};
-use super::carry::MoveRoute;
 use super::homes::Homes;
-use super::mover::{MoveAsk, MoveProgress, MovedJobs, other_mover};
+use super::move_progress::{MoveAsk, MoveProgress, MovedJobs, other_mover};
 use super::node::{Call, Failure};
 use super::nodes::{Nodes, Place};
 use super::script::Script;
@@ -54,6 +53,15 @@ pub(super) struct Round<'a, F> {
     pub ask: &'a MoveAsk,
     pub done: &'a mut MovedJobs,
     pub told: &'a mut F,
+}
+
+/// The shard from which jobs of a topic are moved, the shard to which they go, and how many replicas must have them
+/// there.
+pub(super) struct MoveRoute<'a> {
+    pub from: Place,
+    pub home: Place,
+    pub topic: &'a TopicName,
+    pub replicas: u64,
 }
 
 impl<F: FnMut(MoveProgress)> Round<'_, F> {

@@ -11,8 +11,8 @@ use super::super::breaker::PAUSE;
 use super::access::Access;
 use super::connector::Connector;
 use super::endpoint::Endpoint;
+use super::server::connect;
 use super::slots::{self, Range};
-use super::wire::connect;
 
 /// The servers of a Cluster.
 pub(super) struct Cluster {

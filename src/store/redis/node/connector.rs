@@ -8,7 +8,7 @@ use std::time::Duration;
 use redis::{ErrorKind, RedisError};
 
 use super::access::Access;
-use super::wire::{ServerId, connect, identify};
+use super::server::{ServerId, connect, identify};
 
 /// Opens the connections of a node, or of one master of a Cluster.
 pub(super) struct Connector {

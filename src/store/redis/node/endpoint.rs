@@ -10,7 +10,7 @@ use super::super::script::Script;
 use super::call::{Call, Failure};
 use super::connector::Connector;
 use super::rules::{self, ConnectionFate};
-use super::safety::{CachedCapability, Wait};
+use super::safety::{CachedCapability, Wait, refusal};
 use super::wire::{ConnectErrorRecorder, FailedConnects, KnownServers, Manager, PooledConnection};
 use crate::{Capability, StoreError};
 use model::excerpt::Excerpt;
@@ -209,15 +209,15 @@ impl Endpoint {
         if calls.iter().all(|call| call.durability == Durability::Memory) {
             return Ok(None);
         }
-        let capability = self.capability_on(wire).map_err(|e| self.down(&words(&e)))?;
-        self.refusal(calls, &capability).map_or(Ok(()), Err)?;
+        let capability = self.known.read(wire).map_err(|e| self.down(&words(&e)))?;
+        refusal(&self.name, calls, &capability).map_or(Ok(()), Err)?;
         Ok(Wait::for_calls(calls, &capability, self.limit))
     }
 
     /// Returns what the server can promise. If the server counts as down, this waits only 10 ms for a connection.
     pub(super) fn capability(&self) -> Result<Capability, StoreError> {
         let mut wire = self.checkout(self.patience()).map_err(|why| self.down(&why))?;
-        self.capability_on(&mut wire).map_err(|e| self.down(&words(&e)))
+        self.known.read(&mut wire).map_err(|e| self.down(&words(&e)))
     }
 
     /// Runs a command that concerns no shard, even if the server counts as down.

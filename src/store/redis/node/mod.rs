@@ -8,6 +8,7 @@ mod endpoint;
 mod known;
 mod rules;
 mod safety;
+mod server;
 mod slots;
 mod wire;
 

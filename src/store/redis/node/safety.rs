@@ -10,7 +10,6 @@ use redis::{Cmd, RedisError, Value};
 
 use super::Node;
 use super::call::{Call, Failure};
-use super::endpoint::Endpoint;
 use super::wire::PooledConnection;
 use crate::{Capability, StoreError};
 use model::excerpt::Excerpt;
@@ -107,10 +106,10 @@ impl Wait {
     }
 }
 
-impl Endpoint {
+impl CachedCapability {
     /// Returns what the server of a connection can promise. The answer is at most a second old.
-    pub(super) fn capability_on(&self, wire: &mut PooledConnection) -> Result<Capability, RedisError> {
-        let mut known = self.known.0.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn read(&self, wire: &mut PooledConnection) -> Result<Capability, RedisError> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, server, capability)) = &*known
             && at.elapsed() < FRESH
             && **server == *wire.server
@@ -121,15 +120,15 @@ impl Endpoint {
         *known = Some((Instant::now(), wire.server.to_string(), capability.clone()));
         Ok(capability)
     }
+}
 
-    /// Returns why these calls must not be made: the server cannot give them the durability level that they request.
-    /// `None`: they may be made.
-    pub(super) fn refusal(&self, calls: &[&Call], capability: &Capability) -> Option<StoreError> {
-        let lack = calls.iter().find_map(|call| Some((call.durability, capability.lacks(call.durability)?)));
-        lack.map(|(level, why)| {
-            StoreError::NotDurable(format!("node {}: \"{level}\" cannot be had there, as {why}", self.name))
-        })
-    }
+/// Returns why these calls must not be made: the server cannot give them the durability level that they request.
+/// `None`: they may be made.
+pub(super) fn refusal(node: &str, calls: &[&Call], capability: &Capability) -> Option<StoreError> {
+    let lack = calls.iter().find_map(|call| Some((call.durability, capability.lacks(call.durability)?)));
+    lack.map(|(level, why)| {
+        StoreError::NotDurable(format!("node {node}: \"{level}\" cannot be had there, as {why}"))
+    })
 }
 
 impl Node {

@@ -1,0 +1,15 @@
+//! The numbers of one row of a page.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The numbers of one row.
+#[derive(Debug, Clone, Copy)]
+pub struct Cells<'a>(pub(super) &'a [AtomicU64]);
+
+impl Cells<'_> {
+    /// Adds to one number. This is one instruction, so that several processes can add at the same time.
+    #[inline]
+    pub fn add(self, cell: usize, n: u64) {
+        self.0[cell].fetch_add(n, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,49 @@
+//! What a move is asked to do, how far it is, and what it has done.
+
+use crate::StoreError;
+
+/// The change of the set that is asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MoveAsk {
+    /// Nodes that become homes of jobs.
+    pub add: Vec<String>,
+    /// Nodes whose jobs are moved away.
+    pub empty: Vec<String>,
+    /// Nodes that were forgotten and are back. Their jobs are taken over.
+    pub adopt: Vec<String>,
+    /// The node that this run takes out of the set although it does not answer.
+    pub forget: Option<String>,
+}
+
+/// The progress of a move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MoveProgress {
+    /// The move begins. It has to look at so many live jobs and dead letters.
+    Begins(u64),
+    /// So many jobs and dead letters were looked at since the last report.
+    Looked(u64),
+    /// The move begins a new round, because a node stopped answering or another server answers for it.
+    Again,
+}
+
+/// The result of a move.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MovedJobs {
+    /// The nodes that were homes before.
+    pub before: Vec<String>,
+    /// The nodes that are homes now.
+    pub nodes: Vec<String>,
+    /// Live jobs and dead letters that were moved to another node.
+    pub moved: u64,
+    /// Jobs that were dropped on a node that is older than the others: they had been moved away before.
+    pub dropped: u64,
+    /// The number of live jobs and dead letters before the move, and after it.
+    pub counts: [u64; 2],
+}
+
+/// Returns the error of a run that has found another one.
+pub(super) fn other_mover() -> StoreError {
+    StoreError::Unavailable(
+        "another run has begun to change the nodes: dq nodes list shows their state".into(),
+    )
+}

@@ -1,0 +1,25 @@
+//! Which durability level each topic asks for. Pure.
+
+use std::collections::HashMap;
+
+use model::job::TopicName;
+use model::topic::Durability;
+
+/// The durability levels of topics.
+#[derive(Debug, Default)]
+pub(super) struct Levels {
+    /// The level of a topic that sets none.
+    pub store: Durability,
+    /// The levels of the topics that set one.
+    pub topics: HashMap<TopicName, Durability>,
+}
+
+impl Levels {
+    pub(super) fn new(store: Durability) -> Levels {
+        Levels { store, topics: HashMap::new() }
+    }
+
+    pub(super) fn level_of(&self, topic: &TopicName) -> Durability {
+        self.topics.get(topic).copied().unwrap_or(self.store)
+    }
+}
