@@ -37,7 +37,7 @@ export default {
   'sign_in.title': 'Sign in to dq',
   'sign_in.name': 'Name',
   'sign_in.password': 'Password',
-  'sign_in.help': 'The password is set on the daemon\'s host, by',
+  'sign_in.help': 'To set the password, run this on the daemon\'s host:',
   'sign_in.wrong': 'The name or the password is wrong.',
   'sign_in.too_many': 'Too many failed attempts. Wait a minute, then try again.',
   'sign_in.no_accounts': 'Nobody can sign in: dq has no registry.',

@@ -1,5 +1,5 @@
-//! What records of ended jobs cost: the delivery of a backlog with them and without them, in turn. And how long it takes
-//! to find one among many.
+//! Measures what records of ended jobs cost (the delivery of a backlog with them and without them, in turn), and how long
+//! it takes to find one record among many.
 
 use std::time::{Duration, Instant};
 

@@ -61,7 +61,7 @@ pub struct Delivery {
     pub headers: Vec<(String, String)>,
     /// Where the job goes. None: to the callback of its topic.
     pub destination: Option<Destination>,
-    /// The URL where the receiver may report the outcome later; none: it may not.
+    /// The URL where the receiver may report the outcome later. None: it may not report later.
     pub ack_url: Option<String>,
 }
 

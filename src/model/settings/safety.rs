@@ -14,7 +14,7 @@ pub struct Safety {
     pub durability: Durability,
     /// How long a change waits for that.
     pub timeout: Duration,
-    /// Whether dq uses servers that save only snapshots, or nothing at all.
+    /// Whether dq may use servers that save only snapshots, or nothing at all.
     pub allow_snapshots: bool,
 }
 

@@ -40,8 +40,8 @@ impl Topic {
         wrong.next().map_or(Ok(()), Err)
     }
 
-    /// Returns the mistakes with which a topic can still exist. Other programs than dq write such topics, for example
-    /// the console of the PHP daemon. Because of some of these mistakes the topic is held (`Topic::held`). With the
+    /// Returns the mistakes with which a topic can still exist. Programs other than dq write such topics, for
+    /// example the console of the PHP daemon. Because of some of these mistakes the topic is held (`Topic::held`). With the
     /// others it is served, without the wrong values.
     pub fn flaws(&self) -> Vec<InvalidTopic> {
         let mut flaws = Vec::new();

@@ -132,7 +132,7 @@ impl<'de> Deserialize<'de> for RedriveRate {
 #[derive(Serialize, ToSchema)]
 pub(super) struct Redriven {
     /// How many dead letters are selected, whatever the limit. Without `ids` and `filter`, this count includes dead
-    /// letters whose id a new job has. These are not redriven.
+    /// letters whose id is now used by a new job. These are not redriven.
     matched: usize,
     /// How many dead letters were made ready or, with a `rate` or `delay`, delayed.
     redriven: usize,

@@ -143,7 +143,7 @@ pub(super) struct RecordList<'a> {
 }
 
 impl RecordList<'_> {
-    /// Makes the answer. Where the form has no place for it, headers say how the search went.
+    /// Makes the answer. CSV and NDJSON have no place for how the search went, so there headers say it.
     pub(super) fn response(&self, format: RecordFormat) -> ApiResponse {
         let text = match format {
             RecordFormat::Json => return ApiResponse::new(StatusCode::OK, self),

@@ -46,7 +46,7 @@ pub fn run(mut context: Context) -> Result<()> {
     context.ready()?;
     while context.drain().is_none() {
         if context.wait(&[duty.as_fd()], None)?[0] {
-            log::info!("active");
+            log::info!("this timer is now the active one");
             let told = upkeep::start(store, context.settings.records_max)?;
             return Timer::start(&mut context, told)?.run(&mut context);
         }

@@ -53,7 +53,9 @@ impl RedisStore {
             match answer.and_then(|n| number(&n)) {
                 Ok(n) if place == home || outcome.is_err() => outcome = Ok(n > 0),
                 Ok(_) => {}
-                Err(e) if outcome.is_ok() => log::debug!("a circuit of {topic}: {e}"),
+                Err(e) if outcome.is_ok() => {
+                    log::debug!("cannot change the circuit of {topic} on one shard: {e}")
+                }
                 Err(e) => outcome = Err(e),
             }
         }
