@@ -20,13 +20,16 @@ use store::{
 };
 
 mod records;
+mod tags;
 
 use self::records::{
     a_delivered_job_leaves_a_record_with_all_its_attempts, a_job_that_is_replaced_leaves_a_record,
     a_record_goes_when_it_is_too_old, a_topic_keeps_as_many_records_as_it_says,
     all_records_together_have_a_bound_and_the_largest_topic_gives, each_way_to_end_leaves_one_record,
-    records_are_listed_the_last_first, records_of_an_id_are_erased_when_it_is_asked_for,
+    records_are_listed_the_last_first, records_keep_tags_with_a_body_and_without_one,
+    records_of_an_id_are_erased_when_it_is_asked_for,
 };
+use self::tags::{tags_change_without_headers_and_path_and_back, tags_stay_with_a_job_in_all_states};
 
 struct Bells(Vec<Box<dyn Bell>>);
 
@@ -1932,4 +1935,7 @@ contract! {
     a_record_goes_when_it_is_too_old
     all_records_together_have_a_bound_and_the_largest_topic_gives
     records_of_an_id_are_erased_when_it_is_asked_for
+    records_keep_tags_with_a_body_and_without_one
+    tags_change_without_headers_and_path_and_back
+    tags_stay_with_a_job_in_all_states
 }

@@ -13,6 +13,7 @@ use super::waiting::WaitingShown;
 use model::destination::Destination;
 use model::job::{Attempt, JobId, Priority, State, TopicName};
 use model::json_time;
+use model::tags::Tags;
 use store::View;
 
 /// A job.
@@ -56,6 +57,10 @@ pub(super) struct JobResponse<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     url: Option<&'a str>,
+    /// The job's tags, sorted.
+    #[serde(skip_serializing_if = "Tags::is_empty")]
+    #[schema(value_type = Vec<String>, required = false)]
+    tags: &'a Tags,
     /// The first two attempts and the last eight, the oldest first. What the receiver answered is only shown to callers
     /// with the scope `read` for the topic.
     #[schema(value_type = Vec<schema::AttemptMade>)]
@@ -90,6 +95,7 @@ impl<'a> JobResponse<'a> {
             headers: view.headers.by_name(),
             path: view.headers.destination().and_then(Destination::path),
             url: view.headers.destination().and_then(Destination::own_url),
+            tags: view.headers.tags(),
             log,
             // A damaged store may hold a body that is not JSON. It is shown as null.
             body: serde_json::from_str(view.body.as_str()).unwrap_or(RawValue::NULL),

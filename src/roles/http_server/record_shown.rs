@@ -12,6 +12,7 @@ use super::schema;
 use model::job::{Attempt, TopicName};
 use model::json_time::rfc3339;
 use model::record::{Ending, JobRecord};
+use model::tags::Tags;
 
 /// What is kept of a job that has ended.
 #[derive(Serialize, ToSchema)]
@@ -53,6 +54,10 @@ pub(super) struct RecordResponse<'a> {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(required = false)]
     headers: &'a BTreeMap<String, String>,
+    /// The job's tags, sorted.
+    #[serde(skip_serializing_if = "Tags::is_empty")]
+    #[schema(value_type = Vec<String>, required = false)]
+    tags: &'a Tags,
     /// The job's body, if its topic keeps bodies.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Value, required = false)]
@@ -74,6 +79,7 @@ impl<'a> From<&'a JobRecord> for RecordResponse<'a> {
             attempts: record.attempts,
             log: &record.attempts_log,
             headers: record.headers.by_name(),
+            tags: record.headers.tags(),
             body: record.body.as_ref().and_then(|body| serde_json::from_str(body.as_str()).ok()),
         }
     }
@@ -162,7 +168,7 @@ impl RecordList<'_> {
 }
 
 /// The columns of the CSV.
-const COLUMNS: [&str; 14] = [
+const COLUMNS: [&str; 15] = [
     "topic",
     "id",
     "outcome",
@@ -177,6 +183,7 @@ const COLUMNS: [&str; 14] = [
     "error",
     "answer",
     "body",
+    "tags",
 ];
 
 /// Writes records as CSV (RFC 4180). Moments are RFC 3339 in UTC.
@@ -200,6 +207,7 @@ fn csv(records: &[RecordResponse<'_>]) -> String {
             last.map_or(String::new(), |last| last.error.clone()),
             last.map_or(String::new(), |last| last.answer.clone()),
             record.body.map_or(String::new(), |body| body.get().to_owned()),
+            record.tags.to_text(),
         ];
         text += &cells.map(|cell| csv_cell(&cell)).join(",");
         text += "\r\n";

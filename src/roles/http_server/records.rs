@@ -24,8 +24,8 @@ use model::scope::Need;
 use role::submit::{FoundRecords, RecordCursor, RecordQuery, Request, SearchedTopic};
 
 /// The parameters of a list of records.
-const NAMES: [&str; 9] =
-    ["outcome", "status", "text", "id_prefix", "since", "until", "format", "limit", "cursor"];
+const NAMES: [&str; 10] =
+    ["outcome", "status", "text", "id_prefix", "tag", "since", "until", "format", "limit", "cursor"];
 
 pub(super) fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::new().routes(routes!(story, forget)).routes(routes!(list)).routes(routes!(list_all))
@@ -62,6 +62,9 @@ struct RecordsQuery {
     /// Only jobs whose id begins with this text.
     #[param(required = false)]
     id_prefix: String,
+    /// Only jobs that have this tag.
+    #[param(required = false, min_length = 1, max_length = 64)]
+    tag: String,
     /// Only jobs that ended at this moment or later: RFC 3339, Unix milliseconds, or a span such as `2h`, which means
     /// that long ago.
     #[param(required = false)]
@@ -104,6 +107,7 @@ impl RecordParameters {
                     "status" => filter.status = Some(status(value).ok_or_else(|| wrong(STATUS))?),
                     "text" => filter.text = text,
                     "id_prefix" => filter.id_prefix = text,
+                    "tag" => filter.tag = Some(input::tag(value)?),
                     "since" => filter.since_ms = Some(when(value).ok_or_else(|| wrong(MOMENT))?),
                     "until" => filter.until_ms = Some(when(value).ok_or_else(|| wrong(MOMENT))?),
                     _ => {
@@ -269,6 +273,8 @@ mod tests {
             ("status=1", "status", "\"1\", and not an HTTP status"),
             ("since=yesterday", "since", "\"yesterday\", and not a moment"),
             ("until=1", "until", "\"1\", and not a moment"),
+            ("tag=a%20b", "tag", "white space"),
+            ("tag=", "tag", "1 to 64 bytes"),
             ("format=xml", "format", "\"xml\", and not json"),
             ("cursor=22", "cursor", "next of another page"),
             ("state=dead", "state", "outcome"),
