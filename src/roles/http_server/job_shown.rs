@@ -73,6 +73,12 @@ pub(super) struct JobResponse<'a> {
     waiting: Option<WaitingShown>,
 }
 
+/// The columns of a table of jobs: see [`JobResponse::cells`].
+pub(super) const COLUMNS: [&str; 13] = [
+    "topic", "id", "state", "added", "due", "until", "priority", "attempts", "status", "error", "answer",
+    "body", "tags",
+];
+
 impl<'a> JobResponse<'a> {
     /// Describes a job. `sees_answers`: the caller may see what receivers answered.
     pub(super) fn new(view: &'a View, sees_answers: bool) -> JobResponse<'a> {
@@ -101,6 +107,26 @@ impl<'a> JobResponse<'a> {
             body: serde_json::from_str(view.body.as_str()).unwrap_or(RawValue::NULL),
             waiting: None,
         }
+    }
+
+    /// Returns the cells of the job in a table.
+    pub(super) fn cells(&self) -> [String; COLUMNS.len()] {
+        let last = self.log.last();
+        [
+            self.topic.to_string(),
+            self.id.to_owned(),
+            self.state.to_string(),
+            json_time::rfc3339(self.added_ms),
+            json_time::rfc3339(self.due_ms),
+            self.until_ms.map(json_time::rfc3339).unwrap_or_default(),
+            format!("{:?}", self.priority).to_lowercase(),
+            self.attempts.to_string(),
+            last.and_then(|last| last.status).map_or(String::new(), |status| status.to_string()),
+            last.map_or(String::new(), |last| last.error.clone()),
+            last.map_or(String::new(), |last| last.answer.clone()),
+            self.body.get().to_owned(),
+            self.tags.to_text(),
+        ]
     }
 
     /// Adds why the job waits.

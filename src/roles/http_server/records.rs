@@ -1,7 +1,6 @@
 //! The routes of records: the story of one id, lists with filters, and the removal of what is kept of an id.
 
 use axum::extract::{RawQuery, State};
-use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, StatusCode};
 use serde::Serialize;
 use utoipa::{IntoParams, ToSchema};
@@ -14,8 +13,9 @@ use super::audit::AuditNote;
 use super::cursor;
 use super::dead_filter::{MOMENT, STATUS, status, when};
 use super::input::{self, short};
+use super::list_format::ListFormat;
 use super::problem::Problem;
-use super::record_shown::{RecordFormat, RecordList, RecordResponse, described};
+use super::record_shown::{RecordList, RecordResponse, described};
 use super::schema;
 use super::store_client::Reply;
 use model::job::{JobId, TopicName};
@@ -86,7 +86,7 @@ struct RecordsQuery {
 /// What a query asks for.
 struct RecordParameters {
     filter: RecordFilter,
-    format: RecordFormat,
+    format: ListFormat,
     cursor: Option<RecordCursor>,
     limit: usize,
 }
@@ -111,7 +111,7 @@ impl RecordParameters {
                     "since" => filter.since_ms = Some(when(value).ok_or_else(|| wrong(MOMENT))?),
                     "until" => filter.until_ms = Some(when(value).ok_or_else(|| wrong(MOMENT))?),
                     _ => {
-                        let known = RecordFormat::from_word(value);
+                        let known = ListFormat::from_word(value);
                         format = Some(known.ok_or_else(|| wrong("json, ndjson or csv"))?);
                     }
                 }
@@ -119,8 +119,7 @@ impl RecordParameters {
             })?;
         let no_cursor = || Problem::field("cursor", "cursor is not the next of another page");
         let cursor = cursor.map(|words| read_cursor(&words).ok_or_else(no_cursor)).transpose()?;
-        let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
-        let format = format.or_else(|| RecordFormat::from_accept(accept?)).unwrap_or(RecordFormat::Json);
+        let format = format.unwrap_or_else(|| ListFormat::from_headers(headers));
         Ok(RecordParameters { filter, format, cursor, limit })
     }
 }
