@@ -294,6 +294,7 @@ fn jobs_are_found_by_tag_state_and_beginning() {
     browser.run("location.hash = '#/topics/orders'");
     browser.press("Add a job");
     browser.fill("#f-job-id", "nr-1");
+    browser.press("Tags, path and URL");
     browser.fill("#f-job-tags", "shop:7, spring");
     browser.fill("#f-job-path", "/merchants/7");
     browser.press("in …");

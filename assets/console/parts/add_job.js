@@ -1,6 +1,7 @@
 // Adds a job by hand. Its body goes as it was typed.
 
 import { path, request } from '../api.js';
+import { h } from '../dom.js';
 import { t } from '../i18n.js';
 import { flaw } from '../json.js';
 import { redraw } from '../redraw.js';
@@ -48,9 +49,10 @@ export function addJob(topic, after) {
         it.state.way === 'in' && field({ name: 'delay', label: t('job.in.label'), value: it.state.delay, mono: true, problem: problemOf(it, 'delay'), help: t('span.help'), onchange: set('delay') }),
         it.state.way === 'at' && field({ name: 'at', label: t('job.at.label'), kind: 'datetime-local', value: it.state.at, problem: problemOf(it, 'run_at'), help: t('zone.help', { zone: Intl.DateTimeFormat().resolvedOptions().timeZone }), onchange: set('at') }),
         field({ name: 'job-body', label: t('job.body'), kind: 'area', rows: 8, mono: true, wide: true, value: it.state.body, problem: why && t('json.flaw', { why }), help: t('job.add.body.help'), onchange: set('body') }),
-        field({ name: 'job-tags', label: t('job.tags'), value: it.state.tags, mono: true, problem: tagsOf(it.state).every(isTag) ? problemOf(it, 'tags') : t('tag.bad'), help: t('job.add.tags.help'), onchange: set('tags') }),
-        field({ name: 'job-path', label: t('job.path'), value: it.state.path, mono: true, problem: problemOf(it, 'path'), help: t('job.add.path.help'), onchange: set('path') }),
-        field({ name: 'job-url', label: t('job.url'), value: it.state.url, mono: true, problem: problemOf(it, 'url'), help: t('job.add.url.help'), onchange: set('url') })];
+        h('details', { class: 'more', key: 'more' }, h('summary', null, t('job.add.more')),
+          field({ name: 'job-tags', label: t('job.tags'), value: it.state.tags, mono: true, problem: tagsOf(it.state).every(isTag) ? problemOf(it, 'tags') : t('tag.bad'), help: t('job.add.tags.help'), onchange: set('tags') }),
+          field({ name: 'job-path', label: t('job.path'), value: it.state.path, mono: true, problem: problemOf(it, 'path'), help: t('job.add.path.help'), onchange: set('path') }),
+          field({ name: 'job-url', label: t('job.url'), value: it.state.url, mono: true, problem: problemOf(it, 'url'), help: t('job.add.url.help'), onchange: set('url') }))];
     },
     actions: (it) => [button({ label: t('cancel'), onclick: it.close }), button({ label: t('job.add'), type: 'submit', kind: 'primary', busy: it.busy, disabled: !isGood(it) })],
   });

@@ -294,6 +294,7 @@ export default {
   'job.path': 'Own path',
   'job.url': 'Own URL',
   'job.tags': 'Tags',
+  'job.add.more': 'Tags, path and URL',
   'job.add.tags.help': 'Texts by which the job is found, such as shop:7, with commas between them.',
   'job.add.path.help': 'It is appended to the callback of the topic, such as /merchants/7.',
   'job.add.url.help': 'It is called in place of the callback. The topic must list its host.',

@@ -294,6 +294,7 @@ export default {
   'job.path': '任务路径',
   'job.url': '任务 URL',
   'job.tags': '标签',
+  'job.add.more': '标签、路径和 URL',
   'job.add.tags.help': '用于查找任务的文本，例如 shop:7，以逗号分隔。',
   'job.add.path.help': '附加在主题回调地址之后，例如 /merchants/7。',
   'job.add.url.help': '代替主题的回调地址。主题须列出其主机。',
