@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use super::problem::Problem;
 use model::destination::{BadDestination, Destination};
 use model::headers::Headers;
-use model::tags::{BadTag, Tags};
+use model::tags::{BadTag, Tag, Tags};
 use model::topic::Topic;
 
 /// Returns the headers of a job of a topic.
@@ -21,6 +21,11 @@ pub(super) fn headers(raw: Option<&RawValue>, topic: &Topic) -> Result<Headers, 
 pub(super) fn tags(texts: Option<Vec<String>>) -> Result<Tags, Problem> {
     let wrong = |e: BadTag| Problem::field("tags", format!("tags: {e}"));
     Tags::new(texts.unwrap_or_default()).map_err(wrong)
+}
+
+/// Returns the tag that a query names.
+pub(super) fn tag(text: &str) -> Result<Tag, Problem> {
+    Tag::new(text).map_err(|e| Problem::field("tag", format!("tag: {e}")))
 }
 
 /// Returns the destination of a job of a topic. None: the callback of the topic.

@@ -17,7 +17,6 @@ use super::schema;
 use super::typed_body::{self, Count, Moment, Span, given, invalid, word};
 use model::job::{Body, Due, JobId, JobKey, NewJob, OnConflict, Priority, State, TopicName};
 use model::quota::Quota;
-use model::tags::Tag;
 use model::topic::{Topic, Topics};
 use store::{Change, Lanes};
 
@@ -387,11 +386,6 @@ pub(super) fn topic(name: &str) -> Result<TopicName, Problem> {
 /// Returns the topic that a query names, if it names one. The query may name nothing else.
 pub(super) fn only_topic(query: &str) -> Result<Option<TopicName>, Problem> {
     parameters(query, &["topic"])?.first().map(|(_, value)| topic(value)).transpose()
-}
-
-/// Reads a tag from a query.
-pub(super) fn tag(text: &str) -> Result<Tag, Problem> {
-    Tag::new(text).map_err(|e| Problem::field("tag", format!("tag: {e}")))
 }
 
 /// Reads the id of a job from a path.

@@ -9,11 +9,12 @@ use utoipa_axum::routes;
 
 use super::api::{Api, Reader};
 use super::api_response::ApiResponse;
+use super::callback_fields;
 use super::cursor;
 use super::dead_filter::moment_at;
 use super::input::{self, short};
 use super::job_shown::{COLUMNS, JobResponse};
-use super::list_format::{ListEnd, ListFormat};
+use super::list_format::{ListEnd, ListFormat, TableForm};
 use super::problem::Problem;
 use super::schema;
 use super::store_client::Reply;
@@ -120,7 +121,7 @@ impl JobParameters {
                 filter.states = states.ok_or_else(|| wrong(STATES))?;
             }
             "id_prefix" => value.clone_into(&mut filter.id_prefix),
-            "tag" => filter.tag = Some(input::tag(value)?),
+            "tag" => filter.tag = Some(callback_fields::tag(value)?),
             "due_since" => filter.due_since_ms = Some(moment_at(value).ok_or_else(|| wrong(MOMENT))?),
             "due_until" => filter.due_until_ms = Some(moment_at(value).ok_or_else(|| wrong(MOMENT))?),
             "topic" => self.topic = Some(input::topic(value)?),
@@ -186,7 +187,8 @@ async fn search(
         let page =
             FoundJobList { jobs, complete: next.is_none(), next: next.map(write_cursor), looked_at, away };
         let end = ListEnd { looked_at, next: page.next.as_deref(), away: &page.away };
-        Ok(format.response(&page, &page.jobs, (COLUMNS, JobResponse::cells), end))
+        let table = TableForm { columns: COLUMNS, cells: JobResponse::cells };
+        Ok(format.response(&page, &page.jobs, table, end))
     };
     let query = JobQuery { topics, filter, cursor, limit };
     let ask = |reply: Reply<_>| Request::find_jobs(query, move |found| reply.response(respond(found)));

@@ -55,7 +55,7 @@ impl ListFormat {
         self,
         page: &impl Serialize,
         rows: &[T],
-        (columns, cells): ([&str; N], fn(&T) -> [String; N]),
+        table: TableForm<T, N>,
         end: ListEnd<'_>,
     ) -> ApiResponse {
         let text = match self {
@@ -65,8 +65,8 @@ impl ListFormat {
                 rows.iter().map(line).collect()
             }
             ListFormat::Csv => {
-                let line = |row| cells(row).map(|cell| csv_cell(&cell)).join(",") + "\r\n";
-                std::iter::once(columns.join(",") + "\r\n").chain(rows.iter().map(line)).collect()
+                let line = |row| (table.cells)(row).map(|cell| csv_cell(&cell)).join(",") + "\r\n";
+                std::iter::once(table.columns.join(",") + "\r\n").chain(rows.iter().map(line)).collect()
             }
         };
         let ListEnd { looked_at, next, away } = end;
@@ -75,6 +75,12 @@ impl ListFormat {
         headers.extend((!away.is_empty()).then(|| ("dq-away", away.join(", "))));
         ApiResponse::text(self.content_type(), text, headers)
     }
+}
+
+/// The columns of a table, and what the cells of a row are.
+pub(super) struct TableForm<T, const N: usize> {
+    pub columns: [&'static str; N],
+    pub cells: fn(&T) -> [String; N],
 }
 
 /// Where a list ended.

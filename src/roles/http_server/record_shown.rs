@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::api_response::ApiResponse;
-use super::list_format::{ListEnd, ListFormat};
+use super::list_format::{ListEnd, ListFormat, TableForm};
 use super::schema;
 use model::job::{Attempt, TopicName};
 use model::json_time::rfc3339;
@@ -113,7 +113,7 @@ impl RecordList<'_> {
     /// Makes the answer.
     pub(super) fn response(&self, format: ListFormat) -> ApiResponse {
         let end = ListEnd { looked_at: self.looked_at, next: self.next.as_deref(), away: &self.away };
-        format.response(self, &self.records, (COLUMNS, cells), end)
+        format.response(self, &self.records, TableForm { columns: COLUMNS, cells }, end)
     }
 }
 

@@ -10,6 +10,7 @@ use utoipa_axum::routes;
 use super::api::{Api, InTopic, OfJob, Reader};
 use super::api_response::ApiResponse;
 use super::audit::AuditNote;
+use super::callback_fields;
 use super::cursor;
 use super::dead_filter::{MOMENT, STATUS, status, when};
 use super::input::{self, short};
@@ -107,7 +108,7 @@ impl RecordParameters {
                     "status" => filter.status = Some(status(value).ok_or_else(|| wrong(STATUS))?),
                     "text" => filter.text = text,
                     "id_prefix" => filter.id_prefix = text,
-                    "tag" => filter.tag = Some(input::tag(value)?),
+                    "tag" => filter.tag = Some(callback_fields::tag(value)?),
                     "since" => filter.since_ms = Some(when(value).ok_or_else(|| wrong(MOMENT))?),
                     "until" => filter.until_ms = Some(when(value).ok_or_else(|| wrong(MOMENT))?),
                     _ => {
